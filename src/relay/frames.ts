@@ -51,9 +51,43 @@ function isFrame(value: unknown): value is Frame {
   return typeof value === 'object' && value !== null && 'type' in value && typeof value.type === 'string'
 }
 
-/** Python's `json` writes a logprob that is no number as `NaN` or `-Infinity`: here null, and the rest of the frame as it is. */
+/**
+ * Python's `json` writes a logprob that is no number as `NaN` or `-Infinity`: here null, and the rest of the frame as it
+ * is. One pass, whatever the text: it comes from whoever has sent it.
+ */
 function withoutNonNumbers(text: string): string {
-  return text.replace(/"(?:[^"\\]|\\.)*"|-?Infinity|NaN/gs, (part) => (part.startsWith('"') ? part : 'null'))
+  const strings = new StringWalk(text)
+  const parts: string[] = []
+  let done = 0
+  for (const { 0: word, index } of text.matchAll(/-?Infinity|NaN/g)) {
+    if (strings.holds(index)) continue
+    parts.push(text.slice(done, index), 'null')
+    done = index + word.length
+  }
+  return parts.length === 0 ? text : parts.join('') + text.slice(done)
+}
+
+const [QUOTE, BACKSLASH] = [0x22, 0x5c]
+
+/** Walks once through a JSON text, and knows what of it stands in strings. */
+class StringWalk {
+  readonly #text: string
+  #at = 0
+  #inString = false
+
+  constructor(text: string) {
+    this.#text = text
+  }
+
+  /** Whether this place is in a string. @param index not before that of the last question */
+  holds(index: number): boolean {
+    while (this.#at < index) {
+      const code = this.#text.charCodeAt(this.#at)
+      if (code === QUOTE) this.#inString = !this.#inString
+      this.#at += this.#inString && code === BACKSLASH ? 2 : 1
+    }
+    return this.#inString
+  }
 }
 
 /** One frame's schema as a check; compiled when it is first needed. */
