@@ -21,8 +21,8 @@ export abstract class BackendAround implements Backend {
     return this.inner.models()
   }
 
-  countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
-    return this.inner.countTokens(body, signal)
+  countTokens(body: ChatBody, signal: AbortSignal, sessionId?: string): Promise<number> {
+    return this.inner.countTokens(body, signal, sessionId)
   }
 
   releaseSession(sessionId: string): void {

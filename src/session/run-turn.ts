@@ -6,7 +6,7 @@
 import { randomUUID } from 'node:crypto'
 import { type Completion, CompletionFold } from '../canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
-import type { CanonicalRequest } from '../canonical/request.ts'
+import type { CanonicalRequest, ChatBody } from '../canonical/request.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import type { Logger } from '../logger.ts'
@@ -88,6 +88,17 @@ export class TurnRunner {
       sessionCall.done()
       throw error
     }
+  }
+
+  /**
+   * Counts the tokens of the prompt that a call with this body would have now. Nothing is recorded, and no session is
+   * made. @throws ProxyError as {@link Backend.countTokens}, `store_failed`
+   */
+  async countTokens(sessionId: string, body: ChatBody, signal: AbortSignal): Promise<number> {
+    const { backend, sessions } = this.#options
+    const session = await sessions.find(sessionId)
+    const asked = this.#overrule({ kind: 'chat', body }, session?.samplingParams ?? {}).body as ChatBody
+    return await backend.countTokens(asked, signal, session && sessionId)
   }
 
   #open(call: AgentCall, texts: RequestTexts, sessionCall: SessionCall, agentSignal: AbortSignal): Turn {

@@ -89,7 +89,12 @@ export class Sessions {
 
   /** @throws ProxyError `session_not_found` */
   async get(sessionId: string): Promise<SessionRecord> {
-    return found(await this.#store.getSession(sessionId))
+    return found(await this.find(sessionId))
+  }
+
+  /** @returns undefined for one that is not there */
+  find(sessionId: string): Promise<SessionRecord | undefined> {
+    return this.#store.getSession(sessionId)
   }
 
   list(query: SessionQuery): Promise<SessionPage> {

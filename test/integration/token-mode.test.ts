@@ -1,4 +1,5 @@
 /** Token mode: the prompt of a call that continues a turn begins with that turn's tokens, always. */
+import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t, { type Test } from 'tap'
@@ -306,4 +307,34 @@ t.test('stop strings end the text as the engine would, and their tokens stay on 
   })
   const { turns } = await proxy.get('/sessions/s')
   t.equal(turns[1].completion_token_ids.length, stopped.usage?.completion_tokens)
+})
+
+t.test('tokens are counted as the prompt that the call will have, not rendered anew', async (t) => {
+  const { proxy } = await startTokenProxy(t)
+  // So hot that the model writes words in pieces which the tokenizer would never choose.
+  const hot = { temperature: 4, seed: 7 }
+  const unthinking = { ...hot, chat_template_kwargs: { enable_thinking: false } }
+  await proxy.post('/sessions', { session_id: 'hot', sampling_params: hot })
+  await proxy.post('/sessions', { session_id: 'unthinking', sampling_params: unthinking })
+  for (const sessionId of ['hot', 'unthinking']) {
+    const anthropic = new Anthropic({ baseURL: `${proxy.url}/${sessionId}`, apiKey: 'none', maxRetries: 0 })
+    const messages: Anthropic.MessageParam[] = []
+    for (const question of ['Tell a long story.', 'And then?', 'Why?']) {
+      messages.push({ role: 'user', content: question })
+      const prompt = { model: 'embedded', messages }
+      const counted = await anthropic.messages.countTokens(prompt)
+      const again = await anthropic.messages.countTokens(prompt)
+      const { usage, content } = await anthropic.messages.create({ ...prompt, max_tokens: 40 })
+      t.equal(counted.input_tokens, usage.input_tokens, `${sessionId}: ${question}`)
+      t.equal(again.input_tokens, usage.input_tokens, 'a count changes nothing')
+      const text = content[0]?.type === 'text' ? content[0].text.trim() : ''
+      messages.push({ role: 'assistant', content: text || 'nothing' })
+    }
+    const { turns } = await proxy.get(`/sessions/${sessionId}`)
+    t.same(
+      turns.map((turn: { index: number }) => turn.index),
+      [0, 1, 2],
+    )
+    t.equal(turns[2].annotations.prompt.reason, 'extended')
+  }
 })

@@ -44,9 +44,11 @@ export function lowerCountTokensRequest(
   const request = checkCountTokens(raw)
   refuseServerFeatures(request)
   const { prompt } = lowerPrompt(request, volatileRules)
+  // With what a template may read besides, such as `documents`.
+  const body = { ...fieldsFor('engine', request), ...prompt }
   // Whoever counts writes it as JSON, or walks through it.
-  jsonText(prompt)
-  return prompt
+  jsonText(body)
+  return body
 }
 
 /** What runs on Anthropic's servers: a session there, a connection from there, a container there. */

@@ -6,7 +6,6 @@ import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/me
 import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
 import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
 import type { VolatileRule } from '../../dialects/volatile.ts'
-import type { Backend } from '../../inference/backend.ts'
 import type { Logger } from '../../logger.ts'
 import { clientGone } from '../client-gone.ts'
 import { errorHeaders, errorOf, logFailure } from '../errors.ts'
@@ -16,7 +15,6 @@ import { docs } from './route-docs.ts'
 import { BASE_PATHS, sessionOfCall } from './session-of-call.ts'
 
 export interface MessagesRoutesOptions extends CallHandlerOptions {
-  backend: Backend
   /** What to take out of system prompts; default: all that are known. An empty list: nothing. */
   volatileRules?: readonly VolatileRule[]
 }
@@ -45,11 +43,11 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
 }
 
 /** A count is no turn: nothing is recorded, and no session is made for it. */
-function countHandler({ sessions, backend, volatileRules }: MessagesRoutesOptions) {
+function countHandler({ sessions, runner, volatileRules }: MessagesRoutesOptions) {
   return async (request: FastifyRequest, reply: FastifyReply) => {
-    await sessionOfCall(request, sessions)
+    const sessionId = await sessionOfCall(request, sessions)
     const body = lowerCountTokensRequest(request.body, volatileRules)
-    return { input_tokens: await backend.countTokens(body, clientGone(reply)) }
+    return { input_tokens: await runner.countTokens(sessionId, body, clientGone(reply)) }
   }
 }
 

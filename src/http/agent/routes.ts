@@ -23,6 +23,7 @@ import { BASE_PATHS } from './session-of-call.ts'
 
 export type AgentRoutesOptions = ResponsesRoutesOptions &
   MessagesRoutesOptions & {
+    backend: Backend
     /** Calls that the holder of an agent's key may have under way at once. Default: 128. */
     callLimit?: number
   }

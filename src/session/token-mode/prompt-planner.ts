@@ -43,7 +43,7 @@ export interface PlannedPrompt {
 export async function planPrompt(
   renderer: PromptRenderer,
   session: BorrowedLines,
-  request: ChatRequest,
+  request: Pick<ChatRequest, 'body' | 'messageTexts'>,
 ): Promise<PlannedPrompt> {
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
@@ -76,7 +76,7 @@ function withVariables(renderer: PromptRenderer, body: ChatBody, conversation: C
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }
 
-export function messagesOf({ body, messageTexts }: ChatRequest): CallMessages {
+export function messagesOf({ body, messageTexts }: Pick<ChatRequest, 'body' | 'messageTexts'>): CallMessages {
   return { messages: body.messages, tools: body.tools, texts: messageTexts }
 }
 

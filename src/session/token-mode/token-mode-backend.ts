@@ -41,8 +41,14 @@ export class TokenModeBackend extends BackendAround {
     return request.kind === 'chat' ? this.#chat(request, signal) : this.inner.generate(request, signal)
   }
 
-  override async countTokens(body: ChatBody): Promise<number> {
-    const { ids } = await this.#model.renderer.renderFull(body.messages, promptOptionsOf(body))
+  /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
+  override async countTokens(body: ChatBody, _signal: AbortSignal, sessionId?: string): Promise<number> {
+    if (sessionId === undefined) {
+      const { ids } = await this.#model.renderer.renderFull(body.messages, promptOptionsOf(body))
+      return ids.length
+    }
+    using session = await this.#sessions.borrow(sessionId)
+    const { ids } = await planPrompt(this.#model.renderer, session, { body })
     return ids.length
   }
 
