@@ -239,12 +239,11 @@ def test_a_proxy_of_version_1_is_refused() -> None:
         frames.parse_hello_ack({"type": "worker_hello_ack", "worker_id": "w", "status": "connected"})
 
 
-def test_minus_infinity_is_null_and_nothing_else_is() -> None:
+def test_a_logprob_that_is_no_finite_number_is_null_on_the_wire() -> None:
     request = frames.CompletionRequest("r", "s", "chat", {}, [1])
-    frame = frames.chunk_frame(request, frames.Completion([2, 3], [-math.inf, -0.5], "stop"), 1)
-    assert frames.parse_frame(frame)["deltas"][0]["log_probs"] == [None, -0.5]
-    with pytest.raises(CallError):
-        frames.chunk_frame(request, frames.Completion([2], [math.nan], "stop"), 1)
+    values = [-math.inf, -0.5, math.nan, None, math.inf]
+    frame = frames.chunk_frame(request, frames.Completion([2, 3, 4, 5, 6], values, "stop"), 1)
+    assert frames.parse_frame(frame)["deltas"][0]["log_probs"] == [None, -0.5, None, None, None]
 
 
 def test_a_workers_address_is_made_of_the_proxys() -> None:

@@ -16,6 +16,8 @@ export interface GenerationStart {
   model?: string
   /** The prompt's token ids as the engine saw them, where it tells, else those it was sent; non-negative integers. */
   promptTokenIds?: Int32Array
+  /** One more than the highest id that the model has, where it is known. */
+  vocabularySize?: number
   /** Which weights sampled, in the engine's own word. */
   weightVersion?: string
   /** What else the record should say of this turn; for instance how token mode came by its prompt. */
@@ -29,9 +31,9 @@ export interface GenerationDelta {
   reasoning?: string
   refusal?: string
   toolCalls?: ToolCallDelta[]
-  /** Ids of the tokens sampled in this piece, the end-of-turn token included, in order. */
+  /** Ids of the tokens sampled in this piece, the end-of-turn token included, in order. As the engine has them: they may be none. */
   tokenIds?: number[]
-  /** Natural-log probability of each of `tokenIds`; equal length, where the engine keeps its word. */
+  /** Natural-log probability of each of `tokenIds`; equal length, where the engine keeps its word. NaN: it did not tell. */
   logprobs?: number[]
   /** The engine's own entries with text and alternatives; only where the agent asked for logprobs. */
   logprobsContent?: TokenLogprob[]

@@ -3,6 +3,13 @@
 /** Compared by the C library first: prompts differ near their end. */
 const BLOCK = 1024
 
+/** Ids are kept in 32 bits: a larger number would become another token's id there. */
+export const MAX_TOKEN_ID = 2 ** 31 - 1
+
+export function isTokenId(value: unknown): value is number {
+  return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_TOKEN_ID
+}
+
 /** How many ids the two begin with alike. */
 export function sharedLength(a: Int32Array, b: Int32Array): number {
   const end = Math.min(a.length, b.length)

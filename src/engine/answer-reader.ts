@@ -5,6 +5,7 @@
  */
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
+import { isTokenId } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import { addMessage } from './answer-message.ts'
 import { engineMessage, excerpt, isRecord } from './failures.ts'
@@ -174,7 +175,7 @@ function idsOf(ids: unknown): Int32Array | undefined {
   // One loop over tens of thousands of ids: a check of all and then a copy take six times as long.
   for (let at = 0; at < ids.length; at += 1) {
     const id: unknown = ids[at]
-    if (typeof id !== 'number' || !Number.isInteger(id) || id < 0) return undefined
+    if (!isTokenId(id)) return undefined
     read[at] = id
   }
   return read

@@ -171,13 +171,18 @@ function deltaFromWire(wire: DeltaOnWire): GenerationDelta {
   if (wire.reasoning !== undefined) delta.reasoning = wire.reasoning
   if (wire.refusal !== undefined) delta.refusal = wire.refusal
   if (wire.tool_calls !== undefined) delta.toolCalls = wire.tool_calls
-  if (wire.token_ids !== undefined) delta.tokenIds = wire.token_ids
-  if (wire.log_probs !== undefined) delta.logprobs = wire.log_probs.map((value) => value ?? -Infinity)
+  if (wire.token_ids !== undefined) delta.tokenIds = wire.token_ids.map(orNaN)
+  if (wire.log_probs !== undefined) delta.logprobs = wire.log_probs.map(orNaN)
   if (wire.logprobs_content !== undefined) {
     delta.logprobsContent = wire.logprobs_content as unknown as TokenLogprob[]
   }
   if (wire.extra !== undefined) delta.extra = wire.extra
   return delta
+}
+
+/** null on the wire is a number that the engine did not tell, or that JSON cannot write. */
+function orNaN(value: number | null): number {
+  return value ?? Number.NaN
 }
 
 function asRecord(entry: TokenLogprob): Record<string, unknown> {

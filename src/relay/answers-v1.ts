@@ -26,7 +26,7 @@ export function eventsOfV1(response: CompletionResponseV1, workerId: string): Ge
 }
 
 function tokensOf(response: CompletionResponseV1): Pick<GenerationDelta, 'tokenIds' | 'logprobs'> {
-  const tokenIds = response.token_ids ?? []
+  const tokenIds = (response.token_ids ?? []).map((id) => id ?? Number.NaN)
   return response.log_probs
     ? { tokenIds, logprobs: response.log_probs.map((value) => value ?? Number.NaN) }
     : { tokenIds }

@@ -54,11 +54,14 @@ const Models = Type.Array(
 )
 /** Calls that a worker serves at once. */
 const MaxConcurrency = Type.Integer({ minimum: 1 })
-/** As records keep it: in 32 bits. A larger number would become another token's id there. */
-const TokenId = Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })
 /** Token ids packed: base64 of little-endian 32-bit integers; as JSON numbers a long prompt's ids cost far more. */
 const PackedTokenIds = Type.String()
 const nullable = <Schema extends Type.TSchema>(schema: Schema) => Type.Union([schema, Type.Null()])
+/**
+ * Numbers as the engine has them; null: it did not tell one, or it is one that JSON has no word for. The record says of
+ * ids and log-probabilities that are none that the turn is not exact; the call goes on.
+ */
+const EngineNumbers = Type.Array(nullable(Type.Number()))
 
 // Both ways
 
@@ -102,8 +105,8 @@ const ToolCallV1 = Type.Object({
 export const CompletionResponseV1 = Type.Object({
   type: Type.Literal('completion_response'),
   request_id: RequestId,
-  token_ids: Type.Optional(nullable(Type.Array(TokenId))),
-  log_probs: Type.Optional(nullable(Type.Array(nullable(Type.Number())))),
+  token_ids: Type.Optional(nullable(EngineNumbers)),
+  log_probs: Type.Optional(nullable(EngineNumbers)),
   /** The model's words with the markup of its tool calls. */
   completion_text: Type.Optional(nullable(Type.String())),
   /** The model's words as an agent should see them. */
@@ -191,9 +194,9 @@ export const DeltaOnWire = Type.Object({
   reasoning: Type.Optional(Type.String()),
   refusal: Type.Optional(Type.String()),
   tool_calls: Type.Optional(Type.Array(ToolCallDeltaOnWire)),
-  token_ids: Type.Optional(Type.Array(TokenId)),
-  /** Natural logarithms; null is minus infinity, which JSON has no number for. */
-  log_probs: Type.Optional(Type.Array(nullable(Type.Number()))),
+  token_ids: Type.Optional(EngineNumbers),
+  /** Natural logarithms. */
+  log_probs: Type.Optional(EngineNumbers),
   /** OpenAI's `logprobs.content` entries, for an agent that asked for them. */
   logprobs_content: Type.Optional(Type.Array(Type.Record(Type.String(), Type.Unknown()))),
   /** Fields of the engine's message without a name here. */

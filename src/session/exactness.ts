@@ -1,4 +1,13 @@
 import type { Completion } from '../canonical/completion.ts'
+import { isTokenId, MAX_TOKEN_ID } from '../canonical/token-ids.ts'
+
+/** Logarithms of probabilities are at most 0; an engine's 32-bit sums may end a little above it. */
+const MAX_LOGPROB = 1e-3
+/**
+ * vLLM writes -9999 where it has minus infinity, which JSON lacks (`vllm/entrypoints/openai/chat_completion/serving.py`): a
+ * token of that probability is never sampled.
+ */
+const UNTOLD_LOGPROB = -9_999
 
 /**
  * Why a completion cannot be trained on, or null if it can: the prompt's ids are known, each sampled token has an id
@@ -14,11 +23,9 @@ export function inexactReason(completion: Completion): string | null {
   if (tokenIds.length !== logprobs.length) {
     return `the engine reported ${tokenIds.length} token ids but ${logprobs.length} logprobs`
   }
-  if (!tokenIds.every((id) => Number.isInteger(id) && id >= 0))
-    return 'the engine reported a token id that is no id'
-  if (!logprobs.every((logprob) => typeof logprob === 'number' && !Number.isNaN(logprob))) {
-    return 'the engine reported a logprob that is no number'
-  }
+  const wrong = wrongId(tokenIds, start?.vocabularySize)
+  if (wrong !== undefined) return wrong
+  if (!logprobs.every(isLogprob)) return 'the engine reported a logprob that is none'
   const { completion_tokens: counted, prompt_tokens: promptCounted } = end?.usage ?? {}
   if (counted !== undefined && counted !== tokenIds.length) {
     return `the engine counted ${counted} completion tokens but reported ${tokenIds.length} ids`
@@ -31,4 +38,16 @@ export function inexactReason(completion: Completion): string | null {
 
 function hasText({ content, reasoning, refusal, toolCalls }: Completion): boolean {
   return Boolean(content) || Boolean(reasoning) || Boolean(refusal) || toolCalls.length > 0
+}
+
+function wrongId(ids: readonly number[], vocabularySize = MAX_TOKEN_ID + 1): string | undefined {
+  const wrong = ids.find((id) => !isTokenId(id) || id >= vocabularySize)
+  if (wrong === undefined) return undefined
+  return isTokenId(wrong)
+    ? `the engine reported token id ${wrong}, but the vocabulary has ${vocabularySize}`
+    : 'the engine reported a token id that is no id'
+}
+
+function isLogprob(logprob: number): boolean {
+  return Number.isFinite(logprob) && logprob <= MAX_LOGPROB && logprob > UNTOLD_LOGPROB
 }

@@ -2,6 +2,7 @@
 import type { CompletionFold } from '../canonical/completion.ts'
 import type { GenerationEvent } from '../canonical/events.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
+import { isTokenId } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import type { OpenTurn, TurnOutcome } from '../store/turn-store.ts'
 import { inexactReason } from './exactness.ts'
@@ -53,7 +54,8 @@ export function turnOutcome(
     stopReason: end?.stopReason === undefined ? null : JSON.stringify(end.stopReason),
     // A copy: the store takes its arrays over, and the answer may still show them.
     promptTokenIds: start?.promptTokenIds?.slice() ?? new Int32Array(),
-    completionTokenIds: Int32Array.from(fold.tokenIds),
+    // In 32 bits a number that is no id would become another token's: then none is kept.
+    completionTokenIds: Int32Array.from(fold.tokenIds.every(isTokenId) ? fold.tokenIds : []),
     completionLogprobs: Float64Array.from(fold.logprobs),
     exact: inexact === null,
     inexactReason: inexact,

@@ -10,6 +10,8 @@ export interface ModelFiles {
   directory: string
   /** In tokens, where `config.json` tells. */
   contextLength: number | undefined
+  /** How many tokens the model has logits for, where `config.json` tells; often more than the tokenizer has. */
+  vocabularySize: number | undefined
   /** Ids that end a turn, as `generation_config.json` or else `config.json` has them; often more than the tokenizer's own. */
   eosTokenIds: number[]
 }
@@ -36,6 +38,7 @@ export async function loadModelFiles(
     directory,
     contextLength:
       config.max_position_embeddings ?? config.text_config?.max_position_embeddings ?? config.n_positions,
+    vocabularySize: config.vocab_size ?? config.text_config?.vocab_size,
     eosTokenIds: [
       generation.eos_token_id ?? config.eos_token_id ?? config.text_config?.eos_token_id ?? [],
     ].flat(),
@@ -67,6 +70,7 @@ function modelId(source: string): string {
 interface ModelConfig {
   max_position_embeddings?: number
   n_positions?: number
+  vocab_size?: number
   eos_token_id?: number | number[] | null
   text_config?: ModelConfig
 }

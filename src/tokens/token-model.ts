@@ -16,6 +16,8 @@ export interface TokenModel {
   readonly eosTokenIds: readonly number[]
   /** Tokens of prompt and completion together; undefined where nothing tells. */
   readonly contextLength: number | undefined
+  /** One more than the highest id that the model can sample, as its files tell. */
+  readonly vocabularySize: number
   /** Ends the threads that long texts are tokenized on. */
   close(): Promise<void>
 }
@@ -34,7 +36,8 @@ export interface TokenModelOptions {
  * @throws ProxyError `config_invalid` for files that are missing or broken, `start_failed` when the hub is out of reach
  */
 export async function openTokenModel(options: TokenModelOptions): Promise<TokenModel> {
-  const { directory, contextLength, eosTokenIds: configured } = await loadModelFiles(options.source)
+  const modelFiles = await loadModelFiles(options.source)
+  const { directory, contextLength, eosTokenIds: configured } = modelFiles
   const files = readTokenizerFiles(directory)
   const template = loadChatTemplate(directory, files.tokenizerConfig)
   if (template === undefined) {
@@ -52,6 +55,7 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
     parser: options.parser === 'auto' ? chooseParser(template.source) : parserNamed(options.parser),
     eosTokenIds,
     contextLength: options.contextLength ?? contextLength,
+    vocabularySize: Math.max(modelFiles.vocabularySize ?? 0, tokenizer.vocabSize),
     close: () => pool.close(),
   }
 }

@@ -7,6 +7,7 @@ Every call goes through ``LLMServerClient.generate``, so load balancing, weight 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -146,7 +147,7 @@ class VerlEngine:
             cached_tokens=extra.get("num_cached_tokens"),
         )
 
-    def _log_probs(self, log_probs: Sequence[float] | None, count: int) -> list[float] | None:
+    def _log_probs(self, log_probs: Sequence[float | None] | None, count: int) -> list[float] | None:
         if log_probs is None:
             if not self._warned_of_logprobs:
                 logger.warning("verl's engine returns no log-probabilities: turns are recorded as not exact")
@@ -157,7 +158,7 @@ class VerlEngine:
                 "engine_failed",
                 f"verl's engine returned {len(log_probs)} log-probabilities for {count} tokens",
             )
-        return [float(value) for value in log_probs]
+        return [math.nan if value is None else float(value) for value in log_probs]
 
     def _text_of(self, request: CompletionRequest, token_ids: list[int]) -> str | None:
         if request.kind == "chat" or self._tokenizer is None:
@@ -172,9 +173,14 @@ class VerlEngine:
             return None
         texts = [str(self._tokenizer.decode([token])) for token in token_ids]
         return [
-            {"token": text, "logprob": max(value, _LOWEST), "bytes": list(text.encode()), "top_logprobs": []}
+            {"token": text, "logprob": _shown(value), "bytes": list(text.encode()), "top_logprobs": []}
             for text, value in zip(texts, log_probs, strict=True)
         ]
+
+
+def _shown(log_prob: float) -> float:
+    """As vLLM shows it to agents: a number in any case."""
+    return max(log_prob, _LOWEST) if math.isfinite(log_prob) else _LOWEST
 
 
 def _global_steps(extra_fields: Mapping[str, Any]) -> tuple[str | None, str | None]:

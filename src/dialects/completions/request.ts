@@ -1,12 +1,13 @@
 /** OpenAI Completions (legacy), the request: https://platform.openai.com/docs/api-reference/completions/create */
 import Type from 'typebox'
 import type { CompletionBody } from '../../canonical/request.ts'
+import { MAX_TOKEN_ID } from '../../canonical/token-ids.ts'
 import { ProxyError } from '../../errors.ts'
 import { refuseSeveralChoices } from '../chat/request.ts'
 import { checker, nullable } from '../check.ts'
 import type { LoweredRequest } from '../lowered.ts'
 
-const TokenId = Type.Integer({ minimum: 0 })
+const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
 
 export const CompletionRequest = Type.Object(
   {

@@ -104,6 +104,7 @@ export class TokenModeBackend extends BackendAround {
       ...start,
       // Of two that are equal, the one that is in use: the other one's memory is free.
       promptTokenIds: mismatched ? reported : ids,
+      vocabularySize: this.#model.vocabularySize,
       annotations: { ...start.annotations, prompt: originToWire(origin, mismatched) },
     }
   }

@@ -23,7 +23,7 @@ const json = fc.jsonValue().map((value): unknown => JSON.parse(JSON.stringify(va
 const fields = fc.dictionary(fc.string({ minLength: 1 }), json)
 
 /** JSON writes minus zero as zero. */
-const logprob = fc.double({ noNaN: true, max: 0 }).map((value) => value + 0)
+const logprob = fc.double({ noDefaultInfinity: true, max: 0 }).map((value) => value + 0)
 
 const delta: fc.Arbitrary<GenerationDelta> = fc.record(
   {

@@ -24,7 +24,8 @@ function reason(
 t.test('a completion whose prompt, ids, logprobs and counts agree is exact', async (t) => {
   t.equal(reason({ content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }), null)
   t.equal(reason({ content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }, { usage: usage(2, 2) }), null)
-  t.equal(reason({ content: 'x', tokenIds: [0], logprobs: [Number.NEGATIVE_INFINITY] }), null)
+  t.equal(reason({ content: 'x', tokenIds: [0, 2 ** 31 - 1], logprobs: [0, -9_998.5] }), null, 'at the edges')
+  t.equal(reason({ tokenIds: [5], logprobs: [1e-6] }), null, 'a sum of 32-bit numbers may end above 0')
   t.equal(reason({}, { usage: usage(2, 0) }), null, 'nothing was sampled, and nothing is missing')
 })
 
@@ -37,8 +38,25 @@ t.test('whatever is missing or contradicts itself makes it inexact, and the reas
   t.match(reason({ ...whole, logprobs: [-1] }), /2 token ids but 1 logprobs/)
   t.match(reason({ ...whole, tokenIds: [5, -1] }), /no id/)
   t.match(reason({ ...whole, tokenIds: [5, 1.5] }), /no id/)
-  t.match(reason({ ...whole, logprobs: [-1, Number.NaN] }), /no number/)
-  t.match(reason({ ...whole, logprobs: [-1, null as unknown as number] }), /no number/)
+  for (const none of [2 ** 31, 4_294_967_301, Number.NaN, '7' as unknown as number])
+    t.match(reason({ ...whole, tokenIds: [5, none] }), /no id/, `id ${none}`)
+  for (const none of [
+    Number.NaN,
+    null as unknown as number,
+    -Infinity,
+    Infinity,
+    0.01,
+    1e308,
+    -1e308,
+    -9_999,
+  ])
+    t.match(reason({ ...whole, logprobs: [-1, none] }), /a logprob that is none/, `logprob ${none}`)
   t.match(reason(whole, { usage: usage(2, 3) }), /counted 3 completion tokens but reported 2 ids/)
   t.match(reason(whole, { usage: usage(1, 2) }), /counted 1 prompt tokens but reported 2 ids/)
+})
+
+t.test('an id that the vocabulary does not have is no sampled token', async (t) => {
+  const start = { promptTokenIds: Int32Array.of(1, 2), vocabularySize: 100 }
+  t.equal(reason({ tokenIds: [99], logprobs: [-1] }, {}, start), null)
+  t.match(reason({ tokenIds: [100], logprobs: [-1] }, {}, start), /token id 100, but the vocabulary has 100/)
 })

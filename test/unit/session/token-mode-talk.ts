@@ -26,6 +26,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     parser: chooseParser(model.template.source),
     eosTokenIds: [model.tokenizer.eosTokenId!],
     contextLength: undefined,
+    vocabularySize: model.tokenizer.vocabSize,
     close: async () => {},
   }
 }

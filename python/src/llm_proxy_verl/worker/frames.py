@@ -67,7 +67,7 @@ class Completion:
 
     token_ids: Sequence[int]
     #: Natural logarithms, one per id; ``None`` where the engine does not tell.
-    log_probs: Sequence[float] | None
+    log_probs: Sequence[float | None] | None
     #: ``stop`` or ``length``.
     finish_reason: str
     #: The text of a call of kind ``completion``; for chat calls the proxy decodes.
@@ -158,10 +158,7 @@ def unpack_token_ids(text: str) -> list[int]:
 
 
 def chunk_frame(request: CompletionRequest, completion: Completion, seq: int) -> str:
-    """The whole completion as one chunk.
-
-    :raises CallError: for a log-probability that is not a number
-    """
+    """The whole completion as one chunk."""
     start: Frame = {"engine": "verl", "prompt_token_ids": pack_token_ids(request.prompt_token_ids or [])}
     if completion.weight_version_start is not None:
         start["weight_version"] = completion.weight_version_start
@@ -215,14 +212,10 @@ def _dump(**fields: Any) -> str:
     return dump_frame(fields)
 
 
-def _logprob_on_wire(value: float) -> float | None:
-    """JSON has no minus infinity; null stands for it."""
-    number = float(value)
-    if math.isfinite(number):
-        return number
-    if number == -math.inf:
-        return None
-    raise CallError("engine_failed", f"verl's engine returned {number} as a log-probability")
+def _logprob_on_wire(value: float | None) -> float | None:
+    """JSON has no number for what is not finite; null says that the turn is not exact."""
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) else None
 
 
 def _text(frame: Mapping[str, Any], field: str) -> str:
