@@ -22,7 +22,7 @@ function fileOf(label: string, dialect: string | undefined): string | undefined 
       : [`unit/dialects/${dialect}-${label}`, `integration/${label}-${dialect}`]),
     `unit/dialects/${label}`,
     `integration/agent-${label}`,
-    `integration/${label}/dialects`,
+    `slow/${label}/dialects`,
   ]
   return candidates.map((name) => `test/${name}.test.ts`).find((path) => existsSync(join(ROOT, path)))
 }
