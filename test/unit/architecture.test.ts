@@ -59,6 +59,7 @@ const RULES: ArchitectureRules = {
     '@huggingface/tokenizers': 'src/tokens',
     'better-sqlite3': 'src/store/sqlite',
     commander: 'src/cli',
+    '@yao-pkg/pkg': 'src/standalone/build',
     esbuild: 'src/standalone/build',
     fastify: 'src/http',
     hyparquet: `${ROLLOUT}/datasets`,
