@@ -6,6 +6,7 @@ import type { Reward, TurnStatus } from '../store/turn-store.ts'
 import { isMainWork, type Line } from './lines/line.ts'
 import { LineFinder } from './lines/line-finder.ts'
 import type { LinedTurn } from './lines/opening.ts'
+import { Retries, repeatedByLast, type TriedTurn } from './trajectories/retries.ts'
 import { type TrainableTurn, type TurnNode, TurnTree } from './trajectories/turn-tree.ts'
 
 /** Of which turns the rows are made. */
@@ -88,35 +89,48 @@ export class TrajectoryBuilder {
   readonly #selection: Required<TurnSelection>
   readonly #lines = new LineFinder()
   readonly #tree = new TurnTree()
+  readonly #retries = new Retries()
   readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0 }
 
   constructor({ lines = 'all', sideCalls = false }: TurnSelection = {}) {
     this.#selection = { lines, sideCalls }
   }
 
-  add(turn: TrainableTurn & LinedTurn): void {
+  add(turn: TrainableTurn & LinedTurn & TriedTurn): void {
     const { line } = this.#lines.add(turn)
+    const isSelected = this.#selects(line)
+    const tries = isSelected ? this.#retries.add(turn) : []
     if (turn.status !== 'completed') this.#excluded[turn.status] += 1
-    else if (line === 'side' && !this.#selection.sideCalls) this.#excluded.side += 1
-    else if (this.#selection.lines === 'all' || isMainWork(line)) this.#tree.add(turn, line)
+    else if (isSelected) this.#tree.add(turn, line, repeatedByLast(tries, this.#wasRead))
+    else if (line === 'side') this.#excluded.side += 1
+  }
+
+  #selects(line: Line): boolean {
+    if (line === 'side' && !this.#selection.sideCalls) return false
+    return this.#selection.lines === 'all' || isMainWork(line)
   }
 
   excluded(): ExcludedTurns {
-    return { ...this.#excluded, superseded: this.#tree.superseded().size }
+    return { ...this.#excluded, superseded: this.superseded().size }
   }
 
-  /** The ids of turns that a later one repeats; see {@link TurnTree.superseded}. */
+  /** The ids of turns whose answers never reached the agent, as its retries say; see {@link Retries}. */
   superseded(): ReadonlySet<string> {
-    return new Set([...this.#tree.superseded()].map(({ turnId }) => turnId))
+    const ghosts = this.#retries.ghosts(this.#wasRead)
+    return new Set([...ghosts].filter((turnId) => this.#tree.has(turnId)))
   }
 
   /** The rows in order of their last turns; each is put together when it is pulled. */
   *rows(options: TrajectoryOptions, reward: Reward | null): Generator<Trajectory> {
-    const selected = select(this.#tree.leaves().map(planOf), options.select ?? 'all')
+    const superseded = this.superseded()
+    const leaves = this.#tree.leaves().filter(({ turnId }) => !superseded.has(turnId))
+    const selected = select(leaves.map(planOf), options.select ?? 'all')
     const plans = options.perTurn ? splitByTurn(selected) : selected
     const trainedBy = assignTraining(plans, options)
     for (const plan of plans) yield assemble(plan, options, trainedBy, reward)
   }
+
+  readonly #wasRead = (turnId: string) => this.#tree.isContinued(turnId)
 }
 
 function planOf(leaf: TurnNode): Plan {

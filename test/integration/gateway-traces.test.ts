@@ -2,6 +2,7 @@
 import fc from 'fast-check'
 import OpenAI from 'openai'
 import t from 'tap'
+import { ProxyError } from '../../src/errors.ts'
 import { Trace } from '../../src/http/traces/schemas.ts'
 import type { OpenTurn, TurnOutcome } from '../../src/store/turn-store.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
@@ -202,6 +203,34 @@ t.test('an answer that its agent never had, because its client tried again, is n
   const { call } = await apiWith(t, [again, { ...again, retryCount: 1 }])
   t.match((await call('GET', '/sessions/s/traces')).body, [{ metadata: { index: 1 } }])
 })
+
+t.test(
+  'samples of one prompt stay in the traces and the rows when one call for them is tried again',
+  async (t) => {
+    const { url, backend, call } = await startSessionsApi(t)
+    let calls = 0
+    const script = backend.script
+    backend.script = (request, signal) => {
+      calls += 1
+      if (calls === 4) throw new ProxyError('engine_unreachable', 'busy', { retryAfterS: 0.001 })
+      return script(request, signal)
+    }
+    const agent = new OpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none' })
+    for (let sample = 0; sample < 4; sample += 1) {
+      await agent.chat.completions.create({ model: 'm', messages: [{ role: 'user', content: 'Vote!' }] })
+    }
+    const { turns } = (await call('GET', '/sessions/s')).body
+    t.match(turns[4], { status: 'completed', retry_count: 1 })
+    const traces = (await call('GET', '/sessions/s/traces')).body
+    t.same(
+      traces.map((trace: Json) => trace.metadata.index),
+      [0, 1, 2, 4],
+    )
+    const { trajectories, excluded_turns: excluded } = (await call('GET', '/sessions/s/trajectories')).body
+    t.equal(trajectories.length, 4)
+    t.match(excluded, { failed: 1, superseded: 0 })
+  },
+)
 
 t.test('tool calls and reasoning are in the response message, reasoning under both its names', async (t) => {
   const calls = [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } }]

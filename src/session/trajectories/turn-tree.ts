@@ -27,6 +27,7 @@ export interface TurnNode extends Omit<TrainableTurn, 'promptTokenIds' | 'comple
   hasChildren: boolean
   readonly promptLength: number
   readonly completionLength: number
+  readonly prompt: TokenNode
   /** Prompt and completion. */
   readonly tokens: TokenNode
 }
@@ -37,35 +38,44 @@ export interface TurnNode extends Omit<TrainableTurn, 'promptTokenIds' | 'comple
  *
  * - Of several turns with equal prompt and equal completion, the latest one without a child gets the child, or the
  *   latest of all: parallel samples that came out the same are continued one each.
- * - A client's retry (`retryCount` above 0) has the parent of the turn that it repeats, that is of the latest one with
- *   the same prompt.
+ * - A client's retry has the parent of the turn that it repeats, if that one was answered.
  * - A turn without exact ids is on its own: whether it continues another one, or is continued, would be a guess.
  */
 export class TurnTree {
   readonly #root = TokenNode.root()
   readonly #turns: TurnNode[] = []
-  readonly #byPrompt = new Map<TokenNode, TurnNode[]>()
+  readonly #byId = new Map<string, TurnNode>()
   readonly #byTokens = new Map<TokenNode, TurnNode[]>()
 
-  /** The turn must be completed. Keeps its logprobs and copies what is new of its ids. */
-  add(turn: TrainableTurn, line: Line): void {
-    const node = turn.exact ? this.#addExact(turn, line) : this.#nodeOf(turn, line, undefined, this.#root)
+  /**
+   * The turn must be completed. Keeps its logprobs and copies what is new of its ids.
+   * @param repeats the id of the turn that this one is a retry of
+   */
+  add(turn: TrainableTurn, line: Line, repeats?: string): void {
+    const node = turn.exact ? this.#addExact(turn, line, repeats) : this.#nodeOf(turn, line, undefined)
     this.#turns.push(node)
+    this.#byId.set(turn.turnId, node)
   }
 
-  #addExact(turn: TrainableTurn, line: Line): TurnNode {
+  /** Whether something goes on from the turn. */
+  isContinued(turnId: string): boolean {
+    return this.#byId.get(turnId)?.hasChildren === true
+  }
+
+  #addExact(turn: TrainableTurn, line: Line, repeats: string | undefined): TurnNode {
     const prompt = this.#root.descend(turn.promptTokenIds)
-    const repeated = turn.retryCount > 0 ? this.#byPrompt.get(prompt)?.at(-1) : undefined
-    const parent = repeated === undefined ? this.#deepestWithin(prompt) : repeated.parent
-    const tokens = prompt.descend(turn.completionTokenIds)
-    const node = this.#nodeOf(turn, line, parent, tokens)
+    const first = repeats === undefined ? undefined : this.#byId.get(repeats)
+    // The same request may have become another prompt: a template that tells the time.
+    const parent = first?.prompt === prompt ? first.parent : this.#deepestWithin(prompt)
+    const node = this.#nodeOf(turn, line, parent, prompt)
     if (parent !== undefined) parent.hasChildren = true
-    append(this.#byPrompt, prompt, node)
-    append(this.#byTokens, tokens, node)
+    const equal = this.#byTokens.get(node.tokens)
+    if (equal === undefined) this.#byTokens.set(node.tokens, [node])
+    else equal.push(node)
     return node
   }
 
-  #nodeOf(turn: TrainableTurn, line: Line, parent: TurnNode | undefined, tokens: TokenNode): TurnNode {
+  #nodeOf(turn: TrainableTurn, line: Line, parent: TurnNode | undefined, prompt = this.#root): TurnNode {
     const { promptTokenIds, completionTokenIds } = turn
     // Field by field: what is added may be a whole record, and the messages of ten thousand of them fill the memory.
     return {
@@ -84,7 +94,8 @@ export class TurnTree {
       hasChildren: false,
       promptLength: turn.exact ? promptTokenIds.length : 0,
       completionLength: turn.exact ? completionTokenIds.length : 0,
-      tokens,
+      prompt,
+      tokens: turn.exact ? prompt.descend(completionTokenIds) : prompt,
     }
   }
 
@@ -96,30 +107,12 @@ export class TurnTree {
     return undefined
   }
 
-  /** Turns that nothing continues, in call order, without the superseded ones. */
+  /** Turns that nothing continues, in call order. */
   leaves(): TurnNode[] {
-    const superseded = this.superseded()
-    return this.#turns.filter((turn) => !turn.hasChildren && !superseded.has(turn))
+    return this.#turns.filter((turn) => !turn.hasChildren)
   }
 
-  /**
-   * Answers that never reached the agent: a later call with the same prompt says that it is a retry, and nothing
-   * continues the earlier one.
-   */
-  superseded(): Set<TurnNode> {
-    const superseded = new Set<TurnNode>()
-    for (const attempts of this.#byPrompt.values()) {
-      const lastRetry = attempts.findLastIndex((turn) => turn.retryCount > 0)
-      for (const turn of attempts.slice(0, Math.max(lastRetry, 0))) {
-        if (!turn.hasChildren) superseded.add(turn)
-      }
-    }
-    return superseded
+  has(turnId: string): boolean {
+    return this.#byId.has(turnId)
   }
-}
-
-function append<K, V>(lists: Map<K, V[]>, key: K, value: V): void {
-  const list = lists.get(key)
-  if (list === undefined) lists.set(key, [value])
-  else list.push(value)
 }

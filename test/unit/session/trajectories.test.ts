@@ -4,6 +4,7 @@ import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
 import t from 'tap'
 import type { LinedTurn } from '../../../src/session/lines/opening.ts'
+import type { TriedTurn } from '../../../src/session/trajectories/retries.ts'
 import type { TrainableTurn } from '../../../src/session/trajectories/turn-tree.ts'
 import {
   type Trajectory,
@@ -12,7 +13,7 @@ import {
   type TurnSelection,
 } from '../../../src/session/trajectories.ts'
 
-type RecordedTurn = TrainableTurn & LinedTurn
+type RecordedTurn = TrainableTurn & LinedTurn & TriedTurn
 
 interface Sketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completionTokenIds'>> {
   prompt: number[]
@@ -27,8 +28,9 @@ function turnOf(sketch: Sketch, index: number): RecordedTurn {
     index,
     status: 'completed',
     retryCount: 0,
-    requestMessages: [],
+    requestMessages: [JSON.stringify({ role: 'user', content: prompt.join(' ') })],
     tools: null,
+    params: '{}',
     annotations: '{}',
     promptTokenIds: Int32Array.from(prompt),
     completionTokenIds: Int32Array.from(completion),
@@ -165,6 +167,82 @@ t.test("a client's retry supersedes the answer that nobody continued", async (t)
   ]
   t.same(rowsOf(turns).map(turnIds), [['t2', 't3']])
   t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 2)
+})
+
+const NOT_ANSWERED = {
+  prompt: [],
+  completion: [],
+  exact: false,
+  requestMessages: ['{"role":"user","content":"1"}'],
+}
+const SAMPLES = [2, 3, 4].map((completion) => ({ prompt: [1], completion: [completion] }))
+
+for (const status of ['failed', 'aborted', 'interrupted'] as const) {
+  t.test(`a retry of a call that is on record as ${status} takes no sample out of training`, async (t) => {
+    const turns: Sketch[] = [
+      ...SAMPLES,
+      { ...NOT_ANSWERED, status },
+      { prompt: [1], completion: [5], retryCount: 1 },
+    ]
+    t.same(rowsOf(turns).map(turnIds), [['t0'], ['t1'], ['t2'], ['t4']])
+    t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 0)
+  })
+}
+
+t.test(
+  'a retry whose first try is not on record as a failure supersedes one sample, the latest',
+  async (t) => {
+    const turns: Sketch[] = [...SAMPLES, { prompt: [1], completion: [5], retryCount: 1 }]
+    t.same(rowsOf(turns).map(turnIds), [['t0'], ['t1'], ['t3']])
+    const twice = [...turns, { prompt: [1], completion: [6], retryCount: 1 }]
+    t.same(rowsOf(twice).map(turnIds), [['t0'], ['t3'], ['t4']], 'each retry another one')
+  },
+)
+
+t.test('each retry speaks for one failure: two of them for two', async (t) => {
+  const failed: Sketch = { ...NOT_ANSWERED, status: 'failed' }
+  const rows = rowsOf([
+    ...SAMPLES,
+    failed,
+    { ...failed, retryCount: 1 },
+    { prompt: [1], completion: [5], retryCount: 2 },
+    failed,
+    { prompt: [1], completion: [6], retryCount: 1 },
+  ])
+  t.same(rows.map(turnIds), [['t0'], ['t1'], ['t2'], ['t5'], ['t7']])
+})
+
+t.test('a retry that fails as well says that the first answer was lost', async (t) => {
+  const failedAgain: Sketch = { ...NOT_ANSWERED, status: 'failed', retryCount: 1 }
+  const turns = [
+    { prompt: [1], completion: [2] },
+    failedAgain,
+    { prompt: [1], completion: [3], retryCount: 2 },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t2']])
+})
+
+t.test('a retry speaks for tries of its own request, not for others with an equal prompt', async (t) => {
+  const warm = { prompt: [1], completion: [2], params: '{"temperature":1}' }
+  const rows = rowsOf([warm, { prompt: [1], completion: [3], params: '{"temperature":0}', retryCount: 1 }])
+  t.same(rows.map(turnIds), [['t0'], ['t1']])
+  const long = (end: string) => JSON.stringify({ stop: 'x'.repeat(5000) + end })
+  const longOnes = [
+    { prompt: [1], completion: [2], params: long('a') },
+    { prompt: [1], completion: [3], params: long('b') },
+    { prompt: [1], completion: [4], params: long('a'), retryCount: 1 },
+  ]
+  t.same(rowsOf(longOnes).map(turnIds), [['t1'], ['t2']])
+})
+
+t.test('a sample that was continued is none that was lost, however late that shows', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1], completion: [2] },
+    { prompt: [1], completion: [3] },
+    { prompt: [1], completion: [4], retryCount: 1 },
+    { prompt: [1, 3, 5], completion: [6] },
+  ])
+  t.same(rows.map(turnIds), [['t2'], ['t1', 't3']])
 })
 
 t.test('the latest retry counts even if nothing continues it', async (t) => {
@@ -455,14 +533,31 @@ const optionSets: fc.Arbitrary<TrajectoryOptions> = fc.record(
 const startsWith = (whole: number[], start: number[]) => start.every((token, at) => whole[at] === token)
 const whole = (turn: Sketch) => [...turn.prompt, ...turn.completion]
 
+/** For each retry the latest first try with its prompt that nothing continues and no retry before it has taken. */
+function firstTries(turns: Sketch[], isContinued: (index: number) => boolean): (number | undefined)[] {
+  const taken: (number | undefined)[] = []
+  for (const [index, turn] of turns.entries()) {
+    const first = turns.findLastIndex(
+      (other, at) =>
+        at < index &&
+        !other.retryCount &&
+        `${other.prompt}` === `${turn.prompt}` &&
+        !isContinued(at) &&
+        !taken.includes(at),
+    )
+    taken.push(turn.retryCount && first >= 0 ? first : undefined)
+  }
+  return taken
+}
+
 /** The rules said once more, without a thought for speed. @returns the rows' turns, as indexes */
 function naiveRows(turns: Sketch[]): number[][] {
   const parents: (number | undefined)[] = []
   const isContinued = (index: number) => parents.includes(index)
   turns.forEach((turn, index) => {
-    const same = turns.findLastIndex((other, at) => at < index && `${other.prompt}` === `${turn.prompt}`)
-    if (turn.retryCount && same >= 0) {
-      parents.push(parents[same])
+    const first = firstTries(turns.slice(0, index + 1), isContinued)[index]
+    if (first !== undefined) {
+      parents.push(parents[first])
       return
     }
     const fitting = turns
@@ -473,10 +568,8 @@ function naiveRows(turns: Sketch[]): number[][] {
     const deepest = fitting.filter((at) => whole(turns[at]!).length === depth)
     parents.push(deepest.findLast((at) => !isContinued(at)) ?? deepest.at(-1))
   })
-  const isGhost = (index: number) =>
-    turns.some(
-      (later, at) => at > index && later.retryCount && `${later.prompt}` === `${turns[index]!.prompt}`,
-    )
+  const ghosts = firstTries(turns, isContinued)
+  const isGhost = (index: number) => ghosts.includes(index)
   const rows: number[][] = []
   turns.forEach((_, index) => {
     if (isContinued(index) || isGhost(index)) return

@@ -1,0 +1,120 @@
+/** Which turns a client's retries repeat, so that an answer that never reached its agent is told from a sample. */
+import { hash as digest } from 'node:crypto'
+import type { TurnRecord } from '../../store/turn-store.ts'
+
+/** What of a turn tells whether it is a try of the same call as another one. */
+export type TriedTurn = Pick<
+  TurnRecord,
+  'turnId' | 'status' | 'retryCount' | 'requestMessages' | 'tools' | 'params'
+>
+
+/** Longer texts are compared by their digest: the prompts of completions would all be kept in memory. */
+const MAX_KEPT_CHARS = 1024
+
+interface Try {
+  readonly turnId: string
+  readonly status: TurnRecord['status']
+  readonly retryCount: number
+}
+
+/**
+ * Takes all turns of a session, in call order and whatever their status.
+ *
+ * A retry says that one earlier try of the very same request brought its client nothing. That is a try that failed or
+ * was aborted, where there is one that no other retry has spoken for: the client knows of it. Only where there is none
+ * was an answer lost on its way, and it was one answer: the latest that can be it. The others are samples that the agent
+ * has read.
+ */
+export class Retries {
+  readonly #requests = new RequestKeys()
+  readonly #tries = new Map<string, Try[]>()
+
+  /** @returns the tries of the turn's request so far, this one the last */
+  add(turn: TriedTurn): readonly Try[] {
+    const key = this.#requests.keyOf(turn)
+    const tries = this.#tries.get(key) ?? []
+    tries.push({ turnId: turn.turnId, status: turn.status, retryCount: turn.retryCount })
+    this.#tries.set(key, tries)
+    return tries
+  }
+
+  /**
+   * @param wasRead whether the agent has read the answer of a completed turn, because something goes on from it
+   * @returns the ids of turns whose answer never reached the agent
+   */
+  ghosts(wasRead: (turnId: string) => boolean): Set<string> {
+    const ghosts = new Set<string>()
+    for (const tries of this.#tries.values()) {
+      for (const turn of repeated(tries, wasRead)) if (turn?.status === 'completed') ghosts.add(turn.turnId)
+    }
+    return ghosts
+  }
+}
+
+/** @param tries of one request, in call order @returns what the last one repeats, if it is a retry */
+export function repeatedByLast(
+  tries: readonly Try[],
+  wasRead: (turnId: string) => boolean,
+): string | undefined {
+  return tries.at(-1)?.retryCount ? repeated(tries, wasRead).at(-1)?.turnId : undefined
+}
+
+/** For each retry the earlier try that it repeats, which no other retry repeats; undefined: it is not on record. */
+function repeated(tries: readonly Try[], wasRead: (turnId: string) => boolean): (Try | undefined)[] {
+  if (!tries.some(({ retryCount }) => retryCount > 0)) return []
+  const spokenFor = new Set<Try>()
+  return tries.flatMap((retry, place) => {
+    if (retry.retryCount === 0) return []
+    const earlier = tries
+      .slice(0, place)
+      .filter((turn) => turn.retryCount < retry.retryCount && !spokenFor.has(turn))
+    const first =
+      latestTry(earlier.filter(({ status }) => status !== 'completed')) ??
+      latestTry(earlier.filter(({ status, turnId }) => status === 'completed' && !wasRead(turnId)))
+    if (first !== undefined) spokenFor.add(first)
+    return [first]
+  })
+}
+
+/** Of the highest count; of several the last. */
+function latestTry(tries: readonly Try[]): Try | undefined {
+  const highest = Math.max(...tries.map(({ retryCount }) => retryCount))
+  return tries.findLast(({ retryCount }) => retryCount === highest)
+}
+
+/** A history, as far as a step of it tells. */
+interface Step {
+  readonly id: number
+  readonly text: string
+  readonly next: Map<string, Step>
+}
+
+/** Equal requests have equal keys. What a request repeats of the one before it is compared, not looked up. */
+class RequestKeys {
+  #lastId = 0
+  readonly #empty: Step = { id: 0, text: '', next: new Map() }
+  /** The history of the latest request. */
+  #latest: readonly Step[] = []
+
+  keyOf({ requestMessages, tools, params }: TriedTurn): string {
+    const difference = this.#latest.findIndex(({ text }, place) => text !== requestMessages[place])
+    const path = this.#latest.slice(0, difference === -1 ? this.#latest.length : difference)
+    for (const text of requestMessages.slice(path.length))
+      path.push(this.#step(path.at(-1) ?? this.#empty, text))
+    this.#latest = path
+    return `${path.at(-1)?.id ?? 0} ${short(tools ?? '')} ${short(params)}`
+  }
+
+  #step(from: Step, text: string): Step {
+    const known = from.next.get(text)
+    if (known !== undefined) return known
+    this.#lastId += 1
+    const step = { id: this.#lastId, text, next: new Map() }
+    from.next.set(text, step)
+    return step
+  }
+}
+
+function short(text: string): string {
+  return text.length <= MAX_KEPT_CHARS ? text : digest('sha256', text, 'base64')
+}
