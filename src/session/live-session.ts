@@ -20,6 +20,8 @@ export interface SessionCall {
   readonly signal: AbortSignal
   /** To be called when the turn is closed in the store, however it ended. A second time does nothing. */
   done(): void
+  /** To be called, before {@link done}, when the turn could not be put on record: its index is free again. */
+  unrecorded(): void
 }
 
 /** The part of the record that a call needs, and that no other process changes. */
@@ -27,6 +29,8 @@ interface SessionState {
   active: boolean
   samplingParams: Readonly<Record<string, unknown>>
   nextIndex: number
+  /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
+  readonly unrecorded: Set<number>
 }
 
 interface CallInFlight {
@@ -71,7 +75,8 @@ export class LiveSession {
     this.#state = record && {
       active: record.status === 'active',
       samplingParams: record.samplingParams,
-      nextIndex: record.turnCount,
+      nextIndex: record.nextIndex,
+      unrecorded: new Set(),
     }
   }
 
@@ -82,9 +87,10 @@ export class LiveSession {
     const { promise: done, resolve } = Promise.withResolvers<void>()
     const call = { controller, done }
     this.#calls.add(call)
+    const index = state.nextIndex++
     return {
       sessionId: this.sessionId,
-      index: state.nextIndex++,
+      index,
       samplingParams: state.samplingParams,
       signal: controller.signal,
       done: () => {
@@ -92,6 +98,7 @@ export class LiveSession {
         resolve()
         onDone()
       },
+      unrecorded: () => giveBack(state, index),
     }
   }
 
@@ -131,6 +138,12 @@ export class LiveSession {
   failWaiters(error: ProxyError): void {
     for (const waiter of this.#waiters) waiter.reject(error)
   }
+}
+
+/** An index that a later call has passed is given back if that call fails as well; else nobody has it. */
+function giveBack(state: SessionState, index: number): void {
+  state.unrecorded.add(index)
+  while (state.unrecorded.delete(state.nextIndex - 1)) state.nextIndex -= 1
 }
 
 /** Keeps neither the outcome of a task nor its error for the next one. */

@@ -85,6 +85,7 @@ export class TurnRunner {
       return this.#open(call, texts, sessionCall, agentSignal)
     } catch (error) {
       // Nobody else would give its place back, and the session's end would wait for it.
+      sessionCall.unrecorded()
       sessionCall.done()
       throw error
     }
@@ -117,8 +118,8 @@ export class TurnRunner {
       retryCount,
     }
     const opened = this.#options.store.openTurn(open)
-    // Awaited before the turn is closed; until then a rejection must have an owner.
-    opened.catch(() => {})
+    // Awaited before the turn is closed as well; until then a rejection must have an owner.
+    opened.catch(() => sessionCall.unrecorded())
     const fold = new CompletionFold()
     const cancel = this.#cancelledBy(agentSignal, sessionCall.signal)
     const generation = {

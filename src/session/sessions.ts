@@ -165,8 +165,8 @@ export class Sessions {
   }
 
   /**
-   * Begins an agent call; the session is created if it is not there. Indexes follow the order of arrival and have no
-   * gaps, given that each call opens its turn in the store.
+   * Begins an agent call; the session is created if it is not there. Indexes follow the order of arrival, and go on
+   * where the record ends.
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an id that cannot be one),
    *   `shutting_down`
    */

@@ -165,6 +165,7 @@ function newRecord({ sessionId, createdAtMs, ttlMs, metadata, samplingParams }: 
     samplingParams: structuredClone(samplingParams),
     reward: null,
     turnCount: 0,
+    nextIndex: 0,
   }
 }
 
@@ -200,5 +201,5 @@ function touch(session: SessionRecord, atMs: number): void {
 }
 
 function snapshot({ session, turns }: Entry): SessionRecord {
-  return { ...structuredClone(session), turnCount: turns.length }
+  return { ...structuredClone(session), turnCount: turns.length, nextIndex: (turns.at(-1)?.index ?? -1) + 1 }
 }

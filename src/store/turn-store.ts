@@ -34,6 +34,8 @@ export interface SessionRecord {
   reward: Reward | null
   /** Turns on record, whatever their status. */
   turnCount: number
+  /** One more than the highest index on record. */
+  nextIndex: number
 }
 
 export interface NewSession {
@@ -48,7 +50,7 @@ export interface NewSession {
 export interface OpenTurn {
   turnId: string
   sessionId: string
-  /** Order of calls in the session, from 0, without gaps. */
+  /** Order of calls in the session, from 0. A call that could not be put on record may leave a gap. */
   index: number
   /** The agent-facing route: `chat`, `completions`, `messages`, `responses`. */
   dialect: string

@@ -101,8 +101,18 @@ function sessionCells(cell: Cell): void {
       endedAtMs: null,
       reward: null,
       turnCount: 0,
+      nextIndex: 0,
     })
     t.strictSame(await store.getSession('s'), session)
+  })
+
+  cell('the next index is above all on record, whatever is missing between them', async (t, store) => {
+    await store.createSession(aSession('s'))
+    await record(store, aTurn('a', { index: 3 }))
+    await record(store, aTurn('b', { index: 1 }))
+    t.match(await store.getSession('s'), { turnCount: 2, nextIndex: 4 })
+    t.match((await store.listSessions({ limit: 1 })).sessions, [{ turnCount: 2, nextIndex: 4 }])
+    t.match(await store.resetSession('s', 5000), { turnCount: 0, nextIndex: 0 })
   })
 
   cell('creating a session again changes nothing and says so', async (t, store) => {

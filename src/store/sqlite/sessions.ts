@@ -17,7 +17,13 @@ interface SessionRow {
   reward: number | null
   reward_components: string | null
   turn_count: number
+  next_index: number
 }
+
+/** A session counts its turns; where their order goes on only the turns themselves tell. */
+const SELECT_SESSIONS = `
+  SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM turns WHERE turns.tree = sessions.tree) AS next_index
+  FROM sessions`
 
 /** A new session with its objects as JSON text. */
 export interface NewSessionRow {
@@ -34,10 +40,10 @@ export class SessionReader {
   readonly #newestFirst: Database.Statement<[{ createdAtMs: number; key: number }], SessionRow>
 
   constructor(db: Database.Database) {
-    this.#find = db.prepare('SELECT * FROM sessions WHERE session_id = ?')
+    this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
     this.#newestFirst = db.prepare(`
-      SELECT * FROM sessions WHERE (created_at_ms, id) < (@createdAtMs, @key)
+      ${SELECT_SESSIONS} WHERE (created_at_ms, id) < (@createdAtMs, @key)
       ORDER BY created_at_ms DESC, id DESC`)
   }
 
@@ -183,6 +189,7 @@ function toRecord(row: SessionRow): SessionRecord {
         ? null
         : { reward: row.reward, components: JSON.parse(row.reward_components ?? '{}') },
     turnCount: row.turn_count,
+    nextIndex: row.next_index,
   }
 }
 

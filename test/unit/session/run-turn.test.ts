@@ -4,7 +4,7 @@ import { ProxyError } from '../../../src/errors.ts'
 import { type AgentCall, type Turn, TurnRunner } from '../../../src/session/run-turn.ts'
 import { Sessions } from '../../../src/session/sessions.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
-import type { TurnOutcome, TurnRecord } from '../../../src/store/turn-store.ts'
+import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../src/store/turn-store.ts'
 import {
   answer,
   type Script,
@@ -127,6 +127,30 @@ t.test('a turn whose opening failed is not acknowledged, even if its closing see
   const { runner } = setUp(t, undefined, new ForgetfulStore())
   await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
 })
+
+t.test(
+  'calls that could not be put on record leave no gap in the indexes of those that follow',
+  async (t) => {
+    class FullStore extends MemoryTurnStore {
+      isFull = true
+      override openTurn(turn: OpenTurn): Promise<void> {
+        if (!this.isFull) return super.openTurn(turn)
+        return Promise.reject(new ProxyError('store_failed', 'the disk is full'))
+      }
+    }
+    const store = new FullStore()
+    const { runner } = setUp(t, undefined, store)
+    for (let tries = 0; tries < 3; tries += 1) {
+      await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
+    }
+    store.isFull = false
+    for (let turns = 0; turns < 2; turns += 1) await read(await runner.begin(call(), never))
+    t.same(
+      (await turnsOf(store)).map(({ index }) => index),
+      [0, 1],
+    )
+  },
+)
 
 t.test(
   'an agent that leaves cancels the engine; the turn is aborted and keeps the tokens so far',

@@ -128,6 +128,50 @@ t.test('indexes go on where the record ends after a restart', async (t) => {
   t.equal((await sessions.beginCall('s')).index, 3)
 })
 
+t.test('an index whose turn could not be put on record goes to the next call', async (t) => {
+  const { sessions, store } = setUp(t)
+  const first = await sessions.beginCall('s')
+  await record(store, first)
+  const [lost, alsoLost] = [await sessions.beginCall('s'), await sessions.beginCall('s')]
+  lost.unrecorded()
+  alsoLost.unrecorded()
+  t.equal((await sessions.beginCall('s')).index, 1)
+})
+
+t.test(
+  'an index that a later turn on record has passed is given to nobody, after a restart neither',
+  async (t) => {
+    const { sessions, store } = setUp(t)
+    const [lost, kept] = [await sessions.beginCall('s'), await sessions.beginCall('s')]
+    lost.unrecorded()
+    await record(store, kept)
+    t.equal((await sessions.beginCall('s')).index, 2)
+    const later = setUp(t, { store })
+    t.equal((await later.sessions.beginCall('s')).index, 2, 'the turn count is 1')
+  },
+)
+
+t.test('an index of before a reset is given back to nobody', async (t) => {
+  const { sessions } = setUp(t)
+  const before = await sessions.beginCall('s')
+  before.done()
+  await sessions.reset('s')
+  const after = await sessions.beginCall('s')
+  before.unrecorded()
+  t.equal(after.index, 0)
+  t.equal((await sessions.beginCall('s')).index, 1)
+})
+
+t.test('indexes go on where the record ends when an idle session has left the memory', async (t) => {
+  const { sessions, store } = setUp(t, { idleLimit: 0 })
+  const [lost, kept] = [await sessions.beginCall('s'), await sessions.beginCall('s')]
+  await record(store, kept)
+  lost.unrecorded()
+  lost.done()
+  kept.done()
+  t.equal((await sessions.beginCall('s')).index, 2)
+})
+
 t.test('a store that fails a call does not fail the next one', async (t) => {
   const { sessions, store } = setUp(t)
   store.creationFails = true
