@@ -16,10 +16,11 @@ import { InferenceWorkerClient } from './relay/inference-worker-client.ts'
 import { MAX_FRAME_BYTES } from './relay/protocol.ts'
 import { refuseWorkers } from './relay/refuse-workers.ts'
 import { createRelayBackend, type RelayBackend } from './relay/relay-backend.ts'
+import { ChatPrompts } from './session/prompts/chat-prompts.ts'
+import type { Prompts } from './session/prompts/prompts.ts'
+import { TokenPrompts } from './session/prompts/token-prompts.ts'
 import { TurnRunner } from './session/run-turn.ts'
 import { Sessions } from './session/sessions.ts'
-import { PrefixMeter } from './session/token-mode/prefix-meter.ts'
-import { TokenModeBackend } from './session/token-mode/token-mode-backend.ts'
 import { ToldWeights } from './session/told-weights.ts'
 import { MemoryTurnStore } from './store/memory.ts'
 import { openSqliteStore } from './store/sqlite/open.ts'
@@ -54,17 +55,18 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   const store = await openStore(config)
   opened.defer(() => store.close())
   const relay = config.mode === 'relay' ? openRelayBackend(config, logger) : undefined
-  const engines = relay ?? (await openLocalBackend(config, logger))
-  opened.defer(() => engines.close())
-  const roster = 'engines' in engines ? engineRoster(config, engines, logger) : engines
-  const isFallback = () => 'engines' in engines && engines.engines.all().some(({ standIn }) => standIn)
-  const backend = await withPrompts(config, engines, store, opened)
-  const sessions = openSessions(config, store, { backend, logger, isFallback })
+  const backend = relay ?? (await openLocalBackend(config, logger))
+  opened.defer(() => backend.close())
+  const roster = 'engines' in backend ? engineRoster(config, backend, logger) : backend
+  const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
+  const prompts = await openPrompts(config, backend, store, opened)
+  const sessions = openSessions(config, store, { backend, prompts, logger, isFallback })
   const { model } = config
   const weights = new ToldWeights()
   const runner = new TurnRunner({
     sessions,
     backend,
+    prompts,
     store,
     logger,
     weights,
@@ -89,6 +91,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
     facts: () => ({
       version: VERSION,
       db: config.db,
+      prompts: prompts.counts(),
       notes: notes.filter((note) => note !== FALLBACK_NOTE || isFallback()),
     }),
     weights,
@@ -157,6 +160,7 @@ async function openStore({ db, durability }: ServeConfig): Promise<TurnStore> {
 
 interface SessionParts {
   backend: Backend
+  prompts: Prompts
   logger: Logger
   /** Whether the embedded engine answers because no other one is there. */
   isFallback(): boolean
@@ -169,10 +173,13 @@ function certificateFilesOf({ tlsCert: certPath, tlsKey: keyPath }: ServeConfig)
 function openSessions(
   config: ServeConfig,
   store: TurnStore,
-  { backend, logger, isFallback }: SessionParts,
+  { backend, prompts, logger, isFallback }: SessionParts,
 ): Sessions {
   const hooks = {
-    onEnded: (sessionId: string) => backend.releaseSession(sessionId),
+    onEnded: (sessionId: string) => {
+      prompts.forget(sessionId)
+      backend.releaseSession(sessionId)
+    },
     onSweepFailed: (error: ProxyError) => logger.error({ err: error }, 'sweep failed'),
   }
   return new Sessions(store, hooks, {
@@ -194,16 +201,15 @@ function openRelayBackend(config: ServeConfig, logger: Logger): RelayBackend {
   })
 }
 
-/** What token mode, or the measuring of chat mode, puts around the engines. */
-async function withPrompts(
+async function openPrompts(
   config: ServeConfig,
-  engines: Backend,
+  backend: Backend,
   store: TurnStore,
   opened: AsyncDisposableStack,
-): Promise<Backend> {
+): Promise<Prompts> {
   const { tokenizer, toolParser, contextLength } = config
-  if (tokenizer === undefined) return new PrefixMeter(engines)
-  const { members } = engines.status()
+  if (tokenizer === undefined) return new ChatPrompts((...asked) => backend.countTokens(...asked))
+  const { members } = backend.status()
   if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {
     throw new ProxyError(
       'start_failed',
@@ -214,7 +220,7 @@ async function withPrompts(
   const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
   const model = await openTokenModel({ source, parser: toolParser, contextLength })
   opened.defer(() => model.close())
-  return new TokenModeBackend(engines, model, store)
+  return new TokenPrompts(model, store)
 }
 
 async function openLocalBackend(config: ServeConfig, logger: Logger): Promise<LocalBackend> {

@@ -4,7 +4,7 @@ import type { TurnRunner } from '../session/run-turn.ts'
 
 export interface HealthOptions {
   backend: Backend
-  /** What else is worth telling: version, database, notes such as the fall-back engine. */
+  /** What else is worth telling: version, database, how prompts came about, notes such as the fall-back engine. */
   facts: () => Record<string, unknown>
   runner: TurnRunner
 }
@@ -18,7 +18,7 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (app, { backend
     '/health',
     { schema: { tags: ['health'], summary: 'Whether the proxy takes calls' } },
     async ({ caller }, reply) => {
-      const { members, queued, prompts } = backend.status()
+      const { members, queued } = backend.status()
       const draining = runner.isDraining
       reply.code(draining ? 503 : 200)
       const state = {
@@ -38,7 +38,6 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (app, { backend
           }),
         ),
         queued,
-        ...(prompts && { prompts }),
         uptime_s: Math.round(process.uptime()),
         ...facts(),
       }

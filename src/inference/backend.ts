@@ -28,8 +28,6 @@ export interface BackendStatus {
   members: BackendMember[]
   /** Calls that wait for a member. */
   queued: number
-  /** How often prompts came about in which way. */
-  prompts?: Record<string, number>
 }
 
 export interface Backend {

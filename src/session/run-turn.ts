@@ -6,11 +6,12 @@
 import { randomUUID } from 'node:crypto'
 import { type Completion, CompletionFold } from '../canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
-import type { CanonicalRequest, ChatBody } from '../canonical/request.ts'
+import type { CanonicalRequest, ChatBody, GenerationRequest } from '../canonical/request.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import type { Logger } from '../logger.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
+import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
 import { paramsText, type RequestTexts, RequestTextWriter } from './request-texts.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
 import type { ToldWeights } from './told-weights.ts'
@@ -45,6 +46,8 @@ export interface Turn {
 export interface TurnRunnerOptions {
   sessions: Sessions
   backend: Backend
+  /** How prompts come about. Absent: the engine's business, and nothing of them is remembered. */
+  prompts?: Prompts
   store: TurnStore
   logger: Logger
   /** Model name that replaces the one agents ask for. */
@@ -73,7 +76,7 @@ export class TurnRunner {
    * engine before the first of them is pulled.
    * @param agentSignal aborts when the agent has gone, with the ProxyError to record as its reason
    * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `store_failed`; from `events`: as
-   *   {@link Backend.generate}
+   *   {@link Prompts.begin} and {@link Backend.generate}
    */
   async begin(call: AgentCall, agentSignal: AbortSignal): Promise<Turn> {
     if (this.#draining)
@@ -93,13 +96,13 @@ export class TurnRunner {
 
   /**
    * Counts the tokens of the prompt that a call with this body would have now. Nothing is recorded, and no session is
-   * made. @throws ProxyError as {@link Backend.countTokens}, `store_failed`
+   * made. @throws ProxyError as {@link CountTokens}, `store_failed`
    */
   async countTokens(sessionId: string, body: ChatBody, signal: AbortSignal): Promise<number> {
-    const { backend, sessions } = this.#options
+    const { backend, prompts, sessions } = this.#options
     const session = await sessions.find(sessionId)
     const asked = this.#overrule({ kind: 'chat', body }, session?.samplingParams ?? {}).body as ChatBody
-    return await backend.countTokens(asked, signal, session && sessionId)
+    return await (prompts ?? backend).countTokens(asked, signal, session && sessionId)
   }
 
   #open(call: AgentCall, texts: RequestTexts, sessionCall: SessionCall, agentSignal: AbortSignal): Turn {
@@ -170,9 +173,15 @@ export class TurnRunner {
     let failure: ProxyError | undefined
     try {
       signal.throwIfAborted()
+      using prompt = await this.#promptOf(generation)
+      signal.throwIfAborted()
       let last: GenerationEvent | undefined
-      for await (const batch of this.#options.backend.generate(generation, signal)) {
+      await using answer = startOf(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
+      await prompt.whileAsked()
+      for (let next = await answer.next(); !next.done; next = await answer.next()) {
+        const batch = prompt.read(next.value)
         last = this.#fold(turn, batch)
+        if (last) prompt.answered(turn.fold)
         const passed = last ? batch.slice(0, -1) : batch
         if (passed.length > 0) yield passed
       }
@@ -189,6 +198,10 @@ export class TurnRunner {
       sessionCall.done()
       this.#forget(turn.cancel)
     }
+  }
+
+  async #promptOf(request: GenerationRequest): Promise<CallPrompt> {
+    return (await this.#options.prompts?.begin(request)) ?? plainPrompt(request)
   }
 
   /**
@@ -269,6 +282,27 @@ interface TurnInFlight extends EndedTurn {
   readonly sessionCall: SessionCall
   readonly cancel: AbortController
   closed?: boolean
+}
+
+interface StartedAnswer extends AsyncDisposable {
+  next(): Promise<IteratorResult<readonly GenerationEvent[]>>
+}
+
+/** Asks for the answer's first batch at once, so that the engine works while its caller does something else. */
+function startOf(answer: GenerationStream): StartedAnswer {
+  const events = answer[Symbol.asyncIterator]()
+  let first: ReturnType<typeof events.next> | undefined = events.next()
+  first.catch(() => {})
+  return {
+    next() {
+      const next = first ?? events.next()
+      first = undefined
+      return next
+    },
+    async [Symbol.asyncDispose]() {
+      await events.return?.()
+    },
+  }
 }
 
 function agentLeft(): ProxyError {

@@ -11,9 +11,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { GenerationStream } from '../../../src/canonical/events.ts'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
 import type { GenerationRequest } from '../../../src/canonical/request.ts'
-import { TokenModeBackend } from '../../../src/session/token-mode/token-mode-backend.ts'
+import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import { openTokenModel } from '../../../src/tokens/token-model.ts'
+import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 import { quantile, spreadOf } from '../parts/statistics.ts'
 import { prose } from '../parts/text.ts'
@@ -33,7 +34,8 @@ const TURNS_PER_ROUND = quick ? 5 : 60
 const FIRST_PROMPTS = quick ? 1 : 10
 
 const model = await openTokenModel({ source: MODEL, parser: 'auto' })
-const backend = new TokenModeBackend(new ScriptedBackend(sample), model, new MemoryTurnStore())
+const prompts = new TokenPrompts(model, new MemoryTurnStore())
+const backend = new ScriptedBackend(sample)
 const answerIds = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
 const signal = new AbortController().signal
 
@@ -60,7 +62,7 @@ async function ask(sessionId: string, messages: ChatMessage[]): Promise<number> 
   const ids = { requestId: sessionId, sessionId }
   const request = { kind: 'chat', body: { messages }, messageTexts, stream: false, ...ids } as const
   const begun = performance.now()
-  for await (const _ of backend.generate(request, signal)) {
+  for await (const _ of generatePrompted(prompts, backend, request, signal)) {
   }
   return performance.now() - begun
 }

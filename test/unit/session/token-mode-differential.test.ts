@@ -11,9 +11,10 @@ import type { ChatBody, GenerationRequest } from '../../../src/canonical/request
 import { EmbeddedEngine } from '../../../src/engine/embedded/embedded-engine.ts'
 import { embeddedModelFolder } from '../../../src/engine/embedded/embedded-model.ts'
 import type { Backend } from '../../../src/inference/backend.ts'
-import { TokenModeBackend } from '../../../src/session/token-mode/token-mode-backend.ts'
+import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import { openTokenModel } from '../../../src/tokens/token-model.ts'
+import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 
 const engine = new EmbeddedEngine({ contextLength: 700 })
@@ -24,7 +25,10 @@ const model = await openTokenModel({
 })
 t.teardown(() => model.close())
 const chatMode = new ScriptedBackend((request, signal) => engine.generate(request, signal))
-const tokenMode = new TokenModeBackend(chatMode, model, new MemoryTurnStore())
+const prompts = new TokenPrompts(model, new MemoryTurnStore())
+const tokenMode = new ScriptedBackend((request, signal) =>
+  generatePrompted(prompts, chatMode, request, signal),
+)
 
 const calculator: Tool = {
   type: 'function',

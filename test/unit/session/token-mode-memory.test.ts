@@ -6,8 +6,8 @@ import { ProxyError } from '../../../src/errors.ts'
 import { readConversation } from '../../../src/session/matching/conversation.ts'
 import { KnownMessages } from '../../../src/session/matching/known-messages.ts'
 import { recordedConversation } from '../../../src/session/matching/rebuild-index.ts'
-import { SessionsLines } from '../../../src/session/token-mode/session-lines.ts'
-import { TokenLine } from '../../../src/session/token-mode/token-line.ts'
+import { SessionsTurns } from '../../../src/session/prompts/session-turns.ts'
+import { TurnIds } from '../../../src/session/prompts/turn-ids.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
 
 const call: ChatMessage = {
@@ -39,26 +39,26 @@ t.test('a conversation that is known in part is read as if it were new', async (
   )
 })
 
-t.test('lines that a call is about to add to are not forgotten for want of memory', async (t) => {
-  const lines = new SessionsLines(new MemoryTurnStore(), recordedConversation, 1)
+t.test('turns that a call is about to add to are not forgotten for want of memory', async (t) => {
+  const lines = new SessionsTurns(new MemoryTurnStore(), recordedConversation, 1)
   const conversation = readConversation([{ role: 'user', content: 'Hello.' }], null)
   const answerTo = async (sessionId: string) => {
     using session = await lines.borrow(sessionId)
-    const line = new TokenLine(sessionId, Int32Array.of(1, 2), Int32Array.of(3))
-    session.add(session.lines.match(conversation), { content: 'x', reasoning: null, toolCalls: [] }, line)
-    return session.lines
+    const line = new TurnIds(sessionId, Int32Array.of(1, 2), Int32Array.of(3))
+    session.add(session.turns.match(conversation), { content: 'x', reasoning: null, toolCalls: [] }, line)
+    return session.turns
   }
   const busy = await lines.borrow('busy')
   await answerTo('busy')
   await answerTo('other')
   using again = await lines.borrow('busy')
-  t.equal(again.lines, busy.lines, 'a call that is in flight')
+  t.equal(again.turns, busy.turns, 'a call that is in flight')
   busy[Symbol.dispose]()
   again[Symbol.dispose]()
   const idle = await answerTo('idle')
   await answerTo('next')
   using after = await lines.borrow('idle')
-  t.not(after.lines, idle, 'nobody used them')
+  t.not(after.turns, idle, 'nobody used them')
 })
 
 t.test('a session that cannot be read fails its call, and is read again by the next', async (t) => {
@@ -69,12 +69,12 @@ t.test('a session that cannot be read fails its call, and is read again by the n
       yield* super.readTurns(sessionId)
     }
   }
-  const lines = new SessionsLines(new Store(), recordedConversation)
+  const lines = new SessionsTurns(new Store(), recordedConversation)
   const failing = lines.borrow('s')
   lines.forget('s')
   await t.rejects(failing, { code: 'store_failed' })
   await t.rejects(lines.borrow('s'), { code: 'store_failed' })
   isBroken = false
   using session = await lines.borrow('s')
-  t.equal(session.lines.bytes, 0)
+  t.equal(session.turns.bytes, 0)
 })

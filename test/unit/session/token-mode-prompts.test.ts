@@ -3,9 +3,9 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
+import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
 import { TurnRunner } from '../../../src/session/run-turn.ts'
 import { Sessions } from '../../../src/session/sessions.ts'
-import { TokenModeBackend } from '../../../src/session/token-mode/token-mode-backend.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import type { TurnRecord } from '../../../src/store/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../src/tokens/token-model.ts'
@@ -19,7 +19,7 @@ const never = new AbortController().signal
 /** An engine that answers `I see.` to everything, behind token mode. */
 function setUp(t: Test, model: TokenModel) {
   const ids = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
-  const engine = new ScriptedBackend(async function* ({ promptTokenIds }) {
+  const backend = new ScriptedBackend(async function* ({ promptTokenIds }) {
     yield [
       { type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! },
       { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
@@ -27,11 +27,11 @@ function setUp(t: Test, model: TokenModel) {
     ]
   })
   const store = new MemoryTurnStore()
-  const backend = new TokenModeBackend(engine, model, store)
-  const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {} }
+  const prompts = new TokenPrompts(model, store)
+  const hooks = { onEnded: (id: string) => prompts.forget(id), onSweepFailed() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger })
+  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
   return {
     sessions,
     async ask(messages: ChatMessage[]): Promise<TurnRecord> {

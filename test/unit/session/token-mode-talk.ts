@@ -4,9 +4,9 @@ import type { Completion } from '../../../src/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../src/canonical/events.ts'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
 import type { GenerationRequest } from '../../../src/canonical/request.ts'
+import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
 import { TurnRunner } from '../../../src/session/run-turn.ts'
 import { Sessions } from '../../../src/session/sessions.ts'
-import { TokenModeBackend } from '../../../src/session/token-mode/token-mode-backend.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import type { TurnRecord } from '../../../src/store/turn-store.ts'
 import { chooseParser, opensReasoning } from '../../../src/tokens/parsers/choose-parser.ts'
@@ -45,13 +45,14 @@ export class Talk {
   constructor(model: TokenModel, plan: PlannedTalk) {
     this.#model = model
     this.#plan = plan
-    const engine = new ScriptedBackend((request) => this.#sample(request))
-    const backend = new TokenModeBackend(engine, model, this.#store)
-    const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {} }
+    const backend = new ScriptedBackend((request) => this.#sample(request))
+    const prompts = new TokenPrompts(model, this.#store)
+    const hooks = { onEnded: (id: string) => prompts.forget(id), onSweepFailed() {} }
     this.#sessions = new Sessions(this.#store, hooks, { strict: false, defaultTtlMs: null })
     this.#runner = new TurnRunner({
       sessions: this.#sessions,
       backend,
+      prompts,
       store: this.#store,
       logger: silentLogger,
     })

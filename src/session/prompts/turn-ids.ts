@@ -2,26 +2,26 @@ import { concatIds } from '../../canonical/token-ids.ts'
 
 /**
  * The token ids of a recorded turn, kept as what it adds to the turn that it continues: a session's memory grows with
- * its tokens, not with the square of its turns. The last turn of a line has its prompt in one piece as well, so that the
+ * its tokens, not with the square of its turns. The last turn of a branch has its prompt in one piece as well, so that the
  * next one, as a rule its continuation, is compared with it at once and not turn by turn.
  */
-export class TokenLine {
+export class TurnIds {
   readonly turnId: string
-  readonly #parent: TokenLine | undefined
-  /** Until another line continues this one. */
+  readonly #parent: TurnIds | undefined
+  /** Until another turn continues this one. */
   #prompt: Int32Array | undefined
   /** What the prompt adds to the parent's prompt and completion. */
   readonly #promptRest: Int32Array
   readonly #completion: Int32Array
   /** Tokens of prompt and completion together. */
   readonly length: number
-  /** Bytes that are kept because of this line, less those that its parent need not keep any more. */
+  /** Bytes that are kept because of this turn, less those that its parent need not keep any more. */
   readonly addedBytes: number
 
   /**
    * @param prompt the whole of it, not to be changed any more; of a parent that it does not begin with, nothing is shared
    */
-  constructor(turnId: string, prompt: Int32Array, completion: Int32Array, parent?: TokenLine) {
+  constructor(turnId: string, prompt: Int32Array, completion: Int32Array, parent?: TurnIds) {
     this.turnId = turnId
     this.#parent = parent?.begins(prompt) ? parent : undefined
     this.#prompt = prompt
@@ -62,10 +62,10 @@ export class TokenLine {
   /** In order, from the first turn's prompt on, or in as few as there are. */
   #parts(): Int32Array[] {
     const parts: Int32Array[] = []
-    let line: TokenLine | undefined = this
-    while (line !== undefined) {
-      parts.push(line.#completion, line.#prompt ?? line.#promptRest)
-      line = line.#prompt ? undefined : line.#parent
+    let turn: TurnIds | undefined = this
+    while (turn !== undefined) {
+      parts.push(turn.#completion, turn.#prompt ?? turn.#promptRest)
+      turn = turn.#prompt ? undefined : turn.#parent
     }
     return parts.reverse()
   }

@@ -7,8 +7,8 @@ import type { Refusal } from '../../tokens/prompt/refusal.ts'
 import { type Conversation, readConversation } from '../matching/conversation.ts'
 import type { CallMessages } from '../matching/known-messages.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
-import type { BorrowedLines } from './session-lines.ts'
-import type { TokenLine } from './token-line.ts'
+import type { BorrowedTurns } from './session-turns.ts'
+import type { TurnIds } from './turn-ids.ts'
 
 export type ChatRequest = Extract<GenerationRequest, { kind: 'chat' }>
 
@@ -32,8 +32,8 @@ export interface PlannedPrompt {
   origin: PromptOrigin
   /** The text that the completion follows; of an extended prompt only its new part. */
   text: string
-  call: MatchedCall<TokenLine>
-  parent: TokenLine | undefined
+  call: MatchedCall<TurnIds>
+  parent: TurnIds | undefined
 }
 
 /**
@@ -42,7 +42,7 @@ export interface PlannedPrompt {
  */
 export async function planPrompt(
   renderer: PromptRenderer,
-  session: BorrowedLines,
+  session: BorrowedTurns,
   request: Pick<ChatRequest, 'body' | 'messageTexts'>,
 ): Promise<PlannedPrompt> {
   const { body } = request
@@ -50,7 +50,7 @@ export async function planPrompt(
   const options = promptOptionsOf(body)
   await renderer.prepare(options)
   const conversation = session.read(messagesOf(request))
-  const call = session.lines.match(withVariables(renderer, body, conversation))
+  const call = session.turns.match(withVariables(renderer, body, conversation))
   const parent = call.parent?.turn
   const extended = parent && (await extend(renderer, body, call, parent, options))
   if (parent && extended && 'ids' in extended) {
@@ -61,7 +61,7 @@ export async function planPrompt(
   await setImmediate()
   const { text, ids } = await renderer.renderFull(body.messages, options)
   const refused = extended && 'refused' in extended ? extended.refused : undefined
-  const reason = refused ?? (session.lines.bytes === 0 ? 'first' : 'branched')
+  const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
   return { ids: Int32Array.from(ids), text, origin: { reason, reusedTokens: 0 }, call, parent: undefined }
 }
 
@@ -83,8 +83,8 @@ export function messagesOf({ body, messageTexts }: Pick<ChatRequest, 'body' | 'm
 async function extend(
   renderer: PromptRenderer,
   { messages }: ChatBody,
-  { sharedMessages }: MatchedCall<TokenLine>,
-  parent: TokenLine,
+  { sharedMessages }: MatchedCall<TurnIds>,
+  parent: TurnIds,
   options: PromptOptions,
 ): Promise<{ ids: Int32Array; text: string } | { refused: PromptReason }> {
   const newMessages = messages.slice(sharedMessages)

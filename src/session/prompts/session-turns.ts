@@ -4,7 +4,7 @@ import type { Conversation } from '../matching/conversation.ts'
 import { type CallMessages, KnownMessages } from '../matching/known-messages.ts'
 import type { MatchedCall, MatchIndex, SampledMessage } from '../matching/match-index.ts'
 import { rebuildIndex } from '../matching/rebuild-index.ts'
-import { TokenLine } from './token-line.ts'
+import { TurnIds } from './turn-ids.ts'
 
 /** Half a gigabyte of ids: some 1,000 sessions of 100k tokens. */
 const MAX_BYTES = 512 * 1024 * 1024
@@ -13,49 +13,49 @@ const MAX_BYTES = 512 * 1024 * 1024
 const REBUILD_CANDIDATES = 8
 
 /** One session. */
-export class SessionLines {
-  readonly #index: MatchIndex<TokenLine>
+export class SessionTurns {
+  readonly #index: MatchIndex<TurnIds>
   #bytes: number
 
-  constructor(index: MatchIndex<TokenLine>, bytes: number) {
+  constructor(index: MatchIndex<TurnIds>, bytes: number) {
     this.#index = index
     this.#bytes = bytes
   }
 
-  /** What its lines keep in memory. 0: there are none. */
+  /** What its turns keep in memory. 0: there are none. */
   get bytes(): number {
     return this.#bytes
   }
 
-  match(...call: Parameters<MatchIndex<TokenLine>['match']>): MatchedCall<TokenLine> {
+  match(...call: Parameters<MatchIndex<TurnIds>['match']>): MatchedCall<TurnIds> {
     return this.#index.match(...call)
   }
 
-  add(call: MatchedCall<TokenLine>, completion: SampledMessage, line: TokenLine): void {
-    this.#index.add(call, completion, line)
-    this.#bytes += line.addedBytes
+  add(call: MatchedCall<TurnIds>, completion: SampledMessage, ids: TurnIds): void {
+    this.#index.add(call, completion, ids)
+    this.#bytes += ids.addedBytes
   }
 }
 
-/** A session's lines in the hands of a call: they stay in memory until it lets go of them. */
-export interface BorrowedLines extends Disposable {
-  readonly lines: SessionLines
+/** A session's turns in the hands of a call: they stay in memory until it lets go of them. */
+export interface BorrowedTurns extends Disposable {
+  readonly turns: SessionTurns
   /** @throws ProxyError `invalid_request` for fields that are nested too deeply to be compared */
   read(call: CallMessages): Conversation
   /** @param turn the call as it was matched, its answer, and what is remembered of both */
-  add(...turn: Parameters<SessionLines['add']>): void
+  add(...turn: Parameters<SessionTurns['add']>): void
 }
 
 interface Entry {
-  readonly lines: Promise<SessionLines>
-  /** Calls in flight, which are going to add to these very lines. */
+  readonly turns: Promise<SessionTurns>
+  /** Calls in flight, which are going to add to these very turns. */
   calls: number
   /** As counted in the sum over all sessions. */
   bytes: number
 }
 
 /** All sessions, the least recently used forgotten first; what was forgotten is read again from the store. */
-export class SessionsLines {
+export class SessionsTurns {
   readonly #store: Pick<TurnStore, 'readTurns'>
   readonly #conversationOf: (turn: TurnRecord) => Conversation
   readonly #maxBytes: number
@@ -76,17 +76,17 @@ export class SessionsLines {
   }
 
   /** @throws ProxyError `store_failed` */
-  async borrow(sessionId: string): Promise<BorrowedLines> {
+  async borrow(sessionId: string): Promise<BorrowedTurns> {
     const entry = this.#entryOf(sessionId)
     entry.calls += 1
     try {
-      const lines = await entry.lines
+      const turns = await entry.turns
       return {
-        lines,
+        turns,
         read: (call) => this.#knownMessages.read(sessionId, call),
         add: (...turn) => {
-          lines.add(...turn)
-          this.#recount(sessionId, entry, lines.bytes)
+          turns.add(...turn)
+          this.#recount(sessionId, entry, turns.bytes)
         },
         [Symbol.dispose]: () => {
           entry.calls -= 1
@@ -106,26 +106,26 @@ export class SessionsLines {
 
   /** Makes it the latest that was used. */
   #entryOf(sessionId: string): Entry {
-    const entry = this.#entries.get(sessionId) ?? { lines: this.#load(sessionId), calls: 0, bytes: 0 }
+    const entry = this.#entries.get(sessionId) ?? { turns: this.#load(sessionId), calls: 0, bytes: 0 }
     this.#entries.delete(sessionId)
     this.#entries.set(sessionId, entry)
     return entry
   }
 
-  async #load(sessionId: string): Promise<SessionLines> {
-    const latest: TokenLine[] = []
+  async #load(sessionId: string): Promise<SessionTurns> {
+    const latest: TurnIds[] = []
     let bytes = 0
-    const lineOf = (turn: TurnRecord): TokenLine | undefined => {
+    const idsOf = (turn: TurnRecord): TurnIds | undefined => {
       if (!turn.exact) return undefined
       const parent = latest.find((candidate) => candidate.begins(turn.promptTokenIds))
-      const line = new TokenLine(turn.turnId, turn.promptTokenIds, turn.completionTokenIds, parent)
-      bytes += line.addedBytes
-      latest.unshift(line)
+      const ids = new TurnIds(turn.turnId, turn.promptTokenIds, turn.completionTokenIds, parent)
+      bytes += ids.addedBytes
+      latest.unshift(ids)
       latest.length = Math.min(latest.length, REBUILD_CANDIDATES)
-      return line
+      return ids
     }
-    const index = await rebuildIndex(this.#store.readTurns(sessionId), lineOf, this.#conversationOf)
-    return new SessionLines(index, bytes)
+    const index = await rebuildIndex(this.#store.readTurns(sessionId), idsOf, this.#conversationOf)
+    return new SessionTurns(index, bytes)
   }
 
   /** What was dropped meanwhile is counted no more. */
@@ -135,7 +135,7 @@ export class SessionsLines {
     entry.bytes = bytes
     for (const [id, oldest] of this.#entries) {
       if (this.#bytes <= this.#maxBytes) return
-      // A turn that is added to forgotten lines would be missing from those that are read anew.
+      // A turn that is added to forgotten turns would be missing from those that are read anew.
       if (oldest.calls === 0) this.#drop(id, oldest)
     }
   }

@@ -1,0 +1,198 @@
+/**
+ * Token mode: chat calls go in as messages and reach the engine as token ids, tokens come out of the engine and reach the
+ * agent as text, reasoning and tool calls. What is sampled stays what it is: the prompt of a call that continues a turn
+ * begins with that turn's recorded ids.
+ */
+import type { Completion } from '../../canonical/completion.ts'
+import type { GenerationEvent, GenerationStart, GenerationStream } from '../../canonical/events.ts'
+import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
+import { ProxyError } from '../../errors.ts'
+import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
+import type { TokenModel } from '../../tokens/token-model.ts'
+import { inexactReason } from '../exactness.ts'
+import { AnswerDecoder } from './answer-decoder.ts'
+import { decoderFor } from './decoder-for.ts'
+import { PromptCounts } from './prompt-counts.ts'
+import {
+  type ChatRequest,
+  type PlannedPrompt,
+  planPrompt,
+  promptOptionsOf,
+  readRecordedCall,
+} from './prompt-planner.ts'
+import { type CallPrompt, type Prompts, plainPrompt } from './prompts.ts'
+import { type BorrowedTurns, SessionsTurns } from './session-turns.ts'
+import { areEqual, TurnIds } from './turn-ids.ts'
+
+export class TokenPrompts implements Prompts {
+  readonly #model: TokenModel
+  readonly #sessions: SessionsTurns
+  readonly #counts = new PromptCounts()
+
+  /** The model stays its owner's to close. */
+  constructor(model: TokenModel, store: Pick<TurnStore, 'readTurns'>) {
+    this.#model = model
+    this.#sessions = new SessionsTurns(store, (turn) => readRecordedCall(model.renderer, bodyOnRecord(turn)))
+  }
+
+  async begin(request: GenerationRequest): Promise<CallPrompt> {
+    if (request.kind !== 'chat') return plainPrompt(request)
+    const session = await this.#sessions.borrow(request.sessionId)
+    try {
+      const prompt = await planPrompt(this.#model.renderer, session, request)
+      this.#counts.add(prompt.origin.reason)
+      return this.#callWith({ request, session, prompt, counts: this.#counts })
+    } catch (error) {
+      session[Symbol.dispose]()
+      throw error
+    }
+  }
+
+  /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
+  async countTokens(body: ChatBody, _signal: AbortSignal, sessionId?: string): Promise<number> {
+    if (sessionId === undefined) {
+      const { ids } = await this.#model.renderer.renderFull(body.messages, promptOptionsOf(body))
+      return ids.length
+    }
+    using session = await this.#sessions.borrow(sessionId)
+    const { ids } = await planPrompt(this.#model.renderer, session, { body })
+    return ids.length
+  }
+
+  counts(): Readonly<Record<string, number>> {
+    return this.#counts.toJSON()
+  }
+
+  forget(sessionId: string): void {
+    this.#sessions.forget(sessionId)
+  }
+
+  #callWith(parts: CallParts): CallPrompt {
+    const { request, prompt } = parts
+    const room = (this.#model.contextLength ?? Number.POSITIVE_INFINITY) - prompt.ids.length
+    if (room > 0) return new TokenCall(parts, this.#model, room)
+    if (request.refuseOverlong) throw this.#overlong(prompt.ids)
+    return new FullCall(parts)
+  }
+
+  /** In the words of vLLM: dialects tell it in their own. */
+  #overlong({ length }: Int32Array): ProxyError {
+    const limit = `This model's maximum context length is ${this.#model.contextLength} tokens.`
+    const message = `${limit} However, your prompt contains ${length} input tokens.`
+    return new ProxyError('context_length_exceeded', message)
+  }
+}
+
+interface CallParts {
+  readonly request: ChatRequest
+  readonly session: BorrowedTurns
+  readonly prompt: PlannedPrompt
+  readonly counts: PromptCounts
+}
+
+abstract class PlannedCall implements CallPrompt {
+  protected readonly parts: CallParts
+  abstract readonly request: GenerationRequest
+
+  constructor(parts: CallParts) {
+    this.parts = parts
+  }
+
+  async whileAsked(): Promise<void> {}
+
+  abstract read(events: readonly GenerationEvent[]): readonly GenerationEvent[]
+
+  answered(completion: Completion): void {
+    // A prompt that is built on ids which may be wrong or missing would be wrong with them.
+    if (inexactReason(completion) !== null) return
+    const { request, session, prompt } = this.parts
+    const { content, reasoning, toolCalls, start, tokenIds } = completion
+    const seen = start?.promptTokenIds ?? prompt.ids
+    const ids = new TurnIds(request.requestId, seen, Int32Array.from(tokenIds), prompt.parent)
+    session.add(prompt.call, { content, reasoning, toolCalls }, ids)
+  }
+
+  [Symbol.dispose](): void {
+    this.parts.session[Symbol.dispose]()
+  }
+}
+
+/** The engine is asked with ids, and what it samples is decoded. */
+class TokenCall extends PlannedCall {
+  readonly request: GenerationRequest
+  readonly #decoder: AnswerDecoder
+  readonly #vocabularySize: number
+
+  constructor(parts: CallParts, model: TokenModel, room: number) {
+    super(parts)
+    const { request, prompt } = parts
+    this.request = { ...request, promptTokenIds: prompt.ids, body: withBudget(request.body, room) }
+    this.#vocabularySize = model.vocabularySize
+    this.#decoder = new AnswerDecoder(decoderFor(model, request.body, prompt.text))
+  }
+
+  read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
+    return events.flatMap((event): GenerationEvent[] => {
+      if (event.type === 'delta') return [this.#decoder.push(event)]
+      return event.type === 'end' ? this.#decoder.finish(event) : [this.#startOf(event)]
+    })
+  }
+
+  /** The prompt's ids as the engine reports them; where it reports others than it was sent, the record says so. */
+  #startOf(start: GenerationStart): GenerationStart {
+    const { prompt, counts } = this.parts
+    const { promptTokenIds: reported = prompt.ids } = start
+    const mismatched = !areEqual(reported, prompt.ids)
+    if (mismatched) counts.add('mismatched')
+    return {
+      ...start,
+      // Of two that are equal, the one that is in use: the other one's memory is free.
+      promptTokenIds: mismatched ? reported : prompt.ids,
+      vocabularySize: this.#vocabularySize,
+      annotations: { ...start.annotations, prompt: originToWire(prompt.origin, mismatched) },
+    }
+  }
+}
+
+/** The prompt fills the context: the answer is empty, and no engine is asked. */
+class FullCall extends PlannedCall {
+  readonly request: GenerationRequest
+  readonly answer: GenerationStream
+
+  constructor(parts: CallParts) {
+    super(parts)
+    this.request = parts.request
+    this.answer = emptyAnswer(parts.prompt)
+  }
+
+  read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
+    return events
+  }
+}
+
+function bodyOnRecord({ requestMessages, tools, params }: TurnRecord): ChatBody {
+  const messages = requestMessages.map((text) => JSON.parse(text))
+  return { ...JSON.parse(params), messages, tools: tools === null ? null : JSON.parse(tools) }
+}
+
+async function* emptyAnswer({ ids, origin }: PlannedPrompt): GenerationStream {
+  const usage = { prompt_tokens: ids.length, completion_tokens: 0, total_tokens: ids.length }
+  const annotations = { prompt: originToWire(origin, false) }
+  yield [
+    { type: 'start', engine: 'none', promptTokenIds: ids, annotations },
+    { type: 'delta', content: '' },
+    { type: 'end', finishReason: 'length', usage },
+  ]
+}
+
+/** At most as many tokens as there is room for; where the room is not known, what the agent asks for. */
+function withBudget(body: ChatBody, room: number): ChatBody {
+  const { max_completion_tokens: newer, max_tokens: older, ...rest } = body
+  const asked = newer ?? older
+  if (!Number.isFinite(room)) return asked === undefined ? rest : { ...rest, max_tokens: asked }
+  return { ...rest, max_tokens: Math.min(asked ?? room, room) }
+}
+
+function originToWire({ reason, from, reusedTokens }: PlannedPrompt['origin'], mismatched: boolean): object {
+  return { reason, ...(from !== undefined && { from }), reused_tokens: reusedTokens, mismatched }
+}

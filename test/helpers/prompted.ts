@@ -1,0 +1,23 @@
+import { CompletionFold } from '../../src/canonical/completion.ts'
+import type { GenerationStream } from '../../src/canonical/events.ts'
+import type { GenerationRequest } from '../../src/canonical/request.ts'
+import type { Backend } from '../../src/inference/backend.ts'
+import type { Prompts } from '../../src/session/prompts/prompts.ts'
+
+/** Generates as a turn does, without a session and a record: the prompt's step around the engine's answer. */
+export async function* generatePrompted(
+  prompts: Prompts,
+  backend: Pick<Backend, 'generate'>,
+  request: GenerationRequest,
+  signal: AbortSignal,
+): GenerationStream {
+  using prompt = await prompts.begin(request)
+  const fold = new CompletionFold()
+  for await (const batch of prompt.answer ?? backend.generate(prompt.request, signal)) {
+    await prompt.whileAsked()
+    const events = prompt.read(batch)
+    for (const event of events) fold.add(event)
+    if (fold.end) prompt.answered(fold)
+    yield events
+  }
+}
