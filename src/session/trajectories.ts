@@ -72,7 +72,7 @@ export interface Trajectory {
 }
 
 /** Turns that no row is made of, by why. */
-export type ExcludedTurns = Record<Exclude<TurnStatus, 'completed'> | 'superseded' | 'side', number>
+export type ExcludedTurns = Record<Exclude<TurnStatus, 'completed'> | 'superseded' | 'side' | 'empty', number>
 
 /** A row before its tokens are put together. */
 interface Plan {
@@ -90,7 +90,7 @@ export class TrajectoryBuilder {
   readonly #lines = new LineFinder()
   readonly #tree = new TurnTree()
   readonly #retries = new Retries()
-  readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0 }
+  readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0, empty: 0 }
 
   constructor({ lines = 'all', sideCalls = false }: TurnSelection = {}) {
     this.#selection = { lines, sideCalls }
@@ -101,8 +101,10 @@ export class TrajectoryBuilder {
     const isSelected = this.#selects(line)
     const tries = isSelected ? this.#retries.add(turn) : []
     if (turn.status !== 'completed') this.#excluded[turn.status] += 1
+    else if (line === 'side' && !isSelected) this.#excluded.side += 1
+    // Nothing of it trains, and a prompt that fills the context was seen by no engine.
+    else if (isSelected && isEmpty(turn)) this.#excluded.empty += 1
     else if (isSelected) this.#tree.add(turn, line, repeatedByLast(tries, this.#wasRead))
-    else if (line === 'side') this.#excluded.side += 1
   }
 
   #selects(line: Line): boolean {
@@ -131,6 +133,10 @@ export class TrajectoryBuilder {
   }
 
   readonly #wasRead = (turnId: string) => this.#tree.isContinued(turnId)
+}
+
+function isEmpty({ exact, completionTokenIds }: TrainableTurn): boolean {
+  return exact && completionTokenIds.length === 0
 }
 
 function planOf(leaf: TurnNode): Plan {

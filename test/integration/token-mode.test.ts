@@ -234,6 +234,22 @@ t.test('a prompt that fills the context is answered at once, empty, and recorded
   t.match(turns[1], { status: 'completed', exact: true, completion_token_ids: [], finish_reason: 'length' })
 })
 
+t.test('a row ends where the engine was last asked, not with a prompt that fills the context', async (t) => {
+  const { proxy } = await startTokenProxy(t, { contextLength: 60 })
+  const messages: ChatCompletionMessageParam[] = [user('Hi.')]
+  const ask = async () => {
+    const body = { model: 'embedded', messages, max_tokens: 5 }
+    return (await client(proxy).chat.completions.create(body)).choices[0]!.message
+  }
+  messages.push(await ask(), user('A long story, told at length. '.repeat(20)))
+  t.equal((await ask()).content, '')
+  const { turns } = await proxy.get('/sessions/s')
+  const { trajectories, excluded_turns: excluded } = await proxy.get('/sessions/s/trajectories')
+  t.equal(trajectories.length, 1)
+  t.same(trajectories[0].response_ids, turns[0].completion_token_ids)
+  t.match(excluded, { empty: 1 })
+})
+
 t.test('where agents shorten their talk for it, a prompt that fills the context is an error', async (t) => {
   const { proxy, engine } = await startTokenProxy(t, { contextLength: 40 })
   const content = 'A long story, told at length. '.repeat(20)

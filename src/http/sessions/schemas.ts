@@ -203,6 +203,7 @@ export const Trajectories = Type.Object({
     interrupted: Type.Integer(),
     superseded: Type.Integer(),
     side: Type.Integer(),
+    empty: Type.Integer(),
   }),
   trajectories: Type.Array(TrajectoryRow),
 })

@@ -147,6 +147,23 @@ t.test('equal answers to an equal prompt are continued one each, the latest firs
   t.same(rowsOf(continuedThrice).map(turnIds).at(-1), ['t1', 't4'])
 })
 
+t.test('a turn without a sampled token is in no row and lengthens none', async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [2] },
+    { prompt: [1, 2, 3, 4, 5], completion: [] },
+    { prompt: [9, 9, 9], completion: [] },
+  ]
+  for (const perTurn of [false, true]) {
+    t.same(rowsOf(turns, { perTurn }).map(plain), [{ prompt: [1], response: [2], mask: [1], turns: ['t0'] }])
+  }
+  t.match(builderOf(turns.map(turnOf)).excluded(), { empty: 2, superseded: 0 })
+})
+
+t.test('a turn without ids that says so keeps its row, which says why', async (t) => {
+  const rows = rowsOf([{ prompt: [], completion: [], exact: false, inexactReason: 'no ids' }])
+  t.match(rows, [{ exact: false, inexact_reason: 'no ids' }])
+})
+
 t.test('a branch that shares only text, not the end of a completion, starts a row of its own', async (t) => {
   const rows = rowsOf([
     { prompt: [1, 2], completion: [3, 4] },
@@ -386,7 +403,15 @@ t.test('turns that were not answered are counted and never trained', async (t) =
   ].map(turnOf)
   const builder = builderOf(turns)
   t.same([...builder.rows({}, null)].map(turnIds), [['t0', 't1', 't2']])
-  t.same(builder.excluded(), { aborted: 1, failed: 2, interrupted: 1, open: 1, side: 0, superseded: 0 })
+  t.same(builder.excluded(), {
+    aborted: 1,
+    failed: 2,
+    interrupted: 1,
+    open: 1,
+    side: 0,
+    superseded: 0,
+    empty: 0,
+  })
 })
 
 t.test('a turn without exact ids is a row that says why and holds no ids', async (t) => {
@@ -556,12 +581,17 @@ function naiveRows(turns: Sketch[]): number[][] {
   const isContinued = (index: number) => parents.includes(index)
   turns.forEach((turn, index) => {
     const first = firstTries(turns.slice(0, index + 1), isContinued)[index]
-    if (first !== undefined) {
+    if (turn.completion.length === 0) {
+      parents.push(undefined)
+      return
+    }
+    if (first !== undefined && turns[first]!.completion.length > 0) {
       parents.push(parents[first])
       return
     }
     const fitting = turns
       .map((_, at) => at)
+      .filter((at) => turns[at]!.completion.length > 0)
       .filter((at) => at < index && startsWith(turn.prompt, whole(turns[at]!)))
       .filter((at) => whole(turns[at]!).length <= turn.prompt.length)
     const depth = Math.max(...fitting.map((at) => whole(turns[at]!).length))
@@ -572,7 +602,7 @@ function naiveRows(turns: Sketch[]): number[][] {
   const isGhost = (index: number) => ghosts.includes(index)
   const rows: number[][] = []
   turns.forEach((_, index) => {
-    if (isContinued(index) || isGhost(index)) return
+    if (turns[index]!.completion.length === 0 || isContinued(index) || isGhost(index)) return
     const row: number[] = []
     for (let at: number | undefined = index; at !== undefined; at = parents[at]) row.unshift(at)
     rows.push(row)
