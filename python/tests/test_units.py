@@ -13,7 +13,7 @@ from llm_proxy_verl.config import RemoteAgentConfig
 from llm_proxy_verl.delays import retry_delay
 from llm_proxy_verl.errors import CallError, ConfigError
 from llm_proxy_verl.sampling import verl_sampling_params
-from llm_proxy_verl.session_urls import agent_facing_url
+from llm_proxy_verl.session_urls import agent_facing_url, url_segment
 from llm_proxy_verl.trial import new_trial_id, session_id_of_try, task_path_of
 from llm_proxy_verl.values import plain
 from llm_proxy_verl.verl_engine import RolloutLimits
@@ -113,6 +113,11 @@ def test_what_is_wrong_is_named(options: dict[str, Any] | None, env: dict[str, s
 )
 def test_agents_are_given_the_address_that_they_can_reach(proxy: str, host: str | None, agents: str) -> None:
     assert agent_facing_url(proxy, host) == agents
+
+
+def test_a_sessions_id_is_one_segment_of_a_url_and_goes_into_a_header() -> None:
+    assert url_segment("AZaz09._~:-") == "AZaz09._~:-"
+    assert url_segment("harbor/hello world:é") == "harbor%2Fhello%20world:%C3%A9"
 
 
 @pytest.mark.parametrize("host", ["http://10.0.0.1", "a/b", "a b", "u@h", ""])

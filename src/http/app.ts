@@ -15,6 +15,7 @@ import type { Backend } from '../inference/backend.ts'
 import type { Roster } from '../inference/roster.ts'
 import type { Logger } from '../logger.ts'
 import type { TurnRunner } from '../session/run-turn.ts'
+import { MAX_SESSION_ID_BYTES } from '../session/session-id.ts'
 import type { Sessions } from '../session/sessions.ts'
 import type { ToldWeights } from '../session/told-weights.ts'
 import type { TurnStore } from '../store/turn-store.ts'
@@ -25,6 +26,7 @@ import { agentRoutes } from './agent/routes.ts'
 import { errorHeaders, errorOf, logFailure } from './errors.ts'
 import { healthRoute } from './health.ts'
 import { openApi, openApiRoute } from './openapi.ts'
+import { sessionPaths } from './session-paths.ts'
 import { sessionsRoutes } from './sessions/routes.ts'
 import { tracesRoutes } from './traces/routes.ts'
 import { BodyBudget, type BodyBudgetOptions } from './transport/body-budget.ts'
@@ -88,6 +90,7 @@ export async function buildApp(
 ): Promise<App> {
   const { logger, keys = NO_KEYS, loopbackOnly = false, trustedProxies = [] } = options
   const keyring = new Keyring(keys)
+  let routable = (_method: string, url: string): string => url
   const fastify = Fastify({
     serverFactory,
     bodyLimit: options.bodyLimitBytes,
@@ -95,8 +98,9 @@ export async function buildApp(
     forceCloseConnections: 'idle',
     // It goes out with refusals, to be found again in the log: unlike a count it is not the same after a restart.
     genReqId: () => randomUUID(),
-    // Session ids may have 200 characters; longer ones deserve an answer that says so, not a 404.
-    routerOptions: { maxParamLength: 2_000 },
+    // Longer session ids than there can be deserve an answer that says so, not a 404; and each byte may be a `%2F`.
+    routerOptions: { maxParamLength: 4 * MAX_SESSION_ID_BYTES },
+    rewriteUrl: ({ method = '', url = '' }) => routable(method, url),
     // A tool's JSON schema may have a property of any name; bodies are never merged into objects of ours.
     onProtoPoisoning: 'ignore',
     onConstructorPoisoning: 'ignore',
@@ -107,6 +111,9 @@ export async function buildApp(
     },
   })
   const answering = watchAnswers(fastify)
+  fastify.addHook('onReady', async () => {
+    routable = sessionPaths(routes)
+  })
   const routes = guardRoutes(fastify, { keyring, strangers, logger, loopbackOnly })
   const budget = new BodyBudget(bodyBudgetOf(options))
   fastify.addHook('preParsing', ({ raw }, _reply, _payload, done) => {

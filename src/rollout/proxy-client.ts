@@ -4,6 +4,7 @@ import { Value } from 'typebox/value'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../errors.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { HttpAnswer, HttpClient } from './http-client.ts'
+import { sessionSegment } from './session-urls.ts'
 
 const Status = Type.Enum(['active', 'completed', 'aborted'])
 const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
@@ -83,7 +84,7 @@ export class ProxyClient {
   /** @returns the key under which the session's agent calls: its own, or on a proxy without keys the session's id */
   async createSession(session: NewSession, signal: AbortSignal): Promise<string> {
     const created = await this.#ask('POST', '/sessions', Created, signal, session)
-    return created.agent_key ?? created.session_id
+    return created.agent_key ?? sessionSegment(created.session_id)
   }
 
   async complete(sessionId: string, signal: AbortSignal): Promise<SessionStatus> {
@@ -176,7 +177,7 @@ export class ProxyClient {
 }
 
 function pathOf(sessionId: string): string {
-  return `/sessions/${encodeURIComponent(sessionId)}`
+  return `/sessions/${sessionSegment(sessionId)}`
 }
 
 function parseJson(text: string): unknown {

@@ -9,6 +9,7 @@ import { type AgentLoopOutputs, inertOutput, outputsOf, type RolloutFacts } from
 import { backoffMs, pause } from './backoff.ts'
 import type { ProxyClient, RowChoice } from './proxy-client.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runners/runner.ts'
+import { sessionSegment } from './session-urls.ts'
 import { instanceIdOf, newTrialId, sessionIdOfTry } from './trial-id.ts'
 
 export interface RolloutOptions extends RowChoice {
@@ -96,7 +97,7 @@ export class Rollout {
   #taskOf(sessionId: string, tryNumber: number, apiKey: string): AgentTask {
     const { agentFacingUrl, modelName, taskPathOf, proxy } = this.#options
     const sample = structuredClone(this.#sample)
-    const anthropicBaseUrl = `${agentFacingUrl}/${sessionId}`
+    const anthropicBaseUrl = `${agentFacingUrl}/${sessionSegment(sessionId)}`
     return {
       trialId: this.#trialId,
       sessionId,

@@ -28,3 +28,8 @@ function parseHost(agentHost: string): string {
     `LLM_PROXY_IP: "${agentHost}" will not do; give an address, such as 10.0.0.1`,
   )
 }
+
+/** A session's id as one segment of a URL, and as the key that it is on a proxy without keys. */
+export function sessionSegment(sessionId: string): string {
+  return encodeURIComponent(sessionId).replaceAll('%3A', ':')
+}

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { Sample } from './runners/runner.ts'
 
-/** Leaves room for the random part and the number of the try within the 200 characters of a session id. */
+/** Leaves room for the random part and the number of the try within what names of files and sessions take. */
 const LONGEST_PREFIX = 160
 
 /** The row's `instance_id`; undefined when it has none. */
@@ -9,7 +9,7 @@ export function instanceIdOf({ instance_id: id }: Sample): string | undefined {
   return typeof id === 'string' || typeof id === 'number' ? String(id) : undefined
 }
 
-/** `instance_id` and something random. What no session id may hold becomes `_`. */
+/** `instance_id` and something random. What is not plain in a URL, a file's name and a shell becomes `_`. */
 export function newTrialId(sample: Sample): string {
   const name = (instanceIdOf(sample) ?? 'trial').replace(/[^A-Za-z0-9._~:-]/g, '_').slice(0, LONGEST_PREFIX)
   return `${name}-${randomBytes(8).toString('hex')}`

@@ -15,7 +15,7 @@ import { LiveSessions } from './live-sessions.ts'
 import { parseSessionId } from './session-id.ts'
 
 export type { SessionCall } from './live-session.ts'
-export { isSessionId, parseSessionId, RESERVED_SEGMENTS, SESSION_ID_PATTERN } from './session-id.ts'
+export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
 
 export interface SessionHooks {
   /** What was remembered of its calls is over: completed, aborted, reset, deleted or swept. */

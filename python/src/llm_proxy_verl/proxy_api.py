@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 import aiohttp
 
 from .delays import retry_delay
 from .errors import ProxyApiError
+from .session_urls import url_segment
 
 #: How long one answer may take: a long session is a long answer.
 _ANSWER_TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=10)
@@ -48,7 +48,7 @@ class ProxyApi:
         """
         body = {"session_id": session_id, "metadata": metadata, "sampling_params": sampling_params}
         created = await self._ask("POST", "/sessions", body)
-        return str(created.get("agent_key") or session_id)
+        return str(created.get("agent_key") or url_segment(session_id))
 
     async def complete(self, session_id: str) -> str:
         """Ends a session well; returns the status that it has now."""
@@ -115,7 +115,7 @@ class ProxyApi:
 
 
 def _path(session_id: str) -> str:
-    return f"/sessions/{quote(session_id, safe='')}"
+    return f"/sessions/{url_segment(session_id)}"
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

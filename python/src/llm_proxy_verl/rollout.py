@@ -22,7 +22,7 @@ from .errors import LlmProxyError, ProxyApiError
 from .proxy_api import ProxyApi
 from .rows import RolloutResult, SessionFacts
 from .runners import AgentResult, AgentRunner, AgentTask
-from .session_urls import agent_facing_url
+from .session_urls import agent_facing_url, url_segment
 from .trial import instance_id_of, new_trial_id, session_id_of_try, task_path_of
 from .values import plain
 
@@ -131,7 +131,7 @@ class Rollout:
     def _task(self, session_id: str, number: int, api_key: str) -> AgentTask:
         """Everything in it that could be changed is a copy: no try sees what the agent of another did."""
         sample = plain(self._sample)
-        base_url = f"{agent_facing_url(self._proxy.url, self._config.agent_host)}/{session_id}"
+        base_url = f"{agent_facing_url(self._proxy.url, self._config.agent_host)}/{url_segment(session_id)}"
         return AgentTask(
             trial_id=self._trial_id,
             session_id=session_id,

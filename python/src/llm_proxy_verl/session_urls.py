@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from .errors import ConfigError
 
@@ -24,3 +24,8 @@ def agent_facing_url(proxy_url: str, agent_host: str | None) -> str:
     if not re.search(r":\d+$", host) and parts.port is not None:
         host = f"{host}:{parts.port}"
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def url_segment(session_id: str) -> str:
+    """A session's id as one segment of a URL, and as the key that it is on a proxy without keys."""
+    return quote(session_id, safe=":")

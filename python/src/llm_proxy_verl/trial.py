@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: Leaves room for the random part and the number of the try within the 200 characters of a session id.
+#: Leaves room for the random part and the number of the try within what names of files and sessions take.
 _LONGEST_PREFIX = 160
 
 
@@ -19,7 +19,7 @@ def instance_id_of(sample: Mapping[str, Any]) -> str | None:
 
 
 def new_trial_id(sample: Mapping[str, Any]) -> str:
-    """``instance_id`` and something random. What no session id may hold becomes ``_``."""
+    """``instance_id`` and something random. What is not plain in a URL, a file's name and a shell becomes ``_``."""
     name = re.sub(r"[^A-Za-z0-9._~:-]", "_", instance_id_of(sample) or "trial")
     return f"{name[:_LONGEST_PREFIX]}-{secrets.token_hex(8)}"
 

@@ -3,22 +3,26 @@
  * the same after a restart, and whoever has the secret can make it. The form is part of the API (`docs/security.md`):
  *
  *     lp-{session_id}-{base64url(HMAC-SHA256(secret, "llm-proxy agent key 1\n" + session_id))}
+ *
+ * Keys travel in headers: where the id is shown, what is not of `A-Z a-z 0-9 . _ ~ : -` is percent-encoded.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
+import { decodeSessionId, encodeSessionId } from '../../session/session-id.ts'
 
 const PREFIX = 'lp-'
 /** 32 bytes in base64url, without padding. */
 const PROOF_LENGTH = 43
 
 export function makeAgentKey(secret: string, sessionId: string): string {
-  return `${PREFIX}${sessionId}-${proofOf(secret, sessionId).toString('base64url')}`
+  return `${PREFIX}${encodeSessionId(sessionId)}-${proofOf(secret, sessionId).toString('base64url')}`
 }
 
 /** @returns the session whose key this is by any of the secrets; undefined if it is none */
 export function sessionOfAgentKey(secrets: readonly string[], key: string): string | undefined {
   const dash = key.length - PROOF_LENGTH - 1
   if (!key.startsWith(PREFIX) || dash <= PREFIX.length || key[dash] !== '-') return undefined
-  const sessionId = key.slice(PREFIX.length, dash)
+  const sessionId = decodeSessionId(key.slice(PREFIX.length, dash))
+  if (sessionId === undefined) return undefined
   const proof = Buffer.from(key.slice(dash + 1), 'base64url')
   // No early end: how long it takes must not tell which secret it was.
   const matches = secrets.filter((secret) => equal(proof, proofOf(secret, sessionId)))

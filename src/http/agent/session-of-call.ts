@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyRequest } from 'fastify'
 import { ProxyError } from '../../errors.ts'
-import { parseSessionId } from '../../session/session-id.ts'
+import { decodeSessionId, parseSessionId } from '../../session/session-id.ts'
 import type { Sessions } from '../../session/sessions.ts'
 import { keysOf } from '../access/keyring.ts'
 
@@ -31,11 +31,14 @@ export async function sessionOfCall(request: FastifyRequest, sessions: Sessions)
 }
 
 /**
- * On an open proxy a session's key is its id. Such a key never makes a session: SDKs send keys that mean nothing
+ * On an open proxy a session's key is its id, percent-encoded where a header cannot hold it. Such a key never makes a session: SDKs send keys that mean nothing
  * (`EMPTY`, `sk-none`), and every rollout that is set up wrongly would land in the same one.
  */
 async function sessionNamedByKey(headers: IncomingHttpHeaders, sessions: Sessions): Promise<string> {
-  for (const key of keysOf(headers)) if (await isSession(key, sessions)) return key
+  for (const key of keysOf(headers)) {
+    const sessionId = decodeSessionId(key)
+    if (sessionId !== undefined && (await isSession(sessionId, sessions))) return sessionId
+  }
   throw new ProxyError('unauthorized', NO_SESSION)
 }
 

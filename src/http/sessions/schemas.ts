@@ -3,7 +3,7 @@
  * document. Names are the wire's. An unknown field or parameter is refused: a typo must not be silent.
  */
 import Type, { type TSchema } from 'typebox'
-import { SESSION_ID_PATTERN } from '../../session/session-id.ts'
+import { MAX_SESSION_ID_BYTES } from '../../session/session-id.ts'
 
 const STRICT = { additionalProperties: false }
 const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
@@ -16,7 +16,11 @@ const epochS = (description: string) =>
 export const SessionParams = Type.Object({ sessionId: Type.String() })
 
 const newSessionFields = {
-  session_id: Type.Optional(Type.String({ pattern: SESSION_ID_PATTERN })),
+  session_id: Type.Optional(
+    Type.String({
+      description: `1 to ${MAX_SESSION_ID_BYTES} bytes of whatever a URL can carry, slashes included`,
+    }),
+  ),
   metadata: Type.Optional(fields()),
   sampling_params: Type.Optional(
     Type.Record(Type.String(), Type.Unknown(), { description: 'Overrule what the agent asks for' }),
