@@ -171,7 +171,7 @@ async function addRoutes(
   })
   await app.register(inScope('admin', adminRoutes), { backend, weights: options.weights })
   await app.register(inScope('admin', workersRoutes), { roster: options.roster })
-  await app.register(inScope('admin', tracesRoutes), { sessions, store })
+  await app.register(inScope('admin', tracesRoutes), { store })
   await app.register(inScope('agent', agentRoutes), {
     sessions,
     runner,

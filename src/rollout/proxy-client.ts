@@ -10,7 +10,8 @@ const Status = Type.Enum(['active', 'completed', 'aborted'])
 const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 
 const Created = Type.Object({ session_id: Type.String(), agent_key: Type.Optional(Type.String()) })
-const Ended = Type.Object({ status: Status })
+const Session = Type.Object({ status: Status })
+const Ended = Type.Object({ status: Type.Union([Status, Type.Literal('not_found')]) })
 const Row = Type.Object({
   prompt_ids: Type.Array(Type.Integer()),
   response_ids: Type.Array(Type.Integer()),
@@ -87,7 +88,8 @@ export class ProxyClient {
     return created.agent_key ?? sessionSegment(created.session_id)
   }
 
-  async complete(sessionId: string, signal: AbortSignal): Promise<SessionStatus> {
+  /** `not_found`: somebody has removed it. */
+  async complete(sessionId: string, signal: AbortSignal): Promise<SessionStatus | 'not_found'> {
     return (await this.#ask('POST', `${pathOf(sessionId)}/complete`, Ended, signal)).status
   }
 
@@ -101,14 +103,14 @@ export class ProxyClient {
     reward: { reward: number; components: Record<string, number> },
     signal: AbortSignal,
   ): Promise<void> {
-    await this.#ask('POST', `${pathOf(sessionId)}/reward`, Ended, signal, reward)
+    await this.#ask('POST', `${pathOf(sessionId)}/reward`, Session, signal, reward)
   }
 
   /** Resolves when somebody has completed or aborted the session. */
   async untilEnded(sessionId: string, signal: AbortSignal): Promise<'completed' | 'aborted'> {
     for (;;) {
       const path = `${pathOf(sessionId)}/wait?timeout_s=${POLL_S}`
-      const { status } = await this.#ask('GET', path, Ended, signal)
+      const { status } = await this.#ask('GET', path, Session, signal)
       if (status !== 'active') return status
     }
   }

@@ -132,7 +132,8 @@ export class Rollout {
     }
     const status = await proxy.complete(sessionId, signal)
     if (status === 'completed') return result
-    return { ...result, status: 'failed', error: 'its session was aborted' }
+    const error = status === 'not_found' ? 'its session was removed' : 'its session was aborted'
+    return { ...result, status: 'failed', error }
   }
 
   #factsOf(sessionId: string, tries: number, { status, error }: AgentResult): RolloutFacts {

@@ -294,10 +294,17 @@ t.test('POST /sessions/batch_delete removes sessions with their traces', async (
   t.equal((await call('GET', '/traces/s:s-0')).status, 404)
 })
 
+t.test('a session that is not there, or that nobody called, has no traces', async (t) => {
+  const { call } = await apiWith(t, [])
+  await call('POST', '/sessions/unused', {})
+  for (const session of ['nowhere', 'unused']) {
+    t.same(await call('GET', `/sessions/${session}/traces`), { status: 200, body: [] })
+  }
+})
+
 t.test('what is not there, or cannot be read, is refused by name', async (t) => {
   const { call } = await apiWith(t, [{}])
   for (const [method, path, body, status, code] of [
-    ['GET', '/sessions/nowhere/traces', undefined, 404, 'session_not_found'],
     ['GET', '/traces/s:none', undefined, 404, 'trace_not_found'],
     ['GET', '/traces/nowhere:s-0', undefined, 404, 'trace_not_found'],
     ['GET', '/traces/s-0', undefined, 404, 'trace_not_found'],

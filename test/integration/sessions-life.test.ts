@@ -112,15 +112,23 @@ for (const [name, openStore] of Object.entries(STORES)) {
       t.match(await call('GET', '/sessions/s'), { status: 404 })
     })
 
-    t.test('an unknown session is a 404 on every route', async (t) => {
+    t.test('ending or removing a session that is not there succeeds, says so, and makes none', async (t) => {
+      const { call } = await startSessionsApi(t, await openStore(t))
+      for (const how of ['complete', 'abort']) {
+        const body = { session_id: 'nobody', status: 'not_found', completed: false }
+        t.same(await call('POST', `/sessions/nobody/${how}`), { status: 200, body })
+      }
+      const body = { session_id: 'nobody', status: 'not_found', deleted: 0 }
+      t.same(await call('DELETE', '/sessions/nobody'), { status: 200, body })
+      t.same((await call('GET', '/sessions')).body.sessions, [])
+    })
+
+    t.test('to read, reset or reward an unknown session is a 404', async (t) => {
       const { call } = await startSessionsApi(t, await openStore(t))
       for (const [method, path, body] of [
         ['GET', ''],
         ['GET', '/trajectories'],
         ['GET', '/wait'],
-        ['DELETE', ''],
-        ['POST', '/complete'],
-        ['POST', '/abort'],
         ['POST', '/reset'],
         ['POST', '/reward', { reward: 1 }],
       ] as const) {

@@ -51,7 +51,7 @@ class ProxyApi:
         return str(created.get("agent_key") or url_segment(session_id))
 
     async def complete(self, session_id: str) -> str:
-        """Ends a session well; returns the status that it has now."""
+        """Ends a session well; returns the status that it has now, ``not_found`` if somebody has removed it."""
         return str((await self._ask("POST", f"{_path(session_id)}/complete"))["status"])
 
     async def abort(self, session_id: str) -> None:

@@ -28,6 +28,9 @@ from .values import plain
 
 logger = logging.getLogger(__name__)
 
+#: What somebody else did to a session that could not be completed.
+_ENDED_BY_OTHERS = {"not_found": "removed"}
+
 #: How long a session is tried to be ended when the rollout is called off.
 _FAREWELL_S = 5.0
 
@@ -159,9 +162,10 @@ class Rollout:
     async def _complete(self, session_id: str, result: AgentResult) -> AgentResult:
         if result.rewards:
             await self._proxy.set_reward(session_id, math.fsum(result.rewards.values()), result.rewards)
-        if await self._proxy.complete(session_id) == "completed":
+        status = await self._proxy.complete(session_id)
+        if status == "completed":
             return result
-        return AgentResult("failed", error="its session was aborted")
+        return AgentResult("failed", error=f"its session was {_ENDED_BY_OTHERS.get(status, status)}")
 
     async def _collect(self, session_id: str, number: int, result: AgentResult) -> RolloutResult:
         session = await self._trajectories(session_id, "all")

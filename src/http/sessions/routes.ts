@@ -127,18 +127,28 @@ function readingRoutes(app: App, { sessions, store }: SessionsRoutesOptions): vo
 
 function lifeRoutes(app: App, { sessions }: SessionsRoutesOptions): void {
   const changes = {
-    complete: { summary: 'End a session well', change: (id: string) => sessions.complete(id) },
-    abort: { summary: 'End a session badly', change: (id: string) => sessions.abort(id) },
-    reset: { summary: 'Forget its turns and open it again', change: (id: string) => sessions.reset(id) },
+    complete: {
+      summary: 'End a session well',
+      answer: schemas.EndedSession,
+      change: (id: string) => unlessMissing(id, async () => sessionToWire(await sessions.complete(id))),
+    },
+    abort: {
+      summary: 'End a session badly',
+      answer: schemas.EndedSession,
+      change: (id: string) => unlessMissing(id, async () => sessionToWire(await sessions.abort(id))),
+    },
+    reset: {
+      summary: 'Forget its turns and open it again',
+      answer: schemas.Session,
+      change: async (id: string) => sessionToWire(await sessions.reset(id)),
+    },
   }
-  for (const [name, { summary, change }] of Object.entries(changes)) {
-    const schema = described('sessions', summary, schemas.Session, {
+  for (const [name, { summary, answer, change }] of Object.entries(changes)) {
+    const schema = described('sessions', summary, answer, {
       params: schemas.SessionParams,
       body: schemas.EmptyBody,
     })
-    app.post(`/sessions/:sessionId/${name}`, { schema }, async ({ params }) =>
-      sessionToWire(await change(params.sessionId)),
-    )
+    app.post(`/sessions/:sessionId/${name}`, { schema }, ({ params }) => change(params.sessionId))
   }
   app.post(
     '/sessions/:sessionId/reward',
@@ -173,10 +183,8 @@ function lifeRoutes(app: App, { sessions }: SessionsRoutesOptions): void {
       }),
     },
     async ({ params: { sessionId } }) => {
-      if (await sessions.delete(sessionId)) {
-        return { session_id: sessionId, status: 'deleted' as const, deleted: 1 }
-      }
-      throw new ProxyError('session_not_found', 'Session not found')
+      const deleted = await sessions.delete(sessionId)
+      return { session_id: sessionId, status: deleted ? 'deleted' : 'not_found', deleted: deleted ? 1 : 0 }
     },
   )
   app.post(
@@ -193,6 +201,19 @@ function lifeRoutes(app: App, { sessions }: SessionsRoutesOptions): void {
       return { deleted: deleted.filter(Boolean).length }
     },
   )
+}
+
+/**
+ * Trainers end and remove sessions in a `finally`, whether their agent has made a call or not: an error there would cost
+ * them the whole rollout. So nothing to end is no error; the answer says that there was none.
+ */
+async function unlessMissing(sessionId: string, change: () => Promise<object>): Promise<object> {
+  try {
+    return await change()
+  } catch (error) {
+    if (!(error instanceof ProxyError) || error.code !== 'session_not_found') throw error
+    return { session_id: sessionId, status: 'not_found', completed: false }
+  }
 }
 
 function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {

@@ -103,10 +103,19 @@ export const CreatedSession = Type.Object({
     Type.String({ description: "The key of the session's agent, for its LLM calls; on a proxy with keys" }),
   ),
 })
+/** What ending a session found. */
+export const EndedSession = Type.Union([
+  Session,
+  Type.Object({
+    session_id: Type.String(),
+    status: Type.Literal('not_found'),
+    completed: Type.Literal(false),
+  }),
+])
 export const DeletedSession = Type.Object({
   session_id: Type.String(),
-  status: Type.Literal('deleted'),
-  deleted: Type.Literal(1),
+  status: Type.Enum(['deleted', 'not_found']),
+  deleted: Type.Enum([0, 1], { description: 'How many sessions' }),
 })
 export const DeletedSessions = Type.Object({ deleted: Type.Integer({ description: 'How many sessions' }) })
 export const WaitedSession = Type.Object({ ...sessionFields, timed_out: Type.Boolean() })

@@ -5,7 +5,6 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../errors.ts'
-import type { Sessions } from '../../session/sessions.ts'
 import { isTrace, parseTraceId, type TraceQuery, tracesOf } from '../../session/traces.ts'
 import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
 import { described } from '../described.ts'
@@ -17,12 +16,11 @@ import * as schemas from './schemas.ts'
 import { tracesToWire, traceToWire } from './serialise.ts'
 
 export interface TracesRoutesOptions {
-  sessions: Sessions
   store: TurnStore
 }
 
 export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, options, done) => {
-  const { sessions, store } = options
+  const { store } = options
   const app = plain.withTypeProvider<TypeBoxTypeProvider>()
   app.setValidatorCompiler(validatorCompiler)
   // The schemas of answers document; what is sent is what the handlers say, unfiltered.
@@ -33,14 +31,13 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
     '/sessions/:sessionId/traces',
     {
       schema: described('traces', 'Read the answered calls of a session, in call order', schemas.Traces, {
+        description: 'A session that is not there, or that nobody called, has none.',
         params: SessionParams,
         querystring: schemas.TracesQuery,
       }),
     },
-    async ({ params: { sessionId }, query }, reply) => {
-      await sessions.get(sessionId)
-      return streamJson(reply, tracesToWire(tracesOf(store, sessionId, queryOf(query))))
-    },
+    async ({ params: { sessionId }, query }, reply) =>
+      streamJson(reply, tracesToWire(tracesOf(store, sessionId, queryOf(query)))),
   )
   app.post(
     '/traces/query',
