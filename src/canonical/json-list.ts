@@ -39,10 +39,13 @@ export function findList(json: Buffer, fields: readonly string[]): FoundList | u
   return undefined
 }
 
+/** Of one list; no conversation has as many messages. */
+const MAX_ELEMENTS = 100_000
+
 /**
  * @param from the start of a list, or the end of an element
  * @param goesOn whether it is the latter
- * @returns the elements from there on; undefined for what is no list
+ * @returns the elements from there on; undefined for what is no list, and for one of more than 100,000 elements
  */
 export function findElements(json: Buffer, from: number, goesOn: boolean): FoundElements | undefined {
   const ends: number[] = []
@@ -52,7 +55,7 @@ export function findElements(json: Buffer, from: number, goesOn: boolean): Found
     if (comma && json[at] !== COMMA) return undefined
     const element = comma ? skipSpace(json, at + 1) : at
     const end = endOfValue(json, element)
-    if (end === element) return undefined
+    if (end === element || ends.length === MAX_ELEMENTS) return undefined
     ends.push(end)
     at = skipSpace(json, end)
     comma = true
@@ -89,7 +92,8 @@ function endOfNested(json: Buffer, start: number): number {
   return at
 }
 
-function endOfString(json: Buffer, start: number): number {
+/** @param start the opening quote @returns the byte after the closing one, or the end */
+export function endOfString(json: Buffer, start: number): number {
   let at = start + 1
   while (at < json.length) {
     const byte = json[at]

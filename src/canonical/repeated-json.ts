@@ -7,6 +7,7 @@
 import { randomUUID } from 'node:crypto'
 import { RecentlyUsed } from '../recently-used.ts'
 import { findElements, findList } from './json-list.ts'
+import { type JsonWeight, together, weigh } from './json-weight.ts'
 import { noteSource } from './list-source.ts'
 
 /** Where conversations are: in Chat Completions and Messages, and in Responses. */
@@ -37,7 +38,13 @@ interface Known extends Beginning {
   readonly tail: Buffer
   /** Everything but the list, which has the stand-in. */
   readonly root: Readonly<Record<string, unknown>>
+  /** Of head and tail, and of the list: counted once, as they are parsed once. */
+  readonly rootWeight: JsonWeight
+  readonly listWeight: JsonWeight
 }
+
+/** Is told what a text weighs before it is parsed, and throws for one that is not to be. */
+export type Admit = (weight: JsonWeight) => void
 
 const NOTHING: Beginning = { ends: [], elements: [] }
 
@@ -51,11 +58,14 @@ export class RepeatedJson {
   /**
    * @param key of the conversation; a wrong one costs time and nothing else
    * @param json in UTF-8; it is kept
-   * @throws SyntaxError
+   * @throws SyntaxError, and what `admit` throws
    */
-  parse(key: string, json: Buffer): unknown {
-    const known = json.length < MIN_BYTES ? undefined : readKnown(json, this.#known.get(key))
-    if (known === undefined) return JSON.parse(json.toString())
+  parse(key: string, json: Buffer, admit?: Admit): unknown {
+    const known = json.length < MIN_BYTES ? undefined : readKnown(json, this.#known.get(key), admit)
+    if (known === undefined) {
+      admit?.(weigh(json))
+      return JSON.parse(json.toString())
+    }
     this.#known.set(key, known)
     const { field, head, elements } = known
     const list = [...elements]
@@ -65,16 +75,16 @@ export class RepeatedJson {
 }
 
 /** @returns undefined for what is to be left to the parser, whether it is JSON or not */
-function readKnown(json: Buffer, last: Known | undefined): Known | undefined {
+function readKnown(json: Buffer, last: Known | undefined, admit?: Admit): Known | undefined {
   try {
-    return read(json, last)
+    return read(json, last, admit)
   } catch (thrown) {
     if (thrown instanceof SyntaxError) return undefined
     throw thrown
   }
 }
 
-function read(json: Buffer, last: Known | undefined): Known | undefined {
+function read(json: Buffer, last: Known | undefined, admit?: Admit): Known | undefined {
   const place =
     last && beginsWith(json, last.head)
       ? { field: last.field, start: last.head.length }
@@ -91,13 +101,20 @@ function read(json: Buffer, last: Known | undefined): Known | undefined {
     json.subarray(start, found.close),
     json.subarray(found.close),
   ]
-  const root = last?.head.equals(head) && last.tail.equals(tail) ? last.root : rootOf(head, field, tail)
+  const sameRoot = last?.head.equals(head) && last.tail.equals(tail) ? last : undefined
+  const extended = goesOn && beginning.ends.length === last?.ends.length ? last : undefined
+  const rootWeight = sameRoot?.rootWeight ?? together(weigh(head), weigh(tail))
+  const listWeight = extended
+    ? together(extended.listWeight, weigh(json.subarray(from, found.close)))
+    : weigh(list)
+  admit?.(together(rootWeight, listWeight))
+  const root = sameRoot ? sameRoot.root : rootOf(head, field, tail)
   const more = json.toString('utf8', from, found.close)
   const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
   const ends = [...beginning.ends, ...found.ends.map((end) => end - start)]
   const elements = [...beginning.elements, ...added]
   if (root === undefined || elements.length !== ends.length || ends.length === 0) return undefined
-  return { field, head, list, tail, root, ends, elements }
+  return { field, head, list, tail, root, rootWeight, listWeight, ends, elements }
 }
 
 function beginsWith(json: Buffer, head: Buffer): boolean {

@@ -100,9 +100,9 @@ export const SERVE = {
       type: 'bytes',
       min: '1KiB',
       max: '512MiB',
-      default: '64MiB',
+      default: '16MiB',
       group: 'Server',
-      help: 'Largest request body that is read',
+      help: 'Largest request body that is read, images included',
     },
     tlsCert: {
       flag: 'tls-cert',

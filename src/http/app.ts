@@ -47,6 +47,8 @@ export interface AppOptions {
   bodyBudgetBytes?: number
   /** Calls that an agent with a key may have under way at once. Default: 128. */
   agentCallLimit?: number
+  /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
+  waitingBytes?: number
   /** Default: none, and everybody may do everything. */
   keys?: KeySettings
   /** The server listens where only its own machine reaches it. Default: it does not. */
@@ -157,6 +159,7 @@ async function addRoutes(
     backend,
     logger,
     agentCallLimit: callLimit,
+    waitingBytes,
     keepAliveMs,
     volatileRules,
   } = options
@@ -179,6 +182,7 @@ async function addRoutes(
     store,
     logger,
     ...(callLimit !== undefined && { callLimit }),
+    ...(waitingBytes !== undefined && { waitingBytes }),
     ...(keepAliveMs !== undefined && { keepAliveMs }),
     ...(volatileRules && { volatileRules }),
   })

@@ -58,7 +58,7 @@ export class EngineHealthWatch {
 
   async #check(): Promise<void> {
     const timeout = new AbortController()
-    const cancelTimeout = this.#clock.after(CHECK_TIMEOUT_MS, () => timeout.abort())
+    const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
       this.#noteHealth(await this.#options.client.checkHealth(signal))
@@ -99,6 +99,22 @@ export class EngineHealthWatch {
     if (this.healthy) logger?.info({ engine: client.name }, 'engine is healthy again')
     else logger?.warn({ engine: client.name, error: this.error }, 'engine is not healthy and gets no calls')
   }
+}
+
+const LOOK_MS = 500
+
+/**
+ * Runs `task` after so much time in which this process was able to hear an answer. One that was busy with itself for
+ * seconds finds its timers due before it has read what came meanwhile: that is no silence of the engine.
+ */
+function afterLooking(clock: Clock, delayMs: number, task: () => void): () => void {
+  let cancel = () => {}
+  const look = (leftMs: number) => {
+    if (leftMs <= 0) return task()
+    cancel = clock.after(Math.min(leftMs, LOOK_MS), () => look(leftMs - LOOK_MS))
+  }
+  look(delayMs)
+  return () => cancel()
 }
 
 function messageOf(thrown: unknown): string {

@@ -33,4 +33,12 @@ export class FakeClock implements Clock {
     }
     this.#nowMs = untilMs
   }
+
+  /** What a process sees that was busy with itself for so long: every task that is due by then runs late, once. */
+  stall(forMs: number): void {
+    this.#nowMs += forMs
+    const due = this.#tasks.filter((entry) => entry.atMs <= this.#nowMs).sort((a, b) => a.atMs - b.atMs)
+    this.#tasks = this.#tasks.filter((entry) => !due.includes(entry))
+    for (const { task } of due) task()
+  }
 }

@@ -12,6 +12,7 @@ import type { ModelInfo } from '../../inference/engine-client.ts'
 import type { Logger } from '../../logger.ts'
 import { errorHeaders, errorOf, logFailure } from '../errors.ts'
 import { readAnyBodyAsJson } from '../json-body.ts'
+import { defaultWaitingBytes, limitWaitingBodies } from '../transport/waiting-bodies.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { callHandler } from './call-handler.ts'
 import { limitCalls } from './call-limit.ts'
@@ -26,6 +27,8 @@ export type AgentRoutesOptions = ResponsesRoutesOptions &
     backend: Backend
     /** Calls that the holder of an agent's key may have under way at once. Default: 128. */
     callLimit?: number
+    /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
+    waitingBytes?: number
   }
 
 const CALL_LIMIT = 128
@@ -50,6 +53,7 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
   app.setErrorHandler(openAiErrorHandler(options.logger))
   readAnyBodyAsJson(app)
   app.addHook('onRequest', limitCalls(options.callLimit ?? CALL_LIMIT))
+  app.addHook('preHandler', limitWaitingBodies(options.waitingBytes ?? defaultWaitingBytes()))
   const call = callHandler(options)
   for (const base of BASE_PATHS) {
     app.post(`${base}/chat/completions`, docs('Chat Completions', ChatCompletionRequest), call(CHAT))

@@ -33,7 +33,7 @@ t.test('without any setting every option has its default', async (t) => {
     port: 8080,
     engineUrls: [],
     engineApiKey: undefined,
-    maxBodyBytes: 64 * 2 ** 20,
+    maxBodyBytes: 16 * 2 ** 20,
     queueWaitMs: 30_000,
     relayTimeoutMs: 300_000,
     sessionTtlMs: 0,

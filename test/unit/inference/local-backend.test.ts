@@ -159,6 +159,23 @@ t.test('an engine is unhealthy after three silent checks in a row, not after one
   t.equal(backend.status().members[0]!.error, 'no answer within 5 s')
 })
 
+t.test('an engine that answers while the proxy is busy with itself stays healthy', async (t) => {
+  const { clients, backend, clock, settle } = setUp('a')
+  await settle()
+  let answerCheck = () => {}
+  clients[0]!.health = () =>
+    new Promise((resolve) => {
+      answerCheck = () => resolve({ models: [{ id: 'qwen' }] })
+    })
+  for (let check = 0; check < 3; check += 1) {
+    clock.advance(INTERVAL_MS) // The check begins,
+    clock.stall(20_000) // its answer comes while nobody reads,
+    answerCheck() // and is read when the time-out is long over.
+    await settle()
+  }
+  t.ok(backend.status().members[0]!.healthy)
+})
+
 t.test('the log says when an engine falls ill and when it recovers, once each', async (t) => {
   const lines: object[] = []
   const log = (fields: object, message: string) => void lines.push({ ...fields, message })

@@ -1,0 +1,100 @@
+/** Bodies that would hold everybody up, or fill the memory: refused before they are parsed, or while others wait. */
+import t from 'tap'
+import { BODY_VALUES } from '../../src/http/json-body.ts'
+import { KEYS } from '../helpers/keys.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { until } from '../helpers/until.ts'
+
+const HELLO = '"messages":[{"role":"user","content":"hi"}],"max_tokens":1'
+const list = (item: string, count: number) => `[${Array(count).fill(item).join()}]`
+const members = (count: number) => Array.from({ length: count }, (_, at) => `"k${at}":0`).join()
+
+function send(url: string, body: string, session = 's', more: RequestInit = {}): Promise<Response> {
+  return fetch(`${url}/${session}/v1/chat/completions`, { method: 'POST', body, ...more })
+}
+
+t.test('a body with more values than any agent sends is refused before it is parsed', async (t) => {
+  const { url } = await startProxy(t)
+  const bodies = {
+    'empty objects': `{"messages":${list('{}', BODY_VALUES.nodes)}}`,
+    'lists in lists': `{${HELLO},"x":${list('[[]]', BODY_VALUES.nodes / 2)}}`,
+    numbers: `{${HELLO},"x":${list('1', BODY_VALUES.commas + 1)}}`,
+    'members of one object': `{${HELLO},"x":{${members(BODY_VALUES.members + 1)}}}`,
+    'members of the body': `{${HELLO},${members(BODY_VALUES.members)}}`,
+    'what is no JSON': '{},'.repeat(BODY_VALUES.nodes + 1),
+  }
+  for (const [what, body] of Object.entries(bodies)) {
+    const response = await send(url, body)
+    t.equal(response.status, 413, what)
+    t.match(await response.json(), { error: { code: 'body_too_large', message: /too many values/ } })
+  }
+})
+
+t.test('what a call repeats of the call before it is counted with what is new', async (t) => {
+  const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 8 * 1024 * 1024 })
+  backend.script = () => answer(wholeAnswer())
+  const message = '{"role":"user","content":"hi"}'
+  const body = (count: number) => `{"messages":${list(message, count)}}`
+  // Three nodes each.
+  t.equal((await send(url, body(50_000))).status, 200)
+  t.equal((await send(url, body(70_000))).status, 200)
+  t.equal((await send(url, body(90_000))).status, 413)
+})
+
+t.test('the largest prompts that agents send pass', async (t) => {
+  const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 16 * 1024 * 1024 })
+  const image = `data:image/png;base64,${'A'.repeat(15 * 1024 * 1024)}`
+  const content = JSON.stringify([{ type: 'image_url', image_url: { url: image } }])
+  t.equal((await send(url, `{"messages":[{"role":"user","content":${content}}]}`)).status, 200)
+  const ids = `{"model":"m","prompt":${list('12345', 1_000_000)}}`
+  const completion = await fetch(`${url}/s/v1/completions`, { method: 'POST', body: ids })
+  t.equal(completion.status, 200)
+  t.equal(backend.requests.length, 2)
+})
+
+t.test('bodies of calls under way share a budget until they are answered', async (t) => {
+  const { url, backend } = await startSessionsApi(t, undefined, {}, { waitingBytes: 30_000 })
+  backend.script = async function* (_request, signal) {
+    yield await untilAborted(signal)
+  }
+  const body = `{"messages":[{"role":"user","content":"${'x'.repeat(20_000)}"}]}`
+  const leaves = new AbortController()
+  const waiting = send(url, body, 'first', { signal: leaves.signal }).catch(() => {})
+  await until(() => backend.requests.length === 1)
+  const refused = await send(url, body, 'second')
+  t.equal(refused.status, 503)
+  t.equal(refused.headers.get('retry-after'), '1')
+  t.match(await refused.json(), { error: { code: 'queue_full' } })
+  leaves.abort()
+  await waiting
+  backend.script = () => answer(wholeAnswer())
+  await until(async () => (await send(url, body, 'second')).status === 200)
+})
+
+t.test('one agent cannot take the budget of all', async (t) => {
+  const { url, backend, sessions } = await startSessionsApi(
+    t,
+    undefined,
+    {},
+    { waitingBytes: 100_000, keys: KEYS },
+  )
+  backend.script = async function* (_request, signal) {
+    yield await untilAborted(signal)
+  }
+  const keyOf = async (session: string) => {
+    const headers = { authorization: `Bearer ${KEYS.adminKeys[0]}` }
+    const made = await fetch(`${url}/sessions/${session}`, { method: 'POST', headers })
+    const { agent_key: key } = (await made.json()) as { agent_key: string }
+    return { headers: { authorization: `Bearer ${key}` } }
+  }
+  const [greedy, other] = [await keyOf('greedy'), await keyOf('other')]
+  const body = `{"messages":[{"role":"user","content":"${'x'.repeat(20_000)}"}]}`
+  void send(url, body, 'greedy', greedy).catch(() => {})
+  await until(() => backend.requests.length === 1)
+  t.equal((await send(url, body, 'greedy', greedy)).status, 429)
+  void send(url, body, 'other', other).catch(() => {})
+  await until(() => backend.requests.length === 2)
+  await sessions.close()
+})
