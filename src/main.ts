@@ -82,6 +82,8 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
     logger,
     bodyLimitBytes: config.maxBodyBytes,
     agentCallLimit: config.agentCallLimit,
+    agentFields: config.agentFields,
+    agentMedia: config.agentMedia,
     keys: config,
     loopbackOnly: isLoopback(config.host),
     trustedProxies: config.trustedProxies,

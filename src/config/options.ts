@@ -249,6 +249,25 @@ export const SERVE = {
       group: 'Scheduling',
       help: 'Calls that an agent with a key may have under way at once; one more is turned away with 429',
     },
+    agentFields: {
+      flag: 'agent-fields',
+      type: 'text',
+      repeatable: true,
+      group: 'Keys',
+      help:
+        "Field of a call that agents with a key may set besides OpenAI's own and those of sampling; may be given " +
+        'several times, * for all. Engines obey some that reach beyond the call',
+    },
+    agentMedia: {
+      flag: 'agent-media',
+      type: 'enum',
+      values: ['data', 'any'],
+      default: 'data',
+      group: 'Keys',
+      help:
+        'Addresses of images, sounds and videos from agents with a key: data, in the body itself; any, which ' +
+        'the engine then fetches',
+    },
     relayTimeoutMs: {
       flag: 'relay-timeout',
       type: 'duration',

@@ -22,6 +22,7 @@ import type { TurnStore } from '../store/turn-store.ts'
 import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
 import { adminRoutes } from './admin.ts'
+import type { AgentPolicy } from './agent/agent-policy.ts'
 import { agentRoutes } from './agent/routes.ts'
 import { errorHeaders, errorOf, logFailure } from './errors.ts'
 import { healthRoute } from './health.ts'
@@ -36,7 +37,7 @@ import { createStrangers, createWebServer, LIMITS } from './transport/web-server
 import { type WorkerSocketOptions, workerSocket } from './worker-socket.ts'
 import { workersRoutes } from './workers/routes.ts'
 
-export interface AppOptions {
+export interface AppOptions extends AgentPolicy {
   sessions: Sessions
   store: TurnStore
   runner: TurnRunner
@@ -160,6 +161,8 @@ async function addRoutes(
     logger,
     agentCallLimit: callLimit,
     waitingBytes,
+    agentFields,
+    agentMedia,
     keepAliveMs,
     volatileRules,
   } = options
@@ -182,6 +185,8 @@ async function addRoutes(
     store,
     logger,
     ...(callLimit !== undefined && { callLimit }),
+    ...(agentFields && { agentFields }),
+    ...(agentMedia && { agentMedia }),
     ...(waitingBytes !== undefined && { waitingBytes }),
     ...(keepAliveMs !== undefined && { keepAliveMs }),
     ...(volatileRules && { volatileRules }),

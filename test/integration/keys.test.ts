@@ -302,3 +302,52 @@ t.test('the placeholders of a deployment file do not start', async (t) => {
     t.match(stderr, new RegExp(`^llm-proxy: LLM_PROXY_${name} still has its placeholder`))
   }
 })
+
+t.test('an agent with a key cannot steer the engine, in no dialect; an admin can', async (t) => {
+  const proxy = await closedProxy(t)
+  const key = await keyOf(proxy, 's')
+  const ask = async (path: string, body: object, bearer = key) => {
+    const response = await fetch(`${proxy.url}/s/v1/${path}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${bearer}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'embedded', max_tokens: 1, ...body }),
+    })
+    return { status: response.status, text: await response.text() }
+  }
+  const { messages } = CHAT
+  const bodies: [string, object][] = [
+    ['chat/completions', { messages, priority: -1 }],
+    ['completions', { prompt: 'hi', priority: -1 }],
+    ['responses', { input: 'hi', max_tokens: undefined, priority: -1 }],
+    ['messages', { messages, priority: -1 }],
+  ]
+  for (const [path, body] of bodies) {
+    const refused = await ask(path, body)
+    t.equal(refused.status, 403, path)
+    t.match(refused.text, /An agent may not set 'priority'/)
+    t.equal((await ask(path, body, KEYS.adminKeys[0])).status, 200, path)
+  }
+  const url = 'http://169.254.169.254/latest/meta-data'
+  const images: [string, object][] = [
+    [
+      'chat/completions',
+      { messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url } }] }] },
+    ],
+    ['responses', { input: [{ role: 'user', content: [{ type: 'input_image', image_url: url }] }] }],
+    ...['messages', 'messages/count_tokens'].map((path): [string, object] => [
+      path,
+      { messages: [{ role: 'user', content: [{ type: 'image', source: { type: 'url', url } }] }] },
+    ]),
+  ]
+  for (const [path, body] of images) {
+    const refused = await ask(path, { ...body, ...(path === 'responses' && { max_tokens: undefined }) })
+    t.equal(refused.status, 403, path)
+    t.match(refused.text, /data: URLs/)
+  }
+  const allowing = await closedProxy(t, { agentFields: ['priority'], db: 'memory' })
+  const answer = await openAi(allowing.baseUrl('s'), key).chat.completions.create({
+    ...CHAT,
+    ...{ priority: -1 },
+  })
+  t.equal(answer.object, 'chat.completion')
+})

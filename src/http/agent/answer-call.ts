@@ -38,17 +38,20 @@ export interface AnsweredCall {
   logger: Logger
   /** How long a stream may be silent; default: 15 s, well below the idle limits of clients and load balancers. */
   keepAliveMs?: number
+  /** Throws for what this caller may not ask of an engine. Default: it may ask for anything. */
+  mayAsk?(body: LoweredRequest['body']): void
 }
 
 const KEEP_ALIVE_MS = 15_000
 
 /** Runs one agent call as a turn and answers it, streamed or whole as the agent asked. */
 export async function answerCall(
-  { dialect, sessionId, runner, logger, keepAliveMs = KEEP_ALIVE_MS }: AnsweredCall,
+  { dialect, sessionId, runner, logger, keepAliveMs = KEEP_ALIVE_MS, mayAsk }: AnsweredCall,
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<unknown> {
   const lowered = dialect.lower(request.body)
+  mayAsk?.(lowered.body)
   const { stream, wishes } = lowered
   const line = toldLine({ headers: request.headers, request: lowered })
   const annotations = { ...lowered.annotations, ...(line && { line }) }

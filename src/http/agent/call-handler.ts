@@ -1,21 +1,31 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Sessions } from '../../session/sessions.ts'
+import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
 import { sessionOfCall } from './session-of-call.ts'
 
 export type CallHandlerOptions = Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs'> & {
   sessions: Sessions
-}
+} & AgentPolicy
 
 /** A dialect that looks something up in the session before it can lower a call. */
 export type DialectOfCall = (body: unknown, sessionId: string) => Promise<AgentDialect>
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
-export function callHandler({ sessions, runner, logger, keepAliveMs }: CallHandlerOptions) {
+export function callHandler({ sessions, runner, logger, keepAliveMs, ...policy }: CallHandlerOptions) {
+  const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionOfCall(request, sessions)
     const dialect = typeof of === 'function' ? await of(request.body, sessionId) : of
-    const call = { dialect, runner, logger, sessionId, ...(keepAliveMs !== undefined && { keepAliveMs }) }
+    const mayAsk = request.caller.is === 'agent' ? check : undefined
+    const call = {
+      dialect,
+      runner,
+      logger,
+      sessionId,
+      ...(keepAliveMs !== undefined && { keepAliveMs }),
+      ...(mayAsk && { mayAsk }),
+    }
     return answerCall(call, request, reply)
   }
 }

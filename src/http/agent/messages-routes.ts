@@ -9,6 +9,7 @@ import type { VolatileRule } from '../../dialects/volatile.ts'
 import type { Logger } from '../../logger.ts'
 import { clientGone } from '../client-gone.ts'
 import { errorHeaders, errorOf, logFailure } from '../errors.ts'
+import { agentPolicy } from './agent-policy.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { type CallHandlerOptions, callHandler } from './call-handler.ts'
 import { docs } from './route-docs.ts'
@@ -43,10 +44,12 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
 }
 
 /** A count is no turn: nothing is recorded, and no session is made for it. */
-function countHandler({ sessions, runner, volatileRules }: MessagesRoutesOptions) {
+function countHandler({ sessions, runner, volatileRules, ...policy }: MessagesRoutesOptions) {
+  const check = agentPolicy(policy)
   return async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionOfCall(request, sessions)
     const body = lowerCountTokensRequest(request.body, volatileRules)
+    if (request.caller.is === 'agent') check(body)
     return { input_tokens: await runner.countTokens(sessionId, body, clientGone(reply)) }
   }
 }
