@@ -1,69 +1,109 @@
-/** Finding fixed strings in a text that is still being written. */
+/**
+ * Finding fixed strings in a text that is still being written: each character is looked at once, however many
+ * markers there are, however long they are and however the text is cut (Aho and Corasick, 1975).
+ */
+
+/** Markers that are searched for together. It can serve any number of searches. */
+export class MarkerSet {
+  /** From a node and a UTF-16 code to a node. Node 0 stands for no beginning of any marker. */
+  readonly #edges = new Map<number, number>()
+  /** Per node: the longest beginning of a marker that its own text ends with. */
+  readonly #fallbacks: number[] = [0]
+  /** Per node: how many characters led to it. */
+  readonly #depths: number[] = [0]
+  /** Per node: the longest marker that ends there. */
+  readonly #found: (string | undefined)[] = [undefined]
+  readonly #hasEdges: boolean[] = [false]
+
+  constructor(markers: Iterable<string>) {
+    for (const marker of markers) if (marker !== '') this.#add(marker)
+    this.#linkFallbacks()
+  }
+
+  /** The node that `code` leads to. */
+  step(node: number, code: number): number {
+    for (let from = node; ; from = this.#fallbacks[from]!) {
+      const next = this.#edges.get(edgeOf(from, code))
+      if (next !== undefined) return next
+      if (from === 0) return 0
+    }
+  }
+
+  /** The marker that is complete at this node; of several that end together the longest. */
+  foundAt(node: number): string | undefined {
+    return this.#found[node]
+  }
+
+  /** How many characters that led to this node may be the beginning of a marker. */
+  beginningLength(node: number): number {
+    // A marker that nothing longer begins with is no beginning any more, but its end may be one.
+    return this.#depths[this.#hasEdges[node] ? node : this.#fallbacks[node]!]!
+  }
+
+  #add(marker: string): void {
+    let node = 0
+    for (let at = 0; at < marker.length; at++) {
+      const edge = edgeOf(node, marker.charCodeAt(at))
+      let next = this.#edges.get(edge)
+      if (next === undefined) {
+        next = this.#depths.push(at + 1) - 1
+        this.#edges.set(edge, next)
+        this.#hasEdges[node] = true
+        this.#hasEdges.push(false)
+        this.#fallbacks.push(0)
+        this.#found.push(undefined)
+      }
+      node = next
+    }
+    this.#found[node] = marker
+  }
+
+  /** Shorter beginnings first: each fallback is a shorter one. */
+  #linkFallbacks(): void {
+    const byDepth = [...this.#edges].sort(([, a], [, b]) => this.#depths[a]! - this.#depths[b]!)
+    for (const [edge, node] of byDepth) {
+      const parent = Math.floor(edge / CODES)
+      if (parent === 0) continue
+      const fallback = this.step(this.#fallbacks[parent]!, edge % CODES)
+      this.#fallbacks[node] = fallback
+      this.#found[node] ??= this.#found[fallback]
+    }
+  }
+}
+
+const CODES = 0x10000
+
+function edgeOf(node: number, code: number): number {
+  return node * CODES + code
+}
 
 export interface MarkerMatch {
   marker: string
-  /** Where it begins in the searched text. */
-  index: number
+  /** Where it ends in the text that was read; it may have begun in an earlier one. */
+  end: number
 }
 
-/**
- * The marker that is complete first; of several that end together the longest. So the result does not depend on how
- * much of the text behind it is there already.
- */
-export function findFirstMarker(text: string, markers: readonly string[]): MarkerMatch | undefined {
-  let first: MarkerMatch | undefined
-  for (const marker of markers) {
-    const index = text.indexOf(marker)
-    if (index === -1) continue
-    const lead = first === undefined ? 1 : endOf(first) - (index + marker.length)
-    if (lead > 0 || (lead === 0 && index < first!.index)) first = { marker, index }
-  }
-  return first
-}
-
-/** How many characters at the end of `text` may be the beginning of a marker. */
-export function possibleMarkerLength(text: string, markers: readonly string[]): number {
-  let longest = 0
-  for (const marker of markers) {
-    for (let length = Math.min(marker.length - 1, text.length); length > longest; length--) {
-      if (text.endsWith(marker.slice(0, length))) longest = length
-    }
-  }
-  return longest
-}
-
-export function endOf(match: MarkerMatch): number {
-  return match.index + match.marker.length
-}
-
-/** Searches a growing text for markers, without looking twice at what cannot hold one. */
+/** One search through a text that comes in pieces. */
 export class MarkerSearch {
-  readonly #markers: readonly string[]
-  #text = ''
-  /** The end of the text that was not searched yet, or that a marker may begin in. */
-  #tail = ''
+  readonly #markers: MarkerSet
+  #node = 0
 
-  constructor(markers: readonly string[]) {
+  constructor(markers: MarkerSet) {
     this.#markers = markers
   }
 
-  get text(): string {
-    return this.#text
+  /** Reads `text` from index `from` up to the first marker that is complete, else to its end. */
+  read(text: string, from: number): MarkerMatch | undefined {
+    for (let at = from; at < text.length; at++) {
+      this.#node = this.#markers.step(this.#node, text.charCodeAt(at))
+      const marker = this.#markers.foundAt(this.#node)
+      if (marker !== undefined) return { marker, end: at + 1 }
+    }
+    return undefined
   }
 
-  append(more: string): void {
-    this.#text += more
-    this.#tail += more
-  }
-
-  /** The next marker; with each call, the one behind the last. */
-  next(): MarkerMatch | undefined {
-    const tailStart = this.#text.length - this.#tail.length
-    const match = findFirstMarker(this.#tail, this.#markers)
-    const searched = match
-      ? endOf(match)
-      : this.#tail.length - possibleMarkerLength(this.#tail, this.#markers)
-    this.#tail = this.#tail.slice(searched)
-    return match && { marker: match.marker, index: tailStart + match.index }
+  /** How many of the characters that were read last may be the beginning of a marker. */
+  get heldLength(): number {
+    return this.#markers.beginningLength(this.#node)
   }
 }

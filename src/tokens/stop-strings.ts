@@ -2,7 +2,7 @@
  * Ends a text at the first of several stop strings, while it is being written. The end of the text that may still
  * become a stop string is held back.
  */
-import { endOf, findFirstMarker, possibleMarkerLength } from './markers.ts'
+import { type MarkerMatch, MarkerSearch, MarkerSet } from './markers.ts'
 
 export interface StopStringsOptions {
   /** Whether the stop string belongs to the text. Default: false. */
@@ -10,14 +10,14 @@ export interface StopStringsOptions {
 }
 
 export class StopStrings {
-  readonly #stops: readonly string[]
+  readonly #search: MarkerSearch
   readonly #include: boolean
   #held = ''
   #matched: string | undefined
 
   /** @param stops empty ones are ignored */
   constructor(stops: readonly string[], options: StopStringsOptions = {}) {
-    this.#stops = stops.filter((stop) => stop !== '')
+    this.#search = new MarkerSearch(new MarkerSet(stops))
     this.#include = options.include ?? false
   }
 
@@ -33,14 +33,14 @@ export class StopStrings {
   push(text: string, mayEnd = true): string {
     if (this.#matched !== undefined) return ''
     const all = this.#held + text
-    const match = mayEnd ? findFirstMarker(all, this.#stops) : undefined
-    const safeLength = match
-      ? this.#include
-        ? endOf(match)
-        : match.index
-      : all.length - possibleMarkerLength(all, this.#stops)
-    this.#matched = match?.marker
-    this.#held = match ? '' : all.slice(safeLength)
+    const match = this.#find(all, mayEnd)
+    if (match !== undefined) {
+      this.#matched = match.marker
+      this.#held = ''
+      return all.slice(0, this.#include ? match.end : match.end - match.marker.length)
+    }
+    const safeLength = all.length - this.#search.heldLength
+    this.#held = all.slice(safeLength)
     return all.slice(0, safeLength)
   }
 
@@ -49,5 +49,12 @@ export class StopStrings {
     const shown = this.#held
     this.#held = ''
     return shown
+  }
+
+  /** What was held back is known to the search already. */
+  #find(all: string, mayEnd: boolean): MarkerMatch | undefined {
+    let match = this.#search.read(all, this.#held.length)
+    while (match !== undefined && !mayEnd) match = this.#search.read(all, match.end)
+    return match
   }
 }

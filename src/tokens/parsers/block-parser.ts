@@ -1,17 +1,37 @@
 /**
- * The parser of every family that writes tool calls as blocks between two markers: Hermes, Qwen3-Coder, GLM,
- * DeepSeek, Kimi, Mistral. They differ in the markers and in what stands inside a block: {@link BlockSyntax}.
+ * The grammar of every family that writes tool calls as blocks behind an opening marker: Hermes, Qwen3-Coder, GLM,
+ * DeepSeek, Kimi, Mistral and others. They differ in the markers and in what stands inside a block:
+ * {@link BlockSyntax}.
  */
-import { endOf, findFirstMarker, MarkerSearch, possibleMarkerLength } from '../markers.ts'
-import type { OutputParser, OutputParserOptions, ParsedDelta } from './output-parser.ts'
-import { DeltaBuilder, type WrittenCall } from './parsed-delta.ts'
+import { MarkerSet } from '../markers.ts'
+import { type Grammar, GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import type { DeltaBuilder, WrittenCall } from './parsed-delta.ts'
 import { SpaceGate } from './space-gate.ts'
+import type { Reading, TextReader } from './text-reader.ts'
 
 /**
- * What a block says. `malformed`: no call, whatever may follow. `unfinished`: its closing marker was inside a string
- * of the call, so the block goes on.
+ * What a block says: its calls, or that it is none.
+ * - `malformed`: what was read of it is text, and reading goes on behind it.
+ * - `misread`: a string of it never ended well; so it ended where its first closing marker is, as text. Only for
+ *   grammars whose strings end with a quote that no block behind can hide: see `json-calls.ts`.
+ * - `unclosed`: a value of it was not closed when the text ended. It is read again with `closesEarly`.
  */
-export type BlockReading = WrittenCall[] | 'malformed' | 'unfinished'
+export type BlockReading = WrittenCall[] | 'malformed' | 'misread' | 'unclosed'
+
+export interface BlockOptions extends OutputParserOptions {
+  /** No value behind here is closed properly: the closing marker of the block ends it. */
+  closesEarly: boolean
+}
+
+export interface CallSyntax {
+  open: string
+  /** Without one, the next block's opening marker tells where a misread one ended. */
+  close?: string
+  /** Markers around a call or a group of calls, which mean nothing by themselves. */
+  wrapper?: { open: string; close: string }
+  /** Reads what stands behind the opening marker, the closing one included. */
+  read(reader: TextReader, options: BlockOptions): Reading<BlockReading>
+}
 
 export interface BlockSyntax {
   /** Markers around reasoning at the beginning of a completion. */
@@ -19,185 +39,147 @@ export interface BlockSyntax {
   call?: CallSyntax
 }
 
-export interface CallSyntax {
-  open: string
-  /** Without one, a call ends where the next begins or the completion ends. */
-  close?: string
-  /** Markers around a call or a group of calls, which mean nothing by themselves. */
-  wrapper?: { open: string; close: string }
-  read(body: string, options: OutputParserOptions): BlockReading
+/** The markers that most reasoning models write. */
+export const THINK = { open: '<think>', close: '</think>' } as const
+
+/** @param innerMarkers markers that stand inside a call */
+export function blockFamily(
+  name: string,
+  innerMarkers: readonly string[],
+  syntax: BlockSyntax,
+): ParserFamily {
+  const { reasoning, call } = syntax
+  const pairs = [reasoning, call, call?.wrapper].flatMap((pair) => [pair?.open, pair?.close])
+  const markers = [...pairs, ...innerMarkers]
+  const grammar = blockGrammar(syntax)
+  return {
+    name,
+    keepTokens: markers.filter((marker) => marker !== undefined),
+    ...(reasoning && { reasoningOpen: reasoning.open }),
+    create: (options) => new GrammarParser(grammar, options),
+  }
 }
 
-type State = 'start' | 'reasoning' | 'content' | 'block'
+export function blockGrammar(syntax: BlockSyntax): Grammar {
+  const { reasoning, call } = syntax
+  const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close] : [])
+  const contentMarkers = new MarkerSet(call ? [call.open, ...Object.values(call.wrapper ?? {})] : [])
+  const noMarkers = new MarkerSet([])
 
-export class BlockParser implements OutputParser {
-  readonly #options: OutputParserOptions
-  readonly #reasoning: BlockSyntax['reasoning']
-  readonly #call: CallSyntax | undefined
-  readonly #contentMarkers: readonly string[]
+  return function* readCompletion(reader, delta, options) {
+    const content = new ContentGate(delta)
+    if (
+      reasoning &&
+      (options.startsInReasoning || (yield* opensReasoning(reader, reasoning.open, content)))
+    ) {
+      yield* readReasoning(reader, delta, reasoningEnd)
+      content.dropLeadingNewlines()
+    }
+    const looksForCalls = call !== undefined && (options.tools?.length ?? 0) > 0
+    yield* readContent(reader, content, looksForCalls ? contentMarkers : noMarkers, call, options)
+    content.end()
+  }
+}
+
+/** Reasoning is recognised at the beginning only: later, its marker is a text about the marker. */
+function* opensReasoning(reader: TextReader, open: string, content: ContentGate): Reading<boolean> {
+  const space = yield* reader.space()
+  if (yield* reader.literal(open)) return true
+  content.add(space)
+  return false
+}
+
+function* readReasoning(reader: TextReader, delta: DeltaBuilder, end: MarkerSet): Reading<void> {
+  const gate = new SpaceGate()
+  gate.dropLeadingNewlines()
+  const { marker } = yield* reader.upTo(end, (text) => delta.addReasoning(gate.push(text)))
+  if (marker === undefined) delta.addReasoning(gate.flush())
+}
+
+function* readContent(
+  reader: TextReader,
+  content: ContentGate,
+  markers: MarkerSet,
+  call: CallSyntax | undefined,
+  options: OutputParserOptions,
+): Reading<void> {
+  let closesEarly = false
+  for (;;) {
+    const { marker } = yield* reader.upTo(markers, (text) => content.add(text))
+    if (marker === undefined) return
+    if (marker === call!.open) {
+      closesEarly = yield* readBlock(reader, content, call!, { ...options, closesEarly })
+    } else {
+      content.addWrapper(marker, marker === call!.wrapper!.open)
+    }
+  }
+}
+
+/** @returns whether the blocks behind close early */
+function* readBlock(
+  reader: TextReader,
+  content: ContentGate,
+  call: CallSyntax,
+  options: BlockOptions,
+): Reading<boolean> {
+  reader.startRecord()
+  const reading = yield* call.read(reader, options)
+  const body = reader.stopRecord()
+  if (Array.isArray(reading)) {
+    content.addCalls(reading)
+  } else if (reading === 'unclosed' && !options.closesEarly) {
+    reader.putBack(call.open + body)
+    return true
+  } else {
+    const bodyLength = reading === 'misread' ? firstEndIn(body, call) : body.length
+    reader.putBack(body.slice(bodyLength))
+    content.add(call.open + body.slice(0, bodyLength))
+  }
+  return options.closesEarly
+}
+
+/** How much of a misread block stands before and in its first closing marker. */
+function firstEndIn(body: string, { open, close }: CallSyntax): number {
+  const index = body.indexOf(close ?? open)
+  return index === -1 ? body.length : index + (close?.length ?? 0)
+}
+
+/** Tells content from the space and the wrappers that belong to calls. */
+class ContentGate {
   readonly #delta: DeltaBuilder
-  readonly #contentSpace = new SpaceGate()
-  readonly #reasoningSpace = new SpaceGate()
-  #state: State = 'start'
-  /** What was pushed and is not read yet. */
-  #held = ''
-  /** In a block: what came behind its opening marker. */
-  #block = new MarkerSearch([])
+  readonly #space = new SpaceGate()
   /** Whether nothing but space and markup came since the last call. */
   #behindCall = false
 
-  constructor(syntax: BlockSyntax, options: OutputParserOptions) {
-    this.#options = options
-    this.#reasoning = syntax.reasoning
-    this.#call = options.tools?.length ? syntax.call : undefined
-    this.#contentMarkers = this.#call ? [this.#call.open, ...Object.values(this.#call.wrapper ?? {})] : []
-    this.#delta = new DeltaBuilder(options)
-    if (options.startsInReasoning && syntax.reasoning) this.#enterReasoning()
+  constructor(delta: DeltaBuilder) {
+    this.#delta = delta
   }
 
-  push(text: string): ParsedDelta {
-    this.#held += text
-    while (this.#step()) {}
-    return this.#delta.take()
+  dropLeadingNewlines(): void {
+    this.#space.dropLeadingNewlines()
   }
 
-  finish(): ParsedDelta {
-    while (this.#state === 'block') {
-      this.#closeBlockAtEnd()
-      while (this.#step()) {}
-    }
-    if (this.#state === 'reasoning') this.#finishReasoning()
-    else this.#finishContent()
-    return this.#delta.take()
-  }
-
-  /** Reads one piece of what is held; false if it takes more text to go on. */
-  #step(): boolean {
-    switch (this.#state) {
-      case 'start':
-        return this.#readStart()
-      case 'reasoning':
-        return this.#readReasoning()
-      case 'content':
-        return this.#readContent()
-      case 'block':
-        return this.#readBlock()
-    }
-  }
-
-  /** Reasoning is recognised at the beginning only: later, its marker is a text about the marker. */
-  #readStart(): boolean {
-    const open = this.#reasoning?.open
-    const text = this.#held.trimStart()
-    if (open?.startsWith(text) && text !== open) return false
-    if (open !== undefined && text.startsWith(open)) {
-      this.#held = text.slice(open.length)
-      this.#enterReasoning()
-    } else {
-      this.#state = 'content'
-    }
-    return true
-  }
-
-  #enterReasoning(): void {
-    this.#state = 'reasoning'
-    this.#reasoningSpace.dropLeadingNewlines()
-  }
-
-  #readReasoning(): boolean {
-    const { before, marker } = this.#takeUpTo([this.#reasoning!.close])
-    this.#delta.addReasoning(this.#reasoningSpace.push(before))
-    if (marker === undefined) return false
-    this.#state = 'content'
-    this.#contentSpace.dropLeadingNewlines()
-    return true
-  }
-
-  #readContent(): boolean {
-    const { before, marker } = this.#takeUpTo(this.#contentMarkers)
-    this.#addContent(before)
-    if (marker === undefined) return false
-    if (marker === this.#call!.open) {
-      this.#state = 'block'
-      this.#block = new MarkerSearch([this.#blockEnd()])
-    } else {
-      this.#readWrapper(marker)
-    }
-    return true
-  }
-
-  /** Whether a wrapper is markup depends on the call in it: one without a call is text. */
-  #readWrapper(marker: string): void {
-    if (marker === this.#call!.wrapper!.open) this.#contentSpace.hold(marker)
-    else if (this.#behindCall) this.#contentSpace.drop()
-    else this.#addContent(marker)
-  }
-
-  #addContent(text: string): void {
-    const solid = this.#contentSpace.push(text)
+  add(text: string): void {
+    const solid = this.#space.push(text)
     if (solid !== '') this.#behindCall = false
     this.#delta.addContent(solid)
   }
 
-  #readBlock(): boolean {
-    this.#block.append(this.#held)
-    this.#held = ''
-    const end = this.#block.next()
-    if (end === undefined) return false
-    const reading = this.#call!.read(this.#block.text.slice(0, end.index), this.#options)
-    if (reading !== 'unfinished') this.#leaveBlock(reading, end.index)
-    return true
+  /** Whether a wrapper is markup depends on the call in it: one without a call is text. */
+  addWrapper(marker: string, isOpening: boolean): void {
+    if (isOpening) this.#space.hold(marker)
+    else if (this.#behindCall) this.#space.drop()
+    else this.add(marker)
   }
 
-  /** The completion is over inside a block: a call that is whole but for its closing marker still counts. */
-  #closeBlockAtEnd(): void {
-    const { text } = this.#block
-    const reading = this.#call!.read(text, this.#options)
-    if (Array.isArray(reading)) {
-      this.#leaveBlock(reading, text.length)
-    } else {
-      // What looked like the inside of a string was not: the block ended where its first closing marker is.
-      const firstEnd = findFirstMarker(text, [this.#blockEnd()])
-      this.#leaveBlock('malformed', firstEnd?.index ?? text.length)
-    }
+  addCalls(calls: readonly WrittenCall[]): void {
+    this.#space.drop()
+    this.#behindCall = true
+    for (const call of calls) this.#delta.addCall(call)
   }
 
-  #leaveBlock(reading: WrittenCall[] | 'malformed', bodyLength: number): void {
-    const { open, close = '' } = this.#call!
-    const body = this.#block.text.slice(0, bodyLength)
-    const rest = this.#block.text.slice(bodyLength)
-    const closed = rest.startsWith(close) ? close : ''
-    this.#held = rest.slice(closed.length)
-    this.#state = 'content'
-    if (reading === 'malformed') {
-      this.#addContent(open + body + closed)
-    } else {
-      this.#contentSpace.drop()
-      this.#behindCall = true
-      for (const call of reading) this.#delta.addCall(call)
-    }
-  }
-
-  #blockEnd(): string {
-    return this.#call!.close ?? this.#call!.open
-  }
-
-  #finishReasoning(): void {
-    this.#delta.addReasoning(this.#reasoningSpace.push(this.#held) + this.#reasoningSpace.flush())
-  }
-
-  #finishContent(): void {
-    this.#addContent(this.#held)
-    // Behind a call there is no text that the space could belong to.
-    if (!this.#behindCall) this.#delta.addContent(this.#contentSpace.flush())
-  }
-
-  /** Takes what is held up to the first of the markers, or as much of it as cannot become one. */
-  #takeUpTo(markers: readonly string[]): { before: string; marker: string | undefined } {
-    const match = findFirstMarker(this.#held, markers)
-    const length = match?.index ?? this.#held.length - possibleMarkerLength(this.#held, markers)
-    const before = this.#held.slice(0, length)
-    this.#held = this.#held.slice(match ? endOf(match) : length)
-    return { before, marker: match?.marker }
+  /** Behind a call there is no text that the space could belong to. */
+  end(): void {
+    if (!this.#behindCall) this.#delta.addContent(this.#space.flush())
   }
 }

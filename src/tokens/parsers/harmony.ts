@@ -5,114 +5,101 @@
  * Sources: OpenAI's harmony guide (openai/harmony, `docs/format.md`); SGLang's `harmony_parser.py` and
  * `gpt_oss_detector.py`.
  */
-import { endOf, MarkerSearch, possibleMarkerLength } from '../markers.ts'
-import { readArguments } from './json-calls.ts'
-import type { OutputParser, OutputParserOptions, ParsedDelta, ParserFamily } from './output-parser.ts'
-import { DeltaBuilder } from './parsed-delta.ts'
+import { MarkerSet } from '../markers.ts'
+import { JsonScanner } from './json-scanner.ts'
+import { GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import type { DeltaBuilder } from './parsed-delta.ts'
+import type { Reading, TextReader } from './text-reader.ts'
 
 const MESSAGE = '<|message|>'
+const HEADER_END = new MarkerSet([MESSAGE])
 /** What ends a body; a new header may begin without an end before it. */
-const BODY_ENDS = ['<|end|>', '<|return|>', '<|call|>', '<|start|>', '<|channel|>']
+const BODY_ENDS = new MarkerSet(['<|end|>', '<|return|>', '<|call|>', '<|start|>', '<|channel|>'])
 
 export const harmony: ParserFamily = {
   name: 'harmony',
   keepTokens: ['<|start|>', '<|channel|>', '<|constrain|>', MESSAGE, '<|end|>', '<|call|>', '<|return|>'],
-  create: (options) => new HarmonyParser(options),
+  create: (options) => new GrammarParser(readMessages, options),
 }
 
-type BodyKind = 'content' | 'reasoning' | 'call'
+function* readMessages(
+  reader: TextReader,
+  delta: DeltaBuilder,
+  { tools }: OutputParserOptions,
+): Reading<void> {
+  const messages = new MessageJoiner(delta)
+  let opening = ''
+  for (;;) {
+    const { text, marker } = yield* reader.upTo(HEADER_END)
+    const header = opening + text
+    if (marker === undefined) {
+      // A header that was cut off says nothing to an agent; text that never had one does.
+      messages.begin('content')
+      if (!header.trimStart().startsWith('<|')) messages.show(header)
+      return
+    }
+    opening = yield* readBody(reader, header, messages, (tools?.length ?? 0) > 0)
+  }
+}
 
-class HarmonyParser implements OutputParser {
-  readonly #hasTools: boolean
+/** @returns the marker that ended the body, if it begins a header; else nothing */
+function* readBody(
+  reader: TextReader,
+  header: string,
+  messages: MessageJoiner,
+  hasTools: boolean,
+): Reading<string> {
+  const name = hasTools ? recipientOf(header) : undefined
+  let end: string | undefined
+  if (name === undefined) {
+    messages.begin(/<\|channel\|>\s*analysis/.test(header) ? 'reasoning' : 'content')
+    end = (yield* reader.upTo(BODY_ENDS, (text) => messages.show(text))).marker
+  } else {
+    const { text, marker } = yield* reader.upTo(BODY_ENDS)
+    end = marker
+    messages.call(name, text, header)
+  }
+  return end === '<|start|>' || end === '<|channel|>' ? end : ''
+}
+
+type Kind = 'content' | 'reasoning'
+
+/** Puts messages of one kind together, a newline between them. */
+class MessageJoiner {
   readonly #delta: DeltaBuilder
-  /** Of the message whose body is read; undefined while a header is read. */
-  #header: string | undefined
-  #kind: BodyKind = 'content'
-  /** What was pushed and is not shown yet: of a header or a call, all of it so far. */
-  #held = new MarkerSearch([MESSAGE])
-  #shown: Record<'content' | 'reasoning', boolean> = { content: false, reasoning: false }
-  /** Whether a newline must part the body from an earlier one of its kind. */
+  readonly #shown: Record<Kind, boolean> = { content: false, reasoning: false }
+  #kind: Kind = 'content'
   #isFurther = false
 
-  constructor(options: OutputParserOptions) {
-    this.#hasTools = (options.tools?.length ?? 0) > 0
-    this.#delta = new DeltaBuilder(options)
+  constructor(delta: DeltaBuilder) {
+    this.#delta = delta
   }
 
-  push(text: string): ParsedDelta {
-    this.#held.append(text)
-    while (this.#header === undefined ? this.#readHeader() : this.#readBody(this.#header)) {}
-    return this.#delta.take()
+  begin(kind: Kind): void {
+    this.#kind = kind
+    this.#isFurther = this.#shown[kind]
   }
 
-  finish(): ParsedDelta {
-    const rest = this.#held.text
-    if (this.#header !== undefined) this.#endBody(this.#header, rest)
-    // A header that was cut off says nothing to an agent; text that never had one does.
-    else if (!rest.trimStart().startsWith('<|')) this.#show('content', rest)
-    return this.#delta.take()
-  }
-
-  #readHeader(): boolean {
-    const message = this.#held.next()
-    if (message === undefined) return false
-    const { text } = this.#held
-    this.#header = text.slice(0, message.index)
-    this.#kind = this.#kindOf(this.#header)
-    this.#isFurther = this.#kind !== 'call' && this.#shown[this.#kind]
-    this.#hold(text.slice(endOf(message)), BODY_ENDS)
-    return true
-  }
-
-  #kindOf(header: string): BodyKind {
-    if (this.#hasTools && recipientOf(header) !== undefined) return 'call'
-    return /<\|channel\|>\s*analysis/.test(header) ? 'reasoning' : 'content'
-  }
-
-  #readBody(header: string): boolean {
-    const end = this.#held.next()
-    if (end === undefined) {
-      if (this.#kind !== 'call') this.#showSafe(this.#kind)
-      return false
-    }
-    const { text } = this.#held
-    this.#endBody(header, text.slice(0, end.index))
-    const beginsHeader = end.marker === '<|start|>' || end.marker === '<|channel|>'
-    this.#hold(text.slice(beginsHeader ? end.index : endOf(end)), [MESSAGE])
-    return true
-  }
-
-  #hold(text: string, markers: readonly string[]): void {
-    this.#held = new MarkerSearch(markers)
-    this.#held.append(text)
-  }
-
-  #showSafe(kind: 'content' | 'reasoning'): void {
-    const { text } = this.#held
-    const length = text.length - possibleMarkerLength(text, BODY_ENDS)
-    this.#show(kind, text.slice(0, length))
-    this.#hold(text.slice(length), BODY_ENDS)
-  }
-
-  #endBody(header: string, body: string): void {
-    this.#header = undefined
-    if (this.#kind === 'call') this.#addCall(header, body)
-    else this.#show(this.#kind, body)
-  }
-
-  #addCall(header: string, body: string): void {
-    const reading = readArguments({ name: recipientOf(header)! }, body)
-    if (Array.isArray(reading)) for (const call of reading) this.#delta.addCall(call)
-    else this.#show('content', header + MESSAGE + body)
-  }
-
-  #show(kind: 'content' | 'reasoning', text: string): void {
+  show(text: string): void {
     if (text === '') return
     const shown = this.#isFurther ? `\n${text}` : text
     this.#isFurther = false
-    this.#shown[kind] = true
-    if (kind === 'content') this.#delta.addContent(shown)
+    this.#shown[this.#kind] = true
+    if (this.#kind === 'content') this.#delta.addContent(shown)
     else this.#delta.addReasoning(shown)
+  }
+
+  /** A message to a tool; one that is no JSON object is content. */
+  call(name: string, body: string, header: string): void {
+    const written = body.trim()
+    const scanner = new JsonScanner()
+    const end = scanner.read(written, 0)
+    if (written.startsWith('{') && scanner.isWhole && end === written.length) {
+      this.#delta.addCall({ name, arguments: written })
+    } else {
+      this.begin('content')
+      this.show(header + MESSAGE + body)
+    }
   }
 }
 

@@ -1,44 +1,102 @@
-/** Calls written as JSON objects with a name and an object of arguments. */
-import type { BlockReading } from './block-parser.ts'
-import { parseJson, sliceJson } from './json-slices.ts'
+/**
+ * Calls written as JSON objects.
+ *
+ * A closing marker inside a string of the JSON belongs to the string. If the string turns out not to end well, the
+ * block is `misread` and ends at that marker, and what is behind it is read again. That stays linear: whatever of it
+ * may begin a string anew is a quote that ended the misread string, and JSON that goes on behind it is outside of
+ * strings where the other is inside, so it does not survive the next marker.
+ */
+import type { BlockReading, CallSyntax } from './block-parser.ts'
+import { JsonScanner } from './json-scanner.ts'
 import type { WrittenCall } from './parsed-delta.ts'
+import type { Reading, TextReader } from './text-reader.ts'
 
-/** @param argumentsKeys under which names the family writes the arguments */
-export function readNamedCall(body: string, argumentsKeys: readonly string[]): BlockReading {
-  const json = sliceJson(body)
-  if (json.kind === 'invalid') return json.inString ? 'unfinished' : 'malformed'
-  if (json.kind !== 'object') return 'malformed'
-  return namedCall(json.members, argumentsKeys) ?? 'malformed'
+export interface WrittenObject {
+  text: string
+  /** Key and text of the value. */
+  members: ReadonlyMap<string, string>
+}
+
+/**
+ * Reads the JSON object that comes next, without the space before it; undefined if none does.
+ * @param begun what was read of it before
+ */
+export function* readObject(reader: TextReader, begun = ''): Reading<WrittenObject | undefined> {
+  if (begun === '') {
+    yield* reader.space()
+    if ((yield* reader.peek()) !== '{') return undefined
+  }
+  const scanner = new JsonScanner()
+  scanner.read(begun, 0)
+  const text = begun + (yield* reader.scan(scanner))
+  return scanner.isWhole ? { text, members: scanner.membersOf(text) } : undefined
+}
+
+/** The names that a family writes the parts of a call under. */
+export interface CallKeys {
+  name: string
+  /** The first of them that is there. */
+  arguments: readonly string[]
+  id?: string
+}
+
+/** What stands between two markers: an object with a name and an object of arguments. */
+export function namedCallSyntax(open: string, close: string, keys: CallKeys): CallSyntax {
+  return {
+    open,
+    close,
+    *read(reader) {
+      const object = yield* readObject(reader)
+      const isClosed = object !== undefined && (yield* endsBlock(reader, close))
+      return isClosed ? (namedCall(object.members, keys) ?? 'malformed') : 'misread'
+    },
+  }
 }
 
 /** A JSON array of such objects, or a single one. */
-export function readNamedCalls(body: string, argumentsKeys: readonly string[]): BlockReading {
-  const json = sliceJson(body)
-  if (json.kind !== 'array') return readNamedCall(body, argumentsKeys)
-  const readings = json.items.map((item) => readNamedCall(item, argumentsKeys))
-  return readings.every((reading) => Array.isArray(reading)) ? readings.flat() : 'malformed'
+export function* readNamedCalls(reader: TextReader, keys: CallKeys): Reading<BlockReading> {
+  yield* reader.space()
+  const isArray = yield* reader.literal('[')
+  const calls: WrittenCall[] = []
+  let isCalls = true
+  do {
+    const object = yield* readObject(reader)
+    if (object === undefined) return 'misread'
+    const call = namedCall(object.members, keys)
+    if (call === undefined) isCalls = false
+    else calls.push(...call)
+    if (!isArray) return isCalls ? calls : 'malformed'
+    yield* reader.space()
+  } while (yield* reader.literal(','))
+  if (!(yield* reader.literal(']'))) return 'misread'
+  return isCalls ? calls : 'malformed'
 }
 
 /** A call whose name stands outside the JSON. */
-export function readArguments(call: { id?: string; name: string }, written: string): BlockReading {
-  const json = sliceJson(written)
-  if (json.kind === 'invalid') return json.inString ? 'unfinished' : 'malformed'
-  if (json.kind !== 'object' || call.name === '') return 'malformed'
-  return [{ ...call, arguments: written.trim() }]
+export function* readArguments(
+  reader: TextReader,
+  call: { id?: string; name: string },
+): Reading<BlockReading> {
+  const object = yield* readObject(reader)
+  if (object === undefined) return 'misread'
+  return call.name === '' ? 'malformed' : [{ ...call, arguments: object.text }]
 }
 
-function namedCall(
-  members: ReadonlyMap<string, string>,
-  argumentsKeys: readonly string[],
-): WrittenCall[] | undefined {
-  const name = stringOf(members.get('name'))
-  const written = argumentsKeys.map((key) => members.get(key)).find((value) => value !== undefined)
+/** Whether the block ends here: with its marker, or with the text, which may lack the marker. */
+export function* endsBlock(reader: TextReader, close: string): Reading<boolean> {
+  yield* reader.space()
+  return (yield* reader.literal(close)) || (yield* reader.atEnd())
+}
+
+/** The call that the members of an object describe; undefined if they describe none. */
+export function namedCall(members: ReadonlyMap<string, string>, keys: CallKeys): WrittenCall[] | undefined {
+  const name = stringOf(members.get(keys.name))
+  const written = keys.arguments.map((key) => members.get(key)).find((value) => value !== undefined)
   if (name === undefined || name === '' || !written?.startsWith('{')) return undefined
-  const id = stringOf(members.get('id'))
+  const id = stringOf(members.get(keys.id ?? 'id'))
   return [{ ...(id && { id }), name, arguments: written }]
 }
 
 function stringOf(json: string | undefined): string | undefined {
-  const value = json === undefined ? undefined : parseJson(json)?.json
-  return typeof value === 'string' ? value : undefined
+  return json?.startsWith('"') ? (JSON.parse(json) as string) : undefined
 }

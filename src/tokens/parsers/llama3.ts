@@ -3,83 +3,67 @@
  * sometimes with `<|python_tag|>` before them. Only the end of the answer tells such a call from an answer in JSON.
  * Sources: the chat templates of Llama 3.1 and 3.2; vLLM's `llama_tool_parser.py`.
  */
-import { readNamedCall } from './json-calls.ts'
-import type { OutputParser, OutputParserOptions, ParsedDelta, ParserFamily } from './output-parser.ts'
-import { DeltaBuilder, type WrittenCall } from './parsed-delta.ts'
+import { MarkerSet } from '../markers.ts'
+import { type CallKeys, namedCall, readObject } from './json-calls.ts'
+import { GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import type { DeltaBuilder, WrittenCall } from './parsed-delta.ts'
+import type { Reading, TextReader } from './text-reader.ts'
 
 const PYTHON_TAG = '<|python_tag|>'
-const ARGUMENTS_KEYS = ['parameters', 'arguments']
-const CALL_KEYS = ['name', 'type', ...ARGUMENTS_KEYS]
+const KEYS: CallKeys = { name: 'name', arguments: ['parameters', 'arguments'] }
+const CALL_KEYS = [KEYS.name, 'type', ...KEYS.arguments]
+const QUOTE = new MarkerSet(['"'])
+const NO_MARKERS = new MarkerSet([])
 
 export const llama3: ParserFamily = {
   name: 'llama3_json',
   keepTokens: [PYTHON_TAG],
-  create: (options) => new Llama3Parser(options),
+  create: (options) => new GrammarParser(readCompletion, options),
 }
 
-class Llama3Parser implements OutputParser {
-  readonly #delta: DeltaBuilder
-  #held = ''
-  #look: 'open' | 'calls' | 'text'
+function* readCompletion(
+  reader: TextReader,
+  delta: DeltaBuilder,
+  { tools }: OutputParserOptions,
+): Reading<void> {
+  reader.startRecord()
+  const calls = tools?.length ? yield* readCalls(reader) : undefined
+  const begun = reader.stopRecord()
+  for (const call of calls ?? []) delta.addCall(call)
+  if (calls !== undefined) return
+  delta.addContent(begun)
+  yield* reader.upTo(NO_MARKERS, (text) => delta.addContent(text))
+}
 
-  constructor(options: OutputParserOptions) {
-    this.#delta = new DeltaBuilder(options)
-    this.#look = options.tools?.length ? 'open' : 'text'
-  }
-
-  push(text: string): ParsedDelta {
-    this.#held += text
-    if (this.#look === 'open') this.#look = lookOf(this.#held)
-    if (this.#look === 'text') this.#showHeld()
-    return this.#delta.take()
-  }
-
-  finish(): ParsedDelta {
-    const calls = this.#look === 'text' ? undefined : readCalls(this.#held)
-    if (calls === undefined) this.#showHeld()
-    for (const call of calls ?? []) this.#delta.addCall(call)
-    return this.#delta.take()
-  }
-
-  #showHeld(): void {
-    this.#delta.addContent(this.#held)
-    this.#held = ''
+/** undefined unless the whole text is calls and nothing else. */
+function* readCalls(reader: TextReader): Reading<WrittenCall[] | undefined> {
+  yield* reader.space()
+  const isTagged = yield* reader.literal(PYTHON_TAG)
+  let begun = isTagged ? '' : yield* readFirstKey(reader)
+  if (begun === undefined) return undefined
+  const calls: WrittenCall[] = []
+  for (;;) {
+    const object = yield* readObject(reader, begun)
+    const call = object && namedCall(object.members, KEYS)
+    if (call === undefined) return undefined
+    calls.push(...call)
+    yield* reader.space()
+    const isSeparated = yield* reader.literal(';')
+    yield* reader.space()
+    if (yield* reader.atEnd()) return calls
+    if (!isSeparated) return undefined
+    begun = ''
   }
 }
 
-/** Whether the beginning of an answer looks like calls or like text; open as long as it may be either. */
-function lookOf(text: string): 'open' | 'calls' | 'text' {
-  const start = text.trimStart()
-  if (start.startsWith(PYTHON_TAG)) return 'calls'
-  if (PYTHON_TAG.startsWith(start)) return 'open'
-  if (!start.startsWith('{')) return 'text'
-  const firstKey = /^\{\s*"([^"]*)"/.exec(start)?.[1]
-  if (firstKey === undefined) return 'open'
-  return CALL_KEYS.includes(firstKey) ? 'calls' : 'text'
-}
-
-/** undefined unless the text is calls and nothing else. */
-function readCalls(text: string): WrittenCall[] | undefined {
-  const trimmed = text.trim()
-  const written = trimmed.startsWith(PYTHON_TAG) ? trimmed.slice(PYTHON_TAG.length) : trimmed
-  const readings = splitObjects(written).map((object) => readNamedCall(object, ARGUMENTS_KEYS))
-  return readings.length > 0 && readings.every((reading) => Array.isArray(reading))
-    ? readings.flat()
-    : undefined
-}
-
-/** Splits at the semicolons that are not inside an object. */
-function splitObjects(text: string): string[] {
-  const objects: string[] = []
-  let depth = 0
-  let start = 0
-  for (const { 0: token, index } of text.matchAll(/"(?:[^"\\]|\\.)*"|[{};]/gs)) {
-    if (token === '{') depth++
-    else if (token === '}') depth--
-    else if (token === ';' && depth === 0) {
-      objects.push(text.slice(start, index))
-      start = index + 1
-    }
-  }
-  return [...objects, text.slice(start)].filter((object) => object.trim() !== '')
+/**
+ * An object up to its first key: an answer in JSON is shown as it comes once it cannot be a call.
+ * @returns undefined if it is none
+ */
+function* readFirstKey(reader: TextReader): Reading<string | undefined> {
+  if (!(yield* reader.literal('{'))) return undefined
+  const space = yield* reader.space()
+  if (!(yield* reader.literal('"'))) return undefined
+  const { text: key, marker } = yield* reader.upTo(QUOTE)
+  return marker !== undefined && CALL_KEYS.includes(key) ? `{${space}"${key}"` : undefined
 }

@@ -1,13 +1,13 @@
 /**
  * Mistral's tool calls: `[TOOL_CALLS][{"name": "f", "arguments": {…}}]`; since tokenizer version 11
- * `[TOOL_CALLS]f{…}`, since 13 `[TOOL_CALLS]f[CALL_ID]id[ARGS]{…}`. Nothing closes a call but the next one or the end.
+ * `[TOOL_CALLS]f{…}`, since 13 `[TOOL_CALLS]f[CALL_ID]id[ARGS]{…}`. A call ends with its JSON.
  * Sources: mistral-common's tokenizers; vLLM's `mistral_tool_parser.py` and `mistral_reasoning_parser.py`.
  */
 import { randomBytes } from 'node:crypto'
-import { blockFamily } from './block-family.ts'
-import { BlockParser, type BlockReading, type BlockSyntax } from './block-parser.ts'
+import { type BlockReading, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
 import { readArguments, readNamedCalls } from './json-calls.ts'
-import type { ParserFamily } from './output-parser.ts'
+import { GrammarParser, type ParserFamily } from './output-parser.ts'
+import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 const SYNTAX: BlockSyntax = {
   reasoning: { open: '[THINK]', close: '[/THINK]' },
@@ -16,16 +16,17 @@ const SYNTAX: BlockSyntax = {
 
 export const mistral: ParserFamily = {
   ...blockFamily('mistral', ['[CALL_ID]', '[ARGS]'], SYNTAX),
-  create: (options) => new BlockParser(SYNTAX, { makeToolCallId: randomMistralId, ...options }),
+  create: (options) =>
+    new GrammarParser(blockGrammar(SYNTAX), { makeToolCallId: randomMistralId, ...options }),
 }
 
-const NAMED_OUTSIDE = /^\s*([\w.-]+)(?:\[CALL_ID\](\w+))?(?:\[ARGS\])?\s*(?=\{)/
-
-function readCalls(body: string): BlockReading {
-  const outside = NAMED_OUTSIDE.exec(body)
-  if (outside === null) return readNamedCalls(body, ['arguments'])
-  const [header, name, id] = outside
-  return readArguments({ name: name!, ...(id && { id }) }, body.slice(header.length))
+function* readCalls(reader: TextReader): Reading<BlockReading> {
+  yield* reader.space()
+  const name = yield* reader.scan(new RunScanner(/[\w.-]*/y))
+  if (name === '') return yield* readNamedCalls(reader, { name: 'name', arguments: ['arguments'] })
+  const id = (yield* reader.literal('[CALL_ID]')) ? yield* reader.scan(new RunScanner(/\w*/y)) : ''
+  yield* reader.literal('[ARGS]')
+  return yield* readArguments(reader, { name, ...(id && { id }) })
 }
 
 /** Mistral's templates refuse ids that are not nine letters and digits. */

@@ -1,9 +1,11 @@
 /**
  * An output parser turns the text that a model writes into what an agent reads: content, reasoning, tool calls.
  * A whole completion is `push(text)` and `finish()`: streaming and whole answers cannot differ, and however the text
- * is cut, the merged result is the same.
+ * is cut, the merged result is the same. The work grows with the text and with nothing else.
  */
 import type { Tool, ToolCallDelta } from '../../canonical/messages.ts'
+import { DeltaBuilder } from './parsed-delta.ts'
+import { type Reading, TextReader } from './text-reader.ts'
 
 export interface ParsedDelta {
   content?: string
@@ -36,4 +38,31 @@ export interface ParserFamily {
   /** The marker that begins reasoning, where a template may write it at the end of the prompt. */
   readonly reasoningOpen?: string
   create(options: OutputParserOptions): OutputParser
+}
+
+/** What a family makes of a whole completion. */
+export type Grammar = (reader: TextReader, delta: DeltaBuilder, options: OutputParserOptions) => Reading<void>
+
+/** Runs a grammar over a text as it comes. */
+export class GrammarParser implements OutputParser {
+  readonly #reader = new TextReader()
+  readonly #delta: DeltaBuilder
+  readonly #run: Reading<void>
+
+  constructor(grammar: Grammar, options: OutputParserOptions) {
+    this.#delta = new DeltaBuilder(options)
+    this.#run = grammar(this.#reader, this.#delta, options)
+  }
+
+  push(text: string): ParsedDelta {
+    this.#reader.push(text)
+    this.#run.next()
+    return this.#delta.take()
+  }
+
+  finish(): ParsedDelta {
+    this.#reader.end()
+    this.#run.next()
+    return this.#delta.take()
+  }
 }

@@ -3,7 +3,6 @@
  * the type that the tool's schema gives the parameter: the same `5` is a number or a string.
  */
 import type { Tool } from '../../canonical/messages.ts'
-import { parseJson } from './json-slices.ts'
 
 export interface TextArgument {
   name: string
@@ -30,7 +29,16 @@ function jsonOfText(text: string, types: readonly string[]): string {
   }
   if (types.length === 0) return JSON.stringify(text)
   const json = PYTHON_LITERALS.get(trimmed) ?? trimmed
-  return parseJson(json) === undefined ? JSON.stringify(text) : json
+  return isJson(json) ? json : JSON.stringify(text)
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
+  } catch {
+    return false
+  }
 }
 
 /** Templates that write values with Python's `str` teach the model these. */

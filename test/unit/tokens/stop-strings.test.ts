@@ -47,6 +47,13 @@ t.test('where nothing may end yet, a stop string is text, and may begin one that
   t.equal(stops.matched, 'xy')
 })
 
+t.test('a long stop string is not compared anew with each token', async (t) => {
+  const stop = `${'a'.repeat(60_000)}b`
+  const stops = new StopStrings([stop])
+  for (let pushed = 0; pushed < 50_000; pushed++) stops.push('a')
+  t.equal(stops.flush().length, 50_000, 'with all of its beginnings compared this would take minutes')
+})
+
 t.test('how the text is cut changes nothing', async () => {
   const letters = fc.string({ unit: fc.constantFrom('a', 'b', 'c') })
   fc.assert(

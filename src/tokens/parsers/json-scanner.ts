@@ -1,0 +1,177 @@
+/**
+ * One JSON value of a text that is still being written, character by character. It knows at once when a text cannot
+ * become JSON, and where the members of the outermost object are: tool arguments must reach the agent with the model's
+ * own spacing, key order and numbers, which a parse and a second serialisation would change.
+ * Source: RFC 8259.
+ */
+import type { Scanner } from './text-reader.ts'
+
+type State =
+  | 'value'
+  | 'first item'
+  | 'first key'
+  | 'key'
+  | 'colon'
+  | 'behind value'
+  | 'scalar'
+  | 'string'
+  | 'escape'
+  | 'done'
+  | 'failed'
+
+/** Where a member of the outermost object is, counted from the beginning of the value. */
+interface MemberPlace {
+  key: number
+  keyEnd: number
+  value: number
+  valueEnd: number
+}
+
+const SCALAR = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/
+const IN_SCALAR = /[-+.\w]/
+const SPACES = ' \t\n\r'
+const ESCAPED = '"\\/bfnrtu'
+const HEX = /[\da-fA-F]/
+
+export class JsonScanner implements Scanner {
+  #state: State = 'value'
+  /** What is open around the place: `{` and `[`. */
+  readonly #open: string[] = []
+  #isKey = false
+  #scalar = ''
+  #hexDigitsMissing = 0
+  /** How many characters were read. */
+  #length = 0
+  #members: MemberPlace[] = []
+
+  get isOpen(): boolean {
+    return this.#state !== 'done' && this.#state !== 'failed'
+  }
+
+  /** Whether what was read is a whole object, array or string. */
+  get isWhole(): boolean {
+    return this.#state === 'done'
+  }
+
+  read(text: string, from: number): number {
+    for (let at = from; at < text.length; at++, this.#length++) {
+      this.#step(text[at]!)
+      if (!this.isOpen) {
+        const isLastOfValue = this.#state === 'done'
+        if (isLastOfValue) this.#length++
+        return isLastOfValue ? at + 1 : at
+      }
+    }
+    return text.length
+  }
+
+  /** The members of the object that `written` is: key and text of the value; of equal keys the last. */
+  membersOf(written: string): Map<string, string> {
+    return new Map(
+      this.#members.map(({ key, keyEnd, value, valueEnd }) => [
+        JSON.parse(written.slice(key, keyEnd)) as string,
+        written.slice(value, valueEnd),
+      ]),
+    )
+  }
+
+  #step(char: string): void {
+    if (this.#state === 'string') this.#inString(char)
+    else if (this.#state === 'escape') this.#inEscape(char)
+    else if (this.#state === 'scalar') this.#inScalar(char)
+    else if (!SPACES.includes(char)) this.#between(char)
+  }
+
+  #inString(char: string): void {
+    if (char === '"') this.#endString()
+    else if (char === '\\') this.#state = 'escape'
+    else if (char < ' ') this.#state = 'failed'
+  }
+
+  #inEscape(char: string): void {
+    if (this.#hexDigitsMissing > 0) {
+      if (!HEX.test(char)) this.#state = 'failed'
+      else if (--this.#hexDigitsMissing === 0) this.#state = 'string'
+    } else if (char === 'u') {
+      this.#hexDigitsMissing = 4
+    } else {
+      this.#state = ESCAPED.includes(char) ? 'string' : 'failed'
+    }
+  }
+
+  #endString(): void {
+    if (this.#isKey) {
+      if (this.#open.length === 1) this.#members.at(-1)!.keyEnd = this.#length + 1
+      this.#state = 'colon'
+    } else {
+      this.#endValue(this.#length + 1)
+    }
+  }
+
+  #inScalar(char: string): void {
+    if (IN_SCALAR.test(char)) {
+      this.#scalar += char
+    } else if (!SCALAR.test(this.#scalar)) {
+      this.#state = 'failed'
+    } else {
+      this.#endValue(this.#length)
+      this.#step(char)
+    }
+  }
+
+  #between(char: string): void {
+    const isEmpty =
+      (this.#state === 'first key' && char === '}') || (this.#state === 'first item' && char === ']')
+    if (isEmpty) this.#close(char)
+    else if (this.#state === 'first key' || this.#state === 'key') this.#beginKey(char)
+    else if (this.#state === 'colon') this.#state = char === ':' ? 'value' : 'failed'
+    else if (this.#state === 'behind value') this.#behindValue(char)
+    else this.#beginValue(char)
+  }
+
+  #beginKey(char: string): void {
+    if (char !== '"') {
+      this.#state = 'failed'
+      return
+    }
+    if (this.#open.length === 1) {
+      this.#members.push({ key: this.#length, keyEnd: 0, value: 0, valueEnd: 0 })
+    }
+    this.#isKey = true
+    this.#state = 'string'
+  }
+
+  #beginValue(char: string): void {
+    if (this.#open.length === 1 && this.#open[0] === '{') this.#members.at(-1)!.value = this.#length
+    this.#isKey = false
+    if (char === '{' || char === '[') {
+      this.#open.push(char)
+      this.#state = char === '{' ? 'first key' : 'first item'
+    } else if (char === '"') {
+      this.#state = 'string'
+    } else if (this.#open.length > 0 && IN_SCALAR.test(char)) {
+      this.#scalar = char
+      this.#state = 'scalar'
+    } else {
+      // A scalar by itself is no call, and nothing but the end of the text would tell that it is whole.
+      this.#state = 'failed'
+    }
+  }
+
+  #behindValue(char: string): void {
+    const container = this.#open.at(-1)
+    if (char === ',') this.#state = container === '{' ? 'key' : 'value'
+    else if (char === '}' || char === ']') this.#close(char)
+    else this.#state = 'failed'
+  }
+
+  #close(char: string): void {
+    if (this.#open.pop() === (char === '}' ? '{' : '[')) this.#endValue(this.#length + 1)
+    else this.#state = 'failed'
+  }
+
+  #endValue(end: number): void {
+    this.#state = this.#open.length === 0 ? 'done' : 'behind value'
+    if (this.#open.length === 1 && this.#open[0] === '{') this.#members.at(-1)!.valueEnd = end
+  }
+}

@@ -1,0 +1,111 @@
+/** The work of a parser grows with the text and with nothing else, whatever a model writes. */
+import t from 'tap'
+import { MarkerSet } from '../../../../src/tokens/markers.ts'
+import { PARSER_FAMILIES } from '../../../../src/tokens/parsers/choose-parser.ts'
+import { JsonScanner } from '../../../../src/tokens/parsers/json-scanner.ts'
+import type { ParserFamily } from '../../../../src/tokens/parsers/output-parser.ts'
+import { RunScanner, TextReader } from '../../../../src/tokens/parsers/text-reader.ts'
+import { TOOLS } from './parse.ts'
+
+/** What each family's calls begin with, up to where a string or a value has begun. */
+const BEGUN: Record<string, readonly string[]> = {
+  hermes: ['<tool_call>{"name": "f", "arguments": {"a": "'],
+  qwen3_coder: ['<function=f>\n<parameter=a>\n', '<function=f>'],
+  glm45: ['<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>', '<tool_call>f\n<arg_key>a'],
+  mistral: ['[TOOL_CALLS]f{"a": "', '[TOOL_CALLS][{"name": "f", "arguments": {"a": "', '[TOOL_CALLS]f'],
+  kimi_k2: ['<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": "', '<|tool_call_begin|>'],
+  deepseek_v3: [
+    '<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": "',
+    '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": "',
+  ],
+  llama3_json: ['{"name": "f", "parameters": {"a": "', '<|python_tag|>'],
+  harmony: ['<|channel|>commentary to=functions.f<|message|>{"a": "', '<|channel|>analysis<|message|>'],
+  plain: ['<think>'],
+}
+
+/** What is repeated behind it, of any family. */
+const UNITS = [
+  '\\"',
+  '\\',
+  '"',
+  '\n',
+  ' \n\t',
+  '```\n',
+  '{"',
+  '{"a":',
+  '[',
+  'x"; ',
+  '<',
+  '<think>',
+  '</think>',
+]
+
+function unitsOf({ name, keepTokens }: ParserFamily): string[] {
+  const begun = BEGUN[name]!
+  const markers = [...keepTokens, '<parameter=a>\n', '</parameter>\n', '<function=f>', '</function>']
+  return [...UNITS, ...markers, ...begun, ...begun.map((text) => markers.at(-1) + text), '</arg_value>x']
+}
+
+function run(family: ParserFamily, text: string, pieceLength: number): void {
+  const parser = family.create({ tools: TOOLS })
+  for (let from = 0; from < text.length; from += pieceLength)
+    parser.push(text.slice(from, from + pieceLength))
+  parser.finish()
+}
+
+let steps = 0
+countIn(MarkerSet, 'step', () => 1)
+countIn(JsonScanner, 'read', (end, [, from]) => (end as number) - (from as number))
+countIn(RunScanner, 'read', (end, [, from]) => 1 + (end as number) - (from as number))
+countIn(TextReader, 'oneOf', () => 1)
+countIn(TextReader, 'atEnd', () => 1)
+
+type Method = (...args: unknown[]) => unknown
+
+/** Adds to the steps what `cost` says of each call: how many characters it looked at. */
+function countIn(
+  owner: { prototype: object },
+  name: string,
+  cost: (result: unknown, args: unknown[]) => number,
+) {
+  const prototype = owner.prototype as Record<string, Method>
+  const method = prototype[name]!
+  prototype[name] = function counted(this: unknown, ...args) {
+    const result = method.apply(this, args)
+    steps += cost(result, args)
+    return result
+  }
+}
+
+function stepsOf(work: () => void): number {
+  steps = 0
+  work()
+  return steps
+}
+
+for (const [name, family] of PARSER_FAMILIES) {
+  const texts = ['', ...BEGUN[name]!].flatMap((head) => unitsOf(family).map((unit) => ({ head, unit })))
+
+  t.test(`${name}: four times the text takes at most four times the steps, and some`, async (t) => {
+    for (const { head, unit } of texts) {
+      for (const pieceLength of [1, 7, Number.POSITIVE_INFINITY]) {
+        const [once, fourTimes] = [100, 400].map((times) =>
+          stepsOf(() => run(family, head + unit.repeat(times), pieceLength)),
+        ) as [number, number]
+        if (fourTimes > once * 4.5)
+          t.fail(`${JSON.stringify({ head, unit })}: ${once} steps, then ${fourTimes}`)
+      }
+    }
+    t.pass()
+  })
+
+  t.test(`${name}: a text that comes in many pieces is not copied for each of them`, async (t) => {
+    for (const { head, unit } of texts) run(family, head + unit.repeat(100_000 / unit.length), 2)
+    t.pass('50,000 copies of each growing text would take minutes')
+  })
+
+  t.test(`${name}: a long text that comes in one piece is not copied for each of its blocks`, async (t) => {
+    for (const { head, unit } of texts) run(family, head + unit.repeat(300_000 / unit.length), 300_000)
+    t.pass('a copy of what is left for each of 10,000 blocks would take minutes')
+  })
+}
