@@ -136,20 +136,33 @@ def test_a_trial_has_a_name_that_a_session_may_have() -> None:
 
 
 def test_a_task_is_found_by_its_row_then_in_the_datasets_then_by_the_template(tmp_path: Path) -> None:
-    for name in ("own", "one/b", "two/a", "two/b", "beside"):
+    for name in ("one/own", "one/b", "two/a", "two/b", "beside"):
         (tmp_path / name).mkdir(parents=True)
     dirs = [str(tmp_path / "one"), str(tmp_path / "two")]
 
     def path_of(**row: Any) -> Path | None:
         return task_path_of(row, dirs, "/tasks/{instance_id}/x")
 
-    assert path_of(local_task_path=str(tmp_path / "own"), instance_id="a") == tmp_path / "own"
+    assert path_of(local_task_path=str(tmp_path / "one/own"), instance_id="a") == tmp_path / "one/own"
     assert path_of(local_task_path="/gone", instance_id="a") == tmp_path / "two" / "a"
     assert path_of(instance_id="b") == tmp_path / "one" / "b"
-    assert path_of(instance_id="../beside") == Path("/tasks/../beside/x")
     assert path_of(instance_id="c") == Path("/tasks/c/x")
     assert path_of() is None
     assert task_path_of({"instance_id": "c"}, dirs, None) is None
+
+
+def test_a_row_leads_nowhere_but_into_the_configured_directories(tmp_path: Path) -> None:
+    for name in ("data/one", "beside"):
+        (tmp_path / name).mkdir(parents=True)
+    data, beside = tmp_path / "data", str(tmp_path / "beside")
+    (data / "link").symlink_to("../beside")
+    for dirs, template in (([str(data)], None), ([], f"{data}/{{instance_id}}")):
+        for local in (beside, str(data / "link"), str(data), "/"):
+            assert task_path_of({"local_task_path": local}, dirs, template) is None
+        for instance_id in ("../beside", "..", ".", "link", "a\0"):
+            assert task_path_of({"instance_id": instance_id}, dirs, template) is None
+        assert task_path_of({"local_task_path": str(data / "one")}, dirs, template) == data / "one"
+    assert task_path_of({"local_task_path": beside}, [], None) == tmp_path / "beside"
 
 
 # Sampling

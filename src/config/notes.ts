@@ -15,7 +15,7 @@ export function namesNoEngine({ engineUrls, engineKind }: ServeConfig | WorkerCo
 
 /** What whoever looks at the proxy's records has to know about how they came about. */
 export function notesOn(config: ServeConfig): string[] {
-  const { host, db, adminKeys, agentKeySecrets } = config
+  const { host, db, adminKeys, agentKeySecrets, tlsCert, trustedProxies } = config
   const notes: [holds: boolean, note: string][] = [
     [
       isOpenDoor(config),
@@ -24,6 +24,11 @@ export function notesOn(config: ServeConfig): string[] {
     [
       adminKeys.length > 0 && agentKeySecrets.length === 0,
       'Agents have no keys of their own: without --agent-key-secret only an admin key makes LLM calls.',
+    ],
+    [
+      adminKeys.length > 0 && !isLoopback(host) && tlsCert === undefined && trustedProxies.length === 0,
+      'Keys and prompts cross the network in plain HTTP: give --tls-cert and --tls-key, or name the ingress that has TLS with ' +
+        '--trusted-proxy.',
     ],
     [fallsBack(config), FALLBACK_NOTE],
     [db === 'memory', 'Sessions are kept in memory only and end with this process.'],

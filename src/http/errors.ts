@@ -18,15 +18,49 @@ export function errorOf(thrown: unknown): ProxyError {
   return new ProxyError(own, thrown.message, { status, cause: thrown })
 }
 
-/** One line for a call that failed: what it was, never what was in it. Strangers have a log of their own. */
+/** An agent with a key gets so many lines about calls that failed in each stretch; what is wrong with one is said by then. */
+const LINES_PER_STRETCH = 10
+const STRETCH_MS = 10_000
+
+interface Stretch {
+  endsAtMs: number
+  failures: number
+}
+
+/** By logger, as each server has its own; by session the agents that had failures in this stretch. */
+const stretches = new WeakMap<Logger, Map<string, Stretch>>()
+
+/** @returns the failures that were left out before this one, to be told with it; undefined: leave this one out, too */
+function leftOut(logger: Logger, sessionId: string): number | undefined {
+  const of = stretches.get(logger) ?? new Map<string, Stretch>()
+  stretches.set(logger, of)
+  const nowMs = performance.now()
+  const last = of.get(sessionId)
+  if (last && nowMs < last.endsAtMs) {
+    last.failures += 1
+    return last.failures <= LINES_PER_STRETCH ? 0 : undefined
+  }
+  for (const [id, { endsAtMs }] of of) if (endsAtMs <= nowMs && id !== sessionId) of.delete(id)
+  of.set(sessionId, { endsAtMs: nowMs + STRETCH_MS, failures: 1 })
+  return Math.max(0, (last?.failures ?? 0) - LINES_PER_STRETCH)
+}
+
+/**
+ * One line for a call that failed: what it was, never what was in it. Strangers have a log of their own, and an agent with a
+ * key cannot fill the disk with lines of its own making.
+ */
 export function logFailure(logger: Logger, request: FastifyRequest, error: ProxyError): void {
-  if (request.caller?.is === 'stranger') return
+  const { caller } = request
+  if (caller?.is === 'stranger') return
+  const missing = caller?.is === 'agent' ? leftOut(logger, caller.sessionId) : 0
+  if (missing === undefined) return
   const { sessionId } = request.params as { sessionId?: string }
   const level = error.logLevel === 'fatal' ? 'error' : error.logLevel
   const { code, status, cause } = error
   // An engine's own words may quote the prompt.
   const message = error.engineBody === undefined ? error.message : 'the engine refused the call'
-  logger[level]({ code, status, request_id: request.id, session_id: sessionId, err: cause }, message)
+  const more = missing > 0 ? { left_out: missing } : {}
+  logger[level]({ code, status, request_id: request.id, session_id: sessionId, err: cause, ...more }, message)
 }
 
 /** Trying again cannot help; the OpenAI and Anthropic SDKs would otherwise retry every 409 and 5xx. */

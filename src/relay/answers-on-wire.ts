@@ -2,7 +2,7 @@
 import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from '../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
 import { concatIds, sharedLength } from '../canonical/token-ids.ts'
-import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../errors.ts'
+import { type ErrorCode, ProxyError } from '../errors.ts'
 import type {
   CompletionChunk,
   CompletionResponseV2,
@@ -200,8 +200,26 @@ function errorToWire(error: ProxyError): ErrorOnWire {
   }
 }
 
+/**
+ * What a worker may say of a call: how its engines fared, and that the request is wrong. The other codes are the proxy's
+ * own: an agent must not be told by a worker that its key is wrong or its session over, nor a turn that its agent has left.
+ */
+const WORKERS_CODES: ReadonlySet<string> = new Set<ErrorCode>([
+  'invalid_request',
+  'unsupported',
+  'context_length_exceeded',
+  'engine_rejected',
+  'engine_failed',
+  'engine_lost',
+  'engine_unreachable',
+  'engine_timeout',
+  'no_worker',
+  'queue_full',
+  'shutting_down',
+])
+
 function errorFromWire(wire: ErrorOnWire): ProxyError {
-  const code = Object.hasOwn(ERROR_CATALOGUE, wire.code) ? (wire.code as ErrorCode) : 'engine_failed'
+  const code = WORKERS_CODES.has(wire.code) ? (wire.code as ErrorCode) : 'engine_failed'
   return new ProxyError(code, wire.message, {
     status: wire.status,
     ...(wire.param !== undefined && { param: wire.param }),

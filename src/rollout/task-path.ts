@@ -1,5 +1,5 @@
-import { statSync } from 'node:fs'
-import { isAbsolute, join, relative } from 'node:path'
+import { realpathSync, statSync } from 'node:fs'
+import { basename, dirname, isAbsolute, join, relative, resolve } from 'node:path'
 import type { Sample } from './runners/runner.ts'
 import { instanceIdOf } from './trial-id.ts'
 
@@ -10,21 +10,43 @@ export interface TaskPathOptions {
   taskPathTemplate: string | undefined
 }
 
+const PLACEHOLDER = '{instance_id}'
+
 /**
  * Where the task of a row is: its `local_task_path` if that is a directory, else the first dataset directory that has one
- * of its instance id, else what the template says, whether it is there or not.
+ * of its instance id, else what the template says, whether it is there or not. Rows are data, and a task's directory is
+ * sent to whoever runs it: where directories are configured, links resolved, no row names what lies beside them.
  */
 export function taskPathOf(
   sample: Sample,
   { datasetDirs, taskPathTemplate }: TaskPathOptions,
 ): string | undefined {
   const { local_task_path: local } = sample
-  if (typeof local === 'string' && isDirectory(local)) return local
+  const roots = rootsOf({ datasetDirs, taskPathTemplate })
+  if (typeof local === 'string' && isDirectory(local) && isAllowed(roots, local)) return local
   const instanceId = instanceIdOf(sample)
   if (instanceId === undefined) return undefined
+  if (instanceId.includes('\0')) return undefined
   const candidates = datasetDirs.map((root) => ({ root, path: join(root, instanceId) }))
   const found = candidates.find(({ root, path }) => isInside(root, path) && isDirectory(path))
-  return found?.path ?? taskPathTemplate?.replaceAll('{instance_id}', () => instanceId)
+  if (found || taskPathTemplate === undefined) return found?.path
+  const path = taskPathTemplate.replaceAll(PLACEHOLDER, () => instanceId)
+  return isInside(templateRoot(taskPathTemplate), path) ? path : undefined
+}
+
+/** None: nothing is configured, and the rows are trusted with the whole disk. */
+function rootsOf({ datasetDirs, taskPathTemplate }: TaskPathOptions): string[] {
+  return [...datasetDirs, ...(taskPathTemplate === undefined ? [] : [templateRoot(taskPathTemplate)])]
+}
+
+/** The directory that all paths of the template are in. */
+function templateRoot(template: string): string {
+  const [fixed = ''] = template.split(PLACEHOLDER)
+  return fixed.endsWith('/') ? fixed : dirname(fixed)
+}
+
+function isAllowed(roots: readonly string[], path: string): boolean {
+  return roots.length === 0 || roots.some((root) => isInside(root, path))
 }
 
 function isDirectory(path: string): boolean {
@@ -33,6 +55,16 @@ function isDirectory(path: string): boolean {
 
 /** A row must not name what lies beside its dataset. */
 function isInside(root: string, path: string): boolean {
-  const way = relative(root, path)
-  return way !== '' && !way.startsWith('..') && !isAbsolute(way)
+  const way = relative(realPath(root), realPath(path))
+  return way !== '' && way !== '..' && !way.startsWith('../') && !isAbsolute(way)
+}
+
+/** What is not there is what it says. */
+function realPath(path: string): string {
+  try {
+    return realpathSync(path)
+  } catch {
+    const parent = dirname(resolve(path))
+    return parent === resolve(path) ? parent : join(realPath(parent), basename(resolve(path)))
+  }
 }

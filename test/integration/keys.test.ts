@@ -351,3 +351,23 @@ t.test('an agent with a key cannot steer the engine, in no dialect; an admin can
   })
   t.equal(answer.object, 'chat.completion')
 })
+
+t.test('an agent with a key cannot fill the log with its failures', async (t) => {
+  const lines: string[] = []
+  const note = (_fields: object, message: string) => void lines.push(message)
+  const proxy = await startProxy(t, KEYS, { ...silentLogger, info: note, warn: note, error: note })
+  const send = async (session: string) => {
+    const headers = { authorization: `Bearer ${await keyOf(proxy, session)}` }
+    const response = await fetch(`${proxy.baseUrl(session)}/chat/completions`, {
+      method: 'POST',
+      headers,
+      body: '{',
+    })
+    return response.status
+  }
+  lines.length = 0
+  for (let call = 0; call < 40; call += 1) t.equal(await send('loud'), 400)
+  t.equal(lines.length, 10)
+  await send('quiet')
+  t.equal(lines.length, 11, 'another one is heard')
+})

@@ -37,17 +37,35 @@ def task_path_of(sample: Mapping[str, Any], dataset_dirs: Sequence[str], templat
     """The row's task directory.
 
     ``local_task_path`` if that is a directory, else the first of ``dataset_dirs`` that has one of the row's instance
-    id, else what ``template`` says for its ``{instance_id}``, whether it is there or not.
+    id, else what ``template`` says for its ``{instance_id}``, whether it is there or not. Rows are data, and a task's
+    directory is sent to whoever runs it: where directories are configured, no row names what lies beside them.
     """
     local = sample.get("local_task_path")
+    roots = [Path(root) for root in dataset_dirs]
+    if template is not None:
+        roots.append(_template_root(template))
     if isinstance(local, str) and local and Path(local).is_dir():
-        return Path(local)
+        if not roots or any(_is_inside(root, Path(local)) for root in roots):
+            return Path(local)
     instance_id = instance_id_of(sample)
-    if instance_id is None:
+    if instance_id is None or "\0" in instance_id:
         return None
     for root in map(Path, dataset_dirs):
         candidate = root / instance_id
-        # A row must not name what lies beside its dataset.
-        if root.resolve() in candidate.resolve().parents and candidate.is_dir():
+        if _is_inside(root, candidate) and candidate.is_dir():
             return candidate
-    return None if template is None else Path(template.replace("{instance_id}", instance_id))
+    if template is None:
+        return None
+    path = Path(template.replace("{instance_id}", instance_id))
+    return path if _is_inside(_template_root(template), path) else None
+
+
+def _template_root(template: str) -> Path:
+    """The directory that all paths of the template are in."""
+    fixed = template.split("{instance_id}", 1)[0]
+    return Path(fixed) if fixed.endswith("/") else Path(fixed).parent
+
+
+def _is_inside(root: Path, path: Path) -> bool:
+    """Links resolved: a row must not name what lies beside its dataset."""
+    return root.resolve() in path.resolve().parents

@@ -23,8 +23,12 @@ t.test(
       t.match(notes({ mode: 'relay', host }), [`Whoever reaches ${host} can read`])
       t.match(notes({ host }), [/^Whoever reaches/, /No engine/], 'the open door comes first')
       const adminKeys = ['0123456789abcdef']
-      t.same(notes({ mode: 'relay', host, adminKeys, agentKeySecrets: ['fedcba9876543210'] }), [])
-      t.match(notes({ mode: 'relay', host, adminKeys }), [/^Agents have no keys of their own/])
+      const tls = { tlsCert: 'tls.crt', tlsKey: 'tls.key' }
+      const closed = { mode: 'relay', host, adminKeys, agentKeySecrets: ['fedcba9876543210'] }
+      t.same(notes({ ...closed, ...tls }), [])
+      t.same(notes({ ...closed, trustedProxies: ['10.0.0.0/8'] }), [])
+      t.match(notes(closed), [/^Keys and prompts cross the network in plain HTTP/])
+      t.match(notes({ mode: 'relay', host, adminKeys, ...tls }), [/^Agents have no keys of their own/])
     }
   },
 )

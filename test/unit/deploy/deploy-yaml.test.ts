@@ -1,4 +1,5 @@
 import { readFileSync, writeFileSync } from 'node:fs'
+import { BlockList } from 'node:net'
 import { join } from 'node:path'
 import type { IContainer, IPodSpec } from 'kubernetes-models/v1'
 import t from 'tap'
@@ -146,6 +147,35 @@ t.test('everything that selects pods selects those that are meant', async (t) =>
   t.strictSame(policy.ingress![0]!.from![0]!.podSelector!.matchLabels, workerLabels)
   t.strictSame(objectOf('NetworkPolicy', 'llm-proxy-worker').spec!.podSelector!.matchLabels, workerLabels)
 })
+
+t.test(
+  'the proxy dials nobody; a worker dials the proxy, names and the hub, and no private address',
+  async (t) => {
+    const own = objectOf('NetworkPolicy', 'llm-proxy').spec!
+    t.ok(own.policyTypes!.includes('Egress'))
+    t.strictSame(own.egress, [])
+    const { policyTypes, egress } = objectOf('NetworkPolicy', 'llm-proxy-worker').spec!
+    t.ok(policyTypes!.includes('Egress'))
+    t.strictSame(egress![0], {
+      to: [{ podSelector: { matchLabels: proxy.template.metadata!.labels } }],
+      ports: [{ port: config.port }],
+    })
+    const [hub] = egress!.flatMap(({ to }) => to!).filter(({ ipBlock }) => ipBlock)
+    const closed = new BlockList()
+    for (const block of hub!.ipBlock!.except!)
+      closed.addSubnet(block.split('/')[0]!, Number(block.split('/')[1]))
+    for (const address of [
+      '169.254.169.254',
+      '10.1.2.3',
+      '172.31.0.1',
+      '192.168.1.1',
+      '127.0.0.1',
+      '100.100.100.200',
+    ])
+      t.ok(closed.check(address), address)
+    t.notOk(closed.check('18.164.174.1'))
+  },
+)
 
 t.test('calls that run are given their time before a pod is ended', async (t) => {
   const graceS = config.shutdownGraceMs / 1000

@@ -96,8 +96,14 @@ t.test('the end of a completion survives the wire', async (t) => {
   }
 })
 
-t.test('every error of the catalogue survives the wire', async (t) => {
-  for (const code of Object.keys(ERROR_CATALOGUE) as ErrorCode[]) {
+/** Of its engines, and of the request. */
+const isWorkers = (code: string) =>
+  /^(engine_.*|invalid_request|unsupported|context_length_exceeded|no_worker|queue_full|shutting_down)$/.test(
+    code,
+  )
+
+t.test('every error that a worker may tell survives the wire', async (t) => {
+  for (const code of (Object.keys(ERROR_CATALOGUE) as ErrorCode[]).filter(isWorkers)) {
     const error = new ProxyError(code, 'why', { param: 'p', retryAfterS: 2, engineBody: { a: 1 } })
     const response = received(frames.responseV2, failureOf('r', error)(1))
     t.throws(() => endOfResponse(response), {
@@ -108,6 +114,22 @@ t.test('every error of the catalogue survives the wire', async (t) => {
       retryAfterS: 2,
       engineBody: { a: 1 },
     })
+  }
+})
+
+t.test("the proxy's own errors are not a worker's to tell", async (t) => {
+  const others = (Object.keys(ERROR_CATALOGUE) as ErrorCode[]).filter((code) => !isWorkers(code))
+  t.ok(others.includes('unauthorized') && others.includes('agent_gone') && others.includes('session_ended'))
+  for (const code of others) {
+    const error = { code, message: 'why', status: 500 }
+    const response = {
+      type: 'completion_response',
+      request_id: 'r',
+      seq: 1,
+      finish_reason: null,
+      error,
+    } as const
+    t.throws(() => endOfResponse(response), { code: 'engine_failed', message: 'why' }, code)
   }
 })
 

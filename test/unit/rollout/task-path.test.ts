@@ -5,10 +5,10 @@ import { taskPathOf } from '../../../src/rollout/task-path.ts'
 t.test(
   'a task is where its row says, else in a dataset directory, else where the template says',
   async (t) => {
-    const root = t.testdir({ here: {}, a: { other: {} }, b: { one: {} }, c: { one: {} } })
+    const root = t.testdir({ a: { other: {}, here: {} }, b: { one: {} }, c: { one: {} } })
     const datasetDirs = ['a', 'b', 'c'].map((name) => join(root, name))
     const options = { datasetDirs, taskPathTemplate: '/tasks/{instance_id}/task' }
-    const here = join(root, 'here')
+    const here = join(root, 'a', 'here')
     t.equal(taskPathOf({ instance_id: 'one', local_task_path: here }, options), here)
     t.equal(
       taskPathOf({ instance_id: 'one', local_task_path: join(root, 'gone') }, options),
@@ -32,3 +32,29 @@ t.test('a row cannot name what lies beside its dataset', async (t) => {
     t.equal(taskPathOf({ instance_id: instanceId }, options), undefined, instanceId)
   }
 })
+
+t.test(
+  'no template, no link and no path of its own leads a row out of the configured directories',
+  async (t) => {
+    const root = t.testdir({ dataset: { one: {}, link: t.fixture('symlink', '../secret') }, secret: {} })
+    const dataset = join(root, 'dataset')
+    const templated = { datasetDirs: [], taskPathTemplate: `${dataset}/{instance_id}` }
+    for (const instanceId of ['../secret', '..', '.', 'a/../../secret', 'link', 'x\0']) {
+      t.equal(taskPathOf({ instance_id: instanceId }, templated), undefined, instanceId)
+    }
+    t.equal(taskPathOf({ instance_id: 'a/b' }, templated), join(dataset, 'a/b'))
+    const prefixed = { datasetDirs: [], taskPathTemplate: `${dataset}/task-{instance_id}/x` }
+    t.equal(taskPathOf({ instance_id: '/../../../secret' }, prefixed), undefined)
+    for (const options of [templated, { datasetDirs: [dataset], taskPathTemplate: undefined }]) {
+      for (const local of [join(root, 'secret'), join(dataset, 'link'), dataset, '/']) {
+        t.equal(
+          taskPathOf({ instance_id: 'two', local_task_path: local }, options)?.endsWith('two') ?? true,
+          true,
+        )
+      }
+      t.equal(taskPathOf({ local_task_path: join(dataset, 'one') }, options), join(dataset, 'one'))
+    }
+    const trusting = { datasetDirs: [], taskPathTemplate: undefined }
+    t.equal(taskPathOf({ local_task_path: join(root, 'secret') }, trusting), join(root, 'secret'))
+  },
+)
