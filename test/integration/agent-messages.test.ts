@@ -51,7 +51,7 @@ t.test('an answer that is not streamed: the session shows what the agent saw', a
   const [turn] = (await proxy.get('/sessions/a')).turns
   t.equal(turn.status, 'completed')
   t.equal(turn.dialect, 'messages')
-  t.same(message.content, [{ type: 'text', text: turn.completion_text, citations: null }])
+  t.same(message.content, [{ type: 'text', text: turn.completion_text }])
   t.equal(message.stop_reason, turn.finish_reason === 'length' ? 'max_tokens' : 'end_turn')
   t.same(turn.request_messages, [{ role: 'system', content: 'Be brief.' }, ...question])
   t.equal(message.usage.input_tokens, turn.prompt_token_ids.length)
@@ -66,7 +66,7 @@ t.test('a stop sequence is told', async (t) => {
   const ask = { ...small, max_tokens: 50, tools: [calculator], stop_sequences: ['brackets'] }
   const message = await client(proxy, 'a').messages.create(ask)
   t.match(message, { stop_reason: 'stop_sequence', stop_sequence: 'brackets' })
-  t.same(message.content, [{ type: 'text', text: 'First the ', citations: null }])
+  t.same(message.content, [{ type: 'text', text: 'First the ' }])
 })
 
 t.test('a tool loop through the stream() helper goes on from its own tokens', async (t) => {

@@ -18,7 +18,10 @@ export function message(identity: AnswerIdentity, wishes: AnswerWishes, completi
   }
 }
 
-/** A message before anything is said. */
+/**
+ * A message before anything is said. Here as everywhere a key without a value is left out, but for the two that the API
+ * always sends: clients that check what they get (the AI SDK) refuse others that are null.
+ */
 export function messageHead({ turnId, model }: AnswerIdentity, start: GenerationStart | undefined): object {
   return {
     // Claude Code takes letters and digits for an id, no dashes.
@@ -29,9 +32,6 @@ export function messageHead({ turnId, model }: AnswerIdentity, start: Generation
     content: [],
     stop_reason: null,
     stop_sequence: null,
-    stop_details: null,
-    container: null,
-    diagnostics: null,
   }
 }
 
@@ -55,7 +55,7 @@ export function isSaid(text: string): boolean {
 }
 
 export function textBlock(text: string): object {
-  return { type: 'text', text, citations: null }
+  return { type: 'text', text }
 }
 
 export function thinkingBlock(thinking: string, signature: string): object {
@@ -89,7 +89,6 @@ export function stopFields({ finishReason, stopReason }: GenerationEnd, calledTo
   return {
     stop_reason: stopped ? 'stop_sequence' : stopReasonOf(finishReason, calledTools),
     stop_sequence: stopped ? stopReason : null,
-    stop_details: null,
   }
 }
 
@@ -115,7 +114,6 @@ export function usage(
     cache_creation_input_tokens: 0,
     cache_read_input_tokens: cached,
     output_tokens: counted?.completion_tokens ?? outputTokens,
-    output_tokens_details: thinking === undefined ? null : { thinking_tokens: thinking },
-    server_tool_use: null,
+    ...(thinking !== undefined && { output_tokens_details: { thinking_tokens: thinking } }),
   }
 }

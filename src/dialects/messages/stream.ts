@@ -160,7 +160,7 @@ export class MessagesStreamWriter {
 
   #end(end: GenerationEnd): string {
     const closed = this.#closeBlock()
-    const delta = { ...stopFields(end, this.#calls.size > 0), container: null }
+    const delta = stopFields(end, this.#calls.size > 0)
     const counts = usage(this.#start, end, this.#outputTokens)
     return closed + sseEvent('message_delta', { delta, usage: counts }) + sseEvent('message_stop')
   }

@@ -83,22 +83,17 @@ t.test('an answer of reasoning, text and tool calls', async (t) => {
     model: 'm',
     content: [
       { type: 'thinking', thinking: 'Hm.', signature: 'llm-proxy' },
-      { type: 'text', text: '\n\nLet me see.\n', citations: null },
+      { type: 'text', text: '\n\nLet me see.\n' },
       { type: 'tool_use', id: 'c0', name: 'f', input: { x: 'é' }, caller: { type: 'direct' } },
       { type: 'tool_use', id: 'toolu_abcd_1', name: 'g', input: {}, caller: { type: 'direct' } },
     ],
     stop_reason: 'tool_use',
     stop_sequence: null,
-    stop_details: null,
-    container: null,
-    diagnostics: null,
     usage: {
       input_tokens: 2,
       cache_creation_input_tokens: 0,
       cache_read_input_tokens: 0,
       output_tokens: 9,
-      output_tokens_details: null,
-      server_tool_use: null,
     },
   })
 })

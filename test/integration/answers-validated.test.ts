@@ -1,0 +1,104 @@
+/**
+ * What agents' libraries make of our answers: the AI SDK checks every answer and event against its own schemas, and
+ * refuses those that do not fit.
+ */
+import { type AnthropicProvider, createAnthropic } from '@ai-sdk/anthropic'
+import { createOpenAI, type OpenAIProvider } from '@ai-sdk/openai'
+import { generateText, jsonSchema, type LanguageModel, streamText, type ToolSet } from 'ai'
+import t from 'tap'
+import type { GenerationEvent } from '../../src/canonical/events.ts'
+import type { ToolCallDelta } from '../../src/canonical/messages.ts'
+import { answer, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { startSessionsApi } from '../helpers/sessions-api.ts'
+
+Object.assign(globalThis, { AI_SDK_LOG_WARNINGS: false })
+
+const [start, , , end] = wholeAnswer() as [GenerationEvent, GenerationEvent, GenerationEvent, GenerationEvent]
+const call = (index: number, id: string, city: string): ToolCallDelta => ({
+  index,
+  id,
+  type: 'function',
+  function: { name: 'weather', arguments: JSON.stringify({ city }) },
+})
+const calling: GenerationEvent = { ...end, type: 'end', finishReason: 'tool_calls' } as GenerationEvent
+
+const ANSWERS: Record<string, GenerationEvent[]> = {
+  text: wholeAnswer(),
+  'text that is cut': [
+    start,
+    { type: 'delta', content: 'half a' },
+    { ...end, finishReason: 'length' } as GenerationEvent,
+  ],
+  nothing: [start, end],
+  'reasoning and text': [start, { type: 'delta', reasoning: 'Hm.' }, { type: 'delta', content: 'Yes.' }, end],
+  'a tool call': [start, { type: 'delta', toolCalls: [call(0, 'call_1', 'Rome')] }, calling],
+  'reasoning, text and two tool calls': [
+    start,
+    { type: 'delta', reasoning: 'Hm.' },
+    { type: 'delta', content: 'I look.' },
+    { type: 'delta', toolCalls: [call(0, 'call_1', 'Rome')] },
+    { type: 'delta', toolCalls: [call(1, 'call_2', 'Paris')] },
+    calling,
+  ],
+  'an answer without usage': [start, { type: 'delta', content: 'hi' }, { type: 'end', finishReason: 'stop' }],
+}
+
+const cityOf = (call: ToolCallDelta) => JSON.parse(call.function?.arguments ?? '{}')
+
+const inputSchema = jsonSchema<unknown>({
+  type: 'object',
+  properties: { city: { type: 'string' } },
+  required: ['city'],
+})
+const tools: ToolSet = { weather: { description: 'Tells the weather', inputSchema } }
+
+const DIALECTS: Record<string, (url: string) => LanguageModel> = {
+  chat: (url) => openAi(url).chat('scripted'),
+  completions: (url) => openAi(url).completion('scripted'),
+  responses: (url) => openAi(url).responses('scripted'),
+  messages: (url) => anthropic(url)('scripted'),
+}
+
+function openAi(url: string): OpenAIProvider {
+  return createOpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none' })
+}
+
+function anthropic(url: string): AnthropicProvider {
+  return createAnthropic({ baseURL: `${url}/s/v1`, apiKey: 'none' })
+}
+
+for (const [dialect, model] of Object.entries(DIALECTS)) {
+  for (const [what, events] of Object.entries(ANSWERS)) {
+    if (dialect === 'completions' && /tool|reasoning/.test(what)) continue
+    t.test(`the AI SDK takes ${what} in ${dialect}, whole and streamed`, async (t) => {
+      const { url, backend } = await startSessionsApi(t)
+      backend.script = () => answer(events)
+      const request = {
+        model: model(url),
+        prompt: 'Hi',
+        maxRetries: 0,
+        maxOutputTokens: 100,
+        tools: dialect === 'completions' ? {} : tools,
+      }
+      const said = events.map((event) => (event.type === 'delta' ? (event.content ?? '') : '')).join('')
+      const cities = events
+        .flatMap((event) => (event.type === 'delta' ? (event.toolCalls ?? []) : []))
+        .map(cityOf)
+      const whole = await generateText(request)
+      t.equal(whole.text, said)
+      t.same(
+        whole.toolCalls.map(({ input }) => input),
+        cities,
+      )
+      const errors: unknown[] = []
+      const streamed = streamText({ ...request, onError: ({ error }) => void errors.push(error) })
+      await streamed.consumeStream()
+      t.same(errors, [])
+      t.equal(await streamed.text, said)
+      t.same(
+        (await streamed.toolCalls).map(({ input }) => input),
+        cities,
+      )
+    })
+  }
+}
