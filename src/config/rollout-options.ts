@@ -82,6 +82,13 @@ export const REMOTE_AGENT = {
       group: 'Agent',
       help: "Parameters of the Harbor server's environment, handed on as they are",
     },
+    trustAgent: {
+      flag: 'trust-agent',
+      type: 'boolean',
+      default: 'false',
+      group: 'Agent',
+      help: 'Hear what agents with a key of their own say of their record: that a call is a retry, or what it is for',
+    },
     datasetDirs: {
       flag: 'dataset-dir',
       type: 'path',

@@ -43,6 +43,7 @@ export interface NewSession {
   session_id: string
   metadata: Record<string, unknown>
   sampling_params: Record<string, unknown>
+  trust_agent?: boolean
 }
 
 /** Which rows of a session, and how much of them. */

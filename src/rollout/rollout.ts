@@ -19,6 +19,7 @@ export interface RolloutOptions extends RowChoice {
   /** The proxy's base URL as agents see it. */
   agentFacingUrl: string
   modelName: string | undefined
+  trustAgent: boolean
   maxRetries: number
   retryBaseDelayMs: number
   onTimeLimit: 'retry' | 'keep'
@@ -91,6 +92,7 @@ export class Rollout {
       session_id: sessionId,
       metadata: { ...metadata, ...(instanceId !== undefined && { instance_id: instanceId }) },
       sampling_params: withoutRecording(this.#samplingParams),
+      ...(this.#options.trustAgent && { trust_agent: true }),
     }
   }
 

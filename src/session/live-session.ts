@@ -13,6 +13,8 @@ export interface SessionCall {
   readonly index: number
   /** The session's own; they overrule what the agent asks for. */
   readonly samplingParams: Readonly<Record<string, unknown>>
+  /** Whether an agent that has no more than the session's key is heard on its own record. */
+  readonly trustAgent: boolean
   /**
    * Aborts with a ProxyError when the session is ended, reset or deleted (`turn_cancelled`), or the proxy stops
    * (`shutting_down`). To be looked at, too, right before the turn is opened in the store.
@@ -28,6 +30,7 @@ export interface SessionCall {
 interface SessionState {
   active: boolean
   samplingParams: Readonly<Record<string, unknown>>
+  trustAgent: boolean
   nextIndex: number
   /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
   readonly unrecorded: Set<number>
@@ -75,6 +78,7 @@ export class LiveSession {
     this.#state = record && {
       active: record.status === 'active',
       samplingParams: record.samplingParams,
+      trustAgent: record.trustAgent,
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
     }
@@ -92,6 +96,7 @@ export class LiveSession {
       sessionId: this.sessionId,
       index,
       samplingParams: state.samplingParams,
+      trustAgent: state.trustAgent,
       signal: controller.signal,
       done: () => {
         if (!this.#calls.delete(call)) return

@@ -12,6 +12,7 @@ import type { Backend } from '../inference/backend.ts'
 import type { Logger } from '../logger.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
+import type { LineOnRecord } from './lines/told-line.ts'
 import { paramsText, type RequestTexts, RequestTextWriter } from './request-texts.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
 import type { ToldWeights } from './told-weights.ts'
@@ -24,10 +25,19 @@ export interface AgentCall {
   dialect: string
   request: CanonicalRequest
   stream: boolean
-  /** How often the agent's client tried this call before, as its SDK tells. */
-  retryCount: number
+  /** What the agent says of its own record. */
+  word: AgentWord
   /** What else its dialect has to say for the record; the engine's own annotations are put beside it. */
   annotations?: Record<string, unknown>
+}
+
+export interface AgentWord {
+  /** How often its client tried this call before, as its SDK tells. */
+  retryCount: number
+  /** What the call is for, as it says by a header or in the words of an agent that is known. */
+  line?: LineOnRecord
+  /** Whoever has no more than the session's key is heard only where the session's creator trusts it. */
+  hasAgentKey: boolean
 }
 
 export interface Turn {
@@ -106,7 +116,10 @@ export class TurnRunner {
   }
 
   #open(call: AgentCall, texts: RequestTexts, sessionCall: SessionCall, agentSignal: AbortSignal): Turn {
-    const { sessionId, dialect, stream, retryCount, annotations } = call
+    const { sessionId, dialect, stream, word } = call
+    const isHeard = sessionCall.trustAgent || !word.hasAgentKey
+    const line = isHeard && word.line && { line: word.line }
+    const annotations = line ? { ...call.annotations, ...line } : call.annotations
     const turnId = randomUUID()
     const request = this.#overrule(call.request, sessionCall.samplingParams)
     const open: OpenTurn = {
@@ -118,7 +131,7 @@ export class TurnRunner {
       ...texts,
       // The session's sampling parameters included: what was really asked of the engine.
       params: request === call.request ? texts.params : paramsText(request),
-      retryCount,
+      retryCount: isHeard ? word.retryCount : 0,
     }
     const opened = this.#options.store.openTurn(open)
     // Awaited before the turn is closed as well; until then a rejection must have an owner.

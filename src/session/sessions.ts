@@ -46,6 +46,8 @@ export interface NewSessionRequest {
   sessionId?: string
   metadata?: Record<string, unknown>
   samplingParams?: Record<string, unknown>
+  /** Whether an agent that has no more than the session's key is heard on its own record. Absent: it is not. */
+  trustAgent?: boolean
   /** null: for ever. Absent: the default. */
   ttlMs?: number | null
 }
@@ -212,6 +214,7 @@ export class Sessions {
       ttlMs: request.ttlMs === undefined ? this.#options.defaultTtlMs : request.ttlMs,
       metadata: { ...this.#options.metadata(), ...request.metadata },
       samplingParams: request.samplingParams ?? {},
+      trustAgent: request.trustAgent ?? false,
     })
   }
 

@@ -153,7 +153,8 @@ export class MemoryTurnStore implements TurnStore {
   }
 }
 
-function newRecord({ sessionId, createdAtMs, ttlMs, metadata, samplingParams }: NewSession): SessionRecord {
+function newRecord(session: NewSession): SessionRecord {
+  const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent } = session
   return {
     sessionId,
     status: 'active',
@@ -163,6 +164,7 @@ function newRecord({ sessionId, createdAtMs, ttlMs, metadata, samplingParams }: 
     ttlMs,
     metadata: structuredClone(metadata),
     samplingParams: structuredClone(samplingParams),
+    trustAgent,
     reward: null,
     turnCount: 0,
     nextIndex: 0,

@@ -31,6 +31,8 @@ export interface SessionRecord {
   metadata: Record<string, unknown>
   /** Overrule what the agent asks for. */
   samplingParams: Record<string, unknown>
+  /** Whether an agent that has no more than the session's key is heard on its own record. */
+  trustAgent: boolean
   reward: Reward | null
   /** Turns on record, whatever their status. */
   turnCount: number
@@ -44,6 +46,7 @@ export interface NewSession {
   ttlMs: number | null
   metadata: Record<string, unknown>
   samplingParams: Record<string, unknown>
+  trustAgent: boolean
 }
 
 /** What is known when a call begins. */

@@ -5,7 +5,15 @@ import type { Test } from 'tap'
 import type { NewSession, OpenTurn, TurnOutcome, TurnRecord, TurnStore } from '../../src/store/turn-store.ts'
 
 export function aSession(sessionId: string, fields: Partial<NewSession> = {}): NewSession {
-  return { sessionId, createdAtMs: 1000, ttlMs: null, metadata: {}, samplingParams: {}, ...fields }
+  return {
+    sessionId,
+    createdAtMs: 1000,
+    ttlMs: null,
+    metadata: {},
+    samplingParams: {},
+    trustAgent: false,
+    ...fields,
+  }
 }
 
 export function aTurn(turnId: string, fields: Partial<OpenTurn> = {}): OpenTurn {
@@ -91,7 +99,12 @@ type Cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>)
 function sessionCells(cell: Cell): void {
   cell('a created session has what it was created with', async (t, store) => {
     const metadata = { task: 'django-1', nested: { list: [1, null, 'x'] } }
-    const given = aSession('s', { ttlMs: 60_000, metadata, samplingParams: { temperature: 0.5 } })
+    const given = aSession('s', {
+      ttlMs: 60_000,
+      metadata,
+      samplingParams: { temperature: 0.5 },
+      trustAgent: true,
+    })
     const { created, session } = await store.createSession(given)
     t.equal(created, true)
     t.strictSame(session, {

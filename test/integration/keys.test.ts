@@ -162,6 +162,36 @@ t.test('an agent can do nothing to another session, to its own reward, or to the
   t.match(await proxy.get('/sessions/other'), { num_turns: 1 })
 })
 
+for (const trusts of [false, true]) {
+  const title = trusts
+    ? 'an agent of a session that was created with leave says what its calls are'
+    : 'an agent with a key says nothing of its own record: neither a retry nor a side call takes a turn out of the rows'
+  t.test(title, async (t) => {
+    const proxy = await startProxy(t, KEYS)
+    const { agent_key: key } = await proxy.post('/sessions/s', { trust_agent: trusts })
+    const say = async (content: string, headers: Record<string, string>, apiKey = key) => {
+      const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey, maxRetries: 0 })
+      const body = { model: 'embedded', messages: [{ role: 'user' as const, content }], max_tokens: 5 }
+      await openai.chat.completions.create(body, { headers })
+    }
+    await say('One.', {})
+    await say('One.', { 'x-stainless-retry-count': '1' })
+    await say('Two.', { 'x-llm-proxy-line': 'side' })
+    await say('Three.', { 'user-agent': 'claude-code/2', 'x-claude-code-request-class': 'auxiliary' })
+    const { trust_agent: told, turns } = await proxy.get('/sessions/s')
+    t.equal(told, trusts)
+    t.same(
+      turns.map((turn: { retry_count: number }) => turn.retry_count),
+      trusts ? [0, 1, 0, 0] : [0, 0, 0, 0],
+    )
+    const expected = trusts ? { superseded: 1, side: 2 } : { superseded: 0, side: 0 }
+    t.match((await proxy.get('/sessions/s/trajectories')).excluded_turns, expected)
+    await say('Four.', { 'x-llm-proxy-line': 'side' }, KEYS.adminKeys[0])
+    const { excluded_turns: excluded } = await proxy.get('/sessions/s/trajectories')
+    t.equal(excluded.side, expected.side + 1, 'whoever has an admin key is heard')
+  })
+}
+
 t.test('a stranger is refused before its body is read', { timeout: 20_000 }, async (t) => {
   const proxy = await closedProxy(t)
   for (const path of ['/sessions', '/s/v1/chat/completions', '/nothing/here']) {

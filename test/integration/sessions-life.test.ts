@@ -63,6 +63,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         ttl_s: null,
         metadata: {},
         sampling_params: { temperature: 0.5 },
+        trust_agent: false,
         reward: null,
         reward_components: {},
         turn_count: 0,

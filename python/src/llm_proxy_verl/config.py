@@ -46,6 +46,8 @@ class RemoteAgentConfig:
     model_name: str | None = option(values.text, "REMOTE_MODEL_NAME")
     agent_name: str | None = option(values.text, "REMOTE_AGENT_NAME")
     agent_import_path: str | None = option(values.text, "REMOTE_AGENT_IMPORT_PATH")
+    #: Whether an agent with a key of its own is heard on its own record.
+    trust_agent: bool = option(values.switch, "LLM_PROXY_TRUST_AGENT", default=False)
     agent_kwargs: dict[str, Any] = option(values.json_object, "REMOTE_AGENT_KWARGS", default={})
     environment_overrides: dict[str, Any] = option(
         values.json_object, "REMOTE_AGENT_ENVIRONMENT_OVERRIDES", default={}

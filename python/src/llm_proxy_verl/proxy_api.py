@@ -40,13 +40,24 @@ class ProxyApi:
         return await self._ask("GET", "/health")
 
     async def create_session(
-        self, session_id: str, *, metadata: Mapping[str, Any], sampling_params: Mapping[str, Any]
+        self,
+        session_id: str,
+        *,
+        metadata: Mapping[str, Any],
+        sampling_params: Mapping[str, Any],
+        trust_agent: bool = False,
     ) -> str:
         """Registers a session.
 
         :returns: the key under which its agent calls: its own, or on a proxy without keys the session's id
         """
-        body = {"session_id": session_id, "metadata": metadata, "sampling_params": sampling_params}
+        body: dict[str, Any] = {
+            "session_id": session_id,
+            "metadata": metadata,
+            "sampling_params": sampling_params,
+        }
+        if trust_agent:
+            body["trust_agent"] = True
         created = await self._ask("POST", "/sessions", body)
         return str(created.get("agent_key") or url_segment(session_id))
 

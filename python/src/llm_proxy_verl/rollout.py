@@ -124,6 +124,7 @@ class Rollout:
                     session_id,
                     metadata={name: value for name, value in metadata.items() if value is not None},
                     sampling_params=self._sampling_params,
+                    trust_agent=self._config.trust_agent,
                 )
             except ProxyApiError as error:
                 if error.code != "unreachable" or proxy is self._proxies[-1]:

@@ -54,15 +54,17 @@ export async function answerCall(
   mayAsk?.(lowered.body)
   const { stream, wishes } = lowered
   const line = toldLine({ headers: request.headers, request: lowered })
-  const annotations = { ...lowered.annotations, ...(line && { line }) }
-  const retryCount = retryCountOf(request)
   const call = {
     sessionId,
     dialect: dialect.name,
     request: lowered,
     stream,
-    retryCount,
-    annotations,
+    word: {
+      retryCount: retryCountOf(request),
+      hasAgentKey: request.caller.is === 'agent',
+      ...(line && { line }),
+    },
+    ...(lowered.annotations && { annotations: lowered.annotations }),
   }
   const turn = await runner.begin(call, clientGone(reply))
   reply.headers(dialect.headers(turn.turnId))

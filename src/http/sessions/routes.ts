@@ -218,10 +218,12 @@ async function unlessMissing(sessionId: string, change: () => Promise<object>): 
 
 function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
   const { session_id: sessionId, metadata, sampling_params: samplingParams, ttl_s: ttlS } = body
+  const { trust_agent: trustAgent } = body
   return {
     ...(sessionId !== undefined && { sessionId }),
     ...(metadata !== undefined && { metadata }),
     ...(samplingParams !== undefined && { samplingParams }),
+    ...(trustAgent !== undefined && { trustAgent }),
     ...(ttlS !== undefined && { ttlMs: ttlS === null ? null : ttlS * 1000 }),
   }
 }

@@ -25,6 +25,11 @@ const newSessionFields = {
   sampling_params: Type.Optional(
     Type.Record(Type.String(), Type.Unknown(), { description: 'Overrule what the agent asks for' }),
   ),
+  trust_agent: Type.Optional(
+    Type.Boolean({
+      description: 'Whether an agent that has no more than the key of the session is heard on its own record',
+    }),
+  ),
   ttl_s: Type.Optional(
     Type.Union([Type.Number({ exclusiveMinimum: 0 }), Type.Null()], {
       description: 'Removed this long after its last change; null: never; absent: the default of the proxy',
@@ -89,6 +94,7 @@ const sessionFields = {
   ttl_s: nullable(Type.Number()),
   metadata: fields(),
   sampling_params: fields(),
+  trust_agent: Type.Boolean(),
   reward: nullable(Type.Number()),
   reward_components: numbers(),
   turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),

@@ -22,6 +22,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     ttl_s: toSecondsOrNull(session.ttlMs),
     metadata: session.metadata,
     sampling_params: session.samplingParams,
+    trust_agent: session.trustAgent,
     reward: session.reward?.reward ?? null,
     reward_components: session.reward?.components ?? {},
     turn_count: session.turnCount,

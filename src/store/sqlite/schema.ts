@@ -103,8 +103,13 @@ CREATE INDEX turns_by_node ON turns (tree, node);
 CREATE INDEX turns_open ON turns (tree) WHERE status = 'open';
 `
 
+const TRUSTED_AGENTS = `
+-- 1: an agent that has no more than the session's key is heard on its own record.
+ALTER TABLE sessions ADD COLUMN trust_agent INTEGER NOT NULL DEFAULT 0;
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
-const MIGRATIONS: readonly string[] = [FIRST_SCHEMA]
+const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, TRUSTED_AGENTS]
 
 const SCHEMA_VERSION = MIGRATIONS.length
 

@@ -14,6 +14,7 @@ interface SessionRow {
   ttl_ms: number | null
   metadata: string
   sampling_params: string
+  trust_agent: number
   reward: number | null
   reward_components: string | null
   turn_count: number
@@ -32,6 +33,7 @@ export interface NewSessionRow {
   ttlMs: number | null
   metadata: string
   samplingParams: string
+  trustAgent: boolean
 }
 
 export class SessionReader {
@@ -80,7 +82,9 @@ const NEWEST = { createdAtMs: Number.MAX_SAFE_INTEGER, key: 0 }
 
 export class SessionWriter {
   readonly #reader: SessionReader
-  readonly #create: Database.Statement<[NewSessionRow & { tree: number }]>
+  readonly #create: Database.Statement<
+    [Omit<NewSessionRow, 'trustAgent'> & { tree: number; trustAgent: number }]
+  >
   readonly #end: Database.Statement<[{ sessionId: string; status: string; atMs: number }]>
   readonly #reward: Database.Statement<
     [{ sessionId: string; reward: number; components: string; atMs: number }]
@@ -96,8 +100,9 @@ export class SessionWriter {
     this.#reader = new SessionReader(db)
     this.#create = db.prepare(`
       INSERT INTO sessions
-        (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params)
-      VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams)`)
+        (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent)
+      VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
+        @trustAgent)`)
     this.#end = db.prepare(`
       UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
       WHERE session_id = @sessionId AND status = 'active'`)
@@ -132,7 +137,7 @@ export class SessionWriter {
   create(session: NewSessionRow): { created: boolean; session: SessionRecord } {
     const existing = this.#reader.get(session.sessionId)
     if (existing !== undefined) return { created: false, session: existing }
-    this.#create.run({ ...session, tree: this.#plantTree() })
+    this.#create.run({ ...session, trustAgent: session.trustAgent ? 1 : 0, tree: this.#plantTree() })
     return { created: true, session: this.#reader.get(session.sessionId)! }
   }
 
@@ -184,6 +189,7 @@ function toRecord(row: SessionRow): SessionRecord {
     ttlMs: row.ttl_ms,
     metadata: JSON.parse(row.metadata),
     samplingParams: JSON.parse(row.sampling_params),
+    trustAgent: row.trust_agent === 1,
     reward:
       row.reward === null
         ? null

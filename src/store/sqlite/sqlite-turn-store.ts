@@ -34,9 +34,9 @@ export class SqliteTurnStore implements TurnStore {
   }
 
   createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
-    const { sessionId, createdAtMs, ttlMs, metadata, samplingParams } = session
+    const { metadata, samplingParams, ...rest } = session
     const json = { metadata: JSON.stringify(metadata), samplingParams: JSON.stringify(samplingParams) }
-    return this.#call('createSession', [{ sessionId, createdAtMs, ttlMs, ...json }])
+    return this.#call('createSession', [{ ...rest, ...json }])
   }
 
   getSession(sessionId: string): Promise<SessionRecord | undefined> {

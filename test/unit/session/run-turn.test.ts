@@ -30,7 +30,8 @@ function call(overrides: Partial<AgentCall> = {}): AgentCall {
     kind: 'chat',
     body: { model: 'm', messages: [{ role: 'user', content: 'hello' }] },
   } as const
-  return { sessionId: 's', dialect: 'chat', request, stream: true, retryCount: 0, ...overrides } as AgentCall
+  const word = { retryCount: 0, hasAgentKey: false }
+  return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as AgentCall
 }
 
 async function read(turn: Turn): Promise<GenerationEvent[]> {
@@ -45,7 +46,7 @@ async function turnsOf(store: MemoryTurnStore): Promise<TurnRecord[]> {
 
 t.test('a call becomes a completed turn that holds what the agent saw', async (t) => {
   const { runner, store, backend } = setUp(t)
-  const turn = await runner.begin(call({ retryCount: 2 }), never)
+  const turn = await runner.begin(call({ word: { retryCount: 2, hasAgentKey: false } }), never)
   t.same(await read(turn), wholeAnswer())
   const [record, ...others] = await turnsOf(store)
   t.same(others, [])

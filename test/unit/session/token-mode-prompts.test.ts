@@ -36,7 +36,13 @@ function setUp(t: Test, model: TokenModel) {
     sessions,
     async ask(messages: ChatMessage[]): Promise<TurnRecord> {
       const request = { kind: 'chat', body: { messages } } as const
-      const call = { sessionId: 's', dialect: 'chat', request, stream: false, retryCount: 0 }
+      const call = {
+        sessionId: 's',
+        dialect: 'chat',
+        request,
+        stream: false,
+        word: { retryCount: 0, hasAgentKey: false },
+      }
       for await (const _ of (await runner.begin(call, never)).events) {
       }
       return (await Array.fromAsync(store.readTurns('s'))).at(-1)!

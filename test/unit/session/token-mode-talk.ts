@@ -92,7 +92,13 @@ export class Talk {
     const { tools } = this.#plan
     const body = { model: 'm', messages: [...messages], ...(tools && { tools }) }
     const request = { kind: 'chat', body } as const
-    const call = { sessionId: 's', dialect: 'chat', request, stream, retryCount: 0 }
+    const call = {
+      sessionId: 's',
+      dialect: 'chat',
+      request,
+      stream,
+      word: { retryCount: 0, hasAgentKey: false },
+    }
     const turn = await this.#runner.begin(call, never)
     for await (const _ of turn.events) {
     }
