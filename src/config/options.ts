@@ -546,6 +546,14 @@ export const SESSIONS_EXPORT = {
       group: 'Output',
       help: "Rows of side calls as well, such as those for an agent's titles",
     },
+    finishedOnly: {
+      flag: 'finished-only',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      group: 'Output',
+      help: 'No rows of sessions that were aborted or are still active',
+    },
     output: {
       flag: 'output',
       type: 'path',

@@ -51,6 +51,8 @@ export interface AgentLoopExtraFields {
   /** The parts of the reward. */
   reward_components: Record<string, number>
   finish_reason: string | null
+  /** The session was completed: always so where there is a row that trains. */
+  finished: boolean
   /** `responseLength` cut something off. */
   truncated: boolean
   /** `promptLength` cut something off. */
@@ -141,6 +143,7 @@ function extraFieldsOf(
     line: row?.line ?? null,
     reward_components: { ...rewardComponents },
     finish_reason: row?.finish_reason ?? null,
+    finished: row?.finished ?? false,
     truncated: row?.truncated ?? false,
     prompt_truncated: row?.prompt_truncated ?? false,
     weight_version_min: row?.weight_version_min ?? null,

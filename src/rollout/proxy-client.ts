@@ -24,6 +24,7 @@ const Row = Type.Object({
   weight_version_max: nullable(Type.String()),
   exact: Type.Boolean(),
   inexact_reason: nullable(Type.String()),
+  finished: Type.Boolean(),
   truncated: Type.Boolean(),
   prompt_truncated: Type.Boolean(),
 })
@@ -118,7 +119,7 @@ export class ProxyClient {
 
   trajectories(sessionId: string, choice: RowChoice, signal: AbortSignal): Promise<SessionTrajectories> {
     const { select, promptLength, responseLength } = choice
-    const query = new URLSearchParams({ select })
+    const query = new URLSearchParams({ select, finished_only: 'true' })
     if (promptLength !== undefined) query.set('prompt_length', String(promptLength))
     if (responseLength !== undefined) query.set('response_length', String(responseLength))
     return this.#ask('GET', `${pathOf(sessionId)}/trajectories?${query}`, Trajectories, signal)

@@ -31,6 +31,7 @@ export function agentLoopOutputs(
       line: 'main',
       reward_components: {},
       finish_reason: 'stop',
+      finished: true,
       truncated: false,
       prompt_truncated: false,
       weight_version_min: null,

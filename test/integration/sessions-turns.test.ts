@@ -171,6 +171,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
           inexact_reason: null,
           truncated: false,
           prompt_truncated: false,
+          finished: false,
         },
       ])
       const cut = (await call('GET', '/sessions/s/trajectories?prompt_length=1&response_length=2')).body
@@ -191,6 +192,26 @@ for (const [name, openStore] of Object.entries(STORES)) {
     })
   })
 }
+
+t.test(
+  'a row says whether its session was completed, and finished_only leaves out those of the others',
+  async (t) => {
+    const { call, store } = await startSessionsApi(t, await openStore(t))
+    for (const [id, end] of [
+      ['done', 'complete'],
+      ['dropped', 'abort'],
+      ['under-way', undefined],
+    ] as const) {
+      await call('POST', `/sessions/${id}`, {})
+      await recordTurn(store, id, 0)
+      if (end !== undefined) await call('POST', `/sessions/${id}/${end}`, {})
+      const rows = async (query: string) =>
+        (await call('GET', `/sessions/${id}/trajectories${query}`)).body.trajectories
+      t.match(await rows(''), [{ finished: end === 'complete' }], id)
+      t.equal((await rows('?finished_only=true')).length, end === 'complete' ? 1 : 0, id)
+    }
+  },
+)
 
 t.test('a session without turns has no rows', async (t) => {
   const { call } = await startSessionsApi(t)

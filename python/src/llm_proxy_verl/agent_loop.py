@@ -126,6 +126,7 @@ def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
         "num_rows": session.num_rows,
         "inexact_turns": session.inexact_turns,
         "left_out_turns": session.left_out_turns,
+        "finished": int(row.finished),
         "truncated": int(row.truncated),
         "prompt_truncated": int(row.prompt_truncated),
     }

@@ -205,6 +205,7 @@ class Rollout:
             prompt_length=limits.prompt_length,
             response_length=limits.response_length,
             select=select,
+            finished_only="true",
         )
 
     def _inert(

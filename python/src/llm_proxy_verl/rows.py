@@ -22,6 +22,8 @@ class Row:
     #: LLM calls in this row.
     num_turns: int
     finish_reason: str | None = None
+    #: Whether the session was completed.
+    finished: bool = False
     truncated: bool = False
     prompt_truncated: bool = False
     #: verl's ``global_steps``, where the engine told them.
@@ -109,6 +111,7 @@ def _row_of(row: Mapping[str, Any]) -> Row:
         response_logprobs=row["response_logprobs"],
         num_turns=row["num_turns"],
         finish_reason=row["finish_reason"],
+        finished=row["finished"],
         truncated=row["truncated"],
         prompt_truncated=row["prompt_truncated"],
         min_global_steps=_step_of(row["weight_version_min"]),

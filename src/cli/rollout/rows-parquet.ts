@@ -35,6 +35,7 @@ const EXTRA_FIELDS: Record<keyof AgentLoopExtraFields, Shape> = {
   // Its names are the runner's, other ones in each run.
   reward_components: TEXT,
   finish_reason: TEXT,
+  finished: BOOLEAN,
   truncated: BOOLEAN,
   prompt_truncated: BOOLEAN,
   weight_version_min: TEXT,

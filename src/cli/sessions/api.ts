@@ -15,7 +15,7 @@ export interface ListQuery {
   cursor?: string | undefined
 }
 
-export type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls'>
+export type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'finished_only'>
 
 /** Every method throws ProxyError `session_not_found` or `start_failed`. */
 export interface SessionsApi {

@@ -20,14 +20,15 @@ export function run(config: SessionsExportConfig, sessionIds: string[]): Promise
 
 async function* exportLines(
   api: SessionsApi,
-  { format, select, sideCalls }: SessionsExportConfig,
+  { format, select, sideCalls, finishedOnly }: SessionsExportConfig,
   sessionIds: readonly string[],
 ): AsyncGenerator<string> {
+  const which = { select, side_calls: sideCalls, finished_only: finishedOnly }
   for await (const sessionId of sessionIds.length > 0 ? sessionIds : allSessionIds(api)) {
     const rows =
       format === 'turns'
         ? (await api.withTurns(sessionId)).turns
-        : (await api.withTrajectories(sessionId, { select, side_calls: sideCalls })).trajectories
+        : (await api.withTrajectories(sessionId, which)).trajectories
     for (const row of rows) yield `${JSON.stringify({ session_id: sessionId, ...row })}\n`
   }
 }

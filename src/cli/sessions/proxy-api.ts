@@ -33,8 +33,12 @@ export function proxyApi({ url, adminKey, tlsCa }: RunningProxy): SessionsApi {
       return get(`${base}?${query}`, options, SessionList)
     },
     withTurns: (sessionId) => get(at(sessionId), options, SessionWithTurns),
-    withTrajectories: (sessionId, { select, side_calls }) => {
-      const query = new URLSearchParams({ select, side_calls: String(side_calls) })
+    withTrajectories: (sessionId, { select, side_calls, finished_only }) => {
+      const query = new URLSearchParams({
+        select,
+        side_calls: String(side_calls),
+        finished_only: String(finished_only),
+      })
       return get(`${at(sessionId)}/trajectories?${query}`, options, Trajectories)
     },
     close: async () => {},

@@ -74,6 +74,11 @@ export const TrajectoriesQuery = Type.Object(
       default: false,
       description: 'Train side calls, such as the generation of titles, as well; see docs/lines.md',
     }),
+    finished_only: Type.Boolean({
+      default: false,
+      description:
+        'No rows unless the session was completed: none of one that was aborted or is still active',
+    }),
     per_turn: Type.Boolean({ default: false, description: 'A row per turn, with its whole prompt' }),
   },
   STRICT,
@@ -184,6 +189,7 @@ const ids = () => Type.Array(Type.Integer())
 
 export const TrajectoryRow = Type.Object({
   line: line(),
+  finished: Type.Boolean({ description: 'Whether the session was completed; not: aborted, or still active' }),
   prompt_ids: ids(),
   response_ids: ids(),
   response_mask: Type.Array(Type.Enum([0, 1])),

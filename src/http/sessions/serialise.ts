@@ -112,15 +112,15 @@ export async function* sessionWithTrajectories(
   let separator = ''
   for (const row of rows) {
     yield separator
-    yield* rowToWire(row)
+    yield* rowToWire(row, session.status === 'completed')
     separator = ','
   }
   yield ']}'
 }
 
-function* rowToWire(row: Trajectory): Generator<string> {
+function* rowToWire(row: Trajectory, finished: boolean): Generator<string> {
   const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
-  yield openObject(rest)
+  yield openObject({ ...rest, finished })
   const arrays = { prompt_ids, response_ids, response_mask, response_logprobs }
   for (const [name, numbers] of Object.entries(arrays)) yield* member(name, numberArray(numbers))
   yield '}'

@@ -15,7 +15,9 @@ export async function queryTrajectories(
 ): Promise<AsyncGenerator<string>> {
   const builder = new TrajectoryBuilder(selectionOf(query))
   for await (const turn of turns) builder.add(turn)
-  return sessionWithTrajectories(session, builder.excluded(), builder.rows(optionsOf(query), session.reward))
+  const isLeftOut = query.finished_only && session.status !== 'completed'
+  const rows = isLeftOut ? [] : builder.rows(optionsOf(query), session.reward)
+  return sessionWithTrajectories(session, builder.excluded(), rows)
 }
 
 function selectionOf({ select, side_calls }: TrajectoryQuery): TurnSelection {

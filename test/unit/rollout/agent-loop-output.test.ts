@@ -23,6 +23,7 @@ const ROW: TrajectoryRow = {
   weight_version_max: '8',
   exact: true,
   inexact_reason: null,
+  finished: true,
   truncated: false,
   prompt_truncated: true,
 }
@@ -57,6 +58,7 @@ t.test("a row of a session is an output under verl's names", async (t) => {
         reward_components: { solved: 1, style: 0.25 },
         finish_reason: 'stop',
         truncated: false,
+        finished: true,
         prompt_truncated: true,
         weight_version_min: '7',
         weight_version_max: '8',
