@@ -196,7 +196,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
 t.test(
   'a row says whether its session was completed, and finished_only leaves out those of the others',
   async (t) => {
-    const { call, store } = await startSessionsApi(t, await openStore(t))
+    const { call, store } = await startSessionsApi(t)
     for (const [id, end] of [
       ['done', 'complete'],
       ['dropped', 'abort'],
