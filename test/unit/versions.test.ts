@@ -1,0 +1,25 @@
+/** package.json has the version; what cannot read it there repeats it. */
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { VERSION } from '../../src/version.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+
+/** Where a version stands, as the first group. */
+const PLACES: Readonly<Record<string, RegExp>> = {
+  'python/pyproject.toml': /^version = "([^"]+)"$/gm,
+  Dockerfile: /image\.version="([^"]+)"/g,
+  'deploy.yaml': /image: llm-proxy:(\S+)/g,
+  'docs/deployment.md': /llm-proxy:(\d[^\s"]*)/g,
+  'CHANGELOG.md': /^## (\d\S*)/m,
+}
+
+for (const [path, pattern] of Object.entries(PLACES)) {
+  t.test(`${path} names the version of package.json`, async (t) => {
+    const text = readFileSync(join(ROOT, path), 'utf8')
+    const found = pattern.global ? [...text.matchAll(pattern)] : [pattern.exec(text) ?? []]
+    t.ok(found.length > 0)
+    for (const [, version] of found) t.equal(version, VERSION)
+  })
+}
