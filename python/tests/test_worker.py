@@ -310,3 +310,25 @@ async def test_a_worker_outlives_a_proxy_that_restarts(tmp_path: Path, http: aio
         async with aiohttp.ClientSession() as fresh:
             assert (await proxy.chat(fresh, "after", QUESTION))[0] == 200
         assert await worker.stop(grace_s=5)
+
+
+async def test_an_answer_that_takes_longer_than_the_relay_timeout_arrives(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    async def late(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+        await asyncio.sleep(4)
+        return completion(prompt_ids)
+
+    with start_proxy(tmp_path, "--relay-timeout", "1500ms") as proxy:
+        async with worker_of(proxy.url, RolloutServers(late)):
+            status, answer = await proxy.chat(http, "late", QUESTION)
+    assert status == 200, answer
+
+
+async def test_a_proxy_that_asks_how_the_worker_is_gets_its_answer_at_once(
+    relay_proxy: Proxy, http: aiohttp.ClientSession
+) -> None:
+    resume = f"{relay_proxy.url}/admin/resume"
+    # The proxy asks before it lets calls out again, and waits 12 s for a worker that does not answer.
+    async with worker_of(relay_proxy.url, RolloutServers()), asyncio.timeout(8), http.post(resume) as answer:
+        assert answer.status == 200

@@ -53,7 +53,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
   )
 
   app.post('/admin/resume', { schema: docs('Serve calls again') }, async () => {
-    backend.resume()
+    await backend.resume()
     return { status: 'running' }
   })
 
@@ -73,6 +73,8 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     { schema: { ...docs('Tell the weight version, for engines that do not'), body: WeightVersionBody } },
     async ({ body }) => {
       weights.told = body.weight_version
+      // What an engine said before must not stand against this.
+      await backend.refresh()
       return { weight_version: weights.told }
     },
   )

@@ -54,7 +54,14 @@ export interface Backend {
 
   /** New calls wait and running ones finish, for instance while weights are replaced. */
   pause(): void
-  resume(): void
+  /** Calls go out again once the engines have been asked as by {@link refresh}. */
+  resume(): Promise<void>
+
+  /**
+   * Asks each engine that serves how it is, as health checks do now and then: its weights may be others by now. Resolves,
+   * whatever came of it, within seconds.
+   */
+  refresh(): Promise<void>
 
   close(): Promise<void>
 }

@@ -54,6 +54,7 @@ export class Dispatcher {
   readonly #retiring = new Map<string, () => void>()
   #cancelExpiry: (() => void) | undefined
   #closed = false
+  #pauses = 0
 
   constructor(options: DispatcherOptions) {
     this.#scheduler = new Scheduler(options)
@@ -115,11 +116,19 @@ export class Dispatcher {
 
   /** New calls wait and running ones finish, until `resume`. */
   pause(): void {
+    this.#pauses += 1
     this.#scheduler.pause()
   }
 
   resume(): void {
     this.#grant(this.#scheduler.resume())
+  }
+
+  /** Resumes when `ready` has resolved, unless another pause has begun meanwhile. */
+  async resumeAfter(ready: Promise<unknown>): Promise<void> {
+    const pauses = this.#pauses
+    await ready
+    if (pauses === this.#pauses) this.resume()
   }
 
   stats(): SchedulerStats {

@@ -37,11 +37,25 @@ export class EngineHealthWatch {
   #cancelNext: (() => void) | undefined
   #silentChecks = 0
   #healthyInLog = true
+  /** The check that runs, or ran last. */
+  #last: Promise<void>
+  /** A check that begins when that one has ended. */
+  #next: Promise<void> | undefined
 
   constructor(options: EngineHealthWatchOptions) {
     this.#options = options
     this.#clock = options.clock ?? systemClock
     this.firstCheck = this.#check()
+    this.#last = this.firstCheck
+  }
+
+  /** Asks at once. Resolves, whatever came of it, when a question that was put after this call is answered. */
+  refresh(): Promise<void> {
+    this.#next ??= this.#last.then(() => {
+      this.#next = undefined
+      return this.#checkNow()
+    })
+    return this.#next
   }
 
   /** A call has found the engine dead. It is healthy again when the next check says so. */
@@ -56,7 +70,14 @@ export class EngineHealthWatch {
     this.#cancelNext?.()
   }
 
+  #checkNow(): Promise<void> {
+    this.#cancelNext?.()
+    this.#last = this.#check()
+    return this.#last
+  }
+
   async #check(): Promise<void> {
+    if (this.#stopping.signal.aborted) return
     const timeout = new AbortController()
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
@@ -69,7 +90,7 @@ export class EngineHealthWatch {
     }
     if (this.#stopping.signal.aborted) return
     this.#tell()
-    this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#check())
+    this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#checkNow())
   }
 
   #noteHealth({ models, weightVersion }: EngineHealth): void {

@@ -166,8 +166,13 @@ class EngineBackend implements LocalBackend {
     this.#dispatcher.pause()
   }
 
-  resume(): void {
-    this.#dispatcher.resume()
+  resume(): Promise<void> {
+    return this.#dispatcher.resumeAfter(this.refresh())
+  }
+
+  async refresh(): Promise<void> {
+    const serving = this.engines.all().filter(({ watch }) => watch.healthy)
+    await Promise.all(serving.map(({ watch }) => watch.refresh()))
   }
 
   async close(): Promise<void> {

@@ -16,17 +16,19 @@ import {
   type WorkerHelloAckV1,
   type WorkerHelloAckV2,
   type WorkerHelloV2,
+  type WorkerStatusRequest,
 } from './protocol.ts'
 import { RelayCall } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { requestJson } from './requests-on-wire.ts'
+import { StatusRequests } from './status-requests.ts'
 import { type ToldPrompt, ToldPrompts } from './told-prompts.ts'
 
 export interface WorkerLimits {
   heartbeatMs: number
   /** How long calls wait for a worker that lost its connection. */
   graceMs: number
-  /** How long a worker may be silent about a call; a version-1 worker: how long it may take for one. */
+  /** How long a worker may be silent about a call, signs of life included; a version-1 worker: how long it may take for one. */
   callTimeoutMs: number
   /** A call's bytes that a worker may send before the agent's side has taken them. */
   windowBytes: number
@@ -49,6 +51,9 @@ export interface WorkerIdentity {
   capabilities: readonly string[]
   maxConcurrency: number
 }
+
+/** Signs of life per longest silence: two may be late. */
+const SIGNS_OF_LIFE = 3
 
 /** Frames are text, whether they are handed over as such or in UTF-8. */
 const AS_TEXT = { binary: false }
@@ -73,11 +78,13 @@ export class ConnectedWorker {
   readonly #context: WorkerContext
   readonly #calls = new Map<string, CallInFlight>()
   readonly #prompts = new ToldPrompts()
+  readonly #statusRequests: StatusRequests
   #socket: RelaySocket | undefined
 
   constructor(identity: WorkerIdentity, context: WorkerContext) {
     this.identity = identity
     this.#context = context
+    this.#statusRequests = new StatusRequests(context.clock)
   }
 
   get isConnected(): boolean {
@@ -134,6 +141,7 @@ export class ConnectedWorker {
   disconnect(): RelaySocket | undefined {
     const socket = this.#socket
     this.#socket = undefined
+    this.#statusRequests.giveUp()
     return socket
   }
 
@@ -172,6 +180,14 @@ export class ConnectedWorker {
     return call
   }
 
+  /** Asks the worker to ask its engines how they are. Resolves when it has told, is gone, or keeps silent. */
+  async refresh(): Promise<void> {
+    if (!this.isConnected || !this.#can(CAPABILITIES.status)) return
+    await this.#statusRequests.ask((seq) =>
+      this.#send({ type: 'worker_status_request', seq } satisfies WorkerStatusRequest),
+    )
+  }
+
   /** A frame has come over the current connection. @param bytes its size */
   receive(frame: Frame, bytes: number): void {
     switch (frame.type) {
@@ -181,6 +197,9 @@ export class ConnectedWorker {
         break
       case 'worker_status':
         this.#receiveStatus(frame)
+        break
+      case 'calls_alive':
+        this.#receiveAlive(frame)
         break
       case 'ping':
         this.#send({ type: 'pong' } satisfies Pong)
@@ -232,6 +251,13 @@ export class ConnectedWorker {
     this.draining = frame.draining
     this.weightVersion = frame.weight_version ?? undefined
     this.#setModels(frame.models)
+    if (frame.answers !== undefined) this.#statusRequests.answered(frame.answers)
+  }
+
+  #receiveAlive(frame: Frame): void {
+    if (this.#can(CAPABILITIES.alive) && frames.callsAlive.passes(frame))
+      for (const requestId of frame.request_ids) this.#calls.get(requestId)?.call.noteAlive()
+    else this.#ignore(frame, 'is not agreed on')
   }
 
   #ignore({ type, request_id: requestId }: Frame, why: string): void {
@@ -255,6 +281,7 @@ export class ConnectedWorker {
       heartbeat_ms: limits.heartbeatMs,
       grace_ms: this.resumes ? limits.graceMs : 0,
       window_bytes: limits.windowBytes,
+      ...(this.#can(CAPABILITIES.alive) && { alive_ms: aliveMs(limits) }),
       requests: kept.map(([request_id, { call }]) => ({ request_id, received: call.received })),
     }
   }
@@ -277,6 +304,10 @@ export class ConnectedWorker {
   #send(frame: object): void {
     this.#socket?.send(JSON.stringify(frame))
   }
+}
+
+function aliveMs({ heartbeatMs, callTimeoutMs }: WorkerLimits): number {
+  return Math.max(1, Math.floor(Math.min(heartbeatMs, callTimeoutMs / SIGNS_OF_LIFE)))
 }
 
 export function identityOf(hello: WorkerHelloV2): WorkerIdentity {

@@ -2,6 +2,7 @@
 import type Type from 'typebox'
 import { Compile, type Validator } from 'typebox/compile'
 import {
+  CallsAlive,
   CompletionAck,
   CompletionCancel,
   CompletionChunk,
@@ -12,6 +13,7 @@ import {
   WorkerHelloV1,
   WorkerHelloV2,
   WorkerStatus,
+  WorkerStatusRequest,
 } from './protocol.ts'
 
 /** Anything with a `type`: which frame it claims to be. */
@@ -122,3 +124,5 @@ export const chunk = new FrameCheck(CompletionChunk)
 export const cancel = new FrameCheck(CompletionCancel)
 export const ack = new FrameCheck(CompletionAck)
 export const workerStatus = new FrameCheck(WorkerStatus)
+export const workerStatusRequest = new FrameCheck(WorkerStatusRequest)
+export const callsAlive = new FrameCheck(CallsAlive)

@@ -41,6 +41,10 @@ export const CAPABILITIES = {
   cancel: 'cancel',
   /** Keeps calls over a reconnect and sends again what was not received. */
   resume: 'resume',
+  /** Says of calls that have nothing to send that it works on them. */
+  alive: 'alive',
+  /** Asks its engines how they are when the proxy wants to know. */
+  status: 'status',
   /** Each of its engines serves chat calls by the token ids of the prompt. */
   tokenIds: 'token_ids',
 } as const
@@ -149,6 +153,8 @@ export const WorkerHelloAckV2 = Type.Object({
   grace_ms: Type.Integer({ minimum: 0 }),
   /** A call's bytes that may be sent and not be acknowledged. */
   window_bytes: Type.Integer({ minimum: 1 }),
+  /** To a worker with `alive`: how often, at least, it is to send `calls_alive`. */
+  alive_ms: Type.Optional(Type.Integer({ minimum: 1 })),
   /** Of the hello's `requests`, those that the proxy still wants, with the last chunk that it has. */
   requests: Type.Array(Type.Object({ request_id: RequestId, received: Type.Integer({ minimum: 0 }) })),
 })
@@ -177,6 +183,18 @@ export const CompletionAck = Type.Object({
   type: Type.Literal('completion_ack'),
   request_id: RequestId,
   seq: Type.Integer({ minimum: 1 }),
+})
+
+/** Wants a `worker_status` that is no older than this frame; sent to workers with the capability `status`. */
+export const WorkerStatusRequest = Type.Object({
+  type: Type.Literal('worker_status_request'),
+  seq: Type.Integer({ minimum: 1 }),
+})
+
+/** These calls have an engine at work, or wait for one, though no chunk came of them. */
+export const CallsAlive = Type.Object({
+  type: Type.Literal('calls_alive'),
+  request_ids: Type.Array(RequestId),
 })
 
 export const ToolCallDeltaOnWire = Type.Object({
@@ -259,6 +277,8 @@ export const WorkerStatus = Type.Object({
   weight_version: WeightVersion,
   /** It finishes what it has and takes nothing new. */
   draining: Type.Boolean(),
+  /** The `seq` of the request that this answers. */
+  answers: Type.Optional(Type.Integer({ minimum: 1 })),
 })
 
 export type WorkerHelloV1 = Type.Static<typeof WorkerHelloV1>
@@ -275,5 +295,7 @@ export type CompletionAck = Type.Static<typeof CompletionAck>
 export type DeltaOnWire = Type.Static<typeof DeltaOnWire>
 export type StartOnWire = Type.Static<typeof StartOnWire>
 export type ErrorOnWire = Type.Static<typeof ErrorOnWire>
+export type WorkerStatusRequest = Type.Static<typeof WorkerStatusRequest>
+export type CallsAlive = Type.Static<typeof CallsAlive>
 export type WorkerStatus = Type.Static<typeof WorkerStatus>
 export type Pong = Type.Static<typeof Pong>

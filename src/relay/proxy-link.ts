@@ -12,6 +12,7 @@ import type { Frame } from './frames.ts'
 import * as frames from './frames.ts'
 import {
   CAPABILITIES,
+  type CallsAlive,
   type CompletionRequestV2,
   PROTOCOL_VERSION,
   type WorkerHelloAckV2,
@@ -54,6 +55,7 @@ export class ProxyLink {
   #refusals = 0
   #ack: WorkerHelloAckV2 | undefined
   #cancelGrace: (() => void) | undefined
+  #cancelAlive: (() => void) | undefined
   #draining = false
   /** Calls ended here because the connection was lost for too long. */
   #droppedCalls = false
@@ -90,8 +92,10 @@ export class ProxyLink {
     this.#connection?.leave()
   }
 
-  sendStatus(): void {
-    if (this.#ack) this.#connection?.send(JSON.stringify(this.#options.status()))
+  /** @param answers the number of the proxy's request for it */
+  sendStatus(answers?: number): void {
+    const status = { ...this.#options.status(), ...(answers !== undefined && { answers }) }
+    this.#send(JSON.stringify(status satisfies WorkerStatus))
   }
 
   async #connect(): Promise<number> {
@@ -153,10 +157,23 @@ export class ProxyLink {
       }
     }
     this.sendStatus()
+    if (ack.alive_ms !== undefined) this.#tellAlive(ack.alive_ms)
+  }
+
+  /** An answer that is not streamed brings nothing for minutes; the proxy cannot tell that from a call that was lost. */
+  #tellAlive(everyMs: number): void {
+    this.#cancelAlive?.()
+    this.#cancelAlive = this.#options.clock.after(everyMs, () => {
+      const running = [...this.#calls.values()].filter((call) => !call.hasEnded)
+      const frame = { type: 'calls_alive', request_ids: running.map((call) => call.requestId) } as const
+      if (running.length > 0) this.#send(JSON.stringify(frame satisfies CallsAlive))
+      this.#tellAlive(everyMs)
+    })
   }
 
   /** The connection is gone. When the grace time is over the proxy has failed the calls, and they end here too. */
   #awaitReturn(): void {
+    this.#cancelAlive?.()
     if (!this.#ack) return
     const graceMs = this.#ack.grace_ms
     this.#ack = undefined
@@ -170,6 +187,7 @@ export class ProxyLink {
     if (frames.requestV2.passes(frame)) this.#begin(frame)
     else if (frames.ack.passes(frame)) this.#acknowledge(frame.request_id, frame.seq)
     else if (frames.cancel.passes(frame)) this.#cancel(frame.request_id)
+    else if (frames.workerStatusRequest.passes(frame)) void this.#answerStatus(frame.seq)
     else if (frame.type !== 'pong') this.#reportUnreadable(frame)
   }
 
@@ -248,6 +266,11 @@ export class ProxyLink {
   /** Two proxies may use the same id. */
   #slotFor({ requestId, sessionId }: GenerationRequest) {
     return { callId: `${this.#options.url} ${requestId}`, sessionId }
+  }
+
+  async #answerStatus(seq: number): Promise<void> {
+    await this.#options.backend.refresh()
+    this.sendStatus(seq)
   }
 
   #acknowledge(requestId: string, seq: number): void {

@@ -148,8 +148,12 @@ class WorkerBackend implements RelayBackend {
     this.#dispatcher.pause()
   }
 
-  resume(): void {
-    this.#dispatcher.resume()
+  resume(): Promise<void> {
+    return this.#dispatcher.resumeAfter(this.refresh())
+  }
+
+  async refresh(): Promise<void> {
+    await Promise.all(this.#registry.connected().map((worker) => worker.refresh()))
   }
 
   async close(): Promise<void> {

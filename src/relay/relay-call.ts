@@ -13,7 +13,7 @@ export interface RelayCallOptions {
   windowBytes: number
   /** Ids that the worker may refer to when it tells the prompt. */
   promptBase: Int32Array | undefined
-  /** Longest time without a frame for this call; of a version-1 worker, which sends one: for the call. */
+  /** Longest time without a frame for this call, or a sign of life; of a version-1 worker, which sends one: for the call. */
   timeoutMs: number
   clock: Clock
   /** The worker has told the prompt. */
@@ -66,6 +66,8 @@ export class RelayCall {
         if (acknowledge !== undefined && !this.#answered) this.#options.acknowledge(acknowledge)
         if (events.length > 0) {
           this.#handedOn = true
+          // A worker that had no room to send has it from here on.
+          this.#lastFrameAtMs = this.#options.clock.nowMs()
           yield events
         } else if (this.#failure) throw this.#failure.reason
         else if (this.#answered) return
@@ -105,6 +107,11 @@ export class RelayCall {
       return eventsOfV1(response, this.#options.workerId)
     })
     this.#leave()
+  }
+
+  /** The worker still works on it. What the agent's side leaves lying is no fault of the worker, and not excused by it. */
+  noteAlive(): void {
+    if (this.#incoming.isEmpty) this.#lastFrameAtMs = this.#options.clock.nowMs()
   }
 
   /** Ends the call with an error; what was received before is still handed on if the agent has had a part of it. */

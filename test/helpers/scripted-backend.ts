@@ -40,7 +40,9 @@ export class ScriptedBackend implements Backend {
 
   pause(): void {}
 
-  resume(): void {}
+  async resume(): Promise<void> {}
+
+  async refresh(): Promise<void> {}
 
   async close(): Promise<void> {}
 }

@@ -1,6 +1,11 @@
-import t from 'tap'
-import { startProxy } from '../helpers/proxy.ts'
+import t, { type Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
+import { WORKER } from '../../src/config/options.ts'
+import { startWorker } from '../../src/main.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { agentOf, relayProxy, streamed, turnsOf, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
 
 t.test('GET /admin/workers shows each worker', async (t) => {
   const before = Date.now() / 1_000
@@ -84,4 +89,43 @@ t.test('what cannot be read is refused by name', async (t) => {
   ] as const) {
     t.match(await proxy.post(path, body), { code: 'invalid_request', param })
   }
+})
+
+async function proxyInMode(t: Test, mode: string, engineUrl: string): Promise<TestProxy> {
+  if (mode === 'local') return startProxy(t, { engineUrls: [engineUrl], engineKind: 'vllm' })
+  const proxy = await relayProxy(t)
+  const config = { ...loadConfig(WORKER, {}, {}), workerId: 'w', proxyUrls: [proxy.url] }
+  const worker = startWorker({ ...config, engineUrls: [engineUrl] }, { logger: silentLogger })
+  t.teardown(() => worker.stop(0))
+  await untilWorkers(proxy, 'w')
+  return proxy
+}
+
+const ASK = { model: 'embedded', max_tokens: 2 }
+
+// The engine tells its weights in health checks only, as vLLM does, and nobody waits for the next of them.
+for (const mode of ['local', 'relay'])
+  t.test(`${mode} mode: after a pause for new weights no turn has the version of the old ones`, async (t) => {
+    const { url, engine } = await startEngine(t, { weightVersion: 'step-1' })
+    const proxy = await proxyInMode(t, mode, url)
+    t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
+    await proxy.post('/admin/pause')
+    engine.weightVersion = 'step-2'
+    await proxy.post('/admin/resume')
+    t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
+    engine.weightVersion = 'step-3'
+    await proxy.post('/admin/weight_version', { weight_version: 'step-3' })
+    t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
+    const turns = await turnsOf(proxy, 's')
+    t.same(
+      turns.map((turn: Record<string, unknown>) => [turn.weight_version_start, turn.weight_version_end]),
+      [1, 2, 3].map((step) => [`step-${step}`, `step-${step}`]),
+    )
+  })
+
+t.test('a pause that begins while calls are about to go out again holds', async (t) => {
+  const proxy = await startProxy(t)
+  await proxy.post('/admin/pause')
+  const [, paused] = await Promise.all([proxy.post('/admin/resume'), proxy.post('/admin/pause')])
+  t.match(paused, { status: 'paused' })
 })

@@ -136,9 +136,7 @@ t.test('a frame that breaks its schema fails its own call and no other', async (
   const breaks: object[] = [
     { seq: 'one' },
     { deltas: [{ content: 7 }] },
-    { deltas: [{ token_ids: [1.5] }] },
-    { deltas: [{ token_ids: [-1] }] },
-    { deltas: [{ token_ids: [2 ** 31] }] },
+    { deltas: [{ token_ids: ['1'] }] },
     { deltas: [{ log_probs: ['-1'] }] },
     { deltas: undefined },
     { start: { engine: 'e', prompt_token_ids: 'AAA=' } },

@@ -43,6 +43,8 @@ class HelloAck:
     grace_s: float
     #: A call's bytes that may be sent and not be acknowledged.
     window_bytes: int
+    #: How often to say of the calls that run that they do; ``None``: the proxy does not ask for it.
+    alive_s: float | None
     #: Calls that the proxy still wants, with the last frame that it has of each.
     received: Mapping[str, int]
 
@@ -108,6 +110,7 @@ def parse_hello_ack(frame: Frame) -> HelloAck:
         heartbeat_s=_integer(frame, "heartbeat_ms") / 1000,
         grace_s=_integer(frame, "grace_ms") / 1000,
         window_bytes=_integer(frame, "window_bytes"),
+        alive_s=_integer(frame, "alive_ms") / 1000 if "alive_ms" in frame else None,
         received=received,
     )
 
@@ -191,6 +194,11 @@ def response_frame(request: CompletionRequest, completion: Completion, seq: int)
         weight_version=completion.weight_version_end,
         error=None,
     )
+
+
+def alive_frame(request_ids: Sequence[str]) -> str:
+    """These calls have an engine at work, or wait for one."""
+    return _dump(type="calls_alive", request_ids=list(request_ids))
 
 
 def failure_frame(request_id: str, error: CallError, seq: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 import aiohttp
@@ -17,6 +18,9 @@ from .frames import BadFrameError, CompletionRequest, Frame, HelloAck
 from .served_call import ServedCall
 
 logger = logging.getLogger(__name__)
+
+#: An engine that has worked on one call for so long counts as hung: nobody vouches for it any more.
+_MAX_SILENCE_S = 1800.0
 
 
 class ProxyLink:
@@ -52,6 +56,7 @@ class ProxyLink:
         self._connection: ProxyConnection | None = None
         self._ack: HelloAck | None = None
         self._grace: asyncio.TimerHandle | None = None
+        self._alive: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._draining = False
         self._dropped_calls = False
@@ -85,9 +90,13 @@ class ProxyLink:
         if self._connection is not None:
             self._connection.leave()
 
-    def send_status(self) -> None:
-        """Tells the proxy how the worker is, if there is a connection."""
-        self._send(frames.dump_frame(self._status()))
+    def send_status(self, answers: int | None = None) -> None:
+        """Tells the proxy how the worker is, if there is a connection.
+
+        :param answers: the number of the proxy's request for it
+        """
+        status = self._status()
+        self._send(frames.dump_frame(status if answers is None else {**status, "answers": answers}))
 
     async def _connect(self, http: aiohttp.ClientSession) -> float:
         connection = ProxyConnection(hello=self._hello, greeted=self._resume, received=self._receive)
@@ -127,12 +136,30 @@ class ProxyLink:
                 self._send(text)
             call.resize_window(ack.window_bytes)
         self.send_status()
+        if ack.alive_s is not None:
+            self._tell_alive(ack.alive_s)
         self.connected.set()
         logger.info("connected to %s", self.url)
+
+    def _tell_alive(self, every_s: float) -> None:
+        """An answer comes whole, after minutes perhaps; the proxy cannot tell that from a call that was lost."""
+
+        def tell() -> None:
+            since = time.monotonic() - _MAX_SILENCE_S
+            running = [c.request_id for c in self._calls.values() if not c.has_ended and c.begun_at > since]
+            if running:
+                self._send(frames.alive_frame(running))
+            self._tell_alive(every_s)
+
+        if self._alive is not None:
+            self._alive.cancel()
+        self._alive = asyncio.get_running_loop().call_later(every_s, tell)
 
     def _await_return(self) -> None:
         """The connection is gone. When the grace time is over the proxy has failed the calls, and they end here too."""
         self.connected.clear()
+        if self._alive is not None:
+            self._alive.cancel()
         if self._ack is None:
             return
         grace_s = self._ack.grace_s
@@ -153,6 +180,9 @@ class ProxyLink:
             self._acknowledge(call, frame["seq"])
         elif kind == "completion_cancel":
             self._abandon(call)
+        elif kind == "worker_status_request" and isinstance(frame.get("seq"), int):
+            # verl tells its weights with each answer: there is nothing to ask.
+            self.send_status(answers=frame["seq"])
         elif kind != "pong":
             logger.warning(
                 "a frame of %s is ignored: it is not one that a proxy sends (%.40s)", self.url, kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ class ServedCall:
     def __init__(self, request_id: str, window_bytes: int) -> None:
         self.request_id = request_id
         self.has_ended = False
+        #: By the monotonic clock.
+        self.begun_at = time.monotonic()
         #: Serves the call; cancelling it stops the call.
         self.task: asyncio.Task[None] | None = None
         self._window_bytes = window_bytes

@@ -1,0 +1,102 @@
+/** An answer that is not streamed brings nothing for minutes: the worker says meanwhile that it works on it. */
+import { once } from 'node:events'
+import t, { type Test } from 'tap'
+import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
+import type { RelayBackend } from '../../src/relay/relay-backend.ts'
+import { FakeClock } from '../helpers/fake-clock.ts'
+import { RawWorker } from '../helpers/raw-worker.ts'
+import { chatRequest, eventsOf, relayServerFor, textOf } from '../helpers/relay-server.ts'
+import { ScriptedBackend, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
+
+const TIMEOUT_MS = 300_000
+
+/** A relay whose time a test moves; heartbeats are none of its business. */
+async function relayWithClock(t: Test) {
+  const clock = new FakeClock()
+  return { clock, ...(await relayServerFor(t, { clock, callTimeoutMs: TIMEOUT_MS, heartbeatMs: 1e9 })) }
+}
+
+/** A worker with no healthy engine gets no calls. */
+class HealthyBackend extends ScriptedBackend {
+  override status() {
+    const member = { name: 'e', kind: 'vllm', healthy: true, inFlight: 0, models: [], takesTokenIds: false }
+    return { members: [member], queued: 0 }
+  }
+}
+
+/** A worker whose engine answers when a test says so. */
+async function slowWorker(t: Test, url: string) {
+  const clock = new FakeClock()
+  let answer = () => {}
+  const answered = new Promise<void>((resolve) => (answer = resolve))
+  const backend = new HealthyBackend(async function* () {
+    await answered
+    yield wholeAnswer()
+  })
+  const options = { proxyUrls: [url], workerId: 'w', maxConcurrency: 4, logger: silentLogger }
+  const worker = new InferenceWorkerClient({ ...options, backend, clock })
+  t.teardown(() => worker.stop(AbortSignal.abort()))
+  worker.start()
+  await once(worker, 'connected')
+  return { clock, backend, answer }
+}
+
+/** Everything that the worker has sent until now has been received: it answers in order. */
+async function settled(backend: RelayBackend): Promise<void> {
+  await backend.refresh()
+}
+
+t.test('a call whose engine is silent for longer than the relay timeout is answered', async (t) => {
+  const { clock, url, backend } = await relayWithClock(t)
+  const worker = await slowWorker(t, url)
+  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  await until(() => worker.backend.requests.length === 1)
+  for (let tenth = 0; tenth < 100; tenth += 1) {
+    clock.advance(TIMEOUT_MS / 10)
+    worker.clock.advance(TIMEOUT_MS / 10)
+    await settled(backend)
+  }
+  worker.answer()
+  t.equal(await text, 'hi there')
+})
+
+t.test('a call of which the worker no longer speaks fails after the relay timeout', async (t) => {
+  const { clock, url, backend } = await relayWithClock(t)
+  const worker = await RawWorker.hello(url, { capabilities: ['alive', 'status'] })
+  t.match(await worker.next('worker_hello_ack'), { capabilities: ['alive', 'status'], alive_ms: 100_000 })
+  const lost = t.rejects(eventsOf(backend, chatRequest('x')), { code: 'engine_timeout' })
+  const { request_id: requestId } = await worker.next('completion_request')
+  clock.advance(TIMEOUT_MS - 1)
+  worker.send({ type: 'calls_alive', request_ids: ['of another life', requestId] })
+  const answered = settled(backend)
+  const { seq } = await worker.next('worker_status_request')
+  const status = { healthy: true, load: 1, models: [], weight_version: null, draining: false }
+  worker.send({ type: 'worker_status', ...status, answers: seq })
+  await answered
+  clock.advance(TIMEOUT_MS - 1)
+  t.equal(backend.status().members[0]?.inFlight, 1, 'it was alive')
+  clock.advance(1)
+  await lost
+})
+
+t.test('a sign of life does not excuse an agent that leaves its answer lying', async (t) => {
+  const { clock, url, backend } = await relayWithClock(t)
+  const worker = await RawWorker.hello(url, { capabilities: ['alive'] })
+  const events = backend.generate(chatRequest('x'), new AbortController().signal)[Symbol.asyncIterator]()
+  const first = events.next()
+  const { request_id: requestId } = await worker.next('completion_request')
+  worker.chunk(requestId, 1, 'one', { start: { engine: 'e' } })
+  await first
+  worker.chunk(requestId, 2, 'two')
+  worker.send({ type: 'ping' })
+  await worker.next('pong')
+  clock.advance(TIMEOUT_MS - 1)
+  worker.send({ type: 'calls_alive', request_ids: [requestId] })
+  worker.send({ type: 'ping' })
+  await worker.next('pong')
+  clock.advance(1)
+  await events.next()
+  await t.rejects(events.next(), { code: 'agent_too_slow' })
+})
