@@ -224,7 +224,7 @@ export function backendSuite(
     const waiting = serve(subject, 't')
     t.equal(subject.backend.status().queued, 1)
     t.notOk((await running.next()).done)
-    subject.backend.resume()
+    await subject.backend.resume()
     t.equal((await waiting).tokenIds.length, 4)
     await running.return?.(undefined)
   })
