@@ -32,6 +32,10 @@ class AutoClient implements EngineClient {
     return this.#client?.takesTokenIds ?? true
   }
 
+  get warning(): string | undefined {
+    return this.#client?.warning
+  }
+
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     const client = await this.#found(signal)
     yield* client.generate(request, signal)

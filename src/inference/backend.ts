@@ -22,6 +22,8 @@ export interface BackendMember {
   weightVersion?: string
   /** Why it is not healthy. */
   error?: string
+  /** Why its turns are not what they should be, though it serves. */
+  warning?: string
 }
 
 export interface BackendStatus {

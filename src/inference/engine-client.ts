@@ -27,6 +27,9 @@ export interface EngineClient {
   /** Whether it serves calls in token mode (`GenerationRequest.promptTokenIds`); others refuse them as `unsupported`. */
   readonly takesTokenIds: boolean
 
+  /** What an operator must know of an engine that serves: why its turns are not what they should be. */
+  readonly warning?: string | undefined
+
   /**
    * Serves one request. Nothing is sent before the first `next()`. Aborting `signal`, or leaving the loop early,
    * cancels the engine's work at once. Does not retry: that is the backend's business.

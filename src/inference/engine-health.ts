@@ -37,6 +37,7 @@ export class EngineHealthWatch {
   #cancelNext: (() => void) | undefined
   #silentChecks = 0
   #healthyInLog = true
+  #warningInLog: string | undefined
   /** The check that runs, or ran last. */
   #last: Promise<void>
   /** A check that begins when that one has ended. */
@@ -114,11 +115,22 @@ export class EngineHealthWatch {
   }
 
   #logChange(): void {
+    this.#logWarning()
     if (this.healthy === this.#healthyInLog) return
     this.#healthyInLog = this.healthy
     const { client, logger } = this.#options
     if (this.healthy) logger?.info({ engine: client.name }, 'engine is healthy again')
     else logger?.warn({ engine: client.name, error: this.error }, 'engine is not healthy and gets no calls')
+  }
+
+  /** Calls bring it about; it is told of with the next check. */
+  #logWarning(): void {
+    const { client, logger } = this.#options
+    if (client.warning === this.#warningInLog) return
+    this.#warningInLog = client.warning
+    const fields = { engine: client.name }
+    if (client.warning === undefined) logger?.info(fields, 'engine is asked for everything again')
+    else logger?.warn(fields, `engine is asked for less: ${client.warning}`)
   }
 }
 

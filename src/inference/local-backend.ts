@@ -153,6 +153,7 @@ class EngineBackend implements LocalBackend {
           takesTokenIds: client.takesTokenIds,
           ...(weightVersion !== undefined && { weightVersion }),
           ...(error !== undefined && { error }),
+          ...(client.warning !== undefined && { warning: client.warning }),
         }
       }),
     }

@@ -11,6 +11,12 @@ import {
 export interface FakeVllm extends ScriptedServer {
   /** Generations that it works on now. */
   running(): number
+  /** Answers 400 to so many calls, whatever they ask for. */
+  refuseNext(calls: number): void
+  /** Answers 400 to calls that want token ids. */
+  refuseIds(refuse: boolean): void
+  /** Answers 500 to every GET. */
+  fail(fail: boolean): void
 }
 
 export interface FakeVllmOptions {
@@ -33,9 +39,15 @@ const END_OF_TURN = { id: 2, text: '' }
 export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<FakeVllm> {
   const model = options.model ?? 'fake'
   let running = 0
+  let refusals = 0
+  let refusesIds = false
+  let fails = false
   const server = await startScriptedServer(async (request, response) => {
+    if (request.method === 'GET' && fails) return sendJson(response, {}, 500)
     if (request.method === 'GET') return answerGet(request, response, options, model)
-    const refusal = refusalOf(request.body, options)
+    refusals -= 1
+    const isBusy = refusals >= 0 || (refusesIds && request.body.return_token_ids)
+    const refusal = isBusy ? 'weights are being updated' : refusalOf(request.body, options)
     if (refusal)
       return sendJson(response, { error: { message: refusal, type: 'BadRequestError', code: 400 } }, 400)
     running += 1
@@ -44,7 +56,19 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
     })
     await generate(request, response, model, options.claimedPromptIds)
   }, options.port)
-  return { ...server, running: () => running }
+  return {
+    ...server,
+    running: () => running,
+    refuseNext(calls) {
+      refusals = calls
+    },
+    refuseIds(refuse) {
+      refusesIds = refuse
+    },
+    fail(fail) {
+      fails = fail
+    },
+  }
 }
 
 function answerGet(

@@ -7,7 +7,7 @@ import { type EngineUnderTest, engineClientSuite } from '../conformance/engine-c
 import { STREAMS, startFakeSglang } from '../helpers/fake-sglang.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 
-type Engine = Awaited<ReturnType<typeof startFakeVllm>>
+type Engine = Pick<Awaited<ReturnType<typeof startFakeVllm>>, 'url' | 'running' | 'close'>
 
 /** A client of an engine that is started for it. */
 async function setUp(

@@ -1,6 +1,7 @@
 import t, { type Test } from 'tap'
 import { detectEngineKind } from '../../src/engine/detect.ts'
 import { createOpenaiClient } from '../../src/engine/openai/client.ts'
+import { createSglangClient } from '../../src/engine/sglang/client.ts'
 import { createVllmClient } from '../../src/engine/vllm/client.ts'
 import type { EngineClient } from '../../src/inference/engine-client.ts'
 import { chatRequest, collect, completionRequest, fold, noAbort } from '../conformance/engine-client.ts'
@@ -91,18 +92,60 @@ t.test('a completion is asked for under the older name of its limit', async (t) 
   t.equal(engine.requests[0]?.path, '/v1/completions')
 })
 
-t.test('an engine that refuses unknown fields is asked without them, and remembered', async (t) => {
-  const { client, bodies } = await setUp(t, createOpenaiClient, { strict: true })
-  const first = fold(await collect(client.generate(chatRequest({ model: 'fake' }), noAbort)))
-  t.equal(first.content, 'Hello there, agent')
-  t.equal(first.logprobs.length, 4, 'logprobs are still recorded')
-  t.equal(first.tokenIds.length, 0)
-  await collect(client.generate(chatRequest({ model: 'fake' }), noAbort))
-  t.same(
-    bodies().map((body) => body.return_token_ids),
-    [true, true, undefined, undefined],
-  )
+t.test(
+  'an engine that refuses unknown fields time and again is asked without them, and remembered',
+  async (t) => {
+    const { client, bodies } = await setUp(t, createOpenaiClient, { strict: true })
+    const first = fold(await collect(client.generate(chatRequest({ model: 'fake' }), noAbort)))
+    t.equal(first.content, 'Hello there, agent')
+    t.equal(first.logprobs.length, 4, 'logprobs are still recorded')
+    t.equal(first.tokenIds.length, 0)
+    t.equal(client.warning, undefined, 'one refusal proves nothing')
+    for (let call = 2; call <= 4; call += 1)
+      await collect(client.generate(chatRequest({ model: 'fake' }), noAbort))
+    t.same(
+      bodies().map((body) => body.return_token_ids),
+      [...Array(3).fill([true, true, undefined]).flat(), undefined],
+      'three calls were refused with ids, the fourth does not try',
+    )
+    t.match(client.warning, /token ids/)
+  },
+)
+
+t.test('an engine that refuses what it takes a second later is asked for everything again', async (t) => {
+  for (const createClient of [createOpenaiClient, createSglangClient]) {
+    const { client, bodies, engine } = await setUp(t, createClient)
+    engine.refuseNext(1)
+    await collect(client.generate(chatRequest({ model: 'fake' }, false), noAbort))
+    const exact = fold(await collect(client.generate(chatRequest({ model: 'fake' }, false), noAbort)))
+    t.ok(exact.tokenIds.length > 0)
+    t.equal(bodies().length, 3)
+  }
 })
+
+t.test(
+  'an engine that was replaced is asked for everything again, after a failed check or some calls',
+  async (t) => {
+    for (const checks of [true, false]) {
+      const { client, engine } = await setUp(t, createOpenaiClient)
+      const ask = async () =>
+        fold(await collect(client.generate(chatRequest({ model: 'fake' }, false), noAbort)))
+      engine.refuseIds(true)
+      for (let call = 0; call < 4; call += 1) t.same((await ask()).tokenIds, [])
+      t.match(client.warning, /token ids/)
+      engine.refuseIds(false)
+      t.same((await ask()).tokenIds, [], 'which cannot be known')
+      if (checks) {
+        engine.fail(true)
+        await t.rejects(client.checkHealth(noAbort))
+        engine.fail(false)
+        await client.checkHealth(noAbort)
+      } else for (let call = 0; call < 50 && client.warning; call += 1) await ask()
+      t.ok((await ask()).tokenIds.length > 0)
+      t.equal(client.warning, undefined)
+    }
+  },
+)
 
 t.test('ids are worth more than a stream to an engine that has not both', async (t) => {
   const refusal = { object: 'error', message: 'return_token_ids is not supported with streaming', code: 400 }
@@ -119,11 +162,11 @@ t.test('ids are worth more than a stream to an engine that has not both', async 
     sendJson(response, { choices: [choice] })
   })
   const client = createOpenaiClient({ url: server.url })
-  for (let call = 0; call < 2; call += 1) {
+  for (let call = 0; call < 4; call += 1) {
     const completion = fold(await collect(client.generate(chatRequest({ model: 'sglang' }), noAbort)))
     t.same([completion.content, completion.tokenIds], ['hi', [7]])
   }
-  t.equal(server.requests.length, 3, 'which is remembered')
+  t.equal(server.requests.length, 7, 'which is remembered')
   await client.close()
   await server.close()
 })

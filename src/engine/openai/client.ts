@@ -27,13 +27,17 @@ class OpenaiClient implements EngineClient {
     return this.#connection.name
   }
 
+  get warning(): string | undefined {
+    return this.#routes.warning
+  }
+
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     refuseTokenRequest(request, this.name)
     yield* this.#routes.generate(request, signal)
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
-    return { models: await getModels(this.#connection, signal) }
+    return await this.#routes.watch(async () => ({ models: await getModels(this.#connection, signal) }))
   }
 
   async close(): Promise<void> {

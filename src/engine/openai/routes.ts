@@ -5,16 +5,15 @@ import type { EngineConnection, EngineResponse } from '../connection.ts'
 import { readAnswer } from '../generation.ts'
 import { KnownPrompts } from '../known-prompts.ts'
 import { bodyJson, routeOf } from '../request.ts'
-import { type Ask, asksFor, openaiBody } from './request.ts'
-
-const REMEMBERED_LIMIT = 1_000
+import { LearntAsks } from './learnt-asks.ts'
+import { asksFor, openaiBody } from './request.ts'
 
 /** The routes of OpenAI's API on a server of unknown make or version: what it can tell is found out by asking. */
 export class OpenaiRoutes {
   readonly #connection: EngineConnection
   readonly #prompts = new KnownPrompts()
-  /** What was accepted, by route, model and streaming: servers differ in each. */
-  readonly #accepted = new Map<string, Ask>()
+  readonly #learnt = new LearntAsks()
+  #wasAway = false
 
   constructor(connection: EngineConnection) {
     this.#connection = connection
@@ -26,34 +25,45 @@ export class OpenaiRoutes {
     yield* readAnswer(this.#connection, request, response, signal, this.#prompts)
   }
 
+  /** Why turns that this server samples are not exact, if that is for what it refuses to be asked. */
+  get warning(): string | undefined {
+    return this.#learnt.shortage
+  }
+
+  /** Makes a health check; once one has failed, what was learnt before is forgotten. @throws as `check` */
+  async watch<T>(check: () => Promise<T>): Promise<T> {
+    try {
+      const health = await check()
+      if (this.#wasAway) this.#learnt.forget()
+      this.#wasAway = false
+      return health
+    } catch (thrown) {
+      this.#wasAway = true
+      throw thrown
+    }
+  }
+
   /**
-   * Asks for all there is first, and for less when that is refused as malformed (400, 422). Only an ask that was accepted
-   * is remembered: what the agent itself did wrong is refused at every step. One that is refused later is forgotten, for
-   * the server may have been replaced by another.
+   * Asks for all there is first, and for less when that is refused as malformed (400, 422). What the agent itself did wrong
+   * is refused at every step, and teaches nothing.
    */
   async #ask(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse> {
     const key = JSON.stringify([request.kind, request.body.model, request.stream])
-    const known = this.#accepted.get(key)
+    const plan = this.#learnt.planFor(key, asksFor(request))
     let refusal: unknown
-    for (const ask of known === undefined ? asksFor(request) : [known]) {
+    for (const ask of plan.asks) {
       try {
         const json = bodyJson(openaiBody(request, ask), request)
         const response = await this.#connection.request(routeOf(request), signal, json)
-        this.#remember(key, ask)
+        this.#learnt.accepted(key, plan, ask)
         return response
       } catch (thrown) {
         if (!isMalformed(thrown)) throw thrown
         refusal = thrown
       }
     }
-    this.#accepted.delete(key)
+    this.#learnt.refused(key)
     throw refusal
-  }
-
-  #remember(key: string, ask: Ask): void {
-    // Some servers accept any model name: the names of agents must not fill the memory.
-    if (this.#accepted.size >= REMEMBERED_LIMIT) this.#accepted.clear()
-    this.#accepted.set(key, ask)
   }
 }
 

@@ -60,7 +60,15 @@ class SglangClient implements EngineClient {
     yield* readWith(reader, this.#connection, response, signal)
   }
 
-  async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+  get warning(): string | undefined {
+    return this.#openai.warning
+  }
+
+  checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    return this.#openai.watch(() => this.#checkHealth(signal))
+  }
+
+  async #checkHealth(signal: AbortSignal): Promise<EngineHealth> {
     // Generates a token, on most versions: a dead engine behind its server does not pass.
     await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
