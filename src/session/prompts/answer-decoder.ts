@@ -12,6 +12,8 @@ export interface AnswerDecoderParts {
   includeStop: boolean
   /** Stop strings that come with these first tokens end nothing. */
   minTokens: number
+  /** The agent takes one tool call: later ones are in the tokens, and not in the message, as vLLM has it. */
+  oneToolCall: boolean
   parser: OutputParser
 }
 
@@ -76,8 +78,12 @@ export class AnswerDecoder {
   }
 
   #note(parsed: ParsedDelta): ParsedDelta {
-    this.#calledTools ||= parsed.toolCalls !== undefined && parsed.toolCalls.length > 0
-    return parsed
+    if (parsed.toolCalls === undefined) return parsed
+    this.#calledTools ||= parsed.toolCalls.length > 0
+    if (!this.#parts.oneToolCall) return parsed
+    const { toolCalls, ...rest } = parsed
+    const first = toolCalls.filter(({ index }) => index === 0)
+    return first.length === 0 ? rest : { ...rest, toolCalls: first }
   }
 }
 

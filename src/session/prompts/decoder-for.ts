@@ -21,6 +21,7 @@ export function decoderFor(
     stops: new StopStrings(stops, { include: includeStop }),
     endTokenIds: new Set([...eosTokenIds, ...numbersOf(body.stop_token_ids)]),
     includeStop,
+    oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
     parser: parser.create({
       tools: body.tool_choice === 'none' ? null : body.tools,

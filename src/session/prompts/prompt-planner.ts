@@ -97,16 +97,35 @@ async function extend(
 }
 
 /** What of a chat's body a template reads besides the messages. */
-export function promptOptionsOf({ tools, chat_template_kwargs: kwargs, documents }: ChatBody): PromptOptions {
+export function promptOptionsOf(body: ChatBody): PromptOptions {
+  const { tools, documents } = body
+  const kwargs = templateVariables(body)
   return {
     tools: tools && tools.length > 0 ? tools : null,
-    ...(isRecord(kwargs) && { kwargs }),
+    ...(kwargs && { kwargs }),
     ...(Array.isArray(documents) && { documents }),
   }
 }
 
+/**
+ * As vLLM gives them to the template: the effort under its own name, whatever the variables say, and as the switch that
+ * some templates have instead, unless they say (`build_chat_params` of `vllm/entrypoints/openai/chat_completion/protocol.py`).
+ */
+function templateVariables({
+  chat_template_kwargs: kwargs,
+  reasoning_effort: effort,
+}: ChatBody): Record<string, unknown> | undefined {
+  const given = isRecord(kwargs) ? kwargs : undefined
+  if (effort === undefined || effort === null) return given
+  return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
+}
+
 function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function isSet(value: unknown): boolean {
+  return value !== undefined && value !== null
 }
 
 function refuseWhatTokenModeCannotDo(body: ChatBody): void {
@@ -118,6 +137,11 @@ function refuseWhatTokenModeCannotDo(body: ChatBody): void {
   if (body.add_generation_prompt === false)
     refuse('add_generation_prompt', 'every completion begins a new message')
   if (body.chat_template) refuse('chat_template', "prompts are rendered with the model's own template")
+  if (body.echo === true) refuse('echo', 'a turn records what was sampled, not its prompt')
+  // Cut by the engine, the prompt would be another than the one on record.
+  if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
+  for (const field of ['functions', 'function_call'])
+    if (isSet(body[field])) refuse(field, 'offer tools instead')
   const { tool_choice: choice } = body
   if (choice !== undefined && choice !== null && choice !== 'auto' && choice !== 'none') {
     refuse('tool_choice', 'a call cannot be forced, only offered (auto) or ignored (none)')
