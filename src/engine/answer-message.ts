@@ -9,13 +9,39 @@ import { isRecord } from './failures.ts'
 const NAMED_FIELDS = new Set(['role', 'content', 'reasoning', 'reasoning_content', 'refusal', 'tool_calls'])
 
 /**
+ * Which call a piece of one belongs to, where the engine leaves the index out, as Gemini's and Ollama's routes do: an id,
+ * or a name without one, that is new begins a call; what has neither goes on with the last.
+ */
+export class ToolCallIndexes {
+  readonly #byId = new Map<string, number>()
+  #last = -1
+  #highest = -1
+
+  of(index: unknown, id: string | undefined, name: string | undefined): number {
+    const at = typeof index === 'number' ? index : this.#untold(id, name)
+    if (id !== undefined) this.#byId.set(id, at)
+    this.#last = at
+    this.#highest = Math.max(this.#highest, at)
+    return at
+  }
+
+  #untold(id: string | undefined, name: string | undefined): number {
+    const isNew = this.#last === -1 || id !== undefined || name !== undefined
+    const known = id === undefined ? undefined : this.#byId.get(id)
+    return known ?? (isNew ? this.#highest + 1 : this.#last)
+  }
+}
+
+/**
  * Adds what a message says to an event.
+ * @param indexes of the calls in the same answer
  * @throws ProxyError `engine_failed` for arguments of a tool call that cannot be written as text
  */
 export function addMessage(
   delta: GenerationDelta,
   message: Record<string, unknown>,
   streamed: boolean,
+  indexes: ToolCallIndexes,
 ): void {
   const { content, thinking } = partsOf(message.content)
   // A streamed message opens with empty text that says nothing; a whole one that is empty was answered empty.
@@ -25,7 +51,7 @@ export function addMessage(
   if (typeof reasoning === 'string' && reasoning !== '') delta.reasoning = reasoning
   if (typeof message.refusal === 'string' && message.refusal !== '') delta.refusal = message.refusal
   if (Array.isArray(message.tool_calls) && message.tool_calls.length > 0) {
-    delta.toolCalls = message.tool_calls.filter(isRecord).map(toolCallDelta)
+    delta.toolCalls = message.tool_calls.filter(isRecord).map((piece) => toolCallDelta(piece, indexes))
   }
   for (const field in message) {
     if (NAMED_FIELDS.has(field) || message[field] === null) continue
@@ -52,14 +78,15 @@ function partsOf(content: unknown): Parts {
   }
 }
 
-/** Some engines leave the index out, and write null for what a piece does not carry. */
-function toolCallDelta(piece: Record<string, unknown>, position: number): ToolCallDelta {
-  const { index, id, function: called } = piece
+/** Some engines leave the index out, and write null, or nothing, for what a piece does not carry. */
+function toolCallDelta(piece: Record<string, unknown>, indexes: ToolCallIndexes): ToolCallDelta {
+  const { index, function: called } = piece
   const { name, arguments: args } = isRecord(called) ? called : {}
+  const id = textOf(piece.id)
   const text = argumentsText(args)
   return {
-    index: typeof index === 'number' ? index : position,
-    ...(typeof id === 'string' && { id, type: 'function' }),
+    index: indexes.of(index, id, textOf(name)),
+    ...(id !== undefined && { id, type: 'function' }),
     ...(isRecord(called) && {
       function: {
         ...(typeof name === 'string' && { name }),
@@ -67,6 +94,10 @@ function toolCallDelta(piece: Record<string, unknown>, position: number): ToolCa
       },
     }),
   }
+}
+
+function textOf(value: unknown): string | undefined {
+  return typeof value === 'string' && value !== '' ? value : undefined
 }
 
 /** Text by the book; llama.cpp's server wrote the object itself for a while, and some gateways do. */

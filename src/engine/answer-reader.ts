@@ -7,7 +7,7 @@ import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../canonic
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
 import { isTokenId } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
-import { addMessage } from './answer-message.ts'
+import { addMessage, ToolCallIndexes } from './answer-message.ts'
 import { engineMessage, excerpt, isRecord } from './failures.ts'
 import { parseAnswer, type ReadIds } from './parse-answer.ts'
 import { firstWeightVersion, weightVersionOf } from './weight-version.ts'
@@ -36,6 +36,7 @@ export class AnswerReader {
   #stopReason: string | number | null | undefined
   #usage: Usage | undefined
   #weightVersion: string | undefined
+  readonly #callIndexes = new ToolCallIndexes()
 
   constructor(options: AnswerOptions) {
     this.#options = options
@@ -133,8 +134,8 @@ export class AnswerReader {
   /** @returns undefined when the choice brings neither text nor tokens */
   #delta(choice: Record<string, unknown>): GenerationDelta | undefined {
     const delta: GenerationDelta = { type: 'delta' }
-    if (isRecord(choice.delta)) addMessage(delta, choice.delta, true)
-    else if (isRecord(choice.message)) addMessage(delta, choice.message, false)
+    if (isRecord(choice.delta)) addMessage(delta, choice.delta, true, this.#callIndexes)
+    else if (isRecord(choice.message)) addMessage(delta, choice.message, false, this.#callIndexes)
     else if (typeof choice.text === 'string' && choice.text !== '') delta.content = choice.text
     if (isRecord(choice.logprobs)) this.#addLogprobs(delta, choice.logprobs)
     // null is "not told", and not "no tokens": some vLLM versions answer so although they were asked.

@@ -5,7 +5,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { type Completion, CompletionFold } from '../canonical/completion.ts'
-import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
+import type { GenerationEnd, GenerationEvent, GenerationStream } from '../canonical/events.ts'
 import type { CanonicalRequest, ChatBody, GenerationRequest } from '../canonical/request.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
@@ -255,13 +255,14 @@ export class TurnRunner {
 
   /** @returns the `end` event if this batch brought it; it is the last one of its batch */
   #fold(turn: TurnInFlight, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
+    let last: GenerationEvent | undefined
     for (const event of batch) {
       if (event.type === 'delta') turn.firstTokenAtMs ??= this.#clock()
       refuseUnwritable(event)
-      turn.fold.add(this.#stampWeights(event))
+      last = event.type === 'end' ? withUsage(event, turn.fold) : undefined
+      turn.fold.add(this.#stampWeights(last ?? event))
     }
-    const last = batch.at(-1)
-    return last?.type === 'end' ? last : undefined
+    return last
   }
 
   /** The engine's own word before the trainer's; the one that is told at this moment, because it may change mid-way. */
@@ -320,6 +321,14 @@ function startOf(answer: GenerationStream): StartedAnswer {
 
 function agentLeft(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer was whole')
+}
+
+/** Clients read the usage of every answer. Who does not count, as workers of version 1, has its tokens counted. */
+function withUsage(end: GenerationEnd, { start, tokenIds }: Completion): GenerationEnd {
+  if (end.usage) return end
+  const [prompt, completion] = [start?.promptTokenIds?.length ?? 0, tokenIds.length]
+  const usage = { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
+  return { ...end, usage }
 }
 
 /** The limit of an answer's length has two names: the session's must not lose to the agent's under the other one. */

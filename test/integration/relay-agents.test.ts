@@ -47,6 +47,26 @@ t.test('with a version-1 worker chat calls work', async (t) => {
   t.match(await proxy.get('/health'), { mode: 'relay', connected_workers: 1 })
 })
 
+t.test("a version-1 worker's answer has usage, and text where it is empty, whole and streamed", async (t) => {
+  const proxy = await relayProxy(t)
+  await V1Worker.connect(`${proxy.url.replace('http', 'ws')}/ws/worker`, 'old', () => ({
+    token_ids: [7, 8],
+    log_probs: [-0.5, -0.25],
+    completion_text: '',
+    content_text: '',
+  }))
+  const ask = { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] }
+  const usage = { prompt_tokens: 0, completion_tokens: 2, total_tokens: 2 }
+  const whole = await agentOf(proxy, 's').chat.completions.create(ask)
+  t.match(whole, { usage, choices: [{ message: { content: '' } }] })
+  const options = { stream: true, stream_options: { include_usage: true } } as const
+  let last: unknown
+  for await (const part of await agentOf(proxy, 's').chat.completions.create({ ...ask, ...options }))
+    last = part
+  t.match(last, { usage, choices: [] })
+  t.match(await turnsOf(proxy, 's'), [{ usage }, { usage }])
+})
+
 t.test('with a version-1 worker streaming calls and tool calls work', async (t) => {
   const proxy = await relayProxy(t)
   const call = { id: 'c1', type: 'function', function: { name: 'open', arguments: '{"box":1}' } }

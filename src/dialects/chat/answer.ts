@@ -16,7 +16,7 @@ export function chatCompletion(
   const { start, end, toolCalls } = completion
   const message = {
     role: 'assistant',
-    content: completion.content,
+    content: completion.content ?? (saysElse(completion) ? null : ''),
     refusal: completion.refusal,
     ...(wishes.reasoning && completion.reasoning !== null && { reasoning_content: completion.reasoning }),
     ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
@@ -40,6 +40,11 @@ export function chatCompletion(
     ...(end?.usage && { usage: end.usage }),
     ...(wishes.tokenIds && { prompt_token_ids: promptIds(completion) }),
   }
+}
+
+/** OpenAI has null where something stands in the place of the text, and agents read an empty answer as text. */
+function saysElse({ toolCalls, refusal, extra }: Completion): boolean {
+  return toolCalls.length > 0 || refusal !== null || 'function_call' in extra || 'audio' in extra
 }
 
 function tokenFields(tokenIds: readonly number[]): object {

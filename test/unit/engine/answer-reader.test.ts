@@ -1,4 +1,5 @@
 import t from 'tap'
+import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/canonical/events.ts'
 import { type AnswerOptions, AnswerReader } from '../../../src/engine/answer-reader.ts'
 
@@ -311,4 +312,33 @@ t.test('logprobs that are none are the failure of the engine', (t) => {
     })
   }
   t.end()
+})
+
+t.test('calls of a stream without an index are told apart by their ids, or their names', async (t) => {
+  const callsOf = (...chunks: object[][]) => {
+    const fold = new CompletionFold()
+    const answers = chunks.map((pieces) => chunk({ tool_calls: pieces }))
+    for (const event of read([...answers, stop])) fold.add(event)
+    return fold.toolCalls.map((call) => [call.id, call.function.name, call.function.arguments])
+  }
+  const call = (id: string | undefined, name: string | undefined, args: string) => ({
+    ...(id !== undefined && { id }),
+    function: { ...(name !== undefined && { name }), arguments: args },
+  })
+  const two = [
+    ['a', 'read', '{"x":1}'],
+    ['b', 'read', '{"x":2}'],
+  ]
+  t.same(callsOf([call('a', 'read', '{"x":1}')], [call('b', 'read', '{"x":2}')]), two, 'whole, one per chunk')
+  t.same(callsOf([call('a', 'read', '{"x":1}'), call('b', 'read', '{"x":2}')]), two, 'whole, in one chunk')
+  const pieces = [call('a', 'read', ''), call(undefined, undefined, '{"x":1}'), call('b', 'read', '{"x":')]
+  t.same(callsOf(...pieces.map((piece) => [piece]), [call(undefined, undefined, '2}')]), two, 'in pieces')
+  const named = [call('', 'read', '{"x":1}'), call('', 'read', '{"x":2}')]
+  t.same(
+    callsOf(...named.map((piece) => [piece])),
+    two.map(([, ...rest]) => ['', ...rest]),
+    'without ids',
+  )
+  const echoed = [call('a', 'read', '{"x":1}'), call('b', 'read', ''), call('b', undefined, '{"x":2}')]
+  t.same(callsOf(...echoed.map((piece) => [piece])), two, 'an id that comes again goes on with its call')
 })
