@@ -263,6 +263,35 @@ export const ROLLOUT = {
       group: 'Agent',
       help: "Keep each command's working directory and output here; without it they are temporary",
     },
+    sandbox: {
+      flag: 'sandbox',
+      type: 'enum',
+      values: ['auto', 'bwrap', 'none'],
+      default: 'auto',
+      env: ['REMOTE_AGENT_SANDBOX'],
+      group: 'Agent',
+      help:
+        'Around commands and their verifiers: bwrap, a sandbox of bubblewrap; auto, the same where it works; none, for ' +
+        'agents that are trusted with everything',
+    },
+    sandboxPaths: {
+      flag: 'sandbox-path',
+      type: 'path',
+      repeatable: true,
+      env: ['REMOTE_AGENT_SANDBOX_PATHS'],
+      group: 'Agent',
+      help:
+        'Directory that programs in the sandbox may read though it is in the home or another private place; may be ' +
+        'given several times',
+    },
+    verifierEnv: {
+      flag: 'verifier-env',
+      type: 'text',
+      repeatable: true,
+      env: ['REMOTE_AGENT_VERIFIER_ENV'],
+      group: 'Agent',
+      help: "Variable of this environment that the verifier gets, such as a judge's key; may be given several times",
+    },
     ...REMOTE_AGENT.options,
   },
 } as const satisfies CommandSpec

@@ -41,6 +41,9 @@ async function rig(t: Test, tasks: number, more: string[] = []): Promise<Rig> {
     join(folder, 'tasks.jsonl'),
     '--output',
     output,
+    // Its agents leave notes for the test beside the directories that they have.
+    ...['--sandbox', 'none', '--verifier-env', 'FOLDER', '--verifier-env', 'NODE'],
+    ...['--environment-overrides', JSON.stringify({ FOLDER: folder, NODE: process.execPath })],
   ]
   return { proxy, folder, output, args: [...args, '--retry-base-delay', '0', ...more] }
 }
@@ -66,6 +69,7 @@ t.test('tasks become rows, judged, with a summary at the end', async (t) => {
   const verifier = 'grep -q 1 "$AGENT_OUTPUT_FILE"'
   const result = await runLlmProxy([...it.args, '--command', command, '--verifier', verifier], inFolder(it))
   t.match(result, { code: 0, stderr: '' })
+  t.match(result.stdout, /^trusted agents only: there is no sandbox around them/, 'the first line says so')
   t.match(result.stdout, /^6\/6 0 failed, [\d,]+ tokens\/s, mean reward 0\.33$/m)
   t.match(result.stdout, /^samples +6 of 6$/m)
   t.strictSame(keysIn(it.output).sort(), ['0.0', '0.1', '1.0', '1.1', '2.0', '2.1'])
@@ -82,7 +86,8 @@ t.test('tasks become rows, judged, with a summary at the end', async (t) => {
     })
   }
   const again = await runLlmProxy([...it.args, '--command', 'false'], inFolder(it))
-  t.strictSame(again, { code: 0, stdout: `${it.output} has 6 of 6 samples already\n`, stderr: '' })
+  t.match(again, { code: 0, stderr: '' })
+  t.strictSame(again.stdout.split('\n').slice(1), [`${it.output} has 6 of 6 samples already`, ''])
 })
 
 t.test('agents that fail are shown with why, and have inert rows', async (t) => {

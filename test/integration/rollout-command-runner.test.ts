@@ -9,7 +9,7 @@ import { until } from '../helpers/until.ts'
 const NEVER = new AbortController().signal
 
 function run(options: CommandRunnerOptions, task: Partial<AgentTask> = {}, signal = NEVER) {
-  return new CommandRunner(options).run(agentTask(task), signal)
+  return new CommandRunner({ sandbox: { mode: 'none' }, warn() {}, ...options }).run(agentTask(task), signal)
 }
 
 /** Whether a process is there, other than as an entry that nobody has collected. */

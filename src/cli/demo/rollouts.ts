@@ -32,7 +32,12 @@ export async function runRollouts({
   signal,
   onDone,
 }: DemoOptions): Promise<DemoRollout[]> {
-  const runner = new CommandRunner({ command: [...ownCommand(), 'demo-agent'], verifier: judge })
+  const runner = new CommandRunner({
+    command: [...ownCommand(), 'demo-agent'],
+    verifier: judge,
+    sandbox: { mode: 'none' },
+    warn() {},
+  })
   const loop = new RemoteAgentLoop({ proxyUrl, runner, retryBaseDelayMs: 200 }, {})
   const rollouts: DemoRollout[] = []
   const tasks = Array.from({ length: count }, (_, i) => TASKS[i % TASKS.length]!)

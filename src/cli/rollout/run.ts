@@ -28,7 +28,8 @@ export async function run(config: RolloutConfig): Promise<number> {
   const samples = planSamples(await readTasks(config.tasks), config.samplesPerTask)
   let tell = say
   const logger = loggerOn((text) => tell(text))
-  const loop = new RemoteAgentLoop({ ...config, runner: runnerOf(config), logger })
+  const runner = runnerOf(config, say)
+  const loop = new RemoteAgentLoop({ ...config, runner, logger })
   await using closing = new AsyncDisposableStack()
   closing.defer(() => loop.close())
   const output = await OutputFile.open(config.output)

@@ -5,9 +5,20 @@ import { HarborRunner } from '../../rollout/runners/harbor-runner.ts'
 import { HttpRunner } from '../../rollout/runners/http-runner.ts'
 import type { AgentRunner } from '../../rollout/runners/runner.ts'
 
-/** @throws ProxyError `config_invalid` when it lacks what the runner needs */
-export function runnerOf(config: RolloutConfig): AgentRunner {
-  const { runner, command, verifier, webhookUrl, timeLimitMs, workDir, environmentOverrides } = config
+/** @param say tells the user, before anything runs @throws ProxyError `config_invalid` when it lacks what the runner needs */
+export function runnerOf(config: RolloutConfig, say: (text: string) => void): AgentRunner {
+  const {
+    runner,
+    command,
+    verifier,
+    webhookUrl,
+    timeLimitMs,
+    workDir,
+    environmentOverrides,
+    sandbox,
+    sandboxPaths,
+    verifierEnv,
+  } = config
   switch (runner) {
     case 'harbor':
       return new HarborRunner(config)
@@ -20,10 +31,18 @@ export function runnerOf(config: RolloutConfig): AgentRunner {
         command,
         timeLimitMs,
         environment: environmentOverrides,
+        sandbox: { mode: sandbox, visible: sandboxPaths, hidden: secretsOf(config) },
+        verifierEnvironment: verifierEnv,
+        warn: say,
         ...(verifier !== undefined && { verifier }),
         ...(workDir !== undefined && { workDir }),
       })
   }
+}
+
+/** What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets. */
+function secretsOf({ tasks, output, datasetDirs }: RolloutConfig): string[] {
+  return [...(tasks === undefined ? [] : [tasks]), output, `${output}.jsonl`, ...datasetDirs]
 }
 
 function lacks(runner: string, flag: string): ProxyError {

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { type CommandLine, type GroupEnd, runGroup } from './process-group.ts'
 import { promptTextOf } from './prompt-text.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runner.ts'
+import { openSandbox, type Sandbox, type SandboxOptions, type View } from './sandbox.ts'
 import { outerEnvironment, sessionEnvironment, textVariables } from './session-environment.ts'
 import { rewardsOf, type Verifier } from './verifier.ts'
 
@@ -20,6 +21,12 @@ export interface CommandRunnerOptions {
   workDir?: string
   /** Between asking an agent to end and killing it. */
   graceMs?: number
+  /** What agent and verifier see of this machine. Default: a sandbox where there is one. */
+  sandbox?: SandboxOptions
+  /** Variables of the trainer's environment that the verifier gets, such as a judge's key. */
+  verifierEnvironment?: readonly string[]
+  /** Is told, once, that agents run without a sandbox. Default: a warning of the process. */
+  warn?(text: string): void
 }
 
 const TIME_LIMIT_MS = 30 * 60_000
@@ -28,14 +35,22 @@ const OUTPUT_LIMIT_BYTES = 256 * 1024
 /** Linux takes no longer variable (`MAX_ARG_STRLEN`). */
 const VARIABLE_LIMIT_BYTES = 128 * 1024 - 100
 
-/** Files of one try; the agent works in a directory that none of the others is in. */
+/** Files of one try. What the verifier goes by is in a directory that is made when the agent has ended. */
 interface TryFiles {
   root: string
   work: string
   task: string
+}
+
+interface VerifierFiles {
+  root: string
+  task: string
   output: string
   reward: string
 }
+
+/** Where Harbor's tasks have their tests and a solution: the verifier's to see. */
+const ANSWERS = ['tests', 'solution']
 
 /**
  * Runs each agent as a command on this machine, in a directory and a process group of its own; docs/rollouts.md tells what
@@ -43,17 +58,29 @@ interface TryFiles {
  */
 export class CommandRunner implements AgentRunner {
   readonly #options: CommandRunnerOptions
+  readonly #sandbox: Sandbox
 
+  /** @throws ProxyError `start_failed` when bubblewrap was asked for and does not work */
   constructor(options: CommandRunnerOptions) {
     this.#options = options
+    const { sandbox = { mode: 'auto' }, workDir, warn = (text) => process.emitWarning(text) } = options
+    const hidden = [...(sandbox.hidden ?? []), ...(workDir === undefined ? [] : [workDir])]
+    this.#sandbox = openSandbox({ ...sandbox, hidden })
+    const { missing } = this.#sandbox
+    if (missing !== undefined) warn(`trusted agents only: there is no sandbox around them (${missing})`)
   }
 
   async run(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
     const { command, workDir } = this.#options
     const files = await this.#makeFiles(task)
     try {
-      const end = await this.#runCommand(command, files, this.#agentEnvironment(task, files), signal)
-      await writeForVerifier(files, task.sample, end.output)
+      const end = await this.#runCommand(
+        command,
+        agentView(task, files),
+        this.#agentEnvironment(task, files),
+        signal,
+      )
+      if (workDir !== undefined) await writeAnew(join(files.root, 'output.txt'), end.output)
       if (end.timedOut) return { ...failure('timeout', 'the agent ran out of time'), output: end.output }
       if (end.exitCode !== 0) return { ...failure('failed', howItEnded(end)), output: end.output }
       const rewards = await this.#verify(task, files, end.output, signal)
@@ -71,8 +98,8 @@ export class CommandRunner implements AgentRunner {
       workDir === undefined ? await mkdtemp(join(tmpdir(), 'llm-proxy-agent-')) : join(workDir, sessionId)
     const [work, task] = [join(root, 'work'), join(root, 'task.json')]
     await mkdir(work, { recursive: true })
-    await writeFile(task, JSON.stringify(withoutGroundTruth(sample)))
-    return { root, work, task, output: join(root, 'output.txt'), reward: join(root, 'reward') }
+    await writeAnew(task, JSON.stringify(withoutGroundTruth(sample)))
+    return { root, work, task }
   }
 
   #agentEnvironment(task: AgentTask, files: TryFiles): NodeJS.ProcessEnv {
@@ -82,33 +109,39 @@ export class CommandRunner implements AgentRunner {
       // Anthropic's clients would send it beside the session's key.
       ANTHROPIC_API_KEY: undefined,
       ...sessionEnvironment(task),
-      ...taskEnvironment(task, files),
+      ...taskEnvironment(task, files.task),
     }
   }
 
-  #runCommand(command: CommandLine, { work }: TryFiles, env: NodeJS.ProcessEnv, signal: AbortSignal) {
+  #runCommand(command: CommandLine, view: View, env: NodeJS.ProcessEnv, signal: AbortSignal) {
     const { timeLimitMs = TIME_LIMIT_MS, graceMs = GRACE_MS } = this.#options
-    const options = { cwd: work, env, timeLimitMs, graceMs, outputLimitBytes: OUTPUT_LIMIT_BYTES }
-    return runGroup(command, options, signal)
+    const options = { cwd: view.cwd, env, timeLimitMs, graceMs, outputLimitBytes: OUTPUT_LIMIT_BYTES }
+    return runGroup(this.#sandbox.wrap(command, view), options, signal)
   }
 
   async #verify(
     task: AgentTask,
-    files: TryFiles,
+    { work }: TryFiles,
     output: string,
     signal: AbortSignal,
   ): Promise<Record<string, number>> {
-    const { verifier } = this.#options
+    const { verifier, verifierEnvironment } = this.#options
     if (verifier === undefined) return {}
-    if (typeof verifier === 'function') return verifier({ task, workDir: files.work, output }, signal)
+    if (typeof verifier === 'function') return verifier({ task, workDir: work, output }, signal)
+    const files = await makeVerifierFiles(task.sample, output)
     // Without the session: what a verifier asks of a model must not be recorded, and trained on, as the agent's.
     const env = {
-      ...outerEnvironment(process.env),
-      ...taskEnvironment(task, files),
+      ...outerEnvironment(process.env, verifierEnvironment),
+      ...taskEnvironment(task, files.task),
       AGENT_OUTPUT_FILE: files.output,
       REWARD_FILE: files.reward,
     }
-    return rewardsOf(await this.#runCommand(verifier, files, env, signal), files.reward)
+    const view = { cwd: work, writable: [files.root], readable: readableOf(task) }
+    try {
+      return await rewardsOf(await this.#runCommand(verifier, view, env, signal), files.reward)
+    } finally {
+      await rm(files.root, { recursive: true, force: true })
+    }
   }
 }
 
@@ -117,24 +150,44 @@ function withoutGroundTruth({ reward_model: _, ...shown }: Sample): Sample {
   return shown
 }
 
-/** What the agent may have put in these places is not what the verifier is to find there, least of all a reward. */
-async function writeForVerifier(
-  { task, output, reward }: TryFiles,
-  sample: Sample,
-  outputText: string,
-): Promise<void> {
-  await Promise.all([task, output, reward].map((path) => rm(path, { recursive: true, force: true })))
-  await writeFile(task, JSON.stringify(sample))
-  await writeFile(output, outputText)
+/** The task is read-only, as every later try has the same, and comes without the answers. */
+function agentView(task: AgentTask, { work, task: taskFile }: TryFiles): View {
+  const { taskPath } = task
+  const masked = taskPath === undefined ? [] : ANSWERS.map((name) => join(taskPath, name))
+  return { cwd: work, readable: [taskFile, ...readableOf(task)], masked }
 }
 
-function taskEnvironment({ trialId, sample, taskPath }: AgentTask, files: TryFiles): Record<string, string> {
+function readableOf({ taskPath }: AgentTask): string[] {
+  return taskPath === undefined ? [] : [taskPath]
+}
+
+/** What the agent has left anywhere is not what the verifier is to find here, least of all a reward. */
+async function makeVerifierFiles(sample: Sample, outputText: string): Promise<VerifierFiles> {
+  const root = await mkdtemp(join(tmpdir(), 'llm-proxy-verifier-'))
+  const files = {
+    root,
+    task: join(root, 'task.json'),
+    output: join(root, 'output.txt'),
+    reward: join(root, 'reward'),
+  }
+  await writeAnew(files.task, JSON.stringify(sample))
+  await writeAnew(files.output, outputText)
+  return files
+}
+
+/** In the place of whatever is there. The flag follows no link that somebody puts there meanwhile. */
+async function writeAnew(path: string, text: string): Promise<void> {
+  await rm(path, { recursive: true, force: true })
+  await writeFile(path, text, { flag: 'wx' })
+}
+
+function taskEnvironment({ trialId, sample, taskPath }: AgentTask, taskFile: string): Record<string, string> {
   const prompt = promptTextOf(sample)
   const fits =
     prompt !== undefined && Buffer.byteLength(prompt) < VARIABLE_LIMIT_BYTES && !prompt.includes('\0')
   return {
     TRIAL_ID: trialId,
-    TASK_FILE: files.task,
+    TASK_FILE: taskFile,
     ...(taskPath !== undefined && { TASK_DIR: taskPath }),
     ...(fits && { TASK_PROMPT: prompt }),
   }

@@ -19,9 +19,21 @@ export function sessionEnvironment({
   }
 }
 
-/** The trainer's own environment without what is llm-proxy's: its keys are nobody else's. */
-export function outerEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
-  return Object.fromEntries(Object.entries(env).filter(([name]) => !name.startsWith('LLM_PROXY_')))
+/** What programs need to run at all, wherever they run. */
+const PASSED_ON = [
+  ...['PATH', 'HOME', 'USER', 'LOGNAME', 'SHELL', 'TERM', 'TZ', 'LANG', 'LANGUAGE', 'LD_LIBRARY_PATH'],
+  ...['SSL_CERT_FILE', 'SSL_CERT_DIR', 'REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE', 'NODE_EXTRA_CA_CERTS'],
+]
+
+/**
+ * Of the trainer's own environment what programs need to run. The rest is the trainer's: keys of llm-proxy, tokens of model
+ * hubs, of clouds and of trackers are nobody else's.
+ * @param more names of further variables
+ */
+export function outerEnvironment(env: NodeJS.ProcessEnv, more: readonly string[] = []): NodeJS.ProcessEnv {
+  const isPassedOn = (name: string) =>
+    PASSED_ON.includes(name) || name.startsWith('LC_') || more.includes(name)
+  return Object.fromEntries(Object.entries(env).filter(([name]) => isPassedOn(name)))
 }
 
 /** @throws TypeError that names the variable which is neither text nor a number nor a boolean */

@@ -1,5 +1,6 @@
 /** What an agent achieved, judged by a program or a function. */
-import { readFile } from 'node:fs/promises'
+import { constants } from 'node:fs'
+import { open } from 'node:fs/promises'
 import Type from 'typebox'
 import { Value } from 'typebox/value'
 import type { GroupEnd } from './process-group.ts'
@@ -26,7 +27,7 @@ const NOT_RUN = [126, 127]
  */
 export async function rewardsOf(end: GroupEnd, rewardFile: string): Promise<Record<string, number>> {
   if (end.timedOut) throw new Error('the verifier ran out of time')
-  const written = await readFile(rewardFile, 'utf8').catch(() => undefined)
+  const written = await readReward(rewardFile)
   if (written !== undefined) return parseRewards(written)
   if (end.exitCode === null || NOT_RUN.includes(end.exitCode)) {
     throw new Error(
@@ -34,6 +35,29 @@ export async function rewardsOf(end: GroupEnd, rewardFile: string): Promise<Reco
     )
   }
   return { reward: end.exitCode === 0 ? 1 : 0 }
+}
+
+/** Far more than named numbers take. */
+const REWARD_LIMIT_BYTES = 64 * 1024
+
+/**
+ * A verifier runs what the agent made, which may have put anything in this place: a link is not followed, and a pipe, which
+ * would be waited for, is not opened for long.
+ * @returns undefined if nothing is there @throws Error for what is no plain file of a reward's size
+ */
+async function readReward(path: string): Promise<string | undefined> {
+  const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants
+  const file = await open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return undefined
+    throw new Error(`the reward file cannot be read: ${error.code}`)
+  })
+  if (file === undefined) return undefined
+  await using closing = new AsyncDisposableStack()
+  closing.defer(() => file.close())
+  const about = await file.stat()
+  if (!about.isFile()) throw new Error('the reward file is not a file')
+  if (about.size > REWARD_LIMIT_BYTES) throw new Error(`the reward file has ${about.size} bytes`)
+  return await file.readFile('utf8')
 }
 
 const NamedRewards = Type.Record(Type.String(), Type.Number())

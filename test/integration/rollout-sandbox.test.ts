@@ -1,0 +1,166 @@
+/** What an agent in the sandbox cannot do: give itself a reward, see what judges it, or reach another try. */
+import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { CommandRunner, type CommandRunnerOptions } from '../../src/rollout/runners/command-runner.ts'
+import type { AgentTask } from '../../src/rollout/runners/runner.ts'
+import { openSandbox } from '../../src/rollout/runners/sandbox.ts'
+import { agentTask } from '../helpers/agent-task.ts'
+
+const NEVER = new AbortController().signal
+const { missing } = openSandbox({ mode: 'auto' })
+/** Machines may forbid the namespaces that it is made of; what is said then is tested everywhere. */
+const needsSandbox = missing === undefined ? {} : { skip: `no sandbox here: ${missing}` }
+
+function run(options: CommandRunnerOptions, task: Partial<AgentTask> = {}) {
+  const runner = new CommandRunner({ sandbox: { mode: 'bwrap' }, ...options })
+  return runner.run(agentTask(task), NEVER)
+}
+
+function taskDirectory(t: Test): string {
+  const root = t.testdir({
+    task: { 'instruction.md': 'Count.', tests: { expected: '42' }, solution: { 'solve.sh': 'echo 42' } },
+  })
+  return join(root, 'task')
+}
+
+t.test('an agent reads its task without the answers, and changes nothing of it', needsSandbox, async (t) => {
+  const taskPath = taskDirectory(t)
+  const command =
+    'cat "$TASK_DIR/instruction.md"; cat "$TASK_DIR/tests/expected" "$TASK_DIR/solution/solve.sh" 2>/dev/null; ' +
+    '(echo 1 > "$TASK_DIR/tests/expected"; echo 1 > "$TASK_DIR/new"; rm -rf "$TASK_DIR") 2>/dev/null; exit 0'
+  const verifier = 'grep -qx 42 "$TASK_DIR/tests/expected"'
+  const result = await run({ command, verifier }, { taskPath })
+  t.match(result, { status: 'completed', output: 'Count.', rewards: { reward: 1 } })
+  t.equal(readFileSync(join(taskPath, 'tests', 'expected'), 'utf8'), '42')
+  t.notOk(existsSync(join(taskPath, 'new')))
+})
+
+t.test('what an agent leaves running is gone before the verifier begins', needsSandbox, async (t) => {
+  const workDir = t.testdir()
+  const command =
+    'setsid sh -c "while :; do date +%N > beat; sleep 0.02; done" & while [ ! -s beat ]; do sleep 0.02; done'
+  const verifier = 'rm -f beat; sleep 0.2; test ! -e beat'
+  t.strictSame((await run({ command, verifier, workDir })).rewards, { reward: 1 })
+})
+
+t.test(
+  "an agent sees no process but its own, and none of the trainer's variables",
+  needsSandbox,
+  async (t) => {
+    const secrets = {
+      HF_TOKEN: 'secret',
+      AWS_SECRET_ACCESS_KEY: 'secret',
+      LLM_PROXY_ADMIN_KEY: 'secret',
+      JUDGE: 'secret',
+    }
+    Object.assign(process.env, secrets)
+    t.teardown(() => Object.keys(secrets).forEach((name) => void delete process.env[name]))
+    const command = 'env; cat /proc/*/environ | tr "\\0" "\\n"; ls -d /proc/[0-9]* | wc -l'
+    const { output = '' } = await run({ command })
+    t.notMatch(output, 'secret')
+    t.ok(Number(output.trim().split('\n').at(-1)) < 10)
+    const verifier = '[ "$JUDGE" = secret ] && [ -z "$HF_TOKEN" ]'
+    t.strictSame((await run({ command: 'true', verifier, verifierEnvironment: ['JUDGE'] })).rewards, {
+      reward: 1,
+    })
+  },
+)
+
+t.test(
+  'an agent sees neither other tries, nor tasks with their ground truth, nor the home',
+  needsSandbox,
+  async (t) => {
+    const root = t.testdir({
+      runs: { other: { note: 'of another try' } },
+      'tasks.jsonl': 'ground truth',
+      data: { a: 'set' },
+    })
+    const workDir = join(root, 'runs')
+    const hidden = [join(root, 'tasks.jsonl'), join(root, 'data'), join(root, 'not-there')]
+    const command = `cat ${root}/tasks.jsonl ${root}/data/a ${workDir}/other/note 2>/dev/null; ls -A ${root}/data ~ /tmp; true`
+    const { output = '' } = await run({ command, workDir, sandbox: { mode: 'bwrap', hidden } })
+    t.notMatch(output, /ground truth|set|of another try/)
+    t.notMatch(output, /\.ssh|llm-proxy-verifier/)
+  },
+)
+
+t.test('an agent writes nowhere but into its own directory', needsSandbox, async (t) => {
+  const root = t.testdir({ mine: 'as it was' })
+  const command = `echo x > here; echo x > ${root}/mine; echo x > ${root}/new; echo x > "$TASK_FILE"; cat here; true`
+  t.match(await run({ command }), { status: 'completed', output: /x\n$/ })
+  t.equal(readFileSync(join(root, 'mine'), 'utf8'), 'as it was')
+  t.notOk(existsSync(join(root, 'new')))
+})
+
+t.test('an agent that is asked to end may finish what it does', needsSandbox, async (t) => {
+  const command = 'trap "echo saved; exit 0" TERM; echo begun; while :; do sleep 0.05; done'
+  const result = await run({ command, timeLimitMs: 500, graceMs: 60_000 })
+  t.match(result, { status: 'timeout', output: /saved\n$/ })
+})
+
+t.test('one that does not end is killed with all that it started', needsSandbox, async (t) => {
+  const workDir = t.testdir()
+  const command =
+    'trap "" TERM; setsid sh -c "trap \\"\\" TERM; while :; do date +%N > beat; sleep 0.02; done" & wait; wait'
+  const result = await run({ command, workDir, timeLimitMs: 300, graceMs: 100 })
+  t.match(result, { status: 'timeout' })
+  const beat = join(workDir, 'trial-1', 'work', 'beat')
+  writeFileSync(beat, '')
+  await new Promise((resolve) => setTimeout(resolve, 200))
+  t.equal(readFileSync(beat, 'utf8'), '')
+})
+
+t.test('directories of programs that are private can be shown', needsSandbox, async (t) => {
+  const tools = `/tmp/llm-proxy-test-tools-${process.pid}`
+  mkdirSync(tools)
+  t.teardown(() => import('node:fs').then(({ rmSync }) => rmSync(tools, { recursive: true })))
+  writeFileSync(join(tools, 'agent.sh'), 'echo at work')
+  const command = `sh ${tools}/agent.sh`
+  t.match(await run({ command }), { status: 'failed' })
+  const visible = [tools]
+  t.match(await run({ command, sandbox: { mode: 'bwrap', visible } }), { output: 'at work\n' })
+})
+
+t.test('without a sandbox it is said that agents must be trusted', async (t) => {
+  const said: string[] = []
+  const warn = (text: string) => void said.push(text)
+  const runner = new CommandRunner({ command: 'true', sandbox: { mode: 'none' }, warn })
+  t.match(said, [/^trusted agents only: .*switched off/])
+  t.match(await runner.run(agentTask({}), NEVER), { status: 'completed' })
+  const { PATH } = process.env
+  t.teardown(() => {
+    process.env.PATH = PATH
+  })
+  process.env.PATH = t.testdir({ env: t.fixture('symlink', '/usr/bin/env') })
+  new CommandRunner({ command: 'true', warn })
+  t.match(said, [/./, /^trusted agents only: .*bwrap is not installed/])
+  t.throws(() => new CommandRunner({ command: 'true', sandbox: { mode: 'bwrap' } }), { code: 'start_failed' })
+})
+
+t.test('a reward is read from a plain file and from nothing else', async (t) => {
+  const root = t.testdir({ score: '1' })
+  symlinkSync(join(root, 'score'), join(root, 'link'))
+  const verify = (verifier: string) =>
+    run({ command: 'true', verifier, sandbox: { mode: 'none' }, warn() {} })
+  await t.rejects(verify(`ln -s ${root}/score "$REWARD_FILE"`), { message: /cannot be read: ELOOP/ })
+  await t.rejects(verify('mkfifo "$REWARD_FILE"'), { message: /is not a file/ })
+  await t.rejects(verify('mkdir "$REWARD_FILE"'), { message: /is not a file/ })
+  await t.rejects(verify('head -c 100000 /dev/zero > "$REWARD_FILE"'), { message: /has 100000 bytes/ })
+})
+
+t.test('what an agent put in the place of a file is not followed', async (t) => {
+  const workDir = t.testdir()
+  const victim = join(t.testdirName, 'victim')
+  writeFileSync(victim, 'as it was')
+  const command = `rm -f "$TASK_FILE"; ln -s ${victim} "$TASK_FILE"; ln -s ${victim} ../output.txt; echo said`
+  const { rewards } = await run({
+    command,
+    verifier: 'grep -q said "$AGENT_OUTPUT_FILE"',
+    workDir,
+    sandbox: { mode: 'none' },
+    warn() {},
+  })
+  t.strictSame(rewards, { reward: 1 })
+  t.equal(readFileSync(victim, 'utf8'), 'as it was')
+})
