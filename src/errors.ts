@@ -47,6 +47,11 @@ export type ErrorCode = keyof typeof ERROR_CATALOGUE
 export interface ProxyErrorOptions {
   /** What led to this error; kept for the log, never sent to an agent. */
   cause?: unknown
+  /**
+   * What a log says instead of the message, for one that has an engine's, a worker's or a template's own words in it: they may
+   * quote the prompt.
+   */
+  logMessage?: string
   /** The request field at fault, as the caller wrote it: `messages.0.role`. */
   param?: string
   /** Overrules the catalogue's status, for an engine's own refusal (400, 404, 429 …). */
@@ -65,6 +70,8 @@ export class ProxyError extends Error {
   readonly param: string | undefined
   readonly retryAfterS: number | undefined
   readonly engineBody: unknown
+  /** The only text of this error that may be logged. */
+  readonly logMessage: string
 
   constructor(code: ErrorCode, message: string, options: ProxyErrorOptions = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
@@ -74,6 +81,7 @@ export class ProxyError extends Error {
     this.param = options.param
     this.retryAfterS = options.retryAfterS
     this.engineBody = options.engineBody
+    this.logMessage = options.logMessage ?? message
   }
 }
 

@@ -8,7 +8,7 @@ import type { TokenLogprob, Usage } from '../canonical/messages.ts'
 import { isTokenId } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import { addMessage, ToolCallIndexes } from './answer-message.ts'
-import { engineMessage, excerpt, isRecord } from './failures.ts'
+import { engineMessage, excerpt, isRecord, saidBy } from './failures.ts'
 import { parseAnswer, type ReadIds } from './parse-answer.ts'
 import { firstWeightVersion, weightVersionOf } from './weight-version.ts'
 
@@ -92,14 +92,12 @@ export class AnswerReader {
     try {
       answer = parseAnswer(json, readIds)
     } catch {
-      throw new ProxyError(
-        'engine_failed',
-        `the engine at ${engine} answered with no JSON: ${excerpt(redact(json.toString()))}`,
-      )
+      const said = excerpt(redact(json.toString()))
+      throw saidBy('engine_failed', `the engine at ${engine} answered with no JSON`, `: ${said}`)
     }
     if (isRecord(answer) && Array.isArray(answer.choices) && !answer.error) return answer
     const said = redact(engineMessage(answer) ?? excerpt(json.toString()))
-    throw new ProxyError('engine_failed', `the engine at ${engine} failed: ${said}`)
+    throw saidBy('engine_failed', `the engine at ${engine} failed`, `: ${said}`)
   }
 
   #noteRoot(answer: Record<string, unknown>): void {

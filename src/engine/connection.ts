@@ -1,6 +1,7 @@
 import { Pool } from 'undici'
+import { ProxyError } from '../errors.ts'
 import { type Endpoint, parseEndpoint } from './endpoint.ts'
-import { answerFailure, refusal, requestFailure } from './failures.ts'
+import { answerFailure, answerTooLarge, refusal, requestFailure } from './failures.ts'
 
 export interface ConnectionOptions {
   /** `http://host:8000` or `http://host:8000/v1`; may hold `user:password@`. */
@@ -12,11 +13,15 @@ export interface ConnectionOptions {
    */
   maxSilenceMs?: number
   connectTimeoutMs?: number
+  /** A larger answer, or event of a streamed one, is a failure of the engine. Default: 100 MiB. */
+  maxAnswerBytes?: number
 }
 
 export type EngineResponse = Awaited<ReturnType<Pool['request']>>
 
 const MAX_SILENCE_MS = 30 * 60_000
+/** As much as a frame between worker and proxy holds. */
+const MAX_ANSWER_BYTES = 100 * 1024 * 1024
 const CONNECT_TIMEOUT_MS = 5_000
 /** Shorter than uvicorn's 5 s, so that a call never goes out on a connection that the engine is closing. */
 const KEEP_ALIVE_MS = 4_000
@@ -26,10 +31,12 @@ const DRAIN_MS = 1_000
 /** HTTP to one engine, over as many kept-alive connections as there are calls. */
 export class EngineConnection {
   readonly endpoint: Endpoint
+  readonly maxAnswerBytes: number
   readonly #pool: Pool
 
   constructor(options: ConnectionOptions) {
     this.endpoint = parseEndpoint(options.url, options.apiKey)
+    this.maxAnswerBytes = options.maxAnswerBytes ?? MAX_ANSWER_BYTES
     const silence = options.maxSilenceMs ?? MAX_SILENCE_MS
     this.#pool = new Pool(this.endpoint.origin, {
       headersTimeout: silence,
@@ -84,11 +91,20 @@ export class EngineConnection {
     return (await this.bytes(response, signal)).toString()
   }
 
-  /** The whole body. @throws as {@link request} */
-  async bytes(response: EngineResponse, signal: AbortSignal): Promise<Buffer> {
+  /** The whole body. @throws as {@link request}; `engine_failed` for one that is too large */
+  async bytes({ body }: EngineResponse, signal: AbortSignal): Promise<Buffer> {
+    const parts: Buffer[] = []
+    let size = 0
+    body.on('error', () => {}) // A body that is left unread says so.
     try {
-      return Buffer.from(await response.body.arrayBuffer())
+      for await (const part of body as AsyncIterable<Buffer>) {
+        parts.push(part)
+        size += part.length
+        if (size > this.maxAnswerBytes) throw answerTooLarge(this.name, this.maxAnswerBytes)
+      }
+      return Buffer.concat(parts, size)
     } catch (thrown) {
+      if (thrown instanceof ProxyError) throw thrown
       signal.throwIfAborted()
       throw answerFailure(this.name, thrown)
     }

@@ -18,7 +18,8 @@ export function answerFailure(engine: string, thrown: unknown): ProxyError {
   const code = codeOf(thrown)
   if (SILENT.has(code)) return failure('engine_timeout', `the engine at ${engine} fell silent`, code, thrown)
   if (NOT_HTTP.test(code)) {
-    return failure('engine_failed', `what answered at ${engine} does not speak HTTP`, code, thrown)
+    // The parser's error holds what it could not read.
+    return failure('engine_failed', `what answered at ${engine} does not speak HTTP`, code, undefined)
   }
   return failure('engine_lost', `the connection to the engine at ${engine} was lost`, code, thrown)
 }
@@ -33,6 +34,11 @@ function codeOf(thrown: unknown): string {
   // undici has no code for some of what its parser refuses.
   if (code === undefined && name === 'HTTPParserError') return 'HPE_INVALID'
   return code === undefined ? '' : String(code)
+}
+
+/** What is larger than any answer would end the process. @param limit in bytes */
+export function answerTooLarge(engine: string, limit: number): ProxyError {
+  return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)
 }
 
 export interface Refusal {
@@ -52,11 +58,17 @@ export function refusal({ engine, status, text, retryAfter }: Refusal): ProxyErr
     return new ProxyError('engine_rejected', said === '' ? `the engine answered with HTTP ${status}` : said, {
       status,
       engineBody: body ?? text,
+      logMessage: 'the engine refused the call',
       ...(retryAfterS !== undefined && { retryAfterS }),
     })
   }
   const detail = said === '' ? '' : `: ${said}`
-  return new ProxyError('engine_failed', `the engine at ${engine} answered with HTTP ${status}${detail}`)
+  return saidBy('engine_failed', `the engine at ${engine} answered with HTTP ${status}`, detail)
+}
+
+/** A failure in words of ours, and then an engine's own, which are for the agent and the record, and no log. */
+export function saidBy(code: ErrorCode, ours: string, theirs: string): ProxyError {
+  return new ProxyError(code, ours + theirs, { logMessage: ours })
 }
 
 /** What went wrong when an engine was asked how it is; to a health check, every refusal is a failure. */

@@ -65,7 +65,7 @@ async function* streamed(
   signal: AbortSignal,
   reader: JsonReader,
 ): GenerationStream {
-  const parser = new SseParser()
+  const parser = new SseParser(connection.name, connection.maxAnswerBytes)
   let done = false
   for await (const chunk of connection.chunks(response, signal, () => done)) {
     const events: GenerationEvent[] = []

@@ -7,6 +7,8 @@
  * Works on bytes, because a read of the socket may end anywhere, in the middle of a character too. Only whole lines are
  * decoded, and a long line is left to its reader: an engine's first event has all the ids of the prompt.
  */
+import { answerTooLarge } from './failures.ts'
+
 const LF = 0x0a
 const CR = 0x0d
 const COLON = 0x3a
@@ -19,14 +21,29 @@ const LONG_BYTES = 16 * 1024
 export type EventData = string | Buffer
 
 export class SseParser {
+  readonly #engine: string
+  readonly #maxBytes: number
   /** Pieces of a line whose end has not come. Joined once, so that a huge line does not cost its square. */
   #pieces: Buffer[] = []
+  #pieceBytes = 0
   #data: EventData | undefined
   /** The last read ended with CR: an LF at the start of the next one belongs to it. */
   #afterCr = false
   #atStart = true
 
-  /** @returns the data of each event that `chunk` completes. The parser keeps no reference to events it returned. */
+  /**
+   * @param engine its name, for errors
+   * @param maxBytes of one event
+   */
+  constructor(engine: string, maxBytes = Number.POSITIVE_INFINITY) {
+    this.#engine = engine
+    this.#maxBytes = maxBytes
+  }
+
+  /**
+   * @throws ProxyError `engine_failed` for an event that grows beyond all measure
+   * @returns the data of each event that `chunk` completes. The parser keeps no reference to events it returned.
+   */
   push(chunk: Uint8Array): EventData[] {
     const bytes = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
     const events: EventData[] = []
@@ -42,8 +59,17 @@ export class SseParser {
       if (lf !== -1 && lf < at) lf = bytes.indexOf(LF, at)
     }
     this.#afterCr = bytes[bytes.length - 1] === CR
-    if (at < bytes.length) this.#pieces.push(bytes.subarray(at))
+    if (at < bytes.length) {
+      this.#pieces.push(bytes.subarray(at))
+      this.#pieceBytes += bytes.length - at
+    }
+    this.#refuseTooLarge()
     return events
+  }
+
+  #refuseTooLarge(): void {
+    const held = this.#pieceBytes + (this.#data?.length ?? 0)
+    if (held > this.#maxBytes) throw answerTooLarge(this.#engine, this.#maxBytes)
   }
 
   #endLine(bytes: Buffer, start: number, end: number, events: EventData[]): void {
@@ -53,6 +79,7 @@ export class SseParser {
     }
     const line = Buffer.concat([...this.#pieces, bytes.subarray(start, end)])
     this.#pieces = []
+    this.#pieceBytes = 0
     const hasBom = this.#atStart && line[0] === 0xef && line[1] === 0xbb && line[2] === 0xbf
     this.#atStart = false
     this.#readLine(line, hasBom ? 3 : 0, line.length, events)

@@ -57,10 +57,11 @@ export function logFailure(logger: Logger, request: FastifyRequest, error: Proxy
   const { sessionId } = request.params as { sessionId?: string }
   const level = error.logLevel === 'fatal' ? 'error' : error.logLevel
   const { code, status, cause } = error
-  // An engine's own words may quote the prompt.
-  const message = error.engineBody === undefined ? error.message : 'the engine refused the call'
   const more = missing > 0 ? { left_out: missing } : {}
-  logger[level]({ code, status, request_id: request.id, session_id: sessionId, err: cause, ...more }, message)
+  logger[level](
+    { code, status, request_id: request.id, session_id: sessionId, err: cause, ...more },
+    error.logMessage,
+  )
 }
 
 /** Trying again cannot help; the OpenAI and Anthropic SDKs would otherwise retry every 409 and 5xx. */

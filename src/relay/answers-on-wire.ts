@@ -197,6 +197,7 @@ function errorToWire(error: ProxyError): ErrorOnWire {
     ...(error.param !== undefined && { param: error.param }),
     ...(error.retryAfterS !== undefined && { retry_after_s: error.retryAfterS }),
     ...(error.engineBody !== undefined && { engine_body: error.engineBody }),
+    log_message: error.logMessage.slice(0, 1_000),
   }
 }
 
@@ -225,5 +226,6 @@ function errorFromWire(wire: ErrorOnWire): ProxyError {
     ...(wire.param !== undefined && { param: wire.param }),
     ...(wire.retry_after_s !== undefined && { retryAfterS: wire.retry_after_s }),
     ...(wire.engine_body !== undefined && { engineBody: wire.engine_body }),
+    logMessage: wire.log_message ?? `the worker reported ${code}`,
   })
 }

@@ -10,7 +10,10 @@ import type { CompletionResponseV1 } from './protocol.ts'
  *   cannot be read
  */
 export function eventsOfV1(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
-  if (response.error) throw new ProxyError('engine_failed', response.error)
+  if (response.error) {
+    const logMessage = 'the worker reported that the call failed'
+    throw new ProxyError('engine_failed', response.error, { logMessage })
+  }
   const toolCalls = toolCallDeltas(response)
   // content_text is what an agent should see; completion_text still has the markup of the tool calls in it.
   const content = response.content_text ?? (toolCalls.length > 0 ? null : response.completion_text)
@@ -54,8 +57,9 @@ function listOf(toolCalls: ToolCallV1[] | string): ToolCallV1[] {
   let list: unknown
   try {
     list = JSON.parse(toolCalls)
-  } catch (cause) {
-    throw new ProxyError('engine_failed', 'the worker sent tool_calls that are not JSON', { cause })
+  } catch {
+    // The parser's error quotes them.
+    throw new ProxyError('engine_failed', 'the worker sent tool_calls that are not JSON')
   }
   if (!Array.isArray(list) || !list.every((call) => typeof call?.function?.name === 'string')) {
     throw new ProxyError('engine_failed', 'the worker sent tool_calls that are not a list of function calls')

@@ -251,6 +251,8 @@ export const ErrorOnWire = Type.Object({
   param: Type.Optional(Type.String()),
   retry_after_s: Type.Optional(Type.Number({ minimum: 0 })),
   engine_body: Type.Optional(Type.Unknown()),
+  /** What the proxy's log may say of it; absent: nothing but the code. `message` may quote the prompt. */
+  log_message: Type.Optional(Type.String({ maxLength: 1_000 })),
 })
 
 /** The end of a call: the completion is whole, or failed. */

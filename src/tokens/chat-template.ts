@@ -75,7 +75,8 @@ export class ChatTemplate {
       return jinja.render(variables, options.now ?? new Date())
     } catch (error) {
       const message = `the chat template refuses these messages: ${messageOf(error)}`
-      throw new ProxyError('invalid_request', message, { cause: error, param: 'messages' })
+      const logMessage = 'the chat template refuses these messages'
+      throw new ProxyError('invalid_request', message, { param: 'messages', logMessage })
     }
   }
 

@@ -12,7 +12,7 @@ import { openEventStream, type Script, sendJson, startScriptedServer } from '../
 async function outcome(
   t: Test,
   script: Script,
-  { stream = true, ...options }: { stream?: boolean; maxSilenceMs?: number } = {},
+  { stream = true, ...options }: { stream?: boolean; maxSilenceMs?: number; maxAnswerBytes?: number } = {},
 ): Promise<{ events: GenerationEvent[]; failure: ProxyError }> {
   const server = await startScriptedServer(script)
   const client = createVllmClient({ url: server.url.replace('//', '//me:s3cret@'), ...options })
@@ -131,6 +131,46 @@ t.test('a stream that ends without a finish reason is lost, [DONE] or not', asyn
     t.match(failure, { code: 'engine_lost' })
   }
 })
+
+t.test(
+  'what is larger than any answer fails the call, whole, in one line, in many, and as a refusal',
+  async (t) => {
+    const maxAnswerBytes = 100_000
+    const endless = (response: ServerResponse, piece: string) => {
+      const write = () => {
+        while (!response.destroyed && response.write(piece));
+      }
+      response.on('drain', write)
+      write()
+    }
+    const padding = 'x'.repeat(10_000)
+    const scripts: [string, Script, boolean][] = [
+      ['a whole answer', (_, response) => endless(response, padding), false],
+      ['a refusal', (_, response) => endless(response.writeHead(500), padding), false],
+      [
+        'a line',
+        (_, response) => {
+          openEventStream(response)(token)
+          endless(response, padding)
+        },
+        true,
+      ],
+      [
+        'an event of many lines',
+        (_, response) => {
+          openEventStream(response)(token)
+          endless(response, `data: ${padding}\n`)
+        },
+        true,
+      ],
+    ]
+    for (const [what, script, stream] of scripts) {
+      const { events, failure } = await outcome(t, script, { stream, maxAnswerBytes })
+      t.match(failure, { code: 'engine_failed', message: /more than 100000 bytes/ }, what)
+      t.match(events, stream ? tokenEvents : [], `${what}: what was sampled before it is there`)
+    }
+  },
+)
 
 t.test('a connection that breaks is lost, before the answer, in a stream, in a whole answer', async (t) => {
   const before = await outcome(t, (_, response) => void response.destroy())

@@ -37,9 +37,15 @@ _STATUS = {
 class CallError(LlmProxyError):
     """One call to an engine failed. The agent gets it under this code of docs/errors.md."""
 
-    def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
+    #: What logs say of it; ``message`` may hold an engine's own words, which may quote the prompt.
+    log_message: str
+
+    def __init__(
+        self, code: str, message: str, *, param: str | None = None, log_message: str | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
+        self.log_message = message if log_message is None else log_message
         self.message = message
         self.status = _STATUS[code]
         self.param = param

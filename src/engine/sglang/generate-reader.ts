@@ -10,7 +10,7 @@
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../canonical/messages.ts'
 import { ProxyError } from '../../errors.ts'
-import { engineMessage, excerpt, isRecord, parseJson } from '../failures.ts'
+import { engineMessage, excerpt, isRecord, parseJson, saidBy } from '../failures.ts'
 import type { JsonReader } from '../generation.ts'
 import { firstWeightVersion, weightVersionOf } from '../weight-version.ts'
 
@@ -80,7 +80,7 @@ export class GenerateReader implements JsonReader {
       return { ...answer, meta_info: answer.meta_info }
     }
     const said = this.#options.redact(engineMessage(answer) ?? excerpt(json))
-    throw this.#failure(`failed: ${said}`)
+    throw this.#failure('failed', `: ${said}`)
   }
 
   /** An abort ends an answer like any other, with ids that are not all there. */
@@ -90,9 +90,13 @@ export class GenerateReader implements JsonReader {
     const said = this.#options.redact(String(finish.message ?? 'no reason given'))
     const status = Number(finish.status_code)
     if (status >= 400 && status < 500) {
-      throw new ProxyError('engine_rejected', said, { status, engineBody: { error: { message: said } } })
+      throw new ProxyError('engine_rejected', said, {
+        status,
+        engineBody: { error: { message: said } },
+        logMessage: 'the engine aborted the call',
+      })
     }
-    throw this.#failure(`aborted the request: ${said}`)
+    throw this.#failure('aborted the request', `: ${said}`)
   }
 
   #start(): GenerationEvent {
@@ -146,8 +150,8 @@ export class GenerateReader implements JsonReader {
     }))
   }
 
-  #failure(what: string): ProxyError {
-    return new ProxyError('engine_failed', `the engine at ${this.#options.engine} ${what}`)
+  #failure(what: string, said = ''): ProxyError {
+    return saidBy('engine_failed', `the engine at ${this.#options.engine} ${what}`, said)
   }
 }
 

@@ -89,7 +89,7 @@ t.test('a stream says what the whole answer says, however the server streams', (
 /** The events' JSON after a way on which it was cut anywhere. */
 function throughWire(events: object[], cuts: Iterator<number>): string[] {
   const bytes = Buffer.from(events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(''))
-  const parser = new SseParser()
+  const parser = new SseParser('e')
   const texts: string[] = []
   for (let at = 0; at < bytes.length; ) {
     const length = 1 + (cuts.next().value % 200)

@@ -5,7 +5,7 @@ import { SseParser } from '../../../src/engine/sse.ts'
 const bytesOf = (text: string) => new TextEncoder().encode(text)
 
 function parse(...chunks: Uint8Array[]): string[] {
-  const parser = new SseParser()
+  const parser = new SseParser('e')
   return chunks.flatMap((chunk) => parser.push(chunk)).map(String)
 }
 
@@ -74,7 +74,7 @@ t.test('text that is written as events is read back', (t) => {
 
 t.test('an event of one long line is left in bytes', (t) => {
   const text = `${'x'.repeat(20_000)}é`
-  const [event] = new SseParser().push(bytesOf(`data: ${text}\n\n`))
+  const [event] = new SseParser('e').push(bytesOf(`data: ${text}\n\n`))
   t.ok(Buffer.isBuffer(event))
   t.equal(String(event), text)
   t.same(parse(bytesOf(`data: ${text}\ndata: ${text}\n\n`)), [`${text}\n${text}`])
@@ -84,7 +84,7 @@ t.test('an event of one long line is left in bytes', (t) => {
 })
 
 t.test('a line of megabytes in small reads costs no more than its length', (t) => {
-  const parser = new SseParser()
+  const parser = new SseParser('e')
   const read = bytesOf('x'.repeat(1_024))
   parser.push(bytesOf('data: '))
   const startMs = performance.now()

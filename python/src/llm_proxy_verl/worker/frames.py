@@ -204,6 +204,7 @@ def alive_frame(request_ids: Sequence[str]) -> str:
 def failure_frame(request_id: str, error: CallError, seq: int) -> str:
     """The end of a call that failed."""
     on_wire: Frame = {"code": error.code, "message": error.message, "status": error.status}
+    on_wire["log_message"] = error.log_message[:1000]
     if error.param is not None:
         on_wire["param"] = error.param
     return _dump(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
 import aiohttp
@@ -222,8 +223,13 @@ class ProxyLink:
         except CallError as error:
             self._fail(call, error)
         except Exception as error:  # the engine's, of whatever kind
-            logger.exception("call %s of session %s failed", request.request_id, request.session_id)
-            self._fail(call, CallError("engine_failed", f"{type(error).__name__}: {error}"[:1000]))
+            kind, where = type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
+            # Not its message, which may quote the prompt.
+            logger.error(  # noqa: TRY400
+                "call %s of session %s failed: %s\n%s", request.request_id, request.session_id, kind, where
+            )
+            message = f"{kind}: {error}"[:1000]
+            self._fail(call, CallError("engine_failed", message, log_message=f"verl's engine failed: {kind}"))
 
     def _fail(self, call: ServedCall, error: CallError) -> None:
         self._send(call.end(lambda seq: frames.failure_frame(call.request_id, error, seq)))

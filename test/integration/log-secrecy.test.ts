@@ -1,0 +1,84 @@
+/** What an engine, a worker or a template says may quote the prompt: the agent and the record have it, and no log. */
+import { Writable } from 'node:stream'
+import { pino } from 'pino'
+import t, { type Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
+import { type ServeConfig, WORKER } from '../../src/config/options.ts'
+import { startWorker } from '../../src/main.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { untilWorkers } from '../helpers/relay-rig.ts'
+import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+import { V1Worker } from '../helpers/v1-worker.ts'
+
+const PROMPT = 'the patient is called Otto'
+
+function logger() {
+  const lines: string[] = []
+  const sink = new Writable({
+    write(line, _encoding, done) {
+      lines.push(String(line))
+      done()
+    },
+  })
+  return { lines, logger: pino({ level: 'trace' }, sink) }
+}
+
+const said = { error: { message: `cannot sample after: ${PROMPT}` } }
+const ANSWERS: Record<string, Script> = {
+  'a refusal': (_, response) => sendJson(response, said, 422),
+  'an HTTP error': (_, response) => sendJson(response, said, 500),
+  'an error in place of an answer': (_, response) => sendJson(response, said),
+  'no JSON': (_, response) => void response.end(`<html>${PROMPT}</html>`),
+  'no HTTP': (_, response) => void response.socket?.end(`HTTP/1.1 OK ${PROMPT}\r\n\r\n`),
+  'an error in a stream': (_, response) => {
+    openEventStream(response)({ choices: [{ index: 0, delta: { content: 'a' } }] })
+    response.end(`data: ${JSON.stringify(said)}\n\n`)
+  },
+}
+
+async function start(t: Test, mode: 'local' | 'relay', script: Script, overrides: Partial<ServeConfig> = {}) {
+  const engine = await startScriptedServer((request, response) => {
+    const models = { data: [{ id: 'm', owned_by: 'vllm' }] }
+    return request.method === 'GET' ? sendJson(response, models) : script(request, response)
+  })
+  t.teardown(() => engine.close())
+  const log = logger()
+  const local = { engineUrls: [engine.url], engineKind: 'vllm' } as const
+  if (mode === 'local') return { ...log, proxy: await startProxy(t, { ...local, ...overrides }, log.logger) }
+  const proxy = await startProxy(t, { mode, ...overrides }, log.logger)
+  const config = { ...loadConfig(WORKER, {}, {}), ...local, workerId: 'w', proxyUrls: [proxy.url] }
+  const worker = startWorker(config, { logger: log.logger })
+  t.teardown(() => worker.stop(0))
+  await untilWorkers(proxy, 'w')
+  return { ...log, proxy }
+}
+
+for (const mode of ['local', 'relay'] as const)
+  for (const [what, script] of Object.entries(ANSWERS))
+    t.test(`${mode} mode: what an engine says as ${what} is in no log`, async (t) => {
+      const { proxy, lines } = await start(t, mode, script)
+      const body = { model: 'm', stream: true, messages: [{ role: 'user', content: PROMPT }] }
+      const headers = { 'content-type': 'application/json' }
+      const init = { method: 'POST', headers, body: JSON.stringify(body) }
+      const text = await (await fetch(`${proxy.baseUrl('s')}/chat/completions`, init)).text()
+      t.match(text, /error/)
+      if (what !== 'no HTTP') t.match(text, PROMPT, 'the agent is told')
+      const failures = lines.filter((line) => /engine_(failed|rejected|lost)/.test(line))
+      t.ok(failures.length > 0, 'the log has a line of it')
+      t.notMatch(lines.join(''), PROMPT)
+    })
+
+t.test('what a worker of version 1 says is in no log', async (t) => {
+  const log = logger()
+  const proxy = await startProxy(t, { mode: 'relay' }, log.logger)
+  const url = `${proxy.url.replace('http', 'ws')}/ws/worker`
+  await V1Worker.connect(url, 'old', ({ messages }) =>
+    messages[0]?.content === 'calls' ? { tool_calls: PROMPT } : { error: `cannot sample after: ${PROMPT}` },
+  )
+  const ask = (content: string) =>
+    proxy.post('/s/v1/chat/completions', { model: 'm', messages: [{ role: 'user', content }] })
+  t.match((await ask('x')).error.message, PROMPT)
+  t.ok((await ask('calls')).error)
+  t.match(log.lines.join(''), /engine_failed/)
+  t.notMatch(log.lines.join(''), PROMPT)
+})
