@@ -36,6 +36,8 @@ export interface ServerHooks {
 export interface RunningServer {
   /** Where it listens, with the port that it got: `http://127.0.0.1:8080`. */
   readonly url: string
+  /** Resolves with the cause when nothing can be put on record any more until the process starts anew; else never. */
+  readonly lost: Promise<ProxyError>
   /**
    * Takes no new calls, waits up to `graceMs` for those that run, then cancels them and closes everything.
    * @returns whether all of them came to their own end
@@ -110,6 +112,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   const running = opened.move()
   return {
     url,
+    lost: store.lost,
     stop: async (graceMs) => {
       const drained = await runner.drain(graceMs)
       await running.disposeAsync()

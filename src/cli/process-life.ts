@@ -76,6 +76,14 @@ export function watchUnforeseen(logger: Logger, port: ProcessPort = process): vo
   port.on('unhandledRejection', judge)
 }
 
+/** Without its store a proxy answers every call with an error for good: whoever watches the process starts it anew. */
+export function endWhenLost(lost: Promise<ProxyError>, logger: Logger, port: ProcessPort = process): void {
+  void lost.then((error) => {
+    logger.error({ err: error }, 'the store is gone, the process ends')
+    port.exit(1)
+  })
+}
+
 const PEER_WENT_AWAY = ['EPIPE', 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE']
 
 function isKnownCondition(error: unknown): boolean {

@@ -3,7 +3,7 @@ import type { ServeConfig } from '../config/options.ts'
 import { announce } from './announce.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
-import { serveUntilSignal, watchUnforeseen } from './process-life.ts'
+import { endWhenLost, serveUntilSignal, watchUnforeseen } from './process-life.ts'
 
 /** `llm-proxy serve`: runs the proxy until a signal. @returns the exit code */
 export async function run(config: ServeConfig): Promise<number> {
@@ -14,6 +14,7 @@ export async function run(config: ServeConfig): Promise<number> {
     throw explainListenFailure(error, config.host, config.port)
   })
   watchUnforeseen(logger)
+  endWhenLost(server.lost, logger)
   const served = serveUntilSignal(server, config.shutdownGraceMs, logger)
   announce(readyLine(config, server.url), hints(server.url))
   return served

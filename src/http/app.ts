@@ -168,7 +168,7 @@ async function addRoutes(
   } = options
   await app.register(openApi)
   await app.register(inScope('admin', openApiRoute))
-  await app.register(inScope('open', healthRoute), { backend, runner, facts: options.facts })
+  await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
   await app.register(inScope('admin', sessionsRoutes), { sessions, store, keyring })
   await app.register(inScope('worker', workerSocket), {
     accept: options.acceptWorker,

@@ -1,28 +1,39 @@
 import type { FastifyPluginCallback } from 'fastify'
 import type { Backend } from '../inference/backend.ts'
 import type { TurnRunner } from '../session/run-turn.ts'
+import type { TurnStore } from '../store/turn-store.ts'
 
 export interface HealthOptions {
   backend: Backend
   /** What else is worth telling: version, database, how prompts came about, notes such as the fall-back engine. */
   facts: () => Record<string, unknown>
   runner: TurnRunner
+  store: Pick<TurnStore, 'check'>
 }
 
 /**
- * `GET /health`: 200 while the proxy takes calls, 503 once it drains, so that a load balancer looks elsewhere. Probes
+ * `GET /health`: 200 while the proxy takes calls, 503 once it drains or can put nothing on record, so that a load balancer
+ * looks elsewhere. Probes
  * have no key; engines, workers and the rest of the inside are for admins.
  */
-export const healthRoute: FastifyPluginCallback<HealthOptions> = (app, { backend, facts, runner }, done) => {
+export const healthRoute: FastifyPluginCallback<HealthOptions> = (
+  app,
+  { backend, facts, runner, store },
+  done,
+) => {
   app.get(
     '/health',
     { schema: { tags: ['health'], summary: 'Whether the proxy takes calls' } },
     async ({ caller }, reply) => {
       const { members, queued } = backend.status()
-      const draining = runner.isDraining
-      reply.code(draining ? 503 : 200)
+      const isRecording = await store.check().then(
+        () => true,
+        () => false,
+      )
+      const status = runner.isDraining ? 'draining' : isRecording ? 'ok' : 'store_failed'
+      reply.code(status === 'ok' ? 200 : 503)
       const state = {
-        status: draining ? 'draining' : 'ok',
+        status,
         mode: backend.mode,
         connected_workers: backend.mode === 'relay' ? members.filter((member) => member.connected).length : 0,
       }

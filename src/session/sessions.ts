@@ -31,6 +31,8 @@ export interface SessionsOptions {
   defaultTtlMs: number | null
   /** Milliseconds since the epoch. */
   clock?: () => number
+  /** Milliseconds from any beginning, which no setting of the clock changes. Default: the process's, or `clock`. */
+  steadyClock?: () => number
   generateId?: () => string
   /** Metadata that a new session gets, below what its creator gives. */
   metadata?: () => Record<string, unknown>
@@ -63,6 +65,8 @@ export class Sessions {
   readonly #hooks: SessionHooks
   readonly #options: Required<SessionsOptions>
   readonly #lives: LiveSessions
+  /** Between the two clocks when the sessions were opened. */
+  readonly #steadyOffsetMs: number
   readonly #sweepTimer: NodeJS.Timeout
   #closed = false
 
@@ -71,6 +75,7 @@ export class Sessions {
     this.#hooks = hooks
     this.#options = {
       clock: Date.now,
+      steadyClock: options.clock ?? (() => performance.now()),
       generateId: randomUUID,
       metadata: () => ({}),
       settleMs: 10_000,
@@ -78,6 +83,7 @@ export class Sessions {
       idleLimit: 10_000,
       ...options,
     }
+    this.#steadyOffsetMs = this.#options.clock() - this.#options.steadyClock()
     this.#lives = new LiveSessions(this.#options.idleLimit)
     this.#sweepTimer = setInterval(() => void this.#sweepOrTell(), this.#options.sweepIntervalMs).unref()
   }
@@ -184,7 +190,7 @@ export class Sessions {
 
   /** Removes sessions whose time to live is over. Runs by itself as well. @returns their ids */
   async sweep(): Promise<string[]> {
-    const sessionIds = await this.#store.sweep(this.#options.clock())
+    const sessionIds = await this.#store.sweep(this.#sweepTime())
     for (const sessionId of sessionIds) {
       const live = this.#lives.get(sessionId)
       if (live === undefined) this.#hooks.onEnded(sessionId)
@@ -255,6 +261,15 @@ export class Sessions {
     } finally {
       this.#lives.release(live)
     }
+  }
+
+  /**
+   * A clock that is set forward has not let the time pass: sessions go no earlier than the process has lived to see
+   * their end. One that is set back puts the end off.
+   */
+  #sweepTime(): number {
+    const { clock, steadyClock } = this.#options
+    return Math.min(clock(), steadyClock() + this.#steadyOffsetMs)
   }
 
   async #sweepOrTell(): Promise<void> {

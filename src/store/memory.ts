@@ -25,6 +25,7 @@ export class MemoryTurnStore implements TurnStore {
   readonly #entries = new Map<string, Entry>()
   #lastKey = 0
   #closed = false
+  readonly lost = new Promise<never>(() => {})
 
   async createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
     const existing = this.#open().get(session.sessionId)
@@ -122,6 +123,10 @@ export class MemoryTurnStore implements TurnStore {
       .get(sessionId)
       ?.turns.find((each) => each.turnId === turnId)
     return turn && structuredClone(turn)
+  }
+
+  async check(): Promise<void> {
+    this.#open()
   }
 
   async close(): Promise<void> {

@@ -6,6 +6,8 @@
  * conversation is parsed and written as JSON once and its old messages are stored once.
  */
 
+import type { ProxyError } from '../errors.ts'
+
 export type SessionStatus = 'active' | 'completed' | 'aborted'
 
 /**
@@ -173,6 +175,12 @@ export interface TurnStore {
 
   /** One turn of the session, at a cost that does not grow with its other turns; undefined: there is none. */
   getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined>
+
+  /** Resolves if a change could be made durable now. @throws ProxyError `store_failed` */
+  check(): Promise<void>
+
+  /** Resolves with the cause when the store has ended though nobody closed it; else never. */
+  readonly lost: Promise<ProxyError>
 
   /** Ends after every change that was asked for is durable. */
   close(): Promise<void>

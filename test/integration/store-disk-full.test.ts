@@ -46,6 +46,7 @@ t.test(
     t.ok(kept.every((turn) => turn.status === 'completed'))
 
     rmSync(ballast)
+    await t.resolves(store.check(), 'a probe learns that it is over, without any other write')
     await record(store, aTurn('after', { index }))
     t.match((await turnsOf(store)).at(-1), { turnId: 'after', status: 'completed' })
     await store.close()

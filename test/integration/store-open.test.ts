@@ -1,4 +1,13 @@
-import { existsSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  existsSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t from 'tap'
@@ -130,4 +139,60 @@ t.test('a reader refuses a file that is not there, or that no server has made re
   writeFileSync(join(folder, 'empty.db'), '')
   await t.rejects(openSqliteReader(join(folder, 'empty.db')), refused(/start the server on it once/))
   t.strictSame(readdirSync(folder), ['empty.db'])
+})
+
+t.test(
+  'the files of a database are readable by their owner alone, those of an earlier version too',
+  async (t) => {
+    const path = join(t.testdir(), 'turns.db')
+    const modes = () =>
+      [path, `${path}-wal`, `${path}-shm`, `${path}.lock`].map((file) => statSync(file).mode & 0o777)
+    const store = await open(path)
+    await store.createSession(aSession('s'))
+    t.same(modes(), [0o600, 0o600, 0o600, 0o600])
+    await store.close()
+    for (const file of [path, `${path}.lock`]) chmodSync(file, 0o644)
+    const again = await open(path)
+    t.teardown(() => again.close())
+    await again.createSession(aSession('r'))
+    t.same(modes(), [0o600, 0o600, 0o600, 0o600])
+  },
+)
+
+for (const suffix of ['', '-wal', '.lock']) {
+  t.test(`once its file *${suffix} is removed under it, a store acknowledges nothing more`, async (t) => {
+    const path = join(t.testdir(), 'turns.db')
+    const store = await open(path)
+    t.teardown(() => store.close())
+    await store.createSession(aSession('s'))
+    rmSync(`${path}${suffix}`)
+    const lost = { code: 'store_failed', message: /was removed or replaced while llm-proxy had it open/ }
+    await t.rejects(store.createSession(aSession('r')), lost)
+    writeFileSync(`${path}${suffix}`, '')
+    await t.rejects(
+      store.setReward('s', { reward: 1, components: {} }, 1),
+      lost,
+      'another file is none of ours',
+    )
+    await t.rejects(store.check(), lost, 'health is red')
+  })
+}
+
+t.test('a database whose pages do not hang together is refused at the start', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const store = await open(path)
+  for (let index = 0; index < 50; index += 1) await store.createSession(aSession(`session-${index}`))
+  await store.close()
+  const bytes = readFileSync(path)
+  const db = new Database(path, { readonly: true })
+  const page = db
+    .prepare("SELECT rootpage FROM sqlite_schema WHERE name = 'sessions_by_age'")
+    .pluck()
+    .get() as number
+  const pageSize = db.pragma('page_size', { simple: true }) as number
+  db.close()
+  // The number of cells on the page.
+  bytes[(page - 1) * pageSize + 4]! ^= 0x01
+  writeFileSync(path, bytes)
+  await t.rejects(open(path), refused(/is damaged/))
 })

@@ -3,6 +3,7 @@ import type { Worker } from 'node:worker_threads'
 import t from 'tap'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 /** Opens a store and takes hold of its threads, to break them. */
 async function openWithThreads(path: string) {
@@ -41,6 +42,33 @@ t.test('when the reader thread dies, reads are refused and writes go on', async 
   }, 'a reading that is given up is no failure')
   await t.resolves(record(store, aTurn('after', { index: 100 })))
   await store.close()
+})
+
+for (const which of ['writer', 'reader'] as const) {
+  t.test(
+    `a store whose ${which} thread dies says that it is lost; one that is closed does not`,
+    async (t) => {
+      const opened = await openWithThreads(join(t.testdir(), 'turns.db'))
+      await opened[which].terminate()
+      t.match(await opened.store.lost, { code: 'store_failed', message: new RegExp(`${which} thread`) })
+      await opened.store.close()
+      const { store } = await openWithThreads(join(t.testdir(), 'other.db'))
+      let isLost = false
+      void store.lost.then(() => {
+        isLost = true
+      })
+      await store.close()
+      t.equal(isLost, false)
+    },
+  )
+}
+
+t.test('health is red while nothing can be put on record', async (t) => {
+  const { store, writer } = await openWithThreads(join(t.testdir(), 'turns.db'))
+  const { call } = await startSessionsApi(t, store)
+  t.match(await call('GET', '/health'), { status: 200, body: { status: 'ok' } })
+  await writer.terminate()
+  t.match(await call('GET', '/health'), { status: 503, body: { status: 'store_failed' } })
 })
 
 t.test('a read after an awaited change sees it', async (t) => {

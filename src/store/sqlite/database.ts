@@ -3,6 +3,7 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
+import { createOwnerOnly, DatabaseFiles, restrictToOwner } from './database-files.ts'
 import { checkOwner, checkSchema, migrate } from './schema.ts'
 import { lockForWriting } from './writer-lock.ts'
 
@@ -15,6 +16,9 @@ export type Durability = 'power' | 'process'
 /** The writer's cache of database pages. */
 const CACHE_KIB = 16 * 1024
 
+/** A larger database is not read through at the start, which would take minutes. */
+const MAX_CHECKED_BYTES = 1024 * 1024 * 1024
+
 /** What the log file is cut back to, should a slow reader have let it grow. */
 const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
 
@@ -26,7 +30,7 @@ export function openForWriting(path: string, durability: Durability): OwnedDatab
   const opened = openLocked(path)
   try {
     explained(path, () => configureWriter(opened.db, path, durability))
-    return opened
+    return { ...opened, files: new DatabaseFiles(path) }
   } catch (error) {
     opened.close()
     throw error
@@ -42,9 +46,13 @@ interface OwnedDatabase {
 /** The file is looked at before the lock is made beside it. */
 function openLocked(path: string): OwnedDatabase {
   makeFolder(path)
-  const db = explained(path, () => openChecked(path, {}, checkOwner))
+  const db = explained(path, () => {
+    createOwnerOnly(path)
+    return openChecked(path, {}, checkOwner)
+  })
   try {
     const unlock = explained(path, () => lockForWriting(path))
+    restrictToOwner(path)
     const close = () => {
       db.close()
       unlock()
@@ -97,9 +105,24 @@ function configureWriter(db: Database.Database, path: string, durability: Durabi
   db.pragma('wal_autocheckpoint = 0')
   db.pragma(`journal_size_limit = ${MAX_IDLE_WAL_BYTES}`)
   db.pragma(`cache_size = -${CACHE_KIB}`)
+  refuseDamaged(db, path)
   migrate(db, path)
   // Nobody is left to close them: this is the only process that writes.
   db.exec(`UPDATE turns SET status = 'interrupted' WHERE status = 'open'`)
+}
+
+/** Checks how the pages hang together; what stands in them has no check sums. */
+function refuseDamaged(db: Database.Database, path: string): void {
+  const bytes = db.prepare<[], number>(
+    'SELECT page_count * page_size FROM pragma_page_count, pragma_page_size',
+  )
+  if (bytes.pluck().get()! > MAX_CHECKED_BYTES) return
+  const found = db.pragma('quick_check(1)', { simple: true })
+  if (found === 'ok') return
+  throw new ProxyError(
+    'start_failed',
+    `${path} is damaged (${found}): restore a backup of it, or name another file`,
+  )
 }
 
 function makeFolder(path: string): void {

@@ -1,4 +1,5 @@
 /** Reads sessions and turns through the reader thread. */
+import type { ProxyError } from '../../errors.ts'
 import { decodeCursor } from '../session-list.ts'
 import type { SessionPage, SessionQuery, SessionRecord, TurnRecord, TurnStore } from '../turn-store.ts'
 import type { PagedTurn, ReadMethods } from './reader.ts'
@@ -46,6 +47,11 @@ export class SqliteReader implements ReadPort {
     const assembler = new TurnAssembler()
     assembler.addTexts(texts)
     return turns[0] && assembler.assemble(turns[0])
+  }
+
+  /** As {@link StoreThread.lost}. */
+  get lost(): Promise<ProxyError> {
+    return this.#thread.lost
   }
 
   close(): Promise<void> {

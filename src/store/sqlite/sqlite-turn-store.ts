@@ -26,11 +26,16 @@ export class SqliteTurnStore implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
   readonly #reader: SqliteReader
   readonly #requests = new RepeatedRequests()
+  /** A write has failed since the last one that was known to be possible. */
+  #isInDoubt = false
   readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
 
   constructor(writer: StoreThread<WriteMethods>, reader: SqliteReader) {
     this.#writer = writer
     this.#reader = reader
+    void writer.lost.then(() => {
+      this.#isInDoubt = true
+    })
   }
 
   createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
@@ -93,7 +98,7 @@ export class SqliteTurnStore implements TurnStore {
     const { promptTokenIds, completionTokenIds, completionLogprobs } = outcome
     const buffers = wholeBuffers([promptTokenIds, completionTokenIds, completionLogprobs])
     const opening = this.#openings.take(outcome.sessionId, outcome.turnId)
-    if (opening === undefined) return this.#writer.call('closeTurn', [outcome], buffers)
+    if (opening === undefined) return this.#write('closeTurn', [outcome], buffers)
     const recorded = this.#sendWhole(opening.turn, outcome, buffers)
     opening.settle(recorded)
     // Of a session that is not there, the opening is refused; there is nothing to close.
@@ -116,6 +121,17 @@ export class SqliteTurnStore implements TurnStore {
     return this.#reader.getTurn(sessionId, turnId)
   }
 
+  get lost(): Promise<ProxyError> {
+    return Promise.race([this.#writer.lost, this.#reader.lost])
+  }
+
+  /** Asks the writer only after a write has failed: probes come often, and a commit costs a sync. */
+  async check(): Promise<void> {
+    if (!this.#isInDoubt) return
+    await this.#call('tryCommit', [])
+    this.#isInDoubt = false
+  }
+
   /** The reader first: the last connection to close tidies the log away. */
   async close(): Promise<void> {
     this.#openings.sendAll()
@@ -125,18 +141,26 @@ export class SqliteTurnStore implements TurnStore {
 
   async #sendOpening(turn: OpenTurn): Promise<void> {
     const { sent, recorded } = this.#requests.pack(turn)
-    recorded(await this.#writer.call('openTurn', [sent]))
+    recorded(await this.#write('openTurn', [sent]))
   }
 
   async #sendWhole(turn: OpenTurn, outcome: TurnOutcome, buffers: Transferable[]): Promise<void> {
     const { sent, recorded } = this.#requests.pack(turn)
-    recorded(await this.#writer.call('recordTurn', [sent, outcome], buffers))
+    recorded(await this.#write('recordTurn', [sent, outcome], buffers))
   }
 
   /** For what may depend on the turns that are on record. Turns among themselves do not. */
   #call: StoreThread<WriteMethods>['call'] = (method, args) => {
     this.#openings.sendAll()
-    return this.#writer.call(method, args)
+    return this.#write(method, args)
+  }
+
+  #write: StoreThread<WriteMethods>['call'] = (method, args, buffers) => {
+    const written = this.#writer.call(method, args, buffers)
+    written.catch((error) => {
+      if (error instanceof ProxyError && error.code === 'store_failed') this.#isInDoubt = true
+    })
+    return written
   }
 }
 

@@ -33,6 +33,7 @@ export class StoreThread<T extends Methods<T>> {
   #lastId = 0
   /** Set once no call can be served any more. */
   #ended: ProxyError | undefined
+  readonly #loss = Promise.withResolvers<ProxyError>()
 
   /** @throws ProxyError `start_failed` with what the thread found wrong */
   static async start<T extends Methods<T>>(
@@ -61,6 +62,11 @@ export class StoreThread<T extends Methods<T>> {
         resolve()
       })
     })
+  }
+
+  /** Resolves with the cause when the thread has ended though nobody closed it; else never. */
+  get lost(): Promise<ProxyError> {
+    return this.#loss.promise
   }
 
   /** Calls are served in the order in which they are made. `transfer` moves buffers instead of copying them. */
@@ -129,7 +135,10 @@ export class StoreThread<T extends Methods<T>> {
   }
 
   #fail(message: string, cause?: unknown): void {
-    this.#ended ??= new ProxyError('store_failed', message, { cause })
+    if (this.#ended === undefined) {
+      this.#ended = new ProxyError('store_failed', message, { cause })
+      this.#loss.resolve(this.#ended)
+    }
     for (const pending of this.#pending.values()) pending.reject(this.#ended)
     this.#pending.clear()
   }

@@ -6,6 +6,7 @@
 import { realpathSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
+import { createOwnerOnly } from './database-files.ts'
 
 /**
  * Takes the lock; the file `<path>.lock` stays.
@@ -14,6 +15,7 @@ import { ProxyError } from '../../errors.ts'
  */
 export function lockForWriting(path: string): () => void {
   const lockPath = `${realpathSync(path)}.lock`
+  createOwnerOnly(lockPath)
   const lock = new Database(lockPath, { timeout: 0 })
   try {
     lock.pragma('journal_mode = MEMORY')

@@ -104,8 +104,8 @@ class WriterLoop {
 
 function open({ path, durability, cacheBytes }: WriterData): OpeningReport {
   try {
-    const { db, close } = openForWriting(path, durability)
-    new WriterLoop(new Writer(db, cacheBytes), close).start()
+    const { db, close, files } = openForWriting(path, durability)
+    new WriterLoop(new Writer(db, cacheBytes, () => files.check()), close).start()
     return { opened: true }
   } catch (error) {
     return { opened: false, error: toWireError(error) }

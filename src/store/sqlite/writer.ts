@@ -21,6 +21,8 @@ export interface WriteMethods {
   /** Opens and closes a turn. */
   recordTurn(turn: SentTurn, outcome: TurnOutcome): RecordedRequest
   markUndelivered(sessionId: string, turnId: string, error: { code: string; message: string }): void
+  /** Writes, and changes nothing: to see whether a commit is possible. */
+  tryCommit(): void
 }
 
 /** Rows of deleted sessions that one step removes: about a millisecond's work. */
@@ -45,8 +47,11 @@ export class Writer {
   readonly #droppedTree: Database.Statement<[], number>
   readonly #purgeSome: readonly Database.Statement<[number]>[]
   readonly #purgeTree: Database.Statement<[number]>
+  readonly #checkFiles: () => void
 
-  constructor(db: Database.Database, cacheBytes: number) {
+  /** @param checkFiles throws if what is committed would go into files that are gone */
+  constructor(db: Database.Database, cacheBytes: number, checkFiles: () => void = () => {}) {
+    this.#checkFiles = checkFiles
     const sessions = new SessionWriter(db)
     this.#db = db
     this.#turns = new TurnWriter(db, sessions, cacheBytes)
@@ -71,9 +76,12 @@ export class Writer {
   commit(calls: readonly Call<WriteMethods>[]): Reply[] {
     let replies: Reply[]
     try {
+      this.#checkFiles()
       this.#begin.run()
       replies = calls.map((call) => this.#apply(call))
       this.#commit.run()
+      // Once more: the commit may have gone into a file that has no name any more.
+      this.#checkFiles()
     } catch (error) {
       this.#rollback()
       replies = calls.map(({ id }) => ({ id, error: toWireError(error) }))
@@ -98,6 +106,7 @@ export class Writer {
 
   /** Moves the log into the database, as far as no reader needs it where it is. Waits for nobody. */
   checkpoint(): void {
+    this.#checkFiles()
     this.#checkpoint.get()
   }
 
@@ -159,6 +168,10 @@ export class Writer {
       closeTurn: (outcome) => this.#closeTurn(outcome),
       recordTurn: (turn, outcome) => this.#turns.record(turn, outcome),
       markUndelivered: (sessionId, turnId, error) => this.#turns.markUndelivered(sessionId, turnId, error),
+      tryCommit: () => {
+        const version = this.#db.pragma('user_version', { simple: true })
+        this.#db.pragma(`user_version = ${version}`)
+      },
     }
   }
 }

@@ -1,6 +1,6 @@
 import { EventEmitter } from 'node:events'
 import t from 'tap'
-import { serveUntilSignal, watchUnforeseen } from '../../../src/cli/process-life.ts'
+import { endWhenLost, serveUntilSignal, watchUnforeseen } from '../../../src/cli/process-life.ts'
 import { ProxyError } from '../../../src/errors.ts'
 
 /** Stands in for `process`, and notes the codes that it was told to exit with. */
@@ -31,6 +31,17 @@ t.test('nothing stops before a signal; the first one drains with the grace perio
     t.strictSame(graces, [1234])
     t.strictSame(port.exits, [])
   }
+})
+
+t.test('a process whose store is gone says so and ends', async (t) => {
+  const port = fakeProcess()
+  const logger = fakeLogger()
+  const { promise, resolve } = Promise.withResolvers<ProxyError>()
+  endWhenLost(promise, logger, port)
+  resolve(new ProxyError('store_failed', "the store's writer thread is gone"))
+  await promise
+  t.strictSame(port.exits, [1])
+  t.strictSame(logger.levels, ['error'])
 })
 
 t.test('a second signal ends the process at once, with the exit code of that signal', async (t) => {

@@ -88,7 +88,7 @@ t.test('a session without an id gets one, and may live for ever', async (t) => {
 
 t.test('an id that cannot be one creates nothing', async (t) => {
   const { sessions, store } = setUp(t)
-  await t.rejects(async () => sessions.create({ sessionId: 'a b' }), { code: 'invalid_request' })
+  await t.rejects(async () => sessions.create({ sessionId: 'x'.repeat(513) }), { code: 'invalid_request' })
   await t.rejects(sessions.beginCall('health'), { code: 'invalid_request', param: 'session_id' })
   t.equal(store.creations, 0)
 })
@@ -178,6 +178,21 @@ t.test('a store that fails a call does not fail the next one', async (t) => {
   await t.rejects(sessions.beginCall('s'), { code: 'store_failed' })
   store.creationFails = false
   t.equal((await sessions.beginCall('s')).index, 0)
+})
+
+t.test('a clock that is set forward deletes nothing; time that has passed does', async (t) => {
+  let steadyMs = 0
+  let setForwardMs = 0
+  const clock = () => 1_000_000 + steadyMs + setForwardMs
+  const { sessions } = setUp(t, { clock, steadyClock: () => steadyMs })
+  for (const sessionId of ['a', 'b']) await sessions.create({ sessionId, ttlMs: 60_000 })
+  setForwardMs = 31 * 24 * 3_600_000
+  t.same(await sessions.sweep(), [])
+  await sessions.create({ sessionId: 'later', ttlMs: 60_000 })
+  steadyMs = 60_000
+  t.same(await sessions.sweep(), ['a', 'b'], 'what was written since then lives on until the clocks agree')
+  setForwardMs = -3_600_000
+  t.same(await sessions.sweep(), [])
 })
 
 for (const how of ['complete', 'abort'] as const) {
