@@ -26,7 +26,10 @@ const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
  * The only connection that writes, to a database that is up to date and has no turn in flight.
  * @throws ProxyError `start_failed`
  */
-export function openForWriting(path: string, durability: Durability): OwnedDatabase {
+export function openForWriting(
+  path: string,
+  durability: Durability,
+): OwnedDatabase & { readonly files: DatabaseFiles } {
   const opened = openLocked(path)
   try {
     explained(path, () => configureWriter(opened.db, path, durability))
