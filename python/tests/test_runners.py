@@ -22,8 +22,10 @@ from helpers.proxy import Proxy
 from helpers.rollout_servers import RolloutServers
 from helpers.waiting import eventually
 from llm_proxy_verl.config import RemoteAgentConfig
+from llm_proxy_verl.errors import ConfigError
 from llm_proxy_verl.runners import AgentTask, make_runner
 from llm_proxy_verl.runners.harbor import task_archive
+from llm_proxy_verl.runners.sandbox import Sandbox
 
 #: An agent of the standard library alone: one call with what it finds in its environment.
 ONE_CALL = """
@@ -38,7 +40,9 @@ with urllib.request.urlopen(request) as response:
 
 
 def config_of(**options: Any) -> RemoteAgentConfig:
-    return RemoteAgentConfig.load({"proxy_urls": "http://p", "harbor_url": "http://h", **options}, env={})
+    # What a test's programs leave for it is outside of what a sandbox lets them write.
+    defaults = {"proxy_urls": "http://p", "harbor_url": "http://h", "sandbox": "none"}
+    return RemoteAgentConfig.load({**defaults, **options}, env={})
 
 
 def task_of(**fields: Any) -> AgentTask:
@@ -267,6 +271,77 @@ async def test_the_ground_truth_is_the_verifiers_and_not_the_agents(
     task = task_of(sample={"instance_id": "a", "reward_model": {"ground_truth": "42"}})
     result = await make_runner(config_of(runner="command", **options), http).run(task)
     assert (json.loads(seen.read_text()), result.rewards) == ({"instance_id": "a"}, {"reward": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        ("ln -s /etc/hostname $REWARD_FILE", "cannot be read"),
+        ("mkfifo $REWARD_FILE", "is not a file"),
+        ("head -c 100000 /dev/zero > $REWARD_FILE", "has 100000 bytes"),
+    ],
+)
+async def test_a_reward_is_read_from_a_plain_file_and_from_nothing_else(
+    http: aiohttp.ClientSession, left: str, why: str
+) -> None:
+    runner = make_runner(config_of(runner="command", command="true", verifier=left), http)
+    with pytest.raises(ValueError, match=why):
+        await runner.run(task_of())
+
+
+async def test_what_an_agent_puts_in_the_place_of_its_task_is_not_followed(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("as it was")
+    command = f'ln -sf {victim} "$TASK_FILE"; ln -sf {victim} ../output.txt; echo said'
+    options = {"command": command, "verifier": 'grep -q said "$AGENT_OUTPUT_FILE"'}
+    result = await make_runner(config_of(runner="command", **options), http).run(task_of())
+    assert (result.rewards, victim.read_text()) == ({"reward": 1.0}, "as it was")
+
+
+NEEDS_SANDBOX = pytest.mark.skipif(Sandbox("auto").missing is not None, reason="no sandbox here")
+
+
+@NEEDS_SANDBOX
+async def test_in_the_sandbox_an_agent_cannot_reach_its_reward(
+    http: aiohttp.ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tests", "solution"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "tests" / "expected").write_text("42")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    attack = (
+        'cat "$TASK_DIR/tests/expected"; echo 1 > "$TASK_DIR/tests/expected"; cat /proc/*/environ; env; '
+        'setsid sh -c "while :; do date +%N > beat; sleep 0.02; done" & while [ ! -s beat ]; do sleep 0.02; done'
+    )
+    judge = (
+        'rm -f beat; sleep 0.2; test ! -e beat && ! grep -aq -e secret -e 42 "$AGENT_OUTPUT_FILE" '
+        '&& grep -qx 42 "$TASK_DIR/tests/expected"'
+    )
+    options = {"command": attack, "verifier": judge, "sandbox": "bwrap"}
+    result = await make_runner(config_of(runner="command", **options), http).run(task_of(task_path=tmp_path))
+    assert (result.status, result.rewards) == ("completed", {"reward": 1.0})
+
+
+@NEEDS_SANDBOX
+async def test_in_the_sandbox_an_agent_may_finish_what_it_does(http: aiohttp.ClientSession) -> None:
+    command = 'trap "exit 0" TERM; while :; do sleep 0.05; done'
+    options = {"command": command, "agent_timeout": 0.5, "sandbox": "bwrap"}
+    result = await make_runner(config_of(runner="command", **options), http).run(task_of())
+    assert result.status == "timeout"
+
+
+def test_without_a_sandbox_it_is_said_that_agents_must_be_trusted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Sandbox("none")
+    assert "trusted agents only" in caplog.text
+    (tmp_path / "env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Sandbox("auto").missing == "bwrap is not installed"
+    with pytest.raises(ConfigError, match="bubblewrap"):
+        Sandbox("bwrap")
 
 
 def is_alive(pid: int) -> bool:

@@ -77,6 +77,14 @@ class RemoteAgentConfig:
     # Command
     command: tuple[str, ...] = option(values.argv, "REMOTE_AGENT_COMMAND", default=())
     verifier: tuple[str, ...] = option(values.argv, "REMOTE_AGENT_VERIFIER", default=())
+    #: Around both; ``auto``: bubblewrap where it works.
+    sandbox: Literal["auto", "bwrap", "none"] = option(
+        values.one_of("auto", "bwrap", "none"), "REMOTE_AGENT_SANDBOX", default="auto"
+    )
+    #: Directories that programs in the sandbox may read though they are in the home or another private place.
+    sandbox_paths: tuple[str, ...] = option(values.texts(":,"), "REMOTE_AGENT_SANDBOX_PATHS", default=())
+    #: Variables of the trainer's environment that the verifier gets, such as a judge's key.
+    verifier_env: tuple[str, ...] = option(values.texts(","), "REMOTE_AGENT_VERIFIER_ENV", default=())
     #: Of the agent's command, of its verifier, and of an agent that a webhook started.
     agent_timeout: float = option(values.seconds, "REMOTE_AGENT_TIMEOUT", default=1800.0)
 

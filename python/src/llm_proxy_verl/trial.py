@@ -44,9 +44,8 @@ def task_path_of(sample: Mapping[str, Any], dataset_dirs: Sequence[str], templat
     roots = [Path(root) for root in dataset_dirs]
     if template is not None:
         roots.append(_template_root(template))
-    if isinstance(local, str) and local and Path(local).is_dir():
-        if not roots or any(_is_inside(root, Path(local)) for root in roots):
-            return Path(local)
+    if isinstance(local, str) and local and Path(local).is_dir() and _may_name(roots, Path(local)):
+        return Path(local)
     instance_id = instance_id_of(sample)
     if instance_id is None or "\0" in instance_id:
         return None
@@ -58,6 +57,11 @@ def task_path_of(sample: Mapping[str, Any], dataset_dirs: Sequence[str], templat
         return None
     path = Path(template.replace("{instance_id}", instance_id))
     return path if _is_inside(_template_root(template), path) else None
+
+
+def _may_name(roots: Sequence[Path], path: Path) -> bool:
+    """Where nothing is configured the rows are trusted with the whole disk."""
+    return not roots or any(_is_inside(root, path) for root in roots)
 
 
 def _template_root(template: str) -> Path:

@@ -7,14 +7,16 @@ import json
 import math
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..config import RemoteAgentConfig
 from .process_group import GroupEnd, run_group
 from .runner import AgentResult, AgentTask
+from .sandbox import Sandbox, View
 
 #: Linux takes no longer variable (``MAX_ARG_STRLEN``).
 _VARIABLE_LIMIT_BYTES = 128 * 1024 - 100
@@ -24,6 +26,17 @@ _NOT_RUN = (126, 127)
 _GROUND_TRUTH = "reward_model"
 #: Of the end of what a program printed.
 _QUOTED_BYTES = 1000
+#: Far more than named numbers take.
+_REWARD_LIMIT_BYTES = 64 * 1024
+#: Where Harbor's tasks have their tests and a solution: the verifier's to see.
+_ANSWERS = ("tests", "solution")
+#: What programs need to run at all, wherever they run.
+_PASSED_ON = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LD_LIBRARY_PATH"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+    )
+)
 
 
 class CommandRunner:
@@ -31,17 +44,21 @@ class CommandRunner:
 
     def __init__(self, config: RemoteAgentConfig) -> None:
         self._config = config
+        self._sandbox = Sandbox(config.sandbox, config.sandbox_paths, config.dataset_dirs)
 
     async def run(self, task: AgentTask) -> AgentResult:
         """Runs one agent and its verifier."""
         root = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="llm-proxy-agent-"))
+        # What the agent must not touch is in a directory that it does not see.
+        own = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="llm-proxy-runner-"))
         try:
-            return await self._run_in(root, task)
+            return await self._run_in(root, own, task)
         finally:
-            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+            for directory in (root, own):
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
-    async def _run_in(self, root: Path, task: AgentTask) -> AgentResult:
-        work, task_file, output = root / "work", root / "task.json", root / "output.txt"
+    async def _run_in(self, root: Path, own: Path, task: AgentTask) -> AgentResult:
+        work, task_file, output = root / "work", root / "task.json", own / "output.txt"
         work.mkdir()
         # The agent may read what it finds; the ground truth is its judge's, who comes later.
         shown = {name: value for name, value in task.sample.items() if name != _GROUND_TRUTH}
@@ -49,42 +66,55 @@ class CommandRunner:
         about_task = _task_environment(task, task_file)
         overrides = {name: str(value) for name, value in self._config.environment_overrides.items()}
         env = {**_outer_environment(), **overrides, **task.environment(), **about_task}
+        # The task is read-only, as every later try has the same, and comes without the answers.
+        readable = [] if task.task_path is None else [task.task_path]
+        masked = [path / name for path in readable for name in _ANSWERS]
+        view = View(work, readable=[task_file, *readable], masked=masked)
+        command = self._sandbox.wrap(self._config.command, view)
         limit_s = self._config.agent_timeout
-        end = await run_group(self._config.command, cwd=work, env=env, output=output, limit_s=limit_s)
+        end = await run_group(command, cwd=work, env=env, output=output, limit_s=limit_s)
         if end.timed_out:
             return AgentResult("timeout", error="the agent ran out of time")
         if end.exit_code != 0:
             return AgentResult("failed", error=_how_it_ended(end, output))
         if not self._config.verifier:
             return AgentResult("completed")
-        task_file.write_text(json.dumps(task.sample))
-        return AgentResult("completed", await self._verify(root, about_task))
+        return AgentResult("completed", await self._verify(work, output, task))
 
-    async def _verify(self, root: Path, about_task: Mapping[str, str]) -> dict[str, float]:
+    async def _verify(self, work: Path, output: Path, task: AgentTask) -> dict[str, float]:
         # A directory that the agent never saw: what it may have left beside its own is no reward.
         judging = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="llm-proxy-verifier-"))
         try:
-            return await self._judge(root, judging, about_task)
+            return await self._judge(work, output, judging, task)
         finally:
             await asyncio.to_thread(shutil.rmtree, judging, ignore_errors=True)
 
-    async def _judge(self, root: Path, judging: Path, about_task: Mapping[str, str]) -> dict[str, float]:
-        reward_file, verdict = judging / "reward", judging / "verifier.txt"
+    async def _judge(self, work: Path, output: Path, judging: Path, task: AgentTask) -> dict[str, float]:
+        task_file, reward_file = judging / "task.json", judging / "reward"
+        task_file.write_text(json.dumps(task.sample))
         # Without the session: what a verifier asks of a model must not be recorded, and trained on, as the agent's.
         env = {
-            **_outer_environment(),
-            **about_task,
-            "AGENT_OUTPUT_FILE": str(root / "output.txt"),
+            **_outer_environment(self._config.verifier_env),
+            **_task_environment(task, task_file),
+            "AGENT_OUTPUT_FILE": str(output),
             "REWARD_FILE": str(reward_file),
         }
-        command, limit_s = self._config.verifier, self._config.agent_timeout
-        end = await run_group(command, cwd=root / "work", env=env, output=verdict, limit_s=limit_s)
-        return _rewards_of(end, reward_file, verdict)
+        readable = [output] if task.task_path is None else [output, task.task_path]
+        view = View(work, writable=[judging], readable=readable)
+        # Beside the agent's output, where the verifier does not write.
+        verdict = output.with_name("verifier.txt")
+        command, limit_s = self._sandbox.wrap(self._config.verifier, view), self._config.agent_timeout
+        end = await run_group(command, cwd=work, env=env, output=verdict, limit_s=limit_s)
+        return await asyncio.to_thread(_rewards_of, end, reward_file, verdict)
 
 
-def _outer_environment() -> dict[str, str]:
-    """The trainer's own environment without what is llm-proxy's: its keys are nobody else's."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("LLM_PROXY_")}
+def _outer_environment(more: Sequence[str] = ()) -> dict[str, str]:
+    """Of the trainer's own environment what programs need to run.
+
+    The rest is the trainer's: keys of llm-proxy, tokens of model hubs, of clouds and of trackers are nobody else's.
+    """
+    passed_on = _PASSED_ON | set(more)
+    return {name: value for name, value in os.environ.items() if name in passed_on or name.startswith("LC_")}
 
 
 def _task_environment(task: AgentTask, task_file: Path) -> dict[str, str]:
@@ -128,11 +158,37 @@ def _rewards_of(end: GroupEnd, reward_file: Path, verdict: Path) -> dict[str, fl
     """
     if end.timed_out:
         raise ValueError("the verifier ran out of time")
-    if reward_file.exists():
-        return _parse_rewards(reward_file.read_text())
+    written = _read_reward(reward_file)
+    if written is not None:
+        return _parse_rewards(written)
     if (end.exit_code or 0) < 0 or end.exit_code in _NOT_RUN:
         raise ValueError(f"the verifier could not be run: {_how_it_ended(end, verdict)}")
     return {"reward": 1.0 if end.exit_code == 0 else 0.0}
+
+
+def _read_reward(path: Path) -> str | None:
+    """What is in the reward file; ``None`` if there is none.
+
+    A verifier runs what the agent made, which may have put anything in this place: a link is not followed, and a pipe,
+    which would be waited for, is not read.
+
+    :raises ValueError: for what is no plain file of a reward's size
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"the reward file cannot be read: {error.strerror}") from error
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError("the reward file is not a file")
+        if about.st_size > _REWARD_LIMIT_BYTES:
+            raise ValueError(f"the reward file has {about.st_size} bytes")
+        return os.read(descriptor, _REWARD_LIMIT_BYTES).decode(errors="replace")
+    finally:
+        os.close(descriptor)
 
 
 def _parse_rewards(text: str) -> dict[str, float]:
