@@ -1,6 +1,6 @@
 /** The HTTP server: the application on its sockets. */
 import { Server as HttpsServer } from 'node:https'
-import type { AddressInfo } from 'node:net'
+import type { AddressInfo, Server } from 'node:net'
 import type { FastifyServerFactory } from 'fastify'
 import type { RouteScope } from './access/guard.ts'
 import { type App, type AppOptions, buildApp } from './app.ts'
@@ -11,6 +11,7 @@ import {
   readCertificate,
   watchCertificate,
 } from './transport/certificate.ts'
+import { addHandles, closeHandles, holdPort, SHARED_PORT, SHARES_PORTS } from './transport/many-handles.ts'
 import { createStrangers, createWebServer } from './transport/web-server.ts'
 
 export interface ServerOptions extends AppOptions {
@@ -47,12 +48,25 @@ export async function listen(options: ServerOptions): Promise<HttpServer> {
   const app = await buildApp(options, { serverFactory, strangers })
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
-  await app.fastify.listen({ host, port })
+  // A port that somebody holds is in use, and listening without sharing it says so.
+  const held = SHARES_PORTS && port !== 0 ? await holdPort(port) : undefined
+  const shared = SHARES_PORTS && (port === 0 || held !== undefined)
+  try {
+    await app.fastify.listen({ host, port, ...(shared && SHARED_PORT) })
+  } catch (error) {
+    held?.close()
+    throw error
+  }
+  const handles = shared ? (await Promise.all(servers.map(addHandles))).flat() : []
   const bound = app.fastify.server.address() as AddressInfo
+  const hold = held ?? (shared ? await holdPort(bound.port) : undefined)
   return {
     url: baseUrl({ host: bound.address, port: bound.port, secure: certificate !== undefined, basePath }),
     routes: app.routes,
-    close: () => closeServer(app),
+    close: async () => {
+      await closeServer(app, handles)
+      hold?.close()
+    },
   }
 }
 
@@ -79,10 +93,10 @@ function renewCertificate({ fastify }: App, servers: readonly object[], options:
 const CLOSE_MS = 5_000
 
 /** Connections that wait for a next request, or for a first one, hold nothing up: only answers on their way do. */
-async function closeServer({ fastify, answering }: App): Promise<void> {
+async function closeServer({ fastify, answering }: App, handles: readonly Server[]): Promise<void> {
   const giveUpAtMs = performance.now() + CLOSE_MS
   const poll = setInterval(() => {
     if (answering.size === 0 || performance.now() > giveUpAtMs) fastify.server.closeAllConnections()
   }, 10)
-  await fastify.close().finally(() => clearInterval(poll))
+  await Promise.all([fastify.close(), closeHandles(handles)]).finally(() => clearInterval(poll))
 }

@@ -1,0 +1,67 @@
+/** Agents are new processes, and a rollout begins with hundreds of them at once. */
+import { once } from 'node:events'
+import { connect } from 'node:net'
+import t from 'tap'
+import { startProxy } from '../helpers/proxy.ts'
+
+const onLinux = process.platform === 'linux' ? {} : { skip: 'elsewhere a port has one handle' }
+const AGENTS = 200
+const REQUEST = 'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'
+
+t.test('many connections are accepted in one turn of the event loop', onLinux, async (t) => {
+  const { url } = await startProxy(t)
+  const { port, hostname } = new URL(url)
+  let turns = 0
+  const turn = () => {
+    turns += 1
+    counting = setImmediate(turn)
+  }
+  let counting = setImmediate(turn)
+  const agents = Array.from({ length: AGENTS }, () => connect(Number(port), hostname))
+  t.teardown(() => agents.forEach((agent) => void agent.destroy()))
+  const answers = agents.map(async (agent) => {
+    agent.write(REQUEST)
+    const [answer] = await once(agent, 'data')
+    return String(answer).split('\r\n')[0]
+  })
+  t.same(new Set(await Promise.all(answers)), new Set(['HTTP/1.1 200 OK']))
+  clearImmediate(counting)
+  // One in each turn would take as many turns as there are agents.
+  t.ok(turns < AGENTS / 2, `${turns} turns`)
+})
+
+t.test('a port is for one proxy, though it has several handles', async (t) => {
+  const first = await startProxy(t, { db: 'memory' })
+  const port = Number(new URL(first.url).port)
+  await t.rejects(startProxy(t, { db: 'memory', port }), { code: 'EADDRINUSE' })
+  await first.server.stop(0)
+  const { url } = await startProxy(t, { db: 'memory', port })
+  t.equal(url, first.url, 'and free again when that has stopped')
+})
+
+t.test(
+  'whichever handle took a connection, its broken request is refused and its answer is waited for',
+  async (t) => {
+    const { url, server } = await startProxy(t, { db: 'memory' })
+    const { port, hostname } = new URL(url)
+    const open = () => connect(Number(port), hostname)
+    const broken = await Promise.all(
+      Array.from({ length: 40 }, async () => {
+        const agent = open()
+        agent.write('NO HTTP\r\n\r\n')
+        const [answer] = await once(agent, 'data')
+        agent.destroy()
+        return String(answer).split('\r\n')[0]
+      }),
+    )
+    t.same(new Set(broken), new Set(['HTTP/1.1 400 Bad Request']))
+    const idle = Array.from({ length: 40 }, open)
+    await Promise.all(idle.map((agent) => once(agent, 'connect')))
+    const closed = idle.map((agent) => {
+      agent.on('error', () => {}).resume()
+      return new Promise((resolve) => agent.once('close', resolve))
+    })
+    await server.stop(0)
+    await Promise.all(closed)
+  },
+)
