@@ -1,7 +1,7 @@
 /** From flags, environment and file to a checked configuration; a flag goes before the environment, that before the file. */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../errors.ts'
-import { didYouMean } from './nearest.ts'
+import { didYouMean, nearest } from './nearest.ts'
 import { CONFIG_FLAG, type CommandSpec, type ConfigOf, envNames, fileKey, type OptionSpec } from './option.ts'
 import { expectation, parseValue } from './values.ts'
 
@@ -182,6 +182,8 @@ function isServiceLink(name: string, text: string): boolean {
   return /_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)/.test(name) || /^(tcp|udp|sctp):\/\//.test(text)
 }
 
+const PREFIX = 'LLM_PROXY_'
+
 /**
  * Refuses variables with our prefix that mean nothing to any command: a misspelt one would be silently without
  * effect.
@@ -192,7 +194,16 @@ export function refuseUnknownEnv(commands: readonly CommandSpec[], env: Env): vo
     Object.values(command.options).flatMap((option) => envNames(command, option)),
   )
   for (const [name, text] of Object.entries(env)) {
-    if (!name.startsWith('LLM_PROXY_') || known.includes(name) || isServiceLink(name, text ?? '')) continue
-    throw new ProxyError('config_invalid', `${name} is not a setting of llm-proxy${didYouMean(name, known)}`)
+    if (!name.startsWith(PREFIX) || known.includes(name) || isServiceLink(name, text ?? '')) continue
+    throw new ProxyError('config_invalid', `${name} is not a setting of llm-proxy${hintFor(name, known)}`)
   }
+}
+
+/** The prefix, which all of them have, makes no two of them alike. */
+function hintFor(name: string, known: readonly string[]): string {
+  const ownParts = known
+    .filter((other) => other.startsWith(PREFIX))
+    .map((other) => other.slice(PREFIX.length))
+  const meant = nearest(name.slice(PREFIX.length), ownParts)
+  return meant === undefined ? '' : ` (did you mean ${PREFIX}${meant}?)`
 }

@@ -44,6 +44,8 @@ export interface QuantityOption extends OptionBase {
 export interface EnumOption extends OptionBase {
   type: 'enum'
   values: readonly string[]
+  /** What others call one of the values: `warning` for `warn`. */
+  synonyms?: Readonly<Record<string, string>>
   default?: string
 }
 

@@ -11,6 +11,8 @@ const logLevel = {
   flag: 'log-level',
   type: 'enum',
   values: LOG_LEVELS,
+  // Python's names, which deployments have in LOG_LEVEL for all their programs.
+  synonyms: { warning: 'warn', critical: 'fatal', notset: 'trace', off: 'silent' },
   default: 'info',
   env: ['LOG_LEVEL'],
   group: 'Process',

@@ -48,7 +48,7 @@ export function parseValue(
     case 'key':
       return isKey(text) ? text : undefined
     case 'enum':
-      return option.values.find((value) => value === text.toLowerCase())
+      return parseEnum(option, text.toLowerCase())
     case 'boolean':
       return parseBoolean(text)
     case 'json':
@@ -140,6 +140,11 @@ function parseScaled(text: string, units: Record<string, number>, bareUnit: stri
   if (!Object.hasOwn(units, unit)) return undefined
   const value = Number(match[1]) * units[unit]!
   return unit === '' ? value : Math.round(value)
+}
+
+function parseEnum({ values, synonyms = {} }: EnumOption, word: string): string | undefined {
+  const meant = Object.hasOwn(synonyms, word) ? synonyms[word] : word
+  return values.find((value) => value === meant)
 }
 
 function parseBoolean(text: string): boolean | undefined {

@@ -76,7 +76,8 @@ export const Pong = Type.Object({ type: Type.Literal('pong') })
 
 export const WorkerHelloV1 = Type.Object({
   type: Type.Literal('worker_hello'),
-  worker_id: WorkerId,
+  /** Absent: the proxy makes one, and tells it in the acknowledgement. */
+  worker_id: Type.Optional(nullable(WorkerId)),
 })
 
 export const WorkerHelloAckV1 = Type.Object({

@@ -1,4 +1,5 @@
 /** Who is connected: receives workers, tells silent ones from living ones, and keeps the absent for their grace time. */
+import { randomUUID } from 'node:crypto'
 import { ConnectedWorker, identityOf, type WorkerContext } from './connected-worker.ts'
 import { type Frame, helloV1, helloV2, parseFrame } from './frames.ts'
 import {
@@ -97,9 +98,10 @@ export class WorkerRegistry {
 
   /** Version 1 has no epochs: who comes last is the worker. */
   #welcomeV1(socket: RelaySocket, hello: WorkerHelloV1): ConnectedWorker {
-    this.#replace(hello.worker_id)
+    const workerId = hello.worker_id ?? `worker-${randomUUID()}`
+    this.#replace(workerId)
     const identity = {
-      workerId: hello.worker_id,
+      workerId,
       version: 1,
       epoch: undefined,
       capabilities: [],

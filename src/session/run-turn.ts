@@ -108,9 +108,9 @@ export class TurnRunner {
    * Counts the tokens of the prompt that a call with this body would have now. Nothing is recorded, and no session is
    * made. @throws ProxyError as {@link CountTokens}, `store_failed`
    */
-  async countTokens(sessionId: string, body: ChatBody, signal: AbortSignal): Promise<number> {
+  async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
     const { backend, prompts, sessions } = this.#options
-    const session = await sessions.find(sessionId)
+    const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
     const asked = this.#overrule({ kind: 'chat', body }, session?.samplingParams ?? {}).body as ChatBody
     return await (prompts ?? backend).countTokens(asked, signal, session && sessionId)
   }

@@ -88,6 +88,11 @@ export class Sessions {
     this.#sweepTimer = setInterval(() => void this.#sweepOrTell(), this.#options.sweepIntervalMs).unref()
   }
 
+  /** A call for a session that does not exist is refused. */
+  get strict(): boolean {
+    return this.#options.strict
+  }
+
   /** An existing session is found, not changed. @throws ProxyError `invalid_request` for an id that cannot be one */
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
     refuseContent(request.samplingParams)

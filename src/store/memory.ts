@@ -45,6 +45,7 @@ export class MemoryTurnStore implements TurnStore {
     const after = query.cursor === undefined ? undefined : decodeCursor(query.cursor)
     const found = [...this.#open().values()]
       .filter(({ session }) => query.status === undefined || session.status === query.status)
+      .filter(({ session }) => session.updatedAtMs >= (query.sinceMs ?? 0))
       .filter(({ session }) => matchesMetadata(session.metadata, query.metadata ?? {}))
       .sort((a, b) => b.session.createdAtMs - a.session.createdAtMs || b.key - a.key)
       .filter(({ key, session: { createdAtMs } }) => {

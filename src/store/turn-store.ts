@@ -118,6 +118,8 @@ export interface SessionQuery {
   status?: SessionStatus
   /** Only sessions whose metadata has each of these top-level values. */
   metadata?: Record<string, string | number | boolean>
+  /** Only sessions that changed then or later; milliseconds since the epoch. */
+  sinceMs?: number
   limit: number
   /** From the previous page's `nextCursor`. */
   cursor?: string

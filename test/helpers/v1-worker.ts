@@ -40,16 +40,16 @@ export class V1Worker {
     })
   }
 
-  /** Connects, says hello and waits for the answer. */
+  /** Connects, says hello and waits for the answer. @param hello the worker's id, or what its hello has instead */
   static async connect(
     url: string,
-    workerId: string,
+    hello: string | Record<string, unknown>,
     answer: (request: V1Request) => V1Answer | Promise<V1Answer>,
   ): Promise<V1Worker> {
     const { promise: greeted, resolve } = Promise.withResolvers<void>()
     const worker = new V1Worker(url, answer, resolve)
     await once(worker.socket, 'open')
-    worker.send({ type: 'worker_hello', worker_id: workerId })
+    worker.send({ type: 'worker_hello', ...(typeof hello === 'string' ? { worker_id: hello } : hello) })
     await greeted
     return worker
   }

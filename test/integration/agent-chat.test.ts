@@ -220,8 +220,21 @@ t.test('every form of the base URL leads to the same session', async (t) => {
   t.equal((await proxy.get('/sessions/a')).turns.length, 5)
 })
 
-t.test('a key that is no session makes none', async (t) => {
+t.test('a call that names no session has one of its own, and its key makes none', async (t) => {
   const proxy = await startProxy(t)
+  const openai = new OpenAI({ baseURL: `${proxy.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })
+  const ask = async () => {
+    const answered = openai.chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
+    return (await answered.withResponse()).response.headers.get('x-session-id')
+  }
+  const made = [await ask(), await ask()]
+  const { sessions } = await proxy.get('/sessions')
+  t.strictSame(sessions.map((session: { session_id: string }) => session.session_id).reverse(), made)
+  t.match(sessions[0], { num_turns: 1, metadata: { made_for: 'a call that named no session' } })
+})
+
+t.test('where sessions must be created first, a call that names none is refused', async (t) => {
+  const proxy = await startProxy(t, { strictSessions: true })
   const openai = new OpenAI({ baseURL: `${proxy.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })
   t.match(await refusal(openai.chat.completions.create({ model: 'x', messages: question })), {
     status: 401,

@@ -363,7 +363,6 @@ t.test('every form of the base URL leads to the same session', async (t) => {
   await ask(`${proxy.url}/sessions/a`, 'none')
   await ask(proxy.url, 'a')
   t.equal((await proxy.get('/sessions/a')).turns.length, 3)
-  t.match(await refusal(ask(proxy.url, 'unknown')), { status: 401, type: 'authentication_error' })
   t.match(await refusal(client(proxy, 'a').messages.batches.list()), { status: 404, type: 'not_found_error' })
 })
 
@@ -389,6 +388,23 @@ t.test('tokens are counted as the engine counts them, and nothing is recorded', 
     })
   }
 })
+
+t.test(
+  'a call that names no session is answered and counted, unless sessions must be created first',
+  async (t) => {
+    const open = await startProxy(t)
+    const anthropic = new Anthropic({ baseURL: open.url, apiKey: 'none', maxRetries: 0 })
+    t.ok((await anthropic.messages.countTokens({ model: 'x', messages: question })).input_tokens > 0)
+    t.same((await open.get('/sessions')).sessions, [], 'a count makes no session')
+    t.ok((await anthropic.messages.create(small)).id)
+    t.match((await open.get('/sessions')).sessions, [{ num_turns: 1 }])
+    const strict = await startProxy(t, { strictSessions: true, db: 'memory' })
+    const refused = new Anthropic({ baseURL: strict.url, apiKey: 'none', maxRetries: 0 })
+    const expected = { status: 401, type: 'authentication_error' }
+    t.match(await refusal(refused.messages.create(small)), expected)
+    t.match(await refusal(refused.messages.countTokens({ model: 'x', messages: question })), expected)
+  },
+)
 
 t.test('where nothing can count, a count is refused at once and not guessed', async (t) => {
   const engine = await startEngine(t)

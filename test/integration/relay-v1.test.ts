@@ -134,7 +134,6 @@ t.test('a hello that cannot be read closes with 4000', async (t) => {
     '[]',
     'null',
     '{}',
-    '{"type":"worker_hello"}',
     '{"type":"worker_hello","worker_id":""}',
     '{"type":"worker_hello","worker_id":7}',
     '{"type":"worker_hello","worker_id":"w","protocol":2}',
@@ -175,4 +174,23 @@ t.test('a large request and a large answer pass whole', async (t) => {
   await V1Worker.connect(url, 'w1', ({ messages }) => ({ content_text: messages[0]?.content }))
   const [, delta] = await eventsOf(backend, chatRequest(text))
   t.ok(delta?.type === 'delta' && delta.content === text)
+})
+
+t.test('a worker that gives itself no id gets one, and two of them are two', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const workers = []
+  for (const hello of [{}, { worker_id: null }]) {
+    const worker = await V1Worker.connect(url, hello, () => ({ completion_text: 'fine' }))
+    t.match(worker.frames[0], { type: 'worker_hello_ack', worker_id: /^worker-./, status: 'connected' })
+    workers.push(worker.frames[0]?.worker_id)
+  }
+  t.strictSame(
+    backend
+      .list()
+      .map(({ id }) => id)
+      .sort(),
+    workers.sort(),
+  )
+  const [, delta] = await eventsOf(backend, chatRequest('good'))
+  t.strictSame(delta, { type: 'delta', content: 'fine' })
 })

@@ -2,7 +2,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Sessions } from '../../session/sessions.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
-import { sessionOfCall } from './session-of-call.ts'
+import { sessionForCall } from './session-of-call.ts'
 
 export type CallHandlerOptions = Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs'> & {
   sessions: Sessions
@@ -15,7 +15,7 @@ export type DialectOfCall = (body: unknown, sessionId: string) => Promise<AgentD
 export function callHandler({ sessions, runner, logger, keepAliveMs, ...policy }: CallHandlerOptions) {
   const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
-    const sessionId = await sessionOfCall(request, sessions)
+    const sessionId = await sessionForCall(request, reply, sessions)
     const dialect = typeof of === 'function' ? await of(request.body, sessionId) : of
     const mayAsk = request.caller.is === 'agent' ? check : undefined
     const call = {

@@ -13,7 +13,7 @@ import { agentPolicy } from './agent-policy.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { type CallHandlerOptions, callHandler } from './call-handler.ts'
 import { docs } from './route-docs.ts'
-import { BASE_PATHS, sessionOfCall } from './session-of-call.ts'
+import { BASE_PATHS, namedSession, sessionOfCall } from './session-of-call.ts'
 
 export interface MessagesRoutesOptions extends CallHandlerOptions {
   /** What to take out of system prompts; default: all that are known. An empty list: nothing. */
@@ -47,7 +47,9 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
 function countHandler({ sessions, runner, volatileRules, ...policy }: MessagesRoutesOptions) {
   const check = agentPolicy(policy)
   return async (request: FastifyRequest, reply: FastifyReply) => {
-    const sessionId = await sessionOfCall(request, sessions)
+    const { caller } = request
+    const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall
+    const sessionId = await sessionOf(request, sessions)
     const body = lowerCountTokensRequest(request.body, volatileRules)
     if (request.caller.is === 'agent') check(body)
     return { input_tokens: await runner.countTokens(sessionId, body, clientGone(reply)) }

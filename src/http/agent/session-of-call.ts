@@ -1,5 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http'
-import type { FastifyRequest } from 'fastify'
+import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../errors.ts'
 import { decodeSessionId, parseSessionId } from '../../session/session-id.ts'
 import type { Sessions } from '../../session/sessions.ts'
@@ -22,24 +22,52 @@ const NO_SESSION =
  *   one
  */
 export async function sessionOfCall(request: FastifyRequest, sessions: Sessions): Promise<string> {
+  const sessionId = await namedSession(request, sessions)
+  if (sessionId !== undefined) return sessionId
+  throw new ProxyError(request.caller.is === 'anyone' ? 'unauthorized' : 'invalid_request', NO_SESSION)
+}
+
+/**
+ * As {@link sessionOfCall}; but whoever tries an open proxy with a bare call gets an answer, in a session that is made
+ * for this one call and that `x-session-id` names. Not one for all such calls: rollouts that are set up wrongly would
+ * be mixed up in it.
+ */
+export async function sessionForCall(
+  request: FastifyRequest,
+  reply: FastifyReply,
+  sessions: Sessions,
+): Promise<string> {
+  if (request.caller.is !== 'anyone' || sessions.strict) return sessionOfCall(request, sessions)
+  const named = await namedSession(request, sessions)
+  if (named !== undefined) return named
+  const { session } = await sessions.create({ metadata: { made_for: 'a call that named no session' } })
+  void reply.header('x-session-id', session.sessionId)
+  return session.sessionId
+}
+
+/** @returns undefined for a call of nobody in particular */
+export async function namedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
   const { sessionId } = request.params as CallParams
   if (sessionId !== undefined) return parseSessionId(sessionId)
   const { caller, headers } = request
   if (caller.is === 'agent') return parseSessionId(caller.sessionId)
-  if (caller.is === 'anyone') return sessionNamedByKey(headers, sessions)
-  throw new ProxyError('invalid_request', NO_SESSION)
+  return caller.is === 'anyone' ? sessionNamedByKey(headers, sessions) : undefined
 }
 
 /**
- * On an open proxy a session's key is its id, percent-encoded where a header cannot hold it. Such a key never makes a session: SDKs send keys that mean nothing
- * (`EMPTY`, `sk-none`), and every rollout that is set up wrongly would land in the same one.
+ * On an open proxy a session's key is its id, percent-encoded where a header cannot hold it. Such a key never makes a
+ * session of its name: SDKs send keys that mean nothing (`EMPTY`, `sk-none`), and every rollout that is set up wrongly
+ * would land in the same one.
  */
-async function sessionNamedByKey(headers: IncomingHttpHeaders, sessions: Sessions): Promise<string> {
+async function sessionNamedByKey(
+  headers: IncomingHttpHeaders,
+  sessions: Sessions,
+): Promise<string | undefined> {
   for (const key of keysOf(headers)) {
     const sessionId = decodeSessionId(key)
     if (sessionId !== undefined && (await isSession(sessionId, sessions))) return sessionId
   }
-  throw new ProxyError('unauthorized', NO_SESSION)
+  return undefined
 }
 
 async function isSession(key: string, sessions: Sessions): Promise<boolean> {

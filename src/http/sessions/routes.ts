@@ -237,11 +237,12 @@ function createdToWire(created: boolean, { sessionId }: SessionRecord, agentKey:
 }
 
 function listQueryOf(query: Static<typeof schemas.ListQuery>): SessionQuery {
-  const { limit, status, cursor } = query
+  const { limit, status, since, cursor } = query
   return {
     limit,
     metadata: metadataFilter(query),
     ...(status !== undefined && { status }),
+    ...(since !== undefined && { sinceMs: since * 1_000 }),
     ...(cursor !== undefined && { cursor }),
   }
 }

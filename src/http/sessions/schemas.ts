@@ -48,6 +48,9 @@ export const ListQuery = Type.Object(
   {
     limit: Type.Integer({ minimum: 1, maximum: 1000, default: 100 }),
     status: Type.Optional(Type.Enum(['active', 'completed', 'aborted'])),
+    since: Type.Optional(
+      Type.Number({ description: 'Only sessions that changed then or later; seconds since the epoch' }),
+    ),
     cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before' })),
   },
   { ...STRICT, patternProperties: { '^metadata\\..+$': Type.String() } },

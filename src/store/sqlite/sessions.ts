@@ -201,5 +201,6 @@ function toRecord(row: SessionRow): SessionRecord {
 
 function matches(session: SessionRecord, query: SessionQuery): boolean {
   if (query.status !== undefined && session.status !== query.status) return false
+  if (session.updatedAtMs < (query.sinceMs ?? 0)) return false
   return query.metadata === undefined || matchesMetadata(session.metadata, query.metadata)
 }

@@ -180,6 +180,10 @@ t.test(
       refusal(() => refuseUnknownEnv(COMMANDS, { LLM_PROXY_PROT: '1' })),
       'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)',
     )
+    t.equal(
+      refusal(() => refuseUnknownEnv(COMMANDS, { LLM_PROXY_FOO: '1' })),
+      'LLM_PROXY_FOO is not a setting of llm-proxy',
+    )
     t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, { LLM_PROXY_ENGINE_LATENCY: '1s', PATH: '/bin' }))
   },
 )

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { OptionSpec } from '../../../src/config/option.ts'
+import { SERVE } from '../../../src/config/options.ts'
 import { expectation, parseValue } from '../../../src/config/values.ts'
 
 const base = { flag: 'x', group: 'g', help: 'h' }
@@ -94,6 +95,15 @@ t.test('an enum takes any case and gives its own', async (t) => {
   t.equal(parseValue(mode, 'Relay'), 'relay')
   t.equal(parseValue(mode, 'relays'), undefined)
   t.equal(expectation(mode), 'local or relay')
+})
+
+t.test('an enum takes the names that others have for its values', async (t) => {
+  const { logLevel } = SERVE.options
+  const python = { WARNING: 'warn', critical: 'fatal', ERROR: 'error', Info: 'info', NOTSET: 'trace' }
+  for (const [theirs, ours] of Object.entries(python)) t.equal(parseValue(logLevel, theirs), ours)
+  t.equal(parseValue(logLevel, 'warnings'), undefined)
+  t.equal(parseValue(logLevel, 'constructor'), undefined)
+  t.equal(expectation(logLevel), 'fatal, error, warn, info, debug, trace or silent')
 })
 
 t.test('a boolean takes true, false, 1 and 0', async (t) => {
