@@ -18,7 +18,7 @@ const WrittenRow = Type.Object({
   task_index: Type.Integer(),
   sample_index: Type.Integer(),
   instance_id: Type.Union([Type.String(), Type.Null()]),
-  metrics: Type.Object({ num_rows: Type.Integer() }),
+  metrics: Type.Object({ num_rows: Type.Integer(), failed: Type.Optional(Type.Integer()) }),
 })
 
 type WrittenRow = Static<typeof WrittenRow>
@@ -67,6 +67,14 @@ export class OutputFile {
       const row = this.#written.get(keyOf(sample.taskIndex, sample.sampleIndex))
       if (row !== undefined && row.instance_id !== instanceOf(sample)) throw this.#ofOtherTasks(sample, row)
       return row === undefined
+    })
+  }
+
+  /** The samples that the file has, and whose every try failed. */
+  failed(samples: readonly PlannedSample[]): PlannedSample[] {
+    return samples.filter(({ taskIndex, sampleIndex }) => {
+      const row = this.#written.get(keyOf(taskIndex, sampleIndex))
+      return row !== undefined && (row.metrics.failed ?? 0) > 0
     })
   }
 

@@ -3,6 +3,7 @@ import { ProxyError } from '../../errors.ts'
 import type { Logger } from '../../logger.ts'
 import { atOnce } from '../../rollout/at-once.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
+import { instanceIdOf } from '../../rollout/trial-id.ts'
 import { Interrupt } from '../interrupt.ts'
 import { Progress } from '../progress.ts'
 import { printable } from '../table.ts'
@@ -20,7 +21,8 @@ const FAILURE_LENGTH = 200
 
 /**
  * `llm-proxy rollout`: runs the samples that the output lacks.
- * @returns the exit code: 0 when each sample has its result, 1 when every agent failed, 130 or 143 when it was called off
+ * @returns the exit code: 0 when each sample has its result, 1 when every agent failed, in this run or in the one that
+ *   the output is of, 130 or 143 when it was called off
  */
 export async function run(config: RolloutConfig): Promise<number> {
   if (config.tasks === undefined)
@@ -37,7 +39,10 @@ export async function run(config: RolloutConfig): Promise<number> {
   const missing = output.missing(samples)
   const here = samples.length - missing.length
   if (here > 0) say(`${config.output} has ${here} of ${samples.length} samples already`)
-  let exitCode = 0
+  const failed = output.failed(samples)
+  if (failed.length > 0) say(describeFailed(failed))
+  // As the run said that made them: to run a command again must not make its failure a success.
+  let exitCode = failed.length === samples.length ? 1 : 0
   if (missing.length > 0) {
     const progress = new Progress(missing.length, process.stdout, { lineEveryMs: LINE_EVERY_MS })
     tell = (text) => progress.say(text)
@@ -91,6 +96,20 @@ async function runSamples(
       throw error
     }
   })
+}
+
+/** How many of the failed samples are named. */
+const NAMED_FAILED = 10
+
+function describeFailed(failed: readonly PlannedSample[]): string {
+  const names = failed
+    .slice(0, NAMED_FAILED)
+    .map(({ task, taskIndex, sampleIndex }) => `${instanceIdOf(task) ?? `task ${taskIndex}`} #${sampleIndex}`)
+  const more = failed.length > NAMED_FAILED ? ', …' : ''
+  return printable(
+    `${failed.length} of them failed and are not run again: ${names.join(', ')}${more}. Another --output runs all anew`,
+    FAILURE_LENGTH,
+  )
 }
 
 /** Tells of tries that failed. */
