@@ -5,6 +5,7 @@ import { KEYS } from '../helpers/keys.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { STALL_LIMIT_MS, watchStalls } from '../helpers/stall-watch.ts'
 import { until } from '../helpers/until.ts'
 
 const HELLO = '"messages":[{"role":"user","content":"hi"}],"max_tokens":1'
@@ -25,11 +26,13 @@ t.test('a body with more values than any agent sends is refused before it is par
     'members of the body': `{${HELLO},${members(BODY_VALUES.members)}}`,
     'what is no JSON': '{},'.repeat(BODY_VALUES.nodes + 1),
   }
+  const stalls = await watchStalls(t)
   for (const [what, body] of Object.entries(bodies)) {
     const response = await send(url, body)
     t.equal(response.status, 413, what)
     t.match(await response.json(), { error: { code: 'body_too_large', message: /too many values/ } })
   }
+  t.ok((await stalls.worstMs()) < STALL_LIMIT_MS, 'nobody waits for them')
 })
 
 t.test('what a call repeats of the call before it is counted with what is new', async (t) => {

@@ -11,6 +11,7 @@ import { RawWorker } from '../helpers/raw-worker.ts'
 import { relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
+import { STALL_LIMIT_MS, watchStalls } from '../helpers/stall-watch.ts'
 
 const POST = 'POST /s/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n'
 
@@ -232,4 +233,18 @@ t.test('the worker socket is for no page, key or not', async (t) => {
     t.equal(await status('https://evil.example'), 403)
     t.equal(await status(url), 101, 'libraries that send the origin of the server itself')
   }
+})
+
+t.test('no first frame of a worker holds up the proxy', async (t) => {
+  const proxy = await relayProxy(t)
+  const size = NEWCOMER_LIMITS.bytes - 1_000
+  const frames = ['\\"', '"', '[', '{"a":', '{"a":NaN,'].map((part) => part.repeat(size / part.length))
+  const stalls = await watchStalls(t)
+  for (const frame of frames) {
+    const worker = new RawWorker(`${proxy.url.replace('http', 'ws')}/ws/worker`)
+    await once(worker.socket, 'open')
+    worker.send(frame)
+    t.equal(await worker.closed, 4000)
+  }
+  t.ok((await stalls.worstMs()) < STALL_LIMIT_MS)
 })

@@ -1,0 +1,12 @@
+import t from 'tap'
+import { STALL_LIMIT_MS, watchStalls } from '../helpers/stall-watch.ts'
+
+t.test('the watch on stalls sees work that holds the event loop, and no wait', async (t) => {
+  const idle = await watchStalls(t)
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2 * STALL_LIMIT_MS)
+  t.ok((await idle.worstMs()) < STALL_LIMIT_MS, 'a thread that is not run has not stalled')
+  const busy = await watchStalls(t)
+  const { user } = process.threadCpuUsage()
+  while (process.threadCpuUsage().user - user < 1.5 * STALL_LIMIT_MS * 1000);
+  t.ok((await busy.worstMs()) > STALL_LIMIT_MS)
+})
