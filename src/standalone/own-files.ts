@@ -1,9 +1,10 @@
 /**
  * The files that belong to the program: beside the code in a checkout, inside of the standalone executable. Code names
  * them relative to itself, as `new URL(…, import.meta.url)`; the build puts inside whatever is named like that, and
- * makes such a URL begin with {@link INSIDE}.
+ * makes such a URL begin with {@link INSIDE}. So it does with a library's file that is named as `import.meta.resolve(…)`.
  */
-import { basename, join } from 'node:path'
+import { readFileSync } from 'node:fs'
+import { basename, dirname, join } from 'node:path'
 import { getAsset, getAssetKeys, getRawAsset } from 'node:sea'
 import { fileURLToPath } from 'node:url'
 import { Worker, type WorkerOptions } from 'node:worker_threads'
@@ -27,6 +28,20 @@ export function folderPath(folder: URL): string {
   if (!isInside(folder)) return fileURLToPath(folder)
   const keys = getAssetKeys().filter((key) => key.startsWith(`${keyOf(folder)}/`))
   return unpack(keys.map(packedFile))
+}
+
+/** A file's content. @throws the file system's error, or one that names the asset, if there is none */
+export function readOwnFile(file: URL): Uint8Array {
+  return isInside(file) ? new Uint8Array(getRawAsset(keyOf(file))) : readFileSync(file)
+}
+
+/**
+ * The path of the folder that files of one folder are in, for code that reads them by path.
+ * @throws ProxyError `start_failed` if they have to be unpacked and cannot be
+ */
+export function filesPath(files: readonly [URL, ...URL[]]): string {
+  if (!isInside(files[0])) return dirname(fileURLToPath(files[0]))
+  return unpack(files.map((file) => packedFile(keyOf(file))))
 }
 
 /**

@@ -1,18 +1,20 @@
 /**
- * A model's chat template: messages in, prompt text out, equal to `apply_chat_template` of transformers
- * (`transformers/utils/chat_template_utils.py`): the same variables, the same globals, the same white-space rules.
+ * A model's chat template: messages in, prompt text out, as `apply_chat_template` of transformers does it. It is
+ * rendered in the thread that this is called on; see `prompt/` for the thread that the proxy has for it.
  */
 import { join } from 'node:path'
 import type { ChatMessage, Tool } from '../canonical/messages.ts'
 import { ProxyError } from '../errors.ts'
-import { JinjaTemplate } from './jinja.ts'
 import { readModelFile, readModelJson } from './model-file.ts'
-import { toTemplateMessages } from './template-messages.ts'
-import { findTemplateNeeds, type TemplateNeeds } from './template-needs.ts'
+import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
 import { type SpecialTokenConfig, specialTokenText, type TokenizerConfig } from './tokenizer.ts'
 
+/** A message, or the JSON that it came in as: numbers and the order of keys are those of the text. */
+export type MessageOrJson = ChatMessage | string
+
 export interface RenderOptions {
-  tools?: readonly Tool[] | null | undefined
+  /** As a list, or as the JSON that it came in as. */
+  tools?: readonly Tool[] | string | null | undefined
   /** Ends the text where the assistant's turn begins. Default: true. */
   addGenerationPrompt?: boolean
   /** The request's `chat_template_kwargs`: more variables for the template, such as `enable_thinking`. */
@@ -25,70 +27,13 @@ export interface RenderOptions {
 /** A template's text, or several under names; `default` and, for requests with tools, `tool_use` are the ones used. */
 export type ChatTemplateSource = string | { name: string; template: string }[]
 
-interface KnownTemplate {
-  jinja: JinjaTemplate
-  needs: TemplateNeeds
-}
-
-export class ChatTemplate {
-  readonly #plain: KnownTemplate
-  readonly #withTools: KnownTemplate
-  readonly #specialTokens: Readonly<Record<string, unknown>>
-
-  /**
-   * @param config its special tokens become variables: `bos_token`, `eos_token` …
-   * @throws ProxyError `config_invalid` if the template is not valid Jinja
-   */
-  constructor(source: ChatTemplateSource, config: TokenizerConfig = {}) {
-    const named = typeof source === 'string' ? [{ name: 'default', template: source }] : source
-    this.#specialTokens = specialTokenVariables(config)
-    const templates = new Map(named.map(({ name, template }) => [name, this.#read(template)]))
-    const plain = templates.get('default') ?? templates.get('tool_use')
-    if (plain === undefined)
-      throw new ProxyError('config_invalid', 'the chat template has no entry named default')
-    this.#plain = plain
-    this.#withTools = templates.get('tool_use') ?? plain
-  }
-
-  /** The template's own text, the one for requests with tools where there are two. */
-  get source(): string {
-    return this.#withTools.jinja.source
-  }
-
-  /** False if a variable of this name cannot change what is rendered, because no template mentions it. */
-  mentions(variable: string): boolean {
-    return [this.#plain, this.#withTools].some(({ jinja }) => jinja.source.includes(variable))
-  }
-
-  /** @throws ProxyError `invalid_request` with the template's own words if it refuses these messages */
-  render(messages: readonly ChatMessage[], options: RenderOptions = {}): string {
-    const { jinja, needs } = options.tools ? this.#withTools : this.#plain
-    const variables = {
-      ...this.#specialTokens,
-      ...options.kwargs,
-      messages: toTemplateMessages(messages, needs),
-      tools: options.tools ?? null,
-      documents: options.documents ?? null,
-      add_generation_prompt: options.addGenerationPrompt ?? true,
-    }
-    try {
-      return jinja.render(variables, options.now ?? new Date())
-    } catch (error) {
-      const message = `the chat template refuses these messages: ${messageOf(error)}`
-      const logMessage = 'the chat template refuses these messages'
-      throw new ProxyError('invalid_request', message, { param: 'messages', logMessage })
-    }
-  }
-
-  #read(source: string): KnownTemplate {
-    try {
-      const jinja = new JinjaTemplate(source)
-      return { jinja, needs: findTemplateNeeds(jinja, this.#specialTokens) }
-    } catch (error) {
-      const message = `the chat template is not valid: ${messageOf(error)}`
-      throw new ProxyError('config_invalid', message, { cause: error })
-    }
-  }
+/** Those of a model's files that its template is made of. */
+export interface ChatTemplateFiles {
+  /** For requests without tools. */
+  plain: string
+  withTools: string
+  /** Variables for the template: `bos_token`, `eos_token` … */
+  specialTokens: Readonly<Record<string, string>>
 }
 
 /**
@@ -97,9 +42,75 @@ export class ChatTemplate {
  * @returns undefined if the model has none
  * @throws ProxyError `config_invalid` if a file is broken
  */
-export function loadChatTemplate(directory: string, config: TokenizerConfig): ChatTemplate | undefined {
+export function readChatTemplate(directory: string, config: TokenizerConfig): ChatTemplateFiles | undefined {
   const source = readTemplateFile(directory) ?? config.chat_template
-  return source === undefined ? undefined : new ChatTemplate(source, config)
+  return source === undefined ? undefined : chatTemplateFiles(source, config)
+}
+
+/** @throws ProxyError `config_invalid` if of several templates none is for everybody */
+export function chatTemplateFiles(
+  source: ChatTemplateSource,
+  config: TokenizerConfig = {},
+): ChatTemplateFiles {
+  const specialTokens = specialTokenVariables(config)
+  if (typeof source === 'string') return { plain: source, withTools: source, specialTokens }
+  const named = new Map(source.map(({ name, template }) => [name, template]))
+  const plain = named.get('default') ?? named.get('tool_use')
+  if (plain === undefined)
+    throw new ProxyError('config_invalid', 'the chat template has no entry named default')
+  return { plain, withTools: named.get('tool_use') ?? plain, specialTokens }
+}
+
+export class ChatTemplate {
+  readonly #plain: PythonTemplate
+  readonly #withTools: PythonTemplate
+
+  /** @throws ProxyError `config_invalid` if the template is not valid Jinja */
+  constructor(python: PythonTemplates, { plain, withTools, specialTokens }: ChatTemplateFiles) {
+    const open = (source: string) => {
+      try {
+        return python.open(source, specialTokens)
+      } catch (error) {
+        const message = `the chat template is not valid: ${(error as Error).message}`
+        throw new ProxyError('config_invalid', message, { cause: error })
+      }
+    }
+    this.#plain = open(plain)
+    this.#withTools = plain === withTools ? this.#plain : open(withTools)
+  }
+
+  /**
+   * @throws ProxyError `invalid_request` with the template's own words if it refuses these messages, `unsupported` for
+   *   content that is not text; {@link TemplateExhausted}
+   */
+  render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
+    const { tools, kwargs, documents, now, addGenerationPrompt = true } = options
+    const template = tools ? this.#withTools : this.#plain
+    const toolsJson = typeof tools === 'string' ? tools : JSON.stringify(tools ?? null)
+    const outcome = template.render(`[${messages.map(jsonOf).join(',')}]`, toolsJson, {
+      add_generation_prompt: addGenerationPrompt,
+      kwargs,
+      documents,
+      ...(now && { now_s: now.getTime() / 1000 }),
+    })
+    if ('text' in outcome) return outcome.text
+    if ('exhausted' in outcome) throw new TemplateExhausted()
+    if ('refusal' in outcome) {
+      const message = `the chat template refuses these messages: ${outcome.refusal}`
+      const logMessage = 'the chat template refuses these messages'
+      throw new ProxyError('invalid_request', message, { param: 'messages', logMessage })
+    }
+    const { type, path } = outcome.unsupported
+    const message = `content of type ${type} cannot be turned into tokens by the proxy`
+    throw new ProxyError('unsupported', message, { param: path })
+  }
+}
+
+/** There is not enough memory for what the template does; the thread that it ran on is to be replaced. */
+export class TemplateExhausted extends Error {}
+
+function jsonOf(message: MessageOrJson): string {
+  return typeof message === 'string' ? message : JSON.stringify(message)
 }
 
 function readTemplateFile(directory: string): ChatTemplateSource | undefined {
@@ -111,16 +122,12 @@ function readTemplateFile(directory: string): ChatTemplateSource | undefined {
 }
 
 /** transformers' `special_tokens_map`: every `…_token` of the config that is set. */
-function specialTokenVariables(config: TokenizerConfig): Record<string, unknown> {
-  const variables: Record<string, unknown> = {}
+function specialTokenVariables(config: TokenizerConfig): Record<string, string> {
+  const variables: Record<string, string> = {}
   for (const [name, value] of Object.entries(config)) {
     if (!/^(bos|eos|unk|sep|pad|cls|mask)_token$/.test(name)) continue
     const text = specialTokenText(value as SpecialTokenConfig)
     if (text !== undefined) variables[name] = text
   }
   return variables
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
 }

@@ -1,12 +1,13 @@
 /** A model as token mode needs it: its tokenizer, its template tried out, its markup, its limits. */
 import { ProxyError } from '../errors.ts'
-import { loadChatTemplate } from './chat-template.ts'
+import { readChatTemplate } from './chat-template.ts'
 import { loadModelFiles } from './load-model-files.ts'
 import { chooseParser, parserNamed } from './parsers/choose-parser.ts'
 import type { ParserFamily } from './parsers/output-parser.ts'
 import { TokenizerPool } from './pool.ts'
 import { PromptRenderer } from './prompt/prompt-renderer.ts'
-import { loadTokenizer, readTokenizerFiles, type Tokenizer } from './tokenizer.ts'
+import { PromptThread } from './prompt/prompt-service.ts'
+import { loadTokenizer, readAddedTokens, readTokenizerFiles, type Tokenizer } from './tokenizer.ts'
 
 export interface TokenModel {
   readonly tokenizer: Tokenizer
@@ -39,23 +40,36 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
   const modelFiles = await loadModelFiles(options.source)
   const { directory, contextLength, eosTokenIds: configured } = modelFiles
   const files = readTokenizerFiles(directory)
-  const template = loadChatTemplate(directory, files.tokenizerConfig)
+  const template = readChatTemplate(directory, files.tokenizerConfig)
   if (template === undefined) {
     throw new ProxyError(
       'config_invalid',
       `${options.source} has no chat template, which token mode renders prompts with`,
     )
   }
+  // Python starts on its thread while the tokenizer is read on this one.
+  const { addedTokens, eosTokenId } = readAddedTokens(files)
+  const eosTokenIds = [eosTokenId ?? [], configured].flat()
+  const tokens = { ids: addedTokens, eosIds: new Set(eosTokenIds) }
+  const starting = PromptThread.start({ template, tokens })
+  starting.catch(() => {})
   const tokenizer = loadTokenizer(files)
+  const prompts = await starting
   const pool = new TokenizerPool(tokenizer, directory)
-  const eosTokenIds = [tokenizer.eosTokenId ?? [], configured].flat()
+  const encode = (text: string) => pool.encode(text)
   return {
     tokenizer,
-    renderer: new PromptRenderer(template, tokenizer, { eosTokenIds, encode: (text) => pool.encode(text) }),
-    parser: options.parser === 'auto' ? chooseParser(template.source) : parserNamed(options.parser),
+    renderer: new PromptRenderer(prompts, tokenizer, {
+      source: template.withTools + template.plain,
+      eosTokenIds,
+      encode,
+    }),
+    parser: options.parser === 'auto' ? chooseParser(template.withTools) : parserNamed(options.parser),
     eosTokenIds,
     contextLength: options.contextLength ?? contextLength,
     vocabularySize: Math.max(modelFiles.vocabularySize ?? 0, tokenizer.vocabSize),
-    close: () => pool.close(),
+    close: async () => {
+      await Promise.all([prompts.close(), pool.close()])
+    },
   }
 }

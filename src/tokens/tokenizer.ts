@@ -56,6 +56,8 @@ export interface Tokenizer {
   readonly eosTokenId: number | undefined
   /** Text of each special token and its id. */
   readonly specialTokens: ReadonlyMap<string, number>
+  /** The same of all tokens beside the vocabulary, special or not. */
+  readonly addedTokens: ReadonlyMap<string, number>
   /** Whether a text's first space is the tokenizer's own (SentencePiece's dummy prefix). */
   readonly stripsFirstSpace: boolean
 
@@ -69,6 +71,8 @@ export interface Tokenizer {
   idToToken(id: number): string | undefined
   tokenToId(token: string): number | undefined
   isSpecial(id: number): boolean
+  /** Whether every text is split at it; special tokens are, and others that were put in beside the vocabulary. */
+  isAdded(id: number): boolean
   /** What the token adds to a text. The same object each time. */
   pieceOf(id: number): TokenPiece
 }
@@ -102,6 +106,16 @@ export function readTokenizerFiles(directory: string): TokenizerFiles {
   }
 }
 
+/** What is known without reading the vocabulary: each added token's text and id. */
+export function readAddedTokens({ tokenizerJson, tokenizerConfig }: TokenizerFiles): {
+  addedTokens: ReadonlyMap<string, number>
+  eosTokenId: number | undefined
+} {
+  const addedTokens = new Map((tokenizerJson.added_tokens ?? []).map(({ content, id }) => [content, id]))
+  const eos = specialTokenText(tokenizerConfig.eos_token)
+  return { addedTokens, eosTokenId: eos === undefined ? undefined : addedTokens.get(eos) }
+}
+
 /** The text of a special token, however the config writes it. */
 export function specialTokenText(token: SpecialTokenConfig): string | undefined {
   return typeof token === 'string' ? token : token?.content
@@ -114,6 +128,7 @@ class FileTokenizer implements Tokenizer {
   readonly bosTokenId: number | undefined
   readonly eosTokenId: number | undefined
   readonly specialTokens: ReadonlyMap<string, number>
+  readonly addedTokens: ReadonlyMap<string, number>
   readonly #library: HuggingFaceTokenizer
   readonly #addedIds: ReadonlySet<number>
   readonly #specialIds: ReadonlySet<number>
@@ -127,6 +142,7 @@ class FileTokenizer implements Tokenizer {
     const special = added.filter((token) => token.special)
     this.#addedIds = new Set(added.map((token) => token.id))
     this.#specialIds = new Set(special.map((token) => token.id))
+    this.addedTokens = new Map(added.map((token) => [token.content, token.id]))
     this.specialTokens = new Map(special.map((token) => [token.content, token.id]))
     this.vocabSize = this.#library.model?.vocab.length ?? 0
     this.#pieces = new Array(this.vocabSize)
@@ -157,6 +173,10 @@ class FileTokenizer implements Tokenizer {
 
   isSpecial(id: number): boolean {
     return this.#specialIds.has(id)
+  }
+
+  isAdded(id: number): boolean {
+    return this.#addedIds.has(id)
   }
 
   pieceOf(id: number): TokenPiece {

@@ -57,8 +57,9 @@ const RULES: ArchitectureRules = {
     '@fastify/swagger': 'src/http',
     '@fastify/type-provider-typebox': 'src/http',
     '@fastify/websocket': 'src/http',
-    '@huggingface/jinja': 'src/tokens',
     '@huggingface/tokenizers': 'src/tokens',
+    pyodide: 'src/tokens',
+    tokenizers: 'src/tokens',
     'better-sqlite3': 'src/store/sqlite',
     commander: 'src/cli',
     '@yao-pkg/pkg': 'src/standalone/build',
@@ -119,12 +120,12 @@ t.test(
   'a library outside of its folder, one without an owner, and an import from test are violations',
   async (t) => {
     const graph = graphOf({
-      'src/session/run-turn.ts': ['fastify', '@huggingface/jinja/types', 'left-pad'],
+      'src/session/run-turn.ts': ['fastify', 'pyodide/types', 'left-pad'],
       'src/http/server.ts': ['test/helpers/import-graph.ts'],
     })
     t.strictSame(violations(graph, RULES), [
       'src/session/run-turn.ts imports fastify, which belongs to src/http',
-      'src/session/run-turn.ts imports @huggingface/jinja, which belongs to src/tokens',
+      'src/session/run-turn.ts imports pyodide, which belongs to src/tokens',
       'src/session/run-turn.ts imports left-pad, which has no owner in the rules',
       'src/http/server.ts imports test/helpers/import-graph.ts, which is in no part',
     ])

@@ -6,6 +6,7 @@
 import { readFileSync } from 'node:fs'
 import Type, { type Static } from 'typebox'
 import { ProxyError } from '../../errors.ts'
+import { pythonJson } from './chat-ml.ts'
 import type { PromptConversation } from './prompt-conversation.ts'
 import { firstSchemaError } from './schema-error.ts'
 
@@ -160,7 +161,7 @@ function writeAnswer(answer: Answer, captures: Captures): string {
   const content = substitute(answer.content ?? '', captures)
   const calls = (answer.tool_calls ?? []).map((call) => {
     const args = substituteDeep(call.arguments, captures)
-    return `<tool_call>\n{"name": ${JSON.stringify(call.name)}, "arguments": ${spacedJson(args)}}\n</tool_call>`
+    return `<tool_call>\n{"name": ${JSON.stringify(call.name)}, "arguments": ${pythonJson(args)}}\n</tool_call>`
   })
   const spoken = [...(content === '' ? [] : [content]), ...calls].join('\n')
   return reasoning === '' ? spoken : `<think>\n${reasoning}\n</think>\n\n${spoken}`
@@ -179,14 +180,6 @@ function substituteDeep(value: unknown, captures: Captures): unknown {
   if (Array.isArray(value)) return value.map((item) => substituteDeep(item, captures))
   if (typeof value !== 'object' || value === null) return value
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, substituteDeep(item, captures)]))
-}
-
-/** JSON as Python and chat templates write it, with a space after each comma and colon. */
-function spacedJson(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map(spacedJson).join(', ')}]`
-  if (typeof value !== 'object' || value === null) return JSON.stringify(value)
-  const members = Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${spacedJson(item)}`)
-  return `{${members.join(', ')}}`
 }
 
 function compilePattern(pattern: string | undefined, path: string): RegExp | undefined {

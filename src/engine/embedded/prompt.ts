@@ -1,4 +1,5 @@
 import type { ChatBody, CompletionBody } from '../../canonical/request.ts'
+import { renderChatMl } from './chat-ml.ts'
 import type { EmbeddedModel } from './embedded-model.ts'
 import { rejection } from './rejection.ts'
 
@@ -9,15 +10,12 @@ export interface Prompt {
   text: () => string
 }
 
-/** @throws ProxyError `engine_rejected`, or `invalid_request` if the chat template refuses the messages */
-export function chatPrompt({ template, tokenizer }: EmbeddedModel, body: ChatBody): Prompt {
+/** @throws ProxyError `engine_rejected`, or `unsupported` for content that is not text */
+export function chatPrompt({ tokenizer }: EmbeddedModel, body: ChatBody): Prompt {
   if (body.continue_final_message === true) {
     throw rejection('continue_final_message is not supported', 'continue_final_message')
   }
-  const text = template.render(body.messages, {
-    tools: body.tools?.length ? body.tools : null,
-    addGenerationPrompt: body.add_generation_prompt !== false,
-  })
+  const text = renderChatMl(body.messages, body.tools ?? null, body.add_generation_prompt !== false)
   return { ids: tokenizer.encode(text), text: () => text }
 }
 

@@ -25,7 +25,7 @@ export type MatchableRecord = Pick<
 export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
   records: AsyncIterable<Recorded> | Iterable<Recorded>,
   turnOf: (record: Recorded) => Turn | undefined,
-  conversationOf: (record: Recorded) => Conversation = recordedConversation,
+  conversationOf: (record: Recorded) => Conversation | Promise<Conversation> = recordedConversation,
 ): Promise<MatchIndex<Turn>> {
   const index = new MatchIndex<Turn>()
   let inFlight: { endedAtMs: number; add: () => void }[] = []
@@ -42,7 +42,7 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
     const turn = turnOf(record)
     if (turn === undefined) continue
     addEnded(record.startedAtMs)
-    const call = index.match(conversationOf(record))
+    const call = index.match(await conversationOf(record))
     const completion = completionOf(record)
     inFlight.push({
       endedAtMs: record.endedAtMs ?? record.startedAtMs,

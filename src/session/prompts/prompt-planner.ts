@@ -1,5 +1,4 @@
 /** How the prompt of a chat call comes about in token mode. */
-import { setImmediate } from 'node:timers/promises'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import type { PromptOptions, PromptRenderer } from '../../tokens/prompt/prompt-renderer.ts'
@@ -48,31 +47,32 @@ export async function planPrompt(
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
   const options = promptOptionsOf(body)
-  await renderer.prepare(options)
   const conversation = session.read(messagesOf(request))
-  const call = session.turns.match(withVariables(renderer, body, conversation))
+  const call = session.turns.match(await withVariables(renderer, body, conversation))
   const parent = call.parent?.turn
-  const extended = parent && (await extend(renderer, body, call, parent, options))
+  const extended = parent && (await extend(renderer, request, call, parent, options))
   if (parent && extended && 'ids' in extended) {
     const origin = { reason: 'extended', from: parent.turnId, reusedTokens: parent.length } as const
     return { ...extended, origin, call, parent }
   }
-  // Reading a long conversation takes milliseconds, and so does rendering it: other calls get their turn in between.
-  await setImmediate()
-  const { text, ids } = await renderer.renderFull(body.messages, options)
+  const { text, ids } = await renderer.renderFull(body.messages, options, request.messageTexts)
   const refused = extended && 'refused' in extended ? extended.refused : undefined
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
   return { ids: Int32Array.from(ids), text, origin: { reason, reusedTokens: 0 }, call, parent: undefined }
 }
 
 /** A call on record, as matching saw it when it was live. */
-export function readRecordedCall(renderer: PromptRenderer, body: ChatBody): Conversation {
+export function readRecordedCall(renderer: PromptRenderer, body: ChatBody): Promise<Conversation> {
   return withVariables(renderer, body, readConversation(body.messages, body.tools))
 }
 
 /** What is not a message and changes how the prompt begins, the tools' key stands for. */
-function withVariables(renderer: PromptRenderer, body: ChatBody, conversation: Conversation): Conversation {
-  const variablesKey = renderer.variablesKey(promptOptionsOf(body))
+async function withVariables(
+  renderer: PromptRenderer,
+  body: ChatBody,
+  conversation: Conversation,
+): Promise<Conversation> {
+  const variablesKey = await renderer.variablesKey(promptOptionsOf(body))
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }
 
@@ -82,7 +82,7 @@ export function messagesOf({ body, messageTexts }: Pick<ChatRequest, 'body' | 'm
 
 async function extend(
   renderer: PromptRenderer,
-  { messages }: ChatBody,
+  { body: { messages }, messageTexts: texts }: Pick<ChatRequest, 'body' | 'messageTexts'>,
   { sharedMessages }: MatchedCall<TurnIds>,
   parent: TurnIds,
   options: PromptOptions,
@@ -91,7 +91,8 @@ async function extend(
   if (newMessages.length === 0) return { refused: 'nothing_new' }
   const history = messages.slice(0, sharedMessages)
   const { lastCompletionId } = parent
-  const continuation = await renderer.renderContinuation({ history, newMessages, lastCompletionId }, options)
+  const request = { history, newMessages, texts, lastCompletionId }
+  const continuation = await renderer.renderContinuation(request, options)
   if ('refused' in continuation) return continuation
   return { ids: parent.extendedBy(continuation.glueIds, continuation.newIds), text: continuation.text }
 }

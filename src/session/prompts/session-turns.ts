@@ -57,7 +57,7 @@ interface Entry {
 /** All sessions, the least recently used forgotten first; what was forgotten is read again from the store. */
 export class SessionsTurns {
   readonly #store: Pick<TurnStore, 'readTurns'>
-  readonly #conversationOf: (turn: TurnRecord) => Conversation
+  readonly #conversationOf: (turn: TurnRecord) => Conversation | Promise<Conversation>
   readonly #maxBytes: number
   /** In order of use. */
   readonly #entries = new Map<string, Entry>()
@@ -67,7 +67,7 @@ export class SessionsTurns {
   /** @param conversationOf reads a turn on record as its call was read */
   constructor(
     store: Pick<TurnStore, 'readTurns'>,
-    conversationOf: (turn: TurnRecord) => Conversation,
+    conversationOf: (turn: TurnRecord) => Conversation | Promise<Conversation>,
     maxBytes = MAX_BYTES,
   ) {
     this.#store = store

@@ -1,6 +1,6 @@
 /** Makes one script of the program, one of each of its threads, and finds the files that go with them. */
 import { readdirSync, readFileSync, statSync } from 'node:fs'
-import { isBuiltin } from 'node:module'
+import { createRequire, isBuiltin } from 'node:module'
 import { dirname, join, relative, resolve } from 'node:path'
 import { type BuildOptions, build, type Metafile, type Plugin } from 'esbuild'
 import { INSIDE } from '../own-files.ts'
@@ -14,6 +14,9 @@ export interface Bundle {
 
 /** Libraries that are used where they are installed, and that the executable does without. */
 const ABSENT = ['bufferutil', 'utf-8-validate']
+
+/** How our code names a library's file that it reads. */
+const LIBRARY_FILE = /import\.meta\.resolve\('([^']+)'\)/g
 
 /** The bundler's own helpers, which it lists among the imports. */
 const HELPERS = '<runtime>'
@@ -66,7 +69,7 @@ async function bundleScript(root: string, target: string, entry: string, found: 
   return outputFiles[0]!.text
 }
 
-/** Collects what `new URL('./…', import.meta.url)` names in our own code, and turns it into URLs of assets. */
+/** Collects what `new URL('./…', import.meta.url)` names in our own code, and library's files, and makes URLs of assets of them. */
 function ownFiles(root: string, found: FoundFiles): Plugin {
   return {
     name: 'own-files',
@@ -80,8 +83,15 @@ function ownFiles(root: string, found: FoundFiles): Plugin {
           if (named.endsWith('.ts')) found.onThread(named)
           else for (const file of filesOf(named)) found.onFile(file)
         }
-        const url = JSON.stringify(INSIDE + relative(root, path))
-        return { contents: source.replaceAll('import.meta.url', url), loader: 'ts' }
+        const inside = (file: string) => JSON.stringify(INSIDE + relative(root, file))
+        const contents = source
+          .replaceAll('import.meta.url', inside(path))
+          .replaceAll(LIBRARY_FILE, (_, name: string) => {
+            const file = createRequire(path).resolve(name)
+            found.onFile(file)
+            return inside(file)
+          })
+        return { contents, loader: 'ts' }
       })
     },
   }

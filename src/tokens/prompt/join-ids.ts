@@ -1,6 +1,6 @@
 /** Where recorded ids end and new ones begin. */
 import type { Tokenizer } from '../tokenizer.ts'
-import type { EndOfTurn } from './end-of-turn.ts'
+import type { NewPart } from './prompt-engine.ts'
 import type { Refused } from './refusal.ts'
 
 export interface JoinedIds {
@@ -18,24 +18,27 @@ export interface CompletionEnd {
 }
 
 /**
- * @param ids the end of the turn, as far as the template writes one, and the new part, tokenized as one text: they
- *   are what they are behind any past if they begin with a special token
+ * @param ids the token that ends a turn, where there is one, and the new part, tokenized as one text: they are what
+ *   they are behind any past if they begin with a special token
  */
 export function joinIds(
   ids: number[],
-  end: EndOfTurn,
+  { endId, closingIds }: Omit<NewPart, 'text'>,
   completion: CompletionEnd,
   tokenizer: Tokenizer,
 ): JoinedIds | Refused {
   const first = ids[0]
-  if (first === undefined || !tokenizer.isSpecial(first)) return { refused: 'no_token_boundary' }
-  if (end.id === undefined) return joinAtOpening(ids, completion)
-  return first === end.id ? joinAtEnd(ids, end.id, completion) : { refused: 'no_token_boundary' }
+  if (first === undefined || !tokenizer.isAdded(first)) return { refused: 'no_token_boundary' }
+  if (endId === undefined) return joinAtOpening(ids, completion)
+  const glueIds = missingOf(closingIds, completion)
+  return first === endId ? { glueIds, newIds: ids.slice(1) } : { refused: 'no_token_boundary' }
 }
 
 /** A completion that ended itself is not ended again, whatever it ended with (Llama's `<|eom_id|>`). */
-function joinAtEnd(ids: number[], endId: number, { lastId, endedItself }: CompletionEnd): JoinedIds {
-  return { glueIds: endedItself || lastId === endId ? [] : [endId], newIds: ids.slice(1) }
+function missingOf(closingIds: readonly number[], { lastId, endedItself }: CompletionEnd): number[] {
+  if (endedItself) return []
+  const written = lastId === undefined ? -1 : closingIds.indexOf(lastId)
+  return closingIds.slice(written + 1)
 }
 
 /** The completion may have opened the next message; one that opened another message cannot be gone on from. */

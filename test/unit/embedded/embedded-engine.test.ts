@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { Tool } from '../../../src/canonical/messages.ts'
+import { renderChatMl } from '../../../src/engine/embedded/chat-ml.ts'
 import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../../src/engine/embedded/embedded-engine.ts'
 import { loadEmbeddedModel } from '../../../src/engine/embedded/embedded-model.ts'
 import { scoreTokens } from '../../../src/engine/embedded/ngram-model.ts'
@@ -17,7 +18,7 @@ import {
   tokenRequest,
 } from '../../conformance/engine-client.ts'
 
-const { ngrams, tokenizer, eosTokenId, template } = loadEmbeddedModel()
+const { ngrams, tokenizer, eosTokenId } = loadEmbeddedModel()
 const CALCULATOR: Tool = {
   type: 'function',
   function: { name: 'calculator', parameters: { type: 'object' } },
@@ -111,7 +112,7 @@ t.test('the same seed gives the same completion, streamed or whole', async (t) =
 t.test('the prompt ids are the rendered messages', async (t) => {
   const messages = [{ role: 'user' as const, content: 'Hello' }]
   const completion = await run({}, { messages, tools: [CALCULATOR] })
-  const expected = tokenizer.encode(template.render(messages, { tools: [CALCULATOR] }))
+  const expected = tokenizer.encode(renderChatMl(messages, [CALCULATOR], true))
   t.same([...completion.start!.promptTokenIds!], expected)
   t.match(completion.end?.usage, {
     prompt_tokens: expected.length,

@@ -1,12 +1,15 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { ChatMessage, Tool, ToolCall } from '../../../src/canonical/messages.ts'
-import { loadEmbeddedModel } from '../../../src/engine/embedded/embedded-model.ts'
+import { renderChatMl } from '../../../src/engine/embedded/chat-ml.ts'
+import { embeddedModelFolder, loadEmbeddedModel } from '../../../src/engine/embedded/embedded-model.ts'
 import { readPrompt } from '../../../src/engine/embedded/prompt-conversation.ts'
 import { hermes } from '../../../src/tokens/parsers/hermes.ts'
 import { parseWhole } from '../../helpers/parsed-output.ts'
+import { loadTemplate } from '../../helpers/templates.ts'
 
-const { tokenizer, template } = loadEmbeddedModel()
+const { tokenizer } = loadEmbeddedModel()
+const { template } = loadTemplate(embeddedModelFolder())
 const TOOLS: Tool[] = ['calculator', 'bash'].map((name) => ({
   type: 'function',
   function: {
@@ -154,4 +157,42 @@ t.test('a prompt that is not a chat waiting for the assistant is no conversation
   t.equal(readPrompt('Once upon a time'), undefined)
   const whole = template.render([{ role: 'user', content: 'hi' }], { addGenerationPrompt: false })
   t.equal(readPrompt(whole), undefined)
+})
+
+t.test('the engine writes what Jinja2 makes of the template', async () => {
+  const text = fc.oneof(
+    fc.string({ unit: 'grapheme' }),
+    fc.constantFrom('', '\n', '\n\na\n', 'é<&"', '\u2028'),
+  )
+  const optional = fc.option(text, { nil: null })
+  const parts = fc.array(
+    text.map((part) => ({ type: 'text' as const, text: part })),
+    { maxLength: 3 },
+  )
+  const calls = fc.array(
+    fc.tuple(fc.constantFrom('bash', 'f'), fc.constantFrom('{"a":1,"b":[true,null]}', '', '{"a', '5')),
+    { maxLength: 2 },
+  )
+  const message = fc.oneof(
+    fc.record({ role: fc.constantFrom('user', 'system', 'developer'), content: fc.oneof(text, parts) }),
+    fc.record({ role: fc.constant('tool'), tool_call_id: fc.constant('1'), content: text }),
+    fc.record({
+      role: fc.constant('assistant'),
+      content: optional,
+      reasoning_content: optional,
+      tool_calls: calls.map((list) => list.map(([name, args]) => call(name, args))),
+    }),
+  ) as fc.Arbitrary<ChatMessage>
+  fc.assert(
+    fc.property(
+      fc.array(message, { maxLength: 8 }),
+      fc.boolean(),
+      fc.boolean(),
+      (messages, withTools, opens) => {
+        const tools = withTools ? TOOLS : null
+        const expected = template.render(messages, { tools, addGenerationPrompt: opens })
+        return renderChatMl(messages, tools, opens) === expected
+      },
+    ),
+  )
 })

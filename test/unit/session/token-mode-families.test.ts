@@ -5,6 +5,7 @@ import t from 'tap'
 import { type Trajectory, TrajectoryBuilder } from '../../../src/session/trajectories.ts'
 import type { TurnRecord } from '../../../src/store/turn-store.ts'
 import type { TokenModel } from '../../../src/tokens/token-model.ts'
+import type { Model } from '../tokens/prompt-rollout.ts'
 import { PLAIN_TALK, plannedTalks } from './token-mode-samples.ts'
 import { loadTokenModel, Talk } from './token-mode-talk.ts'
 
@@ -72,18 +73,18 @@ function checkSameAnswer(parent: TurnRecord, wanted: TurnRecord): void {
   assert.equal(parent.completionText?.trim() ?? '', wanted.completionText?.trim() ?? '')
 }
 
-async function checkPrompt(model: TokenModel, turn: TurnRecord, parent: TurnRecord): Promise<void> {
+async function checkPrompt(model: TokenModel & Model, turn: TurnRecord, parent: TurnRecord): Promise<void> {
   const past = lineOf(parent)
   const prompt = [...turn.promptTokenIds]
   assert.deepEqual(prompt.slice(0, past.length), past)
-  const end = model.renderer.propertiesFor({}).endOfTurn!
+  const { end } = model
   const glueIds = model.eosTokenIds.includes(past.at(-1)!) || past.at(-1) === end.id ? [] : [end.id]
   const newPart = prompt.slice(past.length)
   assert.deepEqual(newPart.slice(0, glueIds.length), glueIds)
   const full = await renderedIds(model, turn)
   if (full === undefined) return
   const newIds = newPart.slice(glueIds.length)
-  assert.deepEqual(newIds, full.slice(-newIds.length), 'the new part is that of the full render')
+  assert.deepEqual(newIds, full.slice(full.length - newIds.length), 'the new part is that of the full render')
   // Past alone is not enough: half a character, cut off, may begin with the bytes of the sign that stands for it in text.
   if ([...past, ...glueIds].every((id, i) => id === full[i])) assert.deepEqual(prompt, full)
 }

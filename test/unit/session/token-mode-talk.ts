@@ -23,7 +23,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
   const model = loadModel(name)
   return {
     ...model,
-    parser: chooseParser(model.template.source),
+    parser: chooseParser(model.source),
     eosTokenIds: [model.tokenizer.eosTokenId!],
     contextLength: undefined,
     vocabularySize: model.tokenizer.vocabSize,

@@ -10,12 +10,21 @@ t.test(
     const { main, assets } = await bundleProgram(ROOT, 'linux-x64')
     t.strictSame([...assets.keys()].sort(), [
       'node_modules/better-sqlite3/prebuilds/linux-x64.node',
+      'node_modules/pyodide/pyodide.asm.mjs',
+      'node_modules/pyodide/pyodide.asm.wasm',
+      'node_modules/pyodide/python_stdlib.zip',
       'src/engine/embedded/model/ngrams.bin',
       'src/engine/embedded/model/tokenizer.json',
       'src/engine/embedded/model/tokenizer_config.json',
       'src/store/sqlite/reader-thread.ts',
       'src/store/sqlite/writer-thread.ts',
       'src/tokens/pool-thread.ts',
+      'src/tokens/prompt/prompt-thread.ts',
+      'src/tokens/python/chat_templates.py',
+      'src/tokens/python/python.snapshot',
+      'src/tokens/python/template_messages.py',
+      'src/tokens/python/vendor/jinja2-3.1.6-py3-none-any.whl',
+      'src/tokens/python/vendor/markupsafe-3.0.4-cp314-cp314-win_arm64.whl',
     ])
     const scripts = [...assets].filter(([key]) => key.endsWith('.ts')).map(([, script]) => String(script))
     for (const script of [main, ...scripts]) {

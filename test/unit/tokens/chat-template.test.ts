@@ -1,12 +1,13 @@
 import t from 'tap'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import { ChatTemplate, loadChatTemplate } from '../../../src/tokens/chat-template.ts'
-import { modelDirectory, REAL_MODELS, readFixture, readModelConfig } from './real-models.ts'
+import { readChatTemplate } from '../../../src/tokens/chat-template.ts'
+import { loadTemplate, templateOf } from '../../helpers/templates.ts'
+import { modelDirectory, REAL_MODELS, readFixture } from './real-models.ts'
 
 for (const model of REAL_MODELS) {
   t.test(`${model}: prompts are those of transformers`, async (t) => {
     const fixture = readFixture(model)
-    const template = loadChatTemplate(modelDirectory(model), readModelConfig(model))!
+    const { template } = loadTemplate(modelDirectory(model))
     const now = new Date(fixture.now)
     for (const { name, messages, text, error, ...options } of fixture.templates) {
       const render = () => template.render(messages, { ...options, now })
@@ -25,7 +26,7 @@ const HI: ChatMessage[] = [{ role: 'user', content: 'Hi' }]
 const SHOW_MESSAGES = '{% for m in messages %}{{ m | tojson }}{% endfor %}'
 
 function show(messages: ChatMessage[], template = SHOW_MESSAGES): unknown {
-  return JSON.parse(new ChatTemplate(template).render(messages))
+  return JSON.parse(templateOf(template).render(messages))
 }
 
 function assistantCalling(writtenArguments: string): ChatMessage {
@@ -34,7 +35,7 @@ function assistantCalling(writtenArguments: string): ChatMessage {
 }
 
 t.test('arguments are objects for the template, in the order in which the model wrote them', async (t) => {
-  const shown = new ChatTemplate(SHOW_MESSAGES).render([assistantCalling('{"b":1,"a":"é<"}')])
+  const shown = templateOf(SHOW_MESSAGES).render([assistantCalling('{"b":1,"a":"é<"}')])
   t.match(shown, '"arguments": {"b": 1, "a": "é<"}')
   t.match(show([assistantCalling('')]), { tool_calls: [{ function: { arguments: {} } }] })
 })
@@ -57,8 +58,14 @@ t.test('fields that are null and empty lists of calls look as if they were left 
   t.same(show([message as unknown as ChatMessage]), { role: 'assistant', content: '' })
 })
 
-t.test('reasoning is there under both of its names', async (t) => {
-  const expected = { role: 'assistant', content: '', reasoning_content: 'hm', reasoning: 'hm' }
+t.test('reasoning is there under all of its names', async (t) => {
+  const expected = {
+    role: 'assistant',
+    content: '',
+    reasoning_content: 'hm',
+    thinking: 'hm',
+    reasoning: 'hm',
+  }
   t.same(show([{ role: 'assistant', reasoning_content: 'hm' }]), expected)
   t.same(show([{ role: 'assistant', reasoning: 'hm' } as ChatMessage]), expected)
 })
@@ -68,18 +75,52 @@ const CALLS_AS_TEXT =
   "{% for c in m.tool_calls %}{{ c.function.name + c.function.arguments + '|' }}{% endfor %}{% endfor %}"
 
 t.test('a template that wants arguments as text and null beside calls gets them so', async (t) => {
-  const template = new ChatTemplate(CALLS_AS_TEXT)
+  const template = templateOf(CALLS_AS_TEXT)
   const calls = ['{"b":1.0, "a": 2}', '', '{"cut": '].map(assistantCalling)
   t.equal(template.render(calls), 'f{"b":1.0, "a": 2}|f{}|f{"cut": |')
   t.equal(template.render([{ ...assistantCalling('{}'), content: '' }]), 'f{}|', 'empty text is no text')
   t.equal(template.render([{ ...assistantCalling('{}'), content: 'text' }]), '')
 })
 
-t.test('a template that joins an object to a text fails, as in Python', async (t) => {
-  const template = new ChatTemplate("{{ 'x' + messages[0] }}")
-  t.throws(() => template.render(HI), refusal('joins an object'))
-  const about: ChatMessage[] = [{ role: 'user', content: 'Why [object Map]?' }]
-  t.equal(new ChatTemplate('{{ messages[0].content }}').render(about), 'Why [object Map]?')
+t.test('values are what they are in Python', async (t) => {
+  const shown = (source: string) => templateOf(source).render(HI)
+  t.equal(shown('{{ none|string }}{{ false|string }}{{ [none, "a", 1.0] }}'), "NoneFalse[None, 'a', 1.0]")
+  t.equal(shown("{{ 'xaxx'.strip('x') }}{{ '\\n\\n b'.lstrip('\\n') }}"), 'a b')
+  t.throws(() => shown("{{ 'x' + messages[0] }}"), refusal('can only concatenate str'))
+})
+
+t.test('numbers and the order of keys are those of the JSON that came in', async (t) => {
+  const schema = '{"b":{"default":null},"2":1000.0,"1":1e-9,"big":12345678901234567890,"yes":true}'
+  const tools = `[{"type":"function","function":{"name":"f","parameters":${schema}}}]`
+  t.equal(
+    templateOf('{{ tools[0].function.parameters | tojson }}').render(HI, { tools }),
+    '{"b": {"default": null}, "2": 1000.0, "1": 1e-09, "big": 12345678901234567890, "yes": true}',
+  )
+  const called = JSON.stringify(assistantCalling('{"x":1.50,"y":[2.0]}'))
+  t.match(templateOf(SHOW_MESSAGES).render([called]), '{"x": 1.5, "y": [2.0]}')
+})
+
+t.test('a template sees nothing but its variables', async (t) => {
+  const escapes = [
+    '{{ messages.__class__.__mro__ }}',
+    "{{ ''.__class__ }}",
+    '{{ namespace(_x=1) }}',
+    "{% set _ = messages.append('x') %}",
+    '{{ dict.__init__.__globals__ }}',
+  ]
+  for (const source of escapes) {
+    const render = () => templateOf(source).render(HI)
+    try {
+      t.equal(render(), '', source)
+    } catch (error) {
+      t.match(error, { code: 'invalid_request' }, source)
+    }
+  }
+})
+
+t.test('what trains on marked parts of a conversation renders what is in them', async (t) => {
+  const source = '{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}'
+  t.equal(templateOf(source).render(HI), 'Hi')
 })
 
 t.test('text parts become one text, unless the template loops over them', async (t) => {
@@ -101,9 +142,9 @@ t.test('text parts become one text, unless the template loops over them', async 
       '{% for m in messages %}{{ show(m.content) }}{% endfor %}',
   ]
   for (const loop of loops) {
-    t.equal(new ChatTemplate(loop).render(parts), 'a,b,', loop)
-    t.equal(new ChatTemplate(loop).render(HI), 'Hi,', 'text is a list of one part then')
-    t.equal(new ChatTemplate(loop).render([{ role: 'assistant', content: null }]), '')
+    t.equal(templateOf(loop).render(parts), 'a,b,', loop)
+    t.equal(templateOf(loop).render(HI), 'Hi,', 'text is a list of one part then')
+    t.equal(templateOf(loop).render([{ role: 'assistant', content: null }]), '')
   }
 })
 
@@ -112,7 +153,7 @@ t.test('text stays text, and one part becomes text, for a template that takes bo
     "{% for m in messages %}{% if m.content is string %}'{{ m.content }}'" +
     '{% else %}{% for part in m.content %}{{ part.text }},{% endfor %}{% endif %}{% endfor %}'
   const part = (text: string) => ({ type: 'text' as const, text })
-  const template = new ChatTemplate(both)
+  const template = templateOf(both)
   t.equal(template.render(HI), "'Hi'")
   t.equal(template.render([{ role: 'user', content: [part('Hi')] }]), "'Hi'")
   t.equal(template.render([{ role: 'user', content: [part('a'), part('b')] }]), 'a,b,')
@@ -128,33 +169,33 @@ t.test('content that is not text is refused, with its place', async (t) => {
 t.test('special tokens, extra variables and the date reach the template', async (t) => {
   const source =
     '{{ bos_token }}|{{ eos_token }}|{{ unk_token is defined }}|{{ mode }}|{{ strftime_now("%d %b %Y") }}'
-  const template = new ChatTemplate(source, {
+  const template = templateOf(source, {
     bos_token: '<s>',
     eos_token: { content: '</s>' },
     unk_token: null,
   })
   const now = new Date(2026, 9, 5)
-  t.equal(template.render(HI, { kwargs: { mode: 'x' }, now }), '<s>|</s>|false|x|05 Oct 2026')
+  t.equal(template.render(HI, { kwargs: { mode: 'x' }, now }), '<s>|</s>|False|x|05 Oct 2026')
   const overruled = { bos_token: 'B', strftime_now: 'never' }
-  t.match(new ChatTemplate('{{ bos_token }}{{ strftime_now }}').render(HI, { kwargs: overruled }), 'Bnever')
+  t.match(templateOf('{{ bos_token }}{{ strftime_now }}').render(HI, { kwargs: overruled }), 'Bnever')
 })
 
 t.test('the request itself cannot be replaced by extra variables', async (t) => {
-  t.equal(new ChatTemplate('{{ messages[0].content }}').render(HI, { kwargs: { messages: [] } }), 'Hi')
+  t.equal(templateOf('{{ messages[0].content }}').render(HI, { kwargs: { messages: [] } }), 'Hi')
 })
 
 t.test('a generation prompt is asked for unless it is declined', async (t) => {
-  const template = new ChatTemplate('{{ add_generation_prompt }}|{{ tools is none }}|{{ documents is none }}')
-  t.equal(template.render(HI), 'true|true|true')
+  const template = templateOf('{{ add_generation_prompt }}|{{ tools is none }}|{{ documents is none }}')
+  t.equal(template.render(HI), 'True|True|True')
   t.equal(
     template.render(HI, { addGenerationPrompt: false, tools: [], documents: ['d'] }),
-    'false|false|false',
+    'False|False|False',
   )
 })
 
 t.test('white space around blocks is that of transformers', async (t) => {
   t.equal(
-    new ChatTemplate('a\n  {% if true %}\nb\n  {% endif %}\n{{ range(3) | join }}c\n').render(HI),
+    templateOf('a\n  {% if true %}\nb\n  {% endif %}\n{{ range(3) | join }}c\n').render(HI),
     'a\nb\n012c',
   )
 })
@@ -162,7 +203,7 @@ t.test('white space around blocks is that of transformers', async (t) => {
 t.test('loops can be left and continued', async (t) => {
   const source =
     '{% for i in range(1, 9, 2) %}{% if i == 3 %}{% continue %}{% endif %}{% if i == 7 %}{% break %}{% endif %}{{ i }}{% endfor %}'
-  t.equal(new ChatTemplate(source).render(HI), '15')
+  t.equal(templateOf(source).render(HI), '15')
 })
 
 t.test('of several named templates, tool_use serves requests with tools', async (t) => {
@@ -171,23 +212,20 @@ t.test('of several named templates, tool_use serves requests with tools', async 
     { name: 'tool_use', template: 'tools' },
     { name: 'rag', template: 'rag' },
   ]
-  const template = new ChatTemplate(named)
+  const template = templateOf(named)
   t.equal(template.render(HI), 'plain')
   t.equal(template.render(HI, { tools: [{ type: 'function', function: { name: 'f' } }] }), 'tools')
-  t.equal(new ChatTemplate(named.slice(0, 1)).render(HI, { tools: [] }), 'plain')
-  t.throws(() => new ChatTemplate(named.slice(2)), { code: 'config_invalid', message: /default/ })
+  t.equal(templateOf(named.slice(0, 1)).render(HI, { tools: [] }), 'plain')
+  t.throws(() => templateOf(named.slice(2)), { code: 'config_invalid', message: /default/ })
 })
 
 t.test('a template that is no valid Jinja is refused when it is read', async (t) => {
-  t.throws(() => new ChatTemplate('{% if %}'), { code: 'config_invalid', message: /chat template/ })
+  t.throws(() => templateOf('{% if %}'), { code: 'config_invalid', message: /chat template/ })
 })
 
 t.test('a template that fails on a request refuses the request', async (t) => {
-  t.throws(
-    () => new ChatTemplate('{{ raise_exception("No " ~ messages[0].role) }}').render(HI),
-    refusal('No user'),
-  )
-  t.throws(() => new ChatTemplate('{{ messages[0].content.x.y() }}').render(HI), { code: 'invalid_request' })
+  t.throws(() => templateOf('{{ raise_exception("No " ~ messages[0].role) }}').render(HI), refusal('No user'))
+  t.throws(() => templateOf('{{ messages[0].content.x.y() }}').render(HI), { code: 'invalid_request' })
 })
 
 t.test(
@@ -200,11 +238,11 @@ t.test(
       none: {},
       broken: { 'chat_template.json': '{' },
     })
-    t.equal(loadChatTemplate(`${directory}/all`, config)?.render(HI), 'from jinja')
-    t.equal(loadChatTemplate(`${directory}/json`, config)?.render(HI), 'from json')
-    t.equal(loadChatTemplate(`${directory}/none`, config)?.render(HI), 'from config')
-    t.equal(loadChatTemplate(`${directory}/none`, {}), undefined)
-    t.throws(() => loadChatTemplate(`${directory}/broken`, {}), {
+    t.equal(readChatTemplate(`${directory}/all`, config)?.plain, 'from jinja')
+    t.equal(readChatTemplate(`${directory}/json`, config)?.plain, 'from json')
+    t.equal(readChatTemplate(`${directory}/none`, config)?.plain, 'from config')
+    t.equal(readChatTemplate(`${directory}/none`, {}), undefined)
+    t.throws(() => readChatTemplate(`${directory}/broken`, {}), {
       code: 'config_invalid',
       message: /chat_template\.json/,
     })

@@ -1,19 +1,21 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { ChatMessage, Tool } from '../../../src/canonical/messages.ts'
-import { ChatTemplate } from '../../../src/tokens/chat-template.ts'
-import {
-  type Continuation,
-  type ContinuationRequest,
-  type PromptOptions,
+import { ChatTemplate, chatTemplateFiles } from '../../../src/tokens/chat-template.ts'
+import type {
+  Continuation,
+  ContinuationRequest,
+  PromptOptions,
   PromptRenderer,
-  type PromptRendererOptions,
+  PromptRendererOptions,
 } from '../../../src/tokens/prompt/prompt-renderer.ts'
 import { REFUSALS } from '../../../src/tokens/prompt/refusal.ts'
+import { PythonTemplates } from '../../../src/tokens/python/python-templates.ts'
+import { rendererFor, templateOf } from '../../helpers/templates.ts'
 import { TOOLS } from './prompt-conversations.ts'
 import { loadModel } from './prompt-rollout.ts'
 
-const { tokenizer, template: embedded } = loadModel('embedded')
+const { tokenizer, source: embedded } = loadModel('embedded')
 const END = tokenizer.tokenToId('<|im_end|>')!
 
 const QUESTION: ChatMessage = { role: 'user', content: 'What?' }
@@ -37,8 +39,8 @@ const chatMl = (loop: string, head = '') =>
   `${head}{% for m in messages %}${loop}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`
 const MESSAGE = '<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n'
 
-function rendererOf(source: string, options?: PromptRendererOptions): PromptRenderer {
-  return new PromptRenderer(new ChatTemplate(source), tokenizer, options)
+function rendererOf(source: string, options: Partial<PromptRendererOptions> = {}): PromptRenderer {
+  return rendererFor(templateOf(source), tokenizer, { source, ...options })
 }
 
 async function continued(
@@ -68,7 +70,7 @@ t.test('a completion that did not end its turn is ended, whatever it ended with'
   t.same(await glueBehind(7), [], "another of the model's ids that end a turn stays as it was sampled")
 })
 
-t.test('no part of the history is rendered or tokenized again', async (t) => {
+t.test('once a situation is proved, no part of the history is rendered or tokenized again', async (t) => {
   let rendered = 0
   let encoded = 0
   class CountingTemplate extends ChatTemplate {
@@ -82,17 +84,22 @@ t.test('no part of the history is rendered or tokenized again', async (t) => {
     encoded += text.length
     return tokenizer.encode(text)
   }
-  const renderer = new PromptRenderer(new CountingTemplate(embedded.source), tokenizer, { encode })
+  const template = new CountingTemplate(await PythonTemplates.start(), chatTemplateFiles(embedded))
+  const renderer = rendererFor(template, tokenizer, { source: embedded, encode })
   const costOf = async (turns: number, tools: Tool[]) => {
     const history = Array.from({ length: turns }, () => [QUESTION, CALL, RESULT, ANSWER]).flat()
     rendered = encoded = 0
     await continued(renderer, ended(history, QUESTION), { tools })
     return { rendered, encoded }
   }
-  const cost = await costOf(1, TOOLS)
+  await costOf(10, TOOLS)
+  await costOf(10, TOOLS)
+  const cost = await costOf(10, TOOLS)
   t.ok(cost.encoded > 0 && cost.encoded < cost.rendered)
+  const proof = await costOf(5000, TOOLS)
+  t.ok(proof.rendered > 100 * cost.rendered, 'the fourth of a kind is proved again')
   t.same(await costOf(5000, TOOLS), cost)
-  t.same(await costOf(1, [...TOOLS, ...TOOLS]), cost, 'nor are the tools')
+  t.same(await costOf(10, [...TOOLS, ...TOOLS]), cost, 'nor are the tools')
 })
 
 t.test('long texts can be tokenized elsewhere', async (t) => {
@@ -105,17 +112,62 @@ t.test('long texts can be tokenized elsewhere', async (t) => {
   t.same(prompt.ids, tokenizer.encode(prompt.text))
 })
 
-t.test('a template that numbers its messages is refused', async (t) => {
+t.test('where no short past stands for the whole, the whole is rendered', async (t) => {
   const renderer = rendererOf(chatMl(`{{ loop.index }}${MESSAGE}`))
-  t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'depends_on_history' })
+  const long = Array.from({ length: 15 }, () => [QUESTION, ANSWER]).flat()
+  for (const _ of [1, 2, 3]) {
+    t.equal((await continued(renderer, ended(long, QUESTION))).text, textBehind(31))
+    t.equal((await continued(renderer, NEXT_QUESTION)).text, textBehind(3))
+  }
+  function textBehind(number: number): string {
+    return `\n${number}<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n`
+  }
+})
+
+t.test('one situation that needs the whole leaves others as they are', async (t) => {
+  const counting = `{% if m.role == "tool" %}{{ loop.index }}{% endif %}${MESSAGE}`
+  const renderer = rendererOf(chatMl(counting))
+  const long = Array.from({ length: 5 }, () => [QUESTION, ANSWER]).flat()
+  for (const _ of [1, 2, 3]) {
+    t.match(await continued(renderer, ended([...long, QUESTION, CALL], RESULT)), {
+      text: /13<.im_start.>tool\ndone/,
+    })
+    t.match(await continued(renderer, ended(long, QUESTION)), { text: /^\n<.im_start.>user\nWhat/ })
+  }
+})
+
+t.test('text, reasoning and calls of one answer may stand in any order', async (t) => {
+  const parts = [
+    '{{ m.reasoning_content or "" }}',
+    '{{ m.content or "" }}',
+    '{{ m.tool_calls | default([]) | tojson }}',
+  ]
+  const answer: ChatMessage = { ...CALL, content: 'I look.', reasoning_content: 'Hm.' } as ChatMessage
+  for (const order of [parts, parts.toReversed(), [parts[1], parts[0], parts[2]]]) {
+    const renderer = rendererOf(chatMl(`<|im_start|>{{ m.role }}\n${order.join('')}<|im_end|>\n`))
+    const { text } = await continued(renderer, ended([QUESTION, answer], RESULT))
+    t.match(text, /^\n<\|im_start\|>tool\n/, String(order))
+  }
+})
+
+t.test('reasoning that a template leaves out of an older past does not change it', async (t) => {
+  const latest =
+    '{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}'
+  const thought =
+    '{% if m.role == "assistant" and loop.index0 > ns.last %}<think>{{ m.reasoning_content }}</think>{% endif %}'
+  const renderer = rendererOf(
+    chatMl(`<|im_start|>{{ m.role }}\n${thought}{{ m.content }}<|im_end|>\n`, latest),
+  )
+  const reasoned: ChatMessage = { ...CALL, reasoning_content: 'Hm.' }
+  t.match(await continued(renderer, ended([QUESTION, reasoned, RESULT, ANSWER], QUESTION)), { text: /What/ })
+  t.match(await continued(renderer, ended([QUESTION, CALL, RESULT, ANSWER], QUESTION)), { text: /What/ })
 })
 
 t.test('a template that ends messages with nothing but text is refused', async (t) => {
   const renderer = rendererOf('{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:')
-  t.equal(renderer.propertiesFor({}).endOfTurn, undefined)
   t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'no_end_of_turn' })
   const picky = rendererOf('{{ raise_exception("never") }}')
-  t.equal(picky.propertiesFor({}).endOfTurn, undefined, 'nor is one that never renders anything')
+  t.same(await picky.renderContinuation(NEXT_QUESTION), { refused: 'no_end_of_turn' })
 })
 
 t.test(
@@ -129,7 +181,6 @@ t.test(
         lastUser,
       ),
     )
-    t.ok(renderer.propertiesFor({}).newMessagesDependOnTools)
     t.same(await renderer.renderContinuation(NEXT_QUESTION, { tools: TOOLS }), { refused: 'past_changes' })
     t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
     t.match(await renderer.renderContinuation(ended([QUESTION, CALL], RESULT), { tools: TOOLS }), {
@@ -148,15 +199,11 @@ t.test('a template that names a result by its call sees the real call', async (t
     '{% for m in messages %}{% if m.role == "tool" and not messages[loop.index0 - 1].tool_calls %}' +
     '{{ raise_exception("a result without a call") }}{% endif %}{% endfor %}'
   const renderer = rendererOf(chatMl(TOOL_NAMED_BY_CALL, alternating))
-  t.match(renderer.propertiesFor({}).newMessages, {
-    tool: { mirrorsCalls: true },
-    user: { mirrorsCalls: false },
-  })
   const { text } = await continued(renderer, ended([QUESTION, CALL], RESULT))
   t.equal(text, '\n<|im_start|>bash\ndone<|im_end|>\n<|im_start|>assistant\n')
 })
 
-t.test('a message that only some pasts allow is refused where the stand-in does not allow it', async (t) => {
+t.test('what the template refuses is refused', async (t) => {
   const noTwoUsers =
     '{% for m in messages %}{% if not loop.first and m.role == "user" and messages[loop.index0 - 1].role == "user" %}' +
     '{{ raise_exception("twice") }}{% endif %}{% endfor %}'
@@ -195,7 +242,6 @@ const ENDS_NOTHING = chatMl(
 t.test('a template whose next message ends the last one goes on from the token that opens it', async (t) => {
   const start = tokenizer.tokenToId('<|im_start|>')!
   const renderer = rendererOf(ENDS_NOTHING, { eosTokenIds: [start] })
-  t.same(renderer.propertiesFor({}).endOfTurn, { text: '', id: undefined })
   const decodedBehind = async (lastCompletionId: number) => {
     const { glueIds, newIds } = await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })
     t.same(glueIds, [])
@@ -225,11 +271,6 @@ t.test('where a call must be answered before the user goes on, its result is ren
   })
 })
 
-t.test('a past without a message of the user is refused', async (t) => {
-  const request = ended([RULE, ANSWER], QUESTION)
-  t.same(await rendererOf(chatMl(MESSAGE)).renderContinuation(request), { refused: 'no_user_message' })
-})
-
 t.test('a tokenizer that does not split at the end of the turn is refused', async (t) => {
   for (const template of [chatMl(MESSAGE), ENDS_NOTHING]) {
     for (const ids of [[1, 2, 3], []]) {
@@ -247,28 +288,19 @@ t.test('new messages may say what the stand-in says', async (t) => {
   ]
   for (const content of texts) {
     const request = ended([QUESTION, ANSWER], { role: 'user', content })
-    const continuation = await continued(new PromptRenderer(embedded, tokenizer), request)
+    const continuation = await continued(rendererOf(embedded), request)
     t.equal(continuation.text, `\n<|im_start|>user\n${content}<|im_end|>\n<|im_start|>assistant\n`)
   }
 })
 
-t.test('a sample of calls can be compared with the full render', async (t) => {
-  const renderer = rendererOf(
-    chatMl(
-      `{% if loop.index0 > 20 %}late {% endif %}{% if m.role == "function" %}{{ raise_exception("no") }}{% endif %}${MESSAGE}`,
-    ),
-  )
-  const agrees = async (history: ChatMessage[]) => {
-    const request = ended(history, QUESTION)
-    return renderer.agreesWithFullRender(request, await continued(renderer, request))
-  }
-  t.equal(await agrees([QUESTION, ANSWER]), true)
+t.test('a template that changes its mind later than a past was proved for is found out', async (t) => {
+  const renderer = rendererOf(chatMl(`{% if loop.index0 > 20 %}late {% endif %}${MESSAGE}`))
   const long = Array.from({ length: 15 }, () => [QUESTION, ANSWER]).flat()
-  t.equal(await agrees(long), false, 'a template that changes its mind later than any trial goes')
-  t.equal(await agrees([QUESTION, { role: 'function', name: 'f', content: '' }, ANSWER]), undefined)
+  t.match(await continued(renderer, ended(long, QUESTION)), { text: /^\nlate / })
+  t.match(await continued(renderer, NEXT_QUESTION), { text: /^\n<.im_start/ }, 'the same situation')
 })
 
-t.test('variables are those of the call, and what is known of the template is known for them', async (t) => {
+t.test('variables are those of the call, and what is proved is proved for them', async (t) => {
   const thinking = '{% if add_generation_prompt and enable_thinking is false %}<think></think>{% endif %}'
   const renderer = rendererOf(
     `${chatMl(`{% if numbered %}{{ loop.index }}{% endif %}${MESSAGE}`)}${thinking}`,
@@ -276,35 +308,8 @@ t.test('variables are those of the call, and what is known of the template is kn
   t.match(await renderer.renderContinuation(NEXT_QUESTION, { kwargs: { enable_thinking: false } }), {
     text: /assistant\n<think><\/think>$/,
   })
-  t.same(await renderer.renderContinuation(NEXT_QUESTION, { kwargs: { numbered: true } }), {
-    refused: 'depends_on_history',
-  })
-  const known = renderer.propertiesFor({})
-  t.equal(renderer.propertiesFor({ kwargs: { request_number: 5 }, documents: ['d'] }), known, 'not mentioned')
-  for (let number = 0; number < 40; number++) renderer.propertiesFor({ kwargs: { numbered: number } })
-  t.same(renderer.propertiesFor({}), known, 'too many to remember are found again')
-})
-
-t.test('new variables are found out about a little at a time, and nothing else waits for it', async (t) => {
-  const template = chatMl(`{% if numbered %}{{ loop.index }}{% endif %}${MESSAGE}`)
-  const options = { kwargs: { numbered: true } }
-  const renderer = rendererOf(template)
-  let turnsOfOthers = 0
-  let isOver = false
-  const other = () => {
-    if (isOver) return
-    turnsOfOthers += 1
-    setImmediate(other)
-  }
-  setImmediate(other)
-  await renderer.prepare(options)
-  isOver = true
-  t.ok(turnsOfOthers > 1)
-  t.same(
-    renderer.propertiesFor(options),
-    rendererOf(template).propertiesFor(options),
-    'the same is found at once',
-  )
+  t.match(await renderer.renderContinuation(NEXT_QUESTION, { kwargs: { numbered: true } }), { text: /^\n3</ })
+  t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /^\n</ })
 })
 
 t.test('a key tells apart calls whose variables change the beginning of the prompt', async (t) => {
@@ -315,13 +320,17 @@ t.test('a key tells apart calls whose variables change the beginning of the prom
   const renderer = rendererOf(chatMl(MESSAGE, head) + thinking)
   const key = (kwargs: Record<string, unknown>, options: PromptOptions = {}) =>
     renderer.variablesKey({ kwargs, ...options })
-  t.equal(key({ unknown: 1 }), key({}), 'not mentioned')
-  t.equal(key({}, { now: new Date(0) }), key({}, { now: new Date() }), 'the date that passes')
-  t.equal(key({ enable_thinking: true }), key({}), 'the end of the prompt')
-  t.not(key({ date_string: '1' }), key({ date_string: '2' }), 'the date that the agent gives')
-  t.not(key({}, { documents: ['a'] }), key({}, { documents: ['b'] }))
-  t.equal(key({ style: 'a' }), key({ style: 'b' }), 'shown with tools only, and there are none')
-  t.not(key({ style: 'a' }, { tools: TOOLS }), key({ style: 'b' }, { tools: TOOLS }))
+  const same = async (left: Promise<string>, right: Promise<string>, why: string) =>
+    t.equal(await left, await right, why)
+  const other = async (left: Promise<string>, right: Promise<string>, why = 'differs') =>
+    t.not(await left, await right, why)
+  await same(key({ unknown: 1 }), key({}), 'not mentioned')
+  await same(key({}, { now: new Date(0) }), key({}, { now: new Date() }), 'the date that passes')
+  await same(key({ enable_thinking: true }), key({}), 'the end of the prompt')
+  await other(key({ date_string: '1' }), key({ date_string: '2' }), 'the date that the agent gives')
+  await other(key({}, { documents: ['a'] }), key({}, { documents: ['b'] }))
+  await same(key({ style: 'a' }), key({ style: 'b' }), 'shown with tools only, and there are none')
+  await other(key({ style: 'a' }, { tools: TOOLS }), key({ style: 'b' }, { tools: TOOLS }))
 })
 
 t.test('the documentation names every reason for a refusal', async (t) => {

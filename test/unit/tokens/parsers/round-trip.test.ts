@@ -2,11 +2,11 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { ChatMessage, Tool } from '../../../../src/canonical/messages.ts'
-import { loadChatTemplate } from '../../../../src/tokens/chat-template.ts'
 import { chooseParser } from '../../../../src/tokens/parsers/choose-parser.ts'
 import { StreamingDecoder } from '../../../../src/tokens/streaming-decoder.ts'
 import { parseWhole } from '../../../helpers/parsed-output.ts'
-import { loadRealTokenizer, modelDirectory, readModelConfig } from '../real-models.ts'
+import { loadTemplate } from '../../../helpers/templates.ts'
+import { loadRealTokenizer, modelDirectory } from '../real-models.ts'
 
 const tools: Tool[] = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }]
 const USER: ChatMessage = { role: 'user', content: 'Hi' }
@@ -24,9 +24,9 @@ for (const { model, callCount } of [
   { model: 'llama3_2', callCount: 1 },
   { model: 'deepseek_v3', callCount: 3 },
 ]) {
-  const template = loadChatTemplate(modelDirectory(model), readModelConfig(model))!
+  const { template, source } = loadTemplate(modelDirectory(model))
   const tokenizer = loadRealTokenizer(model)
-  const family = chooseParser(template.source)
+  const family = chooseParser(source)
 
   /** Qwen's tokenizers normalise. */
   const asRead = (text: string) => (model.startsWith('qwen') ? text.normalize('NFC') : text)

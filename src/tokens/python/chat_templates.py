@@ -1,0 +1,147 @@
+"""Chat templates on CPython's Jinja2, set up as transformers sets it up.
+
+The rules are those of `transformers/utils/chat_template_utils.py` (5.23): a sandbox whose values cannot be changed,
+trimmed blocks, loop controls, generation blocks, a `tojson` that escapes nothing, and no attributes with an underscore
+on namespaces. A test renders every known family's template with transformers itself and compares.
+
+What JavaScript calls takes and gives text only, so that numbers and key orders are those of the JSON that came in.
+"""
+
+import json
+from datetime import datetime
+
+from jinja2 import TemplateError, nodes, pass_eval_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from template_messages import Needs, Unsupported, find_needs, template_messages
+
+
+class GenerationBlocks(Extension):
+    """`{% generation %}`: marks what a model said, for training. It renders what is inside, in a scope of its own."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return nodes.CallBlock(self.call_method("_inside"), [], [], body).set_lineno(line)
+
+    @pass_eval_context
+    def _inside(self, context, caller):
+        return caller()
+
+
+class GuardedNamespace(Namespace):
+    def __init__(*args, **kwargs):
+        self, values = args[0], dict(*args[1:], **kwargs)
+        for name in values:
+            refuse_underscore(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name, value):
+        refuse_underscore(name)
+        Namespace.__setitem__(self, name, value)
+
+
+def refuse_underscore(name):
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace cannot have an attribute {name!r}")
+
+
+class GuardedDict:
+    """`dict` for templates: what makes dictionaries, without the type's other attributes."""
+
+    def __call__(self, *args, **kwargs):
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args, **kwargs):
+        return dict.fromkeys(*args, **kwargs)
+
+
+def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def raise_exception(message):
+    raise TemplateError(message)
+
+
+class ChatTemplate:
+    """One template, compiled, with what it was found to take."""
+
+    def __init__(self, source, special_tokens):
+        self.now = None
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
+        )
+        environment.filters["tojson"] = tojson
+        environment.globals.update(
+            raise_exception=raise_exception,
+            strftime_now=self.strftime_now,
+            dict=GuardedDict(),
+            namespace=GuardedNamespace,
+        )
+        self.special_tokens = special_tokens
+        self.template = environment.from_string(source)
+        self.needs = find_needs(environment.parse(source), self.try_to_render)
+
+    def strftime_now(self, format):
+        return (self.now or datetime.now()).strftime(format)
+
+    def render(self, messages, tools, documents, add_generation_prompt, kwargs):
+        # The request itself cannot be replaced by variables; special tokens can.
+        variables = {**self.special_tokens, **kwargs}
+        variables.update(
+            messages=messages, tools=tools, documents=documents, add_generation_prompt=add_generation_prompt
+        )
+        return self.template.render(**variables)
+
+    def try_to_render(self, messages):
+        """Nothing, if the template fails."""
+        try:
+            return self.render(messages, None, None, False, {})
+        except Exception:
+            return ""
+
+
+def open_template(source, special_tokens):
+    """@param special_tokens JSON: text by name, `bos_token` and its like"""
+    return ChatTemplate(source, json.loads(special_tokens))
+
+
+def needs_of(template):
+    return json.dumps(template.needs._asdict())
+
+
+def set_needs(template, needs):
+    """Overrules what was found; for templates that come in a pair and get messages of one form."""
+    template.needs = Needs(**json.loads(needs))
+
+
+def render(template, messages, tools, options):
+    """Each argument but the first is JSON. The answer's first character tells what the rest is: `=` a prompt,
+    `!` why the template refuses, `?` what it cannot be given (JSON), `*` that there was not enough memory."""
+    try:
+        asked = json.loads(options)
+        now = asked.get("now_s")
+        template.now = None if now is None else datetime.fromtimestamp(now)
+        prepared = template_messages(json.loads(messages), template.needs)
+        text = template.render(
+            prepared,
+            json.loads(tools),
+            asked.get("documents"),
+            asked["add_generation_prompt"],
+            asked.get("kwargs") or {},
+        )
+        return "=" + text
+    except Unsupported as refusal:
+        return "?" + json.dumps(refusal.args)
+    except MemoryError:
+        return "*"
+    except Exception as error:
+        return "!" + (str(error) or type(error).__name__)

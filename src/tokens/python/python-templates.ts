@@ -1,0 +1,92 @@
+/** Chat templates, compiled and rendered by Jinja2 on CPython, in the thread that this is called on. */
+import type { PyProxy } from 'pyodide/ffi'
+import { readOwnFile } from '../../standalone/own-files.ts'
+import { bootPython } from './boot.ts'
+
+/** What the template is given besides messages and tools, as Python reads it. */
+export interface RenderVariables {
+  add_generation_prompt: boolean
+  kwargs?: Readonly<Record<string, unknown>> | undefined
+  documents?: readonly unknown[] | null | undefined
+  /** What `strftime_now` sees, in seconds since 1970. Absent: the present. */
+  now_s?: number
+}
+
+export type RenderOutcome =
+  | { text: string }
+  /** In the template's own words. */
+  | { refusal: string }
+  /** A part of a message's content that is no text, and where it is. */
+  | { unsupported: { type: string; path: string } }
+  /** The template needed more memory than there may be; this Python should not be used any more. */
+  | { exhausted: true }
+
+export interface PythonTemplate {
+  /** @param messages JSON of the list @param tools JSON of the list, or `null` */
+  render(messages: string, tools: string, variables: RenderVariables): RenderOutcome
+}
+
+const MODULES = {
+  template_messages: new URL('./template_messages.py', import.meta.url),
+  chat_templates: new URL('./chat_templates.py', import.meta.url),
+}
+
+interface ChatTemplatesModule extends PyProxy {
+  open_template(source: string, specialTokens: string): PyProxy
+  render(template: PyProxy, messages: string, tools: string, options: string): string
+}
+
+export class PythonTemplates {
+  readonly #module: ChatTemplatesModule
+
+  private constructor(module: ChatTemplatesModule) {
+    this.#module = module
+  }
+
+  /** Takes a third of a second, or seconds where no snapshot was made; about 100 MB. */
+  static async start(): Promise<PythonTemplates> {
+    const python = await bootPython()
+    for (const [name, file] of Object.entries(MODULES)) {
+      python.FS.writeFile(`/lib/python3.14/site-packages/${name}.py`, readOwnFile(file))
+    }
+    python.runPython('import importlib; importlib.invalidate_caches()')
+    return new PythonTemplates(python.pyimport('chat_templates') as ChatTemplatesModule)
+  }
+
+  /**
+   * @param specialTokens variables such as `bos_token`
+   * @throws Error in Jinja2's words if the source is no valid template
+   */
+  open(source: string, specialTokens: Readonly<Record<string, string>>): PythonTemplate {
+    const template = this.#open(source, JSON.stringify(specialTokens))
+    return {
+      render: (messages, tools, variables) =>
+        readOutcome(this.#module.render(template, messages, tools, JSON.stringify(variables))),
+    }
+  }
+
+  #open(source: string, specialTokens: string): PyProxy {
+    try {
+      return this.#module.open_template(source, specialTokens)
+    } catch (error) {
+      // Python's traceback ends with what went wrong.
+      throw new Error((error as Error).message.trim().split('\n').at(-1), { cause: error })
+    }
+  }
+}
+
+function readOutcome(answer: string): RenderOutcome {
+  const rest = answer.slice(1)
+  switch (answer[0]) {
+    case '=':
+      return { text: rest }
+    case '!':
+      return { refusal: rest }
+    case '?': {
+      const [type, path] = JSON.parse(rest) as [string, string]
+      return { unsupported: { type, path } }
+    }
+    default:
+      return { exhausted: true }
+  }
+}

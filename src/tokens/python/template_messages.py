@@ -1,0 +1,175 @@
+"""Messages as a chat template takes them.
+
+OpenAI clients send tool arguments as JSON text and content as text or as parts; most templates want arguments as
+objects and content as text. The rules are those of vLLM (`vllm/entrypoints/chat_utils.py`:
+`_parse_chat_message_content`, `_postprocess_messages`) and, for reasoning and absent fields, of transformers
+(`chat_template_utils.py`, `apply_chat_template`), so that a prompt is the same whoever renders it. Where they would
+lose something, the template's needs go first. No standard says those: they are found out by trials, as in minja
+(`docs/CAPABILITIES_AND_POLYFILLS.md` of ochafik/minja).
+"""
+
+import json
+from typing import NamedTuple
+
+from jinja2 import nodes
+
+
+class Unsupported(Exception):
+    """Content that is no text: what it is, and its path in the request."""
+
+
+class Needs(NamedTuple):
+    # Content may be text; content may be a list of text parts. At least one of the two.
+    takes_text: bool
+    takes_parts: bool
+    # Messages of the role developer are rendered. Most templates drop them in silence, and some refuse them.
+    takes_developer: bool
+    # Arguments as JSON text, not as an object.
+    arguments_as_text: bool
+    # A message with calls and no text has the content null, not an empty one.
+    null_content: bool
+
+
+# The names that a message's reasoning has, the one that counts first.
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+
+
+def template_messages(messages, needs):
+    return [template_message(message, needs, f"messages.{at}") for at, message in enumerate(messages)]
+
+
+def template_message(message, needs, path):
+    # A template asks `is defined`: what a client spells out as null must look as if it were left out.
+    result = {name: value for name, value in message.items() if value is not None}
+    # What others call the system prompt; vLLM would lose it.
+    if result.get("role") == "developer" and not needs.takes_developer:
+        result["role"] = "system"
+    reasoning = next((result[name] for name in REASONING_FIELDS if name in result), None)
+    if reasoning is not None:
+        result = {"thinking": reasoning, "reasoning": reasoning, **result, "reasoning_content": reasoning}
+    calls = result.pop("tool_calls", None)
+    if not isinstance(calls, list):
+        calls = []
+    if calls:
+        result["tool_calls"] = [template_call(call, needs) for call in calls]
+    texts = texts_of(message.get("content"), f"{path}.content")
+    is_bare_call = calls and "".join(texts) == ""
+    result["content"] = None if needs.null_content and is_bare_call else content_of(texts, needs)
+    return result
+
+
+def content_of(texts, needs):
+    """One part says the same as text, and a template that loops over content in one place may want text in another."""
+    if needs.takes_text and (len(texts) <= 1 or not needs.takes_parts):
+        return "\n".join(texts)
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def texts_of(content, path):
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
+    return [text_of(part, f"{path}.{at}") for at, part in enumerate(content)]
+
+
+def text_of(part, path):
+    kind = part.get("type")
+    if kind in ("text", "refusal"):
+        return part[kind]
+    raise Unsupported(kind, path)
+
+
+def template_call(call, needs):
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return call
+    written = function.get("arguments")
+    arguments = as_text(written) if needs.arguments_as_text else as_object(written)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def as_text(written):
+    if written is None or written == "":
+        return "{}"
+    return written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
+
+
+def as_object(written):
+    """Text that is not a JSON object stays as it is: a template can still write down what the model once wrote."""
+    if written is None or written == "":
+        return {}
+    if not isinstance(written, str):
+        return written
+    try:
+        parsed = json.loads(written)
+    except (ValueError, RecursionError):
+        return written
+    return parsed if isinstance(parsed, (dict, list)) else written
+
+
+# The first that works is taken, so vLLM's way comes first. DeepSeek's own templates lose calls whose content is not
+# null, and fail on arguments that are not text.
+CALL_TRIALS = [
+    {"arguments_as_text": as_text, "null_content": null_content}
+    for as_text in (False, True)
+    for null_content in (False, True)
+]
+
+TRIAL_ARGUMENTS = {"trial_key": "trial_value"}
+
+
+def find_needs(syntax_tree, try_to_render):
+    """@param try_to_render gives the text of messages, none if the template fails"""
+
+    def shown(messages, needs):
+        return try_to_render(template_messages(messages, needs))
+
+    takes_parts = loops_over_content(syntax_tree)
+    basic = Needs(True, takes_parts, True, False, False)
+    user = {"role": "user", "content": "trial_text"}
+    basic = basic._replace(takes_text=not takes_parts or "trial_text" in shown([user], basic._replace(takes_parts=False)))
+    rule = {"role": "developer", "content": "trial_rule"}
+    basic = basic._replace(takes_developer="trial_rule" in shown([rule, user], basic))
+    trials = [basic._replace(**trial) for trial in CALL_TRIALS]
+    return next((needs for needs in trials if shows_call(shown(trial_call(user), needs))), trials[0])
+
+
+def trial_call(user):
+    """Nine letters and digits: Mistral's templates refuse other ids."""
+    function = {"name": "trial_tool", "arguments": json.dumps(TRIAL_ARGUMENTS)}
+    call = {"id": "trialcall", "type": "function", "function": function}
+    return [user, {"role": "assistant", "content": None, "tool_calls": [call]}]
+
+
+def shows_call(text):
+    """The call's tool is not among the tools: only the call can show its name."""
+    parts = ["trial_tool", "trial_key", "trial_value"]
+    return all(part in text for part in parts) and '\\"trial_key' not in text
+
+
+def loops_over_content(syntax_tree):
+    """Whether the template takes content as a list: the idea of vLLM's `_detect_content_format`."""
+    names = set()
+    for macro in syntax_tree.find_all(nodes.Macro):
+        names.update(argument.name for argument in macro.args if argument.name == "content")
+    for assignment in syntax_tree.find_all(nodes.Assign):
+        if isinstance(assignment.target, nodes.Name) and is_content(assignment.node, names):
+            names.add(assignment.target.name)
+    return any(is_content(loop.iter, names) for loop in syntax_tree.find_all(nodes.For))
+
+
+def is_content(node, names):
+    match node:
+        case nodes.Name(name=name):
+            return name in names
+        case nodes.Filter(node=inner):
+            return is_content(inner, names)
+        case nodes.Getattr(attr=attribute):
+            return attribute == "content"
+        case nodes.Getitem(node=inner, arg=nodes.Slice()):
+            return is_content(inner, names)
+        case nodes.Getitem(arg=nodes.Const(value=value)):
+            return value == "content"
+        case _:
+            return False

@@ -1,0 +1,47 @@
+/** Chat templates in this process: one Python for all of a test file. */
+import {
+  ChatTemplate,
+  type ChatTemplateSource,
+  chatTemplateFiles,
+  readChatTemplate,
+} from '../../src/tokens/chat-template.ts'
+import { PromptEngine } from '../../src/tokens/prompt/prompt-engine.ts'
+import { PromptRenderer, type PromptRendererOptions } from '../../src/tokens/prompt/prompt-renderer.ts'
+import type { PromptService } from '../../src/tokens/prompt/prompt-service.ts'
+import { PythonTemplates } from '../../src/tokens/python/python-templates.ts'
+import { readTokenizerFiles, type Tokenizer, type TokenizerConfig } from '../../src/tokens/tokenizer.ts'
+
+const python = await PythonTemplates.start()
+
+export function templateOf(source: ChatTemplateSource, config?: TokenizerConfig): ChatTemplate {
+  return new ChatTemplate(python, chatTemplateFiles(source, config))
+}
+
+/** A model's template and its text. */
+export function loadTemplate(directory: string): { template: ChatTemplate; source: string } {
+  const files = readChatTemplate(directory, readTokenizerFiles(directory).tokenizerConfig)!
+  return { template: new ChatTemplate(python, files), source: files.withTools }
+}
+
+/** What the proxy's prompt thread does, without the thread. */
+export function serviceOf(
+  template: ChatTemplate,
+  tokenizer: Tokenizer,
+  eosTokenIds: readonly number[] = [],
+): PromptService {
+  const eosIds = new Set([tokenizer.eosTokenId!, ...eosTokenIds])
+  const engine = new PromptEngine(template, { ids: tokenizer.addedTokens, eosIds })
+  return {
+    beginnings: async (options) => engine.beginnings(options),
+    render: async (messages, options) => engine.render(messages, options),
+    newPart: async (request, options) => engine.newPart(request, options),
+  }
+}
+
+export function rendererFor(
+  template: ChatTemplate,
+  tokenizer: Tokenizer,
+  options: PromptRendererOptions,
+): PromptRenderer {
+  return new PromptRenderer(serviceOf(template, tokenizer, options.eosTokenIds), tokenizer, options)
+}

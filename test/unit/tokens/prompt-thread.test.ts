@@ -1,0 +1,61 @@
+import t from 'tap'
+import { chatTemplateFiles } from '../../../src/tokens/chat-template.ts'
+import { PromptThread, type PromptThreadLimits } from '../../../src/tokens/prompt/prompt-service.ts'
+
+const tokens = { ids: new Map([['<|im_end|>', 1]]), eosIds: new Set([1]) }
+const start = (source: string, limits?: PromptThreadLimits) =>
+  PromptThread.start({ template: chatTemplateFiles(source), tokens }, limits)
+const saying = (content: string) => [JSON.stringify({ role: 'user', content })]
+
+const HOSTILE =
+  '{% set said = messages[0].content %}' +
+  '{% if said == "slow" %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}' +
+  '{% if said == "large" %}{% set huge = said * 400000000 %}{% endif %}{{ said }}'
+
+t.test('prompts are rendered on a thread, in order', async (t) => {
+  const prompts = await start(
+    '{{ messages[0].content }}{{ raise_exception("no") if messages[0].content == "bad" }}',
+  )
+  t.teardown(() => prompts.close())
+  const texts = await Promise.all(['a', 'b', 'c'].map((content) => prompts.render(saying(content), {})))
+  t.same(texts, ['a', 'b', 'c'])
+  await t.rejects(prompts.render(saying('bad'), {}), {
+    code: 'invalid_request',
+    param: 'messages',
+    message: /no/,
+  })
+  const image = '{"role":"user","content":[{"type":"image_url"}]}'
+  await t.rejects(prompts.render([image], {}), { code: 'unsupported', param: 'messages.0.content.0' })
+})
+
+t.test('a template that takes too long fails its own call and no other', async (t) => {
+  const prompts = await start(HOSTILE, { timeLimitMs: 500 })
+  t.teardown(() => prompts.close())
+  const slow = prompts.render(saying('slow'), {})
+  const next = prompts.render(saying('hello'), {})
+  await t.rejects(slow, { code: 'invalid_request', message: /more than 0.5 s/ })
+  t.equal(await next, 'hello')
+})
+
+t.test('a template that takes too much memory fails its own call and no other', async (t) => {
+  const prompts = await start(HOSTILE, { maxMemoryBytes: 200 * 2 ** 20 })
+  t.teardown(() => prompts.close())
+  const large = prompts.render(saying('large'), {})
+  const next = prompts.render(saying('hello'), {})
+  await t.rejects(large, { code: 'invalid_request', message: /memory/ })
+  t.equal(await next, 'hello')
+})
+
+t.test('a template that is no valid Jinja ends the start', async (t) => {
+  await t.rejects(start('{% if %}'), { code: 'config_invalid', message: /chat template is not valid/ })
+})
+
+t.test('what waits is bounded, and fails when the proxy shuts down', async (t) => {
+  const prompts = await start(HOSTILE, { maxQueued: 1, timeLimitMs: 60_000 })
+  const [slow, waiting, refused] = ['slow', 'a', 'b'].map((content) => prompts.render(saying(content), {}))
+  await t.rejects(refused!, { code: 'queue_full' })
+  const ended = Promise.all([slow, waiting].map((one) => t.rejects(one!, { code: 'shutting_down' })))
+  await prompts.close()
+  await ended
+  await t.rejects(prompts.render(saying('a'), {}), { code: 'shutting_down' })
+})
