@@ -34,6 +34,7 @@ export const ERROR_CATALOGUE = {
   no_worker: { status: 503, log: 'warn' },
   worker_lost: { status: 502, log: 'warn' },
   queue_full: { status: 503, log: 'warn' },
+  paused: { status: 503, log: 'warn' },
   shutting_down: { status: 503, log: 'info' },
   store_failed: { status: 503, log: 'error' },
   config_invalid: { status: 500, log: 'fatal' },

@@ -200,6 +200,7 @@ function openRelayBackend(config: ServeConfig, logger: Logger): RelayBackend {
     logger,
     queueLimit: config.queueLimit,
     waitMs: config.queueWaitMs,
+    pauseLimitMs: config.pauseLimitMs,
     callTimeoutMs: config.relayTimeoutMs,
     graceMs: config.workerGraceMs,
     heartbeatMs: config.heartbeatIntervalMs,
@@ -238,6 +239,7 @@ async function openLocalBackend(config: ServeConfig, logger: Logger): Promise<Lo
     maxConcurrencyPerEngine: config.maxConcurrency,
     queueLimit: config.queueLimit,
     waitMs: config.queueWaitMs,
+    pauseLimitMs: config.pauseLimitMs,
     healthIntervalMs: config.healthIntervalMs,
     logger,
   })

@@ -243,6 +243,15 @@ export const SERVE = {
       group: 'Scheduling',
       help: 'How long a call waits while no engine or worker is there that could serve it',
     },
+    pauseLimitMs: {
+      flag: 'pause-limit',
+      type: 'duration',
+      default: '1h',
+      group: 'Scheduling',
+      help:
+        'How long POST /admin/pause may hold calls back; then they are refused with 503 until POST /admin/resume, ' +
+        'for whoever paused may be gone. 0 for without end',
+    },
     agentCallLimit: {
       flag: 'agent-call-limit',
       type: 'integer',

@@ -25,7 +25,7 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
     '/health',
     { schema: { tags: ['health'], summary: 'Whether the proxy takes calls' } },
     async ({ caller }, reply) => {
-      const { members, queued } = backend.status()
+      const { members, queued, pausedSinceMs } = backend.status()
       const isRecording = await store.check().then(
         () => true,
         () => false,
@@ -49,6 +49,8 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
           }),
         ),
         queued,
+        paused: pausedSinceMs !== undefined,
+        paused_since: pausedSinceMs === undefined ? null : pausedSinceMs / 1_000,
         uptime_s: Math.round(process.uptime()),
         ...facts(),
       }

@@ -30,6 +30,8 @@ export interface BackendStatus {
   members: BackendMember[]
   /** Calls that wait for a member. */
   queued: number
+  /** When the pause began, in milliseconds since the epoch; undefined while calls go out. */
+  pausedSinceMs?: number | undefined
 }
 
 export interface Backend {
@@ -38,7 +40,7 @@ export interface Backend {
   /**
    * Picks an engine or worker for the session (sticky, least loaded) and serves the request. A member that is lost
    * before the first event was yielded is replaced by another one; after that the generation fails.
-   * @throws ProxyError as {@link EngineClient.generate}, and `no_worker`, `queue_full`, `engine_timeout`. After an
+   * @throws ProxyError as {@link EngineClient.generate}, and `no_worker`, `queue_full`, `paused`, `engine_timeout`. After an
    *   abort: whatever `signal.reason` is.
    */
   generate(request: GenerationRequest, signal: AbortSignal): GenerationStream
@@ -54,7 +56,10 @@ export interface Backend {
 
   status(): BackendStatus
 
-  /** New calls wait and running ones finish, for instance while weights are replaced. */
+  /**
+   * New calls wait and running ones finish, for instance while weights are replaced. A pause that lasts longer than the
+   * backend's limit refuses calls with `paused`; pausing again starts that limit anew.
+   */
   pause(): void
   /** Calls go out again once the engines have been asked as by {@link refresh}. */
   resume(): Promise<void>

@@ -3,7 +3,9 @@
  * member has room for it.
  */
 import { type ErrorCode, ProxyError } from '../errors.ts'
+import type { Logger } from '../logger.ts'
 import { type Clock, systemClock } from './clock.ts'
+import { PauseWatch } from './pause-watch.ts'
 import type { Member } from './placement.ts'
 import {
   type Assignment,
@@ -16,7 +18,15 @@ import {
 export interface DispatcherOptions extends SchedulerOptions {
   /** What a call fails with when nobody could serve it for `waitMs`. */
   absent: { code: ErrorCode; message: string }
-  clock?: Clock
+  /** How long a pause may last before calls are refused, 0 for without end. */
+  pauseLimitMs?: number | undefined
+  clock?: Clock | undefined
+  logger?: Logger | undefined
+}
+
+export interface DispatcherStats extends SchedulerStats {
+  /** When the pause began, in milliseconds since the epoch; undefined while there is none. */
+  pausedSinceMs: number | undefined
 }
 
 /** The right to use one slot of a member. */
@@ -39,6 +49,8 @@ export const DISPATCH_DEFAULTS = {
   waitMs: 30_000,
   /** Calls that a member serves at once if it states no number of its own. */
   maxConcurrency: 1_024,
+  /** How long a pause may last before calls are refused. */
+  pauseLimitMs: 3_600_000,
 } as const
 
 /** How often, at least, the queue is searched for calls that nobody can serve. */
@@ -54,6 +66,7 @@ export class Dispatcher {
   readonly #retiring = new Map<string, () => void>()
   #cancelExpiry: (() => void) | undefined
   #closed = false
+  readonly #pauseWatch: PauseWatch
   #pauses = 0
 
   constructor(options: DispatcherOptions) {
@@ -61,16 +74,23 @@ export class Dispatcher {
     this.#absent = options.absent
     this.#clock = options.clock ?? systemClock
     this.#expiryCheckMs = Math.min(EXPIRY_CHECK_MS, options.waitMs)
+    this.#pauseWatch = new PauseWatch({
+      clock: this.#clock,
+      limitMs: options.pauseLimitMs ?? DISPATCH_DEFAULTS.pauseLimitMs,
+      logger: options.logger,
+      onLimit: () => this.#failWaiting(pausedForTooLong),
+    })
   }
 
   /**
    * Waits for a slot. Whoever gets the lease must release it.
    * @throws ProxyError `queue_full`; the code of `absent` when nobody could serve the call for `waitMs`;
-   *   `shutting_down`. After an abort: whatever `signal.reason` is.
+   *   `paused` when a pause lasts longer than it may; `shutting_down`. After an abort: whatever `signal.reason` is.
    */
   async acquire(call: Call, signal: AbortSignal): Promise<Lease> {
     signal.throwIfAborted()
     if (this.#closed) throw shuttingDown()
+    if (this.#pauseWatch.isOverLimit) throw pausedForTooLong()
     const submission = this.#scheduler.submit(call, this.#clock.nowMs())
     if (submission.outcome === 'queue_full') {
       throw new ProxyError('queue_full', 'too many calls wait for an engine already; try again later', {
@@ -114,13 +134,18 @@ export class Dispatcher {
     this.#scheduler.releaseSession(sessionId)
   }
 
-  /** New calls wait and running ones finish, until `resume`. */
+  /**
+   * New calls wait and running ones finish, until `resume`. Once the limit of pauses is reached, calls are refused
+   * instead: the engines may be half-way through a change of weights, so nothing is served that nobody let through.
+   */
   pause(): void {
     this.#pauses += 1
     this.#scheduler.pause()
+    this.#pauseWatch.begin()
   }
 
   resume(): void {
+    this.#pauseWatch.end()
     this.#grant(this.#scheduler.resume())
   }
 
@@ -131,17 +156,22 @@ export class Dispatcher {
     if (pauses === this.#pauses) this.resume()
   }
 
-  stats(): SchedulerStats {
-    return this.#scheduler.stats()
+  stats(): DispatcherStats {
+    return { ...this.#scheduler.stats(), pausedSinceMs: this.#pauseWatch.sinceEpochMs }
   }
 
   /** Fails every call that waits, and every later one, with `shutting_down`. Leases stay good. */
   close(): void {
     this.#closed = true
     this.#cancelExpiry?.()
+    this.#pauseWatch.close()
+    this.#failWaiting(shuttingDown)
+  }
+
+  #failWaiting(errorOf: () => ProxyError): void {
     for (const callId of [...this.#waiters.keys()]) {
       this.#scheduler.withdraw(callId)
-      this.#waiters.get(callId)?.fail(shuttingDown())
+      this.#waiters.get(callId)?.fail(errorOf())
     }
   }
 
@@ -208,4 +238,11 @@ export class Dispatcher {
 
 function shuttingDown(): ProxyError {
   return new ProxyError('shutting_down', 'the proxy is shutting down')
+}
+
+function pausedForTooLong(): ProxyError {
+  return new ProxyError(
+    'paused',
+    'the proxy was paused (POST /admin/pause) and nobody resumed it within --pause-limit',
+  )
 }

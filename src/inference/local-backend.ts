@@ -23,6 +23,8 @@ export interface LocalBackendOptions {
   queueLimit?: number
   /** How long a call waits while no engine could serve it. */
   waitMs?: number
+  /** How long a pause may last before calls are refused, 0 for without end. */
+  pauseLimitMs?: number
   healthIntervalMs?: number
   logger?: Logger
   clock?: Clock
@@ -50,14 +52,16 @@ class EngineBackend implements LocalBackend {
 
   constructor(options: LocalBackendOptions) {
     const { clients, standIns = false, clock, logger } = options
-    const { maxConcurrencyPerEngine, queueLimit, waitMs, healthIntervalMs } = options
+    const { maxConcurrencyPerEngine, queueLimit, waitMs, pauseLimitMs, healthIntervalMs } = options
     if (new Set(clients.map(({ name }) => name)).size < clients.length)
       throw new ProxyError('config_invalid', 'an engine is named twice')
     this.#dispatcher = new Dispatcher({
       queueLimit: queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
       waitMs: waitMs ?? DISPATCH_DEFAULTS.waitMs,
       absent: { code: 'engine_unreachable', message: 'no engine that could serve this call is healthy' },
-      ...(clock && { clock }),
+      pauseLimitMs,
+      clock,
+      logger,
     })
     this.engines = new EnginePool({
       dispatcher: this.#dispatcher,
@@ -138,9 +142,10 @@ class EngineBackend implements LocalBackend {
   }
 
   status(): BackendStatus {
-    const { members, waiting } = this.#dispatcher.stats()
+    const { members, waiting, pausedSinceMs } = this.#dispatcher.stats()
     return {
       queued: waiting,
+      pausedSinceMs,
       members: members.map(({ id, inFlight }) => {
         const { client, watch } = this.#engine(id)
         const { healthy, models, weightVersion, error } = watch

@@ -22,6 +22,8 @@ export interface RelayBackendOptions extends Partial<WorkerLimits> {
   queueLimit?: number
   /** How long a call waits while no worker could serve it. */
   waitMs?: number
+  /** How long a pause may last before calls are refused, 0 for without end. */
+  pauseLimitMs?: number
   clock?: Clock
 }
 
@@ -58,12 +60,18 @@ class WorkerBackend implements RelayBackend {
   readonly #dispatcher: Dispatcher
 
   constructor(options: RelayBackendOptions) {
-    const { logger, clock = systemClock, queueLimit, waitMs } = { ...DISPATCH_DEFAULTS, ...options }
+    const {
+      logger,
+      clock = systemClock,
+      queueLimit,
+      waitMs,
+      pauseLimitMs,
+    } = { ...DISPATCH_DEFAULTS, ...options }
     const absent = {
       code: 'no_worker',
       message: 'no worker that could serve this call is connected',
     } as const
-    this.#dispatcher = new Dispatcher({ queueLimit, waitMs, absent, clock })
+    this.#dispatcher = new Dispatcher({ queueLimit, waitMs, pauseLimitMs, absent, clock, logger })
     this.#registry = new WorkerRegistry(
       { limits: limitsOf(options), clock, logger },
       {
@@ -116,9 +124,10 @@ class WorkerBackend implements RelayBackend {
   }
 
   status(): BackendStatus {
-    const { members, waiting } = this.#dispatcher.stats()
+    const { members, waiting, pausedSinceMs } = this.#dispatcher.stats()
     return {
       queued: waiting,
+      pausedSinceMs,
       members: members.flatMap(({ id, inFlight }) => {
         const worker = this.#registry.get(id)
         return worker ? [statusOf(worker, inFlight)] : []

@@ -40,14 +40,29 @@ t.test(
   'a pause holds new calls in local mode too, and says whether the running ones have ended',
   async (t) => {
     const proxy = await startProxy(t)
+    const before = Date.now() / 1_000
     t.strictSame(await proxy.post('/admin/pause'), { status: 'paused', drained: true, in_flight: 0 })
     const held = streamed(agentOf(proxy, 's'), { max_tokens: 4 })
     while ((await proxy.get('/health')).queued < 1) await new Promise((resolve) => setTimeout(resolve, 10))
+    const { paused, paused_since: since } = await proxy.get('/health')
+    t.equal(paused, true)
+    t.ok(since >= before && since <= Date.now() / 1_000)
     t.strictSame(await proxy.post('/admin/resume'), { status: 'running' })
+    t.match(await proxy.get('/health'), { paused: false, paused_since: null })
     // Its text may be empty: the model may end its turn at once.
     t.equal((await held).error, undefined)
   },
 )
+
+for (const mode of ['local', 'relay'] as const)
+  t.test(`${mode} mode: calls that wait for a forgotten pause are refused with the reason`, async (t) => {
+    const options = { pauseLimitMs: 1 }
+    const proxy = mode === 'local' ? await startProxy(t, options) : await relayProxy(t, options)
+    await proxy.post('/admin/pause')
+    const { error } = await streamed(agentOf(proxy, 's'), { max_tokens: 2 })
+    t.match(error, { status: 503, code: 'paused', message: /--pause-limit/ })
+    t.match(await turnsOf(proxy, 's'), [{ status: 'failed', error: { code: 'paused' } }])
+  })
 
 t.test('a pause whose drain takes too long still holds', async (t) => {
   const relay = await relayProxy(t)

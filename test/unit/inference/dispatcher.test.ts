@@ -1,5 +1,5 @@
 import t from 'tap'
-import { Dispatcher } from '../../../src/inference/dispatcher.ts'
+import { Dispatcher, type DispatcherOptions } from '../../../src/inference/dispatcher.ts'
 import type { Member } from '../../../src/inference/placement.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
 
@@ -13,10 +13,12 @@ const member = (id: string, maxConcurrency = 1): Member => ({
 })
 const call = (callId: string) => ({ callId, sessionId: `session of ${callId}` })
 
-function setUp(...members: Member[]) {
+function setUp(...given: (Member | Partial<DispatcherOptions>)[]) {
+  const members = given.filter((one) => 'id' in one)
+  const options = Object.assign({}, ...given.filter((one) => !('id' in one)))
   const clock = new FakeClock()
   const absent = { code: 'no_worker', message: 'no worker is connected' } as const
-  const dispatcher = new Dispatcher({ queueLimit: 2, waitMs: WAIT_MS, absent, clock })
+  const dispatcher = new Dispatcher({ queueLimit: 2, waitMs: WAIT_MS, absent, clock, ...options })
   for (const one of members) dispatcher.addMember(one)
   const signal = new AbortController().signal
   return { clock, dispatcher, acquire: (callId: string) => dispatcher.acquire(call(callId), signal) }
@@ -95,6 +97,63 @@ t.test('a pause holds new calls until resume', async (t) => {
   t.equal(dispatcher.stats().waiting, 1)
   dispatcher.resume()
   t.equal((await waiting).memberId, 'a')
+})
+
+const PAUSE_LIMIT_MS = 3_600_000
+
+t.test('a pause that lasts longer than its limit refuses calls until resume', async (t) => {
+  const { acquire, clock, dispatcher } = setUp(member('a'))
+  dispatcher.pause()
+  const waiting = acquire('1')
+  clock.advance(PAUSE_LIMIT_MS - 1)
+  t.equal(dispatcher.stats().waiting, 1, 'a call waits that long')
+  clock.advance(1)
+  await t.rejects(waiting, { code: 'paused', status: 503 })
+  await t.rejects(acquire('2'), { code: 'paused' })
+  dispatcher.resume()
+  t.equal((await acquire('3')).memberId, 'a')
+})
+
+t.test('pausing again starts the limit anew, and a resume ends it', async (t) => {
+  const { acquire, clock, dispatcher } = setUp(member('a'))
+  dispatcher.pause()
+  clock.advance(PAUSE_LIMIT_MS - 1)
+  dispatcher.pause()
+  const waiting = acquire('1')
+  clock.advance(PAUSE_LIMIT_MS - 1)
+  dispatcher.resume()
+  t.equal((await waiting).memberId, 'a')
+  clock.advance(PAUSE_LIMIT_MS)
+  t.equal(clock.pending, 0, 'no timer is left')
+})
+
+t.test('without a limit a pause holds calls for as long as it lasts', async (t) => {
+  const { acquire, clock, dispatcher } = setUp({ pauseLimitMs: 0 }, member('a'))
+  dispatcher.pause()
+  const waiting = acquire('1')
+  clock.advance(100 * PAUSE_LIMIT_MS)
+  dispatcher.resume()
+  t.equal((await waiting).memberId, 'a')
+})
+
+t.test('the log tells of a pause when it begins, while it lasts, and when it ends', (t) => {
+  const lines: unknown[] = []
+  const log = (level: string) => (fields: object, message: string) => lines.push([level, message, fields])
+  const logger = { debug: log('debug'), info: log('info'), warn: log('warn'), error: log('error') }
+  const { clock, dispatcher } = setUp({ logger })
+  dispatcher.pause()
+  clock.advance(200_000)
+  dispatcher.pause()
+  dispatcher.resume()
+  dispatcher.resume()
+  t.strictSame(lines, [
+    ['info', 'paused: new calls wait until POST /admin/resume', { limit_ms: PAUSE_LIMIT_MS }],
+    ['warn', 'still paused', { paused_ms: 60_000 }],
+    ['warn', 'still paused', { paused_ms: 180_000 }],
+    ['info', 'resumed', { paused_ms: 200_000 }],
+  ])
+  t.equal(clock.pending, 0)
+  t.end()
 })
 
 t.test('close fails what waits and what comes, and leaves running calls alone', async (t) => {
