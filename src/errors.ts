@@ -17,6 +17,8 @@ export const ERROR_CATALOGUE = {
   session_not_found: { status: 404, log: 'info' },
   response_not_found: { status: 404, log: 'info' },
   trace_not_found: { status: 404, log: 'info' },
+  turn_not_found: { status: 404, log: 'info' },
+  row_not_found: { status: 404, log: 'info' },
   worker_not_found: { status: 404, log: 'info' },
   wrong_mode: { status: 409, log: 'info' },
   session_ended: { status: 409, log: 'info' },

@@ -7,6 +7,7 @@ import { trustedAuthorities } from './config/trusted-authorities.ts'
 import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
 import { checkEngines, openEngines, openServer } from './engine/open-engines.ts'
 import { ProxyError } from './errors.ts'
+import type { TokenTexts } from './http/read/routes.ts'
 import { listen } from './http/server.ts'
 import type { Backend } from './inference/backend.ts'
 import { EngineRoster } from './inference/engine-roster.ts'
@@ -17,6 +18,7 @@ import { InferenceWorkerClient } from './relay/inference-worker-client.ts'
 import { MAX_FRAME_BYTES } from './relay/protocol.ts'
 import { refuseWorkers } from './relay/refuse-workers.ts'
 import { createRelayBackend, type RelayBackend } from './relay/relay-backend.ts'
+import { Activity } from './session/activity.ts'
 import { ChatPrompts } from './session/prompts/chat-prompts.ts'
 import type { Prompts } from './session/prompts/prompts.ts'
 import { TokenPrompts } from './session/prompts/token-prompts.ts'
@@ -27,6 +29,8 @@ import { MemoryTurnStore } from './store/memory.ts'
 import { openSqliteStore } from './store/sqlite/open.ts'
 import type { TurnStore } from './store/turn-store.ts'
 import { openTokenModel } from './tokens/token-model.ts'
+import { tokenTexts } from './tokens/token-texts.ts'
+import { loadTokenizer, type Tokenizer } from './tokens/tokenizer.ts'
 import { VERSION } from './version.ts'
 
 export interface ServerHooks {
@@ -62,8 +66,9 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   opened.defer(() => backend.close())
   const roster = 'engines' in backend ? engineRoster(config, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
-  const prompts = await openPrompts(config, backend, store, opened)
-  const sessions = openSessions(config, store, { backend, prompts, logger, isFallback })
+  const activity = new Activity()
+  const { prompts, tokenizer } = await openPrompts(config, backend, store, opened)
+  const sessions = openSessions(config, store, { backend, prompts, activity, logger, isFallback })
   const { model } = config
   const weights = new ToldWeights()
   const runner = new TurnRunner({
@@ -73,6 +78,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
     store,
     logger,
     weights,
+    activity,
     ...(model !== undefined && { model }),
   })
   const http = await listen({
@@ -100,6 +106,8 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
       notes: notes.filter((note) => note !== FALLBACK_NOTE || isFallback()),
     }),
     weights,
+    activity,
+    tokenTexts: tokenTextsOf(config.tokenizer, tokenizer),
     acceptWorker: (socket, greeted) => (relay ? relay.accept(socket, greeted) : refuseWorkers(socket)),
     maxWorkerFrameBytes: MAX_FRAME_BYTES,
     roster,
@@ -167,6 +175,7 @@ async function openStore({ db, durability }: ServeConfig): Promise<TurnStore> {
 interface SessionParts {
   backend: Backend
   prompts: Prompts
+  activity: Activity
   logger: Logger
   /** Whether the embedded engine answers because no other one is there. */
   isFallback(): boolean
@@ -179,7 +188,7 @@ function certificateFilesOf({ tlsCert: certPath, tlsKey: keyPath }: ServeConfig)
 function openSessions(
   config: ServeConfig,
   store: TurnStore,
-  { backend, prompts, logger, isFallback }: SessionParts,
+  { backend, prompts, activity, logger, isFallback }: SessionParts,
 ): Sessions {
   const hooks = {
     onEnded: (sessionId: string) => {
@@ -189,6 +198,7 @@ function openSessions(
     onSweepFailed: (error: ProxyError) => logger.error({ err: error }, 'sweep failed'),
   }
   return new Sessions(store, hooks, {
+    activity,
     strict: config.strictSessions,
     defaultTtlMs: config.sessionTtlMs || null,
     metadata: () => (isFallback() ? { llm_proxy_note: FALLBACK_NOTE } : {}),
@@ -213,9 +223,11 @@ async function openPrompts(
   backend: Backend,
   store: TurnStore,
   opened: AsyncDisposableStack,
-): Promise<Prompts> {
+): Promise<{ prompts: Prompts; tokenizer?: Tokenizer }> {
   const { tokenizer, toolParser, contextLength } = config
-  if (tokenizer === undefined) return new ChatPrompts((...asked) => backend.countTokens(...asked))
+  if (tokenizer === undefined) {
+    return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked)) }
+  }
   const { members } = backend.status()
   if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {
     throw new ProxyError(
@@ -227,7 +239,20 @@ async function openPrompts(
   const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
   const model = await openTokenModel({ source, parser: toolParser, contextLength })
   opened.defer(() => model.close())
-  return new TokenPrompts(model, store)
+  return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer }
+}
+
+/** The embedded model's own tokenizer is always at hand; any other one is named. */
+function tokenTextsOf(name: string | undefined, tokenizer: Tokenizer | undefined): TokenTexts {
+  let embedded: Tokenizer | undefined
+  return async (model, ids) => {
+    if (name !== undefined && tokenizer !== undefined) {
+      return { source: name, texts: await tokenTexts(tokenizer, ids) }
+    }
+    if (model !== 'embedded') return undefined
+    embedded ??= loadTokenizer(embeddedModelFolder())
+    return { source: model, texts: await tokenTexts(embedded, ids) }
+  }
 }
 
 async function openLocalBackend(config: ServeConfig, logger: Logger): Promise<LocalBackend> {

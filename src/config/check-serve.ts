@@ -32,17 +32,29 @@ export function checkServeConfig(config: ServeConfig): void {
 }
 
 /** Keys close the proxy; a scope that nobody has a key of would be shut for good, or be less safe than it looks. */
-function checkKeys({ mode, adminKeys, workerKeys, agentKeySecrets }: ServeConfig): void {
+function checkKeys({
+  mode,
+  adminKeys,
+  workerKeys,
+  agentKeySecrets,
+  viewKeys,
+  metricsKeys,
+}: ServeConfig): void {
   const isClosed = adminKeys.length > 0
-  if (!isClosed && (workerKeys.length > 0 || agentKeySecrets.length > 0)) {
-    refuse('worker-key and agent-key-secret need an admin-key: without one nobody could read the sessions')
+  const others = { workerKeys, agentKeySecrets, viewKeys, metricsKeys }
+  if (!isClosed && Object.values(others).some((keys) => keys.length > 0)) {
+    refuse(
+      'worker-key, agent-key-secret, view-key and metrics-key need an admin-key: without one nobody could end a session',
+    )
   }
   if (isClosed && mode === 'relay' && workerKeys.length === 0) {
     refuse('relay mode with an admin-key needs a worker-key: without one no worker could connect')
   }
-  const all = [...new Set(adminKeys), ...new Set(workerKeys), ...new Set(agentKeySecrets)]
+  const all = [adminKeys, ...Object.values(others)].flatMap((keys) => [...new Set(keys)])
   if (new Set(all).size < all.length) {
-    refuse('admin-key, worker-key and agent-key-secret must differ: who has one must not have another')
+    refuse(
+      'admin-key, worker-key, agent-key-secret, view-key and metrics-key must differ: who has one must not have another',
+    )
   }
 }
 

@@ -151,6 +151,22 @@ export const SERVE = {
       ...workerKeys,
       help: 'For workers, who dial /ws/worker; otherwise as --admin-key',
     },
+    viewKeys: {
+      flag: 'view-key',
+      type: 'key',
+      secret: true,
+      repeatable: true,
+      group: 'Keys',
+      help: 'For people and tools that read everything and change nothing, as the inspector does; otherwise as --admin-key',
+    },
+    metricsKeys: {
+      flag: 'metrics-key',
+      type: 'key',
+      secret: true,
+      repeatable: true,
+      group: 'Keys',
+      help: 'For monitoring, which reads /metrics and the whole of /health; otherwise as --admin-key',
+    },
     agentKeySecrets: {
       flag: 'agent-key-secret',
       type: 'key',

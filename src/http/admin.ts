@@ -4,6 +4,7 @@ import type { FastifyPluginCallback } from 'fastify'
 import Type from 'typebox'
 import type { Backend } from '../inference/backend.ts'
 import { type Clock, systemClock } from '../inference/clock.ts'
+import type { Activity } from '../session/activity.ts'
 import type { ToldWeights } from '../session/told-weights.ts'
 import { readAnyBodyAsJson } from './json-body.ts'
 import { validatorCompiler } from './validate.ts'
@@ -11,6 +12,7 @@ import { validatorCompiler } from './validate.ts'
 export interface AdminOptions {
   backend: Backend
   weights: ToldWeights
+  activity: Activity
   clock?: Clock
 }
 
@@ -32,7 +34,7 @@ const NoBody = Type.Object({}, STRICT)
 const DRAIN_POLL_MS = 20
 
 export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options, done) => {
-  const { backend, weights, clock = systemClock } = options
+  const { backend, weights, activity, clock = systemClock } = options
   const app = plain.withTypeProvider<TypeBoxTypeProvider>()
   app.setValidatorCompiler(validatorCompiler)
   readAnyBodyAsJson(app)
@@ -47,6 +49,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
     async ({ query }) => {
       backend.pause()
+      activity.tell({ type: 'paused' })
       const inFlight = await drained(backend, clock, query.drain_timeout_s * 1_000)
       return { status: 'paused', drained: inFlight === 0, in_flight: inFlight }
     },
@@ -54,6 +57,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
 
   app.post('/admin/resume', { schema: docs('Serve calls again') }, async () => {
     await backend.resume()
+    activity.tell({ type: 'resumed' })
     return { status: 'running' }
   })
 
@@ -64,9 +68,11 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     async () => ({ status: 'flushed' }),
   )
 
-  app.get('/admin/weight_version', { schema: docs('The weight version that was told') }, async () => ({
-    weight_version: weights.told,
-  }))
+  app.get(
+    '/admin/weight_version',
+    { config: { scope: 'view' }, schema: docs('The weight version that was told') },
+    async () => ({ weight_version: weights.told }),
+  )
 
   app.post(
     '/admin/weight_version',

@@ -14,6 +14,7 @@ import { ERROR_CATALOGUE, ProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import type { Roster } from '../inference/roster.ts'
 import type { Logger } from '../logger.ts'
+import { Activity } from '../session/activity.ts'
 import type { TurnRunner } from '../session/run-turn.ts'
 import { MAX_SESSION_ID_BYTES } from '../session/session-id.ts'
 import type { Sessions } from '../session/sessions.ts'
@@ -27,6 +28,8 @@ import { agentRoutes } from './agent/routes.ts'
 import { errorHeaders, errorOf, logFailure } from './errors.ts'
 import { healthRoute } from './health.ts'
 import { openApi, openApiRoute } from './openapi.ts'
+import { eventsRoutes } from './read/events.ts'
+import { readRoutes, type TokenTexts } from './read/routes.ts'
 import { sessionPaths } from './session-paths.ts'
 import { sessionsRoutes } from './sessions/routes.ts'
 import { tracesRoutes } from './traces/routes.ts'
@@ -61,6 +64,10 @@ export interface AppOptions extends AgentPolicy {
   /** What `/health` tells besides the state of the backend. */
   facts: () => Record<string, unknown>
   weights: ToldWeights
+  /** What happens to sessions and turns. Default: nothing is told of it. */
+  activity?: Activity
+  /** Default: no tokenizer is known. */
+  tokenTexts?: TokenTexts
   /** Takes over, or closes, the socket of whoever dials `/ws/worker`. */
   acceptWorker: WorkerSocketOptions['accept']
   maxWorkerFrameBytes: number
@@ -165,19 +172,25 @@ async function addRoutes(
     agentMedia,
     keepAliveMs,
     volatileRules,
+    activity = new Activity(),
   } = options
   await app.register(openApi)
-  await app.register(inScope('admin', openApiRoute))
+  await app.register(inScope('view', openApiRoute))
   await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
-  await app.register(inScope('admin', sessionsRoutes), { sessions, store, keyring })
+  await app.register(inScope('admin', sessionsRoutes), { sessions, keyring })
+  await app.register(inScope('view', readRoutes), {
+    reader: store,
+    tokenTexts: options.tokenTexts ?? (async () => undefined),
+  })
+  await app.register(inScope('view', eventsRoutes), { activity, backend, reader: store })
   await app.register(inScope('worker', workerSocket), {
     accept: options.acceptWorker,
     maxFrameBytes: options.maxWorkerFrameBytes,
     greeted: (socket) => strangers.know(socket),
   })
-  await app.register(inScope('admin', adminRoutes), { backend, weights: options.weights })
+  await app.register(inScope('admin', adminRoutes), { backend, weights: options.weights, activity })
   await app.register(inScope('admin', workersRoutes), { roster: options.roster })
-  await app.register(inScope('admin', tracesRoutes), { store })
+  await app.register(inScope('view', tracesRoutes), { store })
   await app.register(inScope('agent', agentRoutes), {
     sessions,
     runner,

@@ -2,6 +2,9 @@ import type { FastifyPluginCallback } from 'fastify'
 import type { Backend } from '../inference/backend.ts'
 import type { TurnRunner } from '../session/run-turn.ts'
 import type { TurnStore } from '../store/turn-store.ts'
+import type { Caller } from './access/scopes.ts'
+
+const SEES_ALL: ReadonlySet<Caller['is']> = new Set(['anyone', 'admin', 'view', 'metrics'])
 
 export interface HealthOptions {
   backend: Backend
@@ -13,8 +16,8 @@ export interface HealthOptions {
 
 /**
  * `GET /health`: 200 while the proxy takes calls, 503 once it drains or can put nothing on record, so that a load balancer
- * looks elsewhere. Probes
- * have no key; engines, workers and the rest of the inside are for admins.
+ * looks elsewhere. Probes have no key; engines, workers and the rest of the inside are for admins and for those who only
+ * look.
  */
 export const healthRoute: FastifyPluginCallback<HealthOptions> = (
   app,
@@ -37,7 +40,7 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
         mode: backend.mode,
         connected_workers: backend.mode === 'relay' ? members.filter((member) => member.connected).length : 0,
       }
-      if (caller.is !== 'anyone' && caller.is !== 'admin') return state
+      if (!SEES_ALL.has(caller.is)) return state
       return {
         ...state,
         [backend.mode === 'relay' ? 'workers' : 'engines']: members.map(

@@ -11,6 +11,7 @@ import { ProxyError, toProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import type { Logger } from '../logger.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
+import { Activity } from './activity.ts'
 import type { LineOnRecord } from './lines/told-line.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
 import { paramsText, type RequestTexts, RequestTextWriter } from './request-texts.ts'
@@ -64,12 +65,15 @@ export interface TurnRunnerOptions {
   model?: string
   /** What a turn is recorded under when its engine does not tell its weight version. */
   weights?: ToldWeights
+  /** Is told of turns. */
+  activity?: Activity
   clock?: () => number
 }
 
 export class TurnRunner {
   readonly #options: TurnRunnerOptions
   readonly #clock: () => number
+  readonly #activity: Activity
   readonly #requests = new RequestTextWriter()
   /** Turns in flight, each by what cancels it. */
   readonly #running = new Set<AbortController>()
@@ -79,6 +83,7 @@ export class TurnRunner {
   constructor(options: TurnRunnerOptions) {
     this.#options = options
     this.#clock = options.clock ?? Date.now
+    this.#activity = options.activity ?? new Activity()
   }
 
   /**
@@ -138,6 +143,8 @@ export class TurnRunner {
     opened.catch(() => sessionCall.unrecorded())
     const fold = new CompletionFold()
     const cancel = this.#cancelledBy(agentSignal, sessionCall.signal)
+    const { index, startedAtMs } = open
+    const over = this.#activity.begin({ sessionId, index, startedAtMs, completion: fold })
     const generation = {
       ...request,
       requestId: turnId,
@@ -150,7 +157,7 @@ export class TurnRunner {
       startedAtMs: open.startedAtMs,
       completion: fold,
       signal: cancel.signal,
-      events: this.#run({ generation, open, opened, sessionCall, fold, cancel, annotations }),
+      events: this.#run({ generation, open, opened, sessionCall, fold, cancel, annotations, over }),
       undelivered: () => this.#undelivered(open),
     }
   }
@@ -209,6 +216,7 @@ export class TurnRunner {
       // No failure: whoever read the events left the loop. An error is made here only, for making one is slow.
       if (!turn.closed) await this.#closeQuietly(turn, status, failure ?? agentLeft())
       sessionCall.done()
+      turn.over()
       this.#forget(turn.cancel)
     }
   }
@@ -278,6 +286,9 @@ export class TurnRunner {
     // Closing a turn whose opening failed finds nothing to close, and is no record of it: both must be on disk.
     await Promise.all([turn.opened, closed])
     turn.closed = true
+    const { sessionId: session_id, index } = turn.open
+    const { finishReason: finish_reason } = outcome
+    this.#activity.tell({ type: 'turn_closed', session_id, index, status, finish_reason })
   }
 
   async #closeQuietly(turn: TurnInFlight, status: TurnOutcome['status'], failure: ProxyError): Promise<void> {
@@ -296,6 +307,8 @@ interface TurnInFlight extends EndedTurn {
   readonly sessionCall: SessionCall
   readonly cancel: AbortController
   closed?: boolean
+  /** Takes it from among the turns in flight. */
+  over(): void
 }
 
 interface StartedAnswer extends AsyncDisposable {

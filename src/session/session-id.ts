@@ -8,13 +8,16 @@ import { ProxyError } from '../errors.ts'
 export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'admin',
   'docs',
+  'events',
   'favicon.ico',
+  'groups',
   'health',
   'metrics',
   'openapi.json',
   'robots.txt',
   'sessions',
   'traces',
+  'ui',
   'v1',
   'ws',
 ])

@@ -9,7 +9,8 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../errors.ts'
-import type { Reward, SessionPage, SessionQuery, SessionRecord, TurnStore } from '../store/turn-store.ts'
+import type { Reward, SessionRecord, TurnStore } from '../store/turn-store.ts'
+import { Activity } from './activity.ts'
 import type { LiveSession, SessionCall } from './live-session.ts'
 import { LiveSessions } from './live-sessions.ts'
 import { parseSessionId } from './session-id.ts'
@@ -29,6 +30,8 @@ export interface SessionsOptions {
   strict: boolean
   /** Time to live of sessions that name none; null: for ever. */
   defaultTtlMs: number | null
+  /** Is told what happens to sessions. */
+  activity?: Activity
   /** Milliseconds since the epoch. */
   clock?: () => number
   /** Milliseconds from any beginning, which no setting of the clock changes. Default: the process's, or `clock`. */
@@ -74,6 +77,7 @@ export class Sessions {
     this.#store = store
     this.#hooks = hooks
     this.#options = {
+      activity: new Activity(),
       clock: Date.now,
       steadyClock: options.clock ?? (() => performance.now()),
       generateId: randomUUID,
@@ -110,10 +114,6 @@ export class Sessions {
     return this.#store.getSession(sessionId)
   }
 
-  list(query: SessionQuery): Promise<SessionPage> {
-    return this.#store.listSessions(query)
-  }
-
   /**
    * Ends the session well. A call in flight does not hold it up: it is cancelled, and its turn is `aborted`. A
    * session that has ended stays as it is. @throws ProxyError `session_not_found`
@@ -133,7 +133,9 @@ export class Sessions {
       const session = await this.#store.resetSession(sessionId, this.#options.clock())
       live.learn(session)
       this.#hooks.onEnded(sessionId)
-      return found(session)
+      const reset = found(session)
+      this.#options.activity.tell({ type: 'session_reset', session_id: sessionId })
+      return reset
     })
   }
 
@@ -148,9 +150,11 @@ export class Sessions {
 
   /** @throws ProxyError `session_not_found` */
   setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
-    return this.#inOrder(sessionId, async () =>
-      found(await this.#store.setReward(sessionId, reward, this.#options.clock())),
-    )
+    return this.#inOrder(sessionId, async () => {
+      const session = found(await this.#store.setReward(sessionId, reward, this.#options.clock()))
+      this.#options.activity.tell({ type: 'reward', session_id: sessionId, reward: reward.reward })
+      return session
+    })
   }
 
   /**
@@ -218,8 +222,8 @@ export class Sessions {
     await Promise.all(lives.map((live) => live.cancelCalls(reason, this.#options.settleMs)))
   }
 
-  #createRecord(sessionId: string, request: NewSessionRequest) {
-    return this.#store.createSession({
+  async #createRecord(sessionId: string, request: NewSessionRequest) {
+    const made = await this.#store.createSession({
       sessionId,
       createdAtMs: this.#options.clock(),
       ttlMs: request.ttlMs === undefined ? this.#options.defaultTtlMs : request.ttlMs,
@@ -227,6 +231,8 @@ export class Sessions {
       samplingParams: request.samplingParams ?? {},
       trustAgent: request.trustAgent ?? false,
     })
+    if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
+    return made
   }
 
   async #findOrCreate(sessionId: string): Promise<SessionRecord> {
@@ -236,11 +242,16 @@ export class Sessions {
 
   #end(sessionId: string, status: 'completed' | 'aborted'): Promise<SessionRecord> {
     return this.#change(sessionId, status, async (live) => {
-      const record = await this.#store.endSession(sessionId, status, this.#options.clock())
+      const atMs = this.#options.clock()
+      const record = await this.#store.endSession(sessionId, status, atMs)
       live.learn(record)
       const session = found(record)
       this.#hooks.onEnded(sessionId)
       live.tellWaiters(session)
+      // Not of one that had ended before.
+      if (session.endedAtMs === atMs) {
+        this.#options.activity.tell({ type: 'session_ended', session_id: sessionId, status })
+      }
       return session
     })
   }
@@ -257,6 +268,7 @@ export class Sessions {
     live.learn(undefined)
     live.failWaiters(notFound())
     this.#hooks.onEnded(live.sessionId)
+    this.#options.activity.tell({ type: 'session_deleted', session_id: live.sessionId })
   }
 
   async #inOrder<T>(sessionId: string, task: (live: LiveSession) => Promise<T>): Promise<T> {

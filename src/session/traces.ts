@@ -29,7 +29,7 @@ export async function* tracesOf(
   }
 }
 
-export function isTrace({ status }: TurnRecord): boolean {
+export function isTrace({ status }: Pick<TurnRecord, 'status'>): boolean {
   return status === 'completed'
 }
 

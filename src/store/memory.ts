@@ -1,16 +1,34 @@
 /** A store that forgets everything with the process: for tests and throw-away runs. */
+
+import { concatIds, sharedLength } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
-import { decodeCursor, encodeCursor, matchesMetadata } from './session-list.ts'
-import type {
-  NewSession,
-  OpenTurn,
-  Reward,
-  SessionPage,
-  SessionQuery,
-  SessionRecord,
-  TurnOutcome,
-  TurnRecord,
-  TurnStore,
+import {
+  comparePositions,
+  decodeCursor,
+  encodeCursor,
+  firstPosition,
+  type ListOrder,
+  type ListPosition,
+  matchesFilter,
+  orderOf,
+  sortValue,
+} from './session-list.ts'
+import { groupsOf, totalsOf } from './session-summary.ts'
+import {
+  MIN_SHARED_TOKENS,
+  type NewSession,
+  type OpenTurn,
+  type Reward,
+  type SessionFilter,
+  type SessionGroup,
+  type SessionPage,
+  type SessionQuery,
+  type SessionRecord,
+  type SessionTotals,
+  type TurnOutcome,
+  type TurnOutline,
+  type TurnRecord,
+  type TurnStore,
 } from './turn-store.ts'
 
 interface Entry {
@@ -42,23 +60,26 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async listSessions(query: SessionQuery): Promise<SessionPage> {
-    const after = query.cursor === undefined ? undefined : decodeCursor(query.cursor)
-    const found = [...this.#open().values()]
-      .filter(({ session }) => query.status === undefined || session.status === query.status)
-      .filter(({ session }) => session.updatedAtMs >= (query.sinceMs ?? 0))
-      .filter(({ session }) => matchesMetadata(session.metadata, query.metadata ?? {}))
-      .sort((a, b) => b.session.createdAtMs - a.session.createdAtMs || b.key - a.key)
-      .filter(({ key, session: { createdAtMs } }) => {
-        if (after === undefined || createdAtMs < after.createdAtMs) return true
-        return createdAtMs === after.createdAtMs && key < after.key
-      })
-    const sessions = found.slice(0, query.limit)
-    const last = sessions.at(-1)
-    const page: SessionPage = { sessions: sessions.map(snapshot) }
-    if (last !== undefined && found.length > sessions.length) {
-      page.nextCursor = encodeCursor({ createdAtMs: last.session.createdAtMs, key: last.key })
+    const order = orderOf(query)
+    const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
+    const found = this.#matching(query)
+      .map((session) => ({ session, position: this.#positionOf(session, order) }))
+      .sort((a, b) => comparePositions(a.position, b.position, order))
+      .filter(({ position }) => comparePositions(after, position, order) < 0)
+    const page = found.slice(0, query.limit)
+    const last = page.at(-1)
+    return {
+      sessions: page.map(({ session }) => session),
+      ...(last && found.length > page.length && { nextCursor: encodeCursor(last.position, order) }),
     }
-    return page
+  }
+
+  async totalSessions(filter: SessionFilter): Promise<SessionTotals> {
+    return totalsOf(this.#matching(filter))
+  }
+
+  async groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
+    return groupsOf(this.#matching(filter), by)
   }
 
   async endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number) {
@@ -119,6 +140,19 @@ export class MemoryTurnStore implements TurnStore {
     for (const turn of [...(this.#open().get(sessionId)?.turns ?? [])]) yield structuredClone(turn)
   }
 
+  async *readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
+    const turns = [...(this.#open().get(sessionId)?.turns ?? [])]
+    for (const turn of turns) {
+      const { promptTokenIds, completionTokenIds, completionLogprobs: _logprobs, ...outline } = turn
+      yield {
+        ...structuredClone(outline),
+        promptTokens: promptTokenIds.length,
+        sampledTokens: completionTokenIds.length,
+        base: baseOf(turn, turns),
+      }
+    }
+  }
+
   async getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
     const turn = this.#open()
       .get(sessionId)
@@ -144,6 +178,14 @@ export class MemoryTurnStore implements TurnStore {
     const place = entry.turns.findLastIndex(({ index }) => index <= turn.index) + 1
     entry.turns.splice(place, 0, openRecord(turn))
     touch(entry.session, turn.startedAtMs)
+  }
+
+  #matching(filter: SessionFilter): SessionRecord[] {
+    return [...this.#open().values()].map(snapshot).filter((session) => matchesFilter(session, filter))
+  }
+
+  #positionOf(session: SessionRecord, order: ListOrder): ListPosition {
+    return { value: sortValue(session, order), key: this.#entries.get(session.sessionId)!.key }
   }
 
   #change(sessionId: string, change: (entry: Entry) => void): SessionRecord | undefined {
@@ -172,8 +214,7 @@ function newRecord(session: NewSession): SessionRecord {
     samplingParams: structuredClone(samplingParams),
     trustAgent,
     reward: null,
-    turnCount: 0,
-    nextIndex: 0,
+    ...countsOf([]),
   }
 }
 
@@ -209,5 +250,29 @@ function touch(session: SessionRecord, atMs: number): void {
 }
 
 function snapshot({ session, turns }: Entry): SessionRecord {
-  return { ...structuredClone(session), turnCount: turns.length, nextIndex: (turns.at(-1)?.index ?? -1) + 1 }
+  return { ...structuredClone(session), ...countsOf(turns) }
+}
+
+function countsOf(turns: readonly TurnRecord[]) {
+  const count = (is: (turn: TurnRecord) => boolean) => turns.filter(is).length
+  return {
+    turnCount: turns.length,
+    nextIndex: (turns.at(-1)?.index ?? -1) + 1,
+    openTurns: count(({ status }) => status === 'open'),
+    failedTurns: count(({ status }) => status === 'failed' || status === 'interrupted'),
+    inexactTurns: count(({ status, exact }) => status === 'completed' && !exact),
+    sampledTokens: turns.reduce((sum, { completionTokenIds }) => sum + completionTokenIds.length, 0),
+  }
+}
+
+/** Of several with as much in common, the latest. */
+function baseOf(turn: TurnRecord, turns: readonly TurnRecord[]): TurnOutline['base'] {
+  let base: TurnOutline['base'] = null
+  for (const { index, promptTokenIds, completionTokenIds } of turns) {
+    if (index >= turn.index) break
+    const sequence = concatIds(promptTokenIds, completionTokenIds)
+    const shared = sharedLength(sequence, turn.promptTokenIds)
+    if (shared >= (base?.shared ?? MIN_SHARED_TOKENS)) base = { index, shared }
+  }
+  return base
 }

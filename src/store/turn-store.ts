@@ -40,6 +40,14 @@ export interface SessionRecord {
   turnCount: number
   /** One more than the highest index on record. */
   nextIndex: number
+  /** In flight. */
+  openTurns: number
+  /** `failed` or `interrupted`. */
+  failedTurns: number
+  /** Completed ones that cannot be trained on. */
+  inexactTurns: number
+  /** Of all turns together. */
+  sampledTokens: number
 }
 
 export interface NewSession {
@@ -114,33 +122,124 @@ export type TurnRecord = OpenTurn &
     endedAtMs: number | null
   }
 
-export interface SessionQuery {
+/** A turn without its token ids and logprobs. */
+export type TurnOutline = Omit<TurnRecord, 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'> & {
+  promptTokens: number
+  sampledTokens: number
+  /**
+   * An earlier turn that the prompt begins like, and how many tokens the two have in common: at most all of that
+   * turn's prompt and completion. null: none, or too few to be more than chance.
+   */
+  base: { index: number; shared: number } | null
+}
+
+/** Prompts that share fewer tokens have no `base`. */
+export const MIN_SHARED_TOKENS = 8
+
+/** Which sessions; without any condition all of them. */
+export interface SessionFilter {
   status?: SessionStatus
   /** Only sessions whose metadata has each of these top-level values. */
   metadata?: Record<string, string | number | boolean>
   /** Only sessions that changed then or later; milliseconds since the epoch. */
   sinceMs?: number
+  /** Part of the id or of a value anywhere in the metadata, in whatever case. */
+  text?: string
+  /** Inclusive. A session without a reward is in no range. */
+  rewardMin?: number
+  rewardMax?: number
+  /** Only sessions that have inexact turns, or that have none. */
+  inexact?: boolean
+  /** Only sessions that have failed or interrupted turns, or that have none. */
+  failed?: boolean
+}
+
+export const SESSION_SORTS = ['created', 'changed', 'reward', 'turns', 'tokens'] as const
+
+export type SessionSort = (typeof SESSION_SORTS)[number]
+
+export interface SessionQuery extends SessionFilter {
+  /** Default: `created`. */
+  sort?: SessionSort
+  /** Default: `desc`. Sessions without a reward come last either way. */
+  order?: 'asc' | 'desc'
   limit: number
-  /** From the previous page's `nextCursor`. */
+  /** From the previous page's `nextCursor`; its sort and order must be the same. */
   cursor?: string
 }
 
 export interface SessionPage {
-  /** Newest first. */
   sessions: SessionRecord[]
   /** Absent on the last page. */
   nextCursor?: string
+}
+
+/** What sessions come to together. */
+export interface SessionTotals {
+  sessions: number
+  active: number
+  completed: number
+  aborted: number
+  /** Sessions with failed or interrupted turns. */
+  failed: number
+  /** Sessions with inexact turns. */
+  inexact: number
+  turns: number
+  sampledTokens: number
+  rewards: RewardStatistics
+}
+
+/** Of those sessions that have a reward. */
+export interface RewardStatistics {
+  count: number
+  /** These are null where there is no reward. */
+  mean: number | null
+  min: number | null
+  max: number | null
+  /** Sample standard deviation (divided by n - 1), as GRPO trainers take it; 0 of one reward. */
+  std: number | null
+  /** Of all rewards from the least to the greatest: `from` and `to` are both inside where they are equal. */
+  histogram: { from: number; to: number; count: number }[]
+}
+
+/** Sessions that have one value under a metadata key: the samples of one task, as a rule. */
+export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
+  value: string | number | boolean
+  rewards: Omit<RewardStatistics, 'histogram'>
+  /** Of its first session. */
+  createdAtMs: number
+}
+
+/** What can be read, of a store that a proxy writes or of a file alone. */
+export interface TurnReader {
+  getSession(sessionId: string): Promise<SessionRecord | undefined>
+  listSessions(query: SessionQuery): Promise<SessionPage>
+  totalSessions(filter: SessionFilter): Promise<SessionTotals>
+  /** Groups in order of their first sessions, newest first; sessions without the metadata key are in none. */
+  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]>
+
+  /**
+   * The session's turns in call order; read in pages, so that a long session never stands in memory twice. Ends early
+   * if the session is deleted or reset meanwhile.
+   */
+  readTurns(sessionId: string): AsyncIterable<TurnRecord>
+
+  /** As {@link readTurns}, at a cost that does not grow with the length of prompts. */
+  readOutlines(sessionId: string): AsyncIterable<TurnOutline>
+
+  /** One turn of the session, at a cost that does not grow with its other turns; undefined: there is none. */
+  getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined>
+
+  close(): Promise<void>
 }
 
 /**
  * Every method that changes something resolves when the change is durable, and rejects with ProxyError
  * `store_failed` when it is not; a rejected change has not happened. Changes to one session take effect in call order.
  */
-export interface TurnStore {
+export interface TurnStore extends TurnReader {
   /** Creates a session, or finds the one that has this id; an existing one is not changed. */
   createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }>
-  getSession(sessionId: string): Promise<SessionRecord | undefined>
-  listSessions(query: SessionQuery): Promise<SessionPage>
   /** @returns undefined when there is no such session; an ended session keeps the status it has. */
   endSession(
     sessionId: string,
@@ -168,15 +267,6 @@ export interface TurnStore {
   closeTurn(outcome: TurnOutcome): Promise<void>
   /** A completed turn whose answer never reached the agent becomes `aborted`. */
   markUndelivered(sessionId: string, turnId: string, error: { code: string; message: string }): Promise<void>
-
-  /**
-   * The session's turns in call order; read in pages, so that a long session never stands in memory twice. Ends early
-   * if the session is deleted or reset meanwhile.
-   */
-  readTurns(sessionId: string): AsyncIterable<TurnRecord>
-
-  /** One turn of the session, at a cost that does not grow with its other turns; undefined: there is none. */
-  getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined>
 
   /** Resolves if a change could be made durable now. @throws ProxyError `store_failed` */
   check(): Promise<void>

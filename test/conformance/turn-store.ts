@@ -115,6 +115,10 @@ function sessionCells(cell: Cell): void {
       reward: null,
       turnCount: 0,
       nextIndex: 0,
+      openTurns: 0,
+      failedTurns: 0,
+      inexactTurns: 0,
+      sampledTokens: 0,
     })
     t.strictSame(await store.getSession('s'), session)
   })

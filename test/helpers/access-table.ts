@@ -8,6 +8,8 @@ export const CALLERS = {
   'a wrong key': { is: 'stranger', hasKey: true },
   admin: { is: 'admin' },
   worker: { is: 'worker' },
+  view: { is: 'view' },
+  metrics: { is: 'metrics' },
   'agent of this session': { is: 'agent', sessionId: 'this' },
   'agent of another session': { is: 'agent', sessionId: 'another' },
 } as const satisfies Record<string, Caller>

@@ -232,7 +232,7 @@ t.test('the sessions commands read a closed proxy with an admin key', async (t) 
   const proxy = await closedProxy(t)
   await keyOf(proxy, 'listed')
   const list = ['sessions', 'list', '--url', proxy.url]
-  t.match(await runLlmProxy(list), { code: 1, stderr: /needs an admin key.*give --admin-key/ })
+  t.match(await runLlmProxy(list), { code: 1, stderr: /needs a view or admin key.*give --admin-key/ })
   t.match(await runLlmProxy([...list, '--admin-key', KEYS.workerKeys[0]!]), {
     code: 1,
     stderr: /--admin-key/,

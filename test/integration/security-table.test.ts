@@ -26,6 +26,8 @@ const KEY_OF: Record<CallerName, string | undefined> = {
   'a wrong key': 'a-key-that-nobody-has',
   admin: KEYS.adminKeys[1],
   worker: KEYS.workerKeys[1],
+  view: KEYS.viewKeys[1],
+  metrics: KEYS.metricsKeys[1],
   'agent of this session': keyring.agentKey('this'),
   'agent of another session': keyring.agentKey('another'),
 }
@@ -35,8 +37,10 @@ t.test('docs/security.md has every route with what each key may do (UPDATE=1 wri
   const table = accessMarkdown(accessTable(routes))
   t.equal(generatedSection(DOCUMENT, 'who may do what', table), table)
   const scopeOf = (path: string) => routes.find((route) => route.path === path)?.scope
+  const readersOf = (path: string) =>
+    routes.filter((route) => route.path === path && (route.method === 'GET' || route.method === 'HEAD'))
   for (const { path } of routes.filter(({ method }) => method === 'HEAD')) {
-    const scopes = new Set(routes.filter((route) => route.path === path).map(({ scope }) => scope))
+    const scopes = new Set(readersOf(path).map(({ scope }) => scope))
     t.equal(scopes.size, 1, `HEAD ${path} is for those whom GET is for`)
   }
   t.equal(scopeOf('/sessions/:sessionId/reward'), 'admin')

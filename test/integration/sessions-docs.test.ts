@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import * as reads from '../../src/http/read/schemas.ts'
 import * as schemas from '../../src/http/sessions/schemas.ts'
 import { Trace, TracesQueryBody } from '../../src/http/traces/schemas.ts'
 import { NewEngineBody, Worker } from '../../src/http/workers/schemas.ts'
@@ -38,6 +39,17 @@ t.test('docs/http-api.md names every field and every reserved id', async (t) => 
     schemas.SessionWithTurns,
     schemas.Turn,
     schemas.Trajectories,
+    reads.SessionList,
+    reads.Totals,
+    reads.Totals.properties.rewards,
+    reads.Group,
+    reads.Groups,
+    reads.TreeTurn,
+    reads.RowSummary,
+    reads.Rows,
+    reads.TokenTexts,
+    reads.ProxyEvent,
+    reads.LiveEvent,
   ]) {
     for (const field of Object.keys(schema.properties)) t.ok(page.includes(`\`${field}\``), field)
   }
@@ -46,6 +58,9 @@ t.test('docs/http-api.md names every field and every reserved id', async (t) => 
   }
   for (const schema of [Trace, Trace.properties.metadata, TracesQueryBody, Worker, NewEngineBody]) {
     for (const field of Object.keys(schema.properties)) t.ok(page.includes(`\`${field}\``), field)
+  }
+  for (const schema of [reads.ProxyEvent, reads.LiveEvent]) {
+    for (const type of schema.properties.type.enum) t.ok(page.includes(`\`${type}\``), type)
   }
   for (const segment of RESERVED_SEGMENTS) t.ok(page.includes(`\`${segment}\``), segment)
 })

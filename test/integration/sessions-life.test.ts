@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import t from 'tap'
+import * as reads from '../../src/http/read/schemas.ts'
 import * as schemas from '../../src/http/sessions/schemas.ts'
 import { untilAborted } from '../helpers/scripted-backend.ts'
 import { recordTurn, STORES, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
@@ -43,7 +44,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
       t.same(await ids('metadata.name=%221%22'), ['s3', 's1'])
       t.same(await ids('metadata.a.b=true'), ['s4'])
       const page = await call('GET', '/sessions?limit=3')
-      t.same(schemaErrors(schemas.SessionList, page.body), [])
+      t.same(schemaErrors(reads.SessionList, page.body), [])
       t.same(await ids(`limit=3&cursor=${page.body.next_cursor}`), ['s1', 's0'])
       t.equal((await call('GET', `/sessions?cursor=${page.body.next_cursor}`)).body.next_cursor, null)
       t.match(await call('GET', '/sessions?cursor=nonsense'), { status: 400, body: { param: 'cursor' } })
@@ -68,6 +69,10 @@ for (const [name, openStore] of Object.entries(STORES)) {
         reward_components: {},
         turn_count: 0,
         num_turns: 0,
+        open_turns: 0,
+        failed_turns: 0,
+        inexact_turns: 0,
+        sampled_tokens: 0,
         turns: [],
         prompts: {},
         trace_count: 0,

@@ -1,6 +1,7 @@
 /** What the `sessions` commands read: the sessions API, of a running proxy or over a database file. */
 import type { Static } from 'typebox'
-import type { Session, SessionList, SessionWithTurns, Trajectories } from '../../http/sessions/schemas.ts'
+import type { SessionList } from '../../http/read/schemas.ts'
+import type { Session, SessionWithTurns, Trajectories } from '../../http/sessions/schemas.ts'
 import type { TrajectoryQuery } from '../../http/sessions/trajectory-query.ts'
 import type { SessionStatus } from '../../store/turn-store.ts'
 

@@ -51,6 +51,9 @@ export function inScope<Options extends FastifyPluginOptions>(
   }
 }
 
+/** Workers are known once they have said hello. */
+const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set(['admin', 'agent', 'view', 'metrics'])
+
 export interface GuardOptions {
   keyring: Keyring
   strangers: Strangers
@@ -77,7 +80,7 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
     if (refusal) {
       if (request.caller.is === 'stranger') refusals.add(refusal, request.ip)
       discardBody(request.raw, REFUSED_BODY)
-    } else if (request.caller.is === 'admin' || request.caller.is === 'agent') {
+    } else if (HAVE_SHOWN_A_KEY.has(request.caller.is)) {
       strangers.know(request.raw.socket)
     }
     done(refusal)

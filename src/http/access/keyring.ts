@@ -10,21 +10,31 @@ export interface KeySettings {
   adminKeys: readonly string[]
   workerKeys: readonly string[]
   agentKeySecrets: readonly string[]
+  viewKeys: readonly string[]
+  metricsKeys: readonly string[]
 }
 
-export const NO_KEYS: KeySettings = { adminKeys: [], workerKeys: [], agentKeySecrets: [] }
+export const NO_KEYS: KeySettings = {
+  adminKeys: [],
+  workerKeys: [],
+  agentKeySecrets: [],
+  viewKeys: [],
+  metricsKeys: [],
+}
+
+type KeyedCaller = 'admin' | 'worker' | 'view' | 'metrics'
 
 export class Keyring {
   /** Whether everybody may do everything. */
   readonly isOpen: boolean
-  readonly #adminDigests: readonly Buffer[]
-  readonly #workerDigests: readonly Buffer[]
+  /** By what a caller with one of these keys is. */
+  readonly #digests: readonly (readonly [is: KeyedCaller, digests: readonly Buffer[]])[]
   readonly #agentKeySecrets: readonly string[]
 
-  constructor({ adminKeys, workerKeys, agentKeySecrets }: KeySettings) {
-    this.isOpen = adminKeys.length + workerKeys.length + agentKeySecrets.length === 0
-    this.#adminDigests = adminKeys.map(digest)
-    this.#workerDigests = workerKeys.map(digest)
+  constructor({ adminKeys, workerKeys, agentKeySecrets, viewKeys, metricsKeys }: KeySettings) {
+    const keys = { admin: adminKeys, worker: workerKeys, view: viewKeys, metrics: metricsKeys }
+    this.isOpen = [agentKeySecrets, ...Object.values(keys)].every((some) => some.length === 0)
+    this.#digests = Object.entries(keys).map(([is, some]) => [is as KeyedCaller, some.map(digest)])
     this.#agentKeySecrets = agentKeySecrets
   }
 
@@ -49,12 +59,10 @@ export class Keyring {
     const sessionId = sessionOfAgentKey(this.#agentKeySecrets, key)
     if (sessionId !== undefined) return { is: 'agent', sessionId }
     const digestOfKey = digest(key)
-    const [isAdmin, isWorker] = [
-      includes(this.#adminDigests, digestOfKey),
-      includes(this.#workerDigests, digestOfKey),
-    ]
-    if (isAdmin) return { is: 'admin' }
-    return isWorker ? { is: 'worker' } : undefined
+    // All of them, so that how long it takes does not tell whose key it is.
+    const owners = this.#digests.filter(([, digests]) => includes(digests, digestOfKey))
+    const [owner] = owners
+    return owner && { is: owner[0] }
   }
 }
 

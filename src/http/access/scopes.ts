@@ -2,16 +2,20 @@
 import { ProxyError } from '../../errors.ts'
 
 /**
- * What a route asks of its callers. `open`: nothing. `admin`, `worker`: a key of this scope. `agent`: the key of the
- * session that the call belongs to.
+ * What a route asks of its callers. `open`: nothing. `admin`, `worker`: a key of this scope. `view`: it reads what is on
+ * record and changes nothing. `metrics`: it counts. `agent`: the key of the session that the call belongs to.
  */
-export type Scope = 'open' | 'admin' | 'worker' | 'agent'
+export type Scope = 'open' | 'admin' | 'worker' | 'agent' | 'view' | 'metrics'
 
 export type Caller =
   /** The proxy has no keys: everybody may do everything. */
   | { is: 'anyone' }
   | { is: 'admin' }
   | { is: 'worker' }
+  /** May read everything, and write nothing. */
+  | { is: 'view' }
+  /** May read numbers that tell of no session. */
+  | { is: 'metrics' }
   /** Has the key of this session. */
   | { is: 'agent'; sessionId: string }
   /** Has no key, or one that is not known. */
@@ -32,6 +36,12 @@ export function refusalOf(scope: Scope, caller: Caller, sessionId?: string): Pro
       return scope === 'worker' ? forbidden('An admin key is not for workers') : undefined
     case 'worker':
       return scope === 'worker' ? undefined : forbidden('A worker key is for /ws/worker only')
+    case 'view':
+      return scope === 'view' || scope === 'metrics'
+        ? undefined
+        : forbidden('A view key reads, and does nothing else')
+    case 'metrics':
+      return scope === 'metrics' ? undefined : forbidden('A metrics key is for /metrics and /health')
     case 'agent':
       return refusalOfAgent(scope, caller.sessionId, sessionId)
   }
@@ -46,6 +56,8 @@ function refusalOfAgent(scope: Scope, ownSession: string, sessionId = ownSession
 const KEY_NAMES: Record<Exclude<Scope, 'open'>, string> = {
   admin: 'an admin key',
   worker: 'a worker key',
+  view: 'a view or admin key',
+  metrics: 'a metrics, view or admin key',
   agent: "its session's key (agent_key of POST /sessions)",
 }
 

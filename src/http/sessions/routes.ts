@@ -1,4 +1,4 @@
-/** The sessions API: what a trainer does with sessions, over HTTP. */
+/** The sessions API: what a trainer does with sessions, over HTTP. What it reads of them is in `../read/`. */
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type {
   FastifyBaseLogger,
@@ -11,21 +11,17 @@ import type {
 import type { Static } from 'typebox'
 import { ProxyError } from '../../errors.ts'
 import type { NewSessionRequest, Sessions } from '../../session/sessions.ts'
-import type { SessionQuery, SessionRecord, TurnStore } from '../../store/turn-store.ts'
+import type { SessionRecord } from '../../store/turn-store.ts'
 import type { Keyring } from '../access/keyring.ts'
 import { clientGone } from '../client-gone.ts'
 import { described } from '../described.ts'
 import { readAnyBodyAsJson } from '../json-body.ts'
 import { validatorCompiler } from '../validate.ts'
-import { streamJson } from './json-stream.ts'
-import { metadataFilter } from './metadata-filter.ts'
 import * as schemas from './schemas.ts'
-import { sessionToWire, sessionWithTurns } from './serialise.ts'
-import { queryTrajectories } from './trajectory-query.ts'
+import { sessionToWire } from './serialise.ts'
 
 export interface SessionsRoutesOptions {
   sessions: Sessions
-  store: TurnStore
   keyring: Keyring
 }
 
@@ -44,7 +40,6 @@ export const sessionsRoutes: FastifyPluginCallback<SessionsRoutesOptions> = (pla
   app.setSerializerCompiler(() => JSON.stringify)
   readAnyBodyAsJson(app)
   creationRoutes(app, options)
-  readingRoutes(app, options)
   lifeRoutes(app, options)
   done()
 }
@@ -78,49 +73,6 @@ function creationRoutes(app: App, { sessions, keyring }: SessionsRoutesOptions):
         })
       }
       return create(newSessionOf({ ...body, session_id: sessionId }))
-    },
-  )
-}
-
-function readingRoutes(app: App, { sessions, store }: SessionsRoutesOptions): void {
-  app.get(
-    '/sessions',
-    {
-      schema: described('sessions', 'List sessions, newest first', schemas.SessionList, {
-        description:
-          'Any number of `metadata.<key>=<value>` parameters keep the sessions that have this metadata.',
-        querystring: schemas.ListQuery,
-      }),
-    },
-    async ({ query }) => {
-      const page = await sessions.list(listQueryOf(query))
-      return { sessions: page.sessions.map(sessionToWire), next_cursor: page.nextCursor ?? null }
-    },
-  )
-  app.get(
-    '/sessions/:sessionId',
-    {
-      schema: described('sessions', 'Read a session with all its turns', schemas.SessionWithTurns, {
-        params: schemas.SessionParams,
-        querystring: schemas.TurnsQuery,
-      }),
-    },
-    async ({ params: { sessionId }, query }, reply) => {
-      const session = await sessions.get(sessionId)
-      return streamJson(reply, sessionWithTurns(session, store.readTurns(sessionId), query.messages))
-    },
-  )
-  app.get(
-    '/sessions/:sessionId/trajectories',
-    {
-      schema: described('sessions', 'Read a session as training-ready rows', schemas.Trajectories, {
-        params: schemas.SessionParams,
-        querystring: schemas.TrajectoriesQuery,
-      }),
-    },
-    async ({ params: { sessionId }, query }, reply) => {
-      const session = await sessions.get(sessionId)
-      return streamJson(reply, await queryTrajectories(session, store.readTurns(sessionId), query))
     },
   )
 }
@@ -164,6 +116,7 @@ function lifeRoutes(app: App, { sessions }: SessionsRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/wait',
     {
+      config: { scope: 'view' },
       schema: described('sessions', 'Wait until a session is completed or aborted', schemas.WaitedSession, {
         params: schemas.SessionParams,
         querystring: schemas.WaitQuery,
@@ -233,16 +186,5 @@ function createdToWire(created: boolean, { sessionId }: SessionRecord, agentKey:
     session_id: sessionId,
     status: created ? 'created' : 'exists',
     ...(agentKey !== undefined && { agent_key: agentKey }),
-  }
-}
-
-function listQueryOf(query: Static<typeof schemas.ListQuery>): SessionQuery {
-  const { limit, status, since, cursor } = query
-  return {
-    limit,
-    metadata: metadataFilter(query),
-    ...(status !== undefined && { status }),
-    ...(since !== undefined && { sinceMs: since * 1_000 }),
-    ...(cursor !== undefined && { cursor }),
   }
 }

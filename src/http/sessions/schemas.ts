@@ -44,24 +44,13 @@ export const RewardBody = Type.Object({ reward: Type.Number(), components: Type.
 
 export const BatchDeleteBody = Type.Object({ session_ids: Type.Array(Type.String()) }, STRICT)
 
-export const ListQuery = Type.Object(
-  {
-    limit: Type.Integer({ minimum: 1, maximum: 1000, default: 100 }),
-    status: Type.Optional(Type.Enum(['active', 'completed', 'aborted'])),
-    since: Type.Optional(
-      Type.Number({ description: 'Only sessions that changed then or later; seconds since the epoch' }),
-    ),
-    cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before' })),
-  },
-  { ...STRICT, patternProperties: { '^metadata\\..+$': Type.String() } },
-)
-
 export const TurnsQuery = Type.Object(
   {
     messages: Type.Enum(['all', 'new'], {
       default: 'all',
       description: '`new`: only the messages that no earlier turn of the answer begins with',
     }),
+    ids: Type.Boolean({ default: true, description: 'Whether turns show token ids and logprobs' }),
   },
   STRICT,
 )
@@ -92,7 +81,7 @@ export const WaitQuery = Type.Object(
   STRICT,
 )
 
-const sessionFields = {
+export const sessionFields = {
   session_id: Type.String(),
   status: Type.Enum(['active', 'completed', 'aborted']),
   completed: Type.Boolean(),
@@ -107,6 +96,10 @@ const sessionFields = {
   reward_components: numbers(),
   turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),
   num_turns: Type.Integer({ description: 'The same as `turn_count`' }),
+  open_turns: Type.Integer({ description: 'Turns in flight' }),
+  failed_turns: Type.Integer({ description: 'Turns that failed or were interrupted' }),
+  inexact_turns: Type.Integer({ description: 'Completed turns that cannot be trained on' }),
+  sampled_tokens: Type.Integer({ description: 'Of all turns together' }),
 }
 export const Session = Type.Object(sessionFields)
 
@@ -133,7 +126,6 @@ export const DeletedSession = Type.Object({
 })
 export const DeletedSessions = Type.Object({ deleted: Type.Integer({ description: 'How many sessions' }) })
 export const WaitedSession = Type.Object({ ...sessionFields, timed_out: Type.Boolean() })
-export const SessionList = Type.Object({ sessions: Type.Array(Session), next_cursor: nullableText() })
 
 const line = () =>
   Type.String({ description: '`main`, `compaction`, `side` or `subagent:…`; see docs/lines.md' })

@@ -3,7 +3,7 @@ import type { Static } from 'typebox'
 import { type FoundLine, LineFinder } from '../../session/lines/line-finder.ts'
 import { isTrace } from '../../session/traces.ts'
 import type { ExcludedTurns, Trajectory } from '../../session/trajectories.ts'
-import type { SessionRecord, TurnRecord } from '../../store/turn-store.ts'
+import type { SessionRecord, TurnOutline, TurnRecord } from '../../store/turn-store.ts'
 import { member, numberArray, openObject, textArray } from './json-stream.ts'
 import { NewMessages } from './new-messages.ts'
 import type { Session } from './schemas.ts'
@@ -27,13 +27,17 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     reward_components: session.reward?.components ?? {},
     turn_count: session.turnCount,
     num_turns: session.turnCount,
+    open_turns: session.openTurns,
+    failed_turns: session.failedTurns,
+    inexact_turns: session.inexactTurns,
+    sampled_tokens: session.sampledTokens,
   }
 }
 
 /** The session with its turns, as pieces of one JSON text; holds one turn at a time. */
 export async function* sessionWithTurns(
   session: SessionRecord,
-  turns: AsyncIterable<TurnRecord>,
+  turns: AsyncIterable<TurnRecord | TurnOutline>,
   messages: 'all' | 'new',
 ): AsyncGenerator<string> {
   const newMessages = messages === 'new' ? new NewMessages() : undefined
@@ -44,7 +48,7 @@ export async function* sessionWithTurns(
   let separator = ''
   for await (const turn of turns) {
     yield separator
-    yield* turnToWire(turn, lines.add(turn), newMessages)
+    yield* turnToWire(turn, lines.add(turn), newMessages?.add(turn))
     separator = ','
     if (isTrace(turn)) traceCount += 1
     for (const word of promptWordsOf(turn)) prompts[word] = (prompts[word] ?? 0) + 1
@@ -53,18 +57,21 @@ export async function* sessionWithTurns(
 }
 
 /** How the turn's prompt came about, as its annotations say, and whether the engine saw another one. */
-function promptWordsOf({ annotations }: TurnRecord): string[] {
+function promptWordsOf({ annotations }: Pick<TurnRecord, 'annotations'>): string[] {
   const { prompt } = JSON.parse(annotations) as { prompt?: { reason?: string; mismatched?: boolean } }
   return [prompt?.reason ?? [], prompt?.mismatched === true ? 'mismatched' : []].flat()
 }
 
-/** Messages, tools and the like are JSON texts in the store, and go out unparsed. */
-function* turnToWire(
-  turn: TurnRecord,
+/**
+ * Messages, tools and the like are JSON texts in the store, and go out unparsed. Of an outline the lists of tokens are
+ * left out.
+ * @param known the messages that are left out, and which turn has them
+ */
+export function* turnToWire(
+  turn: TurnRecord | TurnOutline,
   { line, rule }: FoundLine,
-  newMessages: NewMessages | undefined,
+  known: ReturnType<NewMessages['add']> | undefined,
 ): Generator<string> {
-  const known = newMessages?.add(turn)
   yield openObject({
     turn_id: turn.turnId,
     index: turn.index,
@@ -96,10 +103,14 @@ function* turnToWire(
   yield* member('stop_reason', [turn.stopReason ?? 'null'])
   yield* member('usage', [turn.usage ?? 'null'])
   yield* member('annotations', [turn.annotations])
+  if ('promptTokenIds' in turn) yield* turnTokens(turn)
+  yield '}'
+}
+
+function* turnTokens(turn: TurnRecord): Generator<string> {
   yield* member('prompt_token_ids', numberArray(turn.promptTokenIds))
   yield* member('completion_token_ids', numberArray(turn.completionTokenIds))
   yield* member('completion_logprobs', numberArray(turn.completionLogprobs))
-  yield '}'
 }
 
 /** The session with its trajectories, as pieces of one JSON text; holds one row at a time. */

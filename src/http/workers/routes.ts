@@ -25,7 +25,10 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
 
   app.get(
     '/admin/workers',
-    { schema: described('admin', 'The engines and workers that serve', schemas.Workers, {}) },
+    {
+      config: { scope: 'view' },
+      schema: described('admin', 'The engines and workers that serve', schemas.Workers, {}),
+    },
     async () => roster.list().map(workerToWire),
   )
   app.post(
@@ -57,7 +60,10 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
   )
   app.get(
     '/health/workers',
-    { schema: described('health', 'Whether the engines and workers serve', schemas.WorkersHealth, {}) },
+    {
+      config: { scope: 'view' },
+      schema: described('health', 'Whether the engines and workers serve', schemas.WorkersHealth, {}),
+    },
     async () => {
       const workers = roster.list().map(workerToWire)
       return { workers, healthy: workers.filter(({ healthy }) => healthy).length, total: workers.length }

@@ -111,7 +111,7 @@ function configureWriter(db: Database.Database, path: string, durability: Durabi
   refuseDamaged(db, path)
   migrate(db, path)
   // Nobody is left to close them: this is the only process that writes.
-  db.exec(`UPDATE turns SET status = 'interrupted' WHERE status = 'open'`)
+  db.exec(CLOSE_OPEN_TURNS)
 }
 
 /** Checks how the pages hang together; what stands in them has no check sums. */
@@ -127,6 +127,13 @@ function refuseDamaged(db: Database.Database, path: string): void {
     `${path} is damaged (${found}): restore a backup of it, or name another file`,
   )
 }
+
+/** In one transaction: sessions count their turns. */
+const CLOSE_OPEN_TURNS = `
+BEGIN IMMEDIATE;
+UPDATE sessions SET failed_turns = failed_turns + open_turns, open_turns = 0 WHERE open_turns > 0;
+UPDATE turns SET status = 'interrupted' WHERE status = 'open';
+COMMIT;`
 
 function makeFolder(path: string): void {
   const folder = dirname(path)

@@ -44,6 +44,15 @@ export function packIds(tokenIds: Int32Array): Buffer {
   return end <= rawBytes ? Buffer.from(packed.subarray(0, end)) : tagged(ids.int32, tokenIds)
 }
 
+/** How many ids {@link packIds} packed. */
+export function countIds(packed: Buffer): number {
+  if (packed[0] === ids.int32) return (packed.length - 1) / Int32Array.BYTES_PER_ELEMENT
+  let count = 0
+  // The last byte of a number is the one without the high bit.
+  for (let at = 1; at < packed.length; at += 1) if (packed[at]! <= 0x7f) count += 1
+  return count
+}
+
 export function unpackIds(packed: Buffer): Int32Array {
   if (packed[0] === ids.int32) return new Int32Array(untagged(packed))
   if (packed[0] !== ids.varint) throw new Error(`unknown layout ${packed[0]} of ids`)

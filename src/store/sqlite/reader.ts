@@ -1,8 +1,25 @@
 /** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
 import type Database from 'better-sqlite3'
-import type { SessionPage, SessionQuery, SessionRecord, TurnRecord, TurnStatus } from '../turn-store.ts'
+import type {
+  SessionFilter,
+  SessionGroup,
+  SessionPage,
+  SessionQuery,
+  SessionRecord,
+  SessionTotals,
+  TurnOutline,
+  TurnRecord,
+  TurnStatus,
+} from '../turn-store.ts'
 import { expandEcho } from './echo.ts'
-import { type StoredText, unpackIds, unpackLogprobs, unpackOptionalText, unpackText } from './packing.ts'
+import {
+  countIds,
+  type StoredText,
+  unpackIds,
+  unpackLogprobs,
+  unpackOptionalText,
+  unpackText,
+} from './packing.ts'
 import { type CompletionRow, ROOT, toCompletion } from './requests.ts'
 import { SessionReader } from './sessions.ts'
 import { TokenSequences } from './token-sequences.ts'
@@ -10,20 +27,25 @@ import { TokenSequences } from './token-sequences.ts'
 export interface ReadMethods {
   getSession(sessionId: string): SessionRecord | undefined
   listSessions(query: SessionQuery): SessionPage
+  totalSessions(filter: SessionFilter): SessionTotals
+  groupSessions(by: string, filter: SessionFilter): SessionGroup[]
   readPage(reading: number, sessionId: string): TurnPage
+  readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline>
   endReading(reading: number): void
   readTurn(sessionId: string, turnId: string): TurnPage
 }
 
 /** The next turns of one reading. Texts come once per reading, however many turns point to them. */
-export interface TurnPage {
+export interface TurnPage<T extends TurnParts = TurnRecord> {
   texts: [id: number, text: string][]
-  turns: PagedTurn[]
+  turns: PagedTurn<T>[]
   done: boolean
 }
 
+type TurnParts = TurnRecord | TurnOutline
+
 /** A turn with texts by their id, and with its messages as the difference to the turn before it in the reading. */
-export type PagedTurn = Omit<TurnRecord, 'requestMessages' | 'tools' | 'params'> & {
+export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<T, 'requestMessages' | 'tools' | 'params'> & {
   sharedMessages: number
   newMessages: number[]
   tools: number | null
@@ -59,6 +81,13 @@ interface TurnRow {
   reasoning: StoredText | null
   tool_calls: StoredText | null
   completion_logprobs: Buffer | null
+}
+
+interface OutlineRow extends TurnRow {
+  prompt_shared: number | null
+  prompt_rest: Buffer | null
+  completion_ids: Buffer | null
+  base_index: number | null
 }
 
 const TURN_COLUMNS = `
@@ -98,8 +127,8 @@ export class Reader implements ReadMethods {
   readonly #node: Database.Statement<[number], { parent: number; depth: number; texts: Buffer }>
   readonly #text: Database.Statement<[number], { echo_of: number | null; body: StoredText }>
   readonly #completion: Database.Statement<[number], CompletionRow>
-  readonly #inOneSnapshot: (reading: Reading) => TurnPage
-  readonly #oneTurn: (sessionId: string, turnId: string) => TurnPage
+  readonly #outlinesAfter: Database.Statement<[{ tree: number; index: number; id: number }], OutlineRow>
+  readonly #inOneSnapshot: <T>(read: () => T) => T
 
   constructor(db: Database.Database, cacheBytes: number) {
     this.#sessions = new SessionReader(db)
@@ -108,12 +137,17 @@ export class Reader implements ReadMethods {
     this.#turnsAfter = db.prepare(`
       SELECT ${TURN_COLUMNS} FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
       ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
+    this.#outlinesAfter = db.prepare(`
+      SELECT ${TURN_COLUMNS}, prompt_shared, prompt_rest, completion_ids,
+        (SELECT call_index FROM turns base WHERE base.id = turns.prompt_base) AS base_index
+      FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
+      ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
     this.#turnById = db.prepare(`SELECT ${TURN_COLUMNS} FROM turns WHERE tree = ? AND turn_id = ?`)
     this.#node = db.prepare('SELECT parent, depth, texts FROM nodes WHERE id = ?')
     this.#text = db.prepare('SELECT echo_of, body FROM texts WHERE id = ?')
     this.#completion = db.prepare('SELECT id, completion_text, reasoning, tool_calls FROM turns WHERE id = ?')
-    this.#inOneSnapshot = db.transaction((reading: Reading) => this.#nextPage(reading))
-    this.#oneTurn = db.transaction((sessionId: string, turnId: string) => this.#pageOf(sessionId, turnId))
+    const transaction = db.transaction((read: () => unknown) => read())
+    this.#inOneSnapshot = <T>(read: () => T) => transaction(read) as T
   }
 
   getSession(sessionId: string): SessionRecord | undefined {
@@ -124,13 +158,21 @@ export class Reader implements ReadMethods {
     return this.#sessions.list(query)
   }
 
+  totalSessions(filter: SessionFilter): SessionTotals {
+    return this.#sessions.totals(filter)
+  }
+
+  groupSessions(by: string, filter: SessionFilter): SessionGroup[] {
+    return this.#sessions.groups(by, filter)
+  }
+
   /** `reading` is the caller's number for one pass over a session; the first page begins it, the last one ends it. */
   readPage(reading: number, sessionId: string): TurnPage {
-    const state = this.#readings.get(reading) ?? this.#begin(sessionId)
-    const page = state === undefined ? EMPTY_PAGE : this.#inOneSnapshot(state)
-    if (page.done || state === undefined) this.#readings.delete(reading)
-    else this.#readings.set(reading, state)
-    return page
+    return this.#pageOf(reading, sessionId, this.#turnsAfter, (row) => this.#wholePart(row))
+  }
+
+  readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline> {
+    return this.#pageOf(reading, sessionId, this.#outlinesAfter, outlinePart)
   }
 
   endReading(reading: number): void {
@@ -139,16 +181,14 @@ export class Reader implements ReadMethods {
 
   /** The one turn as a page of its own; empty if there is none. */
   readTurn(sessionId: string, turnId: string): TurnPage {
-    return this.#oneTurn(sessionId, turnId)
-  }
-
-  #pageOf(sessionId: string, turnId: string): TurnPage {
-    const reading = this.#begin(sessionId)
-    const row = reading && this.#turnById.get(reading.tree, turnId)
-    if (reading === undefined || row === undefined) return EMPTY_PAGE
-    const page: TurnPage = { texts: [], turns: [], done: true }
-    page.turns.push(this.#toTurn(row, reading, page))
-    return page
+    return this.#inOneSnapshot(() => {
+      const reading = this.#begin(sessionId)
+      const row = reading && this.#turnById.get(reading.tree, turnId)
+      const page: TurnPage = { texts: [], turns: [], done: true }
+      if (reading === undefined || row === undefined) return page
+      page.turns.push({ ...this.#sharedPart(row, reading, page), ...this.#wholePart(row) })
+      return page
+    })
   }
 
   #begin(sessionId: string): Reading | undefined {
@@ -157,24 +197,45 @@ export class Reader implements ReadMethods {
     return { sessionId, tree, index: -1, id: 0, path: [], textsGiven: new Set() }
   }
 
-  #nextPage(reading: Reading): TurnPage {
-    // Deleted or reset since the last page: some of its rows may be gone already.
-    if (this.#sessions.tree(reading.sessionId) !== reading.tree) return EMPTY_PAGE
-    const page: TurnPage = { texts: [], turns: [], done: false }
-    let bytes = 0
-    for (const row of this.#turnsAfter.iterate(reading)) {
-      const turn = this.#toTurn(row, reading, page)
-      reading.index = row.call_index
-      reading.id = row.id
-      page.turns.push(turn)
-      bytes += turn.promptTokenIds.byteLength + (turn.completionText?.length ?? 0)
-      if (bytes + textLength(page) > MAX_PAGE_BYTES) return page
-    }
-    page.done = page.turns.length < MAX_PAGE_TURNS
+  #pageOf<T extends TurnParts, Row extends TurnRow>(
+    number: number,
+    sessionId: string,
+    rowsAfter: Database.Statement<[Reading], Row>,
+    partOf: (row: Row) => Omit<PagedTurn<T>, keyof SharedPart>,
+  ): TurnPage<T> {
+    const reading = this.#readings.get(number) ?? this.#begin(sessionId)
+    if (reading === undefined) return { texts: [], turns: [], done: true }
+    const page = this.#inOneSnapshot(() => this.#nextPage(reading, rowsAfter, partOf))
+    if (page.done) this.#readings.delete(number)
+    else this.#readings.set(number, reading)
     return page
   }
 
-  #toTurn(row: TurnRow, reading: Reading, page: TurnPage): PagedTurn {
+  #nextPage<T extends TurnParts, Row extends TurnRow>(
+    reading: Reading,
+    rowsAfter: Database.Statement<[Reading], Row>,
+    partOf: (row: Row) => Omit<PagedTurn<T>, keyof SharedPart>,
+  ): TurnPage<T> {
+    const page: TurnPage<T> = { texts: [], turns: [], done: true }
+    // Deleted or reset since the last page: some of its rows may be gone already.
+    if (this.#sessions.tree(reading.sessionId) !== reading.tree) return page
+    let bytes = 0
+    for (const row of rowsAfter.iterate(reading)) {
+      const part = partOf(row)
+      const turn = { ...this.#sharedPart(row, reading, page), ...part } as PagedTurn<T>
+      reading.index = row.call_index
+      reading.id = row.id
+      page.turns.push(turn)
+      bytes += (part as Partial<TurnRecord>).promptTokenIds?.byteLength ?? 0
+      bytes += turn.completionText?.length ?? 0
+      page.done = page.turns.length < MAX_PAGE_TURNS && bytes + textLength(page) <= MAX_PAGE_BYTES
+      if (!page.done) break
+    }
+    return page
+  }
+
+  /** What both a whole turn and its outline have. */
+  #sharedPart(row: TurnRow, reading: Reading, page: Pick<TurnPage, 'texts'>): SharedPart {
     const give = (text: number) => this.#giveText(text, reading, page)
     const { shared, texts } = this.#walkTo(row.node, reading.path)
     texts.forEach(give)
@@ -182,9 +243,21 @@ export class Reader implements ReadMethods {
     give(row.params)
     return {
       ...requestPart(row, reading.sessionId),
-      ...this.#outcomePart(row),
+      ...outcomePart(row),
       sharedMessages: shared,
       newMessages: texts,
+    }
+  }
+
+  #wholePart(row: TurnRow) {
+    // Not before the turn is closed: what it will have must not be remembered as what it has.
+    const closed = row.tool_calls !== null
+    const { promptIds, completionIds } = closed ? this.#sequences.read(row.id) : NO_TOKEN_IDS()
+    return {
+      promptTokenIds: promptIds,
+      completionTokenIds: completionIds,
+      completionLogprobs:
+        row.completion_logprobs === null ? new Float64Array(0) : unpackLogprobs(row.completion_logprobs),
     }
   }
 
@@ -208,7 +281,7 @@ export class Reader implements ReadMethods {
     return { shared, texts: runs.reverse().flatMap((run) => [...run]) }
   }
 
-  #giveText(id: number, reading: Reading, page: TurnPage): void {
+  #giveText(id: number, reading: Reading, page: Pick<TurnPage, 'texts'>): void {
     if (reading.textsGiven.has(id)) return
     reading.textsGiven.add(id)
     const { echo_of: echoOf, body } = this.#text.get(id)!
@@ -216,41 +289,43 @@ export class Reader implements ReadMethods {
     const whole = echoOf === null ? text : expandEcho(text, toCompletion(this.#completion.get(echoOf)!))
     page.texts.push([id, whole])
   }
+}
 
-  #outcomePart(row: TurnRow) {
-    // Not before the turn is closed: what it will have must not be remembered as what it has.
-    const closed = row.tool_calls !== null
-    const { promptIds, completionIds } = closed ? this.#sequences.read(row.id) : NO_TOKEN_IDS()
-    return {
-      endedAtMs: row.ended_at_ms,
-      firstTokenAtMs: row.first_token_at_ms,
-      model: unpackOptionalText(row.model),
-      engine: unpackOptionalText(row.engine),
-      ...toCompletion(row),
-      toolCalls: unpackOptionalText(row.tool_calls) ?? '[]',
-      finishReason: unpackOptionalText(row.finish_reason),
-      stopReason: unpackOptionalText(row.stop_reason),
-      promptTokenIds: promptIds,
-      completionTokenIds: completionIds,
-      completionLogprobs:
-        row.completion_logprobs === null ? new Float64Array(0) : unpackLogprobs(row.completion_logprobs),
-      exact: row.exact === 1,
-      inexactReason: unpackOptionalText(row.inexact_reason),
-      weightVersionStart: unpackOptionalText(row.weight_version_start),
-      weightVersionEnd: unpackOptionalText(row.weight_version_end),
-      usage: unpackOptionalText(row.usage),
-      annotations: unpackOptionalText(row.annotations) ?? '{}',
-      error:
-        row.error_code === null
-          ? null
-          : { code: row.error_code, message: unpackOptionalText(row.error_message) ?? '' },
-    }
+type SharedPart = Omit<PagedTurn, 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'>
+
+const NO_TOKEN_IDS = () => ({ promptIds: new Int32Array(0), completionIds: new Int32Array(0) })
+
+function outlinePart(row: OutlineRow) {
+  const { prompt_shared: shared, prompt_rest: rest, completion_ids: sampled, base_index: index } = row
+  return {
+    promptTokens: rest === null ? 0 : (shared ?? 0) + countIds(rest),
+    sampledTokens: sampled === null ? 0 : countIds(sampled),
+    base: index === null || shared === null ? null : { index, shared },
   }
 }
 
-const EMPTY_PAGE: TurnPage = { texts: [], turns: [], done: true }
-
-const NO_TOKEN_IDS = () => ({ promptIds: new Int32Array(0), completionIds: new Int32Array(0) })
+function outcomePart(row: TurnRow) {
+  return {
+    endedAtMs: row.ended_at_ms,
+    firstTokenAtMs: row.first_token_at_ms,
+    model: unpackOptionalText(row.model),
+    engine: unpackOptionalText(row.engine),
+    ...toCompletion(row),
+    toolCalls: unpackOptionalText(row.tool_calls) ?? '[]',
+    finishReason: unpackOptionalText(row.finish_reason),
+    stopReason: unpackOptionalText(row.stop_reason),
+    exact: row.exact === 1,
+    inexactReason: unpackOptionalText(row.inexact_reason),
+    weightVersionStart: unpackOptionalText(row.weight_version_start),
+    weightVersionEnd: unpackOptionalText(row.weight_version_end),
+    usage: unpackOptionalText(row.usage),
+    annotations: unpackOptionalText(row.annotations) ?? '{}',
+    error:
+      row.error_code === null
+        ? null
+        : { code: row.error_code, message: unpackOptionalText(row.error_message) ?? '' },
+  }
+}
 
 function requestPart(row: TurnRow, sessionId: string) {
   return {
@@ -266,6 +341,6 @@ function requestPart(row: TurnRow, sessionId: string) {
   }
 }
 
-function textLength(page: TurnPage): number {
+function textLength(page: Pick<TurnPage, 'texts'>): number {
   return page.texts.reduce((sum, [, text]) => sum + text.length, 0)
 }

@@ -5,6 +5,7 @@
  */
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
+import { countIds } from './packing.ts'
 
 /** Marks a file as ours, `llmp` in ASCII; `PRAGMA application_id`. */
 const APPLICATION_ID = 0x6c6c6d70
@@ -108,14 +109,34 @@ const TRUSTED_AGENTS = `
 ALTER TABLE sessions ADD COLUMN trust_agent INTEGER NOT NULL DEFAULT 0;
 `
 
+/** `id_count` is the number of ids in a packed column; see {@link migrate}. */
+const SESSION_COUNTS = `
+-- Kept up to date with turns, so that a list of sessions need not read them.
+ALTER TABLE sessions ADD COLUMN open_turns     INTEGER NOT NULL DEFAULT 0; -- In flight.
+ALTER TABLE sessions ADD COLUMN failed_turns   INTEGER NOT NULL DEFAULT 0; -- failed or interrupted
+ALTER TABLE sessions ADD COLUMN inexact_turns  INTEGER NOT NULL DEFAULT 0; -- completed, but exact is 0
+ALTER TABLE sessions ADD COLUMN sampled_tokens INTEGER NOT NULL DEFAULT 0;
+UPDATE sessions SET
+  (open_turns, failed_turns, inexact_turns, sampled_tokens) = (
+    SELECT count(*) FILTER (WHERE status = 'open'),
+           count(*) FILTER (WHERE status IN ('failed', 'interrupted')),
+           count(*) FILTER (WHERE status = 'completed' AND exact = 0),
+           coalesce(sum(id_count(completion_ids)), 0)
+    FROM turns WHERE turns.tree = sessions.tree
+  );
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
-const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, TRUSTED_AGENTS]
+const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, TRUSTED_AGENTS, SESSION_COUNTS]
 
 const SCHEMA_VERSION = MIGRATIONS.length
 
 /** Brings the database to this version. @throws ProxyError `start_failed` if it is newer, or not ours */
 export function migrate(db: Database.Database, path: string): void {
   const version = checkOwner(db, path)
+  db.function('id_count', { deterministic: true }, (packed) =>
+    packed === null ? 0 : countIds(packed as Buffer),
+  )
   for (const [step, sql] of MIGRATIONS.entries()) {
     if (step < version) continue
     const run = db.transaction(() => {

@@ -1,7 +1,27 @@
 /** Rows of `sessions`: the statements that change them (writer) and those that find them (reader). */
 import type Database from 'better-sqlite3'
-import { decodeCursor, encodeCursor, matchesMetadata } from '../session-list.ts'
-import type { Reward, SessionPage, SessionQuery, SessionRecord, SessionStatus } from '../turn-store.ts'
+import {
+  decodeCursor,
+  encodeCursor,
+  firstPosition,
+  type ListOrder,
+  lastValue,
+  matchesFilter,
+  orderOf,
+  sortValue,
+} from '../session-list.ts'
+import { groupsOf, totalsOf } from '../session-summary.ts'
+import type {
+  Reward,
+  SessionFilter,
+  SessionGroup,
+  SessionPage,
+  SessionQuery,
+  SessionRecord,
+  SessionSort,
+  SessionStatus,
+  SessionTotals,
+} from '../turn-store.ts'
 
 interface SessionRow {
   id: number
@@ -19,6 +39,10 @@ interface SessionRow {
   reward_components: string | null
   turn_count: number
   next_index: number
+  open_turns: number
+  failed_turns: number
+  inexact_turns: number
+  sampled_tokens: number
 }
 
 /** A session counts its turns; where their order goes on only the turns themselves tell. */
@@ -36,17 +60,44 @@ export interface NewSessionRow {
   trustAgent: boolean
 }
 
+/** What SQL can tell before a row's JSON is read. */
+interface RowFilter {
+  status: SessionStatus | null
+  rewardMin: number | null
+  rewardMax: number | null
+  inexact: number | null
+  failed: number | null
+}
+
+const ROW_FILTER = `
+  (@status IS NULL OR status = @status)
+  AND (@rewardMin IS NULL OR reward >= @rewardMin) AND (@rewardMax IS NULL OR reward <= @rewardMax)
+  AND (@inexact IS NULL OR (inexact_turns > 0) = @inexact) AND (@failed IS NULL OR (failed_turns > 0) = @failed)`
+
+/** `@none` is the place of sessions without a reward. */
+const SORT_COLUMNS: Record<SessionSort, string> = {
+  created: 'created_at_ms',
+  changed: 'updated_at_ms',
+  reward: 'ifnull(reward, @none)',
+  turns: 'turn_count',
+  tokens: 'sampled_tokens',
+}
+
+type ListParameters = RowFilter & { value: number; key: number; none?: number }
+
 export class SessionReader {
+  readonly #db: Database.Database
   readonly #find: Database.Statement<[string], SessionRow>
   readonly #tree: Database.Statement<[string], number>
-  readonly #newestFirst: Database.Statement<[{ createdAtMs: number; key: number }], SessionRow>
+  readonly #matching: Database.Statement<[RowFilter], SessionRow>
+  /** By sort and order. */
+  readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
 
   constructor(db: Database.Database) {
+    this.#db = db
     this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
-    this.#newestFirst = db.prepare(`
-      ${SELECT_SESSIONS} WHERE (created_at_ms, id) < (@createdAtMs, @key)
-      ORDER BY created_at_ms DESC, id DESC`)
+    this.#matching = db.prepare(`${SELECT_SESSIONS} WHERE ${ROW_FILTER} ORDER BY created_at_ms DESC, id DESC`)
   }
 
   get(sessionId: string): SessionRecord | undefined {
@@ -60,25 +111,72 @@ export class SessionReader {
   }
 
   list(query: SessionQuery): SessionPage {
-    const after = query.cursor === undefined ? NEWEST : decodeCursor(query.cursor)
+    const order = orderOf(query)
+    const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
+    const none = order.sort === 'reward' ? { none: lastValue(order.order) } : {}
     const page: SessionPage = { sessions: [] }
-    let last: SessionRow | undefined
-    for (const row of this.#newestFirst.iterate(after)) {
+    let last: { session: SessionRecord; key: number } | undefined
+    for (const row of this.#inOrder(order).iterate({ ...rowFilter(query), ...after, ...none })) {
       const session = toRecord(row)
-      if (!matches(session, query)) continue
+      if (!matchesFilter(session, query)) continue
       if (last !== undefined && page.sessions.length >= query.limit) {
-        page.nextCursor = encodeCursor({ createdAtMs: last.created_at_ms, key: last.id })
+        page.nextCursor = encodeCursor({ value: sortValue(last.session, order), key: last.key }, order)
         break
       }
       page.sessions.push(session)
-      last = row
+      last = { session, key: row.id }
     }
     return page
   }
+
+  totals(filter: SessionFilter): SessionTotals {
+    return totalsOf(this.#all(filter))
+  }
+
+  groups(by: string, filter: SessionFilter): SessionGroup[] {
+    return groupsOf(this.#all(filter), by)
+  }
+
+  *#all(filter: SessionFilter): Generator<SessionRecord> {
+    for (const row of this.#matching.iterate(rowFilter(filter))) {
+      const session = toRecord(row)
+      if (matchesFilter(session, filter)) yield session
+    }
+  }
+
+  #inOrder({ sort, order }: ListOrder): Database.Statement<[ListParameters], SessionRow> {
+    const name = `${sort} ${order}`
+    const known = this.#lists.get(name)
+    if (known !== undefined) return known
+    const column = SORT_COLUMNS[sort]
+    const list = this.#db.prepare<[ListParameters], SessionRow>(`
+      ${SELECT_SESSIONS}
+      WHERE (${column}, id) ${order === 'desc' ? '<' : '>'} (@value, @key) AND ${ROW_FILTER}
+      ORDER BY ${column} ${order}, id ${order}`)
+    this.#lists.set(name, list)
+    return list
+  }
 }
 
-/** Before the first row of the list. */
-const NEWEST = { createdAtMs: Number.MAX_SAFE_INTEGER, key: 0 }
+function rowFilter({ status, rewardMin, rewardMax, inexact, failed }: SessionFilter): RowFilter {
+  const asBit = (flag: boolean | undefined) => (flag === undefined ? null : Number(flag))
+  return {
+    status: status ?? null,
+    rewardMin: rewardMin ?? null,
+    rewardMax: rewardMax ?? null,
+    inexact: asBit(inexact),
+    failed: asBit(failed),
+  }
+}
+
+/** How a change of turns changes what the session counts. */
+export interface TurnChange {
+  newTurns?: number
+  openTurns?: number
+  failedTurns?: number
+  inexactTurns?: number
+  sampledTokens?: number
+}
 
 export class SessionWriter {
   readonly #reader: SessionReader
@@ -91,7 +189,7 @@ export class SessionWriter {
   >
   readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
   readonly #delete: Database.Statement<[string]>
-  readonly #touch: Database.Statement<[{ sessionId: string; newTurns: number; atMs: number }]>
+  readonly #touch: Database.Statement<[Required<TurnChange> & { sessionId: string; atMs: number }]>
   readonly #expired: Database.Statement<[number, number], string>
   readonly #newTree: Database.Statement<[]>
   readonly #dropTree: Database.Statement<[string]>
@@ -111,11 +209,14 @@ export class SessionWriter {
       WHERE session_id = @sessionId`)
     this.#reset = db.prepare(`
       UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
-        reward = NULL, reward_components = NULL, turn_count = 0
+        reward = NULL, reward_components = NULL, turn_count = 0,
+        open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
       WHERE session_id = @sessionId`)
     this.#delete = db.prepare('DELETE FROM sessions WHERE session_id = ?')
     this.#touch = db.prepare(`
-      UPDATE sessions SET turn_count = turn_count + @newTurns, updated_at_ms = max(updated_at_ms, @atMs)
+      UPDATE sessions SET turn_count = turn_count + @newTurns, open_turns = open_turns + @openTurns,
+        failed_turns = failed_turns + @failedTurns, inexact_turns = inexact_turns + @inexactTurns,
+        sampled_tokens = sampled_tokens + @sampledTokens, updated_at_ms = max(updated_at_ms, @atMs)
       WHERE session_id = @sessionId`)
     this.#expired = db
       .prepare<[number, number], string>(`
@@ -170,13 +271,21 @@ export class SessionWriter {
   }
 
   /** Notes that the session's turns changed. */
-  touch(sessionId: string, newTurns: number, atMs: number): void {
-    this.#touch.run({ sessionId, newTurns, atMs })
+  touch(sessionId: string, change: TurnChange, atMs: number): void {
+    this.#touch.run({ ...NO_CHANGE, ...change, sessionId, atMs })
   }
 
   #plantTree(): number {
     return Number(this.#newTree.run().lastInsertRowid)
   }
+}
+
+const NO_CHANGE: Required<TurnChange> = {
+  newTurns: 0,
+  openTurns: 0,
+  failedTurns: 0,
+  inexactTurns: 0,
+  sampledTokens: 0,
 }
 
 function toRecord(row: SessionRow): SessionRecord {
@@ -196,11 +305,9 @@ function toRecord(row: SessionRow): SessionRecord {
         : { reward: row.reward, components: JSON.parse(row.reward_components ?? '{}') },
     turnCount: row.turn_count,
     nextIndex: row.next_index,
+    openTurns: row.open_turns,
+    failedTurns: row.failed_turns,
+    inexactTurns: row.inexact_turns,
+    sampledTokens: row.sampled_tokens,
   }
-}
-
-function matches(session: SessionRecord, query: SessionQuery): boolean {
-  if (query.status !== undefined && session.status !== query.status) return false
-  if (session.updatedAtMs < (query.sinceMs ?? 0)) return false
-  return query.metadata === undefined || matchesMetadata(session.metadata, query.metadata)
 }

@@ -1,13 +1,21 @@
 /** Reads sessions and turns through the reader thread. */
 import type { ProxyError } from '../../errors.ts'
-import { decodeCursor } from '../session-list.ts'
-import type { SessionPage, SessionQuery, SessionRecord, TurnRecord, TurnStore } from '../turn-store.ts'
-import type { PagedTurn, ReadMethods } from './reader.ts'
+import { decodeCursor, orderOf } from '../session-list.ts'
+import type {
+  SessionFilter,
+  SessionGroup,
+  SessionPage,
+  SessionQuery,
+  SessionRecord,
+  SessionTotals,
+  TurnOutline,
+  TurnReader,
+  TurnRecord,
+} from '../turn-store.ts'
+import type { PagedTurn, ReadMethods, TurnPage } from './reader.ts'
 import type { StoreThread } from './store-thread.ts'
 
-type ReadPort = Pick<TurnStore, 'getSession' | 'listSessions' | 'readTurns' | 'getTurn' | 'close'>
-
-export class SqliteReader implements ReadPort {
+export class SqliteReader implements TurnReader {
   readonly #thread: StoreThread<ReadMethods>
   #lastReading = 0
 
@@ -20,18 +28,36 @@ export class SqliteReader implements ReadPort {
   }
 
   async listSessions(query: SessionQuery): Promise<SessionPage> {
-    if (query.cursor !== undefined) decodeCursor(query.cursor)
+    if (query.cursor !== undefined) decodeCursor(query.cursor, orderOf(query))
     return this.#thread.call('listSessions', [query])
   }
 
-  async *readTurns(sessionId: string): AsyncIterable<TurnRecord> {
+  totalSessions(filter: SessionFilter): Promise<SessionTotals> {
+    return this.#thread.call('totalSessions', [filter])
+  }
+
+  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
+    return this.#thread.call('groupSessions', [by, filter])
+  }
+
+  readTurns(sessionId: string): AsyncIterable<TurnRecord> {
+    return this.#read((reading) => this.#thread.call('readPage', [reading, sessionId]))
+  }
+
+  readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
+    return this.#read((reading) => this.#thread.call('readOutlinePage', [reading, sessionId]))
+  }
+
+  async *#read<T extends TurnRecord | TurnOutline>(
+    nextPage: (reading: number) => Promise<TurnPage<T>>,
+  ): AsyncIterable<T> {
     this.#lastReading += 1
     const reading = this.#lastReading
     const assembler = new TurnAssembler()
     let done = false
     try {
       while (!done) {
-        const page = await this.#thread.call('readPage', [reading, sessionId])
+        const page = await nextPage(reading)
         done = page.done
         assembler.addTexts(page.texts)
         for (const turn of page.turns) yield assembler.assemble(turn)
@@ -68,7 +94,8 @@ class TurnAssembler {
     for (const [id, text] of texts) this.#texts.set(id, text)
   }
 
-  assemble({ sharedMessages, newMessages, ...turn }: PagedTurn): TurnRecord {
+  assemble<T extends TurnRecord | TurnOutline>(paged: PagedTurn<T>): T {
+    const { sharedMessages, newMessages, ...turn } = paged
     const added = newMessages.map((id) => this.#text(id))
     this.#messages = [...this.#messages.slice(0, sharedMessages), ...added]
     return {
@@ -76,7 +103,7 @@ class TurnAssembler {
       requestMessages: this.#messages,
       tools: turn.tools === null ? null : this.#text(turn.tools),
       params: this.#text(turn.params),
-    }
+    } as unknown as T
   }
 
   #text(id: number): string {

@@ -5,10 +5,14 @@ import type {
   NewSession,
   OpenTurn,
   Reward,
+  SessionFilter,
+  SessionGroup,
   SessionPage,
   SessionQuery,
   SessionRecord,
+  SessionTotals,
   TurnOutcome,
+  TurnOutline,
   TurnRecord,
   TurnStore,
 } from '../turn-store.ts'
@@ -50,6 +54,14 @@ export class SqliteTurnStore implements TurnStore {
 
   listSessions(query: SessionQuery): Promise<SessionPage> {
     return this.#reader.listSessions(query)
+  }
+
+  totalSessions(filter: SessionFilter): Promise<SessionTotals> {
+    return this.#reader.totalSessions(filter)
+  }
+
+  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
+    return this.#reader.groupSessions(by, filter)
   }
 
   endSession(
@@ -115,6 +127,10 @@ export class SqliteTurnStore implements TurnStore {
 
   readTurns(sessionId: string): AsyncIterable<TurnRecord> {
     return this.#reader.readTurns(sessionId)
+  }
+
+  readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
+    return this.#reader.readOutlines(sessionId)
   }
 
   getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {

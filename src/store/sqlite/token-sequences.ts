@@ -5,6 +5,7 @@
 import type Database from 'better-sqlite3'
 import { concatIds, sharedLength } from '../../canonical/token-ids.ts'
 import { RecentlyUsed } from '../../recently-used.ts'
+import { MIN_SHARED_TOKENS } from '../turn-store.ts'
 import { packIds, unpackIds } from './packing.ts'
 
 /** The columns of `turns` that hold a prompt. */
@@ -18,9 +19,6 @@ interface SequenceRow extends StoredPrompt {
   id: number
   completion: Buffer | null
 }
-
-/** Below this many shared ids a reference costs more than it saves. */
-const MIN_SHARED = 8
 
 /** A node may have hundreds of turns (the same prompt, sampled again and again); this many are looked at. */
 const MAX_SIBLINGS = 16
@@ -75,7 +73,8 @@ export class TokenSequences {
   pack(turn: { id: number; tree: number; node: number }, promptIds: Int32Array): StoredPrompt {
     if (promptIds.length === 0) return { base: null, shared: null, rest: null }
     const best = this.#findBase(turn, promptIds)
-    if (best.shared < MIN_SHARED) return { base: null, shared: null, rest: packIds(promptIds) }
+    // A reference to fewer would cost more than it saves.
+    if (best.shared < MIN_SHARED_TOKENS) return { base: null, shared: null, rest: packIds(promptIds) }
     return { ...best, rest: packIds(promptIds.subarray(best.shared)) }
   }
 

@@ -5,7 +5,7 @@ import type { TurnOutcome } from '../turn-store.ts'
 import { packIds, packLogprobs, packOptionalText, packText } from './packing.ts'
 import { RequestWriter } from './requests.ts'
 import type { RecordedRequest, SentTurn } from './sent-turn.ts'
-import type { SessionWriter } from './sessions.ts'
+import type { SessionWriter, TurnChange } from './sessions.ts'
 import { TokenSequences } from './token-sequences.ts'
 
 type Columns = Record<string, unknown>
@@ -60,7 +60,7 @@ export class TurnWriter {
   readonly #findOpen: Database.Statement<[number, string], { id: number; tree: number; node: number }>
   readonly #close: Database.Statement<[Columns]>
   readonly #record: Database.Statement<[Columns]>
-  readonly #undeliver: Database.Statement<[Columns]>
+  readonly #undeliver: Database.Statement<[Columns], { exact: number }>
 
   constructor(db: Database.Database, sessions: SessionWriter, cacheBytes: number) {
     this.#sessions = sessions
@@ -75,14 +75,14 @@ export class TurnWriter {
     this.#record = db.prepare(insertOf({ ...REQUEST_COLUMNS, ...OUTCOME_COLUMNS }))
     this.#undeliver = db.prepare(`
       UPDATE turns SET status = 'aborted', error_code = @code, error_message = @message
-      WHERE tree = @tree AND turn_id = @turnId AND status = 'completed'`)
+      WHERE tree = @tree AND turn_id = @turnId AND status = 'completed' RETURNING exact`)
   }
 
   /** @throws ProxyError `session_not_found` */
   open(turn: SentTurn): RecordedRequest {
     const { columns, recorded } = this.#putRequest(turn)
     this.#open.run({ ...columns, status: 'open' })
-    this.#sessions.touch(turn.sessionId, 1, turn.startedAtMs)
+    this.#sessions.touch(turn.sessionId, { newTurns: 1, openTurns: 1 }, turn.startedAtMs)
     return recorded
   }
 
@@ -94,7 +94,7 @@ export class TurnWriter {
     const prompt = this.#sequences.pack(turn, outcome.promptTokenIds)
     this.#close.run({ ...outcomeColumns(outcome), ...prompt, id: turn.id })
     this.#remember(turn, outcome)
-    this.#sessions.touch(outcome.sessionId, 0, outcome.endedAtMs)
+    this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
     return true
   }
 
@@ -105,7 +105,8 @@ export class TurnWriter {
     const prompt = this.#sequences.pack({ id: NO_TURN, tree, node }, outcome.promptTokenIds)
     const row = this.#record.run({ ...columns, ...outcomeColumns(outcome), ...prompt })
     this.#remember({ id: Number(row.lastInsertRowid), tree }, outcome)
-    this.#sessions.touch(turn.sessionId, 1, Math.max(turn.startedAtMs, outcome.endedAtMs))
+    const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
+    this.#sessions.touch(turn.sessionId, { newTurns: 1, ...countsOf(outcome) }, endedAtMs)
     return recorded
   }
 
@@ -141,7 +142,9 @@ export class TurnWriter {
   markUndelivered(sessionId: string, turnId: string, error: { code: string; message: string }): void {
     const tree = this.#sessions.tree(sessionId)
     if (tree === undefined) return
-    this.#undeliver.run({ tree, turnId, code: error.code, message: packText(error.message) })
+    const undelivered = { tree, turnId, code: error.code, message: packText(error.message) }
+    const turn = this.#undeliver.get(undelivered)
+    if (turn?.exact === 0) this.#sessions.touch(sessionId, { inexactTurns: -1 }, 0)
   }
 
   /** Nothing more is compared with the session's turns: what is remembered of them would only fill the memory. */
@@ -156,6 +159,15 @@ export class TurnWriter {
   forget(): void {
     this.#requests.forget()
     this.#sequences.forget()
+  }
+}
+
+/** What a turn that ends so adds to its session's counts. */
+function countsOf({ status, exact, completionTokenIds }: TurnOutcome): TurnChange {
+  return {
+    failedTurns: status === 'failed' ? 1 : 0,
+    inexactTurns: status === 'completed' && !exact ? 1 : 0,
+    sampledTokens: completionTokenIds.length,
   }
 }
 

@@ -6,6 +6,8 @@ import { Keyring, NO_KEYS } from '../../../../src/http/access/keyring.ts'
 const SETTINGS = {
   adminKeys: ['admin-key-number-one', 'admin-key-number-two'],
   workerKeys: ['worker-key-number-one'],
+  viewKeys: ['view-key-number-one'],
+  metricsKeys: ['metrics-key-number-one'],
   agentKeySecrets: ['agent-secret-number-two', 'agent-secret-number-one'],
 }
 const keyring = new Keyring(SETTINGS)

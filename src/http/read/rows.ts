@@ -1,0 +1,86 @@
+/** Training-ready rows one by one: what they come to, and their tokens as binary. */
+
+import { ProxyError } from '../../errors.ts'
+import { type Trajectory, TrajectoryBuilder } from '../../session/trajectories.ts'
+import type { SessionRecord, TurnReader } from '../../store/turn-store.ts'
+import { safetensors } from './safetensors.ts'
+
+/** Of a token that no turn sampled. */
+const NO_TURN = -1
+
+export interface RowQuery {
+  sideCalls: boolean
+}
+
+/** Reads the session. @returns its rows, each put together when it is pulled, and the model of each turn */
+export async function readRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
+  const builder = new TrajectoryBuilder({ sideCalls })
+  const models = new Map<number, string | null>()
+  for await (const turn of reader.readTurns(session.sessionId)) {
+    builder.add(turn)
+    models.set(turn.index, turn.model)
+  }
+  return { rows: builder.rows({ select: 'all' }, session.reward), models }
+}
+
+/** @throws ProxyError `row_not_found` */
+export async function readRow(reader: TurnReader, session: SessionRecord, number: number, query: RowQuery) {
+  const { rows, models } = await readRows(reader, session, query)
+  let place = 0
+  for (const row of rows) {
+    if (place === number) return { row, model: models.get(row.turns.at(-1)!.index) ?? null }
+    place += 1
+  }
+  throw new ProxyError('row_not_found', `The session has ${place} rows, counted from 0`)
+}
+
+/** A row without its arrays: how long they are, and what they come to. */
+export function rowSummary(row: Trajectory, number: number) {
+  const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
+  let [trained, sum, lowest] = [0, 0, 0]
+  for (const [place, bit] of response_mask.entries()) {
+    if (bit === 0) continue
+    const logprob = response_logprobs[place]!
+    trained += 1
+    sum += logprob
+    lowest = Math.min(lowest, logprob)
+  }
+  return {
+    row: number,
+    prompt_tokens: prompt_ids.length,
+    response_tokens: response_ids.length,
+    trained_tokens: trained,
+    mean_logprob: trained === 0 ? null : finite(sum / trained),
+    min_logprob: trained === 0 ? null : finite(lowest),
+    ...rest,
+  }
+}
+
+/** `ids` are the prompt and the response; the other arrays go with them, one entry for each. */
+export function* rowTensors(row: Trajectory, number: number): Generator<Uint8Array> {
+  const promptLength = row.prompt_ids.length
+  const length = promptLength + row.response_ids.length
+  const ids = new Int32Array(length)
+  ids.set(row.prompt_ids)
+  ids.set(row.response_ids, promptLength)
+  const logprobs = new Float32Array(length)
+  logprobs.set(row.response_logprobs, promptLength)
+  const mask = new Uint8Array(length)
+  mask.set(row.response_mask, promptLength)
+  const turns = new Int32Array(length).fill(NO_TURN)
+  for (const { index, start, end } of row.turns) turns.fill(index, promptLength + start, promptLength + end)
+  yield* safetensors(
+    {
+      ids: { dtype: 'I32', data: ids },
+      logprobs: { dtype: 'F32', data: logprobs },
+      turns: { dtype: 'I32', data: turns },
+      // Last, for its length is no multiple of the others' alignment.
+      mask: { dtype: 'U8', data: mask },
+    },
+    { row: JSON.stringify(rowSummary(row, number)) },
+  )
+}
+
+function finite(value: number): number {
+  return Number.isFinite(value) ? value : -Number.MAX_VALUE
+}

@@ -1,0 +1,197 @@
+/** What every {@link TurnStore} tells of sessions without their turns, and of turns without their tokens. */
+import type { Test } from 'tap'
+import type { SessionQuery, TurnOutline, TurnStore } from '../../src/store/turn-store.ts'
+import { anOutcome, aSession, aTurn, record } from './turn-store.ts'
+
+const COUNTS = { turnCount: 0, openTurns: 0, failedTurns: 0, inexactTurns: 0, sampledTokens: 0 }
+
+export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<TurnStore>): void {
+  const cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) =>
+    t.test(title, async (t) => {
+      const store = await open(t)
+      t.teardown(() => store.close())
+      await check(t, store)
+    })
+
+  cell('a session counts its turns as they open, close, fail and are reset', async (t, store) => {
+    const counts = async () => {
+      const { turnCount, openTurns, failedTurns, inexactTurns, sampledTokens } = (await store.getSession(
+        's',
+      ))!
+      return { turnCount, openTurns, failedTurns, inexactTurns, sampledTokens }
+    }
+    await store.createSession(aSession('s'))
+    t.strictSame(await counts(), COUNTS)
+    await store.openTurn(aTurn('a'))
+    t.strictSame(await counts(), { ...COUNTS, turnCount: 1, openTurns: 1 })
+    await store.closeTurn(anOutcome('a'))
+    t.strictSame(await counts(), { ...COUNTS, turnCount: 1, sampledTokens: 2 })
+    await record(store, aTurn('b', { index: 1 }), { status: 'failed', exact: false })
+    await record(store, aTurn('c', { index: 2 }), { exact: false })
+    await record(store, aTurn('d', { index: 3 }), { status: 'aborted', exact: false })
+    t.strictSame(await counts(), {
+      turnCount: 4,
+      openTurns: 0,
+      failedTurns: 1,
+      inexactTurns: 1,
+      sampledTokens: 8,
+    })
+    await store.closeTurn(anOutcome('c', { status: 'failed' }))
+    t.match(await counts(), { failedTurns: 1 }, 'a turn that is closed again counts once')
+    await store.markUndelivered('s', 'c', { code: 'agent_gone', message: 'gone' })
+    await store.markUndelivered('s', 'c', { code: 'agent_gone', message: 'gone' })
+    t.match(await counts(), { inexactTurns: 0 }, 'what never reached its agent is not inexact but aborted')
+    await store.resetSession('s', 9_000)
+    t.strictSame(await counts(), COUNTS)
+  })
+
+  cell('sessions are sorted by any of five values, up or down, in pages', async (t, store) => {
+    await createFour(store)
+    const sorted = async (sort: SessionQuery['sort'], order: SessionQuery['order']) => {
+      const ids: string[] = []
+      let cursor: string | undefined
+      do {
+        const page = await store.listSessions({
+          limit: 1,
+          sort: sort!,
+          order: order!,
+          ...(cursor && { cursor }),
+        })
+        ids.push(...page.sessions.map(({ sessionId }) => sessionId))
+        cursor = page.nextCursor
+      } while (cursor !== undefined)
+      return ids.join(' ')
+    }
+    t.equal(await sorted('created', 'desc'), 'd c b a')
+    t.equal(await sorted('created', 'asc'), 'a b c d')
+    t.equal(await sorted('reward', 'desc'), 'b a d c')
+    t.equal(await sorted('reward', 'asc'), 'a b c d', 'those without a reward are last')
+    t.equal(await sorted('turns', 'desc'), 'c d a b', 'of equals the latest first')
+    t.equal(await sorted('tokens', 'desc'), 'c a d b')
+    t.equal(await sorted('changed', 'desc'), 'b a c d')
+  })
+
+  cell('a cursor is for the order that it came from', async (t, store) => {
+    await createFour(store)
+    const { nextCursor: cursor } = await store.listSessions({ limit: 1, sort: 'turns' })
+    await t.rejects(store.listSessions({ limit: 1, sort: 'tokens', cursor: cursor! }), {
+      code: 'invalid_request',
+      param: 'cursor',
+    })
+    await t.rejects(store.listSessions({ limit: 1, sort: 'turns', order: 'asc', cursor: cursor! }), {
+      code: 'invalid_request',
+    })
+  })
+
+  cell('sessions are found by text, reward, failed and inexact turns', async (t, store) => {
+    await createFour(store)
+    const found = async (filter: Omit<SessionQuery, 'limit'>) => {
+      const { sessions } = await store.listSessions({ ...filter, limit: 10, order: 'asc' })
+      t.equal((await store.totalSessions(filter)).sessions, sessions.length, 'totals count the same')
+      return sessions.map(({ sessionId }) => sessionId).join(' ')
+    }
+    t.equal(await found({ text: 'DJANGO' }), 'a b', 'in metadata, in whatever case')
+    t.equal(await found({ text: 'deep' }), 'c', 'at any depth')
+    t.equal(await found({ text: 'd' }), 'a b c d', 'in the id too')
+    t.equal(await found({ text: '%' }), '', 'and means itself')
+    t.equal(await found({ rewardMin: 0.5 }), 'b')
+    t.equal(await found({ rewardMax: 0.5 }), 'a')
+    t.equal(await found({ rewardMin: 0.25, rewardMax: 1 }), 'a b')
+    t.equal(await found({ failed: true }), 'c')
+    t.equal(await found({ failed: false }), 'a b d')
+    t.equal(await found({ inexact: true }), 'd')
+    t.equal(await found({ status: 'completed', inexact: false }), 'b')
+    t.equal(await found({ metadata: { task: 'django' }, text: 'b' }), 'b')
+  })
+
+  cell('totals tell how sessions ended and how rewards are spread', async (t, store) => {
+    await createFour(store)
+    const { rewards, ...counts } = await store.totalSessions({})
+    t.strictSame(counts, {
+      sessions: 4,
+      active: 3,
+      completed: 1,
+      aborted: 0,
+      failed: 1,
+      inexact: 1,
+      turns: 4,
+      sampledTokens: 9,
+    })
+    t.match(rewards, { count: 2, mean: 0.625, min: 0.25, max: 1 })
+    t.ok(Math.abs(rewards.std! - 0.53033) < 1e-5, 'the sample standard deviation')
+    t.strictSame(rewards.histogram, [
+      { from: 0.25, to: 0.25, count: 1 },
+      { from: 1, to: 1, count: 1 },
+    ])
+  })
+
+  cell('groups have the sessions of one metadata value, and tell of their rewards', async (t, store) => {
+    await createFour(store)
+    t.match(await store.groupSessions('task', {}), [
+      { value: 7, sessions: 1, failed: 1, rewards: { count: 0, mean: null, std: null } },
+      { value: 'django', sessions: 2, completed: 1, createdAtMs: 1001, rewards: { count: 2, mean: 0.625 } },
+    ])
+    t.strictSame(await store.groupSessions('nothing', {}), [])
+    t.match(await store.groupSessions('task', { status: 'completed' }), [{ value: 'django', sessions: 1 }])
+  })
+
+  cell('an outline is its turn without tokens, and says what its prompt begins like', async (t, store) => {
+    await store.createSession(aSession('s'))
+    const first = Int32Array.from({ length: 20 }, (_, i) => i)
+    const answer = Int32Array.of(100, 101)
+    const ids = (...parts: Int32Array[]) => Int32Array.from(parts.flatMap((part) => [...part]))
+    const completionLogprobs = Float64Array.of(-1, -2)
+    const turn = (id: string, index: number, promptTokenIds: Int32Array) =>
+      record(store, aTurn(id, { index }), {
+        promptTokenIds,
+        completionTokenIds: answer.slice(),
+        completionLogprobs: completionLogprobs.slice(),
+      })
+    await turn('a', 0, first.slice())
+    await turn('b', 1, ids(first, answer, Int32Array.of(7)))
+    await turn('c', 2, ids(first.slice(0, 12), Int32Array.of(9)))
+    await turn('d', 3, Int32Array.of(0, 1, 2, 55))
+    await store.openTurn(aTurn('e', { index: 4 }))
+    const outlines: TurnOutline[] = []
+    for await (const outline of store.readOutlines('s')) outlines.push(outline)
+    t.match(outlines, [
+      { index: 0, promptTokens: 20, sampledTokens: 2, base: null, completionText: 'hello' },
+      { index: 1, promptTokens: 23, base: { index: 0, shared: 22 } },
+      { index: 2, promptTokens: 13, base: { shared: 12 } },
+      { index: 3, promptTokens: 4, base: null },
+      { index: 4, status: 'open', promptTokens: 0, sampledTokens: 0, base: null },
+    ])
+    const whole = (await store.getTurn('s', 'b'))!
+    const { promptTokens, sampledTokens, base, ...outline } = outlines[1]!
+    const { promptTokenIds, completionTokenIds, completionLogprobs: _logprobs, ...rest } = whole
+    t.strictSame(outline, rest)
+    t.strictSame([promptTokens, sampledTokens], [promptTokenIds.length, completionTokenIds.length])
+  })
+}
+
+/** a: reward 0.25; b: reward 1, completed; c: two turns, one failed; d: an inexact turn. */
+async function createFour(store: TurnStore): Promise<void> {
+  const metadata = {
+    a: { task: 'django' },
+    b: { task: 'django' },
+    c: { task: 7, nested: { deep: ['deep'] } },
+    d: {},
+  }
+  for (const [place, [sessionId, value]] of Object.entries(metadata).entries()) {
+    await store.createSession(aSession(sessionId, { createdAtMs: 1001 + place, metadata: value }))
+  }
+  const turn = (sessionId: string, id: string, index: number) =>
+    aTurn(id, { sessionId, index, startedAtMs: 1 })
+  // Arrays are handed over: each turn needs its own.
+  const sampled = (count: number) => ({
+    completionTokenIds: new Int32Array(count),
+    completionLogprobs: new Float64Array(count),
+  })
+  await record(store, turn('a', 'a0', 0), { endedAtMs: 5_000, ...sampled(4) })
+  await store.setReward('a', { reward: 0.25, components: {} }, 5_000)
+  await store.setReward('b', { reward: 1, components: {} }, 6_000)
+  await store.endSession('b', 'completed', 6_000)
+  await record(store, turn('c', 'c0', 0), { endedAtMs: 4_000, ...sampled(2) })
+  await record(store, turn('c', 'c1', 1), { endedAtMs: 4_000, status: 'failed', ...sampled(2) })
+  await record(store, turn('d', 'd0', 0), { endedAtMs: 3_000, exact: false, ...sampled(1) })
+}

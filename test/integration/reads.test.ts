@@ -1,0 +1,315 @@
+/** The light reads: what people and tools see of sessions without reading all of them. */
+import { once } from 'node:events'
+import { request } from 'node:http'
+import t, { type Test } from 'tap'
+import * as reads from '../../src/http/read/schemas.ts'
+import { Turn } from '../../src/http/sessions/schemas.ts'
+import { Activity } from '../../src/session/activity.ts'
+import { TurnRunner } from '../../src/session/run-turn.ts'
+import { ScriptedBackend } from '../helpers/scripted-backend.ts'
+import {
+  recordTurn,
+  type SessionsApi,
+  STORES,
+  schemaErrors,
+  startSessionsApi,
+} from '../helpers/sessions-api.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
+
+const ids = (from: number, count: number) => Int32Array.from({ length: count }, (_, i) => from + i)
+const user = (text: string) => JSON.stringify({ role: 'user', content: text })
+
+/** Turn 0 answers 20 tokens with 3, turn 1 goes on from it, turn 2 breaks the prefix at 10 tokens. */
+async function recordThree({ store, call }: SessionsApi): Promise<void> {
+  await call('POST', '/sessions/s', { metadata: { task: 'sea', step: 3 } })
+  const logprobs = (...values: number[]) => ({ completionLogprobs: Float64Array.from(values) })
+  await recordTurn(store, 's', 0, {
+    requestMessages: [user('one')],
+    promptTokenIds: ids(0, 20),
+    completionTokenIds: ids(100, 3),
+    ...logprobs(-0.5, -0.25, -2),
+    weightVersionStart: '7',
+  })
+  await recordTurn(store, 's', 1, {
+    requestMessages: [user('one'), user('two')],
+    promptTokenIds: Int32Array.from([...ids(0, 20), ...ids(100, 3), 55]),
+    completionTokenIds: ids(200, 2),
+    ...logprobs(-1, -1),
+    annotations: '{"prompt":{"reason":"extended"}}',
+  })
+  await recordTurn(store, 's', 2, {
+    requestMessages: [user('one'), user('three')],
+    promptTokenIds: Int32Array.from([...ids(0, 10), 9]),
+    completionTokenIds: ids(300, 1),
+    ...logprobs(-3),
+    annotations: '{"prompt":{"reason":"branched"}}',
+  })
+}
+
+for (const [name, openStore] of Object.entries(STORES)) {
+  t.test(name, async (t) => {
+    const api = await startSessionsApi(t, await openStore(t))
+    await recordThree(api)
+    const get = async (path: string, schema?: Parameters<typeof schemaErrors>[0]) => {
+      const { status, body } = await api.call('GET', path)
+      if (schema) t.same(schemaErrors(schema, body), [], path)
+      return { status, body }
+    }
+
+    t.test('the tree tells how turns hang together, and where a shared prefix broke', async (t) => {
+      const { body } = await get('/sessions/s/tree', reads.Tree)
+      t.match(body.turns, [
+        { index: 0, parent: null, shared_tokens: 0, prompt_tokens: 20, sampled_tokens: 3, line: 'main' },
+        {
+          index: 1,
+          parent: 0,
+          shared_tokens: 23,
+          continues: true,
+          prompt_reason: 'extended',
+          duration_ms: 500,
+        },
+        { index: 2, shared_tokens: 10, continues: false, prompt_reason: 'branched', first_token_ms: 250 },
+      ])
+      t.notOk(JSON.stringify(body.turns).includes('one'), 'no text of a message')
+      t.equal((await get('/sessions/nowhere/tree')).status, 404)
+    })
+
+    t.test('one turn has the messages that are new in it, and ids if it is asked for them', async (t) => {
+      const { body } = await get('/sessions/s/turns/1')
+      t.match(body, {
+        index: 1,
+        request_messages: [{ content: 'two' }],
+        request_messages_from: 1,
+        line: 'main',
+      })
+      t.equal(body.request_messages_of, 's-0')
+      t.notOk('prompt_token_ids' in body)
+      const whole = (await get('/sessions/s/turns/1?messages=all&ids=true', Turn)).body
+      t.match(whole, {
+        request_messages: [{ content: 'one' }, { content: 'two' }],
+        completion_token_ids: [200, 201],
+      })
+      t.match(await get('/sessions/s/turns/3'), { status: 404, body: { code: 'turn_not_found' } })
+      t.match(await get('/sessions/nowhere/turns/0'), { status: 404, body: { code: 'session_not_found' } })
+    })
+
+    t.test('a session is read without ids', async (t) => {
+      const { body } = await get('/sessions/s?ids=false&messages=new')
+      t.match(body, { sampled_tokens: 6, trace_count: 3 })
+      t.same(
+        body.turns.map((turn: object) => 'completion_token_ids' in turn),
+        [false, false, false],
+      )
+    })
+
+    t.test('rows are summed up, and their tokens are those of the trajectories', async (t) => {
+      const { trajectories } = (await get('/sessions/s/trajectories')).body
+      const { rows } = (await get('/sessions/s/rows', reads.Rows)).body
+      t.match(rows, [
+        { row: 0, prompt_tokens: 20, response_tokens: 6, trained_tokens: 5, min_logprob: -2, num_turns: 2 },
+        { row: 1, prompt_tokens: 11, response_tokens: 1, trained_tokens: 1, mean_logprob: -3 },
+      ])
+      for (const [number, row] of trajectories.entries()) {
+        const tokens = await readTensors(`${api.url}/sessions/s/rows/${number}/tokens`)
+        t.same([...tokens.ids!], [...row.prompt_ids, ...row.response_ids])
+        t.same([...tokens.logprobs!].slice(row.prompt_ids.length), row.response_logprobs)
+        t.same([...tokens.mask!].slice(row.prompt_ids.length), row.response_mask)
+        t.match(JSON.parse(tokens.metadata.row!), rows[number])
+      }
+      const { turns } = await readTensors(`${api.url}/sessions/s/rows/0/tokens`)
+      t.same([...turns!], [...Array(20).fill(-1), 0, 0, 0, -1, 1, 1])
+      t.match(await get('/sessions/s/rows/2/tokens'), { status: 404, body: { code: 'row_not_found' } })
+      t.match((await get('/sessions/s/rows/0/token_texts', reads.TokenTexts)).body, {
+        source: null,
+        texts: null,
+      })
+    })
+
+    t.test('the list is searched, sorted and counted', async (t) => {
+      const { body } = await get(
+        '/sessions?q=SEA&sort=tokens&order=asc&totals=true&inexact=false',
+        reads.SessionList,
+      )
+      t.match(body, {
+        sessions: [{ session_id: 's', turn_count: 3, open_turns: 0 }],
+        totals: { sessions: 1, turns: 3 },
+      })
+      t.match((await get('/sessions?reward_min=0&totals=true')).body, {
+        sessions: [],
+        totals: { sessions: 0 },
+      })
+      t.match(await get('/sessions?sort=size'), { status: 400, body: { param: 'sort' } })
+    })
+
+    t.test('groups tell how rewards of one task are spread', async (t) => {
+      for (const [id, reward] of [
+        ['g1', 0.5],
+        ['g2', 0.5],
+        ['g3', 1],
+      ] as const) {
+        await api.call('POST', `/sessions/${id}`, { metadata: { task: id === 'g3' ? 'x' : 'same' } })
+        await api.call('POST', `/sessions/${id}/reward`, { reward })
+      }
+      const { body } = await get('/groups?by=task', reads.Groups)
+      const byValue = Object.fromEntries(body.groups.map((group: { value: string }) => [group.value, group]))
+      t.match(byValue.same, { sessions: 2, rewards: { count: 2, mean: 0.5, std: 0 }, zero_variance: true })
+      t.match(byValue.x, { sessions: 1, zero_variance: false })
+      t.equal(body.total, 3)
+      t.equal((await get('/groups?by=task&limit=1')).body.groups.length, 1)
+      t.match(await get('/groups'), { status: 400, body: { param: 'by' } })
+    })
+  })
+}
+
+t.test('answers are compressed for whoever reads gzip, and for nobody else', async (t) => {
+  const api = await startSessionsApi(t)
+  await recordThree(api)
+  const encoding = async (accept: string) => {
+    const call = request(`${api.url}/sessions/s/tree`, { headers: { 'accept-encoding': accept } })
+    call.end()
+    const [response] = await once(call, 'response')
+    response.resume()
+    return response.headers['content-encoding']
+  }
+  t.equal(await encoding('gzip, br'), 'gzip')
+  t.equal(await encoding('br;q=1, gzip;q=0.5'), 'gzip')
+  t.equal(await encoding('gzip;q=0'), undefined)
+  t.equal(await encoding('identity'), undefined)
+})
+
+t.test('texts of tokens are those of the tokenizer that knows the model', async (t) => {
+  const tokenTexts = async (model: string | null, ids: Int32Array) =>
+    model === 'm' ? { source: 'a tokenizer', texts: [...ids].map((id) => `<${id}>`) } : undefined
+  const api = await startSessionsApi(t, undefined, {}, { tokenTexts })
+  await recordThree(api)
+  const { body } = await api.call('GET', '/sessions/s/rows/1/token_texts')
+  t.match(body, { source: 'a tokenizer' })
+  t.equal(body.texts.at(-1), '<300>')
+})
+
+t.test('events are told as they happen, to those who listen', async (t) => {
+  const activity = new Activity()
+  const api = await startSessionsApi(t, undefined, { activity }, { activity })
+  const events = await openLines(t, `${api.url}/events`)
+  await api.call('POST', '/sessions/s', {})
+  await api.call('POST', '/sessions/s', {})
+  await api.call('POST', '/sessions/s/reward', { reward: 0.5 })
+  await api.call('POST', '/sessions/s/reset')
+  await api.call('POST', '/sessions/s/complete')
+  await api.call('POST', '/sessions/s/complete')
+  await api.call('DELETE', '/sessions/s')
+  await api.call('POST', '/admin/pause?drain_timeout_s=0')
+  await api.call('POST', '/admin/resume')
+  const told = () => events.filter(({ type }) => !String(type).startsWith('member'))
+  await until(() => told().length >= 7)
+  t.same(
+    told().map(({ type }) => type),
+    ['session_opened', 'reward', 'session_reset', 'session_ended', 'session_deleted', 'paused', 'resumed'],
+  )
+  t.match(told()[3], { session_id: 's', status: 'completed' })
+  for (const event of told()) t.same(schemaErrors(reads.ProxyEvent, event), [])
+})
+
+t.test('a session in flight is seen as it speaks', async (t) => {
+  const activity = new Activity()
+  const api = await startSessionsApi(t, undefined, { activity }, { activity })
+  await api.call('POST', '/sessions/s', {})
+  const backend = new ScriptedBackend()
+  const { store, sessions } = api
+  const runner = new TurnRunner({ sessions, backend, store, activity, logger: silentLogger })
+  const next = Promise.withResolvers<void>()
+  backend.generate = async function* () {
+    yield [
+      { type: 'start', model: 'm' },
+      { type: 'delta', content: 'Hello' },
+    ]
+    await next.promise
+    yield [
+      { type: 'delta', content: ', sea' },
+      { type: 'end', finishReason: 'stop' },
+    ]
+  } as typeof backend.generate
+  const request = {
+    kind: 'chat' as const,
+    body: { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] },
+  }
+  const turn = await runner.begin(
+    { sessionId: 's', dialect: 'chat', request, stream: true, word: { retryCount: 0, hasAgentKey: false } },
+    new AbortController().signal,
+  )
+  const answered = (async () => {
+    for await (const _batch of turn.events);
+  })()
+  await until(() => turn.completion.content === 'Hello')
+  const lines = await openLines(t, `${api.url}/sessions/s/live`)
+  await until(() => lines.length >= 1)
+  t.match(lines[0], { type: 'turn', index: 0, text: 'Hello' })
+  next.resolve()
+  await answered
+  await until(() => lines.some(({ type }) => type === 'turn_closed'))
+  for (const line of lines) t.same(schemaErrors(reads.LiveEvent, line), [])
+  t.equal((await api.call('GET', '/sessions/nowhere/live')).status, 404)
+})
+
+t.test('a watcher that does not read is dropped, and never waited for', async (t) => {
+  const activity = new Activity()
+  const api = await startSessionsApi(t, undefined, {}, { activity })
+  const call = request(`${api.url}/events`, { agent: false })
+  call.on('error', () => {})
+  call.end()
+  const [response] = await once(call, 'response')
+  response.pause()
+  response.on('error', () => {})
+  const closed = new Promise((resolve) => response.once('close', resolve))
+  // More than the buffers of both kernels hold.
+  const session_id = 'x'.repeat(1_000)
+  await until(() => {
+    for (let i = 0; i < 4_000; i += 1) activity.tell({ type: 'session_deleted', session_id })
+    return activity.listenerCount === 0
+  })
+  response.resume()
+  await closed
+  t.pass('the connection was cut')
+})
+
+/** Lines of an answer that goes on until the test ends, parsed as they come. */
+async function openLines(t: Test, url: string): Promise<Record<string, unknown>[]> {
+  const call = request(url, { agent: false })
+  call.on('error', () => {})
+  call.end()
+  t.teardown(() => call.destroy())
+  const [response] = await once(call, 'response')
+  const lines: Record<string, unknown>[] = []
+  let rest = ''
+  response.setEncoding('utf8')
+  response.on('error', () => {})
+  response.on('data', (text: string) => {
+    const parts = (rest + text).split('\n')
+    rest = parts.pop()!
+    lines.push(...parts.map((line) => JSON.parse(line)))
+  })
+  return lines
+}
+
+async function readTensors(url: string) {
+  const buffer = await (await fetch(url)).arrayBuffer()
+  const length = Number(new DataView(buffer).getBigUint64(0, true))
+  const { __metadata__: metadata, ...entries } = JSON.parse(Buffer.from(buffer, 8, length).toString())
+  const arrays = Object.entries(entries).map(([name, entry]) => {
+    const {
+      dtype,
+      data_offsets: offsets,
+      shape,
+    } = entry as {
+      dtype: 'I32' | 'F32' | 'U8'
+      data_offsets: [number, number]
+      shape: [number]
+    }
+    const View = { I32: Int32Array, F32: Float32Array, U8: Uint8Array }[dtype]
+    return [name, new View(buffer, 8 + length + offsets[0], shape[0])]
+  })
+  return { ...Object.fromEntries(arrays), metadata } as Partial<Record<string, Int32Array>> & {
+    metadata: Record<string, string>
+  }
+}

@@ -1,0 +1,54 @@
+/** Both stores answer the same questions about sessions; a database of an older version learns to. */
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import t from 'tap'
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { sessionReadsConformance } from '../conformance/session-reads.ts'
+import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { STORES } from '../helpers/sessions-api.ts'
+
+for (const [name, open] of Object.entries(STORES)) {
+  t.test(name, async (t) => sessionReadsConformance(t, open))
+}
+
+t.test('a database of version 2 gets the counts that its turns come to', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const first = await openSqliteStore({ path, durability: 'process' })
+  await first.createSession(aSession('s'))
+  await first.createSession(aSession('empty'))
+  await record(first, aTurn('a'))
+  // More ids than there are bytes to a small one, so that both layouts are counted.
+  const completionTokenIds = Int32Array.from({ length: 9 }, (_, i) => -i)
+  await record(first, aTurn('b', { index: 1 }), { completionTokenIds, exact: false })
+  await record(first, aTurn('c', { index: 2 }), { status: 'failed', completionTokenIds: Int32Array.of(300) })
+  await first.openTurn(aTurn('d', { index: 3 }))
+  await first.close()
+  const db = new Database(path)
+  for (const column of ['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens']) {
+    db.exec(`ALTER TABLE sessions DROP COLUMN ${column}`)
+  }
+  db.exec(`UPDATE turns SET status = 'open' WHERE turn_id = 'd'`)
+  db.pragma('user_version = 2')
+  db.close()
+  const second = await openSqliteStore({ path, durability: 'process' })
+  t.teardown(() => second.close())
+  t.match(await second.getSession('s'), {
+    turnCount: 4,
+    openTurns: 0,
+    failedTurns: 2,
+    inexactTurns: 1,
+    sampledTokens: 12,
+  })
+  t.match(await second.getSession('empty'), { turnCount: 0, failedTurns: 0, sampledTokens: 0 })
+})
+
+t.test('turns that a crash left open count as failed from the next start on', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const first = await openSqliteStore({ path, durability: 'process' })
+  await first.createSession(aSession('s'))
+  await first.openTurn(aTurn('a'))
+  await first.close()
+  const second = await openSqliteStore({ path, durability: 'process' })
+  t.teardown(() => second.close())
+  t.match(await second.getSession('s'), { turnCount: 1, openTurns: 0, failedTurns: 1 })
+})
