@@ -18,10 +18,21 @@ import { large, small, stream } from './rows/comparisons.ts'
 import { disk } from './rows/disk.ts'
 import { memory } from './rows/memory.ts'
 import { openStreams } from './rows/open-streams.ts'
+import { bySize, replay } from './rows/replay.ts'
 import type { Aim, Bench, RowResult } from './rows/row.ts'
 import { token } from './rows/token.ts'
 
-const ROWS = { small, large, stream, 'open-streams': openStreams, memory, disk, token }
+const ROWS = {
+  small,
+  large,
+  stream,
+  replay,
+  'by-size': bySize,
+  'open-streams': openStreams,
+  memory,
+  disk,
+  token,
+}
 
 const { values: options } = parseArgs({
   options: {

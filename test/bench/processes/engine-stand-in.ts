@@ -7,19 +7,24 @@
  * completion goes on from there. So a longer prompt always extends a shorter one with its completion, as it does in
  * a conversation.
  *
+ * Where tools are offered, a stream has always the same text and one tool call, so that agents that replay a session can
+ * say what they heard without having read it.
+ *
  * node engine-stand-in.ts [--tokens-per-second N]   (per stream; without it as fast as it goes)
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { parseArgs } from 'node:util'
+import { ANSWER_TOKENS, BYTES_PER_TOKEN } from '../parts/replay-job.ts'
+import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
 
 /** Distinct tokens of the sequence; it repeats after them. */
 const CYCLE = 4096
 const VOCABULARY = 151_000
-const MAX_TOKENS = 96 * 1024
-/** What tokenizers make of English and code. */
-const BYTES_PER_TOKEN = 4
+const MAX_TOKENS = 256 * 1024
 const MODEL = 'stand-in'
+/** Of a canned answer, those of its tool call. */
+const CALL_TOKENS = 20
 const ROOT = `"id":"chatcmpl-stand-in","created":1700000000,"model":"${MODEL}"`
 
 const ids = Array.from({ length: CYCLE }, (_, at) => (Math.imul(at + 1, 2_654_435_761) >>> 0) % VOCABULARY)
@@ -40,6 +45,8 @@ interface Ask {
   wantsIds: boolean
   wantsLogprobs: boolean
   wantsUsage: boolean
+  /** Answers with a tool call at the end, if the answer is long enough for all of it. */
+  usesTool: boolean
 }
 
 interface Stream {
@@ -90,6 +97,7 @@ function read(body: Buffer): Ask {
     wantsIds: body.includes('"return_token_ids":true'),
     wantsLogprobs: body.includes('"logprobs":true'),
     wantsUsage: body.includes('"include_usage":true'),
+    usesTool: maxTokens === ANSWER_TOKENS && body.includes('"tools":['),
   }
 }
 
@@ -153,21 +161,45 @@ function scheduleStep(): void {
 const chunkHead = `data: {${ROOT},"object":"chat.completion.chunk","choices":[{"index":0,"delta":`
 const chunks = new Map<number, Buffer>()
 
-function chunk({ promptTokens, wantsIds, wantsLogprobs }: Ask, sent: number): Buffer {
+/** Pieces of a canned answer, each with what makes it a delta. */
+const toolDeltas = toolDeltasOf()
+
+function toolDeltasOf(): string[] {
+  const text = Array.from({ length: ANSWER_TOKENS - CALL_TOKENS }, (_, at) => {
+    const content = ANSWER_TEXT.slice(at * BYTES_PER_TOKEN, (at + 1) * BYTES_PER_TOKEN)
+    return { content }
+  })
+  const { id, name } = ANSWER_TOOL
+  const call = (fields: object) => ({ tool_calls: [{ index: 0, ...fields }] })
+  const whole = JSON.stringify(ANSWER_TOOL.arguments)
+  const size = Math.ceil(whole.length / (CALL_TOKENS - 1))
+  const pieces = Array.from({ length: CALL_TOKENS - 1 }, (_, at) =>
+    call({ function: { arguments: whole.slice(at * size, (at + 1) * size) } }),
+  )
+  const begin = call({ id, type: 'function', function: { name, arguments: '' } })
+  return [...text, begin, ...pieces].map((delta) => JSON.stringify(delta))
+}
+
+function chunk({ promptTokens, wantsIds, wantsLogprobs, usesTool }: Ask, sent: number): Buffer {
   const at = (promptTokens + sent) % CYCLE
+  if (usesTool) return Buffer.from(chunkText(toolDeltas[sent]!, at, wantsIds, wantsLogprobs))
   const key = at * 4 + Number(wantsIds) * 2 + Number(wantsLogprobs)
   const known = chunks.get(key)
   if (known) return known
-  const made = Buffer.from(
-    `${chunkHead}{"content":${JSON.stringify(texts[at])}},"logprobs":${wantsLogprobs ? `{"content":[${entries[at]}]}` : 'null'},` +
-      `"finish_reason":null${wantsIds ? `,"token_ids":[${ids[at]}]` : ''}}]}\n\n`,
-  )
+  const made = Buffer.from(chunkText(JSON.stringify({ content: texts[at] }), at, wantsIds, wantsLogprobs))
   chunks.set(key, made)
   return made
 }
 
+function chunkText(delta: string, at: number, wantsIds: boolean, wantsLogprobs: boolean): string {
+  const told = wantsLogprobs ? `{"content":[${entries[at]}]}` : 'null'
+  const tokenIds = wantsIds ? `,"token_ids":[${ids[at]}]` : ''
+  return `${chunkHead}${delta},"logprobs":${told},"finish_reason":null${tokenIds}}]}\n\n`
+}
+
 function lastEvents(ask: Ask): string {
-  const end = `${chunkHead}{},"logprobs":null,"finish_reason":"stop","stop_reason":null${ask.wantsIds ? ',"token_ids":[]' : ''}}]}\n\n`
+  const finish = ask.usesTool ? 'tool_calls' : 'stop'
+  const end = `${chunkHead}{},"logprobs":null,"finish_reason":"${finish}","stop_reason":null${ask.wantsIds ? ',"token_ids":[]' : ''}}]}\n\n`
   const total = ask.wantsUsage
     ? `data: {${ROOT},"object":"chat.completion.chunk","choices":[],"usage":${usage(ask)}}\n\n`
     : ''

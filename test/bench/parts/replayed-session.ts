@@ -1,0 +1,204 @@
+/**
+ * One replayed conversation, as the bytes of its requests: the agent should cost as little as it can. Text for a place
+ * of a session is always the same, so that a prompt begins as the one before it did.
+ */
+import { readFileSync } from 'node:fs'
+import {
+  ANSWER_TOKENS,
+  BYTES_PER_TOKEN,
+  GROWTH_TOKENS,
+  type ReplayDialect,
+  type Shape,
+  STEPS,
+} from './replay-job.ts'
+import { prose } from './text.ts'
+
+/** As many tokens as each prompt of a conversation has. */
+export interface Script {
+  systemTokens: number
+  toolTokens: number
+  prompts: number[]
+}
+
+interface Trace {
+  system: number
+  tools: number
+  main: [tokensIn: number, tokensOut: number][]
+}
+
+/** One piece of a conversation: what the agent says next, with the answer that it heard before it. */
+interface Wire {
+  /** Everything before the messages, and everything behind them. */
+  head(system: string, tools: readonly Tool[]): string
+  tail: string
+  /** With a comma before each message. */
+  user(text: string): string
+  /** The canned answer of the engine stand-in, and the outcome of its tool call. */
+  step(outcome: string): string
+}
+
+interface Tool {
+  name: string
+  description: string
+  input_schema: object
+}
+
+/** What the engine stand-in answers where tools are offered. */
+export const ANSWER_TEXT = prose((ANSWER_TOKENS - 20) * BYTES_PER_TOKEN, 4711)
+export const ANSWER_TOOL = { id: 'call_stand_in', name: 'tool_0', arguments: { path: prose(60, 42) } }
+
+const TOOL_TOKENS = 500
+const MIN_OUTCOME_TOKENS = 20
+
+let traces: Trace[] | undefined
+
+/** @param number which agent of the job, for shapes that differ @returns what it replays, and where it begins */
+export function scriptOf(shape: Shape, number: number): { script: Script; from: number } {
+  if (shape.kind !== 'claude-code') {
+    const prompts = Array.from({ length: STEPS }, (_, step) => shape.promptTokens + step * GROWTH_TOKENS)
+    const from = number % STEPS
+    return {
+      script: { systemTokens: 2_800, toolTokens: Math.min(12_600, shape.promptTokens / 2), prompts },
+      from,
+    }
+  }
+  const path = new URL('../data/claude-code.json', import.meta.url)
+  traces ??= (JSON.parse(readFileSync(path, 'utf8')) as { sessions: Trace[] }).sessions
+  const trace = traces[number % traces.length]!
+  const script = {
+    systemTokens: trace.system,
+    toolTokens: trace.tools,
+    prompts: trace.main.map(([tokensIn]) => tokensIn),
+  }
+  // Evenly over the sessions' lengths, whatever the number of agents.
+  return { script, from: Math.floor(((number * 0.618_034) % 1) * script.prompts.length) }
+}
+
+export class ReplayedConversation {
+  readonly #wire: Wire
+  readonly #script: Script
+  readonly #seed: number
+  readonly #head: Buffer
+  readonly #tail: Buffer
+  #messages: Buffer[] = []
+  #tokens = 0
+  #step: number
+
+  constructor(dialect: ReplayDialect, script: Script, from: number, seed: number) {
+    this.#wire = WIRES[dialect]
+    this.#script = script
+    this.#seed = seed
+    this.#step = from
+    this.#head = headOf(dialect, script, seed)
+    this.#tail = Buffer.from(this.#wire.tail)
+  }
+
+  get isOver(): boolean {
+    return this.#step >= this.#script.prompts.length
+  }
+
+  /** @returns the next request, and how many tokens its prompt has */
+  next(): { body: Buffer; promptTokens: number } {
+    const promptTokens = this.#script.prompts[this.#step]!
+    const { systemTokens, toolTokens } = this.#script
+    const grown = promptTokens - this.#tokens - ANSWER_TOKENS
+    if (this.#messages.length > 0 && grown > 0) {
+      const outcome = prose(Math.max(grown, MIN_OUTCOME_TOKENS) * BYTES_PER_TOKEN, this.#seed + this.#step)
+      this.#messages.push(Buffer.from(this.#wire.step(outcome)))
+    } else {
+      // The first call that this agent makes of the session, or a compaction.
+      const left = Math.max(promptTokens - systemTokens - toolTokens, MIN_OUTCOME_TOKENS)
+      const text = prose(left * BYTES_PER_TOKEN, this.#seed + this.#step)
+      this.#messages = [Buffer.from(this.#wire.user(text).slice(1))]
+    }
+    this.#tokens = promptTokens
+    this.#step += 1
+    return { body: Buffer.concat([this.#head, ...this.#messages, this.#tail]), promptTokens }
+  }
+}
+
+const heads = new Map<string, Buffer>()
+
+/** System prompts and tools of one size are the same in every session, as those of Claude Code are. */
+function headOf(dialect: ReplayDialect, { systemTokens, toolTokens }: Script, seed: number): Buffer {
+  const key = `${dialect} ${systemTokens} ${toolTokens} ${seed % 2}`
+  const known = heads.get(key)
+  if (known) return known
+  const tools = Array.from({ length: Math.max(1, Math.round(toolTokens / TOOL_TOKENS)) }, (_, at) => ({
+    name: `tool_${at}`,
+    description: prose((TOOL_TOKENS - 60) * BYTES_PER_TOKEN, at),
+    input_schema: { type: 'object', properties: { path: { type: 'string' } }, required: ['path'] },
+  }))
+  const head = Buffer.from(WIRES[dialect].head(prose(systemTokens * BYTES_PER_TOKEN, 17 + (seed % 2)), tools))
+  heads.set(key, head)
+  return head
+}
+
+const toolArguments = JSON.stringify(ANSWER_TOOL.arguments)
+
+const WIRES: Readonly<Record<ReplayDialect, Wire>> = {
+  chat: {
+    head: (system, tools) =>
+      `{"model":"stand-in","stream":true,"max_tokens":${ANSWER_TOKENS},"tools":${JSON.stringify(
+        tools.map(({ input_schema: parameters, ...named }) => ({
+          type: 'function',
+          function: { ...named, parameters },
+        })),
+      )},"messages":[${JSON.stringify({ role: 'system', content: system })},`,
+    tail: ']}',
+    user: (content) => `,${JSON.stringify({ role: 'user', content })}`,
+    step: (content) => {
+      const call = { name: ANSWER_TOOL.name, arguments: toolArguments }
+      const tool_calls = [{ id: ANSWER_TOOL.id, type: 'function', function: call }]
+      const answer = { role: 'assistant', content: ANSWER_TEXT, tool_calls }
+      return `,${JSON.stringify(answer)},${JSON.stringify({ role: 'tool', tool_call_id: ANSWER_TOOL.id, content })}`
+    },
+  },
+  messages: {
+    head: (system, tools) =>
+      `{"model":"stand-in","stream":true,"max_tokens":${ANSWER_TOKENS},"system":${JSON.stringify([
+        { type: 'text', text: system, cache_control: { type: 'ephemeral' } },
+      ])},"tools":${JSON.stringify(tools)},"messages":[`,
+    tail: ']}',
+    user: (text) => `,${JSON.stringify({ role: 'user', content: [{ type: 'text', text }] })}`,
+    step: (content) => {
+      const use = {
+        type: 'tool_use',
+        id: ANSWER_TOOL.id,
+        name: ANSWER_TOOL.name,
+        input: ANSWER_TOOL.arguments,
+      }
+      const answer = { role: 'assistant', content: [{ type: 'text', text: ANSWER_TEXT }, use] }
+      const result = { type: 'tool_result', tool_use_id: ANSWER_TOOL.id, content }
+      return `,${JSON.stringify(answer)},${JSON.stringify({ role: 'user', content: [result] })}`
+    },
+  },
+  responses: {
+    head: (instructions, tools) =>
+      `{"model":"stand-in","stream":true,"store":false,"max_output_tokens":${ANSWER_TOKENS},"instructions":${JSON.stringify(
+        instructions,
+      )},"tools":${JSON.stringify(
+        tools.map(({ input_schema: parameters, ...named }) => ({
+          type: 'function',
+          ...named,
+          parameters,
+          strict: false,
+        })),
+      )},"input":[`,
+    tail: ']}',
+    user: (text) =>
+      `,${JSON.stringify({ type: 'message', role: 'user', content: [{ type: 'input_text', text }] })}`,
+    step: (output) => {
+      const text = { type: 'output_text', text: ANSWER_TEXT, annotations: [] }
+      const answer = { type: 'message', role: 'assistant', content: [text] }
+      const call = {
+        type: 'function_call',
+        call_id: ANSWER_TOOL.id,
+        name: ANSWER_TOOL.name,
+        arguments: toolArguments,
+      }
+      const outcome = { type: 'function_call_output', call_id: ANSWER_TOOL.id, output }
+      return `,${[answer, call, outcome].map((item) => JSON.stringify(item)).join()}`
+    },
+  },
+}

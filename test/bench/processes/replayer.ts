@@ -1,0 +1,164 @@
+/**
+ * Agents that replay the shapes of real sessions, each one call after the other, over connections that are kept alive.
+ * Takes jobs from its parent process, one at a time.
+ */
+import { Pool } from 'undici'
+import { cpuSeconds } from '../parts/proc-stat.ts'
+import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/replay-job.ts'
+import { ReplayedConversation, scriptOf } from '../parts/replayed-session.ts'
+import { quantile } from '../parts/statistics.ts'
+
+const PATHS: Readonly<Record<ReplayDialect, string>> = {
+  chat: '/v1/chat/completions',
+  messages: '/v1/messages',
+  responses: '/v1/responses',
+}
+const CALL_TIMEOUT_MS = 120_000
+
+process.on('message', (job: ReplayJob) => {
+  replay(job).then(
+    (result) => process.send!(result),
+    (error) => {
+      throw error
+    },
+  )
+})
+
+interface Tally {
+  latenciesMs: number[]
+  inputTokens: number
+  failures: number
+  firstFailure: string | null
+}
+
+async function replay(job: ReplayJob): Promise<ReplayResult> {
+  const options = { connections: job.concurrency, pipelining: 1, bodyTimeout: CALL_TIMEOUT_MS }
+  const pool = new Pool(new URL(job.baseUrl).origin, { ...options, headersTimeout: CALL_TIMEOUT_MS })
+  try {
+    await callFor(pool, job, job.warmUpMs)
+    const cpuBefore = job.watchPids.map(cpuSeconds)
+    const startedAt = performance.now()
+    const tally = await callFor(pool, job, job.durationMs)
+    const seconds = (performance.now() - startedAt) / 1000
+    const turns = tally.latenciesMs.length
+    return {
+      turns,
+      failures: tally.failures,
+      firstFailure: tally.firstFailure,
+      turnsPerSecond: turns / seconds,
+      inputTokensPerSecond: tally.inputTokens / seconds,
+      p50Ms: quantile(tally.latenciesMs, 0.5),
+      p99Ms: quantile(tally.latenciesMs, 0.99),
+      cpuMsPerTurn: job.watchPids.map((pid, at) => ((cpuSeconds(pid) - cpuBefore[at]!) * 1000) / turns),
+    }
+  } finally {
+    await pool.destroy()
+  }
+}
+
+/** Each agent makes one call at least. */
+async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<Tally> {
+  const tally: Tally = { latenciesMs: [], inputTokens: 0, failures: 0, firstFailure: null }
+  const deadline = performance.now() + durationMs
+  const agents = Array.from({ length: job.concurrency }, (_, number) => agentOf(job, number))
+  const run = async (agent: Agent) => {
+    do await agent.call(pool, job, tally)
+    while (performance.now() < deadline)
+  }
+  await Promise.all(agents.map(run))
+  return tally
+}
+
+/** Agents go on where they were in the job before, so that few calls are the first ones of their session. */
+const agents = new Map<string, Agent>()
+
+function agentOf(job: ReplayJob, number: number): Agent {
+  const name = `${new URL(job.baseUrl).port}-${job.dialect}-${JSON.stringify(job.shape)}-${number}`
+  let agent = agents.get(name)
+  if (!agent) {
+    agent = new Agent(job.dialect, job.shape, number)
+    agents.set(name, agent)
+  }
+  return agent
+}
+
+class Agent {
+  readonly #dialect: ReplayDialect
+  readonly #shape: Shape
+  readonly #number: number
+  #sessions = 0
+  /** One, or the main agent's and the sub-agent's. */
+  #conversations: ReplayedConversation[]
+  #calls = 0
+
+  constructor(dialect: ReplayDialect, shape: Shape, number: number) {
+    this.#dialect = dialect
+    this.#shape = shape
+    this.#number = number
+    this.#conversations = this.#begin(number)
+  }
+
+  #begin(from: number): ReplayedConversation[] {
+    const { script, from: step } = scriptOf(this.#shape, from)
+    const seed = 2 * (this.#number * 1_000 + this.#sessions)
+    const count = this.#shape.kind === 'sub-agent' ? 2 : 1
+    return Array.from(
+      { length: count },
+      (_, at) => new ReplayedConversation(this.#dialect, script, this.#sessions === 0 ? step : 0, seed + at),
+    )
+  }
+
+  async call(pool: Pool, job: ReplayJob, tally: Tally): Promise<void> {
+    if (this.#conversations.some((conversation) => conversation.isOver)) {
+      this.#sessions += 1
+      this.#conversations = this.#begin(this.#number + this.#sessions)
+    }
+    const conversation = this.#conversations[this.#calls % this.#conversations.length]!
+    this.#calls += 1
+    const { body, promptTokens } = conversation.next()
+    const base = new URL(job.baseUrl).pathname.replace(/\/$/, '')
+    const session = `replay-${this.#dialect}-${this.#number}-${this.#sessions}`
+    const path = (base + (job.path ?? PATHS[this.#dialect])).replace('%7Bsession%7D', session)
+    const startedAt = performance.now()
+    const failure = await post(pool, path, body)
+    tally.latenciesMs.push(performance.now() - startedAt)
+    tally.inputTokens += promptTokens
+    if (failure === undefined) return
+    tally.failures += 1
+    tally.firstFailure ??= failure
+  }
+}
+
+/** How a whole stream ends, in each dialect. */
+const ENDS = ['[DONE]', '"message_stop"', '"response.completed"']
+const LONGEST_END = 32
+
+/** @returns what was wrong with the answer */
+function post(pool: Pool, path: string, body: Buffer): Promise<string | undefined> {
+  const { promise, resolve } = Promise.withResolvers<string | undefined>()
+  let status = 0
+  let isWhole = false
+  let last: Buffer = Buffer.alloc(0)
+  pool.dispatch(
+    { path, method: 'POST', headers: { 'content-type': 'application/json' }, body },
+    {
+      onRequestStart() {},
+      onResponseStart(_controller, code) {
+        status = code
+      },
+      onResponseData(_controller, piece) {
+        // An end may be cut in two by a read of the socket.
+        last = Buffer.concat([last.subarray(-LONGEST_END), piece])
+        isWhole ||= ENDS.some((end) => last.includes(end))
+      },
+      onResponseEnd() {
+        const excerpt = last.toString('utf8', 0, 300)
+        resolve(status === 200 && isWhole ? undefined : `${path}: status ${status}, no end in: ${excerpt}`)
+      },
+      onResponseError(_controller, error) {
+        resolve(String(error))
+      },
+    },
+  )
+  return promise
+}
