@@ -67,7 +67,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   const roster = 'engines' in backend ? engineRoster(config, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
   const activity = new Activity()
-  const { prompts, tokenizer } = await openPrompts(config, backend, store, opened)
+  const { prompts, tokenizer } = await openPrompts(config, backend, store, opened, logger)
   const sessions = openSessions(config, store, { backend, prompts, activity, logger, isFallback })
   const { model } = config
   const weights = new ToldWeights()
@@ -223,6 +223,7 @@ async function openPrompts(
   backend: Backend,
   store: TurnStore,
   opened: AsyncDisposableStack,
+  logger: Logger,
 ): Promise<{ prompts: Prompts; tokenizer?: Tokenizer }> {
   const { tokenizer, toolParser, contextLength } = config
   if (tokenizer === undefined) {
@@ -239,6 +240,11 @@ async function openPrompts(
   const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
   const model = await openTokenModel({ source, parser: toolParser, contextLength })
   opened.defer(() => model.close())
+  if (model.encodedBy !== 'rust')
+    logger.warn(
+      {},
+      'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
+    )
   return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer }
 }
 

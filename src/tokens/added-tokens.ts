@@ -1,5 +1,19 @@
 /** The tokens that are put in beside a tokenizer's vocabulary, `<|im_end|>` and its like, and where a text has them. */
 
+/** An entry of a tokenizer.json's `added_tokens`. */
+export interface AddedToken {
+  id: number
+  content: string
+  special?: boolean
+  /** It takes the white space before it, or behind it. */
+  lstrip?: boolean
+  rstrip?: boolean
+  /** It is none within a word. */
+  single_word?: boolean
+  /** It is looked for in normalized text. */
+  normalized?: boolean
+}
+
 export interface FoundToken {
   id: number
   begin: number

@@ -1,10 +1,11 @@
 /** A model as token mode needs it: its tokenizer, its template tried out, its markup, its limits. */
 import { ProxyError } from '../errors.ts'
 import { readChatTemplate } from './chat-template.ts'
+import { ContentMemory } from './content-memory.ts'
+import { openEncoder, type TextEncoder } from './encoder.ts'
 import { loadModelFiles } from './load-model-files.ts'
 import { chooseParser, parserNamed } from './parsers/choose-parser.ts'
 import type { ParserFamily } from './parsers/output-parser.ts'
-import { TokenizerPool } from './pool.ts'
 import { PromptRenderer } from './prompt/prompt-renderer.ts'
 import { PromptThread } from './prompt/prompt-service.ts'
 import { loadTokenizer, readAddedTokens, readTokenizerFiles, type Tokenizer } from './tokenizer.ts'
@@ -19,7 +20,9 @@ export interface TokenModel {
   readonly contextLength: number | undefined
   /** One more than the highest id that the model can sample, as its files tell. */
   readonly vocabularySize: number
-  /** Ends the threads that long texts are tokenized on. */
+  /** What turns text into ids; the one in JavaScript is slower, and not the same for all text. */
+  readonly encodedBy: TextEncoder['kind']
+  /** Ends the thread that prompts are rendered on, and those that long texts are tokenized on. */
   close(): Promise<void>
 }
 
@@ -54,9 +57,11 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
   const starting = PromptThread.start({ template, tokens })
   starting.catch(() => {})
   const tokenizer = loadTokenizer(files)
+  const encoder = await openEncoder(directory, tokenizer)
+  const added = files.tokenizerJson.added_tokens ?? []
+  const memory = new ContentMemory((text) => encoder.encode(text), added)
   const prompts = await starting
-  const pool = new TokenizerPool(tokenizer, directory)
-  const encode = (text: string) => pool.encode(text)
+  const encode = (text: string) => memory.encode(text)
   return {
     tokenizer,
     renderer: new PromptRenderer(prompts, tokenizer, {
@@ -66,10 +71,11 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
     }),
     parser: options.parser === 'auto' ? chooseParser(template.withTools) : parserNamed(options.parser),
     eosTokenIds,
+    encodedBy: encoder.kind,
     contextLength: options.contextLength ?? contextLength,
     vocabularySize: Math.max(modelFiles.vocabularySize ?? 0, tokenizer.vocabSize),
     close: async () => {
-      await Promise.all([prompts.close(), pool.close()])
+      await Promise.all([prompts.close(), encoder.close()])
     },
   }
 }

@@ -5,6 +5,7 @@
 import { join } from 'node:path'
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers'
 import { ProxyError } from '../errors.ts'
+import type { AddedToken } from './added-tokens.ts'
 import { readModelJson } from './model-file.ts'
 import { StreamingDecoder } from './streaming-decoder.ts'
 import {
@@ -23,7 +24,8 @@ export interface TokenizerFiles {
 
 /** A parsed tokenizer.json, as far as it is read here. */
 export interface TokenizerJson {
-  added_tokens?: { id: number; content: string; special?: boolean }[]
+  added_tokens?: AddedToken[]
+  model?: { vocab?: Record<string, number> | [token: string, score: number][] }
   decoder?: DecoderConfig | null
   [field: string]: unknown
 }
@@ -121,6 +123,15 @@ export function specialTokenText(token: SpecialTokenConfig): string | undefined 
   return typeof token === 'string' ? token : token?.content
 }
 
+/** Of a list, as SentencePiece's unigram models have it, a token's place is its id. */
+function vocabularyOf({ model }: TokenizerJson): [token: string, id: number][] {
+  const vocab = model?.vocab
+  if (typeof vocab !== 'object' || vocab === null) {
+    throw new ProxyError('config_invalid', 'cannot use this tokenizer.json: it has no vocabulary')
+  }
+  return Array.isArray(vocab) ? vocab.map(([token], id) => [token, id]) : Object.entries(vocab)
+}
+
 const NOTHING: TokenPiece = { bytes: new Uint8Array(0), text: '' }
 
 class FileTokenizer implements Tokenizer {
@@ -129,14 +140,19 @@ class FileTokenizer implements Tokenizer {
   readonly eosTokenId: number | undefined
   readonly specialTokens: ReadonlyMap<string, number>
   readonly addedTokens: ReadonlyMap<string, number>
-  readonly #library: HuggingFaceTokenizer
+  readonly #files: TokenizerFiles
   readonly #addedIds: ReadonlySet<number>
   readonly #specialIds: ReadonlySet<number>
   readonly #rules: PieceRules
+  readonly #ids: ReadonlyMap<string, number>
+  /** By id. */
+  readonly #tokens: (string | undefined)[] = []
   readonly #pieces: (TokenPiece | undefined)[]
+  #library: HuggingFaceTokenizer | undefined
 
-  constructor({ tokenizerJson, tokenizerConfig }: TokenizerFiles) {
-    this.#library = new HuggingFaceTokenizer(tokenizerJson, tokenizerConfig)
+  constructor(files: TokenizerFiles) {
+    const { tokenizerJson, tokenizerConfig } = files
+    this.#files = files
     this.#rules = readPieceRules(tokenizerJson.decoder)
     const added = tokenizerJson.added_tokens ?? []
     const special = added.filter((token) => token.special)
@@ -144,7 +160,9 @@ class FileTokenizer implements Tokenizer {
     this.#specialIds = new Set(special.map((token) => token.id))
     this.addedTokens = new Map(added.map((token) => [token.content, token.id]))
     this.specialTokens = new Map(special.map((token) => [token.content, token.id]))
-    this.vocabSize = this.#library.model?.vocab.length ?? 0
+    this.#ids = new Map([...vocabularyOf(tokenizerJson), ...this.addedTokens])
+    for (const [token, id] of this.#ids) this.#tokens[id] = token
+    this.vocabSize = this.#tokens.length
     this.#pieces = new Array(this.vocabSize)
     this.bosTokenId = this.#idOf(tokenizerConfig.bos_token)
     this.eosTokenId = this.#idOf(tokenizerConfig.eos_token)
@@ -155,6 +173,8 @@ class FileTokenizer implements Tokenizer {
   }
 
   encode(text: string, { addSpecialTokens = false }: EncodeOptions = {}): number[] {
+    // Whoever decodes only, or encodes elsewhere, does without it.
+    this.#library ??= new HuggingFaceTokenizer(this.#files.tokenizerJson, this.#files.tokenizerConfig)
     return this.#library.encode(text, { add_special_tokens: addSpecialTokens }).ids
   }
 
@@ -164,11 +184,11 @@ class FileTokenizer implements Tokenizer {
   }
 
   idToToken(id: number): string | undefined {
-    return this.#library.id_to_token(id)
+    return this.#tokens[id]
   }
 
   tokenToId(token: string): number | undefined {
-    return this.#library.token_to_id(token)
+    return this.#ids.get(token)
   }
 
   isSpecial(id: number): boolean {
@@ -182,7 +202,7 @@ class FileTokenizer implements Tokenizer {
   pieceOf(id: number): TokenPiece {
     const known = this.#pieces[id]
     if (known !== undefined) return known
-    const token = this.#library.id_to_token(id)
+    const token = this.#tokens[id]
     if (token === undefined) return NOTHING
     const piece = pieceFromBytes(this.#rules.bytesOf(token, this.#addedIds.has(id)))
     this.#pieces[id] = piece

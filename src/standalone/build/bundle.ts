@@ -59,8 +59,11 @@ async function bundleScript(root: string, target: string, entry: string, found: 
     format: 'cjs',
     target: 'node24',
     external: ABSENT,
-    // Its entry point that finds the native module without looking around for one.
-    alias: { 'better-sqlite3': `better-sqlite3/${target}` },
+    // Their entry points that find the native module without looking around for one.
+    alias: {
+      'better-sqlite3': `better-sqlite3/${target}`,
+      tokenizers: `tokenizers/tokenizers.${target.startsWith('linux') ? `${target}-gnu` : target}.node`,
+    },
     logLevel: 'warning',
     plugins: [ownFiles(root, found), nativeModules(root, found)],
   } as const satisfies BuildOptions

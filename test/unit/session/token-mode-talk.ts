@@ -25,6 +25,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     ...model,
     parser: chooseParser(model.source),
     eosTokenIds: [model.tokenizer.eosTokenId!],
+    encodedBy: 'javascript',
     contextLength: undefined,
     vocabularySize: model.tokenizer.vocabSize,
     close: async () => {},

@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import { ContentMemory } from '../../../src/tokens/content-memory.ts'
+import { openRustEncoder } from '../../../src/tokens/encoder.ts'
+import { readTokenizerFiles } from '../../../src/tokens/tokenizer.ts'
+import { loadModel } from './prompt-rollout.ts'
+import { modelDirectory, REAL_MODELS } from './real-models.ts'
+
+const { tokenizer } = loadModel('embedded')
+const SPECIAL = [...tokenizer.specialTokens].map(([content, id]) => ({
+  content,
+  id,
+  special: true,
+  normalized: false,
+}))
+
+/** A memory, and what it had to have tokenized. */
+function memoryOf(maxBytes?: number) {
+  const encoded: string[] = []
+  const encode = async (text: string) => {
+    encoded.push(text)
+    return tokenizer.encode(text)
+  }
+  return { memory: new ContentMemory(encode, SPECIAL, maxBytes), encoded }
+}
+
+const message = (role: string, text: string) => `<|im_start|>${role}\n${text}<|im_end|>\n`
+const LONG = 'A long rule. '.repeat(100)
+
+for (const name of REAL_MODELS) {
+  t.test(`${name}: ids are those of the whole text, known or not`, async (t) => {
+    const encoder = (await openRustEncoder(modelDirectory(name)))!
+    t.teardown(() => encoder.close())
+    const added = readTokenizerFiles(modelDirectory(name)).tokenizerJson.added_tokens ?? []
+    const memory = new ContentMemory((text) => encoder.encode(text), added)
+    const token = fc.constantFrom(...added.map(({ content }) => content).slice(0, 40), ' <', '<|', '\n')
+    const word = fc.oneof(
+      fc.string({ unit: 'grapheme' }),
+      fc.constantFrom(' ', '\n\n', 'é', '1234', '▁', '\u00a0'),
+    )
+    const long = fc.tuple(word, fc.integer({ min: 60, max: 400 })).map(([text, times]) => text.repeat(times))
+    const text = fc.array(fc.oneof(token, word, long), { maxLength: 12 }).map((parts) => parts.join(''))
+    await fc.assert(
+      fc.asyncProperty(text, async (whole) => {
+        const expected = [...((await encoder.encode(whole)) as number[])]
+        assert.deepEqual(await memory.encode(whole), expected)
+        assert.deepEqual(await memory.encode(whole), expected)
+      }),
+      { numRuns: 60 },
+    )
+  })
+}
+
+t.test('what any session tokenized is not tokenized again', async (t) => {
+  const { memory, encoded } = memoryOf()
+  const first = message('system', LONG) + message('user', 'One?')
+  const second = message('system', LONG) + message('user', 'Two?')
+  t.same(await memory.encode(first), tokenizer.encode(first))
+  encoded.length = 0
+  t.same(await memory.encode(second), tokenizer.encode(second))
+  t.notOk(encoded.some((text) => text.includes('long rule')))
+})
+
+t.test('prompts that begin alike and come at once wait for one encoding', async (t) => {
+  const { memory, encoded } = memoryOf()
+  await Promise.all(
+    [1, 2, 3].map((number) => memory.encode(message('system', LONG) + message('user', `${number}`))),
+  )
+  t.equal(encoded.filter((text) => text.includes('long rule')).length, 1)
+})
+
+t.test('memory is bounded, and keeps what was used last', async (t) => {
+  const { memory, encoded } = memoryOf(20_000)
+  const texts = Array.from({ length: 40 }, (_, index) => message('user', `${index} ${LONG}`))
+  for (const text of texts) {
+    await memory.encode(text)
+    await memory.encode(texts[0]!)
+    t.ok(memory.bytes <= 20_000)
+  }
+  encoded.length = 0
+  await memory.encode(texts[0]!)
+  t.notOk(encoded.some((text) => text.includes('long rule')))
+  await memory.encode(texts[1]!)
+  t.ok(encoded.some((text) => text.includes('long rule')))
+})
+
+t.test('what fails is tried again', async (t) => {
+  let fails = true
+  const memory = new ContentMemory(async (text) => {
+    if (fails) throw new Error('not now')
+    return tokenizer.encode(text)
+  }, SPECIAL)
+  await t.rejects(memory.encode(message('user', LONG)), { message: 'not now' })
+  fails = false
+  t.same(await memory.encode(message('user', LONG)), tokenizer.encode(message('user', LONG)))
+})

@@ -1,0 +1,69 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import { openRustEncoder } from '../../../src/tokens/encoder.ts'
+import { loadTokenizer } from '../../../src/tokens/tokenizer.ts'
+import { modelDirectory, REAL_MODELS, readFixture } from './real-models.ts'
+
+/** Of Unicode's characters, those that tokenizers were seen to trip over. */
+const odd = fc.constantFrom(
+  'e\u0301',
+  '\u200d',
+  '\ufeff',
+  '\u00a0',
+  '\u2028',
+  '\u0000',
+  '👩‍👩‍👧‍👦',
+  '한국어',
+  '𝔘',
+  'ﬁ',
+  'ẞ',
+  '\r\n',
+  '\t',
+  'İ',
+  '١٢٣',
+  '\ud7ff',
+)
+
+for (const name of REAL_MODELS) {
+  t.test(
+    `${name}: the tokenizer in Rust gives the ids of transformers, and the one in JavaScript does, too`,
+    async (t) => {
+      const rust = (await openRustEncoder(modelDirectory(name)))!
+      t.teardown(() => rust.close())
+      const javascript = loadTokenizer(modelDirectory(name))
+      const { texts } = readFixture(name)
+      for (const { text, ids } of texts) t.same(await rust.encode(text), ids)
+      const text = fc
+        .array(fc.oneof(odd, fc.string({ unit: 'grapheme' }), fc.string({ unit: 'binary' })), {
+          maxLength: 8,
+        })
+        .map((parts) => parts.join('').toWellFormed())
+      await fc.assert(
+        fc.asyncProperty(text, async (whole) => {
+          assert.deepEqual(javascript.encode(whole), await rust.encode(whole))
+        }),
+        { numRuns: 200 },
+      )
+    },
+  )
+}
+
+t.test('short texts go before long ones, and long ones go too', async (t) => {
+  const rust = (await openRustEncoder(modelDirectory('qwen3')))!
+  const done: string[] = []
+  const encode = (name: string, text: string) => rust.encode(text).then(() => done.push(name))
+  const long = 'long text '.repeat(20_000)
+  const first = Array.from({ length: 4 }, () => encode('first', long))
+  const others = [encode('long', long), encode('short', 'short')]
+  await Promise.all([...first, ...others])
+  t.ok(done.indexOf('short') < done.indexOf('long'))
+  t.equal(done.length, 6)
+  await rust.close()
+  await t.rejects(rust.encode('x'), { code: 'shutting_down' })
+})
+
+t.test('a broken tokenizer.json is refused', async (t) => {
+  const directory = t.testdir({ 'tokenizer.json': '{}' })
+  await t.rejects(openRustEncoder(directory), { code: 'config_invalid', message: /tokenizer\.json/ })
+})
