@@ -239,6 +239,29 @@ async def test_nothing_that_a_command_started_outlives_it(
     await eventually(lambda: not is_alive(int(pid_file.read_text())), "its child is gone")
 
 
+async def test_a_rollout_that_is_cancelled_while_its_command_starts_leaves_nothing(
+    http: aiohttp.ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid_file, told = tmp_path / "pid", asyncio.Event()
+    start = asyncio.create_subprocess_exec
+
+    async def start_slowly(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*args, **options)
+        await told.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_slowly)
+    command = f"sleep 60 & echo $! > {pid_file}; wait"
+    runner = make_runner(config_of(runner="command", command=command), http)
+    running = asyncio.create_task(runner.run(task_of()))
+    await eventually(lambda: pid_file.exists() and pid_file.read_text() != "", "the command runs")
+    running.cancel()
+    told.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await eventually(lambda: not is_alive(int(pid_file.read_text())), "its child is gone")
+
+
 async def test_a_command_gets_none_of_the_proxys_keys(
     http: aiohttp.ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

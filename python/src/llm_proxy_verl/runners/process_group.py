@@ -37,15 +37,23 @@ async def run_group(
     :raises OSError: when it cannot be started
     """
     with output.open("wb") as sink:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            cwd=cwd,
-            env=dict(env),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            start_new_session=True,
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                *command,
+                cwd=cwd,
+                env=dict(env),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
         )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Its first lines may run already, and asyncio would end the command without what it has started.
+            await _end_group(await starting)
+            raise
     try:
         return GroupEnd(await asyncio.wait_for(process.wait(), limit_s))
     except asyncio.TimeoutError:
@@ -55,8 +63,12 @@ async def run_group(
         return GroupEnd(None)
     finally:
         # What it started in the background must not go on calling.
-        _signal_group(process.pid, signal.SIGKILL)
-        await process.wait()
+        await _end_group(process)
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    _signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def _signal_group(pid: int, which: signal.Signals) -> None:
