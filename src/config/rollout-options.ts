@@ -191,6 +191,14 @@ export const ROLLOUT = {
       group: 'Rollouts',
       help: 'File of rows, as lines of JSON or in Parquet (.parquet); if it is there, only samples that it lacks are run',
     },
+    retryFailed: {
+      flag: 'retry-failed',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      group: 'Rollouts',
+      help: 'Take samples whose every try failed out of an output that is there, and run them again',
+    },
     samplesPerTask: {
       flag: 'n',
       type: 'integer',

@@ -77,9 +77,10 @@ t.test('tasks become rows, judged, with a summary at the end', async (t) => {
     t.match(row, {
       instance_id: `task-${row.task_index}`,
       reward_score: row.task_index === 1 ? 1 : 0,
-      response_mask: [1, 1, 1, 1],
       num_turns: 1,
     })
+    // Fewer where the model ended its turn.
+    t.match(row.response_mask.join(''), /^1{1,4}$/)
     t.match(await it.proxy.get(`/sessions/${row.extra_fields.session_id}`), {
       status: 'completed',
       reward: row.reward_score,
@@ -98,9 +99,30 @@ t.test('agents that fail are shown with why, and have inert rows', async (t) => 
   t.match(result.stdout, /^task-0-\S+: an agent failed \(failed\): exit code 3: no model$/m)
   const again = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
   t.match(again, { code: 1, stderr: '' }, 'that it is run again makes it no success')
-  t.match(again.stdout, '2 of them failed and are not run again: task-0 #0, task-1 #0')
+  t.match(again.stdout, '2 of them failed and are not run again without --retry-failed: task-0 #0, task-1 #0')
   t.match(result.stdout, /^failed +2$/m)
   t.match(rowsIn(it.output), [{ metrics: { failed: 1, inert: 1, tries: 2 } }, { metrics: { failed: 1 } }])
+})
+
+t.test('samples that failed are run again on demand, and no others', async (t) => {
+  const it = await rig(t, 3, ['--max-retries', '0'])
+  const onlyFirst =
+    'case "$(cat "$TASK_FILE")" in *\'"number":0}\') exec "$NODE" "$FOLDER/agent.cjs";; *) exit 3;; esac'
+  t.match(await runLlmProxy([...it.args, '--command', onlyFirst], inFolder(it)), { code: 0 })
+  const [kept] = rowsIn(it.output).filter(({ metrics }) => metrics.failed === 0)
+  const again = [...it.args, '--retry-failed', '--command']
+  const mended = await runLlmProxy([...again, '"$NODE" "$FOLDER/agent.cjs"'], inFolder(it))
+  t.match(mended, { code: 0, stderr: '' })
+  t.match(mended.stdout, '2 of them failed and are run again: task-1 #0, task-2 #0')
+  t.match(mended.stdout, /^samples +2 of 2$/m)
+  const rows = rowsIn(it.output)
+  t.strictSame(
+    rows.map(({ task_index, metrics }) => [task_index, metrics.failed]).sort(),
+    [0, 1, 2].map((task) => [task, 0]),
+  )
+  t.strictSame(rows[0], kept, 'what had its result is as it was')
+  t.match(await runLlmProxy([...again, 'false'], inFolder(it)), { code: 0 }, 'nothing is left to run')
+  t.same(rowsIn(it.output), rows)
 })
 
 /** Agents of the tasks 0 and 1 are done at once; each of the others says that it is there, and stays. */
@@ -121,6 +143,9 @@ t.test('Ctrl-C ends the agents and their sessions; the same command goes on from
   const child = startLlmProxy([...it.args, '--command', STAYING], inFolder(it))
   const summary = said(child.stdout, /^interrupted; the same command goes on from here$/m)
   await until(() => pids(it).length === 4 && existsSync(it.output) && rowsIn(it.output).length === 2)
+  const second = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
+  t.match(second, { code: 1, stderr: `is in use by another llm-proxy (process ${child.pid})` })
+  t.equal(rowsIn(it.output).length, 2, 'a second run on the same output touches nothing')
   child.kill('SIGINT')
   t.strictSame(await ended(child), [130, null])
   await summary

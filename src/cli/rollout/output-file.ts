@@ -1,14 +1,16 @@
 /**
- * The file of rows, a JSON object on each line; of a Parquet file, the lines that it is made of in the end. The rows of a sample are written at once and one after the other, so that
- * whatever ends the process leaves at most the last sample incomplete; that one is taken off when the file is opened again.
+ * The file of rows, a JSON object on each line; of a Parquet file, the lines that it is made of in the end. The
+ * rows of a sample are written at once and one after the other, so that whatever ends the process leaves at most the last
+ * sample incomplete; that one is taken off when the file is opened again. One process at a time has the file.
  */
 import { existsSync } from 'node:fs'
-import { type FileHandle, open } from 'node:fs/promises'
+import { type FileHandle, open, rename } from 'node:fs/promises'
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../errors.ts'
 import type { AgentLoopOutput, AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { instanceIdOf } from '../../rollout/trial-id.ts'
+import { lockForWriting } from '../../store/sqlite/writer-lock.ts'
 import { writeRowsParquet } from './rows-parquet.ts'
 import { isParquet, type PlannedSample } from './samples.ts'
 import { wholeLines } from './whole-lines.ts'
@@ -28,32 +30,40 @@ export type OutputRow = Pick<WrittenRow, 'task_index' | 'sample_index' | 'instan
 export class OutputFile {
   readonly #path: string
   readonly #linesPath: string
-  readonly #file: FileHandle
-  readonly #written: ReadonlyMap<string, WrittenRow>
+  readonly #written: Map<string, WrittenRow>
+  readonly #unlock: () => void
+  #file: FileHandle
   #lastWrite: Promise<void> = Promise.resolve()
 
-  private constructor(path: string, file: FileHandle, written: ReadonlyMap<string, WrittenRow>) {
+  private constructor(path: string, file: FileHandle, written: Map<string, WrittenRow>, unlock: () => void) {
     this.#path = path
     this.#linesPath = linesOf(path)
     this.#file = file
     this.#written = written
+    this.#unlock = unlock
   }
 
-  /** Makes the file, or goes on with it. @throws ProxyError `start_failed`, also when it is no such file */
+  /**
+   * Makes the file, or goes on with it.
+   * @throws ProxyError `start_failed`, also when it is no such file, or another process has it
+   */
   static async open(path: string): Promise<OutputFile> {
     const linesPath = linesOf(path)
     if (linesPath !== path && existsSync(path) && !existsSync(linesPath)) {
       const message = `${path} is there without ${linesPath}, from which it could be gone on with: choose another --output`
       throw new ProxyError('start_failed', message)
     }
-    let file: FileHandle | undefined
+    await using undo = new AsyncDisposableStack()
     try {
-      file = await open(linesPath, 'a')
+      const file = await open(linesPath, 'a')
+      undo.defer(() => file.close())
+      const unlock = lockForWriting(linesPath)
+      undo.defer(unlock)
       const { written, endBytes } = await readWritten(linesPath)
       await file.truncate(endBytes)
-      return new OutputFile(path, file, written)
+      undo.move()
+      return new OutputFile(path, file, written, unlock)
     } catch (error) {
-      await file?.close()
       throw cannot('write', linesPath, error)
     }
   }
@@ -76,6 +86,31 @@ export class OutputFile {
       const row = this.#written.get(keyOf(taskIndex, sampleIndex))
       return row !== undefined && (row.metrics.failed ?? 0) > 0
     })
+  }
+
+  /** Takes their rows out of the file, so that it lacks them. @throws ProxyError `start_failed` */
+  async takeOut(samples: readonly PlannedSample[]): Promise<void> {
+    const keys = new Set(samples.map(({ taskIndex, sampleIndex }) => keyOf(taskIndex, sampleIndex)))
+    try {
+      // A file of its own until it is whole: the rows that stay may have cost days.
+      const restPath = `${this.#linesPath}.tmp`
+      const rest = await open(restPath, 'w')
+      try {
+        for await (const line of wholeLines(this.#linesPath)) {
+          const { task_index, sample_index } = parseRow(line)!
+          if (!keys.has(keyOf(task_index, sample_index))) await rest.appendFile(`${line}\n`)
+        }
+        await rest.datasync()
+      } finally {
+        await rest.close()
+      }
+      await rename(restPath, this.#linesPath)
+      await this.#file.close()
+      this.#file = await open(this.#linesPath, 'a')
+    } catch (error) {
+      throw cannot('write', this.#linesPath, error)
+    }
+    for (const key of keys) this.#written.delete(key)
   }
 
   /** @throws ProxyError `start_failed` */
@@ -106,6 +141,7 @@ export class OutputFile {
     await this.#lastWrite.catch(() => {})
     await this.#file.datasync().catch(() => {})
     await this.#file.close()
+    this.#unlock()
   }
 
   #ofOtherTasks({ taskIndex }: PlannedSample, { instance_id }: WrittenRow): ProxyError {

@@ -36,11 +36,12 @@ export async function run(config: RolloutConfig): Promise<number> {
   closing.defer(() => loop.close())
   const output = await OutputFile.open(config.output)
   closing.defer(() => output.close())
-  const missing = output.missing(samples)
-  const here = samples.length - missing.length
+  const here = samples.length - output.missing(samples).length
   if (here > 0) say(`${config.output} has ${here} of ${samples.length} samples already`)
   const failed = output.failed(samples)
-  if (failed.length > 0) say(describeFailed(failed))
+  if (failed.length > 0) say(describeFailed(failed, config.retryFailed))
+  if (failed.length > 0 && config.retryFailed) await output.takeOut(failed)
+  const missing = output.missing(samples)
   // As the run said that made them: to run a command again must not make its failure a success.
   let exitCode = failed.length === samples.length ? 1 : 0
   if (missing.length > 0) {
@@ -101,15 +102,13 @@ async function runSamples(
 /** How many of the failed samples are named. */
 const NAMED_FAILED = 10
 
-function describeFailed(failed: readonly PlannedSample[]): string {
+function describeFailed(failed: readonly PlannedSample[], retryFailed: boolean): string {
   const names = failed
     .slice(0, NAMED_FAILED)
     .map(({ task, taskIndex, sampleIndex }) => `${instanceIdOf(task) ?? `task ${taskIndex}`} #${sampleIndex}`)
   const more = failed.length > NAMED_FAILED ? ', …' : ''
-  return printable(
-    `${failed.length} of them failed and are not run again: ${names.join(', ')}${more}. Another --output runs all anew`,
-    FAILURE_LENGTH,
-  )
+  const fate = retryFailed ? 'are run again' : 'are not run again without --retry-failed'
+  return printable(`${failed.length} of them failed and ${fate}: ${names.join(', ')}${more}`, FAILURE_LENGTH)
 }
 
 /** Tells of tries that failed. */

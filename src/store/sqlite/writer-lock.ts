@@ -1,7 +1,8 @@
 /**
- * One proxy per database. Two would each think that the other's open turns were left by a crash. The database itself
- * cannot be locked for the life of a process, because readers would be locked out with it; so the lock is a
- * transaction on an empty database beside it, which the operating system ends when the process dies, however it dies.
+ * One process per file that is written: a database, or the rows of a rollout. Two proxies would each think that the other's
+ * open turns were left by a crash. The database itself cannot be locked for the life of a process, because readers would be
+ * locked out with it; so the lock is a transaction on an empty database beside it, which the operating system ends when
+ * the process dies, however it dies.
  */
 import { realpathSync } from 'node:fs'
 import Database from 'better-sqlite3'
