@@ -4,8 +4,9 @@ import type { CanonicalRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import { RecentlyUsed } from '../recently-used.ts'
 import type { OpenTurn } from '../store/turn-store.ts'
+import { promptPieces } from './prompt-pieces.ts'
 
-export type RequestTexts = Pick<OpenTurn, 'requestMessages' | 'tools' | 'params'>
+export type RequestTexts = Pick<OpenTurn, 'requestMessages' | 'tools' | 'params' | 'promptPieces'>
 
 /** For the last requests of all sessions. */
 const MAX_CHARS = 16 * 1024 * 1024
@@ -27,10 +28,12 @@ export class RequestTextWriter {
   write(sessionId: string, request: CanonicalRequest): RequestTexts {
     try {
       const params = paramsText(request)
-      if (request.kind === 'completion') return { requestMessages: [], tools: null, params }
+      if (request.kind === 'completion')
+        return { requestMessages: [], tools: null, params, promptPieces: promptPieces(request.body.prompt) }
       const { messages, tools } = request.body
       const last = this.#last.get(sessionId)
-      const texts = { requestMessages: messageTexts(messages, last), tools: toolsText(tools, last), params }
+      const requestMessages = messageTexts(messages, last)
+      const texts = { requestMessages, tools: toolsText(tools, last), params, promptPieces: [] }
       this.#last.set(sessionId, { messages, tools, texts })
       return texts
     } catch (cause) {
@@ -41,7 +44,7 @@ export class RequestTextWriter {
 
 /** The body without what is stored apart from it. */
 export function paramsText({ body }: CanonicalRequest): string {
-  const { messages: _messages, tools: _tools, ...params } = body
+  const { messages: _messages, tools: _tools, prompt: _prompt, ...params } = body
   return JSON.stringify(params)
 }
 

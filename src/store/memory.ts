@@ -222,6 +222,7 @@ function openRecord(turn: OpenTurn): TurnRecord {
   return {
     ...turn,
     requestMessages: [...turn.requestMessages],
+    promptPieces: [...turn.promptPieces],
     status: 'open',
     endedAtMs: null,
     firstTokenAtMs: null,

@@ -72,8 +72,13 @@ export interface OpenTurn {
   requestMessages: readonly string[]
   /** JSON text of the tools as sent; null when there were none. */
   tools: string | null
-  /** JSON text of the rest of the canonical body: model, sampling, prompt of a completion, unknown fields. */
+  /** JSON text of the rest of the canonical body: model, sampling, unknown fields. */
   params: string
+  /**
+   * What a completion goes on from, as texts that are the whole when joined; none for a chat. A prompt that extends an
+   * earlier one begins with all its texts but the last. A record of an older database has none and its prompt in `params`.
+   */
+  promptPieces: readonly string[]
   /** How many times the agent's client had tried this same call before, as its SDK tells; 0 when unknown. */
   retryCount: number
 }

@@ -26,6 +26,7 @@ export function aTurn(turnId: string, fields: Partial<OpenTurn> = {}): OpenTurn 
     requestMessages: ['{"role":"user","content":"hi"}'],
     tools: null,
     params: '{"model":"m"}',
+    promptPieces: [],
     retryCount: 0,
     ...fields,
   }
@@ -460,6 +461,7 @@ function exactnessCells(cell: Cell): void {
       requestMessages: fc.array(text, { maxLength: 6 }),
       tools: fc.option(text),
       params: text,
+      promptPieces: fc.array(text, { maxLength: 6 }),
       completionText: fc.option(text),
       reasoning: fc.option(text),
     })

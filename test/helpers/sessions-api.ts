@@ -93,6 +93,7 @@ export const QUIET_TURN: Omit<OpenTurn & TurnOutcome, 'turnId' | 'sessionId' | '
   requestMessages: ['{"role":"user","content":"hi"}'],
   tools: null,
   params: '{"model":"m"}',
+  promptPieces: [],
   retryCount: 0,
   status: 'completed',
   endedAtMs: 1_500,
@@ -144,6 +145,7 @@ const OPEN_FIELDS = [
   'requestMessages',
   'tools',
   'params',
+  'promptPieces',
   'retryCount',
 ] as const
 

@@ -1,5 +1,6 @@
 import t from 'tap'
 import * as schemas from '../../src/http/sessions/schemas.ts'
+import { promptPieces } from '../../src/session/prompt-pieces.ts'
 import { recordTurn, STORES, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 
 interface Shown {
@@ -97,7 +98,8 @@ for (const [name, openStore] of Object.entries(STORES)) {
         startedAtMs: 2_000,
         requestMessages: [],
         tools: null,
-        params: '{"prompt":"Once"}',
+        params: '{"model":"m"}',
+        promptPieces: ['"On', 'ce'],
         retryCount: 0,
       })
       const { body } = await call('GET', '/sessions/s')
@@ -217,6 +219,34 @@ t.test('a session without turns has no rows', async (t) => {
   const { call } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   t.same((await call('GET', '/sessions/s/trajectories')).body.trajectories, [])
+})
+
+t.test('messages=new shows the part of a prompt that no earlier turn of the session asked', async (t) => {
+  const { call, store } = await startSessionsApi(t)
+  await call('POST', '/sessions/s')
+  const prompts = ['Once upon', 'Once upon a time', [1, 2], [1, 2, 3]]
+  for (const [index, prompt] of prompts.entries())
+    await recordTurn(store, 's', index, {
+      dialect: 'completions',
+      requestMessages: [],
+      promptPieces: promptPieces(prompt),
+    })
+  const shown = async (query: string) => {
+    const { body } = await call('GET', `/sessions/s${query}`)
+    t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+    return body.turns
+  }
+  t.match(await shown('?messages=new'), [
+    { prompt_of: null, params: { model: 'm', prompt: 'Once upon' } },
+    { prompt_of: 's-0', params: { model: 'm', prompt: ' a time' } },
+    { prompt_of: null, params: { model: 'm', prompt: [1, 2] } },
+    { prompt_of: 's-2', params: { model: 'm', prompt: [3] } },
+  ])
+  t.same(
+    (await shown('')).map((turn: { params: object }) => turn.params),
+    prompts.map((prompt) => ({ model: 'm', prompt })),
+    'and all of it otherwise',
+  )
 })
 
 t.test('messages=new leaves out what an earlier turn of the same line asked already', async (t) => {

@@ -76,8 +76,29 @@ t.test('a database from a newer version is refused, with both versions named', a
   const db = new Database(path)
   db.pragma('user_version = 99')
   db.close()
-  await t.rejects(open(path), refused(/schema version 99, this llm-proxy knows versions up to 3/))
+  await t.rejects(open(path), refused(/schema version 99, this llm-proxy knows versions up to 4/))
   await t.rejects(openSqliteReader(path), refused(/schema version 99/))
+})
+
+t.test('a database from before prompts were stored in pieces is read, and goes on', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const old = await open(path)
+  await old.createSession(aSession('s'))
+  const params = '{"model":"m","prompt":"Once"}'
+  const completion = { dialect: 'completions', requestMessages: [] }
+  await record(old, aTurn('a', { ...completion, params }))
+  await old.close()
+  const db = new Database(path)
+  db.exec('ALTER TABLE turns DROP COLUMN prompt_node')
+  db.pragma('user_version = 3')
+  db.close()
+  const store = await open(path)
+  await record(store, aTurn('b', { ...completion, index: 1, promptPieces: ['"Once', ' upon'] }))
+  t.match(await turnsOf(store), [
+    { turnId: 'a', params, promptPieces: { length: 0 } },
+    { turnId: 'b', params: '{"model":"m"}', promptPieces: ['"Once', ' upon'] },
+  ])
+  await store.close()
 })
 
 t.test('a file that is no database is refused and left as it is', async (t) => {

@@ -1,6 +1,7 @@
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { promptPieces } from '../../src/session/prompt-pieces.ts'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
 
@@ -66,3 +67,39 @@ t.test('so does a session whose agent edits its first message on every call', as
   t.comment(`${bytes} bytes for ${NET_BYTES}: ${(bytes / NET_BYTES).toFixed(2)}`)
   t.ok(bytes <= 3 * NET_BYTES)
 })
+
+for (const [sent, lines] of [
+  ['one prompt that grows', 1],
+  ['two prompts that grow by turns', 2],
+] as const) {
+  t.test(`so does one whose agent sends ${sent}, as token ids`, async (t) => {
+    const path = join(t.testdir(), 'turns.db')
+    const store = await openSqliteStore({ path, durability: 'process' })
+    await store.createSession(aSession('s'))
+    const prompts = Array.from({ length: lines }, (_, line): number[] => [line])
+    for (let index = 0; index < TURNS; index += 1) {
+      const prompt = prompts[index % lines]!
+      for (let at = 0; at < NEW_PROMPT_IDS; at += 1) prompt.push((index * 7919 + at * 104_729) % 150_000)
+      const completion = Array.from({ length: COMPLETION_IDS }, (_, at) => (index * 31 + at * 1299) % 150_000)
+      const turn = aTurn(`t${index}`, {
+        index,
+        dialect: 'completions',
+        requestMessages: [],
+        promptPieces: promptPieces(prompt),
+      })
+      await record(store, turn, {
+        completionText: textOf(index + 1000, ANSWER_CHARS),
+        promptTokenIds: Int32Array.from(prompt),
+        completionTokenIds: Int32Array.from(completion),
+        completionLogprobs: Float64Array.from(completion, (id) => Math.fround(-id / 1000)),
+      })
+      prompt.push(...completion)
+    }
+    await store.close()
+    const bytes = statSync(path).size
+    // As JSON, an id takes up to seven bytes.
+    const net = TURNS * (ANSWER_CHARS + (4 + 7) * (NEW_PROMPT_IDS + COMPLETION_IDS) + 4 * COMPLETION_IDS)
+    t.comment(`${bytes} bytes for ${net}: ${(bytes / net).toFixed(2)}`)
+    t.ok(bytes <= 3 * net)
+  })
+}

@@ -48,7 +48,8 @@ export const TurnsQuery = Type.Object(
   {
     messages: Type.Enum(['all', 'new'], {
       default: 'all',
-      description: '`new`: only the messages that no earlier turn of the answer begins with',
+      description:
+        '`new`: only the messages and the part of a prompt that no earlier turn of the answer begins with',
     }),
     ids: Type.Boolean({ default: true, description: 'Whether turns show token ids and logprobs' }),
   },
@@ -144,6 +145,12 @@ export const Turn = Type.Object({
   request_messages_of: Type.Optional(
     Type.Union([Type.String(), Type.Null()], {
       description: 'With `messages=new`: the turn whose request begins with the messages left out',
+    }),
+  ),
+  prompt_of: Type.Optional(
+    Type.Union([Type.String(), Type.Null()], {
+      description:
+        'With `messages=new`, of a completion: the turn whose whole prompt comes before the `prompt` in `params`',
     }),
   ),
   completion_text: Type.String(),

@@ -1,11 +1,12 @@
 /** Records of the store as the sessions API shows them. */
 import type { Static } from 'typebox'
 import { type FoundLine, LineFinder } from '../../session/lines/line-finder.ts'
+import { promptJson } from '../../session/prompt-pieces.ts'
 import { isTrace } from '../../session/traces.ts'
 import type { ExcludedTurns, Trajectory } from '../../session/trajectories.ts'
 import type { SessionRecord, TurnOutline, TurnRecord } from '../../store/turn-store.ts'
 import { member, numberArray, openObject, textArray } from './json-stream.ts'
-import { NewMessages } from './new-messages.ts'
+import { type NewParts, RequestsSoFar } from './new-parts.ts'
 import type { Session } from './schemas.ts'
 
 const toSeconds = (ms: number) => ms / 1000
@@ -40,7 +41,7 @@ export async function* sessionWithTurns(
   turns: AsyncIterable<TurnRecord | TurnOutline>,
   messages: 'all' | 'new',
 ): AsyncGenerator<string> {
-  const newMessages = messages === 'new' ? new NewMessages() : undefined
+  const soFar = messages === 'new' ? new RequestsSoFar() : undefined
   const lines = new LineFinder()
   yield `${openObject(sessionToWire(session))},"turns":[`
   const prompts: Record<string, number> = {}
@@ -48,7 +49,7 @@ export async function* sessionWithTurns(
   let separator = ''
   for await (const turn of turns) {
     yield separator
-    yield* turnToWire(turn, lines.add(turn), newMessages?.add(turn))
+    yield* turnToWire(turn, lines.add(turn), soFar?.add(turn))
     separator = ','
     if (isTrace(turn)) traceCount += 1
     for (const word of promptWordsOf(turn)) prompts[word] = (prompts[word] ?? 0) + 1
@@ -65,13 +66,15 @@ function promptWordsOf({ annotations }: Pick<TurnRecord, 'annotations'>): string
 /**
  * Messages, tools and the like are JSON texts in the store, and go out unparsed. Of an outline the lists of tokens are
  * left out.
- * @param known the messages that are left out, and which turn has them
+ * @param newParts what to show of the request; absent: all
  */
 export function* turnToWire(
   turn: TurnRecord | TurnOutline,
   { line, rule }: FoundLine,
-  known: ReturnType<NewMessages['add']> | undefined,
+  newParts: NewParts | undefined,
 ): Generator<string> {
+  const known = newParts?.messages
+  const shown = newParts?.prompt
   yield openObject({
     turn_id: turn.turnId,
     index: turn.index,
@@ -80,6 +83,7 @@ export function* turnToWire(
     status: turn.status,
     dialect: turn.dialect,
     ...(known && { request_messages_from: known.count, request_messages_of: known.turnId }),
+    ...(shown && { prompt_of: shown.turnId }),
     completion_text: turn.completionText ?? '',
     finish_reason: turn.finishReason,
     reasoning_content: turn.reasoning,
@@ -98,7 +102,7 @@ export function* turnToWire(
   })
   yield* member('request_messages', textArray(turn.requestMessages.slice(known?.count ?? 0)))
   yield* member('tools', [turn.tools ?? '[]'])
-  yield* member('params', [turn.params])
+  yield* member('params', paramsToWire(turn.params, shown?.pieces ?? turn.promptPieces))
   yield* member('tool_calls', [turn.toolCalls])
   yield* member('stop_reason', [turn.stopReason ?? 'null'])
   yield* member('usage', [turn.usage ?? 'null'])
@@ -111,6 +115,14 @@ function* turnTokens(turn: TurnRecord): Generator<string> {
   yield* member('prompt_token_ids', numberArray(turn.promptTokenIds))
   yield* member('completion_token_ids', numberArray(turn.completionTokenIds))
   yield* member('completion_logprobs', numberArray(turn.completionLogprobs))
+}
+
+/** All of the request that is neither messages nor tools. */
+function* paramsToWire(params: string, prompt: readonly string[]): Generator<string> {
+  if (prompt.length === 0) return yield params
+  yield params === '{}' ? '{"prompt":' : `${params.slice(0, -1)},"prompt":`
+  yield* promptJson(prompt)
+  yield '}'
 }
 
 /** The session with its trajectories, as pieces of one JSON text; holds one row at a time. */

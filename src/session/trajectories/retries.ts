@@ -5,10 +5,10 @@ import type { TurnRecord } from '../../store/turn-store.ts'
 /** What of a turn tells whether it is a try of the same call as another one. */
 export type TriedTurn = Pick<
   TurnRecord,
-  'turnId' | 'status' | 'retryCount' | 'requestMessages' | 'tools' | 'params'
+  'turnId' | 'status' | 'retryCount' | 'requestMessages' | 'tools' | 'params' | 'promptPieces'
 >
 
-/** Longer texts are compared by their digest: the prompts of completions would all be kept in memory. */
+/** Longer texts are compared by their digest: they would all be kept in memory. */
 const MAX_KEPT_CHARS = 1024
 
 interface Try {
@@ -96,11 +96,12 @@ class RequestKeys {
   /** The history of the latest request. */
   #latest: readonly Step[] = []
 
-  keyOf({ requestMessages, tools, params }: TriedTurn): string {
-    const difference = this.#latest.findIndex(({ text }, place) => text !== requestMessages[place])
+  keyOf({ requestMessages, promptPieces, tools, params }: TriedTurn): string {
+    // A request has either of the two.
+    const texts = requestMessages.length > 0 ? requestMessages : promptPieces
+    const difference = this.#latest.findIndex(({ text }, place) => text !== texts[place])
     const path = this.#latest.slice(0, difference === -1 ? this.#latest.length : difference)
-    for (const text of requestMessages.slice(path.length))
-      path.push(this.#step(path.at(-1) ?? this.#empty, text))
+    for (const text of texts.slice(path.length)) path.push(this.#step(path.at(-1) ?? this.#empty, text))
     this.#latest = path
     return `${path.at(-1)?.id ?? 0} ${short(tools ?? '')} ${short(params)}`
   }

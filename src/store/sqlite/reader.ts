@@ -44,12 +44,22 @@ export interface TurnPage<T extends TurnParts = TurnRecord> {
 
 type TurnParts = TurnRecord | TurnOutline
 
-/** A turn with texts by their id, and with its messages as the difference to the turn before it in the reading. */
-export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<T, 'requestMessages' | 'tools' | 'params'> & {
-  sharedMessages: number
-  newMessages: number[]
+/** A turn with texts by their id, and with its lists as the difference to the turn before it in the reading. */
+export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<
+  T,
+  'requestMessages' | 'promptPieces' | 'tools' | 'params'
+> & {
+  messages: PagedList
+  prompt: PagedList
   tools: number | null
   params: number
+}
+
+export interface PagedList {
+  /** How many texts are those of the turn before. */
+  shared: number
+  /** The ids of the texts after them. */
+  added: number[]
 }
 
 interface TurnRow {
@@ -63,6 +73,7 @@ interface TurnRow {
   node: number
   tools: number | null
   params: number
+  prompt_node: number
   ended_at_ms: number | null
   first_token_at_ms: number | null
   model: StoredText | null
@@ -91,7 +102,7 @@ interface OutlineRow extends TurnRow {
 }
 
 const TURN_COLUMNS = `
-  id, call_index, turn_id, status, dialect, started_at_ms, retry_count, node, tools, params,
+  id, call_index, turn_id, status, dialect, started_at_ms, retry_count, node, tools, params, prompt_node,
   ended_at_ms, first_token_at_ms, model, engine, finish_reason, stop_reason, exact, inexact_reason,
   weight_version_start, weight_version_end, usage, annotations, error_code, error_message,
   completion_text, reasoning, tool_calls, completion_logprobs`
@@ -100,7 +111,7 @@ const TURN_COLUMNS = `
 const MAX_PAGE_TURNS = 64
 const MAX_PAGE_BYTES = 2 * 1024 * 1024
 
-/** A node and how many messages lie between the root and its end. */
+/** A node and how many texts lie between the root and its end. */
 interface PathNode {
   id: number
   depth: number
@@ -113,8 +124,9 @@ interface Reading {
   /** The last turn given out. */
   index: number
   id: number
-  /** The nodes from the root to that turn's messages. */
-  path: PathNode[]
+  /** The nodes from the root to that turn's messages, and to its prompt. */
+  messages: PathNode[]
+  prompt: PathNode[]
   textsGiven: Set<number>
 }
 
@@ -194,7 +206,7 @@ export class Reader implements ReadMethods {
   #begin(sessionId: string): Reading | undefined {
     const tree = this.#sessions.tree(sessionId)
     if (tree === undefined) return undefined
-    return { sessionId, tree, index: -1, id: 0, path: [], textsGiven: new Set() }
+    return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], textsGiven: new Set() }
   }
 
   #pageOf<T extends TurnParts, Row extends TurnRow>(
@@ -237,15 +249,17 @@ export class Reader implements ReadMethods {
   /** What both a whole turn and its outline have. */
   #sharedPart(row: TurnRow, reading: Reading, page: Pick<TurnPage, 'texts'>): SharedPart {
     const give = (text: number) => this.#giveText(text, reading, page)
-    const { shared, texts } = this.#walkTo(row.node, reading.path)
-    texts.forEach(give)
+    const messages = this.#walkTo(row.node, reading.messages)
+    const prompt = this.#walkTo(row.prompt_node, reading.prompt)
+    messages.added.forEach(give)
+    prompt.added.forEach(give)
     if (row.tools !== null) give(row.tools)
     give(row.params)
     return {
       ...requestPart(row, reading.sessionId),
       ...outcomePart(row),
-      sharedMessages: shared,
-      newMessages: texts,
+      messages,
+      prompt,
     }
   }
 
@@ -261,8 +275,8 @@ export class Reader implements ReadMethods {
     }
   }
 
-  /** Moves `path` to `node`. @returns how many of its messages stayed, and the texts of those that are new */
-  #walkTo(node: number, path: PathNode[]): { shared: number; texts: number[] } {
+  /** Moves `path` to `node`. */
+  #walkTo(node: number, path: PathNode[]): PagedList {
     const added: PathNode[] = []
     const runs: Int32Array[] = []
     let at = node
@@ -278,7 +292,7 @@ export class Reader implements ReadMethods {
     if (at === ROOT) path.length = 0
     const shared = path.at(-1)?.depth ?? 0
     for (const step of added.reverse()) path.push(step)
-    return { shared, texts: runs.reverse().flatMap((run) => [...run]) }
+    return { shared, added: runs.reverse().flatMap((run) => [...run]) }
   }
 
   #giveText(id: number, reading: Reading, page: Pick<TurnPage, 'texts'>): void {

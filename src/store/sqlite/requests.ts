@@ -1,15 +1,15 @@
 /**
- * The messages, tools and params of requests. A request of a hundred messages repeats ninety-eight that are on
+ * The messages, tools, params and prompts of requests. A request of a hundred messages repeats ninety-eight that are on
  * record: histories form a trie per tree, in which a request is one node below the longest recorded request that it
  * extends, and each text is stored once per tree. So it stays small even where an agent edits its first message on
- * every call and thereby starts a new history each time.
+ * every call and thereby starts a new history each time. The pieces of a completion's prompt are such a list as well.
  */
 import { hash as digest } from 'node:crypto'
 import type Database from 'better-sqlite3'
 import { RecentlyUsed } from '../../recently-used.ts'
 import { echoTemplate, type StoredCompletion } from './echo.ts'
 import { packIds, packText, type StoredText, unpackOptionalText } from './packing.ts'
-import { LINK_LENGTH, type SentMessages, type SentTurn } from './sent-turn.ts'
+import { LINK_LENGTH, type SentTexts, type SentTurn } from './sent-turn.ts'
 
 /** The node of the empty list. */
 export const ROOT = 0
@@ -79,16 +79,32 @@ export class RequestWriter {
   }
 
   /** @returns the node of the message list, and the list's whole chain */
-  putMessages(
+  putMessages(tree: number, messages: SentTexts): { node: number; chain: string } {
+    return this.#putList(tree, messages, (parent, message) => this.#putMessage(tree, parent, message))
+  }
+
+  /**
+   * The last piece is the only one that differs in the prompt that goes on from here, so that the others get a node of
+   * their own, for it to be below.
+   * @returns as {@link putMessages}
+   */
+  putPrompt(tree: number, pieces: SentTexts): { node: number; chain: string } {
+    const put = (_parent: number, piece: string) => this.putText(tree, piece)
+    const { chain } = this.#putList(tree, { ...pieces, texts: pieces.texts.slice(0, -1) }, put)
+    return this.#putList(tree, { ...pieces, chain }, put)
+  }
+
+  #putList(
     tree: number,
-    { from, texts, chain: knownChain }: SentMessages,
+    { from, texts, chain: knownChain }: SentTexts,
+    put: (parent: number, text: string) => number,
   ): { node: number; chain: string } {
     const chain = knownChain + linksOf(texts.slice(knownChain.length / LINK_LENGTH - from), knownChain)
     const { id: parent, depth } = this.#deepestKnown(tree, chain)
     if (depth < from) throw new Error('the request that a request repeats is not on record')
     const added = texts.slice(depth - from)
     if (added.length === 0) return { node: parent, chain }
-    const rows = added.map((message) => this.#putMessage(tree, parent, message))
+    const rows = added.map((text) => put(parent, text))
     const packed = packIds(Int32Array.from(rows))
     const total = depth + added.length
     const node = rowid(this.#addNode.run(tree, parent, total, packed, linkAt(chain, total)))
@@ -174,13 +190,13 @@ function charsOf({ completionText, reasoning, toolCalls }: Answer): number {
   return (completionText?.length ?? 0) + (reasoning?.length ?? 0) + (toolCalls?.length ?? 0)
 }
 
-/** The links of messages that come after those of `chain`. */
-function linksOf(messages: readonly string[], chain: string): string {
+/** The links of texts that come after those of `chain`. */
+function linksOf(texts: readonly string[], chain: string): string {
   // Every link has a prefix of one length, the first one too.
   let above = chain.slice(-LINK_LENGTH) || '\0'.repeat(LINK_LENGTH)
   let links = ''
-  for (const message of messages) {
-    above = hashOf(above, message).toString('latin1')
+  for (const text of texts) {
+    above = hashOf(above, text).toString('latin1')
     links += above
   }
   return links

@@ -126,8 +126,13 @@ UPDATE sessions SET
   );
 `
 
+const PROMPT_PIECES = `
+-- nodes.id of the pieces of a completion's prompt; 0 where there is none. Turns that are older have it in params.
+ALTER TABLE turns ADD COLUMN prompt_node INTEGER NOT NULL DEFAULT 0;
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
-const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, TRUSTED_AGENTS, SESSION_COUNTS]
+const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, TRUSTED_AGENTS, SESSION_COUNTS, PROMPT_PIECES]
 
 const SCHEMA_VERSION = MIGRATIONS.length
 

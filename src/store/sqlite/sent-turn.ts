@@ -4,30 +4,34 @@
  */
 import type { OpenTurn } from '../turn-store.ts'
 
-export type SentTurn = Omit<OpenTurn, 'requestMessages' | 'tools'> & {
-  messages: SentMessages
+export type SentTurn = Omit<OpenTurn, 'requestMessages' | 'promptPieces' | 'tools'> & {
+  messages: SentTexts
+  prompt: SentTexts
   /** A hash in the place of tools that are on record in this tree. */
   tools: string | { hash: string } | null
 }
 
-export interface SentMessages {
-  /** How many messages are left out: all of an earlier request that is on record in this tree. */
+/** Messages, or the pieces of a prompt. */
+export interface SentTexts {
+  /** How many texts are left out: they are a node that is on record in this tree. */
   from: number
-  /** The messages after those. */
+  /** The texts after those. */
   texts: readonly string[]
-  /** The chain of the first messages, as far as it is known; at least of those that are left out. */
+  /** The chain of the first texts, as far as it is known; at least of those that are left out. */
   chain: string
 }
 
 /** What the writer tells of a request that it has put on record. */
 export interface RecordedRequest {
   /** Of all its messages. */
-  chain: string
+  messagesChain: string
+  /** Of all pieces of its prompt. */
+  promptChain: string
   toolsHash: string | null
 }
 
 /**
- * In a chain, each message has a link of so many characters: the hash, byte by byte, of the message together with all
+ * In a chain, each text has a link of so many characters: the hash, byte by byte, of the text together with all
  * before it.
  */
 export const LINK_LENGTH = 16

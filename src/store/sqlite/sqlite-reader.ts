@@ -12,7 +12,7 @@ import type {
   TurnReader,
   TurnRecord,
 } from '../turn-store.ts'
-import type { PagedTurn, ReadMethods, TurnPage } from './reader.ts'
+import type { PagedList, PagedTurn, ReadMethods, TurnPage } from './reader.ts'
 import type { StoreThread } from './store-thread.ts'
 
 export class SqliteReader implements TurnReader {
@@ -89,21 +89,27 @@ export class SqliteReader implements TurnReader {
 class TurnAssembler {
   readonly #texts = new Map<number, string>()
   #messages: readonly string[] = []
+  #prompt: readonly string[] = []
 
   addTexts(texts: [number, string][]): void {
     for (const [id, text] of texts) this.#texts.set(id, text)
   }
 
   assemble<T extends TurnRecord | TurnOutline>(paged: PagedTurn<T>): T {
-    const { sharedMessages, newMessages, ...turn } = paged
-    const added = newMessages.map((id) => this.#text(id))
-    this.#messages = [...this.#messages.slice(0, sharedMessages), ...added]
+    const { messages, prompt, ...turn } = paged
+    this.#messages = this.#next(this.#messages, messages)
+    this.#prompt = this.#next(this.#prompt, prompt)
     return {
       ...turn,
       requestMessages: this.#messages,
+      promptPieces: this.#prompt,
       tools: turn.tools === null ? null : this.#text(turn.tools),
       params: this.#text(turn.params),
     } as unknown as T
+  }
+
+  #next(list: readonly string[], { shared, added }: PagedList): readonly string[] {
+    return [...list.slice(0, shared), ...added.map((id) => this.#text(id))]
   }
 
   #text(id: number): string {

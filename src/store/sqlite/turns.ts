@@ -21,6 +21,7 @@ const REQUEST_COLUMNS = {
   node: 'node',
   tools: 'tools',
   params: 'params',
+  promptNode: 'prompt_node',
 }
 
 const OUTCOME_COLUMNS = {
@@ -120,7 +121,8 @@ export class TurnWriter {
     const tree = this.#sessions.tree(turn.sessionId)
     if (tree === undefined) throw new ProxyError('session_not_found', 'Session not found')
     const { index, turnId, dialect, startedAtMs, retryCount } = turn
-    const { node, chain } = this.#requests.putMessages(tree, turn.messages)
+    const messages = this.#requests.putMessages(tree, turn.messages)
+    const prompt = this.#requests.putPrompt(tree, turn.prompt)
     const tools = turn.tools === null ? null : this.#requests.putTools(tree, turn.tools)
     const params = this.#requests.putText(tree, turn.params)
     return {
@@ -131,11 +133,16 @@ export class TurnWriter {
         dialect,
         startedAtMs,
         retryCount,
-        node,
+        node: messages.node,
         tools: tools?.id ?? null,
         params,
+        promptNode: prompt.node,
       },
-      recorded: { chain, toolsHash: tools?.hash ?? null } satisfies RecordedRequest,
+      recorded: {
+        messagesChain: messages.chain,
+        promptChain: prompt.chain,
+        toolsHash: tools?.hash ?? null,
+      } satisfies RecordedRequest,
     }
   }
 

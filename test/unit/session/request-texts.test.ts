@@ -16,11 +16,13 @@ t.test('a request is written message by message, with tools and everything else 
     requestMessages: messages.map((message) => JSON.stringify(message)),
     tools: JSON.stringify(TOOLS),
     params: '{"model":"m","seed":1}',
+    promptPieces: [],
   })
   t.same(writer.write('s', { kind: 'completion', body: { prompt: 'p' } }), {
     requestMessages: [],
     tools: null,
-    params: '{"prompt":"p"}',
+    params: '{}',
+    promptPieces: ['"p'],
   })
   t.end()
 })

@@ -57,6 +57,7 @@ t.test('a call becomes a completed turn that holds what the agent saw', async (t
     requestMessages: ['{"role":"user","content":"hello"}'],
     tools: null,
     params: '{"model":"m"}',
+    promptPieces: [],
     completionText: 'hi there',
     toolCalls: '[]',
     finishReason: 'stop',

@@ -63,6 +63,7 @@ async function record(store: MemoryTurnStore, call: SessionCall, turnId = `${cal
     requestMessages: [],
     tools: null,
     params: '{}',
+    promptPieces: [],
     retryCount: 0,
   }
   await store.openTurn(turn)

@@ -31,6 +31,7 @@ function turnOf(sketch: Sketch, index: number): RecordedTurn {
     requestMessages: [JSON.stringify({ role: 'user', content: prompt.join(' ') })],
     tools: null,
     params: '{}',
+    promptPieces: [],
     annotations: '{}',
     promptTokenIds: Int32Array.from(prompt),
     completionTokenIds: Int32Array.from(completion),
@@ -250,6 +251,13 @@ t.test('a retry speaks for tries of its own request, not for others with an equa
     { prompt: [1], completion: [4], params: long('a'), retryCount: 1 },
   ]
   t.same(rowsOf(longOnes).map(turnIds), [['t1'], ['t2']])
+  const completion = { prompt: [1], requestMessages: [], completion: [2] }
+  const completions = [
+    { ...completion, promptPieces: ['"Once'] },
+    { ...completion, promptPieces: ['"Once', ' upon'] },
+    { ...completion, promptPieces: ['"Once'], retryCount: 1 },
+  ]
+  t.same(rowsOf(completions).map(turnIds), [['t1'], ['t2']], 'of completions as well')
 })
 
 t.test('a sample that was continued is none that was lost, however late that shows', async (t) => {

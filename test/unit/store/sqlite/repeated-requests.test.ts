@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import type { Reply } from '../../../../src/store/sqlite/calls.ts'
 import { openForReading, openForWriting } from '../../../../src/store/sqlite/database.ts'
-import { Reader } from '../../../../src/store/sqlite/reader.ts'
+import { type PagedList, Reader } from '../../../../src/store/sqlite/reader.ts'
 import { RepeatedRequests } from '../../../../src/store/sqlite/repeated-requests.ts'
 import type { RecordedRequest, SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
 import { type WriteMethods, Writer } from '../../../../src/store/sqlite/writer.ts'
@@ -27,18 +27,25 @@ function openWriter(t: Test) {
     writer.commit([{ id: 0, method, args }])[0]!
   const createSession = (sessionId: string) =>
     commit('createSession', { sessionId, createdAtMs: 1, ttlMs: null, metadata: '{}', samplingParams: '{}' })
-  /** Messages and tools of a session's turns, as they are on record. */
+  /** Messages, tools and prompts of a session's turns, as they are on record. */
   const requestsOf = (sessionId: string) => {
     lastReading += 1
     const texts = new Map<number, string>()
     let messages: string[] = []
-    const requests: Pick<OpenTurn, 'requestMessages' | 'tools'>[] = []
+    let pieces: string[] = []
+    const next = (list: string[], { shared, added }: PagedList) => [
+      ...list.slice(0, shared),
+      ...added.map((id) => texts.get(id)!),
+    ]
+    const requests: Pick<OpenTurn, 'requestMessages' | 'tools' | 'promptPieces'>[] = []
     for (let done = false; !done; ) {
       const page = reader.readPage(lastReading, sessionId)
       for (const [id, text] of page.texts) texts.set(id, text)
-      for (const { sharedMessages, newMessages, tools } of page.turns) {
-        messages = [...messages.slice(0, sharedMessages), ...newMessages.map((id) => texts.get(id)!)]
-        requests.push({ requestMessages: messages, tools: tools === null ? null : texts.get(tools)! })
+      for (const turn of page.turns) {
+        messages = next(messages, turn.messages)
+        pieces = next(pieces, turn.prompt)
+        const tools = turn.tools === null ? null : texts.get(turn.tools)!
+        requests.push({ requestMessages: messages, tools, promptPieces: pieces })
       }
       done = page.done
     }
@@ -69,8 +76,43 @@ t.test('a request that goes on from the last one is sent as what it adds', (t) =
   t.match(send(1, 5), { messages: { from: 3, texts: MESSAGES.slice(3, 5) }, tools: { hash: String } })
   t.match(send(2, 5), { messages: { from: 5, texts: { length: 0 } } }, 'the same again')
   t.match(send(3, 4), { messages: { from: 0, texts: { length: 4 } } }, 'a shorter one is sent whole')
-  const written = [3, 5, 5, 4].map((count) => ({ requestMessages: MESSAGES.slice(0, count), tools }))
+  const written = [3, 5, 5, 4].map((count) => ({
+    requestMessages: MESSAGES.slice(0, count),
+    tools,
+    promptPieces: [],
+  }))
   t.same(requestsOf('s'), written)
+  t.end()
+})
+
+t.test('of a prompt that goes on from the last one its last piece and what is new are sent', (t) => {
+  const { commit, createSession, requestsOf } = openWriter(t)
+  createSession('s')
+  const requests = new RepeatedRequests()
+  const prompts = [
+    ['[1', ',2'],
+    ['[1', ',2', ',3'],
+    ['[1', ',2', ',3'],
+    ['[1', ',2'],
+    ['[1', ',4'],
+  ]
+  const sent = prompts.map((promptPieces, index) => {
+    const turn = aTurn(`t${index}`, { index, requestMessages: [], promptPieces })
+    const packed = requests.pack(turn)
+    packed.recorded(recordedOf(commit('openTurn', packed.sent)))
+    return [packed.sent.prompt.from, packed.sent.prompt.texts.join('')]
+  })
+  t.same(sent, [
+    [0, '[1,2'],
+    [1, ',2,3'],
+    [2, ',3'],
+    [0, '[1,2'],
+    [1, ',4'],
+  ])
+  t.same(
+    requestsOf('s').map(({ promptPieces }) => promptPieces),
+    prompts,
+  )
   t.end()
 })
 
@@ -79,7 +121,7 @@ t.test('nothing is left out of a request while the one before it is not on recor
   const pack = (count: number) => requests.pack(aTurn('a', { requestMessages: MESSAGES.slice(0, count) }))
   const first = pack(3)
   t.match(pack(5).sent, { messages: { from: 0, texts: { length: 5 } } })
-  first.recorded({ chain: 'x'.repeat(48), toolsHash: null })
+  first.recorded({ messagesChain: 'x'.repeat(48), promptChain: '', toolsHash: null })
   t.match(pack(6).sent, { messages: { from: 0, texts: { length: 6 } } }, 'what comes late is of no use')
   t.end()
 })
@@ -90,6 +132,8 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
   const step = fc.record({
     keep: fc.nat(8),
     add: fc.array(fc.constantFrom(...MESSAGES.slice(0, 4), '"\ud800"'), { maxLength: 3 }),
+    keepPieces: fc.nat(8),
+    addPieces: fc.array(fc.constantFrom('[1', ',2', ',3'), { maxLength: 3 }),
     tools: fc.constantFrom(null, '[1]', '[2]'),
     how: fc.constantFrom('open', 'record'),
     after: fc.constantFrom('told', 'told', 'told', 'not told', 'reset', 'deleted'),
@@ -102,15 +146,19 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
       const requests = new RepeatedRequests()
       let written: object[] = []
       let requestMessages: string[] = []
-      for (const [index, { keep, add, tools, how, after }] of steps.entries()) {
+      let promptPieces: string[] = []
+      for (const [index, { keep, add, keepPieces, addPieces, tools, how, after }] of steps.entries()) {
         requestMessages = [...requestMessages.slice(0, keep), ...add]
+        promptPieces = [...promptPieces.slice(0, keepPieces), ...addPieces]
         const turnId = `t${index}`
-        const { sent, recorded } = requests.pack(aTurn(turnId, { sessionId, index, requestMessages, tools }))
+        const { sent, recorded } = requests.pack(
+          aTurn(turnId, { sessionId, index, requestMessages, tools, promptPieces }),
+        )
         const reply =
           how === 'open'
             ? commit('openTurn', sent)
             : commit('recordTurn', sent, anOutcome(turnId, { sessionId }))
-        written.push({ requestMessages, tools })
+        written.push({ requestMessages, tools, promptPieces })
         if (after === 'reset' || after === 'deleted') {
           requests.forget(sessionId)
           commit(after === 'reset' ? 'resetSession' : 'deleteSession', sessionId, 9)
