@@ -28,6 +28,7 @@ import { ToldWeights } from './session/told-weights.ts'
 import { MemoryTurnStore } from './store/memory.ts'
 import { openSqliteStore } from './store/sqlite/open.ts'
 import type { TurnStore } from './store/turn-store.ts'
+import type { ParserChoice } from './tokens/parsers/choose-parser.ts'
 import { openTokenModel } from './tokens/token-model.ts'
 import { tokenTexts } from './tokens/token-texts.ts'
 import { loadTokenizer, type Tokenizer } from './tokens/tokenizer.ts'
@@ -67,7 +68,8 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   const roster = 'engines' in backend ? engineRoster(config, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
   const activity = new Activity()
-  const { prompts, tokenizer } = await openPrompts(config, backend, store, opened, logger)
+  const opening = { opened, logger }
+  const { prompts, tokenizer, toolParser } = await openPrompts(config, backend, store, opening)
   const sessions = openSessions(config, store, { backend, prompts, activity, logger, isFallback })
   const { model } = config
   const weights = new ToldWeights()
@@ -103,6 +105,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
       version: VERSION,
       db: config.db,
       prompts: prompts.counts(),
+      ...(toolParser && { tool_parser: toolParser }),
       notes: notes.filter((note) => note !== FALLBACK_NOTE || isFallback()),
     }),
     weights,
@@ -222,9 +225,8 @@ async function openPrompts(
   config: ServeConfig,
   backend: Backend,
   store: TurnStore,
-  opened: AsyncDisposableStack,
-  logger: Logger,
-): Promise<{ prompts: Prompts; tokenizer?: Tokenizer }> {
+  { opened, logger }: { opened: AsyncDisposableStack; logger: Logger },
+): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; toolParser?: ToolParserFacts }> {
   const { tokenizer, toolParser, contextLength } = config
   if (tokenizer === undefined) {
     return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked)) }
@@ -245,7 +247,8 @@ async function openPrompts(
       {},
       'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
     )
-  return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer }
+  const facts = tellToolParser(model.parserChoice, logger)
+  return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer, toolParser: facts }
 }
 
 /** The embedded model's own tokenizer is always at hand; any other one is named. */
@@ -259,6 +262,23 @@ function tokenTextsOf(name: string | undefined, tokenizer: Tokenizer | undefined
     embedded ??= loadTokenizer(embeddedModelFolder())
     return { source: model, texts: await tokenTexts(embedded, ids) }
   }
+}
+
+/** How answers are read, for `/health`. */
+interface ToolParserFacts {
+  name: string
+  chosen_by: 'name' | 'template'
+  /** Texts of the chat template that speak for it. */
+  evidence: readonly string[]
+  warning?: string
+}
+
+function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
+  const { family, chosenBy, evidence, warning } = choice
+  const facts = { name: family.name, chosen_by: chosenBy, evidence, ...(warning && { warning }) }
+  if (warning === undefined) logger.info({ tool_parser: facts }, 'tool parser chosen')
+  else logger.warn({ tool_parser: facts }, warning)
+  return facts
 }
 
 async function openLocalBackend(config: ServeConfig, logger: Logger): Promise<LocalBackend> {

@@ -4,7 +4,7 @@ import { readChatTemplate } from './chat-template.ts'
 import { ContentMemory } from './content-memory.ts'
 import { openEncoder, type TextEncoder } from './encoder.ts'
 import { loadModelFiles } from './load-model-files.ts'
-import { chooseParser, parserNamed } from './parsers/choose-parser.ts'
+import { chooseParser, type ParserChoice, parserNamed } from './parsers/choose-parser.ts'
 import type { ParserFamily } from './parsers/output-parser.ts'
 import { PromptRenderer } from './prompt/prompt-renderer.ts'
 import { PromptThread } from './prompt/prompt-service.ts'
@@ -14,6 +14,8 @@ export interface TokenModel {
   readonly tokenizer: Tokenizer
   readonly renderer: PromptRenderer
   readonly parser: ParserFamily
+  /** What speaks for this parser. */
+  readonly parserChoice: ParserChoice
   /** Ids that end a completion unless the request says `ignore_eos`. */
   readonly eosTokenIds: readonly number[]
   /** Tokens of prompt and completion together; undefined where nothing tells. */
@@ -61,6 +63,10 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
   const added = files.tokenizerJson.added_tokens ?? []
   const memory = new ContentMemory((text) => encoder.encode(text), added)
   const prompts = await starting
+  const parserChoice: ParserChoice =
+    options.parser === 'auto'
+      ? chooseParser(template.withTools)
+      : { family: parserNamed(options.parser), chosenBy: 'name', evidence: [] }
   const encode = (text: string) => memory.encode(text)
   return {
     tokenizer,
@@ -69,7 +75,8 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
       eosTokenIds,
       encode,
     }),
-    parser: options.parser === 'auto' ? chooseParser(template.withTools) : parserNamed(options.parser),
+    parser: parserChoice.family,
+    parserChoice,
     eosTokenIds,
     encodedBy: encoder.kind,
     contextLength: options.contextLength ?? contextLength,

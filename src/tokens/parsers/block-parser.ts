@@ -24,19 +24,30 @@ export interface BlockOptions extends OutputParserOptions {
 }
 
 export interface CallSyntax {
-  open: string
+  /** What a block begins with: one of these. */
+  opens: readonly string[]
   /** Without one, the next block's opening marker tells where a misread one ended. */
   close?: string
   /** Markers around a call or a group of calls, which mean nothing by themselves. */
-  wrapper?: { open: string; close: string }
+  wrapper?: Markers
   /** Reads what stands behind the opening marker, the closing one included. */
   read(reader: TextReader, options: BlockOptions): Reading<BlockReading>
 }
 
 export interface BlockSyntax {
   /** Markers around reasoning at the beginning of a completion. */
-  reasoning?: { open: string; close: string }
+  reasoning?: Markers & {
+    /** A call may begin where reasoning was not closed: its wrapper's opening marker ends it. */
+    callEndsIt?: boolean
+  }
+  /** Markers around the text that is content. */
+  answer?: readonly Markers[]
   call?: CallSyntax
+}
+
+export interface Markers {
+  open: string
+  close: string
 }
 
 /** The markers that most reasoning models write. */
@@ -48,9 +59,9 @@ export function blockFamily(
   innerMarkers: readonly string[],
   syntax: BlockSyntax,
 ): ParserFamily {
-  const { reasoning, call } = syntax
-  const pairs = [reasoning, call, call?.wrapper].flatMap((pair) => [pair?.open, pair?.close])
-  const markers = [...pairs, ...innerMarkers]
+  const { reasoning, answer = [], call } = syntax
+  const pairs = [reasoning, ...answer, call?.wrapper].flatMap((pair) => [pair?.open, pair?.close])
+  const markers = [...pairs, ...(call?.opens ?? []), call?.close, ...innerMarkers]
   const grammar = blockGrammar(syntax)
   return {
     name,
@@ -61,22 +72,36 @@ export function blockFamily(
 }
 
 export function blockGrammar(syntax: BlockSyntax): Grammar {
-  const { reasoning, call } = syntax
+  const { reasoning, answer = [], call } = syntax
+  const wrapper = call?.wrapper
+  const answerOpens = answer.map(({ open }) => open)
+  const answerCloses = answer.map(({ close }) => close)
+  const callMarkers = call ? [...call.opens, ...(wrapper ? [wrapper.open, wrapper.close] : [])] : []
+  const markersWithCalls = new MarkerSet([...callMarkers, ...answerCloses])
+  const markersWithoutCalls = new MarkerSet(answerCloses)
+  const callBegin = reasoning?.callEndsIt && wrapper ? [wrapper.open] : []
   const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close] : [])
-  const contentMarkers = new MarkerSet(call ? [call.open, ...Object.values(call.wrapper ?? {})] : [])
-  const noMarkers = new MarkerSet([])
+  const reasoningOrCallEnd = new MarkerSet(reasoning ? [reasoning.close, ...callBegin] : [])
 
   return function* readCompletion(reader, delta, options) {
     const content = new ContentGate(delta)
+    const looksForCalls = call !== undefined && (options.tools?.length ?? 0) > 0
     if (
       reasoning &&
       (options.startsInReasoning || (yield* opensReasoning(reader, reasoning.open, content)))
     ) {
-      yield* readReasoning(reader, delta, reasoningEnd)
+      const ends = looksForCalls ? reasoningOrCallEnd : reasoningEnd
+      const end = yield* readReasoning(reader, delta, ends)
       content.dropLeadingNewlines()
+      if (end !== undefined && end !== reasoning.close) reader.putBack(end)
     }
-    const looksForCalls = call !== undefined && (options.tools?.length ?? 0) > 0
-    yield* readContent(reader, content, looksForCalls ? contentMarkers : noMarkers, call, options)
+    if (answerOpens.length > 0) {
+      const space = yield* reader.space()
+      if ((yield* reader.oneOf(answerOpens)) === undefined) content.add(space)
+      else content.dropLeadingNewlines()
+    }
+    const markers = looksForCalls ? markersWithCalls : markersWithoutCalls
+    yield* readContent(reader, content, markers, call, options)
     content.end()
   }
 }
@@ -89,11 +114,17 @@ function* opensReasoning(reader: TextReader, open: string, content: ContentGate)
   return false
 }
 
-function* readReasoning(reader: TextReader, delta: DeltaBuilder, end: MarkerSet): Reading<void> {
+/** @returns the marker that ended it */
+function* readReasoning(
+  reader: TextReader,
+  delta: DeltaBuilder,
+  ends: MarkerSet,
+): Reading<string | undefined> {
   const gate = new SpaceGate()
   gate.dropLeadingNewlines()
-  const { marker } = yield* reader.upTo(end, (text) => delta.addReasoning(gate.push(text)))
+  const { marker } = yield* reader.upTo(ends, (text) => delta.addReasoning(gate.push(text)))
   if (marker === undefined) delta.addReasoning(gate.flush())
+  return marker
 }
 
 function* readContent(
@@ -107,19 +138,28 @@ function* readContent(
   for (;;) {
     const { marker } = yield* reader.upTo(markers, (text) => content.add(text))
     if (marker === undefined) return
-    if (marker === call!.open) {
-      closesEarly = yield* readBlock(reader, content, call!, { ...options, closesEarly })
+    if (call?.opens.includes(marker)) {
+      closesEarly = yield* readBlock(reader, content, { call, open: marker }, { ...options, closesEarly })
+    } else if (marker === call?.wrapper?.open || marker === call?.wrapper?.close) {
+      content.addWrapper(marker, marker === call.wrapper?.open)
     } else {
-      content.addWrapper(marker, marker === call!.wrapper!.open)
+      yield* readAnswerEnd(reader, content, marker)
     }
   }
+}
+
+/** It ends the answer if nothing but space follows it. */
+function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string): Reading<void> {
+  const space = yield* reader.space()
+  if (yield* reader.atEnd()) content.dropSpace()
+  else content.add(marker + space)
 }
 
 /** @returns whether the blocks behind close early */
 function* readBlock(
   reader: TextReader,
   content: ContentGate,
-  call: CallSyntax,
+  { call, open }: { call: CallSyntax; open: string },
   options: BlockOptions,
 ): Reading<boolean> {
   reader.startRecord()
@@ -128,20 +168,24 @@ function* readBlock(
   if (Array.isArray(reading)) {
     content.addCalls(reading)
   } else if (reading === 'unclosed' && !options.closesEarly) {
-    reader.putBack(call.open + body)
+    reader.putBack(open + body)
     return true
   } else {
     const bodyLength = reading === 'misread' ? firstEndIn(body, call) : body.length
     reader.putBack(body.slice(bodyLength))
-    content.add(call.open + body.slice(0, bodyLength))
+    content.add(open + body.slice(0, bodyLength))
   }
   return options.closesEarly
 }
 
 /** How much of a misread block stands before and in its first closing marker. */
-function firstEndIn(body: string, { open, close }: CallSyntax): number {
-  const index = body.indexOf(close ?? open)
-  return index === -1 ? body.length : index + (close?.length ?? 0)
+function firstEndIn(body: string, { opens, close }: CallSyntax): number {
+  if (close === undefined) {
+    const next = opens.map((open) => body.indexOf(open)).filter((index) => index !== -1)
+    return Math.min(body.length, ...next)
+  }
+  const index = body.indexOf(close)
+  return index === -1 ? body.length : index + close.length
 }
 
 /** Tells content from the space and the wrappers that belong to calls. */
@@ -170,6 +214,11 @@ class ContentGate {
     if (isOpening) this.#space.hold(marker)
     else if (this.#behindCall) this.#space.drop()
     else this.add(marker)
+  }
+
+  /** What was held belongs to markup. */
+  dropSpace(): void {
+    this.#space.drop()
   }
 
   addCalls(calls: readonly WrittenCall[]): void {

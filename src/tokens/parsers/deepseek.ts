@@ -17,7 +17,7 @@ const NAME_ENDS = new MarkerSet(['\n', CLOSE])
 export const deepseek = blockFamily('deepseek_v3', [SEPARATOR], {
   reasoning: THINK,
   call: {
-    open: '<｜tool▁call▁begin｜>',
+    opens: ['<｜tool▁call▁begin｜>'],
     close: CLOSE,
     wrapper: { open: '<｜tool▁calls▁begin｜>', close: '<｜tool▁calls▁end｜>' },
     read: readCall,

@@ -37,18 +37,33 @@ export interface CallKeys {
   name: string
   /** The first of them that is there. */
   arguments: readonly string[]
-  id?: string
+  /** `null`: the model's ids are not the agent's, for example because each turn counts from 0 again. */
+  id?: string | null
 }
 
 /** What stands between two markers: an object with a name and an object of arguments. */
 export function namedCallSyntax(open: string, close: string, keys: CallKeys): CallSyntax {
   return {
-    open,
+    opens: [open],
     close,
     *read(reader) {
       const object = yield* readObject(reader)
       const isClosed = object !== undefined && (yield* endsBlock(reader, close))
       return isClosed ? (namedCall(object.members, keys) ?? 'malformed') : 'misread'
+    },
+  }
+}
+
+/** An array of such objects between two markers. The closing one may be left out: the array ends by itself. */
+export function arrayCallSyntax(opens: readonly string[], close: string, keys: CallKeys): CallSyntax {
+  return {
+    opens,
+    close,
+    *read(reader) {
+      const calls = yield* readNamedCalls(reader, keys)
+      yield* reader.space()
+      yield* reader.literal(close)
+      return calls
     },
   }
 }
@@ -93,7 +108,7 @@ export function namedCall(members: ReadonlyMap<string, string>, keys: CallKeys):
   const name = stringOf(members.get(keys.name))
   const written = keys.arguments.map((key) => members.get(key)).find((value) => value !== undefined)
   if (name === undefined || name === '' || !written?.startsWith('{')) return undefined
-  const id = stringOf(members.get(keys.id ?? 'id'))
+  const id = keys.id === null ? undefined : stringOf(members.get(keys.id ?? 'id'))
   return [{ ...(id && { id }), name, arguments: written }]
 }
 

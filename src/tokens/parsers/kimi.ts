@@ -13,9 +13,10 @@ const CLOSE = '<|tool_call_end|>'
 const HEADER_ENDS = new MarkerSet([ARGUMENTS_BEGIN, CLOSE])
 
 export const kimi = blockFamily('kimi_k2', [ARGUMENTS_BEGIN], {
-  reasoning: THINK,
+  // It may go over to calls without closing its reasoning, as SGLang's `KimiK2Detector` knows.
+  reasoning: { ...THINK, callEndsIt: true },
   call: {
-    open: '<|tool_call_begin|>',
+    opens: ['<|tool_call_begin|>'],
     close: CLOSE,
     wrapper: { open: '<|tool_calls_section_begin|>', close: '<|tool_calls_section_end|>' },
     read: readCall,

@@ -11,7 +11,7 @@ import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 const SYNTAX: BlockSyntax = {
   reasoning: { open: '[THINK]', close: '[/THINK]' },
-  call: { open: '[TOOL_CALLS]', read: readCalls },
+  call: { opens: ['[TOOL_CALLS]'], read: readCalls },
 }
 
 export const mistral: ParserFamily = {

@@ -17,41 +17,50 @@ export interface TaggedSyntax {
   /** What a parameter begins with, up to its name: `<parameter=`. */
   parameter: string
   parameterClose: string
-  /** What ends a name, and with it the tag. */
-  nameEnd: string
+  /** What may end a name, and with it the tag. */
+  nameEnds: readonly string[]
+  /** The one of them that says that the value is a string, whatever the tool's schema says. */
+  stringEnd?: string
+  /** The one of them that says that the value is JSON. */
+  jsonEnd?: string
   wrapper?: { open: string; close: string }
 }
 
 export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
-  const { call, callClose, parameter, parameterClose, nameEnd, wrapper } = syntax
-  const nameEnds = new MarkerSet([nameEnd, '\n'])
+  const { call, callClose, parameter, parameterClose, wrapper } = syntax
+  const nameEnds = new MarkerSet([...syntax.nameEnds, '\n'])
   /** What may follow a parameter; without the call's own end, that of its wrapper ends it too. */
   const followers = [parameter, callClose, ...(wrapper ? [wrapper.close] : [])]
   const valueEnds = new MarkerSet([parameterClose, `\n${parameter}`])
   const earlyValueEnds = new MarkerSet([parameterClose, `\n${parameter}`, callClose])
 
   function* readCall(reader: TextReader, options: BlockOptions): Reading<BlockReading> {
-    const name = yield* readName(reader)
-    if (name === undefined) return 'malformed'
+    const { name } = yield* readName(reader)
+    if (name === '') return 'malformed'
     const written: TextArgument[] = []
     yield* reader.space()
     let next = yield* reader.oneOf(followers)
     while (next === parameter) {
-      const parameterName = yield* readName(reader)
-      if (parameterName === undefined) return 'malformed'
+      const head = yield* readName(reader)
+      if (head.name === '') return 'malformed'
       const { text, follower } = yield* readValue(reader, options.closesEarly)
       if (follower === undefined) return 'unclosed'
-      written.push({ name: parameterName, text: withoutOuterNewlines(text) })
+      written.push({ name: head.name, text: withoutOuterNewlines(text), ...typeSaidBy(head.end) })
       next = follower
     }
     const isWhole = next !== undefined
     return isWhole ? [{ name, arguments: jsonOfTextArguments(name, written, options.tools) }] : 'malformed'
   }
 
-  function* readName(reader: TextReader): Reading<string | undefined> {
-    const { text, marker } = yield* reader.upTo(nameEnds)
-    const name = text.trim()
-    return marker === nameEnd && name !== '' ? name : undefined
+  /** @returns a tag's name, empty if it has none, and what ended it */
+  function* readName(reader: TextReader): Reading<{ name: string; end: string }> {
+    const { text, marker = '\n' } = yield* reader.upTo(nameEnds)
+    return { name: marker === '\n' ? '' : text.trim(), end: marker }
+  }
+
+  function typeSaidBy(nameEnd: string): Pick<TextArgument, 'type'> {
+    if (nameEnd === syntax.stringEnd) return { type: 'string' }
+    return nameEnd === syntax.jsonEnd ? { type: 'json' } : {}
   }
 
   /** @returns the value and what follows it; undefined if it is not closed */
@@ -75,7 +84,7 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
     }
   }
 
-  return { open: call, close: callClose, ...(wrapper && { wrapper }), read: readCall }
+  return { opens: [call], close: callClose, ...(wrapper && { wrapper }), read: readCall }
 }
 
 /** A value's own first and last newline belong to the markup. */

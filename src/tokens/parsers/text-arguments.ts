@@ -7,6 +7,8 @@ import type { Tool } from '../../canonical/messages.ts'
 export interface TextArgument {
   name: string
   text: string
+  /** Where the markup itself says it. */
+  type?: 'string' | 'json'
 }
 
 /** The arguments as a JSON object; texts that are JSON of another type than string are taken over as written. */
@@ -17,7 +19,8 @@ export function jsonOfTextArguments(
 ): string {
   const schemas = parameterSchemas(toolName, tools)
   const members = textArguments.map(
-    ({ name, text }) => `${JSON.stringify(name)}: ${jsonOfText(text, typesOf(schemas[name]))}`,
+    ({ name, text, type }) =>
+      `${JSON.stringify(name)}: ${jsonOfText(text, type ? [type] : typesOf(schemas[name]))}`,
   )
   return `{${members.join(', ')}}`
 }

@@ -21,9 +21,11 @@ import { echoOf, markupOf, type PlannedTalk, type Sample } from './token-mode-sa
 /** @param name one of the real models, or `embedded` */
 export function loadTokenModel(name: string): TokenModel & Model {
   const model = loadModel(name)
+  const parserChoice = chooseParser(model.source)
   return {
     ...model,
-    parser: chooseParser(model.source),
+    parser: parserChoice.family,
+    parserChoice,
     eosTokenIds: [model.tokenizer.eosTokenId!],
     encodedBy: 'javascript',
     contextLength: undefined,

@@ -20,7 +20,7 @@ t.test("a model's template tells which markup it writes", async (t) => {
     gemma3: 'plain',
   }
   for (const [model, name] of Object.entries(expected)) {
-    t.equal(chooseParser(String(readModelConfig(model).chat_template)).name, name, model)
+    t.equal(chooseParser(String(readModelConfig(model).chat_template)).family.name, name, model)
   }
 })
 
@@ -28,12 +28,44 @@ t.test('templates of other families are told apart by what only they say', async
   const signs = {
     qwen3_coder: '<tool_call>\n<function=example>\n<parameter=x>',
     glm45: '<tool_call>{function-name}\n<arg_key>',
-    kimi_k2: '<|tool_calls_section_begin|><|tool_call_begin|>',
+    kimi_k2: '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>',
+    seed_oss: '<seed:tool_call>\n<function=example>',
+    minimax_m2: '<minimax:tool_call>\n<invoke name="tool">',
+    deepseek_v32: '<｜DSML｜function_calls>',
+    hy_v3_opensource: "{%- set HYTK = ':opensource' %}<tool_sep{}><arg_key{}>",
+    hy_v3: '<tool_calls><tool_call>f<tool_sep><arg_key>',
+    cohere_command: '<|START_ACTION|>[{"tool_name": "f"}]<|END_ACTION|>',
+    apertus: '<|tools_prefix|>',
+    lfm2: '<|tool_call_start|>',
+    nemotron_json: '<TOOLCALL>',
+    phi4_mini_json: '<|tool|>{{ tools }}<|/tool|>',
+    granite: 'respond only with <|tool_call|> followed by a JSON list of tools',
+    hermes: '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
     mistral: '[TOOL_CALLS] [',
     harmony: '<|start|>assistant<|channel|>final<|message|>',
   }
-  for (const [name, text] of Object.entries(signs)) t.equal(chooseParser(text).name, name)
+  for (const [name, text] of Object.entries(signs)) {
+    const { family, evidence, warning } = chooseParser(text)
+    t.equal(family.name, name)
+    t.ok(evidence.length > 0, 'it says on what evidence')
+    t.equal(warning, undefined)
+  }
 })
+
+t.test(
+  'a template with tools in a format that is not known is warned of, one without tools is not',
+  async (t) => {
+    for (const unknown of [
+      '{% for tool in tools %}>>>{{ tool.name }}',
+      '<|start_header_id|>{{ tools }}<function=',
+    ]) {
+      const { family, warning } = chooseParser(unknown)
+      t.equal(family.name, 'plain')
+      t.match(warning, /--tool-parser/)
+    }
+    t.match(chooseParser('{{ messages }}'), { family: { name: 'plain' }, evidence: [], warning: undefined })
+  },
+)
 
 t.test('a family can be named', async (t) => {
   for (const [name, family] of PARSER_FAMILIES) t.equal(parserNamed(name), family)

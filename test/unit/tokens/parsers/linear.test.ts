@@ -21,6 +21,23 @@ const BEGUN: Record<string, readonly string[]> = {
   llama3_json: ['{"name": "f", "parameters": {"a": "', '<|python_tag|>'],
   harmony: ['<|channel|>commentary to=functions.f<|message|>{"a": "', '<|channel|>analysis<|message|>'],
   plain: ['<think>'],
+  granite: ['<|tool_call|>[{"name": "f", "arguments": {"a": "', '<|tool_call|>[{}, '],
+  phi4_mini_json: ['functools[{"name": "f", "arguments": {"a": "', 'functools'],
+  hunyuan_a13b: ['<tool_calls>[{"name": "f", "arguments": {"a": "', '<think>x</think><answer>'],
+  nemotron_json: ['<TOOLCALL>[{"name": "f", "arguments": {"a": "'],
+  cohere_command: ['<|START_ACTION|>[{"tool_name": "f", "parameters": {"a": "', '<|START_RESPONSE|>'],
+  apertus: ['<|tools_prefix|>[{"f": {"a": "', '<|tools_prefix|>[{"f": {}}, '],
+  seed_oss: ['<function=f>\n<parameter=a>\n', '<seed:tool_call><function=f>'],
+  minimax_m2: ['<invoke name="f"><parameter name="a">', '<minimax:tool_call><invoke name="'],
+  deepseek_v32: [
+    '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="true">',
+    '<｜DSML｜invoke name="',
+  ],
+  hy_v3: ['<tool_call>f<tool_sep><arg_key>a</arg_key>\n<arg_value>', '<tool_call>f<tool_sep><arg_key>a'],
+  hy_v3_opensource: [
+    '<tool_call:opensource>f<arg_key:opensource>a</arg_key:opensource><arg_value:opensource>',
+  ],
+  lfm2: ['<|tool_call_start|>[f(a="', '<|tool_call_start|>[f(', '<|tool_call_start|>[{"name": "'],
 }
 
 /** What is repeated behind it, of any family. */
@@ -88,24 +105,29 @@ for (const [name, family] of PARSER_FAMILIES) {
 
   t.test(`${name}: four times the text takes at most four times the steps, and some`, async (t) => {
     for (const { head, unit } of texts) {
-      for (const pieceLength of [1, 7, Number.POSITIVE_INFINITY]) {
-        const [once, fourTimes] = [100, 400].map((times) =>
+      for (const pieceLength of [1, Number.POSITIVE_INFINITY]) {
+        const [once, fourTimes] = [60, 240].map((times) =>
           stepsOf(() => run(family, head + unit.repeat(times), pieceLength)),
         ) as [number, number]
-        if (fourTimes > once * 4.5)
+        if (fourTimes > once * 4.5 + 100)
           t.fail(`${JSON.stringify({ head, unit })}: ${once} steps, then ${fourTimes}`)
       }
     }
     t.pass()
   })
 
+  const longUnits = ['\\"', '\n', family.keepTokens.join(''), BEGUN[name]![0]!]
+  const longTexts = BEGUN[name]!.flatMap((head) =>
+    longUnits.map((unit) => head + unit.repeat(100_000 / Math.max(unit.length, 1))),
+  )
+
   t.test(`${name}: a text that comes in many pieces is not copied for each of them`, async (t) => {
-    for (const { head, unit } of texts) run(family, head + unit.repeat(100_000 / unit.length), 2)
+    for (const text of longTexts) run(family, text, 2)
     t.pass('50,000 copies of each growing text would take minutes')
   })
 
   t.test(`${name}: a long text that comes in one piece is not copied for each of its blocks`, async (t) => {
-    for (const { head, unit } of texts) run(family, head + unit.repeat(300_000 / unit.length), 300_000)
-    t.pass('a copy of what is left for each of 10,000 blocks would take minutes')
+    for (const text of longTexts) run(family, text.repeat(3), Number.POSITIVE_INFINITY)
+    t.pass('a copy of what is left for each of thousands of blocks would take minutes')
   })
 }

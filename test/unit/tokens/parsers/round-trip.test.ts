@@ -26,7 +26,7 @@ for (const { model, callCount } of [
 ]) {
   const { template, source } = loadTemplate(modelDirectory(model))
   const tokenizer = loadRealTokenizer(model)
-  const family = chooseParser(source)
+  const { family } = chooseParser(source)
 
   /** Qwen's tokenizers normalise. */
   const asRead = (text: string) => (model.startsWith('qwen') ? text.normalize('NFC') : text)

@@ -2,7 +2,7 @@
 import t from 'tap'
 import type { Tool } from '../../../../src/canonical/messages.ts'
 import { glm } from '../../../../src/tokens/parsers/glm.ts'
-import { qwen3Coder } from '../../../../src/tokens/parsers/qwen3-coder.ts'
+import { qwen3Coder } from '../../../../src/tokens/parsers/tagged-families.ts'
 import { assertCutsChangeNothing, parseBriefly } from './parse.ts'
 
 const tools: Tool[] = [

@@ -1,0 +1,69 @@
+/** The families that write each parameter of a call as an element with plain text in it. */
+import { blockFamily, THINK } from './block-parser.ts'
+import { taggedCallSyntax } from './tagged-calls.ts'
+
+const FUNCTION_TAGS = {
+  call: '<function=',
+  callClose: '</function>',
+  parameter: '<parameter=',
+  parameterClose: '</parameter>',
+  nameEnds: ['>'],
+}
+
+/**
+ * Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, MiMo V2:
+ * `<tool_call>\n<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>\n</tool_call>`.
+ * The model sometimes leaves `<tool_call>` out, so the call is what stands in `<function=…>`.
+ * Sources: the models' chat templates; vLLM's `qwen3coder_tool_parser.py`; SGLang's `qwen3_coder_detector.py`.
+ */
+export const qwen3Coder = blockFamily('qwen3_coder', [], {
+  reasoning: THINK,
+  call: taggedCallSyntax({ ...FUNCTION_TAGS, wrapper: { open: '<tool_call>', close: '</tool_call>' } }),
+})
+
+/**
+ * Seed-OSS: Qwen3-Coder's tags in `<seed:tool_call>`, reasoning in `<seed:think>`.
+ * Sources: the model's chat template; vLLM's `seed_oss_tool_parser.py` and `seedoss_reasoning_parser.py`.
+ */
+export const seedOss = blockFamily('seed_oss', [], {
+  reasoning: { open: '<seed:think>', close: '</seed:think>' },
+  call: taggedCallSyntax({
+    ...FUNCTION_TAGS,
+    wrapper: { open: '<seed:tool_call>', close: '</seed:tool_call>' },
+  }),
+})
+
+/**
+ * MiniMax M2: `<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">value</parameter>\n</invoke>\n` and so on.
+ * Sources: the model's chat template; vLLM's `minimax_m2_tool_parser.py`; SGLang's `minimax_m2.py`.
+ */
+export const minimaxM2 = blockFamily('minimax_m2', [], {
+  reasoning: THINK,
+  call: taggedCallSyntax({
+    call: '<invoke name="',
+    callClose: '</invoke>',
+    parameter: '<parameter name="',
+    parameterClose: '</parameter>',
+    nameEnds: ['">'],
+    wrapper: { open: '<minimax:tool_call>', close: '</minimax:tool_call>' },
+  }),
+})
+
+/**
+ * DeepSeek V3.2: the same in DSML's tags, where each parameter says whether it is a string or JSON:
+ * `<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>`.
+ * Sources: the model's chat template; SGLang's `deepseekv32_detector.py`.
+ */
+export const deepseekV32 = blockFamily('deepseek_v32', [], {
+  reasoning: THINK,
+  call: taggedCallSyntax({
+    call: '<｜DSML｜invoke name="',
+    callClose: '</｜DSML｜invoke>',
+    parameter: '<｜DSML｜parameter name="',
+    parameterClose: '</｜DSML｜parameter>',
+    nameEnds: ['">', '" string="true">', '" string="false">'],
+    stringEnd: '" string="true">',
+    jsonEnd: '" string="false">',
+    wrapper: { open: '<｜DSML｜function_calls>', close: '</｜DSML｜function_calls>' },
+  }),
+})
