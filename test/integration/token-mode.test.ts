@@ -279,7 +279,11 @@ t.test('what token mode cannot do is refused by name', async (t) => {
         () => ({}),
         (error: unknown) => error,
       )
-  t.match(await refused({ tool_choice: 'required' }), {
+  const allowed = {
+    mode: 'auto',
+    tools: [{ type: 'function', function: { name: calculator.function.name } }],
+  }
+  t.match(await refused({ tool_choice: { type: 'allowed_tools', allowed_tools: allowed } }), {
     status: 400,
     param: 'tool_choice',
     code: 'unsupported',

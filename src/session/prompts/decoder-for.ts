@@ -1,17 +1,26 @@
 import type { ChatBody } from '../../canonical/request.ts'
 import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
+import { createForcedCallParser } from '../../tokens/parsers/forced-calls.ts'
 import { StopStrings } from '../../tokens/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/streaming-decoder.ts'
 import type { TokenModel } from '../../tokens/token-model.ts'
 import type { AnswerDecoderParts } from './answer-decoder.ts'
 
-/** What reads the answer to this request as the engine itself would have. @param promptText what the answer follows */
+/**
+ * What reads the answer to this request as the engine itself would have.
+ * @param promptText what the answer follows
+ * @param forcesCall the engine is held to write calls as JSON
+ */
 export function decoderFor(
   { tokenizer, parser, eosTokenIds }: Pick<TokenModel, 'tokenizer' | 'parser' | 'eosTokenIds'>,
   body: ChatBody,
-  promptText: string,
+  { promptText, forcesCall }: { promptText: string; forcesCall: boolean },
 ): AnswerDecoderParts {
   const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
+  const parserOptions = {
+    tools: body.tool_choice === 'none' ? null : body.tools,
+    startsInReasoning: opensReasoning(parser, promptText),
+  }
   const includeStop = body.include_stop_str_in_output === true
   return {
     decoder: new StreamingDecoder(tokenizer, {
@@ -23,10 +32,7 @@ export function decoderFor(
     includeStop,
     oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
-    parser: parser.create({
-      tools: body.tool_choice === 'none' ? null : body.tools,
-      startsInReasoning: opensReasoning(parser, promptText),
-    }),
+    parser: forcesCall ? createForcedCallParser(parser, parserOptions) : parser.create(parserOptions),
   }
 }
 

@@ -143,8 +143,4 @@ function refuseWhatTokenModeCannotDo(body: ChatBody): void {
   if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
   for (const field of ['functions', 'function_call'])
     if (isSet(body[field])) refuse(field, 'offer tools instead')
-  const { tool_choice: choice } = body
-  if (choice !== undefined && choice !== null && choice !== 'auto' && choice !== 'none') {
-    refuse('tool_choice', 'a call cannot be forced, only offered (auto) or ignored (none)')
-  }
 }

@@ -12,6 +12,7 @@ import type { TokenModel } from '../../tokens/token-model.ts'
 import { inexactReason } from '../exactness.ts'
 import { AnswerDecoder } from './answer-decoder.ts'
 import { decoderFor } from './decoder-for.ts'
+import { constrainedBody, forcedCallSchema } from './forced-call.ts'
 import { PromptCounts } from './prompt-counts.ts'
 import {
   type ChatRequest,
@@ -37,11 +38,12 @@ export class TokenPrompts implements Prompts {
 
   async begin(request: GenerationRequest): Promise<CallPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
+    const forcedCall = this.#forcedCallOf(request.body)
     const session = await this.#sessions.borrow(request.sessionId)
     try {
       const prompt = await planPrompt(this.#model.renderer, session, request)
       this.#counts.add(prompt.origin.reason)
-      return this.#callWith({ request, session, prompt, counts: this.#counts })
+      return this.#callWith({ request, session, prompt, forcedCall, counts: this.#counts })
     } catch (error) {
       session[Symbol.dispose]()
       throw error
@@ -67,6 +69,18 @@ export class TokenPrompts implements Prompts {
     this.#sessions.forget(sessionId)
   }
 
+  /** @throws ProxyError `unsupported`, `invalid_request` */
+  #forcedCallOf(body: ChatBody): object | undefined {
+    const schema = forcedCallSchema(body)
+    if (schema === undefined || this.#model.parser.grammar !== undefined) return schema
+    throw new ProxyError(
+      'unsupported',
+      `the format ${this.#model.parser.name} leaves no place for a forced call in token mode: a session whose ` +
+        'sampling_params say {"tool_choice": "auto"} offers the tools instead',
+      { param: 'tool_choice' },
+    )
+  }
+
   #callWith(parts: CallParts): CallPrompt {
     const { request, prompt } = parts
     const room = (this.#model.contextLength ?? Number.POSITIVE_INFINITY) - prompt.ids.length
@@ -87,6 +101,8 @@ interface CallParts {
   readonly request: ChatRequest
   readonly session: BorrowedTurns
   readonly prompt: PlannedPrompt
+  /** What the engine is held to, where the agent forces a call. */
+  readonly forcedCall: object | undefined
   readonly counts: PromptCounts
 }
 
@@ -125,10 +141,14 @@ class TokenCall extends PlannedCall {
 
   constructor(parts: CallParts, model: TokenModel, room: number) {
     super(parts)
-    const { request, prompt } = parts
-    this.request = { ...request, promptTokenIds: prompt.ids, body: withBudget(request.body, room) }
+    const { request, prompt, forcedCall } = parts
+    const body = withBudget(request.body, room)
+    const sent = forcedCall ? constrainedBody(body, forcedCall) : body
+    this.request = { ...request, promptTokenIds: prompt.ids, body: sent }
     this.#vocabularySize = model.vocabularySize
-    this.#decoder = new AnswerDecoder(decoderFor(model, request.body, prompt.text))
+    this.#decoder = new AnswerDecoder(
+      decoderFor(model, request.body, { promptText: prompt.text, forcesCall: forcedCall !== undefined }),
+    )
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {

@@ -66,7 +66,8 @@ export function blockFamily(
   return {
     name,
     keepTokens: markers.filter((marker) => marker !== undefined),
-    ...(reasoning && { reasoningOpen: reasoning.open }),
+    ...(reasoning && { reasoning }),
+    grammar,
     create: (options) => new GrammarParser(grammar, options),
   }
 }
@@ -115,7 +116,7 @@ function* opensReasoning(reader: TextReader, open: string, content: ContentGate)
 }
 
 /** @returns the marker that ended it */
-function* readReasoning(
+export function* readReasoning(
   reader: TextReader,
   delta: DeltaBuilder,
   ends: MarkerSet,

@@ -118,5 +118,5 @@ export function parserNamed(name: string): ParserFamily {
 
 /** Whether a rendered prompt ends inside a reasoning block that its template opened. */
 export function opensReasoning(family: ParserFamily, prompt: string): boolean {
-  return family.reasoningOpen !== undefined && prompt.trimEnd().endsWith(family.reasoningOpen)
+  return family.reasoning !== undefined && prompt.trimEnd().endsWith(family.reasoning.open)
 }

@@ -18,6 +18,7 @@ const NO_MARKERS = new MarkerSet([])
 export const llama3: ParserFamily = {
   name: 'llama3_json',
   keepTokens: [PYTHON_TAG],
+  grammar: readCompletion,
   create: (options) => new GrammarParser(readCompletion, options),
 }
 

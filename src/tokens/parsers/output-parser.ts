@@ -35,8 +35,13 @@ export interface ParserFamily {
   readonly name: string
   /** Special tokens that the markup is made of: they must be visible in the text that is pushed. */
   readonly keepTokens: readonly string[]
-  /** The marker that begins reasoning, where a template may write it at the end of the prompt. */
-  readonly reasoningOpen?: string
+  /** The markers around reasoning; a template may write the first at the end of the prompt. */
+  readonly reasoning?: { open: string; close: string }
+  /**
+   * What reads a bare text. Where every text must stand behind a header, an engine that is held to JSON writes nothing
+   * that can be read, and there is none.
+   */
+  readonly grammar?: Grammar
   create(options: OutputParserOptions): OutputParser
 }
 

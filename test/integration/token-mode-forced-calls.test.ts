@@ -1,0 +1,149 @@
+/** In token mode, an agent that forces a call gets one: the engine is held to a JSON schema, and its answer is read as calls. */
+import OpenAI from 'openai'
+import t, { type Test } from 'tap'
+import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
+import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { type SeenRequest, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+
+const tokenizer = loadTokenizer(embeddedModelFolder())
+const END = tokenizer.eosTokenId!
+
+/** An engine in vLLM's words that writes `text`, whatever it is asked. */
+async function startWriter(t: Test, text: string) {
+  const ids = [...tokenizer.encode(text), END]
+  const server = await startScriptedServer(({ method, path, body }: SeenRequest, response) => {
+    if (method === 'GET') {
+      if (path === '/health') response.end()
+      else if (path === '/version') sendJson(response, { version: '0.12.0' })
+      else
+        sendJson(response, {
+          object: 'list',
+          data: [{ id: 'm', object: 'model', owned_by: 'vllm', max_model_len: 4096 }],
+        })
+      return
+    }
+    const choice = {
+      index: 0,
+      text: '',
+      finish_reason: 'stop',
+      prompt_token_ids: body.prompt,
+      token_ids: ids,
+      logprobs: { tokens: ids.map(String), token_logprobs: ids.map(() => -0.5) },
+    }
+    const usage = { prompt_tokens: body.prompt.length, completion_tokens: ids.length }
+    sendJson(response, { id: 'x', object: 'text_completion', model: 'm', choices: [choice], usage })
+  })
+  t.teardown(() => server.close())
+  const proxy = await startProxy(t, { engineUrls: [server.url], engineKind: 'vllm', tokenizer: 'embedded' })
+  const client = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
+  const asked = () => server.requests.filter(({ method }) => method === 'POST').map(({ body }) => body)
+  return { proxy, client, asked }
+}
+
+/** Strict, as the SDK's helpers make them: it parses their arguments. */
+function tool(name: string, properties: Record<string, object>) {
+  const parameters = { type: 'object', properties, required: Object.keys(properties) }
+  return { type: 'function' as const, function: { name, strict: true, parameters } }
+}
+
+const weather = tool('weather', { city: { type: 'string' } })
+const clock = tool('clock', {})
+const messages = [{ role: 'user' as const, content: 'Weather in Oslo?' }]
+const ONE_CALL = '[{"name": "weather", "parameters": {"city":  "Oslo"}}]'
+
+t.test("openai's own parse helper gets the function that it names", async (t) => {
+  const { client, proxy, asked } = await startWriter(t, ONE_CALL)
+  const completion = await client.chat.completions.parse({
+    model: 'm',
+    messages,
+    tools: [weather, clock],
+    tool_choice: { type: 'function', function: { name: 'weather' } },
+  })
+  const [choice] = completion.choices
+  t.equal(choice?.finish_reason, 'tool_calls')
+  t.match(choice?.message, {
+    content: null,
+    tool_calls: [{ function: { arguments: '{"city":  "Oslo"}', parsed_arguments: { city: 'Oslo' } } }],
+  })
+  const [{ response_format: format, tool_choice: choiceSent }] = asked()
+  t.equal(choiceSent, undefined)
+  t.match(format, {
+    type: 'json_schema',
+    json_schema: {
+      schema: {
+        type: 'array',
+        minItems: 1,
+        maxItems: 1,
+        items: {
+          anyOf: [{ properties: { name: { enum: ['weather'] }, parameters: { required: ['city'] } } }],
+        },
+      },
+    },
+  })
+  const { turns } = await proxy.get('/sessions/s')
+  t.equal(turns[0].exact, true)
+  t.same(turns[0].completion_token_ids, [...tokenizer.encode(ONE_CALL), END], 'what was sampled is on record')
+})
+
+t.test('what follows a forced call goes on from the tokens that were sampled', async (t) => {
+  const { client, proxy, asked } = await startWriter(t, ONE_CALL)
+  const tools = [weather]
+  const first = await client.chat.completions.create({ model: 'm', messages, tools, tool_choice: 'required' })
+  const call = first.choices[0]!.message
+  const result = { role: 'tool' as const, tool_call_id: call.tool_calls![0]!.id, content: '7 degrees' }
+  await client.chat.completions.create({ model: 'm', messages: [...messages, call, result], tools })
+  const [before, after] = asked()
+  const sampled = [...before.prompt, ...tokenizer.encode(ONE_CALL), END]
+  t.same(after.prompt.slice(0, sampled.length), sampled)
+  t.equal(after.response_format, undefined)
+  const { turns } = await proxy.get('/sessions/s')
+  t.equal(turns[1].annotations.prompt.reason, 'extended')
+})
+
+t.test('any of several functions: all are offered, with one call if calls may not be parallel', async (t) => {
+  const two = '[{"name": "clock", "parameters": {}}, {"name": "weather", "parameters": {"city": "Oslo"}}]'
+  const { client, asked } = await startWriter(t, two)
+  const body = { model: 'm', messages, tools: [weather, clock], tool_choice: 'required' as const }
+  const { choices } = await client.chat.completions.create(body)
+  const calls = choices[0]!.message.tool_calls!.map((call) => call.type === 'function' && call.function.name)
+  t.same(calls, ['clock', 'weather'])
+  await client.chat.completions.create({ ...body, parallel_tool_calls: false })
+  const [free, single] = asked().map(({ response_format: format }) => format.json_schema.schema)
+  t.equal(free.items.anyOf.length, 2)
+  t.equal(free.maxItems, undefined)
+  t.equal(single.maxItems, 1)
+})
+
+t.test('an engine that was held to nothing may write its own markup', async (t) => {
+  const { client } = await startWriter(t, '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
+  const body = { model: 'm', messages, tools: [clock], tool_choice: 'required' as const }
+  const { choices } = await client.chat.completions.create(body)
+  t.match(choices[0]?.message.tool_calls, [{ function: { name: 'clock', arguments: '{}' } }])
+})
+
+t.test('a choice that cannot be kept to is refused with the reason', async (t) => {
+  const { client, asked } = await startWriter(t, ONE_CALL)
+  const refusal = (extra: object) =>
+    client.chat.completions.create({ model: 'm', messages, tools: [weather], ...extra }).then(
+      () => ({}),
+      (error: unknown) => error,
+    )
+  const named = (name: string) => ({ tool_choice: { type: 'function', function: { name } } })
+  t.match(await refusal(named('other')), { status: 400, param: 'tool_choice', message: /other/ })
+  t.match(await refusal({ tool_choice: 'required', tools: [] }), { status: 400, param: 'tool_choice' })
+  t.match(await refusal({ tool_choice: 'required', response_format: { type: 'json_object' } }), {
+    status: 400,
+    param: 'response_format',
+  })
+  t.equal(asked().length, 0, 'the engine is not asked')
+})
+
+t.test('a session may say that calls are offered only', async (t) => {
+  const { client, proxy, asked } = await startWriter(t, 'No.')
+  await proxy.post('/sessions', { session_id: 's', sampling_params: { tool_choice: 'auto' } })
+  const body = { model: 'm', messages, tools: [weather], tool_choice: 'required' as const }
+  const { choices } = await client.chat.completions.create(body)
+  t.equal(choices[0]?.message.content, 'No.')
+  t.equal(asked()[0].response_format, undefined)
+})
