@@ -13,6 +13,7 @@ import Database from 'better-sqlite3'
 import t from 'tap'
 import { openSqliteReader, openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { toVersion } from '../helpers/older-database.ts'
 
 const open = (path: string) => openSqliteStore({ path, durability: 'process' })
 
@@ -89,8 +90,7 @@ t.test('a database from before prompts were stored in pieces is read, and goes o
   await record(old, aTurn('a', { ...completion, params }))
   await old.close()
   const db = new Database(path)
-  db.exec('ALTER TABLE turns DROP COLUMN prompt_node')
-  db.pragma('user_version = 3')
+  toVersion(db, 3)
   db.close()
   const store = await open(path)
   await record(store, aTurn('b', { ...completion, index: 1, promptPieces: ['"Once', ' upon'] }))

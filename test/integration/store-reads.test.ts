@@ -5,6 +5,7 @@ import t from 'tap'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { sessionReadsConformance } from '../conformance/session-reads.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { toVersion } from '../helpers/older-database.ts'
 import { STORES } from '../helpers/sessions-api.ts'
 
 for (const [name, open] of Object.entries(STORES)) {
@@ -24,11 +25,8 @@ t.test('a database of version 2 gets the counts that its turns come to', async (
   await first.openTurn(aTurn('d', { index: 3 }))
   await first.close()
   const db = new Database(path)
-  for (const column of ['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens']) {
-    db.exec(`ALTER TABLE sessions DROP COLUMN ${column}`)
-  }
   db.exec(`UPDATE turns SET status = 'open' WHERE turn_id = 'd'`)
-  db.pragma('user_version = 2')
+  toVersion(db, 2)
   db.close()
   const second = await openSqliteStore({ path, durability: 'process' })
   t.teardown(() => second.close())

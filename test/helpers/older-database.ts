@@ -1,0 +1,18 @@
+import type Database from 'better-sqlite3'
+
+/** What undoes each migration of the schema, by the version that it led to. */
+const UNDO: Readonly<Record<number, readonly string[]>> = {
+  3: ['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'].map(
+    (column) => `ALTER TABLE sessions DROP COLUMN ${column}`,
+  ),
+  4: ['ALTER TABLE turns DROP COLUMN prompt_node'],
+}
+
+/** Makes the database one that an earlier program left behind. */
+export function toVersion(db: Database.Database, version: number): void {
+  const now = db.pragma('user_version', { simple: true }) as number
+  for (let step = now; step > version; step -= 1) {
+    for (const sql of UNDO[step] ?? []) db.exec(sql)
+  }
+  db.pragma(`user_version = ${version}`)
+}
