@@ -14,6 +14,7 @@ import { EngineRoster } from './inference/engine-roster.ts'
 import { createLocalBackend, type LocalBackend } from './inference/local-backend.ts'
 import type { Roster } from './inference/roster.ts'
 import type { Logger } from './logger.ts'
+import { Metrics } from './metrics/metrics.ts'
 import { InferenceWorkerClient } from './relay/inference-worker-client.ts'
 import { MAX_FRAME_BYTES } from './relay/protocol.ts'
 import { refuseWorkers } from './relay/refuse-workers.ts'
@@ -60,10 +61,11 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   const notes = notesOn(config)
   // In one line: each of them is to stand in the first one.
   if (notes.length > 0) logger.warn({}, notes.join(' '))
-  const store = await openStore(config)
+  const metrics = opened.use(new Metrics())
+  const store = metrics.watchStore(await openStore(config, metrics))
   opened.defer(() => store.close())
-  const relay = config.mode === 'relay' ? openRelayBackend(config, logger) : undefined
-  const backend = relay ?? (await openLocalBackend(config, logger))
+  const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics) : undefined
+  const backend = relay ?? (await openLocalBackend(config, logger, metrics))
   opened.defer(() => backend.close())
   const roster = 'engines' in backend ? engineRoster(config, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
@@ -75,7 +77,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   const weights = new ToldWeights()
   const runner = new TurnRunner({
     sessions,
-    backend,
+    backend: metrics.watchBackend(backend),
     prompts,
     store,
     logger,
@@ -111,7 +113,20 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
     weights,
     activity,
     tokenTexts: tokenTextsOf(config.tokenizer, tokenizer),
-    acceptWorker: (socket, greeted) => (relay ? relay.accept(socket, greeted) : refuseWorkers(socket)),
+    metrics: metrics.source({
+      backend,
+      prompts,
+      store,
+      ...(config.db !== 'memory' && { databasePath: config.db }),
+    }),
+    acceptWorker: (socket, greeted) => {
+      const accepted = () => {
+        metrics.workerConnected()
+        greeted()
+      }
+      if (relay) relay.accept(socket, accepted)
+      else refuseWorkers(socket)
+    },
     maxWorkerFrameBytes: MAX_FRAME_BYTES,
     roster,
   })
@@ -171,8 +186,9 @@ export function startWorker(config: WorkerConfig, { logger }: ServerHooks): Runn
   }
 }
 
-async function openStore({ db, durability }: ServeConfig): Promise<TurnStore> {
-  return db === 'memory' ? new MemoryTurnStore() : openSqliteStore({ path: db, durability })
+async function openStore({ db, durability }: ServeConfig, metrics: Metrics): Promise<TurnStore> {
+  if (db === 'memory') return new MemoryTurnStore()
+  return openSqliteStore({ path: db, durability, onCommit: (operations) => metrics.committed(operations) })
 }
 
 interface SessionParts {
@@ -208,9 +224,10 @@ function openSessions(
   })
 }
 
-function openRelayBackend(config: ServeConfig, logger: Logger): RelayBackend {
+function openRelayBackend(config: ServeConfig, logger: Logger, metrics: Metrics): RelayBackend {
   return createRelayBackend({
     logger,
+    watch: metrics.dispatch,
     queueLimit: config.queueLimit,
     waitMs: config.queueWaitMs,
     pauseLimitMs: config.pauseLimitMs,
@@ -281,7 +298,11 @@ function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
   return facts
 }
 
-async function openLocalBackend(config: ServeConfig, logger: Logger): Promise<LocalBackend> {
+async function openLocalBackend(
+  config: ServeConfig,
+  logger: Logger,
+  metrics: Metrics,
+): Promise<LocalBackend> {
   const clients = config.awaitEngines ? [] : openEngines(config)
   await checkEngines(clients, logger)
   return createLocalBackend({
@@ -293,6 +314,7 @@ async function openLocalBackend(config: ServeConfig, logger: Logger): Promise<Lo
     pauseLimitMs: config.pauseLimitMs,
     healthIntervalMs: config.healthIntervalMs,
     logger,
+    watch: metrics.dispatch,
   })
 }
 

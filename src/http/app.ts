@@ -14,6 +14,7 @@ import { ERROR_CATALOGUE, ProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import type { Roster } from '../inference/roster.ts'
 import type { Logger } from '../logger.ts'
+import type { MetricsSource } from '../metrics/metrics.ts'
 import { Activity } from '../session/activity.ts'
 import type { TurnRunner } from '../session/run-turn.ts'
 import { MAX_SESSION_ID_BYTES } from '../session/session-id.ts'
@@ -27,6 +28,7 @@ import type { AgentPolicy } from './agent/agent-policy.ts'
 import { agentRoutes } from './agent/routes.ts'
 import { errorHeaders, errorOf, logFailure } from './errors.ts'
 import { healthRoute } from './health.ts'
+import { metricsRoute } from './metrics.ts'
 import { openApi, openApiRoute } from './openapi.ts'
 import { eventsRoutes } from './read/events.ts'
 import { readRoutes, type TokenTexts } from './read/routes.ts'
@@ -63,6 +65,8 @@ export interface AppOptions extends AgentPolicy {
   basePath?: string
   /** What `/health` tells besides the state of the backend. */
   facts: () => Record<string, unknown>
+  /** Default: there is no `/metrics`. */
+  metrics?: MetricsSource
   weights: ToldWeights
   /** What happens to sessions and turns. Default: nothing is told of it. */
   activity?: Activity
@@ -125,6 +129,10 @@ export async function buildApp(
     routable = sessionPaths(routes)
   })
   const routes = guardRoutes(fastify, { keyring, strangers, logger, loopbackOnly })
+  fastify.addHook('onError', (_request, _reply, thrown, done) => {
+    options.metrics?.requestFailed(errorOf(thrown).code)
+    done()
+  })
   const budget = new BodyBudget(bodyBudgetOf(options))
   fastify.addHook('preParsing', ({ raw }, _reply, _payload, done) => {
     budget.watch(raw)
@@ -177,6 +185,7 @@ async function addRoutes(
   await app.register(openApi)
   await app.register(inScope('view', openApiRoute))
   await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
+  if (options.metrics) await app.register(inScope('metrics', metricsRoute), { source: options.metrics })
   await app.register(inScope('admin', sessionsRoutes), { sessions, keyring })
   await app.register(inScope('view', readRoutes), {
     reader: store,

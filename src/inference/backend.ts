@@ -16,6 +16,8 @@ export interface BackendMember {
   connected?: boolean
   /** Calls that it serves now. */
   inFlight: number
+  /** Calls that it may serve at once. */
+  capacity: number
   models: string[]
   /** Whether it can be asked in token mode. Of a worker: whether each of its engines can. */
   takesTokenIds: boolean
@@ -32,6 +34,8 @@ export interface BackendStatus {
   queued: number
   /** When the pause began, in milliseconds since the epoch; undefined while calls go out. */
   pausedSinceMs?: number | undefined
+  /** How often a session left the member that it stuck to, since the start. */
+  moves?: number
 }
 
 export interface Backend {

@@ -22,6 +22,15 @@ export interface DispatcherOptions extends SchedulerOptions {
   pauseLimitMs?: number | undefined
   clock?: Clock | undefined
   logger?: Logger | undefined
+  watch?: DispatchWatch | undefined
+}
+
+/** Is told what dispatching does, call by call. */
+export interface DispatchWatch {
+  /** A call has got its slot after so long. */
+  waited(ms: number): void
+  /** A call goes on to another member, as the one that had it was lost. */
+  failedOver(): void
 }
 
 export interface DispatcherStats extends SchedulerStats {
@@ -67,12 +76,14 @@ export class Dispatcher {
   #cancelExpiry: (() => void) | undefined
   #closed = false
   readonly #pauseWatch: PauseWatch
+  readonly #watch: DispatchWatch | undefined
   #pauses = 0
 
   constructor(options: DispatcherOptions) {
     this.#scheduler = new Scheduler(options)
     this.#absent = options.absent
     this.#clock = options.clock ?? systemClock
+    this.#watch = options.watch
     this.#expiryCheckMs = Math.min(EXPIRY_CHECK_MS, options.waitMs)
     this.#pauseWatch = new PauseWatch({
       clock: this.#clock,
@@ -91,15 +102,26 @@ export class Dispatcher {
     signal.throwIfAborted()
     if (this.#closed) throw shuttingDown()
     if (this.#pauseWatch.isOverLimit) throw pausedForTooLong()
-    const submission = this.#scheduler.submit(call, this.#clock.nowMs())
+    const askedAtMs = this.#clock.nowMs()
+    const submission = this.#scheduler.submit(call, askedAtMs)
     if (submission.outcome === 'queue_full') {
       throw new ProxyError('queue_full', 'too many calls wait for an engine already; try again later', {
         retryAfterS: 1,
       })
     }
-    if (submission.outcome === 'assigned') return this.#lease(call.callId, submission.memberId)
+    if (submission.outcome === 'assigned') {
+      this.#watch?.waited(0)
+      return this.#lease(call.callId, submission.memberId)
+    }
     this.#watchExpiry()
-    return this.#lease(call.callId, await this.#turnOf(call.callId, signal))
+    const memberId = await this.#turnOf(call.callId, signal)
+    this.#watch?.waited(this.#clock.nowMs() - askedAtMs)
+    return this.#lease(call.callId, memberId)
+  }
+
+  /** A call goes on to another member. */
+  failedOver(): void {
+    this.#watch?.failedOver()
   }
 
   addMember(member: Member): void {

@@ -55,6 +55,7 @@ export async function* withFailover(
       if (begun || verdict === 'final' || losses === rules.maxLosses) throw thrown
       if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, rules.memberCount())) throw thrown
       failed.push(lease.memberId)
+      rules.dispatcher.failedOver()
     } finally {
       lease.release()
     }

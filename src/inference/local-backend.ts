@@ -6,7 +6,7 @@ import type { Logger } from '../logger.ts'
 import type { Backend, BackendStatus } from './backend.ts'
 import type { Clock } from './clock.ts'
 import { cannotCount } from './count-tokens.ts'
-import { DISPATCH_DEFAULTS, Dispatcher } from './dispatcher.ts'
+import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from './dispatcher.ts'
 import type { EngineClient, ModelInfo } from './engine-client.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type Verdict, withFailover } from './failover.ts'
@@ -28,6 +28,7 @@ export interface LocalBackendOptions {
   healthIntervalMs?: number
   logger?: Logger
   clock?: Clock
+  watch?: DispatchWatch
 }
 
 export interface LocalBackend extends Backend {
@@ -51,7 +52,7 @@ class EngineBackend implements LocalBackend {
   readonly #dispatcher: Dispatcher
 
   constructor(options: LocalBackendOptions) {
-    const { clients, standIns = false, clock, logger } = options
+    const { clients, standIns = false, clock, logger, watch } = options
     const { maxConcurrencyPerEngine, queueLimit, waitMs, pauseLimitMs, healthIntervalMs } = options
     if (new Set(clients.map(({ name }) => name)).size < clients.length)
       throw new ProxyError('config_invalid', 'an engine is named twice')
@@ -62,6 +63,7 @@ class EngineBackend implements LocalBackend {
       pauseLimitMs,
       clock,
       logger,
+      watch,
     })
     this.engines = new EnginePool({
       dispatcher: this.#dispatcher,
@@ -142,11 +144,12 @@ class EngineBackend implements LocalBackend {
   }
 
   status(): BackendStatus {
-    const { members, waiting, pausedSinceMs } = this.#dispatcher.stats()
+    const { members, waiting, pausedSinceMs, moves } = this.#dispatcher.stats()
     return {
       queued: waiting,
       pausedSinceMs,
-      members: members.map(({ id, inFlight }) => {
+      moves,
+      members: members.map(({ id, inFlight, maxConcurrency: capacity }) => {
         const { client, watch } = this.#engine(id)
         const { healthy, models, weightVersion, error } = watch
         return {
@@ -154,6 +157,7 @@ class EngineBackend implements LocalBackend {
           kind: client.kind,
           healthy,
           inFlight,
+          capacity,
           models: models.map((model) => model.id),
           takesTokenIds: client.takesTokenIds,
           ...(weightVersion !== undefined && { weightVersion }),

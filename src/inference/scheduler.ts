@@ -39,6 +39,8 @@ export interface SchedulerStats {
   waiting: number
   /** Sessions that stick to a member. */
   sessions: number
+  /** How often a session went to another member than the one that it stuck to. */
+  moves: number
   paused: boolean
 }
 
@@ -74,6 +76,7 @@ export class Scheduler {
   readonly #homes = new Map<string, string>()
   readonly #sessionsAt = new Map<string, number>()
   #paused = false
+  #moves = 0
 
   constructor(options: SchedulerOptions) {
     this.#options = options
@@ -182,6 +185,7 @@ export class Scheduler {
       members: [...this.#members.values()].map((member) => ({ ...member })),
       waiting: this.#waiting.size,
       sessions: this.#homes.size,
+      moves: this.#moves,
       paused: this.#paused,
     }
   }
@@ -222,7 +226,10 @@ export class Scheduler {
   #start(call: Call, member: MemberLoad, sticky: boolean): void {
     this.#members.get(member.id)!.inFlight += 1
     this.#running.set(call.callId, member.id)
-    if (sticky) this.#setHome(call.sessionId, member.id)
+    if (!sticky) return
+    const home = this.#homes.get(call.sessionId)
+    if (home !== undefined && home !== member.id) this.#moves += 1
+    this.#setHome(call.sessionId, member.id)
   }
 
   #setHome(sessionId: string, memberId: string | undefined): void {

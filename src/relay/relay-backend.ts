@@ -5,7 +5,7 @@ import { type ErrorCode, ProxyError } from '../errors.ts'
 import type { Backend, BackendMember, BackendStatus } from '../inference/backend.ts'
 import { type Clock, systemClock } from '../inference/clock.ts'
 import { cannotCount } from '../inference/count-tokens.ts'
-import { DISPATCH_DEFAULTS, Dispatcher } from '../inference/dispatcher.ts'
+import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from '../inference/dispatcher.ts'
 import type { ModelInfo } from '../inference/engine-client.ts'
 import { type Verdict, withFailover } from '../inference/failover.ts'
 import type { Ability } from '../inference/placement.ts'
@@ -25,6 +25,7 @@ export interface RelayBackendOptions extends Partial<WorkerLimits> {
   /** How long a pause may last before calls are refused, 0 for without end. */
   pauseLimitMs?: number
   clock?: Clock
+  watch?: DispatchWatch
 }
 
 export interface RelayBackend extends Backend, Roster {
@@ -62,6 +63,7 @@ class WorkerBackend implements RelayBackend {
   constructor(options: RelayBackendOptions) {
     const {
       logger,
+      watch,
       clock = systemClock,
       queueLimit,
       waitMs,
@@ -71,7 +73,7 @@ class WorkerBackend implements RelayBackend {
       code: 'no_worker',
       message: 'no worker that could serve this call is connected',
     } as const
-    this.#dispatcher = new Dispatcher({ queueLimit, waitMs, pauseLimitMs, absent, clock, logger })
+    this.#dispatcher = new Dispatcher({ queueLimit, waitMs, pauseLimitMs, absent, clock, logger, watch })
     this.#registry = new WorkerRegistry(
       { limits: limitsOf(options), clock, logger },
       {
@@ -124,10 +126,11 @@ class WorkerBackend implements RelayBackend {
   }
 
   status(): BackendStatus {
-    const { members, waiting, pausedSinceMs } = this.#dispatcher.stats()
+    const { members, waiting, pausedSinceMs, moves } = this.#dispatcher.stats()
     return {
       queued: waiting,
       pausedSinceMs,
+      moves,
       members: members.flatMap(({ id, inFlight }) => {
         const worker = this.#registry.get(id)
         return worker ? [statusOf(worker, inFlight)] : []
@@ -239,6 +242,7 @@ function statusOf(worker: ConnectedWorker, inFlight: number): BackendMember {
     healthy,
     connected: worker.isConnected,
     inFlight,
+    capacity: identity.maxConcurrency,
     models: worker.models.map((model) => model.id),
     takesTokenIds: identity.capabilities.includes(CAPABILITIES.tokenIds),
     ...(weightVersion !== undefined && { weightVersion }),

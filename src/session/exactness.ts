@@ -36,6 +36,22 @@ export function inexactReason(completion: Completion): string | null {
   return null
 }
 
+/** Each reason without its numbers. */
+const INEXACT_CODES = [
+  ['prompt_ids_missing', /token ids of the prompt$/],
+  ['completion_ids_missing', /token ids of the completion$/],
+  ['counts_differ', /^the engine counted | token ids but \d+ logprobs$/],
+  ['invalid_token_id', / token id /],
+  ['invalid_logprob', / logprob that is none$/],
+] as const
+
+export type InexactCode = (typeof INEXACT_CODES)[number][0] | 'other'
+
+/** @param reason as {@link inexactReason} gives it */
+export function inexactCode(reason: string): InexactCode {
+  return INEXACT_CODES.find(([, pattern]) => pattern.test(reason))?.[0] ?? 'other'
+}
+
 function hasText({ content, reasoning, refusal, toolCalls }: Completion): boolean {
   return Boolean(content) || Boolean(reasoning) || Boolean(refusal) || toolCalls.length > 0
 }

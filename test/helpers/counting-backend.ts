@@ -38,6 +38,7 @@ export class CountingBackend extends ScriptedBackend {
       healthy: this.healthy,
       models: ['counting'],
       takesTokenIds: true,
+      capacity: 8,
     }
     const { running: inFlight, weightVersion } = this
     return { members: [{ ...member, inFlight, weightVersion }], queued: 0 }

@@ -3,6 +3,7 @@ import type { TSchema } from 'typebox'
 import { Compile } from 'typebox/compile'
 import { type HttpServer, listen, type ServerOptions } from '../../src/http/server.ts'
 import type { Roster } from '../../src/inference/roster.ts'
+import { Metrics } from '../../src/metrics/metrics.ts'
 import { TurnRunner } from '../../src/session/run-turn.ts'
 import { Sessions, type SessionsOptions } from '../../src/session/sessions.ts'
 import { ToldWeights } from '../../src/session/told-weights.ts'
@@ -67,6 +68,7 @@ export function serverParts(store: TurnStore, options: Partial<SessionsOptions> 
     bodyLimitBytes: 1_000_000,
     facts: () => ({}),
     weights: new ToldWeights(),
+    metrics: new Metrics().source({ backend, prompts: { counts: () => ({}) }, store }),
     acceptWorker: (socket) => socket.close(),
     maxWorkerFrameBytes: 1_000,
     roster: NO_ROSTER,

@@ -21,7 +21,15 @@ async function relayWithClock(t: Test) {
 /** A worker with no healthy engine gets no calls. */
 class HealthyBackend extends ScriptedBackend {
   override status() {
-    const member = { name: 'e', kind: 'vllm', healthy: true, inFlight: 0, models: [], takesTokenIds: false }
+    const member = {
+      name: 'e',
+      kind: 'vllm',
+      healthy: true,
+      inFlight: 0,
+      models: [],
+      capacity: 8,
+      takesTokenIds: false,
+    }
     return { members: [member], queued: 0 }
   }
 }

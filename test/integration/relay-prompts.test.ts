@@ -28,7 +28,15 @@ t.test('whatever an engine saw before, its prompts arrive as they are', async (t
     const [, ...rest] = wholeAnswer()
     return answer([{ type: 'start', engine: 'e', promptTokenIds: prompt }, ...rest])
   })
-  const member = { name: 'e', kind: 'scripted', healthy: true, inFlight: 0, models: [], takesTokenIds: true }
+  const member = {
+    name: 'e',
+    kind: 'scripted',
+    healthy: true,
+    inFlight: 0,
+    models: [],
+    capacity: 8,
+    takesTokenIds: true,
+  }
   engine.status = () => ({ members: [member], queued: 0 })
   await once(workerFor(t, url, 'w', engine), 'connected')
   const prompts = [LONG, LONGER, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]

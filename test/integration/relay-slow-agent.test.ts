@@ -20,7 +20,14 @@ class EndlessBackend extends ScriptedBackend {
 
   override status() {
     const { running: inFlight } = this
-    const member = { name: 'endless', kind: 'embedded', healthy: true, models: [], takesTokenIds: true }
+    const member = {
+      name: 'endless',
+      kind: 'embedded',
+      healthy: true,
+      models: [],
+      capacity: 8,
+      takesTokenIds: true,
+    }
     return { members: [{ ...member, inFlight }], queued: 0 }
   }
 

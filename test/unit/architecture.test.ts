@@ -23,7 +23,15 @@ const PORTS = ['src/inference', 'src/tokens', 'src/store', ...GROUND]
 const ADAPTERS = ['src/engine', 'src/relay', 'src/store/sqlite']
 /** Trainers' side: it knows the proxy by its HTTP API alone. */
 const ROLLOUT = 'src/rollout'
-const ALL_BELOW_MAIN = [...ADAPTERS, 'src/http', 'src/config', 'src/dialects', 'src/session', ...PORTS]
+const ALL_BELOW_MAIN = [
+  ...ADAPTERS,
+  'src/http',
+  'src/metrics',
+  'src/config',
+  'src/dialects',
+  'src/session',
+  ...PORTS,
+]
 
 /** The layers of the design, top down. Adapters implement ports and never know each other. */
 const RULES: ArchitectureRules = {
@@ -31,7 +39,8 @@ const RULES: ArchitectureRules = {
     'src/cli': ['src/main.ts', ROLLOUT, `${ROLLOUT}/datasets`, ...ALL_BELOW_MAIN],
     'src/index.ts': ['src/main.ts', ROLLOUT, ...ALL_BELOW_MAIN],
     'src/main.ts': ALL_BELOW_MAIN,
-    'src/http': ['src/dialects', 'src/session', ...PORTS],
+    'src/http': ['src/dialects', 'src/metrics', 'src/session', ...PORTS],
+    'src/metrics': ['src/session', ...PORTS],
     'src/dialects': PORTS,
     'src/session': PORTS,
     [ROLLOUT]: ['src/config', 'src/errors.ts', 'src/logger.ts'],

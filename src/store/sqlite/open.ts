@@ -17,6 +17,8 @@ export interface SqliteStoreOptions {
   path: string
   /** What an acknowledged turn survives: loss of power, or only the sudden end of the process. */
   durability: Durability
+  /** Is told after each commit how many operations shared it. */
+  onCommit?: (operations: number) => void
 }
 
 /** Token ids that each thread remembers, so that it need not put them together again for the next turn. */
@@ -27,9 +29,13 @@ const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
  * open as `interrupted`.
  * @throws ProxyError `start_failed` saying how to mend it
  */
-export async function openSqliteStore({ path, durability }: SqliteStoreOptions): Promise<TurnStore> {
+export async function openSqliteStore({
+  path,
+  durability,
+  onCommit,
+}: SqliteStoreOptions): Promise<TurnStore> {
   const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
-  const writer = await StoreThread.start<WriteMethods>('writer', writerData)
+  const writer = await StoreThread.start<WriteMethods>('writer', writerData, onCommit)
   try {
     return new SqliteTurnStore(writer, await openSqliteReader(path))
   } catch (error) {

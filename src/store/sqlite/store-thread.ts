@@ -35,10 +35,14 @@ export class StoreThread<T extends Methods<T>> {
   #ended: ProxyError | undefined
   readonly #loss = Promise.withResolvers<ProxyError>()
 
-  /** @throws ProxyError `start_failed` with what the thread found wrong */
+  /**
+   * @param onReplies is told how many calls each message of the thread answers
+   * @throws ProxyError `start_failed` with what the thread found wrong
+   */
   static async start<T extends Methods<T>>(
     role: keyof typeof ENTRY_POINTS,
     workerData: object,
+    onReplies?: (count: number) => void,
   ): Promise<StoreThread<T>> {
     const worker = spawn(role, workerData)
     const report = await new Promise<OpeningReport>((resolve, reject) => {
@@ -49,12 +53,15 @@ export class StoreThread<T extends Methods<T>> {
       throw new ProxyError('start_failed', `the store's ${role} thread does not start`, { cause })
     })
     if (!report.opened) throw fromWireError(report.error)
-    return new StoreThread<T>(worker, role)
+    return new StoreThread<T>(worker, role, onReplies)
   }
 
-  private constructor(worker: Worker, role: string) {
+  private constructor(worker: Worker, role: string, onReplies?: (count: number) => void) {
     this.#worker = worker
-    worker.on('message', (replies: Reply[]) => this.#settle(replies))
+    worker.on('message', (replies: Reply[]) => {
+      onReplies?.(replies.length)
+      this.#settle(replies)
+    })
     worker.on('error', (cause) => this.#fail(`the store's ${role} thread died`, cause))
     this.#exited = new Promise((resolve) => {
       worker.once('exit', () => {

@@ -55,6 +55,7 @@ t.test('a session leaves a member that is not healthy, drains or is gone, and st
     t.same(scheduler.submit(call('2', 's'), 0), { outcome: 'assigned', memberId: 'b' })
     if (change !== undefined) scheduler.updateMember('a', { healthy: true, draining: false })
     t.same(scheduler.submit(call('3', 's'), 0), { outcome: 'assigned', memberId: 'b' })
+    t.equal(scheduler.stats().moves, 1, 'one move')
   }
   t.end()
 })

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationStart } from '../../../src/canonical/events.ts'
-import { inexactReason } from '../../../src/session/exactness.ts'
+import { inexactCode, inexactReason } from '../../../src/session/exactness.ts'
 
 const usage = (prompt: number, completion: number) => ({
   prompt_tokens: prompt,
@@ -53,6 +53,24 @@ t.test('whatever is missing or contradicts itself makes it inexact, and the reas
     t.match(reason({ ...whole, logprobs: [-1, none] }), /a logprob that is none/, `logprob ${none}`)
   t.match(reason(whole, { usage: usage(2, 3) }), /counted 3 completion tokens but reported 2 ids/)
   t.match(reason(whole, { usage: usage(1, 2) }), /counted 1 prompt tokens but reported 2 ids/)
+})
+
+t.test('each reason has a code without its numbers', async (t) => {
+  const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
+  const start = { promptTokenIds: Int32Array.of(1, 2), vocabularySize: 6 }
+  for (const [text, code] of [
+    [reason(whole, {}, {}), 'prompt_ids_missing'],
+    [reason({ content: 'x' }), 'completion_ids_missing'],
+    [reason({ ...whole, logprobs: [-1] }), 'counts_differ'],
+    [reason(whole, { usage: usage(2, 3) }), 'counts_differ'],
+    [reason(whole, { usage: usage(1, 2) }), 'counts_differ'],
+    [reason({ ...whole, tokenIds: [5, -1] }), 'invalid_token_id'],
+    [reason(whole, {}, start), 'invalid_token_id'],
+    [reason({ ...whole, logprobs: [-1, Number.NaN] }), 'invalid_logprob'],
+    ['what a later version says', 'other'],
+  ] as const) {
+    t.equal(inexactCode(text ?? ''), code, text ?? 'exact')
+  }
 })
 
 t.test('an id that the vocabulary does not have is no sampled token', async (t) => {

@@ -1,0 +1,64 @@
+/**
+ * The two text formats that monitoring reads: Prometheus' 0.0.4
+ * (https://prometheus.io/docs/instrumenting/exposition_formats/) and OpenMetrics 1.0
+ * (https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md).
+ */
+import type { Exemplar, Family, Sample } from './families.ts'
+
+export interface Exposition {
+  contentType: string
+  text: string
+}
+
+/** @param accept the header of this name; whoever does not ask for OpenMetrics gets Prometheus' own format */
+export function expose(families: readonly Family[], accept = ''): Exposition {
+  return accept.includes('application/openmetrics-text')
+    ? {
+        contentType: 'application/openmetrics-text; version=1.0.0; charset=utf-8',
+        text: `${families.map((family) => familyText(family, true)).join('')}# EOF\n`,
+      }
+    : {
+        contentType: 'text/plain; version=0.0.4; charset=utf-8',
+        text: families.map((family) => familyText(family, false)).join(''),
+      }
+}
+
+function familyText(family: Family, isOpenMetrics: boolean): string {
+  const { name, type, help } = family
+  // OpenMetrics names the family of a counter without the ending that its sample has.
+  const familyName = isOpenMetrics && type === 'counter' ? name.replace(/_total$/, '') : name
+  const lines = [`# HELP ${familyName} ${escapeText(help)}`, `# TYPE ${familyName} ${type}`]
+  for (const sample of family.samples()) lines.push(sampleText(name, sample, isOpenMetrics))
+  return `${lines.join('\n')}\n`
+}
+
+function sampleText(
+  name: string,
+  { suffix, labels, value, exemplar }: Sample,
+  isOpenMetrics: boolean,
+): string {
+  const line = `${name}${suffix}${labelsText(labels)} ${numberText(value)}`
+  return isOpenMetrics && exemplar ? line + exemplarText(exemplar) : line
+}
+
+function exemplarText({ labels, value, atMs }: Exemplar): string {
+  return ` # ${labelsText(Object.entries(labels))} ${numberText(value)} ${atMs / 1_000}`
+}
+
+function labelsText(labels: Sample['labels']): string {
+  if (labels.length === 0) return ''
+  return `{${labels.map(([name, value]) => `${name}="${escapeLabel(value)}"`).join(',')}}`
+}
+
+function numberText(value: number): string {
+  if (Number.isFinite(value)) return String(value)
+  return Number.isNaN(value) ? 'NaN' : value > 0 ? '+Inf' : '-Inf'
+}
+
+function escapeText(text: string): string {
+  return text.replace(/\\/g, '\\\\').replace(/\n/g, '\\n')
+}
+
+function escapeLabel(value: string): string {
+  return escapeText(value).replace(/"/g, '\\"')
+}

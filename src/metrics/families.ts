@@ -1,0 +1,201 @@
+/** Metric families as Prometheus has them, kept as plain numbers: an observation costs a look-up and an addition. */
+
+export type MetricType = 'counter' | 'gauge' | 'histogram'
+
+/** What happened on one occasion, to go and look at it; only OpenMetrics carries it. */
+export interface Exemplar {
+  labels: Readonly<Record<string, string>>
+  value: number
+  /** Milliseconds since the epoch. */
+  atMs: number
+}
+
+/** One line of an exposition. */
+export interface Sample {
+  /** What is put after the family's name: `_bucket`, `_sum`, `_count`, or nothing. */
+  suffix: string
+  labels: readonly (readonly [name: string, value: string])[]
+  value: number
+  exemplar?: Exemplar | undefined
+}
+
+/** All series of one name. */
+export interface Family {
+  /** As Prometheus' text format has it: a counter's ends in `_total`. */
+  readonly name: string
+  readonly type: MetricType
+  /** One sentence without a full stop. */
+  readonly help: string
+  readonly labelNames: readonly string[]
+  samples(): Iterable<Sample>
+}
+
+interface Described {
+  name: string
+  help: string
+  labelNames?: readonly string[]
+}
+
+interface Series<T> {
+  readonly labels: Sample['labels']
+  state: T
+}
+
+/** Series by the values of their labels, made when they are first asked for. */
+class SeriesMap<T> {
+  readonly #names: readonly string[]
+  readonly #create: () => T
+  readonly #series = new Map<string, Series<T>>()
+
+  constructor(names: readonly string[], create: () => T) {
+    this.#names = names
+    this.#create = create
+    // What can only be one series is there from the start: a rate needs its first zero.
+    if (names.length === 0) this.of([])
+  }
+
+  of(values: readonly string[]): Series<T> {
+    const key = values.length === 1 ? values[0]! : values.join('\0')
+    const known = this.#series.get(key)
+    if (known) return known
+    const labels = this.#names.map((name, i) => [name, values[i] ?? ''] as const)
+    const series = { labels, state: this.#create() }
+    this.#series.set(key, series)
+    return series
+  }
+
+  all(): Iterable<Series<T>> {
+    return this.#series.values()
+  }
+
+  clear(): void {
+    this.#series.clear()
+  }
+}
+
+/** A number that only grows. */
+export class Counter implements Family {
+  readonly type = 'counter'
+  readonly name: string
+  readonly help: string
+  readonly labelNames: readonly string[]
+  readonly #series: SeriesMap<number>
+
+  constructor({ name, help, labelNames = [] }: Described) {
+    this.name = name
+    this.help = help
+    this.labelNames = labelNames
+    this.#series = new SeriesMap(labelNames, () => 0)
+  }
+
+  /** @param labels values in the order of `labelNames` */
+  add(amount: number, ...labels: string[]): void {
+    this.#series.of(labels).state += amount
+  }
+
+  *samples(): Iterable<Sample> {
+    for (const { labels, state } of this.#series.all()) yield { suffix: '', labels, value: state }
+  }
+}
+
+/** A number that is read when somebody asks: each scrape sets it anew. */
+export class Gauge implements Family {
+  readonly type = 'gauge'
+  readonly name: string
+  readonly help: string
+  readonly labelNames: readonly string[]
+  readonly #series: SeriesMap<number>
+
+  constructor({ name, help, labelNames = [] }: Described) {
+    this.name = name
+    this.help = help
+    this.labelNames = labelNames
+    this.#series = new SeriesMap(labelNames, () => 0)
+  }
+
+  set(value: number, ...labels: string[]): void {
+    this.#series.of(labels).state = value
+  }
+
+  /** Forgets every series; those that are not set again are gone. */
+  clear(): void {
+    this.#series.clear()
+  }
+
+  *samples(): Iterable<Sample> {
+    for (const { labels, state } of this.#series.all()) yield { suffix: '', labels, value: state }
+  }
+}
+
+interface Distribution {
+  /** Of each bucket alone, the one without an upper bound last. */
+  readonly counts: number[]
+  readonly exemplars: (Exemplar | undefined)[]
+  sum: number
+}
+
+/** How values are spread over buckets. */
+export class Histogram implements Family {
+  readonly type = 'histogram'
+  readonly name: string
+  readonly help: string
+  readonly labelNames: readonly string[]
+  readonly #bounds: readonly number[]
+  readonly #series: SeriesMap<Distribution>
+
+  /** @param buckets upper bounds, rising */
+  constructor({ name, help, labelNames = [], buckets }: Described & { buckets: readonly number[] }) {
+    this.name = name
+    this.help = help
+    this.labelNames = labelNames
+    this.#bounds = buckets
+    this.#series = new SeriesMap(labelNames, () => ({
+      counts: new Array(buckets.length + 1).fill(0),
+      exemplars: new Array(buckets.length + 1).fill(undefined),
+      sum: 0,
+    }))
+  }
+
+  observe(value: number, ...labels: string[]): void {
+    this.#add(value, labels)
+  }
+
+  /** @param turnId of the turn that the value is of */
+  observeTurn(value: number, turnId: string): void {
+    const { exemplars, bucket } = this.#add(value, [])
+    exemplars[bucket] = { labels: { turn_id: turnId }, value, atMs: Date.now() }
+  }
+
+  *samples(): Iterable<Sample> {
+    for (const { labels, state } of this.#series.all()) {
+      let count = 0
+      for (const [bucket, own] of state.counts.entries()) {
+        count += own
+        const le = ['le', boundText(this.#bounds[bucket])] as const
+        yield {
+          suffix: '_bucket',
+          labels: [...labels, le],
+          value: count,
+          exemplar: state.exemplars[bucket],
+        }
+      }
+      yield { suffix: '_sum', labels, value: state.sum }
+      yield { suffix: '_count', labels, value: count }
+    }
+  }
+
+  #add(value: number, labels: string[]) {
+    const { state } = this.#series.of(labels)
+    let bucket = 0
+    while (bucket < this.#bounds.length && value > this.#bounds[bucket]!) bucket += 1
+    state.counts[bucket]! += 1
+    state.sum += value
+    return { exemplars: state.exemplars, bucket }
+  }
+}
+
+/** As Prometheus' own clients write it, so that series of other exporters have the same `le`. */
+function boundText(bound: number | undefined): string {
+  if (bound === undefined) return '+Inf'
+  return Number.isInteger(bound) ? bound.toFixed(1) : String(bound)
+}

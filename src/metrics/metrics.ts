@@ -1,0 +1,89 @@
+/** The metrics of one proxy: what watches its parts, and what a scrape gets. */
+import type { Backend } from '../inference/backend.ts'
+import type { DispatchWatch } from '../inference/dispatcher.ts'
+import type { Prompts } from '../session/prompts/prompts.ts'
+import type { TurnStore } from '../store/turn-store.ts'
+import { VERSION } from '../version.ts'
+import { type Exposition, expose } from './exposition.ts'
+import { ProxyMetrics } from './proxy-metrics.ts'
+import { ProcessReader, readBackend, readFiles, readSessions } from './state.ts'
+import { TurnWatch } from './turn-watch.ts'
+
+/** What is asked for at the door. */
+export interface MetricsSource {
+  /** @param accept the header of this name */
+  expose(accept: string | undefined): Promise<Exposition>
+  /** A request was answered with an error. @param code of the catalogue */
+  requestFailed(code: string): void
+}
+
+export interface ScrapedParts {
+  backend: Backend
+  store: Pick<TurnStore, 'totalSessions'>
+  /** Absent: the record is in memory. */
+  databasePath?: string
+  prompts: Pick<Prompts, 'counts'>
+}
+
+export class Metrics implements Disposable {
+  readonly #metrics = new ProxyMetrics()
+  readonly #turns = new TurnWatch(this.#metrics)
+  readonly #process = new ProcessReader()
+  /** What other parts count themselves, as it was at the last scrape. */
+  readonly #seen = new Map<string, number>()
+
+  /** @returns the store to be used in place of `store` */
+  watchStore(store: TurnStore): TurnStore {
+    return this.#turns.ofStore(store)
+  }
+
+  /** @returns the backend to be used in place of `backend` */
+  watchBackend<T extends Backend>(backend: T): T {
+    return this.#turns.ofBackend(backend)
+  }
+
+  readonly dispatch: DispatchWatch = {
+    waited: (ms) => this.#metrics.queueWait.observe(ms / 1_000),
+    failedOver: () => this.#metrics.failovers.add(1),
+  }
+
+  committed(operations: number): void {
+    this.#metrics.commitOperations.observe(operations)
+  }
+
+  workerConnected(): void {
+    this.#metrics.connections.add(1)
+  }
+
+  /** What the HTTP server needs of them. */
+  source(parts: ScrapedParts): MetricsSource {
+    return {
+      expose: (accept) => this.#expose(parts, accept),
+      requestFailed: (code) => this.#metrics.httpErrors.add(1, code),
+    }
+  }
+
+  async #expose(parts: ScrapedParts, accept: string | undefined): Promise<Exposition> {
+    const metrics = this.#metrics
+    const { backend, databasePath, prompts, store } = parts
+    readBackend(metrics, backend, this.#turns.openCount)
+    for (const [reason, count] of Object.entries(prompts.counts())) {
+      metrics.prompts.add(this.#growth(`prompts ${reason}`, count), reason)
+    }
+    metrics.moves.add(this.#growth('moves', backend.status().moves ?? 0))
+    metrics.buildInfo.set(1, VERSION, backend.mode, process.versions.node)
+    await Promise.all([this.#process.read(metrics), readSessions(metrics, store)])
+    if (databasePath !== undefined) await readFiles(metrics, databasePath)
+    return expose(metrics.families, accept)
+  }
+
+  [Symbol.dispose](): void {
+    this.#process[Symbol.dispose]()
+  }
+
+  #growth(of: string, count: number): number {
+    const before = this.#seen.get(of) ?? 0
+    this.#seen.set(of, count)
+    return count - before
+  }
+}

@@ -1,0 +1,150 @@
+/**
+ * Every metric that there is. Labels have few values: never an id of a session, a task or a trial, a model's name as
+ * an agent wrote it, or an error's text. The table of docs/metrics.md is made from these.
+ */
+import { Counter, type Family, Gauge, Histogram } from './families.ts'
+
+/** vLLM's own (`vllm/v1/metrics/loggers.py`), so that both can be laid over each other. */
+const FIRST_TOKEN_S = [
+  0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640,
+  2560,
+]
+const PER_TOKEN_S = [
+  0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+]
+const REQUEST_S = [
+  0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
+]
+const GAP_S = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
+const OVERHEAD_S = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5]
+const QUEUE_S = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1200]
+const COUNTS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+const REWARDS = [-1, -0.5, -0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 2, 5, 10]
+
+export class ProxyMetrics {
+  readonly families: Family[] = []
+
+  readonly turns = this.#counter('turns_total', 'Turns that ended', ['dialect', 'outcome'])
+  readonly turnErrors = this.#counter('turn_errors_total', 'Turns that failed or were aborted', ['code'])
+  readonly httpErrors = this.#counter('http_errors_total', 'Requests that were answered with an error', [
+    'code',
+  ])
+  readonly finishReasons = this.#counter('finish_reasons_total', 'Completed turns by finish reason', [
+    'reason',
+  ])
+  readonly inFlight = this.#gauge('turns_in_flight', 'Turns that are open now', ['phase'])
+  readonly retries = this.#counter('client_retries_total', "Turns that an agent's client had tried before")
+
+  readonly promptTokens = this.#counter('prompt_tokens_total', 'Tokens of the prompts of completed turns')
+  readonly completionTokens = this.#counter('completion_tokens_total', 'Tokens sampled in completed turns')
+  readonly duration = this.#histogram('turn_duration_seconds', 'From the call to its turn on disk', REQUEST_S)
+  readonly firstToken = this.#histogram(
+    'time_to_first_token_seconds',
+    'From the call to the first piece of a streamed answer',
+    FIRST_TOKEN_S,
+  )
+  readonly perToken = this.#histogram(
+    'time_per_output_token_seconds',
+    'Mean time between tokens of a streamed answer',
+    PER_TOKEN_S,
+  )
+  readonly longestGap = this.#histogram(
+    'stream_longest_gap_seconds',
+    'Longest silence of an engine within a streamed answer',
+    GAP_S,
+  )
+  readonly overhead = this.#histogram(
+    'overhead_seconds',
+    'Time that the proxy itself takes of a turn',
+    OVERHEAD_S,
+    ['part'],
+  )
+
+  readonly inexact = this.#counter('inexact_turns_total', 'Completed turns that cannot be trained on', [
+    'reason',
+  ])
+  readonly prompts = this.#counter('prompts_total', 'Prompts by how they came about', ['reason'])
+  readonly reusedTokens = this.#counter(
+    'prompt_tokens_reused_total',
+    'Prompt tokens that token mode took from an earlier turn',
+  )
+  readonly renderedTokens = this.#counter(
+    'prompt_tokens_rendered_total',
+    'Prompt tokens that token mode rendered and tokenized',
+  )
+  readonly lines = this.#counter('turns_by_line_total', 'Turns that ended by what they were for', ['line'])
+  readonly weightInfo = this.#gauge('weight_version_info', 'Weights that a member says it serves', [
+    'member',
+    'weight_version',
+  ])
+  readonly weightChanges = this.#counter(
+    'weight_change_turns_total',
+    'Turns that were sampled from more than one weight version',
+  )
+
+  readonly sessionsCreated = this.#counter('sessions_created_total', 'Sessions that were made')
+  readonly sessionsActive = this.#gauge('sessions_active', 'Sessions on record that have not ended')
+  readonly sessionsEnded = this.#counter('sessions_ended_total', 'Sessions that ended', ['status'])
+  readonly sessionTurns = this.#histogram('session_turns', 'Turns of a session when it ended', COUNTS)
+  readonly reward = this.#histogram('session_reward', 'Rewards that were set', REWARDS)
+
+  readonly queueDepth = this.#gauge('queue_depth', 'Calls that wait for an engine or worker')
+  readonly queueWait = this.#histogram('queue_wait_seconds', 'Time that a call waited for its slot', QUEUE_S)
+  readonly paused = this.#gauge('paused', 'Whether new calls wait for a resume')
+  readonly memberUp = this.#gauge('member_up', 'Whether an engine or worker takes calls', ['member'])
+  readonly memberCalls = this.#gauge('member_calls_in_flight', 'Calls that a member serves now', ['member'])
+  readonly memberCapacity = this.#gauge('member_capacity', 'Calls that a member may serve at once', [
+    'member',
+  ])
+  readonly failovers = this.#counter('failovers_total', 'Calls that went on to another member')
+  readonly moves = this.#counter(
+    'session_moves_total',
+    'Sessions that left the member with their prefix cache',
+  )
+  readonly connections = this.#counter(
+    'worker_connections_total',
+    'Connections of workers that were accepted',
+  )
+
+  readonly commitOperations = this.#histogram('commit_operations', 'Operations that shared a commit', COUNTS)
+  readonly databaseBytes = this.#gauge('database_bytes', 'Size of the files of the record', ['file'])
+  readonly storeFailures = this.#counter('store_failures_total', 'Changes that could not be put on record')
+
+  readonly buildInfo = this.#gauge('build_info', 'What runs here', ['version', 'mode', 'node'])
+  readonly loopDelay = this.#gauge(
+    'event_loop_delay_seconds',
+    'How late the event loop was since the scrape before',
+    ['stat'],
+  )
+  readonly heapBytes = this.#gauge('heap_used_bytes', 'Memory in use on the JavaScript heap')
+  // The four have the names that every exporter gives them.
+  readonly cpuSeconds = this.#add(
+    new Counter({ name: 'process_cpu_seconds_total', help: 'Time on a CPU, of all threads' }),
+  )
+  readonly residentBytes = this.#add(
+    new Gauge({ name: 'process_resident_memory_bytes', help: 'Memory that the process has' }),
+  )
+  readonly startTime = this.#add(
+    new Gauge({ name: 'process_start_time_seconds', help: 'When the process began, since the epoch' }),
+  )
+  readonly openFiles = this.#add(
+    new Gauge({ name: 'process_open_fds', help: 'Open files and sockets, where the system tells' }),
+  )
+
+  #counter(name: string, help: string, labelNames: string[] = []): Counter {
+    return this.#add(new Counter({ name: `llm_proxy_${name}`, help, labelNames }))
+  }
+
+  #gauge(name: string, help: string, labelNames: string[] = []): Gauge {
+    return this.#add(new Gauge({ name: `llm_proxy_${name}`, help, labelNames }))
+  }
+
+  #histogram(name: string, help: string, buckets: readonly number[], labelNames: string[] = []): Histogram {
+    return this.#add(new Histogram({ name: `llm_proxy_${name}`, help, buckets, labelNames }))
+  }
+
+  #add<T extends Family>(family: T): T {
+    this.families.push(family)
+    return family
+  }
+}
