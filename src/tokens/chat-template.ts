@@ -79,6 +79,11 @@ export class ChatTemplate {
     this.#withTools = plain === withTools ? this.#plain : open(withTools)
   }
 
+  /** In which form it takes messages, as JSON; see `python/template_messages.py`. */
+  needs(withTools: boolean): string {
+    return (withTools ? this.#withTools : this.#plain).needs
+  }
+
   /**
    * @throws ProxyError `invalid_request` with the template's own words if it refuses these messages, `unsupported` for
    *   content that is not text; {@link TemplateExhausted}

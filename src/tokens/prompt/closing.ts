@@ -61,12 +61,15 @@ export function findClosing(
   eosIds: ReadonlySet<number>,
 ): Closing | undefined {
   const tokens = [...finder.find(header)]
-  if (end.id !== undefined) {
-    const last = tokens.findIndex(({ id }) => id === end.id || eosIds.has(id))
-    if (last !== -1) return closingUpTo(header, tokens.slice(0, last + 1))
-  }
-  // No token ends this message here, as DeepSeek V3 forgets it behind a call: the new part begins where the two part.
   const shared = sharedLength(header, tail)
+  // Where openings end turns, a token that is there when nothing follows is none of them: Apertus ends calls so.
+  const ends = (token: FoundToken) =>
+    end.id === undefined
+      ? eosIds.has(token.id) && token.end <= shared
+      : token.id === end.id || eosIds.has(token.id)
+  const last = tokens.findIndex(ends)
+  if (last !== -1) return closingUpTo(header, tokens.slice(0, last + 1))
+  // No token ends this message here, as DeepSeek V3 forgets it behind a call: the new part begins where the two part.
   const next = tokens.find((token) => token.end > shared)
   if (end.id !== undefined) {
     const begin = Math.min(shared, next?.begin ?? shared)

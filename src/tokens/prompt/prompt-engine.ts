@@ -167,20 +167,24 @@ export class PromptEngine {
     const user: ChatMessage = { role: 'user', content: markOf('message', FIRST_MARK) }
     const { message, marks } = markedEcho(ANSWER)
     const followers: ChatMessage[][] = [[user], []]
-    const behinds = followers.flatMap((follower) => {
-      const cut = cutBehind(this.#tryRender([user, message, ...follower], { ...options, tools: null }), marks)
-      return cut === undefined ? [] : [textBeforeMark(cut.behind)]
+    // Some templates render nothing without tools.
+    const end = firstOf([null, MARKED_TOOLS], (tools) => {
+      const dressed = { ...options, tools }
+      const behinds = followers.flatMap((follower) => {
+        const cut = cutBehind(this.#tryRender([user, message, ...follower], dressed), marks)
+        // Hunyuan's writes nothing behind an answer that is the last message.
+        return cut === undefined || cut.behind === '' ? [] : [textBeforeMark(cut.behind)]
+      })
+      return findEndOfTurn(behinds, this.#generationPrompt(user, dressed), this.#finder, this.#eosIds)
     })
-    const end = findEndOfTurn(behinds, this.#generationPrompt(user, options), this.#finder, this.#eosIds)
     if (this.#ends.size >= MAX_KNOWN) this.#ends.clear()
     this.#ends.set(key, end)
     return end
   }
 
   #generationPrompt(user: ChatMessage, options: PromptOptions): string {
-    const plain = { ...options, tools: null }
-    const without = this.#tryRender([user], { ...plain, addGenerationPrompt: false })
-    const whole = this.#tryRender([user], plain)
+    const without = this.#tryRender([user], { ...options, addGenerationPrompt: false })
+    const whole = this.#tryRender([user], options)
     return without !== undefined && whole?.startsWith(without) ? whole.slice(without.length) : ''
   }
 
@@ -229,7 +233,9 @@ function cutBehind(
   text: string | undefined,
   marks: readonly string[],
 ): { past: string; behind: string } | undefined {
-  const end = text === undefined ? undefined : endOfMarks(text, marks)
+  // Reasoning alone does not show where the message ends.
+  const isShown = text !== undefined && marks.slice(0, 2).some((mark) => text.includes(mark))
+  const end = isShown ? endOfMarks(text, marks) : undefined
   return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
 }
 

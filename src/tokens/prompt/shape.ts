@@ -146,10 +146,11 @@ export function standIns(shapes: readonly MessageShape[], from: number): ChatMes
 /** The message that stands for the echo, and the marks that it ends with. */
 export function markedEcho(echo: EchoShape): { message: ChatMessage; marks: string[] } {
   const [text, call, reasoning] = [markOf('message', 0), markOf('message', 1), markOf('reasoning', 0)]
-  const toolCalls = echo.toolCalls.map(({ id, function: { name } }, index, { length }) => ({
+  // In each of them: gpt-oss's template shows the first one only.
+  const toolCalls = echo.toolCalls.map(({ id, function: { name } }) => ({
     id,
     type: 'function' as const,
-    function: { name, arguments: index === length - 1 ? JSON.stringify({ text: call }) : '{}' },
+    function: { name, arguments: JSON.stringify({ text: call }) },
   }))
   const says = echo.says || toolCalls.length === 0
   const message = assistant({ ...echo, says }, says ? text : '', reasoning, toolCalls)

@@ -16,7 +16,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from template_messages import Needs, Unsupported, find_needs, template_messages
+from template_messages import Unsupported, find_needs, template_messages
 
 
 class GenerationBlocks(Extension):
@@ -116,11 +116,6 @@ def open_template(source, special_tokens):
 
 def needs_of(template):
     return json.dumps(template.needs._asdict())
-
-
-def set_needs(template, needs):
-    """Overrules what was found; for templates that come in a pair and get messages of one form."""
-    template.needs = Needs(**json.loads(needs))
 
 
 def render(template, messages, tools, options):

