@@ -72,7 +72,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   const activity = new Activity()
   const opening = { opened, logger }
   const { prompts, tokenizer, toolParser } = await openPrompts(config, backend, store, opening)
-  const sessions = openSessions(config, store, { backend, prompts, activity, logger, isFallback })
+  const sessions = openSessions(config, store, { backend, activity, logger, isFallback })
   const { model } = config
   const weights = new ToldWeights()
   const runner = new TurnRunner({
@@ -193,7 +193,6 @@ async function openStore({ db, durability }: ServeConfig, metrics: Metrics): Pro
 
 interface SessionParts {
   backend: Backend
-  prompts: Prompts
   activity: Activity
   logger: Logger
   /** Whether the embedded engine answers because no other one is there. */
@@ -207,13 +206,10 @@ function certificateFilesOf({ tlsCert: certPath, tlsKey: keyPath }: ServeConfig)
 function openSessions(
   config: ServeConfig,
   store: TurnStore,
-  { backend, prompts, activity, logger, isFallback }: SessionParts,
+  { backend, activity, logger, isFallback }: SessionParts,
 ): Sessions {
   const hooks = {
-    onEnded: (sessionId: string) => {
-      prompts.forget(sessionId)
-      backend.releaseSession(sessionId)
-    },
+    onEnded: (sessionId: string) => backend.releaseSession(sessionId),
     onSweepFailed: (error: ProxyError) => logger.error({ err: error }, 'sweep failed'),
   }
   return new Sessions(store, hooks, {

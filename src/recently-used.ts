@@ -1,6 +1,12 @@
+interface Entry<V> {
+  readonly value: V
+  /** As it was when the value was set. */
+  readonly size: number
+}
+
 /** A cache bounded by the size of what it holds. What was least recently used goes first; the newest always stays. */
 export class RecentlyUsed<K, V> {
-  readonly #entries = new Map<K, V>()
+  readonly #entries = new Map<K, Entry<V>>()
   readonly #maxSize: number
   readonly #sizeOf: (value: V) => number
   #size = 0
@@ -11,17 +17,19 @@ export class RecentlyUsed<K, V> {
   }
 
   get(key: K): V | undefined {
-    const value = this.#entries.get(key)
-    if (value === undefined) return undefined
+    const entry = this.#entries.get(key)
+    if (entry === undefined) return undefined
     this.#entries.delete(key)
-    this.#entries.set(key, value)
-    return value
+    this.#entries.set(key, entry)
+    return entry.value
   }
 
+  /** To be called again for a value that has grown. */
   set(key: K, value: V): void {
     this.delete(key)
-    this.#entries.set(key, value)
-    this.#size += this.#sizeOf(value)
+    const size = this.#sizeOf(value)
+    this.#entries.set(key, { value, size })
+    this.#size += size
     for (const oldest of this.#entries.keys()) {
       if (this.#size <= this.#maxSize || oldest === key) return
       this.delete(oldest)
@@ -29,9 +37,9 @@ export class RecentlyUsed<K, V> {
   }
 
   delete(key: K): void {
-    const value = this.#entries.get(key)
-    if (value === undefined) return
-    this.#size -= this.#sizeOf(value)
+    const entry = this.#entries.get(key)
+    if (entry === undefined) return
+    this.#size -= entry.size
     this.#entries.delete(key)
   }
 

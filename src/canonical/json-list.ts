@@ -1,42 +1,27 @@
 /**
- * Finds the elements of a list in the bytes of a JSON object, without reading them. Says nothing on whether the bytes are
- * JSON: what it finds is where the elements are if they are.
+ * Finds values, and the elements of a list, in the bytes of JSON, without reading them. Says nothing on whether the bytes
+ * are JSON: what it finds is where the values are if they are.
  */
 
 const [QUOTE, BACKSLASH, COMMA, COLON] = [0x22, 0x5c, 0x2c, 0x3a]
 const [LIST, LIST_END, OBJECT, OBJECT_END] = [0x5b, 0x5d, 0x7b, 0x7d]
-/** Space, tab, line feed and carriage return are white space; no other control character is in JSON. */
-const SPACE = 0x20
+const [SPACE, TAB, LINE_FEED, CARRIAGE_RETURN] = [0x20, 0x09, 0x0a, 0x0d]
 
-export interface FoundList {
-  field: string
-  /** The byte after the opening bracket. */
-  start: number
-}
+/** What an object is put together with. */
+export const LETTERS = {
+  quote: QUOTE,
+  comma: COMMA,
+  colon: COLON,
+  list: LIST,
+  object: OBJECT,
+  objectEnd: OBJECT_END,
+} as const
 
 export interface FoundElements {
   /** The byte after each element. */
   ends: number[]
   /** The byte of the closing bracket. */
   close: number
-}
-
-/** The first list of the object that has one of these names. */
-export function findList(json: Buffer, fields: readonly string[]): FoundList | undefined {
-  let at = skipSpace(json, 0)
-  if (json[at] !== OBJECT) return undefined
-  do {
-    const key = skipSpace(json, at + 1)
-    if (json[key] !== QUOTE) return undefined
-    const keyEnd = endOfString(json, key)
-    const colon = skipSpace(json, keyEnd)
-    if (json[colon] !== COLON) return undefined
-    const value = skipSpace(json, colon + 1)
-    const field = json.toString('utf8', key + 1, keyEnd - 1)
-    if (json[value] === LIST && fields.includes(field)) return { field, start: value + 1 }
-    at = skipSpace(json, endOfValue(json, value))
-  } while (json[at] === COMMA)
-  return undefined
 }
 
 /** Of one list; no conversation has as many messages. */
@@ -63,7 +48,8 @@ export function findElements(json: Buffer, from: number, goesOn: boolean): Found
   return { ends, close: at }
 }
 
-function endOfValue(json: Buffer, start: number): number {
+/** The byte after the value. */
+export function endOfValue(json: Buffer, start: number): number {
   const first = json[start]
   if (first === QUOTE) return endOfString(json, start)
   if (first === OBJECT || first === LIST) return endOfNested(json, start)
@@ -103,8 +89,12 @@ export function endOfString(json: Buffer, start: number): number {
   return json.length
 }
 
-function skipSpace(json: Buffer, start: number): number {
+export function skipSpace(json: Buffer, start: number): number {
   let at = start
-  while (at < json.length && json[at]! <= SPACE) at += 1
+  while (at < json.length && isSpace(json[at]!)) at += 1
   return at
+}
+
+function isSpace(byte: number): boolean {
+  return byte === SPACE || byte === LINE_FEED || byte === TAB || byte === CARRIAGE_RETURN
 }

@@ -3,6 +3,7 @@
  * with every field the agent sent, known or not. Dialects make it, the session layer overrules its sampling, engine
  * clients and workers serve it.
  */
+import type { Message } from './conversation.ts'
 import type { ChatMessage, Tool } from './messages.ts'
 
 /** Sampling fields that the proxy itself reads; all others pass through under their own names. */
@@ -55,8 +56,13 @@ export type GenerationRequest = CanonicalRequest & {
   sessionId: string
   /** Whether events should come as the engine samples (true) or all at once when it is done. */
   stream: boolean
-  /** JSON text of each of the body's messages, where it is there already: a long conversation is written once. */
-  messageTexts?: readonly string[]
+  /** The last of the body's messages, of a call that is recorded. */
+  lastMessage?: Message | undefined
+  /**
+   * JSON of the body's messages, where it is there already: in UTF-8, with commas between them and without
+   * brackets, in pieces.
+   */
+  messagesJson?: readonly Buffer[]
   /**
    * Token mode, of kind `chat` only: sample after exactly these ids; messages and tools are for the record. The proxy
    * decodes and parses: events carry `tokenIds` and `logprobs`, and `content`, where an engine gives text, is its raw text.

@@ -1,5 +1,6 @@
-import Type, { type Static, type TSchema } from 'typebox'
+import Type, { type Static, type TObject, type TSchema } from 'typebox'
 import { Compile } from 'typebox/compile'
+import { NO_REPEATS, type Repeats } from '../canonical/request-reader.ts'
 import { ProxyError } from '../errors.ts'
 
 /** A field that may be absent or null; clients write either for the same. */
@@ -26,6 +27,33 @@ export function checker<S extends TSchema>(schema: S): (value: unknown, at?: str
     if (compiled.Check(value)) return value as Static<S>
     throw describe([...compiled.Errors(value)] as SchemaError[], at === undefined ? [] : at.split('.'))
   }
+}
+
+/**
+ * As {@link checker}, for an object with a list of which most elements have been checked with earlier requests.
+ * @param element what each element of the list must be
+ */
+export function listChecker<S extends TObject>(
+  schema: S,
+  field: string,
+  element: TSchema,
+): (value: unknown, repeats?: Repeats) => Static<S> {
+  const checkAll = checker(schema)
+  const frame = Compile(Type.Object({ ...schema.properties, [field]: Type.Array(Type.Unknown()) }))
+  const compiled = Compile(element)
+  const passes = (part: object) => compiled.Check(part)
+  return (value, repeats = NO_REPEATS) => {
+    const list: unknown = frame.Check(value) ? (value as Record<string, unknown>)[field] : undefined
+    const isKnown =
+      Array.isArray(list) &&
+      list.length > 0 &&
+      list.every((part) => isObject(part) && repeats.once(passes, part))
+    return isKnown ? (value as Static<S>) : checkAll(value)
+  }
+}
+
+function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null
 }
 
 /**

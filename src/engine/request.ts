@@ -1,5 +1,5 @@
 /** What all engine clients read from a request. */
-import { jsonWithList, jsonWithMember } from '../canonical/list-source.ts'
+import { jsonWithList } from '../canonical/json-member.ts'
 import type { ChatBody, GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import type { KnownPrompts } from './known-prompts.ts'
@@ -23,12 +23,9 @@ export function refuseTokenRequest(request: GenerationRequest, engine: string): 
 /** A body as JSON. The request's messages, if they are in it, are not written again when they are there as JSON already. */
 export function bodyJson(body: Record<string, unknown>, request: GenerationRequest): string | Buffer {
   const { messages, ...rest } = body
-  if (!Array.isArray(messages)) return JSON.stringify(body)
-  const texts = messages === request.body.messages ? request.messageTexts : undefined
-  return jsonWithList(rest, 'messages', messages, texts)
+  const isAtHand = messages === request.body.messages && request.messagesJson !== undefined
+  return isAtHand ? jsonWithList(rest, 'messages', request.messagesJson!) : JSON.stringify(body)
 }
-
-const [LIST, LIST_END] = [Buffer.from('['), Buffer.from(']')]
 
 /** A body as JSON with the ids of the prompt under this name. */
 export function bodyWithIds(
@@ -37,7 +34,7 @@ export function bodyWithIds(
   { sessionId, promptTokenIds }: TokenRequest,
   prompts: KnownPrompts,
 ): Buffer {
-  return jsonWithMember(body, field, LIST, prompts.write(sessionId, promptTokenIds), LIST_END)
+  return jsonWithList(body, field, [prompts.write(sessionId, promptTokenIds)])
 }
 
 /** The route of OpenAI's API that serves the request. */

@@ -2,7 +2,7 @@ import { isUtf8 } from 'node:buffer'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { JsonWeight } from '../canonical/json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../canonical/nesting.ts'
-import { RepeatedJson } from '../canonical/repeated-json.ts'
+import { type Admit, type ReadRequest, RequestReader } from '../canonical/request-reader.ts'
 import { ProxyError } from '../errors.ts'
 
 /**
@@ -31,16 +31,40 @@ const ELEMENT_BYTES = 8
 /** Bodies are JSON whatever their content type says; an empty one is no body. */
 export function readAnyBodyAsJson(app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
-  const bodies = new RepeatedJson()
   app.decorateRequest('bodyMemoryBytes', 0)
   app.addContentTypeParser('*', { parseAs: 'buffer' }, async (request: FastifyRequest, body: Buffer) => {
     refuseCompression(request.headers['content-encoding'])
-    const admit = (weight: JsonWeight) => {
-      refuseTooMany(weight)
-      request.bodyMemoryBytes = body.length + weight.nodes * NODE_BYTES + weight.commas * ELEMENT_BYTES
-    }
-    return parse(body, (json) => bodies.parse(sessionKey(request), json, admit))
+    return readBody(request, body, new RequestReader()).value
   })
+}
+
+/** Bodies stay bytes, whatever their content type says, until it is known which session they are of. */
+export function takeAnyBodyAsBytes(app: FastifyInstance): void {
+  app.removeAllContentTypeParsers()
+  app.decorateRequest('bodyMemoryBytes', 0)
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, async (request: FastifyRequest, body: Buffer) => {
+    refuseCompression(request.headers['content-encoding'])
+    return body
+  })
+}
+
+/**
+ * A body as JSON; an empty one is no body. Notes with the request what it takes in memory.
+ * @param reader of the session that the body is of
+ * @throws ProxyError `invalid_json`, `invalid_request`, `body_too_large`
+ */
+export function readBody(request: FastifyRequest, body: Buffer, reader: RequestReader): ReadRequest {
+  // Decoded all the same it would be recorded, and sampled from, with other text than was meant.
+  if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
+  const read = parseJson(body, reader, (weight) => {
+    refuseTooMany(weight)
+    request.bodyMemoryBytes = body.length + weight.nodes * NODE_BYTES + weight.commas * ELEMENT_BYTES
+  })
+  if (read.list !== undefined || !isNestedTooDeeply(read.value)) return read
+  throw new ProxyError(
+    'invalid_request',
+    `The request body is nested too deeply: ${MAX_NESTING} levels are the limit`,
+  )
 }
 
 function refuseTooMany({ nodes, commas, widest }: JsonWeight): void {
@@ -51,35 +75,19 @@ function refuseTooMany({ nodes, commas, widest }: JsonWeight): void {
   throw new ProxyError('body_too_large', message)
 }
 
-/** The session is in the path, or in a header. */
-function sessionKey({ url, headers }: FastifyRequest): string {
-  return `${url} ${headers.authorization ?? ''} ${headers['x-api-key'] ?? ''}`
-}
-
 function refuseCompression(encoding = 'identity'): void {
   if (encoding.toLowerCase() === 'identity') return
   const message = `A body with content-encoding '${encoding}' is not read: send it uncompressed`
   throw new ProxyError('unsupported', message, { status: 415 })
 }
 
-function parse(body: Buffer, read: (body: Buffer) => unknown): unknown {
-  // Decoded all the same it would be recorded, and sampled from, with other text than was meant.
-  if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
-  const value = parseJson(body, read)
-  if (!isNestedTooDeeply(value)) return value
-  throw new ProxyError(
-    'invalid_request',
-    `The request body is nested too deeply: ${MAX_NESTING} levels are the limit`,
-  )
-}
-
-function parseJson(body: Buffer, read: (body: Buffer) => unknown): unknown {
+function parseJson(body: Buffer, reader: RequestReader, admit: Admit): ReadRequest {
   try {
-    return read(body)
+    return reader.read(body, admit)
   } catch (error) {
     if (error instanceof ProxyError) throw error
     const text = body.toString()
-    if (text.trim() === '') return undefined
+    if (text.trim() === '') return { value: undefined }
     throw invalidJson(text, error as Error)
   }
 }

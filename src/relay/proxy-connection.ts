@@ -1,7 +1,8 @@
 /** The worker's side of one WebSocket: says hello, waits for the ack, and ends the socket when it falls silent. */
 import WebSocket from 'ws'
-import { RepeatedJson } from '../canonical/repeated-json.ts'
+import { type ReadRequest, RequestReader } from '../canonical/request-reader.ts'
 import type { Clock } from '../inference/clock.ts'
+import { RecentlyUsed } from '../recently-used.ts'
 import { type Frame, type FrameData, helloAckV2, parseFrame } from './frames.ts'
 import {
   CLOSE,
@@ -23,7 +24,8 @@ export interface ProxyConnectionOptions {
   hello(): WorkerHelloV2
   greeted(ack: WorkerHelloAckV2): void
   /** A frame after the ack. */
-  received(frame: Frame): void
+  /** @param messagesJson the messages of a request, as their bytes came */
+  received(frame: Frame, messagesJson?: readonly Buffer[]): void
 }
 
 export interface ConnectionEnd {
@@ -49,11 +51,23 @@ function noMask(mask: Buffer): void {
 const SESSION = /"session_id":"((?:[^"\\]|\\.)*)"/
 const SESSION_WITHIN_BYTES = 1_024
 
-/** The large frames of a proxy are requests, each of which repeats the conversation of the one before it. */
-function parseRequest(data: FrameData, requests: RepeatedJson): unknown {
-  if (!Buffer.isBuffer(data)) return JSON.parse(data.toString())
-  const session = SESSION.exec(data.toString('latin1', 0, SESSION_WITHIN_BYTES))?.[1] ?? ''
-  return requests.parse(session, data)
+/** Of the requests of all sessions, which take as much again for their values: some 100 sessions of 40,000 tokens. */
+const MAX_READ_BYTES = 64 * 1024 * 1024
+
+/** The large frames of a proxy are requests, each of which repeats the conversation of one before it. */
+class RequestFrames {
+  /** By their session. */
+  readonly #readers = new RecentlyUsed<string, RequestReader>(MAX_READ_BYTES, ({ bytes }) => bytes)
+
+  read(data: FrameData): ReadRequest {
+    if (!Buffer.isBuffer(data)) return { value: JSON.parse(data.toString()) }
+    const session = SESSION.exec(data.toString('latin1', 0, SESSION_WITHIN_BYTES))?.[1]
+    if (session === undefined) return { value: JSON.parse(data.toString()) }
+    const reader = this.#readers.get(session) ?? new RequestReader()
+    const read = reader.read(data)
+    if (reader.bytes > 0) this.#readers.set(session, reader)
+    return read
+  }
 }
 
 export class ProxyConnection {
@@ -79,9 +93,15 @@ export class ProxyConnection {
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
     })
     this.#socket.on('open', () => this.#socket.send(JSON.stringify(options.hello())))
-    const requests = new RepeatedJson()
-    const parse = (data: FrameData) => parseRequest(data, requests)
-    this.#socket.on('message', (data, isBinary) => this.#onMessage(parseFrame(data, isBinary, parse)))
+    const requests = new RequestFrames()
+    this.#socket.on('message', (data, isBinary) => {
+      let read: ReadRequest | undefined
+      const frame = parseFrame(data, isBinary, (json) => {
+        read = requests.read(json)
+        return read.value
+      })
+      this.#onMessage(frame, read?.list && [read.list.json])
+    })
     this.#socket.on('ping', () => this.#heard())
     this.#socket.on('unexpected-response', (_request, { statusCode }) => this.#onNoSocket(statusCode))
     // A close follows each error and says the rest.
@@ -111,11 +131,11 @@ export class ProxyConnection {
     this.#socket.terminate()
   }
 
-  #onMessage(frame: Frame | undefined): void {
+  #onMessage(frame: Frame | undefined, messagesJson: readonly Buffer[] | undefined): void {
     this.#heard()
     if (frame === undefined) this.#refuse('the proxy sent a frame that is not JSON with a type')
     else if (frame.type === 'ping') this.send('{"type":"pong"}')
-    else if (this.#greetedAtMs !== undefined) this.#options.received(frame)
+    else if (this.#greetedAtMs !== undefined) this.#options.received(frame, messagesJson)
     else if (helloAckV2.passes(frame)) this.#greeted(frame)
     else this.#refuse(`the proxy does not speak this protocol: ${helloAckV2.explain(frame)}`)
   }

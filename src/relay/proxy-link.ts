@@ -110,7 +110,7 @@ export class ProxyLink {
         this.#resume(ack)
         connected()
       },
-      received: (frame) => this.#receive(frame),
+      received: (frame, messagesJson) => this.#receive(frame, messagesJson),
     })
     const end = await this.#connection.ended
     if (end.keyRefused) this.#refusals += 1
@@ -183,8 +183,8 @@ export class ProxyLink {
     })
   }
 
-  #receive(frame: Frame): void {
-    if (frames.requestV2.passes(frame)) this.#begin(frame)
+  #receive(frame: Frame, messagesJson?: readonly Buffer[]): void {
+    if (frames.requestV2.passes(frame)) this.#begin(frame, messagesJson)
     else if (frames.ack.passes(frame)) this.#acknowledge(frame.request_id, frame.seq)
     else if (frames.cancel.passes(frame)) this.#cancel(frame.request_id)
     else if (frames.workerStatusRequest.passes(frame)) void this.#answerStatus(frame.seq)
@@ -192,19 +192,23 @@ export class ProxyLink {
   }
 
   /** A request that is here already has come again with a reconnect: it is being served. */
-  #begin(frame: CompletionRequestV2): void {
+  #begin(frame: CompletionRequestV2, messagesJson?: readonly Buffer[]): void {
     if (this.#calls.has(frame.request_id) || !this.#ack) return
     const call = new ServedCall(frame.request_id, this.#ack.window_bytes)
     this.#calls.set(frame.request_id, call)
     if (this.#draining) this.#fail(call, new ProxyError('shutting_down', 'the worker is shutting down'))
-    else void this.#serve(call, frame)
+    else void this.#serve(call, frame, messagesJson)
   }
 
   /** Never rejects: whatever goes wrong becomes the last frame. */
-  async #serve(call: ServedCall, frame: CompletionRequestV2): Promise<void> {
+  async #serve(
+    call: ServedCall,
+    frame: CompletionRequestV2,
+    messagesJson?: readonly Buffer[],
+  ): Promise<void> {
     let lease: Lease | undefined
     try {
-      const request = requestFromV2(frame)
+      const request = requestFromV2(frame, messagesJson)
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
       await this.#relay(call, request, this.#promptBaseOf(frame, request))
     } catch (thrown) {

@@ -1,5 +1,5 @@
 /** Generation requests on the wire: what a worker of each version gets, and what a version-2 worker makes of it. */
-import { jsonWithList } from '../canonical/list-source.ts'
+import { jsonWithList } from '../canonical/json-member.ts'
 import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import type { CompletionRequestV1, CompletionRequestV2 } from './protocol.ts'
@@ -47,11 +47,18 @@ export function requestJson(
 ): string | Buffer {
   const frame = version === 1 ? requestToV1(request, requestId) : requestToV2(request, requestId)
   const { messages, ...rest } = { ...frame, ...(promptBase !== undefined && { prompt_base: promptBase }) }
-  return jsonWithList(rest, 'messages', messages, request.kind === 'chat' ? request.messageTexts : undefined)
+  const { messagesJson } = request
+  return messagesJson ? jsonWithList(rest, 'messages', messagesJson) : JSON.stringify({ ...rest, messages })
 }
 
-/** The request as the proxy's own backend would have got it. @throws RangeError on token ids that are none */
-export function requestFromV2(frame: CompletionRequestV2): GenerationRequest {
+/**
+ * The request as the proxy's own backend would have got it. @throws RangeError on token ids that are none
+ * @param messagesJson the frame's messages as JSON, as {@link GenerationRequest} has them
+ */
+export function requestFromV2(
+  frame: CompletionRequestV2,
+  messagesJson?: readonly Buffer[],
+): GenerationRequest {
   const call = { requestId: frame.request_id, sessionId: frame.session_id, stream: frame.stream }
   const packed = frame.prompt_token_ids
   if (frame.kind === 'chat') {
@@ -61,6 +68,7 @@ export function requestFromV2(frame: CompletionRequestV2): GenerationRequest {
       ...call,
       kind: 'chat',
       body,
+      ...(messagesJson && { messagesJson }),
       ...(packed !== undefined && { promptTokenIds: unpackTokenIds(packed) }),
     }
   }

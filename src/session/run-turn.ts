@@ -14,10 +14,11 @@ import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
 import type { LineOnRecord } from './lines/told-line.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
-import { paramsText, type RequestTexts, RequestTextWriter } from './request-texts.ts'
+import type { HeldMemory } from './session-memory.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
 import type { ToldWeights } from './told-weights.ts'
 import { type EndedTurn, refuseUnwritable, turnOutcome } from './turn-record.ts'
+import { paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
 
 /** An agent's call, lowered from its dialect. */
 export interface AgentCall {
@@ -25,6 +26,8 @@ export interface AgentCall {
   /** The agent-facing route, for the record. */
   dialect: string
   request: CanonicalRequest
+  /** The request's messages as JSON, where their bytes are at hand: see {@link GenerationRequest}. */
+  messagesJson?: readonly Buffer[]
   stream: boolean
   /** What the agent says of its own record. */
   word: AgentWord
@@ -74,7 +77,6 @@ export class TurnRunner {
   readonly #options: TurnRunnerOptions
   readonly #clock: () => number
   readonly #activity: Activity
-  readonly #requests = new RequestTextWriter()
   /** Turns in flight, each by what cancels it. */
   readonly #running = new Set<AbortController>()
   #draining = false
@@ -96,15 +98,21 @@ export class TurnRunner {
   async begin(call: AgentCall, agentSignal: AbortSignal): Promise<Turn> {
     if (this.#draining)
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
+    const { sessions } = this.#options
+    using early = sessions.hold(call.sessionId)
     // Before the call has its place in the session: one that cannot be written down must not take it.
-    const texts = this.#requests.write(call.sessionId, call.request)
-    const sessionCall = await this.#options.sessions.beginCall(call.sessionId)
+    const written = writeRequest(call.request, early.memory)
+    const sessionCall = await sessions.beginCall(call.sessionId)
+    const held = sessions.hold(call.sessionId)
     try {
-      return this.#open(call, texts, sessionCall, agentSignal)
+      // The session may have been reset, and its memory with it, while the call waited for its place.
+      const isCurrent = held.memory === early.memory
+      const request = isCurrent ? written : writeRequest(call.request, held.memory)
+      return this.#open(call, request, { sessionCall, held }, agentSignal)
     } catch (error) {
       // Nobody else would give its place back, and the session's end would wait for it.
-      sessionCall.unrecorded()
       sessionCall.done()
+      held[Symbol.dispose]()
       throw error
     }
   }
@@ -117,11 +125,16 @@ export class TurnRunner {
     const { backend, prompts, sessions } = this.#options
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
     const asked = this.#overrule({ kind: 'chat', body }, session?.samplingParams ?? {}).body as ChatBody
-    return await (prompts ?? backend).countTokens(asked, signal, session && sessionId)
+    if (prompts === undefined) return await backend.countTokens(asked, signal, session && sessionId)
+    if (session === undefined) return await prompts.countTokens(asked, signal)
+    using held = sessions.hold(session.sessionId)
+    const { memory } = held
+    return await prompts.countTokens(asked, signal, { sessionId: session.sessionId, memory })
   }
 
-  #open(call: AgentCall, texts: RequestTexts, sessionCall: SessionCall, agentSignal: AbortSignal): Turn {
-    const { sessionId, dialect, stream, word } = call
+  #open(call: AgentCall, written: WrittenRequest, place: CallPlace, agentSignal: AbortSignal): Turn {
+    const { sessionId, dialect, stream, word, messagesJson } = call
+    const { sessionCall, held } = place
     const isHeard = sessionCall.trustAgent || !word.hasAgentKey
     const line = isHeard && word.line && { line: word.line }
     const annotations = line ? { ...call.annotations, ...line } : call.annotations
@@ -133,9 +146,9 @@ export class TurnRunner {
       index: sessionCall.index,
       dialect,
       startedAtMs: this.#clock(),
-      ...texts,
+      ...written,
       // The session's sampling parameters included: what was really asked of the engine.
-      params: request === call.request ? texts.params : paramsText(request),
+      params: request === call.request ? written.params : paramsText(request),
       retryCount: isHeard ? word.retryCount : 0,
     }
     const opened = this.#options.store.openTurn(open)
@@ -145,19 +158,22 @@ export class TurnRunner {
     const cancel = this.#cancelledBy(agentSignal, sessionCall.signal)
     const { index, startedAtMs } = open
     const over = this.#activity.begin({ sessionId, index, startedAtMs, completion: fold })
+    const { lastMessage } = written
+    const json = messagesJson ?? (lastMessage && held.memory.messages.jsonUpTo(lastMessage))
     const generation = {
       ...request,
       requestId: turnId,
       sessionId,
       stream,
-      messageTexts: texts.requestMessages,
+      lastMessage,
+      ...(json && { messagesJson: json }),
     }
     return {
       turnId,
       startedAtMs: open.startedAtMs,
       completion: fold,
       signal: cancel.signal,
-      events: this.#run({ generation, open, opened, sessionCall, fold, cancel, annotations, over }),
+      events: this.#run({ ...place, generation, open, opened, fold, cancel, annotations, over }),
       undelivered: () => this.#undelivered(open),
     }
   }
@@ -187,13 +203,13 @@ export class TurnRunner {
   }
 
   async *#run(turn: TurnInFlight): GenerationStream {
-    const { generation, sessionCall } = turn
+    const { sessionCall } = turn
     const { signal } = turn.cancel
     let status: TurnOutcome['status'] = 'aborted'
     let failure: ProxyError | undefined
     try {
       signal.throwIfAborted()
-      using prompt = await this.#promptOf(generation)
+      const prompt = await this.#promptOf(turn)
       signal.throwIfAborted()
       let last: GenerationEvent | undefined
       await using answer = startOf(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
@@ -217,12 +233,13 @@ export class TurnRunner {
       if (!turn.closed) await this.#closeQuietly(turn, status, failure ?? agentLeft())
       sessionCall.done()
       turn.over()
+      turn.held[Symbol.dispose]()
       this.#forget(turn.cancel)
     }
   }
 
-  async #promptOf(request: GenerationRequest): Promise<CallPrompt> {
-    return (await this.#options.prompts?.begin(request)) ?? plainPrompt(request)
+  async #promptOf({ generation, held }: TurnInFlight): Promise<CallPrompt> {
+    return (await this.#options.prompts?.begin(generation, held.memory)) ?? plainPrompt(generation)
   }
 
   /**
@@ -301,10 +318,15 @@ export class TurnRunner {
   }
 }
 
-/** What the steps of one running turn share. */
-interface TurnInFlight extends EndedTurn {
-  readonly opened: Promise<void>
+/** What a call has of its session until it has ended. */
+interface CallPlace {
   readonly sessionCall: SessionCall
+  readonly held: HeldMemory
+}
+
+/** What the steps of one running turn share. */
+interface TurnInFlight extends EndedTurn, CallPlace {
+  readonly opened: Promise<void>
   readonly cancel: AbortController
   closed?: boolean
   /** Takes it from among the turns in flight. */

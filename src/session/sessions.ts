@@ -14,6 +14,7 @@ import { Activity } from './activity.ts'
 import type { LiveSession, SessionCall } from './live-session.ts'
 import { LiveSessions } from './live-sessions.ts'
 import { parseSessionId } from './session-id.ts'
+import { type HeldMemory, SessionMemories } from './session-memory.ts'
 
 export type { SessionCall } from './live-session.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
@@ -44,7 +45,12 @@ export interface SessionsOptions {
   sweepIntervalMs?: number
   /** Sessions without calls or waiters that are kept in memory, so that their next call asks the store nothing. */
   idleLimit?: number
+  /** What may be remembered of the calls of all sessions. */
+  memoryBytes?: number
 }
+
+/** Some 300 sessions of 100,000 tokens. */
+const MEMORY_BYTES = 512 * 1024 * 1024
 
 export interface NewSessionRequest {
   /** Generated when absent. */
@@ -70,6 +76,7 @@ export class Sessions {
   readonly #lives: LiveSessions
   /** Between the two clocks when the sessions were opened. */
   readonly #steadyOffsetMs: number
+  readonly #memories: SessionMemories
   readonly #sweepTimer: NodeJS.Timeout
   #closed = false
 
@@ -85,10 +92,12 @@ export class Sessions {
       settleMs: 10_000,
       sweepIntervalMs: 60_000,
       idleLimit: 10_000,
+      memoryBytes: MEMORY_BYTES,
       ...options,
     }
     this.#steadyOffsetMs = this.#options.clock() - this.#options.steadyClock()
     this.#lives = new LiveSessions(this.#options.idleLimit)
+    this.#memories = new SessionMemories(this.#options.memoryBytes)
     this.#sweepTimer = setInterval(() => void this.#sweepOrTell(), this.#options.sweepIntervalMs).unref()
   }
 
@@ -132,7 +141,7 @@ export class Sessions {
     return this.#change(sessionId, 'reset', async (live) => {
       const session = await this.#store.resetSession(sessionId, this.#options.clock())
       live.learn(session)
-      this.#hooks.onEnded(sessionId)
+      this.#onEnded(sessionId)
       const reset = found(session)
       this.#options.activity.tell({ type: 'session_reset', session_id: sessionId })
       return reset
@@ -202,7 +211,7 @@ export class Sessions {
     const sessionIds = await this.#store.sweep(this.#sweepTime())
     for (const sessionId of sessionIds) {
       const live = this.#lives.get(sessionId)
-      if (live === undefined) this.#hooks.onEnded(sessionId)
+      if (live === undefined) this.#onEnded(sessionId)
       else {
         // A call that has not opened its turn yet was no obstacle to the store: its session is gone under it.
         void live.cancelCalls(cancelled(sessionId, 'deleted'), this.#options.settleMs)
@@ -220,6 +229,16 @@ export class Sessions {
     const lives = [...this.#lives.all()]
     for (const live of lives) live.failWaiters(reason)
     await Promise.all(lives.map((live) => live.cancelCalls(reason, this.#options.settleMs)))
+  }
+
+  /** What is remembered of the session's calls, for a call; also of one that is not there yet. */
+  hold(sessionId: string): HeldMemory {
+    return this.#memories.hold(sessionId)
+  }
+
+  #onEnded(sessionId: string): void {
+    this.#memories.forget(sessionId)
+    this.#hooks.onEnded(sessionId)
   }
 
   async #createRecord(sessionId: string, request: NewSessionRequest) {
@@ -246,7 +265,7 @@ export class Sessions {
       const record = await this.#store.endSession(sessionId, status, atMs)
       live.learn(record)
       const session = found(record)
-      this.#hooks.onEnded(sessionId)
+      this.#onEnded(sessionId)
       live.tellWaiters(session)
       // Not of one that had ended before.
       if (session.endedAtMs === atMs) {
@@ -267,7 +286,7 @@ export class Sessions {
   #forget(live: LiveSession): void {
     live.learn(undefined)
     live.failWaiters(notFound())
-    this.#hooks.onEnded(live.sessionId)
+    this.#onEnded(live.sessionId)
     this.#options.activity.tell({ type: 'session_deleted', session_id: live.sessionId })
   }
 

@@ -1,5 +1,5 @@
 /** A store that forgets everything with the process: for tests and throw-away runs. */
-
+import { messagesBetween } from '../canonical/conversation.ts'
 import { concatIds, sharedLength } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import {
@@ -218,10 +218,10 @@ function newRecord(session: NewSession): SessionRecord {
   }
 }
 
-function openRecord(turn: OpenTurn): TurnRecord {
+function openRecord({ lastMessage, ...turn }: OpenTurn): TurnRecord {
   return {
     ...turn,
-    requestMessages: [...turn.requestMessages],
+    requestMessages: messagesBetween(undefined, lastMessage).map(({ json }) => json),
     promptPieces: [...turn.promptPieces],
     status: 'open',
     endedAtMs: null,

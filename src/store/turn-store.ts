@@ -5,6 +5,7 @@
  * Text that the store has no business to understand travels as JSON text, message by message, so that a long
  * conversation is parsed and written as JSON once and its old messages are stored once.
  */
+import type { Message } from '../canonical/conversation.ts'
 
 import type { ProxyError } from '../errors.ts'
 
@@ -68,8 +69,8 @@ export interface OpenTurn {
   /** The agent-facing route: `chat`, `completions`, `messages`, `responses`. */
   dialect: string
   startedAtMs: number
-  /** JSON text of each canonical message, in order. */
-  requestMessages: readonly string[]
+  /** The last of the canonical messages, and by its parents all of them; undefined when there are none. */
+  lastMessage: Message | undefined
   /** JSON text of the tools as sent; null when there were none. */
   tools: string | null
   /** JSON text of the rest of the canonical body: model, sampling, unknown fields. */
@@ -121,8 +122,10 @@ export interface TurnOutcome {
 }
 
 /** One turn, whole. Everything of TurnOutcome is null or empty (`[]`, `{}`) while the turn is open or interrupted. */
-export type TurnRecord = OpenTurn &
+export type TurnRecord = Omit<OpenTurn, 'lastMessage'> &
   Omit<TurnOutcome, 'status' | 'endedAtMs'> & {
+    /** JSON text of each canonical message, in order. */
+    requestMessages: readonly string[]
     status: TurnStatus
     endedAtMs: number | null
   }

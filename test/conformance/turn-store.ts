@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import type { NewSession, OpenTurn, TurnOutcome, TurnRecord, TurnStore } from '../../src/store/turn-store.ts'
+import { lastOfTexts } from '../helpers/messages.ts'
 
 export function aSession(sessionId: string, fields: Partial<NewSession> = {}): NewSession {
   return {
@@ -16,14 +17,20 @@ export function aSession(sessionId: string, fields: Partial<NewSession> = {}): N
   }
 }
 
-export function aTurn(turnId: string, fields: Partial<OpenTurn> = {}): OpenTurn {
+export const HI = ['{"role":"user","content":"hi"}']
+
+/** @param fields may have the messages as texts */
+export function aTurn(
+  turnId: string,
+  { requestMessages = HI, ...fields }: Partial<OpenTurn> & { requestMessages?: readonly string[] } = {},
+): OpenTurn {
   return {
     turnId,
     sessionId: 's',
     index: 0,
     dialect: 'chat',
     startedAtMs: 2000,
-    requestMessages: ['{"role":"user","content":"hi"}'],
+    lastMessage: lastOfTexts(requestMessages),
     tools: null,
     params: '{"model":"m"}',
     promptPieces: [],
@@ -248,8 +255,10 @@ function turnCells(cell: Cell): void {
     const turn = aTurn('a', { tools: '[{"type":"function"}]', retryCount: 2, dialect: 'messages' })
     await store.openTurn(turn)
     const [read] = await turnsOf(store)
+    const { lastMessage: _, ...request } = turn
     t.strictSame(read, {
-      ...turn,
+      ...request,
+      requestMessages: HI,
       status: 'open',
       endedAtMs: null,
       firstTokenAtMs: null,
@@ -286,7 +295,8 @@ function turnCells(cell: Cell): void {
       error: { code: 'engine_lost', message: 'gone' },
     } as const
     await record(store, aTurn('a'), outcome)
-    t.strictSame(await turnsOf(store), [{ ...aTurn('a'), ...anOutcome('a', outcome) }])
+    const { lastMessage: _, ...request } = aTurn('a')
+    t.strictSame(await turnsOf(store), [{ ...request, requestMessages: HI, ...anOutcome('a', outcome) }])
     t.match(await store.getSession('s'), { turnCount: 1, updatedAtMs: 3000 })
   })
 
@@ -518,7 +528,7 @@ function exactnessCells(cell: Cell): void {
       JSON.stringify({ role: 'assistant', content: 'something else' }),
     ]
     for (const [place, echo] of echoes.entries()) {
-      const requestMessages = [...aTurn('a').requestMessages, echo, '{"role":"user","content":"go on"}']
+      const requestMessages = [...HI, echo, '{"role":"user","content":"go on"}']
       await record(store, aTurn(`e${place}`, { index: place + 1, requestMessages }))
     }
     const turns = await turnsOf(store)
@@ -531,7 +541,7 @@ function exactnessCells(cell: Cell): void {
   cell('one prompt sampled twice and continued from either answer keeps both', async (t, store) => {
     await store.createSession(aSession('s'))
     const prompt = Int32Array.from({ length: 50 }, (_, at) => at)
-    const question = aTurn('a').requestMessages
+    const question = HI
     const continued = (turnId: string, index: number, answer: string) =>
       aTurn(turnId, {
         index,

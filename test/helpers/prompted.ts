@@ -3,6 +3,9 @@ import type { GenerationStream } from '../../src/canonical/events.ts'
 import type { GenerationRequest } from '../../src/canonical/request.ts'
 import type { Backend } from '../../src/inference/backend.ts'
 import type { Prompts } from '../../src/session/prompts/prompts.ts'
+import { SessionMemory } from '../../src/session/session-memory.ts'
+
+const memories = new Map<string, SessionMemory>()
 
 /** Generates as a turn does, without a session and a record: the prompt's step around the engine's answer. */
 export async function* generatePrompted(
@@ -11,7 +14,10 @@ export async function* generatePrompted(
   request: GenerationRequest,
   signal: AbortSignal,
 ): GenerationStream {
-  using prompt = await prompts.begin(request)
+  const memory = memories.get(request.sessionId) ?? new SessionMemory()
+  memories.set(request.sessionId, memory)
+  const lastMessage = request.kind === 'chat' ? memory.messages.lastOf(request.body.messages) : undefined
+  const prompt = await prompts.begin({ ...request, lastMessage }, memory)
   const fold = new CompletionFold()
   for await (const batch of prompt.answer ?? backend.generate(prompt.request, signal)) {
     await prompt.whileAsked()

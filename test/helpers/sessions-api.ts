@@ -10,6 +10,7 @@ import { ToldWeights } from '../../src/session/told-weights.ts'
 import { MemoryTurnStore } from '../../src/store/memory.ts'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../../src/store/turn-store.ts'
+import { lastOfTexts } from './messages.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
 
@@ -88,8 +89,11 @@ async function callApi(url: string, method: string, path: string, body?: unknown
   return { status: response.status, body: await response.json() }
 }
 
+/** A turn, its messages as texts. */
+type TurnFacts = Omit<OpenTurn, 'lastMessage'> & TurnOutcome & { requestMessages: readonly string[] }
+
 /** Everything of a turn that a test does not care about. */
-export const QUIET_TURN: Omit<OpenTurn & TurnOutcome, 'turnId' | 'sessionId' | 'index'> = {
+export const QUIET_TURN: Omit<TurnFacts, 'turnId' | 'sessionId' | 'index'> = {
   dialect: 'chat',
   startedAtMs: 1_000,
   requestMessages: ['{"role":"user","content":"hi"}'],
@@ -124,10 +128,11 @@ export async function recordTurn(
   store: TurnStore,
   sessionId: string,
   index: number,
-  facts: Partial<OpenTurn & TurnOutcome> = {},
+  facts: Partial<TurnFacts> = {},
 ): Promise<void> {
   const turn = { ...QUIET_TURN, sessionId, index, turnId: `${sessionId}-${index}`, ...facts }
-  await store.openTurn(pick(turn, OPEN_FIELDS))
+  const { requestMessages, ...open } = pick(turn, OPEN_FIELDS)
+  await store.openTurn({ ...open, lastMessage: lastOfTexts(requestMessages) })
   await store.closeTurn({
     ...(omit(turn, OPEN_FIELDS) as TurnOutcome),
     turnId: turn.turnId,

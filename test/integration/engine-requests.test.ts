@@ -63,15 +63,15 @@ t.test('messages that were written as JSON already are sent as they are written'
     const { client, bodies } = await setUp(t, createClient)
     const request = chatRequest({})
     await collect(client.generate(request, noAbort))
-    const messageTexts = ['{"content": "Hello", "role": "user"}']
-    await collect(client.generate({ ...request, messageTexts }, noAbort))
+    const messagesJson = [Buffer.from('{"content": "Hello", "role": "user"}')]
+    await collect(client.generate({ ...request, messagesJson }, noAbort))
     const [written, taken] = bodies()
     t.strictSame(taken, written)
   }
   const { client, bodies } = await setUp(t, createVllmClient)
-  const messageTexts = ['{"role":"user","content":"Hello"}']
+  const messagesJson = [Buffer.from('{"role":"user","content":"Hello"}')]
   const promptTokenIds = Int32Array.of(1, 2)
-  await collect(client.generate({ ...chatRequest({}), promptTokenIds, messageTexts }, noAbort))
+  await collect(client.generate({ ...chatRequest({}), promptTokenIds, messagesJson }, noAbort))
   t.strictSame([bodies()[0]?.messages, bodies()[0]?.prompt], [undefined, [1, 2]], 'ids take their place')
 })
 

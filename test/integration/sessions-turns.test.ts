@@ -96,7 +96,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         index: 1,
         dialect: 'completions',
         startedAtMs: 2_000,
-        requestMessages: [],
+        lastMessage: undefined,
         tools: null,
         params: '{"model":"m"}',
         promptPieces: ['"On', 'ce'],

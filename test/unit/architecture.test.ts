@@ -1,3 +1,4 @@
+import { globSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import {
@@ -94,6 +95,22 @@ t.test('every import of src keeps to the layers, and every library to its one fo
   t.ok(graph.has('src/errors.ts'), 'the graph is of this repository')
   t.strictSame(violations(graph, RULES), [])
   t.strictSame(folderCycles(graph), [], 'no folders import each other in a circle')
+})
+
+/** Memories of messages and prompts that were many, each with a bound of its own. There is one for each thing now. */
+const FORMER_MEMORIES =
+  /\b(RepeatedJson|noteSource|sourceOf|RequestTextWriter|KnownMessages|Waypoint|RepeatedRequests|BackendAround|SessionsLines|TokenLine)\b/
+
+t.test('what is known of messages is kept by the messages, and in no map beside them', async (t) => {
+  const sources = globSync('src/**/*.ts', { cwd: ROOT }).map((file) => ({
+    file,
+    text: readFileSync(join(ROOT, file), 'utf8'),
+  }))
+  const filesWith = (pattern: RegExp) =>
+    sources.filter(({ text }) => pattern.test(text)).map(({ file }) => file)
+  t.strictSame(filesWith(/\bnew WeakMap\b(?!<Logger,)/), ['src/canonical/request-reader.ts'])
+  t.strictSame(filesWith(/\bclass Message(Tree)?\b/), ['src/canonical/conversation.ts'])
+  t.strictSame(filesWith(FORMER_MEMORIES), [])
 })
 
 const graphOf = (imports: Record<string, string[]>): ImportGraph => new Map(Object.entries(imports))

@@ -1,8 +1,9 @@
 /** OpenAI Chat Completions, the request: https://platform.openai.com/docs/api-reference/chat/create */
 import Type from 'typebox'
 import type { ChatBody } from '../../canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { ProxyError } from '../../errors.ts'
-import { checker, nullable } from '../check.ts'
+import { listChecker, nullable } from '../check.ts'
 import type { LoweredRequest } from '../lowered.ts'
 
 /** Parts beyond `type` are the engine's business: text, images, audio, files, and what comes after them. */
@@ -52,14 +53,14 @@ export const ChatCompletionRequest = Type.Object(
   { $id: 'ChatCompletionRequest', description: 'OpenAI Chat Completions; unknown fields are forwarded.' },
 )
 
-const check = checker(ChatCompletionRequest)
+const check = listChecker(ChatCompletionRequest, 'messages', Message)
 
 /**
  * Checks a Chat Completions body and lowers it. The body is not copied and not changed.
  * @throws ProxyError `invalid_request` naming the field, `unsupported` for `n` above 1
  */
-export function lowerChatRequest(raw: unknown): LoweredRequest {
-  const request = check(raw)
+export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): LoweredRequest {
+  const request = check(raw, repeats)
   refuseSeveralChoices(request.n)
   return {
     kind: 'chat',

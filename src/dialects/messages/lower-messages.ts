@@ -1,5 +1,6 @@
 /** The talk of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
 import type { ChatMessage } from '../../canonical/messages.ts'
+import type { Repeats } from '../../canonical/request-reader.ts'
 import { ProxyError } from '../../errors.ts'
 import {
   contentOf,
@@ -17,22 +18,54 @@ import type { MessageParam } from './schema.ts'
 /** What one side says until another one speaks. */
 interface Utterance {
   role: MessageParam['role']
-  blocks: PlacedBlock[]
+  messages: PlacedMessage[]
+}
+
+interface PlacedMessage {
+  message: MessageParam
+  index: number
+  /** The system speaks in the middle of a talk. */
+  isReminder: boolean
 }
 
 /** How chat templates that want text join the parts of a message. */
 const JOINT = '\n'
 
-/** @returns the system message first, if there is one. @throws ProxyError `invalid_request`, `unsupported` */
-export function lowerTalk(systemTexts: readonly string[], messages: readonly MessageParam[]): ChatMessage[] {
+/**
+ * Utterance by utterance: one that is known is not lowered again.
+ * @returns the system message first, if there is one
+ * @throws ProxyError `invalid_request`, `unsupported`
+ */
+export function lowerTalk(
+  systemTexts: readonly string[],
+  messages: readonly MessageParam[],
+  repeats: Repeats,
+): ChatMessage[] {
   refusePrefill(messages)
   const utterances = utterancesOf(messages)
-  const opening = utterances[0]?.role === 'system' ? utterances.shift()?.blocks.map(textOf) : undefined
+  const opening = utterances[0]?.role === 'system' ? blocksOf(utterances.shift()!).map(textOf) : undefined
   const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
-  const talk = utterances.flatMap(({ role, blocks }) =>
-    role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks),
+  const talk = utterances.flatMap((utterance) =>
+    repeats.once(lowerUtterance, utterance.messages.at(-1)!.message, utterance),
   )
-  return system === '' ? talk : [{ role: 'system', content: system }, ...talk]
+  return system === '' ? talk : [repeats.once(systemMessage, system), ...talk]
+}
+
+function systemMessage(content: string): ChatMessage {
+  return { role: 'system', content }
+}
+
+/** @param _last its last message, which says with all before it what the utterance is */
+function lowerUtterance(_last: MessageParam, utterance: Utterance): ChatMessage[] {
+  const blocks = blocksOf(utterance)
+  return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks)
+}
+
+function blocksOf({ messages }: Utterance): PlacedBlock[] {
+  return messages.flatMap(({ message, index, isReminder }) => {
+    const blocks = placedBlocks(message.content, `messages.${index}.content`)
+    return isReminder ? blocks.map(asReminder) : blocks
+  })
 }
 
 /** A completion that goes on inside a message would not be the whole of what the next call sends back. */
@@ -48,15 +81,16 @@ function refusePrefill(messages: readonly MessageParam[]): void {
 /** "Consecutive user or assistant turns in your request will be combined into a single turn." */
 function utterancesOf(messages: readonly MessageParam[]): Utterance[] {
   const utterances: Utterance[] = []
-  messages.forEach(({ role: said, content }, index) => {
-    const blocks = placedBlocks(content, `messages.${index}.content`)
-    const isReminder = said === 'system' && utterances.some(({ role }) => role !== 'system')
-    const role = isReminder ? 'user' : said
+  let hasBegun = false
+  for (const [index, message] of messages.entries()) {
+    hasBegun ||= message.role !== 'system'
+    const isReminder = message.role === 'system' && hasBegun
+    const role = isReminder ? 'user' : message.role
+    const placed = { message, index, isReminder }
     const last = utterances.at(-1)
-    const joined = isReminder ? blocks.map(asReminder) : blocks
-    if (last?.role === role) last.blocks.push(...joined)
-    else utterances.push({ role, blocks: joined })
-  })
+    if (last?.role === role) last.messages.push(placed)
+    else utterances.push({ role, messages: [placed] })
+  }
   return utterances
 }
 

@@ -1,29 +1,33 @@
 /** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
+
 import type { ChatBody } from '../../canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { ProxyError } from '../../errors.ts'
-import { checker } from '../check.ts'
+import { listChecker } from '../check.ts'
 import { jsonText } from '../json-text.ts'
 import type { AnswerWishes, LoweredRequest } from '../lowered.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../volatile.ts'
 import { lowerTalk } from './lower-messages.ts'
 import { lowerToolChoice, lowerTools } from './lower-tools.ts'
-import { CountTokensRequest, MessagesRequest } from './schema.ts'
+import { CountTokensRequest, Message, MessagesRequest } from './schema.ts'
 
-const checkMessages = checker(MessagesRequest)
-const checkCountTokens = checker(CountTokensRequest)
+const checkMessages = listChecker(MessagesRequest, 'messages', Message)
+const checkCountTokens = listChecker(CountTokensRequest, 'messages', Message)
 
 /**
  * Checks a Messages body and lowers it. What has no place in a canonical request is kept with the turn.
  * @param volatileRules what to take out of the system prompt; none: nothing
+ * @param repeats knows what was lowered with the session's earlier requests
  * @throws ProxyError `invalid_request` naming the field; `unsupported` for what cannot be honoured
  */
 export function lowerMessagesRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
+  repeats: Repeats = NO_REPEATS,
 ): LoweredRequest {
-  const request = checkMessages(raw)
+  const request = checkMessages(raw, repeats)
   refuseServerFeatures(request)
-  const { prompt, removed } = lowerPrompt(request, volatileRules)
+  const { prompt, removed } = lowerPrompt(request, volatileRules, repeats)
   const body = { ...fieldsFor('engine', request), ...prompt, ...samplingOf(request) } as ChatBody
   const annotations = annotationsOf(fieldsFor('record', request), removed)
   return {
@@ -40,10 +44,11 @@ export function lowerMessagesRequest(
 export function lowerCountTokensRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
+  repeats: Repeats = NO_REPEATS,
 ): ChatBody {
-  const request = checkCountTokens(raw)
+  const request = checkCountTokens(raw, repeats)
   refuseServerFeatures(request)
-  const { prompt } = lowerPrompt(request, volatileRules)
+  const { prompt } = lowerPrompt(request, volatileRules, repeats)
   // With what a template may read besides, such as `documents`.
   const body = { ...fieldsFor('engine', request), ...prompt }
   // Whoever counts writes it as JSON, or walks through it.
@@ -67,14 +72,15 @@ function refuseServerFeatures(request: Record<string, unknown>): void {
 function lowerPrompt(
   request: CountTokensRequest,
   rules: readonly VolatileRule[],
+  repeats: Repeats,
 ): { prompt: ChatBody; removed: Removal[] } {
   const { system, tools, tool_choice: toolChoice, model } = request
   const blocks = typeof system === 'string' ? [system] : (system ?? []).map(({ text }) => text)
   const { texts, removed } = removeVolatile(blocks, rules)
   const prompt = {
     model,
-    messages: lowerTalk(texts, request.messages),
-    ...(tools && tools.length > 0 && { tools: lowerTools(tools) }),
+    messages: lowerTalk(texts, request.messages, repeats),
+    ...(tools && tools.length > 0 && { tools: repeats.once(lowerTools, tools) }),
     ...(toolChoice && lowerToolChoice(toolChoice)),
     ...reasoningFields(request),
     ...formatField(request),

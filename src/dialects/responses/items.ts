@@ -1,6 +1,7 @@
 /** Input items and canonical messages. The shapes are those of the API and of Codex (`ResponseItem` in codex-rs). */
 import Type from 'typebox'
 import type { ChatMessage, ToolCall } from '../../canonical/messages.ts'
+import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { ProxyError } from '../../errors.ts'
 import { checker, nullable } from '../check.ts'
 import { jsonText } from '../json-text.ts'
@@ -61,11 +62,54 @@ export interface LoweredItems {
   tools: ToolsAmongItems[]
 }
 
-/** @throws ProxyError `invalid_request` naming the field, `unsupported` for items that no message can stand for */
-export function lowerItems(items: readonly InputItem[]): LoweredItems {
+interface PlacedItem {
+  item: InputItem
+  at: string
+}
+
+/**
+ * What stands for one message is lowered together; what is known is not lowered again.
+ * @throws ProxyError `invalid_request` naming the field, `unsupported` for items that no message can stand for
+ */
+export function lowerItems(items: readonly InputItem[], repeats: Repeats = NO_REPEATS): LoweredItems {
+  const lowered: LoweredItems = { messages: [], tools: [] }
+  for (const group of groupsOf(items)) {
+    const { messages, tools } = repeats.once(lowerGroup, group.at(-1)!.item, group)
+    lowered.messages.push(...messages)
+    lowered.tools.push(...tools)
+  }
+  return lowered
+}
+
+/** @param _last its last item, which says with all before it what the group is */
+function lowerGroup(_last: InputItem, group: readonly PlacedItem[]): LoweredItems {
   const conversation = new Conversation()
-  for (const [index, item] of items.entries()) conversation.add(item, `input.${index}`)
+  for (const { item, at } of group) conversation.add(item, at)
   return { messages: conversation.messages, tools: conversation.tools }
+}
+
+/** Items that are parts of one answer are a group, and so is each other item. */
+function groupsOf(items: readonly InputItem[]): PlacedItem[][] {
+  const groups: PlacedItem[][] = []
+  let isOpen = false
+  let before: string | undefined
+  for (const [index, item] of items.entries()) {
+    const type = item.type ?? 'message'
+    const isPart = isPartOfAnswer(type, item)
+    // Two messages in a row are two answers: an agent's own examples, for instance.
+    const goesOn = isOpen && isPart && !(type === 'message' && before === 'message')
+    const placed = { item, at: `input.${index}` }
+    if (goesOn) groups.at(-1)!.push(placed)
+    else groups.push([placed])
+    isOpen = isPart
+    before = type
+  }
+  return groups
+}
+
+function isPartOfAnswer(type: string, { role }: InputItem): boolean {
+  if (type === 'message') return role === 'assistant'
+  return type === 'reasoning' || type === 'additional_tools' || type.endsWith('_call')
 }
 
 interface AssistantMessage {

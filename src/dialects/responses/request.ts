@@ -2,11 +2,18 @@
 
 import type { ChatMessage } from '../../canonical/messages.ts'
 import type { ChatBody } from '../../canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { ProxyError } from '../../errors.ts'
 import { jsonText } from '../json-text.ts'
 import type { LoweredRequest } from '../lowered.ts'
 import { lowerItems, type ToolsAmongItems } from './items.ts'
-import { checkJsonSchemaFormat, type InputItem, type ResponsesRequest, type TextFormat } from './schema.ts'
+import {
+  checkJsonSchemaFormat,
+  type InputItem,
+  type ResponsesRequest,
+  type TextFormat,
+  type ToolParam,
+} from './schema.ts'
 import { type LoweredTools, lowerToolChoice, lowerTools, type WireTool, type WireTools } from './tools.ts'
 
 /** What the answer needs to know of its request, and a later call of the turn's record; JSON. */
@@ -35,20 +42,22 @@ export interface LoweredResponses {
  * Lowers a checked request to the body of Chat Completions.
  * @param history what the request goes on from: messages and completion of `previous_response_id`
  * @param items the input, its item references resolved
+ * @param repeats knows what was lowered with the session's earlier requests
  * @throws ProxyError `invalid_request` naming the field; `unsupported` for what no engine can be asked
  */
 export function lowerResponsesRequest(
   request: ResponsesRequest,
   history: readonly ChatMessage[],
   items: readonly InputItem[],
+  repeats: Repeats = NO_REPEATS,
 ): LoweredResponses {
   refuseWhatNeedsOpenAi(request)
-  const { messages, tools: itemTools } = lowerItems(items)
-  const instructions = systemMessage(request.instructions)
+  const { messages, tools: itemTools } = lowerItems(items, repeats)
+  const instructions = request.instructions ? [repeats.once(systemMessage, request.instructions)] : []
   const all = [...instructions, ...history, ...messages]
   if (all.length === 0)
     throw new ProxyError('invalid_request', "'input' must hold at least one message", { param: 'input' })
-  const tools = allTools(request, itemTools)
+  const tools = allTools(request, itemTools, repeats)
   const annotation = annotationOf(request, tools)
   // The answer repeats these, and the record keeps them: they must not fail there.
   jsonText([annotation, request.tools, request.tool_choice])
@@ -85,20 +94,26 @@ function refuseWhatNeedsOpenAi({ background, conversation, prompt }: ResponsesRe
   if (param !== undefined) throw new ProxyError('unsupported', `'${param}' is not supported`, { param })
 }
 
-function systemMessage(instructions: string | null | undefined): ChatMessage[] {
-  return instructions ? [{ role: 'system', content: instructions }] : []
+function systemMessage(content: string): ChatMessage {
+  return { role: 'system', content }
 }
 
-function allTools({ tools }: ResponsesRequest, among: readonly ToolsAmongItems[]): LoweredTools {
-  const lowered = [{ tools: tools ?? [], at: 'tools' }, ...among].map((some) =>
-    lowerTools(some.tools, some.at),
-  )
+function allTools(
+  { tools }: ResponsesRequest,
+  among: readonly ToolsAmongItems[],
+  repeats: Repeats,
+): LoweredTools {
+  const own = repeats.once(lowerTools, tools ?? NO_TOOLS, 'tools')
+  if (among.length === 0) return own
+  const lowered = [own, ...among.map((some) => lowerTools(some.tools, some.at))]
   return {
     tools: lowered.flatMap((some) => some.tools),
     wireTools: new Map(lowered.flatMap((some) => [...some.wireTools])),
     dropped: lowered.flatMap((some) => some.dropped),
   }
 }
+
+const NO_TOOLS: ToolParam[] = []
 
 function annotationOf(request: ResponsesRequest, { wireTools, dropped }: LoweredTools): ResponsesAnnotation {
   return {

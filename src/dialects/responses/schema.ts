@@ -1,6 +1,6 @@
 /** OpenAI Responses, what its requests look like: https://platform.openai.com/docs/api-reference/responses/create */
 import Type, { type Static } from 'typebox'
-import { checker, nullable } from '../check.ts'
+import { checker, listChecker, nullable } from '../check.ts'
 
 /** What else an item or a tool holds depends on its type: `items.ts` and `tools.ts` check those that they know. */
 const InputItem = Type.Object({ type: nullable(Type.String()) })
@@ -77,4 +77,4 @@ export const ResponsesRequest = Type.Object(
 export type ResponsesRequest = Static<typeof ResponsesRequest>
 
 /** @throws ProxyError `invalid_request` naming the field */
-export const checkResponsesRequest = checker(ResponsesRequest)
+export const checkResponsesRequest = listChecker(ResponsesRequest, 'input', InputItem)

@@ -1,6 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationEvent } from '../../canonical/events.ts'
+import type { ReadRequest, Repeats } from '../../canonical/request-reader.ts'
 import type { AnswerIdentity, AnswerWishes, LoweredRequest } from '../../dialects/lowered.ts'
 import { type ProxyError, toProxyError } from '../../errors.ts'
 import type { Logger } from '../../logger.ts'
@@ -15,7 +16,7 @@ import { SseReply } from './sse-reply.ts'
 export interface AgentDialect {
   /** Name for the record. */
   name: string
-  lower(body: unknown): LoweredRequest
+  lower(body: unknown, repeats: Repeats): LoweredRequest
   whole(identity: AnswerIdentity, wishes: AnswerWishes, completion: Completion): object
   streamWriter(identity: AnswerIdentity, wishes: AnswerWishes): StreamWriter
   /** An error that comes after the stream began, as the text of its event. */
@@ -34,6 +35,9 @@ export interface StreamWriter {
 export interface AnsweredCall {
   dialect: AgentDialect
   sessionId: string
+  body: ReadRequest
+  /** What was made of the parts of the session's earlier requests. */
+  repeats: Repeats
   runner: TurnRunner
   logger: Logger
   /** How long a stream may be silent; default: 15 s, well below the idle limits of clients and load balancers. */
@@ -46,11 +50,11 @@ const KEEP_ALIVE_MS = 15_000
 
 /** Runs one agent call as a turn and answers it, streamed or whole as the agent asked. */
 export async function answerCall(
-  { dialect, sessionId, runner, logger, keepAliveMs = KEEP_ALIVE_MS, mayAsk }: AnsweredCall,
+  { dialect, sessionId, body, repeats, runner, logger, keepAliveMs = KEEP_ALIVE_MS, mayAsk }: AnsweredCall,
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<unknown> {
-  const lowered = dialect.lower(request.body)
+  const lowered = dialect.lower(body.value, repeats)
   mayAsk?.(lowered.body)
   const { stream, wishes } = lowered
   const line = toldLine({ headers: request.headers, request: lowered })
@@ -58,6 +62,7 @@ export async function answerCall(
     sessionId,
     dialect: dialect.name,
     request: lowered,
+    ...jsonOfMessages(lowered, body),
     stream,
     word: {
       retryCount: retryCountOf(request),
@@ -75,6 +80,14 @@ export async function answerCall(
   const failed = await streamAnswer(turn, reply, { writer, dialect, keepAliveMs })
   if (failed) logFailure(logger, request, failed)
   return reply
+}
+
+/** Of a dialect that has canonical messages, their own bytes: nobody need write them again. */
+function jsonOfMessages(
+  { body }: LoweredRequest,
+  { list }: ReadRequest,
+): { messagesJson?: readonly Buffer[] } {
+  return list !== undefined && body.messages === list.elements ? { messagesJson: [list.json] } : {}
 }
 
 /** The answer is committed; if the connection closes before it was handed over, the turn must say so. */

@@ -1,7 +1,9 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { Repeats } from '../../canonical/request-reader.ts'
 import type { Sessions } from '../../session/sessions.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
+import { sessionBodyOf } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
 export type CallHandlerOptions = Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs'> & {
@@ -9,20 +11,23 @@ export type CallHandlerOptions = Pick<AnsweredCall, 'runner' | 'logger' | 'keepA
 } & AgentPolicy
 
 /** A dialect that looks something up in the session before it can lower a call. */
-export type DialectOfCall = (body: unknown, sessionId: string) => Promise<AgentDialect>
+export type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Promise<AgentDialect>
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler({ sessions, runner, logger, keepAliveMs, ...policy }: CallHandlerOptions) {
   const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionForCall(request, reply, sessions)
-    const dialect = typeof of === 'function' ? await of(request.body, sessionId) : of
+    const { read, repeats } = sessionBodyOf(request)
+    const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
     const mayAsk = request.caller.is === 'agent' ? check : undefined
     const call = {
       dialect,
       runner,
       logger,
       sessionId,
+      body: read,
+      repeats,
       ...(keepAliveMs !== undefined && { keepAliveMs }),
       ...(mayAsk && { mayAsk }),
     }

@@ -13,6 +13,7 @@ import { agentPolicy } from './agent-policy.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { type CallHandlerOptions, callHandler } from './call-handler.ts'
 import { docs } from './route-docs.ts'
+import { sessionBodyOf } from './session-body.ts'
 import { BASE_PATHS, namedSession, sessionOfCall } from './session-of-call.ts'
 
 export interface MessagesRoutesOptions extends CallHandlerOptions {
@@ -23,7 +24,7 @@ export interface MessagesRoutesOptions extends CallHandlerOptions {
 function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect {
   return {
     name: 'messages',
-    lower: (body) => lowerMessagesRequest(body, volatileRules),
+    lower: (body, repeats) => lowerMessagesRequest(body, volatileRules, repeats),
     whole: message,
     streamWriter: (identity, wishes) => new MessagesStreamWriter(identity, wishes),
     streamError: anthropicErrorEvent,
@@ -50,7 +51,8 @@ function countHandler({ sessions, runner, volatileRules, ...policy }: MessagesRo
     const { caller } = request
     const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall
     const sessionId = await sessionOf(request, sessions)
-    const body = lowerCountTokensRequest(request.body, volatileRules)
+    const { read, repeats } = sessionBodyOf(request)
+    const body = lowerCountTokensRequest(read.value, volatileRules, repeats)
     if (request.caller.is === 'agent') check(body)
     return { input_tokens: await runner.countTokens(sessionId, body, clientGone(reply)) }
   }

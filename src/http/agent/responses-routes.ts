@@ -1,5 +1,6 @@
 /** OpenAI Responses among the agent routes. Errors are those of the other OpenAI routes. */
 import type { FastifyPluginCallback } from 'fastify'
+import type { Repeats } from '../../canonical/request-reader.ts'
 import type { AnswerIdentity, AnswerWishes } from '../../dialects/lowered.ts'
 import {
   type FindTurn,
@@ -30,7 +31,9 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
     (sessionId: string): FindTurn =>
     (turnId) =>
       store.getTurn(sessionId, turnId)
-  const create = callHandler(options)((body, sessionId) => responsesCall(body, finder(sessionId)))
+  const create = callHandler(options)((body, sessionId, repeats) =>
+    responsesCall(body, finder(sessionId), repeats),
+  )
   const schema = { tags: ['agent'], summary: 'A response of this session' }
   for (const base of BASE_PATHS) {
     app.post(`${base}/responses`, docs('Responses', ResponsesRequest), create)
@@ -53,13 +56,14 @@ function refuseReplay({ stream }: { stream?: string }): void {
  * The dialect for one call: what it goes on from is looked up first, and its answer repeats what it asked for.
  * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
  */
-async function responsesCall(body: unknown, find: FindTurn): Promise<AgentDialect> {
-  const request = checkResponsesRequest(body)
+async function responsesCall(body: unknown, find: FindTurn, repeats: Repeats): Promise<AgentDialect> {
+  const request = checkResponsesRequest(body, repeats)
   const history = await historyOf(request, find)
   const { lowered, annotation, wireTools } = lowerResponsesRequest(
     request,
     history,
     await inputItems(request, find),
+    repeats,
   )
   const frame = (identity: AnswerIdentity, wishes: AnswerWishes): ResponseFrame => ({
     identity,

@@ -11,7 +11,6 @@ import type { Backend } from '../../inference/backend.ts'
 import type { ModelInfo } from '../../inference/engine-client.ts'
 import type { Logger } from '../../logger.ts'
 import { errorHeaders, errorOf, logFailure } from '../errors.ts'
-import { readAnyBodyAsJson } from '../json-body.ts'
 import { defaultWaitingBytes, limitWaitingBodies } from '../transport/waiting-bodies.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { callHandler } from './call-handler.ts'
@@ -20,6 +19,7 @@ import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts
 import { OPENAI } from './openai-common.ts'
 import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
 import { docs } from './route-docs.ts'
+import { readBodiesOfSessions } from './session-body.ts'
 import { BASE_PATHS } from './session-of-call.ts'
 
 export type AgentRoutesOptions = ResponsesRoutesOptions &
@@ -51,7 +51,7 @@ const COMPLETIONS: AgentDialect = {
 
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(openAiErrorHandler(options.logger))
-  readAnyBodyAsJson(app)
+  readBodiesOfSessions(app, options.sessions)
   app.addHook('onRequest', limitCalls(options.callLimit ?? CALL_LIMIT))
   app.addHook('preHandler', limitWaitingBodies(options.waitingBytes ?? defaultWaitingBytes()))
   const call = callHandler(options)

@@ -1,48 +1,71 @@
-/** A call as matching sees it: one key per message, and one for the tools. */
-import type { ChatMessage, Tool } from '../../canonical/messages.ts'
+/** A call as matching sees it: its messages, each with a key, and a key for the tools. */
+import { type Message, MessageNote, messagesBetween } from '../../canonical/conversation.ts'
+import type { Tool } from '../../canonical/messages.ts'
+import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { ProxyError } from '../../errors.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { digestOf, type MessageKey, messageKey } from './message-key.ts'
 
 export interface Conversation {
   readonly toolsKey: string
-  readonly keys: readonly MessageKey[]
+  /** Its last message; the key of each is there. */
+  readonly last: Message | undefined
 }
 
+/** What matching knows of a message. */
+interface KeyedMessage {
+  readonly key: MessageKey
+  /** How many tool calls there are up to this message. */
+  readonly callCount: number
+}
+
+const keyed = new MessageNote<KeyedMessage>()
+
 /**
- * Reads each message once; the work is linear in their bytes.
- * @param knownKeys those of the first messages, as an earlier reading of these very messages gave them
+ * Reads each message once, whatever number of calls repeats it.
+ * @param repeats knows tools that came before
  * @throws ProxyError `invalid_request` for fields that are nested too deeply to be compared
  */
 export function readConversation(
-  messages: readonly ChatMessage[],
+  last: Message | undefined,
   tools: readonly Tool[] | null | undefined,
-  knownKeys: readonly MessageKey[] = [],
+  repeats: Repeats = NO_REPEATS,
 ): Conversation {
   try {
-    return { toolsKey: toolsKey(tools), keys: messageKeys(messages, knownKeys) }
+    const added = messagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
+    for (const message of added) keyed.put(message, readMessage(message))
+    return { toolsKey: tools && tools.length > 0 ? repeats.once(toolsKey, tools) : '', last }
   } catch (cause) {
     if (!(cause instanceof RangeError)) throw cause
     throw new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
   }
 }
 
-/** Tools are the same by value and in the same order, which a template shows; no tools, however it is written, are one. */
-function toolsKey(tools: readonly Tool[] | null | undefined): string {
-  return tools && tools.length > 0 ? digestOf(canonicalJson(tools)) : ''
+/** The key of a message of a conversation that has been read. */
+export function keyOf(message: Message): MessageKey {
+  return keyed.of(message)!.key
 }
 
-function messageKeys(messages: readonly ChatMessage[], knownKeys: readonly MessageKey[]): MessageKey[] {
-  /** The place of each tool call among those of the conversation. Some models use an id again: the latest counts. */
-  const callPlaces = new Map<string, number>()
-  let callCount = 0
-  return messages.map((message, place) => {
-    const answered = 'tool_call_id' in message ? callPlaces.get(message.tool_call_id) : undefined
-    const key = knownKeys[place] ?? messageKey(message, answered)
-    for (const id of key.assistant?.toolCallIds ?? []) {
-      if (id !== undefined) callPlaces.set(id, callCount)
-      callCount += 1
-    }
-    return key
-  })
+/** Tools are the same by value and in the same order, which a template shows; no tools, however it is written, are one. */
+function toolsKey(tools: readonly Tool[]): string {
+  return digestOf(canonicalJson(tools))
+}
+
+function readMessage({ parent, value }: Message): KeyedMessage {
+  const answered = 'tool_call_id' in value ? placeOfCall(parent, value.tool_call_id) : undefined
+  const key = messageKey(value, answered)
+  return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
+}
+
+/** The place of a tool call among those of the conversation. Some models use an id again: the latest counts. */
+function placeOfCall(last: Message | undefined, id: string): number | undefined {
+  for (let at = last; at !== undefined; at = at.parent) {
+    const place = keyOf(at).assistant?.toolCallIds.lastIndexOf(id) ?? -1
+    if (place !== -1) return callsUpTo(at.parent) + place
+  }
+  return undefined
+}
+
+function callsUpTo(message: Message | undefined): number {
+  return message === undefined ? 0 : keyed.of(message)!.callCount
 }

@@ -1,7 +1,8 @@
 /** Finds the turn that a call continues: the tree of turns of one session, judged by their messages. */
 import type { Completion } from '../../canonical/completion.ts'
+import { type Message, MessageNote, messagesBetween } from '../../canonical/conversation.ts'
 import type { ChatMessage } from '../../canonical/messages.ts'
-import type { Conversation } from './conversation.ts'
+import { type Conversation, keyOf } from './conversation.ts'
 import type { MessageKey } from './message-key.ts'
 import { messageKey, wordingOf } from './message-key.ts'
 import { MessageNode } from './message-tree.ts'
@@ -39,14 +40,26 @@ interface Path<Turn> {
   readonly likeness: number
 }
 
-/** Where the last call passed its parent. */
-interface Waypoint<Turn> {
-  readonly toolsKey: string
-  /** The call's; the first `sharedMessages` of them lead here. */
-  readonly keys: readonly MessageKey[]
-  readonly sharedMessages: number
+/** Where a call passed a turn that it may continue. */
+interface Passage<Turn> {
+  /** The turn's last; undefined: before all messages. */
+  readonly message: Message | undefined
   readonly paths: readonly Path<Turn>[]
 }
+
+/**
+ * The one way on which an index leads to a message. It hangs on the message, so that the calls of each conversation that
+ * a session has begin where the call before passed its parent.
+ */
+interface Way {
+  readonly index: object
+  readonly toolsKey: string
+  /** Of the index: how often it had forked by then. */
+  readonly forkCount: number
+  readonly node: unknown
+}
+
+const ways = new MessageNote<Way>()
 
 /**
  * A call's parent is the deepest completed turn whose messages and completion it extends, under the same tools.
@@ -58,41 +71,45 @@ interface Waypoint<Turn> {
  *
  * A call is one walk: per message one look-up for each recorded message that it may be an echo of. That is one, unless
  * one prompt was sampled several times with answers that differ in nothing but what clients tidy. A call that goes on
- * from the one before it begins where that one passed its parent.
+ * from an earlier one begins where that one passed its parent, as long as there is one way to there.
  *
  * `Turn` is what the caller keeps of a turn. An index is forgotten by letting go of it.
  */
 export class MatchIndex<Turn> {
   /** By the tools that the turns were sampled under. */
   readonly #roots = new Map<string, Node<Turn>>()
-  #passed: Waypoint<Turn> | undefined
+  /** How often there came to be two ways where there was one. */
+  #forkCount = 0
   #callCount = 0
 
   /** Changes nothing but the count of calls: the same call finds the same parent, unless a turn was added since. */
   match(conversation: Conversation): MatchedCall<Turn> {
     const order = this.#callCount++
-    const { toolsKey, keys } = conversation
-    let passed = this.#waypointOf(conversation)
-    let paths = passed.paths
-    for (let position = passed.sharedMessages; position < keys.length && paths.length > 0; ) {
-      paths = follow(paths, keys[position]!)
-      position += 1
-      if (paths.some(isAnswered)) passed = { toolsKey, keys, sharedMessages: position, paths }
+    const { toolsKey, last } = conversation
+    let passed = this.#passageOf(conversation)
+    let { paths } = passed
+    let isOneWay = paths.length === 1
+    for (const message of messagesBetween(passed.message, last)) {
+      if (paths.length === 0) break
+      paths = follow(paths, keyOf(message))
+      isOneWay &&= paths.length < 2
+      if (paths.some(isAnswered)) passed = { message, paths }
     }
-    if (passed.sharedMessages > 0) this.#passed = passed
+    if (isOneWay) this.#remember(passed, toolsKey)
     const parent = choose(turnsOfMostAlike(passed.paths.filter(isAnswered)), paths)
-    return { parent, sharedMessages: passed.sharedMessages, order, conversation }
+    return { parent, sharedMessages: passed.message?.depth ?? 0, order, conversation }
   }
 
   /** A call has been answered. From now on it can be continued. */
   add(call: MatchedCall<Turn>, completion: SampledMessage, turn: Turn): MatchableTurn<Turn> {
     const { parent, sharedMessages, order, conversation } = call
-    // What grows behind a waypoint changes nothing on the way to it.
-    if (this.#passed && sharedMessages < this.#passed.sharedMessages) this.#passed = undefined
     let request = parent?.completion ?? this.#rootOf(conversation.toolsKey)
     // From the parent on: what the call says of older messages is an echo, and what was sampled stays.
-    for (const key of conversation.keys.slice(sharedMessages)) request = request.descend(key)
-    const node = request.descend(messageKey(asMessage(completion)))
+    const isShared = ({ depth }: Message) => depth <= sharedMessages
+    for (const message of messagesBetween(undefined, conversation.last, isShared)) {
+      request = request.descend(keyOf(message), this.#forked)
+    }
+    const node = request.descend(messageKey(asMessage(completion)), this.#forked)
     const added: MatchableTurn<Turn> = {
       turn,
       order,
@@ -108,27 +125,31 @@ export class MatchIndex<Turn> {
 
   /** The turn's answer never reached the agent: nothing can continue it. */
   remove(turn: MatchableTurn<Turn>): void {
-    this.#passed = undefined
+    this.#forked()
     const { answers } = turn.completion
     const place = answers.indexOf(turn)
     if (place !== -1) answers.splice(place, 1)
     turn.parent?.continuations.delete(turn)
   }
 
-  /** The one that is on the call's way, or the root. */
-  #waypointOf({ toolsKey, keys }: Conversation): Waypoint<Turn> {
-    const passed = this.#passed
-    if (passed?.toolsKey === toolsKey && passed.sharedMessages <= keys.length) {
-      const leadsHere = keys.slice(0, passed.sharedMessages).every((key, place) => key === passed.keys[place])
-      if (leadsHere) return passed
+  readonly #forked = (): void => {
+    this.#forkCount += 1
+  }
+
+  /** The latest one on the call's way that is known, or the root. */
+  #passageOf({ toolsKey, last }: Conversation): Passage<Turn> {
+    for (let message = last; message !== undefined; message = message.parent) {
+      const way = ways.of(message)
+      if (way?.index !== this || way.toolsKey !== toolsKey || way.forkCount !== this.#forkCount) continue
+      return { message, paths: [{ node: way.node as Node<Turn>, likeness: 0 }] }
     }
     const root = this.#roots.get(toolsKey)
-    return {
-      toolsKey,
-      keys,
-      sharedMessages: 0,
-      paths: root === undefined ? [] : [{ node: root, likeness: 0 }],
-    }
+    return { message: undefined, paths: root === undefined ? [] : [{ node: root, likeness: 0 }] }
+  }
+
+  #remember({ message, paths: [path] }: Passage<Turn>, toolsKey: string): void {
+    if (message === undefined || path === undefined) return
+    ways.put(message, { index: this, toolsKey, forkCount: this.#forkCount, node: path.node })
   }
 
   #rootOf(toolsKey: string): Node<Turn> {

@@ -52,14 +52,18 @@ export class MessageNode<Answer> {
     return [...echoed, ...tidied]
   }
 
-  /** The node of this very message after this one, made if need be. */
-  descend({ digest, assistant }: MessageKey): MessageNode<Answer> {
+  /**
+   * The node of this very message after this one, made if need be.
+   * @param forked is told if a message may be an echo of one more than before
+   */
+  descend({ digest, assistant }: MessageKey, forked: () => void): MessageNode<Answer> {
     const said = assistant && saidOnRecord(assistant)
     this.#children ??= new Map()
     const alike = this.#children.get(digest) ?? []
     const known = alike.find((child) => child.#isWordedLike(said))
     if (known !== undefined) return known
     const child = new MessageNode<Answer>(digest, said)
+    if (alike.length > 0 || said?.malformed !== undefined) forked()
     alike.push(child)
     this.#children.set(digest, alike)
     if (said?.malformed !== undefined) this.#malformed.push(child)

@@ -1,4 +1,6 @@
-import type { ChatMessage, Tool, ToolCall } from '../../canonical/messages.ts'
+import { MessageTree } from '../../canonical/conversation.ts'
+import type { Tool, ToolCall } from '../../canonical/messages.ts'
+import type { Repeats } from '../../canonical/request-reader.ts'
 import type { TurnRecord } from '../../store/turn-store.ts'
 import { type Conversation, readConversation } from './conversation.ts'
 import { MatchIndex, type SampledMessage } from './match-index.ts'
@@ -25,7 +27,9 @@ export type MatchableRecord = Pick<
 export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
   records: AsyncIterable<Recorded> | Iterable<Recorded>,
   turnOf: (record: Recorded) => Turn | undefined,
-  conversationOf: (record: Recorded) => Conversation | Promise<Conversation> = recordedConversation,
+  conversationOf: (record: Recorded) => Conversation | Promise<Conversation> = recordedConversations(
+    new MessageTree(),
+  ),
 ): Promise<MatchIndex<Turn>> {
   const index = new MatchIndex<Turn>()
   let inFlight: { endedAtMs: number; add: () => void }[] = []
@@ -53,10 +57,17 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
   return index
 }
 
-/** The conversation of a turn on record, as its call was. */
-export function recordedConversation({ requestMessages, tools }: MatchableRecord): Conversation {
-  const messages = requestMessages.map((text) => JSON.parse(text) as ChatMessage)
-  return readConversation(messages, tools === null ? null : (JSON.parse(tools) as Tool[]))
+/** Reads the calls of turns on record, as they were when they were live. @param tree of their session */
+export function recordedConversations(
+  tree: MessageTree,
+  repeats?: Repeats,
+): (record: Pick<MatchableRecord, 'requestMessages' | 'tools'>) => Conversation {
+  let latest: { json: string; tools: Tool[] } | undefined
+  return ({ requestMessages, tools: json }) => {
+    if (json !== null && latest?.json !== json) latest = { json, tools: JSON.parse(json) as Tool[] }
+    const tools = json === null ? null : latest!.tools
+    return readConversation(tree.lastOfTexts(requestMessages), tools, repeats)
+  }
 }
 
 function completionOf({ completionText, reasoning, toolCalls }: MatchableRecord): SampledMessage {

@@ -4,17 +4,18 @@
  * became of it; where it is `broken`, the trajectory falls apart there, and token mode would have kept it whole.
  */
 import type { Completion } from '../../canonical/completion.ts'
+import { messagesBetween } from '../../canonical/conversation.ts'
 import type { GenerationEvent, GenerationStart } from '../../canonical/events.ts'
-import type { GenerationRequest } from '../../canonical/request.ts'
+import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import type { CountTokens } from '../../inference/count-tokens.ts'
-import type { TurnStore } from '../../store/turn-store.ts'
 import { inexactReason } from '../exactness.ts'
+import { keyOf, readConversation } from '../matching/conversation.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
-import { recordedConversation } from '../matching/rebuild-index.ts'
+import type { SessionMemory } from '../session-memory.ts'
 import { PromptCounts } from './prompt-counts.ts'
-import { type ChatRequest, messagesOf } from './prompt-planner.ts'
-import { type CallPrompt, type Prompts, plainPrompt } from './prompts.ts'
-import { type BorrowedTurns, SessionsTurns } from './session-turns.ts'
+import type { ChatRequest } from './prompt-planner.ts'
+import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
+import { SessionTurns } from './session-turns.ts'
 import { TurnIds } from './turn-ids.ts'
 
 /**
@@ -23,51 +24,47 @@ import { TurnIds } from './turn-ids.ts'
  */
 export type RenderedPrompt = 'first' | 'branched' | 'extended' | 'broken' | 'unknown'
 
-const NO_RECORD: Pick<TurnStore, 'readTurns'> = { async *readTurns() {} }
-
-/** Of token ids: some 300 sessions of 100k tokens. */
-const MAX_BYTES = 128 * 1024 * 1024
-
 export class ChatPrompts implements Prompts {
-  readonly countTokens: CountTokens
-  readonly #sessions: SessionsTurns
+  readonly #countTokens: CountTokens
   readonly #counts = new PromptCounts()
 
   /** @param countTokens the engines', which render prompts */
   constructor(countTokens: CountTokens) {
-    this.countTokens = countTokens
-    // Reading a session again costs more than its measure is worth.
-    this.#sessions = new SessionsTurns(NO_RECORD, recordedConversation, MAX_BYTES)
+    this.#countTokens = countTokens
   }
 
-  async begin(request: GenerationRequest): Promise<CallPrompt> {
+  async begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
-    return new RenderedCall(request, await this.#sessions.borrow(request.sessionId), this.#counts)
+    return new RenderedCall(request, memory, this.#counts)
+  }
+
+  countTokens(body: ChatBody, signal: AbortSignal, session?: CountedSession): Promise<number> {
+    return this.#countTokens(body, signal, session?.sessionId)
   }
 
   counts(): Readonly<Record<string, number>> {
     return this.#counts.toJSON()
   }
-
-  forget(sessionId: string): void {
-    this.#sessions.forget(sessionId)
-  }
 }
 
 class RenderedCall implements CallPrompt {
   readonly request: ChatRequest
-  readonly #session: BorrowedTurns
+  readonly #memory: SessionMemory
+  readonly #turns: SessionTurns
   readonly #counts: PromptCounts
   #call: MatchedCall<TurnIds> | undefined
 
-  constructor(request: ChatRequest, session: BorrowedTurns, counts: PromptCounts) {
+  constructor(request: ChatRequest, memory: SessionMemory, counts: PromptCounts) {
     this.request = request
-    this.#session = session
+    this.#memory = memory
+    // Not from the record: to read a session again costs more than its measure is worth.
+    this.#turns = memory.turns ??= new SessionTurns()
     this.#counts = counts
   }
 
   async whileAsked(): Promise<void> {
-    this.#call = this.#session.turns.match(this.#session.read(messagesOf(this.request)))
+    const { body, lastMessage } = this.request
+    this.#call = this.#turns.match(readConversation(lastMessage, body.tools, this.#memory.requests))
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
@@ -85,11 +82,7 @@ class RenderedCall implements CallPrompt {
       Int32Array.from(tokenIds),
       parent?.turn,
     )
-    this.#session.add(this.#call, { content, reasoning, toolCalls }, ids)
-  }
-
-  [Symbol.dispose](): void {
-    this.#session[Symbol.dispose]()
+    this.#turns.add(this.#call, { content, reasoning, toolCalls }, ids)
   }
 
   #judge(start: GenerationStart): GenerationStart {
@@ -104,8 +97,9 @@ class RenderedCall implements CallPrompt {
     if (!promptTokenIds || this.#call === undefined) return 'unknown'
     const { parent, conversation } = this.#call
     if (parent) return parent.turn.begins(promptTokenIds) ? 'extended' : 'broken'
-    if (this.#session.turns.bytes > 0) return 'branched'
-    const goesOn = conversation.keys.some((key) => key.assistant !== undefined)
+    if (this.#turns.bytes > 0) return 'branched'
+    const messages = messagesBetween(undefined, conversation.last)
+    const goesOn = messages.some((message) => keyOf(message).assistant !== undefined)
     return goesOn ? 'unknown' : 'first'
   }
 }

@@ -1,12 +1,13 @@
 /** How the prompt of a chat call comes about in token mode. */
+import { messagesBetween } from '../../canonical/conversation.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import type { PromptOptions, PromptRenderer } from '../../tokens/prompt/prompt-renderer.ts'
 import type { Refusal } from '../../tokens/prompt/refusal.ts'
 import { type Conversation, readConversation } from '../matching/conversation.ts'
-import type { CallMessages } from '../matching/known-messages.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
-import type { BorrowedTurns } from './session-turns.ts'
+import type { SessionMemory } from '../session-memory.ts'
+import type { SessionTurns } from './session-turns.ts'
 import type { TurnIds } from './turn-ids.ts'
 
 export type ChatRequest = Extract<GenerationRequest, { kind: 'chat' }>
@@ -26,6 +27,11 @@ export interface PromptOrigin {
   reusedTokens: number
 }
 
+export interface PlanningSession {
+  readonly memory: SessionMemory
+  readonly turns: SessionTurns
+}
+
 export interface PlannedPrompt {
   ids: Int32Array
   origin: PromptOrigin
@@ -41,13 +47,13 @@ export interface PlannedPrompt {
  */
 export async function planPrompt(
   renderer: PromptRenderer,
-  session: BorrowedTurns,
-  request: Pick<ChatRequest, 'body' | 'messageTexts'>,
+  session: PlanningSession,
+  request: Pick<ChatRequest, 'body' | 'lastMessage'>,
 ): Promise<PlannedPrompt> {
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
   const options = promptOptionsOf(body)
-  const conversation = session.read(messagesOf(request))
+  const conversation = readConversation(request.lastMessage, body.tools, session.memory.requests)
   const call = session.turns.match(await withVariables(renderer, body, conversation))
   const parent = call.parent?.turn
   const extended = parent && (await extend(renderer, request, call, parent, options))
@@ -55,19 +61,14 @@ export async function planPrompt(
     const origin = { reason: 'extended', from: parent.turnId, reusedTokens: parent.length } as const
     return { ...extended, origin, call, parent }
   }
-  const { text, ids } = await renderer.renderFull(body.messages, options, request.messageTexts)
+  const { text, ids } = await renderer.renderFull(body.messages, options, textsOf(request))
   const refused = extended && 'refused' in extended ? extended.refused : undefined
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
   return { ids: Int32Array.from(ids), text, origin: { reason, reusedTokens: 0 }, call, parent: undefined }
 }
 
-/** A call on record, as matching saw it when it was live. */
-export function readRecordedCall(renderer: PromptRenderer, body: ChatBody): Promise<Conversation> {
-  return withVariables(renderer, body, readConversation(body.messages, body.tools))
-}
-
 /** What is not a message and changes how the prompt begins, the tools' key stands for. */
-async function withVariables(
+export async function withVariables(
   renderer: PromptRenderer,
   body: ChatBody,
   conversation: Conversation,
@@ -76,23 +77,25 @@ async function withVariables(
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }
 
-export function messagesOf({ body, messageTexts }: Pick<ChatRequest, 'body' | 'messageTexts'>): CallMessages {
-  return { messages: body.messages, tools: body.tools, texts: messageTexts }
+/** The JSON of each message. */
+function textsOf({ lastMessage }: Pick<ChatRequest, 'lastMessage'>): string[] | undefined {
+  return lastMessage && messagesBetween(undefined, lastMessage).map(({ json }) => json)
 }
 
 async function extend(
   renderer: PromptRenderer,
-  { body: { messages }, messageTexts: texts }: Pick<ChatRequest, 'body' | 'messageTexts'>,
+  request: Pick<ChatRequest, 'body' | 'lastMessage'>,
   { sharedMessages }: MatchedCall<TurnIds>,
   parent: TurnIds,
   options: PromptOptions,
 ): Promise<{ ids: Int32Array; text: string } | { refused: PromptReason }> {
+  const { messages } = request.body
   const newMessages = messages.slice(sharedMessages)
   if (newMessages.length === 0) return { refused: 'nothing_new' }
   const history = messages.slice(0, sharedMessages)
   const { lastCompletionId } = parent
-  const request = { history, newMessages, texts, lastCompletionId }
-  const continuation = await renderer.renderContinuation(request, options)
+  const asked = { history, newMessages, texts: textsOf(request), lastCompletionId }
+  const continuation = await renderer.renderContinuation(asked, options)
   if ('refused' in continuation) return continuation
   return { ids: parent.extendedBy(continuation.glueIds, continuation.newIds), text: continuation.text }
 }

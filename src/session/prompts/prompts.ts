@@ -5,25 +5,34 @@
  */
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../canonical/events.ts'
-import type { GenerationRequest } from '../../canonical/request.ts'
+import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import type { CountTokens } from '../../inference/count-tokens.ts'
+import type { SessionMemory } from '../session-memory.ts'
 
 export interface Prompts {
   /**
-   * A call begins. To be disposed of when the call has ended, however it did.
+   * A call begins.
+   * @param memory the session's, which the call holds until it has ended
    * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for what cannot become a prompt;
    *   `store_failed`
    */
-  begin(request: GenerationRequest): Promise<CallPrompt>
-  countTokens: CountTokens
+  begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt>
+  /**
+   * The tokens of the prompt that a body would become, as {@link CountTokens}.
+   * @param session of which the call would be: its prompt may go on from recorded tokens
+   */
+  countTokens(body: ChatBody, signal: AbortSignal, session?: CountedSession): Promise<number>
   /** How prompts came about, counted by reason since the start of the process. */
   counts(): Readonly<Record<string, number>>
-  /** The session has ended: nothing goes on from its calls. */
-  forget(sessionId: string): void
+}
+
+export interface CountedSession {
+  readonly sessionId: string
+  readonly memory: SessionMemory
 }
 
 /** The prompt of one call. */
-export interface CallPrompt extends Disposable {
+export interface CallPrompt {
   /** What the engine is to be asked. */
   readonly request: GenerationRequest
   /** Where no engine need be asked: its answer. */
@@ -46,6 +55,5 @@ export function plainPrompt(request: GenerationRequest): CallPrompt {
     whileAsked: async () => {},
     read: (events) => events,
     answered() {},
-    [Symbol.dispose]() {},
   }
 }

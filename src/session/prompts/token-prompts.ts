@@ -10,6 +10,8 @@ import { ProxyError } from '../../errors.ts'
 import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
 import type { TokenModel } from '../../tokens/token-model.ts'
 import { inexactReason } from '../exactness.ts'
+import { recordedConversations } from '../matching/rebuild-index.ts'
+import type { SessionMemory } from '../session-memory.ts'
 import { AnswerDecoder } from './answer-decoder.ts'
 import { decoderFor } from './decoder-for.ts'
 import { constrainedBody, forcedCallSchema } from './forced-call.ts'
@@ -19,45 +21,42 @@ import {
   type PlannedPrompt,
   planPrompt,
   promptOptionsOf,
-  readRecordedCall,
+  withVariables,
 } from './prompt-planner.ts'
-import { type CallPrompt, type Prompts, plainPrompt } from './prompts.ts'
-import { type BorrowedTurns, SessionsTurns } from './session-turns.ts'
+import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
+import { readSessionTurns, type SessionTurns } from './session-turns.ts'
 import { areEqual, TurnIds } from './turn-ids.ts'
 
 export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
-  readonly #sessions: SessionsTurns
+  readonly #store: Pick<TurnStore, 'readTurns'>
   readonly #counts = new PromptCounts()
 
   /** The model stays its owner's to close. */
   constructor(model: TokenModel, store: Pick<TurnStore, 'readTurns'>) {
     this.#model = model
-    this.#sessions = new SessionsTurns(store, (turn) => readRecordedCall(model.renderer, bodyOnRecord(turn)))
+    this.#store = store
   }
 
-  async begin(request: GenerationRequest): Promise<CallPrompt> {
+  async begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
     const forcedCall = this.#forcedCallOf(request.body)
-    const session = await this.#sessions.borrow(request.sessionId)
-    try {
-      const prompt = await planPrompt(this.#model.renderer, session, request)
-      this.#counts.add(prompt.origin.reason)
-      return this.#callWith({ request, session, prompt, forcedCall, counts: this.#counts })
-    } catch (error) {
-      session[Symbol.dispose]()
-      throw error
-    }
+    const turns = await this.#turnsOf(request.sessionId, memory)
+    const prompt = await planPrompt(this.#model.renderer, { memory, turns }, request)
+    this.#counts.add(prompt.origin.reason)
+    return this.#callWith({ request, turns, prompt, forcedCall, counts: this.#counts })
   }
 
   /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
-  async countTokens(body: ChatBody, _signal: AbortSignal, sessionId?: string): Promise<number> {
-    if (sessionId === undefined) {
+  async countTokens(body: ChatBody, _signal: AbortSignal, session?: CountedSession): Promise<number> {
+    if (session === undefined) {
       const { ids } = await this.#model.renderer.renderFull(body.messages, promptOptionsOf(body))
       return ids.length
     }
-    using session = await this.#sessions.borrow(sessionId)
-    const { ids } = await planPrompt(this.#model.renderer, session, { body })
+    const { sessionId, memory } = session
+    const turns = await this.#turnsOf(sessionId, memory)
+    const lastMessage = memory.messages.lastOf(body.messages)
+    const { ids } = await planPrompt(this.#model.renderer, { memory, turns }, { body, lastMessage })
     return ids.length
   }
 
@@ -65,8 +64,21 @@ export class TokenPrompts implements Prompts {
     return this.#counts.toJSON()
   }
 
-  forget(sessionId: string): void {
-    this.#sessions.forget(sessionId)
+  /** What is not in memory is read again from the record. @throws ProxyError `store_failed` */
+  async #turnsOf(sessionId: string, memory: SessionMemory): Promise<SessionTurns> {
+    if (memory.turns !== undefined) return memory.turns
+    memory.readingTurns ??= this.#readTurns(sessionId, memory).finally(() => {
+      memory.readingTurns = undefined
+    })
+    memory.turns = await memory.readingTurns
+    return memory.turns
+  }
+
+  #readTurns(sessionId: string, { messages, requests }: SessionMemory): Promise<SessionTurns> {
+    const read = recordedConversations(messages, requests)
+    return readSessionTurns(this.#store, sessionId, (turn) =>
+      withVariables(this.#model.renderer, bodyOnRecord(turn), read(turn)),
+    )
   }
 
   /** @throws ProxyError `unsupported`, `invalid_request` */
@@ -99,7 +111,7 @@ export class TokenPrompts implements Prompts {
 
 interface CallParts {
   readonly request: ChatRequest
-  readonly session: BorrowedTurns
+  readonly turns: SessionTurns
   readonly prompt: PlannedPrompt
   /** What the engine is held to, where the agent forces a call. */
   readonly forcedCall: object | undefined
@@ -121,15 +133,11 @@ abstract class PlannedCall implements CallPrompt {
   answered(completion: Completion): void {
     // A prompt that is built on ids which may be wrong or missing would be wrong with them.
     if (inexactReason(completion) !== null) return
-    const { request, session, prompt } = this.parts
+    const { request, turns, prompt } = this.parts
     const { content, reasoning, toolCalls, start, tokenIds } = completion
     const seen = start?.promptTokenIds ?? prompt.ids
     const ids = new TurnIds(request.requestId, seen, Int32Array.from(tokenIds), prompt.parent)
-    session.add(prompt.call, { content, reasoning, toolCalls }, ids)
-  }
-
-  [Symbol.dispose](): void {
-    this.parts.session[Symbol.dispose]()
+    turns.add(prompt.call, { content, reasoning, toolCalls }, ids)
   }
 }
 
@@ -190,9 +198,9 @@ class FullCall extends PlannedCall {
   }
 }
 
-function bodyOnRecord({ requestMessages, tools, params }: TurnRecord): ChatBody {
-  const messages = requestMessages.map((text) => JSON.parse(text))
-  return { ...JSON.parse(params), messages, tools: tools === null ? null : JSON.parse(tools) }
+/** What of it a template reads besides the messages. */
+function bodyOnRecord({ tools, params }: TurnRecord): ChatBody {
+  return { ...JSON.parse(params), messages: [], tools: tools === null ? null : JSON.parse(tools) }
 }
 
 async function* emptyAnswer({ ids, origin }: PlannedPrompt): GenerationStream {

@@ -9,10 +9,10 @@ import type Database from 'better-sqlite3'
 import { RecentlyUsed } from '../../recently-used.ts'
 import { echoTemplate, type StoredCompletion } from './echo.ts'
 import { packIds, packText, type StoredText, unpackOptionalText } from './packing.ts'
-import { LINK_LENGTH, type SentTexts, type SentTurn } from './sent-turn.ts'
+import { LINK_LENGTH, NO_TEXTS, type RecordedTexts, type SentTexts, type SentTurn } from './sent-turn.ts'
 
 /** The node of the empty list. */
-export const ROOT = 0
+export const ROOT = NO_TEXTS.node
 
 /** A completion as it stands in `turns`. */
 export interface CompletionRow {
@@ -47,6 +47,7 @@ export class RequestWriter {
   /** The latest answer in each tree: what a new assistant message repeats, as a rule. */
   readonly #latestAnswer = new RecentlyUsed<number, Answer>(MAX_ANSWER_CHARS, charsOf)
   readonly #findText: Database.Statement<[number, Buffer], number>
+  readonly #treeOfText: Database.Statement<[number], number>
   readonly #addText: Database.Statement<[NewText]>
   readonly #findNode: Database.Statement<[number, Buffer], { id: number; depth: number }>
   readonly #addNode: Database.Statement<[number, number, number, Buffer, Buffer]>
@@ -56,6 +57,7 @@ export class RequestWriter {
     this.#findText = db
       .prepare<[number, Buffer], number>('SELECT id FROM texts WHERE tree = ? AND hash = ?')
       .pluck()
+    this.#treeOfText = db.prepare<[number], number>('SELECT tree FROM texts WHERE id = ?').pluck()
     this.#addText = db.prepare(
       'INSERT INTO texts (tree, hash, echo_of, body) VALUES (@tree, @hash, @echoOf, @body)',
     )
@@ -78,37 +80,38 @@ export class RequestWriter {
       ORDER BY id DESC`)
   }
 
-  /** @returns the node of the message list, and the list's whole chain */
-  putMessages(tree: number, messages: SentTexts): { node: number; chain: string } {
+  /** @returns the message list as it is on record */
+  putMessages(tree: number, messages: SentTexts): RecordedTexts {
     return this.#putList(tree, messages, (parent, message) => this.#putMessage(tree, parent, message))
   }
 
   /**
    * The last piece is the only one that differs in the prompt that goes on from here, so that the others get a node of
    * their own, for it to be below.
-   * @returns as {@link putMessages}
+   * @returns the prompt as it is on record, and without its last piece
    */
-  putPrompt(tree: number, pieces: SentTexts): { node: number; chain: string } {
+  putPrompt(tree: number, { base, texts }: SentTexts): { whole: RecordedTexts; butLast: RecordedTexts } {
     const put = (_parent: number, piece: string) => this.putText(tree, piece)
-    const { chain } = this.#putList(tree, { ...pieces, texts: pieces.texts.slice(0, -1) }, put)
-    return this.#putList(tree, { ...pieces, chain }, put)
+    const butLast = this.#putList(tree, { base, texts: texts.slice(0, -1) }, put)
+    return { whole: this.#putList(tree, { base: butLast, texts: texts.slice(-1) }, put), butLast }
   }
 
   #putList(
     tree: number,
-    { from, texts, chain: knownChain }: SentTexts,
+    { base, texts }: SentTexts,
     put: (parent: number, text: string) => number,
-  ): { node: number; chain: string } {
-    const chain = knownChain + linksOf(texts.slice(knownChain.length / LINK_LENGTH - from), knownChain)
-    const { id: parent, depth } = this.#deepestKnown(tree, chain)
-    if (depth < from) throw new Error('the request that a request repeats is not on record')
-    const added = texts.slice(depth - from)
-    if (added.length === 0) return { node: parent, chain }
-    const rows = added.map((text) => put(parent, text))
+  ): RecordedTexts {
+    if (base.depth > 0 && this.#nodeAt(tree, base.link)?.id !== base.node)
+      throw new Error('the request that a request repeats is not on record')
+    const links = linksOf(texts, base.link)
+    const known = this.#deepestKnown(tree, links, base)
+    const added = texts.slice(known.depth - base.depth)
+    if (added.length === 0) return known
+    const rows = added.map((text) => put(known.node, text))
     const packed = packIds(Int32Array.from(rows))
-    const total = depth + added.length
-    const node = rowid(this.#addNode.run(tree, parent, total, packed, linkAt(chain, total)))
-    return { node, chain }
+    const [depth, link] = [base.depth + texts.length, links.at(-1)!]
+    const node = rowid(this.#addNode.run(tree, known.node, depth, packed, Buffer.from(link, 'latin1')))
+    return { node, depth, link }
   }
 
   /** A turn of the tree has been answered. */
@@ -126,15 +129,12 @@ export class RequestWriter {
     this.#latestAnswer.clear()
   }
 
-  /** @returns the row of the tools, and their hash */
-  putTools(tree: number, tools: Exclude<SentTurn['tools'], null>): { id: number; hash: string } {
-    if (typeof tools === 'string') {
-      const hash = hashOf('', tools)
-      return { id: this.#putHashed(tree, hash, tools), hash: hash.toString('latin1') }
-    }
-    const id = this.#findText.get(tree, Buffer.from(tools.hash, 'latin1'))
-    if (id === undefined) throw new Error('the tools that a request repeats are not on record')
-    return { id, hash: tools.hash }
+  /** @returns the row of the tools */
+  putTools(tree: number, tools: Exclude<SentTurn['tools'], null>): number {
+    if (typeof tools === 'string') return this.putText(tree, tools)
+    if (this.#treeOfText.get(tools) !== tree)
+      throw new Error('the tools that a request repeats are not on record')
+    return tools
   }
 
   /** @returns the text's row */
@@ -146,13 +146,17 @@ export class RequestWriter {
     return this.#findText.get(tree, hash) ?? this.#insert({ tree, hash, echoOf: null, body: packText(text) })
   }
 
-  /** From the end, because all but the last few messages are known as a rule. */
-  #deepestKnown(tree: number, chain: string): { id: number; depth: number } {
-    for (let depth = chain.length / LINK_LENGTH; depth > 0; depth -= 1) {
-      const known = this.#findNode.get(tree, linkAt(chain, depth))
-      if (known !== undefined) return known
+  /** From the end: a request may be sent again before it is known to be on record. */
+  #deepestKnown(tree: number, links: readonly string[], base: RecordedTexts): RecordedTexts {
+    for (let place = links.length - 1; place >= 0; place -= 1) {
+      const node = this.#nodeAt(tree, links[place]!)
+      if (node !== undefined) return { node: node.id, depth: node.depth, link: links[place]! }
     }
-    return { id: ROOT, depth: 0 }
+    return base
+  }
+
+  #nodeAt(tree: number, link: string): { id: number; depth: number } | undefined {
+    return this.#findNode.get(tree, Buffer.from(link, 'latin1'))
   }
 
   #putMessage(tree: number, node: number, message: string): number {
@@ -190,20 +194,13 @@ function charsOf({ completionText, reasoning, toolCalls }: Answer): number {
   return (completionText?.length ?? 0) + (reasoning?.length ?? 0) + (toolCalls?.length ?? 0)
 }
 
-/** The links of texts that come after those of `chain`. */
-function linksOf(texts: readonly string[], chain: string): string {
-  // Every link has a prefix of one length, the first one too.
-  let above = chain.slice(-LINK_LENGTH) || '\0'.repeat(LINK_LENGTH)
-  let links = ''
-  for (const text of texts) {
+/** The links of texts that come after that of `link`. */
+function linksOf(texts: readonly string[], link: string): string[] {
+  let above = link
+  return texts.map((text) => {
     above = hashOf(above, text).toString('latin1')
-    links += above
-  }
-  return links
-}
-
-function linkAt(chain: string, depth: number): Buffer {
-  return Buffer.from(chain.slice((depth - 1) * LINK_LENGTH, depth * LINK_LENGTH), 'latin1')
+    return above
+  })
 }
 
 /**

@@ -1,37 +1,44 @@
 /**
- * A turn's request on its way to the writer thread, and what comes back of it. Of what the session's last request had,
- * only hashes travel: a request of a hundred messages repeats ninety-eight.
+ * A turn's request on its way to the writer thread, and what comes back of it. Of what an earlier request of the session
+ * had, only its place on record travels: a request of a hundred messages repeats ninety-eight.
  */
 import type { OpenTurn } from '../turn-store.ts'
 
-export type SentTurn = Omit<OpenTurn, 'requestMessages' | 'promptPieces' | 'tools'> & {
+export type SentTurn = Omit<OpenTurn, 'lastMessage' | 'promptPieces' | 'tools'> & {
   messages: SentTexts
   prompt: SentTexts
-  /** A hash in the place of tools that are on record in this tree. */
-  tools: string | { hash: string } | null
+  /** The row of tools that are on record in this tree, in the place of their text. */
+  tools: string | number | null
 }
 
 /** Messages, or the pieces of a prompt. */
 export interface SentTexts {
-  /** How many texts are left out: they are a node that is on record in this tree. */
-  from: number
+  /** What these texts go on from. */
+  base: RecordedTexts
   /** The texts after those. */
   texts: readonly string[]
-  /** The chain of the first texts, as far as it is known; at least of those that are left out. */
-  chain: string
 }
+
+/** A list of texts that is on record. */
+export interface RecordedTexts {
+  /** Its row in `nodes`; {@link NO_TEXTS} has none. */
+  node: number
+  /** How many texts there are. */
+  depth: number
+  /** The hash of the last text together with all before it, byte for byte. */
+  link: string
+}
+
+export const LINK_LENGTH = 16
+
+/** Every link has a prefix of one length, the first one too. */
+export const NO_TEXTS: RecordedTexts = { node: 0, depth: 0, link: '\0'.repeat(LINK_LENGTH) }
 
 /** What the writer tells of a request that it has put on record. */
 export interface RecordedRequest {
-  /** Of all its messages. */
-  messagesChain: string
-  /** Of all pieces of its prompt. */
-  promptChain: string
-  toolsHash: string | null
+  messages: RecordedTexts
+  /** Its prompt without the last piece, which is another one in the prompt that goes on from there. */
+  prompt: RecordedTexts
+  /** The row of its tools. */
+  tools: number | null
 }
-
-/**
- * In a chain, each text has a link of so many characters: the hash, byte by byte, of the text together with all
- * before it.
- */
-export const LINK_LENGTH = 16

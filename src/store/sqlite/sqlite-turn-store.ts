@@ -18,7 +18,7 @@ import type {
 } from '../turn-store.ts'
 import { wholeBuffers } from './calls.ts'
 import { HeldOpenings } from './held-openings.ts'
-import { RepeatedRequests } from './repeated-requests.ts'
+import { SentRequests } from './sent-requests.ts'
 import type { SqliteReader } from './sqlite-reader.ts'
 import type { StoreThread } from './store-thread.ts'
 import type { WriteMethods } from './writer.ts'
@@ -29,7 +29,7 @@ const SWEEP_BATCH = 200
 export class SqliteTurnStore implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
   readonly #reader: SqliteReader
-  readonly #requests = new RepeatedRequests()
+  readonly #requests = new SentRequests()
   /** A write has failed since the last one that was known to be possible. */
   #isInDoubt = false
   readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))

@@ -134,15 +134,11 @@ export class TurnWriter {
         startedAtMs,
         retryCount,
         node: messages.node,
-        tools: tools?.id ?? null,
+        tools,
         params,
-        promptNode: prompt.node,
+        promptNode: prompt.whole.node,
       },
-      recorded: {
-        messagesChain: messages.chain,
-        promptChain: prompt.chain,
-        toolsHash: tools?.hash ?? null,
-      } satisfies RecordedRequest,
+      recorded: { messages, prompt: prompt.butLast, tools } satisfies RecordedRequest,
     }
   }
 

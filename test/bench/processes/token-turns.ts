@@ -58,9 +58,8 @@ async function* sample({ promptTokenIds }: GenerationRequest): GenerationStream 
 /** @returns how long it took, in milliseconds */
 async function ask(sessionId: string, messages: ChatMessage[]): Promise<number> {
   // As a call comes to token mode: parsed, and written anew for the record.
-  const messageTexts = messages.map((message) => JSON.stringify(message))
   const ids = { requestId: sessionId, sessionId }
-  const request = { kind: 'chat', body: { messages }, messageTexts, stream: false, ...ids } as const
+  const request = { kind: 'chat', body: { messages }, stream: false, ...ids } as const
   const begun = performance.now()
   for await (const _ of generatePrompted(prompts, backend, request, signal)) {
   }

@@ -1,14 +1,14 @@
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import t from 'tap'
-import type { ChatMessage, Tool } from '../../../src/canonical/messages.ts'
-import { readConversation } from '../../../src/session/matching/conversation.ts'
-import { KnownMessages } from '../../../src/session/matching/known-messages.ts'
+import { MessageTree } from '../../../src/canonical/conversation.ts'
+import type { Tool } from '../../../src/canonical/messages.ts'
 import {
   type MatchableTurn,
   type MatchedCall,
   MatchIndex,
 } from '../../../src/session/matching/match-index.ts'
+import { conversationOf } from '../../helpers/messages.ts'
 
 /** A message as an agent writes it. */
 interface Message {
@@ -271,8 +271,7 @@ function replyTo(answer: Message, word: string, swapsResults: boolean): Message[
 
 const TOOLS = [null, [{ type: 'function', function: { name: 'run' } }]]
 
-const read = (messages: Message[], tools: unknown) =>
-  readConversation(messages as unknown as ChatMessage[], tools as Tool[] | null)
+const read = (messages: Message[], tools: unknown) => conversationOf(messages, tools as Tool[] | null)
 
 const sampled = ({ content, reasoning_content, tool_calls }: Message) => ({
   content: content as string,
@@ -301,14 +300,12 @@ class Play {
   readonly #model = new Model()
   readonly #inFlight: InFlight[] = []
   readonly #answered: { call: InFlight; turn: ModelTurn; recorded: MatchableTurn<ModelTurn> }[] = []
-  readonly #known = new KnownMessages()
+  readonly #tree = new MessageTree()
   #callCount = 0
 
   call(messages: Message[], tools: unknown, answer: Message): void {
-    const texts = messages.map((message) => JSON.stringify(message))
-    const asSent = { messages: messages as unknown as ChatMessage[], tools: tools as Tool[] | null, texts }
-    // What the last call had has the same keys, so that the index may begin where that one was.
-    const matched = this.#index.match(this.#known.read('s', asSent))
+    // What earlier calls had are the same messages, so that the index may begin where one of them was.
+    const matched = this.#index.match(conversationOf(messages, tools as Tool[] | null, this.#tree))
     const expected = this.#model.match(messages, tools)
     if (matched.parent?.turn !== expected.parent || matched.sharedMessages !== expected.shared) {
       const name = (turn: ModelTurn | undefined) => turn?.name ?? 'none'

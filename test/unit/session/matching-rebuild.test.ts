@@ -1,7 +1,7 @@
 import t from 'tap'
-import { readConversation } from '../../../src/session/matching/conversation.ts'
 import type { MatchIndex } from '../../../src/session/matching/match-index.ts'
 import { type MatchableRecord, rebuildIndex } from '../../../src/session/matching/rebuild-index.ts'
+import { conversationOf } from '../../helpers/messages.ts'
 
 interface Recorded extends MatchableRecord {
   turnId: string
@@ -30,7 +30,7 @@ function turn(turnId: string, messages: Message[], answer: string, fromMs: numbe
 const rebuild = (records: Recorded[]) => rebuildIndex(records, ({ turnId }) => turnId)
 
 function found(index: MatchIndex<string>, messages: Message[], tools: [] | null = null): string {
-  const { parent, sharedMessages } = index.match(readConversation(messages, tools))
+  const { parent, sharedMessages } = index.match(conversationOf(messages, tools))
   return `${parent?.turn ?? 'none'}:${sharedMessages}`
 }
 
@@ -61,7 +61,7 @@ t.test('reasoning, tool calls and tools are read from the record', async (t) => 
   ])
   const echo = { role: 'assistant' as const, content: null, tool_calls: calls }
   const parentOf = (message: typeof echo & { reasoning_content?: string }, withTools = true) =>
-    index.match(readConversation([user('hi'), message], withTools ? tools : null)).parent?.turn
+    index.match(conversationOf([user('hi'), message], withTools ? tools : null)).parent?.turn
   t.equal(parentOf(echo), 't1')
   t.equal(parentOf({ ...echo, reasoning_content: 'think' }), 't1')
   t.equal(parentOf({ ...echo, reasoning_content: 'think twice' }), undefined)

@@ -60,7 +60,7 @@ async function record(store: MemoryTurnStore, call: SessionCall, turnId = `${cal
     index: call.index,
     dialect: 'chat',
     startedAtMs: 0,
-    requestMessages: [],
+    lastMessage: undefined,
     tools: null,
     params: '{}',
     promptPieces: [],

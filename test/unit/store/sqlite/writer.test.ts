@@ -3,7 +3,7 @@ import t, { type Test } from 'tap'
 import type { Call } from '../../../../src/store/sqlite/calls.ts'
 import { openForReading, openForWriting } from '../../../../src/store/sqlite/database.ts'
 import { Reader } from '../../../../src/store/sqlite/reader.ts'
-import { RepeatedRequests } from '../../../../src/store/sqlite/repeated-requests.ts'
+import { SentRequests } from '../../../../src/store/sqlite/sent-requests.ts'
 import type { SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
 import { type WriteMethods, Writer } from '../../../../src/store/sqlite/writer.ts'
 import type { OpenTurn } from '../../../../src/store/turn-store.ts'
@@ -34,7 +34,7 @@ function openWriter(t: Test) {
 
 /** As the first request of its session. */
 function sent(turn: OpenTurn): SentTurn {
-  return new RepeatedRequests().pack(turn).sent
+  return new SentRequests().pack(turn).sent
 }
 
 const session = { sessionId: 's', createdAtMs: 1, ttlMs: null, metadata: '{}', samplingParams: '{}' }

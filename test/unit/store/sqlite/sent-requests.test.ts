@@ -4,10 +4,10 @@ import t, { type Test } from 'tap'
 import type { Reply } from '../../../../src/store/sqlite/calls.ts'
 import { openForReading, openForWriting } from '../../../../src/store/sqlite/database.ts'
 import { type PagedList, Reader } from '../../../../src/store/sqlite/reader.ts'
-import { RepeatedRequests } from '../../../../src/store/sqlite/repeated-requests.ts'
+import { SentRequests } from '../../../../src/store/sqlite/sent-requests.ts'
 import type { RecordedRequest, SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
 import { type WriteMethods, Writer } from '../../../../src/store/sqlite/writer.ts'
-import type { OpenTurn } from '../../../../src/store/turn-store.ts'
+import type { TurnRecord } from '../../../../src/store/turn-store.ts'
 import { anOutcome, aTurn } from '../../../conformance/turn-store.ts'
 
 const CACHE_BYTES = 64 * 1024
@@ -37,7 +37,7 @@ function openWriter(t: Test) {
       ...list.slice(0, shared),
       ...added.map((id) => texts.get(id)!),
     ]
-    const requests: Pick<OpenTurn, 'requestMessages' | 'tools' | 'promptPieces'>[] = []
+    const requests: Pick<TurnRecord, 'requestMessages' | 'tools' | 'promptPieces'>[] = []
     for (let done = false; !done; ) {
       const page = reader.readPage(lastReading, sessionId)
       for (const [id, text] of page.texts) texts.set(id, text)
@@ -64,7 +64,7 @@ const MESSAGES = Array.from({ length: 20 }, (_, place) => `{"role":"user","conte
 t.test('a request that goes on from the last one is sent as what it adds', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const requests = new RepeatedRequests()
+  const requests = new SentRequests()
   const tools = '[{"type":"function"}]'
   const send = (index: number, count: number): SentTurn => {
     const turn = aTurn(`t${index}`, { index, requestMessages: MESSAGES.slice(0, count), tools })
@@ -72,11 +72,12 @@ t.test('a request that goes on from the last one is sent as what it adds', (t) =
     recorded(recordedOf(commit('openTurn', sent)))
     return sent
   }
-  t.match(send(0, 3), { messages: { from: 0, texts: { length: 3 } }, tools })
-  t.match(send(1, 5), { messages: { from: 3, texts: MESSAGES.slice(3, 5) }, tools: { hash: String } })
-  t.match(send(2, 5), { messages: { from: 5, texts: { length: 0 } } }, 'the same again')
-  t.match(send(3, 4), { messages: { from: 0, texts: { length: 4 } } }, 'a shorter one is sent whole')
-  const written = [3, 5, 5, 4].map((count) => ({
+  t.match(send(0, 3), { messages: { base: { depth: 0 }, texts: { length: 3 } }, tools })
+  t.match(send(1, 5), { messages: { base: { depth: 3 }, texts: MESSAGES.slice(3, 5) }, tools: Number })
+  t.match(send(2, 5), { messages: { base: { depth: 5 }, texts: { length: 0 } } }, 'the same again')
+  t.match(send(3, 4), { messages: { base: { depth: 3 }, texts: { length: 1 } } }, 'a shorter one')
+  t.match(send(4, 7), { messages: { base: { depth: 5 }, texts: { length: 2 } } }, 'from the one before that')
+  const written = [3, 5, 5, 4, 7].map((count) => ({
     requestMessages: MESSAGES.slice(0, count),
     tools,
     promptPieces: [],
@@ -88,7 +89,7 @@ t.test('a request that goes on from the last one is sent as what it adds', (t) =
 t.test('of a prompt that goes on from the last one its last piece and what is new are sent', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const requests = new RepeatedRequests()
+  const requests = new SentRequests()
   const prompts = [
     ['[1', ',2'],
     ['[1', ',2', ',3'],
@@ -100,7 +101,7 @@ t.test('of a prompt that goes on from the last one its last piece and what is ne
     const turn = aTurn(`t${index}`, { index, requestMessages: [], promptPieces })
     const packed = requests.pack(turn)
     packed.recorded(recordedOf(commit('openTurn', packed.sent)))
-    return [packed.sent.prompt.from, packed.sent.prompt.texts.join('')]
+    return [packed.sent.prompt.base.depth, packed.sent.prompt.texts.join('')]
   })
   t.same(sent, [
     [0, '[1,2'],
@@ -117,12 +118,15 @@ t.test('of a prompt that goes on from the last one its last piece and what is ne
 })
 
 t.test('nothing is left out of a request while the one before it is not on record', (t) => {
-  const requests = new RepeatedRequests()
+  const requests = new SentRequests()
   const pack = (count: number) => requests.pack(aTurn('a', { requestMessages: MESSAGES.slice(0, count) }))
   const first = pack(3)
-  t.match(pack(5).sent, { messages: { from: 0, texts: { length: 5 } } })
-  first.recorded({ messagesChain: 'x'.repeat(48), promptChain: '', toolsHash: null })
-  t.match(pack(6).sent, { messages: { from: 0, texts: { length: 6 } } }, 'what comes late is of no use')
+  t.match(pack(5).sent, { messages: { base: { depth: 0 }, texts: { length: 5 } } })
+  const prompt = { node: 0, depth: 0, link: '' }
+  first.recorded({ messages: { node: 7, depth: 3, link: 'x'.repeat(16) }, prompt, tools: null })
+  t.match(pack(6).sent, { messages: { base: { node: 7, depth: 3 }, texts: { length: 3 } } }, 'once it is')
+  requests.forget('s')
+  t.match(pack(6).sent, { messages: { base: { depth: 0 }, texts: { length: 6 } } }, 'removed')
   t.end()
 })
 
@@ -143,7 +147,7 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
       lastSession += 1
       const sessionId = `session-${lastSession}`
       createSession(sessionId)
-      const requests = new RepeatedRequests()
+      const requests = new SentRequests()
       let written: object[] = []
       let requestMessages: string[] = []
       let promptPieces: string[] = []
@@ -178,10 +182,11 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
 t.test('a request that repeats what is not on record is refused, and leaves nothing', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const { sent } = new RepeatedRequests().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))
-  const messages = { from: 2, texts: MESSAGES.slice(2, 3), chain: 'x'.repeat(32) }
+  const { sent } = new SentRequests().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))
+  const base = { node: 1, depth: 2, link: 'x'.repeat(16) }
+  const messages = { base, texts: MESSAGES.slice(2, 3) }
   t.match(commit('openTurn', { ...sent, messages }), { error: { code: 'store_failed' } })
-  t.match(commit('openTurn', { ...sent, tools: { hash: 'x'.repeat(16) } }), {
+  t.match(commit('openTurn', { ...sent, tools: 99 }), {
     error: { code: 'store_failed' },
   })
   t.same(requestsOf('s'), [])

@@ -1,7 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { sourceOf } from '../../../src/canonical/list-source.ts'
-import { RepeatedJson } from '../../../src/canonical/repeated-json.ts'
+import { type ReadRequest, RequestReader } from '../../../src/canonical/request-reader.ts'
 
 interface Body {
   messages: object[]
@@ -14,13 +13,16 @@ const message = (place: number, content: unknown = `${place} ${LONG}`) => ({ rol
 const HISTORY = Array.from({ length: 8 }, (_, place) => message(place))
 const TOOLS = [{ type: 'function', function: { name: 'f' } }]
 
-function parse(bodies: RepeatedJson, body: object | string, key = 'a'): Body {
-  const text = typeof body === 'string' ? body : JSON.stringify(body)
-  return bodies.parse(key, Buffer.from(text)) as Body
+function read(bodies: RequestReader, body: object | string): ReadRequest {
+  return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)))
+}
+
+function parse(bodies: RequestReader, body: object | string): Body {
+  return read(bodies, body).value as Body
 }
 
 t.test('what a body repeats of the one before it is the same objects', (t) => {
-  const bodies = new RepeatedJson()
+  const bodies = new RequestReader()
   const body = { model: 'm', messages: HISTORY, tools: TOOLS }
   const first = parse(bodies, body)
   const longer = { ...body, messages: [...HISTORY, message(8), message(9)] }
@@ -28,15 +30,12 @@ t.test('what a body repeats of the one before it is the same objects', (t) => {
   t.strictSame(second, longer)
   for (const [place, known] of first.messages.entries()) t.equal(second.messages[place], known)
   t.equal(second.tools, first.tools)
-  const other = parse(bodies, longer, 'b')
-  t.strictSame(other, longer)
-  t.not(other.messages[0], first.messages[0], 'in one session only')
   t.end()
 })
 
 t.test('a body that differs in the middle shares what is before', (t) => {
   for (const place of [0, 1, 4, 7]) {
-    const bodies = new RepeatedJson()
+    const bodies = new RequestReader()
     const first = parse(bodies, { messages: HISTORY })
     const edited = { messages: HISTORY.with(place, message(99, 'edited')) }
     const second = parse(bodies, edited)
@@ -48,7 +47,7 @@ t.test('a body that differs in the middle shares what is before', (t) => {
 })
 
 t.test('what comes before or behind the list may change', (t) => {
-  const bodies = new RepeatedJson()
+  const bodies = new RequestReader()
   const first = parse(bodies, { model: 'm', messages: HISTORY, seed: 1 })
   const second = parse(bodies, { model: 'm', messages: HISTORY, seed: 2, stop: ['"', ']}'] })
   t.strictSame(second, { model: 'm', messages: HISTORY, seed: 2, stop: ['"', ']}'] })
@@ -58,18 +57,18 @@ t.test('what comes before or behind the list may change', (t) => {
 })
 
 t.test('a list is shared wherever it stands, and its JSON is at hand', (t) => {
-  const bodies = new RepeatedJson()
+  const bodies = new RequestReader()
   const first = parse(bodies, { request: 1, messages: HISTORY })
   const text = `{"request":"two","n":{"messages":[]},"messages": ${JSON.stringify(HISTORY)} ,"x":1}`
-  const second = parse(bodies, text)
-  t.equal(JSON.stringify(second), JSON.stringify(JSON.parse(text)))
-  t.equal(second.messages[7], first.messages[7])
-  for (const { messages } of [first, second]) t.equal(sourceOf(messages)?.toString(), JSON.stringify(HISTORY))
+  const { value, list } = read(bodies, text)
+  t.equal(JSON.stringify(value), JSON.stringify(JSON.parse(text)))
+  t.equal((value as Body).messages[7], first.messages[7])
+  t.equal(`[${list?.json}]`, JSON.stringify(HISTORY))
   t.end()
 })
 
 t.test('who changes a list that was returned changes no other', (t) => {
-  const bodies = new RepeatedJson()
+  const bodies = new RequestReader()
   parse(bodies, { messages: HISTORY }).messages.length = 0
   t.strictSame(parse(bodies, { messages: HISTORY }).messages, HISTORY)
   t.end()
@@ -93,7 +92,7 @@ t.test('JSON that is written in odd ways is read as JSON.parse reads it', (t) =>
     `["messages",[${list}]]`,
     JSON.stringify(list),
   ]
-  const bodies = new RepeatedJson()
+  const bodies = new RequestReader()
   for (const text of [...texts, ...texts.toReversed(), ...texts]) {
     t.equal(JSON.stringify(parse(bodies, text)), JSON.stringify(JSON.parse(text)), text.slice(0, 60))
   }
@@ -102,7 +101,7 @@ t.test('JSON that is written in odd ways is read as JSON.parse reads it', (t) =>
 
 t.test('what is no JSON is refused with the words of JSON.parse', (t) => {
   const list = HISTORY.map((each) => JSON.stringify(each)).join()
-  const bodies = new RepeatedJson()
+  const bodies = new RequestReader()
   parse(bodies, `{"messages":[${list}]}`)
   for (const text of [
     `{"messages":[${list}]`,
@@ -161,21 +160,20 @@ t.test('whatever came before, a body says what it says', (t) => {
       return (error as Error).message
     }
   }
-  const isSourceRight = (bodies: RepeatedJson, text: string): boolean => {
+  const isSourceRight = (bodies: RequestReader, text: string): boolean => {
     try {
-      const body = parse(bodies, text)
-      const lists = [body.messages, body.input].filter((list) => Array.isArray(list))
-      const sources = lists.map((list) => [list, sourceOf(list)] as const)
-      return sources.every(
-        ([list, json]) => !json || JSON.stringify(JSON.parse(`${json}`)) === JSON.stringify(list),
-      )
+      const { value, list } = read(bodies, text)
+      const { messages, input } = value as Body
+      if (list === undefined) return true
+      const isTheList = list.elements === messages || list.elements === input
+      return isTheList && JSON.stringify(JSON.parse(`[${list.json}]`)) === JSON.stringify(list.elements)
     } catch {
       return true
     }
   }
   fc.assert(
     fc.property(fc.array(step, { maxLength: 10 }), (steps) => {
-      const bodies = new RepeatedJson(20_000)
+      const bodies = new RequestReader()
       let list: unknown[] = HISTORY.slice(0, 5)
       for (const { keep, add, head, tail, field, indent, cut } of steps) {
         list = [...list.slice(0, keep), ...add]

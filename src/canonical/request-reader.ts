@@ -1,0 +1,307 @@
+/**
+ * Parses the requests of one session as `JSON.parse` does. An agent sends its whole conversation with every call, and its
+ * client writes it the same way each time: what a list of messages repeats, byte for byte, of a list before it is not
+ * parsed again, nor is any other large part of the request that comes again. Comparing takes a hundredth of the time.
+ *
+ * What is repeated is the very object of before; so nobody may change it. An element is the object of before only if
+ * everything before it in the list is so, too.
+ */
+import { RecentlyUsed } from '../recently-used.ts'
+import { endOfString, endOfValue, findElements, LETTERS, skipSpace } from './json-list.ts'
+import { type JsonWeight, together, WEIGHTLESS, weigh } from './json-weight.ts'
+import { isNestedTooDeeply, MAX_NESTING } from './nesting.ts'
+
+/** Where conversations are: in Chat Completions and Messages, and in Responses. */
+const LIST_FIELDS: readonly string[] = ['messages', 'input']
+
+/** Shorter requests are parsed in no time. */
+const MIN_BYTES = 4 * 1024
+
+/** Shorter texts, too. */
+const MIN_TEXT_BYTES = 256
+
+/** An agent may send ever new ones. */
+const MAX_FIELDS = 64
+
+/** Conversations that one session has at the same time: those of an agent and its helpers. */
+const MAX_LISTS = 16
+
+/** Values that one field has by turns: each conversation has a system prompt and tools of its own. */
+const MAX_PARTS = 16
+
+export interface ReadRequest {
+  readonly value: unknown
+  /** Of a request that was read by its parts, none of which is nested too deeply. */
+  readonly list?: ReadList
+}
+
+export interface ReadList {
+  readonly elements: readonly unknown[]
+  /** Their JSON as it came, with the commas between them and without brackets. */
+  readonly json: Buffer
+}
+
+/** Makes something of a part of a request, once for all requests that repeat the part. */
+export interface Repeats {
+  /**
+   * @param step a function that is the same each time; what it throws is thrown again with the next request
+   * @param part an object of the request, or one of few texts
+   * @param context what else the step needs to know: follows from the part, and for an element from all before it
+   */
+  once<Part extends object | string, Context extends unknown[], Made>(
+    step: (part: Part, ...context: Context) => Made,
+    part: Part,
+    ...context: Context
+  ): Made
+}
+
+/** For a request that comes alone. */
+export const NO_REPEATS: Repeats = { once: (step, part, ...context) => step(part, ...context) }
+
+/** A list that has been read. */
+interface KnownList extends ReadList {
+  /** The byte after each element. */
+  readonly ends: readonly number[]
+  /** Of all elements up to each. */
+  readonly weights: readonly JsonWeight[]
+}
+
+interface KnownPart {
+  readonly json: Buffer
+  readonly value: unknown
+  readonly weight: JsonWeight
+}
+
+/** Is told what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
+export type Admit = (weight: JsonWeight) => void
+
+/** What a step made of objects, or of texts. */
+type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never, unknown>
+
+const NOTHING: KnownList = { elements: [], ends: [], weights: [], json: Buffer.alloc(0) }
+
+export class RequestReader implements Repeats {
+  /** The latest first. */
+  readonly #lists: KnownList[] = []
+  /** By the name of their field, the latest first. */
+  readonly #parts = new Map<string, KnownPart[]>()
+  /** By the step that made it. */
+  readonly #made = new Map<unknown, Results>()
+  #partBytes = 0
+  #parsed = 0
+  #steps = 0
+
+  /** What it keeps in memory: the requests as they came, and as much for their values. */
+  get bytes(): number {
+    return 2 * (this.#lists.reduce((sum, { json }) => sum + json.buffer.byteLength, 0) + this.#partBytes)
+  }
+
+  /** How many elements of lists have been parsed so far. */
+  get parsed(): number {
+    return this.#parsed
+  }
+
+  /** How often something has been made of a part so far, because it was not known. */
+  get steps(): number {
+    return this.#steps
+  }
+
+  /**
+   * @param json in UTF-8; it is kept
+   * @throws SyntaxError, and what `admit` throws
+   */
+  read(json: Buffer, admit: Admit = () => {}): ReadRequest {
+    const read = json.length < MIN_BYTES ? undefined : this.#readParts(json, admit)
+    if (read !== undefined) return read
+    admit(weigh(json))
+    return { value: JSON.parse(json.toString()) }
+  }
+
+  once<Part extends object | string, Context extends unknown[], Made>(
+    step: (part: Part, ...context: Context) => Made,
+    part: Part,
+    ...context: Context
+  ): Made {
+    const results = this.#resultsOf(step, part)
+    const known = results.get(part as never)
+    if (known !== undefined) return known as Made
+    this.#steps += 1
+    const made = step(part, ...context)
+    results.set(part as never, made)
+    return made
+  }
+
+  #resultsOf(step: unknown, part: object | string): Results {
+    let results = this.#made.get(step)
+    if (results === undefined) {
+      results = typeof part === 'string' ? new RecentlyUsed(MAX_PARTS, () => 1) : new WeakMap()
+      this.#made.set(step, results)
+    }
+    return results
+  }
+
+  /** @returns undefined for what is to be left to the parser, whether it is JSON or not */
+  #readParts(json: Buffer, admit: Admit): ReadRequest | undefined {
+    try {
+      return this.#readObject(json, admit)
+    } catch (thrown) {
+      if (thrown instanceof SyntaxError) return undefined
+      throw thrown
+    }
+  }
+
+  #readObject(json: Buffer, admit: Admit): ReadRequest | undefined {
+    const members = new Map<string, unknown>()
+    let weight: JsonWeight = { nodes: 1, commas: 0, widest: 0 }
+    const add = (more: JsonWeight) => {
+      weight = together(weight, more)
+      admit(weight)
+    }
+    let list: KnownList | undefined
+    let elements: readonly unknown[] = []
+    let at = skipSpace(json, 0)
+    if (json[at] !== LETTERS.object) return undefined
+    do {
+      const key = skipSpace(json, at + 1)
+      if (json[key] !== LETTERS.quote) return undefined
+      const keyEnd = endOfString(json, key)
+      const colon = skipSpace(json, keyEnd)
+      if (json[colon] !== LETTERS.colon) return undefined
+      const name: unknown = JSON.parse(json.toString('utf8', key, keyEnd))
+      const start = skipSpace(json, colon + 1)
+      // Of a field that comes twice the last one counts, in the place of the first.
+      if (typeof name !== 'string' || members.has(name)) return undefined
+      add({ nodes: 1, commas: members.size === 0 ? 0 : 1, widest: members.size + 1 })
+      if (list === undefined && json[start] === LETTERS.list && LIST_FIELDS.includes(name)) {
+        const found = this.#readList(json, start + 1, add)
+        if (found === undefined) return undefined
+        list = found.list
+        // A copy: who changes it changes what later requests are made of no more.
+        elements = [...list.elements]
+        members.set(name, elements)
+        at = found.close + 1
+      } else {
+        const part = this.#readPart(name, json, start, add)
+        if (part === undefined) return undefined
+        members.set(name, part.value)
+        at = start + part.json.length
+      }
+      at = skipSpace(json, at)
+    } while (json[at] === LETTERS.comma)
+    const isWhole = json[at] === LETTERS.objectEnd && skipSpace(json, at + 1) === json.length
+    if (!isWhole || list === undefined || list.ends.length === 0) return undefined
+    return { value: Object.fromEntries(members), list: { elements, json: list.json } }
+  }
+
+  /** @returns undefined if it is nested too deeply */
+  #readPart(name: string, json: Buffer, start: number, add: Admit): KnownPart | undefined {
+    const parts = this.#parts.get(name) ?? []
+    const place = parts.findIndex((part) => json.subarray(start, start + part.json.length).equals(part.json))
+    if (place !== -1) {
+      const [known] = parts.splice(place, 1)
+      parts.unshift(known!)
+      add(known!.weight)
+      return known
+    }
+    const part = parsePart(json.subarray(start, endOfValue(json, start)), add)
+    if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined
+    if (isWorthKeeping(part)) this.#keepPart(name, parts, part)
+    return part
+  }
+
+  /** As a copy of its bytes: the rest of the request is not kept for it. */
+  #keepPart(name: string, parts: KnownPart[], { json, ...part }: KnownPart): void {
+    if (!this.#parts.has(name) && this.#parts.size >= MAX_FIELDS) return
+    parts.unshift({ json: Buffer.from(json), ...part })
+    this.#partBytes += json.length
+    if (parts.length > MAX_PARTS) this.#partBytes -= parts.pop()!.json.length
+    this.#parts.set(name, parts)
+  }
+
+  /** @param start the byte after the opening bracket */
+  #readList(json: Buffer, start: number, add: Admit): { list: KnownList; close: number } | undefined {
+    const { place, shared } = this.#mostAlike(json.subarray(start))
+    const goesOn = shared.ends.length > 0
+    const from = start + (shared.ends.at(-1) ?? 0)
+    const found = findElements(json, from, goesOn)
+    if (found === undefined) return undefined
+    const ends = [...shared.ends, ...found.ends.map((end) => end - start)]
+    const weights = weightsOf(json.subarray(start, found.close), ends, shared.weights)
+    if (weights.length > 0) add(together({ nodes: 1, commas: 0, widest: 0 }, weights.at(-1)!))
+    const more = json.toString('utf8', from, found.close)
+    const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
+    if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
+    this.#parsed += added.length
+    const list = {
+      elements: [...shared.elements, ...added],
+      ends,
+      weights,
+      json: json.subarray(start, found.close),
+    }
+    this.#remember(list, place, shared)
+    return { list, close: found.close }
+  }
+
+  /** The known list that begins most alike, and what the two share. @param json from the first byte of a list on */
+  #mostAlike(json: Buffer): { place: number; shared: KnownList } {
+    let [place, shared] = [-1, NOTHING]
+    for (const [at, list] of this.#lists.entries()) {
+      const count = sharedCount(json, list)
+      if (count > shared.ends.length) {
+        place = at
+        shared = {
+          json: list.json,
+          ends: list.ends.slice(0, count),
+          weights: list.weights.slice(0, count),
+          elements: list.elements.slice(0, count),
+        }
+      }
+    }
+    return { place, shared }
+  }
+
+  /** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
+  #remember(list: KnownList, place: number, shared: KnownList): void {
+    if (list.ends.length === 0) return
+    const before = this.#lists[place]
+    if (before && shared.ends.length * 2 >= before.ends.length) this.#lists.splice(place, 1)
+    this.#lists.unshift(list)
+    this.#lists.length = Math.min(this.#lists.length, MAX_LISTS)
+  }
+}
+
+/** Objects always: whatever is made of one is made once. */
+function isWorthKeeping({ json, value }: KnownPart): boolean {
+  return typeof value === 'string'
+    ? json.length >= MIN_TEXT_BYTES
+    : typeof value === 'object' && value !== null
+}
+
+function parsePart(json: Buffer, add: Admit): KnownPart {
+  const weight = weigh(json)
+  add(weight)
+  return { json, weight, value: JSON.parse(json.toString()) }
+}
+
+/** @param known of the first elements */
+function weightsOf(list: Buffer, ends: readonly number[], known: readonly JsonWeight[]): JsonWeight[] {
+  const weights = [...known]
+  for (let place = weights.length; place < ends.length; place += 1) {
+    const element = weigh(list.subarray(ends[place - 1] ?? 0, ends[place]))
+    weights.push(together(element, weights.at(-1) ?? WEIGHTLESS))
+  }
+  return weights
+}
+
+/** How many elements of the known list the two begin with. */
+function sharedCount(json: Buffer, { json: list, ends }: KnownList): number {
+  const isShared = (from: number, to: number) => list.subarray(from, to).equals(json.subarray(from, to))
+  // All of them, as a rule. Otherwise the first one that is not shared is searched for by halves.
+  let shared = isShared(0, ends.at(-1)!) ? ends.length : 0
+  for (let over = ends.length; shared + 1 < over; ) {
+    const middle = (shared + over) >> 1
+    if (isShared(ends[shared - 1] ?? 0, ends[middle - 1]!)) shared = middle
+    else over = middle
+  }
+  return shared
+}

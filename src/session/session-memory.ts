@@ -1,0 +1,87 @@
+/**
+ * What the proxy remembers of sessions between their calls, so that each call costs what is new in it: the requests as they
+ * came, the messages as a tree, and the turns that calls go on from. All sessions share one budget of bytes. Whatever is
+ * forgotten costs time with the next call, and nothing else; what a session knew goes with its end.
+ */
+import { MessageTree } from '../canonical/conversation.ts'
+import { RequestReader } from '../canonical/request-reader.ts'
+import type { SessionTurns } from './prompts/session-turns.ts'
+
+/** What is remembered of one session. */
+export class SessionMemory {
+  readonly requests = new RequestReader()
+  readonly messages = new MessageTree()
+  /** The turns that calls go on from; undefined: not known yet. */
+  turns: SessionTurns | undefined
+  /** While they are read from the record: for all calls that wait for them. */
+  readingTurns: Promise<SessionTurns> | undefined
+
+  get bytes(): number {
+    return this.requests.bytes + this.messages.bytes + (this.turns?.bytes ?? 0)
+  }
+}
+
+/** In the hands of a call: what the call adds is not lost before it lets go. */
+export interface HeldMemory extends Disposable {
+  readonly memory: SessionMemory
+}
+
+interface Entry {
+  readonly memory: SessionMemory
+  /** Calls that hold it. */
+  holders: number
+  /** As counted in the sum over all sessions. */
+  bytes: number
+}
+
+export class SessionMemories {
+  readonly #maxBytes: number
+  /** In order of use. */
+  readonly #entries = new Map<string, Entry>()
+  #bytes = 0
+
+  constructor(maxBytes: number) {
+    this.#maxBytes = maxBytes
+  }
+
+  /** Of all sessions. */
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  hold(sessionId: string): HeldMemory {
+    const entry = this.#entries.get(sessionId) ?? { memory: new SessionMemory(), holders: 0, bytes: 0 }
+    this.#entries.delete(sessionId)
+    this.#entries.set(sessionId, entry)
+    entry.holders += 1
+    let held = true
+    return {
+      memory: entry.memory,
+      [Symbol.dispose]: () => {
+        if (held) this.#release(sessionId, entry)
+        held = false
+      },
+    }
+  }
+
+  /** Calls that hold the session's memory keep it for themselves. */
+  forget(sessionId: string): void {
+    const entry = this.#entries.get(sessionId)
+    if (entry === undefined) return
+    this.#entries.delete(sessionId)
+    this.#bytes -= entry.bytes
+  }
+
+  #release(sessionId: string, entry: Entry): void {
+    entry.holders -= 1
+    // What was forgotten meanwhile is counted no more.
+    if (this.#entries.get(sessionId) !== entry) return
+    const { bytes } = entry.memory
+    this.#bytes += bytes - entry.bytes
+    entry.bytes = bytes
+    for (const [id, { holders }] of this.#entries) {
+      if (this.#bytes <= this.#maxBytes) return
+      if (holders === 0) this.forget(id)
+    }
+  }
+}

@@ -1,0 +1,45 @@
+/** A request as it goes on record. */
+import type { Tool } from '../canonical/messages.ts'
+import type { CanonicalRequest } from '../canonical/request.ts'
+import { ProxyError } from '../errors.ts'
+import type { OpenTurn } from '../store/turn-store.ts'
+import { promptPieces } from './prompt-pieces.ts'
+import type { SessionMemory } from './session-memory.ts'
+
+export type WrittenRequest = Pick<OpenTurn, 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
+
+/**
+ * Only what the session's earlier requests did not have is written as JSON.
+ * @throws ProxyError `invalid_request` for nesting that JSON cannot carry
+ */
+export function writeRequest(
+  request: CanonicalRequest,
+  { messages, requests }: Pick<SessionMemory, 'messages' | 'requests'>,
+): WrittenRequest {
+  try {
+    const params = paramsText(request)
+    if (request.kind === 'completion') {
+      const pieces = promptPieces(request.body.prompt)
+      return { lastMessage: undefined, tools: null, params, promptPieces: pieces }
+    }
+    const { tools } = request.body
+    return {
+      lastMessage: messages.lastOf(request.body.messages),
+      tools: tools ? requests.once(toolsText, tools) : null,
+      params,
+      promptPieces: [],
+    }
+  } catch (cause) {
+    throw new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
+  }
+}
+
+function toolsText(tools: readonly Tool[]): string {
+  return JSON.stringify(tools)
+}
+
+/** The body without what is stored apart from it. */
+export function paramsText({ body }: CanonicalRequest): string {
+  const { messages: _messages, tools: _tools, prompt: _prompt, ...params } = body
+  return JSON.stringify(params)
+}

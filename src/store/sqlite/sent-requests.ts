@@ -1,0 +1,93 @@
+/** What the main thread knows to be on record, so that the next request of a session need not be sent whole. */
+import { type Message, MessageNote, messagesBetween } from '../../canonical/conversation.ts'
+import { RecentlyUsed } from '../../recently-used.ts'
+import type { OpenTurn } from '../turn-store.ts'
+import {
+  NO_TEXTS,
+  type RecordedRequest,
+  type RecordedTexts,
+  type SentTexts,
+  type SentTurn,
+} from './sent-turn.ts'
+
+/** Of the last prompts of completions, for all sessions together, and some for each session. */
+const MAX_CHARS = 16 * 1024 * 1024
+const SESSION_CHARS = 1_000
+
+/** Sets of tools: those of an agent and its helpers. */
+const MAX_TOOLS = 16
+
+/** A session's turns on record, from its first one, or its last reset, to the next. */
+class SessionRecords {
+  /** Rows by the tools' text. */
+  readonly tools = new RecentlyUsed<string, number>(MAX_TOOLS, () => 1)
+  /** The last one of a completion, without its last piece. */
+  prompt: { pieces: readonly string[]; recorded: RecordedTexts } | undefined
+
+  get chars(): number {
+    return (this.prompt?.pieces ?? []).reduce((sum, { length }) => sum + length, SESSION_CHARS)
+  }
+}
+
+/** The message list up to a message, where it is on record; good for these very records only. */
+interface OnRecord {
+  readonly records: SessionRecords
+  readonly messages: RecordedTexts
+}
+
+const onRecord = new MessageNote<OnRecord>()
+
+export class SentRequests {
+  readonly #records = new RecentlyUsed<string, SessionRecords>(MAX_CHARS, ({ chars }) => chars)
+
+  /**
+   * The turn as it is to be sent, and what is to be told when it is on record. Until then the session's next request
+   * repeats what this one has.
+   */
+  pack(turn: OpenTurn): { sent: SentTurn; recorded(request: RecordedRequest): void } {
+    const { lastMessage: last, promptPieces: pieces, tools, ...rest } = turn
+    const records = this.#records.get(turn.sessionId) ?? new SessionRecords()
+    this.#records.set(turn.sessionId, records)
+    return {
+      sent: {
+        ...rest,
+        messages: newMessages(last, records),
+        prompt: newPieces(pieces, records),
+        tools: tools === null ? null : (records.tools.get(tools) ?? tools),
+      },
+      recorded(known) {
+        if (last !== undefined) onRecord.put(last, { records, messages: known.messages })
+        if (tools !== null && known.tools !== null) records.tools.set(tools, known.tools)
+        if (pieces.length > 1) records.prompt = { pieces: pieces.slice(0, -1), recorded: known.prompt }
+      },
+    }
+  }
+
+  /** To be called before the writer is told to remove the session's turns. */
+  forget(sessionId: string): void {
+    this.#records.delete(sessionId)
+  }
+
+  forgetAll(): void {
+    this.#records.clear()
+  }
+}
+
+function newMessages(last: Message | undefined, records: SessionRecords): SentTexts {
+  const baseOf = (message: Message) => {
+    const known = onRecord.of(message)
+    return known?.records === records ? known.messages : undefined
+  }
+  const added = messagesBetween(undefined, last, (message) => baseOf(message) !== undefined)
+  const before = added.length === 0 ? last : added[0]!.parent
+  return { base: (before && baseOf(before)) ?? NO_TEXTS, texts: added.map(({ json }) => json) }
+}
+
+/** The last piece of a prompt is sent always: as a rule it is another one, and those before it are a node themselves. */
+function newPieces(pieces: readonly string[], { prompt }: SessionRecords): SentTexts {
+  const goesOn = prompt !== undefined && prompt.pieces.length < pieces.length
+  if (!goesOn || prompt.pieces.some((piece, place) => piece !== pieces[place])) {
+    return { base: NO_TEXTS, texts: pieces }
+  }
+  return { base: prompt.recorded, texts: pieces.slice(prompt.pieces.length) }
+}
