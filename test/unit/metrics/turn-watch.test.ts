@@ -60,7 +60,7 @@ t.test('the finish reason that only one engine has is "other"', async (t) => {
 
 t.test('a turn is open until it is closed', async (t) => {
   const { store, watch } = await watchedStore()
-  await store.openTurn({ ...QUIET_TURN, turnId: 'a', sessionId: 's', index: 0 })
+  await store.openTurn({ ...QUIET_TURN, turnId: 'a', sessionId: 's', index: 0, lastMessage: undefined })
   t.equal(watch.openCount, 1)
   await store.closeTurn({ ...QUIET_TURN, turnId: 'a', sessionId: 's' })
   t.equal(watch.openCount, 0)
