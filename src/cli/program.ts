@@ -1,6 +1,17 @@
 /** The command line, built from the option tables. */
 import { Command, Option } from 'commander'
 import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../config/load.ts'
+import {
+  CHAT,
+  COMPLETION,
+  PAUSE,
+  RESUME,
+  SESSIONS_ABORT,
+  SESSIONS_DELETE,
+  SESSIONS_TAIL,
+  WEIGHTS_SET,
+  WORKERS_LIST,
+} from '../config/operator-options.ts'
 import { type CommandSpec, type ConfigOf, envNames, type OptionSpec } from '../config/option.ts'
 import {
   COMMANDS,
@@ -52,7 +63,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
 
   add(program, SERVE, 'serve', async () => (await import('./serve.ts')).run)
   const sessions = configure(program.command('sessions'))
-    .description('Read what was recorded')
+    .description('Read what was recorded, and end or remove it')
     .helpCommand(false)
   add(sessions, SESSIONS_LIST, 'list', async () => (await import('./sessions/list.ts')).run)
   add(sessions, SESSIONS_SHOW, 'show <session-id>', async () => (await import('./sessions/show.ts')).run)
@@ -62,6 +73,10 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     'export [session-id...]',
     async () => (await import('./sessions/export.ts')).run,
   )
+  add(sessions, SESSIONS_TAIL, 'tail', async () => (await import('./sessions/tail.ts')).run)
+  const ends = async () => await import('./sessions/end.ts')
+  add(sessions, SESSIONS_ABORT, 'abort <session-id...>', async () => (await ends()).abort)
+  add(sessions, SESSIONS_DELETE, 'delete <session-id...>', async () => (await ends()).remove)
   add(program, WORKER, 'worker', async () => (await import('./worker.ts')).run)
   add(program, ROLLOUT, 'rollout', async () => (await import('./rollout/run.ts')).run)
   add(program, ENGINE, 'engine', async () => (await import('./engine.ts')).run)
@@ -69,6 +84,15 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     .description('Make data sets of tasks')
     .helpCommand(false)
   add(dataset, DATASET_HARBOR, 'harbor', async () => (await import('./dataset/harbor.ts')).run)
+  const workers = configure(program.command('workers')).description('Look at who serves').helpCommand(false)
+  add(workers, WORKERS_LIST, 'list', async () => (await import('./workers.ts')).run)
+  const scheduling = async () => await import('./scheduling.ts')
+  add(program, PAUSE, 'pause', async () => (await scheduling()).pause)
+  add(program, RESUME, 'resume', async () => (await scheduling()).resume)
+  const weights = configure(program.command('weights')).description('Tell of weights').helpCommand(false)
+  add(weights, WEIGHTS_SET, 'set <version>', async () => (await scheduling()).setWeights)
+  add(program, CHAT, 'chat [message]', async () => (await import('./chat.ts')).run)
+  add(program, COMPLETION, 'completion <shell>', async () => (await import('./completion/run.ts')).run)
   add(program, HEALTH, 'health', async () => (await import('./health.ts')).run)
   add(program, DEMO, 'demo', async () => (await import('./demo/run.ts')).run)
   // What the demo starts: the standalone executable has no other program at hand.
@@ -110,7 +134,8 @@ function commanderOptions(spec: CommandSpec, entry: OptionSpec): Option[] {
   const description = describe(spec, entry)
   const group = `${entry.group}:`
   if (entry.type === 'boolean') {
-    const positive = new Option(`--${entry.flag}`, description).helpGroup(group)
+    const flags = entry.short === undefined ? `--${entry.flag}` : `-${entry.short}, --${entry.flag}`
+    const positive = new Option(flags, description).helpGroup(group)
     return [positive, new Option(`--no-${entry.flag}`).helpGroup(group).hideHelp()]
   }
   const option = new Option(`--${entry.flag} <${placeholder(entry)}>`, description).helpGroup(group)

@@ -6,6 +6,8 @@
 interface OptionBase {
   /** Without dashes: `queue-wait` is `--queue-wait`, `LLM_PROXY_QUEUE_WAIT`, and `queue_wait` in a file. */
   flag: string
+  /** One letter, of an option that is typed all day: `f` for `-f`. */
+  short?: string
   /** Heading in the help text. */
   group: string
   help: string

@@ -2,6 +2,7 @@
  * Every option of every command. Flags, environment variables, file keys, defaults, the help text, the tables of
  * `docs/configuration.md` and the types of the configurations all come from here.
  */
+import { OPERATOR_COMMANDS } from './operator-options.ts'
 import type { CommandSpec, ConfigOf } from './option.ts'
 import { ROLLOUT } from './rollout-options.ts'
 
@@ -719,4 +720,5 @@ export const COMMANDS = [
   DATASET_HARBOR,
   HEALTH,
   DEMO,
+  ...OPERATOR_COMMANDS,
 ] as const satisfies readonly CommandSpec[]

@@ -15,7 +15,7 @@ export async function withSessionsApi<T>(
   { url, db, adminKeys, tlsCa }: SessionsSource,
   use: (api: SessionsApi) => Promise<T>,
 ): Promise<T> {
-  const api = url === undefined ? await databaseApi(db) : proxyApi({ url, adminKey: adminKeys[0], tlsCa })
+  const api = url === undefined ? await databaseApi(db) : proxyApi({ url, adminKeys, tlsCa })
   try {
     return await use(api)
   } finally {

@@ -1,0 +1,132 @@
+/** A running proxy, as a command asks it. */
+import { readFileSync } from 'node:fs'
+import { type IncomingMessage, request as requestHttp } from 'node:http'
+import { type RequestOptions, request as requestHttps } from 'node:https'
+import { createInterface } from 'node:readline'
+import { text } from 'node:stream/consumers'
+import Type, { type Static, type TSchema } from 'typebox'
+import { Value } from 'typebox/value'
+import { loadConfig } from '../config/load.ts'
+import { SERVE } from '../config/options.ts'
+import { trustedAuthorities } from '../config/trusted-authorities.ts'
+import { ProxyError } from '../errors.ts'
+import { baseUrl } from '../http/base-url.ts'
+import { ErrorReply } from '../http/described.ts'
+
+export interface ProxyAddress {
+  /** Its base URL; absent: where `serve` would listen in this environment. */
+  readonly url: string | undefined
+  readonly adminKeys: readonly string[]
+  /** File of authorities that its certificate may come from. */
+  readonly tlsCa: string | undefined
+}
+
+export class ProxyClient {
+  readonly #url: string
+  readonly #options: RequestOptions
+
+  /** @throws ProxyError `config_invalid` for a file that holds no authorities */
+  constructor({ url, adminKeys: [key], tlsCa }: ProxyAddress) {
+    const server = url === undefined ? serverOfEnvironment() : { url, trust: trustedAuthorities(tlsCa) }
+    this.#url = server.url.replace(/\/+$/, '')
+    this.#options = {
+      ...server.trust,
+      headers: key === undefined ? {} : { authorization: `Bearer ${key}` },
+    }
+  }
+
+  get url(): string {
+    return this.#url
+  }
+
+  get<T extends TSchema>(path: string, schema: T): Promise<Static<T>> {
+    return this.call('GET', path, schema)
+  }
+
+  /**
+   * @param body is sent as JSON
+   * @throws ProxyError `session_not_found` for a 404, `start_failed` for everything else that is no answer
+   */
+  async call<T extends TSchema>(method: string, path: string, schema: T, body?: object): Promise<Static<T>> {
+    const response = await this.#ask(method, path, body)
+    const answer = parseJson(await text(response))
+    const { statusCode: status = 0 } = response
+    if (status >= 200 && status < 300 && Value.Check(schema, answer)) return answer
+    throw refusal(status, answer, this.#url + path)
+  }
+
+  /** Each line of an answer that goes on, parsed. Ends when the proxy does. @throws ProxyError as {@link call} */
+  async *lines<T extends TSchema>(path: string, schema: T): AsyncGenerator<Static<T>> {
+    const response = await this.#ask('GET', path)
+    const { statusCode: status = 0 } = response
+    if (status !== 200) throw refusal(status, parseJson(await text(response)), this.#url + path)
+    try {
+      for await (const line of createInterface({ input: response })) {
+        const value = parseJson(line)
+        if (Value.Check(schema, value)) yield value
+      }
+    } finally {
+      response.destroy()
+    }
+  }
+
+  #ask(method: string, path: string, body?: object): Promise<IncomingMessage> {
+    const url = this.#url + path
+    const request = url.startsWith('https:') ? requestHttps : requestHttp
+    const headers = { ...this.#options.headers, ...(body && { 'content-type': 'application/json' }) }
+    return new Promise((resolve, reject) => {
+      request(url, { ...this.#options, method, headers }, resolve)
+        .on('error', (cause) =>
+          reject(new ProxyError('start_failed', `no proxy answers at ${this.#url}`, { cause })),
+        )
+        .end(body && JSON.stringify(body))
+    })
+  }
+}
+
+const Detail = Type.Pick(ErrorReply, ['detail'])
+/** As the routes of agents have it. */
+const AgentError = Type.Object({ error: Type.Object({ message: Type.String() }) })
+
+function refusal(status: number, answer: unknown, url: string): ProxyError {
+  const said = Value.Check(Detail, answer)
+    ? answer.detail
+    : Value.Check(AgentError, answer)
+      ? answer.error.message
+      : undefined
+  if (said === undefined || (status >= 200 && status < 300)) {
+    return new ProxyError('start_failed', `${url} does not answer as this version of llm-proxy does`)
+  }
+  const hint = status === 401 || status === 403 ? ': give --admin-key' : ''
+  return new ProxyError(status === 404 ? 'session_not_found' : 'start_failed', said + hint)
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+interface Server {
+  url: string
+  trust: RequestOptions
+}
+
+/** In a container commands run beside `serve`, with the same environment. */
+export function serverOfEnvironment(): Server {
+  const { host, port, basePath, tlsCert } = loadConfig(SERVE, {}, process.env)
+  const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
+  const url = baseUrl({ host: reachable, port, basePath, secure: tlsCert !== undefined })
+  return { url, trust: tlsCert === undefined ? {} : trustInVeryCertificate(tlsCert) }
+}
+
+/** The server's own certificate, whoever issued it and for whatever name: this machine's address stands in none. */
+function trustInVeryCertificate(path: string): RequestOptions {
+  return {
+    ca: readFileSync(path, 'utf8'),
+    allowPartialTrustChain: true,
+    checkServerIdentity: () => undefined,
+  }
+}

@@ -1,0 +1,32 @@
+/** `llm-proxy sessions abort` and `sessions delete`. Each returns the exit code: 1 if a session was not there. */
+import type { Static, TSchema } from 'typebox'
+import type { SessionsAbortConfig, SessionsDeleteConfig } from '../../config/operator-options.ts'
+import { DeletedSession, EndedSession } from '../../http/sessions/schemas.ts'
+import { ProxyClient } from '../proxy-client.ts'
+import { printable } from '../table.ts'
+
+export function abort(config: SessionsAbortConfig, sessionIds: string[]): Promise<number> {
+  return forEach(config, sessionIds, { method: 'POST', action: '/abort', schema: EndedSession })
+}
+
+export function remove(config: SessionsDeleteConfig, sessionIds: string[]): Promise<number> {
+  return forEach(config, sessionIds, { method: 'DELETE', action: '', schema: DeletedSession })
+}
+
+type Ended = Static<typeof EndedSession | typeof DeletedSession>
+
+async function forEach(
+  { json, ...address }: SessionsAbortConfig | SessionsDeleteConfig,
+  sessionIds: readonly string[],
+  { method, action, schema }: { method: string; action: string; schema: TSchema },
+): Promise<number> {
+  const proxy = new ProxyClient(address)
+  let missing = 0
+  for (const id of sessionIds) {
+    const answer = (await proxy.call(method, `/sessions/${encodeURIComponent(id)}${action}`, schema)) as Ended
+    if (answer.status === 'not_found') missing += 1
+    const line = json ? JSON.stringify(answer) : `${printable(id)}: ${answer.status.replace('_', ' ')}`
+    process.stdout.write(`${line}\n`)
+  }
+  return missing > 0 ? 1 : 0
+}

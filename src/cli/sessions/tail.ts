@@ -1,0 +1,56 @@
+import { styleText } from 'node:util'
+import type { Static } from 'typebox'
+import type { SessionsTailConfig } from '../../config/operator-options.ts'
+import { ProxyEvent, SessionList } from '../../http/read/schemas.ts'
+import { ProxyClient } from '../proxy-client.ts'
+import { printable } from '../table.ts'
+import type { SessionJson } from './api.ts'
+
+type Event = Static<typeof ProxyEvent>
+
+/** `llm-proxy sessions tail`. @returns the exit code */
+export async function run({ follow, limit, json, ...address }: SessionsTailConfig): Promise<number> {
+  const proxy = new ProxyClient(address)
+  if (limit > 0) {
+    const { sessions } = await proxy.get(`/sessions?sort=changed&limit=${limit}`, SessionList)
+    for (const session of sessions.reverse()) print(json ? JSON.stringify(session) : sessionLine(session))
+  }
+  if (!follow) return 0
+  for await (const event of proxy.lines('/events', ProxyEvent)) {
+    if (event.type !== 'ping') print(json ? JSON.stringify(event) : eventLine(event))
+  }
+  return 0
+}
+
+function print(line: string): void {
+  process.stdout.write(`${line}\n`)
+}
+
+function sessionLine({ session_id, status, num_turns, reward, updated_at }: SessionJson): string {
+  const turns = `${num_turns} turn${num_turns === 1 ? '' : 's'}`
+  return line(updated_at, session_id, `${coloured(status)}, ${turns}, reward ${reward ?? '-'}`)
+}
+
+/** Where an event is of a session, that comes first; else who it is of. */
+function eventLine({ at, type, session_id, member, index, status, finish_reason, reward }: Event): string {
+  const what = [
+    type.replaceAll('_', ' '),
+    ...(index === undefined ? [] : [String(index)]),
+    ...(status === undefined ? [] : [coloured(status)]),
+    ...(finish_reason == null ? [] : [printable(finish_reason)]),
+    ...(reward === undefined ? [] : [String(reward)]),
+  ]
+  return line(at, session_id ?? member ?? '-', what.join(' '))
+}
+
+function line(atS: number, who: string, what: string): string {
+  return `${new Date(atS * 1_000).toISOString()}  ${printable(who)}  ${what}`
+}
+
+const COLOURS = { completed: 'green', failed: 'red', aborted: 'yellow', interrupted: 'yellow' } as const
+
+/** In colour on a terminal, unless NO_COLOR is set. */
+function coloured(status: string): string {
+  const colour = COLOURS[status as keyof typeof COLOURS]
+  return colour === undefined ? printable(status) : styleText(colour, status, { stream: process.stdout })
+}

@@ -1,0 +1,28 @@
+import type { Static } from 'typebox'
+import type { WorkersListConfig } from '../config/operator-options.ts'
+import { type Worker, Workers } from '../http/workers/schemas.ts'
+import { ProxyClient } from './proxy-client.ts'
+import { type Column, printable, renderTable } from './table.ts'
+
+const COLUMNS: readonly Column<Static<typeof Worker>>[] = [
+  { header: 'name', value: (worker) => printable(worker.worker_id) },
+  { header: 'url', value: (worker) => printable(worker.url || '-') },
+  { header: 'kind', value: (worker) => printable(worker.engine ?? worker.kind) },
+  { header: 'state', value: stateOf },
+  { header: 'load', value: (worker) => `${worker.load}/${worker.max_concurrency}`, align: 'right' },
+  { header: 'weights', value: (worker) => printable(worker.weight_version ?? '-') },
+  { header: 'models', value: (worker) => printable(worker.models.join(', ') || '-') },
+  { header: 'since', value: (worker) => new Date(worker.connected_since * 1_000).toISOString() },
+]
+
+/** `llm-proxy workers list`. @returns the exit code */
+export async function run({ json, ...address }: WorkersListConfig): Promise<number> {
+  const workers = await new ProxyClient(address).get('/admin/workers', Workers)
+  process.stdout.write(`${json ? JSON.stringify(workers, undefined, 2) : renderTable(COLUMNS, workers)}\n`)
+  return 0
+}
+
+function stateOf({ healthy, draining, error }: Static<typeof Worker>): string {
+  if (!healthy) return printable(error ?? 'away', 60)
+  return draining ? 'draining' : 'up'
+}

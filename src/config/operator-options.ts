@@ -1,0 +1,184 @@
+/** Options of the commands that steer and watch a running proxy. */
+import type { CommandSpec, ConfigOf } from './option.ts'
+
+/** Which proxy, and how it is asked. */
+const proxy = {
+  url: {
+    flag: 'url',
+    type: 'url',
+    flagOnly: true,
+    group: 'Proxy',
+    help: 'Base URL of the proxy; without it where serve would listen in this same environment',
+  },
+  adminKeys: {
+    flag: 'admin-key',
+    type: 'key',
+    secret: true,
+    repeatable: true,
+    group: 'Proxy',
+    help: 'Key that the proxy asks for; @file reads it from a file',
+  },
+  tlsCa: {
+    flag: 'tls-ca',
+    type: 'path',
+    group: 'Proxy',
+    help: 'Authorities that are trusted beside those of Node.js, PEM: of a proxy with a certificate of its own',
+  },
+} as const
+
+const json = {
+  flag: 'json',
+  type: 'boolean',
+  default: 'false',
+  flagOnly: true,
+  group: 'Output',
+  help: 'Print JSON as the HTTP API has it instead of text',
+} as const
+
+const envPrefix = 'LLM_PROXY_'
+
+export const SESSIONS_TAIL = {
+  name: 'sessions tail',
+  summary: 'Show the sessions that changed last, and what happens from now on',
+  envPrefix,
+  options: {
+    ...proxy,
+    follow: {
+      flag: 'follow',
+      short: 'f',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      group: 'Output',
+      help: 'Go on with a line for each thing that happens, until the proxy stops or Ctrl+C',
+    },
+    limit: {
+      flag: 'limit',
+      type: 'integer',
+      min: '0',
+      max: '1000',
+      default: '10',
+      flagOnly: true,
+      group: 'Output',
+      help: 'How many sessions come first',
+    },
+    json: { ...json, help: 'Print JSON lines as the HTTP API has them instead of text' },
+  },
+} as const satisfies CommandSpec
+
+export const SESSIONS_ABORT = {
+  name: 'sessions abort',
+  summary: 'End sessions badly: their calls are cancelled, and their rows say that they were aborted',
+  envPrefix,
+  options: { ...proxy, json },
+} as const satisfies CommandSpec
+
+export const SESSIONS_DELETE = {
+  name: 'sessions delete',
+  summary: 'Remove sessions and their turns; their calls are cancelled',
+  envPrefix,
+  options: { ...proxy, json },
+} as const satisfies CommandSpec
+
+export const WORKERS_LIST = {
+  name: 'workers list',
+  summary: 'List the engines or workers that serve',
+  envPrefix,
+  options: { ...proxy, json },
+} as const satisfies CommandSpec
+
+export const PAUSE = {
+  name: 'pause',
+  summary: 'Let new calls wait, and wait until those that run have ended; exit 1 if some still run',
+  envPrefix,
+  options: {
+    ...proxy,
+    drainTimeoutMs: {
+      flag: 'drain-timeout',
+      type: 'duration',
+      min: '0s',
+      max: '1h',
+      default: '60s',
+      flagOnly: true,
+      group: 'Pause',
+      help: 'How long to wait for calls that run; the pause holds whether they have ended or not',
+    },
+    json,
+  },
+} as const satisfies CommandSpec
+
+export const RESUME = {
+  name: 'resume',
+  summary: 'Serve calls again after a pause',
+  envPrefix,
+  options: { ...proxy, json },
+} as const satisfies CommandSpec
+
+export const WEIGHTS_SET = {
+  name: 'weights set',
+  summary: 'Tell the weight version, for engines that do not',
+  envPrefix,
+  options: { ...proxy, json },
+} as const satisfies CommandSpec
+
+export const CHAT = {
+  name: 'chat',
+  summary: 'Make one call as an agent would, and show what came of it and how it was recorded',
+  envPrefix,
+  options: {
+    ...proxy,
+    session: {
+      flag: 'session',
+      type: 'text',
+      flagOnly: true,
+      group: 'Call',
+      help: 'Session to call in; without it a new one, which is deleted afterwards',
+    },
+    model: {
+      flag: 'model',
+      type: 'text',
+      flagOnly: true,
+      group: 'Call',
+      help: 'Model to ask for; without it the first that the proxy lists',
+    },
+    maxTokens: {
+      flag: 'max-tokens',
+      type: 'integer',
+      min: '1',
+      default: '64',
+      flagOnly: true,
+      group: 'Call',
+      help: 'Longest answer, in tokens',
+    },
+    json: { ...json, help: 'Print the turn as the HTTP API has it instead of text' },
+  },
+} as const satisfies CommandSpec
+
+export const COMPLETION = {
+  name: 'completion',
+  summary: 'Print a script that completes commands and options in a shell',
+  envPrefix,
+  options: {},
+} as const satisfies CommandSpec
+
+export type ProxyConfig = ConfigOf<{ name: ''; summary: ''; envPrefix: ''; options: typeof proxy }>
+export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
+export type SessionsAbortConfig = ConfigOf<typeof SESSIONS_ABORT>
+export type SessionsDeleteConfig = ConfigOf<typeof SESSIONS_DELETE>
+export type WorkersListConfig = ConfigOf<typeof WORKERS_LIST>
+export type PauseConfig = ConfigOf<typeof PAUSE>
+export type ResumeConfig = ConfigOf<typeof RESUME>
+export type WeightsSetConfig = ConfigOf<typeof WEIGHTS_SET>
+export type ChatConfig = ConfigOf<typeof CHAT>
+
+export const OPERATOR_COMMANDS = [
+  SESSIONS_TAIL,
+  SESSIONS_ABORT,
+  SESSIONS_DELETE,
+  WORKERS_LIST,
+  PAUSE,
+  RESUME,
+  WEIGHTS_SET,
+  CHAT,
+  COMPLETION,
+] as const satisfies readonly CommandSpec[]

@@ -1,0 +1,87 @@
+/** The commands that steer and watch a running proxy, as a user types them. */
+import { createInterface } from 'node:readline'
+import t, { type Test } from 'tap'
+import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+
+const ADMIN_KEY = 'an-admin-key-for-tests'
+
+async function rig(t: Test) {
+  const proxy = await startProxy(t, { adminKeys: [ADMIN_KEY] })
+  const address = ['--url', proxy.url, '--admin-key', ADMIN_KEY]
+  return { proxy, address, run: (...words: string[]) => runLlmProxy([...words, ...address]) }
+}
+
+const sessionsOf = async (proxy: TestProxy) =>
+  (await proxy.get('/sessions')).sessions.map(({ session_id }: { session_id: string }) => session_id)
+
+t.test('chat makes one call, says how it was recorded, and leaves nothing behind', async (t) => {
+  const { proxy, run } = await rig(t)
+  const spoken = await run('chat', 'What is 2 + 2?', '--max-tokens', '8')
+  t.match(spoken, { code: 0, stderr: '' })
+  t.match(spoken.stdout, /\n\n\d+ prompt tokens, \d+ sampled, (stop|length|tool_calls), \d+ ms, exact\n$/)
+  t.same(await sessionsOf(proxy), [])
+  const kept = await run('chat', '--session', 'mine', '--json')
+  t.equal(kept.code, 0)
+  t.match(JSON.parse(kept.stdout), { index: 0, exact: true, request_messages: [{ content: 'Say hello.' }] })
+  t.same(await sessionsOf(proxy), ['mine'])
+})
+
+t.test('sessions are aborted and deleted by their ids; one that is not there is told', async (t) => {
+  const { proxy, run } = await rig(t)
+  for (const id of ['a', 'b/c:0']) await proxy.post('/sessions', { session_id: id })
+  t.match(await run('sessions', 'abort', 'a', 'b/c:0'), { code: 0, stdout: 'a: aborted\nb/c:0: aborted\n' })
+  t.match(await run('sessions', 'abort', 'none'), { code: 1, stdout: 'none: not found\n' })
+  const removed = await run('sessions', 'delete', 'b/c:0', 'none')
+  t.match(removed, { code: 1, stdout: 'b/c:0: deleted\nnone: not found\n' })
+  t.same(await sessionsOf(proxy), ['a'])
+})
+
+t.test('calls are paused and resumed, weights are told, workers listed', async (t) => {
+  const { proxy, run } = await rig(t)
+  t.match(await run('pause'), { code: 0, stdout: /^paused: no call runs/ })
+  t.equal((await proxy.get('/health')).paused, true)
+  t.match(await run('resume'), { code: 0, stdout: 'running\n' })
+  t.equal((await proxy.get('/health')).paused, false)
+  t.match(await run('weights', 'set', 'step-120'), { code: 0, stdout: 'weight version: step-120\n' })
+  t.equal((await proxy.get('/admin/weight_version')).weight_version, 'step-120')
+  const listed = await run('workers', 'list')
+  t.match(listed.stdout, /^NAME +URL +KIND .*\nengine-\w+ +- +embedded +up +0\/\d+/)
+  t.match(JSON.parse((await run('workers', 'list', '--json')).stdout), [
+    { engine: 'embedded', healthy: true },
+  ])
+})
+
+t.test('tail shows the sessions that changed last, and goes on with what happens', async (t) => {
+  const { proxy, address, run } = await rig(t)
+  for (const id of ['first', 'second', 'third']) await proxy.post('/sessions', { session_id: id })
+  const tail = await run('sessions', 'tail', '--limit', '2')
+  t.match(
+    tail.stdout,
+    /^\S+Z {2}second {2}active, 0 turns, reward -\n\S+Z {2}third {2}active, 0 turns, reward -\n$/,
+  )
+  const child = startLlmProxy(['sessions', 'tail', '-f', '--limit', '1', ...address])
+  t.teardown(() => child.kill())
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+  t.match((await lines.next()).value, / third /)
+  // Each of its own kind: some may come before the stream of events is open.
+  const next = lines.next()
+  let isTold = false
+  void next.then(() => {
+    isTold = true
+  })
+  while (!isTold) await proxy.post('/sessions/third/reward', { reward: 0.5 })
+  t.match((await next).value, /Z {2}third {2}reward 0\.5$/)
+})
+
+t.test('a proxy that does not answer, or asks for a key, is told in one line', async (t) => {
+  const { proxy } = await rig(t)
+  const refused = await runLlmProxy(['pause', '--url', proxy.url])
+  t.match(refused, { code: 1, stdout: '', stderr: /^llm-proxy: No key: .*: give --admin-key\n$/ })
+  const away = await runLlmProxy(['workers', 'list', '--url', 'http://127.0.0.1:1'])
+  t.match(away, { code: 1, stdout: '', stderr: /^llm-proxy: no proxy answers at http:\/\/127\.0\.0\.1:1/ })
+  t.match(await runLlmProxy(['completion', 'tcsh']), {
+    code: 2,
+    stderr: 'llm-proxy: there is no completion for tcsh: give bash, zsh, fish\n',
+  })
+})
