@@ -39,6 +39,7 @@ import { BodyBudget, type BodyBudgetOptions } from './transport/body-budget.ts'
 import { type DiscardLimits, discardBody } from './transport/discard-body.ts'
 import type { Strangers } from './transport/strangers.ts'
 import { createStrangers, createWebServer, LIMITS } from './transport/web-server.ts'
+import { uiRoutes } from './ui/routes.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker-socket.ts'
 import { workersRoutes } from './workers/routes.ts'
 
@@ -191,6 +192,7 @@ async function addRoutes(
     reader: store,
     tokenTexts: options.tokenTexts ?? (async () => undefined),
   })
+  await app.register(inScope('open', uiRoutes))
   await app.register(inScope('view', eventsRoutes), { activity, backend, reader: store })
   await app.register(inScope('worker', workerSocket), {
     accept: options.acceptWorker,

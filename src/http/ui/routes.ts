@@ -1,0 +1,97 @@
+/** The inspector's page: files of the program that hold no data, for everybody. What they show needs a key. */
+import { createHash } from 'node:crypto'
+import { gzipSync } from 'node:zlib'
+import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
+import { ProxyError } from '../../errors.ts'
+import { readOwnFile } from '../../standalone/own-files.ts'
+
+/** Nothing but the page's own files and the API beside it; no text becomes markup or script. */
+export const CONTENT_SECURITY_POLICY =
+  "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; " +
+  "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+
+const HTML = `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>llm-proxy</title>
+<link rel="icon" href="ui/icon.svg">
+<link rel="stylesheet" href="ui/app.css">
+<script type="module" src="ui/app.js"></script>
+<body><div id="app"></div>
+`
+
+const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">\
+<path fill="#7ea3cb" d="M1 3h6v10H1z"/><path fill="#e2b366" d="M7 3h3v10H7z"/><path fill="#2f8f6b" d="M10 3h5v10h-5z"/></svg>`
+
+interface PageFile {
+  path: string
+  type: string
+  plain: Buffer
+  gzipped: Buffer
+  etag: string
+}
+
+export const uiRoutes: FastifyPluginCallback = (app, _options, done) => {
+  let files: ReadonlyMap<string, PageFile> | undefined
+  for (const path of ['/ui', '/ui/app.js', '/ui/app.css', '/ui/icon.svg']) {
+    app.get(path, { schema: { hide: true } }, async (request, reply) => {
+      files ??= readPage()
+      return send(files.get(path)!, request, reply)
+    })
+  }
+  // The page names its files relative to its own address, which a slash at its end would move.
+  app.get('/ui/', { schema: { hide: true } }, (_request, reply) => reply.redirect('../ui'))
+  done()
+}
+
+function readPage(): ReadonlyMap<string, PageFile> {
+  const { script, style } = JSON.parse(Buffer.from(pageText()).toString()) as {
+    script: string
+    style: string
+  }
+  return new Map(
+    [
+      pageFile('/ui', 'text/html', HTML),
+      pageFile('/ui/app.js', 'text/javascript', script),
+      pageFile('/ui/app.css', 'text/css', style),
+      pageFile('/ui/icon.svg', 'image/svg+xml', ICON),
+    ].map((file) => [file.path, file]),
+  )
+}
+
+function pageText(): Uint8Array {
+  try {
+    return readOwnFile(new URL('page.json', import.meta.url))
+  } catch (cause) {
+    const message = 'The inspector has not been built: run npm run build:page'
+    throw new ProxyError('internal', message, { cause })
+  }
+}
+
+function pageFile(path: string, type: string, text: string): PageFile {
+  const plain = Buffer.from(text)
+  const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22)
+  return {
+    path,
+    type: `${type}; charset=utf-8`,
+    plain,
+    gzipped: gzipSync(plain, { level: 9 }),
+    etag: `"${hash}"`,
+  }
+}
+
+function send(file: PageFile, { headers }: FastifyRequest, reply: FastifyReply): FastifyReply {
+  void reply.headers({
+    etag: file.etag,
+    vary: 'accept-encoding',
+    'cache-control': 'no-cache',
+    'content-security-policy': CONTENT_SECURITY_POLICY,
+    'x-content-type-options': 'nosniff',
+    'referrer-policy': 'no-referrer',
+  })
+  if (headers['if-none-match'] === file.etag) return reply.code(304).send()
+  void reply.type(file.type)
+  const takesGzip = /\bgzip\b/.test(headers['accept-encoding'] ?? '')
+  return takesGzip ? reply.header('content-encoding', 'gzip').send(file.gzipped) : reply.send(file.plain)
+}

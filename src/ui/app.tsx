@@ -1,0 +1,44 @@
+/** The inspector: what was recorded, in a browser. */
+import { render } from 'preact'
+import { refusal } from './lib/api.ts'
+import { route } from './lib/route.ts'
+import { Shell } from './parts/shell.tsx'
+import { Compare } from './screens/compare.tsx'
+import { Engines } from './screens/engines.tsx'
+import { GroupScreen } from './screens/group.tsx'
+import { Groups } from './screens/groups.tsx'
+import { SessionScreen } from './screens/session.tsx'
+import { Sessions } from './screens/sessions.tsx'
+import { Tokens } from './screens/tokens.tsx'
+
+function Page() {
+  const [view = 'sessions', first = '', second = ''] = route.value.path
+  // What is shown is asked for anew once there is a key.
+  const key = `${view}/${first}/${second}/${refusal.value ?? ''}`
+  switch (view) {
+    case 'session':
+      return <SessionScreen key={key} sessionId={first} />
+    case 'tokens':
+      return <Tokens key={key} sessionId={first} row={Number(second) || 0} />
+    case 'groups':
+      return <Groups key={key} />
+    case 'group':
+      return <GroupScreen key={key} by={first} value={second} />
+    case 'compare':
+      return <Compare key={key} />
+    case 'engines':
+      return <Engines key={key} />
+    default:
+      return <Sessions key={key} />
+  }
+}
+
+function App() {
+  return (
+    <Shell>
+      <Page />
+    </Shell>
+  )
+}
+
+render(<App />, document.getElementById('app')!)

@@ -1,0 +1,39 @@
+/** What happens in the proxy, for views that should not grow old. */
+import { useEffect, useRef } from 'preact/hooks'
+import { getLines } from './api.ts'
+import type { ProxyEvent } from './wire.ts'
+
+/** Events come in bursts: a view is told at most once in this time. */
+const SETTLE_MS = 700
+const RETRY_MS = 5_000
+
+/** @param wanted which events matter; default: all but signs of life */
+export function useEvents(tell: () => void, wanted: (event: ProxyEvent) => boolean = () => true): void {
+  const latest = useRef({ tell, wanted })
+  latest.current = { tell, wanted }
+  useEffect(() => {
+    const controller = new AbortController()
+    let timer: ReturnType<typeof setTimeout> | undefined
+    const listen = async (): Promise<void> => {
+      for await (const event of getLines<ProxyEvent>('events', controller.signal)) {
+        if (event.type === 'ping' || !latest.current.wanted(event)) continue
+        timer ??= setTimeout(() => {
+          timer = undefined
+          latest.current.tell()
+        }, SETTLE_MS)
+      }
+    }
+    // A database without a proxy has no events, and says so with 404.
+    const again = (error?: { status?: number }) => {
+      if (!controller.signal.aborted && error?.status === undefined) retry = setTimeout(start, RETRY_MS)
+    }
+    let retry: ReturnType<typeof setTimeout> | undefined
+    const start = () => void listen().then(() => again(), again)
+    start()
+    return () => {
+      controller.abort()
+      clearTimeout(timer)
+      clearTimeout(retry)
+    }
+  }, [])
+}

@@ -1,0 +1,60 @@
+/** Numbers and times as people read them. */
+
+export function number(value: number | null | undefined, digits = 3): string {
+  if (value === null || value === undefined) return '–'
+  if (Number.isInteger(value)) return value.toLocaleString('en-US')
+  const size = Math.abs(value)
+  if (size < 10 ** -digits || size >= 1e9) return value.toExponential(2)
+  return value.toLocaleString('en-US', { maximumFractionDigits: digits })
+}
+
+/** 1,234 → 1.2k */
+export function short(value: number): string {
+  if (value < 1_000) return String(value)
+  if (value < 1_000_000) return `${(value / 1_000).toFixed(value < 10_000 ? 1 : 0)}k`
+  return `${(value / 1_000_000).toFixed(1)}M`
+}
+
+export function duration(ms: number | null | undefined): string {
+  if (ms === null || ms === undefined) return '–'
+  if (ms < 1_000) return `${Math.round(ms)} ms`
+  if (ms < 60_000) return `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`
+  if (ms < 3_600_000) return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1_000)} s`
+  return `${Math.floor(ms / 3_600_000)} h ${Math.round((ms % 3_600_000) / 60_000)} min`
+}
+
+/** How long ago. @param s seconds since the epoch */
+export function ago(s: number): string {
+  const past = Date.now() / 1_000 - s
+  if (past < 60) return `${Math.max(0, Math.round(past))} s ago`
+  if (past < 3_600) return `${Math.round(past / 60)} min ago`
+  if (past < 172_800) return `${Math.round(past / 3_600)} h ago`
+  return `${Math.round(past / 86_400)} d ago`
+}
+
+export function clockTime(s: number): string {
+  return new Date(s * 1_000)
+    .toISOString()
+    .replace('T', ' ')
+    .replace(/\.\d+Z$/, ' UTC')
+}
+
+/**
+ * Control characters, and those that turn the direction of text or have no width, as visible names: model output must
+ * not be able to look like something else. Line breaks and tabs stay.
+ */
+const HIDDEN =
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu
+
+export function visible(text: string): string {
+  return text.replace(HIDDEN, (character) => {
+    const code = character.codePointAt(0)!
+    return `⟨${code < 0x20 ? CONTROL[code]! : `U+${code.toString(16).toUpperCase().padStart(4, '0')}`}⟩`
+  })
+}
+
+const CONTROL =
+  'NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US'.split(
+    ' ',
+  )

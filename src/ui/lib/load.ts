@@ -1,0 +1,27 @@
+/** Data of a view: loaded when it is shown, loaded anew when it should be, forgotten with it. */
+import { useEffect, useState } from 'preact/hooks'
+
+export interface Loaded<T> {
+  value: T | undefined
+  error: Error | undefined
+  loading: boolean
+}
+
+/** @param load is run anew when one of `keys` changes; what was there before stays until the new is */
+export function useLoaded<T>(load: (stop: AbortSignal) => Promise<T>, keys: readonly unknown[]): Loaded<T> {
+  const [state, setState] = useState<Loaded<T>>({ value: undefined, error: undefined, loading: true })
+  useEffect(() => {
+    const controller = new AbortController()
+    setState((before) => ({ ...before, loading: true }))
+    load(controller.signal).then(
+      (value) => {
+        if (!controller.signal.aborted) setState({ value, error: undefined, loading: false })
+      },
+      (error: Error) => {
+        if (!controller.signal.aborted) setState({ value: undefined, error, loading: false })
+      },
+    )
+    return () => controller.abort()
+  }, keys)
+  return state
+}

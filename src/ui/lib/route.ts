@@ -1,0 +1,49 @@
+/** Where the page is: kept after the `#`, so that every view has an address. */
+import { signal } from '@preact/signals'
+
+export interface Route {
+  /** Parts of the path, decoded. */
+  path: string[]
+  query: URLSearchParams
+}
+
+export const route = signal<Route>(read())
+
+addEventListener('hashchange', () => {
+  route.value = read()
+})
+
+function read(): Route {
+  const [path = '', query = ''] = location.hash.replace(/^#\/?/, '').split('?')
+  return { path: path.split('/').filter(Boolean).map(decode), query: new URLSearchParams(query) }
+}
+
+function decode(part: string): string {
+  try {
+    return decodeURIComponent(part)
+  } catch {
+    return part
+  }
+}
+
+type Query = Record<string, string | number | undefined>
+
+export function href(path: readonly (string | number)[], query: Query = {}): string {
+  const parameters = new URLSearchParams()
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined && value !== '') parameters.set(name, String(value))
+  }
+  const text = parameters.toString()
+  return `#/${path.map((part) => encodeURIComponent(part)).join('/')}${text && `?${text}`}`
+}
+
+export function go(to: string): void {
+  location.hash = to
+}
+
+/** Changes the query of this view, without a step in the history. */
+export function setQuery(changes: Query): void {
+  const query: Query = { ...Object.fromEntries(route.value.query), ...changes }
+  history.replaceState(null, '', href(route.value.path, query))
+  route.value = read()
+}

@@ -1,0 +1,37 @@
+/** Reads the arrays of a row; the format is safetensors. */
+import type { Row } from './wire.ts'
+
+export interface RowTokens {
+  row: Row
+  ids: Int32Array
+  logprobs: Float32Array
+  mask: Uint8Array
+  /** Index of the turn that sampled each token; -1: none. */
+  turns: Int32Array
+}
+
+interface Entry {
+  data_offsets: [number, number]
+}
+
+export function readRowTokens(buffer: ArrayBuffer): RowTokens {
+  const headerLength = Number(new DataView(buffer).getBigUint64(0, true))
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)))
+  const start = 8 + headerLength
+  const span = (name: string) => {
+    const [from, to] = (header[name] as Entry).data_offsets
+    return { from: start + from, bytes: to - from }
+  }
+  const words = <T>(name: string, View: new (buffer: ArrayBuffer, from: number, length: number) => T): T => {
+    const { from, bytes } = span(name)
+    return new View(buffer, from, bytes / 4)
+  }
+  const mask = span('mask')
+  return {
+    row: JSON.parse(header.__metadata__.row) as Row,
+    ids: words('ids', Int32Array),
+    logprobs: words('logprobs', Float32Array),
+    turns: words('turns', Int32Array),
+    mask: new Uint8Array(buffer, mask.from, mask.bytes),
+  }
+}

@@ -1,0 +1,41 @@
+/** What the API answers, as its own schemas say. */
+import type { Static } from 'typebox'
+import type * as reads from '../../http/read/schemas.ts'
+import type * as sessions from '../../http/sessions/schemas.ts'
+import type * as workers from '../../http/workers/schemas.ts'
+
+export type Session = Static<typeof sessions.Session>
+export type Turn = Omit<
+  Static<typeof sessions.Turn>,
+  'completion_token_ids' | 'completion_logprobs' | 'prompt_token_ids'
+>
+export type SessionList = Static<typeof reads.SessionList>
+export type Totals = Static<typeof reads.Totals>
+export type Group = Static<typeof reads.Group>
+export type Groups = Static<typeof reads.Groups>
+export type Tree = Static<typeof reads.Tree>
+export type TreeTurn = Static<typeof reads.TreeTurn>
+export type TokenTexts = Static<typeof reads.TokenTexts>
+export type ProxyEvent = Static<typeof reads.ProxyEvent>
+export type LiveEvent = Static<typeof reads.LiveEvent>
+export type Member = Static<typeof workers.Worker>
+
+/** Beside its own fields a row has those of a trajectory without the arrays. */
+export type Row = Static<typeof reads.RowSummary> &
+  Omit<
+    Static<typeof sessions.TrajectoryRow>,
+    'prompt_ids' | 'response_ids' | 'response_mask' | 'response_logprobs'
+  >
+
+export interface Health {
+  status: string
+  mode: 'local' | 'relay' | 'view'
+  connected_workers?: number
+  queued?: number
+  paused?: boolean
+  prompts?: Record<string, number>
+  uptime_s?: number
+  version?: string
+  db?: string
+  notes?: string[]
+}

@@ -1,0 +1,123 @@
+/** Small parts that several screens show. */
+import type { ComponentChildren } from 'preact'
+import { useState } from 'preact/hooks'
+import { curlOf, getBytes } from '../lib/api.ts'
+import { number, visible } from '../lib/format.ts'
+import type { Loaded } from '../lib/load.ts'
+
+/** Text of others: agents, models, trainers. */
+export function Text({ of }: { of: string }) {
+  return <>{visible(of)}</>
+}
+
+export function Tag({ kind, children }: { kind: string; children: ComponentChildren }) {
+  return <span class={`tag ${kind}`}>{children}</span>
+}
+
+/** What stands where nothing is. */
+export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <strong>{title}</strong>
+      {children && <p>{children}</p>}
+    </div>
+  )
+}
+
+/** The view of a value, or of its coming, or of what went wrong. */
+export function Await<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
+  if (of.value !== undefined) return <>{children(of.value)}</>
+  if (of.error !== undefined) return <Empty title="This could not be read">{of.error.message}</Empty>
+  return <div class="empty quiet">Loading …</div>
+}
+
+export function Reward({ value }: { value: number | null }) {
+  if (value === null) return <span class="quiet">–</span>
+  return <span class={value > 0 ? 'good' : value < 0 ? 'bad' : ''}>{number(value)}</span>
+}
+
+/** A bar from zero, to the left if the value is negative. @param range of all values that stand beside it */
+export function Bar({
+  value,
+  range,
+  kind = 'plain',
+}: {
+  value: number
+  range: [number, number]
+  kind?: string
+}) {
+  const [low, high] = [Math.min(0, range[0]), Math.max(0, range[1])]
+  const span = high - low || 1
+  const from = ((Math.min(0, value) - low) / span) * 100
+  return (
+    <svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label={number(value)}>
+      <rect class="track" x="0" y="0" width="100" height="10" />
+      <rect
+        class={`${kind} ${value < 0 ? 'negative' : ''}`}
+        x={from}
+        y="0"
+        width={Math.max((Math.abs(value) / span) * 100, 0.6)}
+        height="10"
+      />
+    </svg>
+  )
+}
+
+/** As much of an answer as a person reads; the rest is for `curl`. */
+const MAX_RAW = 400_000
+
+/** Where what is shown comes from: as it is, and as a command. */
+export function Sources({ paths }: { paths: readonly string[] }) {
+  const [raw, setRaw] = useState<{ path: string; text: string } | undefined>()
+  const [copied, setCopied] = useState('')
+  const show = async (path: string) => {
+    const bytes = await getBytes(path)
+    const text = new TextDecoder().decode(bytes.slice(0, MAX_RAW))
+    setRaw({
+      path,
+      text: bytes.byteLength > MAX_RAW ? `${text} … (${number(bytes.byteLength)} bytes)` : indent(text),
+    })
+  }
+  const copy = async (path: string) => {
+    await navigator.clipboard.writeText(curlOf(path)).then(
+      () => setCopied(path),
+      () => setRaw({ path, text: curlOf(path) }),
+    )
+  }
+  return (
+    <footer class="sources">
+      {paths.map((path) => (
+        <span key={path}>
+          <code>GET /{path}</code>
+          <button type="button" onClick={() => void show(path)}>
+            raw JSON
+          </button>
+          <button type="button" onClick={() => void copy(path)}>
+            {copied === path ? 'copied' : 'copy curl'}
+          </button>
+        </span>
+      ))}
+      {raw && (
+        <div class="overlay" onClick={() => setRaw(undefined)} onKeyDown={() => {}}>
+          <section class="dialog wide" onClick={(event) => event.stopPropagation()} onKeyDown={() => {}}>
+            <header>
+              <code>{raw.path}</code>
+              <button type="button" class="close" onClick={() => setRaw(undefined)}>
+                close
+              </button>
+            </header>
+            <pre>{visible(raw.text)}</pre>
+          </section>
+        </div>
+      )}
+    </footer>
+  )
+}
+
+function indent(text: string): string {
+  try {
+    return JSON.stringify(JSON.parse(text), undefined, 2)
+  } catch {
+    return text
+  }
+}

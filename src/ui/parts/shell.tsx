@@ -1,0 +1,115 @@
+/** What stands around every view: the way to the others, the key, the help. */
+import { useSignal } from '@preact/signals'
+import type { ComponentChildren } from 'preact'
+import { useEffect, useRef } from 'preact/hooks'
+import { getJson, refusal, setKey } from '../lib/api.ts'
+import { commands, useKeys } from '../lib/keys.ts'
+import { useLoaded } from '../lib/load.ts'
+import { go, href, route } from '../lib/route.ts'
+import type { Health } from '../lib/wire.ts'
+
+const VIEWS = [
+  { name: 'sessions', title: 'Sessions', key: '1' },
+  { name: 'groups', title: 'Groups', key: '2' },
+  { name: 'compare', title: 'Compare', key: '3' },
+  { name: 'engines', title: 'Engines', key: '4' },
+] as const
+
+export function Shell({ children }: { children: ComponentChildren }) {
+  const helps = useSignal(false)
+  const health = useLoaded((stop) => getJson<Health>('health', stop), [refusal.value]).value
+  const [view = 'sessions'] = route.value.path
+  useKeys([
+    ...VIEWS.map(({ name, title, key }) => ({ key, help: title, run: () => go(href([name])) })),
+    { key: '?', help: 'Show or hide the keys', run: () => (helps.value = !helps.value) },
+    {
+      key: 'Escape',
+      help: 'Close, or go back',
+      run: () => {
+        if (helps.value) helps.value = false
+        else history.back()
+      },
+    },
+  ])
+  return (
+    <>
+      <header class="top">
+        <a class="name" href="#/sessions">
+          <span class="mark" />
+          llm-proxy
+        </a>
+        <nav>
+          {VIEWS.map(({ name, title }) => (
+            <a key={name} href={href([name])} class={isWithin(view, name) ? 'here' : ''}>
+              {title}
+            </a>
+          ))}
+        </nav>
+        <span class="where">
+          {health?.db && <code title="database">{health.db}</code>}
+          {health && <span class={`tag ${health.status === 'ok' ? 'plain' : 'bad'}`}>{health.mode}</span>}
+          <button type="button" class="help" title="Keys" onClick={() => (helps.value = !helps.value)}>
+            ?
+          </button>
+        </span>
+      </header>
+      {refusal.value === undefined ? <main>{children}</main> : <AskKey why={refusal.value} />}
+      {helps.value && <Help close={() => (helps.value = false)} />}
+    </>
+  )
+}
+
+function isWithin(view: string, name: string): boolean {
+  return view === name || { session: 'sessions', tokens: 'sessions', group: 'groups' }[view] === name
+}
+
+function AskKey({ why }: { why: string }) {
+  const input = useRef<HTMLInputElement>(null)
+  useEffect(() => input.current?.focus(), [])
+  const take = (event: Event) => {
+    event.preventDefault()
+    setKey(input.current!.value)
+    // Every view asks again.
+    dispatchEvent(new HashChangeEvent('hashchange'))
+  }
+  return (
+    <main>
+      <form class="key" onSubmit={take}>
+        <h1>A key, please</h1>
+        <p>{why}.</p>
+        <input
+          ref={input}
+          type="password"
+          autocomplete="off"
+          placeholder="view or admin key"
+          aria-label="Key"
+        />
+        <button type="submit">Open</button>
+        <p class="quiet">It stays in this tab, and is forgotten with it.</p>
+      </form>
+    </main>
+  )
+}
+
+function Help({ close }: { close(): void }) {
+  const shown = new Map(commands.value.map((command) => [command.key, command.help]))
+  return (
+    <div class="overlay" onClick={close} onKeyDown={() => {}}>
+      <section class="dialog">
+        <header>
+          <strong>Keys</strong>
+        </header>
+        <dl class="keys">
+          {[...shown].map(([key, help]) => (
+            <div key={key}>
+              <dt>
+                <kbd>{key}</kbd>
+              </dt>
+              <dd>{help}</dd>
+            </div>
+          ))}
+        </dl>
+      </section>
+    </div>
+  )
+}

@@ -1,0 +1,122 @@
+/** The turns of a session, one line each, with what their prompts share with the turns before. */
+import { duration, number, short, visible } from '../lib/format.ts'
+import { isBroken, lineKind } from '../lib/turns.ts'
+import type { TreeTurn } from '../lib/wire.ts'
+import { VirtualRows } from './virtual-table.tsx'
+
+interface TurnListProps {
+  turns: readonly TreeTurn[]
+  selected: number
+  select(place: number): void
+}
+
+export function TurnList({ turns, selected, select }: TurnListProps) {
+  const most = turns.reduce((max, turn) => Math.max(max, turn.prompt_tokens + turn.sampled_tokens), 1)
+  return (
+    <div class="table turn-list">
+      <div class="head row">
+        <span>Turn</span>
+        <span>
+          <i class="key reused" />
+          old <i class="key new" />
+          new <i class="key sampled" />
+          sampled
+        </span>
+        <span>Tokens</span>
+        <span>End</span>
+        <span>Time</span>
+      </div>
+      <VirtualRows count={turns.length} selected={selected}>
+        {(place) => (
+          <Line turn={turns[place]!} most={most} selected={place === selected} select={() => select(place)} />
+        )}
+      </VirtualRows>
+    </div>
+  )
+}
+
+function Line({
+  turn,
+  most,
+  selected,
+  select,
+}: {
+  turn: TreeTurn
+  most: number
+  selected: boolean
+  select(): void
+}) {
+  const broken = isBroken(turn)
+  const end = turn.error?.code ?? turn.finish_reason ?? turn.status
+  const isBad = turn.status === 'failed' || turn.status === 'interrupted'
+  return (
+    <button
+      type="button"
+      class={selected ? 'cells selected' : 'cells'}
+      onClick={select}
+      title={explain(turn)}
+    >
+      <span class="num">
+        <i class={`line-dot ${lineKind(turn.line)}`} />
+        {turn.index}
+      </span>
+      <span class="prefix">
+        <PrefixBar turn={turn} most={most} />
+        {broken && (
+          <em class="broke" title={explain(turn)}>
+            ✂ {turn.parent}
+          </em>
+        )}
+      </span>
+      <span class="num">
+        {short(turn.prompt_tokens)} <b>+{short(turn.sampled_tokens)}</b>
+      </span>
+      <span class={isBad ? 'bad' : turn.status === 'open' ? 'live-text' : turn.exact ? 'quiet' : 'warn'}>
+        {!turn.exact && turn.status === 'completed' && '≈ '}
+        {visible(end)}
+      </span>
+      <span class="num quiet">{duration(turn.duration_ms)}</span>
+    </button>
+  )
+}
+
+function PrefixBar({ turn, most }: { turn: TreeTurn; most: number }) {
+  const scale = (tokens: number) => (tokens / most) * 200
+  const [shared, prompt, sampled] = [
+    scale(turn.shared_tokens),
+    scale(turn.prompt_tokens),
+    scale(turn.sampled_tokens),
+  ]
+  return (
+    <svg
+      class="prefix-bar"
+      viewBox="0 0 200 10"
+      preserveAspectRatio="none"
+      role="img"
+      aria-label={explain(turn)}
+    >
+      <rect class="track" x="0" y="0" width="200" height="10" />
+      <rect class="reused" x="0" y="0" width={shared} height="10" />
+      <rect class="new" x={shared} y="0" width={Math.max(0, prompt - shared)} height="10" />
+      <rect
+        class="sampled"
+        x={prompt}
+        y="0"
+        width={Math.max(sampled, turn.sampled_tokens > 0 ? 0.8 : 0)}
+        height="10"
+      />
+      {isBroken(turn) && <rect class="cut" x={Math.max(0, shared - 0.8)} y="0" width="1.6" height="10" />}
+    </svg>
+  )
+}
+
+function explain(turn: TreeTurn): string {
+  const { shared_tokens: shared, prompt_tokens: prompt, parent, prompt_reason: reason } = turn
+  const why = reason === null ? '' : `, prompt ${reason}`
+  const rest = `${number(prompt - shared)} new, ${number(turn.sampled_tokens)} sampled${why}`
+  if (parent === null) return `begins like no turn before: ${rest}`
+  const goesOn = turn.continues
+    ? `goes on from turn ${parent}`
+    : `begins like turn ${parent} and leaves it at token ${number(shared)}`
+  return `${goesOn}: ${number(shared)} tokens re-used, ${rest}${turn.inexact_reason === null ? '' : `; inexact: ${turn.inexact_reason}`}`
+}

@@ -1,0 +1,55 @@
+/** A table of any length: only the rows that can be seen are in the page. */
+import type { ComponentChildren } from 'preact'
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+
+/** Pixels; the style sheet has the same. */
+export const ROW_HEIGHT = 30
+
+/** Rows beyond the edges, so that scrolling shows no gap. */
+const MARGIN = 12
+
+interface VirtualRowsProps {
+  count: number
+  /** Kept in sight. */
+  selected: number
+  /** Told which rows are in sight. */
+  onSight?(first: number, last: number): void
+  children(index: number): ComponentChildren
+}
+
+export function VirtualRows({ count, selected, onSight, children }: VirtualRowsProps) {
+  const box = useRef<HTMLDivElement>(null)
+  const [top, setTop] = useState(0)
+  const [height, setHeight] = useState(600)
+  useLayoutEffect(() => {
+    const measure = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600))
+    measure.observe(box.current!)
+    return () => measure.disconnect()
+  }, [])
+  useEffect(() => {
+    const element = box.current!
+    const at = selected * ROW_HEIGHT
+    if (at < element.scrollTop) element.scrollTop = at
+    else if (at + ROW_HEIGHT > element.scrollTop + element.clientHeight) {
+      element.scrollTop = at + ROW_HEIGHT - element.clientHeight
+    }
+  }, [selected])
+  const first = Math.max(0, Math.floor(top / ROW_HEIGHT) - MARGIN)
+  const last = Math.min(count, Math.ceil((top + height) / ROW_HEIGHT) + MARGIN)
+  useEffect(() => onSight?.(first, last), [first, last, count])
+  const rows = []
+  for (let index = first; index < last; index += 1) {
+    rows.push(
+      <div class="row" key={index} style={{ top: `${index * ROW_HEIGHT}px` }}>
+        {children(index)}
+      </div>,
+    )
+  }
+  return (
+    <div class="virtual" ref={box} onScroll={() => setTop(box.current!.scrollTop)}>
+      <div class="height" style={{ height: `${count * ROW_HEIGHT}px` }}>
+        {rows}
+      </div>
+    </div>
+  )
+}

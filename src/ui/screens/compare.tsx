@@ -1,0 +1,225 @@
+/** Two rows: where they part, then turn by turn. */
+import { diffArrays } from 'diff'
+import { useMemo, useState } from 'preact/hooks'
+import { sessionPath } from '../lib/api.ts'
+import { number, visible } from '../lib/format.ts'
+import { useKeys } from '../lib/keys.ts'
+import { useLoaded } from '../lib/load.ts'
+import { href, route, setQuery } from '../lib/route.ts'
+import { loadRow, type ReadRow } from '../lib/row-texts.ts'
+import { HeatMap } from '../parts/heat-map.tsx'
+import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
+
+/** Tokens that are shown before and after the place where rows part. */
+const BEFORE = 120
+const AFTER = 400
+
+/** Sampled pieces that are longer are compared by their beginnings: what an edit costs grows with its square. */
+const MAX_DIFF = 3_000
+
+/** `session#row` */
+interface Place {
+  sessionId: string
+  row: number
+}
+
+function placeOf(text: string | null): Place | undefined {
+  if (text === null || text === '') return undefined
+  const mark = text.lastIndexOf('#')
+  if (mark === -1) return { sessionId: text, row: 0 }
+  return { sessionId: text.slice(0, mark), row: Number(text.slice(mark + 1)) || 0 }
+}
+
+export function Compare() {
+  const asked = route.value.query
+  const [a, b] = [placeOf(asked.get('a')), placeOf(asked.get('b'))]
+  return (
+    <div class="compare scroll">
+      <div class="filters">
+        {(['a', 'b'] as const).map((name) => (
+          <label key={name}>
+            {name.toUpperCase()}{' '}
+            <input
+              type="text"
+              placeholder="session-id#row"
+              aria-label={`Row ${name}`}
+              value={asked.get(name) ?? ''}
+              onChange={(event) => setQuery({ [name]: event.currentTarget.value })}
+            />
+          </label>
+        ))}
+        <button
+          type="button"
+          class="chip"
+          onClick={() => setQuery({ a: asked.get('b') ?? undefined, b: asked.get('a') ?? undefined })}
+        >
+          swap
+        </button>
+      </div>
+      {a && b ? (
+        <Both a={a} b={b} />
+      ) : (
+        <Empty title="Two rows to compare">
+          Name two as <code>session-id#row</code>, or press <kbd>c</kbd> on two samples of a group.
+        </Empty>
+      )}
+    </div>
+  )
+}
+
+function Both({ a, b }: { a: Place; b: Place }) {
+  const rows = useLoaded(
+    (stop) => Promise.all([loadRow(a.sessionId, a.row, stop), loadRow(b.sessionId, b.row, stop)]),
+    [a.sessionId, a.row, b.sessionId, b.row],
+  )
+  return (
+    <>
+      <Await of={rows}>{([left, right]) => <Difference left={left} right={right} />}</Await>
+      <Sources paths={[a, b].map(({ sessionId }) => sessionPath(sessionId, '/rows'))} />
+    </>
+  )
+}
+
+function firstDifference(left: Int32Array, right: Int32Array): number {
+  const end = Math.min(left.length, right.length)
+  for (let place = 0; place < end; place += 1) if (left[place] !== right[place]) return place
+  return left.length === right.length ? -1 : end
+}
+
+function Difference({ left, right }: { left: ReadRow; right: ReadRow }) {
+  const parts = useMemo(() => firstDifference(left.ids, right.ids), [left, right])
+  const [turn, setTurn] = useState(0)
+  const turns = Math.max(left.row.turns.length, right.row.turns.length)
+  useKeys([
+    { key: 'j', help: 'Next turn', run: () => setTurn((at) => Math.min(turns - 1, at + 1)) },
+    { key: 'k', help: 'Turn before', run: () => setTurn((at) => Math.max(0, at - 1)) },
+  ])
+  const marked = useMemo(() => new Set([parts]), [parts])
+  return (
+    <>
+      <p class="verdict">
+        {parts === -1 ? (
+          <>The rows are the same, token for token.</>
+        ) : (
+          <>
+            The first token that differs is <b>{number(parts)}</b>
+            {parts < left.row.prompt_tokens || parts < right.row.prompt_tokens ? ', in the prompt' : ''}.
+          </>
+        )}
+      </p>
+      <div class="pair">
+        {[left, right].map((read, side) => (
+          <section key={side}>
+            <h2>
+              <a href={href(['tokens', read.sessionId, read.row.row], parts >= 0 ? { t: parts } : {})}>
+                {visible(read.sessionId)}
+              </a>{' '}
+              <span class="quiet">row {read.row.row}</span>
+              <Reward value={read.row.reward} />
+            </h2>
+            {parts >= 0 && (
+              <HeatMap
+                read={read}
+                by="mask"
+                selected={-1}
+                marked={marked}
+                from={Math.max(0, parts - BEFORE)}
+                to={Math.min(read.ids.length, parts + AFTER)}
+              />
+            )}
+          </section>
+        ))}
+      </div>
+      <table class="plain-table">
+        <thead>
+          <tr>
+            {['Turn', 'A sampled', 'B sampled', 'alike', ''].map((title, place) => (
+              <th key={place}>{title}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {Array.from({ length: turns }, (_, place) => (
+            <TurnLine
+              key={place}
+              place={place}
+              left={left}
+              right={right}
+              selected={place === turn}
+              select={() => setTurn(place)}
+            />
+          ))}
+        </tbody>
+      </table>
+      <TurnDifference left={left} right={right} turn={turn} />
+    </>
+  )
+}
+
+function sampledBy(read: ReadRow, turn: number): { ids: number[]; from: number } {
+  const span = read.row.turns[turn]
+  if (span === undefined) return { ids: [], from: 0 }
+  const from = read.row.prompt_tokens + span.start
+  return { ids: [...read.ids.subarray(from, read.row.prompt_tokens + span.end)], from }
+}
+
+interface TurnProps {
+  left: ReadRow
+  right: ReadRow
+}
+
+function TurnLine({
+  left,
+  right,
+  place,
+  selected,
+  select,
+}: TurnProps & { place: number; selected: boolean; select(): void }) {
+  const [a, b] = [sampledBy(left, place).ids, sampledBy(right, place).ids]
+  const alike = firstDifference(Int32Array.from(a), Int32Array.from(b))
+  const isSame = alike === -1
+  return (
+    <tr class={selected ? 'selected' : ''} onClick={select} onKeyDown={() => {}}>
+      <td class="num">{place}</td>
+      <td class="num">{place < left.row.turns.length ? number(a.length) : '–'}</td>
+      <td class="num">{place < right.row.turns.length ? number(b.length) : '–'}</td>
+      <td class={isSame ? 'good' : 'warn'}>{isSame ? 'all' : `first ${number(alike)}`}</td>
+      <td>
+        <button type="button" onClick={select}>
+          show
+        </button>
+      </td>
+    </tr>
+  )
+}
+
+/** What one sampled and the other did not, by ids. */
+function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
+  const pieces = useMemo(() => {
+    const [a, b] = [sampledBy(left, turn), sampledBy(right, turn)]
+    const changes = diffArrays(a.ids.slice(0, MAX_DIFF), b.ids.slice(0, MAX_DIFF))
+    let [atA, atB] = [a.from, b.from]
+    return changes.map(({ added, removed, value }) => {
+      const read = added ? right : left
+      const from = added ? atB : atA
+      if (!added) atA += value.length
+      if (!removed) atB += value.length
+      const texts = read.texts?.slice(from, from + value.length).join('') ?? value.join(' ')
+      return { kind: added ? 'added' : removed ? 'removed' : 'same', texts }
+    })
+  }, [left, right, turn])
+  return (
+    <section class="turn-difference">
+      <h2>
+        Turn {turn} <span class="quiet">what A sampled, struck out, and B instead</span>
+      </h2>
+      <pre>
+        {pieces.map(({ kind, texts }, place) => (
+          <span key={place} class={kind}>
+            {visible(texts)}
+          </span>
+        ))}
+      </pre>
+    </section>
+  )
+}

@@ -1,0 +1,148 @@
+/** Who serves, what waits, and how prompts come about. */
+import { useEffect, useState } from 'preact/hooks'
+import { getJson } from '../lib/api.ts'
+import { ago, duration, number, visible } from '../lib/format.ts'
+import { useLoaded } from '../lib/load.ts'
+import type { Health, Member } from '../lib/wire.ts'
+import { Await, Bar, Empty, Sources, Tag } from '../parts/parts.tsx'
+
+const REFRESH_MS = 2_000
+
+export function Engines() {
+  const [tick, setTick] = useState(0)
+  useEffect(() => {
+    const timer = setInterval(() => setTick((before) => before + 1), REFRESH_MS)
+    return () => clearInterval(timer)
+  }, [])
+  const state = useLoaded(
+    async (stop) => {
+      const health = await getJson<Health>('health', stop)
+      const members = health.mode === 'view' ? [] : await getJson<Member[]>('admin/workers', stop)
+      return { health, members }
+    },
+    [tick],
+  )
+  return (
+    <div class="engines scroll">
+      <Await of={state}>{({ health, members }) => <State health={health} members={members} />}</Await>
+    </div>
+  )
+}
+
+function State({ health, members }: { health: Health; members: readonly Member[] }) {
+  if (health.mode === 'view') {
+    return (
+      <Empty title="A database without a proxy">
+        What is shown was read from <code>{health.db}</code>; engines belong to the proxy that wrote it.
+      </Empty>
+    )
+  }
+  const most = Math.max(1, ...members.map(({ load, max_concurrency }) => Math.max(load, max_concurrency)))
+  const versions = [...new Set(members.flatMap(({ weight_version }) => weight_version ?? []))]
+  const reasons = Object.entries(health.prompts ?? {}).sort(([, a], [, b]) => b - a)
+  const prompts = reasons.reduce((sum, [, count]) => sum + count, 0)
+  return (
+    <>
+      <div class="cards">
+        <Card title="state">
+          {health.paused ? (
+            <Tag kind="warn">paused</Tag>
+          ) : (
+            <Tag kind={health.status === 'ok' ? 'good' : 'bad'}>{health.status}</Tag>
+          )}
+        </Card>
+        <Card title={health.mode === 'relay' ? 'workers' : 'engines'}>
+          {members.filter(({ healthy }) => healthy).length} <small>of {members.length} healthy</small>
+        </Card>
+        <Card title="in flight">{members.reduce((sum, { load }) => sum + load, 0)}</Card>
+        <Card title="waiting">{health.queued ?? 0}</Card>
+        <Card title="weights">
+          {versions.length === 0 ? '–' : versions.map((version) => visible(version)).join(', ')}
+          {versions.length > 1 && <Tag kind="warn">differ</Tag>}
+        </Card>
+        <Card title="up for">{duration((health.uptime_s ?? 0) * 1000)}</Card>
+      </div>
+      {members.length === 0 ? (
+        <Empty title={health.mode === 'relay' ? 'No worker is connected' : 'No engine is registered'}>
+          Calls wait for one, and are refused after a while.
+        </Empty>
+      ) : (
+        <table class="plain-table">
+          <thead>
+            <tr>
+              {['Member', 'Speaks', 'State', 'Load', '', 'Models', 'Weights', 'Since'].map((title, place) => (
+                <th key={place}>{title}</th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {members.map((member) => (
+              <tr key={member.worker_id}>
+                <td class="id">
+                  <i class={`dot ${member.healthy ? 'live' : 'aborted'}`} />
+                  {visible(member.url || member.worker_id)}
+                </td>
+                <td>{member.engine ?? `worker, protocol ${member.version}`}</td>
+                <td>
+                  {member.draining ? (
+                    <Tag kind="warn">draining</Tag>
+                  ) : member.healthy ? (
+                    <Tag kind="good">healthy</Tag>
+                  ) : (
+                    <Tag kind="bad">{visible(member.error ?? 'down')}</Tag>
+                  )}
+                </td>
+                <td class="num">
+                  {member.load} / {member.max_concurrency}
+                </td>
+                <td>
+                  <Bar
+                    value={member.load}
+                    range={[0, Math.min(most, member.max_concurrency)]}
+                    kind="tokens"
+                  />
+                </td>
+                <td>{visible(member.models.join(', ') || '–')}</td>
+                <td>{visible(member.weight_version ?? '–')}</td>
+                <td class="time">{ago(member.connected_since)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      <h2>How prompts came about</h2>
+      {reasons.length === 0 ? (
+        <p class="quiet">No call has been answered since the start.</p>
+      ) : (
+        <table class="plain-table narrow">
+          <tbody>
+            {reasons.map(([reason, count]) => (
+              <tr key={reason}>
+                <td>{reason}</td>
+                <td class="num">{number(count)}</td>
+                <td>
+                  <Bar value={count} range={[0, prompts]} kind="reward" />
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {health.notes?.map((note) => (
+        <p key={note} class="note">
+          {visible(note)}
+        </p>
+      ))}
+      <Sources paths={['health', 'admin/workers']} />
+    </>
+  )
+}
+
+function Card({ title, children }: { title: string; children: preact.ComponentChildren }) {
+  return (
+    <div class="card">
+      <span class="quiet">{title}</span>
+      <strong>{children}</strong>
+    </div>
+  )
+}

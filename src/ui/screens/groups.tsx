@@ -1,0 +1,130 @@
+/** Tasks and how the rewards of their samples are spread. */
+import { useState } from 'preact/hooks'
+import { getJson } from '../lib/api.ts'
+import { ago, number, short, visible } from '../lib/format.ts'
+import { useKeys } from '../lib/keys.ts'
+import { useLoaded } from '../lib/load.ts'
+import { go, href, route, setQuery } from '../lib/route.ts'
+import type { Group, Groups as GroupsAnswer, SessionList } from '../lib/wire.ts'
+import { Await, Bar, Empty, Sources } from '../parts/parts.tsx'
+import { VirtualRows } from '../parts/virtual-table.tsx'
+
+/** Metadata keys that trainers give a task's samples, in the order in which they are tried. */
+const USUAL = ['instance_id', 'task_id', 'task', 'group', 'uid', 'prompt_id']
+
+export function Groups() {
+  const keys = useLoaded((stop) => getJson<SessionList>('sessions?limit=100', stop), []).value
+  const known = [...new Set(keys?.sessions.flatMap(({ metadata }) => Object.keys(metadata)) ?? [])]
+  const by = route.value.query.get('by') ?? USUAL.find((key) => known.includes(key)) ?? known[0]
+  const options = by === undefined || known.includes(by) ? known : [by, ...known]
+  return (
+    <div class="groups">
+      <div class="filters">
+        <label>
+          by metadata{' '}
+          <select value={by} onChange={(event) => setQuery({ by: event.currentTarget.value })}>
+            {options.map((key) => (
+              <option key={key}>{key}</option>
+            ))}
+          </select>
+        </label>
+        <span class="quiet">the samples of one task have one value</span>
+      </div>
+      {keys !== undefined && by === undefined ? (
+        <Empty title="No groups yet">
+          Sessions are grouped by a value of their metadata, such as <code>instance_id</code>; none has any.
+        </Empty>
+      ) : (
+        by !== undefined && <GroupTable by={by} />
+      )}
+    </div>
+  )
+}
+
+function GroupTable({ by }: { by: string }) {
+  const path = `groups?by=${encodeURIComponent(by)}&limit=100000`
+  const answer = useLoaded((stop) => getJson<GroupsAnswer>(path, stop), [path])
+  const [selected, select] = useState(0)
+  const groups = answer.value?.groups ?? []
+  const move = (to: number) => select((at) => Math.max(0, Math.min(groups.length - 1, at + to)))
+  useKeys([
+    { key: 'j', help: 'Next group', run: () => move(1) },
+    { key: 'k', help: 'Group before', run: () => move(-1) },
+    {
+      key: 'Enter',
+      help: 'Open the group',
+      run: () => groups[selected] && go(groupHref(by, groups[selected])),
+    },
+  ])
+  const means = groups.flatMap(({ rewards }) => rewards.mean ?? [])
+  const range: [number, number] = [
+    means.reduce((a, b) => Math.min(a, b), 0),
+    means.reduce((a, b) => Math.max(a, b), 0),
+  ]
+  return (
+    <Await of={answer}>
+      {() => (
+        <>
+          <div class="table groups-table">
+            <div class="head row">
+              {['Group', 'Samples', 'Mean', '', 'Std', 'Min … max', 'Failed', 'Sampled', 'First'].map(
+                (title, place) => (
+                  <span key={place}>{title}</span>
+                ),
+              )}
+            </div>
+            {groups.length === 0 ? (
+              <Empty title="No groups">No session has this metadata.</Empty>
+            ) : (
+              <VirtualRows count={groups.length} selected={selected}>
+                {(index) => (
+                  <GroupRow by={by} group={groups[index]!} range={range} selected={index === selected} />
+                )}
+              </VirtualRows>
+            )}
+          </div>
+          <Sources paths={[path]} />
+        </>
+      )}
+    </Await>
+  )
+}
+
+function groupHref(by: string, { value }: Group): string {
+  return href(['group', by, JSON.stringify(value)])
+}
+
+function GroupRow({
+  by,
+  group,
+  range,
+  selected,
+}: {
+  by: string
+  group: Group
+  range: [number, number]
+  selected: boolean
+}) {
+  const { rewards } = group
+  return (
+    <a class={selected ? 'cells selected' : 'cells'} href={groupHref(by, group)}>
+      <span class="id">{visible(String(group.value))}</span>
+      <span class="num">{group.sessions}</span>
+      <span class="num">{number(rewards.mean)}</span>
+      <span>{rewards.mean !== null && <Bar value={rewards.mean} range={range} kind="reward" />}</span>
+      <span class="num">
+        {group.zero_variance ? (
+          <em class="tag warn" title="all rewards are equal: an advantage of 0">
+            no variance
+          </em>
+        ) : (
+          number(rewards.std)
+        )}
+      </span>
+      <span class="num">{rewards.count > 0 ? `${number(rewards.min)} … ${number(rewards.max)}` : '–'}</span>
+      <span class="num">{group.failed > 0 ? <em class="bad">{group.failed}</em> : '–'}</span>
+      <span class="num">{short(group.sampled_tokens)}</span>
+      <span class="time">{ago(group.created_at)}</span>
+    </a>
+  )
+}

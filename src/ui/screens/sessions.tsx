@@ -1,0 +1,234 @@
+/** All sessions: filtered, sorted, searched; any number of them. */
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { getJson, sessionPath } from '../lib/api.ts'
+import { useEvents } from '../lib/events.ts'
+import { ago, number, short, visible } from '../lib/format.ts'
+import { useKeys } from '../lib/keys.ts'
+import { useLoaded } from '../lib/load.ts'
+import { go, href, route, setQuery } from '../lib/route.ts'
+import type { Session, SessionList, Totals } from '../lib/wire.ts'
+import { Histogram } from '../parts/histogram.tsx'
+import { Empty, Reward, Sources } from '../parts/parts.tsx'
+import { VirtualRows } from '../parts/virtual-table.tsx'
+
+const PAGE = 500
+
+const COLUMNS = [
+  { name: '', title: 'Session' },
+  { name: 'turns', title: 'Turns' },
+  { name: 'tokens', title: 'Sampled' },
+  { name: 'reward', title: 'Reward' },
+  { name: '', title: 'Metadata' },
+  { name: 'changed', title: 'Changed' },
+  { name: 'created', title: 'Created' },
+] as const
+
+const CHIPS = [
+  { title: 'active', query: { status: 'active' }, count: (totals: Totals) => totals.active },
+  { title: 'completed', query: { status: 'completed' }, count: (totals: Totals) => totals.completed },
+  { title: 'aborted', query: { status: 'aborted' }, count: (totals: Totals) => totals.aborted },
+  { title: 'failed turns', query: { failed: 'true' }, count: (totals: Totals) => totals.failed },
+  { title: 'inexact turns', query: { inexact: 'true' }, count: (totals: Totals) => totals.inexact },
+] as const
+
+/** Pages of the list, one after the other: each cursor comes with the page before. */
+function usePages(query: string, refresh: number) {
+  const [sessions, setSessions] = useState<readonly Session[]>([])
+  const [wanted, setWanted] = useState(PAGE)
+  const cursor = useRef<string | null>('')
+  const first = useLoaded(
+    (stop) => getJson<SessionList>(`sessions?limit=${PAGE}&totals=true&${query}`, stop),
+    [query, refresh],
+  )
+  useEffect(() => {
+    if (first.value === undefined) return
+    cursor.current = first.value.next_cursor
+    setSessions(first.value.sessions)
+  }, [first.value])
+  const loading = useRef(false)
+  const [tick, setTick] = useState(0)
+  useEffect(() => {
+    if (loading.current || !cursor.current || sessions.length >= wanted) return
+    loading.current = true
+    getJson<SessionList>(`sessions?limit=${PAGE}&${query}&cursor=${cursor.current}`).then(
+      (page) => {
+        cursor.current = page.next_cursor
+        setSessions((before) => [...before, ...page.sessions])
+        loading.current = false
+        setTick((before) => before + 1)
+      },
+      () => (loading.current = false),
+    )
+  }, [wanted, sessions, tick])
+  return {
+    first,
+    sessions,
+    totals: first.value?.totals,
+    need: (count: number) => setWanted((before) => Math.max(before, count)),
+  }
+}
+
+function listQuery(): string {
+  const wanted = new URLSearchParams()
+  for (const [name, value] of route.value.query) if (value !== '') wanted.set(name, value)
+  return wanted.toString()
+}
+
+export function Sessions() {
+  const [refresh, setRefresh] = useState(0)
+  useEvents(() => setRefresh((before) => before + 1))
+  const query = listQuery()
+  const { first, sessions, totals, need } = usePages(query, refresh)
+  const [selected, select] = useState(0)
+  const search = useRef<HTMLInputElement>(null)
+  const count = totals?.sessions ?? sessions.length
+  const move = (by: number) => select((at) => Math.max(0, Math.min(count - 1, at + by)))
+  const open = () => {
+    const session = sessions[selected]
+    if (session) go(href(['session', session.session_id]))
+  }
+  useKeys([
+    { key: 'j', help: 'Next session', run: () => move(1) },
+    { key: 'k', help: 'Session before', run: () => move(-1) },
+    { key: 'ArrowDown', help: 'Next session', run: () => move(1) },
+    { key: 'ArrowUp', help: 'Session before', run: () => move(-1) },
+    { key: 'Enter', help: 'Open the session', run: open },
+    { key: '/', help: 'Search', run: () => search.current?.focus() },
+  ])
+  const asked = route.value.query
+  const filtered = [...asked.keys()].some((name) => name !== 'sort' && name !== 'order')
+  return (
+    <div class="sessions">
+      <div class="filters">
+        <input
+          ref={search}
+          type="search"
+          placeholder="Search ids and metadata   /"
+          aria-label="Search"
+          value={asked.get('q') ?? ''}
+          onInput={(event) => setQuery({ q: event.currentTarget.value })}
+          onKeyDown={(event) => event.key === 'Escape' && event.currentTarget.blur()}
+        />
+        {CHIPS.map((chip) => {
+          const [[name, value] = ['', '']] = Object.entries(chip.query)
+          const on = asked.get(name) === value
+          return (
+            <button
+              type="button"
+              key={chip.title}
+              class={on ? 'chip on' : 'chip'}
+              aria-pressed={on}
+              onClick={() => setQuery({ [name]: on ? undefined : value })}
+            >
+              {chip.title} {totals && <span>{number(chip.count(totals))}</span>}
+            </button>
+          )
+        })}
+        {[...asked]
+          .filter(([name]) => name.startsWith('metadata.'))
+          .map(([name, value]) => (
+            <button type="button" key={name} class="chip on" onClick={() => setQuery({ [name]: undefined })}>
+              {name.slice(9)} = {visible(value)} ✕
+            </button>
+          ))}
+        {totals && (
+          <Histogram
+            rewards={totals.rewards}
+            min={asked.get('reward_min')}
+            max={asked.get('reward_max')}
+            pick={setQuery}
+          />
+        )}
+      </div>
+      {totals && (
+        <p class="summary">
+          <b>{number(totals.sessions)}</b> sessions · <b>{short(totals.turns)}</b> turns ·{' '}
+          <b>{short(totals.sampled_tokens)}</b> tokens sampled · reward {number(totals.rewards.mean)}
+          {totals.rewards.std !== null && ` ± ${number(totals.rewards.std)}`}
+        </p>
+      )}
+      <div class="table sessions-table">
+        <div class="head row">
+          {COLUMNS.map(({ name, title }) => (
+            <Heading key={title} name={name} title={title} />
+          ))}
+        </div>
+        {first.error ? (
+          <Empty title="The sessions could not be read">{first.error.message}</Empty>
+        ) : count === 0 && !first.loading ? (
+          filtered ? (
+            <Empty title="No session matches">Take a filter away to see more.</Empty>
+          ) : (
+            <Empty title="No sessions yet">
+              Give an agent the base URL <code>…/my-session/v1</code> of this proxy; its calls appear here.
+            </Empty>
+          )
+        ) : (
+          <VirtualRows count={count} selected={selected} onSight={(_from, last) => need(last)}>
+            {(index) => <SessionRow session={sessions[index]} selected={index === selected} />}
+          </VirtualRows>
+        )}
+      </div>
+      <Sources paths={[`sessions?limit=100${query && `&${query}`}`]} />
+    </div>
+  )
+}
+
+function Heading({ name, title }: { name: string; title: string }) {
+  if (name === '') return <span>{title}</span>
+  const { query } = route.value
+  const here = (query.get('sort') ?? 'created') === name
+  const order = query.get('order') ?? 'desc'
+  const turn = () => setQuery({ sort: name, order: here && order === 'desc' ? 'asc' : undefined })
+  return (
+    <button type="button" class={here ? 'sort here' : 'sort'} onClick={turn}>
+      {title}
+      {here && (order === 'desc' ? ' ↓' : ' ↑')}
+    </button>
+  )
+}
+
+function SessionRow({ session, selected }: { session: Session | undefined; selected: boolean }) {
+  if (session === undefined) return <span class="cells quiet">…</span>
+  return (
+    <a
+      class={selected ? 'cells selected' : 'cells'}
+      href={href(['session', session.session_id])}
+      title={sessionPath(session.session_id)}
+    >
+      <span class="id">
+        <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
+        {session.session_id}
+      </span>
+      <span class="num">
+        {session.turn_count}
+        {session.failed_turns > 0 && (
+          <em class="bad" title="failed turns">
+            {' '}
+            ✗{session.failed_turns}
+          </em>
+        )}
+        {session.inexact_turns > 0 && (
+          <em class="warn" title="inexact turns">
+            {' '}
+            ≈{session.inexact_turns}
+          </em>
+        )}
+      </span>
+      <span class="num">{short(session.sampled_tokens)}</span>
+      <span class="num">
+        <Reward value={session.reward} />
+      </span>
+      <span class="meta">{visible(metadataLine(session.metadata))}</span>
+      <span class="time">{ago(session.updated_at)}</span>
+      <span class="time">{ago(session.created_at)}</span>
+    </a>
+  )
+}
+
+function metadataLine(metadata: Record<string, unknown>): string {
+  return Object.entries(metadata)
+    .map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
+    .join('  ')
+    .slice(0, 300)
+}

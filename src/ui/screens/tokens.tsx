@@ -1,0 +1,216 @@
+/** The tokens of one training-ready row. */
+import { useMemo, useState } from 'preact/hooks'
+import { getJson, sessionPath } from '../lib/api.ts'
+import { type ColourBy, STEPS } from '../lib/colours.ts'
+import { number, visible } from '../lib/format.ts'
+import { useKeys } from '../lib/keys.ts'
+import { useLoaded } from '../lib/load.ts'
+import { go, href, route, setQuery } from '../lib/route.ts'
+import { loadRow, type ReadRow, textAt } from '../lib/row-texts.ts'
+import type { Row } from '../lib/wire.ts'
+import { HeatMap } from '../parts/heat-map.tsx'
+import { LogprobChart } from '../parts/logprob-chart.tsx'
+import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
+
+/** A token that is sampled once in a hundred times, or less. */
+const UNLIKELY = Math.log(0.01)
+
+const COLOURS: readonly ColourBy[] = ['logprob', 'mask', 'turn', 'weights']
+
+export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
+  const read = useLoaded((stop) => loadRow(sessionId, row, stop), [sessionId, row])
+  const rows = useLoaded(
+    async (stop) => (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows,
+    [sessionId],
+  ).value
+  return (
+    <div class="tokens">
+      <header class="facts">
+        <h1>
+          <a href={href(['session', sessionId])}>{visible(sessionId)}</a>{' '}
+          <span class="quiet">tokens of row</span>{' '}
+          <select
+            value={row}
+            aria-label="Row"
+            onChange={(event) => go(href(['tokens', sessionId, event.currentTarget.value]))}
+          >
+            {(rows ?? [{ row, line: '', response_tokens: 0 }]).map((each) => (
+              <option key={each.row} value={each.row}>
+                {each.row} {each.line} {each.response_tokens > 0 ? `(${number(each.response_tokens)})` : ''}
+              </option>
+            ))}
+          </select>
+        </h1>
+      </header>
+      <Await of={read}>{(value) => <RowView read={value} />}</Await>
+      <Sources
+        paths={[sessionPath(sessionId, '/rows'), sessionPath(sessionId, `/rows/${row}/token_texts`)]}
+      />
+    </div>
+  )
+}
+
+function RowView({ read }: { read: ReadRow }) {
+  const { row, ids, mask, logprobs, turns, source } = read
+  const asked = route.value.query
+  const by = (COLOURS as readonly string[]).includes(asked.get('by') ?? '')
+    ? (asked.get('by') as ColourBy)
+    : 'logprob'
+  const [over, setOver] = useState<{ place: number; box: DOMRect } | undefined>()
+  const start = useMemo(() => startOf(read, asked.get('turn')), [read])
+  const selected = asked.has('t') ? Number(asked.get('t')) : start
+  const unlikely = useMemo(() => {
+    const places: number[] = []
+    for (let place = 0; place < ids.length; place += 1)
+      if (mask[place] === 1 && logprobs[place]! < UNLIKELY) places.push(place)
+    return places
+  }, [read])
+  const pick = (place: number | undefined) => place !== undefined && setQuery({ t: place })
+  const turnStarts = row.turns.map(({ start }) => row.prompt_tokens + start)
+  useKeys([
+    {
+      key: 'n',
+      help: 'Next unlikely token (1 in 100 or less)',
+      run: () => pick(unlikely.find((place) => place > selected)),
+    },
+    {
+      key: 'p',
+      help: 'Unlikely token before',
+      run: () => pick(unlikely.findLast((place) => place < selected)),
+    },
+    { key: 'j', help: 'Next turn', run: () => pick(turnStarts.find((place) => place > selected)) },
+    { key: 'k', help: 'Turn before', run: () => pick(turnStarts.findLast((place) => place < selected)) },
+    { key: 'ArrowRight', help: 'Next token', run: () => pick(Math.min(ids.length - 1, selected + 1)) },
+    { key: 'ArrowLeft', help: 'Token before', run: () => pick(Math.max(0, selected - 1)) },
+    {
+      key: 'm',
+      help: 'Next colours',
+      run: () => setQuery({ by: COLOURS[(COLOURS.indexOf(by) + 1) % COLOURS.length] }),
+    },
+    {
+      key: 'Enter',
+      help: 'The turn of the token',
+      run: () => turns[selected]! >= 0 && go(href(['session', read.sessionId], { turn: turns[selected]! })),
+    },
+  ])
+  if (ids.length === 0) {
+    return <Empty title="This row has no tokens">{row.inexact_reason ?? 'Its turn has no exact ids.'}</Empty>
+  }
+  return (
+    <>
+      <div class="switches">
+        {COLOURS.map((name) => (
+          <button
+            type="button"
+            key={name}
+            class={by === name ? 'chip on' : 'chip'}
+            aria-pressed={by === name}
+            onClick={() => setQuery({ by: name })}
+          >
+            {name}
+          </button>
+        ))}
+        <Legend by={by} read={read} />
+        <span class="space" />
+        <span class="summary">
+          <b>{number(row.prompt_tokens)}</b> prompt · <b>{number(row.response_tokens)}</b> response ·{' '}
+          <b>{number(row.trained_tokens)}</b> trained · mean logprob <b>{number(row.mean_logprob)}</b> ·{' '}
+          <b>{number(unlikely.length)}</b> unlikely
+          {source === null && <Tag kind="warn">no tokenizer is known: ids are shown</Tag>}
+          {!row.exact && <Tag kind="bad">{visible(row.inexact_reason ?? 'inexact')}</Tag>}
+        </span>
+      </div>
+      <LogprobChart read={read} pick={pick} />
+      <div class="text-scroll">
+        <HeatMap
+          read={read}
+          by={by}
+          selected={selected}
+          onPick={pick}
+          onSight={(place, element) => setOver(element && { place, box: element.getBoundingClientRect() })}
+        />
+      </div>
+      <TokenBar read={read} place={over?.place ?? selected} />
+    </>
+  )
+}
+
+/** Where a turn's sampled tokens begin. */
+function startOf({ row }: ReadRow, turn: string | null): number {
+  const span = turn === null ? undefined : row.turns.find(({ index }) => index === Number(turn))
+  return span ? row.prompt_tokens + span.start : -1
+}
+
+function Legend({ by, read }: { by: ColourBy; read: ReadRow }) {
+  if (by === 'logprob') {
+    return (
+      <span class="legend">
+        certain
+        {Array.from({ length: STEPS }, (_, step) => (
+          <i key={step} class={`p${step}`} />
+        ))}
+        unlikely <span class="quiet">· trained tokens only</span>
+      </span>
+    )
+  }
+  if (by === 'mask') {
+    return (
+      <span class="legend">
+        <i class="trained" /> trained <i class="elsewhere" /> sampled, trained in another row{' '}
+        <i class="read" /> read
+      </span>
+    )
+  }
+  if (by === 'turn')
+    return (
+      <span class="legend">{read.row.turns.length} turns, each sampled piece in a colour of its own</span>
+    )
+  const versions = [...new Set(read.row.turns.map(({ weight_version_end }) => weight_version_end))]
+  return (
+    <span class="legend">
+      {versions.map((version, place) => (
+        <span key={version}>
+          <i class={`k${place % 6}`} /> {visible(version ?? 'untold')}
+        </span>
+      ))}
+    </span>
+  )
+}
+
+/** All that is known of one token. */
+function TokenBar({ read, place }: { read: ReadRow; place: number }) {
+  const { ids, mask, logprobs, turns, row, texts } = read
+  if (place < 0 || place >= ids.length) {
+    return (
+      <div class="token-bar quiet">
+        Point at a token, click one to link to it, or press n for the next unlikely one.
+      </div>
+    )
+  }
+  const turn = turns[place]!
+  const span = row.turns.find(({ index }) => index === turn)
+  const isTrained = mask[place] === 1
+  return (
+    <div class="token-bar">
+      <span>
+        token <b>{number(place)}</b>
+      </span>
+      <span>
+        id <b>{ids[place]}</b>
+      </span>
+      {texts !== null && <code>{visible(JSON.stringify(textAt(read, place)))}</code>}
+      {isTrained ? (
+        <span>
+          logprob <b>{number(logprobs[place]!, 4)}</b>{' '}
+          <small>p {number(Math.exp(logprobs[place]!), 4)}</small>
+        </span>
+      ) : (
+        <Tag kind="plain">
+          {turn >= 0 ? 'trained in another row' : place < row.prompt_tokens ? 'prompt' : 'read, not sampled'}
+        </Tag>
+      )}
+      {turn >= 0 && <a href={href(['session', read.sessionId], { turn })}>turn {turn}</a>}
+      {span?.weight_version_end && <span class="quiet">weights {visible(span.weight_version_end)}</span>}
+    </div>
+  )
+}

@@ -1,0 +1,60 @@
+/** `node test/bench/big-database.ts FILE`: 10,000 sessions, and one of 1,000 turns and 200,000 tokens, to look at. */
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { recordTurn } from '../helpers/sessions-api.ts'
+
+const SESSIONS = 10_000
+const TURNS = 1_000
+/** New tokens of each turn of the long session: some that are read, some that are sampled. */
+const [READ, SAMPLED] = [140, 60]
+
+const path = process.argv[2]
+if (path === undefined) throw new Error('name the database file')
+const store = await openSqliteStore({ path, durability: 'process' })
+const startMs = Date.now() - SESSIONS * 1_000
+
+for (let number = 0; number < SESSIONS; number += 1) {
+  const sessionId = `run-${number}`
+  const metadata = { instance_id: `task-${Math.floor(number / 8)}`, step: Math.floor(number / 512) }
+  const createdAtMs = startMs + number * 1_000
+  void store.createSession({
+    sessionId,
+    createdAtMs,
+    ttlMs: null,
+    metadata,
+    samplingParams: {},
+    trustAgent: false,
+  })
+  const reward = (number * 7_919) % 11 < 6 ? 0 : ((number * 104_729) % 20) / 20
+  void store.setReward(sessionId, { reward, components: { tests: reward } }, createdAtMs + 900)
+  if (number % 500 === 499) await store.getSession(sessionId)
+}
+
+await store.createSession({
+  sessionId: 'long',
+  createdAtMs: Date.now(),
+  ttlMs: null,
+  metadata: { instance_id: 'long' },
+  samplingParams: {},
+  trustAgent: false,
+})
+const requestMessages: string[] = []
+let prompt = Int32Array.from({ length: READ }, (_, i) => i % 2_000)
+for (let index = 0; index < TURNS; index += 1) {
+  requestMessages.push(JSON.stringify({ role: 'user', content: `Step ${index}: look at this. `.repeat(20) }))
+  const completionTokenIds = Int32Array.from({ length: SAMPLED }, (_, i) => (index * 31 + i * 17) % 2_000)
+  const completionText = `Answer ${index}. `.repeat(15)
+  await recordTurn(store, 'long', index, {
+    requestMessages: [...requestMessages],
+    model: 'embedded',
+    promptTokenIds: prompt,
+    completionTokenIds,
+    completionLogprobs: Float64Array.from({ length: SAMPLED }, (_, i) => -((index * 13 + i * 7) % 60) / 10),
+    completionText,
+    startedAtMs: startMs + index * 1_000,
+    endedAtMs: startMs + index * 1_000 + 700,
+  })
+  requestMessages.push(JSON.stringify({ role: 'assistant', content: completionText }))
+  const read = Int32Array.from({ length: READ }, (_, i) => (index + i) % 2_000)
+  prompt = Int32Array.from([...prompt, ...completionTokenIds, ...read])
+}
+await store.close()

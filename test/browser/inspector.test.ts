@@ -1,0 +1,132 @@
+/** The inspector in a real browser: every screen on sessions that runs made, by keyboard, with hostile output. */
+import { existsSync, mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { type Browser, chromium, type Page } from 'playwright-core'
+import t, { type Test } from 'tap'
+import { KEYS } from '../helpers/keys.ts'
+import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
+
+const CHROMIUM = '/usr/bin/chromium'
+
+/** For people to look at; below a folder that git does not keep. */
+const PICTURES = join(import.meta.dirname, '../../dist/screenshots')
+
+const HOSTILE = `<script>document.title = 'owned'</script><img src=x onerror="document.title = 'owned'">\u202eevil\u0000`
+
+const ids = (from: number, count: number) => Int32Array.from({ length: count }, (_, i) => from + i)
+
+async function startInspector(t: Test, server: Parameters<typeof startSessionsApi>[3] = {}) {
+  const tokenTexts = async (_model: string | null, tokens: Int32Array) => ({
+    source: 'letters',
+    texts: [...tokens].map((id) => ` w${id}`),
+  })
+  const api = await startSessionsApi(t, undefined, {}, { tokenTexts, ...server })
+  for (const [place, reward] of [0.25, 1].entries()) {
+    const sessionId = `run-${place}`
+    const metadata = { instance_id: 'sea' }
+    await api.sessions.create({ sessionId, metadata })
+    const messages = [JSON.stringify({ role: 'user', content: 'What is the sea?' })]
+    await recordTurn(api.store, sessionId, 0, {
+      requestMessages: messages,
+      promptTokenIds: ids(0, 20),
+      completionTokenIds: Int32Array.of(100, 101, 102 + place),
+      completionLogprobs: Float64Array.of(-0.1, -7, -0.2),
+      completionText: place === 0 ? HOSTILE : 'Water.',
+    })
+    await recordTurn(api.store, sessionId, 1, {
+      requestMessages: [...messages, JSON.stringify({ role: 'user', content: 'y'.repeat(1_000_000) })],
+      promptTokenIds: Int32Array.from([...ids(0, 12), 9, 9]),
+      completionTokenIds: ids(200, 2),
+      completionLogprobs: Float64Array.of(-1, -1),
+    })
+    await api.sessions.setReward(sessionId, { reward, components: { correct: reward } })
+  }
+  return api
+}
+
+async function openPage(t: Test, browser: Browser) {
+  const page = await browser.newPage({ viewport: { width: 1360, height: 820 } })
+  const said: string[] = []
+  page.on('console', (message) => said.push(message.text()))
+  page.on('pageerror', (error) => said.push(String(error)))
+  t.teardown(() => page.close())
+  const isSilent = () =>
+    t.same(said, [], 'the console is silent: no error, no breach of the content security policy')
+  return { page, isSilent }
+}
+
+const picture = (page: Page, name: string) => page.screenshot({ path: join(PICTURES, `${name}.png`) })
+
+t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, async (t) => {
+  mkdirSync(PICTURES, { recursive: true })
+  const browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] })
+  t.teardown(() => browser.close())
+
+  t.test('goes from the list to a session and its tokens by keyboard, below a base path', async (t) => {
+    const { url } = await startInspector(t, { basePath: '/llm' })
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui/`)
+    await page.getByText('run-1').waitFor()
+    await picture(page, 'sessions')
+    await page.keyboard.press('j')
+    await page.keyboard.press('Enter')
+    await page.getByRole('heading', { name: 'run-0' }).waitFor()
+    await page.locator('.broke').waitFor()
+    await page.locator('.rowlink').first().waitFor()
+    t.match(await page.locator('.broke').getAttribute('title'), /leaves it at token 12/)
+    await picture(page, 'session')
+    await page.keyboard.press('Enter')
+    await page.locator('.heat-map span').first().waitFor()
+    await page.keyboard.press('n')
+    t.equal(await page.locator('.heat-map .here').textContent(), ' w101', 'n goes to the unlikely token')
+    t.match(page.url(), /t=21/, 'and the address links to it')
+    await picture(page, 'tokens')
+    await page.keyboard.press('?')
+    await page.getByText('Next unlikely token').waitFor()
+    isSilent()
+  })
+
+  t.test('shows hostile output as text, with what hides in it made visible', async (t) => {
+    const { url } = await startInspector(t)
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/session/run-0`)
+    const text = page.locator('.message.sampled pre.text').first()
+    await text.waitFor()
+    t.match(await text.textContent(), /^<script>.*⟨U\+202E⟩evil⟨NUL⟩$/)
+    t.equal(await page.title(), 'llm-proxy')
+    t.equal(await page.locator('.talk script, .talk img').count(), 0)
+    await page.getByText('more characters').waitFor()
+    isSilent()
+  })
+
+  t.test('shows groups, their samples, and where two of them part', async (t) => {
+    const { url } = await startInspector(t)
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/groups`)
+    await page.getByText('sea', { exact: true }).click()
+    await page.getByRole('heading', { name: 'instance_id = sea' }).waitFor()
+    await page.getByText('0.707', { exact: true }).waitFor()
+    await picture(page, 'group')
+    await page.keyboard.press('c')
+    await page.keyboard.press('j')
+    await page.keyboard.press('c')
+    t.match(await page.locator('.verdict').textContent(), /first token that differs is 22/)
+    await picture(page, 'compare')
+    await page.goto(`${url}/ui#/engines`)
+    await page.getByText('How prompts came about').waitFor()
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await picture(page, 'engines-dark')
+    isSilent()
+  })
+
+  t.test('asks for a key where there are keys, and is content with one that views', async (t) => {
+    const { url } = await startInspector(t, { keys: KEYS })
+    const page = await browser.newPage()
+    t.teardown(() => page.close())
+    await page.goto(`${url}/ui`)
+    await page.getByLabel('Key').fill(KEYS.viewKeys[0]!)
+    await page.keyboard.press('Enter')
+    await page.getByText('run-1').waitFor()
+    t.notOk((await page.content()).includes(KEYS.viewKeys[0]!))
+  })
+})

@@ -1,0 +1,33 @@
+/** The files of the inspector's page, as they are served. */
+import { execFileSync } from 'node:child_process'
+import { join } from 'node:path'
+import { gzipSync } from 'node:zlib'
+import t from 'tap'
+import { CONTENT_SECURITY_POLICY } from '../../src/http/ui/routes.ts'
+import { KEYS } from '../helpers/keys.ts'
+import { startSessionsApi } from '../helpers/sessions-api.ts'
+
+const MAX_GZIPPED_BYTES = 80 * 1024
+
+t.before(() => {
+  execFileSync(process.execPath, [join(import.meta.dirname, '../../src/http/ui/make-page.ts')])
+})
+
+t.test(
+  'the whole page is 80 KB or less, for everybody, with a policy that lets in nothing else',
+  async (t) => {
+    const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS, basePath: '/llm' })
+    let total = 0
+    for (const path of ['/ui', '/ui/app.js', '/ui/app.css', '/ui/icon.svg']) {
+      const response = await fetch(url + path)
+      t.equal(response.status, 200, path)
+      t.equal(response.headers.get('content-security-policy'), CONTENT_SECURITY_POLICY)
+      total += gzipSync(await response.text(), { level: 9 }).length
+      const etag = response.headers.get('etag')!
+      t.equal((await fetch(url + path, { headers: { 'if-none-match': etag } })).status, 304)
+    }
+    t.ok(total <= MAX_GZIPPED_BYTES, `${total} bytes`)
+    const redirected = await fetch(`${url}/ui/`)
+    t.equal(redirected.url, `${url}/ui`)
+  },
+)
