@@ -17,6 +17,7 @@ export type {
   AgentLoopOutputs,
 } from './rollout/agent-loop-output.ts'
 export { RemoteAgentLoop, type RemoteAgentLoopOptions } from './rollout/remote-agent-loop.ts'
+export { AgentCoreRunner, type AgentCoreRunnerOptions } from './rollout/runners/agentcore/agentcore-runner.ts'
 export { CommandRunner, type CommandRunnerOptions } from './rollout/runners/command-runner.ts'
 export {
   HarborClient,

@@ -24,6 +24,11 @@ export class Progress {
 
   step(note: string): void {
     this.#done += 1
+    this.update(note)
+  }
+
+  /** Nothing more is done, and there is something to tell. */
+  update(note: string): void {
     this.#note = note
     this.#draw()
     this.#isLineDue = true

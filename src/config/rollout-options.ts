@@ -228,11 +228,12 @@ export const ROLLOUT = {
     runner: {
       flag: 'runner',
       type: 'enum',
-      values: ['command', 'harbor', 'http'],
-      default: 'command',
+      values: ['command', 'harbor', 'http', 'agentcore'],
       env: ['REMOTE_AGENT_RUNNER'],
       group: 'Agent',
-      help: 'What runs agents: a command on this machine, a Harbor server, or a webhook',
+      help:
+        'What runs agents: a command on this machine, a Harbor server, a webhook, or AWS Bedrock AgentCore; without it ' +
+        'agentcore if there is an --agentcore-arn, else command',
     },
     command: {
       flag: 'command',
@@ -262,7 +263,7 @@ export const ROLLOUT = {
       default: '30m',
       env: ['REMOTE_AGENT_TIMEOUT'],
       group: 'Agent',
-      help: 'How long a command, or what a webhook started, may take',
+      help: 'How long a command, what a webhook started, or a session of AgentCore may take',
     },
     workDir: {
       flag: 'work-dir',
@@ -299,6 +300,69 @@ export const ROLLOUT = {
       env: ['REMOTE_AGENT_VERIFIER_ENV'],
       group: 'Agent',
       help: "Variable of this environment that the verifier gets, such as a judge's key; may be given several times",
+    },
+    agentcoreArn: {
+      flag: 'agentcore-arn',
+      type: 'text',
+      group: 'AgentCore',
+      help: 'ARN of the AgentCore runtime that has the agent',
+    },
+    agentcoreQualifier: {
+      flag: 'agentcore-qualifier',
+      type: 'text',
+      default: 'DEFAULT',
+      group: 'AgentCore',
+      help: "Name of the runtime's endpoint",
+    },
+    agentcoreResults: {
+      flag: 'results',
+      type: 'enum',
+      values: ['s3', 'sqs', 'envelope'],
+      group: 'AgentCore',
+      help:
+        'How results come back: from S3, from S3 when a queue tells, or from the session itself; without it by what is ' +
+        'given: a queue, a bucket, neither',
+    },
+    agentcoreBucket: {
+      flag: 'agentcore-bucket',
+      type: 'text',
+      group: 'AgentCore',
+      help: 'S3 bucket that agents leave their results in',
+    },
+    agentcoreQueue: {
+      flag: 'agentcore-queue',
+      type: 'url',
+      group: 'AgentCore',
+      help: 'URL of the SQS queue that S3 tells of results',
+    },
+    agentcoreExperiment: {
+      flag: 'agentcore-experiment',
+      type: 'text',
+      group: 'AgentCore',
+      help: "First part of the results' keys, for this run alone; without it a new one",
+    },
+    agentcoreTps: {
+      flag: 'agentcore-tps',
+      type: 'number',
+      min: '0.1',
+      default: '25',
+      group: 'AgentCore',
+      help: 'Calls a second of this process: starts, stops and polls together',
+    },
+    agentcoreSessions: {
+      flag: 'agentcore-sessions',
+      type: 'integer',
+      min: '1',
+      default: '500',
+      group: 'AgentCore',
+      help: 'Sessions at a time, within the quota of the account',
+    },
+    agentcoreLedger: {
+      flag: 'agentcore-ledger',
+      type: 'path',
+      default: './agentcore-sessions',
+      group: 'AgentCore',
+      help: 'Folder that remembers sessions until they are stopped; the next run stops what a crash left running',
     },
     ...REMOTE_AGENT.options,
   },

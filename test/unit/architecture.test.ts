@@ -65,6 +65,9 @@ const RULES: ArchitectureRules = {
   owners: {
     // Node's own, where it has one: Node 22 lacks it.
     '@whatwg-node/disposablestack': 'src/main.ts',
+    '@aws-sdk/client-bedrock-agentcore': ROLLOUT,
+    '@aws-sdk/client-s3': ROLLOUT,
+    '@aws-sdk/client-sqs': ROLLOUT,
     '@fastify/swagger': 'src/http',
     '@fastify/type-provider-typebox': 'src/http',
     '@fastify/websocket': 'src/http',

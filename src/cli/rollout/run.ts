@@ -3,6 +3,7 @@ import { ProxyError } from '../../errors.ts'
 import type { Logger } from '../../logger.ts'
 import { atOnce } from '../../rollout/at-once.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
+import type { AgentRunner } from '../../rollout/runners/runner.ts'
 import { instanceIdOf } from '../../rollout/trial-id.ts'
 import { Interrupt } from '../interrupt.ts'
 import { Progress } from '../progress.ts'
@@ -14,6 +15,8 @@ import { describeTally, summarise, Tally } from './tally.ts'
 
 /** Of lines where there is no terminal: a run may have thousands of samples. */
 const LINE_EVERY_MS = 1_000
+/** How often a runner that has something to tell is heard while no sample is done. */
+const HEAR_EVERY_MS = 5_000
 /** 128 plus the number of a signal. */
 const EXIT_INTERRUPTED = 128
 /** Of what is said about a try that failed. */
@@ -30,7 +33,7 @@ export async function run(config: RolloutConfig): Promise<number> {
   const samples = planSamples(await readTasks(config.tasks), config.samplesPerTask)
   let tell = say
   const logger = loggerOn((text) => tell(text))
-  const runner = runnerOf(config, say)
+  const runner = runnerOf(config, (text) => tell(text))
   const loop = new RemoteAgentLoop({ ...config, runner, logger })
   await using closing = new AsyncDisposableStack()
   closing.defer(() => loop.close())
@@ -47,7 +50,8 @@ export async function run(config: RolloutConfig): Promise<number> {
   if (missing.length > 0) {
     const progress = new Progress(missing.length, process.stdout, { lineEveryMs: LINE_EVERY_MS })
     tell = (text) => progress.say(text)
-    exitCode = await runMissing({ config, loop, output, missing, progress })
+    exitCode = await runMissing({ config, loop, runner, output, missing, progress })
+    tell = say
   }
   if (exitCode < EXIT_INTERRUPTED) await output.finish()
   return exitCode
@@ -56,6 +60,7 @@ export async function run(config: RolloutConfig): Promise<number> {
 interface Run {
   config: RolloutConfig
   loop: RemoteAgentLoop
+  runner: AgentRunner
   output: OutputFile
   missing: readonly PlannedSample[]
   progress: Progress
@@ -80,23 +85,31 @@ async function runMissing(run: Run): Promise<number> {
 
 /** @throws what a rollout or the file failed with; an error of one stops the others, for it would be theirs too */
 async function runSamples(
-  { config, loop, output, missing, progress }: Run,
+  { config, loop, runner, output, missing, progress }: Run,
   tally: Tally,
   signal: AbortSignal,
 ): Promise<void> {
   const failure = new AbortController()
   const stop = AbortSignal.any([signal, failure.signal])
-  await atOnce(missing, config.concurrency, async (sample) => {
-    try {
-      const outputs = await loop.run(config.samplingParams, sample.task, stop)
-      await output.append(sample, outputs)
-      tally.add(outputs)
-      progress.step(describeTally(tally))
-    } catch (error) {
-      failure.abort(error)
-      throw error
-    }
-  })
+  await runner.prepare?.(stop)
+  const note = () =>
+    [describeTally(tally), runner.describe?.()].filter((part) => part !== undefined).join(', ')
+  const hearing = runner.describe && setInterval(() => progress.update(note()), HEAR_EVERY_MS)
+  try {
+    await atOnce(missing, config.concurrency, async (sample) => {
+      try {
+        const outputs = await loop.run(config.samplingParams, sample.task, stop)
+        await output.append(sample, outputs)
+        tally.add(outputs)
+        progress.step(note())
+      } catch (error) {
+        failure.abort(error)
+        throw error
+      }
+    })
+  } finally {
+    clearInterval(hearing)
+  }
 }
 
 /** How many of the failed samples are named. */

@@ -1,5 +1,6 @@
 import type { RolloutConfig } from '../../config/rollout-options.ts'
 import { ProxyError } from '../../errors.ts'
+import { AgentCoreRunner } from '../../rollout/runners/agentcore/agentcore-runner.ts'
 import { CommandRunner } from '../../rollout/runners/command-runner.ts'
 import { HarborRunner } from '../../rollout/runners/harbor-runner.ts'
 import { HttpRunner } from '../../rollout/runners/http-runner.ts'
@@ -8,7 +9,6 @@ import type { AgentRunner } from '../../rollout/runners/runner.ts'
 /** @param say tells the user, before anything runs @throws ProxyError `config_invalid` when it lacks what the runner needs */
 export function runnerOf(config: RolloutConfig, say: (text: string) => void): AgentRunner {
   const {
-    runner,
     command,
     verifier,
     webhookUrl,
@@ -19,12 +19,14 @@ export function runnerOf(config: RolloutConfig, say: (text: string) => void): Ag
     sandboxPaths,
     verifierEnv,
   } = config
-  switch (runner) {
+  switch (kindOf(config)) {
     case 'harbor':
       return new HarborRunner(config)
     case 'http':
       if (webhookUrl === undefined) throw lacks('http', '--webhook-url')
       return new HttpRunner({ webhookUrl, timeLimitMs })
+    case 'agentcore':
+      return agentCoreRunnerOf(config, say)
     case 'command':
       if (command === undefined) throw lacks('command', '--command')
       return new CommandRunner({
@@ -38,6 +40,32 @@ export function runnerOf(config: RolloutConfig, say: (text: string) => void): Ag
         ...(workDir !== undefined && { workDir }),
       })
   }
+}
+
+/** What is meant by the other options, if it is not said. */
+function kindOf({ runner, command, agentcoreArn }: RolloutConfig): NonNullable<RolloutConfig['runner']> {
+  if (runner !== undefined) return runner
+  if (agentcoreArn === undefined) return 'command'
+  if (command === undefined) return 'agentcore'
+  throw new ProxyError('config_invalid', 'there are a --command and an --agentcore-arn: choose a --runner')
+}
+
+function agentCoreRunnerOf(config: RolloutConfig, warn: (text: string) => void): AgentCoreRunner {
+  const { agentcoreArn: arn, timeLimitMs } = config
+  if (arn === undefined) throw lacks('agentcore', '--agentcore-arn')
+  return new AgentCoreRunner({
+    arn,
+    timeLimitMs,
+    qualifier: config.agentcoreQualifier,
+    results: config.agentcoreResults,
+    bucket: config.agentcoreBucket,
+    queueUrl: config.agentcoreQueue,
+    experiment: config.agentcoreExperiment,
+    tps: config.agentcoreTps,
+    maxSessions: config.agentcoreSessions,
+    ledger: config.agentcoreLedger,
+    warn,
+  })
 }
 
 /** What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets. */

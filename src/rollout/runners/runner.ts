@@ -49,6 +49,13 @@ export interface AgentResult {
 
 export interface AgentRunner {
   /**
+   * Finds out whether agents can be run at all, before the first one is; `run` does without it.
+   * @throws ProxyError `config_invalid`; `signal.reason`
+   */
+  prepare?(signal: AbortSignal): Promise<void>
+  /** What it has to tell of a run that is under way, for one line. */
+  describe?(): string
+  /**
    * Runs one agent to its end. When `signal` aborts it stops the agent, and then throws the signal's reason. What it
    * throws otherwise counts as an `error` of the try.
    */

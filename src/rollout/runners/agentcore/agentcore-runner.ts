@@ -1,0 +1,188 @@
+import { randomBytes, randomUUID } from 'node:crypto'
+import { ProxyError } from '../../../errors.ts'
+import type { AgentResult, AgentRunner, AgentTask } from '../runner.ts'
+import { AgentCoreEndpoint } from './endpoint.ts'
+import { EnvelopeResults } from './envelope-results.ts'
+import { Ledger } from './ledger.ts'
+import { Refusal } from './refusals.ts'
+import { isObject } from './result.ts'
+import { ResultBucket } from './result-bucket.ts'
+import { ResultQueue } from './result-queue.ts'
+import type { AgentCoreSession, ResultSource } from './result-source.ts'
+import { RunCounts } from './run-counts.ts'
+import { SessionGate } from './session-gate.ts'
+import { SessionStops } from './session-stops.ts'
+import { StoredResults } from './stored-results.ts'
+
+export interface AgentCoreRunnerOptions {
+  /** Of the runtime that has the agent. Credentials are found as every AWS client finds them. */
+  arn: string
+  /** Name of the runtime's endpoint. */
+  qualifier?: string | undefined
+  /** Without it `sqs` if there is a queue, `s3` if there is a bucket, else `envelope`. */
+  results?: 's3' | 'sqs' | 'envelope' | undefined
+  bucket?: string | undefined
+  /** URL of the queue that S3 tells of results. */
+  queueUrl?: string | undefined
+  /** First part of the results' keys; of one run alone. */
+  experiment?: string | undefined
+  /** Calls a second: starts, stops and polls together. */
+  tps?: number
+  /** Sessions at a time. */
+  maxSessions?: number
+  /** From when a session has its place until its result is there. */
+  timeLimitMs?: number
+  /** A folder that remembers which sessions were started and not stopped. */
+  ledger?: string
+  /** Wait before a call that was not taken is made again; it doubles each time. */
+  retryBaseMs?: number
+  /** Is told what the user should know. Default: a warning of the process. */
+  warn?(text: string): void
+  /** As Math.random. */
+  random?: () => number
+}
+
+const TPS = 25
+const MAX_SESSIONS = 500
+const TIME_LIMIT_MS = 30 * 60_000
+const LEDGER = './agentcore-sessions'
+const RETRY_BASE_MS = 1_000
+/** What AgentCore takes for none. */
+const DEFAULT_QUALIFIER = 'DEFAULT'
+/** Of what the session's name says of the trial. */
+const NAME_LENGTH = 100
+
+/** Has AWS Bedrock AgentCore Runtime run each agent in a session of its own; the agent tells its reward. */
+export class AgentCoreRunner implements AgentRunner {
+  readonly #endpoint: AgentCoreEndpoint
+  readonly #results: ResultSource
+  readonly #gate: SessionGate
+  readonly #stops: SessionStops
+  readonly #counts = new RunCounts()
+  readonly #timeLimitMs: number
+  readonly #openLedger: () => Promise<Ledger>
+  #prepared: Promise<Ledger> | undefined
+
+  /** @throws ProxyError `config_invalid` */
+  constructor(options: AgentCoreRunnerOptions) {
+    const { arn, qualifier = DEFAULT_QUALIFIER, maxSessions = MAX_SESSIONS, ledger = LEDGER } = options
+    const { warn = (text) => process.emitWarning(text), random = Math.random } = options
+    const retryBaseMs = options.retryBaseMs ?? RETRY_BASE_MS
+    this.#endpoint = new AgentCoreEndpoint({
+      ...{ arn, qualifier, retryBaseMs, random, tps: options.tps ?? TPS },
+      // Each session may hold one, and be asked or stopped by another.
+      maxCalls: 2 * maxSessions,
+      onThrottled: () => this.#counts.throttled(),
+    })
+    this.#results = resultsOf(options, this.#endpoint, { warn, random })
+    this.#gate = new SessionGate(maxSessions)
+    this.#stops = new SessionStops({ endpoint: this.#endpoint, retryBaseMs, random, warn })
+    this.#timeLimitMs = options.timeLimitMs ?? TIME_LIMIT_MS
+    this.#openLedger = () => Ledger.open(ledger, { arn, qualifier })
+  }
+
+  async prepare(signal: AbortSignal): Promise<void> {
+    await this.#ledger(signal)
+  }
+
+  async run(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
+    const ledger = await this.#ledger(signal)
+    const leave = await this.#gate.enter(signal)
+    this.#counts.started()
+    const session = newSession(task)
+    const limit = AbortSignal.timeout(this.#timeLimitMs)
+    let result: AgentResult | undefined
+    try {
+      await ledger.opened(session.id)
+      result = await this.#results.run(session, AbortSignal.any([signal, limit]))
+    } catch (error) {
+      signal.throwIfAborted()
+      if (limit.aborted) result = await this.#timedOut(session)
+      else if (error instanceof Refusal) result = error.result
+      else throw error
+      if (error instanceof Refusal && error.isBeforeStart) session.isBegun = false
+    } finally {
+      this.#counts.ended(result?.status === 'completed')
+      // Its place is free when it is stopped: until then the account's quota counts it.
+      if (session.isBegun) this.#stops.stop(session.id, ledger, leave)
+      else await ledger.closed(session.id).finally(leave)
+    }
+    return result
+  }
+
+  describe(): string {
+    const { inside, waiting } = this.#gate
+    return this.#counts.describe({ running: inside - this.#stops.size, waiting })
+  }
+
+  async close(): Promise<void> {
+    await this.#stops.close()
+    await this.#results.close()
+    await this.#endpoint.close()
+    const ledger = await this.#prepared?.catch(() => undefined)
+    await ledger?.close()
+  }
+
+  async #timedOut(session: AgentCoreSession): Promise<AgentResult> {
+    const late = await this.#results.lastLook(session).catch(() => undefined)
+    const seconds = this.#timeLimitMs / 1000
+    const error = `no result within ${seconds} s: the agent is at work, or AgentCore ended its session`
+    return late ?? { status: 'timeout', rewards: {}, error }
+  }
+
+  /** Once; when it failed, anew. */
+  #ledger(signal: AbortSignal): Promise<Ledger> {
+    this.#prepared ??= this.#prepare(signal).catch((error: unknown) => {
+      this.#prepared = undefined
+      throw error
+    })
+    return this.#prepared
+  }
+
+  async #prepare(signal: AbortSignal): Promise<Ledger> {
+    await this.#endpoint.prepare()
+    await this.#results.prepare(signal)
+    const ledger = await this.#openLedger()
+    for (const left of ledger.openSessions) this.#stops.stop(left, ledger)
+    return ledger
+  }
+}
+
+interface Tellers {
+  warn(text: string): void
+  random: () => number
+}
+
+function resultsOf(
+  options: AgentCoreRunnerOptions,
+  endpoint: AgentCoreEndpoint,
+  { warn, random }: Tellers,
+): ResultSource {
+  const { bucket: bucketName, queueUrl, experiment = `llm-proxy-${randomBytes(6).toString('hex')}` } = options
+  const results = options.results ?? (queueUrl ? 'sqs' : bucketName ? 's3' : 'envelope')
+  if (results === 'envelope') return new EnvelopeResults(endpoint)
+  const { region } = endpoint
+  if (bucketName === undefined) throw lacks(results, '--agentcore-bucket')
+  const bucket = new ResultBucket(bucketName, region)
+  if (results === 's3') return new StoredResults({ endpoint, bucket, experiment })
+  if (queueUrl === undefined) throw lacks(results, '--agentcore-queue')
+  const queue = new ResultQueue({ url: queueUrl, region, experiment, random, warn })
+  return new StoredResults({ endpoint, bucket, queue, experiment })
+}
+
+function lacks(results: string, flag: string): ProxyError {
+  return new ProxyError('config_invalid', `results by ${results} need ${flag}, or choose another --results`)
+}
+
+function newSession(task: AgentTask): AgentCoreSession {
+  const { sessionId, sample, openaiBaseUrl, apiKey, modelName, samplingParams } = task
+  const name = sessionId.replace(/[^A-Za-z0-9]+/g, '-').slice(0, NAME_LENGTH)
+  return {
+    id: `llm-proxy-${name}-${randomUUID()}`,
+    inputId: sessionId.replace(/[^A-Za-z0-9.~:-]/g, '-'),
+    payload: isObject(sample.payload) ? sample.payload : sample,
+    model: { base_url: openaiBaseUrl, api_key: apiKey, model_id: modelName ?? 'default' },
+    samplingParams,
+    isBegun: false,
+  }
+}

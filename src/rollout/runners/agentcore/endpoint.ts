@@ -1,0 +1,186 @@
+/** The two calls of AgentCore's data plane, each within the rate of its endpoint, tried again where that can do no harm. */
+import { addAbortSignal, type Readable } from 'node:stream'
+import { text } from 'node:stream/consumers'
+import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
+import { ProxyError } from '../../../errors.ts'
+import { backoffMs, pause } from '../../backoff.ts'
+import { limiterOf, type RateLimiter } from './rate-limiter.ts'
+import { Refusal, type RefusalKind, refusalOf } from './refusals.ts'
+
+export interface EndpointOptions {
+  /** `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/name-id` */
+  arn: string
+  /** Name of the endpoint. */
+  qualifier: string
+  /** Calls a second. */
+  tps: number
+  /** Calls that may be on their way at a time: an agent that does not work in the background holds one to its end. */
+  maxCalls: number
+  retryBaseMs: number
+  /** As Math.random. */
+  random: () => number
+  onThrottled(): void
+}
+
+/** A call that was not taken is made again so often; the limiter slows down meanwhile. */
+const TRIES = 8
+const MAX_PAYLOAD_BYTES = 100_000_000
+const NOT_TAKEN: readonly RefusalKind[] = ['throttled', 'quota', 'conflict']
+const ARN = /^arn:[\w-]+:bedrock-agentcore:([\w-]+):\d*:runtime\/.+$/
+
+type Sdk = typeof import('@aws-sdk/client-bedrock-agentcore')
+
+export class AgentCoreEndpoint {
+  readonly region: string
+  readonly #options: EndpointOptions
+  readonly #limiter: RateLimiter
+  #opened: Promise<{ sdk: Sdk; client: BedrockAgentCoreClient }> | undefined
+
+  /** @throws ProxyError `config_invalid` for what is no ARN of a runtime */
+  constructor(options: EndpointOptions) {
+    const region = ARN.exec(options.arn)?.[1]
+    if (region === undefined) {
+      const example = 'arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/my_agent-abc'
+      throw new ProxyError(
+        'config_invalid',
+        `"${options.arn}" is no ARN of an AgentCore runtime, as ${example} is`,
+      )
+    }
+    this.region = region
+    this.#options = options
+    this.#limiter = limiterOf(options.arn, options.tps)
+  }
+
+  /** @throws ProxyError `config_invalid` when there are no credentials */
+  async prepare(): Promise<void> {
+    const { client } = await this.#open()
+    try {
+      await client.config.credentials()
+    } catch (cause) {
+      throw new ProxyError('config_invalid', 'there are no AWS credentials', { cause })
+    }
+  }
+
+  /**
+   * @param onSend right before the session may come to be
+   * @returns the answer of the agent's program, parsed; undefined when it is not JSON
+   * @throws Refusal; `signal.reason`
+   */
+  async start(sessionId: string, payload: object, onSend: () => void, signal: AbortSignal): Promise<unknown> {
+    const body = encode(payload)
+    // What got lost on its way is not sent again: the agent may be at work, and a second one would join its record.
+    return this.#tries(NOT_TAKEN, signal, async () => {
+      await this.#limiter.acquire('start', signal)
+      onSend()
+      return this.#invoke(sessionId, body, signal)
+    })
+  }
+
+  /** As `start`, for a session that runs. A question may be asked again however it was lost. */
+  async ask(sessionId: string, payload: object, signal: AbortSignal): Promise<unknown> {
+    const body = encode(payload)
+    return this.#tries([...NOT_TAKEN, 'lost'], signal, async () => {
+      await this.#limiter.acquire('poll', signal)
+      return this.#invoke(sessionId, body, signal)
+    })
+  }
+
+  /** The session is stopped, or was not there. One try. @throws Refusal; `signal.reason` */
+  async stop(sessionId: string, signal: AbortSignal): Promise<void> {
+    const { sdk, client } = await this.#open()
+    await this.#limiter.acquire('stop', signal)
+    const { arn: agentRuntimeArn, qualifier } = this.#options
+    const command = new sdk.StopRuntimeSessionCommand({
+      agentRuntimeArn,
+      qualifier,
+      runtimeSessionId: sessionId,
+    })
+    try {
+      await this.#send(() => client.send(command, { abortSignal: signal }), signal)
+    } catch (error) {
+      if (!(error instanceof Refusal) || error.kind !== 'gone') throw error
+    }
+  }
+
+  async close(): Promise<void> {
+    const opened = await this.#opened?.catch(() => undefined)
+    opened?.client.destroy()
+  }
+
+  async #invoke(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
+    const { sdk, client } = await this.#open()
+    const { arn: agentRuntimeArn, qualifier } = this.#options
+    const command = new sdk.InvokeAgentRuntimeCommand({
+      agentRuntimeArn,
+      qualifier,
+      runtimeSessionId: sessionId,
+      contentType: 'application/json',
+      accept: 'application/json',
+      payload,
+    })
+    return this.#send(async () => {
+      const { response, statusCode = 200 } = await client.send(command, { abortSignal: signal })
+      const answer = response === undefined ? '' : await text(addAbortSignal(signal, response as Readable))
+      if (statusCode >= 300) throw new Refusal('agent', `status ${statusCode}: ${answer}`)
+      return parse(answer)
+    }, signal)
+  }
+
+  async #send<T>(call: () => Promise<T>, signal: AbortSignal): Promise<T> {
+    try {
+      return await call()
+    } catch (error) {
+      signal.throwIfAborted()
+      const refusal = refusalOf(error)
+      if (refusal.kind === 'throttled') {
+        this.#limiter.throttled()
+        this.#options.onThrottled()
+      }
+      throw refusal
+    }
+  }
+
+  async #tries<T>(again: readonly RefusalKind[], signal: AbortSignal, call: () => Promise<T>): Promise<T> {
+    const { retryBaseMs, random } = this.#options
+    for (let failures = 1; ; failures += 1) {
+      try {
+        return await call()
+      } catch (error) {
+        if (!(error instanceof Refusal) || !again.includes(error.kind) || failures === TRIES) throw error
+        await pause(backoffMs(retryBaseMs, failures, random), signal)
+      }
+    }
+  }
+
+  /** The SDK is loaded by whoever uses it. */
+  #open(): Promise<{ sdk: Sdk; client: BedrockAgentCoreClient }> {
+    this.#opened ??= import('@aws-sdk/client-bedrock-agentcore').then((sdk) => {
+      const sockets = { maxSockets: this.#options.maxCalls }
+      const client = new sdk.BedrockAgentCoreClient({
+        region: this.region,
+        // Each try goes through the limiter, which the SDK's own would not.
+        maxAttempts: 1,
+        requestHandler: { httpAgent: sockets, httpsAgent: sockets },
+      })
+      return { sdk, client }
+    })
+    return this.#opened
+  }
+}
+
+function encode(payload: object): Uint8Array {
+  const body = Buffer.from(JSON.stringify(payload))
+  if (body.byteLength <= MAX_PAYLOAD_BYTES) return body
+  throw new Refusal(
+    'refused',
+    `the row has ${body.byteLength} bytes, of which AgentCore takes ${MAX_PAYLOAD_BYTES}`,
+  )
+}
+
+function parse(answer: string): unknown {
+  try {
+    return JSON.parse(answer)
+  } catch {
+    return undefined
+  }
+}

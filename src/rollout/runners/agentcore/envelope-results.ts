@@ -1,0 +1,93 @@
+/**
+ * Results by asking the session itself, without S3: the envelope of agentcore-rl-toolkit 0.2 (`AgentCoreRuntimeApp`). An app
+ * that knows no envelope and answers when it is done works as well.
+ */
+import Type, { type Static } from 'typebox'
+import { Value } from 'typebox/value'
+import { pause } from '../../backoff.ts'
+import type { AgentResult } from '../runner.ts'
+import type { AgentCoreEndpoint } from './endpoint.ts'
+import { Refusal } from './refusals.ts'
+import { isObject, quoted, readResult } from './result.ts'
+import type { AgentCoreSession, ResultSource } from './result-source.ts'
+
+const State = Type.Object({
+  version: Type.Literal(1),
+  invocation_id: Type.String(),
+  status: Type.Enum(['in_progress', 'completed', 'interrupted', 'not_found']),
+  result: Type.Optional(Type.Unknown()),
+  error: Type.Optional(Type.String()),
+})
+
+const FIRST_POLL_MS = 1_000
+/** Each poll takes a call from the quota. */
+const LONGEST_POLL_MS = 10_000
+const POLL_GROWTH = 1.5
+
+export class EnvelopeResults implements ResultSource {
+  readonly #endpoint: AgentCoreEndpoint
+
+  constructor(endpoint: AgentCoreEndpoint) {
+    this.#endpoint = endpoint
+  }
+
+  async prepare(): Promise<void> {}
+
+  async run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult> {
+    const { id, inputId, payload, model } = session
+    const start = { ...payload, _config: model, ...envelope(id, { operation: 'start', background: true }) }
+    const begin = () => {
+      session.isBegun = true
+    }
+    const answer = await this.#endpoint.start(id, start, begin, signal)
+    if (!isState(answer, id)) return answerOf(answer, inputId)
+    let state = answer
+    for (let waitMs = FIRST_POLL_MS; ; waitMs = Math.min(LONGEST_POLL_MS, waitMs * POLL_GROWTH)) {
+      const result = resultOf(state, inputId)
+      if (result !== undefined) return result
+      await pause(waitMs, signal)
+      state = await this.#ask(id, signal)
+    }
+  }
+
+  async lastLook({ id, inputId }: AgentCoreSession): Promise<AgentResult | undefined> {
+    return resultOf(await this.#ask(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
+  }
+
+  async close(): Promise<void> {}
+
+  async #ask(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
+    const answer = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
+    if (isState(answer, id)) return answer
+    throw new Refusal('agent', `it answered a poll with ${quoted(answer)}`)
+  }
+}
+
+/** The session has one invocation, which goes by the session's name. */
+function envelope(id: string, more: object): object {
+  return { _agentcore_runtime: { version: 1, invocation_id: id, ...more } }
+}
+
+function isState(answer: unknown, id: string): answer is Static<typeof State> {
+  return Value.Check(State, answer) && answer.invocation_id === id
+}
+
+/** Of an app without the envelope. */
+function answerOf(answer: unknown, inputId: string): AgentResult {
+  if (!isObject(answer) || answer.status !== 'processing') return readResult(answer, inputId)
+  const error = 'its program leaves results in S3: say --results s3 with --agentcore-bucket'
+  return { status: 'error', rewards: {}, error }
+}
+
+/** @returns undefined while it is at work */
+function resultOf(state: Static<typeof State>, inputId: string): AgentResult | undefined {
+  switch (state.status) {
+    case 'in_progress':
+      return undefined
+    case 'completed':
+      if (state.error !== undefined) return { status: 'failed', rewards: {}, error: state.error }
+      return readResult(state.result, inputId)
+    default:
+      return { status: 'error', rewards: {}, error: `AgentCore ended its session early (${state.status})` }
+  }
+}

@@ -1,0 +1,154 @@
+/**
+ * Which AgentCore sessions may be running, on disk: a session costs money until it is stopped, also when the process that
+ * started it is gone. Each runner writes a file of its own into one folder, `{"opened": id}` before a session is started and
+ * `{"closed": id}` when it is stopped; the next one to open the folder takes over what a dead one left open.
+ */
+import { randomUUID } from 'node:crypto'
+import { type FileHandle, mkdir, open, readdir, readFile, stat, unlink, utimes } from 'node:fs/promises'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import Type, { type Static } from 'typebox'
+import { Value } from 'typebox/value'
+
+const Head = Type.Object({
+  version: Type.Literal(1),
+  arn: Type.String(),
+  qualifier: Type.String(),
+  host: Type.String(),
+  pid: Type.Integer(),
+})
+const Entry = Type.Object({ opened: Type.Optional(Type.String()), closed: Type.Optional(Type.String()) })
+
+/** The endpoint whose sessions these are. */
+export interface LedgerEndpoint {
+  arn: string
+  /** `DEFAULT` where none was named. */
+  qualifier: string
+}
+
+/** A file of a live process is touched this often. */
+const TOUCH_MS = 60_000
+/** One that was not for so long has no process any more, whatever goes by its number now, on whatever machine. */
+const DEAD_AFTER_MS = 5 * TOUCH_MS
+const SUFFIX = '.sessions.jsonl'
+
+export class Ledger {
+  readonly #path: string
+  readonly #file: FileHandle
+  readonly #open: Set<string>
+  readonly #touch: NodeJS.Timeout
+  #lastWrite: Promise<void> = Promise.resolve()
+
+  private constructor(path: string, file: FileHandle, open: Set<string>) {
+    this.#path = path
+    this.#file = file
+    this.#open = open
+    this.#touch = setInterval(() => utimes(path, new Date(), new Date()).catch(() => {}), TOUCH_MS).unref()
+  }
+
+  /**
+   * @param folder made if it is not there
+   * @throws Error of the file system
+   */
+  static async open(folder: string, endpoint: LedgerEndpoint): Promise<Ledger> {
+    await mkdir(folder, { recursive: true })
+    const left = await leftOpen(folder, endpoint)
+    const path = join(folder, `${randomUUID()}${SUFFIX}`)
+    const file = await open(path, 'ax', 0o600)
+    const head: Static<typeof Head> = { version: 1, ...endpoint, host: hostname(), pid: process.pid }
+    const open_ = [...left.values()].flat()
+    // Ours before theirs is removed: whatever comes between, each open session is in a file.
+    await file.appendFile([head, ...open_.map((opened) => ({ opened }))].map(lineOf).join(''))
+    await file.datasync()
+    await Promise.all([...left.keys()].map((old) => unlink(old).catch(() => {})))
+    return new Ledger(path, file, new Set(open_))
+  }
+
+  /** Sessions that are not known to be stopped; right after `open` those of dead processes. */
+  get openSessions(): string[] {
+    return [...this.#open]
+  }
+
+  /** On disk when this resolves: only then may the session be started. */
+  async opened(sessionId: string): Promise<void> {
+    this.#open.add(sessionId)
+    await this.#append({ opened: sessionId })
+  }
+
+  async closed(sessionId: string): Promise<void> {
+    this.#open.delete(sessionId)
+    await this.#append({ closed: sessionId })
+  }
+
+  /** The file stays if a session is open. */
+  async close(): Promise<void> {
+    clearInterval(this.#touch)
+    await this.#lastWrite.catch(() => {})
+    await this.#file.close()
+    if (this.#open.size === 0) await unlink(this.#path).catch(() => {})
+  }
+
+  #append(entry: Static<typeof Entry>): Promise<void> {
+    const written = this.#lastWrite.then(async () => {
+      await this.#file.appendFile(lineOf(entry))
+      await this.#file.datasync()
+    })
+    // One that failed is its caller's to tell; those that follow are written all the same.
+    this.#lastWrite = written.catch(() => {})
+    return written
+  }
+}
+
+function lineOf(value: object): string {
+  return `${JSON.stringify(value)}\n`
+}
+
+/** Files of dead processes with this endpoint, and the sessions that each has open. */
+async function leftOpen(folder: string, endpoint: LedgerEndpoint): Promise<Map<string, string[]>> {
+  const left = new Map<string, string[]>()
+  for (const name of await readdir(folder)) {
+    if (!name.endsWith(SUFFIX)) continue
+    const path = join(folder, name)
+    const [first, ...lines] = (await readFile(path, 'utf8').catch(() => '')).split('\n')
+    const head = parse(first!)
+    if (!Value.Check(Head, head)) continue
+    if (head.arn !== endpoint.arn || head.qualifier !== endpoint.qualifier) continue
+    if (await isDead(path, head)) left.set(path, sessionsOf(lines))
+  }
+  return left
+}
+
+/** A line that a crash cut off says nothing: its session was not started yet, or is stopped once more. */
+function sessionsOf(lines: readonly string[]): string[] {
+  const open = new Set<string>()
+  for (const line of lines) {
+    const entry = parse(line)
+    if (!Value.Check(Entry, entry)) continue
+    if (entry.opened !== undefined) open.add(entry.opened)
+    if (entry.closed !== undefined) open.delete(entry.closed)
+  }
+  return [...open]
+}
+
+async function isDead(path: string, { host, pid }: Static<typeof Head>): Promise<boolean> {
+  const about = await stat(path).catch(() => undefined)
+  if (about === undefined) return false
+  return Date.now() - about.mtimeMs > DEAD_AFTER_MS || (host === hostname() && !isAlive(pid))
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0)
+  } catch (error) {
+    // Somebody else's process is one too.
+    return (error as NodeJS.ErrnoException).code === 'EPERM'
+  }
+}
+
+function parse(line: string): unknown {
+  try {
+    return JSON.parse(line)
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,77 @@
+/**
+ * What AgentCore's errors mean for a rollout:
+ * https://docs.aws.amazon.com/bedrock-agentcore/latest/APIReference/API_InvokeAgentRuntime.html
+ */
+import type { AgentResult } from '../runner.ts'
+import { quoted } from './result.ts'
+
+/**
+ * - `throttled`, `quota`, `conflict`: nothing was begun; later it may be.
+ * - `agent`: the container, or the program in it, failed.
+ * - `gone`: there is no such session, or no such runtime.
+ * - `refused`: nothing was begun, and never will be: the key, the role or the request is wrong.
+ * - `lost`: nobody knows whether the call was heard.
+ */
+export type RefusalKind = 'throttled' | 'quota' | 'conflict' | 'agent' | 'gone' | 'refused' | 'lost'
+
+const KINDS: Readonly<Record<string, RefusalKind>> = {
+  ThrottlingException: 'throttled',
+  ThrottledException: 'throttled',
+  TooManyRequestsException: 'throttled',
+  ServiceQuotaExceededException: 'quota',
+  RetryableConflictException: 'conflict',
+  ConflictException: 'conflict',
+  RuntimeClientError: 'agent',
+  ResourceNotFoundException: 'gone',
+}
+
+const WORDS: Readonly<Record<RefusalKind, string>> = {
+  throttled: 'AgentCore throttled each try to start its session',
+  quota: 'the account has no place for its session',
+  conflict: 'its session was busy with something else',
+  agent: 'its container failed',
+  gone: 'AgentCore knows no such runtime or session',
+  refused: 'AgentCore refused the call',
+  lost: 'nobody knows whether its session was started',
+}
+
+export class Refusal extends Error {
+  override readonly name = 'Refusal'
+  readonly kind: RefusalKind
+
+  constructor(kind: RefusalKind, detail: string, options: ErrorOptions = {}) {
+    super(`${WORDS[kind]}: ${quoted(detail)}`, options)
+    this.kind = kind
+  }
+
+  /** Nothing of it can be running. */
+  get isBeforeStart(): boolean {
+    return this.kind !== 'agent' && this.kind !== 'lost'
+  }
+
+  /** The outcome of a sample whose session met with this. */
+  get result(): AgentResult {
+    const status = this.kind === 'agent' ? 'failed' : 'error'
+    return { status, rewards: {}, error: this.message }
+  }
+}
+
+interface ServiceError {
+  name: string
+  message: string
+  $fault?: 'client' | 'server'
+  $metadata?: { httpStatusCode?: number }
+}
+
+/** @param error what a client of the SDK threw */
+export function refusalOf(error: unknown): Refusal {
+  if (error instanceof Refusal) return error
+  const { name, message, $fault, $metadata } = error as ServiceError
+  const detail = `${name}: ${message}`
+  return new Refusal(KINDS[name] ?? kindOf($fault, $metadata?.httpStatusCode), detail, { cause: error })
+}
+
+function kindOf(fault: ServiceError['$fault'], status: number | undefined): RefusalKind {
+  if (status === 429) return 'throttled'
+  return fault === 'client' && status !== undefined && status >= 400 && status < 500 ? 'refused' : 'lost'
+}

@@ -1,0 +1,61 @@
+import type { S3Client } from '@aws-sdk/client-s3'
+import { ProxyError } from '../../../errors.ts'
+
+/** Where results lie in S3. */
+export class ResultBucket {
+  readonly name: string
+  readonly #region: string
+  #opened: Promise<{ sdk: typeof import('@aws-sdk/client-s3'); client: S3Client }> | undefined
+
+  constructor(name: string, region: string) {
+    this.name = name
+    this.#region = region
+  }
+
+  /** Asks for what is not there. @throws ProxyError `config_invalid` when that is not the answer */
+  async prepare(experiment: string, signal: AbortSignal): Promise<void> {
+    try {
+      await this.get(`${experiment}/none`, signal)
+    } catch (cause) {
+      signal.throwIfAborted()
+      const needed = 's3:GetObject on its objects and s3:ListBucket on the bucket are needed'
+      throw new ProxyError('config_invalid', `results in ${this.name} cannot be read; ${needed}`, { cause })
+    }
+  }
+
+  /** @returns undefined if there is no such object @throws Error of the SDK, which has tried again; `signal.reason` */
+  async get(key: string, signal: AbortSignal): Promise<string | undefined> {
+    const { sdk, client } = await this.#open()
+    try {
+      const command = new sdk.GetObjectCommand({ Bucket: this.name, Key: key })
+      const { Body } = await client.send(command, { abortSignal: signal })
+      return await Body!.transformToString()
+    } catch (error) {
+      signal.throwIfAborted()
+      // Without a bucket there never will be one, which is something else.
+      if ((error as Error).name === 'NoSuchKey') return undefined
+      throw error
+    }
+  }
+
+  async close(): Promise<void> {
+    const opened = await this.#opened?.catch(() => undefined)
+    opened?.client.destroy()
+  }
+
+  #open() {
+    const { AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL } = process.env
+    this.#opened ??= import('@aws-sdk/client-s3').then((sdk) => ({
+      sdk,
+      client: new sdk.S3Client({
+        region: this.#region,
+        followRegionRedirects: true,
+        // A result that took hours to make is worth some patience.
+        maxAttempts: 10,
+        // A server of one's own has no host name for each bucket.
+        forcePathStyle: (AWS_ENDPOINT_URL_S3 ?? AWS_ENDPOINT_URL) !== undefined,
+      }),
+    }))
+    return this.#opened
+  }
+}

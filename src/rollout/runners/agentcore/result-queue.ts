@@ -1,0 +1,127 @@
+/** S3's messages of results, from a queue of SQS. */
+import type { Message, SQSClient } from '@aws-sdk/client-sqs'
+import { ProxyError } from '../../../errors.ts'
+import { backoffMs, pause } from '../../backoff.ts'
+import { sessionOfKey, writtenObjects } from './sqs-records.ts'
+
+export interface ResultQueueOptions {
+  url: string
+  region: string
+  /** Messages of other experiments are left in the queue. */
+  experiment: string
+  /** As Math.random. */
+  random: () => number
+  warn(text: string): void
+}
+
+const LONG_POLL_S = 20
+/** What is for somebody else is theirs again after this. */
+const HIDDEN_S = 30
+const AT_ONCE = 10
+const RETRY_BASE_MS = 1_000
+/** Failures in a row before the user hears of them. */
+const WARN_AFTER = 3
+
+/** Reads the queue while somebody expects a result. */
+export class ResultQueue {
+  readonly url: string
+  readonly #options: ResultQueueOptions
+  readonly #expected = new Map<string, (key: string) => void>()
+  readonly #closing = new AbortController()
+  #reading: Promise<void> | undefined
+  #opened: Promise<{ sdk: typeof import('@aws-sdk/client-sqs'); client: SQSClient }> | undefined
+
+  constructor(options: ResultQueueOptions) {
+    this.url = options.url
+    this.#options = options
+  }
+
+  /** @throws ProxyError `config_invalid` */
+  async prepare(signal: AbortSignal): Promise<void> {
+    const { sdk, client } = await this.#open()
+    const command = new sdk.GetQueueAttributesCommand({ QueueUrl: this.url, AttributeNames: ['QueueArn'] })
+    try {
+      await client.send(command, { abortSignal: signal })
+    } catch (cause) {
+      signal.throwIfAborted()
+      throw new ProxyError('config_invalid', `the queue ${this.url} cannot be read`, { cause })
+    }
+  }
+
+  /** Resolves with the key of the session's result, once there is a message of it. */
+  expect(sessionId: string): Promise<string> {
+    const { promise, resolve } = Promise.withResolvers<string>()
+    this.#expected.set(sessionId, resolve)
+    this.#reading ??= this.#read()
+    return promise
+  }
+
+  forget(sessionId: string): void {
+    this.#expected.delete(sessionId)
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort()
+    await this.#reading
+    const opened = await this.#opened?.catch(() => undefined)
+    opened?.client.destroy()
+  }
+
+  async #read(): Promise<void> {
+    const { signal } = this.#closing
+    let failures = 0
+    while (this.#expected.size > 0 && !signal.aborted) {
+      try {
+        await this.#readOnce(signal)
+        failures = 0
+      } catch (error) {
+        if (signal.aborted) break
+        failures += 1
+        if (failures === WARN_AFTER) {
+          this.#options.warn(`the queue cannot be read, S3 is asked instead: ${(error as Error).message}`)
+        }
+        await pause(backoffMs(RETRY_BASE_MS, failures, this.#options.random), signal).catch(() => {})
+      }
+    }
+    // In the same breath as the last look at who expects something: the next one begins anew.
+    this.#reading = undefined
+  }
+
+  async #readOnce(signal: AbortSignal): Promise<void> {
+    const { sdk, client } = await this.#open()
+    const receive = new sdk.ReceiveMessageCommand({
+      QueueUrl: this.url,
+      MaxNumberOfMessages: AT_ONCE,
+      WaitTimeSeconds: LONG_POLL_S,
+      VisibilityTimeout: HIDDEN_S,
+    })
+    const { Messages = [] } = await client.send(receive, { abortSignal: signal })
+    const read = Messages.filter((message) => this.#take(message))
+    if (read.length === 0) return
+    const Entries = read.map(({ ReceiptHandle }, index) => ({ Id: String(index), ReceiptHandle }))
+    // One that stays in the queue comes again, and is for nobody then. The last result may end the run meanwhile.
+    const remove = new sdk.DeleteMessageBatchCommand({ QueueUrl: this.url, Entries })
+    await client.send(remove)
+  }
+
+  /** Tells whoever expects it. @returns whether the message is done with: a second one, or one for nobody, is too */
+  #take({ Body }: Message): boolean {
+    const objects = writtenObjects(Body ?? '')
+    const isOurs = ({ key }: { key: string }) => key.startsWith(`${this.#options.experiment}/`)
+    for (const { key } of objects.filter(isOurs)) this.#expected.get(sessionOfKey(key))?.(key)
+    return objects.every(isOurs)
+  }
+
+  #open() {
+    this.#opened ??= import('@aws-sdk/client-sqs').then((sdk) => ({
+      sdk,
+      client: new sdk.SQSClient({ region: regionOf(this.url) ?? this.#options.region }),
+    }))
+    return this.#opened
+  }
+}
+
+/** `us-west-2` of `https://sqs.us-west-2.amazonaws.com/…` */
+function regionOf(url: string): string | undefined {
+  return /^https?:\/\/(?:sqs(?:-fips)?|queue)\.([a-z0-9-]+)\.(?:amazonaws|api\.aws)/.exec(url)?.[1]
+}

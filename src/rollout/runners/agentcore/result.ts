@@ -1,0 +1,59 @@
+/** What an agent's result, a JSON object of its own making, says of the rollout. */
+import type { AgentResult } from '../runner.ts'
+
+type Fields = Readonly<Record<string, unknown>>
+
+/**
+ * The result that an agent left in S3, or gave by its session.
+ * - `status_code` other than 2xx: the agent failed, for the reason `stop_reason` (both as the toolkit's app writes them)
+ * - `reward`: a number, or an object of named numbers; else `rewards`: the same, or a list whose last number counts
+ * - `input_id`: if it is there, it is the one that the agent was given
+ * @param inputId what the agent was given
+ */
+export function readResult(result: unknown, inputId: string): AgentResult {
+  if (!isObject(result)) return wrong('its result is no JSON object')
+  const { status_code: status = 200, stop_reason: reason, input_id: id, payload: _, ...details } = result
+  if (id !== undefined && id !== inputId) return wrong(`its result is for another sample: ${quoted(id)}`)
+  if (typeof status !== 'number' || status < 200 || status > 299) {
+    const error = typeof reason === 'string' && reason !== '' ? reason : `status_code ${quoted(status)}`
+    return { status: 'failed', rewards: {}, error, details }
+  }
+  const rewards = rewardsOf(result.reward ?? result.rewards)
+  if (rewards === undefined)
+    return wrong(`its reward is no number: ${quoted(result.reward ?? result.rewards)}`)
+  return { status: 'completed', rewards, details }
+}
+
+/** @param text what is in S3 */
+export function parseResult(text: string, inputId: string): AgentResult {
+  try {
+    return readResult(JSON.parse(text), inputId)
+  } catch {
+    return wrong(`its result is not JSON: ${quoted(text)}`)
+  }
+}
+
+/** @returns undefined when it is none */
+function rewardsOf(given: unknown): Record<string, number> | undefined {
+  if (given === undefined || given === null) return {}
+  if (Array.isArray(given)) return given.length === 0 ? {} : rewardsOf(given.at(-1))
+  if (isObject(given)) {
+    return Object.values(given).every(Number.isFinite) ? (given as Record<string, number>) : undefined
+  }
+  return Number.isFinite(given) ? { reward: given as number } : undefined
+}
+
+function wrong(error: string): AgentResult {
+  return { status: 'error', rewards: {}, error }
+}
+
+export function isObject(value: unknown): value is Fields {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+const QUOTED_LENGTH = 200
+
+export function quoted(value: unknown): string {
+  const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? String(value))
+  return text.length > QUOTED_LENGTH ? `${text.slice(0, QUOTED_LENGTH)}…` : text
+}

@@ -1,0 +1,73 @@
+/** Ends sessions in the background: each stop is tried until it is answered, or the runner is closed. */
+import { backoffMs, pause } from '../../backoff.ts'
+import type { AgentCoreEndpoint } from './endpoint.ts'
+import type { Ledger } from './ledger.ts'
+import { Refusal } from './refusals.ts'
+
+export interface SessionStopsOptions {
+  endpoint: AgentCoreEndpoint
+  retryBaseMs: number
+  /** As Math.random. */
+  random: () => number
+  warn(text: string): void
+}
+
+/** How long the last stops are waited for; what is left then is stopped by the next run. */
+const CLOSE_MS = 60_000
+
+export class SessionStops {
+  readonly #options: SessionStopsOptions
+  readonly #running = new Set<Promise<void>>()
+  readonly #closing = new AbortController()
+  #hasWarned = false
+
+  constructor(options: SessionStopsOptions) {
+    this.#options = options
+  }
+
+  /** Sessions that are being stopped. */
+  get size(): number {
+    return this.#running.size
+  }
+
+  /** @param then when it is stopped, or never will be; never throws */
+  stop(sessionId: string, ledger: Ledger, then: () => void = () => {}): void {
+    const stopping = this.#stop(sessionId, ledger)
+      .catch(() => {})
+      .finally(() => {
+        this.#running.delete(stopping)
+        then()
+      })
+    this.#running.add(stopping)
+  }
+
+  /** Waits for the last ones. */
+  async close(): Promise<void> {
+    const limit = setTimeout(() => this.#closing.abort(), CLOSE_MS)
+    if (this.#running.size > 0) this.#options.warn(`stopping ${this.#running.size} AgentCore sessions`)
+    await Promise.all(this.#running)
+    clearTimeout(limit)
+  }
+
+  async #stop(sessionId: string, ledger: Ledger): Promise<void> {
+    const { endpoint, retryBaseMs, random } = this.#options
+    const { signal } = this.#closing
+    for (let failures = 1; ; failures += 1) {
+      try {
+        await endpoint.stop(sessionId, signal)
+        return await ledger.closed(sessionId)
+      } catch (error) {
+        signal.throwIfAborted()
+        // The ledger keeps it for a run that may.
+        if (!(error instanceof Refusal) || error.kind === 'refused') return this.#warnOnce(error as Error)
+        await pause(backoffMs(retryBaseMs, failures, random), signal)
+      }
+    }
+  }
+
+  #warnOnce(error: Error): void {
+    if (!this.#hasWarned)
+      this.#options.warn(`a session could not be stopped and goes on costing: ${error.message}`)
+    this.#hasWarned = true
+  }
+}

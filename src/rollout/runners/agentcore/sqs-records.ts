@@ -1,0 +1,67 @@
+/** What S3 tells a queue: https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html */
+import Type from 'typebox'
+import { Value } from 'typebox/value'
+
+/** A new queue first gets a test event, which has none. */
+const Notification = Type.Object({ Records: Type.Optional(Type.Array(Type.Unknown())) })
+const Record = Type.Object({
+  eventName: Type.Optional(Type.String()),
+  s3: Type.Object({
+    bucket: Type.Object({ name: Type.String() }),
+    object: Type.Object({ key: Type.String() }),
+  }),
+})
+
+export interface WrittenObject {
+  bucket: string
+  /** Decoded: as one asks S3 for it. */
+  key: string
+}
+
+/**
+ * The objects that a message says were written; none in one that is about something else, or no notification. A message that
+ * SNS passed on is read as well.
+ */
+export function writtenObjects(body: string): WrittenObject[] {
+  const message = parse(body)
+  if (isFromSns(message)) return writtenObjects(message.Message)
+  if (!Value.Check(Notification, message)) return []
+  return (message.Records ?? []).flatMap((record) => {
+    if (!Value.Check(Record, record)) return []
+    if (record.eventName !== undefined && !record.eventName.includes('ObjectCreated')) return []
+    const key = decodeKey(record.s3.object.key)
+    return key === undefined ? [] : [{ bucket: record.s3.bucket.name, key }]
+  })
+}
+
+/**
+ * The AgentCore session whose result is at a key: the last part is `{session}.json`, or `{input}_{session}.json` as older
+ * apps write it. Our sessions' ids have no `_` in them.
+ */
+export function sessionOfKey(key: string): string {
+  const name = key.slice(key.lastIndexOf('/') + 1).replace(/\.json$/, '')
+  return name.slice(name.lastIndexOf('_') + 1)
+}
+
+const SnsEnvelope = Type.Object({ Type: Type.Literal('Notification'), Message: Type.String() })
+
+function isFromSns(message: unknown): message is { Message: string } {
+  return Value.Check(SnsEnvelope, message)
+}
+
+/** Percent-encoded, with a space as `+`. */
+function decodeKey(key: string): string | undefined {
+  try {
+    return decodeURIComponent(key.replaceAll('+', ' '))
+  } catch {
+    return undefined
+  }
+}
+
+function parse(body: string): unknown {
+  try {
+    return JSON.parse(body)
+  } catch {
+    return undefined
+  }
+}

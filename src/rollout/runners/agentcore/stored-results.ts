@@ -1,0 +1,125 @@
+/**
+ * Results that the agent's program leaves in S3 under `{experiment}/{input}/{session}.json` (`AgentCoreRLApp` of
+ * agentcore-rl-toolkit): looked for now and then, or when S3 has told a queue.
+ */
+import { pause } from '../../backoff.ts'
+import type { AgentResult } from '../runner.ts'
+import type { AgentCoreEndpoint } from './endpoint.ts'
+import { isObject, parseResult, quoted } from './result.ts'
+import type { ResultBucket } from './result-bucket.ts'
+import type { ResultQueue } from './result-queue.ts'
+import type { AgentCoreSession, ResultSource } from './result-source.ts'
+
+export interface StoredResultsOptions {
+  endpoint: AgentCoreEndpoint
+  bucket: ResultBucket
+  /** Without it S3 is asked. */
+  queue?: ResultQueue | undefined
+  /** First part of the keys; of this run alone. */
+  experiment: string
+}
+
+const FIRST_LOOK_MS = 500
+const LONGEST_LOOK_MS = 10_000
+const LOOK_GROWTH = 1.5
+/** Where a queue tells: a message that got lost costs so much time, and no result. */
+const LOOK_BESIDE_QUEUE_MS = 60_000
+const LAST_LOOK_MS = 10_000
+
+export class StoredResults implements ResultSource {
+  readonly #options: StoredResultsOptions
+
+  constructor(options: StoredResultsOptions) {
+    this.#options = options
+  }
+
+  async prepare(signal: AbortSignal): Promise<void> {
+    await this.#options.bucket.prepare(this.#options.experiment, signal)
+    await this.#options.queue?.prepare(signal)
+  }
+
+  async run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult> {
+    const over = new AbortController()
+    const untilOver = AbortSignal.any([signal, over.signal])
+    const place = { key: this.#keyOf(session) }
+    const told = this.#options.queue?.expect(session.id)
+    try {
+      // A result may be there before the call that started the agent returns.
+      const written = this.#result(session, place, told, untilOver)
+      return await Promise.race([written, this.#start(session, place, untilOver)])
+    } finally {
+      over.abort()
+      this.#options.queue?.forget(session.id)
+    }
+  }
+
+  async lastLook(session: AgentCoreSession): Promise<AgentResult | undefined> {
+    return this.#look(session, this.#keyOf(session), AbortSignal.timeout(LAST_LOOK_MS))
+  }
+
+  async close(): Promise<void> {
+    await this.#options.queue?.close()
+    await this.#options.bucket.close()
+  }
+
+  #keyOf({ id, inputId }: AgentCoreSession): string {
+    return `${this.#options.experiment}/${inputId}/${id}.json`
+  }
+
+  /** @returns never, if the agent works in the background */
+  async #start(session: AgentCoreSession, place: { key: string }, signal: AbortSignal): Promise<AgentResult> {
+    const { id, payload } = session
+    const start = { ...payload, ...this.#orders(session) }
+    const begin = () => {
+      session.isBegun = true
+    }
+    const answer = await this.#options.endpoint.start(id, start, begin, signal)
+    if (isObject(answer) && typeof answer.result_key === 'string') place.key = answer.result_key
+    else if (!isObject(answer) || answer.status !== 'processing') {
+      // It is done: what is not in S3 now never will be.
+      const error = `its program left nothing in S3 and answered ${quoted(answer)}; --results envelope takes answers`
+      return (await this.#look(session, place.key, signal)) ?? { status: 'error', rewards: {}, error }
+    }
+    return new Promise(() => {})
+  }
+
+  #orders({ id, inputId, model, samplingParams }: AgentCoreSession): object {
+    const { experiment: exp_id, bucket, queue } = this.#options
+    const where = { exp_id, input_id: inputId, s3_bucket: bucket.name }
+    return {
+      _config: model,
+      _rollout: { ...where, ...model, sampling_params: samplingParams },
+      // As apps know it that were written for queues.
+      ...(queue !== undefined && { _training: { ...where, session_id: id, sqs_url: queue.url } }),
+    }
+  }
+
+  async #result(
+    session: AgentCoreSession,
+    place: { key: string },
+    told: Promise<string> | undefined,
+    signal: AbortSignal,
+  ): Promise<AgentResult> {
+    let message = told?.then((key) => {
+      place.key = key
+      message = undefined
+    })
+    let waitMs = told === undefined ? FIRST_LOOK_MS : LOOK_BESIDE_QUEUE_MS
+    for (;;) {
+      const waiting = pause(waitMs, signal)
+      await (message === undefined ? waiting : Promise.race([waiting, message]))
+      const result = await this.#look(session, place.key, signal)
+      if (result !== undefined) return result
+      if (told === undefined) waitMs = Math.min(LONGEST_LOOK_MS, waitMs * LOOK_GROWTH)
+    }
+  }
+
+  async #look(
+    { inputId }: AgentCoreSession,
+    key: string,
+    signal: AbortSignal,
+  ): Promise<AgentResult | undefined> {
+    const text = await this.#options.bucket.get(key, signal)
+    return text === undefined ? undefined : parseResult(text, inputId)
+  }
+}

@@ -1,0 +1,60 @@
+"""The program in a container, on the toolkit's own apps: `container.py s3|envelope`. Prints its port."""
+
+import json
+import os
+import socket
+import sys
+import time
+
+import uvicorn
+from openai import OpenAI
+
+KIND = sys.argv[1]
+
+if KIND == "s3":
+    from agentcore_rl_toolkit import AgentCoreRLApp
+
+    app = AgentCoreRLApp()
+    entrypoint = app.rollout_entrypoint
+    CONFIG = "_rollout"
+else:
+    from agentcore_rl_toolkit.runtime import AgentCoreRuntimeApp
+
+    app = AgentCoreRuntimeApp(state_dir=os.environ["STATE_DIR"])
+    entrypoint = app.entrypoint
+    CONFIG = "_config"
+
+
+def put(payload, context, body: bytes) -> None:
+    rollout = payload["_rollout"]
+    key = f"{rollout['exp_id']}/{rollout['input_id']}/{context.session_id}.json"
+    app.s3_client.put_object(Bucket=rollout["s3_bucket"], Key=key, Body=body)
+
+
+@entrypoint
+def agent(payload, context):
+    """Asks twice, as a loop of a model and a tool does; what it does else is the row's to say."""
+    does = payload.get("does")
+    if does == "raise":
+        raise RuntimeError("boom")
+    if does == "html":
+        put(payload, context, b"<html>")
+        time.sleep(2)
+    if does == "early":
+        put(payload, context, json.dumps({"reward": 0.75}).encode())
+        time.sleep(2)
+    if does == "sleep":
+        time.sleep(5)
+    config = payload[CONFIG]
+    client = OpenAI(base_url=config["base_url"], api_key=config["api_key"])
+    messages = [{"role": "user", "content": payload["prompt"]}]
+    for _ in range(2):
+        answer = client.chat.completions.create(model=config["model_id"], messages=messages, max_tokens=6)
+        messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+        messages.append({"role": "user", "content": "Go on."})
+    return {"reward": 0.5, "rewards": [0.0, 0.5]}
+
+
+listening = socket.create_server(("127.0.0.1", 0))
+print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
+uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])

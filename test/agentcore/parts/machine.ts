@@ -1,0 +1,79 @@
+/** AgentCore on this machine: the toolkit's own apps in a container, S3 and SQS, and the service in front. */
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import type { Test } from 'tap'
+import { type Installed, installFromPyPI } from '../../agents/parts/install.ts'
+import { type Front, type FrontLimits, SESSION_HEADER, startFront } from '../../helpers/agentcore-front.ts'
+import { ended, type PipedProcess, startChild } from '../../helpers/children.ts'
+
+export interface Storage {
+  url: string
+  bucket: string
+  /** Its results are told to the queue. */
+  toldBucket: string
+  queueUrl: string
+}
+
+export interface Machine {
+  python: string
+  storage: Storage
+  /** Starts the service in front of a container. */
+  front(t: Test, kind: 's3' | 'envelope', limits?: FrontLimits): Promise<Front>
+}
+
+/** Ended with the test. The environment names its S3 and SQS to every AWS client of this process. */
+export async function startMachine(t: Test): Promise<Machine> {
+  // The toolkit leaves its server's half to whoever deploys one.
+  const others = ['bedrock-agentcore', 'moto[server]', 'openai']
+  const installed: Installed = await installFromPyPI('agentcore-rl-toolkit', others)
+  const python = join(installed.folder, 'bin/python')
+  Object.assign(process.env, {
+    AWS_REGION: 'us-west-2',
+    AWS_ACCESS_KEY_ID: 'test',
+    AWS_SECRET_ACCESS_KEY: 'test',
+  })
+  const storage = (await startPart(t, python, ['storage.py'])) as unknown as Storage
+  Object.assign(process.env, { AWS_ENDPOINT_URL_S3: storage.url, AWS_ENDPOINT_URL_SQS: storage.url })
+  const env = { ...process.env, STATE_DIR: t.testdir({}), AWS_ENDPOINT_URL: storage.url }
+  const start = (kind: string) => startPart(t, python, ['container.py', kind], env)
+  // A container for each session is what AgentCore has; the apps keep sessions apart by their ids.
+  const [s3, envelope] = await Promise.all([start('s3'), start('envelope')])
+  const containers = { s3: containerAt(s3.url!), envelope: containerAt(envelope.url!) }
+  return { python, storage, front: (t, kind, limits) => startFront(t, containers[kind], limits) }
+}
+
+function containerAt(url: string) {
+  return async (sessionId: string, payload: unknown) => {
+    const headers = { 'content-type': 'application/json', [SESSION_HEADER]: sessionId }
+    const response = await fetch(`${url}/invocations`, {
+      method: 'POST',
+      headers,
+      body: JSON.stringify(payload),
+    })
+    return { status: response.status, body: await response.text() }
+  }
+}
+
+/** @returns the line of JSON that it says when it is there */
+async function startPart(
+  t: Test,
+  python: string,
+  [script, ...args]: [string, ...string[]],
+  env: NodeJS.ProcessEnv = process.env,
+): Promise<Record<string, string>> {
+  const child = startChild(python, [join(import.meta.dirname, script), ...args], { env })
+  t.teardown(async () => {
+    child.kill('SIGKILL')
+    await ended(child)
+  })
+  return JSON.parse(await firstLine(child))
+}
+
+async function firstLine(child: PipedProcess): Promise<string> {
+  let errors = ''
+  child.stderr.setEncoding('utf8').on('data', (piece: string) => {
+    errors += piece
+  })
+  for await (const line of createInterface(child.stdout)) if (line.startsWith('{')) return line
+  throw new Error(`it ended before it was there: ${errors}`)
+}

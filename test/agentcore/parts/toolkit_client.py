@@ -1,0 +1,17 @@
+"""The toolkit's own client: one rollout of `PROMPT` at the session `BASE_URL`. Prints its result."""
+
+import json
+import os
+
+from agentcore_rl_toolkit import RolloutClient
+
+client = RolloutClient(
+    os.environ["ARN"],
+    os.environ["BUCKET"],
+    "theirs",
+    base_url=os.environ["BASE_URL"],
+    model_id="embedded",
+    api_key=os.environ["API_KEY"],
+)
+future = client.invoke({"prompt": os.environ["PROMPT"]})
+print(json.dumps(future.result(timeout=60)))

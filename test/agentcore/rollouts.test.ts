@@ -1,0 +1,233 @@
+/** Rollouts on AgentCore with the toolkit's own apps and client, S3 and SQS. */
+import { execFile } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { GetQueueAttributesCommand, SendMessageCommand, SQSClient } from '@aws-sdk/client-sqs'
+import t, { type Test } from 'tap'
+import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
+import {
+  AgentCoreRunner,
+  type AgentCoreRunnerOptions,
+} from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
+import { hasPython } from '../agents/parts/install.ts'
+import { agentTask } from '../helpers/agent-task.ts'
+import { ended } from '../helpers/children.ts'
+import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { until } from '../helpers/until.ts'
+import { type Machine, startMachine } from './parts/machine.ts'
+
+const NEVER = new AbortController().signal
+
+let runtimes = 0
+/** One of its own for each test: runners of one runtime share a limiter. */
+function newArn(): string {
+  runtimes += 1
+  return `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/math_${runtimes}-x`
+}
+
+type Way = 's3' | 'sqs' | 'envelope'
+
+function waysOf({ storage }: Machine): Record<Way, Partial<AgentCoreRunnerOptions>> {
+  return {
+    s3: { results: 's3', bucket: storage.bucket },
+    sqs: { results: 'sqs', bucket: storage.toldBucket, queueUrl: storage.queueUrl },
+    envelope: { results: 'envelope' },
+  }
+}
+
+function runnerFor(t: Test, options: Partial<AgentCoreRunnerOptions>): AgentCoreRunner {
+  // Each call of testdir() empties the folder.
+  const folder = existsSync(t.testdirName) ? t.testdirName : t.testdir({})
+  const ledger = join(folder, 'ledger')
+  const runner = new AgentCoreRunner({ arn: newArn(), tps: 100, ledger, retryBaseMs: 10, ...options })
+  t.teardown(() => runner.close())
+  return runner
+}
+
+/** A rollout's rows are what the proxy says of its session. */
+async function checkRows(t: Test, proxy: TestProxy, rows: readonly object[], reward: number): Promise<void> {
+  const { session_id: id } = (rows[0] as { extra_fields: { session_id: string } }).extra_fields
+  const { trajectories } = await proxy.get(`/sessions/${id}/trajectories`)
+  t.equal(rows.length, trajectories.length)
+  t.ok(trajectories[0].exact)
+  for (const [index, row] of rows.entries()) {
+    const { prompt_ids, response_ids, response_mask, response_logprobs } = trajectories[index]
+    t.match(row, { prompt_ids, response_ids, response_mask, response_logprobs })
+    t.match(row, { num_turns: 2, reward_score: reward, extra_fields: { agent_status: 'completed' } })
+  }
+}
+
+async function main(): Promise<void> {
+  const machine = await startMachine(t)
+  const ways = waysOf(machine)
+
+  // The first: a long poll that a run gave up may hide messages here until it ends, which SQS does at once.
+  t.test('messages that come twice, late, for nobody or in no form are taken off the queue', async (t) => {
+    await machine.front(t, 's3')
+    const { queueUrl: QueueUrl, url } = machine.storage
+    const sqs = new SQSClient({ region: 'us-west-2', endpoint: url })
+    const told = (key: string) => ({
+      Records: [{ eventName: 'ObjectCreated:Put', s3: { bucket: { name: 'b' }, object: { key } } }],
+    })
+    const send = (message: unknown) =>
+      sqs.send(new SendMessageCommand({ QueueUrl, MessageBody: JSON.stringify(message) }))
+    const runner = runnerFor(t, { ...ways.sqs, experiment: 'mine' })
+    await send(told('mine%2Fgone%2Fllm-proxy-gone.json'))
+    await send(told('mine%2Fgone%2Fllm-proxy-gone.json'))
+    await send({ Event: 's3:TestEvent' })
+    await send('hello')
+    await send(told('yours%2Fx%2Fllm-proxy-yours.json'))
+    const result = await runner.run(agentTask({ sample: { does: 'raise', prompt: 'x' } }), NEVER)
+    t.match(result, { status: 'failed', error: 'boom' })
+    const names = ['ApproximateNumberOfMessages', 'ApproximateNumberOfMessagesNotVisible'] as const
+    await until(async () => {
+      const command = new GetQueueAttributesCommand({ QueueUrl, AttributeNames: [...names] })
+      const { Attributes = {} } = await sqs.send(command)
+      return names.reduce((sum, name) => sum + Number(Attributes[name]), 0) === 1
+    })
+    t.pass("one is left: another experiment's")
+    sqs.destroy()
+  })
+
+  for (const way of ['s3', 'sqs', 'envelope'] as const) {
+    t.test(`the toolkit's app is run, and its rows are exact: results by ${way}`, async (t) => {
+      const front = await machine.front(t, way === 'envelope' ? 'envelope' : 's3')
+      const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+      const runner = runnerFor(t, ways[way])
+      const loop = new RemoteAgentLoop({ proxyUrl: proxy.url, runner, maxRetries: 0 }, {})
+      const samples = [1, 2, 3].map((number) => ({
+        instance_id: `sum-${number}`,
+        prompt: `What is ${number}?`,
+      }))
+      const rollouts = await Promise.all(samples.map((sample) => loop.run({ temperature: 1 }, sample)))
+      for (const rows of rollouts) await checkRows(t, proxy, rows, 0.5)
+      await loop.close()
+      t.strictSame(front.stopped.toSorted(), front.started.toSorted())
+      t.strictSame(readdirSync(`${t.testdirName}/ledger`), [])
+    })
+  }
+
+  t.test('what goes wrong in the container is one clear outcome', async (t) => {
+    const front = await machine.front(t, 's3')
+    const runner = runnerFor(t, ways.s3)
+    const run = (does: string) => runner.run(agentTask({ sample: { does, prompt: 'x' } }), NEVER)
+    t.match(await run('raise'), { status: 'failed', rewards: {}, error: 'boom' })
+    t.match(await run('html'), { status: 'error', rewards: {}, error: 'its result is not JSON: <html>' })
+    t.match(await run('early'), { status: 'completed', rewards: { reward: 0.75 } }, 'it is at work still')
+    await runner.close()
+    t.strictSame(front.stopped, front.started)
+  })
+
+  t.test(
+    'a result that never comes runs out of time, and one that no message told of is found',
+    async (t) => {
+      await machine.front(t, 's3')
+      const silent = { ...ways.sqs, bucket: machine.storage.bucket, timeLimitMs: 1_500 }
+      const run = (does: string) =>
+        runnerFor(t, silent).run(agentTask({ sample: { does, prompt: 'x' } }), NEVER)
+      t.match(await run('sleep'), { status: 'timeout', error: /no result within 1.5 s/ })
+      t.match(await run('raise'), { status: 'failed', error: 'boom' })
+    },
+  )
+
+  t.test('a bucket or a queue that is not there is said before anything is started', async (t) => {
+    const front = await machine.front(t, 's3')
+    const noBucket = runnerFor(t, { ...ways.s3, bucket: 'nobody-made-this' })
+    await t.rejects(noBucket.prepare(NEVER), {
+      code: 'config_invalid',
+      message: /nobody-made-this cannot be read/,
+    })
+    const queueUrl = `${machine.storage.url}/123456789012/none`
+    const noQueue = runnerFor(t, { ...ways.sqs, queueUrl })
+    await t.rejects(noQueue.prepare(NEVER), { code: 'config_invalid', message: /none cannot be read/ })
+    t.strictSame(front.started, [])
+  })
+
+  t.test("the toolkit's own client and app work through the proxy", async (t) => {
+    const front = await machine.front(t, 's3')
+    const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+    const env = {
+      ...process.env,
+      ARN: newArn(),
+      BUCKET: machine.storage.bucket,
+      BASE_URL: proxy.baseUrl('theirs-1'),
+      API_KEY: 'EMPTY',
+      PROMPT: 'What is 1?',
+    }
+    const script = join(import.meta.dirname, 'parts/toolkit_client.py')
+    const { stdout } = await promisify(execFile)(machine.python, [script], { env })
+    t.match(JSON.parse(stdout.trim().split('\n').at(-1)!), { status_code: 200, reward: 0.5 })
+    t.strictSame(front.stopped, front.started)
+    const { trajectories } = await proxy.get('/sessions/theirs-1/trajectories')
+    t.match(trajectories, [{ exact: true, num_turns: 2 }])
+  })
+
+  t.test(
+    '200 rollouts keep to the rate, to the bound of sessions, and each has its own result',
+    async (t) => {
+      const front = await machine.front(t, 'envelope', { tps: 120, sessions: 40 })
+      const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+      const folder = t.testdirName
+      const tasks = Array.from({ length: 200 }, (_, number) => ({
+        instance_id: `t-${number}`,
+        prompt: `${number}?`,
+      }))
+      writeFileSync(join(folder, 'tasks.jsonl'), tasks.map((task) => JSON.stringify(task)).join('\n'))
+      const args = [
+        'rollout',
+        '--proxy-url',
+        proxy.url,
+        '--agentcore-arn',
+        newArn(),
+        '--tasks',
+        'tasks.jsonl',
+      ]
+      const limits = ['--agentcore-tps', '100', '--agentcore-sessions', '40', '--concurrency', '60']
+      const result = await runLlmProxy([...args, ...limits], { cwd: folder, env: awsEnv(front.url) })
+      t.match(result, { code: 0, stderr: '' })
+      t.match(
+        result.stdout,
+        /^200\/200 0 failed, .* AgentCore: 200 started, .* 200 done, 0 failed, 0 calls throttled/m,
+      )
+      const rows = readFileSync(join(folder, 'rollouts.jsonl'), 'utf8').trim().split('\n')
+      t.equal(new Set(rows.map((row) => JSON.parse(row).instance_id)).size, 200)
+      t.equal(front.throttled, 0)
+      t.ok(front.most <= 40, `${front.most} at a time`)
+      t.strictSame(front.stopped.toSorted(), front.started.toSorted())
+      t.notOk(
+        existsSync(join(folder, 'agentcore-sessions')) &&
+          readdirSync(join(folder, 'agentcore-sessions')).length,
+      )
+    },
+  )
+
+  t.test('a run that is killed leaves sessions, which the same command stops', async (t) => {
+    const front = await machine.front(t, 'envelope')
+    const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+    const folder = t.testdirName
+    writeFileSync(join(folder, 'tasks.jsonl'), '{"prompt": "x", "does": "sleep"}')
+    const args = ['rollout', '--proxy-url', proxy.url, '--agentcore-arn', newArn(), '--tasks', 'tasks.jsonl']
+    const launch = { cwd: folder, env: awsEnv(front.url) }
+    const first = startLlmProxy(args, launch)
+    await until(() => front.started.length === 1)
+    first.kill('SIGKILL')
+    await ended(first)
+    t.strictSame(front.stopped, [])
+    t.match(await runLlmProxy(args, launch), { code: 0, stderr: '' })
+    t.equal(front.started.length, 2)
+    t.strictSame(front.stopped.toSorted(), front.started.toSorted())
+  })
+}
+
+function awsEnv(endpoint: string): Record<string, string> {
+  return {
+    AWS_ENDPOINT_URL_BEDROCK_AGENTCORE: endpoint,
+    AWS_ACCESS_KEY_ID: 'test',
+    AWS_SECRET_ACCESS_KEY: 'test',
+  }
+}
+
+if (await hasPython()) await main()
+else t.pass('AgentCore is used', { skip: 'there is no python3 with venv' })

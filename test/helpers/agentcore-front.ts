@@ -1,0 +1,138 @@
+/**
+ * AgentCore's data plane as far as rollouts see it: InvokeAgentRuntime and StopRuntimeSession on the paths and with the errors
+ * of the real one, in front of a container. Wire: the model of `bedrock-agentcore` in the AWS SDKs.
+ */
+import { once } from 'node:events'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { text } from 'node:stream/consumers'
+import type { Test } from 'tap'
+
+export const SESSION_HEADER = 'x-amzn-bedrock-agentcore-runtime-session-id'
+
+/** What a program in a container answers. */
+export interface ContainerAnswer {
+  status?: number
+  body: string
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: tests look into payloads of any shape
+export type Container = (sessionId: string, payload: any) => Promise<ContainerAnswer> | ContainerAnswer
+
+/** An error in place of the next answer; `cut` closes the connection, after the container has heard of the call or not. */
+export type Fault = { name: string; status: number } | 'cut'
+
+export interface Front {
+  url: string
+  /** Sessions in order of their first call. */
+  started: string[]
+  stopped: string[]
+  /** The most sessions that ran at a time. */
+  most: number
+  throttled: number
+  /** Faults of calls to come, the next one first. */
+  invokeFaults: Fault[]
+  stopFaults: Fault[]
+  /** Stops a session as AgentCore does of its own accord. */
+  running: Set<string>
+}
+
+export interface FrontLimits {
+  /** Calls a second, as a bucket of that many. */
+  tps?: number
+  sessions?: number
+}
+
+/** Closed when the test ends. The environment names it to every AWS client of this process. */
+export async function startFront(t: Test, container: Container, limits: FrontLimits = {}): Promise<Front> {
+  const front: Front = {
+    url: '',
+    started: [],
+    stopped: [],
+    most: 0,
+    throttled: 0,
+    invokeFaults: [],
+    stopFaults: [],
+    running: new Set(),
+  }
+  const take = bucketOf(limits.tps ?? Number.POSITIVE_INFINITY)
+  const server = createServer(async (request, response) => {
+    const payload = JSON.parse((await text(request)) || '{}')
+    const isStop = /^\/runtimes\/[^/]+\/stopruntimesession\b/.test(request.url!)
+    const fault = (isStop ? front.stopFaults : front.invokeFaults).shift()
+    if (fault === 'cut') return request.socket.destroy()
+    if (fault !== undefined) return refuse(response, fault.status, fault.name)
+    if (!take()) {
+      front.throttled += 1
+      return refuse(response, 429, 'ThrottlingException')
+    }
+    return isStop
+      ? stop(front, request, response)
+      : invoke(front, limits, container, payload, request, response)
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  front.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  Object.assign(process.env, {
+    AWS_ENDPOINT_URL_BEDROCK_AGENTCORE: front.url,
+    AWS_ACCESS_KEY_ID: 'test',
+    AWS_SECRET_ACCESS_KEY: 'test',
+  })
+  return front
+}
+
+function stop(front: Front, request: IncomingMessage, response: ServerResponse): void {
+  const sessionId = String(request.headers[SESSION_HEADER])
+  front.stopped.push(sessionId)
+  if (front.running.delete(sessionId)) answer(response, sessionId, { body: '{}' })
+  else refuse(response, 404, 'ResourceNotFoundException')
+}
+
+async function invoke(
+  front: Front,
+  limits: FrontLimits,
+  container: Container,
+  payload: unknown,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const sessionId = String(request.headers[SESSION_HEADER])
+  if (sessionId.length < 33 || sessionId.length > 256) return refuse(response, 400, 'ValidationException')
+  if (!front.running.has(sessionId)) {
+    if (front.running.size >= (limits.sessions ?? Number.POSITIVE_INFINITY)) {
+      return refuse(response, 402, 'ServiceQuotaExceededException')
+    }
+    if (!front.started.includes(sessionId)) front.started.push(sessionId)
+    front.running.add(sessionId)
+    front.most = Math.max(front.most, front.running.size)
+  }
+  const { status = 200, body } = await container(sessionId, payload)
+  if (status === 200) answer(response, sessionId, { body })
+  else refuse(response, 424, 'RuntimeClientError', body)
+}
+
+function answer(response: ServerResponse, sessionId: string, { body }: ContainerAnswer): void {
+  response.writeHead(200, { 'content-type': 'application/json', [SESSION_HEADER]: sessionId }).end(body)
+}
+
+function refuse(response: ServerResponse, status: number, name: string, message = name): void {
+  response.writeHead(status, { 'content-type': 'application/json', 'x-amzn-errortype': name })
+  response.end(JSON.stringify({ message }))
+}
+
+/** @returns whether a call may pass */
+function bucketOf(perSecond: number): () => boolean {
+  let [tokens, atMs] = [perSecond, performance.now()]
+  return () => {
+    const nowMs = performance.now()
+    tokens = Math.min(perSecond, tokens + ((nowMs - atMs) / 1000) * perSecond)
+    atMs = nowMs
+    if (tokens < 1) return false
+    tokens -= 1
+    return true
+  }
+}

@@ -1,0 +1,255 @@
+import { mkdirSync, readdirSync, writeFileSync } from 'node:fs'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import {
+  AgentCoreRunner,
+  type AgentCoreRunnerOptions,
+} from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
+import { agentTask } from '../helpers/agent-task.ts'
+import { type Container, type ContainerAnswer, type Front, startFront } from '../helpers/agentcore-front.ts'
+import { until } from '../helpers/until.ts'
+
+const NEVER = new AbortController().signal
+
+let runtimes = 0
+/** One of its own for each runner: runners of one runtime share a limiter. */
+function newArn(): string {
+  runtimes += 1
+  return `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/agent_${runtimes}-x`
+}
+
+/** A program in a container that is asked for its result at the first poll. */
+const working =
+  (result: object): Container =>
+  (_, { _agentcore_runtime: { operation, invocation_id } }) =>
+    stateOf(
+      invocation_id,
+      operation === 'start' ? { status: 'in_progress' } : { status: 'completed', ...result },
+    )
+
+function stateOf(id: string, state: object): ContainerAnswer {
+  return { body: JSON.stringify({ version: 1, invocation_id: id, ...state }) }
+}
+
+interface Rig {
+  front: Front
+  runner: AgentCoreRunner
+  said: string[]
+  ledger: string
+}
+
+async function rig(
+  t: Test,
+  container: Container,
+  options: Partial<AgentCoreRunnerOptions> = {},
+  limits: { tps?: number; sessions?: number } = {},
+): Promise<Rig> {
+  const front = await startFront(t, container, limits)
+  const ledger = options.ledger ?? join(t.testdir({}), 'ledger')
+  const said: string[] = []
+  const warn = (text: string) => said.push(text)
+  const runner = new AgentCoreRunner({ arn: newArn(), tps: 1_000, retryBaseMs: 1, warn, ...options, ledger })
+  t.teardown(() => runner.close())
+  return { front, runner, said, ledger }
+}
+
+const opened = ({ ledger }: Rig) => readdirSync(ledger)
+
+t.test('an agent is started in a session of its own, asked for its result, and stopped', async (t) => {
+  const seen: object[] = []
+  const it = await rig(t, (id, payload) => {
+    seen.push(payload)
+    return working({ result: { reward: 0.5, steps: 3 } })(id, payload)
+  })
+  const task = agentTask({ sample: { prompt: 'Hi' }, apiKey: 'key', modelName: 'm', sessionId: 'trial/1~2' })
+  t.match(await it.runner.run(task, NEVER), {
+    status: 'completed',
+    rewards: { reward: 0.5 },
+    details: { steps: 3 },
+  })
+  await it.runner.close()
+  const [id] = it.front.started
+  t.match(id, /^llm-proxy-trial-1-2-[0-9a-f-]{36}$/)
+  t.strictSame(it.front.stopped, [id])
+  t.strictSame(opened(it), [], 'nothing is left to stop')
+  t.strictSame(seen, [
+    {
+      prompt: 'Hi',
+      _config: { base_url: task.openaiBaseUrl, api_key: 'key', model_id: 'm' },
+      _agentcore_runtime: { version: 1, invocation_id: id, operation: 'start', background: true },
+    },
+    { _agentcore_runtime: { version: 1, invocation_id: id, operation: 'get' } },
+  ])
+})
+
+t.test("the row's payload is what the agent gets, if there is one", async (t) => {
+  let seen: object = {}
+  const it = await rig(t, (_, payload) => {
+    seen = payload
+    return { body: '{"reward": 1}' }
+  })
+  const sample = { payload: { prompt: 'Hi' }, answer: '42' }
+  const result = await it.runner.run(agentTask({ sample }), NEVER)
+  t.match(
+    result,
+    { status: 'completed', rewards: { reward: 1 } },
+    'an app without the envelope answers at once',
+  )
+  t.match(seen, { prompt: 'Hi' })
+  t.notMatch(seen, { answer: '42' })
+})
+
+const outcome = (status: string, error: RegExp | string) => ({ status, rewards: {}, error })
+const DOES: [string, Container, object][] = [
+  ['raises', working({ error: 'boom' }), outcome('failed', 'boom')],
+  ['gives no number', working({ result: { reward: 'good' } }), outcome('error', /no number: good/)],
+  ['is ended by AgentCore', working({ status: 'interrupted' }), outcome('error', /ended its session early/)],
+  ['is forgotten', working({ status: 'not_found' }), outcome('error', /ended its session early/)],
+  [
+    'crashes',
+    () => ({ status: 500, body: 'out of memory' }),
+    outcome('failed', /its container failed.*out of memory/),
+  ],
+  ['says nothing', () => ({ body: '' }), outcome('error', /no JSON object/)],
+  ['wants S3', () => ({ body: '{"status":"processing"}' }), outcome('error', /say --results s3/)],
+]
+for (const [what, container, expected] of DOES) {
+  t.test(`an agent that ${what} is one clear outcome, and its session is stopped`, async (t) => {
+    const it = await rig(t, container)
+    t.match(await it.runner.run(agentTask(), NEVER), expected)
+    await it.runner.close()
+    t.strictSame(it.front.stopped, it.front.started)
+    t.strictSame(opened(it), [])
+  })
+}
+
+const THROTTLED = { name: 'ThrottlingException', status: 429 }
+const QUOTA = { name: 'ServiceQuotaExceededException', status: 402 }
+const CONFLICT = { name: 'RetryableConflictException', status: 409 }
+
+t.test('a start that was not taken is made again, in the same session', async (t) => {
+  const it = await rig(t, working({ result: { reward: 1 } }))
+  it.front.invokeFaults.push(THROTTLED, QUOTA, CONFLICT)
+  t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed' })
+  t.equal(it.front.started.length, 1)
+  t.match(it.runner.describe(), /1 started, \d running, 0 waiting, 1 done, 0 failed, 1 calls throttled, 1 in/)
+})
+
+for (const [fault, error] of [
+  [THROTTLED, /throttled each try/],
+  [QUOTA, /no place for its session/],
+  [{ name: 'AccessDeniedException', status: 403 }, /refused the call/],
+  [{ name: 'ResourceNotFoundException', status: 404 }, /no such runtime/],
+] as const) {
+  t.test(`${fault.name} to the end is an error; what was never started is not stopped`, async (t) => {
+    const it = await rig(t, working({}))
+    it.front.invokeFaults.push(...Array.from({ length: 8 }, () => fault))
+    t.match(await it.runner.run(agentTask(), NEVER), outcome('error', error))
+    await it.runner.close()
+    t.strictSame([it.front.started, it.front.stopped, opened(it)], [[], [], []])
+  })
+}
+
+t.test(
+  'a start that got lost is not made again: a second agent would join the record of the first',
+  async (t) => {
+    const it = await rig(t, working({ result: { reward: 1 } }))
+    it.front.invokeFaults.push('cut')
+    t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /nobody knows/))
+    await it.runner.close()
+    t.strictSame(it.front.started, [])
+    t.equal(it.front.stopped.length, 1, 'it is stopped all the same')
+  },
+)
+
+t.test('a poll that got lost is made again', async (t) => {
+  const it = await rig(t, (id, payload) => {
+    it.front.invokeFaults.push('cut', THROTTLED)
+    it.front.invokeFaults.splice(2)
+    if (payload._agentcore_runtime.operation === 'get') it.front.invokeFaults.length = 0
+    return working({ result: { reward: 1 } })(id, payload)
+  })
+  t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
+})
+
+t.test('an agent that takes too long has run out of time, and is stopped', async (t) => {
+  const it = await rig(t, (id) => stateOf(id, { status: 'in_progress' }), { timeLimitMs: 200 })
+  t.match(await it.runner.run(agentTask(), NEVER), outcome('timeout', /no result within 0.2 s/))
+  await it.runner.close()
+  t.strictSame(it.front.stopped, it.front.started)
+})
+
+t.test('a result that is there when the time is up counts', async (t) => {
+  const it = await rig(t, working({ result: { reward: 1 } }), { timeLimitMs: 200 })
+  t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
+})
+
+t.test('a run that is called off throws why, and its session is stopped', async (t) => {
+  const it = await rig(t, (id) => stateOf(id, { status: 'in_progress' }))
+  const off = new AbortController()
+  const running = it.runner.run(agentTask(), off.signal)
+  await until(() => it.front.started.length === 1)
+  off.abort(new Error('called off'))
+  await t.rejects(running, { message: 'called off' })
+  await it.runner.close()
+  t.strictSame(it.front.stopped, it.front.started)
+})
+
+t.test('a stop is tried until it is answered', async (t) => {
+  const it = await rig(t, working({ result: {} }))
+  it.front.stopFaults.push('cut', THROTTLED, { name: 'InternalServerException', status: 500 }, CONFLICT)
+  await it.runner.run(agentTask(), NEVER)
+  await it.runner.close()
+  t.strictSame([it.front.stopped, opened(it)], [it.front.started, []])
+})
+
+t.test('a stop that is refused is told once, and stays in the ledger for a run that may', async (t) => {
+  const it = await rig(t, working({ result: {} }), { maxSessions: 1 })
+  const denied = { name: 'AccessDeniedException', status: 403 }
+  it.front.stopFaults.push(denied, denied)
+  await it.runner.run(agentTask(), NEVER)
+  await it.runner.run(agentTask(), NEVER)
+  await it.runner.close()
+  t.match(it.said.filter((text) => /could not be stopped/.test(text)).length, 1)
+  t.equal(opened(it).length, 1)
+})
+
+t.test('what a run left behind that crashed is stopped by the next one', async (t) => {
+  const arn = newArn()
+  const ledger = join(t.testdir({}), 'ledger')
+  const head = { version: 1, arn, qualifier: 'DEFAULT', host: hostname(), pid: 2 ** 30 }
+  const left = `llm-proxy-left-${'0'.repeat(36)}`
+  mkdirSync(ledger)
+  const lines = [head, { opened: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
+  writeFileSync(join(ledger, 'old.sessions.jsonl'), lines)
+  const it = await rig(t, working({ result: {} }), { arn, ledger })
+  it.front.running.add(left)
+  await it.runner.prepare(NEVER)
+  await it.runner.close()
+  t.strictSame([it.front.stopped, opened(it)], [[left], []])
+})
+
+t.test('no more sessions than the bound run at a time, and none too many calls are made', async (t) => {
+  const limits = { tps: 200, sessions: 8 }
+  const it = await rig(t, working({ result: { reward: 1 } }), { tps: 150, maxSessions: 8 }, limits)
+  const runs = Array.from({ length: 24 }, () => it.runner.run(agentTask(), NEVER))
+  const results = await Promise.all(runs)
+  await it.runner.close()
+  t.ok(results.every(({ status }) => status === 'completed'))
+  t.ok(it.front.most <= 8, `${it.front.most} at a time`)
+  t.equal(it.front.throttled, 0)
+  t.strictSame(it.front.stopped.toSorted(), it.front.started.toSorted())
+})
+
+t.test('what is missing is said before anything is started', async (t) => {
+  const arn = newArn()
+  for (const [options, message] of [
+    [{ arn: 'agent-1' }, /"agent-1" is no ARN of an AgentCore runtime/],
+    [{ arn, results: 's3' }, /results by s3 need --agentcore-bucket/],
+    [{ arn, results: 'sqs', bucket: 'b' }, /results by sqs need --agentcore-queue/],
+    [{ arn, queueUrl: 'http://127.0.0.1:1/q' }, /results by sqs need --agentcore-bucket/],
+  ] as const) {
+    t.throws(() => new AgentCoreRunner(options), { code: 'config_invalid', message })
+  }
+})
