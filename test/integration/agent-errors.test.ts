@@ -255,8 +255,10 @@ t.test(
         responses: openai.responses.create({ model, input: content }),
         streamed: openai.responses.stream({ model, input: content }).finalResponse(),
       }
-      for (const [name, call] of Object.entries(calls)) {
-        const refused = await call.catch((error: unknown) => error)
+      // All of them are under way: each rejection needs its owner at once.
+      const outcomes = await Promise.allSettled(Object.values(calls))
+      for (const [at, name] of Object.keys(calls).entries()) {
+        const refused = (outcomes[at] as PromiseRejectedResult).reason
         t.ok(refused instanceof OpenAI.BadRequestError, name)
         t.match(refused, { code: 'context_length_exceeded', type: 'invalid_request_error' }, name)
       }

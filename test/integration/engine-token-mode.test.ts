@@ -143,7 +143,7 @@ t.test("vLLM's wire gives in token mode what it gives in chat mode, before it is
 
 t.test('a chat of SGLang is asked for whole, because its streams have no ids', async (t) => {
   const { client, server } = clientOf(t, createSglangClient, await startFakeSglang())
-  for (let call = 0; call < 2; call += 1) {
+  for (let call = 0; call < 4; call += 1) {
     const completion = fold(await collect(client.generate(chatRequest({ model: 'fake' }), noAbort)))
     t.equal(completion.content, 'Hello there, agent')
     t.equal(inexactReason(completion), null)
@@ -151,8 +151,8 @@ t.test('a chat of SGLang is asked for whole, because its streams have no ids', a
   }
   t.same(
     server.requests.map(({ path, body }) => [path, body.stream]),
-    [true, false, false].map((stream) => ['/v1/chat/completions', stream]),
-    'which is remembered',
+    [true, false, true, false, true, false, false].map((stream) => ['/v1/chat/completions', stream]),
+    'which is remembered once it was refused three times',
   )
   const text = fold(await collect(client.generate(completionRequest({ prompt: [5, 6] }), noAbort)))
   t.equal(inexactReason(text), null, 'a completion is streamed')

@@ -271,8 +271,8 @@ t.test("the proxy's refusals are errors of the rollout, in its own words", async
 })
 
 t.test('without options, everything comes from the environment', async (t) => {
-  const proxy = await startProxy(t)
   const root = t.testdir({ one: { 'task.toml': '' } })
+  const proxy = await startProxy(t, { db: `${root}/proxy.db` })
   const harbor = await startHarborServer(t, async () => ({
     body: {
       run_id: 'r',

@@ -126,8 +126,9 @@ for (const [mode, start] of Object.entries(MODES)) {
         const impatient = client(proxy, { timeout: 100 })
         const lost = await ask(impatient, [user('Hello.')]).catch((error: unknown) => error)
         t.ok(lost instanceof OpenAI.APIConnectionTimeoutError)
+        // Another question: of the one above its client knows that it failed, and a retry of it would be that one's.
         for (const retry of ['0', '1'])
-          await ask(client(proxy, { defaultHeaders: { 'x-stainless-retry-count': retry } }), [user('Hello.')])
+          await ask(client(proxy, { defaultHeaders: { 'x-stainless-retry-count': retry } }), [user('Hi.')])
         const turns = await turnsOf(proxy)
         t.same(
           turns.map(({ status }) => status),

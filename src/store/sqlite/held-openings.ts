@@ -63,7 +63,8 @@ export class HeldOpenings {
   #sendOld(): void {
     this.#sendUntil(performance.now() - HOLD_MS)
     const [oldest] = this.#held.values()
-    this.#timer = oldest && setTimeout(() => this.#sendOld(), oldest.sinceMs + HOLD_MS - performance.now())
+    this.#timer =
+      oldest && setTimeout(() => this.#sendOld(), Math.max(0, oldest.sinceMs + HOLD_MS - performance.now()))
   }
 
   #sendUntil(sinceMs: number): void {
