@@ -48,6 +48,9 @@ class UnrulyRunner implements AgentRunner {
   readonly #random = seeded(7)
   readonly #processes = new CommandRunner({
     command: [process.execPath, AGENT],
+    // Some of them leave a process behind on purpose.
+    sandbox: { mode: 'none' },
+    warn() {},
     timeLimitMs: TIME_LIMIT_MS,
     graceMs: 100,
     verifier: async ({ task, output }) => {
