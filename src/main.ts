@@ -318,7 +318,7 @@ function engineRoster(config: ServeConfig, backend: LocalBackend, logger: Logger
   return new EngineRoster({
     backend,
     // Anybody may name an engine then, and must not be sent the key of the others.
-    open: (url) => openServer(isOpenDoor(config) ? { engineKind: config.engineKind } : config, url),
+    open: (url) => openServer(isOpenDoor(config) ? { ...config, engineApiKey: undefined } : config, url),
     needsTokenIds: config.tokenizer !== undefined,
     logger,
   })

@@ -47,6 +47,16 @@ const engineApiKey = {
   help: 'Sent to every engine as bearer token; on the command line other users of the machine can read it',
 } as const
 
+const engineSessionHeader = {
+  flag: 'engine-session-header',
+  type: 'text',
+  default: 'X-Session-ID',
+  group: 'Engines',
+  help:
+    'Headers that carry the session id with every call, for routers in front of engines that send the calls of one ' +
+    'session to one of them: X-SMG-Routing-Key, X-Correlation-ID, X-Dynamo-Session-ID; several with commas, or none',
+} as const
+
 const workerKeys = {
   flag: 'worker-key',
   type: 'key',
@@ -196,6 +206,7 @@ export const SERVE = {
     },
     engineKind,
     engineApiKey,
+    engineSessionHeader,
     model: {
       flag: 'model',
       type: 'text',
@@ -402,6 +413,7 @@ export const WORKER = {
     },
     engineKind,
     engineApiKey,
+    engineSessionHeader,
     maxConcurrency: {
       flag: 'max-concurrency',
       type: 'integer',

@@ -15,6 +15,8 @@ export interface ConnectionOptions {
   connectTimeoutMs?: number
   /** A larger answer, or event of a streamed one, is a failure of the engine. Default: 100 MiB. */
   maxAnswerBytes?: number
+  /** Headers that tell a router in front of engines which session a call belongs to. */
+  sessionHeaders?: readonly string[]
 }
 
 export type EngineResponse = Awaited<ReturnType<Pool['request']>>
@@ -33,10 +35,12 @@ export class EngineConnection {
   readonly endpoint: Endpoint
   readonly maxAnswerBytes: number
   readonly #pool: Pool
+  readonly #sessionHeaders: readonly string[]
 
   constructor(options: ConnectionOptions) {
     this.endpoint = parseEndpoint(options.url, options.apiKey)
     this.maxAnswerBytes = options.maxAnswerBytes ?? MAX_ANSWER_BYTES
+    this.#sessionHeaders = options.sessionHeaders ?? []
     const silence = options.maxSilenceMs ?? MAX_SILENCE_MS
     this.#pool = new Pool(this.endpoint.origin, {
       headersTimeout: silence,
@@ -53,13 +57,19 @@ export class EngineConnection {
   /**
    * @param path after the engine's base path, such as `/v1/models`
    * @param json the body of a POST; without it, the request is a GET
+   * @param sessionId of a call, for routers that send the calls of one session to one engine
    * @returns the response once its status is known to be 2xx
    * @throws ProxyError `engine_unreachable`, `engine_rejected`, `engine_failed`, `engine_lost`, `engine_timeout`. After
    *   an abort: whatever `signal.reason` is.
    */
-  async request(path: string, signal: AbortSignal, json?: string | Buffer): Promise<EngineResponse> {
+  async request(
+    path: string,
+    signal: AbortSignal,
+    json?: string | Buffer,
+    sessionId?: string,
+  ): Promise<EngineResponse> {
     signal.throwIfAborted()
-    const response = await this.#send(path, signal, json)
+    const response = await this.#send(path, signal, json, sessionId)
     const status = response.statusCode
     if (status >= 200 && status < 300) return response
     const text = this.endpoint.redact(await this.text(response, signal))
@@ -67,7 +77,12 @@ export class EngineConnection {
     throw refusal({ engine: this.name, status, text, retryAfter })
   }
 
-  async #send(path: string, signal: AbortSignal, json: string | Buffer | undefined): Promise<EngineResponse> {
+  async #send(
+    path: string,
+    signal: AbortSignal,
+    json: string | Buffer | undefined,
+    sessionId: string | undefined,
+  ): Promise<EngineResponse> {
     const { authorization, basePath } = this.endpoint
     try {
       return await this.#pool.request({
@@ -76,6 +91,7 @@ export class EngineConnection {
         headers: {
           ...(json !== undefined && { 'content-type': 'application/json' }),
           ...(authorization !== undefined && { authorization }),
+          ...(sessionId !== undefined && this.#sessionHeadersOf(sessionId)),
         },
         body: json ?? null,
         signal,
@@ -84,6 +100,12 @@ export class EngineConnection {
       signal.throwIfAborted()
       throw requestFailure(this.name, thrown)
     }
+  }
+
+  /** An id may hold what a header may not; encoded it is as good a name. */
+  #sessionHeadersOf(sessionId: string): Record<string, string> {
+    const value = encodeURIComponent(sessionId)
+    return Object.fromEntries(this.#sessionHeaders.map((name) => [name, value]))
   }
 
   /** The whole body as text. @throws as {@link request} */

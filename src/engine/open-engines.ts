@@ -13,6 +13,8 @@ export interface EngineChoice {
   engineUrls: readonly string[]
   engineKind: EngineKind | 'auto'
   engineApiKey?: string | undefined
+  /** Names of headers, with commas between them; `none` for none. */
+  engineSessionHeader?: string | undefined
   /** For the embedded engine: a file of forced answers, and the name that its model goes by. */
   playbook?: string | undefined
   model?: string | undefined
@@ -30,10 +32,28 @@ export function openEngines(choice: EngineChoice): EngineClient[] {
 
 /** The client of one server. @throws ProxyError `config_invalid` for a URL that is none */
 export function openServer(
-  { engineKind, engineApiKey }: Pick<EngineChoice, 'engineKind' | 'engineApiKey'>,
+  { engineKind, engineApiKey, engineSessionHeader }: Omit<EngineChoice, 'engineUrls'>,
   url: string,
 ): EngineClient {
-  return openClient(engineKind, { url, ...(engineApiKey !== undefined && { apiKey: engineApiKey }) })
+  return openClient(engineKind, {
+    url,
+    ...(engineApiKey !== undefined && { apiKey: engineApiKey }),
+    sessionHeaders: sessionHeadersOf(engineSessionHeader ?? 'none'),
+  })
+}
+
+/** @throws ProxyError `config_invalid` for what cannot be a header, or is one that a call has anyway */
+function sessionHeadersOf(names: string): string[] {
+  if (names === 'none') return []
+  return names.split(',').map((part) => {
+    const name = part.trim()
+    const isTaken = ['authorization', 'content-type', 'content-length', 'host'].includes(name.toLowerCase())
+    if (/^[\w-]+$/.test(name) && !isTaken) return name
+    throw new ProxyError(
+      'config_invalid',
+      `engine-session-header: ${name || 'nothing'} cannot be a header's name here`,
+    )
+  })
 }
 
 /** Whoever names a server means it: what the embedded engine says in its place would be trained on. */

@@ -1,5 +1,6 @@
 import t, { type Test } from 'tap'
 import { detectEngineKind } from '../../src/engine/detect.ts'
+import { openEngines } from '../../src/engine/open-engines.ts'
 import { createOpenaiClient } from '../../src/engine/openai/client.ts'
 import { createSglangClient } from '../../src/engine/sglang/client.ts'
 import { createVllmClient } from '../../src/engine/vllm/client.ts'
@@ -26,6 +27,33 @@ async function setUp(
   })
   return { client, engine, bodies: () => engine.requests.map((request) => request.body) }
 }
+
+t.test('a call tells routers in front of engines which session it belongs to', async (t) => {
+  const engine = await startFakeVllm({})
+  t.teardown(() => engine.close())
+  for (const engineKind of ['vllm', 'openai', 'auto'] as const) {
+    const choice = {
+      engineUrls: [engine.url],
+      engineKind,
+      engineSessionHeader: 'X-Session-ID, X-SMG-Routing-Key',
+    }
+    const [client] = openEngines(choice)
+    t.teardown(() => client!.close())
+    const request = { ...chatRequest({}), sessionId: 'harbor/hello-world:0 é' }
+    await collect(client!.generate(request, noAbort))
+    const { headers } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
+    t.equal(headers['x-session-id'], 'harbor%2Fhello-world%3A0%20%C3%A9')
+    t.equal(headers['x-smg-routing-key'], headers['x-session-id'])
+  }
+  const [silent] = openEngines({ engineUrls: [engine.url], engineKind: 'vllm', engineSessionHeader: 'none' })
+  t.teardown(() => silent!.close())
+  await collect(silent!.generate(chatRequest({}), noAbort))
+  t.notOk(engine.requests.at(-1)?.headers['x-session-id'])
+  for (const engineSessionHeader of ['', 'a b', 'Authorization', 'X-A,']) {
+    const choice = { engineUrls: [engine.url], engineKind: 'vllm', engineSessionHeader } as const
+    t.throws(() => openEngines(choice), { code: 'config_invalid' }, engineSessionHeader)
+  }
+})
 
 t.test('what vLLM is asked in a chat, whatever the agent said about it', async (t) => {
   const { client, bodies, engine } = await setUp(t, createVllmClient, { apiKey: 'sk-1' })

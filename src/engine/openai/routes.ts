@@ -54,7 +54,7 @@ export class OpenaiRoutes {
     for (const ask of plan.asks) {
       try {
         const json = bodyJson(openaiBody(request, ask), request)
-        const response = await this.#connection.request(routeOf(request), signal, json)
+        const response = await this.#connection.request(routeOf(request), signal, json, request.sessionId)
         this.#learnt.accepted(key, plan, ask)
         return response
       } catch (thrown) {

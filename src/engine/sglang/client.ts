@@ -50,7 +50,7 @@ class SglangClient implements EngineClient {
    */
   async *#generateTokens(request: TokenRequest, signal: AbortSignal): GenerationStream {
     const json = bodyWithIds(generateBody(request), 'input_ids', request, this.#prompts)
-    const response = await this.#connection.request('/generate', signal, json)
+    const response = await this.#connection.request('/generate', signal, json, request.sessionId)
     const reader = new GenerateReader({
       engine: this.name,
       promptTokenIds: request.promptTokenIds,

@@ -43,7 +43,7 @@ class VllmClient implements EngineClient {
     const json = isTokenRequest(request)
       ? await this.#tokenBody(request, signal)
       : bodyJson(vllmBody(request), request)
-    const response = await this.#connection.request(routeOf(request), signal, json)
+    const response = await this.#connection.request(routeOf(request), signal, json, request.sessionId)
     yield* readAnswer(this.#connection, request, response, signal, this.#prompts)
   }
 
