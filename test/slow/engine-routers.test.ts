@@ -1,0 +1,125 @@
+/** Real routers in front of engines, from PyPI: the header that names a session keeps its calls on one engine. */
+import { execFile } from 'node:child_process'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import t, { type Test } from 'tap'
+import { openEngines } from '../../src/engine/open-engines.ts'
+import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
+import { startChild } from '../helpers/children.ts'
+import { startFakeVllm } from '../helpers/fake-vllm.ts'
+
+const SESSIONS = 8
+const CALLS = 6
+const READY_MS = 30_000
+
+interface Router {
+  name: string
+  requirement: string
+  header: string
+  /** @returns the command after the name of its program */
+  args(port: number, metricsPort: number, engineUrls: string[]): string[]
+}
+
+const ROUTERS: Router[] = [
+  {
+    name: 'vllm-router',
+    requirement: 'vllm-router==0.1.17',
+    header: 'X-Session-ID',
+    args: (port, metricsPort, urls) => [
+      ...['--host', '127.0.0.1', '--port', String(port), '--policy', 'consistent_hash'],
+      ...['--worker-urls', ...urls, '--prometheus-port', String(metricsPort)],
+    ],
+  },
+  {
+    name: 'smg',
+    requirement: 'smg==1.13.0',
+    header: 'X-SMG-Routing-Key',
+    args: (port, metricsPort, urls) => [
+      ...['launch', '--host', '127.0.0.1', '--port', String(port), '--policy', 'consistent_hashing'],
+      ...['--worker-urls', ...urls, '--prometheus-port', String(metricsPort)],
+    ],
+  },
+]
+
+const run = promisify(execFile)
+
+async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as { port: number }
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
+
+async function startRouter(t: Test, router: Router, bin: string, engineUrls: string[]): Promise<string> {
+  const port = await freePort()
+  const child = startChild(join(bin, router.name), router.args(port, await freePort(), engineUrls), {
+    detached: true,
+  })
+  let output = ''
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (piece) => (output += piece))
+  t.teardown(() => child.exitCode === null && process.kill(-child.pid!, 'SIGKILL'))
+  const url = `http://127.0.0.1:${port}`
+  for (const deadline = Date.now() + READY_MS; Date.now() < deadline; await sleep(200)) {
+    if (child.exitCode !== null) break
+    const response = await fetch(`${url}/v1/models`).catch(() => undefined)
+    if (response?.ok) return url
+  }
+  throw new Error(`${router.name} does not serve: ${output.slice(-2_000)}`)
+}
+
+/** @returns for each session, on which engines its calls were */
+async function callThrough(url: string, engines: Engine[], engineSessionHeader: string): Promise<number[][]> {
+  const [client] = openEngines({ engineUrls: [url], engineKind: 'vllm', engineSessionHeader })
+  const served: number[][] = []
+  for (let session = 0; session < SESSIONS; session += 1) {
+    const seen: number[] = []
+    for (let call = 0; call < CALLS; call += 1) {
+      const before = engines.map(callsOf)
+      // As a conversation grows, no two bodies are alike.
+      const request = chatRequest({ model: 'fake', seed: session * CALLS + call })
+      await collect(client!.generate({ ...request, sessionId: `task-7~${session}` }, noAbort))
+      seen.push(engines.findIndex((engine, at) => callsOf(engine) > before[at]!))
+    }
+    served.push(seen)
+  }
+  await client!.close()
+  return served
+}
+
+/** Each session's calls are on one engine, and the sessions are on both. */
+function areToldApart(served: readonly number[][]): boolean {
+  return served.every((seen) => new Set(seen).size === 1) && new Set(served.flat()).size > 1
+}
+
+type Engine = Awaited<ReturnType<typeof startFakeVllm>>
+
+function callsOf({ requests }: Engine): number {
+  return requests.filter(({ path }) => path === '/v1/chat/completions').length
+}
+
+t.test('the calls of a session stay on one engine behind a real router', { timeout: 400_000 }, async (t) => {
+  const folder = t.testdir()
+  const python = process.env.PYTHON ?? 'python3'
+  await run(python, ['-m', 'venv', join(folder, 'venv')])
+  const bin = join(folder, 'venv/bin')
+  const requirements = ROUTERS.map(({ requirement }) => requirement)
+  await run(join(bin, 'pip'), ['install', '--quiet', '--disable-pip-version-check', ...requirements])
+
+  for (const router of ROUTERS) {
+    await t.test(router.name, async (t) => {
+      const engines = await Promise.all([startFakeVllm({}), startFakeVllm({})])
+      t.teardown(() => Promise.all(engines.map((engine) => engine.close())))
+      const url = await startRouter(
+        t,
+        router,
+        bin,
+        engines.map((engine) => engine.url),
+      )
+      t.ok(areToldApart(await callThrough(url, engines, router.header)))
+      t.notOk(areToldApart(await callThrough(url, engines, 'none')), 'not without the header')
+    })
+  }
+})
