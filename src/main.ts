@@ -1,7 +1,15 @@
 /** Composition root: a configuration in, a running server out. The only file that knows every adapter. */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
-import { FALLBACK_NOTE, fallsBack, isLoopback, isOpenDoor, namesNoEngine, notesOn } from './config/notes.ts'
+import {
+  FALLBACK_NOTE,
+  fallsBack,
+  isLoopback,
+  isOpenDoor,
+  NO_ENGINE_NOTE,
+  namesNoEngine,
+  notesOn,
+} from './config/notes.ts'
 import type { ServeConfig, WorkerConfig } from './config/options.ts'
 import { trustedAuthorities } from './config/trusted-authorities.ts'
 import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
@@ -59,8 +67,6 @@ export interface RunningServer {
 export async function startServer(config: ServeConfig, { logger }: ServerHooks): Promise<RunningServer> {
   await using opened = new AsyncDisposableStack()
   const notes = notesOn(config)
-  // In one line: each of them is to stand in the first one.
-  if (notes.length > 0) logger.warn({}, notes.join(' '))
   const metrics = opened.use(new Metrics())
   const store = metrics.watchStore(await openStore(config, metrics))
   opened.defer(() => store.close())
@@ -69,6 +75,12 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   opened.defer(() => backend.close())
   const roster = 'engines' in backend ? engineRoster(config, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
+  const notesNow = () => [
+    ...notes.filter((note) => note !== FALLBACK_NOTE || isFallback()),
+    ...(config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
+      ? [NO_ENGINE_NOTE]
+      : []),
+  ]
   const activity = new Activity()
   const opening = { opened, logger }
   const { prompts, tokenizer, toolParser } = await openPrompts(config, backend, store, opening)
@@ -108,7 +120,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
       db: config.db,
       prompts: prompts.counts(),
       ...(toolParser && { tool_parser: toolParser }),
-      notes: notes.filter((note) => note !== FALLBACK_NOTE || isFallback()),
+      notes: notesNow(),
     }),
     weights,
     activity,
@@ -133,6 +145,8 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
   opened.defer(() => http.close())
   // First of all, as it ends the long polls that the server would wait for.
   opened.defer(() => sessions.close())
+  // In one line: each of them is to stand in the first one. Before it listens they would hide why it cannot.
+  if (notes.length > 0) logger.warn({}, notes.join(' '))
   const { url } = http
   logger.info({ url, mode: config.mode, db: config.db, version: VERSION }, 'listening')
   const running = opened.move()

@@ -4,6 +4,11 @@ import type { ServeConfig, WorkerConfig } from './options.ts'
 export const FALLBACK_NOTE =
   'No engine was named: the small embedded model answers. Name one with --engine-url.'
 
+/** For `/health` of local mode. */
+export const NO_ENGINE_NOTE =
+  'No engine is healthy: calls wait for one, and fail after --queue-wait. Look at engines, or register one at POST ' +
+  '/admin/workers. The embedded engine answers no more once another engine was registered.'
+
 /** Whether the embedded engine answers because no engine was named. */
 export function fallsBack(config: ServeConfig): boolean {
   return config.mode === 'local' && namesNoEngine(config) && !config.awaitEngines

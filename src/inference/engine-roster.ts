@@ -60,7 +60,12 @@ export class EngineRoster implements Roster {
   /** At once, whether the new engine is up or not: what a stand-in says from now on might be trained on. */
   #retireStandIns(): void {
     for (const engine of this.#options.backend.engines.all()) {
-      if (engine.standIn) this.#options.backend.engines.retire(engine)
+      if (!engine.standIn || engine.draining) continue
+      this.#options.logger.warn(
+        {},
+        'the embedded engine answers no more: from now on only engines that are registered do',
+      )
+      this.#options.backend.engines.retire(engine)
     }
   }
 

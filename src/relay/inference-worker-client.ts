@@ -8,7 +8,7 @@ import { type Clock, systemClock } from '../inference/clock.ts'
 import { Dispatcher } from '../inference/dispatcher.ts'
 import type { ModelInfo } from '../inference/engine-client.ts'
 import type { Logger } from '../logger.ts'
-import type { WorkerStatus } from './protocol.ts'
+import { CLOSE, type WorkerStatus } from './protocol.ts'
 import { ProxyLink } from './proxy-link.ts'
 import { shownUrl, workerSocketUrl } from './proxy-url.ts'
 
@@ -37,6 +37,12 @@ export interface InferenceWorkerEvents {
   disconnected: [event: { proxyUrl: string; code: number; reason: string }]
   /** Everything is delivered and every connection closed. */
   stopped: []
+}
+
+/** What somebody has to set right before the worker can be of use, by the code that its connection was closed with. */
+const MISTAKES: Readonly<Record<number, string>> = {
+  [CLOSE.notRelayMode]:
+    'the proxy is not in relay mode, so that no call will ever come: start it with --mode relay, or name another one',
 }
 
 /** How often the worker looks whether there is something new to tell its proxies. */
@@ -130,10 +136,9 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
         this.emit('connected', { proxyUrl })
       },
       disconnected: ({ code, reason, keyRefused }) => {
-        const message = keyRefused
-          ? 'the proxy refuses the worker key; trying again'
-          : 'no connection to proxy'
-        logger[keyRefused ? 'error' : 'warn']({ ...fields, close_code: code, reason }, message)
+        const mistake = keyRefused ? 'the proxy refuses the worker key' : MISTAKES[code]
+        const message = mistake === undefined ? 'no connection to proxy' : `${mistake}; trying again`
+        logger[mistake === undefined ? 'warn' : 'error']({ ...fields, close_code: code, reason }, message)
         this.emit('disconnected', { proxyUrl, code, reason })
       },
     })

@@ -105,13 +105,13 @@ async function callInFlight(url: string): Promise<void> {
   await until(async () => /"in_flight":[1-9]/.test(await (await fetch(`${url}/health`)).text()))
 }
 
-t.test('a port that is taken is one line and exit code 1', async (t) => {
+t.test('a port that is taken is one line and exit code 1, with nothing else before it', async (t) => {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.teardown(() => server.close())
   const port = String((server.address() as AddressInfo).port)
   for (const command of [['serve', '--db', 'memory'], ['engine']]) {
-    const { code, stdout, stderr } = await runLlmProxy([...command, '--port', port, '--log-level', 'error'])
+    const { code, stdout, stderr } = await runLlmProxy([...command, '--port', port])
     t.match({ code, stdout }, { code: 1, stdout: '' })
     t.equal(
       stderr,

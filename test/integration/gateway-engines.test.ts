@@ -77,6 +77,7 @@ t.test('it gives way to an engine that is not up yet, too', async (t) => {
   const gone = await startFakeVllm()
   await gone.close()
   t.match(await proxy.post('/admin/workers', { url: gone.url }), { healthy: false, error: String })
+  t.match((await proxy.get('/health')).notes, [/^No engine is healthy/], 'which does not look like health')
   t.match(await proxy.post('/s/v1/chat/completions', { model: 'm', messages: MESSAGES }), {
     error: { code: 'engine_unreachable' },
   })

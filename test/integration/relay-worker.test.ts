@@ -5,6 +5,7 @@ import { WebSocketServer } from 'ws'
 import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
+import { startProxy } from '../helpers/proxy.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
 import { chatRequest, eventsOf, relayServerFor, startRelayServer, textOf } from '../helpers/relay-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
@@ -58,6 +59,23 @@ t.test('a worker that loses its proxy for good while it drains tells that it dro
   t.same(await stopped, { drained: false })
   t.equal(engine.running, 0)
   await lost
+})
+
+t.test('a worker that dials a proxy which is not in relay mode says so, at level error', async (t) => {
+  const proxy = await startProxy(t)
+  const said = new Promise((resolve) => {
+    const error = (fields: object, message: string) => resolve([fields, message])
+    const worker = new InferenceWorkerClient({
+      proxyUrls: [proxy.url],
+      workerId: 'w',
+      backend: new CountingBackend(),
+      maxConcurrency: 1,
+      logger: { ...silentLogger, error },
+    })
+    t.teardown(() => worker.stop(AbortSignal.abort()))
+    worker.start()
+  })
+  t.match(await said, [{ close_code: 4002, proxy: proxy.url }, /^the proxy is not in relay mode/])
 })
 
 t.test('a worker whose engines are down is there, and gets nothing until one of them serves', async (t) => {
