@@ -6,6 +6,7 @@ import type { Backend } from '../inference/backend.ts'
 import { type Clock, systemClock } from '../inference/clock.ts'
 import type { Activity } from '../session/activity.ts'
 import type { ToldWeights } from '../session/told-weights.ts'
+import { described } from './described.ts'
 import { readAnyBodyAsJson } from './json-body.ts'
 import { validatorCompiler } from './validate.ts'
 
@@ -31,21 +32,29 @@ const PauseQuery = Type.Object(
   STRICT,
 )
 const NoBody = Type.Object({}, STRICT)
+const Paused = Type.Object({
+  status: Type.Literal('paused'),
+  drained: Type.Boolean(),
+  in_flight: Type.Integer(),
+})
+const Resumed = Type.Object({ status: Type.Literal('running') })
+const Flushed = Type.Object({ status: Type.Literal('flushed') })
 const DRAIN_POLL_MS = 20
 
 export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options, done) => {
   const { backend, weights, activity, clock = systemClock } = options
   const app = plain.withTypeProvider<TypeBoxTypeProvider>()
   app.setValidatorCompiler(validatorCompiler)
+  // The schemas of answers document; what is sent is what the handlers say, unfiltered.
+  app.setSerializerCompiler(() => JSON.stringify)
   readAnyBodyAsJson(app)
 
   app.post(
     '/admin/pause',
     {
-      schema: {
-        ...docs('Let new calls wait, and wait until those that run have ended'),
+      schema: described('admin', 'Let new calls wait, and wait until those that run have ended', Paused, {
         querystring: PauseQuery,
-      },
+      }),
     },
     async ({ query }) => {
       backend.pause()
@@ -55,7 +64,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
   )
 
-  app.post('/admin/resume', { schema: docs('Serve calls again') }, async () => {
+  app.post('/admin/resume', { schema: described('admin', 'Serve calls again', Resumed, {}) }, async () => {
     await backend.resume()
     activity.tell({ type: 'resumed' })
     return { status: 'running' }
@@ -64,19 +73,28 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
   // A turn is on disk before the last byte of its answer leaves, so that nothing is ever left to be written.
   app.post(
     '/admin/flush',
-    { schema: { ...docs('Answers once every answered call is on record'), body: NoBody } },
+    {
+      schema: described('admin', 'Answers once every answered call is on record', Flushed, { body: NoBody }),
+    },
     async () => ({ status: 'flushed' }),
   )
 
   app.get(
     '/admin/weight_version',
-    { config: { scope: 'view' }, schema: docs('The weight version that was told') },
+    {
+      config: { scope: 'view' },
+      schema: described('admin', 'The weight version that was told', WeightVersionBody, {}),
+    },
     async () => ({ weight_version: weights.told }),
   )
 
   app.post(
     '/admin/weight_version',
-    { schema: { ...docs('Tell the weight version, for engines that do not'), body: WeightVersionBody } },
+    {
+      schema: described('admin', 'Tell the weight version, for engines that do not', WeightVersionBody, {
+        body: WeightVersionBody,
+      }),
+    },
     async ({ body }) => {
       weights.told = body.weight_version
       // What an engine said before must not stand against this.
@@ -85,10 +103,6 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
   )
   done()
-}
-
-function docs(summary: string) {
-  return { tags: ['admin'], summary }
 }
 
 /** @returns how many calls still run when all have ended or the time is up */

@@ -183,7 +183,7 @@ async function addRoutes(
     volatileRules,
     activity = new Activity(),
   } = options
-  await app.register(openApi)
+  await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
   await app.register(inScope('view', openApiRoute))
   await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
   if (options.metrics) await app.register(inScope('metrics', metricsRoute), { source: options.metrics })

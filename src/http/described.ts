@@ -16,13 +16,18 @@ interface RouteFacts {
   response: unknown
 }
 
+/** The answer as a media type other than JSON. */
+export function inMedia(media: string, schema: TSchema) {
+  return { description: 'The answer', content: { [media]: { schema } } }
+}
+
 /** A route's schema with what all routes share. Parameters that a route does not name are refused. */
 export function described<P extends object>(
   tag: string,
   summary: string,
-  answer: TSchema,
+  answer: TSchema | ReturnType<typeof inMedia>,
   parts: P,
 ): RouteFacts & P {
-  const response = { 200: answer, '4xx': ErrorReply }
+  const response = { 200: answer, '4xx': ErrorReply, '5xx': ErrorReply }
   return { tags: [tag], summary, querystring: NoQuery, ...parts, response }
 }

@@ -1,10 +1,17 @@
 import type { FastifyPluginCallback } from 'fastify'
+import Type from 'typebox'
 import type { Backend } from '../inference/backend.ts'
 import type { TurnRunner } from '../session/run-turn.ts'
 import type { TurnStore } from '../store/turn-store.ts'
 import type { Caller } from './access/scopes.ts'
 
 const SEES_ALL: ReadonlySet<Caller['is']> = new Set(['anyone', 'admin', 'view', 'metrics'])
+
+const Health = Type.Object({
+  status: Type.Enum(['ok', 'draining', 'store_failed']),
+  mode: Type.Enum(['local', 'relay']),
+  connected_workers: Type.Integer(),
+})
 
 export interface HealthOptions {
   backend: Backend
@@ -26,7 +33,14 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
 ) => {
   app.get(
     '/health',
-    { schema: { tags: ['health'], summary: 'Whether the proxy takes calls' } },
+    {
+      schema: {
+        tags: ['health'],
+        summary: 'Whether the proxy takes calls',
+        response: { 200: Health, 503: Health },
+      },
+      serializerCompiler: () => JSON.stringify,
+    },
     async ({ caller }, reply) => {
       const { members, queued, pausedSinceMs } = backend.status()
       const isRecording = await store.check().then(

@@ -1,15 +1,25 @@
 import type { FastifyPluginCallback } from 'fastify'
-
+import Type from 'typebox'
 import type { MetricsSource } from '../metrics/metrics.ts'
+import { ErrorReply } from './described.ts'
+
+/** The two formats that are told apart by what the caller accepts. */
+const MEDIA = ['text/plain', 'application/openmetrics-text']
 
 /** `GET /metrics`: Prometheus' text, or OpenMetrics for those who accept it. */
 export const metricsRoute: FastifyPluginCallback<{ source: MetricsSource }> = (app, { source }, done) => {
   const schema = {
     tags: ['health'],
     summary: 'Metrics for Prometheus',
-    produces: ['text/plain', 'application/openmetrics-text'],
+    response: {
+      200: {
+        description: 'The metrics',
+        content: Object.fromEntries(MEDIA.map((media) => [media, { schema: Type.String() }])),
+      },
+      '4xx': ErrorReply,
+    },
   }
-  app.get('/metrics', { schema }, async ({ headers }, reply) => {
+  app.get('/metrics', { schema, serializerCompiler: () => JSON.stringify }, async ({ headers }, reply) => {
     const { contentType, text } = await source.expose(headers.accept)
     return reply.header('content-type', contentType).send(text)
   })

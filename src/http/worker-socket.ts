@@ -44,7 +44,7 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
     },
     errorHandler: (_error, socket) => socket.terminate(),
   })
-  app.get('/ws/worker', { websocket: true }, (socket, { raw }) => {
+  app.get('/ws/worker', { websocket: true, schema: { hide: true } }, (socket, { raw }) => {
     const endLimits = limitNewcomer(socket, raw.socket)
     accept(socket, () => {
       endLimits()

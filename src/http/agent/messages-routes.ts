@@ -12,7 +12,7 @@ import { errorHeaders, errorOf, logFailure } from '../errors.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { type CallHandlerOptions, callHandler } from './call-handler.ts'
-import { docs } from './route-docs.ts'
+import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-docs.ts'
 import { sessionBodyOf } from './session-body.ts'
 import { BASE_PATHS, namedSession, sessionOfCall } from './session-of-call.ts'
 
@@ -38,8 +38,9 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
   const call = callHandler(options)(messagesDialect(options))
   const count = countHandler(options)
   for (const base of BASE_PATHS) {
-    app.post(`${base}/messages`, docs('Messages', MessagesRequest), call)
-    app.post(`${base}/messages/count_tokens`, docs('Tokens of a Messages prompt', CountTokensRequest), count)
+    app.post(`${base}/messages`, docs('Messages', MessagesRequest, MessageAnswer, AnthropicErrorReply), call)
+    const counting = docs('Tokens of a Messages prompt', CountTokensRequest, CountAnswer, AnthropicErrorReply)
+    app.post(`${base}/messages/count_tokens`, counting, count)
   }
   done()
 }

@@ -18,7 +18,7 @@ import type { TurnStore } from '../../store/turn-store.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { type CallHandlerOptions, callHandler } from './call-handler.ts'
 import { OPENAI } from './openai-common.ts'
-import { docs } from './route-docs.ts'
+import { docs, docsOfRead, ResponseAnswer } from './route-docs.ts'
 import { BASE_PATHS, sessionOfCall } from './session-of-call.ts'
 
 export interface ResponsesRoutesOptions extends CallHandlerOptions {
@@ -34,10 +34,10 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
   const create = callHandler(options)((body, sessionId, repeats) =>
     responsesCall(body, finder(sessionId), repeats),
   )
-  const schema = { tags: ['agent'], summary: 'A response of this session' }
+  const read = docsOfRead('A response of this session', ResponseAnswer)
   for (const base of BASE_PATHS) {
-    app.post(`${base}/responses`, docs('Responses', ResponsesRequest), create)
-    app.get(`${base}/responses/:responseId`, { schema }, async (request) => {
+    app.post(`${base}/responses`, docs('Responses', ResponsesRequest, ResponseAnswer), create)
+    app.get(`${base}/responses/:responseId`, read, async (request) => {
       refuseReplay(request.query as { stream?: string })
       const { responseId } = request.params as { responseId: string }
       const find = finder(await sessionOfCall(request, sessions))

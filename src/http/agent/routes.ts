@@ -18,7 +18,7 @@ import { limitCalls } from './call-limit.ts'
 import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
 import { OPENAI } from './openai-common.ts'
 import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
-import { docs } from './route-docs.ts'
+import { ChatAnswer, CompletionAnswer, docs, docsOfRead, Model, ModelList } from './route-docs.ts'
 import { readBodiesOfSessions } from './session-body.ts'
 import { BASE_PATHS } from './session-of-call.ts'
 
@@ -56,23 +56,34 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
   app.addHook('preHandler', limitWaitingBodies(options.waitingBytes ?? defaultWaitingBytes()))
   const call = callHandler(options)
   for (const base of BASE_PATHS) {
-    app.post(`${base}/chat/completions`, docs('Chat Completions', ChatCompletionRequest), call(CHAT))
-    app.post(`${base}/completions`, docs('Completions', CompletionRequest), call(COMPLETIONS))
+    app.post(
+      `${base}/chat/completions`,
+      docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
+      call(CHAT),
+    )
+    app.post(
+      `${base}/completions`,
+      docs('Completions', CompletionRequest, CompletionAnswer),
+      call(COMPLETIONS),
+    )
     modelRoutes(app, base, options.backend)
   }
-  app.post('/v1/chat/completions/:sessionId', docs('Chat Completions', ChatCompletionRequest), call(CHAT))
+  app.post(
+    '/v1/chat/completions/:sessionId',
+    docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
+    call(CHAT),
+  )
   app.register(messagesRoutes, options)
   app.register(responsesRoutes, options)
   done()
 }
 
 function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void {
-  const schema = { tags: ['agent'], summary: 'Models that the engines serve' }
-  app.get(`${base}/models`, { schema }, async () => ({
+  app.get(`${base}/models`, docsOfRead('Models that the engines serve', ModelList), async () => ({
     object: 'list',
     data: (await backend.models()).map(modelObject),
   }))
-  app.get(`${base}/models/*`, { schema }, async (request) => {
+  app.get(`${base}/models/*`, docsOfRead('A model that the engines serve', Model), async (request) => {
     const id = (request.params as { '*': string })['*']
     const model = (await backend.models()).find((candidate) => candidate.id === id)
     if (!model)

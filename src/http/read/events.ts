@@ -3,7 +3,7 @@ import type { FastifyPluginCallback, FastifyReply } from 'fastify'
 import type { Backend, BackendMember } from '../../inference/backend.ts'
 import type { Activity, LiveTurn } from '../../session/activity.ts'
 import type { TurnReader } from '../../store/turn-store.ts'
-import { described } from '../described.ts'
+import { described, inMedia } from '../described.ts'
 import { SessionParams } from '../sessions/schemas.ts'
 import { validatorCompiler } from '../validate.ts'
 import { foundSession } from './found-session.ts'
@@ -39,7 +39,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.setValidatorCompiler(validatorCompiler)
   app.get(
     '/events',
-    { schema: described('sessions', 'What happens, as it happens', ProxyEvent, {}) },
+    { schema: described('sessions', 'What happens, as it happens', inMedia(NDJSON, ProxyEvent), {}) },
     async (_request, reply) => {
       const lines = linesTo(reply)
       lines.until(activity.listen((event) => lines.send(event)))
@@ -53,9 +53,14 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.get<{ Params: { sessionId: string } }>(
     '/sessions/:sessionId/live',
     {
-      schema: described('sessions', "What a session's open turns have said, and say", LiveEvent, {
-        params: SessionParams,
-      }),
+      schema: described(
+        'sessions',
+        "What a session's open turns have said, and say",
+        inMedia(NDJSON, LiveEvent),
+        {
+          params: SessionParams,
+        },
+      ),
     },
     async ({ params: { sessionId } }, reply) => {
       await foundSession(reader, sessionId)

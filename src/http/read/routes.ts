@@ -10,8 +10,9 @@ import type {
   RawRequestDefaultExpression,
   RawServerDefault,
 } from 'fastify'
+import Type from 'typebox'
 import type { TurnReader } from '../../store/turn-store.ts'
-import { described } from '../described.ts'
+import { described, inMedia } from '../described.ts'
 import { jsonStream, streamJson } from '../sessions/json-stream.ts'
 import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
@@ -160,6 +161,8 @@ function turnRoutes(app: App, { reader }: ReadRoutesOptions): void {
   )
 }
 
+const TENSORS = inMedia('application/octet-stream', Type.String({ format: 'binary' }))
+
 function rowRoutes(app: App, { reader, tokenTexts }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/rows',
@@ -179,14 +182,11 @@ function rowRoutes(app: App, { reader, tokenTexts }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/rows/:row/tokens',
     {
-      schema: {
-        ...described('sessions', 'The tokens of a training-ready row', schemas.Turn, {
-          description: 'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, and `row` in its metadata.',
-          params: reads.RowParams,
-          querystring: reads.RowsQuery,
-        }),
-        response: {},
-      },
+      schema: described('sessions', 'The tokens of a training-ready row', TENSORS, {
+        description: 'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, and `row` in its metadata.',
+        params: reads.RowParams,
+        querystring: reads.RowsQuery,
+      }),
     },
     async ({ params, query }, reply) => {
       const session = await foundSession(reader, params.sessionId)
