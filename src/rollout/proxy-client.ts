@@ -65,11 +65,14 @@ export interface ProxyClientOptions {
 
 /** How long one answer may take: a long session is a long answer. */
 const ANSWER_TIMEOUT_MS = 120_000
+/** How long the first answer of all may take. */
+const REACH_TIMEOUT_MS = 10_000
 /** Of one long poll; short enough for any idle limit on the way. */
 const POLL_S = 30
 /** A proxy that restarts is back within these: 16 s at most. */
 const RETRIES = 6
 const RETRY_BASE_MS = 250
+const NEVER = new AbortController().signal
 const NOT_THERE = [502, 503, 504]
 
 /**
@@ -82,6 +85,19 @@ export class ProxyClient {
 
   constructor(options: ProxyClientOptions) {
     this.#options = options
+  }
+
+  /**
+   * Asks once whether anything answers, for a run that has not begun: a proxy that restarts is waited for, one that was
+   * never started or is elsewhere is not. Whether it is of use, the first call for a session tells.
+   * @throws ProxyError `proxy_failed`
+   */
+  async reach(): Promise<void> {
+    const answer = await this.#send('GET', '/health', NEVER, undefined, REACH_TIMEOUT_MS)
+    if (!(answer instanceof ProxyError)) return
+    const { message, cause } = answer
+    const hint = 'is llm-proxy serve running there?'
+    throw new ProxyError('proxy_failed', `${message} (${reasonOf(cause)}): ${hint}`, { cause })
   }
 
   /** @returns the key under which the session's agent calls: its own, or on a proxy without keys the session's id */
@@ -151,6 +167,7 @@ export class ProxyClient {
     path: string,
     signal: AbortSignal,
     body: object | undefined,
+    timeoutMs = ANSWER_TIMEOUT_MS,
   ): Promise<HttpAnswer | ProxyError> {
     const { proxyUrl, adminKey, http } = this.#options
     try {
@@ -159,7 +176,7 @@ export class ProxyClient {
         url: proxyUrl + path,
         headers: adminKey === undefined ? {} : { authorization: `Bearer ${adminKey}` },
         ...(body && { body: JSON.stringify(body) }),
-        signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_TIMEOUT_MS)]),
+        signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]),
       })
     } catch (error) {
       signal.throwIfAborted()
@@ -178,6 +195,12 @@ export class ProxyClient {
     const { code = '', detail } = value
     return new ProxyError(isErrorCode(code) ? code : 'proxy_failed', detail, { status })
   }
+}
+
+/** A name with several addresses, none of which answers, fails with an error that has a code and no words. */
+function reasonOf(cause: unknown): string {
+  const { message, code } = cause as { message?: string; code?: string }
+  return message || code || String(cause)
 }
 
 function pathOf(sessionId: string): string {

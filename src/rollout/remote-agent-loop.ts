@@ -28,6 +28,7 @@ export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
  */
 export class RemoteAgentLoop {
   readonly #http: HttpClient
+  readonly #proxy: ProxyClient
   readonly #rollout: RolloutOptions
 
   /** @throws ProxyError `config_invalid` that names the option or the variable */
@@ -42,15 +43,26 @@ export class RemoteAgentLoop {
     }
     const proxyUrl = proxyBaseUrl(config.proxyUrl)
     this.#http = new HttpClient(trustedAuthorities(config.tlsCa))
+    const adminKey = config.adminKeys[0]
+    this.#proxy = new ProxyClient({ proxyUrl, adminKey, http: this.#http, random })
     this.#rollout = {
       ...config,
       logger,
       random,
       runner: runner ?? new HarborRunner(config),
-      proxy: new ProxyClient({ proxyUrl, adminKey: config.adminKeys[0], http: this.#http, random }),
+      proxy: this.#proxy,
       agentFacingUrl: agentFacingUrl(proxyUrl, config.agentHost),
       taskPathOf: (sample) => taskPathOf(sample, config),
     }
+  }
+
+  /**
+   * Asks the proxy once whether it is there. A rollout waits some 16 s for one that restarts: who is about to begin, and
+   * may have the wrong URL, need not.
+   * @throws ProxyError `proxy_failed`
+   */
+  reach(): Promise<void> {
+    return this.#proxy.reach()
   }
 
   /**

@@ -186,6 +186,20 @@ t.test('a proxy that refuses ends the run with what it said', async (t) => {
   t.match(result.stdout, /^samples +0 of 3$/m)
 })
 
+t.test('without a proxy at its URL a run ends at once, and says in one line where it looked', async (t) => {
+  const it = await rig(t, 3)
+  await it.proxy.server.stop(1_000)
+  const command = 'touch "$FOLDER/agent-ran"'
+  const result = await runLlmProxy([...it.args, '--command', command], inFolder(it))
+  const { host } = new URL(it.proxy.url)
+  t.same(result, {
+    code: 1,
+    stdout: 'trusted agents only: there is no sandbox around them (it is switched off)\n',
+    stderr: `llm-proxy: no proxy answers at ${it.proxy.url} (connect ECONNREFUSED ${host}): is llm-proxy serve running there?\n`,
+  })
+  t.notOk(existsSync(join(it.folder, 'agent-ran')))
+})
+
 t.test('a command line that lacks something is refused before anything runs', async (t) => {
   const folder = t.testdir({ 'tasks.jsonl': '{}' })
   const tasks = ['--tasks', join(folder, 'tasks.jsonl')]

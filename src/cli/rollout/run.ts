@@ -26,6 +26,7 @@ const FAILURE_LENGTH = 200
  * `llm-proxy rollout`: runs the samples that the output lacks.
  * @returns the exit code: 0 when each sample has its result, 1 when every agent failed, in this run or in the one that
  *   the output is of, 130 or 143 when it was called off
+ * @throws ProxyError `proxy_failed` at once when nothing answers at the proxy's URL; and what a rollout failed with
  */
 export async function run(config: RolloutConfig): Promise<number> {
   if (config.tasks === undefined)
@@ -43,6 +44,8 @@ export async function run(config: RolloutConfig): Promise<number> {
   if (here > 0) say(`${config.output} has ${here} of ${samples.length} samples already`)
   const failed = output.failed(samples)
   if (failed.length > 0) say(describeFailed(failed, config.retryFailed))
+  const isWork = here < samples.length || (failed.length > 0 && config.retryFailed)
+  if (isWork) await loop.reach()
   if (failed.length > 0 && config.retryFailed) await output.takeOut(failed)
   const missing = output.missing(samples)
   // As the run said that made them: to run a command again must not make its failure a success.
