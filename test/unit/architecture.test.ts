@@ -1,4 +1,4 @@
-import { globSync, readFileSync } from 'node:fs'
+import { existsSync, globSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import {
@@ -223,4 +223,13 @@ t.test('the graph knows every form of import, and neither comments nor strings',
     'src/a/type-only.ts',
     'src/a/type-re-exported.ts',
   ])
+})
+
+t.test('docs/architecture.md has every folder of the rules, and names files that there are', async (t) => {
+  const page = readFileSync(join(ROOT, 'docs/architecture.md'), 'utf8')
+  const inMap = [...page.matchAll(/^\| `(src[^`]*)` \|/gm)].map(([, part]) => part!)
+  const folders = Object.keys(RULES.parts).filter((part) => !part.endsWith('.ts') || part === 'src/main.ts')
+  t.strictSame(inMap.sort(), [...folders, 'src/ui'].sort())
+  const named = [...page.matchAll(/`(src\/[\w./-]+|test\/[\w./-]+)`/g)].map(([, path]) => path!)
+  for (const path of named) t.ok(existsSync(join(ROOT, path)), path)
 })
