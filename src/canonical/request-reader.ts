@@ -1,5 +1,6 @@
 /**
- * Parses the requests of one session as `JSON.parse` does. An agent sends its whole conversation with every call, and its
+ * Parses the requests of one session as `JSON.parse` does, but for numbers that prompts show as they were written (see
+ * `written-numbers.ts`). An agent sends its whole conversation with every call, and its
  * client writes it the same way each time: what a list of messages repeats, byte for byte, of a list before it is not
  * parsed again, nor is any other large part of the request that comes again. Comparing takes a hundredth of the time.
  *
@@ -10,6 +11,7 @@ import { RecentlyUsed } from '../recently-used.ts'
 import { endOfString, endOfValue, findElements, LETTERS, skipSpace } from './json-list.ts'
 import { type JsonWeight, together, WEIGHTLESS, weigh } from './json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from './nesting.ts'
+import { holdsTools, keepWrittenNumbers, parseAsWritten, parseRequest } from './written-numbers.ts'
 
 /** Where conversations are: in Chat Completions and Messages, and in Responses. */
 const LIST_FIELDS: readonly string[] = ['messages', 'input']
@@ -114,7 +116,7 @@ export class RequestReader implements Repeats {
     const read = json.length < MIN_BYTES ? undefined : this.#readParts(json, admit)
     if (read !== undefined) return read
     admit(weigh(json))
-    return { value: JSON.parse(json.toString()) }
+    return { value: parseRequest(json.toString()) }
   }
 
   once<Part extends object | string, Context extends unknown[], Made>(
@@ -203,7 +205,8 @@ export class RequestReader implements Repeats {
       add(known!.weight)
       return known
     }
-    const part = parsePart(json.subarray(start, endOfValue(json, start)), add)
+    const parse = name === 'tools' ? parseAsWritten : JSON.parse
+    const part = parsePart(json.subarray(start, endOfValue(json, start)), parse, add)
     if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined
     if (isWorthKeeping(part)) this.#keepPart(name, parts, part)
     return part
@@ -231,6 +234,12 @@ export class RequestReader implements Repeats {
     const more = json.toString('utf8', from, found.close)
     const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
     if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
+    if (holdsTools(more)) {
+      for (const [place, element] of added.entries()) {
+        const before = found.ends[place - 1] ?? from
+        keepWrittenNumbers(element, elementText(json, before, found.ends[place]!))
+      }
+    }
     this.#parsed += added.length
     const list = {
       elements: [...shared.elements, ...added],
@@ -277,10 +286,10 @@ function isWorthKeeping({ json, value }: KnownPart): boolean {
     : typeof value === 'object' && value !== null
 }
 
-function parsePart(json: Buffer, add: Admit): KnownPart {
+function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): KnownPart {
   const weight = weigh(json)
   add(weight)
-  return { json, weight, value: JSON.parse(json.toString()) }
+  return { json, weight, value: parse(json.toString()) }
 }
 
 /** @param known of the first elements */
@@ -304,4 +313,10 @@ function sharedCount(json: Buffer, { json: list, ends }: KnownList): number {
     else over = middle
   }
   return shared
+}
+
+/** @param from the byte after the element before, or after the opening bracket */
+function elementText(json: Buffer, from: number, to: number): string {
+  const text = json.toString('utf8', from, to)
+  return text.trimStart().replace(/^,/, '')
 }

@@ -1,6 +1,6 @@
 /** A request as it goes on record. */
-import type { Tool } from '../canonical/messages.ts'
 import type { CanonicalRequest } from '../canonical/request.ts'
+import { toolsText } from '../canonical/written-numbers.ts'
 import { ProxyError } from '../errors.ts'
 import type { OpenTurn } from '../store/turn-store.ts'
 import { promptPieces } from './prompt-pieces.ts'
@@ -32,10 +32,6 @@ export function writeRequest(
   } catch (cause) {
     throw new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
   }
-}
-
-function toolsText(tools: readonly Tool[]): string {
-  return JSON.stringify(tools)
 }
 
 /** The body without what is stored apart from it. */

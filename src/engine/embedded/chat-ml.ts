@@ -3,6 +3,7 @@
  * with `train/chat-template.jinja`, rendered by Jinja2.
  */
 import type { ChatMessage, Tool, ToolCall } from '../../canonical/messages.ts'
+import { rawNumber } from '../../canonical/written-numbers.ts'
 import { ProxyError } from '../../errors.ts'
 
 const DEFAULT_SYSTEM = 'You are a helpful assistant.'
@@ -95,6 +96,8 @@ function textOf({ content }: ChatMessage, index: number): string {
 export function pythonJson(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(pythonJson).join(', ')}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)
+  const number = rawNumber(value)
+  if (number !== undefined) return number
   const members = Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${pythonJson(item)}`)
   return `{${members.join(', ')}}`
 }

@@ -1,6 +1,7 @@
 import { MessageTree } from '../../canonical/conversation.ts'
 import type { Tool, ToolCall } from '../../canonical/messages.ts'
 import type { Repeats } from '../../canonical/request-reader.ts'
+import { parseAsWritten } from '../../canonical/written-numbers.ts'
 import type { TurnRecord } from '../../store/turn-store.ts'
 import { type Conversation, readConversation } from './conversation.ts'
 import { MatchIndex, type SampledMessage } from './match-index.ts'
@@ -64,7 +65,7 @@ export function recordedConversations(
 ): (record: Pick<MatchableRecord, 'requestMessages' | 'tools'>) => Conversation {
   let latest: { json: string; tools: Tool[] } | undefined
   return ({ requestMessages, tools: json }) => {
-    if (json !== null && latest?.json !== json) latest = { json, tools: JSON.parse(json) as Tool[] }
+    if (json !== null && latest?.json !== json) latest = { json, tools: parseAsWritten(json) as Tool[] }
     const tools = json === null ? null : latest!.tools
     return readConversation(tree.lastOfTexts(requestMessages), tools, repeats)
   }

@@ -1,6 +1,8 @@
 /** How the prompt of a chat call comes about in token mode. */
 import { messagesBetween } from '../../canonical/conversation.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
+import { toolsText } from '../../canonical/written-numbers.ts'
 import { ProxyError } from '../../errors.ts'
 import type { PromptOptions, PromptRenderer } from '../../tokens/prompt/prompt-renderer.ts'
 import type { Refusal } from '../../tokens/prompt/refusal.ts'
@@ -52,9 +54,9 @@ export async function planPrompt(
 ): Promise<PlannedPrompt> {
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
-  const options = promptOptionsOf(body)
+  const options = promptOptionsOf(body, session.memory.requests)
   const conversation = readConversation(request.lastMessage, body.tools, session.memory.requests)
-  const call = session.turns.match(await withVariables(renderer, body, conversation))
+  const call = session.turns.match(await withVariables(renderer, options, conversation))
   const parent = call.parent?.turn
   const extended = parent && (await extend(renderer, request, call, parent, options))
   if (parent && extended && 'ids' in extended) {
@@ -70,10 +72,10 @@ export async function planPrompt(
 /** What is not a message and changes how the prompt begins, the tools' key stands for. */
 export async function withVariables(
   renderer: PromptRenderer,
-  body: ChatBody,
+  options: PromptOptions,
   conversation: Conversation,
 ): Promise<Conversation> {
-  const variablesKey = await renderer.variablesKey(promptOptionsOf(body))
+  const variablesKey = await renderer.variablesKey(options)
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }
 
@@ -100,12 +102,16 @@ async function extend(
   return { ids: parent.extendedBy(continuation.glueIds, continuation.newIds), text: continuation.text }
 }
 
-/** What of a chat's body a template reads besides the messages. */
-export function promptOptionsOf(body: ChatBody): PromptOptions {
+/**
+ * What of a chat's body a template reads besides the messages.
+ * @param repeats knows tools that came before
+ */
+export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): PromptOptions {
   const { tools, documents } = body
   const kwargs = templateVariables(body)
   return {
-    tools: tools && tools.length > 0 ? tools : null,
+    // As text: a number as it was written is lost on the way to another thread.
+    tools: tools && tools.length > 0 ? repeats.once(toolsText, tools) : null,
     ...(kwargs && { kwargs }),
     ...(Array.isArray(documents) && { documents }),
   }

@@ -8,6 +8,7 @@ import type { GenerationEvent, GenerationStart, GenerationStream } from '../../c
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
+import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
 import type { TokenModel } from '../../tokens/token-model.ts'
 import { inexactReason } from '../exactness.ts'
 import { recordedConversations } from '../matching/rebuild-index.ts'
@@ -77,7 +78,7 @@ export class TokenPrompts implements Prompts {
   #readTurns(sessionId: string, { messages, requests }: SessionMemory): Promise<SessionTurns> {
     const read = recordedConversations(messages, requests)
     return readSessionTurns(this.#store, sessionId, (turn) =>
-      withVariables(this.#model.renderer, bodyOnRecord(turn), read(turn)),
+      withVariables(this.#model.renderer, optionsOnRecord(turn), read(turn)),
     )
   }
 
@@ -199,8 +200,8 @@ class FullCall extends PlannedCall {
 }
 
 /** What of it a template reads besides the messages. */
-function bodyOnRecord({ tools, params }: TurnRecord): ChatBody {
-  return { ...JSON.parse(params), messages: [], tools: tools === null ? null : JSON.parse(tools) }
+function optionsOnRecord({ tools, params }: TurnRecord): PromptOptions {
+  return { ...promptOptionsOf(JSON.parse(params)), tools: tools === '[]' ? null : tools }
 }
 
 async function* emptyAnswer({ ids, origin }: PlannedPrompt): GenerationStream {

@@ -192,3 +192,34 @@ t.test('whatever came before, a body says what it says', (t) => {
   )
   t.end()
 })
+
+t.test('numbers of tools and of calls stay as they were written, all others are numbers', (t) => {
+  const tools = '[{"name":"f","input_schema":{"default":1000.0,"maximum":9007199254740993,"minimum":0.5}}]'
+  const use = '{"type":"tool_use","input":{"x":1e2,"tools":[-0,1.50]}}'
+  for (const text of ['short', LONG.repeat(5)]) {
+    const bodies = new RequestReader()
+    const messages = [`{"content":"${text}"}`, `{"content":[${use},{"type":"image","input":1.0}],"at":2.0}`]
+    const body = (more = '') =>
+      `{"temperature":1.0,"tools":${tools},"messages":[${messages.join(' , ')}${more}]}`
+    const first = parse(bodies, body())
+    t.equal(JSON.stringify(first.tools), tools)
+    t.match(first, { temperature: 1, tools: [{ input_schema: { minimum: 0.5 } }] })
+    t.equal(JSON.stringify(first.messages[1]), `{"content":[${use},{"type":"image","input":1}],"at":2}`)
+    const second = parse(bodies, body(` , {"content":[ ${use} ]}`))
+    t.equal(JSON.stringify(second.messages[2]), `{"content":[${use}]}`)
+    if (text === 'short') continue
+    t.equal(second.tools, first.tools)
+    t.equal(second.messages[1], first.messages[1])
+  }
+  t.end()
+})
+
+t.test('what is no object may stand beside tools, and nesting without end is read as ever', (t) => {
+  for (const text of ['short', LONG.repeat(5)]) {
+    const odd = { messages: ['"tools" ,{ 1.50', 1.5, null, [{ tools: 2.5 }]], tools: 1.5, text }
+    t.strictSame(read(new RequestReader(), odd).value, odd)
+  }
+  const deep = `{"tools":${'['.repeat(5_000)}1.0${']'.repeat(5_000)},"messages":[]}`
+  t.doesNotThrow(() => read(new RequestReader(), deep))
+  t.end()
+})

@@ -1,0 +1,109 @@
+/**
+ * Numbers of a request as they were written. A prompt shows tools and the arguments of calls to the model as Python writes
+ * what it reads: `1000.0` is not `1000` there, and 9007199254740993 keeps its last digit. JavaScript's numbers know
+ * neither, so where prompts are made of them such numbers are kept as raw JSON, which `JSON.stringify` writes as it came.
+ */
+import type { Tool } from './messages.ts'
+
+/** TypeScript does not know of it yet: https://github.com/tc39/proposal-json-parse-with-source */
+interface JsonWithSource {
+  parse(text: string, revive: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
+  rawJSON(text: string): RawNumber
+  isRawJSON(value: unknown): value is RawNumber
+}
+
+interface RawNumber {
+  readonly rawJSON: string
+}
+
+const json = JSON as unknown as JsonWithSource
+
+/** What each number that JavaScript writes in another way has: a point, an exponent, many digits, or a zero with a sign. */
+const MAY_BE_RAW = /(?:^|[\s:,[])(?:-?(?:\d+[.eE]|\d{16})|-0)/
+
+/** Reading with the source takes ten times as long as without; no tools that a context has room for are as long. */
+const MAX_LENGTH = 1024 * 1024
+
+/**
+ * As `JSON.parse`, but for numbers that JavaScript would write in another way: those are raw JSON, which
+ * {@link rawNumber} tells apart. In texts of over a million characters they are numbers.
+ * @throws SyntaxError
+ */
+export function parseAsWritten(text: string): unknown {
+  return rawValueOf(text) ?? JSON.parse(text)
+}
+
+/** A number as it was written, of a value that stands for one; else undefined. */
+export function rawNumber(value: unknown): string | undefined {
+  return json.isRawJSON(value) ? value.rawJSON : undefined
+}
+
+/** Tools as JSON, their numbers as the agent wrote them. */
+export function toolsText(tools: readonly Tool[]): string {
+  return JSON.stringify(tools)
+}
+
+/**
+ * Reads a request, and keeps the numbers of its tools and of the calls in its talk as they were written. All others are
+ * numbers: the proxy reads them itself.
+ * @throws SyntaxError
+ */
+export function parseRequest(text: string): unknown {
+  const value: unknown = JSON.parse(text)
+  const written = holdsTools(text) ? rawValueOf(text) : undefined
+  if (!isObject(value) || !isObject(written)) return value
+  keepTools(value, written)
+  for (const field of ['messages', 'input']) {
+    const [elements, writtenElements] = [value[field], written[field]]
+    if (!Array.isArray(elements) || !Array.isArray(writtenElements)) continue
+    for (const [place, element] of elements.entries()) keepInElement(element, writtenElements[place])
+  }
+  return value
+}
+
+/**
+ * The same for one element of the talk, which has been read already.
+ * @param element is changed
+ * @param text its JSON
+ */
+export function keepWrittenNumbers(element: unknown, text: string): void {
+  if (holdsTools(text)) keepInElement(element, rawValueOf(text))
+}
+
+/** Whether there may be numbers to keep in the JSON of a request, or of some of its talk. */
+export function holdsTools(text: string): boolean {
+  return text.includes('"tools"') || text.includes('"tool_use"')
+}
+
+/** @returns undefined where nothing is raw, and for nesting that takes more stack than there is */
+function rawValueOf(text: string): unknown {
+  if (text.length > MAX_LENGTH || !MAY_BE_RAW.test(text)) return undefined
+  try {
+    return json.parse(text, (_key, value, { source }) =>
+      typeof value === 'number' && source !== undefined && String(value) !== source
+        ? json.rawJSON(source)
+        : value,
+    )
+  } catch (thrown) {
+    if (thrown instanceof RangeError) return undefined
+    throw thrown
+  }
+}
+
+/** Tools stand among the items of Responses as well; calls that are no text are blocks of Messages. */
+function keepInElement(element: unknown, written: unknown): void {
+  if (!isObject(element) || !isObject(written)) return
+  keepTools(element, written)
+  const { content } = element
+  if (!Array.isArray(content) || !Array.isArray(written.content)) return
+  for (const [place, block] of content.entries())
+    if (isObject(block) && block.type === 'tool_use') block.input = written.content[place].input
+}
+
+function keepTools(value: Record<string, unknown>, written: Record<string, unknown>): void {
+  if (Array.isArray(value.tools)) value.tools = written.tools
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null
+}
