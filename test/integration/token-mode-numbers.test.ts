@@ -69,7 +69,7 @@ async function call(t: Test, proxy: TestProxy, sessionId: string, path: string, 
     body,
   })
   const text = await answer.text()
-  t.equal(answer.status, 200, text)
+  t.equal(answer.status, 200, `${path} is answered`)
   return text
 }
 
@@ -77,8 +77,9 @@ async function turnsOf(proxy: TestProxy, sessionId: string) {
   return (await proxy.get(`/sessions/${sessionId}`)).turns
 }
 
+const proxy = await startTokenProxy(t)
+
 t.test('a prompt shows the numbers of a tool as the reference does, in each dialect', async (t) => {
-  const proxy = await startTokenProxy(t)
   // A long request is read in another way than a short one.
   const questions = { short: 'Why?', long: 'Why? '.repeat(1_000).trim() }
   for (const [name, { path, body }] of Object.entries(DIALECTS)) {
@@ -92,7 +93,6 @@ t.test('a prompt shows the numbers of a tool as the reference does, in each dial
 })
 
 t.test('the input of a call in Messages is shown as the agent wrote it', async (t) => {
-  const proxy = await startTokenProxy(t)
   for (const question of ['Why?', 'Why? '.repeat(1_000).trim()]) {
     const sessionId = `s${question.length}`
     const messages = [
@@ -115,7 +115,6 @@ t.test('the input of a call in Messages is shown as the agent wrote it', async (
 })
 
 t.test('numbers stay as they were written on record and in answers', async (t) => {
-  const proxy = await startTokenProxy(t)
   const { path, body } = DIALECTS.Responses!
   t.match(await call(t, proxy, 's', path, body('Why?')), '"default":1000.0')
   const record = await (await fetch(`${proxy.url}/sessions/s`)).text()
@@ -128,12 +127,12 @@ t.test('a restarted proxy goes on from a turn under the same tools, and not unde
   const first = await startTokenProxy(t, db)
   const { message } = JSON.parse(await call(t, first, 's', path, body('Why?'))).choices[0]
   await first.server.stop(0)
-  const proxy = await startTokenProxy(t, db)
+  const second = await startTokenProxy(t, db)
   const more = `"},${JSON.stringify(message)},{"role":"user","content":"Go on.`
   const next = body(`Why?${more}`)
-  await call(t, proxy, 's', path, next)
-  await call(t, proxy, 's', path, next.replace('1000.0', '1000'))
-  const turns = await turnsOf(proxy, 's')
+  await call(t, second, 's', path, next)
+  await call(t, second, 's', path, next.replace('1000.0', '1000'))
+  const turns = await turnsOf(second, 's')
   t.equal(turns[1].annotations.prompt.reason, 'extended')
   t.equal(turns[2].annotations.prompt.reason, 'branched')
 })
