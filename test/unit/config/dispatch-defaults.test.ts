@@ -4,7 +4,7 @@ import { SERVE, WORKER } from '../../../src/config/options.ts'
 import { DISPATCH_DEFAULTS } from '../../../src/inference/dispatcher.ts'
 
 t.test('the commands wait and serve by the same defaults as the backends', async (t) => {
-  const { queueLimit, queueWaitMs, maxConcurrency } = loadConfig(SERVE, {}, {})
-  t.strictSame({ queueLimit, waitMs: queueWaitMs, maxConcurrency }, DISPATCH_DEFAULTS)
+  const { queueLimit, queueWaitMs, maxConcurrency, pauseLimitMs } = loadConfig(SERVE, {}, {})
+  t.strictSame({ queueLimit, waitMs: queueWaitMs, maxConcurrency, pauseLimitMs }, DISPATCH_DEFAULTS)
   t.equal(loadConfig(WORKER, {}, {}).maxConcurrency, DISPATCH_DEFAULTS.maxConcurrency)
 })
