@@ -1,5 +1,5 @@
 /** A session's calls as a trainer of rLLM's kind reads them: turn by turn, and put together by itself. */
-import type { TurnRecord, TurnStore } from '../store/turn-store.ts'
+import type { TurnRecord, TurnStep, TurnStore } from '../store/turn-store.ts'
 import { TrajectoryBuilder } from './trajectories.ts'
 
 export interface TraceQuery {
@@ -14,12 +14,12 @@ export interface TraceQuery {
  * the call again: whoever trains on each trace would train on them.
  */
 export async function* tracesOf(
-  store: Pick<TurnStore, 'readTurns'>,
+  store: Pick<TurnStore, 'readTurns' | 'readSteps'>,
   sessionId: string,
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
 ): AsyncGenerator<TurnRecord> {
   // Read twice, because only a later turn says which earlier one was tried again.
-  const superseded = await supersededIn(store.readTurns(sessionId))
+  const superseded = await supersededIn(store.readSteps(sessionId))
   let given = 0
   for await (const turn of store.readTurns(sessionId)) {
     if (given >= limit) return
@@ -33,7 +33,7 @@ export function isTrace({ status }: Pick<TurnRecord, 'status'>): boolean {
   return status === 'completed'
 }
 
-async function supersededIn(turns: AsyncIterable<TurnRecord>): Promise<ReadonlySet<string>> {
+async function supersededIn(turns: AsyncIterable<TurnStep>): Promise<ReadonlySet<string>> {
   const builder = new TrajectoryBuilder()
   for await (const turn of turns) builder.add(turn)
   return builder.superseded()

@@ -98,13 +98,14 @@ export class TrajectoryBuilder {
 
   add(turn: TrainableTurn & LinedTurn & TriedTurn): void {
     const { line } = this.#lines.add(turn)
+    const sequence = this.#tree.read(turn)
     const isSelected = this.#selects(line)
     const tries = isSelected ? this.#retries.add(turn) : []
     if (turn.status !== 'completed') this.#excluded[turn.status] += 1
     else if (line === 'side' && !isSelected) this.#excluded.side += 1
     // Nothing of it trains, and a prompt that fills the context was seen by no engine.
     else if (isSelected && isEmpty(turn)) this.#excluded.empty += 1
-    else if (isSelected) this.#tree.add(turn, line, repeatedByLast(tries, this.#wasRead))
+    else if (isSelected) this.#tree.add(turn, sequence, line, repeatedByLast(tries, this.#wasRead))
   }
 
   #selects(line: Line): boolean {

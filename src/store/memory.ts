@@ -28,6 +28,7 @@ import {
   type TurnOutcome,
   type TurnOutline,
   type TurnRecord,
+  type TurnStep,
   type TurnStore,
 } from './turn-store.ts'
 
@@ -138,6 +139,12 @@ export class MemoryTurnStore implements TurnStore {
 
   async *readTurns(sessionId: string): AsyncIterable<TurnRecord> {
     for (const turn of [...(this.#open().get(sessionId)?.turns ?? [])]) yield structuredClone(turn)
+  }
+
+  async *readSteps(sessionId: string): AsyncIterable<TurnStep> {
+    for await (const { promptTokenIds: rest, ...turn } of this.readTurns(sessionId)) {
+      yield { ...turn, promptStep: { base: null, shared: 0, rest } }
+    }
   }
 
   async *readOutlines(sessionId: string): AsyncIterable<TurnOutline> {

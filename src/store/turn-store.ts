@@ -141,6 +141,14 @@ export type TurnOutline = Omit<TurnRecord, 'promptTokenIds' | 'completionTokenId
   base: { index: number; shared: number } | null
 }
 
+/**
+ * A turn with its prompt as the first `shared` tokens of what an earlier turn of the same reading has, prompt and
+ * completion together, and the `rest` of its own. `base` is that turn's id; null: nothing is shared.
+ */
+export type TurnStep = Omit<TurnRecord, 'promptTokenIds'> & {
+  promptStep: { base: string | null; shared: number; rest: Int32Array }
+}
+
 /** Prompts that share fewer tokens have no `base`. */
 export const MIN_SHARED_TOKENS = 8
 
@@ -234,6 +242,9 @@ export interface TurnReader {
 
   /** As {@link readTurns}, at a cost that does not grow with the length of prompts. */
   readOutlines(sessionId: string): AsyncIterable<TurnOutline>
+
+  /** As {@link readTurns}, at a cost that grows with what is new in each prompt, not with the prompts' length. */
+  readSteps(sessionId: string): AsyncIterable<TurnStep>
 
   /** One turn of the session, at a cost that does not grow with its other turns; undefined: there is none. */
   getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined>

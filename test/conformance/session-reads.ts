@@ -1,7 +1,15 @@
 /** What every {@link TurnStore} tells of sessions without their turns, and of turns without their tokens. */
+import fc from 'fast-check'
 import type { Test } from 'tap'
-import type { SessionQuery, TurnOutline, TurnStore } from '../../src/store/turn-store.ts'
-import { anOutcome, aSession, aTurn, record } from './turn-store.ts'
+import { TrajectoryBuilder } from '../../src/session/trajectories.ts'
+import type {
+  SessionQuery,
+  TurnOutline,
+  TurnRecord,
+  TurnStep,
+  TurnStore,
+} from '../../src/store/turn-store.ts'
+import { anOutcome, aSession, aTurn, record, turnsOf } from './turn-store.ts'
 
 const COUNTS = { turnCount: 0, openTurns: 0, failedTurns: 0, inexactTurns: 0, sampledTokens: 0 }
 
@@ -167,6 +175,92 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.strictSame(outline, rest)
     t.strictSame([promptTokens, sampledTokens], [promptTokenIds.length, completionTokenIds.length])
   })
+
+  let lastSession = 0
+  cell(
+    'steps put together are the turns, and make the same rows, in whatever order calls ended',
+    async (t, store) => {
+      await fc.assert(
+        fc.asyncProperty(fc.array(aGrownTurn, { maxLength: 12 }), async (grown) => {
+          lastSession += 1
+          const sessionId = `steps-${lastSession}`
+          await store.createSession(aSession(sessionId))
+          await recordGrown(store, sessionId, grown)
+          const steps = await Array.fromAsync(store.readSteps(sessionId))
+          const turns = await turnsOf(store, sessionId)
+          t.equal(turns.length, grown.length)
+          t.strictSame(joined(steps), turns)
+          t.strictSame(rowsOf(steps), rowsOf(turns))
+        }),
+        { numRuns: 40 },
+      )
+    },
+  )
+
+  cell('a step is based on no turn that was still open when it was given out', async (t, store) => {
+    await store.createSession(aSession('s'))
+    // More than are read at once.
+    for (let index = 0; index < 70; index += 1) await store.openTurn(aTurn(`t${index}`, { index }))
+    const reading = store.readSteps('s')[Symbol.asyncIterator]()
+    const steps = [(await reading.next()).value!]
+    const prompt = Array.from({ length: 20 }, (_, id) => id)
+    await store.closeTurn(anOutcome('t0', { promptTokenIds: Int32Array.from(prompt) }))
+    await store.closeTurn(anOutcome('t69', { promptTokenIds: Int32Array.of(...prompt, 4, 5, 6) }))
+    for (let next = await reading.next(); !next.done; next = await reading.next()) steps.push(next.value)
+    t.equal(steps[0]!.status, 'open')
+    t.strictSame([...joined(steps)[69]!.promptTokenIds], [...prompt, 4, 5, 6])
+  })
+}
+
+/** A turn whose prompt begins with `shared` tokens of an earlier one (the `from`th, if there is one), and goes on. */
+const aGrownTurn = fc.record({
+  from: fc.nat(12),
+  shared: fc.oneof(fc.constant(1_000), fc.nat(30)),
+  rest: fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 12 }),
+  sampled: fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 4 }),
+  status: fc.constantFrom('completed', 'completed', 'completed', 'failed', 'open' as const),
+  exact: fc.constantFrom(true, true, true, false),
+  /** Calls end in the order of this. */
+  ends: fc.nat(100),
+})
+
+type GrownTurn = typeof aGrownTurn extends fc.Arbitrary<infer Turn> ? Turn : never
+
+async function recordGrown(store: TurnStore, sessionId: string, grown: readonly GrownTurn[]) {
+  const sequences: number[][] = []
+  const prompts = grown.map(({ from, shared, rest, sampled }) => {
+    const prompt = [...(sequences[from % (sequences.length || 1)] ?? []).slice(0, shared), ...rest]
+    sequences.push([...prompt, ...sampled])
+    return prompt
+  })
+  for (const index of grown.keys()) await store.openTurn(aTurn(`t${index}`, { sessionId, index }))
+  for (const [index, turn] of [...grown.entries()].sort(([, a], [, b]) => a.ends - b.ends)) {
+    if (turn.status === 'open') continue
+    const outcome = anOutcome(`t${index}`, {
+      sessionId,
+      status: turn.status === 'failed' ? 'failed' : 'completed',
+      exact: turn.exact,
+      promptTokenIds: Int32Array.from(prompts[index]!),
+      completionTokenIds: Int32Array.from(turn.sampled),
+      completionLogprobs: Float64Array.from(turn.sampled, (id) => -id / 4),
+    })
+    await store.closeTurn(outcome)
+  }
+}
+
+function joined(steps: readonly TurnStep[]): TurnRecord[] {
+  const sequences = new Map<string, number[]>()
+  return steps.map(({ promptStep: { base, shared, rest }, ...turn }) => {
+    const prompt = [...(base === null ? [] : sequences.get(base)!).slice(0, shared), ...rest]
+    sequences.set(turn.turnId, [...prompt, ...turn.completionTokenIds])
+    return { ...turn, promptTokenIds: Int32Array.from(prompt) }
+  })
+}
+
+function rowsOf(turns: readonly (TurnRecord | TurnStep)[]) {
+  const builder = new TrajectoryBuilder({ sideCalls: true })
+  for (const turn of turns) builder.add(turn)
+  return { rows: [...builder.rows({}, null)], excluded: builder.excluded() }
 }
 
 /** a: reward 0.25; b: reward 1, completed; c: two turns, one failed; d: an inexact turn. */

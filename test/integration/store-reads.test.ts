@@ -50,3 +50,17 @@ t.test('turns that a crash left open count as failed from the next start on', as
   t.teardown(() => second.close())
   t.match(await second.getSession('s'), { turnCount: 1, openTurns: 0, failedTurns: 1 })
 })
+
+t.test('the steps of a growing conversation hold each token once', async (t) => {
+  const store = await openSqliteStore({ path: join(t.testdir(), 'turns.db'), durability: 'process' })
+  t.teardown(() => store.close())
+  await store.createSession(aSession('s'))
+  const prompt = Array.from({ length: 10 }, (_, id) => id)
+  for (let index = 0; index < 100; index += 1) {
+    await record(store, aTurn(`t${index}`, { index }), { promptTokenIds: Int32Array.from(prompt) })
+    prompt.push(4, 5, ...Array.from({ length: 8 }, (_, at) => index + at))
+  }
+  const steps = await Array.fromAsync(store.readSteps('s'))
+  const held = steps.map(({ promptStep: { rest } }) => rest.length)
+  t.strictSame(held, [10, ...Array.from({ length: 99 }, () => 8)])
+})

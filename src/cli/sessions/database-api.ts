@@ -35,7 +35,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     withTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)
       return parsePieces(
-        await queryTrajectories(session, reader.readTurns(sessionId), { per_turn: false, ...query }),
+        await queryTrajectories(session, reader.readSteps(sessionId), { per_turn: false, ...query }),
       )
     },
     close: () => reader.close(),

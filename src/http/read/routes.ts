@@ -124,7 +124,7 @@ function wholeRoutes(app: App, { reader }: ReadRoutesOptions): void {
     },
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
-      return streamJson(reply, await queryTrajectories(session, reader.readTurns(sessionId), query))
+      return streamJson(reply, await queryTrajectories(session, reader.readSteps(sessionId), query))
     },
   )
 }

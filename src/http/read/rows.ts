@@ -16,7 +16,7 @@ export interface RowQuery {
 export async function readRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
   const builder = new TrajectoryBuilder({ sideCalls })
   const models = new Map<number, string | null>()
-  for await (const turn of reader.readTurns(session.sessionId)) {
+  for await (const turn of reader.readSteps(session.sessionId)) {
     builder.add(turn)
     models.set(turn.index, turn.model)
   }

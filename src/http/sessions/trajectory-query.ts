@@ -1,7 +1,7 @@
 /** A session's trajectories as a query asks for them. */
 import type { Static } from 'typebox'
 import { TrajectoryBuilder, type TrajectoryOptions, type TurnSelection } from '../../session/trajectories.ts'
-import type { SessionRecord, TurnRecord } from '../../store/turn-store.ts'
+import type { SessionRecord, TurnStep } from '../../store/turn-store.ts'
 import type { TrajectoriesQuery } from './schemas.ts'
 import { sessionWithTrajectories } from './serialise.ts'
 
@@ -10,7 +10,7 @@ export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 /** Reads the turns. @returns the answer, as pieces of one JSON text */
 export async function queryTrajectories(
   session: SessionRecord,
-  turns: AsyncIterable<TurnRecord>,
+  turns: AsyncIterable<TurnStep>,
   query: TrajectoryQuery,
 ): Promise<AsyncGenerator<string>> {
   const builder = new TrajectoryBuilder(selectionOf(query))

@@ -37,6 +37,18 @@ export class TokenNode {
     return node
   }
 
+  /** The node of the first `length` tokens of this sequence, which has `whole`; made if need be. */
+  prefix(whole: number, length: number): TokenNode {
+    let node: TokenNode = this
+    for (let end = whole; end > length; ) {
+      const start = end - node.#edge.length
+      if (start < length) return node.#splitAt(length - start)
+      node = node.#parent!
+      end = start
+    }
+    return node
+  }
+
   /** The whole sequence, which has `length` tokens. */
   read(length: number): Int32Array {
     const tokens = new Int32Array(length)

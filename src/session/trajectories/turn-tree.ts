@@ -1,27 +1,26 @@
 /** How the turns of a session hang together, judged by their token ids alone. */
 import type { TurnRecord } from '../../store/turn-store.ts'
 import type { Line } from '../lines/line.ts'
-import { TokenNode } from './token-tree.ts'
+import type { TokenNode } from './token-tree.ts'
+import { type TurnIds, type TurnSequence, TurnSequences } from './turn-sequences.ts'
 
 /** What of a turn matters to training. */
 export type TrainableTurn = Pick<
   TurnRecord,
-  | 'turnId'
   | 'index'
   | 'status'
   | 'retryCount'
-  | 'promptTokenIds'
-  | 'completionTokenIds'
   | 'completionLogprobs'
   | 'exact'
   | 'inexactReason'
   | 'finishReason'
   | 'weightVersionStart'
   | 'weightVersionEnd'
->
+> &
+  TurnIds
 
 /** A completed turn in the tree. Its prompt is not kept but read from the token tree when a row needs it. */
-export interface TurnNode extends Omit<TrainableTurn, 'promptTokenIds' | 'completionTokenIds'> {
+export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds'> {
   readonly line: Line
   readonly parent: TurnNode | undefined
   hasChildren: boolean
@@ -42,17 +41,25 @@ export interface TurnNode extends Omit<TrainableTurn, 'promptTokenIds' | 'comple
  * - A turn without exact ids is on its own: whether it continues another one, or is continued, would be a guess.
  */
 export class TurnTree {
-  readonly #root = TokenNode.root()
+  readonly #sequences = new TurnSequences()
   readonly #turns: TurnNode[] = []
   readonly #byId = new Map<string, TurnNode>()
   readonly #byTokens = new Map<TokenNode, TurnNode[]>()
 
+  /** Takes the ids of every turn, whether or not it is added then; copies what is new of them. */
+  read(turn: TurnIds): TurnSequence {
+    return this.#sequences.add(turn)
+  }
+
   /**
-   * The turn must be completed. Keeps its logprobs and copies what is new of its ids.
+   * The turn must be completed. Keeps its logprobs.
+   * @param sequence what {@link read} gave of it
    * @param repeats the id of the turn that this one is a retry of
    */
-  add(turn: TrainableTurn, line: Line, repeats?: string): void {
-    const node = turn.exact ? this.#addExact(turn, line, repeats) : this.#nodeOf(turn, line, undefined)
+  add(turn: TrainableTurn, sequence: TurnSequence, line: Line, repeats?: string): void {
+    const node = turn.exact
+      ? this.#addExact(turn, sequence, line, repeats)
+      : this.#nodeOf(turn, this.#noTokens(), line, undefined)
     this.#turns.push(node)
     this.#byId.set(turn.turnId, node)
   }
@@ -62,12 +69,17 @@ export class TurnTree {
     return this.#byId.get(turnId)?.hasChildren === true
   }
 
-  #addExact(turn: TrainableTurn, line: Line, repeats: string | undefined): TurnNode {
-    const prompt = this.#root.descend(turn.promptTokenIds)
+  #noTokens(): TurnSequence {
+    const { root } = this.#sequences
+    return { prompt: root, promptLength: 0, tokens: root, length: 0 }
+  }
+
+  #addExact(turn: TrainableTurn, sequence: TurnSequence, line: Line, repeats: string | undefined): TurnNode {
+    const { prompt } = sequence
     const first = repeats === undefined ? undefined : this.#byId.get(repeats)
     // The same request may have become another prompt: a template that tells the time.
     const parent = first?.prompt === prompt ? first.parent : this.#deepestWithin(prompt)
-    const node = this.#nodeOf(turn, line, parent, prompt)
+    const node = this.#nodeOf(turn, sequence, line, parent)
     if (parent !== undefined) parent.hasChildren = true
     const equal = this.#byTokens.get(node.tokens)
     if (equal === undefined) this.#byTokens.set(node.tokens, [node])
@@ -75,8 +87,12 @@ export class TurnTree {
     return node
   }
 
-  #nodeOf(turn: TrainableTurn, line: Line, parent: TurnNode | undefined, prompt = this.#root): TurnNode {
-    const { promptTokenIds, completionTokenIds } = turn
+  #nodeOf(
+    turn: TrainableTurn,
+    { prompt, promptLength, tokens, length }: TurnSequence,
+    line: Line,
+    parent: TurnNode | undefined,
+  ): TurnNode {
     // Field by field: what is added may be a whole record, and the messages of ten thousand of them fill the memory.
     return {
       line,
@@ -92,10 +108,10 @@ export class TurnTree {
       weightVersionEnd: turn.weightVersionEnd,
       parent,
       hasChildren: false,
-      promptLength: turn.exact ? promptTokenIds.length : 0,
-      completionLength: turn.exact ? completionTokenIds.length : 0,
+      promptLength,
+      completionLength: length - promptLength,
       prompt,
-      tokens: turn.exact ? prompt.descend(completionTokenIds) : prompt,
+      tokens,
     }
   }
 

@@ -9,20 +9,25 @@ import type {
   SessionTotals,
   TurnOutline,
   TurnRecord,
-  TurnStatus,
+  TurnStep,
 } from '../turn-store.ts'
 import { expandEcho } from './echo.ts'
-import {
-  countIds,
-  type StoredText,
-  unpackIds,
-  unpackLogprobs,
-  unpackOptionalText,
-  unpackText,
-} from './packing.ts'
+import { type StoredText, unpackIds, unpackText } from './packing.ts'
 import { type CompletionRow, ROOT, toCompletion } from './requests.ts'
 import { SessionReader } from './sessions.ts'
 import { TokenSequences } from './token-sequences.ts'
+import {
+  idsOf,
+  logprobsOf,
+  type OutlineRow,
+  outcomePart,
+  outlinePart,
+  requestPart,
+  STEP_COLUMNS,
+  type StepRow,
+  TURN_COLUMNS,
+  type TurnRow,
+} from './turn-rows.ts'
 
 export interface ReadMethods {
   getSession(sessionId: string): SessionRecord | undefined
@@ -30,6 +35,7 @@ export interface ReadMethods {
   totalSessions(filter: SessionFilter): SessionTotals
   groupSessions(by: string, filter: SessionFilter): SessionGroup[]
   readPage(reading: number, sessionId: string): TurnPage
+  readStepPage(reading: number, sessionId: string): TurnPage<TurnStep>
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline>
   endReading(reading: number): void
   readTurn(sessionId: string, turnId: string): TurnPage
@@ -42,7 +48,7 @@ export interface TurnPage<T extends TurnParts = TurnRecord> {
   done: boolean
 }
 
-type TurnParts = TurnRecord | TurnOutline
+export type TurnParts = TurnRecord | TurnStep | TurnOutline
 
 /** A turn with texts by their id, and with its lists as the difference to the turn before it in the reading. */
 export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<
@@ -61,51 +67,6 @@ export interface PagedList {
   /** The ids of the texts after them. */
   added: number[]
 }
-
-interface TurnRow {
-  id: number
-  call_index: number
-  turn_id: string
-  status: TurnStatus
-  dialect: string
-  started_at_ms: number
-  retry_count: number
-  node: number
-  tools: number | null
-  params: number
-  prompt_node: number
-  ended_at_ms: number | null
-  first_token_at_ms: number | null
-  model: StoredText | null
-  engine: StoredText | null
-  finish_reason: StoredText | null
-  stop_reason: StoredText | null
-  exact: number | null
-  inexact_reason: StoredText | null
-  weight_version_start: StoredText | null
-  weight_version_end: StoredText | null
-  usage: StoredText | null
-  annotations: StoredText | null
-  error_code: string | null
-  error_message: StoredText | null
-  completion_text: StoredText | null
-  reasoning: StoredText | null
-  tool_calls: StoredText | null
-  completion_logprobs: Buffer | null
-}
-
-interface OutlineRow extends TurnRow {
-  prompt_shared: number | null
-  prompt_rest: Buffer | null
-  completion_ids: Buffer | null
-  base_index: number | null
-}
-
-const TURN_COLUMNS = `
-  id, call_index, turn_id, status, dialect, started_at_ms, retry_count, node, tools, params, prompt_node,
-  ended_at_ms, first_token_at_ms, model, engine, finish_reason, stop_reason, exact, inexact_reason,
-  weight_version_start, weight_version_end, usage, annotations, error_code, error_message,
-  completion_text, reasoning, tool_calls, completion_logprobs`
 
 /** A page ends with the turn that takes it past either bound: some milliseconds' work. */
 const MAX_PAGE_TURNS = 64
@@ -128,6 +89,8 @@ interface Reading {
   messages: PathNode[]
   prompt: PathNode[]
   textsGiven: Set<number>
+  /** The turns that were given out as steps with all their tokens: their ids by those of their rows. */
+  stepsGiven: Map<number, string>
 }
 
 export class Reader implements ReadMethods {
@@ -139,6 +102,7 @@ export class Reader implements ReadMethods {
   readonly #node: Database.Statement<[number], { parent: number; depth: number; texts: Buffer }>
   readonly #text: Database.Statement<[number], { echo_of: number | null; body: StoredText }>
   readonly #completion: Database.Statement<[number], CompletionRow>
+  readonly #stepsAfter: Database.Statement<[{ tree: number; index: number; id: number }], StepRow>
   readonly #outlinesAfter: Database.Statement<[{ tree: number; index: number; id: number }], OutlineRow>
   readonly #inOneSnapshot: <T>(read: () => T) => T
 
@@ -149,8 +113,11 @@ export class Reader implements ReadMethods {
     this.#turnsAfter = db.prepare(`
       SELECT ${TURN_COLUMNS} FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
       ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
+    this.#stepsAfter = db.prepare(`
+      SELECT ${STEP_COLUMNS} FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
+      ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
     this.#outlinesAfter = db.prepare(`
-      SELECT ${TURN_COLUMNS}, prompt_shared, prompt_rest, completion_ids,
+      SELECT ${STEP_COLUMNS},
         (SELECT call_index FROM turns base WHERE base.id = turns.prompt_base) AS base_index
       FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
       ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
@@ -183,6 +150,12 @@ export class Reader implements ReadMethods {
     return this.#pageOf(reading, sessionId, this.#turnsAfter, (row) => this.#wholePart(row))
   }
 
+  readStepPage(reading: number, sessionId: string): TurnPage<TurnStep> {
+    return this.#pageOf(reading, sessionId, this.#stepsAfter, (row, { stepsGiven }) =>
+      this.#stepPart(row, stepsGiven),
+    )
+  }
+
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline> {
     return this.#pageOf(reading, sessionId, this.#outlinesAfter, outlinePart)
   }
@@ -206,14 +179,15 @@ export class Reader implements ReadMethods {
   #begin(sessionId: string): Reading | undefined {
     const tree = this.#sessions.tree(sessionId)
     if (tree === undefined) return undefined
-    return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], textsGiven: new Set() }
+    const given = { textsGiven: new Set<number>(), stepsGiven: new Map<number, string>() }
+    return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], ...given }
   }
 
   #pageOf<T extends TurnParts, Row extends TurnRow>(
     number: number,
     sessionId: string,
     rowsAfter: Database.Statement<[Reading], Row>,
-    partOf: (row: Row) => Omit<PagedTurn<T>, keyof SharedPart>,
+    partOf: (row: Row, reading: Reading) => Omit<PagedTurn<T>, keyof SharedPart>,
   ): TurnPage<T> {
     const reading = this.#readings.get(number) ?? this.#begin(sessionId)
     if (reading === undefined) return { texts: [], turns: [], done: true }
@@ -226,19 +200,19 @@ export class Reader implements ReadMethods {
   #nextPage<T extends TurnParts, Row extends TurnRow>(
     reading: Reading,
     rowsAfter: Database.Statement<[Reading], Row>,
-    partOf: (row: Row) => Omit<PagedTurn<T>, keyof SharedPart>,
+    partOf: (row: Row, reading: Reading) => Omit<PagedTurn<T>, keyof SharedPart>,
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }
     // Deleted or reset since the last page: some of its rows may be gone already.
     if (this.#sessions.tree(reading.sessionId) !== reading.tree) return page
     let bytes = 0
     for (const row of rowsAfter.iterate(reading)) {
-      const part = partOf(row)
+      const part = partOf(row, reading)
       const turn = { ...this.#sharedPart(row, reading, page), ...part } as PagedTurn<T>
       reading.index = row.call_index
       reading.id = row.id
       page.turns.push(turn)
-      bytes += (part as Partial<TurnRecord>).promptTokenIds?.byteLength ?? 0
+      bytes += promptBytes(part)
       bytes += turn.completionText?.length ?? 0
       page.done = page.turns.length < MAX_PAGE_TURNS && bytes + textLength(page) <= MAX_PAGE_BYTES
       if (!page.done) break
@@ -270,8 +244,22 @@ export class Reader implements ReadMethods {
     return {
       promptTokenIds: promptIds,
       completionTokenIds: completionIds,
-      completionLogprobs:
-        row.completion_logprobs === null ? new Float64Array(0) : unpackLogprobs(row.completion_logprobs),
+      completionLogprobs: logprobsOf(row),
+    }
+  }
+
+  #stepPart(row: StepRow, given: Map<number, string>) {
+    const base = row.prompt_base === null ? null : given.get(row.prompt_base)
+    const promptStep =
+      base === undefined
+        ? // The base was called later than this turn, or was still open when it was given out.
+          { base: null, shared: 0, rest: this.#sequences.read(row.id).promptIds }
+        : { base, shared: row.prompt_shared ?? 0, rest: idsOf(row.prompt_rest) }
+    if (row.tool_calls !== null) given.set(row.id, row.turn_id)
+    return {
+      promptStep,
+      completionTokenIds: idsOf(row.completion_ids),
+      completionLogprobs: logprobsOf(row),
     }
   }
 
@@ -309,50 +297,8 @@ type SharedPart = Omit<PagedTurn, 'promptTokenIds' | 'completionTokenIds' | 'com
 
 const NO_TOKEN_IDS = () => ({ promptIds: new Int32Array(0), completionIds: new Int32Array(0) })
 
-function outlinePart(row: OutlineRow) {
-  const { prompt_shared: shared, prompt_rest: rest, completion_ids: sampled, base_index: index } = row
-  return {
-    promptTokens: rest === null ? 0 : (shared ?? 0) + countIds(rest),
-    sampledTokens: sampled === null ? 0 : countIds(sampled),
-    base: index === null || shared === null ? null : { index, shared },
-  }
-}
-
-function outcomePart(row: TurnRow) {
-  return {
-    endedAtMs: row.ended_at_ms,
-    firstTokenAtMs: row.first_token_at_ms,
-    model: unpackOptionalText(row.model),
-    engine: unpackOptionalText(row.engine),
-    ...toCompletion(row),
-    toolCalls: unpackOptionalText(row.tool_calls) ?? '[]',
-    finishReason: unpackOptionalText(row.finish_reason),
-    stopReason: unpackOptionalText(row.stop_reason),
-    exact: row.exact === 1,
-    inexactReason: unpackOptionalText(row.inexact_reason),
-    weightVersionStart: unpackOptionalText(row.weight_version_start),
-    weightVersionEnd: unpackOptionalText(row.weight_version_end),
-    usage: unpackOptionalText(row.usage),
-    annotations: unpackOptionalText(row.annotations) ?? '{}',
-    error:
-      row.error_code === null
-        ? null
-        : { code: row.error_code, message: unpackOptionalText(row.error_message) ?? '' },
-  }
-}
-
-function requestPart(row: TurnRow, sessionId: string) {
-  return {
-    turnId: row.turn_id,
-    sessionId,
-    index: row.call_index,
-    status: row.status,
-    dialect: row.dialect,
-    startedAtMs: row.started_at_ms,
-    retryCount: row.retry_count,
-    tools: row.tools,
-    params: row.params,
-  }
+function promptBytes(part: { promptTokenIds?: Int32Array; promptStep?: TurnStep['promptStep'] }): number {
+  return (part.promptTokenIds ?? part.promptStep?.rest)?.byteLength ?? 0
 }
 
 function textLength(page: Pick<TurnPage, 'texts'>): number {

@@ -11,8 +11,9 @@ import type {
   TurnOutline,
   TurnReader,
   TurnRecord,
+  TurnStep,
 } from '../turn-store.ts'
-import type { PagedList, PagedTurn, ReadMethods, TurnPage } from './reader.ts'
+import type { PagedList, PagedTurn, ReadMethods, TurnPage, TurnParts } from './reader.ts'
 import type { StoreThread } from './store-thread.ts'
 
 export class SqliteReader implements TurnReader {
@@ -44,13 +45,15 @@ export class SqliteReader implements TurnReader {
     return this.#read((reading) => this.#thread.call('readPage', [reading, sessionId]))
   }
 
+  readSteps(sessionId: string): AsyncIterable<TurnStep> {
+    return this.#read((reading) => this.#thread.call('readStepPage', [reading, sessionId]))
+  }
+
   readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
     return this.#read((reading) => this.#thread.call('readOutlinePage', [reading, sessionId]))
   }
 
-  async *#read<T extends TurnRecord | TurnOutline>(
-    nextPage: (reading: number) => Promise<TurnPage<T>>,
-  ): AsyncIterable<T> {
+  async *#read<T extends TurnParts>(nextPage: (reading: number) => Promise<TurnPage<T>>): AsyncIterable<T> {
     this.#lastReading += 1
     const reading = this.#lastReading
     const assembler = new TurnAssembler()
@@ -95,7 +98,7 @@ class TurnAssembler {
     for (const [id, text] of texts) this.#texts.set(id, text)
   }
 
-  assemble<T extends TurnRecord | TurnOutline>(paged: PagedTurn<T>): T {
+  assemble<T extends TurnParts>(paged: PagedTurn<T>): T {
     const { messages, prompt, ...turn } = paged
     this.#messages = this.#next(this.#messages, messages)
     this.#prompt = this.#next(this.#prompt, prompt)

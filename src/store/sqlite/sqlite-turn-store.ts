@@ -14,6 +14,7 @@ import type {
   TurnOutcome,
   TurnOutline,
   TurnRecord,
+  TurnStep,
   TurnStore,
 } from '../turn-store.ts'
 import { wholeBuffers } from './calls.ts'
@@ -127,6 +128,10 @@ export class SqliteTurnStore implements TurnStore {
 
   readTurns(sessionId: string): AsyncIterable<TurnRecord> {
     return this.#reader.readTurns(sessionId)
+  }
+
+  readSteps(sessionId: string): AsyncIterable<TurnStep> {
+    return this.#reader.readSteps(sessionId)
   }
 
   readOutlines(sessionId: string): AsyncIterable<TurnOutline> {

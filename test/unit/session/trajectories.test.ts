@@ -12,8 +12,9 @@ import {
   type TrajectoryOptions,
   type TurnSelection,
 } from '../../../src/session/trajectories.ts'
+import type { TurnRecord } from '../../../src/store/turn-store.ts'
 
-type RecordedTurn = TrainableTurn & LinedTurn & TriedTurn
+type RecordedTurn = TrainableTurn & Pick<TurnRecord, 'promptTokenIds'> & LinedTurn & TriedTurn
 
 interface Sketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completionTokenIds'>> {
   prompt: number[]
