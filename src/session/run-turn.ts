@@ -104,6 +104,8 @@ export class TurnRunner {
     const written = writeRequest(call.request, early.memory)
     const sessionCall = await sessions.beginCall(call.sessionId)
     const held = sessions.hold(call.sessionId)
+    // Nothing is on record that this memory could lack.
+    if (sessionCall.index === 0) held.memory.isWhole = true
     try {
       // The session may have been reset, and its memory with it, while the call waited for its place.
       const isCurrent = held.memory === early.memory

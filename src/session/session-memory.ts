@@ -13,6 +13,8 @@ export class SessionMemory {
   readonly messages = new MessageTree()
   /** The turns that calls go on from; undefined: not known yet. */
   turns: SessionTurns | undefined
+  /** In chat mode: each turn of the session that can be continued is among {@link turns}. */
+  isWhole = false
   /** While they are read from the record: for all calls that wait for them. */
   readingTurns: Promise<SessionTurns> | undefined
 

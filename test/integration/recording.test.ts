@@ -243,6 +243,36 @@ t.test(
   },
 )
 
+t.test('a turn that is continued a second time forks there, in chat mode too', async (t) => {
+  const proxy = await startProxy(t)
+  const openai = client(proxy)
+  const first = await ask(openai, [user('Hello.')], { max_tokens: 40 })
+  const second = await ask(openai, [user('Hello.'), first, user('Go on.')], { max_tokens: 40 })
+  await ask(openai, [user('Hello.'), first, user('Go on, but shorter.')])
+  await ask(openai, [user('Hello.'), first, user('Go on.'), second, user('More.')])
+  const { turns, prompts } = await proxy.get('/sessions/s')
+  t.same(
+    turns.map((turn: { annotations: { prompt: unknown } }) => turn.annotations.prompt),
+    [
+      { reason: 'first' },
+      { reason: 'extended', from: turns[0].turn_id },
+      { reason: 'forked', from: turns[0].turn_id },
+      { reason: 'extended', from: turns[1].turn_id },
+    ],
+  )
+  t.same(prompts, { first: 1, extended: 2, forked: 1 })
+  const { trajectories } = await proxy.get('/sessions/s/trajectories')
+  t.equal(trajectories.length, 2, 'the reason says where the second row comes from')
+})
+
+t.test("examples in a session's first call are no turns that the proxy has forgotten", async (t) => {
+  const proxy = await startProxy(t)
+  const examples = [user('1 + 1?'), { role: 'assistant', content: '2' } as const]
+  await ask(client(proxy), [...examples, user('2 + 2?')])
+  await ask(client(proxy), [...examples, user('3 + 3?')])
+  t.same((await proxy.get('/sessions/s')).prompts, { first: 1, branched: 1 })
+})
+
 t.test('what chat mode cannot compare, it calls unknown', async (t) => {
   const db = `${t.testdir({})}/restart.db`
   const before = await startProxy(t, { db })
@@ -256,4 +286,6 @@ t.test('what chat mode cannot compare, it calls unknown', async (t) => {
   t.same(turns[1].annotations.prompt, { reason: 'unknown' }, 'the turn before is of another process')
   t.match(turns[2].annotations.prompt, { from: turns[1].turn_id })
   t.match(prompts, { first: 1, unknown: 1 })
+  await ask(openai, [user('Something else.')])
+  t.match((await after.get('/sessions/s')).prompts, { first: 1, branched: 1 })
 })

@@ -220,6 +220,19 @@ t.test('a sub-agent and a compaction give the rows that a person would draw', as
   t.same((await proxy.get('/health')).prompts, { first: 1, extended: 3, branched: 2 })
 })
 
+t.test('a turn that is continued a second time forks there', async (t) => {
+  const { proxy } = await startTokenProxy(t)
+  const ask = async (messages: ChatCompletionMessageParam[]) =>
+    (await client(proxy).chat.completions.create({ model: 'embedded', messages, max_tokens: 6 })).choices[0]!
+      .message
+  const first = await ask([user('One.')])
+  await ask([user('One.'), first, user('Two.')])
+  await ask([user('One.'), first, user('Two, edited.')])
+  const { turns, prompts } = await proxy.get('/sessions/s')
+  t.match(turns[2].annotations.prompt, { reason: 'forked', from: turns[0].turn_id })
+  t.same(prompts, { first: 1, extended: 1, forked: 1 })
+})
+
 t.test('a prompt that fills the context is answered at once, empty, and recorded', async (t) => {
   const { proxy, engine } = await startTokenProxy(t, { contextLength: 40 })
   const ask = (content: string) =>

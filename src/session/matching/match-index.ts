@@ -22,6 +22,8 @@ export interface MatchableTurn<Turn> {
 export interface MatchedCall<Turn> {
   /** undefined: the call begins a branch of its own. */
   readonly parent: MatchableTurn<Turn> | undefined
+  /** Another call had continued the parent by then: they are two branches from there on. */
+  readonly isFork: boolean
   /** How many of the call's messages are the parent's, its completion included; 0 without a parent. */
   readonly sharedMessages: number
   readonly order: number
@@ -97,7 +99,8 @@ export class MatchIndex<Turn> {
     }
     if (isOneWay) this.#remember(passed, toolsKey)
     const parent = choose(turnsOfMostAlike(passed.paths.filter(isAnswered)), paths)
-    return { parent, sharedMessages: passed.message?.depth ?? 0, order, conversation }
+    const isFork = parent !== undefined && parent.continuations.size > 0
+    return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, order, conversation }
   }
 
   /** A call has been answered. From now on it can be continued. */

@@ -19,10 +19,10 @@ import { SessionTurns } from './session-turns.ts'
 import { TurnIds } from './turn-ids.ts'
 
 /**
- * Of a prompt that the engine rendered. `unknown`: the engine does not tell its ids, or the call goes on from a turn
- * that is not remembered (the proxy was started anew, or remembers too many others).
+ * Of a prompt that the engine rendered. `unknown`: the engine does not tell its ids, or the call may go on from a turn
+ * that is not remembered (it is not exact, the proxy was started anew, or remembers too many others).
  */
-export type RenderedPrompt = 'first' | 'branched' | 'extended' | 'broken' | 'unknown'
+export type RenderedPrompt = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
 
 export class ChatPrompts implements Prompts {
   readonly #countTokens: CountTokens
@@ -74,7 +74,10 @@ class RenderedCall implements CallPrompt {
 
   answered(completion: Completion): void {
     const { content, reasoning, toolCalls, start, tokenIds } = completion
-    if (this.#call === undefined || !start?.promptTokenIds || inexactReason(completion) !== null) return
+    if (this.#call === undefined || !start?.promptTokenIds || inexactReason(completion) !== null) {
+      this.#memory.isWhole = false
+      return
+    }
     const { parent } = this.#call
     const ids = new TurnIds(
       this.request.requestId,
@@ -95,11 +98,13 @@ class RenderedCall implements CallPrompt {
 
   #reasonOf({ promptTokenIds }: GenerationStart): RenderedPrompt {
     if (!promptTokenIds || this.#call === undefined) return 'unknown'
-    const { parent, conversation } = this.#call
-    if (parent) return parent.turn.begins(promptTokenIds) ? 'extended' : 'broken'
-    if (this.#turns.bytes > 0) return 'branched'
+    const { parent, isFork, conversation } = this.#call
+    if (parent && !parent.turn.begins(promptTokenIds)) return 'broken'
+    if (parent) return isFork ? 'forked' : 'extended'
+    // An assistant's message is an example, or edited, where each turn is known that it could be the answer of.
+    if (this.#memory.isWhole) return this.#turns.bytes > 0 ? 'branched' : 'first'
     const messages = messagesBetween(undefined, conversation.last)
-    const goesOn = messages.some((message) => keyOf(message).assistant !== undefined)
-    return goesOn ? 'unknown' : 'first'
+    const mayGoOn = messages.some((message) => keyOf(message).assistant !== undefined)
+    return mayGoOn ? 'unknown' : 'branched'
   }
 }

@@ -15,11 +15,12 @@ import type { TurnIds } from './turn-ids.ts'
 export type ChatRequest = Extract<GenerationRequest, { kind: 'chat' }>
 
 /**
- * `extended`: the recorded ids of an earlier turn, and then only what is new. Everything else is rendered whole:
+ * `extended`: the recorded ids of an earlier turn, and then only what is new. `forked`: the same, where another call has
+ * continued that turn before. Everything else is rendered whole:
  * `first`, nothing is recorded yet; `branched`, no recorded turn begins like this call; `nothing_new`, the call ends with
  * the answer that it continues; and the reasons why the template's new part cannot be rendered by itself.
  */
-export type PromptReason = 'extended' | 'first' | 'branched' | 'nothing_new' | Refusal
+export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | 'nothing_new' | Refusal
 
 export interface PromptOrigin {
   reason: PromptReason
@@ -60,7 +61,8 @@ export async function planPrompt(
   const parent = call.parent?.turn
   const extended = parent && (await extend(renderer, request, call, parent, options))
   if (parent && extended && 'ids' in extended) {
-    const origin = { reason: 'extended', from: parent.turnId, reusedTokens: parent.length } as const
+    const reason = call.isFork ? 'forked' : 'extended'
+    const origin = { reason, from: parent.turnId, reusedTokens: parent.length } as const
     return { ...extended, origin, call, parent }
   }
   const { text, ids } = await renderer.renderFull(body.messages, options, textsOf(request))

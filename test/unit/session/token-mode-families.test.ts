@@ -60,9 +60,11 @@ function checkRecord(turn: TurnRecord, sampled: number[]): void {
   assert.equal(JSON.parse(turn.annotations).prompt.mismatched, false)
 }
 
-function parentOf({ annotations }: TurnRecord, turns: TurnRecord[]): TurnRecord {
-  const { reason, from } = JSON.parse(annotations).prompt
-  assert.equal(reason, 'extended')
+function parentOf(turn: TurnRecord, turns: TurnRecord[]): TurnRecord {
+  const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+  const { reason, from } = promptOf(turn)
+  const isContinued = turns.some((other) => other.index < turn.index && promptOf(other).from === from)
+  assert.equal(reason, isContinued ? 'forked' : 'extended')
   return turns.find(({ turnId }) => turnId === from)!
 }
 
