@@ -11,7 +11,13 @@ import { RecentlyUsed } from '../recently-used.ts'
 import { endOfString, endOfValue, findElements, LETTERS, skipSpace } from './json-list.ts'
 import { type JsonWeight, together, WEIGHTLESS, weigh } from './json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from './nesting.ts'
-import { holdsTools, keepWrittenNumbers, parseAsWritten, parseRequest } from './written-numbers.ts'
+import {
+  holdsTools,
+  keepWrittenNumbers,
+  MAX_WRITTEN_LENGTH,
+  parseAsWritten,
+  parseRequest,
+} from './written-numbers.ts'
 
 /** Where conversations are: in Chat Completions and Messages, and in Responses. */
 const LIST_FIELDS: readonly string[] = ['messages', 'input']
@@ -235,9 +241,10 @@ export class RequestReader implements Repeats {
     const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
     if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
     if (holdsTools(more)) {
+      let left = MAX_WRITTEN_LENGTH
       for (const [place, element] of added.entries()) {
         const before = found.ends[place - 1] ?? from
-        keepWrittenNumbers(element, elementText(json, before, found.ends[place]!))
+        left = keepWrittenNumbers(element, elementText(json, before, found.ends[place]!), left)
       }
     }
     this.#parsed += added.length

@@ -21,12 +21,15 @@ const json = JSON as unknown as JsonWithSource
 /** What each number that JavaScript writes in another way has: a point, an exponent, many digits, or a zero with a sign. */
 const MAY_BE_RAW = /(?:^|[\s:,[])(?:-?(?:\d+[.eE]|\d{16})|-0)/
 
-/** Reading with the source takes ten times as long as without; no tools that a context has room for are as long. */
-const MAX_LENGTH = 1024 * 1024
+/**
+ * Characters of one request that are read with their source, which takes ten times as long as without: 0.1 s of these,
+ * should all of them be numbers. No tools that a context has room for are as long.
+ */
+export const MAX_WRITTEN_LENGTH = 512 * 1024
 
 /**
  * As `JSON.parse`, but for numbers that JavaScript would write in another way: those are raw JSON, which
- * {@link rawNumber} tells apart. In texts of over a million characters they are numbers.
+ * {@link rawNumber} tells apart. In texts longer than {@link MAX_WRITTEN_LENGTH} they are numbers.
  * @throws SyntaxError
  */
 export function parseAsWritten(text: string): unknown {
@@ -65,9 +68,15 @@ export function parseRequest(text: string): unknown {
  * The same for one element of the talk, which has been read already.
  * @param element is changed
  * @param text its JSON
+ * @param left characters that the request may still have read with their source
+ * @returns what is left of them
  */
-export function keepWrittenNumbers(element: unknown, text: string): void {
-  if (holdsTools(text)) keepInElement(element, rawValueOf(text))
+export function keepWrittenNumbers(element: unknown, text: string, left: number): number {
+  if (text.length > left || !holdsTools(text)) return left
+  const written = rawValueOf(text)
+  if (written === undefined) return left
+  keepInElement(element, written)
+  return left - text.length
 }
 
 /** Whether there may be numbers to keep in the JSON of a request, or of some of its talk. */
@@ -77,7 +86,7 @@ export function holdsTools(text: string): boolean {
 
 /** @returns undefined where nothing is raw, and for nesting that takes more stack than there is */
 function rawValueOf(text: string): unknown {
-  if (text.length > MAX_LENGTH || !MAY_BE_RAW.test(text)) return undefined
+  if (text.length > MAX_WRITTEN_LENGTH || !MAY_BE_RAW.test(text)) return undefined
   try {
     return json.parse(text, (_key, value, { source }) =>
       typeof value === 'number' && source !== undefined && String(value) !== source

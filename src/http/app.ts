@@ -227,11 +227,15 @@ function watchAnswers(fastify: FastifyInstance): ReadonlySet<unknown> {
   const answering = new Set<unknown>()
   fastify.addHook('onRequest', (_request, { raw }, done) => {
     answering.add(raw)
+    // Each concern of a call waits for its end once, on its own; that is no leak, as Node would warn of.
+    raw.setMaxListeners(MAX_LISTENERS)
     raw.once('close', () => answering.delete(raw))
     done()
   })
   return answering
 }
+
+const MAX_LISTENERS = 32
 
 /** A body over the limit is given this much more, so that its client comes to read the refusal. */
 const OVERSIZED_BODY: DiscardLimits = { bytes: 256 * 1024 * 1024, ms: 30_000 }
