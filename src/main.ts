@@ -33,6 +33,7 @@ import type { Prompts } from './session/prompts/prompts.ts'
 import { TokenPrompts } from './session/prompts/token-prompts.ts'
 import { TurnRunner } from './session/run-turn.ts'
 import { Sessions } from './session/sessions.ts'
+import { describeHeld, type HeldSweep } from './session/sweep-guard.ts'
 import { ToldWeights } from './session/told-weights.ts'
 import { MemoryTurnStore } from './store/memory.ts'
 import { openSqliteStore } from './store/sqlite/open.ts'
@@ -120,7 +121,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
       db: config.db,
       prompts: prompts.counts(),
       ...(toolParser && { tool_parser: toolParser }),
-      notes: notesNow(),
+      notes: [...notesNow(), ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : [])],
     }),
     weights,
     activity,
@@ -225,6 +226,7 @@ function openSessions(
   const hooks = {
     onEnded: (sessionId: string) => backend.releaseSession(sessionId),
     onSweepFailed: (error: ProxyError) => logger.error({ err: error }, 'sweep failed'),
+    onSweepHeld: (held: HeldSweep) => logger.warn({}, describeHeld(held)),
   }
   return new Sessions(store, hooks, {
     activity,

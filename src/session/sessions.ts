@@ -15,6 +15,7 @@ import type { LiveSession, SessionCall } from './live-session.ts'
 import { LiveSessions } from './live-sessions.ts'
 import { parseSessionId } from './session-id.ts'
 import { type HeldMemory, SessionMemories } from './session-memory.ts'
+import { type HeldSweep, SweepGuard } from './sweep-guard.ts'
 
 export type { SessionCall } from './live-session.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
@@ -24,6 +25,8 @@ export interface SessionHooks {
   onEnded(sessionId: string): void
   /** A sweep failed; the next one tries again. */
   onSweepFailed(error: ProxyError): void
+  /** So many sessions were to go at once that they wait. Once, until they have gone. */
+  onSweepHeld(held: HeldSweep): void
 }
 
 export interface SessionsOptions {
@@ -77,6 +80,7 @@ export class Sessions {
   /** Between the two clocks when the sessions were opened. */
   readonly #steadyOffsetMs: number
   readonly #memories: SessionMemories
+  readonly #sweepGuard = new SweepGuard()
   readonly #sweepTimer: NodeJS.Timeout
   #closed = false
 
@@ -206,9 +210,24 @@ export class Sessions {
     })
   }
 
-  /** Removes sessions whose time to live is over. Runs by itself as well. @returns their ids */
+  /** Sessions that are to be removed, and wait because they are so many; as the last sweep found it. */
+  get heldSweep(): HeldSweep | undefined {
+    return this.#sweepGuard.held
+  }
+
+  /**
+   * Removes sessions whose time to live is over; where they are a large share of all, not before an hour has passed.
+   * Runs by itself as well. @returns their ids
+   */
   async sweep(): Promise<string[]> {
-    const sessionIds = await this.#store.sweep(this.#sweepTime())
+    const nowMs = this.#sweepTime()
+    const count = await this.#store.countExpired(nowMs)
+    const before = this.#sweepGuard.held
+    const held = this.#sweepGuard.check(count, this.#options.steadyClock())
+    if (held && !before) this.#hooks.onSweepHeld(held)
+    if (held) return []
+    const sessionIds = await this.#store.sweep(nowMs)
+    this.#sweepGuard.release()
     for (const sessionId of sessionIds) {
       const live = this.#lives.get(sessionId)
       if (live === undefined) this.#onEnded(sessionId)

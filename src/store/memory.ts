@@ -15,6 +15,7 @@ import {
 } from './session-list.ts'
 import { groupsOf, totalsOf } from './session-summary.ts'
 import {
+  type ExpiredCount,
   MIN_SHARED_TOKENS,
   type NewSession,
   type OpenTurn,
@@ -107,11 +108,12 @@ export class MemoryTurnStore implements TurnStore {
     return this.#open().delete(sessionId)
   }
 
+  async countExpired(nowMs: number): Promise<ExpiredCount> {
+    return { sessions: this.#open().size, expired: this.#expired(nowMs).length }
+  }
+
   async sweep(nowMs: number): Promise<string[]> {
-    const expired = [...this.#open().values()].filter(({ session, turns }) => {
-      const { ttlMs, updatedAtMs } = session
-      return ttlMs !== null && updatedAtMs + ttlMs <= nowMs && !turns.some((turn) => turn.status === 'open')
-    })
+    const expired = this.#expired(nowMs)
     for (const { session } of expired) this.#entries.delete(session.sessionId)
     return expired.map(({ session }) => session.sessionId)
   }
@@ -185,6 +187,13 @@ export class MemoryTurnStore implements TurnStore {
     const place = entry.turns.findLastIndex(({ index }) => index <= turn.index) + 1
     entry.turns.splice(place, 0, openRecord(turn))
     touch(entry.session, turn.startedAtMs)
+  }
+
+  #expired(nowMs: number): Entry[] {
+    return [...this.#open().values()].filter(({ session, turns }) => {
+      const { ttlMs, updatedAtMs } = session
+      return ttlMs !== null && updatedAtMs + ttlMs <= nowMs && !turns.some((turn) => turn.status === 'open')
+    })
   }
 
   #matching(filter: SessionFilter): SessionRecord[] {

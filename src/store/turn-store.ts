@@ -226,11 +226,20 @@ export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
   createdAtMs: number
 }
 
+export interface ExpiredCount {
+  /** All that are there. */
+  readonly sessions: number
+  /** Those that a sweep would remove. */
+  readonly expired: number
+}
+
 /** What can be read, of a store that a proxy writes or of a file alone. */
 export interface TurnReader {
   getSession(sessionId: string): Promise<SessionRecord | undefined>
   listSessions(query: SessionQuery): Promise<SessionPage>
   totalSessions(filter: SessionFilter): Promise<SessionTotals>
+  /** What {@link TurnStore.sweep} would remove at this time, in milliseconds since the epoch. */
+  countExpired(nowMs: number): Promise<ExpiredCount>
   /** Groups in order of their first sessions, newest first; sessions without the metadata key are in none. */
   groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]>
 

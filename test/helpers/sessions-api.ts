@@ -55,7 +55,7 @@ export async function startSessionsApi(
 /** What the HTTP server stands on, with a backend that does what a test says. */
 export function serverParts(store: TurnStore, options: Partial<SessionsOptions> = {}) {
   const backend = new ScriptedBackend()
-  const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {} }
+  const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, ...options })
   const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger })
   const serverOptions: ServerOptions = {

@@ -1,6 +1,7 @@
 /** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
 import type Database from 'better-sqlite3'
 import type {
+  ExpiredCount,
   SessionFilter,
   SessionGroup,
   SessionPage,
@@ -33,6 +34,7 @@ export interface ReadMethods {
   getSession(sessionId: string): SessionRecord | undefined
   listSessions(query: SessionQuery): SessionPage
   totalSessions(filter: SessionFilter): SessionTotals
+  countExpired(nowMs: number): ExpiredCount
   groupSessions(by: string, filter: SessionFilter): SessionGroup[]
   readPage(reading: number, sessionId: string): TurnPage
   readStepPage(reading: number, sessionId: string): TurnPage<TurnStep>
@@ -139,6 +141,10 @@ export class Reader implements ReadMethods {
 
   totalSessions(filter: SessionFilter): SessionTotals {
     return this.#sessions.totals(filter)
+  }
+
+  countExpired(nowMs: number): ExpiredCount {
+    return this.#sessions.countExpired(nowMs)
   }
 
   groupSessions(by: string, filter: SessionFilter): SessionGroup[] {

@@ -12,6 +12,7 @@ import {
 } from '../session-list.ts'
 import { groupsOf, totalsOf } from '../session-summary.ts'
 import type {
+  ExpiredCount,
   Reward,
   SessionFilter,
   SessionGroup,
@@ -49,6 +50,11 @@ interface SessionRow {
 const SELECT_SESSIONS = `
   SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM turns WHERE turns.tree = sessions.tree) AS next_index
   FROM sessions`
+
+/** Of a session that a sweep at the time `?` removes. */
+const IS_EXPIRED = `
+  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ?
+  AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.tree = sessions.tree AND turns.status = 'open')`
 
 /** A new session with its objects as JSON text. */
 export interface NewSessionRow {
@@ -90,6 +96,7 @@ export class SessionReader {
   readonly #find: Database.Statement<[string], SessionRow>
   readonly #tree: Database.Statement<[string], number>
   readonly #matching: Database.Statement<[RowFilter], SessionRow>
+  readonly #expired: Database.Statement<[number], ExpiredCount>
   /** By sort and order. */
   readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
 
@@ -98,6 +105,9 @@ export class SessionReader {
     this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
     this.#matching = db.prepare(`${SELECT_SESSIONS} WHERE ${ROW_FILTER} ORDER BY created_at_ms DESC, id DESC`)
+    this.#expired = db.prepare(
+      `SELECT count(*) AS sessions, count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM sessions`,
+    )
   }
 
   get(sessionId: string): SessionRecord | undefined {
@@ -131,6 +141,10 @@ export class SessionReader {
 
   totals(filter: SessionFilter): SessionTotals {
     return totalsOf(this.#all(filter))
+  }
+
+  countExpired(nowMs: number): ExpiredCount {
+    return this.#expired.get(nowMs)!
   }
 
   groups(by: string, filter: SessionFilter): SessionGroup[] {
@@ -220,10 +234,7 @@ export class SessionWriter {
       WHERE session_id = @sessionId`)
     this.#expired = db
       .prepare<[number, number], string>(`
-      SELECT session_id FROM sessions
-      WHERE ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ?
-        AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.tree = sessions.tree AND turns.status = 'open')
-      LIMIT ?`)
+      SELECT session_id FROM sessions WHERE ${IS_EXPIRED} LIMIT ?`)
       .pluck()
     this.#newTree = db.prepare('INSERT INTO trees DEFAULT VALUES')
     this.#dropTree = db.prepare(

@@ -2,6 +2,7 @@
 import type { ProxyError } from '../../errors.ts'
 import { decodeCursor, orderOf } from '../session-list.ts'
 import type {
+  ExpiredCount,
   SessionFilter,
   SessionGroup,
   SessionPage,
@@ -35,6 +36,10 @@ export class SqliteReader implements TurnReader {
 
   totalSessions(filter: SessionFilter): Promise<SessionTotals> {
     return this.#thread.call('totalSessions', [filter])
+  }
+
+  countExpired(nowMs: number): Promise<ExpiredCount> {
+    return this.#thread.call('countExpired', [nowMs])
   }
 
   groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {

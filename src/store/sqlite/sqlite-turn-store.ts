@@ -2,6 +2,7 @@
 import type { Transferable } from 'node:worker_threads'
 import { ProxyError } from '../../errors.ts'
 import type {
+  ExpiredCount,
   NewSession,
   OpenTurn,
   Reward,
@@ -59,6 +60,10 @@ export class SqliteTurnStore implements TurnStore {
 
   totalSessions(filter: SessionFilter): Promise<SessionTotals> {
     return this.#reader.totalSessions(filter)
+  }
+
+  countExpired(nowMs: number): Promise<ExpiredCount> {
+    return this.#reader.countExpired(nowMs)
   }
 
   groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {

@@ -18,7 +18,7 @@ const never = new AbortController().signal
 
 function setUp(t: Test, script?: Script, store: MemoryTurnStore = new MemoryTurnStore()) {
   const backend = new ScriptedBackend(script)
-  const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {} }
+  const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   t.teardown(() => sessions.close())
   const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger })

@@ -5,6 +5,7 @@ import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../src/errors.ts'
 import { type SessionCall, Sessions, type SessionsOptions } from '../../../src/session/sessions.ts'
+import type { HeldSweep } from '../../../src/session/sweep-guard.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import type { NewSession, OpenTurn } from '../../../src/store/turn-store.ts'
 
@@ -33,10 +34,12 @@ type Setup = Partial<SessionsOptions> & { store?: ObservedStore }
 function setUp(t: Test, { store = new ObservedStore(), ...options }: Setup = {}) {
   const ended: string[] = []
   const sweepFailures: ProxyError[] = []
+  const heldSweeps: HeldSweep[] = []
   let nowMs = 1_000
   const hooks = {
     onEnded: (sessionId: string) => void ended.push(sessionId),
     onSweepFailed: (error: ProxyError) => void sweepFailures.push(error),
+    onSweepHeld: (held: HeldSweep) => void heldSweeps.push(held),
   }
   const clock = () => nowMs
   const sessions = new Sessions(store, hooks, {
@@ -50,7 +53,7 @@ function setUp(t: Test, { store = new ObservedStore(), ...options }: Setup = {})
   const advance = (ms: number) => {
     nowMs += ms
   }
-  return { sessions, store, ended, sweepFailures, advance }
+  return { sessions, store, ended, sweepFailures, heldSweeps, advance }
 }
 
 async function record(store: MemoryTurnStore, call: SessionCall, turnId = `${call.sessionId}-${call.index}`) {
@@ -194,6 +197,57 @@ t.test('a clock that is set forward deletes nothing; time that has passed does',
   t.same(await sessions.sweep(), ['a', 'b'], 'what was written since then lives on until the clocks agree')
   setForwardMs = -3_600_000
   t.same(await sessions.sweep(), [])
+})
+
+const HOUR_MS = 3_600_000
+
+t.test(
+  'a start with a clock that is weeks ahead deletes nothing for an hour, and says so once',
+  async (t) => {
+    const store = new ObservedStore()
+    const names = Array.from({ length: 50 }, (_, place) => `s${place}`)
+    const { sessions: before } = setUp(t, { store })
+    for (const sessionId of names) await before.create({ sessionId, ttlMs: 24 * HOUR_MS })
+    let steadyMs = 0
+    let setForwardMs = 31 * 24 * HOUR_MS
+    const clock = () => 1_000 + steadyMs + setForwardMs
+    const { sessions, heldSweeps } = setUp(t, { store, clock, steadyClock: () => steadyMs })
+    t.same(await sessions.sweep(), [])
+    steadyMs = HOUR_MS - 60_000
+    t.same(await sessions.sweep(), [])
+    t.same(heldSweeps, [{ sessions: 50, expired: 50, restMs: HOUR_MS }])
+    t.same(sessions.heldSweep, { sessions: 50, expired: 50, restMs: 60_000 })
+    setForwardMs = 0
+    t.same(await sessions.sweep(), [])
+    t.equal(sessions.heldSweep, undefined, 'the clock was set right')
+    setForwardMs = 31 * 24 * HOUR_MS
+    t.same(await sessions.sweep(), [])
+    t.match(sessions.heldSweep, { restMs: HOUR_MS }, 'an hour begins anew')
+    steadyMs += HOUR_MS
+    store.sweepFails = true
+    await t.rejects(sessions.sweep(), { code: 'store_failed' })
+    store.sweepFails = false
+    t.same((await sessions.sweep()).toSorted(), names.toSorted(), 'nobody objected')
+    t.equal(sessions.heldSweep, undefined)
+  },
+)
+
+t.test('what runs out a quarter at a time, or is a handful, is swept at once', async (t) => {
+  const { sessions, heldSweeps, advance } = setUp(t)
+  const create = async (count: number, ttlMs: number) => {
+    for (let made = 0; made < count; made += 1) await sessions.create({ ttlMs })
+  }
+  await create(20, 1)
+  advance(1)
+  t.equal((await sessions.sweep()).length, 20, 'although there are no others')
+  await create(25, 1)
+  await create(75, 10_000)
+  advance(1)
+  t.equal((await sessions.sweep()).length, 25, '25 of 100')
+  t.same(heldSweeps, [])
+  advance(10_000)
+  t.same(await sessions.sweep(), [])
+  t.match(heldSweeps, [{ sessions: 75, expired: 75 }])
 })
 
 for (const how of ['complete', 'abort'] as const) {

@@ -28,7 +28,7 @@ function setUp(t: Test, model: TokenModel) {
   })
   const store = new MemoryTurnStore()
   const prompts = new TokenPrompts(model, store)
-  const hooks = { onEnded() {}, onSweepFailed() {} }
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   t.teardown(() => sessions.close())
   const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })

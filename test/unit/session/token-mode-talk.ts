@@ -50,7 +50,7 @@ export class Talk {
     this.#plan = plan
     const backend = new ScriptedBackend((request) => this.#sample(request))
     const prompts = new TokenPrompts(model, this.#store)
-    const hooks = { onEnded() {}, onSweepFailed() {} }
+    const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
     this.#sessions = new Sessions(this.#store, hooks, { strict: false, defaultTtlMs: null })
     this.#runner = new TurnRunner({
       sessions: this.#sessions,
