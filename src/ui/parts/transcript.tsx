@@ -79,7 +79,7 @@ const TurnView = memo(function TurnView({ turn, before, selected, shown, tokens 
       </header>
       {from > 0 && (
         <p class="goes-on quiet">
-          … after {number(from)} messages that were said before
+          … after {number(from)} {from === 1 ? 'message that was' : 'messages that were'} said before
           {echoes && `, and what turn ${before.index} sampled`}
         </p>
       )}
