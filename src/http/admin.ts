@@ -1,5 +1,4 @@
 /** Admin routes of scheduling and weights: hold calls while weights change, and tell which weights these are. */
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginCallback } from 'fastify'
 import Type from 'typebox'
 import type { Backend } from '../inference/backend.ts'
@@ -8,7 +7,7 @@ import type { Activity } from '../session/activity.ts'
 import type { ToldWeights } from '../session/told-weights.ts'
 import { described } from './described.ts'
 import { readAnyBodyAsJson } from './json-body.ts'
-import { validatorCompiler } from './validate.ts'
+import { typedApp } from './typed-app.ts'
 
 export interface AdminOptions {
   backend: Backend
@@ -43,10 +42,7 @@ const DRAIN_POLL_MS = 20
 
 export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options, done) => {
   const { backend, weights, activity, clock = systemClock } = options
-  const app = plain.withTypeProvider<TypeBoxTypeProvider>()
-  app.setValidatorCompiler(validatorCompiler)
-  // The schemas of answers document; what is sent is what the handlers say, unfiltered.
-  app.setSerializerCompiler(() => JSON.stringify)
+  const app = typedApp(plain)
   readAnyBodyAsJson(app)
 
   app.post(

@@ -1,15 +1,7 @@
 /** Everything that can be read of sessions; writes nothing. Serves a proxy, and a database without one. */
 
 import { Readable } from 'node:stream'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type {
-  FastifyBaseLogger,
-  FastifyInstance,
-  FastifyPluginCallback,
-  RawReplyDefaultExpression,
-  RawRequestDefaultExpression,
-  RawServerDefault,
-} from 'fastify'
+import type { FastifyPluginCallback } from 'fastify'
 import Type from 'typebox'
 import type { TurnReader } from '../../store/turn-store.ts'
 import { described, inMedia } from '../described.ts'
@@ -17,7 +9,7 @@ import { jsonStream, streamJson } from '../sessions/json-stream.ts'
 import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
 import { queryTrajectories } from '../sessions/trajectory-query.ts'
-import { validatorCompiler } from '../validate.ts'
+import { type TypedApp, typedApp } from '../typed-app.ts'
 import { sendCompressed } from './compressed.ts'
 import { filterOf, groupToWire, totalsToWire } from './filter.ts'
 import { foundSession } from './found-session.ts'
@@ -37,19 +29,8 @@ export interface ReadRoutesOptions {
   tokenTexts: TokenTexts
 }
 
-type App = FastifyInstance<
-  RawServerDefault,
-  RawRequestDefaultExpression,
-  RawReplyDefaultExpression,
-  FastifyBaseLogger,
-  TypeBoxTypeProvider
->
-
 export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, options, done) => {
-  const app: App = plain.withTypeProvider<TypeBoxTypeProvider>()
-  app.setValidatorCompiler(validatorCompiler)
-  // The schemas of answers document; what is sent is what the handlers say, unfiltered.
-  app.setSerializerCompiler(() => JSON.stringify)
+  const app = typedApp(plain)
   listRoutes(app, options)
   wholeRoutes(app, options)
   turnRoutes(app, options)
@@ -57,7 +38,7 @@ export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, opti
   done()
 }
 
-function listRoutes(app: App, { reader }: ReadRoutesOptions): void {
+function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions',
     {
@@ -99,7 +80,7 @@ function listRoutes(app: App, { reader }: ReadRoutesOptions): void {
   )
 }
 
-function wholeRoutes(app: App, { reader }: ReadRoutesOptions): void {
+function wholeRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId',
     {
@@ -129,7 +110,7 @@ function wholeRoutes(app: App, { reader }: ReadRoutesOptions): void {
   )
 }
 
-function turnRoutes(app: App, { reader }: ReadRoutesOptions): void {
+function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/tree',
     {
@@ -163,7 +144,7 @@ function turnRoutes(app: App, { reader }: ReadRoutesOptions): void {
 
 const TENSORS = inMedia('application/octet-stream', Type.String({ format: 'binary' }))
 
-function rowRoutes(app: App, { reader, tokenTexts }: ReadRoutesOptions): void {
+function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/rows',
     {

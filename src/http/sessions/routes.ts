@@ -1,13 +1,5 @@
 /** The sessions API: what a trainer does with sessions, over HTTP. What it reads of them is in `../read/`. */
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type {
-  FastifyBaseLogger,
-  FastifyInstance,
-  FastifyPluginCallback,
-  RawReplyDefaultExpression,
-  RawRequestDefaultExpression,
-  RawServerDefault,
-} from 'fastify'
+import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../errors.ts'
 import type { NewSessionRequest, Sessions } from '../../session/sessions.ts'
@@ -16,7 +8,7 @@ import type { Keyring } from '../access/keyring.ts'
 import { clientGone } from '../client-gone.ts'
 import { described } from '../described.ts'
 import { readAnyBodyAsJson } from '../json-body.ts'
-import { validatorCompiler } from '../validate.ts'
+import { type TypedApp, typedApp } from '../typed-app.ts'
 import * as schemas from './schemas.ts'
 import { sessionToWire } from './serialise.ts'
 
@@ -25,26 +17,15 @@ export interface SessionsRoutesOptions {
   keyring: Keyring
 }
 
-type App = FastifyInstance<
-  RawServerDefault,
-  RawRequestDefaultExpression,
-  RawReplyDefaultExpression,
-  FastifyBaseLogger,
-  TypeBoxTypeProvider
->
-
 export const sessionsRoutes: FastifyPluginCallback<SessionsRoutesOptions> = (plain, options, done) => {
-  const app: App = plain.withTypeProvider<TypeBoxTypeProvider>()
-  app.setValidatorCompiler(validatorCompiler)
-  // The schemas of answers document; what is sent is what the handlers say, unfiltered.
-  app.setSerializerCompiler(() => JSON.stringify)
+  const app = typedApp(plain)
   readAnyBodyAsJson(app)
   creationRoutes(app, options)
   lifeRoutes(app, options)
   done()
 }
 
-function creationRoutes(app: App, { sessions, keyring }: SessionsRoutesOptions): void {
+function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOptions): void {
   const create = async (request: NewSessionRequest) => {
     const { created, session } = await sessions.create(request)
     return createdToWire(created, session, keyring.agentKey(session.sessionId))
@@ -77,7 +58,7 @@ function creationRoutes(app: App, { sessions, keyring }: SessionsRoutesOptions):
   )
 }
 
-function lifeRoutes(app: App, { sessions }: SessionsRoutesOptions): void {
+function lifeRoutes(app: TypedApp, { sessions }: SessionsRoutesOptions): void {
   const changes = {
     complete: {
       summary: 'End a session well',

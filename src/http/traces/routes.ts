@@ -2,7 +2,6 @@
  * Recorded calls as traces, for trainers that put their rows together themselves. Paths and fields are those of rLLM's
  * model gateway (`rllm-model-gateway`: `server.py`, `TraceRecord` in `models.py`), whose client AgentCore's trainers use too.
  */
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../errors.ts'
 import { isTrace, parseTraceId, type TraceQuery, tracesOf } from '../../session/traces.ts'
@@ -11,7 +10,7 @@ import { described } from '../described.ts'
 import { readAnyBodyAsJson } from '../json-body.ts'
 import { streamJson } from '../sessions/json-stream.ts'
 import { SessionParams } from '../sessions/schemas.ts'
-import { validatorCompiler } from '../validate.ts'
+import { typedApp } from '../typed-app.ts'
 import * as schemas from './schemas.ts'
 import { tracesToWire, traceToWire } from './serialise.ts'
 
@@ -21,10 +20,7 @@ export interface TracesRoutesOptions {
 
 export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, options, done) => {
   const { store } = options
-  const app = plain.withTypeProvider<TypeBoxTypeProvider>()
-  app.setValidatorCompiler(validatorCompiler)
-  // The schemas of answers document; what is sent is what the handlers say, unfiltered.
-  app.setSerializerCompiler(() => JSON.stringify)
+  const app = typedApp(plain)
   readAnyBodyAsJson(app)
 
   app.get(

@@ -2,13 +2,12 @@
  * Who serves, over HTTP: engines and workers in one list, and engines that a trainer registers while the proxy runs.
  * Paths and fields are those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `WorkerInfo` in `models.py`).
  */
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import type { Roster, RosterEntry } from '../../inference/roster.ts'
 import { described } from '../described.ts'
 import { readAnyBodyAsJson } from '../json-body.ts'
-import { validatorCompiler } from '../validate.ts'
+import { typedApp } from '../typed-app.ts'
 import { engineUrlOf } from './engine-url.ts'
 import * as schemas from './schemas.ts'
 
@@ -17,10 +16,7 @@ export interface WorkersRoutesOptions {
 }
 
 export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain, { roster }, done) => {
-  const app = plain.withTypeProvider<TypeBoxTypeProvider>()
-  app.setValidatorCompiler(validatorCompiler)
-  // The schemas of answers document; what is sent is what the handlers say, unfiltered.
-  app.setSerializerCompiler(() => JSON.stringify)
+  const app = typedApp(plain)
   readAnyBodyAsJson(app)
 
   app.get(
