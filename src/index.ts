@@ -3,7 +3,8 @@
  * starts nothing.
  */
 export { loadConfig } from './config/load.ts'
-export { SERVE, type ServeConfig, WORKER, type WorkerConfig } from './config/options.ts'
+export { SERVE, type ServeConfig } from './config/options/serve.ts'
+export { WORKER, type WorkerConfig } from './config/options/worker.ts'
 export { type EngineChoice, openEngines } from './engine/open-engines.ts'
 export { ERROR_CATALOGUE, type ErrorCode, ProxyError } from './errors.ts'
 export { createLocalBackend, type LocalBackendOptions } from './inference/local-backend.ts'

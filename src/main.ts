@@ -10,7 +10,8 @@ import {
   namesNoEngine,
   notesOn,
 } from './config/notes.ts'
-import type { ServeConfig, WorkerConfig } from './config/options.ts'
+import type { ServeConfig } from './config/options/serve.ts'
+import type { WorkerConfig } from './config/options/worker.ts'
 import { trustedAuthorities } from './config/trusted-authorities.ts'
 import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
 import { checkEngines, openEngines, openServer } from './engine/open-engines.ts'

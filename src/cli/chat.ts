@@ -1,7 +1,7 @@
 /** `llm-proxy chat`: one call through everything, to see whether tokens arrive and are recorded. */
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
-import type { ChatConfig } from '../config/operator-options.ts'
+import type { ChatConfig } from '../config/options/operator.ts'
 import { ProxyError } from '../errors.ts'
 import { SessionWithTurns } from '../http/sessions/schemas.ts'
 import { ProxyClient } from './proxy-client.ts'

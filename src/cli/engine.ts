@@ -1,6 +1,6 @@
 import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { EngineConfig } from '../config/options.ts'
+import type { EngineConfig } from '../config/options/engine.ts'
 import { EmbeddedEngine, type EmbeddedEngineOptions } from '../engine/embedded/embedded-engine.ts'
 import { Playbook } from '../engine/embedded/playbook.ts'
 import { baseUrl } from '../http/base-url.ts'

@@ -1,4 +1,4 @@
-import type { HealthConfig } from '../config/options.ts'
+import type { HealthConfig } from '../config/options/health.ts'
 import { trustedAuthorities } from '../config/trusted-authorities.ts'
 import { ProxyError } from '../errors.ts'
 import { ask } from './ask.ts'

@@ -1,5 +1,5 @@
 import { pino } from 'pino'
-import type { ServeConfig } from '../config/options.ts'
+import type { ServeConfig } from '../config/options/serve.ts'
 import type { Logger } from '../logger.ts'
 
 /** JSON lines on stderr: stdout belongs to what a command was asked for. */

@@ -1,6 +1,12 @@
 /** The command line, built from the option tables. */
 import { Command, Option } from 'commander'
+import { COMMANDS } from '../config/commands.ts'
 import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../config/load.ts'
+import { type CommandSpec, type ConfigOf, envNames, type OptionSpec } from '../config/option.ts'
+import { DATASET_HARBOR } from '../config/options/dataset.ts'
+import { DEMO } from '../config/options/demo.ts'
+import { ENGINE } from '../config/options/engine.ts'
+import { HEALTH } from '../config/options/health.ts'
 import {
   CHAT,
   COMPLETION,
@@ -11,21 +17,11 @@ import {
   SESSIONS_TAIL,
   WEIGHTS_SET,
   WORKERS_LIST,
-} from '../config/operator-options.ts'
-import { type CommandSpec, type ConfigOf, envNames, type OptionSpec } from '../config/option.ts'
-import {
-  COMMANDS,
-  DATASET_HARBOR,
-  DEMO,
-  ENGINE,
-  HEALTH,
-  SERVE,
-  SESSIONS_EXPORT,
-  SESSIONS_LIST,
-  SESSIONS_SHOW,
-  WORKER,
-} from '../config/options.ts'
-import { ROLLOUT } from '../config/rollout-options.ts'
+} from '../config/options/operator.ts'
+import { ROLLOUT } from '../config/options/rollout.ts'
+import { SERVE } from '../config/options/serve.ts'
+import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from '../config/options/sessions.ts'
+import { WORKER } from '../config/options/worker.ts'
 
 const HELP_WIDTH = 100
 

@@ -1,5 +1,5 @@
 import { checkServeConfig } from '../config/check-serve.ts'
-import type { ServeConfig } from '../config/options.ts'
+import type { ServeConfig } from '../config/options/serve.ts'
 import { announce } from './announce.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'

@@ -1,4 +1,4 @@
-import type { WorkerConfig } from '../config/options.ts'
+import type { WorkerConfig } from '../config/options/worker.ts'
 import { ProxyError } from '../errors.ts'
 import { shownUrl } from '../relay/proxy-url.ts'
 import { announce } from './announce.ts'

@@ -1,5 +1,5 @@
 import type { Static } from 'typebox'
-import type { WorkersListConfig } from '../config/operator-options.ts'
+import type { WorkersListConfig } from '../config/options/operator.ts'
 import { type Worker, Workers } from '../http/workers/schemas.ts'
 import { ProxyClient } from './proxy-client.ts'
 import { type Column, printable, renderTable } from './table.ts'

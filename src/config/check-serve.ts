@@ -1,6 +1,6 @@
 /** What holds between options of `serve`: an option that would have no effect is refused, not ignored. */
 import { ProxyError } from '../errors.ts'
-import type { ServeConfig } from './options.ts'
+import type { ServeConfig } from './options/serve.ts'
 
 /** @throws ProxyError `config_invalid` */
 export function checkServeConfig(config: ServeConfig): void {

@@ -1,4 +1,5 @@
-import type { ServeConfig, WorkerConfig } from './options.ts'
+import type { ServeConfig } from './options/serve.ts'
+import type { WorkerConfig } from './options/worker.ts'
 
 /** For the log, `/health`, and each session that the embedded engine answers unasked. */
 export const FALLBACK_NOTE =

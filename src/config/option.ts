@@ -1,5 +1,5 @@
 /**
- * What an option is. A command's options are a table of these (`options.ts`): flag, environment variable, file key,
+ * What an option is. A command's options are a table of these (`options/`, `commands.ts`): flag, environment variable, file key,
  * type, default, help and the TypeScript type of the value all follow from one entry.
  */
 

@@ -1,5 +1,5 @@
 import { loadConfig } from '../config/load.ts'
-import { REMOTE_AGENT, type RemoteAgentConfig } from '../config/rollout-options.ts'
+import { REMOTE_AGENT, type RemoteAgentConfig } from '../config/options/rollout.ts'
 import { trustedAuthorities } from '../config/trusted-authorities.ts'
 import { ProxyError } from '../errors.ts'
 import type { Logger } from '../logger.ts'

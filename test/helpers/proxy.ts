@@ -1,6 +1,6 @@
 import type { Test } from 'tap'
 import { loadConfig } from '../../src/config/load.ts'
-import { SERVE, type ServeConfig } from '../../src/config/options.ts'
+import { SERVE, type ServeConfig } from '../../src/config/options/serve.ts'
 import type { Logger } from '../../src/logger.ts'
 import { type RunningServer, startServer } from '../../src/main.ts'
 import { silentLogger } from './silent-logger.ts'

@@ -1,6 +1,6 @@
 import t, { type Test } from 'tap'
 import { loadConfig } from '../../src/config/load.ts'
-import { WORKER } from '../../src/config/options.ts'
+import { WORKER } from '../../src/config/options/worker.ts'
 import { startWorker } from '../../src/main.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'

@@ -1,4 +1,4 @@
-import { COMMANDS } from '../../config/options.ts'
+import { COMMANDS } from '../../config/commands.ts'
 import { ProxyError } from '../../errors.ts'
 import { completionScript } from './scripts.ts'
 import { completedCommands, SHELLS } from './words.ts'

@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { DatasetHarborConfig } from '../../config/options.ts'
+import type { DatasetHarborConfig } from '../../config/options/dataset.ts'
 import { ProxyError } from '../../errors.ts'
 import {
   type HarborTasks,

@@ -1,5 +1,7 @@
 import { loadConfig } from '../../config/load.ts'
-import { type DemoConfig, SERVE, WORKER } from '../../config/options.ts'
+import type { DemoConfig } from '../../config/options/demo.ts'
+import { SERVE } from '../../config/options/serve.ts'
+import { WORKER } from '../../config/options/worker.ts'
 import { loadEmbeddedModel } from '../../engine/embedded/embedded-model.ts'
 import { startServer, startWorker } from '../../main.ts'
 import { Interrupt } from '../interrupt.ts'

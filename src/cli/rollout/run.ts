@@ -1,4 +1,4 @@
-import type { RolloutConfig } from '../../config/rollout-options.ts'
+import type { RolloutConfig } from '../../config/options/rollout.ts'
 import { ProxyError } from '../../errors.ts'
 import type { Logger } from '../../logger.ts'
 import { atOnce } from '../../rollout/at-once.ts'

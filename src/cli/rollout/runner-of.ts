@@ -1,4 +1,4 @@
-import type { RolloutConfig } from '../../config/rollout-options.ts'
+import type { RolloutConfig } from '../../config/options/rollout.ts'
 import { ProxyError } from '../../errors.ts'
 import { AgentCoreRunner } from '../../rollout/runners/agentcore/agentcore-runner.ts'
 import { CommandRunner } from '../../rollout/runners/command-runner.ts'

@@ -1,4 +1,4 @@
-import type { SessionsListConfig } from '../../config/options.ts'
+import type { SessionsListConfig } from '../../config/options/sessions.ts'
 import { type Column, printable, renderTable } from '../table.ts'
 import type { ListQuery, SessionJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'

@@ -1,6 +1,6 @@
 import { styleText } from 'node:util'
 import type { Static } from 'typebox'
-import type { SessionsTailConfig } from '../../config/operator-options.ts'
+import type { SessionsTailConfig } from '../../config/options/operator.ts'
 import { ProxyEvent, SessionList } from '../../http/read/schemas.ts'
 import { ProxyClient } from '../proxy-client.ts'
 import { printable } from '../table.ts'

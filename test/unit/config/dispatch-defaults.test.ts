@@ -1,6 +1,7 @@
 import t from 'tap'
 import { loadConfig } from '../../../src/config/load.ts'
-import { SERVE, WORKER } from '../../../src/config/options.ts'
+import { SERVE } from '../../../src/config/options/serve.ts'
+import { WORKER } from '../../../src/config/options/worker.ts'
 import { DISPATCH_DEFAULTS } from '../../../src/inference/dispatcher.ts'
 
 t.test('the commands wait and serve by the same defaults as the backends', async (t) => {

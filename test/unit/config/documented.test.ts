@@ -1,9 +1,9 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { COMMANDS } from '../../../src/config/commands.ts'
 import { type CommandSpec, envNames, fileKey, type OptionSpec } from '../../../src/config/option.ts'
-import { COMMANDS } from '../../../src/config/options.ts'
-import { REMOTE_AGENT } from '../../../src/config/rollout-options.ts'
+import { REMOTE_AGENT } from '../../../src/config/options/rollout.ts'
 import { ERROR_CATALOGUE } from '../../../src/errors.ts'
 import { generatedSection } from '../../helpers/generated-text.ts'
 

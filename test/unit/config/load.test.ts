@@ -1,9 +1,11 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
+import { COMMANDS } from '../../../src/config/commands.ts'
 import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../../../src/config/load.ts'
-import { COMMANDS, ENGINE, SERVE } from '../../../src/config/options.ts'
-import { REMOTE_AGENT } from '../../../src/config/rollout-options.ts'
+import { ENGINE } from '../../../src/config/options/engine.ts'
+import { REMOTE_AGENT } from '../../../src/config/options/rollout.ts'
+import { SERVE } from '../../../src/config/options/serve.ts'
 import { ProxyError } from '../../../src/errors.ts'
 
 /** The message of the `config_invalid` that loading fails with. */

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { OptionSpec } from '../../../src/config/option.ts'
-import { SERVE } from '../../../src/config/options.ts'
+import { SERVE } from '../../../src/config/options/serve.ts'
 import { expectation, parseValue } from '../../../src/config/values.ts'
 
 const base = { flag: 'x', group: 'g', help: 'h' }

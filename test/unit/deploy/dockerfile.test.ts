@@ -1,8 +1,9 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { COMMANDS } from '../../../src/config/commands.ts'
 import { loadConfig, refuseUnknownEnv } from '../../../src/config/load.ts'
-import { COMMANDS, SERVE } from '../../../src/config/options.ts'
+import { SERVE } from '../../../src/config/options/serve.ts'
 import { VERSION } from '../../../src/version.ts'
 import { ROOT, readDockerfile } from '../../helpers/dockerfile.ts'
 

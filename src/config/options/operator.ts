@@ -1,5 +1,6 @@
 /** Options of the commands that steer and watch a running proxy. */
-import type { CommandSpec, ConfigOf } from './option.ts'
+import type { CommandSpec, ConfigOf } from '../option.ts'
+import { adminKeys, json, tlsCa } from './shared.ts'
 
 /** Which proxy, and how it is asked. */
 const proxy = {
@@ -11,28 +12,11 @@ const proxy = {
     help: 'Base URL of the proxy; without it where serve would listen in this same environment',
   },
   adminKeys: {
-    flag: 'admin-key',
-    type: 'key',
-    secret: true,
-    repeatable: true,
+    ...adminKeys,
     group: 'Proxy',
     help: 'Key that the proxy asks for; @file reads it from a file',
   },
-  tlsCa: {
-    flag: 'tls-ca',
-    type: 'path',
-    group: 'Proxy',
-    help: 'Authorities that are trusted beside those of Node.js, PEM: of a proxy with a certificate of its own',
-  },
-} as const
-
-const json = {
-  flag: 'json',
-  type: 'boolean',
-  default: 'false',
-  flagOnly: true,
-  group: 'Output',
-  help: 'Print JSON as the HTTP API has it instead of text',
+  tlsCa: { ...tlsCa, group: 'Proxy' },
 } as const
 
 const envPrefix = 'LLM_PROXY_'

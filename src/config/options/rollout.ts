@@ -1,5 +1,6 @@
 /** Options of rollouts: those of a RemoteAgentLoop, which a library user has as well, and those of the command. */
-import type { CommandSpec, ConfigOf } from './option.ts'
+import type { CommandSpec, ConfigOf } from '../option.ts'
+import { adminKeys, tlsCa } from './shared.ts'
 
 /** What a RemoteAgentLoop reads from the environment; each of these is an option of its constructor too. */
 export const REMOTE_AGENT = {
@@ -15,19 +16,11 @@ export const REMOTE_AGENT = {
       help: 'Base URL of the proxy',
     },
     adminKeys: {
-      flag: 'admin-key',
-      type: 'key',
-      secret: true,
-      repeatable: true,
+      ...adminKeys,
       group: 'Proxy',
       help: 'Key that the proxy asks for, the first of several; @file reads it from a file',
     },
-    tlsCa: {
-      flag: 'tls-ca',
-      type: 'path',
-      group: 'Proxy',
-      help: 'Authorities that are trusted beside those of Node.js, PEM: of a proxy with a certificate of its own',
-    },
+    tlsCa: { ...tlsCa, group: 'Proxy' },
     agentHost: {
       flag: 'agent-host',
       type: 'text',

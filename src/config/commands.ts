@@ -1,0 +1,28 @@
+/**
+ * Every command with its options. Flags, environment variables, file keys, defaults, the help text, the tables of
+ * `docs/configuration.md` and the types of the configurations all come from these tables.
+ */
+import type { CommandSpec } from './option.ts'
+import { DATASET_HARBOR } from './options/dataset.ts'
+import { DEMO } from './options/demo.ts'
+import { ENGINE } from './options/engine.ts'
+import { HEALTH } from './options/health.ts'
+import { OPERATOR_COMMANDS } from './options/operator.ts'
+import { ROLLOUT } from './options/rollout.ts'
+import { SERVE } from './options/serve.ts'
+import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from './options/sessions.ts'
+import { WORKER } from './options/worker.ts'
+
+export const COMMANDS = [
+  SERVE,
+  WORKER,
+  ENGINE,
+  ROLLOUT,
+  SESSIONS_LIST,
+  SESSIONS_SHOW,
+  SESSIONS_EXPORT,
+  DATASET_HARBOR,
+  HEALTH,
+  DEMO,
+  ...OPERATOR_COMMANDS,
+] as const satisfies readonly CommandSpec[]

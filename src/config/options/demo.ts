@@ -1,0 +1,42 @@
+/** Options of the demo. */
+import type { CommandSpec, ConfigOf } from '../option.ts'
+import { logLevel } from './shared.ts'
+
+export const DEMO = {
+  name: 'demo',
+  summary: 'Show the whole system on this machine: relay mode, a worker, agents, trajectories, rewards',
+  envPrefix: 'LLM_PROXY_',
+  options: {
+    rollouts: {
+      flag: 'rollouts',
+      type: 'integer',
+      min: '1',
+      max: '1000',
+      default: '8',
+      flagOnly: true,
+      group: 'Demo',
+      help: 'How many rollouts of the calculator agent to run',
+    },
+    concurrency: {
+      flag: 'concurrency',
+      type: 'integer',
+      min: '1',
+      max: '64',
+      default: '4',
+      flagOnly: true,
+      group: 'Demo',
+      help: 'How many of them at a time',
+    },
+    db: {
+      flag: 'db',
+      type: 'path',
+      default: './llm-proxy-demo.db',
+      flagOnly: true,
+      group: 'Demo',
+      help: 'Database file that the sessions are recorded into',
+    },
+    logLevel: { ...logLevel, default: 'error' },
+  },
+} as const satisfies CommandSpec
+
+export type DemoConfig = ConfigOf<typeof DEMO>

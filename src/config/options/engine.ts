@@ -1,0 +1,67 @@
+/** Options of the embedded engine as a server. */
+import type { CommandSpec, ConfigOf } from '../option.ts'
+import { logLevel } from './shared.ts'
+
+export const ENGINE = {
+  name: 'engine',
+  summary: 'Serve the embedded engine over HTTP with the wire format of vLLM, to test against',
+  envPrefix: 'LLM_PROXY_ENGINE_',
+  options: {
+    host: {
+      flag: 'host',
+      type: 'text',
+      default: '127.0.0.1',
+      group: 'Server',
+      help: 'Address to listen on; 0.0.0.0 for all of them',
+    },
+    port: {
+      flag: 'port',
+      type: 'port',
+      default: '8000',
+      group: 'Server',
+      help: 'Port to listen on; 0 for any free one',
+    },
+    model: {
+      flag: 'model',
+      type: 'text',
+      group: 'Model',
+      help: 'Name under which the model is served',
+    },
+    weightVersion: {
+      flag: 'weight-version',
+      type: 'text',
+      group: 'Model',
+      help: 'Weight version that the engine reports',
+    },
+    contextLength: {
+      flag: 'context-length',
+      type: 'integer',
+      min: '1',
+      group: 'Model',
+      help: 'Tokens that prompt and completion may have together',
+    },
+    playbook: {
+      flag: 'playbook',
+      type: 'path',
+      group: 'Model',
+      help: 'JSON file of answers that the engine is made to give',
+    },
+    latencyMs: {
+      flag: 'latency',
+      type: 'duration',
+      default: '0',
+      group: 'Speed',
+      help: 'Time to the first token',
+    },
+    tokensPerSecond: {
+      flag: 'tokens-per-second',
+      type: 'number',
+      default: '0',
+      group: 'Speed',
+      help: 'Speed of sampling; 0 for as fast as it goes',
+    },
+    logLevel,
+  },
+} as const satisfies CommandSpec
+
+export type EngineConfig = ConfigOf<typeof ENGINE>

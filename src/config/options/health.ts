@@ -1,0 +1,30 @@
+/** Options of the command that container health checks run. */
+import type { CommandSpec, ConfigOf } from '../option.ts'
+import { tlsCa } from './shared.ts'
+
+export const HEALTH = {
+  name: 'health',
+  summary: 'Ask a running proxy whether it is well; exit 0 if so, 1 if not (for container health checks)',
+  envPrefix: 'LLM_PROXY_',
+  options: {
+    url: {
+      flag: 'url',
+      type: 'url',
+      flagOnly: true,
+      group: 'Proxy',
+      help: 'Base URL of the proxy; without it where serve would listen in this same environment',
+    },
+    tlsCa: { ...tlsCa, group: 'Proxy' },
+    timeoutMs: {
+      flag: 'timeout',
+      type: 'duration',
+      min: '1ms',
+      default: '5s',
+      flagOnly: true,
+      group: 'Proxy',
+      help: 'How long the answer may take',
+    },
+  },
+} as const satisfies CommandSpec
+
+export type HealthConfig = ConfigOf<typeof HEALTH>

@@ -1,0 +1,116 @@
+/** Options of the commands that read recorded sessions, from a database or from a running proxy. */
+import type { CommandSpec, ConfigOf } from '../option.ts'
+import { adminKeys, json, tlsCa } from './shared.ts'
+
+const sessionSource = {
+  db: {
+    flag: 'db',
+    type: 'path',
+    default: './llm-proxy.db',
+    group: 'Source',
+    help: 'Database file to read; a proxy may be writing it',
+  },
+  url: {
+    flag: 'url',
+    type: 'url',
+    flagOnly: true,
+    group: 'Source',
+    help: 'Base URL of a running proxy to ask instead of a database',
+  },
+  adminKeys: {
+    ...adminKeys,
+    group: 'Source',
+    help: 'Key that the proxy asks for; @file reads it from a file',
+  },
+  tlsCa: { ...tlsCa, group: 'Source' },
+} as const
+
+export const SESSIONS_LIST = {
+  name: 'sessions list',
+  summary: 'List sessions, newest first',
+  envPrefix: 'LLM_PROXY_',
+  options: {
+    ...sessionSource,
+    status: {
+      flag: 'status',
+      type: 'enum',
+      values: ['active', 'completed', 'aborted'],
+      flagOnly: true,
+      group: 'Output',
+      help: 'Only sessions of this status',
+    },
+    limit: {
+      flag: 'limit',
+      type: 'integer',
+      min: '1',
+      flagOnly: true,
+      group: 'Output',
+      help: 'At most this many; without it all of them',
+    },
+    json: { ...json, help: 'Print JSON as the HTTP API has it instead of a table' },
+  },
+} as const satisfies CommandSpec
+
+export const SESSIONS_SHOW = {
+  name: 'sessions show',
+  summary: 'Show one session and its turns',
+  envPrefix: 'LLM_PROXY_',
+  options: {
+    ...sessionSource,
+    json: { ...json, help: 'Print JSON as the HTTP API has it instead of a table' },
+  },
+} as const satisfies CommandSpec
+
+export const SESSIONS_EXPORT = {
+  name: 'sessions export',
+  summary: 'Write sessions as JSON lines: training rows, or turns',
+  envPrefix: 'LLM_PROXY_',
+  options: {
+    ...sessionSource,
+    format: {
+      flag: 'format',
+      type: 'enum',
+      values: ['trajectories', 'turns'],
+      default: 'trajectories',
+      flagOnly: true,
+      group: 'Output',
+      help: 'trajectories: one row per line, ready to train on; turns: one recorded call per line',
+    },
+    select: {
+      flag: 'select',
+      type: 'enum',
+      values: ['all', 'main', 'longest', 'last'],
+      default: 'all',
+      flagOnly: true,
+      group: 'Output',
+      help: 'Which rows of a session: main are those of its main line, without sub-agents',
+    },
+    sideCalls: {
+      flag: 'side-calls',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      group: 'Output',
+      help: "Rows of side calls as well, such as those for an agent's titles",
+    },
+    finishedOnly: {
+      flag: 'finished-only',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      group: 'Output',
+      help: 'No rows of sessions that were aborted or are still active',
+    },
+    output: {
+      flag: 'output',
+      type: 'path',
+      flagOnly: true,
+      group: 'Output',
+      help: 'File to write, whole or not at all; without it stdout',
+    },
+  },
+} as const satisfies CommandSpec
+
+export type SessionsListConfig = ConfigOf<typeof SESSIONS_LIST>
+export type SessionsShowConfig = ConfigOf<typeof SESSIONS_SHOW>
+export type SessionsExportConfig = ConfigOf<typeof SESSIONS_EXPORT>
