@@ -13,11 +13,12 @@ import {
 import type { ServeConfig } from './config/options/serve.ts'
 import type { WorkerConfig } from './config/options/worker.ts'
 import { trustedAuthorities } from './config/trusted-authorities.ts'
+import type { Connect } from './engine/connection.ts'
 import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
 import { checkEngines, openEngines, openServer } from './engine/open-engines.ts'
 import { ProxyError } from './errors.ts'
 import type { TokenTexts } from './http/read/routes.ts'
-import { listen } from './http/server.ts'
+import { type HttpServer, listen, type ServerOptions } from './http/server.ts'
 import type { Backend } from './inference/backend.ts'
 import { EngineRoster } from './inference/engine-roster.ts'
 import { createLocalBackend, type LocalBackend } from './inference/local-backend.ts'
@@ -26,6 +27,7 @@ import type { Logger } from './logger.ts'
 import { Metrics } from './metrics/metrics.ts'
 import { InferenceWorkerClient } from './relay/inference-worker-client.ts'
 import { MAX_FRAME_BYTES } from './relay/protocol.ts'
+import type { Dial } from './relay/proxy-connection.ts'
 import { refuseWorkers } from './relay/refuse-workers.ts'
 import { createRelayBackend, type RelayBackend } from './relay/relay-backend.ts'
 import { Activity } from './session/activity.ts'
@@ -37,7 +39,7 @@ import { Sessions } from './session/sessions.ts'
 import { describeHeld, type HeldSweep } from './session/sweep-guard.ts'
 import { ToldWeights } from './session/told-weights.ts'
 import { MemoryTurnStore } from './store/memory.ts'
-import { openSqliteStore } from './store/sqlite/open.ts'
+import { openSqliteStore, type SpawnThread } from './store/sqlite/open.ts'
 import type { TurnStore } from './store/turn-store.ts'
 import type { ParserChoice } from './tokens/parsers/choose-parser.ts'
 import { openTokenModel } from './tokens/token-model.ts'
@@ -45,8 +47,21 @@ import { tokenTexts } from './tokens/token-texts.ts'
 import { loadTokenizer, type Tokenizer } from './tokens/tokenizer.ts'
 import { VERSION } from './version.ts'
 
+/** What a process does beyond itself. Default of each: what the operating system gives. */
+export interface Outside {
+  /** Listens for agents, trainers and workers. */
+  listen?: (options: ServerOptions) => Promise<HttpServer>
+  /** Opens sockets to engines. */
+  connect?: Connect | undefined
+  /** Opens WebSockets to proxies. */
+  dial?: Dial
+  /** Starts the threads of the store. */
+  spawn?: SpawnThread
+}
+
 export interface ServerHooks {
   logger: Logger
+  outside?: Outside
 }
 
 export interface RunningServer {
@@ -66,16 +81,20 @@ export interface RunningServer {
  * @throws ProxyError `start_failed`, `store_failed` or `config_invalid`; the operating system's error when it cannot
  *   listen
  */
-export async function startServer(config: ServeConfig, { logger }: ServerHooks): Promise<RunningServer> {
+export async function startServer(
+  config: ServeConfig,
+  { logger, outside = {} }: ServerHooks,
+): Promise<RunningServer> {
   await using opened = new AsyncDisposableStack()
   const notes = notesOn(config)
   const metrics = opened.use(new Metrics())
-  const store = metrics.watchStore(await openStore(config, metrics))
+  const store = metrics.watchStore(await openStore(config, metrics, outside))
   opened.defer(() => store.close())
   const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics) : undefined
-  const backend = relay ?? (await openLocalBackend(config, logger, metrics))
+  const backend = relay ?? (await openLocalBackend({ ...config, connect: outside.connect }, logger, metrics))
   opened.defer(() => backend.close())
-  const roster = 'engines' in backend ? engineRoster(config, backend, logger) : backend
+  const roster =
+    'engines' in backend ? engineRoster({ ...config, connect: outside.connect }, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
   const notesNow = () => [
     ...notes.filter((note) => note !== FALLBACK_NOTE || isFallback()),
@@ -99,7 +118,7 @@ export async function startServer(config: ServeConfig, { logger }: ServerHooks):
     activity,
     ...(model !== undefined && { model }),
   })
-  const http = await listen({
+  const http = await (outside.listen ?? listen)({
     host: config.host,
     port: config.port,
     sessions,
@@ -173,12 +192,12 @@ export interface RunningWorker {
  * Starts an inference worker: it dials its proxies and keeps at it, and it tells them when its engines do not answer.
  * @throws ProxyError `config_invalid`
  */
-export function startWorker(config: WorkerConfig, { logger }: ServerHooks): RunningWorker {
+export function startWorker(config: WorkerConfig, { logger, outside = {} }: ServerHooks): RunningWorker {
   const { maxConcurrency, proxyUrls, workerKeys: apiKeys } = config
   const workerId = config.workerId ?? `${hostname()}-${process.pid}`
   if (namesNoEngine(config)) logger.warn({}, FALLBACK_NOTE)
   const backend = createLocalBackend({
-    clients: openEngines(config),
+    clients: openEngines({ ...config, connect: outside.connect }),
     maxConcurrencyPerEngine: maxConcurrency,
     logger,
   })
@@ -190,6 +209,7 @@ export function startWorker(config: WorkerConfig, { logger }: ServerHooks): Runn
     backend,
     maxConcurrency,
     logger,
+    dial: outside.dial,
   })
   worker.start()
   return {
@@ -202,9 +222,18 @@ export function startWorker(config: WorkerConfig, { logger }: ServerHooks): Runn
   }
 }
 
-async function openStore({ db, durability }: ServeConfig, metrics: Metrics): Promise<TurnStore> {
+async function openStore(
+  { db, durability }: ServeConfig,
+  metrics: Metrics,
+  { spawn }: Outside,
+): Promise<TurnStore> {
   if (db === 'memory') return new MemoryTurnStore()
-  return openSqliteStore({ path: db, durability, onCommit: (operations) => metrics.committed(operations) })
+  return openSqliteStore({
+    path: db,
+    durability,
+    onCommit: (operations) => metrics.committed(operations),
+    spawn,
+  })
 }
 
 interface SessionParts {
@@ -311,8 +340,11 @@ function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
   return facts
 }
 
+/** The options of `serve` with the port that no option is. */
+type EngineConfig = ServeConfig & Pick<Outside, 'connect'>
+
 async function openLocalBackend(
-  config: ServeConfig,
+  config: EngineConfig,
   logger: Logger,
   metrics: Metrics,
 ): Promise<LocalBackend> {
@@ -331,7 +363,7 @@ async function openLocalBackend(
   })
 }
 
-function engineRoster(config: ServeConfig, backend: LocalBackend, logger: Logger): Roster {
+function engineRoster(config: EngineConfig, backend: LocalBackend, logger: Logger): Roster {
   return new EngineRoster({
     backend,
     // Anybody may name an engine then, and must not be sent the key of the others.

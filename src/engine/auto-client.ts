@@ -58,8 +58,7 @@ class AutoClient implements EngineClient {
 
   async #found(signal: AbortSignal): Promise<EngineClient> {
     if (this.#client) return this.#client
-    const { url, apiKey } = this.#options
-    const kind = await detectEngineKind(url, signal, apiKey)
+    const kind = await detectEngineKind(this.#options, signal)
     // Two calls may have asked at once; the first answer stays.
     this.#client ??= CLIENT_OF_KIND[kind](this.#options)
     return this.#client

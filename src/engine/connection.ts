@@ -1,4 +1,4 @@
-import { Pool } from 'undici'
+import { type buildConnector, Pool } from 'undici'
 import { ProxyError } from '../errors.ts'
 import { type Endpoint, parseEndpoint } from './endpoint.ts'
 import { answerFailure, answerTooLarge, refusal, requestFailure } from './failures.ts'
@@ -13,11 +13,16 @@ export interface ConnectionOptions {
    */
   maxSilenceMs?: number
   connectTimeoutMs?: number
+  /** Opens a socket to the engine. Default: TCP or TLS, within `connectTimeoutMs`. */
+  connect?: Connect
   /** A larger answer, or event of a streamed one, is a failure of the engine. Default: 100 MiB. */
   maxAnswerBytes?: number
   /** Headers that tell a router in front of engines which session a call belongs to. */
   sessionHeaders?: readonly string[]
 }
+
+/** Opens sockets, as undici asks for them. */
+export type Connect = buildConnector.connector
 
 export type EngineResponse = Awaited<ReturnType<Pool['request']>>
 
@@ -46,7 +51,7 @@ export class EngineConnection {
       headersTimeout: silence,
       bodyTimeout: silence,
       keepAliveTimeout: KEEP_ALIVE_MS,
-      connect: { timeout: options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS },
+      connect: options.connect ?? { timeout: options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS },
     })
   }
 

@@ -1,6 +1,6 @@
 import { ProxyError } from '../errors.ts'
 import type { EngineKind } from '../inference/engine-client.ts'
-import { EngineConnection } from './connection.ts'
+import { type ConnectionOptions, EngineConnection } from './connection.ts'
 import { isRecord, parseJson } from './failures.ts'
 
 /** SGLang's answer to what it serves: the newer name of the route first. */
@@ -12,11 +12,14 @@ const MODEL_INFO = ['/model_info', '/get_model_info']
  * @throws ProxyError `engine_unreachable` when nothing answers, `engine_failed` when what answers is no such server
  */
 export async function detectEngineKind(
-  url: string,
+  { url, apiKey, connect }: Pick<ConnectionOptions, 'url' | 'apiKey' | 'connect'>,
   signal: AbortSignal,
-  apiKey?: string,
 ): Promise<Exclude<EngineKind, 'embedded'>> {
-  const connection = new EngineConnection({ url, ...(apiKey !== undefined && { apiKey }) })
+  const connection = new EngineConnection({
+    url,
+    ...(apiKey !== undefined && { apiKey }),
+    ...(connect && { connect }),
+  })
   try {
     const models = await askJson(connection, '/v1/models', signal)
     const owners = ownersOf(models)

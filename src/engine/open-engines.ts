@@ -4,7 +4,7 @@ import type { EngineClient, EngineKind } from '../inference/engine-client.ts'
 import type { Logger } from '../logger.ts'
 import { createAutoClient } from './auto-client.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
-import type { ConnectionOptions } from './connection.ts'
+import type { Connect, ConnectionOptions } from './connection.ts'
 import { EmbeddedEngine } from './embedded/embedded-engine.ts'
 import { Playbook } from './embedded/playbook.ts'
 
@@ -15,6 +15,8 @@ export interface EngineChoice {
   engineApiKey?: string | undefined
   /** Names of headers, with commas between them; `none` for none. */
   engineSessionHeader?: string | undefined
+  /** Opens sockets to engines; see {@link ConnectionOptions}. */
+  connect?: Connect | undefined
   /** For the embedded engine: a file of forced answers, and the name that its model goes by. */
   playbook?: string | undefined
   model?: string | undefined
@@ -32,13 +34,14 @@ export function openEngines(choice: EngineChoice): EngineClient[] {
 
 /** The client of one server. @throws ProxyError `config_invalid` for a URL that is none */
 export function openServer(
-  { engineKind, engineApiKey, engineSessionHeader }: Omit<EngineChoice, 'engineUrls'>,
+  { engineKind, engineApiKey, engineSessionHeader, connect }: Omit<EngineChoice, 'engineUrls'>,
   url: string,
 ): EngineClient {
   return openClient(engineKind, {
     url,
     ...(engineApiKey !== undefined && { apiKey: engineApiKey }),
     sessionHeaders: sessionHeadersOf(engineSessionHeader ?? 'none'),
+    ...(connect && { connect }),
   })
 }
 

@@ -9,6 +9,7 @@ import { Dispatcher } from '../inference/dispatcher.ts'
 import type { ModelInfo } from '../inference/engine-client.ts'
 import type { Logger } from '../logger.ts'
 import { CLOSE, type WorkerStatus } from './protocol.ts'
+import { type Dial, dialOut } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
 import { shownUrl, workerSocketUrl } from './proxy-url.ts'
 
@@ -27,6 +28,8 @@ export interface InferenceWorkerClientOptions {
   /** Authorities, PEM, that the certificates of `wss:` proxies may come from. Default: those of Node.js. */
   ca?: string[]
   clock?: Clock
+  /** Opens the WebSockets to proxies. Default: over the network. */
+  dial?: Dial | undefined
   /** As Math.random; draws the waits between attempts to connect. */
   random?: () => number
 }
@@ -116,7 +119,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   }
 
   #linkTo(proxyUrl: string, workerId: string, maxConcurrency: number): ProxyLink {
-    const { backend, logger, apiKeys = [], ca, random = Math.random } = this.#options
+    const { backend, logger, apiKeys = [], ca, dial = dialOut, random = Math.random } = this.#options
     const fields = { worker_id: workerId, proxy: shownUrl(proxyUrl) }
     return new ProxyLink({
       url: workerSocketUrl(proxyUrl),
@@ -128,6 +131,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       backend,
       slots: this.#slots,
       clock: this.#clock,
+      dial,
       random,
       logger,
       status: () => this.#status(),

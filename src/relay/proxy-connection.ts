@@ -1,5 +1,5 @@
 /** The worker's side of one WebSocket: says hello, waits for the ack, and ends the socket when it falls silent. */
-import WebSocket from 'ws'
+import WebSocket, { type ClientOptions } from 'ws'
 import { type ReadRequest, RequestReader } from '../canonical/request-reader.ts'
 import type { Clock } from '../inference/clock.ts'
 import { RecentlyUsed } from '../recently-used.ts'
@@ -13,6 +13,11 @@ import {
   type WorkerHelloV2,
 } from './protocol.ts'
 
+/** Opens a WebSocket, of the package `ws`. */
+export type Dial = (url: string, options: ClientOptions) => WebSocket
+
+export const dialOut: Dial = (url, options) => new WebSocket(url, options)
+
 export interface ProxyConnectionOptions {
   /** Of the proxy's `/ws/worker`. */
   url: string
@@ -20,6 +25,7 @@ export interface ProxyConnectionOptions {
   /** Authorities, PEM; undefined: those of Node.js. */
   ca: string[] | undefined
   clock: Clock
+  dial: Dial
   /** The hello for this connection: it names the calls that are held at this moment. */
   hello(): WorkerHelloV2
   greeted(ack: WorkerHelloAckV2): void
@@ -85,7 +91,7 @@ export class ProxyConnection {
   constructor(options: ProxyConnectionOptions) {
     this.#options = options
     this.#lastHeardMs = options.clock.nowMs()
-    this.#socket = new WebSocket(options.url, {
+    this.#socket = options.dial(options.url, {
       maxPayload: MAX_FRAME_BYTES,
       perMessageDeflate: false,
       generateMask: noMask,

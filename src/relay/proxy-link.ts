@@ -19,7 +19,7 @@ import {
   type WorkerHelloV2,
   type WorkerStatus,
 } from './protocol.ts'
-import { type ConnectionEnd, ProxyConnection } from './proxy-connection.ts'
+import { type ConnectionEnd, type Dial, ProxyConnection } from './proxy-connection.ts'
 import { requestFromV2 } from './requests-on-wire.ts'
 import { ServedCall } from './served-call.ts'
 import { ToldPrompts } from './told-prompts.ts'
@@ -38,6 +38,7 @@ export interface ProxyLinkOptions {
   /** Slots that all links of the worker share. */
   slots: Dispatcher
   clock: Clock
+  dial: Dial
   random(): number
   logger: Logger
   status(): WorkerStatus
@@ -99,12 +100,13 @@ export class ProxyLink {
   }
 
   async #connect(): Promise<number> {
-    const { url, apiKeys, ca, clock, connected, disconnected } = this.#options
+    const { url, apiKeys, ca, clock, dial, connected, disconnected } = this.#options
     this.#connection = new ProxyConnection({
       url,
       apiKey: apiKeys[this.#refusals % apiKeys.length],
       ca,
       clock,
+      dial,
       hello: () => this.#hello(),
       greeted: (ack) => {
         this.#resume(ack)

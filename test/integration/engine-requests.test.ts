@@ -269,7 +269,7 @@ t.test('the kind of an engine', async (t) => {
   const detect = async (script: Script) => {
     const server = await startScriptedServer(script)
     try {
-      return await detectEngineKind(server.url, noAbort)
+      return await detectEngineKind({ url: server.url }, noAbort)
     } finally {
       await server.close()
     }
@@ -302,6 +302,6 @@ t.test('the kind of an engine', async (t) => {
   )
   const gone = await startScriptedServer(() => {})
   await gone.close()
-  await t.rejects(detectEngineKind(gone.url, noAbort), { code: 'engine_unreachable' })
-  await t.rejects(detectEngineKind('nonsense', noAbort), { code: 'config_invalid' })
+  await t.rejects(detectEngineKind({ url: gone.url }, noAbort), { code: 'engine_unreachable' })
+  await t.rejects(detectEngineKind({ url: 'nonsense' }, noAbort), { code: 'config_invalid' })
 })

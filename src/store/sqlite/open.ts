@@ -5,12 +5,13 @@ import type { ReadMethods } from './reader.ts'
 import type { ReaderData } from './reader-thread.ts'
 import { SqliteReader } from './sqlite-reader.ts'
 import { SqliteTurnStore } from './sqlite-turn-store.ts'
-import { StoreThread } from './store-thread.ts'
+import { type SpawnThread, StoreThread } from './store-thread.ts'
 import type { WriteMethods } from './writer.ts'
 import type { WriterData } from './writer-thread.ts'
 
 export type { Durability } from './database.ts'
 export type { SqliteReader } from './sqlite-reader.ts'
+export type { SpawnThread } from './store-thread.ts'
 
 export interface SqliteStoreOptions {
   /** The database file; it and its folder are created if need be. */
@@ -19,6 +20,8 @@ export interface SqliteStoreOptions {
   durability: Durability
   /** Is told after each commit how many operations shared it. */
   onCommit?: (operations: number) => void
+  /** Starts the store's threads. Default: threads of this process. */
+  spawn?: SpawnThread | undefined
 }
 
 /** Token ids that each thread remembers, so that it need not put them together again for the next turn. */
@@ -33,11 +36,12 @@ export async function openSqliteStore({
   path,
   durability,
   onCommit,
+  spawn,
 }: SqliteStoreOptions): Promise<TurnStore> {
   const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
-  const writer = await StoreThread.start<WriteMethods>('writer', writerData, onCommit)
+  const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   try {
-    return new SqliteTurnStore(writer, await openSqliteReader(path))
+    return new SqliteTurnStore(writer, await openSqliteReader(path, spawn))
   } catch (error) {
     await writer.close()
     throw error
@@ -48,7 +52,7 @@ export async function openSqliteStore({
  * Opens the database to read it only, whether or not a server writes to it.
  * @throws ProxyError `start_failed` saying how to mend it
  */
-export async function openSqliteReader(path: string): Promise<SqliteReader> {
+export async function openSqliteReader(path: string, spawn?: SpawnThread): Promise<SqliteReader> {
   const readerData: ReaderData = { path, cacheBytes: TOKEN_CACHE_BYTES }
-  return new SqliteReader(await StoreThread.start<ReadMethods>('reader', readerData))
+  return new SqliteReader(await StoreThread.start<ReadMethods>('reader', readerData, { spawn }))
 }

@@ -1,5 +1,5 @@
 /** The main thread's end of one of the store's threads. */
-import type { Transferable, Worker } from 'node:worker_threads'
+import type { Transferable } from 'node:worker_threads'
 import { ProxyError } from '../../errors.ts'
 import { startThread } from '../../standalone/own-files.ts'
 import { type Call, fromWireError, type Methods, type OpeningReport, type Reply } from './calls.ts'
@@ -9,9 +9,30 @@ const ENTRY_POINTS = {
   reader: new URL('./reader-thread.ts', import.meta.url),
 }
 
+export type StoreRole = keyof typeof ENTRY_POINTS
+
+/** What the main thread needs of a thread; a `Worker` is one. */
+export interface ThreadPort {
+  postMessage(message: unknown, transfer?: readonly Transferable[]): void
+  on(event: 'message', listener: (replies: Reply[]) => void): unknown
+  on(event: 'error', listener: (cause: unknown) => void): unknown
+  once(event: 'message', listener: (report: OpeningReport) => void): unknown
+  once(event: 'error', listener: (cause: unknown) => void): unknown
+  once(event: 'exit', listener: (status: number) => void): unknown
+}
+
+/** Starts the thread of a role; its first message says whether it has opened the database. */
+export type SpawnThread = (role: StoreRole, workerData: object) => ThreadPort
+
 /** The one place where the store starts a thread. */
-function spawn(role: keyof typeof ENTRY_POINTS, workerData: object): Worker {
-  return startThread(ENTRY_POINTS[role], { workerData, name: `store-${role}` })
+const spawnWorker: SpawnThread = (role, workerData) =>
+  startThread(ENTRY_POINTS[role], { workerData, name: `store-${role}` })
+
+export interface StoreThreadOptions {
+  /** Is told how many calls each message of the thread answers. */
+  onReplies?: ((count: number) => void) | undefined
+  /** Default: a thread of this process. */
+  spawn?: SpawnThread | undefined
 }
 
 interface Unsent {
@@ -25,7 +46,7 @@ interface Pending {
 }
 
 export class StoreThread<T extends Methods<T>> {
-  readonly #worker: Worker
+  readonly #worker: ThreadPort
   readonly #exited: Promise<void>
   readonly #pending = new Map<number, Pending>()
   /** What this turn of the event loop has called for: to wake the thread up costs more than to tell it one call more. */
@@ -35,14 +56,11 @@ export class StoreThread<T extends Methods<T>> {
   #ended: ProxyError | undefined
   readonly #loss = Promise.withResolvers<ProxyError>()
 
-  /**
-   * @param onReplies is told how many calls each message of the thread answers
-   * @throws ProxyError `start_failed` with what the thread found wrong
-   */
+  /** @throws ProxyError `start_failed` with what the thread found wrong */
   static async start<T extends Methods<T>>(
-    role: keyof typeof ENTRY_POINTS,
+    role: StoreRole,
     workerData: object,
-    onReplies?: (count: number) => void,
+    { onReplies, spawn = spawnWorker }: StoreThreadOptions = {},
   ): Promise<StoreThread<T>> {
     const worker = spawn(role, workerData)
     const report = await new Promise<OpeningReport>((resolve, reject) => {
@@ -56,7 +74,7 @@ export class StoreThread<T extends Methods<T>> {
     return new StoreThread<T>(worker, role, onReplies)
   }
 
-  private constructor(worker: Worker, role: string, onReplies?: (count: number) => void) {
+  private constructor(worker: ThreadPort, role: string, onReplies?: (count: number) => void) {
     this.#worker = worker
     worker.on('message', (replies: Reply[]) => {
       onReplies?.(replies.length)
