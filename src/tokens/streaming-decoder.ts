@@ -1,8 +1,8 @@
 /**
  * Token ids in, text out, as they come. What was given out is never taken back: a character is given out once all
- * its bytes are there, and the whole equals {@link Tokenizer.decode} of all ids, however they were cut.
+ * its bytes are there, and the whole equals `Tokenizer.decode` of all ids, however they were cut.
  */
-import type { Tokenizer } from './tokenizer.ts'
+import type { TokenPieces } from './token-pieces.ts'
 
 export interface StreamingDecoderOptions {
   /** Leaves special tokens out of the text. Default: false. */
@@ -14,7 +14,7 @@ export interface StreamingDecoderOptions {
 }
 
 export class StreamingDecoder {
-  readonly #tokenizer: Tokenizer
+  readonly #tokenizer: TokenPieces
   readonly #skips: boolean
   readonly #keptIds: ReadonlySet<number>
   readonly #utf8 = new TextDecoder('utf-8', { ignoreBOM: true })
@@ -22,7 +22,7 @@ export class StreamingDecoder {
   #inCharacter = false
   #dropsSpace: boolean
 
-  constructor(tokenizer: Tokenizer, options: StreamingDecoderOptions = {}) {
+  constructor(tokenizer: TokenPieces, options: StreamingDecoderOptions = {}) {
     this.#tokenizer = tokenizer
     this.#skips = options.skipSpecialTokens ?? false
     this.#keptIds = new Set((options.keepTokens ?? []).flatMap((token) => tokenizer.tokenToId(token) ?? []))

@@ -23,6 +23,16 @@ export interface TokenPiece {
   text: string | undefined
 }
 
+/** A vocabulary, as far as decoding needs it. */
+export interface TokenPieces {
+  /** Whether a text's first space is the tokenizer's own (SentencePiece's dummy prefix). */
+  readonly stripsFirstSpace: boolean
+  tokenToId(token: string): number | undefined
+  isSpecial(id: number): boolean
+  /** What the token adds to a text. The same object each time. */
+  pieceOf(id: number): TokenPiece
+}
+
 export interface PieceRules {
   /** The bytes that a token of the vocabulary stands for. Added tokens are those that were put in beside the model's. */
   bytesOf(token: string, isAdded: boolean): Uint8Array

@@ -14,6 +14,7 @@ import {
   pieceFromBytes,
   readPieceRules,
   type TokenPiece,
+  type TokenPieces,
 } from './token-pieces.ts'
 
 /** Hugging Face's files, parsed. */
@@ -51,7 +52,7 @@ export interface DecodeOptions {
   skipSpecialTokens?: boolean
 }
 
-export interface Tokenizer {
+export interface Tokenizer extends TokenPieces {
   /** One more than the highest token id. */
   readonly vocabSize: number
   readonly bosTokenId: number | undefined
@@ -60,8 +61,6 @@ export interface Tokenizer {
   readonly specialTokens: ReadonlyMap<string, number>
   /** The same of all tokens beside the vocabulary, special or not. */
   readonly addedTokens: ReadonlyMap<string, number>
-  /** Whether a text's first space is the tokenizer's own (SentencePiece's dummy prefix). */
-  readonly stripsFirstSpace: boolean
 
   encode(text: string, options?: EncodeOptions): number[]
   /**
@@ -71,12 +70,8 @@ export interface Tokenizer {
   decode(ids: Iterable<number>, options?: DecodeOptions): string
   /** The vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
   idToToken(id: number): string | undefined
-  tokenToId(token: string): number | undefined
-  isSpecial(id: number): boolean
   /** Whether every text is split at it; special tokens are, and others that were put in beside the vocabulary. */
   isAdded(id: number): boolean
-  /** What the token adds to a text. The same object each time. */
-  pieceOf(id: number): TokenPiece
 }
 
 /**

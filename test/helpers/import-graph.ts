@@ -102,16 +102,21 @@ export function folderCycles(graph: ImportGraph): string[][] {
   return cyclesOf(edges)
 }
 
+/** Files that import each other, for a type alone or more, each cycle as a sorted list. */
+export function fileCycles(graph: ImportGraph): string[][] {
+  return cyclesOf(new Map([...graph].map(([file, targets]) => [file, new Set(targets)])))
+}
+
 function contains(outer: string, inner: string): boolean {
   return inner === outer || inner.startsWith(`${outer}/`)
 }
 
 function cyclesOf(edges: ReadonlyMap<string, ReadonlySet<string>>): string[][] {
-  const reach = new Map([...edges.keys()].map((folder) => [folder, reachableFrom(folder, edges)]))
+  const reach = new Map([...edges.keys()].map((place) => [place, reachableFrom(place, edges)]))
   const cycles = new Map<string, string[]>()
-  for (const [folder, reached] of reach) {
-    if (!reached.has(folder)) continue
-    const members = [...reached].filter((other) => reach.get(other)?.has(folder)).sort()
+  for (const [place, reached] of reach) {
+    if (!reached.has(place)) continue
+    const members = [...reached].filter((other) => reach.get(other)?.has(place)).sort()
     cycles.set(members.join(), members)
   }
   return [...cycles.values()]

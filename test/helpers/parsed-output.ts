@@ -1,6 +1,7 @@
 /** What an output parser makes of a completion, put together as an agent does. */
 import type { ToolCall, ToolCallDelta } from '../../src/canonical/messages.ts'
-import type { OutputParser, ParsedDelta } from '../../src/tokens/parsers/output-parser.ts'
+import type { OutputParser } from '../../src/tokens/parsers/output-parser.ts'
+import type { ParsedDelta } from '../../src/tokens/parsers/parsed-delta.ts'
 
 /** What an agent's assistant message is made of. */
 export interface ParsedOutput {

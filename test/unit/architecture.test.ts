@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import {
   type ArchitectureRules,
+  fileCycles,
   folderCycles,
   type ImportGraph,
   readImportGraph,
@@ -99,6 +100,7 @@ t.test('every import of src keeps to the layers, and every library to its one fo
   t.ok(graph.has('src/errors.ts'), 'the graph is of this repository')
   t.strictSame(violations(graph, RULES), [])
   t.strictSame(folderCycles(graph), [], 'no folders import each other in a circle')
+  t.strictSame(fileCycles(graph), [], 'nor do files')
 })
 
 /** Memories of messages and prompts that were many, each with a bound of its own. There is one for each thing now. */
@@ -185,6 +187,16 @@ t.test(
     t.strictSame(folderCycles(nested), [])
   },
 )
+
+t.test('files that import each other are a cycle, inside one folder too', async (t) => {
+  const cycle = graphOf({
+    'src/a/one.ts': ['src/a/two.ts'],
+    'src/a/two.ts': ['src/a/three.ts', 'zod'],
+    'src/a/three.ts': ['src/a/one.ts'],
+    'src/a/four.ts': ['src/a/one.ts'],
+  })
+  t.strictSame(fileCycles(cycle), [['src/a/one.ts', 'src/a/three.ts', 'src/a/two.ts']])
+})
 
 t.test('the graph knows every form of import, and neither comments nor strings', async (t) => {
   const root = t.testdir({

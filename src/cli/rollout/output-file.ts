@@ -5,27 +5,15 @@
  */
 import { existsSync } from 'node:fs'
 import { type FileHandle, open, rename } from 'node:fs/promises'
-import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../errors.ts'
-import type { AgentLoopOutput, AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
+import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { instanceIdOf } from '../../rollout/trial-id.ts'
 import { lockForWriting } from '../../store/sqlite/writer-lock.ts'
+import { type OutputRow, WrittenRow } from './output-row.ts'
 import { writeRowsParquet } from './rows-parquet.ts'
 import { isParquet, type PlannedSample } from './samples.ts'
 import { wholeLines } from './whole-lines.ts'
-
-/** By these a row is known again. */
-const WrittenRow = Type.Object({
-  task_index: Type.Integer(),
-  sample_index: Type.Integer(),
-  instance_id: Type.Union([Type.String(), Type.Null()]),
-  metrics: Type.Object({ num_rows: Type.Integer(), failed: Type.Optional(Type.Integer()) }),
-})
-
-type WrittenRow = Static<typeof WrittenRow>
-
-export type OutputRow = Pick<WrittenRow, 'task_index' | 'sample_index' | 'instance_id'> & AgentLoopOutput
 
 export class OutputFile {
   readonly #path: string

@@ -3,7 +3,7 @@ import type { AgentLoopExtraFields, AgentLoopMetrics } from '../../rollout/agent
 import type { Row } from '../../rollout/datasets/parquet-columns.ts'
 import { writeParquetGroups } from '../../rollout/datasets/parquet-groups.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
-import type { OutputRow } from './output-file.ts'
+import type { OutputRow } from './output-row.ts'
 import { wholeLines } from './whole-lines.ts'
 
 const INTEGER: Shape = { kind: 'integer' }

@@ -4,7 +4,8 @@
  */
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
 import type { TokenLogprob } from '../../canonical/messages.ts'
-import type { OutputParser, ParsedDelta } from '../../tokens/parsers/output-parser.ts'
+import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
+import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
 import { StopStrings } from '../../tokens/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/streaming-decoder.ts'
 import type { EmbeddedModel } from './embedded-model.ts'

@@ -1,5 +1,6 @@
 import type { GenerationDelta, GenerationEnd } from '../../canonical/events.ts'
-import type { OutputParser, ParsedDelta } from '../../tokens/parsers/output-parser.ts'
+import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
+import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
 import type { StopStrings } from '../../tokens/stop-strings.ts'
 import type { StreamingDecoder } from '../../tokens/streaming-decoder.ts'
 

@@ -3,16 +3,9 @@
  * A whole completion is `push(text)` and `finish()`: streaming and whole answers cannot differ, and however the text
  * is cut, the merged result is the same. The work grows with the text and with nothing else.
  */
-import type { Tool, ToolCallDelta } from '../../canonical/messages.ts'
-import { DeltaBuilder } from './parsed-delta.ts'
+import type { Tool } from '../../canonical/messages.ts'
+import { DeltaBuilder, type ParsedDelta } from './parsed-delta.ts'
 import { type Reading, TextReader } from './text-reader.ts'
-
-export interface ParsedDelta {
-  content?: string
-  reasoning?: string
-  /** Calls come whole: whether a call is well-formed is known at its end only. */
-  toolCalls?: ToolCallDelta[]
-}
 
 export interface OutputParser {
   /** What `text` completed. What may still become markup is held back until it is clear. */
@@ -55,7 +48,7 @@ export class GrammarParser implements OutputParser {
   readonly #run: Reading<void>
 
   constructor(grammar: Grammar, options: OutputParserOptions) {
-    this.#delta = new DeltaBuilder(options)
+    this.#delta = new DeltaBuilder(options.makeToolCallId)
     this.#run = grammar(this.#reader, this.#delta, options)
   }
 

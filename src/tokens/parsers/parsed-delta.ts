@@ -1,6 +1,13 @@
 /** What an output parser gathers until its caller takes it. */
 import { randomBytes } from 'node:crypto'
-import type { OutputParserOptions, ParsedDelta } from './output-parser.ts'
+import type { ToolCallDelta } from '../../canonical/messages.ts'
+
+export interface ParsedDelta {
+  content?: string
+  reasoning?: string
+  /** Calls come whole: whether a call is well-formed is known at its end only. */
+  toolCalls?: ToolCallDelta[]
+}
 
 /** A tool call as a family's markup says it. */
 export interface WrittenCall {
@@ -16,8 +23,9 @@ export class DeltaBuilder {
   #delta: ParsedDelta = {}
   #callCount = 0
 
-  constructor(options: OutputParserOptions) {
-    this.#makeToolCallId = options.makeToolCallId ?? randomToolCallId
+  /** @param makeToolCallId names a call whose model gives it no id */
+  constructor(makeToolCallId = randomToolCallId) {
+    this.#makeToolCallId = makeToolCallId
   }
 
   addContent(text: string): void {
