@@ -55,6 +55,18 @@ async function openPage(t: Test, browser: Browser) {
   return { page, isSilent }
 }
 
+/** Presses keys one after the other, each as soon as the page has taken the one before: no picture is drawn between. */
+const pressFast = (page: Page, keys: readonly string[]) =>
+  page.evaluate(`(async () => {
+    const { port1, port2 } = new MessageChannel()
+    for (const key of ${JSON.stringify(keys)}) {
+      const taken = new Promise((resolve) => (port2.onmessage = resolve))
+      document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))
+      port1.postMessage(undefined)
+      await taken
+    }
+  })()`)
+
 const picture = (page: Page, name: string) => page.screenshot({ path: join(PICTURES, `${name}.png`) })
 
 t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, async (t) => {
@@ -107,7 +119,10 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByRole('heading', { name: 'instance_id = sea' }).waitFor()
     await page.getByText('0.707', { exact: true }).waitFor()
     await picture(page, 'group')
+    // Where the pointer happens to rest does not matter to the keys.
+    await page.getByRole('row').nth(2).hover()
     await page.keyboard.press('c')
+    await page.getByText('comparing run-1 with').waitFor()
     await page.keyboard.press('j')
     await page.keyboard.press('c')
     t.match(await page.locator('.verdict').textContent(), /first token that differs is 22/)
@@ -116,6 +131,25 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByText('How prompts came about').waitFor()
     await page.emulateMedia({ colorScheme: 'dark' })
     await picture(page, 'engines-dark')
+    isSilent()
+  })
+
+  t.test('takes keys that come faster than the screen is painted', async (t) => {
+    const { url } = await startInspector(t)
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/group/instance_id/%22sea%22`)
+    await page.getByText('0.707', { exact: true }).waitFor()
+    await pressFast(page, ['c', 'j', 'c', '1'])
+    await page.getByPlaceholder('Search').waitFor()
+    await page.goBack()
+    t.match(await page.locator('.verdict').textContent(), /first token that differs is 22/)
+    await page.goto(`${url}/ui#/session/run-0`)
+    await page.locator('.rowlink').first().waitFor()
+    await pressFast(page, ['j', 'j', 'k', 'j', 'Enter'])
+    await page.locator('.heat-map span').first().waitFor()
+    t.match(page.url(), /turn=1$/)
+    await pressFast(page, ['ArrowLeft', 'ArrowLeft', 'ArrowLeft', 'ArrowRight'])
+    t.match(page.url(), /t=12$/)
     isSilent()
   })
 

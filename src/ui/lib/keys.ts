@@ -1,6 +1,6 @@
 /** The keyboard: each view names its keys, and `?` shows them. */
 import { signal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
+import { useLayoutEffect } from 'preact/hooks'
 
 export interface KeyCommand {
   key: string
@@ -11,8 +11,12 @@ export interface KeyCommand {
 /** What is shown by `?`: of the page and of the view that is open. */
 export const commands = signal<readonly KeyCommand[]>([])
 
+/**
+ * What a command does follows from what its view showed when it was last rendered. So it takes the place of the one
+ * before together with the view, not after the next painting: a key may come before that.
+ */
 export function useKeys(own: readonly KeyCommand[]): void {
-  useEffect(() => {
+  useLayoutEffect(() => {
     commands.value = [...commands.value, ...own]
     return () => {
       commands.value = commands.value.filter((command) => !own.includes(command))

@@ -37,8 +37,10 @@ export function href(path: readonly (string | number)[], query: Query = {}): str
   return `#/${path.map((part) => encodeURIComponent(part)).join('/')}${text && `?${text}`}`
 }
 
+/** The view changes at once: a key that comes before the browser's own event is one for the new view. */
 export function go(to: string): void {
   location.hash = to
+  route.value = read()
 }
 
 /** Changes the query of this view, without a step in the history. */

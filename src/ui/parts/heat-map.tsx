@@ -72,6 +72,7 @@ export function HeatMap({
     span?.classList.add('here')
     span?.scrollIntoView({ block: 'center' })
   }, [selected, read, from, to])
+  const over = useRef<number | undefined>(undefined)
   const placeOf = (event: Event) => {
     const span =
       event.target instanceof HTMLElement ? event.target.closest<HTMLElement>('span[data-t]') : null
@@ -81,11 +82,17 @@ export function HeatMap({
     <div
       class="heat-map"
       ref={box}
-      onMouseOver={(event) => {
+      // Not `mouseover`: it also comes when a key scrolls the text below a pointer that rests.
+      onMouseMove={(event) => {
         const found = placeOf(event)
+        if (over.current === found?.place) return
+        over.current = found?.place
         onSight?.(found?.place ?? -1, found?.span)
       }}
-      onMouseLeave={() => onSight?.(-1, undefined)}
+      onMouseLeave={() => {
+        over.current = undefined
+        onSight?.(-1, undefined)
+      }}
       onClick={(event) => {
         const found = placeOf(event)
         if (found) onPick?.(found.place)

@@ -121,11 +121,7 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
         </thead>
         <tbody>
           {samples.map(({ session, centred, normed }, place) => (
-            <tr
-              key={session.session_id}
-              class={place === selected ? 'selected' : ''}
-              onMouseEnter={() => select(place)}
-            >
+            <tr key={session.session_id} class={place === selected ? 'selected' : ''}>
               <td class="id">
                 <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
                 <a href={href(['session', session.session_id])}>{visible(session.session_id)}</a>
