@@ -34,7 +34,10 @@ export class Message {
 
 let noteCount = 0
 
-/** What one place of the program knows of messages, kept with each of them. */
+/**
+ * What one place of the program knows of messages, kept with each of them. To be made once, when the program starts, and not
+ * for each session: each message has room for all notes that there are.
+ */
 export class MessageNote<Known> {
   readonly #place = noteCount++
 
@@ -48,17 +51,18 @@ export class MessageNote<Known> {
   }
 }
 
-/** Of a message besides its text: the objects that it is made of. */
-const NODE_BYTES = 500
+/** Of a message besides its text: the objects that it is made of, and what the notes keep of it. As measured. */
+const NODE_BYTES = 1_000
 
 /** The messages that follow on one. By their JSON, and by the objects that said it last, which saves writing them again. */
 type Following = Map<string | ChatMessage, Message>
 
+const followingOf = new MessageNote<Following>()
+const jsonSoFar = new MessageNote<JsonSoFar>()
+const met = new MessageNote<ChatMessage>()
+
 export class MessageTree {
   readonly #first: Following = new Map()
-  readonly #following = new MessageNote<Following>()
-  readonly #jsonSoFar = new MessageNote<JsonSoFar>()
-  readonly #met = new MessageNote<ChatMessage>()
   #bytes = 0
   #written = 0
   #encoded = 0
@@ -107,10 +111,10 @@ export class MessageTree {
    * calls add is written behind it, and the rest is neither written nor copied again.
    */
   jsonUpTo(last: Message): Buffer[] {
-    const added = messagesBetween(undefined, last, (message) => this.#jsonSoFar.of(message) !== undefined)
+    const added = messagesBetween(undefined, last, (message) => jsonSoFar.of(message) !== undefined)
     const known = added.length === 0 ? last : added[0]!.parent
-    let soFar = known && this.#jsonSoFar.of(known)
-    for (const message of added) soFar = this.#jsonSoFar.put(message, this.#append(soFar, message.json))
+    let soFar = known && jsonSoFar.of(known)
+    for (const message of added) soFar = jsonSoFar.put(message, this.#append(soFar, message.json))
     const pieces: Buffer[] = []
     for (let at = soFar; at !== undefined; at = at.piece.before) pieces.push(at.piece.upTo(at.end))
     return pieces.reverse()
@@ -128,7 +132,7 @@ export class MessageTree {
 
   #after(message: Message | undefined): Following {
     if (message === undefined) return this.#first
-    return this.#following.of(message) ?? this.#following.put(message, new Map())
+    return followingOf.of(message) ?? followingOf.put(message, new Map())
   }
 
   #say(following: Following, parent: Message | undefined, json: string, value?: ChatMessage): Message {
@@ -137,7 +141,7 @@ export class MessageTree {
     if (message === undefined) {
       message = new Message(parent, json, value)
       following.set(json, message)
-      this.#bytes += json.length + NODE_BYTES
+      this.#bytes += textBytes(json) + NODE_BYTES
     }
     // One object per message: who says the same again and again with new ones must not fill the memory.
     if (value !== undefined) this.#meet(following, message, value)
@@ -145,11 +149,16 @@ export class MessageTree {
   }
 
   #meet(following: Following, message: Message, value: ChatMessage): void {
-    const before = this.#met.of(message)
+    const before = met.of(message)
     if (before !== undefined) following.delete(before)
     following.set(value, message)
-    this.#met.put(message, value)
+    met.put(message, value)
   }
+}
+
+/** What a text takes in memory, or more: a text of one letter beyond Latin-1 has two bytes for each. */
+function textBytes(text: string): number {
+  return Buffer.byteLength(text) === text.length ? text.length : 2 * text.length
 }
 
 /**
