@@ -39,6 +39,8 @@ interface Entry {
   session: SessionRecord
   /** In call order. */
   turns: TurnRecord[]
+  /** Of the prompts of completions: each prompt repeats those of the one before. */
+  pieces: Map<string, string>
 }
 
 export class MemoryTurnStore implements TurnStore {
@@ -51,7 +53,7 @@ export class MemoryTurnStore implements TurnStore {
     const existing = this.#open().get(session.sessionId)
     if (existing !== undefined) return { created: false, session: snapshot(existing) }
     this.#lastKey += 1
-    const entry: Entry = { key: this.#lastKey, session: newRecord(session), turns: [] }
+    const entry: Entry = { key: this.#lastKey, session: newRecord(session), turns: [], pieces: new Map() }
     this.#entries.set(session.sessionId, entry)
     return { created: true, session: snapshot(entry) }
   }
@@ -100,6 +102,7 @@ export class MemoryTurnStore implements TurnStore {
   async resetSession(sessionId: string, atMs: number) {
     return this.#change(sessionId, (entry) => {
       entry.turns = []
+      entry.pieces.clear()
       Object.assign(entry.session, { status: 'active', endedAtMs: null, updatedAtMs: atMs, reward: null })
     })
   }
@@ -185,7 +188,7 @@ export class MemoryTurnStore implements TurnStore {
       throw new ProxyError('store_failed', `turn ${turn.turnId} is on record already`)
     }
     const place = entry.turns.findLastIndex(({ index }) => index <= turn.index) + 1
-    entry.turns.splice(place, 0, openRecord(turn))
+    entry.turns.splice(place, 0, openRecord(turn, entry.pieces))
     touch(entry.session, turn.startedAtMs)
   }
 
@@ -234,11 +237,12 @@ function newRecord(session: NewSession): SessionRecord {
   }
 }
 
-function openRecord({ lastMessage, ...turn }: OpenTurn): TurnRecord {
+/** @param known the session's pieces */
+function openRecord({ lastMessage, ...turn }: OpenTurn, known: Map<string, string>): TurnRecord {
   return {
     ...turn,
     requestMessages: messagesBetween(undefined, lastMessage).map(({ json }) => json),
-    promptPieces: [...turn.promptPieces],
+    promptPieces: turn.promptPieces.map((piece) => knownPiece(piece, known)),
     status: 'open',
     endedAtMs: null,
     firstTokenAtMs: null,
@@ -260,6 +264,15 @@ function openRecord({ lastMessage, ...turn }: OpenTurn): TurnRecord {
     annotations: '{}',
     error: null,
   }
+}
+
+/** One text for all turns that have the piece. A copy: a slice would keep the prompt that it was cut from. */
+function knownPiece(piece: string, known: Map<string, string>): string {
+  const before = known.get(piece)
+  if (before !== undefined) return before
+  const copy = Buffer.from(piece, 'utf16le').toString('utf16le')
+  known.set(copy, copy)
+  return copy
 }
 
 function touch(session: SessionRecord, atMs: number): void {
