@@ -262,6 +262,7 @@ function openSessions(
     activity,
     strict: config.strictSessions,
     defaultTtlMs: config.sessionTtlMs || null,
+    memoryBytes: config.sessionMemoryBytes,
     metadata: () => (isFallback() ? { llm_proxy_note: FALLBACK_NOTE } : {}),
   })
 }

@@ -119,7 +119,7 @@ export class RequestReader implements Repeats {
    * @throws SyntaxError, and what `admit` throws
    */
   read(json: Buffer, admit: Admit = () => {}): ReadRequest {
-    const read = json.length < MIN_BYTES ? undefined : this.#readParts(json, admit)
+    const read = json.length < MIN_BYTES ? undefined : this.#readParts(unpooled(json), admit)
     if (read !== undefined) return read
     admit(weigh(json))
     return { value: parseRequest(json.toString()) }
@@ -221,7 +221,7 @@ export class RequestReader implements Repeats {
   /** As a copy of its bytes: the rest of the request is not kept for it. */
   #keepPart(name: string, parts: KnownPart[], { json, ...part }: KnownPart): void {
     if (!this.#parts.has(name) && this.#parts.size >= MAX_FIELDS) return
-    parts.unshift({ json: Buffer.from(json), ...part })
+    parts.unshift({ json: copied(json), ...part })
     this.#partBytes += json.length
     if (parts.length > MAX_PARTS) this.#partBytes -= parts.pop()!.json.length
     this.#parts.set(name, parts)
@@ -297,6 +297,18 @@ function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): 
   const weight = weigh(json)
   add(weight)
   return { json, weight, value: parse(json.toString()) }
+}
+
+/** Small buffers are cut from larger ones, and would keep them. */
+function unpooled(json: Buffer): Buffer {
+  return json.buffer.byteLength === json.length ? json : copied(json)
+}
+
+/** Never cut from a larger buffer, as `Buffer.from` does. */
+function copied(json: Buffer): Buffer {
+  const copy = Buffer.allocUnsafeSlow(json.length)
+  json.copy(copy)
+  return copy
 }
 
 /** @param known of the first elements */

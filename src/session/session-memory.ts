@@ -7,6 +7,9 @@ import { MessageTree } from '../canonical/conversation.ts'
 import { RequestReader } from '../canonical/request-reader.ts'
 import type { SessionTurns } from './prompts/session-turns.ts'
 
+/** Of a session of which next to nothing is remembered. As measured. */
+const SESSION_BYTES = 5_000
+
 /** What is remembered of one session. */
 export class SessionMemory {
   readonly requests = new RequestReader()
@@ -51,6 +54,11 @@ export class SessionMemories {
     return this.#bytes
   }
 
+  /** How many sessions are remembered. */
+  get size(): number {
+    return this.#entries.size
+  }
+
   hold(sessionId: string): HeldMemory {
     const entry = this.#entries.get(sessionId) ?? { memory: new SessionMemory(), holders: 0, bytes: 0 }
     this.#entries.delete(sessionId)
@@ -78,7 +86,7 @@ export class SessionMemories {
     entry.holders -= 1
     // What was forgotten meanwhile is counted no more.
     if (this.#entries.get(sessionId) !== entry) return
-    const { bytes } = entry.memory
+    const bytes = SESSION_BYTES + entry.memory.bytes
     this.#bytes += bytes - entry.bytes
     entry.bytes = bytes
     for (const [id, { holders }] of this.#entries) {

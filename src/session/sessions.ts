@@ -48,7 +48,7 @@ export interface SessionsOptions {
   sweepIntervalMs?: number
   /** Sessions without calls or waiters that are kept in memory, so that their next call asks the store nothing. */
   idleLimit?: number
-  /** What may be remembered of the calls of all sessions. */
+  /** What may be remembered of the calls of all sessions. Default: 512 MiB. */
   memoryBytes?: number
 }
 
@@ -248,6 +248,12 @@ export class Sessions {
     const lives = [...this.#lives.all()]
     for (const live of lives) live.failWaiters(reason)
     await Promise.all(lives.map((live) => live.cancelCalls(reason, this.#options.settleMs)))
+  }
+
+  /** What is remembered of the calls of all sessions, in bytes, and of how many. */
+  get memory(): { bytes: number; sessions: number } {
+    const { bytes, size } = this.#memories
+    return { bytes, sessions: size }
   }
 
   /** What is remembered of the session's calls, for a call; also of one that is not there yet. */

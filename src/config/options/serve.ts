@@ -287,6 +287,16 @@ export const SERVE = {
       group: 'Sessions',
       help: 'Sessions are deleted this long after their last change; 0 for never',
     },
+    sessionMemoryBytes: {
+      flag: 'session-memory',
+      type: 'bytes',
+      min: '1MiB',
+      default: '512MiB',
+      group: 'Sessions',
+      help:
+        'Memory for what is known of the calls of active sessions, so that the next one costs only what is new in it. ' +
+        'Over it the sessions that called longest ago are forgotten, and read from the database when they call again',
+    },
     stripVolatile: {
       flag: 'strip-volatile',
       type: 'boolean',

@@ -8,6 +8,9 @@ import { TurnIds } from './turn-ids.ts'
 /** How many of the latest turns a turn on record is compared with to find the one that it continues. */
 const REBUILD_CANDIDATES = 8
 
+/** Of a turn besides its tokens: its place among the messages that calls are matched with. As measured. */
+const TURN_BYTES = 2_000
+
 export class SessionTurns {
   readonly #index: MatchIndex<TurnIds>
   #bytes: number
@@ -29,7 +32,7 @@ export class SessionTurns {
 
   add(call: MatchedCall<TurnIds>, completion: SampledMessage, ids: TurnIds): void {
     this.#index.add(call, completion, ids)
-    this.#bytes += ids.addedBytes
+    this.#bytes += TURN_BYTES + ids.addedBytes
   }
 }
 
@@ -49,7 +52,7 @@ export async function readSessionTurns(
     if (!turn.exact) return undefined
     const parent = latest.find((candidate) => candidate.begins(turn.promptTokenIds))
     const ids = new TurnIds(turn.turnId, turn.promptTokenIds, turn.completionTokenIds, parent)
-    bytes += ids.addedBytes
+    bytes += TURN_BYTES + ids.addedBytes
     latest.unshift(ids)
     latest.length = Math.min(latest.length, REBUILD_CANDIDATES)
     return ids

@@ -1,0 +1,79 @@
+/**
+ * Sessions that nobody ends, each with a few calls. Prints as JSON, after each round, the heap, what is counted of it,
+ * and how many sessions are remembered.
+ */
+import { ChatPrompts } from '../../src/session/prompts/chat-prompts.ts'
+import { TurnRunner } from '../../src/session/run-turn.ts'
+import { Sessions } from '../../src/session/sessions.ts'
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { CountingBackend } from '../helpers/counting-backend.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+
+const [path, memoryBytes, rounds, sessionsPerRound] = process.argv.slice(2)
+const CALLS = 3
+const AT_ONCE = 16
+const TEXT = 'What an agent says. '.repeat(20)
+
+class ForgetfulBackend extends CountingBackend {
+  override generate(...asked: Parameters<CountingBackend['generate']>) {
+    this.requests.length = 0
+    return super.generate(...asked)
+  }
+}
+
+const store = await openSqliteStore({ path: path!, durability: 'process' })
+const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+const options = { strict: false, defaultTtlMs: null, memoryBytes: Number(memoryBytes), idleLimit: 100 }
+const sessions = new Sessions(store, hooks, options)
+const runner = new TurnRunner({
+  sessions,
+  backend: new ForgetfulBackend({ pieces: 30 }),
+  store,
+  logger: silentLogger,
+  prompts: new ChatPrompts(async () => 0),
+})
+
+async function talk(sessionId: string): Promise<void> {
+  const messages: object[] = [{ role: 'system', content: `${sessionId} ${TEXT.repeat(10)}` }]
+  for (let calls = 0; calls < CALLS; calls += 1) {
+    messages.push({ role: 'user', content: `${calls} ${TEXT}` })
+    using held = sessions.hold(sessionId)
+    const { value, list } = held.memory.requests.read(Buffer.from(JSON.stringify({ model: 'm', messages })))
+    const call = {
+      sessionId,
+      dialect: 'chat',
+      request: { kind: 'chat' as const, body: value as { messages: never[] } },
+      stream: false,
+      word: { retryCount: 0, hasAgentKey: false },
+      ...(list && { messagesJson: [list.json] }),
+    }
+    const turn = await runner.begin(call, new AbortController().signal)
+    for await (const _ of turn.events);
+    messages.push({ role: 'assistant', content: turn.completion.content })
+  }
+}
+
+async function round(name: number): Promise<void> {
+  let begun = 0
+  const agents = Array.from({ length: AT_ONCE }, async () => {
+    while (begun < Number(sessionsPerRound)) {
+      begun += 1
+      await talk(`${name}-${begun}`)
+    }
+  })
+  await Promise.all(agents)
+}
+
+function heldBytes(): number {
+  gc!()
+  const { heapUsed, arrayBuffers } = process.memoryUsage()
+  return heapUsed + arrayBuffers
+}
+
+const after: object[] = []
+for (let done = 0; done < Number(rounds); done += 1) {
+  await round(done)
+  after.push({ heap: heldBytes(), counted: sessions.memory.bytes, remembered: sessions.memory.sessions })
+}
+console.log(JSON.stringify(after))
+process.exit()

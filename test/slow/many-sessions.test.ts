@@ -1,0 +1,38 @@
+import { execFile } from 'node:child_process'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import t, { type Test } from 'tap'
+
+interface Measured {
+  heap: number
+  counted: number
+  remembered: number
+}
+
+async function measure(t: Test, memoryBytes: number, rounds: number, sessions: number): Promise<Measured[]> {
+  const child = join(import.meta.dirname, 'many-sessions-child.ts')
+  const args = ['--expose-gc', child, `${t.testdir({})}/t.db`, memoryBytes, rounds, sessions].map(String)
+  const { stdout } = await promisify(execFile)(process.execPath, args)
+  return JSON.parse(stdout) as Measured[]
+}
+
+t.test('sessions that nobody ends take no more memory than they may', async (t) => {
+  const budget = 4_000_000
+  const measured = await measure(t, budget, 6, 1_000)
+  for (const { counted } of measured) t.ok(counted <= budget, `${counted} bytes are counted`)
+  // The first rounds fill the memory, and compile code.
+  const [before, after] = [measured[2]!, measured[5]!]
+  t.ok(before.remembered < 1_000, `${before.remembered} sessions are remembered`)
+  t.ok(Math.abs(after.remembered - before.remembered) < 10)
+  t.ok(after.heap - before.heap < budget / 2, `${before.heap} to ${after.heap} bytes`)
+})
+
+t.test('what is counted of a session is what it takes', async (t) => {
+  const sessions = 500
+  const [, first, second] = await measure(t, 1e12, 3, sessions)
+  const [real, counted] = [second!.heap - first!.heap, second!.counted - first!.counted]
+  t.ok(
+    real < 1.3 * counted && counted < 1.6 * real,
+    `${real / sessions} bytes, counted ${counted / sessions}`,
+  )
+})
