@@ -98,6 +98,29 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test('has all the text of a long row, and elements only for tokens that come near sight', async (t) => {
+    const { url, store, sessions } = await startInspector(t)
+    await sessions.create({ sessionId: 'long' })
+    const completionLogprobs = new Float64Array(40_000).fill(-0.5)
+    await recordTurn(store, 'long', 0, {
+      promptTokenIds: ids(0, 100),
+      completionTokenIds: ids(100, 40_000),
+      completionLogprobs: completionLogprobs.fill(-9, -1),
+    })
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/tokens/long/0`)
+    await page.locator('.heat-map span').first().waitFor()
+    const map = page.locator('.heat-map')
+    t.equal(await map.textContent(), Array.from(ids(0, 40_100), (id) => ` w${id}`).join(''))
+    t.ok((await map.locator('span').count()) < 10_000)
+    await page.keyboard.press('n')
+    await page.locator('.heat-map .here').waitFor()
+    t.equal(await page.locator('.heat-map .here').textContent(), ' w40099')
+    await page.keyboard.press('m')
+    await page.locator('.heat-map .here.trained').waitFor()
+    isSilent()
+  })
+
   t.test('shows hostile output as text, with what hides in it made visible', async (t) => {
     const { url } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)

@@ -180,12 +180,20 @@ t.test('answers are compressed for whoever reads gzip, and for nobody else', asy
 
 t.test('texts of tokens are those of the tokenizer that knows the model', async (t) => {
   const tokenTexts = async (model: string | null, ids: Int32Array) =>
-    model === 'm' ? { source: 'a tokenizer', texts: [...ids].map((id) => `<${id}>`) } : undefined
+    model === 'm' ? { source: 'a tokenizer', texts: [...ids].map((id) => `<é${id}>`) } : undefined
   const api = await startSessionsApi(t, undefined, {}, { tokenTexts })
   await recordThree(api)
   const { body } = await api.call('GET', '/sessions/s/rows/1/token_texts')
   t.match(body, { source: 'a tokenizer' })
-  t.equal(body.texts.at(-1), '<300>')
+  t.equal(body.texts.at(-1), '<é300>')
+  const { metadata, text, text_ends } = await readTensors(`${api.url}/sessions/s/rows/1/tokens?texts=true`)
+  t.equal(metadata.tokenizer, 'a tokenizer')
+  const ends = [...text_ends!]
+  t.same(
+    ends.map((end, place) => Buffer.from(text!).toString('utf8', ends[place - 1] ?? 0, end)),
+    body.texts,
+  )
+  t.notOk('text' in (await readTensors(`${api.url}/sessions/s/rows/1/tokens`)))
 })
 
 t.test('events are told as they happen, to those who listen', async (t) => {

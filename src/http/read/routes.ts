@@ -14,15 +14,12 @@ import { sendCompressed } from './compressed.ts'
 import { filterOf, groupToWire, totalsToWire } from './filter.ts'
 import { foundSession } from './found-session.ts'
 import { turnByIndex } from './one-turn.ts'
-import { readRow, readRows, rowSummary, rowTensors } from './rows.ts'
+import { idsOf, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
 import * as reads from './schemas.ts'
 import { treeOf } from './tree.ts'
 
 /** The texts of tokens, by the tokenizer of this model; undefined where none is known. */
-export type TokenTexts = (
-  model: string | null,
-  ids: Int32Array,
-) => Promise<{ source: string; texts: string[] } | undefined>
+export type TokenTexts = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
 
 export interface ReadRoutesOptions {
   reader: TurnReader
@@ -164,18 +161,21 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     '/sessions/:sessionId/rows/:row/tokens',
     {
       schema: described('sessions', 'The tokens of a training-ready row', TENSORS, {
-        description: 'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, and `row` in its metadata.',
+        description:
+          'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, and `row` in its metadata; with `texts=true` also ' +
+          '`text` and `text_ends`, and their `tokenizer` in the metadata.',
         params: reads.RowParams,
-        querystring: reads.RowsQuery,
+        querystring: reads.TokensQuery,
       }),
     },
     async ({ params, query }, reply) => {
       const session = await foundSession(reader, params.sessionId)
       const number = Number(params.row)
-      const { row } = await readRow(reader, session, number, rowQueryOf(query))
+      const { row, model } = await readRow(reader, session, number, rowQueryOf(query))
+      const texts = query.texts ? await tokenTexts(model, idsOf(row)) : undefined
       return reply
         .type('application/octet-stream')
-        .send(Readable.from(rowTensors(row, number), { objectMode: false }))
+        .send(Readable.from(rowTensors(row, number, texts), { objectMode: false }))
     },
   )
   app.get(
@@ -190,10 +190,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
       const { params, query } = request
       const session = await foundSession(reader, params.sessionId)
       const { row, model } = await readRow(reader, session, Number(params.row), rowQueryOf(query))
-      const ids = new Int32Array(row.prompt_ids.length + row.response_ids.length)
-      ids.set(row.prompt_ids)
-      ids.set(row.response_ids, row.prompt_ids.length)
-      const texts = await tokenTexts(model, ids)
+      const texts = await tokenTexts(model, idsOf(row))
       return sendCompressed(request, reply, jsonOf(texts ?? { source: null, texts: null }))
     },
   )

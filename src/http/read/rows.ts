@@ -56,13 +56,28 @@ export function rowSummary(row: Trajectory, number: number) {
   }
 }
 
-/** `ids` are the prompt and the response; the other arrays go with them, one entry for each. */
-export function* rowTensors(row: Trajectory, number: number): Generator<Uint8Array> {
+/** What each token adds to the text, and the tokenizer that says so. */
+export interface TextsOfTokens {
+  source: string
+  texts: readonly string[]
+}
+
+/** The prompt and the response. */
+export function idsOf({ prompt_ids: prompt, response_ids: response }: Trajectory): Int32Array {
+  const ids = new Int32Array(prompt.length + response.length)
+  ids.set(prompt)
+  ids.set(response, prompt.length)
+  return ids
+}
+
+/**
+ * `ids` are the prompt and the response; the other arrays go with them, one entry for each. Of texts there is the whole
+ * as `text`, in UTF-8, and in `text_ends` where in it each token ends.
+ */
+export function* rowTensors(row: Trajectory, number: number, texts?: TextsOfTokens): Generator<Uint8Array> {
   const promptLength = row.prompt_ids.length
-  const length = promptLength + row.response_ids.length
-  const ids = new Int32Array(length)
-  ids.set(row.prompt_ids)
-  ids.set(row.response_ids, promptLength)
+  const ids = idsOf(row)
+  const length = ids.length
   const logprobs = new Float32Array(length)
   logprobs.set(row.response_logprobs, promptLength)
   const mask = new Uint8Array(length)
@@ -74,11 +89,19 @@ export function* rowTensors(row: Trajectory, number: number): Generator<Uint8Arr
       ids: { dtype: 'I32', data: ids },
       logprobs: { dtype: 'F32', data: logprobs },
       turns: { dtype: 'I32', data: turns },
-      // Last, for its length is no multiple of the others' alignment.
+      ...(texts && { text_ends: { dtype: 'I32', data: endsOf(texts.texts) } }),
+      // Last, for their lengths are no multiples of the others' alignment.
       mask: { dtype: 'U8', data: mask },
+      ...(texts && { text: { dtype: 'U8', data: Buffer.from(texts.texts.join('')) } }),
     },
-    { row: JSON.stringify(rowSummary(row, number)) },
+    { row: JSON.stringify(rowSummary(row, number)), ...(texts && { tokenizer: texts.source }) },
   )
+}
+
+/** In bytes. */
+function endsOf(texts: readonly string[]): Int32Array {
+  let end = 0
+  return Int32Array.from(texts, (text) => (end += Buffer.byteLength(text)))
 }
 
 function finite(value: number): number {

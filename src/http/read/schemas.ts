@@ -132,7 +132,18 @@ export const RowParams = Type.Object({
   sessionId: Type.String(),
   row: Type.String({ pattern: '^\\d{1,9}$' }),
 })
-export const RowsQuery = Type.Object({ side_calls: Type.Boolean({ default: false }) }, STRICT)
+const rowsQuery = { side_calls: Type.Boolean({ default: false }) }
+export const RowsQuery = Type.Object(rowsQuery, STRICT)
+export const TokensQuery = Type.Object(
+  {
+    ...rowsQuery,
+    texts: Type.Boolean({
+      default: false,
+      description: 'The text of each token as well, where a tokenizer is known',
+    }),
+  },
+  STRICT,
+)
 
 export const RowSummary = Type.Object({
   row: count('Its place in `trajectories`'),

@@ -8,6 +8,17 @@ export interface RowTokens {
   mask: Uint8Array
   /** Index of the turn that sampled each token; -1: none. */
   turns: Int32Array
+  /** null: no tokenizer is known for the model. */
+  texts: TextsOfTokens | null
+}
+
+/** As bytes: a long row's texts are made where they come into sight. */
+export interface TextsOfTokens {
+  /** The tokenizer. */
+  source: string
+  utf8: Uint8Array
+  /** Where in it each token ends. */
+  ends: Int32Array
 }
 
 interface Entry {
@@ -26,12 +37,20 @@ export function readRowTokens(buffer: ArrayBuffer): RowTokens {
     const { from, bytes } = span(name)
     return new View(buffer, from, bytes / 4)
   }
-  const mask = span('mask')
+  const bytes = (name: string) => {
+    const { from, bytes: length } = span(name)
+    return new Uint8Array(buffer, from, length)
+  }
+  const { row, tokenizer } = header.__metadata__
   return {
-    row: JSON.parse(header.__metadata__.row) as Row,
+    row: JSON.parse(row) as Row,
     ids: words('ids', Int32Array),
     logprobs: words('logprobs', Float32Array),
     turns: words('turns', Int32Array),
-    mask: new Uint8Array(buffer, mask.from, mask.bytes),
+    mask: bytes('mask'),
+    texts:
+      tokenizer === undefined
+        ? null
+        : { source: tokenizer, utf8: bytes('text'), ends: words('text_ends', Int32Array) },
   }
 }

@@ -1,14 +1,17 @@
 /**
- * The tokens of a row as text. Made by hand, not by Preact: a hundred thousand elements in blocks that the browser lays
- * out only when they come into sight.
+ * The tokens of a row as text. Made by hand, not by Preact: blocks of text, all of which the browser can search, and which
+ * get an element for each token when they come near what is seen.
  */
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
 import { type ColourBy, classesOf } from '../lib/colours.ts'
 import { visible } from '../lib/format.ts'
-import { type ReadRow, textAt } from '../lib/row-texts.ts'
+import { type ReadRow, textAt, textBetween } from '../lib/row-texts.ts'
 
 /** Tokens to a block. */
 const BLOCK = 400
+
+/** Around what is seen, so that scrolling comes upon colours. */
+const NEAR = '600px'
 
 interface HeatMapProps {
   read: ReadRow
@@ -35,43 +38,14 @@ export function HeatMap({
   onPick,
 }: HeatMapProps) {
   const box = useRef<HTMLDivElement>(null)
+  const blocks = useRef<Blocks | undefined>(undefined)
   useLayoutEffect(() => {
-    const classOf = classesOf(read, by)
-    const blocks: HTMLElement[] = []
-    for (let start = from; start < to; start += BLOCK) {
-      const block = document.createElement('div')
-      block.className = 'block'
-      for (let place = start; place < Math.min(to, start + BLOCK); place += 1) {
-        const span = document.createElement('span')
-        const text = textAt(read, place)
-        span.className = `${classOf(place)}${/^\n+$/.test(text) ? ' nl' : ''}${marked?.has(place) ? ' differs' : ''}`
-        span.textContent = visible(text)
-        span.dataset.t = String(place)
-        block.append(span)
-      }
-      blocks.push(block)
-    }
-    box.current!.replaceChildren(...blocks)
+    const made = new Blocks(box.current!, { read, from, to, marked, by })
+    blocks.current = made
+    return () => made.forget()
   }, [read, from, to, marked])
-  // Colours change in place: the text stays, and with it what the browser has found in it.
-  const painted = useRef(by)
-  useEffect(() => {
-    if (painted.current === by) return
-    painted.current = by
-    const classOf = classesOf(read, by)
-    for (const span of box.current!.querySelectorAll('span')) {
-      const kept = [...span.classList].filter(
-        (name) => name === 'nl' || name === 'differs' || name === 'here',
-      )
-      span.className = [classOf(Number(span.dataset.t)), ...kept].join(' ')
-    }
-  }, [by])
-  useEffect(() => {
-    box.current!.querySelector('.here')?.classList.remove('here')
-    const span = selected >= from && selected < to ? spanAt(box.current!, selected - from) : undefined
-    span?.classList.add('here')
-    span?.scrollIntoView({ block: 'center' })
-  }, [selected, read, from, to])
+  useEffect(() => blocks.current!.paint(by), [by])
+  useEffect(() => blocks.current!.select(selected), [selected, read, from, to])
   const over = useRef<number | undefined>(undefined)
   const placeOf = (event: Event) => {
     const span =
@@ -102,6 +76,90 @@ export function HeatMap({
   )
 }
 
-function spanAt(box: HTMLElement, offset: number): HTMLElement | undefined {
-  return box.children[Math.floor(offset / BLOCK)]?.children[offset % BLOCK] as HTMLElement | undefined
+interface BlocksOptions {
+  read: ReadRow
+  from: number
+  to: number
+  marked: ReadonlySet<number> | undefined
+  by: ColourBy
+}
+
+class Blocks {
+  readonly #box: HTMLElement
+  readonly #options: BlocksOptions
+  readonly #near: IntersectionObserver
+  /** The first token of those blocks that are text alone. */
+  readonly #bare = new Map<Element, number>()
+  #by: ColourBy
+  #here: HTMLElement | undefined
+
+  constructor(box: HTMLElement, options: BlocksOptions) {
+    this.#box = box
+    this.#options = options
+    this.#by = options.by
+    this.#near = new IntersectionObserver(
+      (entries) => {
+        for (const { target, isIntersecting } of entries) if (isIntersecting) this.#fill(target)
+      },
+      { root: box.parentElement, rootMargin: NEAR },
+    )
+    const { read, from, to } = options
+    for (let start = from; start < to; start += BLOCK) {
+      const block = document.createElement('div')
+      block.className = 'block'
+      block.textContent = visible(textBetween(read, start, Math.min(to, start + BLOCK)))
+      this.#bare.set(block, start)
+    }
+    box.replaceChildren(...this.#bare.keys())
+    for (const block of this.#bare.keys()) this.#near.observe(block)
+  }
+
+  forget(): void {
+    this.#near.disconnect()
+  }
+
+  /** Colours change in place: the text stays, and with it what the browser has found in it. */
+  paint(by: ColourBy): void {
+    if (this.#by === by) return
+    this.#by = by
+    const classOf = classesOf(this.#options.read, by)
+    for (const span of this.#box.querySelectorAll('span')) {
+      const kept = [...span.classList].filter(
+        (name) => name === 'nl' || name === 'differs' || name === 'here',
+      )
+      span.className = [classOf(Number(span.dataset.t)), ...kept].join(' ')
+    }
+  }
+
+  /** Shows where the token is, and brings it into sight. */
+  select(place: number): void {
+    const { from, to } = this.#options
+    this.#here?.classList.remove('here')
+    this.#here = undefined
+    const block = this.#box.children[Math.floor((place - from) / BLOCK)]
+    if (place < from || place >= to || block === undefined) return
+    this.#fill(block)
+    this.#here = block.children[(place - from) % BLOCK] as HTMLElement
+    this.#here.classList.add('here')
+    this.#here.scrollIntoView({ block: 'center' })
+  }
+
+  #fill(block: Element): void {
+    const start = this.#bare.get(block)
+    if (start === undefined) return
+    this.#bare.delete(block)
+    this.#near.unobserve(block)
+    const { read, to, marked } = this.#options
+    const classOf = classesOf(read, this.#by)
+    const spans: HTMLElement[] = []
+    for (let place = start; place < Math.min(to, start + BLOCK); place += 1) {
+      const span = document.createElement('span')
+      const text = textAt(read, place)
+      span.className = `${classOf(place)}${/^\n+$/.test(text) ? ' nl' : ''}${marked?.has(place) ? ' differs' : ''}`
+      span.textContent = visible(text)
+      span.dataset.t = String(place)
+      spans.push(span)
+    }
+    block.replaceChildren(...spans)
+  }
 }

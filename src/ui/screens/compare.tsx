@@ -6,7 +6,7 @@ import { number, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { href, route, setQuery } from '../lib/route.ts'
-import { loadRow, type ReadRow } from '../lib/row-texts.ts'
+import { loadRow, type ReadRow, textBetween } from '../lib/row-texts.ts'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
 
@@ -204,7 +204,7 @@ function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
       const from = added ? atB : atA
       if (!added) atA += value.length
       if (!removed) atB += value.length
-      const texts = read.texts?.slice(from, from + value.length).join('') ?? value.join(' ')
+      const texts = textBetween(read, from, from + value.length)
       return { kind: added ? 'added' : removed ? 'removed' : 'same', texts }
     })
   }, [left, right, turn])

@@ -19,9 +19,14 @@ const COLOURS: readonly ColourBy[] = ['logprob', 'mask', 'turn', 'weights']
 
 export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
   const read = useLoaded((stop) => loadRow(sessionId, row, stop), [sessionId, row])
+  // After the row itself: to sum up all of them costs the proxy as much again.
+  const isRead = read.value !== undefined
   const rows = useLoaded(
-    async (stop) => (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows,
-    [sessionId],
+    async (stop) => {
+      if (!isRead) return undefined
+      return (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows
+    },
+    [sessionId, isRead],
   ).value
   return (
     <div class="tokens">
@@ -51,7 +56,7 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
 }
 
 function RowView({ read }: { read: ReadRow }) {
-  const { row, ids, mask, logprobs, turns, source } = read
+  const { row, ids, mask, logprobs, turns, texts } = read
   const asked = route.value.query
   const by = (COLOURS as readonly string[]).includes(asked.get('by') ?? '')
     ? (asked.get('by') as ColourBy)
@@ -116,7 +121,7 @@ function RowView({ read }: { read: ReadRow }) {
           <b>{number(row.prompt_tokens)}</b> prompt · <b>{number(row.response_tokens)}</b> response ·{' '}
           <b>{number(row.trained_tokens)}</b> trained · mean logprob <b>{number(row.mean_logprob)}</b> ·{' '}
           <b>{number(unlikely.length)}</b> unlikely
-          {source === null && <Tag kind="warn">no tokenizer is known: ids are shown</Tag>}
+          {texts === null && <Tag kind="warn">no tokenizer is known: ids are shown</Tag>}
           {!row.exact && <Tag kind="bad">{visible(row.inexact_reason ?? 'inexact')}</Tag>}
         </span>
       </div>
