@@ -4,6 +4,7 @@ import Type from 'typebox'
 import type { Backend } from '../inference/backend.ts'
 import { type Clock, systemClock } from '../inference/clock.ts'
 import type { Activity } from '../session/activity.ts'
+import type { Sessions } from '../session/sessions.ts'
 import type { ToldWeights } from '../session/told-weights.ts'
 import { described } from './described.ts'
 import { readAnyBodyAsJson } from './json-body.ts'
@@ -13,6 +14,7 @@ export interface AdminOptions {
   backend: Backend
   weights: ToldWeights
   activity: Activity
+  sessions: Pick<Sessions, 'sweep' | 'heldSweep'>
   clock?: Clock
 }
 
@@ -38,10 +40,31 @@ const Paused = Type.Object({
 })
 const Resumed = Type.Object({ status: Type.Literal('running') })
 const Flushed = Type.Object({ status: Type.Literal('flushed') })
+const SweepBody = Type.Object(
+  {
+    at_most: Type.Integer({
+      minimum: 0,
+      default: 0,
+      description:
+        "The operator's word that up to so many sessions may go now, however large a share of all they are",
+    }),
+  },
+  STRICT,
+)
+const Swept = Type.Object({
+  status: Type.Enum(['swept', 'held'], {
+    description: 'held: so many at once wait, or for a larger at_most',
+  }),
+  deleted: Type.Integer(),
+  expired: Type.Integer({ description: 'Sessions that wait to be deleted' }),
+  wait_s: Type.Union([Type.Number(), Type.Null()], {
+    description: 'After so long they are deleted without a word; null: none waits',
+  }),
+})
 const DRAIN_POLL_MS = 20
 
 export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options, done) => {
-  const { backend, weights, activity, clock = systemClock } = options
+  const { backend, weights, activity, sessions, clock = systemClock } = options
   const app = typedApp(plain)
   readAnyBodyAsJson(app)
 
@@ -73,6 +96,27 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
       schema: described('admin', 'Answers once every answered call is on record', Flushed, { body: NoBody }),
     },
     async () => ({ status: 'flushed' }),
+  )
+
+  app.post(
+    '/admin/sweep',
+    {
+      schema: described('admin', 'Delete the sessions whose time to live is over', Swept, {
+        description:
+          'The proxy does so every minute by itself; a large share of all waits for an hour first.',
+        body: SweepBody,
+      }),
+    },
+    async ({ body }) => {
+      const { length: deleted } = await sessions.sweep(body.at_most)
+      const held = sessions.heldSweep
+      return {
+        status: held ? 'held' : 'swept',
+        deleted,
+        expired: held?.expired ?? 0,
+        wait_s: held ? held.restMs / 1_000 : null,
+      } as const
+    },
   )
 
   app.get(

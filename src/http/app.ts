@@ -199,7 +199,12 @@ async function addRoutes(
     maxFrameBytes: options.maxWorkerFrameBytes,
     greeted: (socket) => strangers.know(socket),
   })
-  await app.register(inScope('admin', adminRoutes), { backend, weights: options.weights, activity })
+  await app.register(inScope('admin', adminRoutes), {
+    backend,
+    weights: options.weights,
+    activity,
+    sessions,
+  })
   await app.register(inScope('admin', workersRoutes), { roster: options.roster })
   await app.register(inScope('view', tracesRoutes), { store })
   await app.register(inScope('agent', agentRoutes), {

@@ -52,6 +52,7 @@ export function describeHeld({ expired, sessions, restMs }: HeldSweep): string {
   const minutes = Math.ceil(restMs / 60_000)
   return (
     `The time to live of ${expired} of ${sessions} sessions is over, so many at once as if the clock were wrong: ` +
-    `they are deleted in ${minutes} min. If the clock is wrong, stop the proxy, and set the clock before it starts again.`
+    `they are deleted in ${minutes} min, or now with POST /admin/sweep {"at_most": ${expired}}. If the clock is wrong, ` +
+    'stop the proxy, and set the clock before it starts again.'
   )
 }

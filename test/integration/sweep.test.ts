@@ -1,0 +1,38 @@
+import t from 'tap'
+import { startProxy } from '../helpers/proxy.ts'
+import { until } from '../helpers/until.ts'
+
+t.test('sessions that expire all at once go when the operator says how many may', async (t) => {
+  const proxy = await startProxy(t)
+  for (let made = 0; made < 30; made += 1) {
+    const isShort = made < 25
+    await proxy.post('/sessions', { session_id: `s${made}`, ...(isShort && { ttl_s: 0.001 }) })
+  }
+  const held = await until(async () => {
+    const answer = await proxy.post('/admin/sweep')
+    return answer.expired === 25 && answer
+  })
+  t.match(held, { status: 'held', deleted: 0, wait_s: Number })
+  const { notes } = await proxy.get('/health')
+  t.match(notes.join('\n'), /25 of 30 sessions is over.*POST \/admin\/sweep {"at_most": 25}/)
+  t.match(await proxy.post('/admin/sweep', { at_most: 24 }), { status: 'held', deleted: 0, expired: 25 })
+  t.strictSame(await proxy.post('/admin/sweep', { at_most: 25 }), {
+    status: 'swept',
+    deleted: 25,
+    expired: 0,
+    wait_s: null,
+  })
+  t.equal((await proxy.get('/sessions')).sessions.length, 5)
+  t.notMatch((await proxy.get('/health')).notes.join('\n'), /sessions is over/)
+})
+
+t.test('a few sessions that expire go without a word', async (t) => {
+  const proxy = await startProxy(t)
+  for (let made = 0; made < 5; made += 1) await proxy.post('/sessions', { ttl_s: 0.001 })
+  let deleted = 0
+  await until(async () => {
+    deleted += (await proxy.post('/admin/sweep')).deleted
+    return deleted === 5
+  })
+  t.strictSame((await proxy.get('/sessions')).sessions, [])
+})
