@@ -128,6 +128,7 @@ export async function startServer(
     logger,
     bodyLimitBytes: config.maxBodyBytes,
     agentCallLimit: config.agentCallLimit,
+    choiceLimit: config.choiceLimit,
     agentFields: config.agentFields,
     agentMedia: config.agentMedia,
     keys: config,

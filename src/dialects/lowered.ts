@@ -16,6 +16,8 @@ export interface AnswerWishes {
 export type LoweredRequest = CanonicalRequest & {
   stream: boolean
   wishes: AnswerWishes
+  /** How many answers it wants, where that is more than one. */
+  choices?: number
   /** What of the agent's request no engine gets, for the record of the turn. */
   annotations?: Record<string, unknown>
 }
@@ -28,4 +30,6 @@ export interface AnswerIdentity {
   createdS: number
   /** As the agent asked for it; the engine's own name replaces it once known. */
   model: string
+  /** Which of the call's answers, from 0. Absent: it is the only one, and the stream ends with it. */
+  choice?: number
 }

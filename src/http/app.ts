@@ -54,6 +54,8 @@ export interface AppOptions extends AgentPolicy {
   bodyBudgetBytes?: number
   /** Calls that an agent with a key may have under way at once. Default: 128. */
   agentCallLimit?: number
+  /** Answers that one call may ask for. Default: 128. */
+  choiceLimit?: number
   /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
   waitingBytes?: number
   /** Default: none, and everybody may do everything. */
@@ -176,6 +178,7 @@ async function addRoutes(
     backend,
     logger,
     agentCallLimit: callLimit,
+    choiceLimit,
     waitingBytes,
     agentFields,
     agentMedia,
@@ -214,6 +217,7 @@ async function addRoutes(
     store,
     logger,
     ...(callLimit !== undefined && { callLimit }),
+    ...(choiceLimit !== undefined && { choiceLimit }),
     ...(agentFields && { agentFields }),
     ...(agentMedia && { agentMedia }),
     ...(waitingBytes !== undefined && { waitingBytes }),

@@ -12,6 +12,7 @@ import type { Backend } from '../inference/backend.ts'
 import type { Logger } from '../logger.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
+import { type Choice, requestOfChoice } from './choice.ts'
 import type { LineOnRecord } from './lines/told-line.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
 import type { HeldMemory } from './session-memory.ts'
@@ -33,6 +34,8 @@ export interface AgentCall {
   word: AgentWord
   /** What else its dialect has to say for the record; the engine's own annotations are put beside it. */
   annotations?: Record<string, unknown>
+  /** Which of the answers to one request this is; absent: the only one. */
+  choice?: Choice
 }
 
 export interface AgentWord {
@@ -53,8 +56,14 @@ export interface Turn {
   readonly completion: Completion
   /** Aborts when the turn is cancelled, so that whoever hands `events` on stops waiting and pulls once more. */
   readonly signal: AbortSignal
-  /** The answer was committed, and then could not be handed to the agent: it must not be trained on. */
-  undelivered(): Promise<void>
+  /** The answer has come to its end. */
+  readonly isWhole: boolean
+  /**
+   * The answer was committed, and then could not be handed to the agent: it must not be trained on. Of a turn that is
+   * not `completed` nothing changes.
+   * @param why default: the agent left
+   */
+  undelivered(why?: ProxyError): Promise<void>
 }
 
 export interface TurnRunnerOptions {
@@ -135,13 +144,14 @@ export class TurnRunner {
   }
 
   #open(call: AgentCall, written: WrittenRequest, place: CallPlace, agentSignal: AbortSignal): Turn {
-    const { sessionId, dialect, stream, word, messagesJson } = call
+    const { sessionId, dialect, stream, word, messagesJson, choice } = call
     const { sessionCall, held } = place
     const isHeard = sessionCall.trustAgent || !word.hasAgentKey
     const line = isHeard && word.line && { line: word.line }
-    const annotations = line ? { ...call.annotations, ...line } : call.annotations
-    const turnId = randomUUID()
-    const request = this.#overrule(call.request, sessionCall.samplingParams)
+    const annotations = { ...call.annotations, ...line, ...(choice && { choice }) }
+    const turnId = choice?.index === 0 ? choice.call : randomUUID()
+    const overruled = this.#overrule(call.request, sessionCall.samplingParams)
+    const { request, recorded } = requestOfChoice(overruled, choice)
     const open: OpenTurn = {
       turnId,
       sessionId,
@@ -150,7 +160,7 @@ export class TurnRunner {
       startedAtMs: this.#clock(),
       ...written,
       // The session's sampling parameters included: what was really asked of the engine.
-      params: request === call.request ? written.params : paramsText(request),
+      params: recorded === call.request ? written.params : paramsText(recorded),
       retryCount: isHeard ? word.retryCount : 0,
     }
     const opened = this.#options.store.openTurn(open)
@@ -176,15 +186,18 @@ export class TurnRunner {
       completion: fold,
       signal: cancel.signal,
       events: this.#run({ ...place, generation, open, opened, fold, cancel, annotations, over }),
-      undelivered: () => this.#undelivered(open),
+      get isWhole() {
+        return fold.end !== undefined
+      },
+      undelivered: (why) => this.#undelivered(open, why),
     }
   }
 
-  async #undelivered({ sessionId, turnId }: OpenTurn): Promise<void> {
+  async #undelivered({ sessionId, turnId }: OpenTurn, why = unread()): Promise<void> {
     const { store, logger } = this.#options
-    const left = { code: 'agent_gone', message: 'The agent left before its answer' }
+    const { code, message } = why
     try {
-      await store.markUndelivered(sessionId, turnId, left)
+      await store.markUndelivered(sessionId, turnId, { code, message })
     } catch (error) {
       logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not updated')
     }
@@ -354,6 +367,10 @@ function startOf(answer: GenerationStream): StartedAnswer {
       await events.return?.()
     },
   }
+}
+
+function unread(): ProxyError {
+  return new ProxyError('agent_gone', 'The agent left before its answer')
 }
 
 function agentLeft(): ProxyError {

@@ -370,8 +370,7 @@ function refuseContent(samplingParams: Record<string, unknown> = {}): void {
     throw new ProxyError('invalid_request', message, { param: `sampling_params.${field}` })
   }
   if ((samplingParams.n ?? 1) !== 1) {
-    const message =
-      "'sampling_params.n' must be 1: a session records one line of talk; use one session per sample"
+    const message = "'sampling_params.n' must be 1: how many answers there are, the agent says"
     throw new ProxyError('unsupported', message, { param: 'sampling_params.n' })
   }
 }

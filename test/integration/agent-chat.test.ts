@@ -300,10 +300,10 @@ t.test('what is wrong with a call is told in the words of the API, and nothing i
     status: 400,
     param: 'messages.0.content',
   })
-  t.match(await refusal(create({ messages: question, n: 3 })), {
+  t.match(await refusal(create({ messages: question, n: 129 })), {
     status: 400,
     param: 'n',
-    code: 'unsupported',
+    code: 'invalid_request',
   })
   t.match(await refusal(create({ messages: [{ role: 'user', content: 'x'.repeat(3_000) }] })), {
     status: 413,

@@ -219,6 +219,14 @@ export const SERVE = {
       group: 'Scheduling',
       help: 'Calls that an agent with a key may have under way at once; one more is turned away with 429',
     },
+    choiceLimit: {
+      flag: 'choice-limit',
+      type: 'integer',
+      min: '1',
+      default: '128',
+      group: 'Scheduling',
+      help: "Answers that one call may ask for (n); more are refused with 400. Each counts as one of its agent's calls",
+    },
     agentFields: {
       flag: 'agent-fields',
       type: 'text',

@@ -5,15 +5,31 @@
  */
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
+import type { Usage } from '../../canonical/messages.ts'
+import { usageOfChoices } from '../choices.ts'
 import type { AnswerIdentity, AnswerWishes } from '../lowered.ts'
 
-/** The body of an answer that was not streamed. `completion.end` must be set. */
+/** The body of an answer that was not streamed, with each of its choices. Of all of them `end` must be set. */
 export function chatCompletion(
   identity: AnswerIdentity,
   wishes: AnswerWishes,
-  completion: Completion,
+  ...completions: readonly [Completion, ...Completion[]]
 ): object {
-  const { start, end, toolCalls } = completion
+  const [first] = completions
+  const usage = completions.length === 1 ? first.end?.usage : usageOfChoices(completions)
+  return {
+    id: `chatcmpl-${identity.turnId}`,
+    object: 'chat.completion',
+    created: identity.createdS,
+    model: first.start?.model ?? identity.model,
+    choices: completions.map((completion, index) => choiceOf(completion, index, wishes)),
+    ...(usage && { usage }),
+    ...(wishes.tokenIds && { prompt_token_ids: promptIds(first) }),
+  }
+}
+
+function choiceOf(completion: Completion, index: number, wishes: AnswerWishes): object {
+  const { end, toolCalls } = completion
   const message = {
     role: 'assistant',
     content: completion.content ?? (saysElse(completion) ? null : ''),
@@ -23,22 +39,12 @@ export function chatCompletion(
     ...completion.extra,
   }
   return {
-    id: `chatcmpl-${identity.turnId}`,
-    object: 'chat.completion',
-    created: identity.createdS,
-    model: start?.model ?? identity.model,
-    choices: [
-      {
-        index: 0,
-        message,
-        logprobs: wishes.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
-        finish_reason: end?.finishReason ?? null,
-        ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
-        ...(wishes.tokenIds && tokenFields(completion.tokenIds)),
-      },
-    ],
-    ...(end?.usage && { usage: end.usage }),
-    ...(wishes.tokenIds && { prompt_token_ids: promptIds(completion) }),
+    index,
+    message,
+    logprobs: wishes.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
+    finish_reason: end?.finishReason ?? null,
+    ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
+    ...(wishes.tokenIds && tokenFields(completion.tokenIds)),
   }
 }
 
@@ -87,9 +93,9 @@ export class ChatStreamWriter {
 
   /** What is the same in each chunk is put into words once: this runs for every token. */
   #frame(model: string): void {
-    const { turnId, createdS } = this.#identity
+    const { turnId, createdS, choice = 0 } = this.#identity
     const root = { id: `chatcmpl-${turnId}`, object: 'chat.completion.chunk', created: createdS, model }
-    this.#head = `data: ${JSON.stringify(root).slice(0, -1)},"system_fingerprint":null,"choices":[{"index":0,"delta":`
+    this.#head = `data: ${JSON.stringify(root).slice(0, -1)},"system_fingerprint":null,"choices":[{"index":${choice},"delta":`
     this.#tail = this.#wishes.streamUsage ? ',"usage":null}\n\n' : '}\n\n'
   }
 
@@ -121,13 +127,18 @@ export class ChatStreamWriter {
       '{}',
       `,"logprobs":null,"finish_reason":${JSON.stringify(end.finishReason)}${stop}`,
     )
-    return `${last}${this.#usage(end)}data: [DONE]\n\n`
+    return this.#identity.choice === undefined ? last + this.finish(end.usage) : last
   }
 
-  #usage(end: GenerationEnd): string {
-    if (!this.#wishes.streamUsage || !end.usage) return ''
+  /** The end of the stream, for all choices. */
+  finish(usage: Usage | undefined): string {
+    return `${this.#usage(usage)}data: [DONE]\n\n`
+  }
+
+  #usage(usage: Usage | undefined): string {
+    if (!this.#wishes.streamUsage || !usage) return ''
     const beforeChoices = this.#head.slice(0, this.#head.lastIndexOf('"choices":'))
-    return `${beforeChoices}"choices":[],"usage":${JSON.stringify(end.usage)}}\n\n`
+    return `${beforeChoices}"choices":[],"usage":${JSON.stringify(usage)}}\n\n`
   }
 }
 

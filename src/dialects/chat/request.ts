@@ -2,8 +2,8 @@
 import Type from 'typebox'
 import type { ChatBody } from '../../canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
-import { ProxyError } from '../../errors.ts'
 import { listChecker, nullable } from '../check.ts'
+import { choicesOf } from '../choices.ts'
 import type { LoweredRequest } from '../lowered.ts'
 
 /** Parts beyond `type` are the engine's business: text, images, audio, files, and what comes after them. */
@@ -57,15 +57,15 @@ const check = listChecker(ChatCompletionRequest, 'messages', Message)
 
 /**
  * Checks a Chat Completions body and lowers it. The body is not copied and not changed.
- * @throws ProxyError `invalid_request` naming the field, `unsupported` for `n` above 1
+ * @throws ProxyError `invalid_request` naming the field
  */
 export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): LoweredRequest {
   const request = check(raw, repeats)
-  refuseSeveralChoices(request.n)
   return {
     kind: 'chat',
     body: request as ChatBody,
     stream: request.stream === true,
+    ...choicesOf(request.n),
     wishes: {
       logprobs: request.logprobs === true,
       tokenIds: request.return_token_ids === true,
@@ -73,14 +73,4 @@ export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): L
       streamUsage: request.stream_options?.include_usage === true,
     },
   }
-}
-
-/** A session is one line of talk: the next call could extend only one of several answers. */
-export function refuseSeveralChoices(n: number | null | undefined): void {
-  if (n === undefined || n === null || n === 1) return
-  throw new ProxyError(
-    'unsupported',
-    `'n' must be 1: a session records one line of talk. For ${n} samples of a prompt, use ${n} sessions.`,
-    { param: 'n' },
-  )
 }

@@ -1,29 +1,34 @@
 /** OpenAI Completions (legacy), the answer: https://platform.openai.com/docs/api-reference/completions/object */
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationEvent, GenerationStart } from '../../canonical/events.ts'
-import type { TokenLogprob } from '../../canonical/messages.ts'
+import type { TokenLogprob, Usage } from '../../canonical/messages.ts'
+import { usageOfChoices } from '../choices.ts'
 import type { AnswerIdentity, AnswerWishes } from '../lowered.ts'
 
-/** The body of an answer that was not streamed. */
+/** The body of an answer that was not streamed, with each of its choices. */
 export function textCompletion(
   identity: AnswerIdentity,
   wishes: AnswerWishes,
-  completion: Completion,
+  ...completions: readonly [Completion, ...Completion[]]
 ): object {
+  const [first] = completions
+  const usage = completions.length === 1 ? first.end?.usage : usageOfChoices(completions)
+  return {
+    ...root(identity, first.start?.model),
+    choices: completions.map((completion, index) => choiceOf(completion, index, wishes)),
+    ...(usage && { usage }),
+  }
+}
+
+function choiceOf(completion: Completion, index: number, wishes: AnswerWishes): object {
   const { start, end } = completion
   return {
-    ...root(identity, start?.model),
-    choices: [
-      {
-        index: 0,
-        text: completion.content ?? '',
-        logprobs: wishes.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
-        finish_reason: end?.finishReason ?? null,
-        ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
-        ...(wishes.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
-      },
-    ],
-    ...(end?.usage && { usage: end.usage }),
+    index,
+    text: completion.content ?? '',
+    logprobs: wishes.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
+    finish_reason: end?.finishReason ?? null,
+    ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
+    ...(wishes.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
   }
 }
 
@@ -78,8 +83,7 @@ export class CompletionStreamWriter {
       else if (event.type === 'end') {
         const stop = event.stopReason === undefined ? {} : { stop_reason: event.stopReason }
         text += this.#chunk({ text: '', logprobs: null, finish_reason: event.finishReason, ...stop })
-        if (this.#wishes.streamUsage && event.usage) text += this.#event({ choices: [], usage: event.usage })
-        text += 'data: [DONE]\n\n'
+        if (this.#identity.choice === undefined) text += this.finish(event.usage)
       } else {
         const entries = this.#wishes.logprobs ? event.logprobsContent : undefined
         const ids = this.#wishes.tokenIds ? event.tokenIds : undefined
@@ -96,10 +100,16 @@ export class CompletionStreamWriter {
     return text
   }
 
+  /** The end of the stream, for all choices. */
+  finish(usage: Usage | undefined): string {
+    const last = this.#wishes.streamUsage && usage ? this.#event({ choices: [], usage }) : ''
+    return `${last}data: [DONE]\n\n`
+  }
+
   #chunk(choice: object): string {
     const ids = this.#wishes.tokenIds && !this.#promptIdsSent ? promptIds(this.#start) : {}
     this.#promptIdsSent = true
-    return this.#event({ choices: [{ index: 0, ...choice, ...ids }] })
+    return this.#event({ choices: [{ index: this.#identity.choice ?? 0, ...choice, ...ids }] })
   }
 
   #event(fields: object): string {

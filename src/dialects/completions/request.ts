@@ -1,10 +1,10 @@
 /** OpenAI Completions (legacy), the request: https://platform.openai.com/docs/api-reference/completions/create */
-import Type from 'typebox'
+import Type, { type Static } from 'typebox'
 import type { CompletionBody } from '../../canonical/request.ts'
 import { MAX_TOKEN_ID } from '../../canonical/token-ids.ts'
 import { ProxyError } from '../../errors.ts'
-import { refuseSeveralChoices } from '../chat/request.ts'
 import { checker, nullable } from '../check.ts'
+import { choicesOf } from '../choices.ts'
 import type { LoweredRequest } from '../lowered.ts'
 
 const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
@@ -38,16 +38,17 @@ const check = checker(CompletionRequest)
 
 /**
  * Checks a Completions body and lowers it.
- * @throws ProxyError `invalid_request` naming the field; `unsupported` for several prompts or samples, and `echo`
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for several prompts, for samples that are thrown
+ *   away (`best_of` above `n`), and for `echo`
  */
 export function lowerCompletionRequest(raw: unknown): LoweredRequest {
-  const request = check(raw)
-  refuseSeveralChoices(request.n)
-  refuseWhatOneTurnCannotHold(request)
+  const { best_of: bestOf, ...request } = check(raw)
+  refuseWhatTurnsCannotHold(request, bestOf ?? 1)
   return {
     kind: 'completion',
     body: { ...request, prompt: onePrompt(request.prompt) } as CompletionBody,
     stream: request.stream === true,
+    ...choicesOf(request.n),
     wishes: {
       logprobs: typeof request.logprobs === 'number',
       tokenIds: request.return_token_ids === true,
@@ -57,8 +58,8 @@ export function lowerCompletionRequest(raw: unknown): LoweredRequest {
   }
 }
 
-function refuseWhatOneTurnCannotHold(request: { best_of?: number | null; echo?: boolean | null }): void {
-  if (request.echo) {
+function refuseWhatTurnsCannotHold({ n, echo }: Static<typeof CompletionRequest>, bestOf: number): void {
+  if (echo) {
     throw new ProxyError(
       'unsupported',
       "'echo' is not supported: a turn records what was sampled, not its prompt",
@@ -67,10 +68,12 @@ function refuseWhatOneTurnCannotHold(request: { best_of?: number | null; echo?: 
       },
     )
   }
-  if ((request.best_of ?? 1) > 1) {
-    throw new ProxyError('unsupported', "'best_of' must be 1: a turn records every token that was sampled", {
-      param: 'best_of',
-    })
+  if (bestOf > (n ?? 1)) {
+    throw new ProxyError(
+      'unsupported',
+      "'best_of' must not be above 'n': every sample is a turn that the agent reads",
+      { param: 'best_of' },
+    )
   }
 }
 

@@ -175,6 +175,7 @@ const ANTHROPICS = new Set([
 const CHATS = new Set([
   'prompt',
   'n',
+  'best_of',
   'stop',
   'max_completion_tokens',
   'stream_options',

@@ -148,6 +148,9 @@ const LOWERED_FIELDS: readonly string[] = [
   'background',
   'conversation',
   'prompt',
+  // This API shows one answer: more would be paid for and not read.
+  'n',
+  'best_of',
 ]
 
 /** Fields that Chat Completions has as well, and fields that nobody here knows. */

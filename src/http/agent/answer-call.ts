@@ -2,11 +2,13 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationEvent } from '../../canonical/events.ts'
 import type { ReadRequest, Repeats } from '../../canonical/request-reader.ts'
+import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/choices.ts'
 import type { AnswerIdentity, AnswerWishes, LoweredRequest } from '../../dialects/lowered.ts'
 import { type ProxyError, toProxyError } from '../../errors.ts'
 import type { Logger } from '../../logger.ts'
 import { toldLine } from '../../session/lines/told-line.ts'
-import type { Turn, TurnRunner } from '../../session/run-turn.ts'
+import { beginChoices } from '../../session/run-choices.ts'
+import type { TurnRunner } from '../../session/run-turn.ts'
 import { clientGone } from '../client-gone.ts'
 import { logFailure } from '../errors.ts'
 import { retryCountOf } from './session-of-call.ts'
@@ -17,8 +19,15 @@ export interface AgentDialect {
   /** Name for the record. */
   name: string
   lower(body: unknown, repeats: Repeats): LoweredRequest
-  whole(identity: AnswerIdentity, wishes: AnswerWishes, completion: Completion): object
+  /** @param completions one, or as many as the request asked for */
+  whole(
+    identity: AnswerIdentity,
+    wishes: AnswerWishes,
+    ...completions: readonly [Completion, ...Completion[]]
+  ): object
   streamWriter(identity: AnswerIdentity, wishes: AnswerWishes): StreamWriter
+  /** Of a stream of several choices; only a dialect that lowers to them has it. */
+  choicesWriter?(identity: AnswerIdentity, wishes: AnswerWishes, count: number): StreamWriter<ChoiceEvents>
   /** An error that comes after the stream began, as the text of its event. */
   streamError(error: ProxyError): string
   /** What a stream says while it has nothing to say. */
@@ -28,8 +37,18 @@ export interface AgentDialect {
 }
 
 /** Turns events into the text to send for them. */
-export interface StreamWriter {
-  write(events: readonly GenerationEvent[]): string
+export interface StreamWriter<Batch = readonly GenerationEvent[]> {
+  write(batch: Batch): string
+}
+
+/** What is being answered: a turn, or several of one call. */
+interface Answering<Batch> {
+  readonly turnId: string
+  readonly startedAtMs: number
+  readonly events: AsyncIterable<Batch>
+  readonly signal: AbortSignal
+  readonly isWhole: boolean
+  undelivered(): Promise<void>
 }
 
 export interface AnsweredCall {
@@ -44,19 +63,27 @@ export interface AnsweredCall {
   keepAliveMs?: number
   /** Throws for what this caller may not ask of an engine. Default: it may ask for anything. */
   mayAsk?(body: LoweredRequest['body']): void
+  /** Throws when its agent has too many calls under way to ask for so many answers at once. Default: nobody has. */
+  admitChoices?(count: number): void
+  /** Answers that one call may ask for; default: 128, as at OpenAI. */
+  choiceLimit?: number
 }
 
 const KEEP_ALIVE_MS = 15_000
+const CHOICE_LIMIT = 128
 
 /** Runs one agent call as a turn and answers it, streamed or whole as the agent asked. */
 export async function answerCall(
-  { dialect, sessionId, body, repeats, runner, logger, keepAliveMs = KEEP_ALIVE_MS, mayAsk }: AnsweredCall,
+  answered: AnsweredCall,
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<unknown> {
+  const { dialect, sessionId, body, repeats, runner, choiceLimit = CHOICE_LIMIT } = answered
   const lowered = dialect.lower(body.value, repeats)
-  mayAsk?.(lowered.body)
-  const { stream, wishes } = lowered
+  answered.mayAsk?.(lowered.body)
+  const { stream, wishes, choices: count = 1 } = lowered
+  refuseTooManyChoices(count, choiceLimit)
+  answered.admitChoices?.(count)
   const line = toldLine({ headers: request.headers, request: lowered })
   const call = {
     sessionId,
@@ -71,12 +98,34 @@ export async function answerCall(
     },
     ...(lowered.annotations && { annotations: lowered.annotations }),
   }
+  const exchange = { answered, request, reply }
+  const identityOf = ({ turnId, startedAtMs }: Pick<Answering<unknown>, 'turnId' | 'startedAtMs'>) => {
+    reply.headers(dialect.headers(turnId))
+    return { turnId, createdS: Math.floor(startedAtMs / 1000), model: lowered.body.model ?? '' }
+  }
+  if (count > 1 && dialect.choicesWriter) {
+    const choices = await beginChoices(runner, call, count, clientGone(reply))
+    const identity = identityOf(choices)
+    if (stream) return streamed(choices, dialect.choicesWriter(identity, wishes, count), exchange)
+    return wholeAnswer(choices, reply, () => dialect.whole(identity, wishes, ...choices.completions))
+  }
   const turn = await runner.begin(call, clientGone(reply))
-  reply.headers(dialect.headers(turn.turnId))
-  const createdS = Math.floor(turn.startedAtMs / 1000)
-  const identity = { turnId: turn.turnId, createdS, model: lowered.body.model ?? '' }
-  if (!stream) return wholeAnswer(turn, reply, () => dialect.whole(identity, wishes, turn.completion))
-  const writer = dialect.streamWriter(identity, wishes)
+  const identity = identityOf(turn)
+  if (stream) return streamed(turn, dialect.streamWriter(identity, wishes), exchange)
+  return wholeAnswer(turn, reply, () => dialect.whole(identity, wishes, turn.completion))
+}
+
+interface Exchange {
+  answered: AnsweredCall
+  request: FastifyRequest
+  reply: FastifyReply
+}
+
+async function streamed<Batch>(
+  turn: Answering<Batch>,
+  writer: StreamWriter<Batch>,
+  { answered: { dialect, logger, keepAliveMs = KEEP_ALIVE_MS }, request, reply }: Exchange,
+): Promise<FastifyReply> {
   const failed = await streamAnswer(turn, reply, { writer, dialect, keepAliveMs })
   if (failed) logFailure(logger, request, failed)
   return reply
@@ -91,7 +140,7 @@ function jsonOfMessages(
 }
 
 /** The answer is committed; if the connection closes before it was handed over, the turn must say so. */
-function reportDelivery(turn: Turn, reply: FastifyReply): void {
+function reportDelivery(turn: Pick<Answering<unknown>, 'undelivered'>, reply: FastifyReply): void {
   const { raw } = reply
   const report = () => {
     if (!raw.writableFinished) void turn.undelivered()
@@ -100,14 +149,18 @@ function reportDelivery(turn: Turn, reply: FastifyReply): void {
   else raw.once('close', report)
 }
 
-async function wholeAnswer(turn: Turn, reply: FastifyReply, answer: () => object): Promise<object> {
+async function wholeAnswer(
+  turn: Answering<unknown>,
+  reply: FastifyReply,
+  answer: () => object,
+): Promise<object> {
   for await (const _ of turn.events);
   reportDelivery(turn, reply)
   return answer()
 }
 
-interface StreamedAnswer {
-  writer: StreamWriter
+interface StreamedAnswer<Batch> {
+  writer: StreamWriter<Batch>
   dialect: AgentDialect
   keepAliveMs: number
 }
@@ -117,10 +170,10 @@ interface StreamedAnswer {
  * with the first event or keep-alive, and what fails after it is told in the stream.
  * @returns what failed after the status line
  */
-async function streamAnswer(
-  turn: Turn,
+async function streamAnswer<Batch>(
+  turn: Answering<Batch>,
   reply: FastifyReply,
-  { writer, dialect, keepAliveMs }: StreamedAnswer,
+  { writer, dialect, keepAliveMs }: StreamedAnswer<Batch>,
 ): Promise<ProxyError | undefined> {
   let sse: SseReply | undefined
   let failed: ProxyError | undefined
@@ -132,7 +185,7 @@ async function streamAnswer(
   try {
     for await (const batch of turn.events) {
       sse ??= new SseReply(reply)
-      if (turn.completion.end) reportDelivery(turn, reply)
+      if (turn.isWhole) reportDelivery(turn, reply)
       const text = writer.write(batch)
       if (text !== '') silence.refresh()
       await sse.send(text, turn.signal)

@@ -3,18 +3,21 @@ import type { Repeats } from '../../canonical/request-reader.ts'
 import type { Sessions } from '../../session/sessions.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
+import type { CallLimit } from './call-limit.ts'
 import { sessionBodyOf } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
-export type CallHandlerOptions = Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs'> & {
+export type CallHandlerOptions = Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs' | 'choiceLimit'> & {
   sessions: Sessions
+  limit?: CallLimit
 } & AgentPolicy
 
 /** A dialect that looks something up in the session before it can lower a call. */
 export type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Promise<AgentDialect>
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
-export function callHandler({ sessions, runner, logger, keepAliveMs, ...policy }: CallHandlerOptions) {
+export function callHandler(options: CallHandlerOptions) {
+  const { sessions, runner, logger, keepAliveMs, choiceLimit, limit, ...policy } = options
   const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionForCall(request, reply, sessions)
@@ -30,6 +33,8 @@ export function callHandler({ sessions, runner, logger, keepAliveMs, ...policy }
       repeats,
       ...(keepAliveMs !== undefined && { keepAliveMs }),
       ...(mayAsk && { mayAsk }),
+      ...(choiceLimit !== undefined && { choiceLimit }),
+      ...(limit && { admitChoices: (count: number) => limit.takeMore(request, reply.raw, count - 1) }),
     }
     return answerCall(call, request, reply)
   }

@@ -3,6 +3,7 @@ import '@fastify/swagger'
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ChatStreamWriter, chatCompletion } from '../../dialects/chat/answer.ts'
 import { ChatCompletionRequest, lowerChatRequest } from '../../dialects/chat/request.ts'
+import { ChoicesWriter } from '../../dialects/choices.ts'
 import { CompletionStreamWriter, textCompletion } from '../../dialects/completions/answer.ts'
 import { CompletionRequest, lowerCompletionRequest } from '../../dialects/completions/request.ts'
 import { openAiError } from '../../dialects/openai-error.ts'
@@ -14,7 +15,7 @@ import { errorHeaders, errorOf, logFailure } from '../errors.ts'
 import { defaultWaitingBytes, limitWaitingBodies } from '../transport/waiting-bodies.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { callHandler } from './call-handler.ts'
-import { limitCalls } from './call-limit.ts'
+import { CallLimit } from './call-limit.ts'
 import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
 import { OPENAI } from './openai-common.ts'
 import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
@@ -27,6 +28,8 @@ export type AgentRoutesOptions = ResponsesRoutesOptions &
     backend: Backend
     /** Calls that the holder of an agent's key may have under way at once. Default: 128. */
     callLimit?: number
+    /** Answers that one call may ask for. Default: 128. */
+    choiceLimit?: number
     /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
     waitingBytes?: number
   }
@@ -38,6 +41,8 @@ const CHAT: AgentDialect = {
   lower: lowerChatRequest,
   whole: chatCompletion,
   streamWriter: (identity, wishes) => new ChatStreamWriter(identity, wishes),
+  choicesWriter: (identity, wishes, count) =>
+    new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, wishes)),
   ...OPENAI,
 }
 
@@ -46,15 +51,18 @@ const COMPLETIONS: AgentDialect = {
   lower: lowerCompletionRequest,
   whole: textCompletion,
   streamWriter: (identity, wishes) => new CompletionStreamWriter(identity, wishes),
+  choicesWriter: (identity, wishes, count) =>
+    new ChoicesWriter(count, (choice) => new CompletionStreamWriter({ ...identity, choice }, wishes)),
   ...OPENAI,
 }
 
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(openAiErrorHandler(options.logger))
   readBodiesOfSessions(app, options.sessions)
-  app.addHook('onRequest', limitCalls(options.callLimit ?? CALL_LIMIT))
+  const limit = new CallLimit(options.callLimit ?? CALL_LIMIT)
+  app.addHook('onRequest', limit.hook)
   app.addHook('preHandler', limitWaitingBodies(options.waitingBytes ?? defaultWaitingBytes()))
-  const call = callHandler(options)
+  const call = callHandler({ ...options, limit })
   for (const base of BASE_PATHS) {
     app.post(
       `${base}/chat/completions`,

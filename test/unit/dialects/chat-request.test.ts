@@ -113,8 +113,9 @@ t.test('a body that is wrong is refused by the name of the field', async (t) => 
   }
 })
 
-t.test('more than one sample per call is refused with what to do instead', async (t) => {
-  t.match(refusal({ messages, n: 4 }), { code: 'unsupported', param: 'n', message: /use 4 sessions/ })
-  t.equal(lowerChatRequest({ messages, n: 1 }).kind, 'chat')
-  t.equal(lowerChatRequest({ messages, n: null }).kind, 'chat')
+t.test('n above 1 asks for as many choices', async (t) => {
+  t.equal(lowerChatRequest({ messages, n: 4 }).choices, 4)
+  for (const n of [1, null, undefined]) t.notOk('choices' in lowerChatRequest({ messages, n }))
+  for (const n of [0, -1, 1.5, '2'])
+    t.match(refusal({ messages, n }), { code: 'invalid_request', param: 'n' })
 })

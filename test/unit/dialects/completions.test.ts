@@ -31,13 +31,16 @@ t.test('a prompt is one text or one list of token ids', async (t) => {
   t.throws(() => lowerCompletionRequest({}), { code: 'invalid_request', param: 'prompt' })
 })
 
-t.test('what a single turn cannot hold is refused', async (t) => {
+t.test('what turns cannot hold is refused', async (t) => {
   t.throws(() => lowerCompletionRequest({ prompt: 'x', echo: true }), { code: 'unsupported', param: 'echo' })
-  t.throws(() => lowerCompletionRequest({ prompt: 'x', best_of: 2 }), {
-    code: 'unsupported',
-    param: 'best_of',
-  })
-  t.throws(() => lowerCompletionRequest({ prompt: 'x', n: 2 }), { code: 'unsupported', param: 'n' })
+  for (const n of [undefined, 2])
+    t.throws(() => lowerCompletionRequest({ prompt: 'x', best_of: 3, n }), {
+      code: 'unsupported',
+      param: 'best_of',
+    })
+  const { body, choices } = lowerCompletionRequest({ prompt: 'x', best_of: 2, n: 2 })
+  t.equal(choices, 2)
+  t.notOk('best_of' in body, 'n says it all')
 })
 
 t.test('logprobs are laid out as parallel lists with offsets into the text', async (t) => {

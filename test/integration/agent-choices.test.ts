@@ -1,0 +1,208 @@
+/** Several answers to one call (`n` above 1), with the official client, in each mode. */
+import OpenAI from 'openai'
+import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
+import t, { type Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { WORKER } from '../../src/config/options/worker.ts'
+import { startWorker } from '../../src/main.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { KEYS } from '../helpers/keys.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { turnsOf } from '../helpers/relay-rig.ts'
+import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+
+const question: ChatCompletionMessageParam[] = [{ role: 'user', content: 'Tell me about otters.' }]
+const N = 3
+
+const MODES: Record<string, Partial<ServeConfig>> = {
+  'local, chat mode': {},
+  'local, token mode': { tokenizer: 'embedded' },
+  'relay, chat mode': { mode: 'relay' },
+  'relay, token mode': { mode: 'relay', tokenizer: 'embedded' },
+}
+
+async function startMode(t: Test, config: Partial<ServeConfig>): Promise<TestProxy> {
+  const engine = await startEngine(t)
+  if (config.mode !== 'relay') return startProxy(t, { engineUrls: [engine.url], ...config })
+  const proxy = await startProxy(t, config)
+  const worker = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engine.url] }
+  const running = startWorker(worker, { logger: silentLogger })
+  t.teardown(() => running.stop(0))
+  return proxy
+}
+
+const client = (proxy: TestProxy, sessionId: string) =>
+  new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
+
+interface Said {
+  text: string
+  ids: number[]
+  finish: string | null
+}
+
+/** What a stream says of each choice, and the order in which the choices had their pieces. */
+async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | OpenAI.Completion>) {
+  const said: Said[] = Array.from({ length: N }, () => ({ text: '', ids: [], finish: null }))
+  const order: number[] = []
+  const ids = new Set<string>()
+  let usage: OpenAI.CompletionUsage | null | undefined
+  for await (const chunk of chunks) {
+    ids.add(chunk.id)
+    usage = chunk.usage ?? usage
+    for (const choice of chunk.choices) {
+      const one = said[choice.index]!
+      one.text += ('delta' in choice ? choice.delta.content : choice.text) ?? ''
+      one.ids.push(...((choice as { token_ids?: number[] }).token_ids ?? []))
+      one.finish = choice.finish_reason ?? one.finish
+      order.push(choice.index)
+    }
+  }
+  return { said, order, usage, ids: [...ids] }
+}
+
+/** Each choice is a turn as the agent read it, exact, and trained once. */
+async function checkRecord(t: Test, proxy: TestProxy, said: Said[], usage: OpenAI.CompletionUsage) {
+  const turns = await turnsOf(proxy, 's')
+  t.same(
+    turns.map((turn: { completion_text: string; completion_token_ids: number[]; finish_reason: string }) => ({
+      text: turn.completion_text,
+      ids: turn.completion_token_ids,
+      finish: turn.finish_reason,
+    })),
+    said,
+  )
+  t.ok(new Set(said.map(({ text }) => text)).size > 1, 'they are no copies of one another')
+  t.ok(
+    turns.every(({ exact, status }: { exact: boolean; status: string }) => exact && status === 'completed'),
+  )
+  const prompt = turns[0].prompt_token_ids.length
+  const sampled = said.reduce((sum, { ids }) => sum + ids.length, 0)
+  t.match(usage, { prompt_tokens: prompt, completion_tokens: sampled, total_tokens: prompt + sampled })
+  const { trajectories, excluded_turns: excluded } = await proxy.get('/sessions/s/trajectories')
+  t.equal(excluded.superseded, 0)
+  t.same(
+    trajectories.map((row: { response_ids: number[] }) => row.response_ids),
+    said.map(({ ids }) => ids),
+  )
+  t.ok(trajectories.every((row: { response_mask: number[] }) => row.response_mask.every((bit) => bit === 1)))
+}
+
+const asked = {
+  model: 'embedded',
+  n: N,
+  seed: 5,
+  max_tokens: 12,
+  temperature: 1,
+  ...{ return_token_ids: true },
+}
+
+for (const [mode, config] of Object.entries(MODES)) {
+  t.test(`${mode}: n answers are n turns, each exact and trained once, streamed or not`, async (t) => {
+    const proxy = await startMode(t, config)
+    await t.test('chat', (t) => chatChoices(t, proxy))
+    await proxy.post('/sessions/s/reset')
+    await t.test('completions', (t) => completionChoices(t, proxy))
+  })
+}
+
+async function chatChoices(t: Test, proxy: TestProxy) {
+  const openai = client(proxy, 's')
+  const whole = await openai.chat.completions.create({ ...asked, messages: question })
+  const said = whole.choices.map(({ message, finish_reason, ...choice }, place) => {
+    t.equal(choice.index, place)
+    return {
+      text: message.content ?? '',
+      ids: (choice as unknown as { token_ids: number[] }).token_ids,
+      finish: finish_reason,
+    }
+  })
+  await checkRecord(t, proxy, said, whole.usage!)
+  await proxy.post('/sessions/s/reset')
+  const stream = await openai.chat.completions.create({
+    ...asked,
+    messages: question,
+    stream: true,
+    stream_options: { include_usage: true },
+  })
+  const streamed = await readStream(stream)
+  t.same(streamed.said, said, 'the same seed: the same answers')
+  t.equal(streamed.ids.length, 1, 'one answer has one id')
+  t.same(new Set(streamed.order), new Set([0, 1, 2]))
+  await checkRecord(t, proxy, streamed.said, streamed.usage!)
+}
+
+async function completionChoices(t: Test, proxy: TestProxy) {
+  const openai = client(proxy, 's')
+  const whole = await openai.completions.create({ ...asked, prompt: 'The', best_of: N })
+  const said = whole.choices.map(({ text, finish_reason, ...choice }) => {
+    return { text, ids: (choice as unknown as { token_ids: number[] }).token_ids, finish: finish_reason }
+  })
+  await checkRecord(t, proxy, said, whole.usage!)
+  await proxy.post('/sessions/s/reset')
+  const stream = await openai.completions.create({
+    ...asked,
+    prompt: 'The',
+    stream: true,
+    stream_options: { include_usage: true },
+  })
+  const streamed = await readStream(stream)
+  t.same(streamed.said, said)
+  await checkRecord(t, proxy, streamed.said, streamed.usage!)
+}
+
+t.test('an agent goes on from any of the answers: the others stay rows of their own', async (t) => {
+  const proxy = await startMode(t, { tokenizer: 'embedded' })
+  const openai = client(proxy, 's')
+  const { choices } = await openai.chat.completions.create({ ...asked, messages: question })
+  const messages = [...question, choices[1]!.message, { role: 'user' as const, content: 'And seals?' }]
+  await openai.chat.completions.create({ model: 'embedded', messages, max_tokens: 5 })
+  const { trajectories } = await proxy.get('/sessions/s/trajectories')
+  t.same(
+    trajectories.map((row: { turns: { index: number }[] }) => row.turns.map(({ index }) => index)),
+    [[0], [2], [1, 3]],
+  )
+})
+
+t.test('more answers than --choice-limit allows are refused, with a word on the limit', async (t) => {
+  const proxy = await startMode(t, { choiceLimit: 2 })
+  const openai = client(proxy, 's')
+  await t.rejects(openai.chat.completions.create({ ...asked, messages: question }), {
+    status: 400,
+    param: 'n',
+    message: /'n' must be at most 2, and is 3/,
+  })
+  const { choices } = await openai.chat.completions.create({ ...asked, n: 2, messages: question })
+  t.equal(choices.length, 2)
+})
+
+t.test("an agent's answers count as its calls", async (t) => {
+  const proxy = await startMode(t, { ...KEYS, agentCallLimit: N })
+  const { agent_key: apiKey } = await proxy.post('/sessions', { session_id: 's' })
+  const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey, maxRetries: 0 })
+  for (let time = 0; time < 2; time += 1) {
+    const { choices } = await openai.chat.completions.create({ ...asked, messages: question })
+    t.equal(choices.length, N, 'they are given back')
+  }
+  await t.rejects(openai.chat.completions.create({ ...asked, n: N + 1, messages: question }), {
+    status: 429,
+    code: 'too_many_calls',
+  })
+})
+
+for (const stream of [false, true]) {
+  t.test(`what an engine refuses of one answer, it refuses of the call, stream: ${stream}`, async (t) => {
+    const engine = await startScriptedServer((request, response) => {
+      if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm', owned_by: 'vllm' }] })
+      sendJson(response, { error: { message: 'no such adapter', type: 'BadRequestError', code: 400 } }, 400)
+    })
+    t.teardown(() => engine.close())
+    const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm' })
+    const refused = client(proxy, 's').chat.completions.create({ ...asked, messages: question, stream })
+    await t.rejects(refused, { status: 400, message: /no such adapter/ })
+    const turns = await turnsOf(proxy, 's')
+    t.equal(turns.length, N)
+    t.ok(turns.every(({ status }: { status: string }) => status === 'failed' || status === 'aborted'))
+  })
+}
