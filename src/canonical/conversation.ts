@@ -3,12 +3,14 @@
  * one before it, and a little more. Within one tree two messages are the same object when they say the same after the same
  * messages, and only then: `===` means "the same conversation up to here".
  *
- * What anybody knows of a message hangs on it (see {@link MessageNote}): it is found once, and goes with the message.
+ * What anybody knows of a message hangs on it (see {@link Note}): it is found once, and goes with the message.
  */
+import { type JsonSoFar, jsonAfter, piecesOf } from './growing-json.ts'
 import type { ChatMessage } from './messages.ts'
+import { Note, type Noted } from './note.ts'
 
 /** A message, and by its parents all messages before it. Nobody changes what it says. */
-export class Message {
+export class Message implements Noted {
   readonly parent: Message | undefined
   /** How many messages there are up to this one; 1 of the first. */
   readonly depth: number
@@ -32,34 +34,15 @@ export class Message {
   }
 }
 
-let noteCount = 0
-
-/**
- * What one place of the program knows of messages, kept with each of them. To be made once, when the program starts, and not
- * for each session: each message has room for all notes that there are.
- */
-export class MessageNote<Known> {
-  readonly #place = noteCount++
-
-  of(message: Message): Known | undefined {
-    return message.notes[this.#place] as Known | undefined
-  }
-
-  put(message: Message, known: Known): Known {
-    message.notes[this.#place] = known
-    return known
-  }
-}
-
 /** Of a message besides its text: the objects that it is made of, and what the notes keep of it. As measured. */
 const NODE_BYTES = 1_000
 
 /** The messages that follow on one. By their JSON, and by the objects that said it last, which saves writing them again. */
 type Following = Map<string | ChatMessage, Message>
 
-const followingOf = new MessageNote<Following>()
-const jsonSoFar = new MessageNote<JsonSoFar>()
-const met = new MessageNote<ChatMessage>()
+const followingOf = new Note<Message, Following>()
+const jsonSoFar = new Note<Message, JsonSoFar>()
+const met = new Note<Message, ChatMessage>()
 
 export class MessageTree {
   readonly #first: Following = new Map()
@@ -115,19 +98,16 @@ export class MessageTree {
     const known = added.length === 0 ? last : added[0]!.parent
     let soFar = known && jsonSoFar.of(known)
     for (const message of added) soFar = jsonSoFar.put(message, this.#append(soFar, message.json))
-    const pieces: Buffer[] = []
-    for (let at = soFar; at !== undefined; at = at.piece.before) pieces.push(at.piece.upTo(at.end))
-    return pieces.reverse()
+    return soFar === undefined ? [] : piecesOf(soFar)
   }
 
   #append(soFar: JsonSoFar | undefined, json: string): JsonSoFar {
-    // Behind a message that another one follows already, a piece of its own begins.
-    const piece = soFar?.piece.length === soFar?.end && soFar ? soFar.piece : new GrowingJson(soFar)
-    const { capacity, length } = piece
-    piece.append(json)
-    this.#bytes += piece.capacity - capacity
-    this.#encoded += piece.length - length
-    return { piece, end: piece.length }
+    const { capacity, length } = soFar?.piece ?? { capacity: 0, length: 0 }
+    const grown = jsonAfter(soFar, json)
+    const isNew = grown.piece !== soFar?.piece
+    this.#bytes += grown.piece.capacity - (isNew ? 0 : capacity)
+    this.#encoded += grown.piece.length - (isNew ? 0 : length)
+    return grown
   }
 
   #after(message: Message | undefined): Following {
@@ -173,49 +153,4 @@ export function messagesBetween(
   const messages: Message[] = []
   for (let at = last; at !== undefined && at !== before && !isKnown(at); at = at.parent) messages.push(at)
   return messages.reverse()
-}
-
-/** All messages up to one: the piece that the last one stands in, and by that the pieces before. */
-interface JsonSoFar {
-  readonly piece: GrowingJson
-  /** The byte after the message. */
-  readonly end: number
-}
-
-const MIN_CAPACITY = 1024
-const COMMA = 0x2c
-
-/** Text that grows at its end. What was given out of it stays what it is. */
-class GrowingJson {
-  readonly before: JsonSoFar | undefined
-  #bytes: Buffer = Buffer.alloc(0)
-  length = 0
-
-  constructor(before: JsonSoFar | undefined) {
-    this.before = before
-  }
-
-  get capacity(): number {
-    return this.#bytes.length
-  }
-
-  append(json: string): void {
-    const comma = this.length === 0 && this.before === undefined ? 0 : 1
-    const end = this.length + comma + Buffer.byteLength(json)
-    if (end > this.#bytes.length) this.#grow(Math.max(MIN_CAPACITY, end + (end >> 1)))
-    if (comma === 1) this.#bytes[this.length] = COMMA
-    this.#bytes.write(json, this.length + comma)
-    this.length = end
-  }
-
-  upTo(end: number): Buffer {
-    return this.#bytes.subarray(0, end)
-  }
-
-  #grow(capacity: number): void {
-    // Not from the pool that small buffers share, and not filled with zeros first.
-    const larger = Buffer.allocUnsafeSlow(capacity)
-    this.#bytes.copy(larger, 0, 0, this.length)
-    this.#bytes = larger
-  }
 }

@@ -6,6 +6,7 @@
  * brought, so that a fast engine costs one write to the agent per read and not one per token.
  */
 import type { TokenLogprob, ToolCallDelta, Usage } from './messages.ts'
+import type { PromptIds } from './prompt-ids.ts'
 
 /** The engine accepted the request. */
 export interface GenerationStart {
@@ -14,8 +15,8 @@ export interface GenerationStart {
   engine: string
   /** The model's name as the engine gives it. */
   model?: string
-  /** The prompt's token ids as the engine saw them, where it tells, else those it was sent; non-negative integers. */
-  promptTokenIds?: Int32Array
+  /** The prompt's token ids as the engine saw them, where it tells, else those it was sent. */
+  promptTokenIds?: PromptIds
   /** One more than the highest id that the model has, where it is known. */
   vocabularySize?: number
   /** Which weights sampled, in the engine's own word. */

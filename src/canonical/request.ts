@@ -5,6 +5,8 @@
  */
 import type { Message } from './conversation.ts'
 import type { ChatMessage, Tool } from './messages.ts'
+import type { PromptIds } from './prompt-ids.ts'
+import type { PromptLists } from './prompt-lists.ts'
 
 /** Sampling fields that the proxy itself reads; all others pass through under their own names. */
 export interface SamplingFields {
@@ -67,5 +69,7 @@ export type GenerationRequest = CanonicalRequest & {
    * Token mode, of kind `chat` only: sample after exactly these ids; messages and tools are for the record. The proxy
    * decodes and parses: events carry `tokenIds` and `logprobs`, and `content`, where an engine gives text, is its raw text.
    */
-  promptTokenIds?: Int32Array
+  promptTokenIds?: PromptIds
+  /** What is known of the session's prompts as engines read and write them. */
+  promptLists?: PromptLists
 }

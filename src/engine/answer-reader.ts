@@ -5,11 +5,12 @@
  */
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
+import { PromptIds } from '../canonical/prompt-ids.ts'
 import { isTokenId } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import { addMessage, ToolCallIndexes } from './answer-message.ts'
 import { engineMessage, excerpt, isRecord, saidBy } from './failures.ts'
-import { parseAnswer, type ReadIds } from './parse-answer.ts'
+import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { firstWeightVersion, weightVersionOf } from './weight-version.ts'
 
 export interface AnswerOptions {
@@ -20,9 +21,9 @@ export interface AnswerOptions {
   /** Whether the agent asked for tokens written as `token_id:123`. */
   wantsIdsAsTokens: boolean
   /** The ids that were sent as the prompt: the engine sees them as they are, even if it does not repeat them. */
-  sentPromptTokenIds: Int32Array | readonly number[] | undefined
+  sentPromptTokenIds: PromptIds | readonly number[] | undefined
   /** What reads the prompt's ids, where it is not enough to read them anew. */
-  readIds?: ReadIds
+  readPrompt?: ReadPrompt
   /** Cleans text of the engine that becomes part of an error. */
   redact(text: string): string
 }
@@ -87,10 +88,10 @@ export class AnswerReader {
   }
 
   #parse(json: string | Buffer): Record<string, unknown> {
-    const { engine, redact, readIds } = this.#options
+    const { engine, redact, readPrompt } = this.#options
     let answer: unknown
     try {
-      answer = parseAnswer(json, readIds)
+      answer = parseAnswer(json, readPrompt)
     } catch {
       const said = excerpt(redact(json.toString()))
       throw saidBy('engine_failed', `the engine at ${engine} answered with no JSON`, `: ${said}`)
@@ -167,8 +168,8 @@ function firstChoice(choices: unknown[]): Record<string, unknown> | undefined {
 }
 
 /** @returns undefined when they are absent, or not ids: a prompt that is half known is not known */
-function idsOf(ids: unknown): Int32Array | undefined {
-  if (ids instanceof Int32Array) return ids
+function idsOf(ids: unknown): PromptIds | undefined {
+  if (ids instanceof PromptIds) return ids
   if (!Array.isArray(ids)) return undefined
   const read = new Int32Array(ids.length)
   // One loop over tens of thousands of ids: a check of all and then a copy take six times as long.
@@ -177,7 +178,7 @@ function idsOf(ids: unknown): Int32Array | undefined {
     if (!isTokenId(id)) return undefined
     read[at] = id
   }
-  return read
+  return new PromptIds(read)
 }
 
 /**

@@ -2,7 +2,6 @@ import type { GenerationEnd, GenerationEvent, GenerationStream } from '../canoni
 import type { GenerationRequest } from '../canonical/request.ts'
 import { AnswerReader } from './answer-reader.ts'
 import type { EngineConnection, EngineResponse } from './connection.ts'
-import type { KnownPrompts } from './known-prompts.ts'
 import { sentPromptTokenIds, wantsLogprobs } from './request.ts'
 import { type EventData, SseParser } from './sse.ts'
 
@@ -11,7 +10,6 @@ const DONE = '[DONE]'
 /**
  * The events of an engine's answer to `request`. Whether it is streamed is for the engine to say: some answer whole
  * although a stream was asked for.
- * @param prompts those of the same engine's earlier answers
  * @throws as EngineClient.generate
  */
 export async function* readAnswer(
@@ -19,14 +17,14 @@ export async function* readAnswer(
   request: GenerationRequest,
   response: EngineResponse,
   signal: AbortSignal,
-  prompts: KnownPrompts,
 ): GenerationStream {
+  const { promptLists: lists } = request
   const reader = new AnswerReader({
     engine: connection.name,
     wantsLogprobs: wantsLogprobs(request),
     wantsIdsAsTokens: request.body.return_tokens_as_token_ids === true,
     sentPromptTokenIds: sentPromptTokenIds(request),
-    readIds: prompts.readerFor(request.sessionId),
+    ...(lists && { readPrompt: (bytes, start, end) => lists.read(bytes, start, end) }),
     redact: connection.endpoint.redact,
   })
   yield* readWith(reader, connection, response, signal)

@@ -1,11 +1,12 @@
 /** What all engine clients read from a request. */
 import { jsonWithList } from '../canonical/json-member.ts'
+import type { PromptIds } from '../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../canonical/request.ts'
+import { writeIds } from '../canonical/token-ids-json.ts'
 import { ProxyError } from '../errors.ts'
-import type { KnownPrompts } from './known-prompts.ts'
 
 /** A call in token mode: sampled after the ids that it brings. */
-export type TokenRequest = Extract<GenerationRequest, { kind: 'chat' }> & { promptTokenIds: Int32Array }
+export type TokenRequest = Extract<GenerationRequest, { kind: 'chat' }> & { promptTokenIds: PromptIds }
 
 export function isTokenRequest(request: GenerationRequest): request is TokenRequest {
   return request.kind === 'chat' && request.promptTokenIds !== undefined
@@ -31,10 +32,9 @@ export function bodyJson(body: Record<string, unknown>, request: GenerationReque
 export function bodyWithIds(
   body: Record<string, unknown>,
   field: string,
-  { sessionId, promptTokenIds }: TokenRequest,
-  prompts: KnownPrompts,
+  { promptLists, promptTokenIds: ids }: TokenRequest,
 ): Buffer {
-  return jsonWithList(body, field, [prompts.write(sessionId, promptTokenIds)])
+  return jsonWithList(body, field, promptLists?.write(ids) ?? [writeIds(ids.whole())])
 }
 
 /** The route of OpenAI's API that serves the request. */
@@ -93,7 +93,7 @@ export function withoutRenderedFields(body: ChatBody): Record<string, unknown> {
 }
 
 /** The ids of a prompt that is made of ids, unless the engine was told to cut it. */
-export function sentPromptTokenIds(request: GenerationRequest): Int32Array | readonly number[] | undefined {
+export function sentPromptTokenIds(request: GenerationRequest): PromptIds | readonly number[] | undefined {
   if (request.kind === 'chat') return request.promptTokenIds
   const { prompt, truncate_prompt_tokens: cut } = request.body
   return typeof prompt === 'string' || cut != null ? undefined : prompt

@@ -1,7 +1,7 @@
 /** Version 2's answers on the wire: generation events and errors, there and back. */
 import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from '../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
-import { concatIds, sharedLength } from '../canonical/token-ids.ts'
+import { PromptIds } from '../canonical/prompt-ids.ts'
 import { type ErrorCode, ProxyError } from '../errors.ts'
 import type {
   CompletionChunk,
@@ -19,7 +19,7 @@ import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 export function chunkOf(
   requestId: string,
   events: readonly GenerationEvent[],
-  base?: Int32Array,
+  base?: PromptIds,
 ): ((seq: number) => string) | undefined {
   let start: StartOnWire | undefined
   const deltas: DeltaOnWire[] = []
@@ -77,11 +77,7 @@ export function failureOf(requestId: string, error: ProxyError): (seq: number) =
  * @param base as the worker was told of
  * @throws RangeError on token ids that are none
  */
-export function eventsOfChunk(
-  chunk: CompletionChunk,
-  workerId: string,
-  base?: Int32Array,
-): GenerationEvent[] {
+export function eventsOfChunk(chunk: CompletionChunk, workerId: string, base?: PromptIds): GenerationEvent[] {
   const events: GenerationEvent[] = chunk.deltas.map(deltaFromWire)
   if (chunk.start) events.unshift(startFromWire(chunk.start, workerId, base))
   return events
@@ -107,7 +103,7 @@ export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
 
 function startToWire(
   { engine, model, promptTokenIds, weightVersion }: GenerationStart,
-  base: Int32Array | undefined,
+  base: PromptIds | undefined,
 ): StartOnWire {
   return {
     engine,
@@ -118,27 +114,26 @@ function startToWire(
 }
 
 function promptToWire(
-  ids: Int32Array,
-  base: Int32Array | undefined,
+  ids: PromptIds,
+  base: PromptIds | undefined,
 ): Pick<StartOnWire, 'prompt_token_ids' | 'prompt_shared'> {
-  const shared = base === undefined ? 0 : sharedLength(base, ids)
-  if (shared === 0) return { prompt_token_ids: packTokenIds(ids) }
-  return { prompt_shared: shared, prompt_token_ids: packTokenIds(ids.subarray(shared)) }
+  // What was sampled after the base, if this side knows it at all, the other one may not know yet.
+  const shared = base === undefined ? 0 : Math.min(base.sharedWith(ids), base.length)
+  const rest = packTokenIds(ids.slice(shared, ids.length))
+  return { ...(shared > 0 && { prompt_shared: shared }), prompt_token_ids: rest }
 }
 
 function promptFromWire(
   { prompt_token_ids: packed, prompt_shared: shared = 0 }: StartOnWire,
-  base: Int32Array | undefined,
-): Int32Array | undefined {
+  base: PromptIds | undefined,
+): PromptIds | undefined {
   if (packed === undefined) return undefined
   const rest = unpackTokenIds(packed)
-  if (shared === 0) return rest
-  if (base === undefined || shared > base.length)
-    throw new RangeError('prompt begins with one that it was not told of')
-  return concatIds(base.subarray(0, shared), rest)
+  if (shared > (base?.length ?? 0)) throw new RangeError('prompt begins with one that it was not told of')
+  return new PromptIds(rest, base, shared)
 }
 
-function startFromWire(start: StartOnWire, workerId: string, base: Int32Array | undefined): GenerationStart {
+function startFromWire(start: StartOnWire, workerId: string, base: PromptIds | undefined): GenerationStart {
   const { engine, model, weight_version: weightVersion } = start
   const promptTokenIds = promptFromWire(start, base)
   return {

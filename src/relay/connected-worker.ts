@@ -22,7 +22,7 @@ import { RelayCall } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { requestJson } from './requests-on-wire.ts'
 import { StatusRequests } from './status-requests.ts'
-import { type ToldPrompt, ToldPrompts } from './told-prompts.ts'
+import { basePromptOf, noteToldPrompt, type ToldPrompt } from './told-prompts.ts'
 
 export interface WorkerLimits {
   heartbeatMs: number
@@ -77,7 +77,6 @@ export class ConnectedWorker {
   busyElsewhere = 0
   readonly #context: WorkerContext
   readonly #calls = new Map<string, CallInFlight>()
-  readonly #prompts = new ToldPrompts()
   readonly #statusRequests: StatusRequests
   #socket: RelaySocket | undefined
 
@@ -171,7 +170,7 @@ export class ConnectedWorker {
       promptBase: base?.ids,
       timeoutMs: limits.callTimeoutMs,
       clock,
-      prompt: (ids) => this.#prompts.set(request.sessionId, { requestId, ids }),
+      prompt: (ids) => noteToldPrompt(request, { requestId, ids, toldBy: this }),
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
       leave: (answered) => this.#leave(requestId, answered),
     })
@@ -214,7 +213,7 @@ export class ConnectedWorker {
   #promptBaseOf(request: GenerationRequest, requestId: string): ToldPrompt | undefined {
     if (this.identity.version === 1) return undefined
     const ids = request.kind === 'chat' ? request.promptTokenIds : undefined
-    return ids ? { requestId, ids } : this.#prompts.get(request.sessionId)
+    return ids ? { requestId, ids, toldBy: this } : basePromptOf(request, this)
   }
 
   #setModels(models: readonly { id: string; max_model_len?: number }[]): void {

@@ -1,5 +1,6 @@
 /** A worker's life with one proxy: the connection, kept up, and the calls, which outlive it. */
 import type { GenerationEvent } from '../canonical/events.ts'
+import type { PromptIds } from '../canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
@@ -22,7 +23,7 @@ import {
 import { type ConnectionEnd, type Dial, ProxyConnection } from './proxy-connection.ts'
 import { requestFromV2 } from './requests-on-wire.ts'
 import { ServedCall } from './served-call.ts'
-import { ToldPrompts } from './told-prompts.ts'
+import { WorkerPrompts } from './worker-prompts.ts'
 
 export interface ProxyLinkOptions {
   /** Of the proxy's `/ws/worker`. */
@@ -50,7 +51,7 @@ export class ProxyLink {
   readonly #options: ProxyLinkOptions
   readonly #stopping = new AbortController()
   readonly #calls = new Map<string, ServedCall>()
-  readonly #prompts = new ToldPrompts()
+  readonly #prompts = new WorkerPrompts()
   #connection: ProxyConnection | undefined
   /** How many keys were refused. */
   #refusals = 0
@@ -210,7 +211,8 @@ export class ProxyLink {
   ): Promise<void> {
     let lease: Lease | undefined
     try {
-      const request = requestFromV2(frame, messagesJson)
+      const promptLists = this.#prompts.listsOf(frame.session_id)
+      const request = { ...requestFromV2(frame, messagesJson), promptLists }
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
       await this.#relay(call, request, this.#promptBaseOf(frame, request))
     } catch (thrown) {
@@ -226,7 +228,7 @@ export class ProxyLink {
   async #relay(
     call: ServedCall,
     request: GenerationRequest,
-    promptBase: Int32Array | undefined,
+    promptBase: PromptIds | undefined,
   ): Promise<void> {
     for await (const batch of this.#options.backend.generate(request, call.signal)) {
       const chunk = chunkOf(call.requestId, batch, promptBase)
@@ -243,17 +245,16 @@ export class ProxyLink {
   }
 
   /** The ids that the proxy has too. */
-  #promptBaseOf(frame: CompletionRequestV2, request: GenerationRequest): Int32Array | undefined {
+  #promptBaseOf(frame: CompletionRequestV2, request: GenerationRequest): PromptIds | undefined {
     if (frame.prompt_base === undefined) return undefined
     if (frame.prompt_base === frame.request_id)
       return request.kind === 'chat' ? request.promptTokenIds : undefined
-    const told = this.#prompts.get(frame.session_id)
-    return told?.requestId === frame.prompt_base ? told.ids : undefined
+    return this.#prompts.told(frame.prompt_base)
   }
 
-  #notePrompt({ requestId, sessionId }: GenerationRequest, [first]: readonly GenerationEvent[]): void {
+  #notePrompt(request: GenerationRequest, [first]: readonly GenerationEvent[]): void {
     if (first?.type !== 'start' || !first.promptTokenIds) return
-    this.#prompts.set(sessionId, { requestId, ids: first.promptTokenIds })
+    this.#prompts.tell(request, first.promptTokenIds)
   }
 
   #fail(call: ServedCall, error: ProxyError): void {

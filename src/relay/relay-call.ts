@@ -1,5 +1,6 @@
 /** One call at one worker, seen from the proxy: frames come in on one side, the agent's side takes events out. */
 import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
+import type { PromptIds } from '../canonical/prompt-ids.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
 import type { Clock } from '../inference/clock.ts'
 import { endOfResponse, eventsOfChunk } from './answers-on-wire.ts'
@@ -12,12 +13,12 @@ export interface RelayCallOptions {
   workerId: string
   windowBytes: number
   /** Ids that the worker may refer to when it tells the prompt. */
-  promptBase: Int32Array | undefined
+  promptBase: PromptIds | undefined
   /** Longest time without a frame for this call, or a sign of life; of a version-1 worker, which sends one: for the call. */
   timeoutMs: number
   clock: Clock
   /** The worker has told the prompt. */
-  prompt(ids: Int32Array): void
+  prompt(ids: PromptIds): void
   /** Tells the worker that frames up to `seq` need not be kept. */
   acknowledge(seq: number): void
   /** The call is over on this side. @param answered false: the worker may still be at it */

@@ -1,5 +1,6 @@
 /** Generation requests on the wire: what a worker of each version gets, and what a version-2 worker makes of it. */
 import { jsonWithList } from '../canonical/json-member.ts'
+import { PromptIds } from '../canonical/prompt-ids.ts'
 import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import type { CompletionRequestV1, CompletionRequestV2 } from './protocol.ts'
@@ -26,7 +27,7 @@ export function requestToV2(request: GenerationRequest, requestId: string): Comp
   if (request.kind === 'chat') {
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
-    const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds) }
+    const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds.whole()) }
     return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids }
   }
   const { prompt, ...rest } = request.body
@@ -69,7 +70,7 @@ export function requestFromV2(
       kind: 'chat',
       body,
       ...(messagesJson && { messagesJson }),
-      ...(packed !== undefined && { promptTokenIds: unpackTokenIds(packed) }),
+      ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
     }
   }
   const prompt = packed === undefined ? undefined : { prompt: Array.from(unpackTokenIds(packed)) }

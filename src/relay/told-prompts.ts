@@ -1,29 +1,35 @@
 /**
- * The prompt of each session's last call, as a worker told it. Both sides keep it, and name it by the call: the prompt of
- * the next call is then told as what it adds. At 40,000 tokens 200 KB less have to be packed, sent and unpacked.
+ * The prompts that workers told, kept by the proxy with the messages that they are made of. A worker still has them, by the
+ * name of the call: the prompt of a call that goes on from there is then told as what it adds. At 40,000 tokens 200 KB less
+ * have to be packed, sent and unpacked.
  */
-import { RecentlyUsed } from '../recently-used.ts'
+import type { Message } from '../canonical/conversation.ts'
+import { Note } from '../canonical/note.ts'
+import type { PromptIds } from '../canonical/prompt-ids.ts'
+import type { GenerationRequest } from '../canonical/request.ts'
 
 export interface ToldPrompt {
   /** Of the call, on the wire. */
   readonly requestId: string
-  readonly ids: Int32Array
+  readonly ids: PromptIds
+  /** The worker, whoever stands for it. */
+  readonly toldBy: object
 }
-
-/** Some 200 sessions of 40,000 tokens. */
-const MAX_BYTES = 32 * 1024 * 1024
 
 /** Shorter ones are told in no time. */
 const MIN_IDS = 1_000
 
-export class ToldPrompts {
-  readonly #last = new RecentlyUsed<string, ToldPrompt>(MAX_BYTES, ({ ids }) => ids.byteLength)
+const told = new Note<Message, ToldPrompt>()
 
-  get(sessionId: string): ToldPrompt | undefined {
-    return this.#last.get(sessionId)
-  }
+export function noteToldPrompt({ lastMessage }: GenerationRequest, prompt: ToldPrompt): void {
+  if (lastMessage !== undefined && prompt.ids.length >= MIN_IDS) told.put(lastMessage, prompt)
+}
 
-  set(sessionId: string, prompt: ToldPrompt): void {
-    if (prompt.ids.length >= MIN_IDS) this.#last.set(sessionId, prompt)
+/** The longest one by this worker that the messages of a call go on from. */
+export function basePromptOf({ lastMessage }: GenerationRequest, worker: object): ToldPrompt | undefined {
+  for (let at = lastMessage; at !== undefined; at = at.parent) {
+    const prompt = told.of(at)
+    if (prompt?.toldBy === worker) return prompt
   }
+  return undefined
 }

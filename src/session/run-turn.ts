@@ -178,6 +178,7 @@ export class TurnRunner {
       sessionId,
       stream,
       lastMessage,
+      promptLists: held.memory.prompts,
       ...(json && { messagesJson: json }),
     }
     return {

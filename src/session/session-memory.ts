@@ -1,9 +1,10 @@
 /**
  * What the proxy remembers of sessions between their calls, so that each call costs what is new in it: the requests as they
- * came, the messages as a tree, and the turns that calls go on from. All sessions share one budget of bytes. Whatever is
+ * came, the messages as a tree, prompts as engines write them, and the turns that calls go on from. All sessions share one budget of bytes. Whatever is
  * forgotten costs time with the next call, and nothing else; what a session knew goes with its end.
  */
 import { MessageTree } from '../canonical/conversation.ts'
+import { PromptLists } from '../canonical/prompt-lists.ts'
 import { RequestReader } from '../canonical/request-reader.ts'
 import type { SessionTurns } from './prompts/session-turns.ts'
 
@@ -14,6 +15,7 @@ const SESSION_BYTES = 5_000
 export class SessionMemory {
   readonly requests = new RequestReader()
   readonly messages = new MessageTree()
+  readonly prompts = new PromptLists()
   /** The turns that calls go on from; undefined: not known yet. */
   turns: SessionTurns | undefined
   /** In chat mode: each turn of the session that can be continued is among {@link turns}. */
@@ -22,7 +24,8 @@ export class SessionMemory {
   readingTurns: Promise<SessionTurns> | undefined
 
   get bytes(): number {
-    return this.requests.bytes + this.messages.bytes + (this.turns?.bytes ?? 0)
+    const { requests, messages, prompts, turns } = this
+    return requests.bytes + messages.bytes + prompts.bytes + (turns?.bytes ?? 0)
   }
 }
 

@@ -1,6 +1,7 @@
 /** What of a turn goes on record when it is closed. */
 import type { CompletionFold } from '../canonical/completion.ts'
 import type { GenerationEvent } from '../canonical/events.ts'
+import { PromptIds } from '../canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
 import { isTokenId } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
@@ -52,8 +53,7 @@ export function turnOutcome(
     toolCalls: JSON.stringify(fold.toolCalls),
     finishReason: end?.finishReason ?? null,
     stopReason: end?.stopReason === undefined ? null : JSON.stringify(end.stopReason),
-    // A copy: the store takes its arrays over, and the answer may still show them.
-    promptTokenIds: start?.promptTokenIds?.slice() ?? new Int32Array(),
+    promptTokenIds: start?.promptTokenIds ?? PromptIds.of(),
     // In 32 bits a number that is no id would become another token's: then none is kept.
     completionTokenIds: Int32Array.from(fold.tokenIds.every(isTokenId) ? fold.tokenIds : []),
     completionLogprobs: Float64Array.from(fold.logprobs),

@@ -132,7 +132,7 @@ export class MemoryTurnStore implements TurnStore {
     const entry = this.#open().get(outcome.sessionId)
     const turn = entry?.turns.find(({ turnId, status }) => turnId === outcome.turnId && status === 'open')
     if (entry === undefined || turn === undefined) return
-    Object.assign(turn, outcome)
+    Object.assign(turn, { ...outcome, promptTokenIds: outcome.promptTokenIds.whole() })
     touch(entry.session, outcome.endedAtMs)
   }
 

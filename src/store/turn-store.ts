@@ -6,7 +6,7 @@
  * conversation is parsed and written as JSON once and its old messages are stored once.
  */
 import type { Message } from '../canonical/conversation.ts'
-
+import type { PromptIds } from '../canonical/prompt-ids.ts'
 import type { ProxyError } from '../errors.ts'
 
 export type SessionStatus = 'active' | 'completed' | 'aborted'
@@ -101,8 +101,8 @@ export interface TurnOutcome {
   finishReason: string | null
   /** JSON text of the stop string or token id. */
   stopReason: string | null
-  /** Token ids of the prompt as the engine saw it; empty when it did not tell. */
-  promptTokenIds: Int32Array
+  /** Token ids of the prompt as the engine saw it; none when it did not tell. */
+  promptTokenIds: PromptIds
   /** Token ids sampled; empty when the engine did not tell. */
   completionTokenIds: Int32Array
   /** Natural-log probability of each sampled token, bit for bit as reported; length of completionTokenIds or 0. */
@@ -123,7 +123,8 @@ export interface TurnOutcome {
 
 /** One turn, whole. Everything of TurnOutcome is null or empty (`[]`, `{}`) while the turn is open or interrupted. */
 export type TurnRecord = Omit<OpenTurn, 'lastMessage'> &
-  Omit<TurnOutcome, 'status' | 'endedAtMs'> & {
+  Omit<TurnOutcome, 'status' | 'endedAtMs' | 'promptTokenIds'> & {
+    promptTokenIds: Int32Array
     /** JSON text of each canonical message, in order. */
     requestMessages: readonly string[]
     status: TurnStatus

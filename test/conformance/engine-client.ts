@@ -2,6 +2,7 @@
 import type { Test } from 'tap'
 import { CompletionFold } from '../../src/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../src/canonical/events.ts'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../../src/canonical/request.ts'
 import type { EngineClient } from '../../src/inference/engine-client.ts'
 import { inexactReason } from '../../src/session/exactness.ts'
@@ -51,7 +52,7 @@ export function tokenRequest(
   body: Record<string, unknown>,
   stream = true,
 ): GenerationRequest {
-  return { ...chatRequest(body, stream), promptTokenIds: Int32Array.from(promptTokenIds) }
+  return { ...chatRequest(body, stream), promptTokenIds: PromptIds.from(promptTokenIds) }
 }
 
 export const noAbort = new AbortController().signal

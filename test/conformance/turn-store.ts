@@ -2,8 +2,10 @@
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import type { Test } from 'tap'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { NewSession, OpenTurn, TurnOutcome, TurnRecord, TurnStore } from '../../src/store/turn-store.ts'
 import { lastOfTexts } from '../helpers/messages.ts'
+import { asPrompt, type OutcomeFields } from '../helpers/prompt-ids.ts'
 
 export function aSession(sessionId: string, fields: Partial<NewSession> = {}): NewSession {
   return {
@@ -39,7 +41,10 @@ export function aTurn(
   }
 }
 
-export function anOutcome(turnId: string, fields: Partial<TurnOutcome> = {}): TurnOutcome {
+export function anOutcome(
+  turnId: string,
+  { promptTokenIds = Int32Array.of(1, 2, 3), ...fields }: OutcomeFields = {},
+): TurnOutcome {
   return {
     turnId,
     sessionId: 's',
@@ -53,7 +58,7 @@ export function anOutcome(turnId: string, fields: Partial<TurnOutcome> = {}): Tu
     toolCalls: '[]',
     finishReason: 'stop',
     stopReason: null,
-    promptTokenIds: Int32Array.of(1, 2, 3),
+    promptTokenIds: asPrompt(promptTokenIds),
     completionTokenIds: Int32Array.of(4, 5),
     completionLogprobs: Float64Array.of(-0.5, -0.25),
     exact: true,
@@ -74,11 +79,7 @@ export async function turnsOf(store: Pick<TurnStore, 'readTurns'>, sessionId = '
 }
 
 /** Puts a whole turn on record. */
-export async function record(
-  store: TurnStore,
-  turn: OpenTurn,
-  outcome: Partial<TurnOutcome> = {},
-): Promise<void> {
+export async function record(store: TurnStore, turn: OpenTurn, outcome: OutcomeFields = {}): Promise<void> {
   void store.openTurn(turn)
   await store.closeTurn(anOutcome(turn.turnId, { sessionId: turn.sessionId, ...outcome }))
 }
@@ -296,7 +297,8 @@ function turnCells(cell: Cell): void {
     } as const
     await record(store, aTurn('a'), outcome)
     const { lastMessage: _, ...request } = aTurn('a')
-    t.strictSame(await turnsOf(store), [{ ...request, requestMessages: HI, ...anOutcome('a', outcome) }])
+    const recorded = { ...anOutcome('a', outcome), promptTokenIds: Int32Array.of(1, 2, 3) }
+    t.strictSame(await turnsOf(store), [{ ...request, requestMessages: HI, ...recorded }])
     t.match(await store.getSession('s'), { turnCount: 1, updatedAtMs: 3000 })
   })
 
@@ -463,6 +465,49 @@ function exactnessCells(cell: Cell): void {
         Object.entries(expected[index]!).every(([name, array]) =>
           bytesOf(turn[name as keyof typeof turn] as Float64Array).equals(bytesOf(array)),
         ),
+      )
+    })
+    await t.resolves(fc.assert(property, { numRuns: 50 }))
+  })
+
+  cell('prompts come back as they were, whatever they go on from', async (t, store) => {
+    const step = fc.record({
+      from: fc.nat(20),
+      keep: fc.nat(60),
+      more: fc.array(fc.nat(9), { maxLength: 20 }),
+      completion: fc.array(fc.nat(9), { maxLength: 20 }),
+      after: fc.constantFrom('go on', 'go on', 'go on', 'wait', 'reset', 'delete'),
+    })
+    const property = fc.asyncProperty(fc.array(step, { maxLength: 20 }), async (steps) => {
+      const sessionId = freshSession()
+      await store.createSession(aSession(sessionId))
+      const known = [PromptIds.of(...Array(40).keys())]
+      let expected: string[] = []
+      let last: Promise<unknown> | undefined
+      for (const [index, { from, keep, more, completion, after }] of steps.entries()) {
+        const base = known[from % known.length]!
+        const prompt = new PromptIds(Int32Array.from(more), base, Math.min(keep, base.tokenCount))
+        prompt.completion = Int32Array.from(completion)
+        known.push(prompt)
+        const promptTokenIds = prompt
+        const completionTokenIds = prompt.completion.slice()
+        expected.push(`${[...prompt]} ${completionTokenIds}`)
+        last = record(store, aTurn(`t${index}`, { sessionId, index }), { promptTokenIds, completionTokenIds })
+        if (after === 'go on') continue
+        await last
+        if (after === 'wait') continue
+        expected = []
+        if (after === 'reset') await store.resetSession(sessionId, 9)
+        else {
+          await store.deleteSession(sessionId)
+          await store.createSession(aSession(sessionId))
+        }
+      }
+      await last
+      const read = await turnsOf(store, sessionId)
+      return (
+        read.map((turn) => `${turn.promptTokenIds} ${turn.completionTokenIds}`).join('|') ===
+        expected.join('|')
       )
     })
     await t.resolves(fc.assert(property, { numRuns: 50 }))

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { GenerationStream } from '../../src/canonical/events.ts'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../../src/canonical/request.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 
@@ -50,7 +51,7 @@ export class CountingBackend extends ScriptedBackend {
     this.mostRunning = Math.max(this.mostRunning, this.running)
     try {
       await sleep(this.#counting.startMs, undefined, { signal })
-      yield [{ type: 'start', engine: 'counting', model: 'counting', promptTokenIds: Int32Array.of(1, 2) }]
+      yield [{ type: 'start', engine: 'counting', model: 'counting', promptTokenIds: PromptIds.of(1, 2) }]
       for (let i = 0; i < pieces; i += 1) {
         if (this.#counting.pieceMs > 0) await sleep(this.#counting.pieceMs, undefined, { signal })
         signal.throwIfAborted()

@@ -2,7 +2,9 @@
  * A model whose text is its token ids: the message `17 3` is the tokens 17 and 3. Whatever a row holds can so be told
  * back to the call that it came from.
  */
+
 import type { GenerationStream } from '../../src/canonical/events.ts'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../../src/canonical/request.ts'
 import { type Script, untilAborted } from './scripted-backend.ts'
 
@@ -20,7 +22,7 @@ async function* generate(
 ): GenerationStream {
   const messages = request.kind === 'chat' ? request.body.messages : []
   const promptIds = messages.flatMap(({ content }) => idsOf(String(content)))
-  yield [{ type: 'start', engine: 'plain', model: 'plain', promptTokenIds: Int32Array.from(promptIds) }]
+  yield [{ type: 'start', engine: 'plain', model: 'plain', promptTokenIds: PromptIds.from(promptIds) }]
   const ids = sample(promptIds) ?? (await untilAborted(signal))
   const logprobs = ids.map(() => -0.5)
   yield [{ type: 'delta', content: textOf(ids), tokenIds: [...ids], logprobs }]

@@ -1,4 +1,5 @@
 import type { GenerationEvent, GenerationStream } from '../../src/canonical/events.ts'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../../src/canonical/request.ts'
 import type { Backend, BackendStatus } from '../../src/inference/backend.ts'
 import type { ModelInfo } from '../../src/inference/engine-client.ts'
@@ -54,7 +55,7 @@ export function wholeAnswer(): GenerationEvent[] {
       type: 'start',
       engine: 'scripted',
       model: 'scripted',
-      promptTokenIds: Int32Array.of(1, 2, 3),
+      promptTokenIds: PromptIds.of(1, 2, 3),
       weightVersion: '7',
     },
     { type: 'delta', content: 'hi', tokenIds: [10], logprobs: [-0.5] },

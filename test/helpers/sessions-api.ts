@@ -11,6 +11,7 @@ import { MemoryTurnStore } from '../../src/store/memory.ts'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../../src/store/turn-store.ts'
 import { lastOfTexts } from './messages.ts'
+import { asPrompt, type OutcomeFields } from './prompt-ids.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
 
@@ -90,7 +91,8 @@ async function callApi(url: string, method: string, path: string, body?: unknown
 }
 
 /** A turn, its messages as texts. */
-type TurnFacts = Omit<OpenTurn, 'lastMessage'> & TurnOutcome & { requestMessages: readonly string[] }
+type TurnFacts = Omit<OpenTurn, 'lastMessage'> &
+  Required<OutcomeFields> & { requestMessages: readonly string[] }
 
 /** Everything of a turn that a test does not care about. */
 export const QUIET_TURN: Omit<TurnFacts, 'turnId' | 'sessionId' | 'index'> = {
@@ -137,7 +139,7 @@ export async function recordTurn(
     ...(omit(turn, OPEN_FIELDS) as TurnOutcome),
     turnId: turn.turnId,
     sessionId,
-    promptTokenIds: turn.promptTokenIds.slice(),
+    promptTokenIds: asPrompt(turn.promptTokenIds),
     completionTokenIds: turn.completionTokenIds.slice(),
     completionLogprobs: turn.completionLogprobs.slice(),
   })

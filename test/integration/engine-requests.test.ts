@@ -1,4 +1,5 @@
 import t, { type Test } from 'tap'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import { detectEngineKind } from '../../src/engine/detect.ts'
 import { openEngines } from '../../src/engine/open-engines.ts'
 import { createOpenaiClient } from '../../src/engine/openai/client.ts'
@@ -98,7 +99,7 @@ t.test('messages that were written as JSON already are sent as they are written'
   }
   const { client, bodies } = await setUp(t, createVllmClient)
   const messagesJson = [Buffer.from('{"role":"user","content":"Hello"}')]
-  const promptTokenIds = Int32Array.of(1, 2)
+  const promptTokenIds = PromptIds.of(1, 2)
   await collect(client.generate({ ...chatRequest({}), promptTokenIds, messagesJson }, noAbort))
   t.strictSame([bodies()[0]?.messages, bodies()[0]?.prompt], [undefined, [1, 2]], 'ids take their place')
 })

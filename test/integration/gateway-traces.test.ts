@@ -6,6 +6,7 @@ import { ProxyError } from '../../src/errors.ts'
 import { Trace } from '../../src/http/traces/schemas.ts'
 import type { OpenTurn, TurnOutcome } from '../../src/store/turn-store.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import type { OutcomeFields } from '../helpers/prompt-ids.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { recordTurn, STORES, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
@@ -165,7 +166,10 @@ for (const [name, openStore] of Object.entries(STORES)) {
   })
 }
 
-async function apiWith(t: Parameters<typeof startSessionsApi>[0], turns: Partial<OpenTurn & TurnOutcome>[]) {
+async function apiWith(
+  t: Parameters<typeof startSessionsApi>[0],
+  turns: (Partial<OpenTurn> & OutcomeFields)[],
+) {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', {})
   for (const [index, facts] of turns.entries()) await recordTurn(api.store, 's', index, facts)

@@ -1,7 +1,9 @@
 /** How workers tell prompts: what a proxy has already is not told again. */
 import { once } from 'node:events'
 import t, { type Test } from 'tap'
+import { MessageTree } from '../../src/canonical/conversation.ts'
 import type { GenerationEvent } from '../../src/canonical/events.ts'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../../src/canonical/request.ts'
 import { packTokenIds } from '../../src/relay/token-ids.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
@@ -10,15 +12,17 @@ import { chatRequest, eventsOf, relayServerFor } from '../helpers/relay-server.t
 import { answer, ScriptedBackend, wholeAnswer } from '../helpers/scripted-backend.ts'
 
 const LONG = Int32Array.from({ length: 3_000 }, (_, place) => place * 7)
+/** What all calls go on from. */
+const FIRST = new MessageTree().lastOf([{ role: 'user', content: 'x' }])
 const LONGER = Int32Array.of(...LONG, 1, 2, 3)
 
 function call(sessionId: string, more: Partial<GenerationRequest> = {}): GenerationRequest {
-  return { ...chatRequest('x'), sessionId, ...more } as GenerationRequest
+  return { ...chatRequest('x'), sessionId, lastMessage: FIRST, ...more } as GenerationRequest
 }
 
 function promptOf(events: readonly GenerationEvent[]): Int32Array | undefined {
   const [start] = events
-  return start?.type === 'start' ? start.promptTokenIds : undefined
+  return start?.type === 'start' ? start.promptTokenIds?.whole() : undefined
 }
 
 t.test('whatever an engine saw before, its prompts arrive as they are', async (t) => {
@@ -26,7 +30,7 @@ t.test('whatever an engine saw before, its prompts arrive as they are', async (t
   let prompt = LONG
   const engine = new ScriptedBackend(() => {
     const [, ...rest] = wholeAnswer()
-    return answer([{ type: 'start', engine: 'e', promptTokenIds: prompt }, ...rest])
+    return answer([{ type: 'start', engine: 'e', promptTokenIds: new PromptIds(prompt) }, ...rest])
   })
   const member = {
     name: 'e',
@@ -44,7 +48,7 @@ t.test('whatever an engine saw before, its prompts arrive as they are', async (t
     prompt = each
     t.strictSame(promptOf(await eventsOf(backend, call('a'))), Int32Array.from(each))
     t.strictSame(
-      promptOf(await eventsOf(backend, call('b', { promptTokenIds: LONG }))),
+      promptOf(await eventsOf(backend, call('b', { promptTokenIds: new PromptIds(LONG) }))),
       Int32Array.from(each),
     )
   }
@@ -101,7 +105,7 @@ t.test("a call that brings its prompt's ids is its own base", async (t) => {
   worker.chunk(id, 1, 'hi')
   worker.end(id, 2)
   await answer
-  const inTokenMode = eventsOf(backend, call('a', { promptTokenIds: LONGER }))
+  const inTokenMode = eventsOf(backend, call('a', { promptTokenIds: new PromptIds(LONGER) }))
   const { request_id: ownId, prompt_base: base } = await worker.next('completion_request')
   t.equal(base, ownId)
   worker.chunk(ownId, 1, 'hi', { start: { engine: 'e', prompt_shared: LONGER.length, prompt_token_ids: '' } })

@@ -1,4 +1,5 @@
 import t from 'tap'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../../src/canonical/request.ts'
 import { OutgoingCall } from '../../src/relay/outgoing-call.ts'
 import { MAX_FRAME_BYTES } from '../../src/relay/protocol.ts'
@@ -380,7 +381,7 @@ t.test('a call goes to a worker that can serve it, not to an idler one that cann
   for (const worker of [plain, byIds]) await worker.next('worker_hello_ack')
   const served = (request: GenerationRequest) => void eventsOf(backend, request).catch(() => {})
   for (let i = 0; i < 3; i += 1)
-    served({ ...chatRequest('x'), promptTokenIds: Int32Array.of(i) } as GenerationRequest)
+    served({ ...chatRequest('x'), promptTokenIds: PromptIds.of(i) } as GenerationRequest)
   for (let i = 0; i < 3; i += 1) t.match(await byIds.next('completion_request'), { prompt_token_ids: String })
   for (let i = 0; i < 3; i += 1) {
     const { requestId, sessionId } = chatRequest('x')

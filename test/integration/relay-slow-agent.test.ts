@@ -3,6 +3,7 @@ import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import type { GenerationStream } from '../../src/canonical/events.ts'
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import { agentOf, relayProxy, streamed, turnsOf, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { until } from '../helpers/until.ts'
@@ -32,7 +33,7 @@ class EndlessBackend extends ScriptedBackend {
   }
 
   async *#answer(endless: boolean, signal: AbortSignal): GenerationStream {
-    yield [{ type: 'start', engine: 'endless', promptTokenIds: Int32Array.of(1) }]
+    yield [{ type: 'start', engine: 'endless', promptTokenIds: PromptIds.of(1) }]
     this.running += 1
     try {
       while (endless) {

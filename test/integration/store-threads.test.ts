@@ -87,12 +87,12 @@ t.test('arrays are moved to the writer and from the reader, not copied', async (
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
   await store.createSession(aSession('s'))
-  const promptTokenIds = Int32Array.from({ length: 1000 }, (_, at) => at)
-  await record(store, aTurn('a'), { promptTokenIds })
-  t.equal(promptTokenIds.length, 0, 'the caller has handed it over')
-  await t.rejects(store.closeTurn(anOutcome('b', { promptTokenIds })), { code: 'store_failed' })
+  const completionTokenIds = Int32Array.from({ length: 1000 }, (_, at) => at)
+  await record(store, aTurn('a'), { completionTokenIds })
+  t.equal(completionTokenIds.length, 0, 'the caller has handed it over')
+  await t.rejects(store.closeTurn(anOutcome('b', { completionTokenIds })), { code: 'store_failed' })
   const view = Int32Array.from({ length: 1000 }, (_, at) => at).subarray(10, 20)
-  await record(store, aTurn('b', { index: 1 }), { promptTokenIds: view, completionTokenIds: view })
+  await record(store, aTurn('b', { index: 1 }), { completionTokenIds: view })
   t.equal(view.length, 10, 'part of a larger array is not: the rest may belong to somebody else')
   const [, second] = await turnsOf(store)
   t.strictSame(second?.completionTokenIds, view)
@@ -102,11 +102,11 @@ t.test('what cannot be handed over holds up nothing else of the same moment', as
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
   await store.createSession(aSession('s'))
-  const promptTokenIds = Int32Array.of(1, 2, 3)
-  await record(store, aTurn('a'), { promptTokenIds })
+  const completionTokenIds = Int32Array.of(1, 2, 3)
+  await record(store, aTurn('a'), { completionTokenIds })
   const closings = [
     record(store, aTurn('b', { index: 1 })),
-    record(store, aTurn('c', { index: 2 }), { promptTokenIds }),
+    record(store, aTurn('c', { index: 2 }), { completionTokenIds }),
     record(store, aTurn('d', { index: 3 })),
   ]
   const outcomes = await Promise.allSettled(closings)

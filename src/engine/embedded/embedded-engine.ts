@@ -1,4 +1,5 @@
 import type { GenerationEvent, GenerationStream } from '../../canonical/events.ts'
+import { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../inference/engine-client.ts'
 import { hermes } from '../../tokens/parsers/hermes.ts'
@@ -123,7 +124,7 @@ export class EmbeddedEngine implements EngineClient {
     return ids.map((id) => this.#model.tokenizer.idToToken(id) ?? '')
   }
 
-  #begin(request: GenerationRequest): { promptIds: Int32Array; generation: Generation } {
+  #begin(request: GenerationRequest): { promptIds: PromptIds; generation: Generation } {
     const { kind, body } = request
     const prompt = this.#promptOf(request)
     const params = readSamplingParams(body, {
@@ -139,7 +140,7 @@ export class EmbeddedEngine implements EngineClient {
       ...(kind === 'chat' && !isTokenRequest(request) ? { parser: makeParser(body) } : {}),
       logprobsWish,
     })
-    return { promptIds: Int32Array.from(prompt.ids), generation }
+    return { promptIds: PromptIds.from(prompt.ids), generation }
   }
 
   #promptOf(request: GenerationRequest): Prompt {

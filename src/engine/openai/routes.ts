@@ -3,7 +3,6 @@ import type { GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import type { EngineConnection, EngineResponse } from '../connection.ts'
 import { readAnswer } from '../generation.ts'
-import { KnownPrompts } from '../known-prompts.ts'
 import { bodyJson, routeOf } from '../request.ts'
 import { LearntAsks } from './learnt-asks.ts'
 import { asksFor, openaiBody } from './request.ts'
@@ -11,7 +10,6 @@ import { asksFor, openaiBody } from './request.ts'
 /** The routes of OpenAI's API on a server of unknown make or version: what it can tell is found out by asking. */
 export class OpenaiRoutes {
   readonly #connection: EngineConnection
-  readonly #prompts = new KnownPrompts()
   readonly #learnt = new LearntAsks()
   #wasAway = false
 
@@ -22,7 +20,7 @@ export class OpenaiRoutes {
   /** As `EngineClient.generate`, of calls that are not in token mode. */
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     const response = await this.#ask(request, signal)
-    yield* readAnswer(this.#connection, request, response, signal, this.#prompts)
+    yield* readAnswer(this.#connection, request, response, signal)
   }
 
   /** Why turns that this server samples are not exact, if that is for what it refuses to be asked. */

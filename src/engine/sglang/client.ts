@@ -4,7 +4,6 @@ import type { EngineClient, EngineHealth } from '../../inference/engine-client.t
 import { type ConnectionOptions, EngineConnection } from '../connection.ts'
 import { isRecord, parseJson } from '../failures.ts'
 import { readWith } from '../generation.ts'
-import { KnownPrompts } from '../known-prompts.ts'
 import { getModels } from '../models.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
 import { OptionalRoutes } from '../optional-routes.ts'
@@ -25,7 +24,6 @@ class SglangClient implements EngineClient {
   readonly kind = 'sglang'
   readonly takesTokenIds = true
   readonly #connection: EngineConnection
-  readonly #prompts = new KnownPrompts()
   readonly #openai: OpenaiRoutes
   readonly #routes: OptionalRoutes
 
@@ -49,7 +47,7 @@ class SglangClient implements EngineClient {
    * that begin with it. The server aborts what nobody is connected for.
    */
   async *#generateTokens(request: TokenRequest, signal: AbortSignal): GenerationStream {
-    const json = bodyWithIds(generateBody(request), 'input_ids', request, this.#prompts)
+    const json = bodyWithIds(generateBody(request), 'input_ids', request)
     const response = await this.#connection.request('/generate', signal, json, request.sessionId)
     const reader = new GenerateReader({
       engine: this.name,

@@ -9,6 +9,7 @@
  */
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../canonical/messages.ts'
+import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import { ProxyError } from '../../errors.ts'
 import { engineMessage, excerpt, isRecord, parseJson, saidBy } from '../failures.ts'
 import type { JsonReader } from '../generation.ts'
@@ -18,7 +19,7 @@ export interface GenerateReaderOptions {
   /** The engine's name, for the record. */
   engine: string
   /** The ids that were sent; the engine does not repeat them. */
-  promptTokenIds: Int32Array
+  promptTokenIds: PromptIds
   /** Whether the agent asked for logprobs and gets the engine's own entries. */
   wantsLogprobs: boolean
   /** Cleans text of the engine that becomes part of an error. */

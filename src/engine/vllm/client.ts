@@ -6,7 +6,6 @@ import { type ConnectionOptions, EngineConnection } from '../connection.ts'
 import { ContextLength } from '../context-length.ts'
 import { isRecord, parseJson } from '../failures.ts'
 import { readAnswer } from '../generation.ts'
-import { KnownPrompts } from '../known-prompts.ts'
 import { getModels } from '../models.ts'
 import { OptionalRoutes } from '../optional-routes.ts'
 import { bodyJson, bodyWithIds, isTokenRequest, maxTokensOf, routeOf, type TokenRequest } from '../request.ts'
@@ -25,7 +24,6 @@ class VllmClient implements EngineClient {
   readonly kind = 'vllm'
   readonly takesTokenIds = true
   readonly #connection: EngineConnection
-  readonly #prompts = new KnownPrompts()
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
 
@@ -44,12 +42,12 @@ class VllmClient implements EngineClient {
       ? await this.#tokenBody(request, signal)
       : bodyJson(vllmBody(request), request)
     const response = await this.#connection.request(routeOf(request), signal, json, request.sessionId)
-    yield* readAnswer(this.#connection, request, response, signal, this.#prompts)
+    yield* readAnswer(this.#connection, request, response, signal)
   }
 
   async #tokenBody(request: TokenRequest, signal: AbortSignal): Promise<Buffer> {
     const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
-    return bodyWithIds(vllmTokenBody(request, maxTokens), 'prompt', request, this.#prompts)
+    return bodyWithIds(vllmTokenBody(request, maxTokens), 'prompt', request)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {

@@ -1,6 +1,8 @@
 /** What chat and completion answers have in common on vLLM's wire. */
+
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
+import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { AnyCompletionRequest } from './request-schemas.ts'
 
 /** The fields that stand at the head of an answer and of each of its chunks. */
@@ -40,7 +42,7 @@ export interface AnswerFormat {
 /** Makes the chunks of one stream, as members of the JSON object whose first members are the head's. */
 export interface ChunkMaker {
   /** @returns undefined if this kind of answer begins with its first token */
-  first(promptTokenIds: Int32Array | undefined): object | undefined
+  first(promptTokenIds: PromptIds | undefined): object | undefined
   /**
    * @param end set with the last token, which tells the finish reason
    * @returns undefined if nothing of the delta is for the client

@@ -1,6 +1,8 @@
 /** vLLM's chat answers (`vllm/entrypoints/openai/chat_completion/{protocol,serving}.py`). */
+
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../canonical/events.ts'
+import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { AnswerFormat, AnswerHead, AnswerWishes, ChunkMaker } from './answer-wire.ts'
 
 export const chatFormat: AnswerFormat = {
@@ -50,7 +52,7 @@ class ChatChunks implements ChunkMaker {
     this.#wishes = wishes
   }
 
-  first(promptTokenIds: Int32Array | undefined): object {
+  first(promptTokenIds: PromptIds | undefined): object {
     const delta = { role: 'assistant', content: '' }
     return {
       choices: [{ index: 0, delta, logprobs: null, finish_reason: null }],

@@ -1,7 +1,9 @@
 /** vLLM's answers of the older completions API (`vllm/entrypoints/openai/completion/{protocol,serving}.py`). */
+
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../canonical/events.ts'
 import type { TokenLogprob } from '../../canonical/messages.ts'
+import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { AnswerFormat, AnswerHead, AnswerWishes, ChunkMaker } from './answer-wire.ts'
 
 export const completionFormat: AnswerFormat = {
@@ -46,7 +48,7 @@ class CompletionChunks implements ChunkMaker {
     this.#wishes = wishes
   }
 
-  first(promptTokenIds: Int32Array | undefined): undefined {
+  first(promptTokenIds: PromptIds | undefined): undefined {
     if (this.#wishes.tokenIds) this.#promptTokenIds = Array.from(promptTokenIds ?? [])
   }
 

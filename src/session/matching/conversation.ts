@@ -1,6 +1,7 @@
 /** A call as matching sees it: its messages, each with a key, and a key for the tools. */
-import { type Message, MessageNote, messagesBetween } from '../../canonical/conversation.ts'
+import { type Message, messagesBetween } from '../../canonical/conversation.ts'
 import type { Tool } from '../../canonical/messages.ts'
+import { Note } from '../../canonical/note.ts'
 import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { ProxyError } from '../../errors.ts'
 import { canonicalJson } from './canonical-json.ts'
@@ -19,7 +20,7 @@ interface KeyedMessage {
   readonly callCount: number
 }
 
-const keyed = new MessageNote<KeyedMessage>()
+const keyed = new Note<Message, KeyedMessage>()
 
 /**
  * Reads each message once, whatever number of calls repeats it.

@@ -1,7 +1,8 @@
 /** Finds the turn that a call continues: the tree of turns of one session, judged by their messages. */
 import type { Completion } from '../../canonical/completion.ts'
-import { type Message, MessageNote, messagesBetween } from '../../canonical/conversation.ts'
+import { type Message, messagesBetween } from '../../canonical/conversation.ts'
 import type { ChatMessage } from '../../canonical/messages.ts'
+import { Note } from '../../canonical/note.ts'
 import { type Conversation, keyOf } from './conversation.ts'
 import type { MessageKey } from './message-key.ts'
 import { messageKey, wordingOf } from './message-key.ts'
@@ -61,7 +62,7 @@ interface Way {
   readonly node: unknown
 }
 
-const ways = new MessageNote<Way>()
+const ways = new Note<Message, Way>()
 
 /**
  * A call's parent is the deepest completed turn whose messages and completion it extends, under the same tools.

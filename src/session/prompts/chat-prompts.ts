@@ -15,8 +15,7 @@ import type { SessionMemory } from '../session-memory.ts'
 import { PromptCounts } from './prompt-counts.ts'
 import type { ChatRequest } from './prompt-planner.ts'
 import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
-import { SessionTurns } from './session-turns.ts'
-import { TurnIds } from './turn-ids.ts'
+import { type KnownTurn, SessionTurns } from './session-turns.ts'
 
 /**
  * Of a prompt that the engine rendered. `unknown`: the engine does not tell its ids, or the call may go on from a turn
@@ -52,7 +51,7 @@ class RenderedCall implements CallPrompt {
   readonly #memory: SessionMemory
   readonly #turns: SessionTurns
   readonly #counts: PromptCounts
-  #call: MatchedCall<TurnIds> | undefined
+  #call: MatchedCall<KnownTurn> | undefined
 
   constructor(request: ChatRequest, memory: SessionMemory, counts: PromptCounts) {
     this.request = request
@@ -78,14 +77,10 @@ class RenderedCall implements CallPrompt {
       this.#memory.isWhole = false
       return
     }
-    const { parent } = this.#call
-    const ids = new TurnIds(
-      this.request.requestId,
-      start.promptTokenIds,
-      Int32Array.from(tokenIds),
-      parent?.turn,
-    )
-    this.#turns.add(this.#call, { content, reasoning, toolCalls }, ids)
+    const { promptTokenIds: prompt } = start
+    prompt.completion = Int32Array.from(tokenIds)
+    const { requestId: turnId } = this.request
+    this.#turns.add(this.#call, { content, reasoning, toolCalls }, { turnId, prompt })
   }
 
   #judge(start: GenerationStart): GenerationStart {
@@ -99,7 +94,7 @@ class RenderedCall implements CallPrompt {
   #reasonOf({ promptTokenIds }: GenerationStart): RenderedPrompt {
     if (!promptTokenIds || this.#call === undefined) return 'unknown'
     const { parent, isFork, conversation } = this.#call
-    if (parent && !parent.turn.begins(promptTokenIds)) return 'broken'
+    if (parent && !promptTokenIds.goesOnFrom(parent.turn.prompt)) return 'broken'
     if (parent) return isFork ? 'forked' : 'extended'
     // An assistant's message is an example, or edited, where each turn is known that it could be the answer of.
     if (this.#memory.isWhole) return this.#turns.bytes > 0 ? 'branched' : 'first'

@@ -1,5 +1,6 @@
 /** How the prompt of a chat call comes about in token mode. */
 import { messagesBetween } from '../../canonical/conversation.ts'
+import { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { toolsText } from '../../canonical/written-numbers.ts'
@@ -9,8 +10,7 @@ import type { Refusal } from '../../tokens/prompt/refusal.ts'
 import { type Conversation, readConversation } from '../matching/conversation.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
 import type { SessionMemory } from '../session-memory.ts'
-import type { SessionTurns } from './session-turns.ts'
-import type { TurnIds } from './turn-ids.ts'
+import type { KnownTurn, SessionTurns } from './session-turns.ts'
 
 export type ChatRequest = Extract<GenerationRequest, { kind: 'chat' }>
 
@@ -36,12 +36,12 @@ export interface PlanningSession {
 }
 
 export interface PlannedPrompt {
-  ids: Int32Array
+  ids: PromptIds
   origin: PromptOrigin
   /** The text that the completion follows; of an extended prompt only its new part. */
   text: string
-  call: MatchedCall<TurnIds>
-  parent: TurnIds | undefined
+  call: MatchedCall<KnownTurn>
+  parent: KnownTurn | undefined
 }
 
 /**
@@ -62,13 +62,13 @@ export async function planPrompt(
   const extended = parent && (await extend(renderer, request, call, parent, options))
   if (parent && extended && 'ids' in extended) {
     const reason = call.isFork ? 'forked' : 'extended'
-    const origin = { reason, from: parent.turnId, reusedTokens: parent.length } as const
+    const origin = { reason, from: parent.turnId, reusedTokens: parent.prompt.tokenCount } as const
     return { ...extended, origin, call, parent }
   }
   const { text, ids } = await renderer.renderFull(body.messages, options, textsOf(request))
   const refused = extended && 'refused' in extended ? extended.refused : undefined
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
-  return { ids: Int32Array.from(ids), text, origin: { reason, reusedTokens: 0 }, call, parent: undefined }
+  return { ids: PromptIds.from(ids), text, origin: { reason, reusedTokens: 0 }, call, parent: undefined }
 }
 
 /** What is not a message and changes how the prompt begins, the tools' key stands for. */
@@ -89,19 +89,22 @@ function textsOf({ lastMessage }: Pick<ChatRequest, 'lastMessage'>): string[] | 
 async function extend(
   renderer: PromptRenderer,
   request: Pick<ChatRequest, 'body' | 'lastMessage'>,
-  { sharedMessages }: MatchedCall<TurnIds>,
-  parent: TurnIds,
+  { sharedMessages }: MatchedCall<KnownTurn>,
+  parent: KnownTurn,
   options: PromptOptions,
-): Promise<{ ids: Int32Array; text: string } | { refused: PromptReason }> {
+): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
   const { messages } = request.body
   const newMessages = messages.slice(sharedMessages)
   if (newMessages.length === 0) return { refused: 'nothing_new' }
   const history = messages.slice(0, sharedMessages)
-  const { lastCompletionId } = parent
+  const lastCompletionId = parent.prompt.completion.at(-1)
   const asked = { history, newMessages, texts: textsOf(request), lastCompletionId }
   const continuation = await renderer.renderContinuation(asked, options)
   if ('refused' in continuation) return continuation
-  return { ids: parent.extendedBy(continuation.glueIds, continuation.newIds), text: continuation.text }
+  return {
+    ids: parent.prompt.continuedBy(continuation.glueIds, continuation.newIds),
+    text: continuation.text,
+  }
 }
 
 /**

@@ -1,22 +1,25 @@
 /** The turns of a session that its calls go on from: as messages, and as tokens. */
-import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
+import { PromptIds } from '../../canonical/prompt-ids.ts'
+import type { TurnStep, TurnStore } from '../../store/turn-store.ts'
 import type { Conversation } from '../matching/conversation.ts'
 import { type MatchedCall, MatchIndex, type SampledMessage } from '../matching/match-index.ts'
 import { rebuildIndex } from '../matching/rebuild-index.ts'
-import { TurnIds } from './turn-ids.ts'
 
-/** How many of the latest turns a turn on record is compared with to find the one that it continues. */
-const REBUILD_CANDIDATES = 8
+/** A turn that can be continued. Its prompt has its completion. */
+export interface KnownTurn {
+  readonly turnId: string
+  readonly prompt: PromptIds
+}
 
 /** Of a turn besides its tokens: its place among the messages that calls are matched with. As measured. */
 const TURN_BYTES = 2_000
 
 export class SessionTurns {
-  readonly #index: MatchIndex<TurnIds>
+  readonly #index: MatchIndex<KnownTurn>
   #bytes: number
 
   /** @param bytes what the turns of the index keep in memory */
-  constructor(index: MatchIndex<TurnIds> = new MatchIndex(), bytes = 0) {
+  constructor(index: MatchIndex<KnownTurn> = new MatchIndex(), bytes = 0) {
     this.#index = index
     this.#bytes = bytes
   }
@@ -26,13 +29,13 @@ export class SessionTurns {
     return this.#bytes
   }
 
-  match(conversation: Conversation): MatchedCall<TurnIds> {
+  match(conversation: Conversation): MatchedCall<KnownTurn> {
     return this.#index.match(conversation)
   }
 
-  add(call: MatchedCall<TurnIds>, completion: SampledMessage, ids: TurnIds): void {
-    this.#index.add(call, completion, ids)
-    this.#bytes += TURN_BYTES + ids.addedBytes
+  add(call: MatchedCall<KnownTurn>, completion: SampledMessage, turn: KnownTurn): void {
+    this.#index.add(call, completion, turn)
+    this.#bytes += TURN_BYTES + turn.prompt.bytes
   }
 }
 
@@ -42,21 +45,22 @@ export class SessionTurns {
  * @throws ProxyError `store_failed`
  */
 export async function readSessionTurns(
-  store: Pick<TurnStore, 'readTurns'>,
+  store: Pick<TurnStore, 'readSteps'>,
   sessionId: string,
-  conversationOf: (turn: TurnRecord) => Conversation | Promise<Conversation>,
+  conversationOf: (turn: TurnStep) => Conversation | Promise<Conversation>,
 ): Promise<SessionTurns> {
-  const latest: TurnIds[] = []
+  /** Of any status: whatever a later prompt goes on from. */
+  const prompts = new Map<string, PromptIds>()
   let bytes = 0
-  const idsOf = (turn: TurnRecord): TurnIds | undefined => {
-    if (!turn.exact) return undefined
-    const parent = latest.find((candidate) => candidate.begins(turn.promptTokenIds))
-    const ids = new TurnIds(turn.turnId, turn.promptTokenIds, turn.completionTokenIds, parent)
-    bytes += TURN_BYTES + ids.addedBytes
-    latest.unshift(ids)
-    latest.length = Math.min(latest.length, REBUILD_CANDIDATES)
-    return ids
+  const turnOf = (turn: TurnStep): KnownTurn | undefined => {
+    const { turnId, exact, promptStep, completionTokenIds } = turn
+    const { base, shared, rest } = promptStep
+    const prompt = new PromptIds(rest, base === null ? undefined : prompts.get(base), shared)
+    prompt.completion = completionTokenIds
+    prompts.set(turnId, prompt)
+    bytes += TURN_BYTES + prompt.bytes
+    return exact ? { turnId, prompt } : undefined
   }
-  const index = await rebuildIndex(store.readTurns(sessionId), idsOf, conversationOf)
+  const index = await rebuildIndex(store.readSteps(sessionId), turnOf, conversationOf)
   return new SessionTurns(index, bytes)
 }

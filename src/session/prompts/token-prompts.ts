@@ -5,9 +5,10 @@
  */
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationEvent, GenerationStart, GenerationStream } from '../../canonical/events.ts'
+import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
-import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
+import type { TurnStep, TurnStore } from '../../store/turn-store.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
 import type { TokenModel } from '../../tokens/token-model.ts'
 import { inexactReason } from '../exactness.ts'
@@ -26,15 +27,14 @@ import {
 } from './prompt-planner.ts'
 import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
 import { readSessionTurns, type SessionTurns } from './session-turns.ts'
-import { areEqual, TurnIds } from './turn-ids.ts'
 
 export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
-  readonly #store: Pick<TurnStore, 'readTurns'>
+  readonly #store: Pick<TurnStore, 'readSteps'>
   readonly #counts = new PromptCounts()
 
   /** The model stays its owner's to close. */
-  constructor(model: TokenModel, store: Pick<TurnStore, 'readTurns'>) {
+  constructor(model: TokenModel, store: Pick<TurnStore, 'readSteps'>) {
     this.#model = model
     this.#store = store
   }
@@ -103,7 +103,7 @@ export class TokenPrompts implements Prompts {
   }
 
   /** In the words of vLLM: dialects tell it in their own. */
-  #overlong({ length }: Int32Array): ProxyError {
+  #overlong({ length }: PromptIds): ProxyError {
     const limit = `This model's maximum context length is ${this.#model.contextLength} tokens.`
     const message = `${limit} However, your prompt contains ${length} input tokens.`
     return new ProxyError('context_length_exceeded', message)
@@ -137,8 +137,8 @@ abstract class PlannedCall implements CallPrompt {
     const { request, turns, prompt } = this.parts
     const { content, reasoning, toolCalls, start, tokenIds } = completion
     const seen = start?.promptTokenIds ?? prompt.ids
-    const ids = new TurnIds(request.requestId, seen, Int32Array.from(tokenIds), prompt.parent)
-    turns.add(prompt.call, { content, reasoning, toolCalls }, ids)
+    seen.completion = Int32Array.from(tokenIds)
+    turns.add(prompt.call, { content, reasoning, toolCalls }, { turnId: request.requestId, prompt: seen })
   }
 }
 
@@ -171,7 +171,7 @@ class TokenCall extends PlannedCall {
   #startOf(start: GenerationStart): GenerationStart {
     const { prompt, counts } = this.parts
     const { promptTokenIds: reported = prompt.ids } = start
-    const mismatched = !areEqual(reported, prompt.ids)
+    const mismatched = !reported.equals(prompt.ids)
     if (mismatched) counts.add('mismatched')
     return {
       ...start,
@@ -200,7 +200,7 @@ class FullCall extends PlannedCall {
 }
 
 /** What of it a template reads besides the messages. */
-function optionsOnRecord({ tools, params }: TurnRecord): PromptOptions {
+function optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
   return { ...promptOptionsOf(JSON.parse(params)), tools: tools === '[]' ? null : tools }
 }
 

@@ -1,14 +1,27 @@
 /**
- * A turn's request on its way to the writer thread, and what comes back of it. Of what an earlier request of the session
- * had, only its place on record travels: a request of a hundred messages repeats ninety-eight.
+ * A turn on its way to the writer thread, and what comes back of it. Of what an earlier turn of the session had, only its
+ * place on record travels: a request of a hundred messages repeats ninety-eight.
  */
-import type { OpenTurn } from '../turn-store.ts'
+import type { OpenTurn, TurnOutcome } from '../turn-store.ts'
 
 export type SentTurn = Omit<OpenTurn, 'lastMessage' | 'promptPieces' | 'tools'> & {
   messages: SentTexts
   prompt: SentTexts
   /** The row of tools that are on record in this tree, in the place of their text. */
   tools: string | number | null
+}
+
+export type SentOutcome = Omit<TurnOutcome, 'promptTokenIds'> & {
+  /** null: the engine did not tell. */
+  prompt: SentPrompt | null
+}
+
+/** A prompt's token ids: so many of the tokens of a turn that is on record, and then the rest. */
+export interface SentPrompt {
+  /** The row of the turn; null: none of which the sender knows. */
+  base: number | null
+  shared: number
+  rest: Int32Array
 }
 
 /** Messages, or the pieces of a prompt. */
@@ -33,6 +46,13 @@ export const LINK_LENGTH = 16
 
 /** Every link has a prefix of one length, the first one too. */
 export const NO_TEXTS: RecordedTexts = { node: 0, depth: 0, link: '\0'.repeat(LINK_LENGTH) }
+
+/** What the writer tells of a turn that it has put on record. */
+export interface RecordedTurn {
+  /** Its row. */
+  turn: number
+  request: RecordedRequest
+}
 
 /** What the writer tells of a request that it has put on record. */
 export interface RecordedRequest {

@@ -20,7 +20,8 @@ import type {
 } from '../turn-store.ts'
 import { wholeBuffers } from './calls.ts'
 import { HeldOpenings } from './held-openings.ts'
-import { SentRequests } from './sent-requests.ts'
+import type { SentOutcome } from './sent-turn.ts'
+import { SentTurns } from './sent-turns.ts'
 import type { SqliteReader } from './sqlite-reader.ts'
 import type { StoreThread } from './store-thread.ts'
 import type { WriteMethods } from './writer.ts'
@@ -28,10 +29,12 @@ import type { WriteMethods } from './writer.ts'
 /** Sessions that one sweep operation removes, so that calls are served between two of them. */
 const SWEEP_BATCH = 200
 
+const NO_IDS = new Int32Array(0)
+
 export class SqliteTurnStore implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
   readonly #reader: SqliteReader
-  readonly #requests = new SentRequests()
+  readonly #sent = new SentTurns()
   /** A write has failed since the last one that was known to be possible. */
   #isInDoubt = false
   readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
@@ -75,7 +78,7 @@ export class SqliteTurnStore implements TurnStore {
     status: 'completed' | 'aborted',
     atMs: number,
   ): Promise<SessionRecord | undefined> {
-    this.#requests.forget(sessionId)
+    this.#sent.forget(sessionId)
     return this.#call('endSession', [sessionId, status, atMs])
   }
 
@@ -84,12 +87,12 @@ export class SqliteTurnStore implements TurnStore {
   }
 
   resetSession(sessionId: string, atMs: number): Promise<SessionRecord | undefined> {
-    this.#requests.forget(sessionId)
+    this.#sent.forget(sessionId)
     return this.#call('resetSession', [sessionId, atMs])
   }
 
   deleteSession(sessionId: string): Promise<boolean> {
-    this.#requests.forget(sessionId)
+    this.#sent.forget(sessionId)
     return this.#call('deleteSession', [sessionId])
   }
 
@@ -98,7 +101,7 @@ export class SqliteTurnStore implements TurnStore {
     let batch: string[]
     do {
       // Which sessions go is known too late: after the next request of one of them may have been sent.
-      this.#requests.forgetAll()
+      this.#sent.forgetAll()
       batch = await this.#call('sweep', [nowMs, SWEEP_BATCH])
       swept.push(...batch)
     } while (batch.length === SWEEP_BATCH)
@@ -113,11 +116,9 @@ export class SqliteTurnStore implements TurnStore {
   }
 
   closeTurn(outcome: TurnOutcome): Promise<void> {
-    const { promptTokenIds, completionTokenIds, completionLogprobs } = outcome
-    const buffers = wholeBuffers([promptTokenIds, completionTokenIds, completionLogprobs])
     const opening = this.#openings.take(outcome.sessionId, outcome.turnId)
-    if (opening === undefined) return this.#write('closeTurn', [outcome], buffers)
-    const recorded = this.#sendWhole(opening.turn, outcome, buffers)
+    if (opening === undefined) return this.#sendOutcome(outcome)
+    const recorded = this.#sendWhole(opening.turn, outcome)
     opening.settle(recorded)
     // Of a session that is not there, the opening is refused; there is nothing to close.
     return recorded.catch(unlessSessionIsGone)
@@ -166,13 +167,22 @@ export class SqliteTurnStore implements TurnStore {
   }
 
   async #sendOpening(turn: OpenTurn): Promise<void> {
-    const { sent, recorded } = this.#requests.pack(turn)
+    const { sent, recorded } = this.#sent.pack(turn)
     recorded(await this.#write('openTurn', [sent]))
   }
 
-  async #sendWhole(turn: OpenTurn, outcome: TurnOutcome, buffers: Transferable[]): Promise<void> {
-    const { sent, recorded } = this.#requests.pack(turn)
-    recorded(await this.#write('recordTurn', [sent, outcome], buffers))
+  async #sendOutcome(outcome: TurnOutcome): Promise<void> {
+    const { sent, recorded } = this.#sent.packOutcome(outcome)
+    const turn = await this.#write('closeTurn', [sent], buffersOf(sent))
+    if (turn !== undefined) recorded(turn)
+  }
+
+  async #sendWhole(turn: OpenTurn, outcome: TurnOutcome): Promise<void> {
+    const request = this.#sent.pack(turn)
+    const answer = this.#sent.packOutcome(outcome)
+    const known = await this.#write('recordTurn', [request.sent, answer.sent], buffersOf(answer.sent))
+    request.recorded(known.request)
+    answer.recorded(known.turn)
   }
 
   /** For what may depend on the turns that are on record. Turns among themselves do not. */
@@ -188,6 +198,10 @@ export class SqliteTurnStore implements TurnStore {
     })
     return written
   }
+}
+
+function buffersOf({ prompt, completionTokenIds, completionLogprobs }: SentOutcome): Transferable[] {
+  return wholeBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs])
 }
 
 function unlessSessionIsGone(thrown: unknown): void {

@@ -3,7 +3,7 @@
  * completion ids; the next prompt of the conversation begins with it, so that only what is new must be stored.
  */
 import type Database from 'better-sqlite3'
-import { concatIds, sharedLength } from '../../canonical/token-ids.ts'
+import { sharedLength } from '../../canonical/token-ids.ts'
 import { RecentlyUsed } from '../../recently-used.ts'
 import { MIN_SHARED_TOKENS } from '../turn-store.ts'
 import { packIds, unpackIds } from './packing.ts'
@@ -23,16 +23,11 @@ interface SequenceRow extends StoredPrompt {
 /** A node may have hundreds of turns (the same prompt, sampled again and again); this many are looked at. */
 const MAX_SIBLINGS = 16
 
-/** How many trees' latest turns are remembered. */
-const MAX_TREES = 10_000
-
 const NO_IDS = new Int32Array(0)
 
 /** Reads and writes sequences; remembers the ones used last, up to a number of bytes. */
 export class TokenSequences {
   readonly #cache: RecentlyUsed<number, Int32Array>
-  /** The latest turn of each tree: what the next one continues, as a rule. */
-  readonly #latest = new RecentlyUsed<number, number>(MAX_TREES, () => 1)
   readonly #row: Database.Statement<[number], SequenceRow>
   readonly #siblings: Database.Statement<[{ tree: number; node: number; turn: number }], number>
   readonly #previous: Database.Statement<[number, number], number>
@@ -71,29 +66,20 @@ export class TokenSequences {
 
   /** Finds the turn whose sequence shares most with this turn's prompt, and packs the difference. */
   pack(turn: { id: number; tree: number; node: number }, promptIds: Int32Array): StoredPrompt {
-    if (promptIds.length === 0) return { base: null, shared: null, rest: null }
     const best = this.#findBase(turn, promptIds)
     // A reference to fewer would cost more than it saves.
     if (best.shared < MIN_SHARED_TOKENS) return { base: null, shared: null, rest: packIds(promptIds) }
     return { ...best, rest: packIds(promptIds.subarray(best.shared)) }
   }
 
-  /** Tells what turn `id` now has on record, so that the next turn need not read it. */
-  remember(tree: number, id: number, promptIds: Int32Array, completionIds: Int32Array): void {
-    this.#cache.set(id, concatIds(promptIds, completionIds))
-    if (promptIds.length > 0) this.#latest.set(tree, id)
-  }
-
   /** Drops what was remembered of a tree that will not grow any more. */
   forgetTree(tree: number): void {
     for (const id of this.#turnsOf.all(tree)) this.#cache.delete(id)
-    this.#latest.delete(tree)
   }
 
   /** Drops what was remembered: a rolled back transaction may have put other ids under the same turns. */
   forget(): void {
     this.#cache.clear()
-    this.#latest.clear()
   }
 
   /** @returns copies, free to be handed over */
@@ -119,7 +105,7 @@ export class TokenSequences {
 
   /** The turn before this one is what it continues, as a rule; the search for others takes far longer than its comparison. */
   *#candidates(turn: { id: number; tree: number; node: number }): Generator<number> {
-    const previous = this.#latest.get(turn.tree) ?? this.#previous.get(turn.tree, turn.id)
+    const previous = this.#previous.get(turn.tree, turn.id)
     if (previous !== undefined) yield previous
     const siblings = this.#siblings.all({ tree: turn.tree, node: turn.node, turn: turn.id })
     yield* siblings.filter((sibling) => sibling !== previous)

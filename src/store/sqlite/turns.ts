@@ -1,12 +1,11 @@
 /** Rows of `turns`: what the writer does to them. */
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
-import type { TurnOutcome } from '../turn-store.ts'
 import { packIds, packLogprobs, packOptionalText, packText } from './packing.ts'
 import { RequestWriter } from './requests.ts'
-import type { RecordedRequest, SentTurn } from './sent-turn.ts'
+import type { RecordedRequest, RecordedTurn, SentOutcome, SentPrompt, SentTurn } from './sent-turn.ts'
 import type { SessionWriter, TurnChange } from './sessions.ts'
-import { TokenSequences } from './token-sequences.ts'
+import { type StoredPrompt, TokenSequences } from './token-sequences.ts'
 
 type Columns = Record<string, unknown>
 
@@ -87,34 +86,36 @@ export class TurnWriter {
     return recorded
   }
 
-  /** @returns whether the turn was there and open */
-  close(outcome: TurnOutcome): boolean {
+  /** @returns its row; undefined if it was not there, or not open */
+  close(outcome: SentOutcome): number | undefined {
     const tree = this.#sessions.tree(outcome.sessionId)
     const turn = tree === undefined ? undefined : this.#findOpen.get(tree, outcome.turnId)
-    if (turn === undefined) return false
-    const prompt = this.#sequences.pack(turn, outcome.promptTokenIds)
+    if (turn === undefined) return undefined
+    const prompt = this.#packPrompt(turn, outcome.prompt)
     this.#close.run({ ...outcomeColumns(outcome), ...prompt, id: turn.id })
-    this.#remember(turn, outcome)
+    this.#requests.rememberAnswer(turn.tree, { id: turn.id, ...outcome })
     this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
-    return true
+    return turn.id
   }
 
   /** A turn that has ended already. @throws ProxyError `session_not_found` */
-  record(turn: SentTurn, outcome: TurnOutcome): RecordedRequest {
+  record(turn: SentTurn, outcome: SentOutcome): RecordedTurn {
     const { columns, recorded } = this.#putRequest(turn)
     const { tree, node } = columns
-    const prompt = this.#sequences.pack({ id: NO_TURN, tree, node }, outcome.promptTokenIds)
+    const prompt = this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt)
     const row = this.#record.run({ ...columns, ...outcomeColumns(outcome), ...prompt })
-    this.#remember({ id: Number(row.lastInsertRowid), tree }, outcome)
+    const id = Number(row.lastInsertRowid)
+    this.#requests.rememberAnswer(tree, { id, ...outcome })
     const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
     this.#sessions.touch(turn.sessionId, { newTurns: 1, ...countsOf(outcome) }, endedAtMs)
-    return recorded
+    return { turn: id, request: recorded }
   }
 
-  /** What the session's next turn begins with, as a rule. */
-  #remember({ id, tree }: { id: number; tree: number }, outcome: TurnOutcome): void {
-    this.#sequences.remember(tree, id, outcome.promptTokenIds, outcome.completionTokenIds)
-    this.#requests.rememberAnswer(tree, { id, ...outcome })
+  /** As it was sent; only of one that came whole it is found out what it shares with a turn on record. */
+  #packPrompt(turn: { id: number; tree: number; node: number }, prompt: SentPrompt | null): StoredPrompt {
+    if (prompt === null) return { base: null, shared: null, rest: null }
+    const { base, shared, rest } = prompt
+    return base === null ? this.#sequences.pack(turn, rest) : { base, shared, rest: packIds(rest) }
   }
 
   #putRequest(turn: SentTurn) {
@@ -166,7 +167,7 @@ export class TurnWriter {
 }
 
 /** What a turn that ends so adds to its session's counts. */
-function countsOf({ status, exact, completionTokenIds }: TurnOutcome): TurnChange {
+function countsOf({ status, exact, completionTokenIds }: SentOutcome): TurnChange {
   return {
     failedTurns: status === 'failed' ? 1 : 0,
     inexactTurns: status === 'completed' && !exact ? 1 : 0,
@@ -179,7 +180,7 @@ function insertOf(columns: Record<string, string>): string {
   return `INSERT INTO turns (${Object.values(columns).join(', ')}) VALUES (${names.join(', ')})`
 }
 
-function outcomeColumns(outcome: TurnOutcome): Columns {
+function outcomeColumns(outcome: SentOutcome): Columns {
   return {
     status: outcome.status,
     endedAtMs: outcome.endedAtMs,

@@ -3,9 +3,9 @@
  */
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
-import type { Reward, SessionRecord, TurnOutcome } from '../turn-store.ts'
+import type { Reward, SessionRecord } from '../turn-store.ts'
 import { type Call, invoke, type Reply, toWireError } from './calls.ts'
-import type { RecordedRequest, SentTurn } from './sent-turn.ts'
+import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
 import { type NewSessionRow, SessionWriter } from './sessions.ts'
 import { TurnWriter } from './turns.ts'
 
@@ -17,9 +17,10 @@ export interface WriteMethods {
   deleteSession(sessionId: string): boolean
   sweep(nowMs: number, limit: number): string[]
   openTurn(turn: SentTurn): RecordedRequest
-  closeTurn(outcome: TurnOutcome): void
+  /** @returns the turn's row; undefined if it has gone meanwhile */
+  closeTurn(outcome: SentOutcome): number | undefined
   /** Opens and closes a turn. */
-  recordTurn(turn: SentTurn, outcome: TurnOutcome): RecordedRequest
+  recordTurn(turn: SentTurn, outcome: SentOutcome): RecordedTurn
   markUndelivered(sessionId: string, turnId: string, error: { code: string; message: string }): void
   /** Writes, and changes nothing: to see whether a commit is possible. */
   tryCommit(): void
@@ -133,17 +134,18 @@ export class Writer {
 
   #noteUnopened(calls: readonly Call<WriteMethods>[], replies: readonly Reply[]): void {
     for (const [place, call] of calls.entries()) {
-      if (call.method === 'closeTurn') this.#unopened.delete((call.args[0] as TurnOutcome).turnId)
+      if (call.method === 'closeTurn') this.#unopened.delete((call.args[0] as SentOutcome).turnId)
       const reply = replies[place]!
       const refused = 'error' in reply && reply.error.code === 'store_failed'
       if (call.method === 'openTurn' && refused) this.#unopened.add((call.args[0] as SentTurn).turnId)
     }
   }
 
-  #closeTurn(outcome: TurnOutcome): void {
-    if (this.#turns.close(outcome)) return
+  #closeTurn(outcome: SentOutcome): number | undefined {
+    const turn = this.#turns.close(outcome)
+    if (turn !== undefined) return turn
     // No such open turn: it was deleted or reset meanwhile, which is well, or it never came to be, which is not.
-    if (!this.#unopened.has(outcome.turnId)) return
+    if (!this.#unopened.has(outcome.turnId)) return undefined
     throw new ProxyError('store_failed', 'the turn could not be put on record when it began')
   }
 

@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import type { GenerationEvent } from '../../../src/canonical/events.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { buildApp } from '../../../src/http/app.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import { mutationsOf } from '../../helpers/mutations.ts'
@@ -22,7 +23,7 @@ const HANG_MS = 30_000
 
 /** An answer with something of everything. */
 const ANSWER: GenerationEvent[] = [
-  { type: 'start', engine: 'scripted', model: 'scripted', promptTokenIds: Int32Array.of(1, 2) },
+  { type: 'start', engine: 'scripted', model: 'scripted', promptTokenIds: PromptIds.of(1, 2) },
   { type: 'delta', reasoning: 'hm', tokenIds: [3], logprobs: [-1] },
   { type: 'delta', content: 'hi', tokenIds: [4], logprobs: [-1] },
   {

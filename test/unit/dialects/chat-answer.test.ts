@@ -4,13 +4,14 @@ import t from 'tap'
 import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationDelta, GenerationEvent } from '../../../src/canonical/events.ts'
 import type { ToolCallDelta } from '../../../src/canonical/messages.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { ChatStreamWriter, chatCompletion } from '../../../src/dialects/chat/answer.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
 const quiet = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false }
 const curious = { logprobs: true, tokenIds: true, reasoning: true, streamUsage: true }
 const usage = { prompt_tokens: 2, completion_tokens: 1, total_tokens: 3 }
-const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: Int32Array.of(7, 8) }
+const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 
 function chunksOf(text: string) {
   const events = text.split('\n\n').slice(0, -1)

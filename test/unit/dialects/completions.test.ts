@@ -1,6 +1,7 @@
 import t from 'tap'
 import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/canonical/events.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { CompletionStreamWriter, textCompletion } from '../../../src/dialects/completions/answer.ts'
 import { lowerCompletionRequest } from '../../../src/dialects/completions/request.ts'
 
@@ -12,7 +13,7 @@ const entry = (token: string, logprob: number) => ({
   top_logprobs: [{ token, logprob, bytes: null }],
 })
 const events: GenerationEvent[] = [
-  { type: 'start', engine: 'e', model: 'm', promptTokenIds: Int32Array.of(1, 2) },
+  { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(1, 2) },
   { type: 'delta', content: 'ab', tokenIds: [3], logprobs: [-1], logprobsContent: [entry('ab', -1)] },
   { type: 'delta', content: 'c', tokenIds: [4], logprobs: [-2], logprobsContent: [entry('c', -2)] },
   { type: 'end', finishReason: 'stop', usage: { prompt_tokens: 2, completion_tokens: 2, total_tokens: 4 } },

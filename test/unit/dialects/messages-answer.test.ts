@@ -5,13 +5,14 @@ import fc from 'fast-check'
 import t from 'tap'
 import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../../src/canonical/events.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { message } from '../../../src/dialects/messages/answer.ts'
 import { lowerMessagesRequest } from '../../../src/dialects/messages/request.ts'
 import { MessagesStreamWriter } from '../../../src/dialects/messages/stream.ts'
 
 const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
 const wishes = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
-const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: Int32Array.of(7, 8) }
+const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 const end: GenerationEnd = {
   type: 'end',
   finishReason: 'stop',

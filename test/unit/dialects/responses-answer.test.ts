@@ -4,6 +4,7 @@ import { ResponseStream } from 'openai/lib/responses/ResponseStream'
 import t from 'tap'
 import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationDelta, GenerationEvent } from '../../../src/canonical/events.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { lowerItems } from '../../../src/dialects/responses/items.ts'
 import { lowerResponsesRequest } from '../../../src/dialects/responses/request.ts'
 import { type ResponseFrame, wholeResponse } from '../../../src/dialects/responses/response.ts'
@@ -22,7 +23,7 @@ const usage = {
   prompt_tokens_details: { cached_tokens: 3 },
   completion_tokens_details: { reasoning_tokens: 2 },
 }
-const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: Int32Array.of(7, 8) }
+const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 const stop: GenerationEvent = { type: 'end', finishReason: 'stop', usage }
 
 const TOOLS = [

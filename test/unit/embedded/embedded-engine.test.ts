@@ -91,7 +91,7 @@ t.test('reported logprobs can be recomputed from the ids, bit for bit, whatever 
     fc.asyncProperty(sampling, prompts, async (fields, content) => {
       const body = { ...fields, messages: [{ role: 'user', content }], max_tokens: 24 }
       const completion = fold(await collect(engine.generate(chatRequest(body), noAbort)))
-      const scores = scoreTokens(ngrams, completion.start!.promptTokenIds!, completion.tokenIds)
+      const scores = scoreTokens(ngrams, completion.start!.promptTokenIds!.whole(), completion.tokenIds)
       return scores.every((score, i) => Object.is(score, completion.logprobs[i]))
     }),
     { numRuns: 60 },
@@ -163,7 +163,10 @@ t.test(
     ])
     t.equal(completion.end?.finishReason, 'tool_calls')
     t.equal(completion.tokenIds.at(-1), eosTokenId)
-    t.same(completion.logprobs, scoreTokens(ngrams, completion.start!.promptTokenIds!, completion.tokenIds))
+    t.same(
+      completion.logprobs,
+      scoreTokens(ngrams, completion.start!.promptTokenIds!.whole(), completion.tokenIds),
+    )
   },
 )
 
@@ -342,5 +345,8 @@ t.test('a canned completion has exactly its length and ends its turn', async (t)
   const completion = await run({ cannedTokens: 50 }, { max_tokens: 1_000 })
   t.equal(completion.tokenIds.length, 50)
   t.equal(completion.end?.finishReason, 'stop')
-  t.same(completion.logprobs, scoreTokens(ngrams, completion.start!.promptTokenIds!, completion.tokenIds))
+  t.same(
+    completion.logprobs,
+    scoreTokens(ngrams, completion.start!.promptTokenIds!.whole(), completion.tokenIds),
+  )
 })

@@ -1,6 +1,7 @@
 import t from 'tap'
 import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/canonical/events.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { type AnswerOptions, AnswerReader } from '../../../src/engine/answer-reader.ts'
 
 function readerFor(options: Partial<AnswerOptions> = {}): AnswerReader {
@@ -58,7 +59,7 @@ t.test('a stream of vLLM chat chunks', (t) => {
     { choices: [], usage: { prompt_tokens: 2, completion_tokens: 3, total_tokens: 5 } },
   ]
   t.same(read(answers), [
-    { type: 'start', engine: 'http://gpu-1', model: 'qwen', promptTokenIds: Int32Array.of(1, 2) },
+    { type: 'start', engine: 'http://gpu-1', model: 'qwen', promptTokenIds: PromptIds.of(1, 2) },
     { type: 'delta', reasoning: 'hm', logprobs: [-0.5], tokenIds: [7] },
     { type: 'delta', logprobs: [-0.25], tokenIds: [8] },
     {
@@ -98,7 +99,7 @@ t.test('a whole chat completion', (t) => {
     logprobs: null,
   }
   t.same(read([{ model: 'qwen', choices: [choice], prompt_token_ids: [1], usage: null }]), [
-    { type: 'start', engine: 'http://gpu-1', model: 'qwen', promptTokenIds: Int32Array.of(1) },
+    { type: 'start', engine: 'http://gpu-1', model: 'qwen', promptTokenIds: PromptIds.of(1) },
     {
       type: 'delta',
       reasoning: 'hm',
@@ -125,7 +126,7 @@ t.test('a text completion has its prompt ids on the choice and its logprobs in l
     finish_reason: 'length',
   }
   const [start, delta] = read([{ choices: [choice] }], { wantsLogprobs: true })
-  t.same(start, { type: 'start', engine: 'http://gpu-1', promptTokenIds: Int32Array.of(1) })
+  t.same(start, { type: 'start', engine: 'http://gpu-1', promptTokenIds: PromptIds.of(1) })
   t.same(delta, {
     type: 'delta',
     content: 'ab',

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../../src/canonical/events.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { GenerateReader, type GenerateReaderOptions } from '../../../src/engine/sglang/generate-reader.ts'
 import { SseParser } from '../../../src/engine/sse.ts'
 import { inexactReason } from '../../../src/session/exactness.ts'
@@ -13,7 +14,7 @@ const PROMPT = Int32Array.of(7, 8)
 function readerFor(options: Partial<GenerateReaderOptions> = {}): GenerateReader {
   return new GenerateReader({
     engine: 'http://gpu-1',
-    promptTokenIds: PROMPT,
+    promptTokenIds: new PromptIds(PROMPT),
     wantsLogprobs: false,
     redact: (text) => text.replaceAll('sk-1', '***'),
     ...options,

@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { parseAnswer } from '../../../src/engine/parse-answer.ts'
 
 /** What was taken out of the text as ids is a list again. */
@@ -8,7 +9,7 @@ function parse(json: string): unknown {
 }
 
 function plain(value: unknown): unknown {
-  if (value instanceof Int32Array) return Array.from(value)
+  if (value instanceof PromptIds) return [...value]
   if (Array.isArray(value)) return value.map(plain)
   if (typeof value !== 'object' || value === null) return value
   return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, plain(member)]))
@@ -17,16 +18,16 @@ function plain(value: unknown): unknown {
 t.test("a prompt's ids are read from the bytes", (t) => {
   const ids = [0, 7, 10, 151_645, 999_999_999]
   const atRoot = parseAnswer(Buffer.from(JSON.stringify({ choices: [], prompt_token_ids: ids })))
-  t.same(atRoot, { choices: [], prompt_token_ids: Int32Array.from(ids) })
+  t.same(atRoot, { choices: [], prompt_token_ids: PromptIds.from(ids) })
   const choice = { index: 0, text: 'é', prompt_token_ids: ids }
   const onChoice = parseAnswer(Buffer.from(JSON.stringify({ choices: [choice], prompt_token_ids: null })))
   t.same(onChoice, {
-    choices: [{ ...choice, prompt_token_ids: Int32Array.from(ids) }],
+    choices: [{ ...choice, prompt_token_ids: PromptIds.from(ids) }],
     prompt_token_ids: null,
   })
   const many = Array.from({ length: 300_000 }, (_, place) => (place * 7919) % 200_000)
   t.same(parseAnswer(Buffer.from(JSON.stringify({ prompt_token_ids: many }))), {
-    prompt_token_ids: Int32Array.from(many),
+    prompt_token_ids: PromptIds.from(many),
   })
   t.end()
 })

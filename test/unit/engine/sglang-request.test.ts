@@ -1,6 +1,6 @@
 import t from 'tap'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import type { ChatBody } from '../../../src/canonical/request.ts'
-import { KnownPrompts } from '../../../src/engine/known-prompts.ts'
 import { bodyWithIds } from '../../../src/engine/request.ts'
 import { generateBody } from '../../../src/engine/sglang/request.ts'
 
@@ -11,10 +11,10 @@ function bodyFor(body: Partial<ChatBody>, stream = true): Record<string, unknown
     requestId: 'r',
     sessionId: 's',
     stream,
-    promptTokenIds: Int32Array.of(5, 6),
+    promptTokenIds: PromptIds.of(5, 6),
     body: { messages, ...body },
   } as const
-  const json = bodyWithIds(generateBody(request), 'input_ids', request, new KnownPrompts())
+  const json = bodyWithIds(generateBody(request), 'input_ids', request)
   return JSON.parse(json.toString())
 }
 

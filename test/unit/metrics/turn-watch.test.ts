@@ -1,4 +1,5 @@
 import t from 'tap'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { ProxyError } from '../../../src/errors.ts'
 import { expose } from '../../../src/metrics/exposition.ts'
 import { ProxyMetrics } from '../../../src/metrics/proxy-metrics.ts'
@@ -62,7 +63,7 @@ t.test('a turn is open until it is closed', async (t) => {
   const { store, watch } = await watchedStore()
   await store.openTurn({ ...QUIET_TURN, turnId: 'a', sessionId: 's', index: 0, lastMessage: undefined })
   t.equal(watch.openCount, 1)
-  await store.closeTurn({ ...QUIET_TURN, turnId: 'a', sessionId: 's' })
+  await store.closeTurn({ ...QUIET_TURN, promptTokenIds: PromptIds.of(1), turnId: 'a', sessionId: 's' })
   t.equal(watch.openCount, 0)
 })
 

@@ -1,6 +1,7 @@
 import t from 'tap'
 import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationStart } from '../../../src/canonical/events.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { inexactCode, inexactReason } from '../../../src/session/exactness.ts'
 
 const usage = (prompt: number, completion: number) => ({
@@ -12,7 +13,7 @@ const usage = (prompt: number, completion: number) => ({
 function reason(
   delta: Partial<GenerationDelta>,
   end: Partial<GenerationEnd> = {},
-  start: Partial<GenerationStart> = { promptTokenIds: Int32Array.of(1, 2) },
+  start: Partial<GenerationStart> = { promptTokenIds: PromptIds.of(1, 2) },
 ): string | null {
   const fold = new CompletionFold()
   fold.add({ type: 'start', engine: 'e', ...start })
@@ -57,7 +58,7 @@ t.test('whatever is missing or contradicts itself makes it inexact, and the reas
 
 t.test('each reason has a code without its numbers', async (t) => {
   const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
-  const start = { promptTokenIds: Int32Array.of(1, 2), vocabularySize: 6 }
+  const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 6 }
   for (const [text, code] of [
     [reason(whole, {}, {}), 'prompt_ids_missing'],
     [reason({ content: 'x' }), 'completion_ids_missing'],
@@ -74,7 +75,7 @@ t.test('each reason has a code without its numbers', async (t) => {
 })
 
 t.test('an id that the vocabulary does not have is no sampled token', async (t) => {
-  const start = { promptTokenIds: Int32Array.of(1, 2), vocabularySize: 100 }
+  const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 100 }
   t.equal(reason({ tokenIds: [99], logprobs: [-1] }, {}, start), null)
   t.match(reason({ tokenIds: [100], logprobs: [-1] }, {}, start), /token id 100, but the vocabulary has 100/)
 })

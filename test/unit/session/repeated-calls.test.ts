@@ -15,7 +15,7 @@ import { keyOf } from '../../../src/session/matching/conversation.ts'
 import { ChatPrompts } from '../../../src/session/prompts/chat-prompts.ts'
 import { SessionMemory } from '../../../src/session/session-memory.ts'
 import { writeRequest } from '../../../src/session/written-request.ts'
-import { SentRequests } from '../../../src/store/sqlite/sent-requests.ts'
+import { SentTurns } from '../../../src/store/sqlite/sent-turns.ts'
 import { aTurn } from '../../conformance/turn-store.ts'
 
 interface Talk {
@@ -146,7 +146,7 @@ interface Costs {
 class Session {
   readonly #memory = new SessionMemory()
   readonly #prompts = new ChatPrompts(async () => 0)
-  readonly #sent = new SentRequests()
+  readonly #sent = new SentTurns()
   readonly #keys = new WeakSet<object>()
   #calls = 0
 

@@ -118,7 +118,10 @@ export class Talk {
       skipSpecialTokens: true,
       keepTokens: parser.keepTokens,
     })
-    const startsInReasoning = opensReasoning(parser, tokenizer.decode(start!.promptTokenIds!.slice(-20)))
+    const startsInReasoning = opensReasoning(
+      parser,
+      tokenizer.decode(start!.promptTokenIds!.whole().slice(-20)),
+    )
     const reader = parser.create({ tools: this.#plan.tools, startsInReasoning })
     const read = mergeDeltas([reader.push(decoder.push(ids) + decoder.flush()), reader.finish()])
     const called = (calls: readonly { function: object }[]) => calls.map((call) => call.function)

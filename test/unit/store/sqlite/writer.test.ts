@@ -3,11 +3,12 @@ import t, { type Test } from 'tap'
 import type { Call } from '../../../../src/store/sqlite/calls.ts'
 import { openForReading, openForWriting } from '../../../../src/store/sqlite/database.ts'
 import { Reader } from '../../../../src/store/sqlite/reader.ts'
-import { SentRequests } from '../../../../src/store/sqlite/sent-requests.ts'
 import type { SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
+import { SentTurns } from '../../../../src/store/sqlite/sent-turns.ts'
 import { type WriteMethods, Writer } from '../../../../src/store/sqlite/writer.ts'
-import type { OpenTurn } from '../../../../src/store/turn-store.ts'
+import type { OpenTurn, TurnOutcome } from '../../../../src/store/turn-store.ts'
 import { anOutcome, aTurn } from '../../../conformance/turn-store.ts'
+import { sentWhole } from '../../../helpers/prompt-ids.ts'
 
 const CACHE_BYTES = 64 * 1024
 
@@ -24,7 +25,8 @@ function openWriter(t: Test) {
   /** Commits one group. @returns the code of each operation's error, or null */
   const commit = (...calls: [keyof WriteMethods, ...unknown[]][]) => {
     const group = calls.map(([method, ...args], id): Call<WriteMethods> => {
-      return { id, method, args: method === 'openTurn' ? [sent(args[0] as OpenTurn)] : args }
+      if (method === 'openTurn') return { id, method, args: [sent(args[0] as OpenTurn)] }
+      return { id, method, args: method === 'closeTurn' ? [sentWhole(args[0] as TurnOutcome)] : args }
     })
     return writer.commit(group).map((reply) => ('error' in reply ? reply.error.code : null))
   }
@@ -34,7 +36,7 @@ function openWriter(t: Test) {
 
 /** As the first request of its session. */
 function sent(turn: OpenTurn): SentTurn {
-  return new SentRequests().pack(turn).sent
+  return new SentTurns().pack(turn).sent
 }
 
 const session = { sessionId: 's', createdAtMs: 1, ttlMs: null, metadata: '{}', samplingParams: '{}' }

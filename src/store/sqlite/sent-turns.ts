@@ -1,11 +1,15 @@
 /** What the main thread knows to be on record, so that the next request of a session need not be sent whole. */
-import { type Message, MessageNote, messagesBetween } from '../../canonical/conversation.ts'
+import { type Message, messagesBetween } from '../../canonical/conversation.ts'
+import { Note } from '../../canonical/note.ts'
+import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import { RecentlyUsed } from '../../recently-used.ts'
-import type { OpenTurn } from '../turn-store.ts'
+import { MIN_SHARED_TOKENS, type OpenTurn, type TurnOutcome } from '../turn-store.ts'
 import {
   NO_TEXTS,
   type RecordedRequest,
   type RecordedTexts,
+  type SentOutcome,
+  type SentPrompt,
   type SentTexts,
   type SentTurn,
 } from './sent-turn.ts'
@@ -35,9 +39,18 @@ interface OnRecord {
   readonly messages: RecordedTexts
 }
 
-const onRecord = new MessageNote<OnRecord>()
+const onRecord = new Note<Message, OnRecord>()
 
-export class SentRequests {
+/** The turn of a prompt is on record; good for these very records only. */
+interface TurnOnRecord {
+  readonly records: SessionRecords
+  /** Its row. */
+  readonly turn: number
+}
+
+const turnOnRecord = new Note<PromptIds, TurnOnRecord>()
+
+export class SentTurns {
   readonly #records = new RecentlyUsed<string, SessionRecords>(MAX_CHARS, ({ chars }) => chars)
 
   /**
@@ -46,8 +59,7 @@ export class SentRequests {
    */
   pack(turn: OpenTurn): { sent: SentTurn; recorded(request: RecordedRequest): void } {
     const { lastMessage: last, promptPieces: pieces, tools, ...rest } = turn
-    const records = this.#records.get(turn.sessionId) ?? new SessionRecords()
-    this.#records.set(turn.sessionId, records)
+    const records = this.#recordsOf(turn.sessionId)
     return {
       sent: {
         ...rest,
@@ -61,6 +73,24 @@ export class SentRequests {
         if (pieces.length > 1) records.prompt = { pieces: pieces.slice(0, -1), recorded: known.prompt }
       },
     }
+  }
+
+  /** The turn's outcome as it is to be sent, and what is to be told when it is on record. */
+  packOutcome(outcome: TurnOutcome): { sent: SentOutcome; recorded(turn: number): void } {
+    const { promptTokenIds: ids, ...rest } = outcome
+    const records = this.#recordsOf(outcome.sessionId)
+    return {
+      sent: { ...rest, prompt: ids.length === 0 ? null : newIds(ids, records) },
+      recorded: (turn) => {
+        turnOnRecord.put(ids, { records, turn })
+      },
+    }
+  }
+
+  #recordsOf(sessionId: string): SessionRecords {
+    const records = this.#records.get(sessionId) ?? new SessionRecords()
+    this.#records.set(sessionId, records)
+    return records
   }
 
   /** To be called before the writer is told to remove the session's turns. */
@@ -81,6 +111,18 @@ function newMessages(last: Message | undefined, records: SessionRecords): SentTe
   const added = messagesBetween(undefined, last, (message) => baseOf(message) !== undefined)
   const before = added.length === 0 ? last : added[0]!.parent
   return { base: (before && baseOf(before)) ?? NO_TEXTS, texts: added.map(({ json }) => json) }
+}
+
+/** Behind the nearest of the prompts that it goes on from whose turn is on record. */
+function newIds(ids: PromptIds, records: SessionRecords): SentPrompt {
+  let { shared } = ids
+  for (let { base } = ids; base !== undefined && shared >= MIN_SHARED_TOKENS; ) {
+    const known = turnOnRecord.of(base)
+    if (known?.records === records) return { base: known.turn, shared, rest: ids.slice(shared, ids.length) }
+    shared = Math.min(shared, base.shared)
+    base = base.base
+  }
+  return { base: null, shared: 0, rest: ids.slice(0, ids.length) }
 }
 
 /** The last piece of a prompt is sent always: as a rule it is another one, and those before it are a node themselves. */

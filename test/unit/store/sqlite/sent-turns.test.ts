@@ -4,11 +4,12 @@ import t, { type Test } from 'tap'
 import type { Reply } from '../../../../src/store/sqlite/calls.ts'
 import { openForReading, openForWriting } from '../../../../src/store/sqlite/database.ts'
 import { type PagedList, Reader } from '../../../../src/store/sqlite/reader.ts'
-import { SentRequests } from '../../../../src/store/sqlite/sent-requests.ts'
-import type { RecordedRequest, SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
+import type { RecordedRequest, RecordedTurn, SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
+import { SentTurns } from '../../../../src/store/sqlite/sent-turns.ts'
 import { type WriteMethods, Writer } from '../../../../src/store/sqlite/writer.ts'
 import type { TurnRecord } from '../../../../src/store/turn-store.ts'
 import { anOutcome, aTurn } from '../../../conformance/turn-store.ts'
+import { sentWhole } from '../../../helpers/prompt-ids.ts'
 
 const CACHE_BYTES = 64 * 1024
 
@@ -56,7 +57,8 @@ function openWriter(t: Test) {
 
 function recordedOf(reply: Reply): RecordedRequest {
   if ('error' in reply) throw new Error(reply.error.message)
-  return reply.value as RecordedRequest
+  const value = reply.value as RecordedRequest | RecordedTurn
+  return 'request' in value ? value.request : value
 }
 
 const MESSAGES = Array.from({ length: 20 }, (_, place) => `{"role":"user","content":"${place}"}`)
@@ -64,7 +66,7 @@ const MESSAGES = Array.from({ length: 20 }, (_, place) => `{"role":"user","conte
 t.test('a request that goes on from the last one is sent as what it adds', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const requests = new SentRequests()
+  const requests = new SentTurns()
   const tools = '[{"type":"function"}]'
   const send = (index: number, count: number): SentTurn => {
     const turn = aTurn(`t${index}`, { index, requestMessages: MESSAGES.slice(0, count), tools })
@@ -89,7 +91,7 @@ t.test('a request that goes on from the last one is sent as what it adds', (t) =
 t.test('of a prompt that goes on from the last one its last piece and what is new are sent', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const requests = new SentRequests()
+  const requests = new SentTurns()
   const prompts = [
     ['[1', ',2'],
     ['[1', ',2', ',3'],
@@ -118,7 +120,7 @@ t.test('of a prompt that goes on from the last one its last piece and what is ne
 })
 
 t.test('nothing is left out of a request while the one before it is not on record', (t) => {
-  const requests = new SentRequests()
+  const requests = new SentTurns()
   const pack = (count: number) => requests.pack(aTurn('a', { requestMessages: MESSAGES.slice(0, count) }))
   const first = pack(3)
   t.match(pack(5).sent, { messages: { base: { depth: 0 }, texts: { length: 5 } } })
@@ -147,7 +149,7 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
       lastSession += 1
       const sessionId = `session-${lastSession}`
       createSession(sessionId)
-      const requests = new SentRequests()
+      const requests = new SentTurns()
       let written: object[] = []
       let requestMessages: string[] = []
       let promptPieces: string[] = []
@@ -161,7 +163,7 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
         const reply =
           how === 'open'
             ? commit('openTurn', sent)
-            : commit('recordTurn', sent, anOutcome(turnId, { sessionId }))
+            : commit('recordTurn', sent, sentWhole(anOutcome(turnId, { sessionId })))
         written.push({ requestMessages, tools, promptPieces })
         if (after === 'reset' || after === 'deleted') {
           requests.forget(sessionId)
@@ -182,7 +184,7 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
 t.test('a request that repeats what is not on record is refused, and leaves nothing', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const { sent } = new SentRequests().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))
+  const { sent } = new SentTurns().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))
   const base = { node: 1, depth: 2, link: 'x'.repeat(16) }
   const messages = { base, texts: MESSAGES.slice(2, 3) }
   t.match(commit('openTurn', { ...sent, messages }), { error: { code: 'store_failed' } })

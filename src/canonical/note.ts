@@ -1,0 +1,24 @@
+/**
+ * What one place of the program knows of a thing that others share, kept with the thing: it goes when that goes. To be made
+ * once, when the program starts, and not for each session: each thing has room for all notes that there are.
+ */
+
+export interface Noted {
+  /** What the notes keep, each in a place of its own. */
+  readonly notes: unknown[]
+}
+
+let noteCount = 0
+
+export class Note<Thing extends Noted, Known> {
+  readonly #place = noteCount++
+
+  of(thing: Thing): Known | undefined {
+    return thing.notes[this.#place] as Known | undefined
+  }
+
+  put(thing: Thing, known: Known): Known {
+    thing.notes[this.#place] = known
+    return known
+  }
+}

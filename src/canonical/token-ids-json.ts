@@ -1,0 +1,77 @@
+/** Token ids as JSON: lists with commas between the ids, without brackets. */
+
+const [COMMA, ZERO] = [0x2c, 0x30]
+/** All ids of so many digits fit into 32 bits. */
+const MAX_DIGITS = 9
+/** Of an id and the comma behind it. */
+const MAX_BYTES = 11
+
+/**
+ * What lists are read into. An array for each would have to be larger than the ids in it, as their number is not known,
+ * and the garbage collector runs the more often the larger the arrays are: three times as often.
+ */
+let idsRead = new Int32Array(1024)
+
+/** Reads ids from one byte up to another; undefined for anything else. */
+export function readIds(bytes: Buffer, start: number, end: number): Int32Array | undefined {
+  let ids = idsRead
+  let count = 0
+  for (let at = start; at <= end; at += 1) {
+    const first = at
+    let id = 0
+    // The digits are the bytes from 0x30 to 0x39.
+    for (let digit = bytes[at]! ^ ZERO; digit <= 9; digit = bytes[at]! ^ ZERO) {
+      id = (id * 10 + digit) | 0
+      at += 1
+    }
+    const digits = at - first
+    const isId = digits === 1 || (digits > 1 && digits <= MAX_DIGITS && bytes[first] !== ZERO)
+    if (!isId || (at < end && bytes[at] !== COMMA)) return undefined
+    if (count === ids.length) ids = idsRead = grown(ids)
+    ids[count] = id
+    count += 1
+  }
+  return ids.slice(0, count)
+}
+
+function grown(ids: Int32Array): Int32Array<ArrayBuffer> {
+  const larger = new Int32Array(ids.length * 2)
+  larger.set(ids)
+  return larger
+}
+
+/** What ids are written into; see {@link idsRead}. */
+let textWritten = Buffer.allocUnsafeSlow(1024 * MAX_BYTES)
+
+/**
+ * Ids as JSON with commas between them. `JSON.stringify` of a list of them takes four times as long, and
+ * five milliseconds on end for 128,000.
+ */
+export function writeIds(ids: Int32Array): Buffer {
+  if (textWritten.length < ids.length * MAX_BYTES)
+    textWritten = Buffer.allocUnsafeSlow(ids.length * MAX_BYTES)
+  let end = 0
+  // By index: the iterator of a typed array costs more than all the rest.
+  for (let at = 0; at < ids.length; at += 1) {
+    const id = ids[at]!
+    // None that a tokenizer has, but the engine is to be told all the same.
+    if (id < 0) return Buffer.from(ids.join(','))
+    end = writeId(textWritten, end, id)
+    textWritten[end] = COMMA
+    end += 1
+  }
+  return Buffer.from(textWritten.subarray(0, Math.max(0, end - 1)))
+}
+
+/** @returns the byte after it */
+function writeId(bytes: Buffer, start: number, id: number): number {
+  let end = start + 1
+  for (let bound = 10; bound <= id; bound *= 10) end += 1
+  let rest = id
+  for (let at = end - 1; at >= start; at -= 1) {
+    const tens = (rest / 10) | 0
+    bytes[at] = ZERO + rest - tens * 10
+    rest = tens
+  }
+  return end
+}

@@ -1,0 +1,19 @@
+import { PromptIds } from '../../src/canonical/prompt-ids.ts'
+import type { SentOutcome } from '../../src/store/sqlite/sent-turn.ts'
+import type { TurnOutcome } from '../../src/store/turn-store.ts'
+
+/** What is given of an outcome, with the prompt's ids as a plain list if that is easier to say. */
+export type OutcomeFields = Partial<Omit<TurnOutcome, 'promptTokenIds'>> & {
+  promptTokenIds?: PromptIds | Int32Array
+}
+
+/** The ids of a prompt, told as a list or as what they are. */
+export function asPrompt(ids: PromptIds | Int32Array): PromptIds {
+  return ids instanceof PromptIds ? ids : new PromptIds(ids.slice())
+}
+
+/** An outcome as it reaches the writer of a store that knows no turn of the session. */
+export function sentWhole({ promptTokenIds, ...outcome }: TurnOutcome): SentOutcome {
+  const rest = promptTokenIds.slice(0, promptTokenIds.length)
+  return { ...outcome, prompt: rest.length === 0 ? null : { base: null, shared: 0, rest } }
+}
