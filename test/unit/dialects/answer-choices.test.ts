@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { CompletionFold } from '../../../src/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/canonical/events.ts'
+import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
 import { ChatStreamWriter, chatCompletion } from '../../../src/dialects/chat/answer.ts'
 import { ChoicesWriter, usageOfChoices } from '../../../src/dialects/choices.ts'
 import { CompletionStreamWriter, textCompletion } from '../../../src/dialects/completions/answer.ts'
@@ -19,7 +20,7 @@ const usage = (completion_tokens: number, reasoning_tokens?: number) => ({
 
 function eventsOf(words: readonly string[], choice: number): GenerationEvent[] {
   return [
-    { type: 'start', engine: 'e', model: 'm', promptTokenIds: Int32Array.of(7, 8) },
+    { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) },
     ...words.map((content, at): GenerationEvent => ({ type: 'delta', content, tokenIds: [choice, at] })),
     { type: 'end', finishReason: 'stop', usage: usage(2 * words.length, 1) },
   ]
