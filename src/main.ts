@@ -16,8 +16,8 @@ import { trustedAuthorities } from './config/trusted-authorities.ts'
 import type { Connect } from './engine/connection.ts'
 import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
 import { checkEngines, openEngines, openServer } from './engine/open-engines.ts'
+import { textsOfTokens } from './engine/texts-of-tokens.ts'
 import { ProxyError } from './errors.ts'
-import type { TokenTexts } from './http/read/routes.ts'
 import { type HttpServer, listen, type ServerOptions } from './http/server.ts'
 import type { Backend } from './inference/backend.ts'
 import { EngineRoster } from './inference/engine-roster.ts'
@@ -43,8 +43,7 @@ import { openSqliteStore, type SpawnThread } from './store/sqlite/open.ts'
 import type { TurnStore } from './store/turn-store.ts'
 import type { ParserChoice } from './tokens/parsers/choose-parser.ts'
 import { openTokenModel } from './tokens/token-model.ts'
-import { tokenTexts } from './tokens/token-texts.ts'
-import { loadTokenizer, type Tokenizer } from './tokens/tokenizer.ts'
+import type { Tokenizer } from './tokens/tokenizer.ts'
 import { VERSION } from './version.ts'
 
 /** What a process does beyond itself. Default of each: what the operating system gives. */
@@ -146,7 +145,7 @@ export async function startServer(
     }),
     weights,
     activity,
-    tokenTexts: tokenTextsOf(config.tokenizer, tokenizer),
+    tokenTexts: textsOfTokens(tokenizer && { name: config.tokenizer!, tokenizer }),
     metrics: metrics.source({
       backend,
       prompts,
@@ -310,19 +309,6 @@ async function openPrompts(
     )
   const facts = tellToolParser(model.parserChoice, logger)
   return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer, toolParser: facts }
-}
-
-/** The embedded model's own tokenizer is always at hand; any other one is named. */
-function tokenTextsOf(name: string | undefined, tokenizer: Tokenizer | undefined): TokenTexts {
-  let embedded: Tokenizer | undefined
-  return async (model, ids) => {
-    if (name !== undefined && tokenizer !== undefined) {
-      return { source: name, texts: await tokenTexts(tokenizer, ids) }
-    }
-    if (model !== 'embedded') return undefined
-    embedded ??= loadTokenizer(embeddedModelFolder())
-    return { source: model, texts: await tokenTexts(embedded, ids) }
-  }
 }
 
 /** How answers are read, for `/health`. */

@@ -21,6 +21,7 @@ import {
 import { ROLLOUT } from '../config/options/rollout.ts'
 import { SERVE } from '../config/options/serve.ts'
 import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from '../config/options/sessions.ts'
+import { VIEW } from '../config/options/view.ts'
 import { WORKER } from '../config/options/worker.ts'
 
 const HELP_WIDTH = 100
@@ -73,6 +74,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   const ends = async () => await import('./sessions/end.ts')
   add(sessions, SESSIONS_ABORT, 'abort <session-id...>', async () => (await ends()).abort)
   add(sessions, SESSIONS_DELETE, 'delete <session-id...>', async () => (await ends()).remove)
+  add(program, VIEW, 'view', async () => (await import('./view/run.ts')).run)
   add(program, WORKER, 'worker', async () => (await import('./worker.ts')).run)
   add(program, ROLLOUT, 'rollout', async () => (await import('./rollout/run.ts')).run)
   add(program, ENGINE, 'engine', async () => (await import('./engine.ts')).run)

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { type IncomingMessage, request as requestHttp } from 'node:http'
 import { type RequestOptions, request as requestHttps } from 'node:https'
 import { createInterface } from 'node:readline'
-import { text } from 'node:stream/consumers'
+import { buffer, text } from 'node:stream/consumers'
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { loadConfig } from '../config/load.ts'
@@ -53,6 +53,15 @@ export class ProxyClient {
     const { statusCode: status = 0 } = response
     if (status >= 200 && status < 300 && Value.Check(schema, answer)) return answer
     throw refusal(status, answer, this.#url + path)
+  }
+
+  /** An answer as it is. @throws ProxyError as {@link call} */
+  async bytes(path: string): Promise<Buffer> {
+    const response = await this.#ask('GET', path)
+    const body = await buffer(response)
+    const { statusCode: status = 0 } = response
+    if (status !== 200) throw refusal(status, parseJson(body.toString()), this.#url + path)
+    return body
   }
 
   /** Each line of an answer that goes on, parsed. Ends when the proxy does. @throws ProxyError as {@link call} */

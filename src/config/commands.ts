@@ -11,6 +11,7 @@ import { OPERATOR_COMMANDS } from './options/operator.ts'
 import { ROLLOUT } from './options/rollout.ts'
 import { SERVE } from './options/serve.ts'
 import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from './options/sessions.ts'
+import { VIEW } from './options/view.ts'
 import { WORKER } from './options/worker.ts'
 
 export const COMMANDS = [
@@ -21,6 +22,7 @@ export const COMMANDS = [
   SESSIONS_LIST,
   SESSIONS_SHOW,
   SESSIONS_EXPORT,
+  VIEW,
   DATASET_HARBOR,
   HEALTH,
   DEMO,

@@ -43,21 +43,12 @@ import { uiRoutes } from './ui/routes.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker-socket.ts'
 import { workersRoutes } from './workers/routes.ts'
 
-export interface AppOptions extends AgentPolicy {
-  sessions: Sessions
-  store: TurnStore
-  runner: TurnRunner
-  backend: Backend
+/** What every application stands on, whatever its routes are. */
+export interface AppBase {
   logger: Logger
   bodyLimitBytes: number
   /** Of all bodies together that are on their way; at least twice the limit on one. Default: 256 MiB. */
   bodyBudgetBytes?: number
-  /** Calls that an agent with a key may have under way at once. Default: 128. */
-  agentCallLimit?: number
-  /** Answers that one call may ask for. Default: 128. */
-  choiceLimit?: number
-  /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
-  waitingBytes?: number
   /** Default: none, and everybody may do everything. */
   keys?: KeySettings
   /** The server listens where only its own machine reaches it. Default: it does not. */
@@ -66,10 +57,23 @@ export interface AppOptions extends AgentPolicy {
   trustedProxies?: readonly string[]
   /** Precedes every path: `/llm`. Default: nothing does. */
   basePath?: string
-  /** What `/health` tells besides the state of the backend. */
-  facts: () => Record<string, unknown>
   /** Default: there is no `/metrics`. */
   metrics?: MetricsSource
+}
+
+export interface AppOptions extends AppBase, AgentPolicy {
+  sessions: Sessions
+  store: TurnStore
+  runner: TurnRunner
+  backend: Backend
+  /** Calls that an agent with a key may have under way at once. Default: 128. */
+  agentCallLimit?: number
+  /** Answers that one call may ask for. Default: 128. */
+  choiceLimit?: number
+  /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
+  waitingBytes?: number
+  /** What `/health` tells besides the state of the backend. */
+  facts: () => Record<string, unknown>
   weights: ToldWeights
   /** What happens to sessions and turns. Default: nothing is told of it. */
   activity?: Activity
@@ -100,9 +104,21 @@ export interface AppSockets {
   strangers: Strangers
 }
 
-/** All routes, not listening yet. */
-export async function buildApp(
-  options: AppOptions,
+/** Whom routes may have to tell apart. */
+export interface AppDoors {
+  keyring: Keyring
+  strangers: Strangers
+}
+
+/** All routes of a proxy, not listening yet. */
+export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App> {
+  return buildAppWith(options, (app, doors) => addRoutes(app, options, doors), sockets)
+}
+
+/** An application with these routes below its base path, not listening yet. A route without a scope does not start. */
+export async function buildAppWith(
+  options: AppBase,
+  add: (app: FastifyInstance, doors: AppDoors) => Promise<void>,
   { serverFactory, strangers }: AppSockets = plainSockets(),
 ): Promise<App> {
   const { logger, keys = NO_KEYS, loopbackOnly = false, trustedProxies = [] } = options
@@ -153,7 +169,7 @@ export async function buildApp(
     const error = new ProxyError('route_not_found', `There is no ${request.method} ${path}`)
     sendRouteless(error, request, reply)
   })
-  await fastify.register(async (app) => addRoutes(app, options, { keyring, strangers }), {
+  await fastify.register(async (app) => add(app, { keyring, strangers }), {
     prefix: options.basePath ?? '',
   })
   return { fastify, routes, answering }
@@ -165,11 +181,10 @@ function plainSockets(): AppSockets {
   return { serverFactory, strangers }
 }
 
-/** The API, below the base path. A route without a scope does not start. */
 async function addRoutes(
   app: FastifyInstance,
   options: AppOptions,
-  { keyring, strangers }: { keyring: Keyring; strangers: Strangers },
+  { keyring, strangers }: AppDoors,
 ): Promise<void> {
   const {
     sessions,
@@ -227,7 +242,7 @@ async function addRoutes(
 }
 
 /** For a burst of agents, and twice the largest body in any case. */
-function bodyBudgetOf({ bodyLimitBytes, bodyBudgetBytes = LIMITS.bodyBytes }: AppOptions): BodyBudgetOptions {
+function bodyBudgetOf({ bodyLimitBytes, bodyBudgetBytes = LIMITS.bodyBytes }: AppBase): BodyBudgetOptions {
   return { bodyLimitBytes, totalBytes: Math.max(bodyBudgetBytes, 2 * bodyLimitBytes) }
 }
 

@@ -3,7 +3,7 @@ import { Server as HttpsServer } from 'node:https'
 import type { AddressInfo, Server } from 'node:net'
 import type { FastifyServerFactory } from 'fastify'
 import type { RouteScope } from './access/guard.ts'
-import { type App, type AppOptions, buildApp } from './app.ts'
+import { type App, type AppBase, type AppOptions, type AppSockets, buildApp } from './app.ts'
 import { baseUrl } from './base-url.ts'
 import {
   type Certificate,
@@ -14,7 +14,7 @@ import {
 import { addHandles, closeHandles, holdPort, SHARED_PORT, SHARES_PORTS } from './transport/many-handles.ts'
 import { createStrangers, createWebServer } from './transport/web-server.ts'
 
-export interface ServerOptions extends AppOptions {
+export interface ListenOptions extends AppBase {
   host: string
   /** 0: any free one. */
   port: number
@@ -23,6 +23,8 @@ export interface ServerOptions extends AppOptions {
   /** How often they are read. Default: 10 s. */
   certificateIntervalMs?: number
 }
+
+export interface ServerOptions extends AppOptions, Omit<ListenOptions, keyof AppBase> {}
 
 export interface HttpServer {
   /** Where it listens, with the port that it got and the base path. */
@@ -34,7 +36,15 @@ export interface HttpServer {
 }
 
 /** @throws ProxyError `config_invalid` for a certificate; the operating system's error when it cannot listen */
-export async function listen(options: ServerOptions): Promise<HttpServer> {
+export function listen(options: ServerOptions): Promise<HttpServer> {
+  return listenWith(options, (sockets) => buildApp(options, sockets))
+}
+
+/** As {@link listen}, with whatever application. */
+export async function listenWith(
+  options: ListenOptions,
+  build: (sockets: AppSockets) => Promise<App>,
+): Promise<HttpServer> {
   const { host, port, certificateFiles, basePath = '' } = options
   const certificate = certificateFiles && readCertificate(certificateFiles)
   const strangers = createStrangers()
@@ -45,7 +55,7 @@ export async function listen(options: ServerOptions): Promise<HttpServer> {
     servers.push(server)
     return server
   }
-  const app = await buildApp(options, { serverFactory, strangers })
+  const app = await build({ serverFactory, strangers })
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
   // A port that somebody holds is in use, and listening without sharing it says so.
@@ -70,7 +80,7 @@ export async function listen(options: ServerOptions): Promise<HttpServer> {
   }
 }
 
-interface Renewal extends Pick<ServerOptions, 'logger' | 'certificateIntervalMs'> {
+interface Renewal extends Pick<ListenOptions, 'logger' | 'certificateIntervalMs'> {
   certificateFiles: CertificateFiles
   certificate: Certificate
 }

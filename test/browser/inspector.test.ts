@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { type Browser, chromium, type Page } from 'playwright-core'
 import t, { type Test } from 'tap'
 import { KEYS } from '../helpers/keys.ts'
+import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 
 const CHROMIUM = '/usr/bin/chromium'
@@ -173,6 +174,25 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     t.match(page.url(), /turn=1$/)
     await pressFast(page, ['ArrowLeft', 'ArrowLeft', 'ArrowLeft', 'ArrowRight'])
     t.match(page.url(), /t=12$/)
+    isSilent()
+  })
+
+  t.test('shows a session that was exported into one file', async (t) => {
+    const { url } = await startInspector(t)
+    const path = join(t.testdir({}), 'run.html')
+    const words = ['sessions', 'export', '--format', 'html', '--url', url, '--output', path]
+    t.match(await runLlmProxy([...words, 'run-0', 'run-1']), { code: 0, stderr: '' })
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`file://${path}`)
+    await page.getByText('run-1').waitFor()
+    await page.keyboard.press('Enter')
+    await page.getByRole('heading', { name: 'run-0' }).waitFor()
+    await page.locator('.rowlink').first().waitFor()
+    t.match(await page.locator('.message.sampled pre.text').first().textContent(), /^<script>/)
+    await page.keyboard.press('Enter')
+    await page.locator('.heat-map span').first().waitFor()
+    await page.keyboard.press('n')
+    t.equal(await page.locator('.heat-map .here').textContent(), ' w101')
     isSilent()
   })
 

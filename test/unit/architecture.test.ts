@@ -38,7 +38,7 @@ const ALL_BELOW_MAIN = [
 /** The layers of the design, top down. Adapters implement ports and never know each other. */
 const RULES: ArchitectureRules = {
   parts: {
-    'src/cli': ['src/main.ts', ROLLOUT, `${ROLLOUT}/datasets`, ...ALL_BELOW_MAIN],
+    'src/cli': ['src/main.ts', 'src/http/ui', ROLLOUT, `${ROLLOUT}/datasets`, ...ALL_BELOW_MAIN],
     'src/index.ts': ['src/main.ts', ROLLOUT, ...ALL_BELOW_MAIN],
     'src/main.ts': ALL_BELOW_MAIN,
     'src/http/ui': GROUND,

@@ -9,13 +9,23 @@ import { listSessions } from './list.ts'
 import { withSessionsApi } from './open-api.ts'
 
 /** `llm-proxy sessions export [session-id...]`: these sessions, or all of them. @returns the exit code */
-export function run(config: SessionsExportConfig, sessionIds: string[]): Promise<number> {
-  return withSessionsApi(config, async (api) => {
-    const lines = exportLines(api, config, sessionIds)
-    if (config.output === undefined) await pipeline(Readable.from(lines), process.stdout, { end: false })
-    else await writeWhole(config.output, lines)
-    return 0
-  })
+export async function run(config: SessionsExportConfig, sessionIds: string[]): Promise<number> {
+  if (config.format === 'html') {
+    const { htmlPage } = await import('./html-page.ts')
+    await write(config.output, await htmlPage(config, sessionIds))
+  } else {
+    await withSessionsApi(config, (api) => write(config.output, exportLines(api, config, sessionIds)))
+  }
+  return 0
+}
+
+/** @param path undefined: stdout */
+async function write(
+  path: string | undefined,
+  pieces: Iterable<string> | AsyncIterable<string>,
+): Promise<void> {
+  if (path === undefined) await pipeline(Readable.from(pieces), process.stdout, { end: false })
+  else await writeWhole(path, pieces)
 }
 
 async function* exportLines(
@@ -38,7 +48,7 @@ async function* allSessionIds(api: SessionsApi): AsyncGenerator<string> {
 }
 
 /** A reader of `path` never sees half an export. */
-async function writeWhole(path: string, lines: AsyncIterable<string>): Promise<void> {
+async function writeWhole(path: string, lines: Iterable<string> | AsyncIterable<string>): Promise<void> {
   const partial = `${path}.${process.pid}.partial`
   try {
     await pipeline(Readable.from(lines), createWriteStream(partial, { flags: 'wx' }))

@@ -63,18 +63,20 @@ export const SESSIONS_SHOW = {
 
 export const SESSIONS_EXPORT = {
   name: 'sessions export',
-  summary: 'Write sessions as JSON lines: training rows, or turns',
+  summary: 'Write sessions as JSON lines (training rows, or turns), or as a page to look at',
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
     format: {
       flag: 'format',
       type: 'enum',
-      values: ['trajectories', 'turns'],
+      values: ['trajectories', 'turns', 'html'],
       default: 'trajectories',
       flagOnly: true,
       group: 'Output',
-      help: 'trajectories: one row per line, ready to train on; turns: one recorded call per line',
+      help:
+        'trajectories: one row per line, ready to train on; turns: one recorded call per line; html: the sessions that ' +
+        'are named, in one file that any browser shows',
     },
     select: {
       flag: 'select',

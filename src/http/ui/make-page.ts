@@ -1,5 +1,5 @@
 /** `npm run build:page`: makes the inspector's page, one script and one style sheet, of what is in `src/ui/`. */
-import { writeFileSync } from 'node:fs'
+import { renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { build } from 'esbuild'
 
@@ -19,4 +19,9 @@ const { outputFiles } = await build({
 })
 const textOf = (end: string) => outputFiles.find(({ path }) => path.endsWith(end))!.text
 const page = { script: textOf('.js'), style: textOf('.css') }
-writeFileSync(join(import.meta.dirname, 'page.json'), JSON.stringify(page))
+// Whoever reads it meanwhile finds the one before, whole.
+const [path, partial] = ['page.json', `page.json.${process.pid}`].map((name) =>
+  join(import.meta.dirname, name),
+)
+writeFileSync(partial!, JSON.stringify(page))
+renameSync(partial!, path!)

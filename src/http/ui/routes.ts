@@ -2,8 +2,7 @@
 import { createHash } from 'node:crypto'
 import { gzipSync } from 'node:zlib'
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
-import { ProxyError } from '../../errors.ts'
-import { readOwnFile } from '../../standalone/own-files.ts'
+import { ICON, readPageSource } from './page-source.ts'
 
 /** Nothing but the page's own files and the API beside it; no text becomes markup or script. */
 export const CONTENT_SECURITY_POLICY =
@@ -20,9 +19,6 @@ const HTML = `<!doctype html>
 <script type="module" src="ui/app.js"></script>
 <body><div id="app"></div>
 `
-
-const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">\
-<path fill="#7ea3cb" d="M1 3h6v10H1z"/><path fill="#e2b366" d="M7 3h3v10H7z"/><path fill="#2f8f6b" d="M10 3h5v10h-5z"/></svg>`
 
 interface PageFile {
   path: string
@@ -46,10 +42,7 @@ export const uiRoutes: FastifyPluginCallback = (app, _options, done) => {
 }
 
 function readPage(): ReadonlyMap<string, PageFile> {
-  const { script, style } = JSON.parse(Buffer.from(pageText()).toString()) as {
-    script: string
-    style: string
-  }
+  const { script, style } = readPageSource()
   return new Map(
     [
       pageFile('/ui', 'text/html', HTML),
@@ -58,15 +51,6 @@ function readPage(): ReadonlyMap<string, PageFile> {
       pageFile('/ui/icon.svg', 'image/svg+xml', ICON),
     ].map((file) => [file.path, file]),
   )
-}
-
-function pageText(): Uint8Array {
-  try {
-    return readOwnFile(new URL('page.json', import.meta.url))
-  } catch (cause) {
-    const message = 'The inspector has not been built: run npm run build:page'
-    throw new ProxyError('internal', message, { cause })
-  }
 }
 
 function pageFile(path: string, type: string, text: string): PageFile {

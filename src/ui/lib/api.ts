@@ -6,6 +6,21 @@ const KEY = 'llm-proxy-key'
 /** The API's root: the page is served as `ui` below it. */
 export const BASE = new URL('.', location.href).href.replace(/#.*$/, '')
 
+interface Recorded {
+  json: Record<string, unknown>
+  base64: Record<string, string>
+}
+
+/** What `sessions export --format html` put into this very file; undefined: the page is served. */
+const recorded = readRecorded()
+
+export const IS_FILE = recorded !== undefined
+
+function readRecorded(): Recorded | undefined {
+  const text = document.getElementById('recorded')?.textContent
+  return text ? (JSON.parse(text) as Recorded) : undefined
+}
+
 /** Set while the proxy refuses what is shown for want of a key. */
 export const refusal = signal<string | undefined>(undefined)
 
@@ -41,7 +56,10 @@ export async function getBytes(path: string, stop?: AbortSignal): Promise<ArrayB
 
 /** Lines of an answer that goes on; ends when the connection does. */
 export async function* getLines<T>(path: string, stop: AbortSignal): AsyncGenerator<T> {
-  const { body } = await get(path, stop)
+  const response = await get(path, stop)
+  // A database without a proxy: nothing will happen.
+  if (response.status === 204) throw new ApiError(204, 'nobody tells what happens')
+  const { body } = response
   const decoder = new TextDecoder()
   const reader = body!.getReader()
   let rest = ''
@@ -55,6 +73,7 @@ export async function* getLines<T>(path: string, stop: AbortSignal): AsyncGenera
 }
 
 async function get(path: string, stop?: AbortSignal): Promise<Response> {
+  if (recorded !== undefined) return answerOf(recorded, path)
   const key = sessionStorage.getItem(KEY)
   const headers: Record<string, string> = key === null ? {} : { authorization: `Bearer ${key}` }
   const response = await fetch(urlOf(path), { headers, ...(stop && { signal: stop }) })
@@ -63,6 +82,16 @@ async function get(path: string, stop?: AbortSignal): Promise<Response> {
   const message = detail ?? `${response.status} ${response.statusText}`
   if (response.status === 401 || response.status === 403) refusal.value = message
   throw new ApiError(response.status, message)
+}
+
+/** Of the list of sessions there is one page, whatever is asked of it. */
+function answerOf({ json, base64 }: Recorded, path: string): Response {
+  const name = path.startsWith('sessions?') ? 'sessions' : path
+  const value = json[name]
+  if (value !== undefined) return Response.json(value)
+  const text = base64[name]
+  if (text === undefined) throw new ApiError(404, 'It is not in this file')
+  return new Response(Uint8Array.from(atob(text), (character) => character.charCodeAt(0)))
 }
 
 /** For a terminal; the key stays where it is. */

@@ -23,7 +23,7 @@ export function useEvents(tell: () => void, wanted: (event: ProxyEvent) => boole
         }, SETTLE_MS)
       }
     }
-    // A database without a proxy has no events, and says so with 404.
+    // A database without a proxy has no events, and says so with a status.
     const again = (error?: { status?: number }) => {
       if (!controller.signal.aborted && error?.status === undefined) retry = setTimeout(start, RETRY_MS)
     }

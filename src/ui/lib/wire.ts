@@ -29,7 +29,7 @@ export type Row = Static<typeof reads.RowSummary> &
 
 export interface Health {
   status: string
-  mode: 'local' | 'relay' | 'view'
+  mode: 'local' | 'relay' | 'view' | 'file'
   connected_workers?: number
   queued?: number
   paused?: boolean

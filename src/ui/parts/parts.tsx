@@ -1,7 +1,7 @@
 /** Small parts that several screens show. */
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
-import { curlOf, getBytes } from '../lib/api.ts'
+import { curlOf, getBytes, IS_FILE } from '../lib/api.ts'
 import { number, visible } from '../lib/format.ts'
 import type { Loaded } from '../lib/load.ts'
 
@@ -71,7 +71,7 @@ export function Sources({ paths }: { paths: readonly string[] }) {
   const [raw, setRaw] = useState<{ path: string; text: string } | undefined>()
   const [copied, setCopied] = useState('')
   const show = async (path: string) => {
-    const bytes = await getBytes(path)
+    const bytes = await getBytes(path).catch((error: Error) => new TextEncoder().encode(error.message).buffer)
     const text = new TextDecoder().decode(bytes.slice(0, MAX_RAW))
     setRaw({
       path,
@@ -92,9 +92,11 @@ export function Sources({ paths }: { paths: readonly string[] }) {
           <button type="button" onClick={() => void show(path)}>
             raw JSON
           </button>
-          <button type="button" onClick={() => void copy(path)}>
-            {copied === path ? 'copied' : 'copy curl'}
-          </button>
+          {!IS_FILE && (
+            <button type="button" onClick={() => void copy(path)}>
+              {copied === path ? 'copied' : 'copy curl'}
+            </button>
+          )}
         </span>
       ))}
       {raw && (

@@ -2,18 +2,21 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useRef } from 'preact/hooks'
-import { getJson, refusal, setKey } from '../lib/api.ts'
+import { getJson, IS_FILE, refusal, setKey } from '../lib/api.ts'
 import { commands, useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route } from '../lib/route.ts'
 import type { Health } from '../lib/wire.ts'
 
-const VIEWS = [
+const ALL_VIEWS = [
   { name: 'sessions', title: 'Sessions', key: '1' },
   { name: 'groups', title: 'Groups', key: '2' },
   { name: 'compare', title: 'Compare', key: '3' },
   { name: 'engines', title: 'Engines', key: '4' },
 ] as const
+
+/** A file has its own sessions alone. */
+const VIEWS = IS_FILE ? ALL_VIEWS.filter(({ name }) => name === 'sessions' || name === 'compare') : ALL_VIEWS
 
 export function Shell({ children }: { children: ComponentChildren }) {
   const helps = useSignal(false)

@@ -1,6 +1,6 @@
 /** One session: how its turns hang together, and what was said. */
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
-import { getJson, getLines, sessionPath } from '../lib/api.ts'
+import { getJson, getLines, IS_FILE, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
 import { clockTime, duration, number, short, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
@@ -211,14 +211,22 @@ function Facts({ tree, rows }: { tree: Tree; rows: readonly Row[] | undefined })
         </Fact>
         {Object.entries(tree.metadata).map(([name, value]) => (
           <Fact key={name} name={visible(name)}>
-            <a href={groupHref(name, value)} title="sessions of this value">
-              {visible(typeof value === 'string' ? value : JSON.stringify(value)).slice(0, 160)}
-            </a>
+            {IS_FILE ? (
+              metadataText(value)
+            ) : (
+              <a href={groupHref(name, value)} title="sessions of this value">
+                {metadataText(value)}
+              </a>
+            )}
           </Fact>
         ))}
       </dl>
     </header>
   )
+}
+
+function metadataText(value: unknown): string {
+  return visible(typeof value === 'string' ? value : JSON.stringify(value)).slice(0, 160)
 }
 
 function groupHref(name: string, value: unknown): string {

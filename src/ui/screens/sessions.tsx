@@ -1,6 +1,6 @@
 /** All sessions: filtered, sorted, searched; any number of them. */
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { getJson, sessionPath } from '../lib/api.ts'
+import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
 import { ago, number, short, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
@@ -99,47 +99,54 @@ export function Sessions() {
   const filtered = [...asked.keys()].some((name) => name !== 'sort' && name !== 'order')
   return (
     <div class="sessions">
-      <div class="filters">
-        <input
-          ref={search}
-          type="search"
-          placeholder="Search ids and metadata   /"
-          aria-label="Search"
-          value={asked.get('q') ?? ''}
-          onInput={(event) => setQuery({ q: event.currentTarget.value })}
-          onKeyDown={(event) => event.key === 'Escape' && event.currentTarget.blur()}
-        />
-        {CHIPS.map((chip) => {
-          const [[name, value] = ['', '']] = Object.entries(chip.query)
-          const on = asked.get(name) === value
-          return (
-            <button
-              type="button"
-              key={chip.title}
-              class={on ? 'chip on' : 'chip'}
-              aria-pressed={on}
-              onClick={() => setQuery({ [name]: on ? undefined : value })}
-            >
-              {chip.title} {totals && <span>{number(chip.count(totals))}</span>}
-            </button>
-          )
-        })}
-        {[...asked]
-          .filter(([name]) => name.startsWith('metadata.'))
-          .map(([name, value]) => (
-            <button type="button" key={name} class="chip on" onClick={() => setQuery({ [name]: undefined })}>
-              {name.slice(9)} = {visible(value)} ✕
-            </button>
-          ))}
-        {totals && (
-          <Histogram
-            rewards={totals.rewards}
-            min={asked.get('reward_min')}
-            max={asked.get('reward_max')}
-            pick={setQuery}
+      {!IS_FILE && (
+        <div class="filters">
+          <input
+            ref={search}
+            type="search"
+            placeholder="Search ids and metadata   /"
+            aria-label="Search"
+            value={asked.get('q') ?? ''}
+            onInput={(event) => setQuery({ q: event.currentTarget.value })}
+            onKeyDown={(event) => event.key === 'Escape' && event.currentTarget.blur()}
           />
-        )}
-      </div>
+          {CHIPS.map((chip) => {
+            const [[name, value] = ['', '']] = Object.entries(chip.query)
+            const on = asked.get(name) === value
+            return (
+              <button
+                type="button"
+                key={chip.title}
+                class={on ? 'chip on' : 'chip'}
+                aria-pressed={on}
+                onClick={() => setQuery({ [name]: on ? undefined : value })}
+              >
+                {chip.title} {totals && <span>{number(chip.count(totals))}</span>}
+              </button>
+            )
+          })}
+          {[...asked]
+            .filter(([name]) => name.startsWith('metadata.'))
+            .map(([name, value]) => (
+              <button
+                type="button"
+                key={name}
+                class="chip on"
+                onClick={() => setQuery({ [name]: undefined })}
+              >
+                {name.slice(9)} = {visible(value)} ✕
+              </button>
+            ))}
+          {totals && (
+            <Histogram
+              rewards={totals.rewards}
+              min={asked.get('reward_min')}
+              max={asked.get('reward_max')}
+              pick={setQuery}
+            />
+          )}
+        </div>
+      )}
       {totals && (
         <p class="summary">
           <b>{number(totals.sessions)}</b> sessions · <b>{short(totals.turns)}</b> turns ·{' '}
@@ -175,7 +182,7 @@ export function Sessions() {
 }
 
 function Heading({ name, title }: { name: string; title: string }) {
-  if (name === '') return <span>{title}</span>
+  if (name === '' || IS_FILE) return <span>{title}</span>
   const { query } = route.value
   const here = (query.get('sort') ?? 'created') === name
   const order = query.get('order') ?? 'desc'

@@ -1,0 +1,63 @@
+/** `llm-proxy sessions export --format html`: sessions and the inspector in one file. */
+import type { Static } from 'typebox'
+import type { SessionsExportConfig } from '../../config/options/sessions.ts'
+import { ProxyError } from '../../errors.ts'
+import type { Rows, Tree } from '../../http/read/schemas.ts'
+import { oneFilePage, type RecordedAnswers } from '../../http/ui/one-file.ts'
+import { buildView } from '../../http/view.ts'
+import { VERSION } from '../../version.ts'
+import { createLogger } from '../logger.ts'
+import { ProxyClient } from '../proxy-client.ts'
+import { withViewOf } from '../view/open-view.ts'
+
+/** Reads of the API, by path. @throws ProxyError `session_not_found` or `start_failed` */
+type Ask = (path: string) => Promise<Buffer>
+
+/** @throws ProxyError `config_invalid` where no session is named */
+export async function htmlPage(
+  config: SessionsExportConfig,
+  sessionIds: readonly string[],
+): Promise<Iterable<string>> {
+  if (sessionIds.length === 0) {
+    throw new ProxyError('config_invalid', 'name the sessions that --format html is to show')
+  }
+  const page = async (ask: Ask) => oneFilePage(sessionIds.join(', '), await answersOf(ask, sessionIds))
+  if (config.url !== undefined) {
+    const proxy = new ProxyClient(config)
+    return page((path) => proxy.bytes(`/${path}`))
+  }
+  return withViewOf({ db: config.db, logger: createLogger('silent') }, async (options) => {
+    const { fastify } = await buildView(options)
+    return page(async (path) => {
+      const { statusCode, rawPayload } = await fastify.inject(`/${path}`)
+      if (statusCode === 200) return rawPayload
+      const { detail } = JSON.parse(rawPayload.toString()) as { detail: string }
+      throw new ProxyError(statusCode === 404 ? 'session_not_found' : 'start_failed', detail)
+    })
+  })
+}
+
+/** What the page asks for, of these sessions. */
+async function answersOf(ask: Ask, sessionIds: readonly string[]): Promise<RecordedAnswers> {
+  const json = async (path: string) => JSON.parse((await ask(path)).toString())
+  const answers: RecordedAnswers = { json: {}, base64: {} }
+  const sessions: object[] = []
+  for (const id of sessionIds) {
+    const path = `sessions/${encodeURIComponent(id)}`
+    const tree = (await json(`${path}/tree`)) as Static<typeof Tree>
+    const { turns: _, ...session } = tree
+    sessions.push(session)
+    const rows = (await json(`${path}/rows`)) as Static<typeof Rows>
+    answers.json[`${path}/rows`] = rows
+    answers.json[`${path}/tree`] = tree
+    const talk = `${path}?messages=new&ids=false`
+    answers.json[talk] = await json(talk)
+    for (const { row } of rows.rows) {
+      const tokens = `${path}/rows/${row}/tokens?texts=true`
+      answers.base64[tokens] = (await ask(tokens)).toString('base64')
+    }
+  }
+  answers.json.sessions = { sessions, next_cursor: null }
+  answers.json.health = { status: 'ok', mode: 'file', connected_workers: 0, version: VERSION }
+  return answers
+}

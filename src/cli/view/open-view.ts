@@ -1,0 +1,43 @@
+import { existsSync } from 'node:fs'
+import { textsOfTokens } from '../../engine/texts-of-tokens.ts'
+import { ProxyError } from '../../errors.ts'
+import type { ViewOptions } from '../../http/view.ts'
+import type { Logger } from '../../logger.ts'
+import { openSqliteReader } from '../../store/sqlite/open.ts'
+import { loadModelFiles } from '../../tokens/load-model-files.ts'
+import { loadTokenizer } from '../../tokens/tokenizer.ts'
+import { VERSION } from '../../version.ts'
+
+export interface ViewSource {
+  db: string
+  /** Where the tokenizer of its models is. */
+  tokenizer?: string | undefined
+  logger: Logger
+}
+
+/** What a view has no use for. */
+const NO_BODY_BYTES = 1024
+
+/**
+ * Opens a database to be looked at, lends it to `use`, and closes it whatever happens.
+ * @throws ProxyError `start_failed` without such a database, `config_invalid` without such a tokenizer
+ */
+export async function withViewOf<T>(
+  { db, tokenizer: name, logger }: ViewSource,
+  use: (options: ViewOptions) => Promise<T>,
+): Promise<T> {
+  if (!existsSync(db)) throw new ProxyError('start_failed', `there is no database ${db}: name one with --db`)
+  const tokenizer = name === undefined ? undefined : loadTokenizer((await loadModelFiles(name)).directory)
+  const reader = await openSqliteReader(db)
+  try {
+    return await use({
+      reader,
+      logger,
+      tokenTexts: textsOfTokens(tokenizer && { name: name!, tokenizer }),
+      facts: { version: VERSION, db },
+      bodyLimitBytes: NO_BODY_BYTES,
+    })
+  } finally {
+    await reader.close()
+  }
+}

@@ -1,0 +1,40 @@
+import { isLoopback } from '../../config/notes.ts'
+import type { ViewConfig } from '../../config/options/view.ts'
+import { ProxyError } from '../../errors.ts'
+import { NO_KEYS } from '../../http/access/keyring.ts'
+import { listenToViewers } from '../../http/view.ts'
+import { announce } from '../announce.ts'
+import { explainListenFailure } from '../fail.ts'
+import { createLogger } from '../logger.ts'
+import { serveUntilSignal, watchUnforeseen } from '../process-life.ts'
+import { withViewOf } from './open-view.ts'
+
+/** Reads that are on their way need not end. */
+const GRACE_MS = 1_000
+
+/** `llm-proxy view`: the inspector of a database, until a signal. @returns the exit code */
+export function run(config: ViewConfig): Promise<number> {
+  const { host, port, basePath, viewKeys, db } = config
+  const loopbackOnly = isLoopback(host)
+  if (!loopbackOnly && viewKeys.length === 0) {
+    const message = `whoever reaches ${host} would read every session: give a --view-key, or leave out --host`
+    throw new ProxyError('config_invalid', message)
+  }
+  const logger = createLogger(config.logLevel)
+  return withViewOf({ ...config, logger }, async (view) => {
+    const keys = { ...NO_KEYS, viewKeys }
+    const http = await listenToViewers({ ...view, host, port, basePath, keys, loopbackOnly }).catch(
+      (error: unknown) => {
+        throw explainListenFailure(error, host, port)
+      },
+    )
+    watchUnforeseen(logger)
+    const stop = async () => {
+      await http.close()
+      return { drained: true }
+    }
+    const served = serveUntilSignal({ stop }, GRACE_MS, logger)
+    announce(`llm-proxy view of ${db} on ${http.url}/ui`, [])
+    return served
+  })
+}

@@ -1,0 +1,55 @@
+/** The inspector and what it shows in one HTML file, for somebody who has neither the database nor the proxy. */
+import { createHash } from 'node:crypto'
+import { readPageSource } from './page-source.ts'
+
+/** Answers of the API by their paths below its root: JSON values, or binary ones as base64 text. */
+export interface RecordedAnswers {
+  json: Record<string, unknown>
+  base64: Record<string, string>
+}
+
+/** @param title plain text. Nothing in the file is loaded from elsewhere, and nothing that was recorded becomes markup. */
+export function* oneFilePage(title: string, answers: RecordedAnswers): Generator<string> {
+  const { script, style } = readPageSource()
+  const policy =
+    `default-src 'none'; script-src '${hashOf(script)}'; style-src '${hashOf(style)}'; img-src data:; ` +
+    "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+  yield `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="${policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>${asText(title)}</title>
+<style>${style}</style>
+<body><div id="app"></div>
+<script type="application/json" id="recorded">`
+  yield '{"json":{'
+  yield* members(answers.json)
+  yield '},"base64":{'
+  yield* members(answers.base64)
+  yield `}}</script>
+<script type="module">${script}</script>
+`
+}
+
+/** One by one: all of them together may be longer than a text can be. */
+function* members(values: Record<string, unknown>): Generator<string> {
+  let comma = ''
+  for (const [name, value] of Object.entries(values)) {
+    yield `${comma}${inScript(name)}:${inScript(value)}`
+    comma = ','
+  }
+}
+
+/** JSON that ends no element and begins no comment. */
+function inScript(value: unknown): string {
+  return JSON.stringify(value).replaceAll('<', '\\u003c')
+}
+
+function asText(text: string): string {
+  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;')
+}
+
+function hashOf(text: string): string {
+  return `sha256-${createHash('sha256').update(text).digest('base64')}`
+}

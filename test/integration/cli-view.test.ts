@@ -1,0 +1,101 @@
+/** A database is looked at without a proxy: in the browser, and as one file. */
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import t, { type Test } from 'tap'
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { recordTurn } from '../helpers/sessions-api.ts'
+
+const NEW_SESSION = { createdAtMs: 1_000, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
+
+async function database(t: Test): Promise<string> {
+  const path = join(t.testdir({}), 'turns.db')
+  const store = await openSqliteStore({ path, durability: 'process' })
+  await store.createSession({ ...NEW_SESSION, sessionId: 'a/b:0' })
+  const text = '</script><script>alert(1)</script>'
+  await recordTurn(store, 'a/b:0', 0, { completionText: text, model: 'embedded' })
+  await store.close()
+  return path
+}
+
+async function startView(t: Test, args: readonly string[]) {
+  const child = startLlmProxy(['view', '--port', '0', ...args])
+  t.teardown(() => child.kill())
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+  const { value } = await lines.next()
+  return String(value).match(/http:\/\/\S+(?=\/ui)/)![0]
+}
+
+const answer = async (url: string, headers: Record<string, string> = {}) => {
+  const response = await fetch(url, { headers })
+  return { status: response.status, text: await response.text() }
+}
+
+t.test('view serves the page and the reads of a database, and nothing that changes it', async (t) => {
+  const url = await startView(t, ['--db', await database(t)])
+  t.match(await answer(`${url}/ui`), { status: 200, text: '<!doctype html>' })
+  t.match(JSON.parse((await answer(`${url}/health`)).text), { status: 'ok', mode: 'view' })
+  const { sessions } = JSON.parse((await answer(`${url}/sessions`)).text)
+  t.match(sessions, [{ session_id: 'a/b:0', turn_count: 1 }])
+  t.match(await answer(`${url}/sessions/a/b:0/tree`), { status: 200 })
+  const texts = JSON.parse((await answer(`${url}/sessions/a%2Fb:0/rows/0/token_texts`)).text)
+  t.equal(texts.source, 'embedded')
+  t.equal(texts.texts.length, 3)
+  t.match(await answer(`${url}/events`), { status: 204 })
+  const removal = await fetch(`${url}/sessions/a%2Fb:0`, { method: 'DELETE' })
+  t.equal(removal.status, 404)
+})
+
+t.test('view asks for a key where it has one, below its base path', async (t) => {
+  const key = 'a-view-key-for-tests'
+  const url = await startView(t, ['--db', await database(t), '--view-key', key, '--base-path', '/llm'])
+  t.match(url, /\/llm$/)
+  t.match(await answer(`${url}/sessions`), { status: 401 })
+  t.match(await answer(`${url}/sessions`, { authorization: `Bearer ${key}` }), { status: 200 })
+})
+
+t.test('view refuses what cannot be meant', async (t) => {
+  t.match(await runLlmProxy(['view', '--db', 'nowhere.db']), { code: 1, stderr: /there is no database/ })
+  const open = await runLlmProxy(['view', '--db', await database(t), '--host', '0.0.0.0'])
+  t.match(open, { code: 2, stderr: /give a --view-key/ })
+})
+
+/** What the page's own script finds in the file. */
+function recordedIn(html: string) {
+  const [, json] = html.match(/<script type="application\/json" id="recorded">(.*?)<\/script>/s)!
+  return JSON.parse(json!)
+}
+
+t.test('a session is one file that loads nothing, and whose texts are no markup', async (t) => {
+  const db = await database(t)
+  const output = `${db}.html`
+  const words = ['sessions', 'export', '--format', 'html', '--db', db]
+  t.match(await runLlmProxy([...words, '--output', output, 'a/b:0']), { code: 0, stderr: '' })
+  const html = readFileSync(output, 'utf8')
+  t.match(html, /default-src 'none'; script-src 'sha256-/)
+  t.notMatch(html, /<script>alert/)
+  const { json, base64 } = recordedIn(html)
+  t.match(json.sessions, { sessions: [{ session_id: 'a/b:0' }], next_cursor: null })
+  t.match(json['sessions/a%2Fb%3A0/tree'], { turns: [{ index: 0 }] })
+  t.ok(base64['sessions/a%2Fb%3A0/rows/0/tokens?texts=true'])
+  t.match(await runLlmProxy(words), { code: 2, stderr: /name the sessions/ })
+  t.match(await runLlmProxy([...words, 'none']), { code: 1, stderr: /not found/ })
+})
+
+t.test('a running proxy is asked for the same file', async (t) => {
+  const proxy = await startProxy(t)
+  await proxy.post('/sessions', { session_id: 's' })
+  const { code, stdout } = await runLlmProxy([
+    'sessions',
+    'export',
+    '--format',
+    'html',
+    '--url',
+    proxy.url,
+    's',
+  ])
+  t.equal(code, 0)
+  t.match(recordedIn(stdout).json.sessions, { sessions: [{ session_id: 's' }] })
+})
