@@ -1,0 +1,116 @@
+/** An agent: a conversation in a session, with the impatience of those in the field. */
+import { pause, type World } from '../world/world.ts'
+import { type Answered, ask } from './client.ts'
+import type { Attempt, History } from './history.ts'
+import type { ChatMessage } from './oracle.ts'
+
+export interface AgentPlan {
+  sessionId: string
+  /** Tells the agents of a session apart. */
+  name: string
+  turns: number
+  startMs: number
+  random: () => number
+}
+
+const MAX_TRIES = 4
+/** Nothing in the world takes longer. */
+const CALL_TIMEOUT_MS = 100_000
+
+export async function runAgent(world: World, history: History, plan: AgentPlan): Promise<void> {
+  const { sessionId, name, turns, startMs, random } = plan
+  const messages: ChatMessage[] = [{ role: 'system', content: `you are ${name}` }]
+  await pause(startMs)
+  for (let turn = 0; turn < turns; turn += 1) {
+    messages.push({ role: 'user', content: `${sessionId}/${name}/${turn} go on` })
+    const text = await call(world, history, plan, messages)
+    if (text === undefined) return
+    // Clients tidy what they were told.
+    messages.push({ role: 'assistant', content: random() < 0.5 ? text : text.trim() })
+    if (random() < 0.06) await attempt(world, history, plan, messages.slice(0, -1), 0)
+    await pause(3_000 * random() ** 2)
+  }
+}
+
+/** @returns the answer, undefined when there is none to be had */
+async function call(
+  world: World,
+  history: History,
+  plan: AgentPlan,
+  messages: readonly ChatMessage[],
+): Promise<string | undefined> {
+  const { random } = plan
+  for (let tries = 0; tries < MAX_TRIES; tries += 1) {
+    const { outcome, status, text } = await attempt(world, history, plan, messages, tries)
+    if (outcome === 'read') return text
+    if (outcome === 'refused' && status! >= 400 && status! < 500 && status !== 429) return undefined
+    if (outcome === 'left' && random() < 0.3) return undefined
+    await pause((500 + 1_500 * random()) * (tries + 1))
+  }
+  return undefined
+}
+
+async function attempt(
+  world: World,
+  history: History,
+  { sessionId, name, random }: AgentPlan,
+  messages: readonly ChatMessage[],
+  retry: number,
+): Promise<Attempt> {
+  const made: Attempt = {
+    sessionId,
+    call: messages.at(-1)!.content,
+    messages: [...messages],
+    retry,
+    sentAtMs: world.time.nowMs,
+  }
+  history.attempts.push(made)
+  const stream = random() < 0.7
+  const leaves = random() < 0.07
+  world.log(name, `asks ${made.call}${retry > 0 ? `, try ${retry + 1}` : ''}${stream ? ', streamed' : ''}`)
+  const answer = await ask(world, {
+    method: 'POST',
+    path: `/${sessionId}/v1/chat/completions`,
+    body: { model: 'sim', messages, stream },
+    headers: retry > 0 ? { 'x-stainless-retry-count': String(retry) } : {},
+    timeoutMs: leaves && random() < 0.5 ? 40 + 400 * random() : CALL_TIMEOUT_MS,
+    ...(leaves && stream && { leaveAfterBytes: 1 + Math.floor(2_000 * random()) }),
+  })
+  Object.assign(made, outcomeOf(answer, stream), { endedAtMs: world.time.nowMs, status: answer.status })
+  world.log(name, `${made.call}: ${made.outcome} ${answer.status} ${made.code ?? answer.error ?? ''}`)
+  return made
+}
+
+function outcomeOf(answer: Answered, stream: boolean): Partial<Attempt> {
+  const { status, text, headers } = answer
+  const turnId = headers['x-request-id']?.toString()
+  if (answer.error === 'left' || answer.error === 'time is up') return { outcome: 'left', turnId }
+  if (status === 0) return { outcome: 'broken' }
+  if (status !== 200) return { outcome: answer.isWhole ? 'refused' : 'broken', turnId, code: codeOf(text) }
+  if (!stream) {
+    if (!answer.isWhole) return { outcome: 'broken', turnId }
+    return { outcome: 'read', turnId, text: JSON.parse(text).choices[0].message.content }
+  }
+  const events = text.split('\n\n').flatMap((event) => (event.startsWith('data: ') ? [event.slice(6)] : []))
+  if (events.at(-1) !== '[DONE]' || !text.endsWith('\n\n')) {
+    const code = events.map(codeOf).find((found) => found !== undefined)
+    return { outcome: 'broken', turnId, code }
+  }
+  const said = events.slice(0, -1).map((event) => JSON.parse(event))
+  const failed = said.find((event) => event.error)
+  if (failed) return { outcome: 'broken', turnId, code: failed.error.code }
+  return {
+    outcome: 'read',
+    turnId,
+    text: said.map(({ choices }) => choices[0]?.delta.content ?? '').join(''),
+  }
+}
+
+function codeOf(text: string): string | undefined {
+  try {
+    const said = JSON.parse(text)
+    return said.error?.code ?? said.code ?? undefined
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,87 @@
+/** Requests to the proxy, as a client on a machine of its own makes them. */
+import { request as httpRequest, type IncomingHttpHeaders } from 'node:http'
+import type { Socket } from 'node:net'
+import { Machine, type World } from '../world/world.ts'
+import { PROXY } from './proxy.ts'
+
+export interface Asked {
+  method: 'GET' | 'POST' | 'DELETE'
+  path: string
+  body?: unknown
+  headers?: Record<string, string>
+  /** The client gives up after so long. */
+  timeoutMs?: number
+  /** It leaves once it has read so many bytes of the answer. */
+  leaveAfterBytes?: number
+}
+
+export interface Answered {
+  /** 0: there was no answer. */
+  status: number
+  headers: IncomingHttpHeaders
+  text: string
+  /** The answer was read to its end. */
+  isWhole: boolean
+  error?: string
+}
+
+const TIMEOUT_MS = 120_000
+
+let lastClient = 0
+
+/** Never rejects. */
+export function ask(world: World, asked: Asked): Promise<Answered> {
+  lastClient += 1
+  const machine = new Machine(`client-${lastClient}`)
+  return machine.run(() => send(world, asked))
+}
+
+/** So that the clients of each run have the same names. */
+export function resetClients(): void {
+  lastClient = 0
+}
+
+function send(world: World, { method, path, body, headers, timeoutMs = TIMEOUT_MS, leaveAfterBytes }: Asked) {
+  return new Promise<Answered>((resolve) => {
+    const answer: Answered = { status: 0, headers: {}, text: '', isWhole: false }
+    const json = body === undefined ? undefined : JSON.stringify(body)
+    const socket = world.network.connect(PROXY)
+    const request = httpRequest({
+      method,
+      path,
+      host: PROXY.host,
+      createConnection: () => socket as unknown as Socket,
+      headers: {
+        connection: 'close',
+        ...(json !== undefined && {
+          'content-type': 'application/json',
+          'content-length': Buffer.byteLength(json),
+        }),
+        ...headers,
+      },
+    })
+    const timer = setTimeout(() => finish('time is up'), timeoutMs)
+    const finish = (error?: string) => {
+      clearTimeout(timer)
+      if (error !== undefined) answer.error ??= error
+      socket.destroy()
+      resolve(answer)
+    }
+    request.on('error', (error) => finish(error.message))
+    request.on('response', (response) => {
+      answer.status = response.statusCode ?? 0
+      answer.headers = response.headers
+      response.setEncoding('utf8')
+      response.on('data', (text: string) => {
+        answer.text += text
+        if (leaveAfterBytes !== undefined && answer.text.length >= leaveAfterBytes) finish('left')
+      })
+      response.on('error', (error) => finish(error.message))
+      response.on('end', () => {
+        answer.isWhole = response.complete
+        finish(response.complete ? undefined : 'cut off')
+      })
+    })
+    request.end(json)
+  })
+}

@@ -1,0 +1,44 @@
+/** Probes `/health` as a load balancer does: it must say when nothing can be put on record, and never else. */
+import { Machine, pause, type World } from '../world/world.ts'
+import { ask } from './client.ts'
+import type { History } from './history.ts'
+import type { SimProxy } from './proxy.ts'
+
+const INTERVAL_MS = 2_500
+
+export function watchHealth(world: World, proxy: SimProxy, history: History): { stop(): void } {
+  const machine = new Machine('monitor')
+  let isUsableSinceMs = 0
+  let wasUsable = true
+  const look = () => {
+    if (world.disk.isUsable !== wasUsable) isUsableSinceMs = world.time.nowMs
+    wasUsable = world.disk.isUsable
+  }
+  const probe = async () => {
+    for (;;) {
+      await pause(INTERVAL_MS)
+      look()
+      if (!proxy.isUp) continue
+      const { lives } = proxy
+      const sentAtMs = world.time.nowMs
+      const { status, text, isWhole } = await ask(world, {
+        method: 'GET',
+        path: '/health',
+        timeoutMs: 20_000,
+      })
+      look()
+      if (!isWhole || lives !== proxy.lives || !proxy.isUp || isUsableSinceMs > sentAtMs) continue
+      const said = JSON.parse(text).status
+      if (wasUsable && status !== 200)
+        world.violated(`/health says ${said} while everything can be put on record`)
+      const hasFailed = history.attempts.some(
+        ({ code, endedAtMs }) =>
+          code === 'store_failed' && endedAtMs! > isUsableSinceMs && endedAtMs! < sentAtMs,
+      )
+      if (world.disk.isBroken && hasFailed && status === 200)
+        world.violated('/health says ok while nothing can be put on record')
+    }
+  }
+  machine.run(() => void probe())
+  return { stop: () => machine.kill() }
+}

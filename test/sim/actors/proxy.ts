@@ -1,0 +1,160 @@
+/** The proxy as `llm-proxy serve` makes it, and whoever starts it again when it has died. */
+import { loadConfig } from '../../../src/config/load.ts'
+import { SERVE, type ServeConfig } from '../../../src/config/options/serve.ts'
+import { buildApp } from '../../../src/http/app.ts'
+import type { HttpServer, ServerOptions } from '../../../src/http/server.ts'
+import { createStrangers, createWebServer } from '../../../src/http/transport/web-server.ts'
+import { type Outside, type RunningServer, startServer } from '../../../src/main.ts'
+import { connectEngine, loggerOf } from '../world/ports.ts'
+import { Machine, pause, type World } from '../world/world.ts'
+
+export const PROXY = { host: 'proxy', port: 8080 }
+
+const DEFAULTS = loadConfig(SERVE, {}, {})
+const RESTART_MS = 1_000
+
+export class SimProxy {
+  readonly #world: World
+  readonly #config: ServeConfig
+  #machine: Machine
+  #running: RunningServer | undefined
+  /** Set while it is told to stop, and when nobody is to start it again. */
+  #isStopping = false
+  isOver = false
+  /** How often it was started. */
+  lives = 0
+
+  constructor(world: World, overrides: Partial<ServeConfig>) {
+    this.#world = world
+    this.#config = { ...DEFAULTS, ...PROXY, ...overrides }
+    this.#machine = new Machine('proxy')
+    this.#machine.kill()
+  }
+
+  get machine(): Machine {
+    return this.#machine
+  }
+
+  get isUp(): boolean {
+    return this.#running !== undefined && !this.#machine.isDead && !this.#isStopping
+  }
+
+  start(): void {
+    if (!this.#machine.isDead || this.isOver) return
+    const { skewMs } = this.#machine
+    const machine = new Machine('proxy')
+    machine.skewMs = skewMs
+    this.#machine = machine
+    this.lives += 1
+    this.#isStopping = false
+    machine.run(() => void this.#start(machine))
+  }
+
+  kill(): void {
+    this.#world.log('proxy', 'is killed')
+    this.#running = undefined
+    this.#machine.kill()
+  }
+
+  /** As SIGTERM. @returns when the process has ended */
+  async stop(graceMs: number): Promise<void> {
+    const running = this.#running
+    const machine = this.#machine
+    if (running === undefined || machine.isDead || this.#isStopping) return
+    this.#isStopping = true
+    this.#world.log('proxy', 'is told to stop')
+    let isDone = false
+    const died = new Promise<void>((resolve) => machine.onDeath(resolve))
+    const stopped = machine
+      .run(() => running.stop(graceMs))
+      .then(
+        ({ drained }) => {
+          isDone = true
+          this.#world.log('proxy', drained ? 'stopped' : 'stopped with calls cut off')
+          if (!machine.isDead) this.#checkRest(machine)
+        },
+        (error: unknown) => {
+          isDone = true
+          if (this.#world.disk.isUsable)
+            this.#world.violated(`the proxy did not stop in good order: ${error}`)
+        },
+      )
+    await Promise.race([stopped, died, pause(graceMs + 120_000)])
+    if (!isDone && !machine.isDead) this.#world.violated('the proxy did not stop in time')
+    this.#running = undefined
+    machine.kill()
+  }
+
+  /** A process that is to end by itself may hold nothing. */
+  #checkRest(machine: Machine): void {
+    const timers = this.#world.time.timersOf(machine)
+    if (timers > 0) this.#world.violated(`the proxy has stopped and ${timers} of its timers still run`)
+    const sockets = this.#world.network.links.filter(({ server, client }) =>
+      [server, client].some((socket) => socket.machine === machine && !socket.destroyed),
+    )
+    if (sockets.length > 0)
+      this.#world.violated(`the proxy has stopped and ${sockets.length} of its sockets are open`)
+  }
+
+  async #start(machine: Machine): Promise<void> {
+    try {
+      const running = await startServer(this.#config, {
+        logger: loggerOf(this.#world, 'proxy'),
+        outside: this.#outside(machine),
+      })
+      if (machine.isDead) return
+      this.#running = running
+      this.#world.log('proxy', `serves, life ${this.lives}`)
+      void running.lost.then((error) => {
+        this.#world.log('proxy', `its store is gone: ${error.message}`)
+        if (this.#machine === machine) this.kill()
+      })
+    } catch (error) {
+      this.#world.log('proxy', `does not start: ${error}`)
+      machine.kill()
+    }
+    machine.onDeath(() => {
+      if (!this.isOver) this.#world.time.after(RESTART_MS, () => this.start(), null)
+    })
+    if (machine.isDead && !this.isOver) this.#world.time.after(RESTART_MS, () => this.start(), null)
+  }
+
+  #outside(machine: Machine): Outside {
+    const { network, disk } = this.#world
+    return {
+      connect: connectEngine(network),
+      spawn: disk.spawn,
+      listen: (options) => machine.run(() => this.#listen(options)),
+    }
+  }
+
+  /** What `src/http/server.ts` does, but for the sockets. */
+  async #listen(options: ServerOptions): Promise<HttpServer> {
+    const strangers = createStrangers()
+    const app = await buildApp(options, {
+      strangers,
+      serverFactory: (handler) => {
+        const server = createWebServer(handler, { strangers })
+        // Node looks at these by the real clock.
+        server.headersTimeout = 0
+        server.requestTimeout = 0
+        return server
+      },
+    })
+    const { fastify, answering } = app
+    await fastify.ready()
+    const stop = this.#world.network.listen(PROXY, fastify.server)
+    return {
+      url: `http://${PROXY.host}:${PROXY.port}`,
+      routes: app.routes,
+      close: async () => {
+        stop()
+        const closed = fastify.close()
+        for (let waitedMs = 0; answering.size > 0 && waitedMs < 5_000; waitedMs += 10) await pause(10)
+        fastify.server.closeAllConnections()
+        await closed
+        await pause(50)
+      },
+    }
+  }
+}

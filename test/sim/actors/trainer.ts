@@ -1,0 +1,101 @@
+/** A trainer: opens sessions, rewards, resets, ends and removes them at bad moments, and replaces weights. */
+import { pause, type World } from '../world/world.ts'
+import { ask } from './client.ts'
+import type { SimEngine } from './engine.ts'
+import type { History, Operation, OperationKind } from './history.ts'
+
+export interface TrainerPlan {
+  sessionId: string
+  creates: boolean
+  /** What it does while agents are at work. */
+  moves: readonly { atMs: number; kind: OperationKind }[]
+  completes: boolean
+  random: () => number
+}
+
+export async function runTrainer(
+  world: World,
+  history: History,
+  { sessionId, creates, moves, completes, random }: TrainerPlan,
+  agentsDone: Promise<unknown>,
+): Promise<void> {
+  const operate = (kind: OperationKind) => runOperation(world, history, { kind, sessionId, random })
+  if (creates) await operate('create')
+  const movesDone = Promise.all(
+    moves.map(async ({ atMs, kind }) => {
+      await pause(atMs)
+      await operate(kind)
+    }),
+  )
+  await Promise.all([agentsDone, movesDone])
+  if (!completes) return
+  await operate('reward')
+  for (let tries = 0; tries < 3; tries += 1) {
+    const { status } = await operate('complete')
+    if (status === 200) return
+    await pause(1_000)
+  }
+}
+
+async function runOperation(
+  world: World,
+  history: History,
+  { kind, sessionId, random }: { kind: OperationKind; sessionId: string; random: () => number },
+): Promise<Operation> {
+  const operation: Operation = { kind, sessionId, sentAtMs: world.time.nowMs }
+  history.operations.push(operation)
+  if (kind === 'reward') operation.reward = Math.floor(random() * 100) / 4
+  world.log('trainer', `${kind} ${sessionId}`)
+  const { status, isWhole, text } = await ask(world, requestOf(operation))
+  operation.endedAtMs = world.time.nowMs
+  // Half an answer to a change says no more than none.
+  operation.status = isWhole ? status : 0
+  operation.found = !text.includes('"not_found"')
+  world.log('trainer', `${kind} ${sessionId}: ${operation.status}`)
+  return operation
+}
+
+function requestOf({ kind, sessionId, reward }: Operation) {
+  const path = `/sessions/${sessionId}`
+  if (kind === 'create')
+    return { method: 'POST', path: '/sessions', body: { session_id: sessionId } } as const
+  if (kind === 'delete') return { method: 'DELETE', path } as const
+  if (kind === 'read') return { method: 'GET', path: `${path}/trajectories` } as const
+  if (kind === 'reward') return { method: 'POST', path: `${path}/reward`, body: { reward } } as const
+  return { method: 'POST', path: `${path}/${kind}` } as const
+}
+
+/** Replaces the weights of all engines, as trainers do: nothing may be sampled meanwhile. */
+export async function updateWeights(
+  world: World,
+  engines: readonly SimEngine[],
+  { version, isUndisturbed }: { version: string; isUndisturbed: boolean },
+): Promise<void> {
+  const begun = () =>
+    engines.reduce((sum, engine) => sum + [...engine.begun.values()].reduce((a, b) => a + b, 0), 0)
+  const paused = await ask(world, {
+    method: 'POST',
+    path: '/admin/pause?drain_timeout_s=30',
+    timeoutMs: 60_000,
+  })
+  world.log('trainer', `pause: ${paused.status} ${paused.text}`)
+  const isDrained = paused.isWhole && paused.status === 200 && JSON.parse(paused.text).drained === true
+  const before = begun()
+  await pause(500)
+  if (isUndisturbed && isDrained && begun() !== before) world.violated('an engine got a call during a pause')
+  if (isUndisturbed && isDrained && engines.some(({ running }) => running > 0))
+    world.violated('a pause was said to be drained while an engine still sampled')
+  for (const engine of engines) engine.weights = version
+  world.log('trainer', `weights are ${version}`)
+  await resume(world)
+}
+
+/** Until somebody says that it was done. */
+export async function resume(world: World): Promise<void> {
+  for (let tries = 0; tries < 20; tries += 1) {
+    const { status } = await ask(world, { method: 'POST', path: '/admin/resume', timeoutMs: 30_000 })
+    world.log('trainer', `resume: ${status}`)
+    if (status === 200) return
+    await pause(2_000)
+  }
+}

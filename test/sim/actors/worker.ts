@@ -1,0 +1,105 @@
+/** An inference worker as `llm-proxy worker` makes it. */
+import { loadConfig } from '../../../src/config/load.ts'
+import { WORKER, type WorkerConfig } from '../../../src/config/options/worker.ts'
+import type { Logger } from '../../../src/logger.ts'
+import { type RunningWorker, startWorker } from '../../../src/main.ts'
+import type { Link, SimSocket } from '../world/network.ts'
+import { connectEngine, dialProxy, loggerOf } from '../world/ports.ts'
+import { Machine, pause, type World } from '../world/world.ts'
+import { PROXY } from './proxy.ts'
+
+const DEFAULTS = loadConfig(WORKER, { proxyUrls: [`http://${PROXY.host}:${PROXY.port}`] }, {})
+
+const REPLACED_WITHIN_MS = 1_000
+
+export class SimWorker {
+  readonly name: string
+  readonly #world: World
+  readonly #config: WorkerConfig
+  #machine: Machine
+  #running: RunningWorker
+  /** The connection of the newest process that was taken on. */
+  #newest: Link | undefined
+
+  constructor(world: World, name: string, overrides: Partial<WorkerConfig>) {
+    this.#world = world
+    this.name = name
+    this.#config = { ...DEFAULTS, workerId: name, ...overrides }
+    this.#machine = new Machine(name)
+    this.#running = this.#start()
+  }
+
+  get machine(): Machine {
+    return this.#machine
+  }
+
+  kill(): void {
+    this.#world.log(this.name, 'is killed')
+    this.#machine.kill()
+  }
+
+  /** A new process of the same name; the old one may still be there. */
+  restart(): void {
+    this.#world.log(this.name, 'is started anew')
+    this.#machine = new Machine(this.name)
+    this.#running = this.#start()
+  }
+
+  async stop(graceMs: number): Promise<void> {
+    const machine = this.#machine
+    if (machine.isDead) return
+    this.#world.log(this.name, 'is told to stop')
+    let isDone = false
+    const died = new Promise<void>((resolve) => machine.onDeath(resolve))
+    const stopped = machine
+      .run(() => this.#running.stop(graceMs))
+      .then(({ drained }) => {
+        isDone = true
+        this.#world.log(this.name, drained ? 'stopped' : 'stopped with calls dropped')
+        const timers = machine.isDead ? 0 : this.#world.time.timersOf(machine)
+        if (timers > 0)
+          this.#world.violated(`worker ${this.name} has stopped and ${timers} of its timers still run`)
+      })
+    await Promise.race([stopped, died, pause(graceMs + 60_000)])
+    if (!isDone && !machine.isDead) this.#world.violated(`worker ${this.name} did not stop in time`)
+    machine.kill()
+  }
+
+  /** Sees to it that the proxy never takes an older process of this name in the place of a newer one. */
+  #watched(machine: Machine): Logger {
+    const logger = loggerOf(this.#world, this.name)
+    const connected = () => {
+      const link = this.#world.network.links.find(
+        ({ client }) => client.machine === machine && isAlive(client),
+      )
+      if (machine === this.#machine) this.#newest = link
+      const newest = this.#newest
+      if (machine === this.#machine || !link || !newest || !isAlive(newest.client)) return
+      const check = () => {
+        if (isAlive(link.client) && !isAlive(newest.client) && this.#newest === newest)
+          this.#world.violated(`an older process of ${this.name} has replaced a newer one`)
+      }
+      this.#world.time.after(REPLACED_WITHIN_MS, check, null)
+    }
+    const info: Logger['info'] = (fields, message) => {
+      logger.info(fields, message)
+      if (message === 'connected to proxy') connected()
+    }
+    return { ...logger, info }
+  }
+
+  #start(): RunningWorker {
+    const { network } = this.#world
+    const logger = this.#watched(this.#machine)
+    return this.#machine.run(() =>
+      startWorker(this.#config, {
+        logger,
+        outside: { connect: connectEngine(network), dial: dialProxy(network) },
+      }),
+    )
+  }
+}
+
+function isAlive({ destroyed, machine }: SimSocket): boolean {
+  return !destroyed && !machine.isDead
+}

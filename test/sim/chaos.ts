@@ -1,0 +1,140 @@
+/** Strikes faults, and makes everything whole again. */
+import type { Mischief, SimEngine } from './actors/engine.ts'
+import type { SimProxy } from './actors/proxy.ts'
+import type { SimWorker } from './actors/worker.ts'
+import { type Fault, type FaultKind, faultText } from './faults.ts'
+import type { Link } from './world/network.ts'
+import type { Machine, World } from './world/world.ts'
+
+export interface Struck {
+  world: World
+  proxy: SimProxy
+  workers: readonly SimWorker[]
+  engines: readonly SimEngine[]
+}
+
+const MISCHIEF: Partial<Record<FaultKind, Mischief>> = {
+  engine_stalls: 'stall',
+  engine_resets: 'reset',
+  engine_ends_early: 'truncate',
+  engine_bad_ids: 'bad_ids',
+  engine_errors: 'error',
+}
+
+const HOUR_MS = 3_600_000
+
+export class Chaos {
+  readonly #struck: Struck
+  /** Older processes of a worker that has a newer one. */
+  readonly #elders: Machine[] = []
+  #isHealed = false
+
+  constructor(struck: Struck) {
+    this.#struck = struck
+  }
+
+  strike(fault: Fault): void {
+    const { world, engines } = this.#struck
+    world.log('fault', faultText(fault))
+    const mischief = MISCHIEF[fault.kind]
+    if (mischief) pickOf(engines, fault)?.misbehave(mischief, 1 + Math.floor(3 * fault.amount))
+    else if (fault.kind.startsWith('link_')) this.#strikeLink(fault)
+    else if (fault.kind.startsWith('worker_')) this.#strikeWorker(fault)
+    else this.#strikeMachine(fault)
+  }
+
+  heal(): void {
+    const { world, workers, engines, proxy } = this.#struck
+    this.#isHealed = true
+    world.disk.full(false)
+    world.disk.break(false)
+    world.disk.slowMs = 3
+    for (const machine of this.#elders) machine.kill()
+    for (const engine of engines) {
+      engine.misbehave('stall', 0)
+      engine.restart()
+    }
+    for (const worker of workers) if (worker.machine.isDead) worker.restart()
+    proxy.start()
+    // At some time the operating system finds out by itself.
+    for (const link of world.network.links) if (link.isHalfOpen) link.reset()
+  }
+
+  #strikeLink({ kind, pick, amount }: Fault): void {
+    const { links } = this.#struck.world.network
+    // Every other time one between the proxy and a worker, of which there are few.
+    const relay = links.filter(({ client }) => client.machine.name.startsWith('worker'))
+    const link = pickOf<Link>(pick < 0.5 && relay.length > 0 ? relay : links, { pick: (2 * pick) % 1 })
+    if (link === undefined) return
+    if (kind === 'link_reset') link.reset()
+    else if (kind === 'link_lost') link.lose()
+    else if (kind === 'link_held') link.hold(50 + 20_000 * amount ** 2)
+    else link.cutAfter(Math.floor(3_000 * amount ** 2), (amount * 1_000) % 1 < 0.5 ? 'reset' : 'lost')
+  }
+
+  #strikeWorker({ kind, pick, amount }: Fault): void {
+    const worker = pickOf(this.#struck.workers, { pick })
+    if (worker === undefined) return
+    const startAgain = () => {
+      if (worker.machine.isDead) worker.restart()
+    }
+    if (kind === 'worker_killed') {
+      worker.kill()
+      this.#later(25_000 * amount ** 2, startAgain)
+    } else if (kind === 'worker_stopped') {
+      void worker.stop(10_000 * amount).then(() => this.#later(2_000, startAgain))
+    } else if (!worker.machine.isDead) {
+      this.#elders.push(worker.machine)
+      worker.restart()
+    }
+  }
+
+  #strikeMachine({ kind, pick, amount }: Fault): void {
+    const { world, proxy, engines } = this.#struck
+    const { disk } = world
+    const forMs = 200 + 15_000 * amount ** 2
+    const strikes: Partial<Record<FaultKind, () => void>> = {
+      engine_killed: () => {
+        const engine = pickOf(engines, { pick })!
+        engine.kill()
+        this.#later(forMs, () => engine.restart())
+      },
+      disk_full: () => {
+        disk.full(true)
+        this.#later(forMs, () => disk.full(false))
+      },
+      disk_broken: () => {
+        disk.break(true)
+        this.#later(forMs, () => disk.break(false))
+      },
+      disk_slow: () => {
+        disk.slowMs = 500 * amount
+        this.#later(forMs, () => {
+          disk.slowMs = 3
+        })
+      },
+      store_killed: () => disk.killWriter(),
+      proxy_killed: () => proxy.kill(),
+      proxy_stopped: () => void proxy.stop(8_000 * amount),
+      // Back or forth, by less than a day.
+      clock_stepped: () => {
+        proxy.machine.skewMs += (amount - 0.5) * 24 * HOUR_MS
+      },
+    }
+    strikes[kind]?.()
+  }
+
+  #later(ms: number, task: () => void): void {
+    this.#struck.world.time.after(
+      ms,
+      () => {
+        if (!this.#isHealed) task()
+      },
+      null,
+    )
+  }
+}
+
+function pickOf<T>(all: readonly T[], { pick }: Pick<Fault, 'pick'>): T | undefined {
+  return all[Math.floor(pick * all.length)]
+}

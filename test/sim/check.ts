@@ -1,0 +1,312 @@
+/** Holds what is on record against what clients were told. */
+import Database from 'better-sqlite3'
+import { ask } from './actors/client.ts'
+import type { SimEngine } from './actors/engine.ts'
+import type { Attempt, History, Operation } from './actors/history.ts'
+import { promptIds, sample } from './actors/oracle.ts'
+import type { Fault } from './faults.ts'
+import type { World } from './world/world.ts'
+
+export interface Checked {
+  history: History
+  engines: readonly SimEngine[]
+  path: string
+  /** What was struck. */
+  faults: readonly Fault[]
+}
+
+interface TurnOnRecord {
+  turn_id: string
+  index: number
+  status: string
+  request_messages: { role: string; content: string }[]
+  prompt_token_ids: number[]
+  completion_token_ids: number[]
+  completion_logprobs: number[]
+  completion_text: string
+  exact: boolean
+  weight_version_start: string | null
+  weight_version_end: string | null
+  retry_count: number
+}
+
+interface Row {
+  prompt_ids: number[]
+  response_ids: number[]
+  response_mask: number[]
+  response_logprobs: number[]
+  exact: boolean
+  turns: { turn_id: string; index: number; start: number; end: number; trained: boolean }[]
+}
+
+interface SessionOnRecord {
+  status: string
+  reward: number | null
+  turns: TurnOnRecord[]
+}
+
+export async function checkRecord(world: World, { history, engines, path, faults }: Checked): Promise<void> {
+  await checkHealth(world)
+  const ids = [...new Set([...history.attempts, ...history.operations].map(({ sessionId }) => sessionId))]
+  for (const sessionId of ids) {
+    const session = await read<SessionOnRecord>(world, `/sessions/${sessionId}`)
+    const rows = await read<{ trajectories: Row[] }>(world, `/sessions/${sessionId}/trajectories`)
+    const said = new SessionHistory(sessionId, history)
+    checkAttempts(world, said, session?.turns ?? [])
+    checkOperations(world, said, session)
+    if (session) checkTurns(world, said, session)
+    const mayBeInexact = faults.some(({ kind }) => kind === 'engine_bad_ids')
+    if (session && !mayBeInexact) checkExact(world, said, session)
+    if (session && rows) checkRows(world, said, session.turns, rows.trajectories)
+  }
+  if (faults.length === 0) checkCalm(world, history, engines)
+  checkFile(world, path)
+}
+
+/** At the end, with nothing under way. */
+async function checkHealth(world: World): Promise<void> {
+  interface Health {
+    status: string
+    queued: number
+    workers?: { in_flight: number }[]
+    engines?: { in_flight: number }[]
+  }
+  const health = await read<Health>(world, '/health')
+  if (health === undefined) {
+    world.violated('/health does not answer at the end')
+    return
+  }
+  if (health.status !== 'ok') world.violated(`/health says ${health.status} at the end`)
+  const inFlight = [...(health.workers ?? []), ...(health.engines ?? [])].reduce(
+    (sum, { in_flight }) => sum + in_flight,
+    0,
+  )
+  if (inFlight > 0) world.violated(`${inFlight} leases were not given back`)
+  if (health.queued > 0) world.violated(`${health.queued} calls are still in the queue`)
+  const workers = await read<{ load: number }[]>(world, '/admin/workers')
+  const load = workers?.reduce((sum, worker) => sum + worker.load, 0)
+  if (load) world.violated(`a worker still counts ${load} calls`)
+}
+
+/** What was asked for in one session. */
+class SessionHistory {
+  readonly sessionId: string
+  readonly attempts: readonly Attempt[]
+  readonly operations: readonly Operation[]
+
+  constructor(sessionId: string, { attempts, operations }: History) {
+    this.sessionId = sessionId
+    this.attempts = attempts.filter((attempt) => attempt.sessionId === sessionId)
+    this.operations = operations.filter((operation) => operation.sessionId === sessionId)
+  }
+
+  /** Whether something may have removed what the attempt put on record. */
+  mayBeGone({ sentAtMs }: Attempt): boolean {
+    return this.#wipes().some((wipe) => !isDone(wipe) || wipe.endedAtMs! > sentAtMs)
+  }
+
+  /** Whether something has certainly removed it. */
+  mustBeGone({ endedAtMs }: Attempt): boolean {
+    return this.#wipes().some((wipe) => isDone(wipe) && wipe.sentAtMs > endedAtMs!)
+  }
+
+  /** Whether the session had certainly ended before the attempt was made. */
+  hadEnded({ sentAtMs }: Attempt): boolean {
+    const isEnd = ({ kind }: Operation) => kind === 'complete' || kind === 'abort'
+    return (
+      this.#wipes().length === 0 &&
+      this.operations.some((end) => isEnd(end) && isDone(end) && end.endedAtMs! < sentAtMs && end.found)
+    )
+  }
+
+  #wipes(): Operation[] {
+    return this.operations.filter(({ kind }) => kind === 'reset' || kind === 'delete')
+  }
+}
+
+function isDone({ status }: Operation): boolean {
+  return status === 200
+}
+
+function checkAttempts(world: World, said: SessionHistory, turns: readonly TurnOnRecord[]): void {
+  const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
+  const readTurns = new Map<string, Attempt>()
+  for (const attempt of said.attempts) {
+    const { turnId, call, outcome, text } = attempt
+    const turn = turnId === undefined ? undefined : byId.get(turnId)
+    if (attempt.code === 'internal') world.violated(`${call} failed with an internal error`)
+    if (turn && said.mustBeGone(attempt))
+      world.violated(`${call} is on record, and the session was reset after it`)
+    if (outcome !== 'read') continue
+    if (turnId === undefined) {
+      world.violated(`the answer to ${call} names no turn`)
+      continue
+    }
+    if (said.hadEnded(attempt)) world.violated(`${call} was answered after its session had ended`)
+    const before = readTurns.get(turnId)
+    if (before && before.call !== call)
+      world.violated(`${call} and ${before.call} were answered with one turn`)
+    if (before && attempt.retry === 0) world.violated(`${call} was answered twice with one turn`)
+    readTurns.set(turnId, attempt)
+    if (turn === undefined) {
+      if (!said.mayBeGone(attempt)) world.violated(`the answer to ${call} was read, and is not on record`)
+    } else if (turn.status !== 'completed')
+      world.violated(`the answer to ${call} was read, and its turn is ${turn.status}`)
+    else if (turn.completion_text !== text)
+      world.violated(`${call} was answered with another text than the record has`)
+  }
+}
+
+function checkOperations(world: World, said: SessionHistory, session: SessionOnRecord | undefined): void {
+  const { operations, sessionId } = said
+  const undo = operations.some(({ kind }) => kind === 'reset' || kind === 'delete')
+  const done = operations.filter(isDone)
+  if (undo) return
+  const ends = operations.filter(({ kind }) => kind === 'complete' || kind === 'abort')
+  if (ends.some((end) => isDone(end) && end.found) && session?.status === 'active')
+    world.violated(`${sessionId} was ended, and is active`)
+  if (ends.length === 0 && session && session.status !== 'active')
+    world.violated(`nobody has ended ${sessionId}`)
+  const rewards = operations.filter(({ kind }) => kind === 'reward')
+  const last = rewards.at(-1)
+  const isLastAlone =
+    last && rewards.every((other) => other === last || (isDone(other) && other.endedAtMs! < last.sentAtMs))
+  if (last && isDone(last) && isLastAlone && session?.reward !== last.reward)
+    world.violated(`${sessionId} was given the reward ${last.reward}, and has ${session?.reward}`)
+  if (done.some(({ kind }) => kind === 'create') && !session)
+    world.violated(`${sessionId} was created, and is gone`)
+}
+
+function checkTurns(world: World, said: SessionHistory, { turns }: SessionOnRecord): void {
+  const { sessionId } = said
+  const tries = new Map<string, number>()
+  for (const { call } of said.attempts) tries.set(call, (tries.get(call) ?? 0) + 1)
+  for (const [place, turn] of turns.entries()) {
+    const call = turn.request_messages.at(-1)?.content ?? ''
+    if (turn.index !== place) world.violated(`turn ${place} of ${sessionId} has the index ${turn.index}`)
+    if (turn.status === 'open') world.violated(`the turn of ${call} is open, and nothing is under way`)
+    const left = tries.get(call) ?? 0
+    if (left === 0) world.violated(`${sessionId} has a turn more of ${call} than was asked for`)
+    tries.set(call, left - 1)
+    checkTokens(world, turn, call)
+  }
+}
+
+/** Engines told everything. */
+function checkExact(world: World, { sessionId }: SessionHistory, { turns }: SessionOnRecord): void {
+  for (const { status, exact, index } of turns) {
+    if (status === 'completed' && !exact) world.violated(`turn ${index} of ${sessionId} is not exact`)
+  }
+}
+
+function checkTokens(world: World, turn: TurnOnRecord, call: string): void {
+  const prompt = promptIds(turn.request_messages)
+  const { prompt_token_ids: recorded, completion_token_ids: ids, completion_logprobs: logprobs } = turn
+  if (recorded.length > 0 && !isSame(recorded, prompt))
+    world.violated(`the turn of ${call} has another prompt's ids`)
+  if (turn.status === 'completed' && !turn.exact) return
+  if (ids.length === 0 && turn.status !== 'completed') return
+  const weights = turn.weight_version_start
+  if (weights === null) {
+    world.violated(`the turn of ${call} has no weight version`)
+    return
+  }
+  const sampled = sample(prompt, weights)
+  const isWhole = turn.status === 'completed'
+  const expectedIds = isWhole ? sampled.ids : sampled.ids.slice(0, ids.length)
+  const expectedLogprobs = isWhole ? sampled.logprobs : sampled.logprobs.slice(0, logprobs.length)
+  if (!turn.exact) return
+  if (!isSame(ids, expectedIds)) world.violated(`the turn of ${call} has other ids than its engine sampled`)
+  if (!isSame(logprobs, expectedLogprobs))
+    world.violated(`the turn of ${call} has other logprobs than its engine told`)
+  if (isWhole && turn.weight_version_end !== weights)
+    world.violated(`the turn of ${call} has two weight versions`)
+}
+
+function checkRows(
+  world: World,
+  said: SessionHistory,
+  turns: readonly TurnOnRecord[],
+  rows: readonly Row[],
+): void {
+  const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
+  const shown = new Set<string>()
+  const trained = new Set<string>()
+  for (const row of rows) {
+    const mask = row.response_ids.map(() => 0)
+    for (const { turn_id: id, start, end, trained: isTrained } of row.turns) {
+      const turn = byId.get(id)
+      if (turn?.status !== 'completed') world.violated(`a row has the turn ${id}, which is ${turn?.status}`)
+      shown.add(id)
+      if (!row.exact || turn === undefined) continue
+      if (!isSame(row.response_ids.slice(start, end), turn.completion_token_ids))
+        world.violated(`a row has other tokens than its turn ${turn.index}`)
+      const before = [...row.prompt_ids, ...row.response_ids.slice(0, start)]
+      if (!isSame(before, turn.prompt_token_ids))
+        world.violated(`a row has another prompt than its turn ${turn.index}`)
+      if (!isTrained) continue
+      if (trained.has(id)) world.violated(`turn ${turn.index} of ${said.sessionId} trains twice`)
+      trained.add(id)
+      mask.fill(1, start, end)
+      if (!isSame(row.response_logprobs.slice(start, end), turn.completion_logprobs))
+        world.violated(`a row has other logprobs than its turn ${turn.index}`)
+    }
+    if (row.exact && !isSame(mask, row.response_mask))
+      world.violated(`a row of ${said.sessionId} masks other tokens than were sampled`)
+  }
+  checkTrained(world, said, turns, { shown, trained })
+}
+
+function checkTrained(
+  world: World,
+  said: SessionHistory,
+  turns: readonly TurnOnRecord[],
+  { shown, trained }: { shown: ReadonlySet<string>; trained: ReadonlySet<string> },
+): void {
+  const wasRead = new Set(
+    said.attempts.flatMap(({ outcome, turnId }) => (outcome === 'read' && turnId ? [turnId] : [])),
+  )
+  const retried = new Set(said.attempts.filter(({ retry }) => retry > 0).map(({ call }) => call))
+  for (const turn of turns) {
+    if (turn.status !== 'completed') continue
+    const call = turn.request_messages.at(-1)?.content ?? ''
+    // What a client has tried again it may not have got; what it has read it has got.
+    if (!shown.has(turn.turn_id) && (wasRead.has(turn.turn_id) || !retried.has(call)))
+      world.violated(`turn ${turn.index} of ${said.sessionId} is completed, and is in no row`)
+    if (shown.has(turn.turn_id) && turn.exact && !trained.has(turn.turn_id))
+      world.violated(`turn ${turn.index} of ${said.sessionId} is in a row, and does not train`)
+  }
+}
+
+/** Where nothing went wrong, nothing is done twice. */
+function checkCalm(world: World, { attempts }: History, engines: readonly SimEngine[]): void {
+  const asked = new Map<string, number>()
+  for (const { call } of attempts) asked.set(call, (asked.get(call) ?? 0) + 1)
+  for (const { call, outcome, status, code } of attempts) {
+    if (outcome === 'broken' || (outcome === 'refused' && status! >= 500))
+      world.violated(`${call} failed with ${status} ${code}, and nothing had gone wrong`)
+  }
+  for (const [call, count] of asked) {
+    const begun = engines.reduce((sum, engine) => sum + (engine.begun.get(call) ?? 0), 0)
+    if (begun > count) world.violated(`${call} was asked ${count} times, and given to engines ${begun} times`)
+  }
+}
+
+function checkFile(world: World, path: string): void {
+  const db = new Database(path, { readonly: true })
+  const found = db.pragma('integrity_check', { simple: true })
+  db.close()
+  if (found !== 'ok') world.violated(`the database is damaged: ${found}`)
+}
+
+async function read<T>(world: World, path: string): Promise<T | undefined> {
+  const { status, text, isWhole, error } = await ask(world, { method: 'GET', path })
+  if (status === 404) return undefined
+  if (status === 200 && isWhole) return JSON.parse(text)
+  world.violated(`GET ${path} is answered with ${status} ${error ?? text}`)
+  return undefined
+}
+
+function isSame(a: readonly number[], b: readonly number[]): boolean {
+  return a.length === b.length && a.every((value, at) => value === b[at])
+}

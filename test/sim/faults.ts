@@ -1,0 +1,60 @@
+/** What goes wrong, and when: drawn once from the seed, so that a run can be repeated without some of it. */
+
+export const FAULT_KINDS = [
+  'link_reset',
+  'link_lost',
+  'link_held',
+  'link_cut',
+  'worker_killed',
+  'worker_twin',
+  'worker_stopped',
+  'engine_killed',
+  'engine_stalls',
+  'engine_resets',
+  'engine_ends_early',
+  'engine_bad_ids',
+  'engine_errors',
+  'disk_full',
+  'disk_broken',
+  'disk_slow',
+  'store_killed',
+  'proxy_killed',
+  'proxy_stopped',
+  'clock_stepped',
+] as const
+
+export type FaultKind = (typeof FAULT_KINDS)[number]
+
+export interface Fault {
+  kind: FaultKind
+  atMs: number
+  /** Whom it strikes, in [0, 1). */
+  pick: number
+  /** How hard or how long, in [0, 1). */
+  amount: number
+}
+
+/** Faults are struck until then. */
+export const FAULTS_UNTIL_MS = 30_000
+
+export function drawFaults(random: () => number): Fault[] {
+  // Of ten runs one has none, and most have a few: a run in which everything breaks shows little.
+  const count = random() < 0.1 ? 0 : 1 + Math.floor(12 * random() ** 2)
+  // Some runs have one trouble again and again.
+  const kinds = random() < 0.25 ? [draw(random), draw(random)] : FAULT_KINDS
+  const faults = Array.from({ length: count }, () => ({
+    kind: kinds[Math.floor(random() * kinds.length)]!,
+    atMs: Math.round(FAULTS_UNTIL_MS * random() * 1_000) / 1_000,
+    pick: random(),
+    amount: random(),
+  }))
+  return faults.sort((a, b) => a.atMs - b.atMs)
+}
+
+export function faultText({ kind, atMs, pick, amount }: Fault): string {
+  return `${kind} at ${(atMs / 1_000).toFixed(3)} s (${pick.toFixed(3)}, ${amount.toFixed(3)})`
+}
+
+function draw(random: () => number): FaultKind {
+  return FAULT_KINDS[Math.floor(random() * FAULT_KINDS.length)]!
+}

@@ -1,0 +1,79 @@
+/**
+ * `npm run sim:plants`: plants each fault into a copy of the code and lets the simulator look for it, from the first seed on
+ * and without being told. One that is not found, or that cannot be planted because the code has changed, is a failure.
+ */
+import { spawn } from 'node:child_process'
+import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { PLANTS, type Plant } from './plants.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+/** The simulator and what it runs; the models and pages beside it are not changed. */
+const COPIED = ['package.json', 'src', 'test/sim']
+
+const { values } = parseArgs({
+  options: {
+    /** Seeds that are tried for each fault. */
+    seeds: { type: 'string', default: '400' },
+    only: { type: 'string' },
+    jobs: { type: 'string', default: '2' },
+  },
+})
+
+const plants = PLANTS.filter(({ name }) => values.only === undefined || name.includes(values.only))
+const waiting = [...plants]
+let found = 0
+await Promise.all(Array.from({ length: Number(values.jobs) }, work))
+console.log(`${found} of ${plants.length} planted faults were found`)
+if (found < plants.length) process.exitCode = 1
+
+async function work(): Promise<void> {
+  for (let plant = waiting.shift(); plant !== undefined; plant = waiting.shift()) {
+    const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-plant-'))
+    try {
+      const { seed, promise } = await look(plant, folder)
+      if (seed !== undefined) found += 1
+      console.log(
+        seed === undefined ? `NOT FOUND: ${plant.name}` : `seed ${seed}: ${plant.name} (${promise})`,
+      )
+    } finally {
+      rmSync(folder, { recursive: true, force: true })
+    }
+  }
+}
+
+async function look({ name, edits }: Plant, folder: string): Promise<{ seed?: string; promise?: string }> {
+  for (const path of COPIED) cpSync(join(ROOT, path), join(folder, path), { recursive: true })
+  symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'))
+  for (const { file, find, put } of edits) {
+    const path = join(folder, file)
+    const code = readFileSync(path, 'utf8')
+    if (code.split(find).length !== 2)
+      throw new Error(`'${name}' cannot be planted: ${file} has no such place, or several`)
+    writeFileSync(
+      path,
+      code.replace(find, () => put),
+    )
+  }
+  const output = await run(folder)
+  const [, seed, promise] = /^seed (\d+): (.*)$/m.exec(output) ?? []
+  return { ...(seed !== undefined && { seed }), ...(promise !== undefined && { promise }) }
+}
+
+function run(folder: string): Promise<string> {
+  const child = spawn(
+    process.execPath,
+    [join(folder, 'test/sim/run.ts'), '--first', '--seeds', `1..${values.seeds}`],
+    {
+      cwd: folder,
+      stdio: ['ignore', 'pipe', 'inherit'],
+    },
+  )
+  let output = ''
+  child.stdout.setEncoding('utf8').on('data', (text: string) => {
+    output += text
+  })
+  return new Promise((resolve) => child.once('close', () => resolve(output)))
+}

@@ -1,0 +1,157 @@
+/** Faults that are planted into a copy of the code, one at a time, to see whether the simulator finds them. */
+
+export interface Plant {
+  name: string
+  edits: readonly { file: string; find: string; put: string }[]
+}
+
+export const PLANTS: readonly Plant[] = [
+  {
+    name: 'an answer is acknowledged before its commit',
+    edits: [
+      {
+        file: 'src/session/run-turn.ts',
+        find: '    await Promise.all([turn.opened, closed])\n',
+        put: '    Promise.all([turn.opened, closed]).catch(() => {})\n',
+      },
+    ],
+  },
+  {
+    name: 'a worker of an older epoch is taken on',
+    edits: [
+      {
+        file: 'src/relay/worker-registry.ts',
+        find: 'if (hello.epoch < knownEpoch) {',
+        put: 'if (hello.epoch < 0) {',
+      },
+    ],
+  },
+  {
+    name: 'the index of a turn that could not be put on record is kept',
+    edits: [
+      {
+        file: 'src/session/run-turn.ts',
+        find: 'opened.catch(() => sessionCall.unrecorded())',
+        put: 'opened.catch(() => {})',
+      },
+    ],
+  },
+  {
+    name: 'a sample of an equal request is superseded',
+    edits: [
+      {
+        file: 'src/session/trajectories/retries.ts',
+        find: '  if (!tries.some(({ retryCount }) => retryCount > 0)) return []\n',
+        put: '',
+      },
+      {
+        file: 'src/session/trajectories/retries.ts',
+        find: '    if (retry.retryCount === 0) return []\n',
+        put: '',
+      },
+      {
+        file: 'src/session/trajectories/retries.ts',
+        find: 'turn.retryCount < retry.retryCount && ',
+        put: '',
+      },
+    ],
+  },
+  {
+    name: 'the lease of a call that failed before its first event is not given back',
+    edits: [
+      {
+        file: 'src/inference/failover.ts',
+        find: '      lease.release()\n',
+        put: '      if (begun) lease.release()\n',
+      },
+    ],
+  },
+  {
+    name: 'a chunk that comes again after a reconnect is delivered twice',
+    edits: [
+      { file: 'src/relay/outgoing-call.ts', find: 'frame.seq > received', put: 'frame.seq >= received' },
+      { file: 'src/relay/incoming-call.ts', find: 'seq <= this.#received', put: 'seq < this.#received' },
+    ],
+  },
+  {
+    name: 'a reset leaves the turns on record',
+    edits: [
+      {
+        file: 'src/store/sqlite/sessions.ts',
+        find: `    if (this.#dropTree.run(sessionId).changes === 0) return undefined
+    this.#reset.run({ sessionId, tree: this.#plantTree(), atMs })`,
+        put: `    const tree = this.#reader.tree(sessionId)
+    if (tree === undefined) return undefined
+    this.#reset.run({ sessionId, tree, atMs })`,
+      },
+    ],
+  },
+  {
+    name: 'a call is handed on after its agent has had a part of the answer',
+    edits: [{ file: 'src/inference/failover.ts', find: 'if (begun || verdict', put: 'if (verdict' }],
+  },
+  {
+    name: 'calls go out during a pause',
+    edits: [{ file: 'src/inference/scheduler.ts', find: '    this.#paused = true\n', put: '' }],
+  },
+  {
+    name: '/health says ok while nothing can be put on record',
+    edits: [
+      {
+        file: 'src/store/sqlite/sqlite-turn-store.ts',
+        find: "    await this.#call('tryCommit', [])\n",
+        put: '',
+      },
+    ],
+  },
+  {
+    name: 'a call is answered after its session has ended',
+    edits: [
+      {
+        file: 'src/session/live-session.ts',
+        find: 'return this.#state?.active ?? false',
+        put: 'return true',
+      },
+    ],
+  },
+  {
+    name: 'a completion that several rows share trains in each of them',
+    edits: [
+      {
+        file: 'src/session/trajectories.ts',
+        find: 'trainedBy.get(turn) === plan',
+        put: 'trainedBy.has(turn)',
+      },
+    ],
+  },
+  {
+    name: 'an answer that ends early counts as whole',
+    edits: [
+      {
+        file: 'src/engine/answer-reader.ts',
+        find: 'if (this.#finishReason === undefined) {',
+        put: "this.#finishReason ??= 'stop'\n    if (this.#finishReason === '') {",
+      },
+    ],
+  },
+  {
+    name: 'a reset does not wait for the calls in flight',
+    edits: [
+      {
+        file: 'src/session/sessions.ts',
+        find: '      await live.cancelCalls(cancelled(sessionId, how), this.#options.settleMs)\n',
+        put: '',
+      },
+    ],
+  },
+  {
+    name: 'a cancelled call goes on at its worker',
+    edits: [
+      {
+        file: 'src/relay/connected-worker.ts',
+        find: "    this.#send({ type: 'completion_cancel', request_id: requestId } satisfies CompletionCancel)\n",
+        put: '',
+      },
+    ],
+  },
+]

@@ -1,0 +1,42 @@
+/** `npm run sim`: runs of the simulated world, by their seeds. A run that breaks a promise is shrunk, and told how to repeat. */
+import { parseArgs } from 'node:util'
+import { runSeeds } from './seeds.ts'
+import { realNowMs } from './world/virtual-time.ts'
+
+const { values } = parseArgs({
+  options: {
+    seed: { type: 'string' },
+    seeds: { type: 'string' },
+    steps: { type: 'string' },
+    faults: { type: 'string' },
+    jobs: { type: 'string', default: '1' },
+    verbose: { type: 'boolean', default: false },
+    first: { type: 'boolean', default: false },
+  },
+})
+
+const [from, to] = rangeOf(values.seed ?? values.seeds ?? '1')
+const beganMs = realNowMs()
+const { runs, failed, calls, answered } = await runSeeds({
+  from,
+  to,
+  jobs: Number(values.jobs),
+  verbose: values.verbose,
+  first: values.first,
+  ...(values.steps !== undefined && { steps: Number(values.steps) }),
+  ...(values.faults !== undefined && { faults: values.faults.split(',').filter(Boolean).map(Number) }),
+})
+const seconds = (realNowMs() - beganMs) / 1_000
+console.log(
+  `seeds ${from}..${to}: ${runs - failed.length} of ${runs} runs kept every promise; ${calls} calls, ${answered} answers read; ` +
+    `${seconds.toFixed(1)} s`,
+)
+if (failed.length > 0) {
+  console.log(`failed seeds: ${failed.join(' ')}`)
+  process.exitCode = 1
+}
+
+function rangeOf(text: string): [number, number] {
+  const [first, last = first] = text.split('..').map(Number)
+  return [first!, last!]
+}

@@ -1,0 +1,91 @@
+/** Many runs, one after the other or in several processes, and what is said of those that fail. */
+import { fork } from 'node:child_process'
+import { faultText, type RunOptions, type RunResult, simulate } from './simulation.ts'
+
+export interface SeedsOptions extends Pick<RunOptions, 'steps' | 'faults'> {
+  from: number
+  to: number
+  /** Processes. */
+  jobs: number
+  verbose: boolean
+  /** Ends with the first seed that breaks a promise, and does not shrink its faults. */
+  first?: boolean
+}
+
+export interface SeedsResult {
+  runs: number
+  failed: number[]
+  calls: number
+  answered: number
+}
+
+export async function runSeeds(options: SeedsOptions): Promise<SeedsResult> {
+  if (options.jobs > 1) return inProcesses(options)
+  const result: SeedsResult = { runs: 0, failed: [], calls: 0, answered: 0 }
+  for (let seed = options.from; seed <= options.to; seed += 1) {
+    const run = await runSeed(seed, options)
+    result.runs += 1
+    result.calls += run.calls
+    result.answered += run.answered
+    if (run.violations.length > 0) result.failed.push(seed)
+    if (options.first && result.failed.length > 0) break
+  }
+  return result
+}
+
+async function runSeed(seed: number, { steps, faults, verbose, first }: SeedsOptions): Promise<RunResult> {
+  const options: RunOptions = {
+    seed,
+    ...(steps !== undefined && { steps }),
+    ...(faults && { faults }),
+    ...(verbose && { echo: (line: string) => console.log(line) }),
+  }
+  const result = await simulate(options)
+  if (verbose) console.log(`seed ${seed}: log ${result.digest}, ${result.tasks} tasks`)
+  if (result.violations.length === 0) return result
+  console.log(`seed ${seed}: ${result.violations.join('\n  ')}`)
+  if (first) return result
+  const kept = faults ?? (await shrink(options, result))
+  console.log(`  repeat with: npm run sim -- --seed ${seed} --faults ${kept.join(',') || 'none'} --verbose`)
+  if (faults === undefined)
+    for (const place of kept) console.log(`  ${place}: ${faultText(result.faults[place]!)}`)
+  return result
+}
+
+/** Leaves out fault by fault, as long as some promise is broken. @returns the places of those that it takes */
+async function shrink(options: RunOptions, { faults }: RunResult): Promise<number[]> {
+  let kept = faults.map((_fault, place) => place)
+  const { echo: _echo, ...quiet } = options
+  for (const place of kept.toReversed()) {
+    const fewer = kept.filter((other) => other !== place)
+    const { violations } = await simulate({ ...quiet, faults: fewer })
+    if (violations.length > 0) kept = fewer
+  }
+  return kept
+}
+
+/** Each process has every so manieth seed, so that all end at about the same time. */
+async function inProcesses(options: SeedsOptions): Promise<SeedsResult> {
+  const { from, to, jobs } = options
+  const share = Math.ceil((to - from + 1) / jobs)
+  const parts = Array.from({ length: jobs }, (_, at) => {
+    const first = from + at * share
+    return { ...options, jobs: 1, from: first, to: Math.min(to, first + share - 1) }
+  }).filter((part) => part.from <= part.to)
+  const results = await Promise.all(parts.map(inProcess))
+  return {
+    runs: results.reduce((sum, { runs }) => sum + runs, 0),
+    failed: results.flatMap(({ failed }) => failed),
+    calls: results.reduce((sum, { calls }) => sum + calls, 0),
+    answered: results.reduce((sum, { answered }) => sum + answered, 0),
+  }
+}
+
+function inProcess(part: SeedsOptions): Promise<SeedsResult> {
+  return new Promise((resolve, reject) => {
+    const child = fork(new URL('./seeds-child.ts', import.meta.url))
+    child.once('message', (result) => resolve(result as SeedsResult))
+    child.once('exit', (status) => reject(new Error(`a process of the simulation ended with ${status}`)))
+    child.send(part)
+  })
+}

@@ -1,0 +1,241 @@
+/** One run: a world from a seed, until everything that was asked for has come to an end, and what it then looks like. */
+import { EventEmitter } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { watchUnforeseen } from '../../src/cli/process-life.ts'
+import { seededRandom } from '../../src/engine/embedded/random.ts'
+import { runAgent } from './actors/agent.ts'
+import { resetClients } from './actors/client.ts'
+import { SimEngine } from './actors/engine.ts'
+import { History, type OperationKind } from './actors/history.ts'
+import { watchHealth } from './actors/monitor.ts'
+import { hash } from './actors/oracle.ts'
+import { SimProxy } from './actors/proxy.ts'
+import { resume, runTrainer, updateWeights } from './actors/trainer.ts'
+import { SimWorker } from './actors/worker.ts'
+import { Chaos } from './chaos.ts'
+import { checkRecord } from './check.ts'
+import { drawFaults, FAULTS_UNTIL_MS, type Fault, faultText } from './faults.ts'
+import { loggerOf } from './world/ports.ts'
+import { pause, World } from './world/world.ts'
+
+export interface RunOptions {
+  seed: number
+  /** Tasks after which a run that has not ended is broken off. Default: far more than any needs. */
+  steps?: number
+  /** Which of the seed's faults happen, by their places. Default: all. */
+  faults?: readonly number[]
+  /** Is told of everything that happens. */
+  echo?: (line: string) => void
+}
+
+export interface RunResult {
+  seed: number
+  violations: readonly string[]
+  /** Of the log: the same for the same seed. */
+  digest: string
+  faults: readonly Fault[]
+  tasks: number
+  calls: number
+  answered: number
+}
+
+/** Whoever waits for longer than this after the last fault waits for ever. */
+const PATIENCE_MS = 900_000
+const STEPS = 3_000_000
+
+const MOVES: readonly OperationKind[] = ['reward', 'reset', 'delete', 'complete', 'abort', 'read']
+
+export async function simulate({
+  seed,
+  steps = STEPS,
+  faults: chosen,
+  echo,
+}: RunOptions): Promise<RunResult> {
+  const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-sim-'))
+  const world = new World(seed, echo)
+  const giveBack = world.time.install(seed)
+  const stopWatching = watchErrors(world)
+  resetClients()
+  try {
+    return await run(world, { steps, path: join(folder, 'sim.db'), chosen })
+  } finally {
+    stopWatching()
+    giveBack()
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+interface Shape {
+  steps: number
+  path: string
+  chosen: readonly number[] | undefined
+}
+
+async function run(world: World, { steps, path, chosen }: Shape): Promise<RunResult> {
+  const { workload } = world.random
+  const all = drawFaults(world.random.faults)
+  const faults = chosen === undefined ? all : all.filter((_fault, place) => chosen.includes(place))
+  const mode = workload() < 0.65 ? 'relay' : 'local'
+  const engines = Array.from(
+    { length: 1 + Math.floor(workload() * 3) },
+    (_, at) => new SimEngine(world, `engine${at}`),
+  )
+  const engineUrls = engines.map(({ address: { host, port } }) => `http://${host}:${port}`)
+  const proxy = new SimProxy(world, {
+    mode,
+    db: path,
+    durability: 'process',
+    relayTimeoutMs: 60_000,
+    workerGraceMs: workload() < 0.2 ? 2_000 : 20_000,
+    ...(mode === 'local' && {
+      engineUrls,
+      engineKind: 'vllm' as const,
+      maxConcurrency: 1 + Math.floor(workload() * 6),
+    }),
+  })
+  proxy.start()
+  const workers =
+    mode === 'local'
+      ? []
+      : Array.from({ length: 1 + Math.floor(workload() * 3) }, (_, at) => {
+          const maxConcurrency = 1 + Math.floor(workload() * 4)
+          const own = workload() < 0.5 ? engineUrls : [engineUrls[at % engineUrls.length]!]
+          return new SimWorker(world, `worker${at}`, { engineUrls: own, engineKind: 'vllm', maxConcurrency })
+        })
+  const history = new History()
+  const chaos = new Chaos({ world, proxy, workers, engines })
+  for (const fault of faults) world.time.after(fault.atMs, () => chaos.strike(fault), null)
+  const isUndisturbed = faults.length === 0
+  const jobs = [...startSessions(world, history), ...startUpdates(world, engines, isUndisturbed)]
+  const health = watchHealth(world, proxy, history)
+  let isDone = false
+  void Promise.all(jobs).then(() => {
+    isDone = true
+  })
+  const isTooLong = () => world.time.tasks > steps
+  await world.time.run(FAULTS_UNTIL_MS, isTooLong)
+  chaos.heal()
+  world.log('world', 'is whole again')
+  await world.time.run(FAULTS_UNTIL_MS + PATIENCE_MS, () => isDone || isTooLong())
+  if (!isDone) world.violated(isTooLong() ? 'the run takes too many steps' : 'somebody waits for ever')
+  await finish(world, { health, proxy, workers, engines, history, path, faults })
+  const { attempts } = history
+  return {
+    seed: world.seed,
+    violations: world.violations,
+    digest: world.digest(),
+    faults,
+    tasks: world.time.tasks,
+    calls: attempts.length,
+    answered: attempts.filter(({ outcome }) => outcome === 'read').length,
+  }
+}
+
+interface Ending {
+  health: { stop(): void }
+  proxy: SimProxy
+  workers: readonly SimWorker[]
+  engines: readonly SimEngine[]
+  history: History
+  path: string
+  faults: readonly Fault[]
+}
+
+/** Looks at what is left, and lets everything end in good order. */
+async function finish(world: World, ending: Ending): Promise<void> {
+  const { health, proxy, workers, engines } = ending
+  let isOver = false
+  const end = async () => {
+    await resume(world)
+    await pause(65_000)
+    health.stop()
+    if (world.violations.length === 0) await checkRecord(world, ending)
+    proxy.isOver = true
+    await Promise.all(workers.map((worker) => worker.stop(5_000)))
+    await proxy.stop(5_000)
+    if (engines.some(({ running }) => running > 0)) world.violated('an engine still samples for nobody')
+  }
+  void end().then(
+    () => {
+      isOver = true
+    },
+    (error: unknown) => {
+      world.violated(`the checker failed: ${error instanceof Error ? error.stack : error}`)
+      isOver = true
+    },
+  )
+  await world.time.run(world.time.nowMs + PATIENCE_MS, () => isOver)
+  if (!isOver) world.violated('the world does not come to an end')
+  proxy.isOver = true
+  for (const { machine } of [proxy, ...workers]) machine.kill()
+  for (const engine of engines) engine.kill()
+}
+
+function startSessions(world: World, history: History): Promise<void>[] {
+  const { workload } = world.random
+  const count = 1 + Math.floor(workload() * 4)
+  return Array.from({ length: count }, (_, number) => {
+    const sessionId = `s${number}`
+    const agents = Array.from({ length: workload() < 0.7 ? 1 : 2 }, (_, at) =>
+      runAgent(world, history, {
+        sessionId,
+        name: `agent${at}`,
+        turns: 1 + Math.floor(workload() * 6),
+        startMs: 100 + 8_000 * workload() ** 2,
+        random: seededRandom(hash(`${world.seed} ${sessionId} ${at}`)),
+      }),
+    )
+    const moves = Array.from({ length: workload() < 0.5 ? 0 : 1 + Math.floor(workload() * 2) }, () => ({
+      atMs: 500 + 15_000 * workload(),
+      kind: MOVES[Math.floor(workload() * MOVES.length)]!,
+    }))
+    const plan = {
+      sessionId,
+      creates: workload() < 0.5,
+      moves,
+      completes: workload() < 0.6,
+      random: seededRandom(hash(`${world.seed} ${sessionId}`)),
+    }
+    return runTrainer(world, history, plan, Promise.all(agents))
+  })
+}
+
+function startUpdates(world: World, engines: readonly SimEngine[], isUndisturbed: boolean): Promise<void>[] {
+  const { workload } = world.random
+  const count = Math.floor(workload() * 3)
+  const times = Array.from({ length: count }, () => 2_000 + 20_000 * workload()).sort((a, b) => a - b)
+  const update = async () => {
+    let version = 1
+    for (const atMs of times) {
+      await pause(Math.max(0, atMs - world.time.nowMs))
+      version += 1
+      await updateWeights(world, engines, { version: String(version), isUndisturbed })
+    }
+  }
+  return [update()]
+}
+
+/** An error that nobody caught would end the process. */
+function watchErrors(world: World): () => void {
+  const port = Object.assign(new EventEmitter(), {
+    exit: () => world.violated('an error that nobody foresaw would have ended a process'),
+  })
+  watchUnforeseen(loggerOf(world, 'process'), port)
+  const onError = (error: unknown) => {
+    world.log(
+      'process',
+      `unforeseen: ${error instanceof Error ? error.stack?.split('\n').slice(0, 3).join(' ') : error}`,
+    )
+    port.emit('uncaughtException', error)
+  }
+  process.on('uncaughtException', onError)
+  process.on('unhandledRejection', onError)
+  return () => {
+    process.off('uncaughtException', onError)
+    process.off('unhandledRejection', onError)
+  }
+}
+
+export { faultText }

@@ -1,0 +1,222 @@
+/**
+ * The store's threads in the proxy's own process: the real loops on the real SQLite, with messages that take their time. What
+ * `postMessage` does to what is handed over, it does here too.
+ */
+import { EventEmitter } from 'node:events'
+import type { Transferable } from 'node:worker_threads'
+import type Database from 'better-sqlite3'
+import type { Reply } from '../../../src/store/sqlite/calls.ts'
+import { toWireError } from '../../../src/store/sqlite/calls.ts'
+import { type Durability, openForReading, openForWriting } from '../../../src/store/sqlite/database.ts'
+import { Reader } from '../../../src/store/sqlite/reader.ts'
+import { ReaderLoop, type ReaderMessage } from '../../../src/store/sqlite/reader-loop.ts'
+import type { SpawnThread, StoreRole, ThreadPort } from '../../../src/store/sqlite/store-thread.ts'
+import { Writer } from '../../../src/store/sqlite/writer.ts'
+import { WriterLoop, type WriterMessage } from '../../../src/store/sqlite/writer-loop.ts'
+import { Machine } from './machine.ts'
+import type { VirtualTime } from './virtual-time.ts'
+
+interface Data {
+  path: string
+  durability: Durability
+  cacheBytes: number
+}
+
+type Message = WriterMessage | ReaderMessage
+
+/** What can happen to a disk, and to the threads that use it. */
+export class Disk {
+  readonly #time: VirtualTime
+  readonly #random: () => number
+  readonly #writers = new Set<SimThread>()
+  /** Commits take up to so long. */
+  slowMs = 3
+  #isFull = false
+  #isBroken = false
+
+  constructor(time: VirtualTime, random: () => number) {
+    this.#time = time
+    this.#random = random
+  }
+
+  get isBroken(): boolean {
+    return this.#isBroken
+  }
+
+  get isUsable(): boolean {
+    return !this.#isFull && !this.#isBroken
+  }
+
+  /** From here on SQLite finds no room for another page; `false`: there is room again. */
+  full(isFull: boolean): void {
+    this.#isFull = isFull
+    for (const writer of this.#writers) writer.limit(isFull)
+  }
+
+  /** From here on no group can be committed. */
+  break(isBroken: boolean): void {
+    this.#isBroken = isBroken
+  }
+
+  /** The writer's thread dies. */
+  killWriter(): void {
+    for (const writer of [...this.#writers]) writer.die(new Error('the thread was killed'))
+  }
+
+  /** For the proxy whose machine it is called on. */
+  spawn: SpawnThread = (role, data) => {
+    const thread = new SimThread(
+      this.#time,
+      () => this.#delayMs(role),
+      () => {
+        if (this.#isBroken) throw new Error('disk I/O error')
+      },
+    )
+    if (role === 'writer') this.#writers.add(thread)
+    thread.start(role, data as Data, this.#isFull)
+    thread.once('exit', () => this.#writers.delete(thread))
+    return thread
+  }
+
+  #delayMs(role: StoreRole): number {
+    return role === 'writer' ? 0.05 + this.slowMs * this.#random() : 0.05 + 0.3 * this.#random()
+  }
+}
+
+class SimThread extends EventEmitter implements ThreadPort {
+  readonly #time: VirtualTime
+  readonly #delayMs: () => number
+  readonly #beforeCommit: () => void
+  /** Its own process in the world, so that its timers end with it; a part of the proxy's. */
+  readonly #machine: Machine
+  readonly #main = Machine.current!
+  readonly #inbox: Message[] = []
+  #receive: ((message: Message) => void) | undefined
+  #close: () => void = () => {}
+  #db: Database.Database | undefined
+  #pages = 0
+  #isWoken = false
+  #isReplying = 0
+  #lastReplyAtMs = 0
+
+  constructor(time: VirtualTime, delayMs: () => number, beforeCommit: () => void) {
+    super()
+    this.#time = time
+    this.#delayMs = delayMs
+    this.#beforeCommit = beforeCommit
+    this.#machine = new Machine(`${this.#main.name}'s store`)
+    this.#main.onDeath(() => this.#end())
+  }
+
+  start(role: StoreRole, data: Data, isFull: boolean): void {
+    try {
+      if (role === 'writer') this.#openWriter(data)
+      else this.#openReader(data)
+      if (role === 'writer' && isFull) this.limit(true)
+      this.#tell({ opened: true })
+    } catch (error) {
+      this.#tell({ opened: false, error: structuredClone(toWireError(error)) })
+    }
+  }
+
+  /** Whether the database may not grow. */
+  limit(isFull: boolean): void {
+    if (this.#db?.open !== true) return
+    if (isFull) this.#pages = this.#db.pragma('page_count', { simple: true }) as number
+    this.#db.pragma(`max_page_count = ${isFull ? this.#pages : 0xfffffffe}`)
+  }
+
+  postMessage(message: unknown, transfer: readonly Transferable[] = []): void {
+    this.#inbox.push(structuredClone(message, { transfer: transfer as ArrayBuffer[] }) as Message)
+    this.#wake()
+  }
+
+  /** As a thread that throws: the process hears of it. */
+  die(cause: Error): void {
+    if (this.#machine.isDead) return
+    this.#end()
+    this.#main.run(() => {
+      this.emit('error', cause)
+      this.emit('exit', 1)
+    })
+  }
+
+  #end(): void {
+    if (this.#machine.isDead) return
+    this.#machine.kill()
+    // A process that dies in the middle of a transaction leaves one that never was.
+    this.#close()
+  }
+
+  #wake(): void {
+    if (this.#isWoken) return
+    this.#isWoken = true
+    this.#time.after(
+      this.#delayMs(),
+      () => {
+        this.#isWoken = false
+        const message = this.#inbox.shift()
+        if (message !== undefined) this.#receive?.(message)
+        if (this.#inbox.length > 0) this.#wake()
+      },
+      this.#machine,
+    )
+  }
+
+  #tell(message: unknown, transfer: Transferable[] = []): void {
+    const told = structuredClone(message, { transfer: transfer as ArrayBuffer[] })
+    this.#isReplying += 1
+    // The reply to a group comes when the group is on disk; a process that dies meanwhile has never told anybody.
+    this.#lastReplyAtMs = Math.max(this.#lastReplyAtMs, this.#time.nowMs + this.#delayMs())
+    this.#time.after(
+      this.#lastReplyAtMs - this.#time.nowMs,
+      () => {
+        this.#isReplying -= 1
+        this.emit('message', told)
+      },
+      this.#main,
+    )
+  }
+
+  #openWriter({ path, durability, cacheBytes }: Data): void {
+    const { db, close, files } = openForWriting(path, durability)
+    this.#db = db
+    this.#close = close
+    const writer = new Writer(db, cacheBytes, () => {
+      files.check()
+      this.#beforeCommit()
+    })
+    const loop = this.#machine.run(
+      () =>
+        new WriterLoop(writer, close, {
+          reply: (replies: Reply[]) => this.#tell(replies),
+          next: () => this.#inbox.shift() as WriterMessage | undefined,
+          close: () => this.#exit(),
+        }),
+    )
+    this.#receive = (message) => loop.receive(message as WriterMessage)
+  }
+
+  #openReader({ path, cacheBytes }: Data): void {
+    const db = openForReading(path)
+    this.#close = () => db.close()
+    const loop = new ReaderLoop(new Reader(db, cacheBytes), () => db.close(), {
+      reply: (replies: Reply[], transfer) => this.#tell(replies, transfer),
+      close: () => this.#exit(),
+    })
+    this.#receive = (message) => loop.receive(message as ReaderMessage)
+  }
+
+  /** What was said before is heard first. */
+  #exit(): void {
+    const delayMs = Math.max(0, this.#lastReplyAtMs - this.#time.nowMs)
+    this.#time.after(
+      delayMs,
+      () => {
+        this.#machine.kill()
+        this.emit('exit', 0)
+      },
+      this.#main,
+    )
+  }
+}

@@ -1,0 +1,401 @@
+/**
+ * Sockets in memory with the habits of TCP: what is written arrives in order and after some time, in pieces that nobody chose;
+ * a reader that does not read stops its writer; a machine that dies ends its connections, or leaves them half open.
+ */
+import { Duplex } from 'node:stream'
+import { Machine } from './machine.ts'
+import type { VirtualTime } from './virtual-time.ts'
+
+/** What a writer may be ahead of its reader. */
+const WINDOW_BYTES = 64 * 1024
+
+export interface Address {
+  host: string
+  port: number
+}
+
+/** Whatever takes connections, such as a server of `node:http`. */
+export interface Listener {
+  emit(event: 'connection', socket: SimSocket): unknown
+}
+
+interface Server {
+  machine: Machine
+  listener: Listener
+}
+
+export class Network {
+  readonly time: VirtualTime
+  readonly random: () => number
+  readonly #servers = new Map<string, Server>()
+  readonly #links = new Set<Link>()
+  #lastPort = 40_000
+
+  constructor(time: VirtualTime, random: () => number) {
+    this.time = time
+    this.random = random
+  }
+
+  /** Connections that are open, half open ones included. */
+  get links(): readonly Link[] {
+    return [...this.#links]
+  }
+
+  /** @returns ends it; connections that are open stay */
+  listen({ host, port }: Address, listener: Listener): () => void {
+    const key = `${host}:${port}`
+    const machine = Machine.current!
+    const server = { machine, listener }
+    if (this.#servers.get(key)?.machine.isDead === false) throw new Error(`EADDRINUSE ${key}`)
+    this.#servers.set(key, server)
+    return () => {
+      if (this.#servers.get(key) === server) this.#servers.delete(key)
+    }
+  }
+
+  /** A socket that is being connected: `connect` follows, or an error. */
+  connect({ host, port }: Address): SimSocket {
+    this.#lastPort += 1
+    const machine = Machine.current!
+    const client = new SimSocket(
+      machine,
+      { address: host, port },
+      { address: machine.name, port: this.#lastPort },
+    )
+    const server = this.#servers.get(`${host}:${port}`)
+    this.time.after(
+      this.latencyMs(),
+      () => {
+        if (client.destroyed) return
+        const target = this.#servers.get(`${host}:${port}`)
+        if (target === undefined || target.machine.isDead || target !== server) {
+          const error = Object.assign(new Error(`connect ECONNREFUSED ${host}:${port}`), {
+            code: 'ECONNREFUSED',
+          })
+          client.destroy(error)
+          return
+        }
+        const accepted = target.machine.run(() => new SimSocket(target.machine, client.local, client.remote))
+        const link = new Link(this, client, accepted)
+        this.#links.add(link)
+        target.machine.run(() => target.listener.emit('connection', accepted))
+        accepted.connected(link)
+        client.connected(link)
+      },
+      machine,
+    )
+    return client
+  }
+
+  /** How long a piece is on its way. */
+  latencyMs(): number {
+    return 0.1 + 2 * this.random()
+  }
+
+  forget(link: Link): void {
+    this.#links.delete(link)
+  }
+}
+
+interface End {
+  address: string
+  port: number
+}
+
+/** What is on its way: bytes, the end of what will come, or the news that nobody is there. */
+type Piece = Buffer | 'end' | 'reset'
+
+export class SimSocket extends Duplex {
+  readonly machine: Machine
+  readonly remote: End
+  readonly local: End
+  #link: Link | undefined
+  #waiting: { chunk: Buffer | undefined; callback: () => void } | undefined
+  #timeout: NodeJS.Timeout | undefined
+  #timeoutMs = 0
+
+  constructor(machine: Machine, remote: End, local: End) {
+    super({ allowHalfOpen: true, autoDestroy: true })
+    this.machine = machine
+    this.remote = remote
+    this.local = local
+  }
+
+  get remoteAddress(): string {
+    return this.remote.address
+  }
+
+  get remotePort(): number {
+    return this.remote.port
+  }
+
+  get localAddress(): string {
+    return this.local.address
+  }
+
+  get localPort(): number {
+    return this.local.port
+  }
+
+  get connecting(): boolean {
+    return this.#link === undefined && !this.destroyed
+  }
+
+  setNoDelay(): this {
+    return this
+  }
+
+  setKeepAlive(): this {
+    return this
+  }
+
+  ref(): this {
+    return this
+  }
+
+  unref(): this {
+    return this
+  }
+
+  setTimeout(ms: number, listener?: () => void): this {
+    this.#timeoutMs = ms
+    clearTimeout(this.#timeout)
+    if (listener) this.once('timeout', listener)
+    this.#touch()
+    return this
+  }
+
+  destroySoon(): void {
+    if (this.writable) this.end()
+    if (this.writableFinished) this.destroy()
+    else this.once('finish', () => this.destroy())
+  }
+
+  connected(link: Link): void {
+    this.#link = link
+    this.machine.run(() => {
+      this.emit('connect')
+      this.emit('ready')
+      this.drained()
+    })
+  }
+
+  /** Something has come. @returns false: what follows must wait until `_read` */
+  receive(piece: Piece): boolean {
+    if (this.destroyed || this.machine.isDead) return true
+    return this.machine.run(() => {
+      this.#touch()
+      if (piece === 'end') return this.push(null)
+      if (piece !== 'reset') return this.push(piece)
+      this.destroy(Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' }))
+      return true
+    })
+  }
+
+  /** There is room for what waits to be written. */
+  drained(): void {
+    const waiting = this.#waiting
+    if (waiting === undefined || this.#link === undefined) return
+    this.#waiting = undefined
+    this.machine.run(() => this.#send(waiting.chunk, waiting.callback))
+  }
+
+  override _read(): void {
+    this.#link?.resume(this)
+  }
+
+  override _write(chunk: Buffer, _encoding: string, callback: () => void): void {
+    this.#touch()
+    this.#send(chunk, callback)
+  }
+
+  override _final(callback: () => void): void {
+    this.#send(undefined, callback)
+  }
+
+  override _destroy(error: Error | null, callback: (error: Error | null) => void): void {
+    clearTimeout(this.#timeout)
+    this.#link?.closed(this, error !== null)
+    callback(error)
+  }
+
+  #send(chunk: Buffer | undefined, callback: () => void): void {
+    if (this.#link === undefined || !this.#link.hasRoom(this)) {
+      this.#waiting = { chunk, callback }
+      return
+    }
+    this.#link.send(this, chunk ?? 'end')
+    callback()
+  }
+
+  #touch(): void {
+    clearTimeout(this.#timeout)
+    if (this.#timeoutMs > 0) this.#timeout = setTimeout(() => this.emit('timeout'), this.#timeoutMs)
+  }
+}
+
+interface Wire {
+  readonly from: SimSocket
+  readonly to: SimSocket
+  readonly queue: { piece: Piece; atMs: number }[]
+  lastAtMs: number
+  bytes: number
+  /** The reader has not asked for more. */
+  isFull: boolean
+  isScheduled: boolean
+  /** What is sent from here on never comes. */
+  isLost: boolean
+}
+
+/** One connection. */
+export class Link {
+  readonly client: SimSocket
+  readonly server: SimSocket
+  readonly #network: Network
+  readonly #wires: readonly [Wire, Wire]
+  #heldUntilMs = 0
+  /** Bytes until what `cutAfter` was told happens. */
+  #cut: { bytes: number; how: 'reset' | 'lost' } | undefined
+
+  constructor(network: Network, client: SimSocket, server: SimSocket) {
+    this.#network = network
+    this.client = client
+    this.server = server
+    this.#wires = [wire(client, server), wire(server, client)]
+    for (const socket of [client, server]) socket.machine.onDeath(() => this.#died(socket))
+  }
+
+  get isOver(): boolean {
+    return this.client.destroyed && this.server.destroyed
+  }
+
+  get isHalfOpen(): boolean {
+    return this.#wires.some(({ isLost }) => isLost)
+  }
+
+  hasRoom(from: SimSocket): boolean {
+    return this.#wireFrom(from).bytes < WINDOW_BYTES
+  }
+
+  send(from: SimSocket, piece: Piece): void {
+    const wire = this.#wireFrom(from)
+    if (!Buffer.isBuffer(piece)) {
+      this.#put(wire, piece)
+      return
+    }
+    let rest = piece
+    if (this.#cut && rest.length >= this.#cut.bytes) {
+      const { bytes, how } = this.#cut
+      this.#cut = undefined
+      this.#put(wire, rest.subarray(0, bytes))
+      if (how === 'lost') this.lose()
+      else this.reset()
+      return
+    }
+    if (this.#cut) this.#cut.bytes -= rest.length
+    // What is written at once does not come at once.
+    if (rest.length > 1 && this.#network.random() < 0.1) {
+      const at = 1 + Math.floor(this.#network.random() * (rest.length - 1))
+      this.#put(wire, rest.subarray(0, at))
+      rest = rest.subarray(at)
+    }
+    this.#put(wire, rest)
+  }
+
+  /** The reader wants more. */
+  resume(reader: SimSocket): void {
+    const wire = this.#wireTo(reader)
+    if (!wire.isFull) return
+    wire.isFull = false
+    this.#schedule(wire)
+  }
+
+  /** A side has closed its socket. */
+  closed(socket: SimSocket, withError: boolean): void {
+    const wire = this.#wireFrom(socket)
+    this.#wireTo(socket).bytes = 0
+    if (!socket.machine.isDead) this.#put(wire, withError ? 'reset' : 'end')
+    if (this.isOver) this.#network.forget(this)
+  }
+
+  /** Both sides learn that the connection is gone. */
+  reset(): void {
+    for (const wire of this.#wires) {
+      wire.isLost = false
+      this.#put(wire, 'reset')
+    }
+  }
+
+  /** Nothing comes through any more, and nobody is told. */
+  lose(): void {
+    for (const wire of this.#wires) wire.isLost = true
+  }
+
+  /** Nothing comes through for so long; then all of it does. */
+  hold(forMs: number): void {
+    this.#heldUntilMs = this.#network.time.nowMs + forMs
+  }
+
+  /** After so many bytes, of both ways together. */
+  cutAfter(bytes: number, how: 'reset' | 'lost'): void {
+    this.#cut = { bytes: Math.max(1, bytes), how }
+  }
+
+  #died(socket: SimSocket): void {
+    if (socket.destroyed) return
+    const wire = this.#wireFrom(socket)
+    // The operating system closes what a process had open.
+    if (!wire.isLost) this.#put(wire, 'reset')
+    socket.destroy()
+  }
+
+  #put(wire: Wire, piece: Piece): void {
+    if (wire.isLost) {
+      if (Buffer.isBuffer(piece)) wire.bytes += piece.length
+      return
+    }
+    const nowMs = Math.max(this.#network.time.nowMs, this.#heldUntilMs)
+    wire.lastAtMs = Math.max(wire.lastAtMs, nowMs + this.#network.latencyMs())
+    wire.queue.push({ piece, atMs: wire.lastAtMs })
+    if (Buffer.isBuffer(piece)) wire.bytes += piece.length
+    this.#schedule(wire)
+  }
+
+  #schedule(wire: Wire): void {
+    const [first] = wire.queue
+    if (first === undefined || wire.isScheduled || wire.isFull) return
+    wire.isScheduled = true
+    const delayMs = Math.max(0, first.atMs - this.#network.time.nowMs)
+    this.#network.time.after(delayMs, () => this.#deliver(wire), wire.to.machine)
+  }
+
+  #deliver(wire: Wire): void {
+    wire.isScheduled = false
+    const first = wire.queue.shift()
+    if (first === undefined) return
+    const { piece } = first
+    if (wire.to.destroyed && Buffer.isBuffer(piece)) {
+      // Nobody is there to read it, as the sender learns.
+      this.#put(this.#wireFrom(wire.to), 'reset')
+      return
+    }
+    const wantsMore = wire.to.receive(piece)
+    if (Buffer.isBuffer(piece)) wire.bytes -= piece.length
+    wire.isFull = !wantsMore && Buffer.isBuffer(piece)
+    if (!wire.isLost && wire.bytes < WINDOW_BYTES) wire.from.drained()
+    this.#schedule(wire)
+    if (this.isOver) this.#network.forget(this)
+  }
+
+  #wireFrom(socket: SimSocket): Wire {
+    return this.#wires[socket === this.client ? 0 : 1]
+  }
+
+  #wireTo(socket: SimSocket): Wire {
+    return this.#wires[socket === this.client ? 1 : 0]
+  }
+}
+
+function wire(from: SimSocket, to: SimSocket): Wire {
+  return { from, to, queue: [], lastAtMs: 0, bytes: 0, isFull: false, isScheduled: false, isLost: false }
+}

@@ -1,0 +1,297 @@
+/**
+ * Time that passes only when nothing is left to do. It stands in for the timers, clocks and random numbers of the whole
+ * process, because the libraries below the proxy have timers too: those of `ws` and `undici` are no less a part of what is tried.
+ *
+ * Between two tasks everything that follows from the first one runs to its end: promises, `process.nextTick`, and what Node
+ * itself does in its next turn. No real I/O is under way, so the order of all this is always the same.
+ */
+import crypto from 'node:crypto'
+import { syncBuiltinESMExports } from 'node:module'
+import timers from 'node:timers/promises'
+import { seededRandom } from '../../../src/engine/embedded/random.ts'
+import { Machine } from './machine.ts'
+
+/** Any moment will do, as long as it is always the same: 2026-01-01. */
+const EPOCH_MS = 1_767_225_600_000
+
+const real = {
+  setTimeout: globalThis.setTimeout,
+  clearTimeout: globalThis.clearTimeout,
+  setInterval: globalThis.setInterval,
+  clearInterval: globalThis.clearInterval,
+  setImmediate: globalThis.setImmediate,
+  clearImmediate: globalThis.clearImmediate,
+  dateNow: Date.now,
+  random: Math.random,
+  performanceNow: performance.now,
+  signalTimeout: AbortSignal.timeout,
+  randomUUID: crypto.randomUUID,
+  sleep: timers.setTimeout,
+  breathe: timers.setImmediate,
+}
+
+/** The time that the process lives in. */
+let installed: VirtualTime | undefined
+
+/** `undici` has one timer for all its connections, which does not end with the machine that happened to set it first. */
+const SHARED = 'onTick'
+
+interface SleepOptions {
+  signal?: AbortSignal
+}
+
+/** What `setTimeout` and its kind return. */
+class VirtualTimer {
+  readonly owner: Machine | null
+  readonly #delayMs: number
+  readonly #run: () => void
+  readonly #repeats: boolean
+  #entry: Entry | undefined
+  #hasRef = true
+
+  constructor(delayMs: number, run: () => void, { repeats = false, isShared = false } = {}) {
+    this.owner = isShared ? null : (Machine.current ?? null)
+    this.#delayMs = delayMs
+    this.#run = run
+    this.#repeats = repeats
+    this.#schedule()
+  }
+
+  ref(): this {
+    this.#hasRef = true
+    return this
+  }
+
+  unref(): this {
+    this.#hasRef = false
+    return this
+  }
+
+  hasRef(): boolean {
+    return this.#hasRef
+  }
+
+  refresh(): this {
+    this.close()
+    this.#schedule()
+    return this
+  }
+
+  close(): this {
+    if (this.#entry) this.#entry.task = undefined
+    this.#entry = undefined
+    return this
+  }
+
+  [Symbol.dispose](): void {
+    this.close()
+  }
+
+  #schedule(): void {
+    this.#entry = installed?.after(
+      this.#delayMs,
+      () => {
+        this.#entry = undefined
+        if (this.#repeats) this.#schedule()
+        this.#run()
+      },
+      this.owner,
+      this,
+    )
+  }
+}
+
+interface Entry {
+  atMs: number
+  seq: number
+  task: (() => void) | undefined
+  owner: Machine | undefined
+  timer: VirtualTimer | undefined
+}
+
+export class VirtualTime {
+  /** In order of time; of one time in the order in which they were asked for. A binary heap. */
+  readonly #heap: Entry[] = []
+  #nowMs = 0
+  #lastSeq = 0
+  #tasks = 0
+
+  get nowMs(): number {
+    return this.#nowMs
+  }
+
+  /** How many tasks have run. */
+  get tasks(): number {
+    return this.#tasks
+  }
+
+  /** The wall clock of whoever asks. */
+  wallMs(machine = Machine.current): number {
+    return EPOCH_MS + Math.floor(this.#nowMs) + (machine?.skewMs ?? 0)
+  }
+
+  /** @param owner the task goes when it dies; null: it is nobody's */
+  after(
+    delayMs: number,
+    task: () => void,
+    owner: Machine | null | undefined = Machine.current,
+    timer?: VirtualTimer,
+  ): Entry {
+    this.#lastSeq += 1
+    const entry = { atMs: this.#nowMs + delayMs, seq: this.#lastSeq, task, owner: owner ?? undefined, timer }
+    push(this.#heap, entry)
+    return entry
+  }
+
+  /** Timers that the machine has set and not cleared, and that would keep its process alive. */
+  timersOf(machine: Machine): number {
+    return this.#heap.filter(
+      ({ task, owner, timer }) => task !== undefined && owner === machine && timer?.hasRef(),
+    ).length
+  }
+
+  /** Lets time pass until `isOver`, looked at after each task, or `untilMs`. */
+  async run(untilMs: number, isOver: () => boolean = () => false): Promise<void> {
+    await settled()
+    while (!isOver()) {
+      const next = this.#heap[0]
+      if (next === undefined || next.atMs > untilMs) break
+      pop(this.#heap)
+      if (next.task === undefined || next.owner?.isDead) continue
+      this.#nowMs = Math.max(this.#nowMs, next.atMs)
+      this.#tasks += 1
+      if (next.owner) next.owner.run(next.task)
+      else next.task()
+      await settled()
+    }
+    if (!isOver() && Number.isFinite(untilMs)) this.#nowMs = Math.max(this.#nowMs, untilMs)
+  }
+
+  /** Takes the place of the process's clocks, timers and random numbers. @returns gives them back */
+  install(seed: number): () => void {
+    const random = seededRandom(seed)
+    const timer = (delayMs: number, run: () => void, options?: object) =>
+      new VirtualTimer(delayMs, run, options)
+    installed = this
+    const set =
+      (repeats: boolean) =>
+      (task: (...args: unknown[]) => void, delayMs = 0, ...args: unknown[]) =>
+        timer(wholeMs(delayMs), () => task(...args), { repeats, isShared: task.name === SHARED })
+    const clear = (original: (handle: never) => void) => (handle: unknown) =>
+      handle instanceof VirtualTimer ? void handle.close() : original(handle as never)
+    const signalAfter = (delayMs: number) => {
+      const controller = new AbortController()
+      timer(delayMs, () => controller.abort(new DOMException('time is up', 'TimeoutError'))).unref()
+      return controller.signal
+    }
+    const sleep = (delayMs: number, value?: unknown, options: SleepOptions = {}) =>
+      new Promise((resolve, reject) => {
+        const { signal } = options
+        if (signal?.aborted) return reject(abortError(signal))
+        const waits = timer(delayMs, () => {
+          signal?.removeEventListener('abort', onAbort)
+          resolve(value)
+        })
+        const onAbort = () => {
+          waits.close()
+          reject(abortError(signal!))
+        }
+        signal?.addEventListener('abort', onAbort, { once: true })
+      })
+    Object.assign(globalThis, {
+      setTimeout: set(false),
+      setInterval: set(true),
+      setImmediate: (task: (...args: unknown[]) => void, ...args: unknown[]) => timer(0, () => task(...args)),
+      clearTimeout: clear(real.clearTimeout as never),
+      clearInterval: clear(real.clearInterval as never),
+      clearImmediate: clear(real.clearImmediate as never),
+    })
+    Date.now = () => this.wallMs()
+    Math.random = random
+    performance.now = () => this.#nowMs
+    AbortSignal.timeout = signalAfter
+    crypto.randomUUID = () => uuid(random)
+    Object.assign(timers, {
+      setTimeout: (delayMs?: number, value?: unknown, options?: SleepOptions) =>
+        sleep(wholeMs(delayMs), value, options),
+      setImmediate: (value?: unknown, options?: SleepOptions) => sleep(0, value, options),
+    })
+    syncBuiltinESMExports()
+    return restore
+  }
+}
+
+/** Resolves when everything that is under way has come to rest. */
+export function settled(): Promise<void> {
+  return new Promise((resolve) => real.setImmediate(resolve))
+}
+
+/** Milliseconds of the real clock. */
+export function realNowMs(): number {
+  return real.performanceNow.call(performance)
+}
+
+function restore(): void {
+  const { setTimeout, setInterval, setImmediate, clearTimeout, clearInterval, clearImmediate } = real
+  Object.assign(globalThis, {
+    setTimeout,
+    setInterval,
+    setImmediate,
+    clearTimeout,
+    clearInterval,
+    clearImmediate,
+  })
+  Date.now = real.dateNow
+  Math.random = real.random
+  performance.now = real.performanceNow
+  AbortSignal.timeout = real.signalTimeout
+  crypto.randomUUID = real.randomUUID
+  Object.assign(timers, { setTimeout: real.sleep, setImmediate: real.breathe })
+  syncBuiltinESMExports()
+}
+
+function abortError({ reason }: AbortSignal): Error {
+  return new DOMException('The operation was aborted', { name: 'AbortError', cause: reason })
+}
+
+function uuid(random: () => number): ReturnType<typeof crypto.randomUUID> {
+  const hex = Array.from({ length: 32 }, () => Math.floor(random() * 16).toString(16)).join('')
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20)}`
+}
+
+function isBefore(a: Entry, b: Entry): boolean {
+  return a.atMs < b.atMs || (a.atMs === b.atMs && a.seq < b.seq)
+}
+
+function push(heap: Entry[], entry: Entry): void {
+  let at = heap.length
+  heap.push(entry)
+  while (at > 0) {
+    const parent = (at - 1) >> 1
+    if (!isBefore(entry, heap[parent]!)) break
+    heap[at] = heap[parent]!
+    at = parent
+  }
+  heap[at] = entry
+}
+
+function pop(heap: Entry[]): void {
+  const last = heap.pop()!
+  if (heap.length === 0) return
+  let at = 0
+  for (;;) {
+    let child = 2 * at + 1
+    if (child >= heap.length) break
+    if (child + 1 < heap.length && isBefore(heap[child + 1]!, heap[child]!)) child += 1
+    if (!isBefore(heap[child]!, last)) break
+    heap[at] = heap[child]!
+    at = child
+  }
+  heap[at] = last
+}
+
+/** As Node has it: no timer is due at once, or in more than 24 days. */
+function wholeMs(delayMs: unknown): number {
+  const ms = Number(delayMs)
+  return ms >= 1 && ms < 2 ** 31 ? ms : 1
+}

@@ -1,0 +1,57 @@
+/** What all actors of one run share: time, network, disk, random numbers, and the log that two runs of a seed have in common. */
+import { createHash } from 'node:crypto'
+import { seededRandom } from '../../../src/engine/embedded/random.ts'
+import { hash } from '../actors/oracle.ts'
+import { Disk } from './disk.ts'
+import { Machine } from './machine.ts'
+import { Network } from './network.ts'
+import { VirtualTime } from './virtual-time.ts'
+
+/** Each has numbers of its own, so that leaving out a fault changes as little as possible of the rest. */
+const STREAMS = ['network', 'disk', 'engine', 'workload', 'faults', 'ids'] as const
+
+export type Stream = (typeof STREAMS)[number]
+
+export class World {
+  readonly seed: number
+  readonly time = new VirtualTime()
+  readonly random: Readonly<Record<Stream, () => number>>
+  readonly network: Network
+  readonly disk: Disk
+  /** What broke a promise, in the words of whoever saw it. */
+  readonly violations: string[] = []
+  readonly #digest = createHash('sha256')
+  readonly #echo: ((line: string) => void) | undefined
+
+  constructor(seed: number, echo?: (line: string) => void) {
+    this.seed = seed
+    this.#echo = echo
+    this.random = Object.fromEntries(
+      STREAMS.map((name) => [name, seededRandom(seed * 64 + (hash(name) % 61))]),
+    ) as Record<Stream, () => number>
+    this.network = new Network(this.time, this.random.network)
+    this.disk = new Disk(this.time, this.random.disk)
+  }
+
+  log(who: string, what: string): void {
+    const line = `${this.time.nowMs.toFixed(3)} ${who}: ${what}`
+    this.#digest.update(line).update('\n')
+    this.#echo?.(line)
+  }
+
+  violated(promise: string): void {
+    this.log('VIOLATION', promise)
+    this.violations.push(promise)
+  }
+
+  digest(): string {
+    return this.#digest.copy().digest('hex').slice(0, 16)
+  }
+}
+
+/** Ends when the machine that asks does: then never. */
+export function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms))
+}
+
+export { Machine }
