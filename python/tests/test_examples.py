@@ -50,11 +50,26 @@ def test_verl_knows_every_option_of_the_launch_script(version: str, tmp_path: Pa
             assert re.match(r"\+ray_kwargs\.ray_init\.runtime_env\.env_vars\.[A-Z_]+='", override)
             assert "ray_init" in config["ray_kwargs"]
             continue
-        node: Any = config
-        for part in override.split("=")[0].split("."):
-            assert isinstance(node, dict), override
-            assert part in node, override
-            node = node[part]
+        _assert_known(config, override)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_verl_knows_every_option_that_is_said_to_do_the_same_as_the_tiny_trainer(version: str) -> None:
+    text = (EXAMPLES.parents[1] / "docs" / "verl.md").read_text()
+    table = text.split("<!-- options of verl that do the same -->")[1].split("<!-- /options")[0]
+    overrides = re.findall(r"`([\w.]+=[^`]+)`", table)
+    assert len(overrides) > 10
+    config = yaml.safe_load(wheel_text(version, CONFIG))
+    for override in overrides:
+        _assert_known(config, override)
+
+
+def _assert_known(config: Any, override: str) -> None:
+    node: Any = config
+    for part in override.split("=")[0].split("."):
+        assert isinstance(node, dict), override
+        assert part in node, override
+        node = node[part]
 
 
 def test_the_launch_script_hands_the_environment_and_further_overrides_on(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""What a trainer asks of llm-proxy: rollouts by its command, and the routes that change weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+from typing import Any
+
+from . import model, tasks
+from .system import LLM_PROXY, System
+
+
+class Rollouts:
+    """One batch of tasks on its way: agents run from the start of it until ``finish``."""
+
+    def __init__(
+        self, system: System, step: int, drawn: list[tasks.Task], samples: int, sampling: dict[str, float]
+    ) -> None:
+        self._system, self._half = system, len(drawn) * samples // 2
+        path = system.directory / f"step-{step}.tasks.jsonl"
+        path.write_text("".join(json.dumps({"prompt": t.question, "answer": t.answer}) + "\n" for t in drawn))
+        self._output = system.directory / f"step-{step}.rows.jsonl"
+        self._output.unlink(missing_ok=True)
+        command = [
+            LLM_PROXY,
+            "rollout",
+            "--proxy-url",
+            system.proxy_url,
+            "--tasks",
+            path,
+            "--output",
+            self._output,
+        ]
+        command += ["--n", str(samples), "--concurrency", "48", "--sampling-params", json.dumps(sampling)]
+        command += ["--runner", "http", "--webhook-url", system.agents_url]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self._started = time.monotonic()
+
+    def finish(self) -> tuple[list[dict[str, Any]], float]:
+        """The rows of all samples, and how many seconds they took."""
+        errors = (self._process.communicate()[1] or b"").decode()
+        if self._process.returncode:
+            raise RuntimeError(f"llm-proxy rollout: {errors[-2000:]}")
+        return [
+            json.loads(line) for line in self._output.read_text().splitlines()
+        ], time.monotonic() - self._started
+
+    def wait_until_under_way(self) -> None:
+        """Until active sessions have half as many turns as there are samples: some agents are then half-way."""
+        url = f"{self._system.proxy_url}/sessions?status=active&totals=true&limit=1"
+        while self._process.poll() is None and _get(url)["totals"]["turns"] < self._half:
+            time.sleep(0.02)
+
+
+def change_weights(system: System, policy: model.Policy, version: str) -> None:
+    """Gives the engine new weights. No call runs meanwhile, and each turn's record says which weights sampled it."""
+    path = system.directory / "weights.pt"
+    model.save(policy, path)
+    _post(f"{system.proxy_url}/admin/pause?drain_timeout_s=60")
+    _post(f"{system.engine_url}/update_weights", {"path": str(path.absolute()), "weight_version": version})
+    _post(f"{system.proxy_url}/admin/weight_version", {"weight_version": version})
+    _post(f"{system.proxy_url}/admin/resume")
+
+
+def _get(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url, timeout=120) as answer:
+        return json.load(answer)
+
+
+def _post(url: str, body: dict[str, Any] | None = None) -> None:
+    request = urllib.request.Request(
+        url, json.dumps(body or {}).encode(), {"content-type": "application/json"}
+    )
+    urllib.request.urlopen(request, timeout=120).close()

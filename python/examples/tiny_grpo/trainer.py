@@ -1,0 +1,178 @@
+"""GRPO on rows of llm-proxy: group advantages, a clipped ratio, and masks that say which tokens were sampled."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from . import model, tasks
+from .batching import nucleus
+from .pretrain import batch_of
+from .rollouts import Rollouts, change_weights
+from .system import System
+
+#: A row of `llm-proxy rollout`, docs/rollouts.md.
+Line = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run is made of."""
+
+    steps: int = 24
+    #: Tasks of a step, and how often each is tried: the group whose mean reward is the baseline.
+    tasks: int = 8
+    samples: int = 8
+    rate: float = 1e-3
+    clip: float = 0.2
+    #: Optimizer steps for each batch of rollouts.
+    minibatches: int = 2
+    #: Every so many steps the next rollouts begin before the weights change, so that rows straddle the update.
+    overlap_every: int = 5
+    top_p: float = 1.0
+    #: With ``top_p``: judge tokens among those that could have been sampled, as they were sampled.
+    sampling_mask: bool = False
+
+
+@dataclasses.dataclass
+class Row:
+    """What is trained on: one sequence, its mask and recorded logprobs as long as it."""
+
+    ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    advantage: float
+    #: The weight versions that sampled it, the first and the last.
+    versions: tuple[str, str]
+
+
+class Trainer:
+    """Trains a policy on a system that runs.
+
+    :param rows_of: what to make of a sample's lines; the experiment puts other ways here
+    """
+
+    def __init__(
+        self,
+        system: System,
+        policy: model.Policy,
+        settings: Settings,
+        seed: int,
+        draw: Callable[[random.Random], tasks.Task] = tasks.draw_task,
+        rows_of: Callable[[System, list[Line], float], list[Row]] | None = None,
+    ) -> None:
+        self.system, self.policy, self.settings = system, policy, settings
+        self._dice, self._draw = random.Random(seed), draw
+        self._rows_of = rows_of or proxy_rows
+        self._optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.rate, weight_decay=0.0)
+
+    def run(self) -> Iterator[dict[str, float]]:
+        """Numbers of each step; nothing runs any more when the last one is told."""
+        settings = self.settings
+        rollouts = self._start(0)
+        for step in range(settings.steps):
+            lines, seconds = rollouts.finish()
+            goes_on = step + 1 < settings.steps
+            overlaps = goes_on and (step + 1) % settings.overlap_every == 0
+            if overlaps:
+                rollouts = self._start(step + 1)
+            told = self._learn(lines, version=str(step))
+            if overlaps:
+                rollouts.wait_until_under_way()
+            change_weights(self.system, self.policy, str(step + 1))
+            if goes_on and not overlaps:
+                rollouts = self._start(step + 1)
+            yield {"step": step, "seconds": seconds, "tokens_per_second": told["tokens"] / seconds} | told
+
+    def _start(self, step: int) -> Rollouts:
+        drawn = [self._draw(self._dice) for _ in range(self.settings.tasks)]
+        sampling = {"temperature": 1.0, "top_p": self.settings.top_p}
+        return Rollouts(self.system, step, drawn, self.settings.samples, sampling)
+
+    def _learn(self, lines: list[Line], version: str) -> dict[str, float]:
+        rewards, rows = self._with_advantages(lines)
+        self._sampler = copy.deepcopy(self.policy)
+        told = {
+            "reward": sum(rewards) / len(rewards),
+            "rows": len(rows),
+            "tokens": sum(sum(r.mask) for r in rows),
+        }
+        told["exact_rows"] = sum(not line["metrics"]["inexact_turns"] for line in lines) / len(lines)
+        with torch.no_grad():
+            ratios = self._ratios(rows).split([sum(row.mask) for row in rows])
+        kinds = {"fresh": (version, version), "straddling": (str(int(version) - 1), version)}
+        for kind, versions in kinds.items():
+            those = [ratio for ratio, row in zip(ratios, rows, strict=True) if row.versions == versions]
+            joined = torch.cat([*those, torch.ones(0 if those else 1)])
+            told[f"{kind}_rows"] = len(those)
+            told[f"ratio_error_{kind}"] = float((joined - 1).abs().max())
+            told[f"ratio_mean_{kind}"] = float(joined.mean())
+        self._dice.shuffle(rows)
+        parts = [rows[start :: self.settings.minibatches] for start in range(self.settings.minibatches)]
+        return told | {"clip_share": sum(self._update(part) for part in parts) / len(parts)}
+
+    def _with_advantages(self, lines: list[Line]) -> tuple[list[float], list[Row]]:
+        """The rewards of all samples, and rows that have the advantage of their sample in its group."""
+        samples, groups = defaultdict(list), defaultdict(dict)
+        for line in lines:
+            task, sample = line["task_index"], line["sample_index"]
+            samples[task, sample].append(line)
+            groups[task][sample] = float(line["reward_score"] or 0)
+        rows = []
+        for (task, sample), parts in samples.items():
+            rewards = torch.tensor(list(groups[task].values()))
+            advantage = (groups[task][sample] - rewards.mean()) / (rewards.std(correction=0) + 1e-4)
+            rows += self._rows_of(self.system, parts, float(advantage))
+        return [reward for group in groups.values() for reward in group.values()], rows
+
+    def _ratios(self, rows: list[Row]) -> torch.Tensor:
+        """How much more probable each sampled token is than when it was sampled: 1 until something is learnt."""
+        batch = batch_of([(row.ids, row.mask) for row in rows])
+        logprobs, logits = self.policy.logprobs(*batch)
+        if self.settings.sampling_mask:
+            with torch.no_grad():
+                left_out = ~nucleus(self._sampler.logprobs(*batch)[1], self.settings.top_p)
+            logprobs = (
+                logprobs + logits.logsumexp(-1) - logits.masked_fill(left_out, -torch.inf).logsumexp(-1)
+            )
+        sampled = sampled_logprobs(rows)
+        # Only the experiment has tokens whose logprob nobody recorded: what the trainer computes stands in for it.
+        return (logprobs - torch.where(sampled.isnan(), logprobs.detach(), sampled)).exp()
+
+    def _update(self, rows: list[Row]) -> float:
+        """One step of the optimizer on the clipped surrogate, every token with the same weight; the share clipped."""
+        advantages = torch.cat([torch.full((sum(row.mask),), row.advantage) for row in rows])
+        ratio = self._ratios(rows)
+        bounded = ratio.clamp(1 - self.settings.clip, 1 + self.settings.clip)
+        loss = -torch.min(ratio * advantages, bounded * advantages).mean()
+        self._optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
+        self._optimizer.step()
+        return float((bounded != ratio).float().mean())
+
+
+def proxy_rows(_: System, lines: list[Line], advantage: float) -> list[Row]:
+    """Rows as the proxy gives them: what was sampled, behind what the engine saw."""
+    return [
+        Row(
+            ids=line["prompt_ids"] + line["response_ids"],
+            mask=[0] * len(line["prompt_ids"]) + line["response_mask"],
+            logprobs=[0.0] * len(line["prompt_ids"]) + line["response_logprobs"],
+            advantage=advantage,
+            versions=(line["extra_fields"]["weight_version_min"], line["extra_fields"]["weight_version_max"]),
+        )
+        for line in lines
+        if not line["metrics"]["inert"]
+    ]
+
+
+def sampled_logprobs(rows: list[Row]) -> torch.Tensor:
+    """The recorded logprobs of all sampled tokens, row after row."""
+    return torch.tensor([p for row in rows for p, bit in zip(row.logprobs, row.mask, strict=True) if bit])
