@@ -21,6 +21,7 @@ import {
 import { ROLLOUT } from '../config/options/rollout.ts'
 import { SERVE } from '../config/options/serve.ts'
 import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from '../config/options/sessions.ts'
+import { VERIFY } from '../config/options/verify.ts'
 import { VIEW } from '../config/options/view.ts'
 import { WORKER } from '../config/options/worker.ts'
 
@@ -77,6 +78,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   add(program, VIEW, 'view', async () => (await import('./view/run.ts')).run)
   add(program, WORKER, 'worker', async () => (await import('./worker.ts')).run)
   add(program, ROLLOUT, 'rollout', async () => (await import('./rollout/run.ts')).run)
+  add(program, VERIFY, 'verify [session-id...]', async () => (await import('./verify/run.ts')).run)
   add(program, ENGINE, 'engine', async () => (await import('./engine.ts')).run)
   const dataset = configure(program.command('dataset'))
     .description('Make data sets of tasks')

@@ -11,6 +11,7 @@ import { OPERATOR_COMMANDS } from './options/operator.ts'
 import { ROLLOUT } from './options/rollout.ts'
 import { SERVE } from './options/serve.ts'
 import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from './options/sessions.ts'
+import { VERIFY } from './options/verify.ts'
 import { VIEW } from './options/view.ts'
 import { WORKER } from './options/worker.ts'
 
@@ -23,6 +24,7 @@ export const COMMANDS = [
   SESSIONS_SHOW,
   SESSIONS_EXPORT,
   VIEW,
+  VERIFY,
   DATASET_HARBOR,
   HEALTH,
   DEMO,

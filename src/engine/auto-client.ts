@@ -1,7 +1,9 @@
 import type { GenerationStream } from '../canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../canonical/request.ts'
+import { ProxyError } from '../errors.ts'
 import { cannotCount } from '../inference/count-tokens.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../inference/engine-client.ts'
+import type { Scored, ScoreRequest } from '../inference/score.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import type { ConnectionOptions } from './connection.ts'
 import { detectEngineKind } from './detect.ts'
@@ -45,6 +47,15 @@ class AutoClient implements EngineClient {
     const client = await this.#found(signal)
     if (!client.countTokens) throw cannotCount(`the engine at ${this.name} cannot count the tokens of a chat`)
     return await client.countTokens(body, signal)
+  }
+
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+    const client = await this.#found(signal)
+    if (client.score) return await client.score(request, signal)
+    throw new ProxyError(
+      'unsupported',
+      `the engine at ${this.name} cannot score tokens: it must be vLLM or SGLang`,
+    )
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {

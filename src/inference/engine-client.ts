@@ -5,6 +5,7 @@
 import type { GenerationStream } from '../canonical/events.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
+import type { Score } from './score.ts'
 
 export type EngineKind = 'vllm' | 'sglang' | 'openai' | 'embedded'
 
@@ -42,6 +43,9 @@ export interface EngineClient {
 
   /** Only of engines that can say what prompt a chat becomes. */
   countTokens?: CountTokens
+
+  /** Only of engines that can say how probable given tokens are. */
+  score?: Score
 
   /** Asks the engine whether it serves. @throws ProxyError `engine_unreachable` or `engine_failed` */
   checkHealth(signal: AbortSignal): Promise<EngineHealth>

@@ -32,6 +32,7 @@ const ALL_BELOW_MAIN = [
   'src/config',
   'src/dialects',
   'src/session',
+  'src/verify',
   ...PORTS,
 ]
 
@@ -46,6 +47,7 @@ const RULES: ArchitectureRules = {
     'src/metrics': ['src/session', ...PORTS],
     'src/dialects': PORTS,
     'src/session': PORTS,
+    'src/verify': PORTS,
     [ROLLOUT]: ['src/config', 'src/errors.ts', 'src/logger.ts'],
     'src/engine': PORTS,
     'src/relay': PORTS,

@@ -2,7 +2,7 @@
 import type { CommandSpec, ConfigOf } from '../option.ts'
 import { adminKeys, json, tlsCa } from './shared.ts'
 
-const sessionSource = {
+export const sessionSource = {
   db: {
     flag: 'db',
     type: 'path',

@@ -2,6 +2,7 @@ import type { GenerationEvent, GenerationStream } from '../../canonical/events.t
 import { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../inference/engine-client.ts'
+import type { Scored, ScoreRequest } from '../../inference/score.ts'
 import { hermes } from '../../tokens/parsers/hermes.ts'
 import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
 import { isTokenRequest } from '../request.ts'
@@ -14,6 +15,7 @@ import { Playbook } from './playbook.ts'
 import { chatPrompt, checkTokenIds, completionPrompt, type Prompt, tokenPrompt } from './prompt.ts'
 import { readPrompt } from './prompt-conversation.ts'
 import { readLogprobsWish, readSamplingParams, type SamplingParams } from './sampling-params.ts'
+import { type RankedToken, rankTokens } from './score.ts'
 
 export interface EmbeddedEngineOptions {
   /** The model's name in answers and lists. Requests may ask for any other. Default: `embedded`. */
@@ -108,6 +110,17 @@ export class EmbeddedEngine implements EngineClient {
 
   async countTokens(body: ChatBody): Promise<number> {
     return this.tokenizeChat(body).length
+  }
+
+  async score({ promptTokenIds, completionTokenIds, alternatives }: ScoreRequest): Promise<Scored> {
+    const ids = [...promptTokenIds, ...completionTokenIds]
+    return { tokens: this.rankTokens(ids, promptTokenIds.length, alternatives) }
+  }
+
+  /** @param from the first token that is ranked @throws ProxyError `engine_rejected` for ids that are none */
+  rankTokens(ids: readonly number[], from: number, count: number): RankedToken[] {
+    checkTokenIds(this.#model, ids, 'prompt')
+    return rankTokens(this.#model.ngrams, ids, from, count)
   }
 
   tokenizeText(text: string): number[] {

@@ -1,6 +1,7 @@
 import type { GenerationStream } from '../../canonical/events.ts'
 import type { GenerationRequest } from '../../canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../inference/engine-client.ts'
+import type { Scored, ScoreRequest } from '../../inference/score.ts'
 import { type ConnectionOptions, EngineConnection } from '../connection.ts'
 import { isRecord, parseJson } from '../failures.ts'
 import { readWith } from '../generation.ts'
@@ -11,6 +12,7 @@ import { bodyWithIds, isTokenRequest, type TokenRequest, wantsLogprobs } from '.
 import { weightVersionOf } from '../weight-version.ts'
 import { GenerateReader } from './generate-reader.ts'
 import { generateBody } from './request.ts'
+import { readSglangScores, sglangScoreBody } from './score.ts'
 
 /**
  * A client of SGLang's server: its routes of OpenAI's API (`python/sglang/srt/entrypoints/openai/`), whose versions differ
@@ -56,6 +58,12 @@ class SglangClient implements EngineClient {
       redact: this.#connection.endpoint.redact,
     })
     yield* readWith(reader, this.#connection, response, signal)
+  }
+
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+    const response = await this.#connection.request('/generate', signal, sglangScoreBody(request))
+    const text = await this.#connection.text(response, signal)
+    return { tokens: readSglangScores(this.name, text, request) }
   }
 
   get warning(): string | undefined {

@@ -2,6 +2,7 @@ import type { GenerationStream } from '../../canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import type { EngineClient, EngineHealth } from '../../inference/engine-client.ts'
+import type { Scored, ScoreRequest } from '../../inference/score.ts'
 import { type ConnectionOptions, EngineConnection } from '../connection.ts'
 import { ContextLength } from '../context-length.ts'
 import { isRecord, parseJson } from '../failures.ts'
@@ -11,6 +12,7 @@ import { OptionalRoutes } from '../optional-routes.ts'
 import { bodyJson, bodyWithIds, isTokenRequest, maxTokensOf, routeOf, type TokenRequest } from '../request.ts'
 import { weightVersionOf } from '../weight-version.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
+import { readVllmScores, vllmScoreBody } from './score.ts'
 
 /**
  * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
@@ -59,6 +61,12 @@ class VllmClient implements EngineClient {
     const said = parseJson(await this.#connection.text(response, signal))
     if (isRecord(said) && typeof said.count === 'number') return said.count
     throw new ProxyError('engine_failed', `the engine at ${this.name} counted no tokens`)
+  }
+
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+    const response = await this.#connection.request('/v1/completions', signal, vllmScoreBody(request))
+    const text = await this.#connection.text(response, signal)
+    return { tokens: readVllmScores(this.name, text, request) }
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {

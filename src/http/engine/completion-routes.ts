@@ -11,7 +11,13 @@ import { chatFormat } from './chat-wire.ts'
 import { completionFormat } from './completion-wire.ts'
 import type { EngineCounters } from './counters.ts'
 import { vllmError } from './errors.ts'
-import { type AnyCompletionRequest, checkChatRequest, checkCompletionRequest } from './request-schemas.ts'
+import { promptLogprobs } from './prompt-logprobs.ts'
+import {
+  type AnyCompletionRequest,
+  type CompletionRequest,
+  checkChatRequest,
+  checkCompletionRequest,
+} from './request-schemas.ts'
 import type { ServedEngine } from './served-engine.ts'
 
 export interface CompletionRoutesOptions {
@@ -35,8 +41,26 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
     const body = checkCompletionRequest(request.body)
     const prompt = onlyPrompt(body.prompt)
     const generation: CanonicalRequest = { kind: 'completion', body: { ...body, prompt } as CompletionBody }
-    return answer({ format: completionFormat, body, generation }, options, request, reply)
+    const format =
+      typeof body.prompt_logprobs === 'number' ? scoringFormat(options.engine, body) : completionFormat
+    return answer({ format, body, generation }, options, request, reply)
   })
+}
+
+/** As completions, with what the model thinks of the prompt's tokens on the choice. */
+function scoringFormat(engine: ServedEngine, { prompt_logprobs: count }: CompletionRequest): AnswerFormat {
+  return {
+    ...completionFormat,
+    whole: (head, completion, wishes) => {
+      const answer = completionFormat.whole(head, completion, wishes) as { choices: object[] }
+      const prompt_logprobs = promptLogprobs(
+        engine,
+        completion.start?.promptTokenIds?.whole() ?? [],
+        count ?? 0,
+      )
+      return { ...answer, choices: answer.choices.map((choice) => ({ ...choice, prompt_logprobs })) }
+    },
+  }
 }
 
 /** vLLM also takes a list of prompts; this engine takes one, alone or in a list. */

@@ -34,6 +34,7 @@ const CompletionRequest = Type.Object({
     Type.Array(TokenIds, { minItems: 1, maxItems: 1 }),
   ]),
   logprobs: nullable(Type.Union([Type.Integer(), Type.Boolean()])),
+  prompt_logprobs: nullable(Type.Integer({ minimum: 0, maximum: 20 })),
 })
 
 const TokenizeRequest = Type.Union([
@@ -74,6 +75,9 @@ export function checkChatRequest(raw: unknown): ChatRequest {
 export function checkCompletionRequest(raw: unknown): CompletionRequest {
   const body = checkCompletionShape(raw)
   refuseStreamOptions(body)
+  if (body.stream && body.prompt_logprobs) {
+    throw invalid('`prompt_logprobs` are not available when `stream=True`.', 'prompt_logprobs')
+  }
   return body
 }
 

@@ -1,0 +1,74 @@
+/** What `llm-proxy verify` found, for people. */
+import type { Comparison } from '../../verify/compare.ts'
+import type { VerifyRun } from '../../verify/run.ts'
+import type { TurnResult } from '../../verify/verifier.ts'
+import { type Column, printable, renderTable } from '../table.ts'
+
+export interface Report extends VerifyRun {
+  engine: string
+  weight_version: string | null
+  logprobs: string
+  turns: readonly TurnResult[]
+}
+
+/** Turns that differ, one by one: the first ones say what is wrong. */
+const MAX_ROWS = 50
+
+const figure = (value: number) => (value === 0 ? '0' : value.toPrecision(3))
+const of = (pick: (comparison: Comparison) => number) => (turn: TurnResult) =>
+  turn.comparison === undefined ? '-' : figure(pick(turn.comparison))
+
+const COLUMNS: readonly Column<TurnResult>[] = [
+  { header: 'session', value: ({ session_id }) => printable(session_id, 40) },
+  { header: 'turn', value: ({ index }) => String(index), align: 'right' },
+  { header: 'tokens', value: of(({ tokens }) => tokens), align: 'right' },
+  { header: 'mean', value: of((comparison) => comparison.mean_difference), align: 'right' },
+  { header: 'max', value: of((comparison) => comparison.max_difference), align: 'right' },
+  { header: 'first', value: firstOf, align: 'right' },
+  {
+    header: 'hint',
+    value: ({ hint, greedy }) => hint ?? (greedy?.same === false ? 'sampled otherwise' : ''),
+  },
+]
+
+function firstOf({ first_difference: first, greedy }: TurnResult): string {
+  return String(first?.index ?? greedy?.first_difference?.index ?? '-')
+}
+
+export function reportText(report: Report): string {
+  const { compared, differing, skipped, overall, control, turns } = report
+  const different = turns.filter(({ verdict }) => verdict === 'differs')
+  const left = Object.entries(skipped).map(([reason, count]) => `${count} ${reason}`)
+  const weights = report.weight_version === null ? '' : `, weights ${printable(report.weight_version)}`
+  return [
+    `engine ${report.engine}${weights}; logprobs ${report.logprobs}`,
+    `${compared} turns compared, ${differing} differ${left.length > 0 ? `; skipped: ${left.join(', ')}` : ''}`,
+    ...(different.length > 0 ? ['', renderTable(COLUMNS, different.slice(0, MAX_ROWS)), ''] : []),
+    ...(different.length > MAX_ROWS ? [`and ${different.length - MAX_ROWS} more`, ''] : []),
+    ...(overall === null ? [] : overallLines(overall)),
+    controlLine(control, compared),
+    report.verdict,
+  ].join('\n')
+}
+
+function overallLines({
+  tokens,
+  mean_difference,
+  max_difference,
+  mean_shift,
+  ratio,
+  ratio_outside,
+}: Comparison): string[] {
+  const quantiles = Object.entries(ratio).map(([name, value]) => `${name} ${figure(value)}`)
+  return [
+    `${tokens} tokens: mean difference ${figure(mean_difference)}, max ${figure(max_difference)}, shift ${figure(mean_shift)}`,
+    `ratio: ${quantiles.join(', ')}; ${(100 * ratio_outside).toFixed(1)} % outside 0.9 to 1.1`,
+  ]
+}
+
+function controlLine({ caught, turns }: Report['control'], compared: number): string {
+  if (compared === 0) return 'nothing was compared'
+  return caught
+    ? 'control: a prompt with one token changed was noticed'
+    : `control: the engine did not notice a changed prompt in ${turns} turns, so that nothing is proved`
+}

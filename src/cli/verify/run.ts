@@ -1,0 +1,108 @@
+/** `llm-proxy verify [session-id...]`. */
+import type { VerifyConfig } from '../../config/options/verify.ts'
+import { openEngines } from '../../engine/open-engines.ts'
+import { ProxyError } from '../../errors.ts'
+import type { EngineClient } from '../../inference/engine-client.ts'
+import { type VerifyRun, verifyTurns } from '../../verify/run.ts'
+import { type TurnResult, type VerifiableTurn, Verifier } from '../../verify/verifier.ts'
+import type { SessionsApi, TurnJson } from '../sessions/api.ts'
+import { listSessions } from '../sessions/list.ts'
+import { withSessionsApi } from '../sessions/open-api.ts'
+import { reportText } from './report.ts'
+
+/** Below them are the codes of commands that could not do their work. */
+const EXIT_CODES: Readonly<Record<VerifyRun['verdict'], number>> = { same: 0, differs: 3, void: 4 }
+
+/** How long the engine may take to say what it serves. */
+const HEALTH_MS = 10_000
+
+/** @returns the exit code @throws ProxyError `config_invalid`, `start_failed`, `session_not_found`, `unsupported`, as engines */
+export function run(config: VerifyConfig, sessionIds: string[]): Promise<number> {
+  const { engineUrl, engineKind, engineApiKey } = config
+  const [engine] = openEngines({
+    engineUrls: engineUrl === undefined ? [] : [engineUrl],
+    engineKind,
+    engineApiKey,
+  })
+  return withSessionsApi(config, async (api) => {
+    try {
+      return await verifyWith(engine!, api, config, sessionIds)
+    } finally {
+      await engine!.close()
+    }
+  })
+}
+
+async function verifyWith(
+  engine: EngineClient,
+  api: SessionsApi,
+  config: VerifyConfig,
+  sessionIds: readonly string[],
+): Promise<number> {
+  const { model, logprobsOf, meanTolerance, tokenTolerance, alternatives, anyWeights, greedy, limit } = config
+  // Before anything is asked of it an engine of kind auto does not say what it is.
+  await healthOf(engine)
+  const verifier = new Verifier(engine, {
+    tolerance: { mean: meanTolerance, token: tokenTolerance },
+    ...(logprobsOf !== 'auto' && { logprobsOf }),
+    ...(model !== undefined && { model }),
+    anyWeights,
+    alternatives,
+    greedy,
+  })
+  const { weightVersion } = await verifier.refresh(AbortSignal.timeout(HEALTH_MS))
+  const turns: TurnResult[] = []
+  const run = await verifyTurns(verifier, recordedTurns(api, sessionIds), {
+    limit,
+    signal: new AbortController().signal,
+    onTurn: (result) => turns.push(result),
+  })
+  const report = {
+    ...run,
+    engine: engine.name,
+    weight_version: weightVersion ?? null,
+    logprobs: verifier.logprobsOf,
+    tolerance: { mean: meanTolerance, token: tokenTolerance },
+    turns,
+  }
+  process.stdout.write(`${config.json ? JSON.stringify(report, undefined, 2) : reportText(report)}\n`)
+  return EXIT_CODES[run.verdict]
+}
+
+async function healthOf(engine: EngineClient): Promise<void> {
+  try {
+    await engine.checkHealth(AbortSignal.timeout(HEALTH_MS))
+  } catch (cause) {
+    throw new ProxyError('start_failed', `the engine does not answer: ${(cause as Error).message}`, { cause })
+  }
+}
+
+async function* recordedTurns(
+  api: SessionsApi,
+  sessionIds: readonly string[],
+): AsyncGenerator<VerifiableTurn> {
+  if (sessionIds.length > 0) for (const id of sessionIds) yield* turnsOf(api, id)
+  else for await (const { session_id: id } of listSessions(api, {})) yield* turnsOf(api, id)
+}
+
+async function* turnsOf(api: SessionsApi, sessionId: string): AsyncGenerator<VerifiableTurn> {
+  const { turns } = await api.withTurns(sessionId)
+  for (const turn of turns) yield verifiable(sessionId, turn)
+}
+
+function verifiable(sessionId: string, turn: TurnJson): VerifiableTurn {
+  return {
+    sessionId,
+    turnId: turn.turn_id,
+    index: turn.index,
+    status: turn.status,
+    exact: turn.exact,
+    model: turn.model,
+    params: turn.params,
+    promptTokenIds: turn.prompt_token_ids,
+    completionTokenIds: turn.completion_token_ids,
+    completionLogprobs: turn.completion_logprobs,
+    weightVersionStart: turn.weight_version_start,
+    weightVersionEnd: turn.weight_version_end,
+  }
+}

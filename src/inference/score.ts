@@ -1,0 +1,33 @@
+/**
+ * Part of the engine port: what an engine thinks of tokens that were sampled before. It is asked to read prompt and
+ * completion as one prompt, and tells the log-probability of each token in it.
+ */
+
+export interface ScoreRequest {
+  promptTokenIds: Int32Array
+  completionTokenIds: Int32Array
+  /** A model or adapter, by the name that the engine lists; absent: the engine's default. */
+  model?: string
+  /** SGLang's name of an adapter (`lora_path`), where the call had one. */
+  loraPath?: string
+  /** How many of the most probable tokens to tell beside each token. 0: none. */
+  alternatives: number
+}
+
+/**
+ * What the engine says of one token of the completion, in natural logarithms: as the model has it, before temperature and
+ * every other sampling parameter. Engines score prompts that way, whatever they give with what they sample.
+ */
+export interface ScoredToken {
+  readonly logprob: number
+  /** Of different tokens, this one among them or not: the most probable ones. Empty unless asked for. */
+  readonly alternatives: readonly number[]
+}
+
+export interface Scored {
+  /** As many as the completion has. */
+  readonly tokens: readonly ScoredToken[]
+}
+
+/** @throws ProxyError as `EngineClient.generate`, and `engine_failed` for an answer that does not tell every token */
+export type Score = (request: ScoreRequest, signal: AbortSignal) => Promise<Scored>

@@ -1,0 +1,46 @@
+/** What a difference looks like, for whoever has to find its cause. */
+import { compare, isWithin, type TokenPair, type Tolerance } from './compare.ts'
+
+export interface HintedTurn {
+  readonly pairs: readonly TokenPair[]
+  readonly params: Readonly<Record<string, unknown>>
+  readonly tolerance: Tolerance
+}
+
+/** @returns undefined for a difference that looks like nothing in particular */
+export function hintOf({ pairs, params, tolerance }: HintedTurn): string | undefined {
+  for (const by of [1, -1]) {
+    if (isWithin(compare(shifted(pairs, by)), tolerance)) {
+      return `each logprob is that of the token ${by === 1 ? 'before' : 'after'} it`
+    }
+  }
+  const apart = pairs.filter(({ recorded, recomputed }) => Math.abs(recomputed - recorded) > tolerance.mean)
+  const isSurer = apart.every(({ recorded, recomputed }) => recorded > recomputed)
+  if (isSurer && isFiltered(params)) {
+    return 'the record is surer than the model everywhere: its logprobs are of what top_p, top_k or min_p had left'
+  }
+  const first = pairs.findIndex(
+    ({ recorded, recomputed }) => Math.abs(recomputed - recorded) > tolerance.mean,
+  )
+  if (first > 0 && apart.length <= Math.max(4, pairs.length / 10)) {
+    return 'a few tokens differ, and the others do not: one of them, or one shortly before, is not what was sampled'
+  }
+  if (first === 0 && apart.length <= 4) return 'only the beginning differs: the prompt was another one'
+  return undefined
+}
+
+/** As if each recorded logprob stood `by` places too far behind. */
+function shifted(pairs: readonly TokenPair[], by: number): TokenPair[] {
+  return pairs.flatMap(({ recorded }, at) => {
+    const other = pairs[at - by]
+    return other === undefined ? [] : [{ recorded, recomputed: other.recomputed }]
+  })
+}
+
+function isFiltered({ top_p: topP, top_k: topK, min_p: minP }: Readonly<Record<string, unknown>>): boolean {
+  return (
+    (typeof topP === 'number' && topP < 1) ||
+    (typeof topK === 'number' && topK > 0) ||
+    (typeof minP === 'number' && minP > 0)
+  )
+}

@@ -1,0 +1,53 @@
+/** One run over many turns, with its negative control. */
+import { type Comparison, compare, type TokenPair } from './compare.ts'
+import type { SkipReason, TurnResult, VerifiableTurn, VerifiedTurn, Verifier } from './verifier.ts'
+
+export interface VerifyRun {
+  /** `void`: nothing was compared, or the engine did not notice the changed prompt, so that the rest means nothing. */
+  verdict: 'same' | 'differs' | 'void'
+  /** Turns that were compared. */
+  compared: number
+  differing: number
+  skipped: Partial<Record<SkipReason, number>>
+  /** Of all tokens together; null: none was compared. */
+  overall: Comparison | null
+  /** The run with one token of a prompt changed on purpose. */
+  control: { caught: boolean; turns: number }
+}
+
+/** On how many turns the control is tried. */
+const CONTROL_TURNS = 5
+
+/**
+ * @param onTurn gets each result as it comes
+ * @throws ProxyError as {@link Verifier.verify}
+ */
+export async function verifyTurns(
+  verifier: Verifier,
+  turns: AsyncIterable<VerifiableTurn>,
+  { limit, signal, onTurn }: { limit: number; signal: AbortSignal; onTurn(result: TurnResult): void },
+): Promise<VerifyRun> {
+  const run = { compared: 0, differing: 0, skipped: {} as VerifyRun['skipped'] }
+  const control = { caught: false, turns: 0 }
+  const pairs: TokenPair[] = []
+  const tryControl = async (turn: VerifiableTurn, verified: VerifiedTurn) => {
+    if (control.caught || control.turns >= CONTROL_TURNS) return
+    control.turns += 1
+    control.caught = await verifier.control(turn, verified, signal)
+  }
+  for await (const turn of turns) {
+    const verified = await verifier.verify(turn, signal)
+    const { result } = verified
+    if (result.reason !== undefined) run.skipped[result.reason] = (run.skipped[result.reason] ?? 0) + 1
+    else {
+      run.compared += 1
+      if (result.verdict === 'differs') run.differing += 1
+      for (const pair of verified.pairs) pairs.push(pair)
+      await tryControl(turn, verified)
+    }
+    onTurn(result)
+    if (run.compared >= limit) break
+  }
+  const verdict = !control.caught ? 'void' : run.differing > 0 ? 'differs' : 'same'
+  return { verdict, ...run, overall: pairs.length === 0 ? null : compare(pairs), control }
+}

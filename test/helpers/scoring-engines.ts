@@ -1,0 +1,198 @@
+/**
+ * Stand-ins that score tokens in the wire formats of vLLM and SGLang. What they know is a table of logits that any two
+ * tokens decide: a model that is easily made wrong in one way at a time.
+ */
+import type { Test } from 'tap'
+import { type ScriptedServer, sendJson, startScriptedServer } from './scripted-server.ts'
+
+const VOCABULARY = 40
+
+/** A model whose next token depends on the last two. */
+export class TableModel {
+  readonly #seed: number
+
+  /** @param seed its weights */
+  constructor(seed: number) {
+    this.#seed = seed
+  }
+
+  /** Natural logarithms, before temperature. */
+  next(ids: readonly number[]): number[] {
+    const [before = 0, last = 0] = [ids.at(-2), ids.at(-1)]
+    const logits = Array.from({ length: VOCABULARY }, (_, id) => 3 * noise(this.#seed, before, last, id))
+    return logSoftmax(logits)
+  }
+
+  /** What an engine would sample and report of a completion. @param rng numbers from 0 to 1 */
+  sample(prompt: readonly number[], length: number, { temperature = 1, topP = 1, random }: Sampling) {
+    const ids = [...prompt]
+    const raw: number[] = []
+    const scaled: number[] = []
+    const filtered: number[] = []
+    for (let count = 0; count < length; count += 1) {
+      const logprobs = this.next(ids)
+      const warm = logSoftmax(logprobs.map((logprob) => logprob / temperature))
+      const kept = nucleus(warm, topP)
+      const id = draw(kept, random())
+      ids.push(id)
+      raw.push(logprobs[id]!)
+      scaled.push(warm[id]!)
+      filtered.push(kept[id]!)
+    }
+    return { ids: ids.slice(prompt.length), raw, scaled, filtered }
+  }
+}
+
+interface Sampling {
+  temperature?: number
+  topP?: number
+  random: () => number
+}
+
+/** The same numbers each time. */
+export function randomOf(seed: number): () => number {
+  let count = 0
+  return () => (noise(seed, 7, 11, count++) + 1) / 2
+}
+
+/** From -1 to 1, and nothing like its neighbours (the finaliser of MurmurHash3). */
+function noise(...parts: readonly number[]): number {
+  let hash = 0
+  for (const part of parts) {
+    hash = Math.imul(hash ^ (part + 0x9e37), 0x85ebca6b)
+    hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35)
+    hash ^= hash >>> 16
+  }
+  return (hash >>> 0) / 2 ** 31 - 1
+}
+
+function logSoftmax(logits: readonly number[]): number[] {
+  const sum = Math.log(logits.reduce((total, logit) => total + Math.exp(logit), 0))
+  return logits.map((logit) => logit - sum)
+}
+
+/** Renormalised over the fewest tokens that have so much of the probability; the others are impossible. */
+function nucleus(logprobs: readonly number[], topP: number): number[] {
+  if (topP >= 1) return [...logprobs]
+  const order = [...logprobs.keys()].sort((a, b) => logprobs[b]! - logprobs[a]!)
+  let mass = 0
+  const kept = new Set<number>()
+  for (const id of order) {
+    if (mass >= topP) break
+    kept.add(id)
+    mass += Math.exp(logprobs[id]!)
+  }
+  return logprobs.map((logprob, id) => (kept.has(id) ? logprob - Math.log(mass) : Number.NEGATIVE_INFINITY))
+}
+
+function draw(logprobs: readonly number[], at: number): number {
+  let left = at
+  for (const [id, logprob] of logprobs.entries()) {
+    left -= Math.exp(logprob)
+    if (left < 0) return id
+  }
+  return logprobs.findLastIndex((logprob) => logprob > Number.NEGATIVE_INFINITY)
+}
+
+interface State {
+  /** What it scores with, by name. */
+  models: Record<string, TableModel>
+  weightVersion: string
+}
+
+export interface ScoringEngine extends ScriptedServer {
+  readonly state: State
+}
+
+/** @param kind whose wire format; @param models the first one is the default */
+export async function startScoringEngine(
+  t: Test,
+  kind: 'vllm' | 'sglang',
+  models: Record<string, TableModel>,
+): Promise<ScoringEngine> {
+  const state: State = { models, weightVersion: '1' }
+  const server = await startScriptedServer(({ method, path, body }, response) => {
+    if (method === 'GET') {
+      const info = infoOf(path, kind, state)
+      return sendJson(response, info ?? { detail: 'Not Found' }, info === undefined ? 404 : 200)
+    }
+    const scored = kind === 'vllm' ? vllmScores(body, state.models) : sglangScores(body, state.models)
+    sendJson(response, scored)
+  })
+  t.teardown(() => server.close())
+  return { ...server, state }
+}
+
+function infoOf(path: string, kind: string, { models, weightVersion }: State) {
+  if (path === '/v1/models') {
+    const data = Object.keys(models).map((id) => ({ id, object: 'model', owned_by: kind, root: id }))
+    return { object: 'list', data }
+  }
+  if (path === '/health') return {}
+  if (path === '/weight_info' && kind === 'vllm') return { weight_version: weightVersion }
+  if (path === '/model_info' && kind === 'sglang')
+    return { weight_version: weightVersion, is_generation: true }
+  return undefined
+}
+
+interface Place {
+  id: number
+  logprob: number
+  top: [id: number, logprob: number][]
+}
+
+/** Each token but the first. */
+function places(model: TableModel, ids: readonly number[], count: number): Place[] {
+  return ids.slice(1).map((id, at) => {
+    const logprobs = model.next(ids.slice(0, at + 1))
+    const order = [...logprobs.keys()].sort((a, b) => logprobs[b]! - logprobs[a]!)
+    return {
+      id,
+      logprob: logprobs[id] ?? Number.NEGATIVE_INFINITY,
+      top: order.slice(0, count).map((other) => [other, logprobs[other]!]),
+    }
+  })
+}
+
+const defaultOf = (models: Record<string, TableModel>) => Object.values(models)[0]!
+
+// biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
+function vllmScores(body: any, models: Record<string, TableModel>): object {
+  const model = models[body.model] ?? defaultOf(models)
+  const entries = places(model, body.prompt, body.prompt_logprobs).map(({ id, logprob, top }) =>
+    Object.fromEntries(
+      [...top, [id, logprob] as const].map(([other, value]) => [
+        other,
+        { logprob: value, rank: 1, decoded_token: `<${other}>` },
+      ]),
+    ),
+  )
+  const choice = {
+    index: 0,
+    text: '',
+    finish_reason: 'length',
+    token_ids: [0],
+    prompt_token_ids: body.prompt,
+    prompt_logprobs: [null, ...entries],
+  }
+  return { id: 'cmpl-1', object: 'text_completion', created: 1, model: body.model ?? 'm', choices: [choice] }
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
+function sglangScores(body: any, models: Record<string, TableModel>): object {
+  const model = models[body.lora_path] ?? defaultOf(models)
+  const ids: number[] = body.input_ids
+  const start: number = body.logprob_start_len
+  const scored = places(model, ids, body.top_logprobs_num).slice(start)
+  const meta_info = {
+    id: 'r',
+    prompt_tokens: ids.length,
+    completion_tokens: 0,
+    input_token_logprobs: [[null, ids[start], null], ...scored.map(({ id, logprob }) => [logprob, id, null])],
+    ...(body.top_logprobs_num > 0 && {
+      input_top_logprobs: [null, ...scored.map(({ top }) => top.map(([id, logprob]) => [logprob, id, null]))],
+    }),
+    output_token_logprobs: [],
+  }
+  return { text: '', output_ids: [], meta_info }
+}

@@ -1,0 +1,117 @@
+/** `llm-proxy verify` as a program, over what a proxy recorded with the embedded engine. */
+import OpenAI from 'openai'
+import t, { type Test } from 'tap'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
+import { buildEngineServer } from '../../src/http/engine/server.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { KEYS } from '../helpers/keys.ts'
+import { runLlmProxy } from '../helpers/llm-proxy.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+
+/** Three turns: one is hot, one goes on from it through top_p, one is greedy. */
+async function record(proxy: TestProxy, sessionId = 's') {
+  const openai = new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: KEYS.adminKeys[0]!, maxRetries: 0 })
+  const { create } = openai.chat.completions
+  const ask = create.bind(openai.chat.completions)
+  const messages = [{ role: 'user' as const, content: 'Tell me about otters.' }]
+  const first = await ask({ model: 'embedded', messages, seed: 3, temperature: 1.4, max_tokens: 30 })
+  const talk = [...messages, first.choices[0]!.message, { role: 'user' as const, content: 'And seals?' }]
+  await ask({ model: 'embedded', messages: talk, seed: 4, max_tokens: 30, top_p: 0.9 })
+  await ask({ model: 'embedded', messages: talk, temperature: 0, max_tokens: 30 })
+}
+
+async function startRecorded(t: Test, config: Partial<ServeConfig> = {}) {
+  const engine = await startEngine(t, { weightVersion: '7' })
+  const db = `${t.testdir({})}/proxy.db`
+  const proxy = await startProxy(t, { engineUrls: [engine.url], db, ...config })
+  await record(proxy)
+  return { engine, proxy, db }
+}
+
+const verify = (...args: string[]) => runLlmProxy(['verify', ...args])
+
+t.test('a database of the embedded engine: the difference is 0, over HTTP and in the program', async (t) => {
+  const { engine, db } = await startRecorded(t)
+  for (const args of [['--engine-url', engine.url], ['--any-weights']]) {
+    const { code, stdout, stderr } = await verify('--db', db, '--json', '--greedy', ...args)
+    t.equal(code, 0, stderr)
+    const report = JSON.parse(stdout)
+    t.match(report, {
+      verdict: 'same',
+      compared: 3,
+      differing: 0,
+      skipped: {},
+      control: { caught: true },
+      overall: { mean_difference: 0, max_difference: 0, ratio_outside: 0, ratio: { min: 1, max: 1 } },
+    })
+    t.equal(report.turns.length, 3)
+    t.same(
+      report.turns.map((turn: { greedy?: { same: boolean } }) => turn.greedy?.same),
+      [undefined, undefined, true],
+    )
+  }
+})
+
+t.test('a running proxy with keys is asked as well, for some of its sessions', async (t) => {
+  const { engine, proxy } = await startRecorded(t, { ...KEYS, tokenizer: 'embedded' })
+  await record(proxy, 'other')
+  const key = ['--admin-key', KEYS.adminKeys[0]!]
+  const args = ['--url', proxy.url, ...key, '--engine-url', engine.url]
+  const { code, stdout } = await verify(...args, 'other')
+  t.equal(code, 0, stdout)
+  t.match(
+    stdout,
+    /3 turns compared, 0 differ\n[\s\S]*control: a prompt with one token changed was noticed\nsame\n$/,
+  )
+  t.equal(JSON.parse((await verify(...args, '--json', '--limit', '4')).stdout).compared, 4)
+  const unknown = await verify(...args, 'nobody')
+  t.equal(unknown.code, 1)
+})
+
+t.test('turns that were recorded wrongly: exit code 3, with what differs first', async (t) => {
+  // Half of each logprob: the root of each probability.
+  const halved = <Entry extends { logprob: number }>(entry: Entry) => ({
+    ...entry,
+    logprob: entry.logprob / 2,
+  })
+  class WrongEngine extends EmbeddedEngine {
+    override async *generate(...asked: Parameters<EmbeddedEngine['generate']>) {
+      for await (const batch of super.generate(...asked)) {
+        yield batch.map((event) =>
+          event.type === 'delta' && event.logprobsContent
+            ? { ...event, logprobsContent: event.logprobsContent.map(halved) }
+            : event,
+        )
+      }
+    }
+  }
+  const server = buildEngineServer(new WrongEngine())
+  await server.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(() => server.close())
+  const address = server.server.address() as { port: number }
+  const db = `${t.testdir({})}/proxy.db`
+  const proxy = await startProxy(t, { engineUrls: [`http://127.0.0.1:${address.port}`], db })
+  await record(proxy)
+  const { code, stdout } = await verify('--db', db)
+  t.equal(code, 3, stdout)
+  t.match(stdout, /3 turns compared, 3 differ\n\nSESSION +TURN +TOKENS +MEAN +MAX +FIRST/)
+  t.match(stdout, /differs\n$/)
+})
+
+t.test('other weights are no fault: nothing is compared, and nothing proved; exit code 4', async (t) => {
+  const { engine, db } = await startRecorded(t)
+  engine.engine.weightVersion = '8'
+  const { code, stdout } = await verify('--db', db, '--engine-url', engine.url)
+  t.equal(code, 4)
+  t.match(stdout, /skipped: 3 other_weights\nnothing was compared\nvoid\n$/)
+  t.equal((await verify('--db', db, '--engine-url', engine.url, '--any-weights')).code, 0)
+})
+
+t.test('an engine that does not answer, and one that cannot score, fail the command', async (t) => {
+  const db = `${t.testdir({})}/none.db`
+  await startProxy(t, { db })
+  const { code, stderr } = await verify('--db', db, '--engine-url', 'http://127.0.0.1:1')
+  t.equal(code, 1)
+  t.match(stderr, /the engine does not answer/)
+})
