@@ -115,6 +115,7 @@ export async function startServer(
     logger,
     weights,
     activity,
+    retryGraceMs: config.retryGraceMs,
     ...(model !== undefined && { model }),
   })
   const http = await (outside.listen ?? listen)({

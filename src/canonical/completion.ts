@@ -38,6 +38,32 @@ export class CompletionFold implements Completion {
     else this.end = event
   }
 
+  /** What has come so far, as the events of one batch: for a reader who comes late. */
+  soFar(): GenerationEvent[] {
+    const { start, end } = this
+    const delta: GenerationDelta = { type: 'delta' }
+    if (this.content !== null) delta.content = this.content
+    if (this.reasoning !== null) delta.reasoning = this.reasoning
+    if (this.refusal !== null) delta.refusal = this.refusal
+    if (this.toolCalls.length > 0) delta.toolCalls = this.#toolCallDeltas()
+    if (this.tokenIds.length > 0) delta.tokenIds = [...this.tokenIds]
+    if (this.logprobs.length > 0) delta.logprobs = [...this.logprobs]
+    if (this.logprobsContent.length > 0) delta.logprobsContent = [...this.logprobsContent]
+    if (Object.keys(this.extra).length > 0) delta.extra = this.extra
+    const said = Object.keys(delta).length > 1 ? [delta] : []
+    return [...(start ? [start] : []), ...said, ...(end ? [end] : [])]
+  }
+
+  /** Copies: the calls still grow. */
+  #toolCallDeltas(): ToolCallDelta[] {
+    return [...this.#callByIndex].map(([index, { id, type, function: called }]) => ({
+      index,
+      id,
+      type,
+      function: { ...called },
+    }))
+  }
+
   #addDelta(delta: GenerationDelta): void {
     if (delta.content !== undefined) this.content = (this.content ?? '') + delta.content
     if (delta.reasoning !== undefined) this.reasoning = (this.reasoning ?? '') + delta.reasoning

@@ -35,6 +35,12 @@ export class ProxyMetrics {
   readonly inFlight = this.#gauge('turns_in_flight', 'Turns that are open now', ['phase'])
   readonly retries = this.#counter('client_retries_total', "Turns that an agent's client had tried before")
 
+  readonly answeredRetries = this.#counter(
+    'answered_retries_total',
+    'Retries that got the answer of their first try, under way or on record',
+    ['answer'],
+  )
+
   readonly promptTokens = this.#counter('prompt_tokens_total', 'Tokens of the prompts of completed turns')
   readonly completionTokens = this.#counter('completion_tokens_total', 'Tokens sampled in completed turns')
   readonly duration = this.#histogram('turn_duration_seconds', 'From the call to its turn on disk', REQUEST_S)

@@ -6,6 +6,7 @@ import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
 import { ProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import { inexactCode } from '../session/exactness.ts'
+import { answeredRetriesOf } from '../store/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { type Around, watched } from './around.ts'
 import type { ProxyMetrics } from './proxy-metrics.ts'
@@ -47,6 +48,11 @@ export class TurnWatch {
         return call()
       },
       closeTurn: (call, outcome) => this.#close(call, outcome),
+      answerRetry: async (call) => {
+        const answered = await call()
+        if (answered !== undefined) metrics.answeredRetries.add(1, 'recorded')
+        return answered
+      },
       ...sessionWatch(metrics),
     })
   }
@@ -88,8 +94,10 @@ export class TurnWatch {
   }
 
   #count({ dialect }: WatchedTurn, { status, error, annotations }: TurnOutcome): void {
-    const { turns, turnErrors, lines } = this.#metrics
+    const { turns, turnErrors, lines, answeredRetries } = this.#metrics
     turns.add(1, dialect, status)
+    const joined = answeredRetriesOf({ annotations }).length
+    if (joined > 0) answeredRetries.add(joined, 'running')
     lines.add(1, lineOf(annotations))
     if (error) turnErrors.add(1, error.code)
   }

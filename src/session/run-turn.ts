@@ -6,65 +6,28 @@
 import { randomUUID } from 'node:crypto'
 import { type Completion, CompletionFold } from '../canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent, GenerationStream } from '../canonical/events.ts'
-import type { CanonicalRequest, ChatBody, GenerationRequest } from '../canonical/request.ts'
+import type { ChatBody } from '../canonical/request.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import type { Logger } from '../logger.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
-import { type Choice, requestOfChoice } from './choice.ts'
-import type { LineOnRecord } from './lines/told-line.ts'
+import type { AgentCall, AgentWord, Turn } from './agent-call.ts'
+import { requestOfChoice } from './choice.ts'
+import { overrule } from './overrule.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
-import type { HeldMemory } from './session-memory.ts'
+import type { HeldMemory, SessionMemory } from './session-memory.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
+import { startOf } from './started-answer.ts'
 import type { ToldWeights } from './told-weights.ts'
+import { FirstTries } from './tries/first-tries.ts'
+import { mayBeRetry } from './tries/first-try.ts'
+import { giveAgain } from './tries/recorded-answer.ts'
+import { RunningTurn } from './tries/running-turn.ts'
 import { type EndedTurn, refuseUnwritable, turnOutcome } from './turn-record.ts'
 import { paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
 
-/** An agent's call, lowered from its dialect. */
-export interface AgentCall {
-  sessionId: string
-  /** The agent-facing route, for the record. */
-  dialect: string
-  request: CanonicalRequest
-  /** The request's messages as JSON, where their bytes are at hand: see {@link GenerationRequest}. */
-  messagesJson?: readonly Buffer[]
-  stream: boolean
-  /** What the agent says of its own record. */
-  word: AgentWord
-  /** What else its dialect has to say for the record; the engine's own annotations are put beside it. */
-  annotations?: Record<string, unknown>
-  /** Which of the answers to one request this is; absent: the only one. */
-  choice?: Choice
-}
-
-export interface AgentWord {
-  /** How often its client tried this call before, as its SDK tells. */
-  retryCount: number
-  /** What the call is for, as it says by a header or in the words of an agent that is known. */
-  line?: LineOnRecord
-  /** Whoever has no more than the session's key is heard only where the session's creator trusts it. */
-  hasAgentKey: boolean
-}
-
-export interface Turn {
-  readonly turnId: string
-  readonly startedAtMs: number
-  /** To be read once, to its end or to its error; leaving early aborts the turn. `end` comes after the commit. */
-  readonly events: GenerationStream
-  /** What `events` has brought so far. */
-  readonly completion: Completion
-  /** Aborts when the turn is cancelled, so that whoever hands `events` on stops waiting and pulls once more. */
-  readonly signal: AbortSignal
-  /** The answer has come to its end. */
-  readonly isWhole: boolean
-  /**
-   * The answer was committed, and then could not be handed to the agent: it must not be trained on. Of a turn that is
-   * not `completed` nothing changes.
-   * @param why default: the agent left
-   */
-  undelivered(why?: ProxyError): Promise<void>
-}
+export type { AgentCall, AgentWord, Turn } from './agent-call.ts'
 
 export interface TurnRunnerOptions {
   sessions: Sessions
@@ -80,7 +43,12 @@ export interface TurnRunnerOptions {
   /** Is told of turns. */
   activity?: Activity
   clock?: () => number
+  /** How long a turn goes on for an agent that has lost its connection and may try again; default: not at all. */
+  retryGraceMs?: number
 }
+
+/** Of a session. An agent that leaves each call could otherwise have any number of them run for nobody. */
+const MAX_AWAY = 8
 
 export class TurnRunner {
   readonly #options: TurnRunnerOptions
@@ -88,6 +56,7 @@ export class TurnRunner {
   readonly #activity: Activity
   /** Turns in flight, each by what cancels it. */
   readonly #running = new Set<AbortController>()
+  readonly #tries: FirstTries<RunningTurn>
   #draining = false
   #onIdle: (() => void) | undefined
 
@@ -95,11 +64,12 @@ export class TurnRunner {
     this.#options = options
     this.#clock = options.clock ?? Date.now
     this.#activity = options.activity ?? new Activity()
+    this.#tries = new FirstTries(options.store)
   }
 
   /**
    * Opens a turn in the session (which is made if there is none) and returns its events; nothing is asked of an
-   * engine before the first of them is pulled.
+   * engine before the first of them is pulled. A retry gets the turn of its first try, if that has an answer.
    * @param agentSignal aborts when the agent has gone, with the ProxyError to record as its reason
    * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `store_failed`; from `events`: as
    *   {@link Prompts.begin} and {@link Backend.generate}
@@ -111,10 +81,17 @@ export class TurnRunner {
     using early = sessions.hold(call.sessionId)
     // Before the call has its place in the session: one that cannot be written down must not take it.
     const written = writeRequest(call.request, early.memory)
+    if (call.choice === undefined && mayBeRetry(call.word, early.memory.idempotencyKeys)) {
+      const tried = await this.#firstTry(call, written, early.memory, agentSignal)
+      if (tried !== undefined) return tried
+    }
     const sessionCall = await sessions.beginCall(call.sessionId)
     const held = sessions.hold(call.sessionId)
     // Nothing is on record that this memory could lack.
-    if (sessionCall.index === 0) held.memory.isWhole = true
+    if (sessionCall.index === 0) {
+      held.memory.isWhole = true
+      held.memory.idempotencyKeys ??= new Set()
+    }
     try {
       // The session may have been reset, and its memory with it, while the call waited for its place.
       const isCurrent = held.memory === early.memory
@@ -135,7 +112,8 @@ export class TurnRunner {
   async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
     const { backend, prompts, sessions } = this.#options
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
-    const asked = this.#overrule({ kind: 'chat', body }, session?.samplingParams ?? {}).body as ChatBody
+    const asked = overrule({ kind: 'chat', body }, session?.samplingParams ?? {}, this.#options.model)
+      .body as ChatBody
     if (prompts === undefined) return await backend.countTokens(asked, signal, session && sessionId)
     if (session === undefined) return await prompts.countTokens(asked, signal)
     using held = sessions.hold(session.sessionId)
@@ -147,10 +125,16 @@ export class TurnRunner {
     const { sessionId, dialect, stream, word, messagesJson, choice } = call
     const { sessionCall, held } = place
     const isHeard = sessionCall.trustAgent || !word.hasAgentKey
-    const line = isHeard && word.line && { line: word.line }
-    const annotations = { ...call.annotations, ...line, ...(choice && { choice }) }
+    const { idempotencyKey } = word
+    const annotations: Record<string, unknown> = {
+      ...call.annotations,
+      ...(isHeard && word.line && { line: word.line }),
+      ...(choice && { choice }),
+      ...(idempotencyKey !== undefined && { idempotency_key: idempotencyKey }),
+    }
+    if (idempotencyKey !== undefined) held.memory.idempotencyKeys?.add(idempotencyKey)
     const turnId = choice?.index === 0 ? choice.call : randomUUID()
-    const overruled = this.#overrule(call.request, sessionCall.samplingParams)
+    const overruled = overrule(call.request, sessionCall.samplingParams, this.#options.model)
     const { request, recorded } = requestOfChoice(overruled, choice)
     const open: OpenTurn = {
       turnId,
@@ -167,9 +151,14 @@ export class TurnRunner {
     // Awaited before the turn is closed as well; until then a rejection must have an owner.
     opened.catch(() => sessionCall.unrecorded())
     const fold = new CompletionFold()
-    const cancel = this.#cancelledBy(agentSignal, sessionCall.signal)
+    const cancel = this.#cancelledBy(sessionCall.signal)
     const { index, startedAtMs } = open
-    const over = this.#activity.begin({ sessionId, index, startedAtMs, completion: fold })
+    const closeActivity = this.#activity.begin({ sessionId, index, startedAtMs, completion: fold })
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const over = () => {
+      closeActivity()
+      resolve()
+    }
     const { lastMessage } = written
     const json = messagesJson ?? (lastMessage && held.memory.messages.jsonUpTo(lastMessage))
     const generation = {
@@ -181,24 +170,71 @@ export class TurnRunner {
       promptLists: held.memory.prompts,
       ...(json && { messagesJson: json }),
     }
-    return {
-      turnId,
-      startedAtMs: open.startedAtMs,
-      completion: fold,
-      signal: cancel.signal,
-      events: this.#run({ ...place, generation, open, opened, fold, cancel, annotations, over }),
-      get isWhole() {
-        return fold.end !== undefined
-      },
-      undelivered: (why) => this.#undelivered(open, why),
-    }
+    const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
+    const turn = new RunningTurn({
+      open,
+      word,
+      fold,
+      cancel,
+      annotations,
+      events: this.#run(inFlight),
+      over: promise,
+      isCommitted: () => inFlight.closed === true,
+      // Of several choices, nobody can join one.
+      graceMs: () => (choice ? 0 : this.#graceMs(sessionId, word)),
+      undelivered: (retriesAnswered, why) => this.#undelivered(open, retriesAnswered, why),
+    })
+    this.#tries.add(sessionId, turn)
+    return turn.first(agentSignal)
   }
 
-  async #undelivered({ sessionId, turnId }: OpenTurn, why = unread()): Promise<void> {
+  /** The turn of the call's first try, if its answer can be had. */
+  async #firstTry(
+    call: AgentCall,
+    written: WrittenRequest,
+    memory: SessionMemory,
+    gone: AbortSignal,
+  ): Promise<Turn | undefined> {
+    const { sessionId, dialect, word } = call
+    const session = await this.#options.sessions.find(sessionId)
+    if (session?.status !== 'active') return undefined
+    const params = paramsText(overrule(call.request, session.samplingParams, this.#options.model))
+    const { first, idempotencyKeys } = await this.#tries.find(sessionId, word, {
+      ...written,
+      dialect,
+      params,
+    })
+    memory.idempotencyKeys ??= idempotencyKeys
+    if (first === undefined) return undefined
+    if ('running' in first) return first.running.join(word.retryCount, gone)
+    const of = { sessionId, turnId: first.turnId }
+    const given = await giveAgain(this.#options.store, of, word.retryCount)
+    return (
+      given && {
+        ...given,
+        signal: gone,
+        isWhole: true,
+        undelivered: (why) => this.#undelivered(of, given.retriesAnswered, why),
+      }
+    )
+  }
+
+  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: AgentWord): number {
+    const mayReturn = tellsTries || idempotencyKey !== undefined
+    // The one that asks is among those that are away.
+    const isOneTooMany = this.#draining || this.#tries.awayIn(sessionId) > MAX_AWAY
+    return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
+  }
+
+  async #undelivered(
+    { sessionId, turnId }: TurnName,
+    retriesAnswered: number,
+    why = unread(),
+  ): Promise<void> {
     const { store, logger } = this.#options
     const { code, message } = why
     try {
-      await store.markUndelivered(sessionId, turnId, { code, message })
+      await store.markUndelivered(sessionId, turnId, { code, message }, retriesAnswered)
     } catch (error) {
       logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not updated')
     }
@@ -206,16 +242,6 @@ export class TurnRunner {
 
   get isDraining(): boolean {
     return this.#draining
-  }
-
-  /** The session's sampling parameters win over the agent's. */
-  #overrule(request: CanonicalRequest, samplingParams: Record<string, unknown>): CanonicalRequest {
-    const { model } = this.#options
-    if (model === undefined && Object.keys(samplingParams).length === 0) return request
-    const limits = 'max_tokens' in samplingParams || 'max_completion_tokens' in samplingParams
-    const asked = limits ? withoutLimits(request.body) : request.body
-    const body = { ...asked, ...samplingParams, ...(model !== undefined && { model }) }
-    return { ...request, body } as CanonicalRequest
   }
 
   async *#run(turn: TurnInFlight): GenerationStream {
@@ -278,14 +304,12 @@ export class TurnRunner {
     return !cancelled
   }
 
-  /** What cancels a turn: its agent, its session, or the proxy's end. */
-  #cancelledBy(...sources: AbortSignal[]): AbortController {
+  /** What cancels a turn: its session, the proxy's end, or that nobody waits for it. */
+  #cancelledBy(session: AbortSignal): AbortController {
     const controller = new AbortController()
     this.#running.add(controller)
-    for (const source of sources) {
-      if (source.aborted) controller.abort(source.reason)
-      else source.addEventListener('abort', () => controller.abort(source.reason), { once: true })
-    }
+    if (session.aborted) controller.abort(session.reason)
+    else session.addEventListener('abort', () => controller.abort(session.reason), { once: true })
     return controller
   }
 
@@ -349,26 +373,7 @@ interface TurnInFlight extends EndedTurn, CallPlace {
   over(): void
 }
 
-interface StartedAnswer extends AsyncDisposable {
-  next(): Promise<IteratorResult<readonly GenerationEvent[]>>
-}
-
-/** Asks for the answer's first batch at once, so that the engine works while its caller does something else. */
-function startOf(answer: GenerationStream): StartedAnswer {
-  const events = answer[Symbol.asyncIterator]()
-  let first: ReturnType<typeof events.next> | undefined = events.next()
-  first.catch(() => {})
-  return {
-    next() {
-      const next = first ?? events.next()
-      first = undefined
-      return next
-    },
-    async [Symbol.asyncDispose]() {
-      await events.return?.()
-    },
-  }
-}
+type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
 function unread(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer')
@@ -384,10 +389,4 @@ function withUsage(end: GenerationEnd, { start, tokenIds }: Completion): Generat
   const [prompt, completion] = [start?.promptTokenIds?.length ?? 0, tokenIds.length]
   const usage = { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
   return { ...end, usage }
-}
-
-/** The limit of an answer's length has two names: the session's must not lose to the agent's under the other one. */
-function withoutLimits(body: CanonicalRequest['body']): object {
-  const { max_tokens: _old, max_completion_tokens: _new, ...rest } = body
-  return rest
 }

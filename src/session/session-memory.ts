@@ -11,6 +11,9 @@ import type { SessionTurns } from './prompts/session-turns.ts'
 /** Of a session of which next to nothing is remembered. As measured. */
 const SESSION_BYTES = 5_000
 
+/** A name of a call and its place, about. */
+const KEY_BYTES = 128
+
 /** What is remembered of one session. */
 export class SessionMemory {
   readonly requests = new RequestReader()
@@ -20,12 +23,15 @@ export class SessionMemory {
   turns: SessionTurns | undefined
   /** In chat mode: each turn of the session that can be continued is among {@link turns}. */
   isWhole = false
+  /** Names that clients gave their calls; undefined: not known, for there were calls before this memory. */
+  idempotencyKeys: Set<string> | undefined
   /** While they are read from the record: for all calls that wait for them. */
   readingTurns: Promise<SessionTurns> | undefined
 
   get bytes(): number {
-    const { requests, messages, prompts, turns } = this
-    return requests.bytes + messages.bytes + prompts.bytes + (turns?.bytes ?? 0)
+    const { requests, messages, prompts, turns, idempotencyKeys: keys } = this
+    const known = requests.bytes + messages.bytes + prompts.bytes + (turns?.bytes ?? 0)
+    return known + (keys?.size ?? 0) * KEY_BYTES
   }
 }
 

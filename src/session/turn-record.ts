@@ -7,6 +7,7 @@ import { isTokenId } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import type { OpenTurn, TurnOutcome } from '../store/turn-store.ts'
 import { inexactReason } from './exactness.ts'
+import { unnamedPart } from './tries/recorded-answer.ts'
 
 /**
  * What engines say without a name of ours is kept and handed on as it is; a turn that it made unwritable would stay open.
@@ -27,7 +28,7 @@ export interface EndedTurn {
   readonly generation: GenerationRequest
   readonly open: OpenTurn
   readonly fold: CompletionFold
-  readonly annotations: Record<string, unknown> | undefined
+  readonly annotations: Record<string, unknown>
   firstTokenAtMs?: number
 }
 
@@ -40,6 +41,7 @@ export function turnOutcome(
   const { fold, open, generation } = turn
   const { start, end } = fold
   const inexact = inexactReason(fold)
+  const answer = unnamedPart(fold)
   return {
     turnId: open.turnId,
     sessionId: open.sessionId,
@@ -62,7 +64,11 @@ export function turnOutcome(
     weightVersionStart: start?.weightVersion ?? null,
     weightVersionEnd: end?.weightVersion ?? start?.weightVersion ?? null,
     usage: end?.usage ? JSON.stringify(end.usage) : null,
-    annotations: JSON.stringify({ ...turn.annotations, ...start?.annotations }),
+    annotations: JSON.stringify({
+      ...turn.annotations,
+      ...start?.annotations,
+      ...(answer && { answer }),
+    }),
     error: failure && { code: failure.code, message: failure.message },
   }
 }

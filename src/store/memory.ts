@@ -2,6 +2,7 @@
 import { messagesBetween } from '../canonical/conversation.ts'
 import { concatIds, sharedLength } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
+import { type Annotations, answerFor } from './answered-retries.ts'
 import {
   comparePositions,
   decodeCursor,
@@ -26,6 +27,7 @@ import {
   type SessionQuery,
   type SessionRecord,
   type SessionTotals,
+  type TurnError,
   type TurnOutcome,
   type TurnOutline,
   type TurnRecord,
@@ -136,10 +138,23 @@ export class MemoryTurnStore implements TurnStore {
     touch(entry.session, outcome.endedAtMs)
   }
 
-  async markUndelivered(sessionId: string, turnId: string, error: { code: string; message: string }) {
-    const turns = this.#open().get(sessionId)?.turns
-    const turn = turns?.find((each) => each.turnId === turnId && each.status === 'completed')
-    if (turn !== undefined) Object.assign(turn, { status: 'aborted', error })
+  async markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered = 0) {
+    const turn = this.#find(sessionId, turnId)
+    if (turn?.status !== 'completed') return
+    const { answered_retries: answered = [] } = JSON.parse(turn.annotations) as Annotations
+    if (answered.length === retriesAnswered) Object.assign(turn, { status: 'aborted', error })
+  }
+
+  async answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined> {
+    const turn = this.#find(sessionId, turnId)
+    if (turn === undefined || this.#open().get(sessionId)?.session.status !== 'active') return undefined
+    const { status, finishReason, error } = turn
+    const annotations = JSON.parse(turn.annotations) as Annotations
+    const ended = { status, finishReason, errorCode: error?.code ?? null, annotations }
+    const answered = answerFor(retryCount, ended)
+    if (answered === undefined) return undefined
+    Object.assign(turn, { status: 'completed', error: null, annotations: JSON.stringify(answered) })
+    return answered.answered_retries.length
   }
 
   async *readTurns(sessionId: string): AsyncIterable<TurnRecord> {
@@ -166,9 +181,7 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
-    const turn = this.#open()
-      .get(sessionId)
-      ?.turns.find((each) => each.turnId === turnId)
+    const turn = this.#find(sessionId, turnId)
     return turn && structuredClone(turn)
   }
 
@@ -190,6 +203,12 @@ export class MemoryTurnStore implements TurnStore {
     const place = entry.turns.findLastIndex(({ index }) => index <= turn.index) + 1
     entry.turns.splice(place, 0, openRecord(turn, entry.pieces))
     touch(entry.session, turn.startedAtMs)
+  }
+
+  #find(sessionId: string, turnId: string): TurnRecord | undefined {
+    return this.#open()
+      .get(sessionId)
+      ?.turns.find((each) => each.turnId === turnId)
   }
 
   #expired(nowMs: number): Entry[] {

@@ -84,6 +84,12 @@ export interface OpenTurn {
   retryCount: number
 }
 
+/** What failed or aborted a turn. */
+export interface TurnError {
+  code: string
+  message: string
+}
+
 /** What is known when it ends. Arrays are handed over: the caller does not touch them again. */
 export interface TurnOutcome {
   turnId: string
@@ -117,8 +123,7 @@ export interface TurnOutcome {
   usage: string | null
   /** JSON object of what else is worth knowing of the turn: how its prompt came about, what was changed in it. */
   annotations: string
-  /** Code and message of what failed or aborted it. */
-  error: { code: string; message: string } | null
+  error: TurnError | null
 }
 
 /** One turn, whole. Everything of TurnOutcome is null or empty (`[]`, `{}`) while the turn is open or interrupted. */
@@ -294,8 +299,24 @@ export interface TurnStore extends TurnReader {
    * promise resolves all the same.
    */
   closeTurn(outcome: TurnOutcome): Promise<void>
-  /** A completed turn whose answer never reached the agent becomes `aborted`. */
-  markUndelivered(sessionId: string, turnId: string, error: { code: string; message: string }): Promise<void>
+  /**
+   * A completed turn whose answer never reached the agent becomes `aborted`.
+   * @param retriesAnswered how many retries had been given the answer when it was sent out. Where there are more by
+   *   now, the news is old: the turn stays as it is
+   */
+  markUndelivered(
+    sessionId: string,
+    turnId: string,
+    error: TurnError,
+    retriesAnswered?: number,
+  ): Promise<void>
+  /**
+   * A turn with a whole answer, delivered or not, is given to a retry: it is `completed`, and its annotations have the
+   * retry's count at the end of `answered_retries`.
+   * @returns how many retries it was given to; undefined, and nothing is changed: the session has ended, or there is no
+   *   such turn with a whole answer
+   */
+  answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined>
 
   /** Resolves if a change could be made durable now. @throws ProxyError `store_failed` */
   check(): Promise<void>

@@ -336,6 +336,51 @@ function turnCells(cell: Cell): void {
     t.equal(turns[0]?.completionText, 'hello', 'what was sampled stays')
   })
 
+  cell('an answer that is given to a retry is completed, delivered or not, and says so', async (t, store) => {
+    await store.createSession(aSession('s'))
+    const gone = { code: 'agent_gone', message: 'left \ud800' }
+    await record(store, aTurn('a', { index: 0 }), { annotations: '{"line":"main \ud800"}', exact: false })
+    await store.markUndelivered('s', 'a', gone)
+    t.match(await store.getSession('s'), { inexactTurns: 0 })
+    t.equal(await store.answerRetry('s', 'a', 1), 1)
+    await store.markUndelivered('s', 'a', gone, 0)
+    t.match(await turnsOf(store), [
+      {
+        status: 'completed',
+        error: null,
+        annotations: JSON.stringify({ line: 'main \ud800', answered_retries: [1] }),
+      },
+    ])
+    t.match(await store.getSession('s'), { inexactTurns: 1 })
+    await store.markUndelivered('s', 'a', gone, 1)
+    t.match(await turnsOf(store), [{ status: 'aborted', error: gone }], 'the retry has not got it either')
+    t.equal(await store.answerRetry('s', 'a', 3), 2)
+    t.match(await turnsOf(store), [{ status: 'completed', completionText: 'hello' }])
+  })
+
+  cell(
+    'a turn without a whole answer, or of a session that has ended, answers no retry',
+    async (t, store) => {
+      await store.createSession(aSession('s'))
+      const cancelled = { status: 'aborted', error: { code: 'turn_cancelled', message: 'x' } } as const
+      await record(store, aTurn('a', { index: 0 }), { status: 'failed', error: { code: 'x', message: 'y' } })
+      await record(store, aTurn('b', { index: 1 }), cancelled)
+      await record(store, aTurn('c', { index: 2 }), {
+        status: 'aborted',
+        finishReason: null,
+        error: { code: 'agent_gone', message: 'left' },
+      })
+      await store.openTurn(aTurn('d', { index: 3 }))
+      await record(store, aTurn('e', { index: 4 }))
+      for (const turnId of ['a', 'b', 'c', 'd', 'none'])
+        t.notOk(await store.answerRetry('s', turnId, 1), turnId)
+      t.notOk(await store.answerRetry('none', 'e', 1))
+      await store.endSession('s', 'completed', 5000)
+      t.notOk(await store.answerRetry('s', 'e', 1))
+      t.match((await turnsOf(store)).at(-1), { turnId: 'e', status: 'completed' })
+    },
+  )
+
   cell('a turn of a session that is not there is refused', async (t, store) => {
     await t.rejects(store.openTurn(aTurn('a')), { code: 'session_not_found' })
     await t.resolves(store.closeTurn(anOutcome('a')))

@@ -174,6 +174,8 @@ for (const trusts of [false, true]) {
       const body = { model: 'embedded', messages: [{ role: 'user' as const, content }], max_tokens: 5 }
       await openai.chat.completions.create(body, { headers })
     }
+    // Two samples: the retry could be of either, so that it is sampled anew.
+    await say('One.', {})
     await say('One.', {})
     await say('One.', { 'x-stainless-retry-count': '1' })
     await say('Two.', { 'x-llm-proxy-line': 'side' })
@@ -182,7 +184,7 @@ for (const trusts of [false, true]) {
     t.equal(told, trusts)
     t.same(
       turns.map((turn: { retry_count: number }) => turn.retry_count),
-      trusts ? [0, 1, 0, 0] : [0, 0, 0, 0],
+      trusts ? [0, 0, 1, 0, 0] : [0, 0, 0, 0, 0],
     )
     const expected = trusts ? { superseded: 1, side: 2 } : { superseded: 0, side: 0 }
     t.match((await proxy.get('/sessions/s/trajectories')).excluded_turns, expected)

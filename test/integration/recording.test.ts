@@ -104,20 +104,23 @@ t.test(
   },
 )
 
-t.test('an answer that was lost on its way to a client that asks again does not train', async (t) => {
-  const proxy = await startProxy(t)
-  const post = (retry: number, content: string) =>
-    fetch(`${proxy.baseUrl('s')}/chat/completions`, {
-      method: 'POST',
-      headers: { 'x-stainless-retry-count': String(retry) },
-      body: JSON.stringify({ model: 'embedded', messages: [user(content)], max_tokens: 5 }),
-    }).then((answer) => answer.json())
-  await post(0, 'Hello.')
-  await post(1, 'Hello.')
-  const { turns } = await proxy.get('/sessions/s')
-  const { trajectories } = await proxy.get('/sessions/s/trajectories')
-  t.same(sampledOf(trajectories), turns[1].completion_token_ids)
-})
+t.test(
+  'an answer that was lost on its way to a client that asks again trains once, for the client gets it',
+  async (t) => {
+    const proxy = await startProxy(t)
+    const post = (retry: number, content: string) =>
+      fetch(`${proxy.baseUrl('s')}/chat/completions`, {
+        method: 'POST',
+        headers: { 'x-stainless-retry-count': String(retry) },
+        body: JSON.stringify({ model: 'embedded', messages: [user(content)], max_tokens: 5 }),
+      }).then((answer) => answer.json())
+    const lost = await post(0, 'Hello.')
+    t.same(await post(1, 'Hello.'), lost)
+    const { turns } = await proxy.get('/sessions/s')
+    const { trajectories } = await proxy.get('/sessions/s/trajectories')
+    t.same(sampledOf(trajectories), turns[0].completion_token_ids)
+  },
+)
 
 t.test('max_completion_tokens limits an answer as max_tokens does, and neither means 16', async (t) => {
   const { url } = await startEngine(t)

@@ -227,6 +227,15 @@ export const SERVE = {
       group: 'Scheduling',
       help: "Answers that one call may ask for (n); more are refused with 400. Each counts as one of its agent's calls",
     },
+    retryGraceMs: {
+      flag: 'retry-grace',
+      type: 'duration',
+      default: '10s',
+      group: 'Scheduling',
+      help:
+        'How long a call goes on when its agent has lost the connection and has a client that tries again, as the ' +
+        'OpenAI and Anthropic SDKs do: the retry joins it. 0 cancels it at once',
+    },
     agentFields: {
       flag: 'agent-fields',
       type: 'text',

@@ -103,7 +103,7 @@ export function wholeResponse(frame: ResponseFrame, completion: Completion): obj
     model: start?.model,
     output: outputOf(outputOptions(frame), completion, ended.status === 'completed'),
     usage: end?.usage,
-    endedAtS: nowS(),
+    endedAtS: frame.identity.endedS ?? nowS(),
     tokenFields: tokenFields(frame, completion),
   })
 }

@@ -55,7 +55,12 @@ export class ResponsesStreamWriter {
     const ended = endState(end)
     const last = this.#texts(this.#output.end(ended.status === 'completed'))
     const tokens = tokenFields(this.#frame, { start: this.#start, tokenIds: this.#tokenIds })
-    const state = { ...ended, usage: end.usage, endedAtS: nowS(), tokenFields: tokens }
+    const state = {
+      ...ended,
+      usage: end.usage,
+      endedAtS: this.#frame.identity.endedS ?? nowS(),
+      tokenFields: tokens,
+    }
     return last + this.#response(`response.${ended.status}`, state)
   }
 

@@ -8,10 +8,10 @@ import { type ProxyError, toProxyError } from '../../errors.ts'
 import type { Logger } from '../../logger.ts'
 import { toldLine } from '../../session/lines/told-line.ts'
 import { beginChoices } from '../../session/run-choices.ts'
-import type { TurnRunner } from '../../session/run-turn.ts'
+import type { Turn, TurnRunner } from '../../session/run-turn.ts'
 import { clientGone } from '../client-gone.ts'
 import { logFailure } from '../errors.ts'
-import { retryCountOf } from './session-of-call.ts'
+import { triesOf } from './session-of-call.ts'
 import { SseReply } from './sse-reply.ts'
 
 /** What a dialect brings to the agent routes: pure functions from its wire format to canonical form and back. */
@@ -92,25 +92,25 @@ export async function answerCall(
     ...jsonOfMessages(lowered, body),
     stream,
     word: {
-      retryCount: retryCountOf(request),
+      ...triesOf(request),
       hasAgentKey: request.caller.is === 'agent',
       ...(line && { line }),
     },
     ...(lowered.annotations && { annotations: lowered.annotations }),
   }
   const exchange = { answered, request, reply }
-  const identityOf = ({ turnId, startedAtMs }: Pick<Answering<unknown>, 'turnId' | 'startedAtMs'>) => {
-    reply.headers(dialect.headers(turnId))
-    return { turnId, createdS: Math.floor(startedAtMs / 1000), model: lowered.body.model ?? '' }
+  const named = (turn: NamedTurn) => {
+    reply.headers(dialect.headers(turn.turnId))
+    return identityOf(turn, lowered.body.model ?? '')
   }
   if (count > 1 && dialect.choicesWriter) {
     const choices = await beginChoices(runner, call, count, clientGone(reply))
-    const identity = identityOf(choices)
+    const identity = named(choices)
     if (stream) return streamed(choices, dialect.choicesWriter(identity, wishes, count), exchange)
     return wholeAnswer(choices, reply, () => dialect.whole(identity, wishes, ...choices.completions))
   }
   const turn = await runner.begin(call, clientGone(reply))
-  const identity = identityOf(turn)
+  const identity = named(turn)
   if (stream) return streamed(turn, dialect.streamWriter(identity, wishes), exchange)
   return wholeAnswer(turn, reply, () => dialect.whole(identity, wishes, turn.completion))
 }
@@ -129,6 +129,14 @@ async function streamed<Batch>(
   const failed = await streamAnswer(turn, reply, { writer, dialect, keepAliveMs })
   if (failed) logFailure(logger, request, failed)
   return reply
+}
+
+type NamedTurn = Pick<Turn, 'turnId' | 'startedAtMs' | 'endedAtMs'>
+
+function identityOf({ turnId, startedAtMs, endedAtMs }: NamedTurn, model: string): AnswerIdentity {
+  const createdS = Math.floor(startedAtMs / 1000)
+  const ended = endedAtMs === undefined ? {} : { endedS: Math.floor(endedAtMs / 1000) }
+  return { turnId, createdS, ...ended, model }
 }
 
 /** Of a dialect that has canonical messages, their own bytes: nobody need write them again. */

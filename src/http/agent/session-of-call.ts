@@ -80,8 +80,18 @@ async function isSession(key: string, sessions: Sessions): Promise<boolean> {
   }
 }
 
-/** How often the agent's SDK tried this call before (the OpenAI and Anthropic SDKs count it in this header). */
-export function retryCountOf({ headers }: FastifyRequest): number {
-  const count = Number(headers['x-stainless-retry-count'])
-  return Number.isInteger(count) && count > 0 ? count : 0
+/** Longer ones are no key that a client made. */
+const MAX_KEY_CHARS = 255
+
+/** What the agent's client says of its tries of this call. The OpenAI and Anthropic SDKs count them in this header. */
+export function triesOf({ headers }: FastifyRequest) {
+  const told = headers['x-stainless-retry-count']
+  const count = Number(told)
+  const { 'idempotency-key': key } = headers
+  const isKey = typeof key === 'string' && key !== '' && key.length <= MAX_KEY_CHARS
+  return {
+    retryCount: Number.isInteger(count) && count > 0 ? count : 0,
+    tellsTries: told !== undefined,
+    ...(isKey && { idempotencyKey: key }),
+  }
 }

@@ -1,20 +1,23 @@
 /** Which turns a client's retries repeat, so that an answer that never reached its agent is told from a sample. */
 import { hash as digest } from 'node:crypto'
+import { answeredRetriesOf } from '../../store/answered-retries.ts'
 import type { TurnRecord } from '../../store/turn-store.ts'
 
 /** What of a turn tells whether it is a try of the same call as another one. */
 export type TriedTurn = Pick<
   TurnRecord,
-  'turnId' | 'status' | 'retryCount' | 'requestMessages' | 'tools' | 'params' | 'promptPieces'
+  'turnId' | 'status' | 'retryCount' | 'requestMessages' | 'tools' | 'params' | 'promptPieces' | 'annotations'
 >
 
 /** Longer texts are compared by their digest: they would all be kept in memory. */
 const MAX_KEPT_CHARS = 1024
 
-interface Try {
+export interface Try {
   readonly turnId: string
   readonly status: TurnRecord['status']
   readonly retryCount: number
+  /** Of the last retry that was given this try's answer: it and those before it brought their client something. */
+  readonly answeredCount?: number | undefined
 }
 
 /**
@@ -33,7 +36,8 @@ export class Retries {
   add(turn: TriedTurn): readonly Try[] {
     const key = this.#requests.keyOf(turn)
     const tries = this.#tries.get(key) ?? []
-    tries.push({ turnId: turn.turnId, status: turn.status, retryCount: turn.retryCount })
+    const { turnId, status, retryCount } = turn
+    tries.push({ turnId, status, retryCount, answeredCount: answeredRetriesOf(turn).at(-1) })
     this.#tries.set(key, tries)
     return tries
   }
@@ -67,7 +71,7 @@ function repeated(tries: readonly Try[], wasRead: (turnId: string) => boolean): 
     if (retry.retryCount === 0) return []
     const earlier = tries
       .slice(0, place)
-      .filter((turn) => turn.retryCount < retry.retryCount && !spokenFor.has(turn))
+      .filter((turn) => (turn.answeredCount ?? turn.retryCount) < retry.retryCount && !spokenFor.has(turn))
     const first =
       latestTry(earlier.filter(({ status }) => status !== 'completed')) ??
       latestTry(earlier.filter(({ status, turnId }) => status === 'completed' && !wasRead(turnId)))

@@ -12,6 +12,7 @@ import type {
   SessionQuery,
   SessionRecord,
   SessionTotals,
+  TurnError,
   TurnOutcome,
   TurnOutline,
   TurnRecord,
@@ -124,12 +125,12 @@ export class SqliteTurnStore implements TurnStore {
     return recorded.catch(unlessSessionIsGone)
   }
 
-  markUndelivered(
-    sessionId: string,
-    turnId: string,
-    error: { code: string; message: string },
-  ): Promise<void> {
-    return this.#call('markUndelivered', [sessionId, turnId, error])
+  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered = 0): Promise<void> {
+    return this.#call('markUndelivered', [sessionId, turnId, error, retriesAnswered])
+  }
+
+  answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined> {
+    return this.#call('answerRetry', [sessionId, turnId, retryCount])
   }
 
   readTurns(sessionId: string): AsyncIterable<TurnRecord> {

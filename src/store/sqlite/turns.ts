@@ -1,7 +1,16 @@
 /** Rows of `turns`: what the writer does to them. */
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
-import { packIds, packLogprobs, packOptionalText, packText } from './packing.ts'
+import { type Annotations, answerFor } from '../answered-retries.ts'
+import type { SessionStatus, TurnError, TurnStatus } from '../turn-store.ts'
+import {
+  packIds,
+  packLogprobs,
+  packOptionalText,
+  packText,
+  type StoredText,
+  unpackOptionalText,
+} from './packing.ts'
 import { RequestWriter } from './requests.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentPrompt, SentTurn } from './sent-turn.ts'
 import type { SessionWriter, TurnChange } from './sessions.ts'
@@ -49,6 +58,17 @@ const OUTCOME_COLUMNS = {
   completionLogprobs: 'completion_logprobs',
 }
 
+/** Of a turn that has ended, what its delivery changes. */
+interface EndedRow {
+  id: number
+  status: TurnStatus
+  exact: number
+  finish_reason: StoredText | null
+  error_code: string | null
+  annotations: StoredText | null
+  session_status: SessionStatus
+}
+
 /** A turn that has no row yet. */
 const NO_TURN = 0
 
@@ -60,7 +80,8 @@ export class TurnWriter {
   readonly #findOpen: Database.Statement<[number, string], { id: number; tree: number; node: number }>
   readonly #close: Database.Statement<[Columns]>
   readonly #record: Database.Statement<[Columns]>
-  readonly #undeliver: Database.Statement<[Columns], { exact: number }>
+  readonly #findEnded: Database.Statement<[string, string], EndedRow>
+  readonly #deliver: Database.Statement<[Columns]>
 
   constructor(db: Database.Database, sessions: SessionWriter, cacheBytes: number) {
     this.#sessions = sessions
@@ -73,9 +94,12 @@ export class TurnWriter {
     const assignments = Object.entries(OUTCOME_COLUMNS).map(([name, column]) => `${column} = @${name}`)
     this.#close = db.prepare(`UPDATE turns SET ${assignments.join(', ')} WHERE id = @id`)
     this.#record = db.prepare(insertOf({ ...REQUEST_COLUMNS, ...OUTCOME_COLUMNS }))
-    this.#undeliver = db.prepare(`
-      UPDATE turns SET status = 'aborted', error_code = @code, error_message = @message
-      WHERE tree = @tree AND turn_id = @turnId AND status = 'completed' RETURNING exact`)
+    this.#findEnded = db.prepare(`
+      SELECT turns.id, turns.status, exact, finish_reason, error_code, annotations, sessions.status AS session_status
+      FROM turns JOIN sessions ON sessions.tree = turns.tree WHERE session_id = ? AND turn_id = ?`)
+    this.#deliver = db.prepare(`
+      UPDATE turns SET status = @status, error_code = @code, error_message = @message, annotations = @annotations
+      WHERE id = @id`)
   }
 
   /** @throws ProxyError `session_not_found` */
@@ -143,12 +167,45 @@ export class TurnWriter {
     }
   }
 
-  markUndelivered(sessionId: string, turnId: string, error: { code: string; message: string }): void {
-    const tree = this.#sessions.tree(sessionId)
-    if (tree === undefined) return
-    const undelivered = { tree, turnId, code: error.code, message: packText(error.message) }
-    const turn = this.#undeliver.get(undelivered)
-    if (turn?.exact === 0) this.#sessions.touch(sessionId, { inexactTurns: -1 }, 0)
+  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void {
+    const turn = this.#findEnded.get(sessionId, turnId)
+    if (turn?.status !== 'completed') return
+    const annotations = annotationsOf(turn)
+    if ((annotations.answered_retries?.length ?? 0) !== retriesAnswered) return
+    this.#setDelivery(sessionId, turn, { status: 'aborted', error, annotations })
+  }
+
+  /** @returns how many retries have the turn's answer */
+  answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined {
+    const turn = this.#findEnded.get(sessionId, turnId)
+    if (turn?.session_status !== 'active') return undefined
+    const annotations = annotationsOf(turn)
+    const answered = answerFor(retryCount, {
+      status: turn.status,
+      finishReason: unpackOptionalText(turn.finish_reason),
+      errorCode: turn.error_code,
+      annotations,
+    })
+    if (answered === undefined) return undefined
+    this.#setDelivery(sessionId, turn, { status: 'completed', error: null, annotations: answered })
+    return answered.answered_retries.length
+  }
+
+  #setDelivery(
+    sessionId: string,
+    turn: EndedRow,
+    { status, error, annotations }: { status: TurnStatus; error: TurnError | null; annotations: object },
+  ): void {
+    this.#deliver.run({
+      id: turn.id,
+      status,
+      code: error?.code ?? null,
+      message: packOptionalText(error?.message ?? null),
+      annotations: packAnnotations(JSON.stringify(annotations)),
+    })
+    const counted = (is: TurnStatus) => (is === 'completed' && turn.exact === 0 ? 1 : 0)
+    const inexactTurns = counted(status) - counted(turn.status)
+    if (inexactTurns !== 0) this.#sessions.touch(sessionId, { inexactTurns }, 0)
   }
 
   /** Nothing more is compared with the session's turns: what is remembered of them would only fill the memory. */
@@ -175,6 +232,14 @@ function countsOf({ status, exact, completionTokenIds }: SentOutcome): TurnChang
   }
 }
 
+function packAnnotations(json: string): StoredText | null {
+  return json === '{}' ? null : packText(json)
+}
+
+function annotationsOf({ annotations }: EndedRow): Annotations {
+  return JSON.parse(unpackOptionalText(annotations) ?? '{}')
+}
+
 function insertOf(columns: Record<string, string>): string {
   const names = Object.keys(columns).map((name) => `@${name}`)
   return `INSERT INTO turns (${Object.values(columns).join(', ')}) VALUES (${names.join(', ')})`
@@ -194,7 +259,7 @@ function outcomeColumns(outcome: SentOutcome): Columns {
     weightVersionStart: packOptionalText(outcome.weightVersionStart),
     weightVersionEnd: packOptionalText(outcome.weightVersionEnd),
     usage: packOptionalText(outcome.usage),
-    annotations: outcome.annotations === '{}' ? null : packText(outcome.annotations),
+    annotations: packAnnotations(outcome.annotations),
     errorCode: outcome.error?.code ?? null,
     errorMessage: packOptionalText(outcome.error?.message ?? null),
     completionText: packOptionalText(outcome.completionText),

@@ -3,7 +3,7 @@
  */
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
-import type { Reward, SessionRecord } from '../turn-store.ts'
+import type { Reward, SessionRecord, TurnError } from '../turn-store.ts'
 import { type Call, invoke, type Reply, toWireError } from './calls.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
 import { type NewSessionRow, SessionWriter } from './sessions.ts'
@@ -21,7 +21,8 @@ export interface WriteMethods {
   closeTurn(outcome: SentOutcome): number | undefined
   /** Opens and closes a turn. */
   recordTurn(turn: SentTurn, outcome: SentOutcome): RecordedTurn
-  markUndelivered(sessionId: string, turnId: string, error: { code: string; message: string }): void
+  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void
+  answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined
   /** Writes, and changes nothing: to see whether a commit is possible. */
   tryCommit(): void
 }
@@ -169,7 +170,8 @@ export class Writer {
       openTurn: (turn) => this.#turns.open(turn),
       closeTurn: (outcome) => this.#closeTurn(outcome),
       recordTurn: (turn, outcome) => this.#turns.record(turn, outcome),
-      markUndelivered: (sessionId, turnId, error) => this.#turns.markUndelivered(sessionId, turnId, error),
+      markUndelivered: (...undelivered) => this.#turns.markUndelivered(...undelivered),
+      answerRetry: (...retry) => this.#turns.answerRetry(...retry),
       tryCommit: () => {
         const version = this.#db.pragma('user_version', { simple: true })
         this.#db.pragma(`user_version = ${version}`)

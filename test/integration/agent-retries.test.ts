@@ -1,0 +1,242 @@
+/** What the official SDKs' own retries get: the answer of their first try, sampled once and trained once. */
+import Anthropic from '@anthropic-ai/sdk'
+import OpenAI from 'openai'
+import t, { type Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { WORKER } from '../../src/config/options/worker.ts'
+import { startWorker } from '../../src/main.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { type Loss, type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
+
+interface Client {
+  baseUrl: string
+  fetch: typeof fetch
+  apiKey?: string
+  headers?: Record<string, string>
+}
+
+/** Asks one question in a dialect, with the vendor's client as it comes, and reads all of the answer. */
+type Ask = (client: Client, stream: boolean) => Promise<void>
+
+const QUESTION = 'Tell me of the sea.'
+
+function openai({ baseUrl, fetch, apiKey = 'none', headers = {} }: Client): OpenAI {
+  return new OpenAI({ baseURL: baseUrl, apiKey, fetch, defaultHeaders: headers })
+}
+
+async function readAll(answer: unknown): Promise<void> {
+  if (typeof answer === 'object' && answer !== null && Symbol.asyncIterator in answer)
+    for await (const _ of answer as AsyncIterable<unknown>);
+}
+
+const DIALECTS: Record<string, Ask> = {
+  chat: async (client, stream) => {
+    const messages = [{ role: 'user' as const, content: QUESTION }]
+    await readAll(
+      await openai(client).chat.completions.create({ model: 'embedded', messages, stream, max_tokens: 30 }),
+    )
+  },
+  completions: async (client, stream) => {
+    await readAll(
+      await openai(client).completions.create({
+        model: 'embedded',
+        prompt: QUESTION,
+        stream,
+        max_tokens: 30,
+      }),
+    )
+  },
+  responses: async (client, stream) => {
+    await readAll(
+      await openai(client).responses.create({
+        model: 'embedded',
+        input: QUESTION,
+        stream,
+        max_output_tokens: 30,
+      }),
+    )
+  },
+  messages: async ({ baseUrl, fetch, apiKey = 'none', headers = {} }, stream) => {
+    const client = new Anthropic({
+      baseURL: baseUrl.replace(/\/v1$/, ''),
+      apiKey,
+      fetch,
+      defaultHeaders: headers,
+    })
+    const messages = [{ role: 'user' as const, content: QUESTION }]
+    await readAll(await client.messages.create({ model: 'embedded', messages, stream, max_tokens: 30 }))
+  },
+}
+
+/** A second may pass between the end of an answer and its commit. */
+function wholeText({ completed_at: _, ...answer }: Record<string, unknown>): string {
+  return JSON.stringify(answer)
+}
+
+/** What an answer says, however it is cut into events. */
+function said(body: string): string {
+  if (!/^(event|data|:)/.test(body)) return wholeText(JSON.parse(body))
+  const events = [...body.matchAll(/^data: (\{.*)$/gm)].map(([, json]) => JSON.parse(json!))
+  const whole = events.find(({ type }) => type === 'response.completed' || type === 'response.incomplete')
+  if (whole) return wholeText(whole.response)
+  const texts = events.map(({ delta, choices }) => {
+    return delta?.text ?? choices?.[0]?.delta?.content ?? choices?.[0]?.text ?? ''
+  })
+  const [{ id, message }] = events
+  return `${id ?? message.id} ${texts.join('')}`
+}
+
+async function startLocal(t: Test, overrides: Partial<ServeConfig>): Promise<TestProxy> {
+  const engine = await startEngine(t, { tokensPerSecond: 200 })
+  return startProxy(t, { engineUrls: [engine.url], ...overrides })
+}
+
+async function startRelay(t: Test, overrides: Partial<ServeConfig>): Promise<TestProxy> {
+  const engine = await startEngine(t, { tokensPerSecond: 200 })
+  const proxy = await startProxy(t, { mode: 'relay', ...overrides })
+  const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engine.url] }
+  const worker = startWorker(config, { logger: silentLogger })
+  t.teardown(() => worker.stop(0))
+  return proxy
+}
+
+const MODES: Record<string, (t: Test) => Promise<TestProxy>> = {
+  'local, chat mode': (t) => startLocal(t, {}),
+  'local, token mode': (t) => startLocal(t, { tokenizer: 'embedded' }),
+  'relay, chat mode': (t) => startRelay(t, {}),
+  'relay, token mode': (t) => startRelay(t, { tokenizer: 'embedded' }),
+}
+
+const turnsOf = async (proxy: TestProxy, sessionId: string) =>
+  (await proxy.get(`/sessions/${sessionId}`)).turns ?? []
+
+function losing(proxy: TestProxy, sessionId: string, losses: Loss[]): LossyFetch {
+  return lossyFetch(losses, () => until(async () => (await turnsOf(proxy, sessionId)).length > 0))
+}
+
+/** One call whose first tries are lost. */
+async function checkRetry(
+  t: Test,
+  proxy: TestProxy,
+  { name, ask, stream, losses }: { name: string; ask: Ask; stream: boolean; losses: Loss[] },
+) {
+  const sessionId = `${name} ${stream ? 'stream' : 'whole'} ${losses.join(' ')}`.replaceAll(' ', '-')
+  const lossy = losing(proxy, sessionId, losses)
+  await ask({ baseUrl: proxy.baseUrl(sessionId), fetch: lossy.fetch }, stream)
+  const turns = await turnsOf(proxy, sessionId)
+  t.equal(turns.length, 1, `${sessionId}: sampled once`)
+  t.equal(turns[0].status, 'completed', `${sessionId}: on record as completed`)
+  const answers = turns[0].annotations.answered_retries ?? []
+  const reached = losses.filter((loss) => loss !== 'refused').length
+  t.equal(answers.length, reached, `${sessionId}: the record says for how many retries`)
+  const [first, ...others] = lossy.bodies.map(said)
+  for (const other of others) t.equal(other, first, `${sessionId}: the very same answer`)
+  const { trajectories } = await proxy.get(`/sessions/${sessionId}/trajectories`)
+  const mask = trajectories.flatMap((row: { response_mask: number[] }) => row.response_mask)
+  const trained = mask.filter((bit: number) => bit === 1).length
+  t.equal(trained, turns[0].completion_token_ids.length, `${sessionId}: each sampled token trains once`)
+}
+
+for (const [mode, start] of Object.entries(MODES)) {
+  t.test(`${mode}: a retry gets its first try's answer, in every dialect, whole and streamed`, async (t) => {
+    const proxy = await start(t)
+    const calls = Object.entries(DIALECTS).flatMap(([name, ask]) =>
+      [true, false].flatMap((stream) =>
+        ([['refused'], ['broken'], ['silent'], ['unread'], ['unread', 'unread']] as Loss[][]).map(
+          (losses) => ({
+            name,
+            ask,
+            stream,
+            losses,
+          }),
+        ),
+      ),
+    )
+    await Promise.all(calls.map((call) => checkRetry(t, proxy, call)))
+    const metrics = await (await fetch(`${proxy.url}/metrics`)).text()
+    const counted = [...metrics.matchAll(/^llm_proxy_answered_retries_total\{.*\} (\d+)$/gm)]
+    const sum = counted.reduce((total, [, count]) => total + Number(count), 0)
+    t.equal(
+      sum,
+      calls.reduce((sum, { losses }) => sum + losses.filter((loss) => loss !== 'refused').length, 0),
+      'each is counted',
+    )
+  })
+}
+
+t.test('a proxy that was started anew answers a retry of what it had committed', async (t) => {
+  const db = `${t.testdir({})}/proxy.db`
+  const before = await startLocal(t, { db })
+  const lost: Record<string, LossyFetch> = {}
+  for (const [name, ask] of Object.entries(DIALECTS)) {
+    for (const stream of [true, false]) {
+      const sessionId = `${name}-${stream}`
+      const lossy = lossyFetch([])
+      lost[sessionId] = lossy
+      await ask({ baseUrl: before.baseUrl(sessionId), fetch: lossy.fetch }, stream)
+    }
+  }
+  await before.server.stop(0)
+  const after = await startLocal(t, { db })
+  for (const [name, ask] of Object.entries(DIALECTS)) {
+    for (const stream of [true, false]) {
+      const sessionId = `${name}-${stream}`
+      const again = lossyFetch([])
+      const headers = { 'x-stainless-retry-count': '1' }
+      await ask({ baseUrl: after.baseUrl(sessionId), fetch: again.fetch, headers }, stream)
+      t.equal(said(again.bodies[0]!), said(lost[sessionId]!.bodies[0]!), sessionId)
+      t.equal((await turnsOf(after, sessionId)).length, 1, sessionId)
+    }
+  }
+})
+
+t.test('samples of one prompt are never joined: neither at once nor one after the other', async (t) => {
+  const proxy = await startLocal(t, {})
+  const ask = () => DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch }, true)
+  await Promise.all([ask(), ask(), ask()])
+  await ask()
+  t.equal((await turnsOf(proxy, 's')).length, 4)
+  const headers = { 'x-stainless-retry-count': '1' }
+  await DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch, headers }, true)
+  t.equal((await turnsOf(proxy, 's')).length, 5, 'a retry that could be of any of them is none of them')
+})
+
+t.test('an idempotency key names the call among samples of one prompt', async (t) => {
+  const proxy = await startLocal(t, {})
+  const ask = (key: string, lossy: LossyFetch) =>
+    DIALECTS.chat!(
+      { baseUrl: proxy.baseUrl('s'), fetch: lossy.fetch, headers: { 'idempotency-key': key } },
+      false,
+    )
+  const [one, two] = [lossyFetch([]), lossyFetch(['unread'])]
+  await Promise.all([ask('a', one), ask('b', two)])
+  t.equal(two.bodies[0], two.bodies[1])
+  t.not(one.bodies[0], two.bodies[0])
+  t.equal((await turnsOf(proxy, 's')).length, 2)
+})
+
+t.test('an agent with a key of its own gets its answer again, and its record stays as it was', async (t) => {
+  const proxy = await startLocal(t, {
+    adminKeys: ['admin-key-0123456789'],
+    agentKeySecrets: ['s'.repeat(32)],
+  })
+  const { agent_key: apiKey } = await proxy.post('/sessions', { session_id: 's' })
+  const lossy = lossyFetch(['unread'])
+  await DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch: lossy.fetch, apiKey }, false)
+  t.equal(lossy.bodies[0], lossy.bodies[1])
+  t.match(await turnsOf(proxy, 's'), [{ status: 'completed', retry_count: 0 }])
+})
+
+t.test('a session that has ended gives nothing again', async (t) => {
+  const proxy = await startLocal(t, {})
+  const lossy = lossyFetch([])
+  await DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch: lossy.fetch }, false)
+  await proxy.post('/sessions/s/complete')
+  const headers = { 'x-stainless-retry-count': '1' }
+  const refused = DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch, headers }, false)
+  await t.rejects(refused, { code: 'session_ended' })
+})
