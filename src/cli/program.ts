@@ -5,6 +5,7 @@ import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../config/lo
 import { type CommandSpec, type ConfigOf, envNames, type OptionSpec } from '../config/option.ts'
 import { DATASET_HARBOR } from '../config/options/dataset.ts'
 import { DEMO } from '../config/options/demo.ts'
+import { DOCTOR } from '../config/options/doctor.ts'
 import { ENGINE } from '../config/options/engine.ts'
 import { HEALTH } from '../config/options/health.ts'
 import {
@@ -20,7 +21,7 @@ import {
 } from '../config/options/operator.ts'
 import { ROLLOUT } from '../config/options/rollout.ts'
 import { SERVE } from '../config/options/serve.ts'
-import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from '../config/options/sessions.ts'
+import { SESSIONS_DIFF, SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from '../config/options/sessions.ts'
 import { VERIFY } from '../config/options/verify.ts'
 import { VIEW } from '../config/options/view.ts'
 import { WORKER } from '../config/options/worker.ts'
@@ -71,6 +72,12 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     'export [session-id...]',
     async () => (await import('./sessions/export.ts')).run,
   )
+  add(
+    sessions,
+    SESSIONS_DIFF,
+    'diff <session-a> <session-b>',
+    async () => (await import('./sessions/diff.ts')).run,
+  )
   add(sessions, SESSIONS_TAIL, 'tail', async () => (await import('./sessions/tail.ts')).run)
   const ends = async () => await import('./sessions/end.ts')
   add(sessions, SESSIONS_ABORT, 'abort <session-id...>', async () => (await ends()).abort)
@@ -93,6 +100,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   add(weights, WEIGHTS_SET, 'set <version>', async () => (await scheduling()).setWeights)
   add(program, CHAT, 'chat [message]', async () => (await import('./chat.ts')).run)
   add(program, COMPLETION, 'completion <shell>', async () => (await import('./completion/run.ts')).run)
+  add(program, DOCTOR, 'doctor', async () => (await import('./doctor/run.ts')).run)
   add(program, HEALTH, 'health', async () => (await import('./health.ts')).run)
   add(program, DEMO, 'demo', async () => (await import('./demo/run.ts')).run)
   // What the demo starts: the standalone executable has no other program at hand.

@@ -4,6 +4,8 @@ export interface Column<Row> {
   header: string
   value: (row: Row) => string
   align?: 'right'
+  /** Dresses the cell once it has its width. */
+  style?: (row: Row, cell: string) => string
 }
 
 /** Text that may stand in a terminal: model output must not move the cursor or ring the bell. Cut at `maxLength`. */
@@ -18,16 +20,19 @@ export function renderTable<Row>(columns: readonly Column<Row>[], rows: readonly
   const lines = [columns.map(({ header }) => header.toUpperCase())]
   for (const row of rows) lines.push(columns.map(({ value }) => value(row)))
   const widths = columns.map((_, index) => Math.max(...lines.map((cells) => cells[index]!.length)))
-  return lines.map((cells) => renderLine(columns, cells, widths)).join('\n')
+  return lines.map((cells, line) => renderLine(columns, cells, widths, rows[line - 1])).join('\n')
 }
 
 function renderLine<Row>(
   columns: readonly Column<Row>[],
   cells: readonly string[],
   widths: readonly number[],
+  row: Row | undefined,
 ): string {
-  const padded = cells.map((cell, index) =>
-    columns[index]!.align === 'right' ? cell.padStart(widths[index]!) : cell.padEnd(widths[index]!),
-  )
-  return padded.join('  ').trimEnd()
+  const line = cells.map((cell, index) => {
+    const { align, style } = columns[index]!
+    const padded = align === 'right' ? cell.padStart(widths[index]!) : cell.padEnd(widths[index]!)
+    return row !== undefined && style ? style(row, padded) : padded
+  })
+  return line.join('  ').trimEnd()
 }

@@ -5,12 +5,13 @@
 import type { CommandSpec } from './option.ts'
 import { DATASET_HARBOR } from './options/dataset.ts'
 import { DEMO } from './options/demo.ts'
+import { DOCTOR } from './options/doctor.ts'
 import { ENGINE } from './options/engine.ts'
 import { HEALTH } from './options/health.ts'
 import { OPERATOR_COMMANDS } from './options/operator.ts'
 import { ROLLOUT } from './options/rollout.ts'
 import { SERVE } from './options/serve.ts'
-import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from './options/sessions.ts'
+import { SESSIONS_DIFF, SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from './options/sessions.ts'
 import { VERIFY } from './options/verify.ts'
 import { VIEW } from './options/view.ts'
 import { WORKER } from './options/worker.ts'
@@ -23,10 +24,12 @@ export const COMMANDS = [
   SESSIONS_LIST,
   SESSIONS_SHOW,
   SESSIONS_EXPORT,
+  SESSIONS_DIFF,
   VIEW,
   VERIFY,
   DATASET_HARBOR,
   HEALTH,
+  DOCTOR,
   DEMO,
   ...OPERATOR_COMMANDS,
 ] as const satisfies readonly CommandSpec[]

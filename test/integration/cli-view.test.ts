@@ -99,3 +99,43 @@ t.test('a running proxy is asked for the same file', async (t) => {
   t.equal(code, 0)
   t.match(recordedIn(stdout).json.sessions, { sessions: [{ session_id: 's' }] })
 })
+
+t.test('sessions are listed by what was asked for', async (t) => {
+  const path = join(t.testdir({}), 'turns.db')
+  const store = await openSqliteStore({ path, durability: 'process' })
+  for (const [place, sessionId] of ['a', 'b', 'c'].entries()) {
+    await store.createSession({ ...NEW_SESSION, sessionId, metadata: { step: place % 2, by: 'us' } })
+    await store.setReward(sessionId, { reward: [0.5, 1, 0][place]!, components: {} }, 2_000)
+  }
+  await store.close()
+  const list = async (...words: string[]) => {
+    const { stdout } = await runLlmProxy(['sessions', 'list', '--json', '--db', path, ...words])
+    return JSON.parse(stdout).map(({ session_id }: { session_id: string }) => session_id)
+  }
+  t.same(await list('--sort', 'reward'), ['b', 'a', 'c'])
+  t.same((await list('--metadata', 'step=0', '--metadata', 'by=us')).sort(), ['a', 'c'])
+  t.same(await list('--since', '1h'), [])
+  const wrong = await runLlmProxy(['sessions', 'list', '--db', path, '--metadata', 'step'])
+  t.match(wrong, { code: 2, stderr: /--metadata is key=value/ })
+})
+
+t.test('two sessions are compared token by token', async (t) => {
+  const path = join(t.testdir({}), 'turns.db')
+  const store = await openSqliteStore({ path, durability: 'process' })
+  for (const [sessionId, last] of [
+    ['a', 5],
+    ['b', 6],
+    ['c', 5],
+  ] as const) {
+    await store.createSession({ ...NEW_SESSION, sessionId })
+    const completion = { completionTokenIds: Int32Array.of(3, 4, last) }
+    await recordTurn(store, sessionId, 0, { ...completion, completionLogprobs: new Float64Array(3).fill(-1) })
+  }
+  await store.close()
+  const diff = (...words: string[]) => runLlmProxy(['sessions', 'diff', '--db', path, ...words])
+  t.match(await diff('a', 'c'), { code: 0, stdout: /row 0: the same, token for token\n$/ })
+  const differs = await diff('a', 'b')
+  t.equal(differs.code, 1)
+  t.match(differs.stdout, /row 0: token 4 is the first that differs: a has 5 in turn 0, b has 6 in turn 0\n$/)
+  t.match(JSON.parse((await diff('--json', 'a', 'b')).stdout), { rows: [{ first_difference: 4 }] })
+})

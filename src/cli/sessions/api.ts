@@ -3,7 +3,7 @@ import type { Static } from 'typebox'
 import type { SessionList } from '../../http/read/schemas.ts'
 import type { Session, SessionWithTurns, Trajectories } from '../../http/sessions/schemas.ts'
 import type { TrajectoryQuery } from '../../http/sessions/trajectory-query.ts'
-import type { SessionStatus } from '../../store/turn-store.ts'
+import type { SessionSort, SessionStatus } from '../../store/turn-store.ts'
 
 export type SessionJson = Static<typeof Session>
 export type TurnJson = SessionWithTurnsJson['turns'][number]
@@ -12,6 +12,12 @@ export type TrajectoriesJson = Static<typeof Trajectories>
 
 export interface ListQuery {
   status?: SessionStatus | undefined
+  /** Default: `created`. The greatest or newest come first. */
+  sort?: SessionSort | undefined
+  /** Only sessions that changed then or later; seconds since the epoch. */
+  since?: number | undefined
+  /** As text; see `metadata.<key>` of `GET /sessions`. */
+  metadata?: Readonly<Record<string, string>> | undefined
   limit: number
   cursor?: string | undefined
 }

@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
 import { ProxyError } from '../../errors.ts'
+import { metadataFilter } from '../../http/sessions/metadata-filter.ts'
 import { sessionToWire, sessionWithTurns } from '../../http/sessions/serialise.ts'
 import { queryTrajectories } from '../../http/sessions/trajectory-query.ts'
 import { openSqliteReader, type SqliteReader } from '../../store/sqlite/open.ts'
@@ -19,10 +20,14 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
   }
   const reader = await openSqliteReader(path)
   return {
-    list: async ({ status, limit, cursor }) => {
+    list: async ({ status, sort, since, metadata = {}, limit, cursor }) => {
+      const named = Object.entries(metadata).map(([name, value]) => [`metadata.${name}`, value])
       const query = {
         limit,
+        metadata: metadataFilter(Object.fromEntries(named)),
         ...(status !== undefined && { status }),
+        ...(sort !== undefined && { sort }),
+        ...(since !== undefined && { sinceMs: since * 1_000 }),
         ...(cursor !== undefined && { cursor }),
       }
       const { sessions, nextCursor } = await reader.listSessions(query)

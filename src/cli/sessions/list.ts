@@ -1,4 +1,6 @@
 import type { SessionsListConfig } from '../../config/options/sessions.ts'
+import { ProxyError } from '../../errors.ts'
+import { coloured } from '../colours.ts'
 import { type Column, printable, renderTable } from '../table.ts'
 import type { ListQuery, SessionJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
@@ -7,7 +9,7 @@ const PAGE_SIZE = 200
 
 const COLUMNS: readonly Column<SessionJson>[] = [
   { header: 'session', value: (session) => printable(session.session_id) },
-  { header: 'status', value: (session) => session.status },
+  { header: 'status', value: ({ status }) => status, style: ({ status }, cell) => coloured(status, cell) },
   { header: 'turns', value: (session) => String(session.num_turns), align: 'right' },
   { header: 'reward', value: (session) => String(session.reward ?? '-'), align: 'right' },
   { header: 'created', value: (session) => new Date(session.created_at * 1000).toISOString() },
@@ -17,22 +19,41 @@ const COLUMNS: readonly Column<SessionJson>[] = [
 export function run(config: SessionsListConfig): Promise<number> {
   return withSessionsApi(config, async (api) => {
     const sessions: SessionJson[] = []
-    for await (const session of listSessions(api, config)) sessions.push(session)
+    for await (const session of listSessions(api, wantedOf(config), config.limit)) sessions.push(session)
     const text = config.json ? JSON.stringify(sessions, undefined, 2) : renderTable(COLUMNS, sessions)
     process.stdout.write(`${text}\n`)
     return 0
   })
 }
 
-/** Newest first, page by page; all of them without a limit. */
+/** @throws ProxyError `config_invalid` */
+function wantedOf({ status, sort, sinceMs, metadata }: SessionsListConfig): Wanted {
+  return {
+    status,
+    sort,
+    ...(sinceMs !== undefined && { since: (Date.now() - sinceMs) / 1_000 }),
+    metadata: Object.fromEntries(
+      metadata.map((text) => {
+        const mark = text.indexOf('=')
+        if (mark > 0) return [text.slice(0, mark), text.slice(mark + 1)]
+        throw new ProxyError('config_invalid', `--metadata is key=value, not ${text}`)
+      }),
+    ),
+  }
+}
+
+type Wanted = Omit<ListQuery, 'limit' | 'cursor'>
+
+/** Page by page, newest first unless there is a `sort`. @param limit default: all of them */
 export async function* listSessions(
   api: SessionsApi,
-  { status, limit }: Pick<ListQuery, 'status'> & { limit?: number | undefined },
+  wanted: Wanted,
+  limit = Number.POSITIVE_INFINITY,
 ): AsyncGenerator<SessionJson> {
-  let left = limit ?? Number.POSITIVE_INFINITY
+  let left = limit
   let cursor: string | undefined
   do {
-    const page = await api.list({ status, limit: Math.min(left, PAGE_SIZE), cursor })
+    const page = await api.list({ ...wanted, limit: Math.min(left, PAGE_SIZE), cursor })
     yield* page.sessions
     left -= page.sessions.length
     cursor = page.next_cursor ?? undefined

@@ -8,10 +8,12 @@ export function proxyApi(address: ProxyAddress): SessionsApi {
   const proxy = new ProxyClient(address)
   const at = (sessionId: string) => `/sessions/${encodeURIComponent(sessionId)}`
   return {
-    list: ({ status, limit, cursor }) => {
-      const query = new URLSearchParams({ limit: String(limit) })
-      if (status !== undefined) query.set('status', status)
-      if (cursor !== undefined) query.set('cursor', cursor)
+    list: ({ metadata = {}, ...asked }) => {
+      const query = new URLSearchParams()
+      for (const [name, value] of Object.entries(asked)) {
+        if (value !== undefined) query.set(name, String(value))
+      }
+      for (const [name, value] of Object.entries(metadata)) query.set(`metadata.${name}`, value)
       return proxy.get(`/sessions?${query}`, SessionList)
     },
     withTurns: (sessionId) => proxy.get(at(sessionId), SessionWithTurns),

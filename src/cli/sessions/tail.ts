@@ -1,7 +1,7 @@
-import { styleText } from 'node:util'
 import type { Static } from 'typebox'
 import type { SessionsTailConfig } from '../../config/options/operator.ts'
 import { ProxyEvent, SessionList } from '../../http/read/schemas.ts'
+import { coloured } from '../colours.ts'
 import { ProxyClient } from '../proxy-client.ts'
 import { printable } from '../table.ts'
 import type { SessionJson } from './api.ts'
@@ -45,12 +45,4 @@ function eventLine({ at, type, session_id, member, index, status, finish_reason,
 
 function line(atS: number, who: string, what: string): string {
   return `${new Date(atS * 1_000).toISOString()}  ${printable(who)}  ${what}`
-}
-
-const COLOURS = { completed: 'green', failed: 'red', aborted: 'yellow', interrupted: 'yellow' } as const
-
-/** In colour on a terminal, unless NO_COLOR is set. */
-function coloured(status: string): string {
-  const colour = COLOURS[status as keyof typeof COLOURS]
-  return colour === undefined ? printable(status) : styleText(colour, status, { stream: process.stdout })
 }

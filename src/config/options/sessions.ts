@@ -39,6 +39,30 @@ export const SESSIONS_LIST = {
       group: 'Output',
       help: 'Only sessions of this status',
     },
+    sort: {
+      flag: 'sort',
+      type: 'enum',
+      values: ['created', 'changed', 'reward', 'turns', 'tokens'],
+      default: 'created',
+      flagOnly: true,
+      group: 'Output',
+      help: 'What comes first: the newest, the one that changed last, the one with most of it',
+    },
+    sinceMs: {
+      flag: 'since',
+      type: 'duration',
+      flagOnly: true,
+      group: 'Output',
+      help: 'Only sessions that changed within this time, such as 2h',
+    },
+    metadata: {
+      flag: 'metadata',
+      type: 'text',
+      repeatable: true,
+      flagOnly: true,
+      group: 'Output',
+      help: 'Only sessions with this metadata, as key=value; may be given several times',
+    },
     limit: {
       flag: 'limit',
       type: 'integer',
@@ -58,6 +82,16 @@ export const SESSIONS_SHOW = {
   options: {
     ...sessionSource,
     json: { ...json, help: 'Print JSON as the HTTP API has it instead of a table' },
+  },
+} as const satisfies CommandSpec
+
+export const SESSIONS_DIFF = {
+  name: 'sessions diff',
+  summary: 'Compare two sessions token by token; exit 1 if they differ',
+  envPrefix: 'LLM_PROXY_',
+  options: {
+    ...sessionSource,
+    json: { ...json, help: 'Print what was found as JSON instead of text' },
   },
 } as const satisfies CommandSpec
 
@@ -115,4 +149,5 @@ export const SESSIONS_EXPORT = {
 
 export type SessionsListConfig = ConfigOf<typeof SESSIONS_LIST>
 export type SessionsShowConfig = ConfigOf<typeof SESSIONS_SHOW>
+export type SessionsDiffConfig = ConfigOf<typeof SESSIONS_DIFF>
 export type SessionsExportConfig = ConfigOf<typeof SESSIONS_EXPORT>

@@ -1,0 +1,20 @@
+/** Colours of what is good and bad, on a terminal, and unless NO_COLOR is set. */
+import { styleText } from 'node:util'
+import { printable } from './table.ts'
+
+const COLOURS = {
+  completed: 'green',
+  ok: 'green',
+  up: 'green',
+  warning: 'yellow',
+  aborted: 'yellow',
+  interrupted: 'yellow',
+  failed: 'red',
+  failure: 'red',
+} as const
+
+/** @param padded the status as it is to be shown; default: itself */
+export function coloured(status: string, padded = printable(status)): string {
+  const colour = COLOURS[status as keyof typeof COLOURS]
+  return colour === undefined ? padded : styleText(colour, padded, { stream: process.stdout })
+}

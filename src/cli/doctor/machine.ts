@@ -1,0 +1,137 @@
+/** What a proxy needs of its machine: a port, a disk that keeps what it is given, certificates that hold. */
+import { X509Certificate } from 'node:crypto'
+import { closeSync, existsSync, fsyncSync, openSync, rmSync, statfsSync, writeSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { dirname, join, resolve } from 'node:path'
+import { isLoopback, isOpenDoor } from '../../config/notes.ts'
+import type { ServeConfig } from '../../config/options/serve.ts'
+import { ProxyError } from '../../errors.ts'
+import { readCertificate } from '../../http/transport/certificate.ts'
+import { openSqliteReader } from '../../store/sqlite/open.ts'
+import { explainListenFailure } from '../fail.ts'
+import { type Finding, failure, ok, warning } from './finding.ts'
+
+export function lookAtKeys(config: ServeConfig): Finding {
+  const { host, mode, adminKeys, agentKeySecrets } = config
+  if (isOpenDoor(config)) {
+    return failure(
+      'keys',
+      `whoever reaches ${host} may do everything`,
+      'give --admin-key, or listen on 127.0.0.1',
+    )
+  }
+  if (adminKeys.length === 0) return ok('keys', 'none; only this machine reaches the proxy')
+  if (agentKeySecrets.length === 0) {
+    return warning(
+      'keys',
+      'agents have none of their own, so that they would need an admin key',
+      'give --agent-key-secret',
+    )
+  }
+  return ok('keys', `of admins and agents${mode === 'relay' ? ', and of workers' : ''}`)
+}
+
+/** A certificate that ends sooner is worth a word. */
+const SOON_MS = 14 * 86_400_000
+
+export function lookAtTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig): Finding {
+  if (tlsCert === undefined || tlsKey === undefined) {
+    if (isLoopback(host) || trustedProxies.length > 0) return ok('tls', 'none here')
+    return warning('tls', 'keys and prompts cross the network in plain HTTP', 'give --tls-cert and --tls-key')
+  }
+  try {
+    const { cert } = readCertificate({ certPath: tlsCert, keyPath: tlsKey })
+    const { validTo, subject } = new X509Certificate(cert)
+    const leftMs = Date.parse(validTo) - Date.now()
+    const seen = `${subject.replaceAll('\n', ', ') || 'a certificate'}, valid to ${validTo}`
+    if (leftMs < 0) return failure('tls', seen, 'renew it: clients refuse it')
+    return leftMs < SOON_MS ? warning('tls', seen, 'renew it soon') : ok('tls', seen)
+  } catch (error) {
+    return failure('tls', messageOf(error), 'name a certificate and its key, both PEM')
+  }
+}
+
+export async function lookAtPort({ host, port }: ServeConfig): Promise<Finding> {
+  if (port === 0) return ok('port', 'any free one')
+  const server = createServer()
+  const { promise, resolve, reject } = Promise.withResolvers<void>()
+  server.once('error', reject)
+  server.listen({ host, port }, resolve)
+  try {
+    await promise
+    return ok('port', `${port} on ${host} is free`)
+  } catch (error) {
+    const why = messageOf(explainListenFailure(error, host, port))
+    return warning('port', why, 'no matter if that is the proxy itself')
+  } finally {
+    server.close()
+  }
+}
+
+/** A write that is on disk takes less than this on anything that is not a network's. */
+const SLOW_SYNC_MS = 20
+const WRITES = 15
+const LITTLE_SPACE_BYTES = 1024 ** 3
+
+/** Writes beside the database as a commit does, and takes it away again. */
+export function lookAtDisk({ db, durability }: ServeConfig): Finding {
+  if (db === 'memory') {
+    return warning('disk', 'sessions end with the process', 'give --db a file, if they are to be trained on')
+  }
+  const folder = dirname(resolve(db))
+  try {
+    const syncMs = medianSyncMs(join(folder, `.llm-proxy-doctor-${process.pid}`))
+    const { bavail, bsize } = statfsSync(folder)
+    const seen = `${folder} syncs a write in ${syncMs.toFixed(1)} ms, ${((bavail * bsize) / 1024 ** 3).toFixed(1)} GiB free`
+    if (bavail * bsize < LITTLE_SPACE_BYTES) return warning('disk', seen, 'make room, or put --db elsewhere')
+    if (syncMs > SLOW_SYNC_MS && durability === 'power') {
+      return warning(
+        'disk',
+        seen,
+        'every answer waits so long: put --db on a local disk, or give --durability process',
+      )
+    }
+    return ok('disk', seen)
+  } catch (error) {
+    return failure('disk', messageOf(error), `let the proxy write to ${folder}, or put --db elsewhere`)
+  }
+}
+
+function medianSyncMs(path: string): number {
+  const file = openSync(path, 'wx')
+  try {
+    const page = Buffer.alloc(4096, 1)
+    const times = Array.from({ length: WRITES }, () => {
+      const startMs = performance.now()
+      writeSync(file, page)
+      fsyncSync(file)
+      return performance.now() - startMs
+    })
+    return times.sort((a, b) => a - b)[WRITES >> 1]!
+  } finally {
+    closeSync(file)
+    rmSync(path)
+  }
+}
+
+export async function lookAtDatabase({ db }: ServeConfig): Promise<Finding[]> {
+  if (db === 'memory') return []
+  if (!existsSync(db)) return [ok('database', `${db} will be made`)]
+  try {
+    const reader = await openSqliteReader(db)
+    try {
+      const { sessions, turns } = await reader.totalSessions({})
+      return [ok('database', `${db} has ${sessions} sessions, ${turns} turns`)]
+    } finally {
+      await reader.close()
+    }
+  } catch (error) {
+    return [failure('database', messageOf(error), 'name another file with --db, or mend this one')]
+  }
+}
+
+export function messageOf(error: unknown): string {
+  const { message } = error as Error
+  const cause = error instanceof ProxyError && error.cause instanceof Error ? `: ${error.cause.message}` : ''
+  return message + cause
+}

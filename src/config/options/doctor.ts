@@ -1,0 +1,14 @@
+/** Options of the command that looks at a set-up: those of `serve`, for what it would find. */
+import type { CommandSpec, ConfigOf } from '../option.ts'
+import { SERVE } from './serve.ts'
+import { json } from './shared.ts'
+
+export const DOCTOR = {
+  name: 'doctor',
+  summary:
+    'Look at what serve would find with these same options: engines, keys, disk, port; exit 1 on a failure',
+  envPrefix: SERVE.envPrefix,
+  options: { ...SERVE.options, json: { ...json, help: 'Print what was found as JSON instead of lines' } },
+} as const satisfies CommandSpec
+
+export type DoctorConfig = ConfigOf<typeof DOCTOR>

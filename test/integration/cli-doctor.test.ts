@@ -1,0 +1,65 @@
+/** `llm-proxy doctor`: what it says of set-ups that work, and of those that do not. */
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { startEngine } from '../helpers/engine.ts'
+import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { runLlmProxy } from '../helpers/llm-proxy.ts'
+
+interface Seen {
+  about: string
+  state: string
+  seen: string
+  remedy?: string
+}
+
+async function doctor(t: Test, ...words: string[]) {
+  const db = ['--db', join(t.testdir({}), 'turns.db')]
+  const { code, stdout, stderr } = await runLlmProxy(['doctor', '--json', '--port', '0', ...db, ...words])
+  t.equal(stderr, '')
+  const findings = JSON.parse(stdout) as Seen[]
+  return {
+    code,
+    findings,
+    of: (about: string) => findings.find((finding) => finding.about.startsWith(about)),
+  }
+}
+
+t.test('a set-up that works is all ok, token mode included', async (t) => {
+  const engine = await startEngine(t)
+  const { code, findings, of } = await doctor(t, '--engine-url', engine.url, '--tokenizer', 'embedded')
+  t.same(
+    findings.filter(({ about, state }) => state !== 'ok' && about !== 'disk'),
+    [],
+  )
+  t.equal(code, 0)
+  t.match(of('engine '), { seen: /8 ids and logprobs; \d+ prompt ids, made in token mode/ })
+  t.match(of('token mode'), { seen: /^the same \d+ prompt ids/ })
+  t.match(of('disk'), { seen: /syncs a write in/ })
+})
+
+t.test('an engine that is out of reach or tells no ids is a failure, with what to do', async (t) => {
+  const away = await doctor(t, '--engine-url', 'http://127.0.0.1:1')
+  t.equal(away.code, 1)
+  t.match(away.of('engine 127.0.0.1:1'), { state: 'failure', remedy: /--engine-url/ })
+  const vllm = await startFakeVllm()
+  t.teardown(() => vllm.close())
+  vllm.refuseIds(true)
+  const silent = await doctor(t, '--engine-url', vllm.url)
+  t.equal(silent.code, 1)
+  t.match(silent.of('engine '), { state: 'failure' })
+})
+
+t.test('doors that are open to strangers and options that contradict each other are failures', async (t) => {
+  const open = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0')
+  t.match(open.of('keys'), { state: 'failure', remedy: /--admin-key/ })
+  t.match(open.of('tls'), { state: 'warning' })
+  t.equal(open.code, 1)
+  const wrong = await doctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
+  t.match(wrong.findings, [{ about: 'options', state: 'failure' }])
+})
+
+t.test('people get a line for each thing', async (t) => {
+  const { stdout } = await runLlmProxy(['doctor', '--port', '0', '--db', 'memory', '--mode', 'relay'])
+  t.match(stdout, /^ok {7}options: relay mode\nok {7}keys: /)
+  t.match(stdout, /^warning {2}disk: sessions end with the process: give --db a file/m)
+})
