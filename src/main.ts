@@ -1,6 +1,7 @@
 /** Composition root: a configuration in, a running server out. The only file that knows every adapter. */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
+import { type DetailWish, parseWish, wishOrNone } from './canonical/details/kinds.ts'
 import {
   FALLBACK_NOTE,
   fallsBack,
@@ -114,6 +115,8 @@ export async function startServer(
     store,
     logger,
     weights,
+    record: recordOf(config),
+    logprobsMode: config.logprobsMode,
     activity,
     retryGraceMs: config.retryGraceMs,
     ...(model !== undefined && { model }),
@@ -247,6 +250,15 @@ interface SessionParts {
 
 function certificateFilesOf({ tlsCert: certPath, tlsKey: keyPath }: ServeConfig) {
   return certPath !== undefined && keyPath !== undefined ? { certificateFiles: { certPath, keyPath } } : {}
+}
+
+/** @throws ProxyError `config_invalid` */
+function recordOf({ record }: ServeConfig): DetailWish | undefined {
+  try {
+    return wishOrNone(parseWish(record))
+  } catch (error) {
+    throw new ProxyError('config_invalid', `--record: ${(error as Error).message}`, { cause: error })
+  }
 }
 
 function openSessions(

@@ -1,4 +1,6 @@
 /** A completion put together from its generation events. */
+import type { Details } from './details/details.ts'
+import { DetailsFold } from './details/fold.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from './events.ts'
 import type { TokenLogprob, ToolCall, ToolCallDelta } from './messages.ts'
 
@@ -16,6 +18,8 @@ export interface Completion {
   readonly logprobsContent: readonly TokenLogprob[]
   /** Message fields without a name in the events; a later value replaces an earlier one. */
   readonly extra: Readonly<Record<string, unknown>>
+  /** What was told beyond ids and logprobs. */
+  readonly details?: DetailsFold | undefined
 }
 
 /** Folds events into a {@link Completion}; one pass, constant work per event. */
@@ -30,6 +34,8 @@ export class CompletionFold implements Completion {
   readonly logprobs: number[] = []
   readonly logprobsContent: TokenLogprob[] = []
   extra: Record<string, unknown> = {}
+  /** undefined: nothing was told beyond ids and logprobs. */
+  details: DetailsFold | undefined
   readonly #callByIndex = new Map<number, ToolCall>()
 
   add(event: GenerationEvent): void {
@@ -69,11 +75,17 @@ export class CompletionFold implements Completion {
     if (delta.reasoning !== undefined) this.reasoning = (this.reasoning ?? '') + delta.reasoning
     if (delta.refusal !== undefined) this.refusal = (this.refusal ?? '') + delta.refusal
     if (delta.toolCalls) for (const piece of delta.toolCalls) this.#addToolCall(piece)
+    if (delta.details) this.#addDetails(delta.details, delta.tokenIds?.length ?? 0)
     // Loops, not push(...spread): a whole answer brings tens of thousands of ids in one event.
     if (delta.tokenIds) for (const id of delta.tokenIds) this.tokenIds.push(id)
     if (delta.logprobs) for (const logprob of delta.logprobs) this.logprobs.push(logprob)
     if (delta.logprobsContent) for (const entry of delta.logprobsContent) this.logprobsContent.push(entry)
     if (delta.extra) this.extra = { ...this.extra, ...delta.extra }
+  }
+
+  #addDetails(details: Details, tokens: number): void {
+    this.details ??= new DetailsFold()
+    this.details.add(details, this.tokenIds.length, tokens)
   }
 
   #addToolCall(piece: ToolCallDelta): void {

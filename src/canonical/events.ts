@@ -5,6 +5,7 @@
  * Events travel in batches (`readonly GenerationEvent[]`): one batch is what one read of the engine's socket
  * brought, so that a fast engine costs one write to the agent per read and not one per token.
  */
+import type { Details } from './details/details.ts'
 import type { TokenLogprob, ToolCallDelta, Usage } from './messages.ts'
 import type { PromptIds } from './prompt-ids.ts'
 
@@ -21,8 +22,18 @@ export interface GenerationStart {
   vocabularySize?: number
   /** Which weights sampled, in the engine's own word. */
   weightVersion?: string
+  /** What the engine says of how it samples, whatever the call asked for. */
+  sampling?: EngineSampling
   /** What else the record should say of this turn; for instance how token mode came by its prompt. */
   annotations?: Record<string, unknown>
+}
+
+/** How an engine samples where a call does not say, as far as it tells. */
+export interface EngineSampling {
+  /** What its logprobs are of, by vLLM's names: `raw_logprobs`, or `processed_logprobs` after temperature and filters. */
+  logprobsMode?: string
+  /** Its own defaults, by the names of the request's fields. */
+  defaults?: Readonly<Record<string, number>>
 }
 
 /** A piece of the completion. Every part is optional; a piece may carry tokens and no text, or text and no tokens. */
@@ -38,6 +49,8 @@ export interface GenerationDelta {
   logprobs?: number[]
   /** The engine's own entries with text and alternatives; only where the agent asked for logprobs. */
   logprobsContent?: TokenLogprob[]
+  /** What else was told: per token of `tokenIds`, or of the whole; see {@link Details}. Only where it was asked for. */
+  details?: Details
   /** Fields of the engine's message that have no name here; they reach the agent unchanged. */
   extra?: Record<string, unknown>
 }

@@ -4,6 +4,7 @@
  * clients and workers serve it.
  */
 import type { Message } from './conversation.ts'
+import type { DetailWish } from './details/kinds.ts'
 import type { ChatMessage, Tool } from './messages.ts'
 import type { PromptIds } from './prompt-ids.ts'
 import type { PromptLists } from './prompt-lists.ts'
@@ -58,6 +59,10 @@ export type GenerationRequest = CanonicalRequest & {
   sessionId: string
   /** Whether events should come as the engine samples (true) or all at once when it is done. */
   stream: boolean
+  /** What is recorded beyond ids and logprobs; absent: nothing. */
+  record?: DetailWish
+  /** Routed experts of the prompt are on record up to this place, and need not come again; absent: none is. */
+  expertsStart?: number
   /** The last of the body's messages, of a call that is recorded. */
   lastMessage?: Message | undefined
   /**

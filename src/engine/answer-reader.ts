@@ -3,12 +3,14 @@
  * into generation events. Where engines differ, every place that one of them uses is looked at; `docs/engines.md` lists
  * the sources. Only the choice with index 0 is read: a turn records one completion.
  */
+import type { DetailWish } from '../canonical/details/kinds.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
 import { PromptIds } from '../canonical/prompt-ids.ts'
 import { isTokenId } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import { addMessage, ToolCallIndexes } from './answer-message.ts'
+import { answerDetails } from './details/answer-details.ts'
 import { engineMessage, excerpt, isRecord, saidBy } from './failures.ts'
 import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { firstWeightVersion, weightVersionOf } from './weight-version.ts'
@@ -18,6 +20,12 @@ export interface AnswerOptions {
   engine: string
   /** Whether the agent asked for logprobs and gets the engine's own entries. */
   wantsLogprobs: boolean
+  /** How many alternatives per token the agent gets; absent: all that come. */
+  alternatives?: number | undefined
+  /** What else is to be read of it. */
+  record?: DetailWish | undefined
+  /** The place of the prompt from which routed experts were asked for; absent: 0. */
+  expertsStart?: number | undefined
   /** Whether the agent asked for tokens written as `token_id:123`. */
   wantsIdsAsTokens: boolean
   /** The ids that were sent as the prompt: the engine sees them as they are, even if it does not repeat them. */
@@ -37,6 +45,8 @@ export class AnswerReader {
   #stopReason: string | number | null | undefined
   #usage: Usage | undefined
   #weightVersion: string | undefined
+  #prompt: PromptIds | undefined
+  #tokens = 0
   readonly #callIndexes = new ToolCallIndexes()
 
   constructor(options: AnswerOptions) {
@@ -54,7 +64,7 @@ export class AnswerReader {
     this.#noteRoot(answer)
     if (!this.#started) this.#start(answer, choice, events)
     if (choice === undefined) return
-    const delta = this.#delta(choice)
+    const delta = this.#delta(choice, answer)
     if (delta !== undefined) events.push(delta)
     if (typeof choice.finish_reason === 'string') {
       this.#finishReason = choice.finish_reason
@@ -121,6 +131,7 @@ export class AnswerReader {
     const promptTokenIds = idsOf(
       answer.prompt_token_ids ?? choice?.prompt_token_ids ?? this.#options.sentPromptTokenIds,
     )
+    this.#prompt = promptTokenIds
     events.push({
       type: 'start',
       engine: this.#options.engine,
@@ -131,22 +142,37 @@ export class AnswerReader {
   }
 
   /** @returns undefined when the choice brings neither text nor tokens */
-  #delta(choice: Record<string, unknown>): GenerationDelta | undefined {
+  #delta(choice: Record<string, unknown>, answer: Record<string, unknown>): GenerationDelta | undefined {
     const delta: GenerationDelta = { type: 'delta' }
     if (isRecord(choice.delta)) addMessage(delta, choice.delta, true, this.#callIndexes)
     else if (isRecord(choice.message)) addMessage(delta, choice.message, false, this.#callIndexes)
     else if (typeof choice.text === 'string' && choice.text !== '') delta.content = choice.text
-    if (isRecord(choice.logprobs)) this.#addLogprobs(delta, choice.logprobs)
+    const entries = isRecord(choice.logprobs) ? this.#addLogprobs(delta, choice.logprobs) : []
     // null is "not told", and not "no tokens": some vLLM versions answer so although they were asked.
     if (Array.isArray(choice.token_ids)) delta.tokenIds = choice.token_ids
+    if (this.#options.record) this.#addDetails(delta, choice, answer, entries)
     return Object.keys(delta).length > 1 ? delta : undefined
   }
 
-  #addLogprobs(delta: GenerationDelta, logprobs: Record<string, unknown>): void {
+  #addDetails(
+    delta: GenerationDelta,
+    choice: Record<string, unknown>,
+    answer: Record<string, unknown>,
+    entries: readonly TokenLogprob[],
+  ): void {
+    const { record, expertsStart = 0 } = this.#options
+    this.#tokens += delta.tokenIds?.length ?? 0
+    const said = { answer, choice, prompt: this.#prompt, tokens: this.#tokens, entries, expertsStart }
+    const details = answerDetails(record!, said)
+    if (details) delta.details = details
+  }
+
+  /** @returns the engine's entries, as it sent them */
+  #addLogprobs(delta: GenerationDelta, logprobs: Record<string, unknown>): readonly TokenLogprob[] {
     const entries = Array.isArray(logprobs.content)
       ? (logprobs.content as TokenLogprob[])
       : legacyEntries(logprobs)
-    if (entries.length === 0) return
+    if (entries.length === 0) return entries
     if (!entries.every(isTokenEntry)) {
       throw new ProxyError(
         'engine_failed',
@@ -156,9 +182,12 @@ export class AnswerReader {
     delta.logprobs = entries.map((entry) => entry.logprob)
     const recovered = recoverTokenIds(entries)
     if (recovered !== undefined) delta.tokenIds = recovered
-    const { wantsLogprobs, wantsIdsAsTokens } = this.#options
-    if (!wantsLogprobs) return
-    delta.logprobsContent = recovered === undefined || wantsIdsAsTokens ? entries : entries.map(withTokenText)
+    const { wantsLogprobs, wantsIdsAsTokens, alternatives } = this.#options
+    if (!wantsLogprobs) return entries
+    const shown =
+      alternatives === undefined ? entries : entries.map((entry) => withFewer(entry, alternatives))
+    delta.logprobsContent = recovered === undefined || wantsIdsAsTokens ? shown : shown.map(withTokenText)
+    return entries
   }
 }
 
@@ -218,7 +247,18 @@ function recoverTokenIds(entries: TokenLogprob[]): number[] | undefined {
 
 /** The proxy asked for ids in the place of text, not the agent: engines leave the text in `bytes`. */
 function withTokenText(entry: TokenLogprob): TokenLogprob {
+  const { top_logprobs: tops } = entry
+  return { ...textOf(entry), ...(tops && { top_logprobs: tops.map(textOf) }) }
+}
+
+function textOf<Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: Entry): Entry {
   return entry.bytes ? { ...entry, token: Buffer.from(entry.bytes).toString('utf8') } : entry
+}
+
+/** More may have been asked for than the agent did. */
+function withFewer(entry: TokenLogprob, count: number): TokenLogprob {
+  const { top_logprobs: tops } = entry
+  return tops && tops.length > count ? { ...entry, top_logprobs: tops.slice(0, count) } : entry
 }
 
 function stopReasonOf(choice: Record<string, unknown>): string | number | null | undefined {

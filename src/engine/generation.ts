@@ -2,7 +2,7 @@ import type { GenerationEnd, GenerationEvent, GenerationStream } from '../canoni
 import type { GenerationRequest } from '../canonical/request.ts'
 import { AnswerReader } from './answer-reader.ts'
 import type { EngineConnection, EngineResponse } from './connection.ts'
-import { sentPromptTokenIds, wantsLogprobs } from './request.ts'
+import { sentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
 import { type EventData, SseParser } from './sse.ts'
 
 const DONE = '[DONE]'
@@ -22,6 +22,8 @@ export async function* readAnswer(
   const reader = new AnswerReader({
     engine: connection.name,
     wantsLogprobs: wantsLogprobs(request),
+    ...(request.record && { record: request.record, alternatives: shownAlternatives(request) }),
+    expertsStart: request.expertsStart,
     wantsIdsAsTokens: request.body.return_tokens_as_token_ids === true,
     sentPromptTokenIds: sentPromptTokenIds(request),
     ...(lists && { readPrompt: (bytes, start, end) => lists.read(bytes, start, end) }),

@@ -51,6 +51,24 @@ export function alternatives(request: TokenRequest): number {
   return wantsLogprobs(request) ? Number(request.body.top_logprobs ?? 0) : 0
 }
 
+/** The same of any call; undefined: as many as come, for a completion's route names one number for both. */
+export function shownAlternatives(request: GenerationRequest): number | undefined {
+  return request.kind === 'chat' ? Number(request.body.top_logprobs ?? 0) : undefined
+}
+
+/** How many alternatives per token are to come: those for the record, and those for the agent. */
+export function askedAlternatives(request: GenerationRequest): number {
+  const { body, record } = request
+  const legacy = typeof body.logprobs === 'number' ? body.logprobs : 0
+  const shown = wantsLogprobs(request) ? Math.max(legacy, Number(body.top_logprobs ?? 0)) : 0
+  return Math.max(shown, record?.topLogprobs ?? 0)
+}
+
+/** Whether the sampler leaves tokens out, as far as the call says: else the mask is the whole vocabulary, and refused. */
+export function isFiltered({ top_p, top_k, min_p }: GenerationRequest['body']): boolean {
+  return Number(top_p ?? 1) < 1 || Number(top_k ?? 0) > 0 || Number(min_p ?? 0) > 0
+}
+
 /** The agent's limit on the completion, in tokens; the newer name wins. */
 export function maxTokensOf({ max_completion_tokens, max_tokens }: ChatBody): number | undefined {
   return max_completion_tokens ?? max_tokens ?? undefined

@@ -1,5 +1,12 @@
 /** Version 2's answers on the wire: generation events and errors, there and back. */
-import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from '../canonical/events.ts'
+import { type Details, isDetailKind, packDetails, unpackDetails } from '../canonical/details/details.ts'
+import type {
+  EngineSampling,
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+  GenerationStart,
+} from '../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
 import { PromptIds } from '../canonical/prompt-ids.ts'
 import { type ErrorCode, ProxyError } from '../errors.ts'
@@ -102,7 +109,7 @@ export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
 }
 
 function startToWire(
-  { engine, model, promptTokenIds, weightVersion }: GenerationStart,
+  { engine, model, promptTokenIds, weightVersion, sampling }: GenerationStart,
   base: PromptIds | undefined,
 ): StartOnWire {
   return {
@@ -110,7 +117,19 @@ function startToWire(
     ...(model !== undefined && { model }),
     ...(promptTokenIds && promptToWire(promptTokenIds, base)),
     ...(weightVersion !== undefined && { weight_version: weightVersion }),
+    ...(sampling && { sampling: samplingToWire(sampling) }),
   }
+}
+
+function samplingToWire({ logprobsMode, defaults }: EngineSampling): NonNullable<StartOnWire['sampling']> {
+  return { ...(logprobsMode !== undefined && { logprobs_mode: logprobsMode }), ...(defaults && { defaults }) }
+}
+
+function samplingFromWire({
+  logprobs_mode: logprobsMode,
+  defaults,
+}: NonNullable<StartOnWire['sampling']>): EngineSampling {
+  return { ...(logprobsMode !== undefined && { logprobsMode }), ...(defaults && { defaults }) }
 }
 
 function promptToWire(
@@ -134,7 +153,7 @@ function promptFromWire(
 }
 
 function startFromWire(start: StartOnWire, workerId: string, base: PromptIds | undefined): GenerationStart {
-  const { engine, model, weight_version: weightVersion } = start
+  const { engine, model, weight_version: weightVersion, sampling } = start
   const promptTokenIds = promptFromWire(start, base)
   return {
     type: 'start',
@@ -142,6 +161,7 @@ function startFromWire(start: StartOnWire, workerId: string, base: PromptIds | u
     ...(model !== undefined && { model }),
     ...(promptTokenIds && { promptTokenIds }),
     ...(weightVersion !== undefined && { weightVersion }),
+    ...(sampling && { sampling: samplingFromWire(sampling) }),
   }
 }
 
@@ -156,6 +176,7 @@ function deltaToWire(delta: GenerationDelta): DeltaOnWire {
   if (delta.tokenIds !== undefined) wire.token_ids = delta.tokenIds
   if (delta.logprobs !== undefined) wire.log_probs = delta.logprobs
   if (delta.logprobsContent !== undefined) wire.logprobs_content = delta.logprobsContent.map(asRecord)
+  if (delta.details !== undefined) wire.details = detailsToWire(delta.details)
   if (delta.extra !== undefined) wire.extra = delta.extra
   return wire
 }
@@ -171,8 +192,23 @@ function deltaFromWire(wire: DeltaOnWire): GenerationDelta {
   if (wire.logprobs_content !== undefined) {
     delta.logprobsContent = wire.logprobs_content as unknown as TokenLogprob[]
   }
+  if (wire.details !== undefined) delta.details = detailsFromWire(wire.details)
   if (wire.extra !== undefined) delta.extra = wire.extra
   return delta
+}
+
+function detailsToWire(details: Details): NonNullable<DeltaOnWire['details']> {
+  const packed = packDetails(details).map(({ kind, body }) => [kind, Buffer.from(body).toString('base64')])
+  return Object.fromEntries(packed)
+}
+
+/** Kinds that only a newer worker knows are left out. @throws RangeError on what is no packed detail */
+function detailsFromWire(wire: NonNullable<DeltaOnWire['details']>): Details {
+  return unpackDetails(
+    Object.entries(wire).flatMap(([kind, text]) =>
+      isDetailKind(kind) ? [{ kind, body: Buffer.from(text, 'base64') }] : [],
+    ),
+  )
 }
 
 /** null on the wire is a number that the engine did not tell, or that JSON cannot write. */

@@ -154,7 +154,8 @@ export class ConnectedWorker {
    * @param requestId the request's id on the wire; new for each attempt
    * @throws ProxyError `unsupported`, `body_too_large` for what no frame holds, or `worker_lost` without a connection
    */
-  begin(request: GenerationRequest, requestId: string): RelayCall {
+  begin(asked: GenerationRequest, requestId: string): RelayCall {
+    const request = this.#can(CAPABILITIES.details) ? asked : withoutRecord(asked)
     const socket = this.#socket
     if (!socket) throw lost(this.identity.workerId, 'has no connection')
     const base = this.#promptBaseOf(request, requestId)
@@ -303,6 +304,13 @@ export class ConnectedWorker {
   #send(frame: object): void {
     this.#socket?.send(JSON.stringify(frame))
   }
+}
+
+/** A worker that does not know details gets a call without any; its turns have none then. */
+function withoutRecord(request: GenerationRequest): GenerationRequest {
+  if (request.record === undefined) return request
+  const { record: _wish, ...rest } = request
+  return rest
 }
 
 function aliveMs({ heartbeatMs, callTimeoutMs }: WorkerLimits): number {

@@ -47,6 +47,8 @@ export const CAPABILITIES = {
   status: 'status',
   /** Each of its engines serves chat calls by the token ids of the prompt. */
   tokenIds: 'token_ids',
+  /** Asks its engines for what `record` names, and sends it. */
+  details: 'details',
 } as const
 
 const RequestId = Type.String({ minLength: 1, maxLength: 256 })
@@ -169,6 +171,10 @@ export const CompletionRequestV2 = Type.Intersect([
     body: Type.Record(Type.String(), Type.Unknown()),
     /** The prompt of a completion that is given in token ids; of a chat call: sample after exactly these. */
     prompt_token_ids: Type.Optional(PackedTokenIds),
+    /** To workers with `details`: what to ask the engine for beyond ids and logprobs, such as `top_logprobs:20`. */
+    record: Type.Optional(Type.Array(Type.String())),
+    /** With `routed_experts` in `record`: the place of the prompt from which they are wanted; absent: 0. */
+    experts_start: Type.Optional(Type.Integer({ minimum: 0 })),
     /** Whose prompt the proxy has: an earlier call of the session, or this one, if it brings its ids. */
     prompt_base: Type.Optional(RequestId),
   }),
@@ -218,6 +224,8 @@ export const DeltaOnWire = Type.Object({
   log_probs: Type.Optional(EngineNumbers),
   /** OpenAI's `logprobs.content` entries, for an agent that asked for them. */
   logprobs_content: Type.Optional(Type.Array(Type.Record(Type.String(), Type.Unknown()))),
+  /** By the names of `record`: base64 of a safetensors file. */
+  details: Type.Optional(Type.Record(Type.String(), Type.String())),
   /** Fields of the engine's message without a name here. */
   extra: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
 })
@@ -230,6 +238,13 @@ export const StartOnWire = Type.Object({
   /** So many ids of the request's `prompt_base` come before `prompt_token_ids`; absent: none. */
   prompt_shared: Type.Optional(Type.Integer({ minimum: 0 })),
   weight_version: Type.Optional(Type.String()),
+  /** What the engine says of how it samples where a call does not say. */
+  sampling: Type.Optional(
+    Type.Object({
+      logprobs_mode: Type.Optional(Type.String()),
+      defaults: Type.Optional(Type.Record(Type.String(), Type.Number())),
+    }),
+  ),
 })
 
 export const CompletionChunk = Type.Object({

@@ -1,4 +1,5 @@
 /** Generation requests on the wire: what a worker of each version gets, and what a version-2 worker makes of it. */
+import { isRecordable, parseWish, wishNames } from '../canonical/details/kinds.ts'
 import { jsonWithList } from '../canonical/json-member.ts'
 import { PromptIds } from '../canonical/prompt-ids.ts'
 import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
@@ -28,10 +29,12 @@ export function requestToV2(request: GenerationRequest, requestId: string): Comp
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
     const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds.whole()) }
-    return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids }
+    const record = recordToWire(request)
+    return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...record }
   }
   const { prompt, ...rest } = request.body
-  const fields = { ...fieldsOfV1(request, [], requestId), kind: 'completion' } as const
+  const record = recordToWire(request)
+  const fields = { ...fieldsOfV1(request, [], requestId), kind: 'completion', ...record } as const
   if (typeof prompt === 'string') return { ...fields, body: { ...rest, prompt } }
   return { ...fields, body: rest, prompt_token_ids: packTokenIds(prompt) }
 }
@@ -60,7 +63,12 @@ export function requestFromV2(
   frame: CompletionRequestV2,
   messagesJson?: readonly Buffer[],
 ): GenerationRequest {
-  const call = { requestId: frame.request_id, sessionId: frame.session_id, stream: frame.stream }
+  const call = {
+    requestId: frame.request_id,
+    sessionId: frame.session_id,
+    stream: frame.stream,
+    ...recordFromWire(frame),
+  }
   const packed = frame.prompt_token_ids
   if (frame.kind === 'chat') {
     const tools = frame.tools === null ? undefined : { tools: frame.tools }
@@ -75,6 +83,18 @@ export function requestFromV2(
   }
   const prompt = packed === undefined ? undefined : { prompt: Array.from(unpackTokenIds(packed)) }
   return { ...call, kind: 'completion', body: { ...frame.body, ...prompt } as CompletionBody }
+}
+
+function recordToWire({ record, expertsStart }: GenerationRequest) {
+  if (record === undefined) return undefined
+  return { record: wishNames(record), ...(expertsStart !== undefined && { experts_start: expertsStart }) }
+}
+
+/** A name that only a newer proxy knows is left out. */
+function recordFromWire({ record: names, experts_start: expertsStart }: CompletionRequestV2) {
+  if (names === undefined) return undefined
+  const record = parseWish(names.filter(isRecordable))
+  return { record, ...(expertsStart !== undefined && { expertsStart }) }
 }
 
 function fieldsOfV1(request: GenerationRequest, messages: unknown[], requestId: string): CompletionRequestV1 {

@@ -3,6 +3,7 @@
  * that puts everything that happens to it in one order.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { type DetailWish, parseWish } from '../canonical/details/kinds.ts'
 import type { ProxyError } from '../errors.ts'
 import type { SessionRecord } from '../store/turn-store.ts'
 
@@ -15,6 +16,8 @@ export interface SessionCall {
   readonly samplingParams: Readonly<Record<string, unknown>>
   /** Whether an agent that has no more than the session's key is heard on its own record. */
   readonly trustAgent: boolean
+  /** What its turns are recorded with beyond ids and logprobs; null: the session does not say. */
+  readonly record: DetailWish | null
   /**
    * Aborts with a ProxyError when the session is ended, reset or deleted (`turn_cancelled`), or the proxy stops
    * (`shutting_down`). To be looked at, too, right before the turn is opened in the store.
@@ -31,6 +34,7 @@ interface SessionState {
   active: boolean
   samplingParams: Readonly<Record<string, unknown>>
   trustAgent: boolean
+  record: DetailWish | null
   nextIndex: number
   /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
   readonly unrecorded: Set<number>
@@ -79,6 +83,7 @@ export class LiveSession {
       active: record.status === 'active',
       samplingParams: record.samplingParams,
       trustAgent: record.trustAgent,
+      record: record.record && parseWish(record.record),
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
     }
@@ -97,6 +102,7 @@ export class LiveSession {
       index,
       samplingParams: state.samplingParams,
       trustAgent: state.trustAgent,
+      record: state.record,
       signal: controller.signal,
       done: () => {
         if (!this.#calls.delete(call)) return

@@ -5,6 +5,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { type Completion, CompletionFold } from '../canonical/completion.ts'
+import { type DetailWish, wishOrNone } from '../canonical/details/kinds.ts'
 import type { GenerationEnd, GenerationEvent, GenerationStream } from '../canonical/events.ts'
 import type { ChatBody } from '../canonical/request.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
@@ -40,6 +41,10 @@ export interface TurnRunnerOptions {
   model?: string
   /** What a turn is recorded under when its engine does not tell its weight version. */
   weights?: ToldWeights
+  /** What turns are recorded with beyond ids and logprobs, where their session does not say. */
+  record?: DetailWish | undefined
+  /** What logprobs are of, of engines that do not tell it; recorded as it is. */
+  logprobsMode?: string | undefined
   /** Is told of turns. */
   activity?: Activity
   clock?: () => number
@@ -161,6 +166,7 @@ export class TurnRunner {
     }
     const { lastMessage } = written
     const json = messagesJson ?? (lastMessage && held.memory.messages.jsonUpTo(lastMessage))
+    const record = wishOrNone(sessionCall.record ?? this.#options.record ?? {})
     const generation = {
       ...request,
       requestId: turnId,
@@ -169,6 +175,7 @@ export class TurnRunner {
       lastMessage,
       promptLists: held.memory.prompts,
       ...(json && { messagesJson: json }),
+      ...(record && { record }),
     }
     const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
     const turn = new RunningTurn({
@@ -325,7 +332,7 @@ export class TurnRunner {
       if (event.type === 'delta') turn.firstTokenAtMs ??= this.#clock()
       refuseUnwritable(event)
       last = event.type === 'end' ? withUsage(event, turn.fold) : undefined
-      turn.fold.add(this.#stampWeights(last ?? event))
+      turn.fold.add(this.#stampWeights(this.#stampMode(last ?? event)))
     }
     return last
   }
@@ -335,6 +342,12 @@ export class TurnRunner {
     const weightVersion = this.#options.weights?.version
     if (event.type === 'delta' || weightVersion === undefined) return event
     return event.weightVersion === undefined ? { ...event, weightVersion } : event
+  }
+
+  #stampMode(event: GenerationEvent): GenerationEvent {
+    const { logprobsMode } = this.#options
+    if (event.type !== 'start' || logprobsMode === undefined) return event
+    return { ...event, sampling: { logprobsMode, ...event.sampling } }
   }
 
   async #close(turn: TurnInFlight, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {

@@ -8,6 +8,7 @@
  * before a reset appears after it.
  */
 import { randomUUID } from 'node:crypto'
+import { parseWish } from '../canonical/details/kinds.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
 import type { Reward, SessionRecord, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
@@ -62,6 +63,8 @@ export interface NewSessionRequest {
   samplingParams?: Record<string, unknown>
   /** Whether an agent that has no more than the session's key is heard on its own record. Absent: it is not. */
   trustAgent?: boolean
+  /** What its turns are recorded with beyond ids and logprobs: `top_logprobs:64`. Absent: what the proxy records of any. */
+  record?: readonly string[]
   /** null: for ever. Absent: the default. */
   ttlMs?: number | null
 }
@@ -113,6 +116,7 @@ export class Sessions {
   /** An existing session is found, not changed. @throws ProxyError `invalid_request` for an id that cannot be one */
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
     refuseContent(request.samplingParams)
+    if (request.record) parseWish(request.record)
     const sessionId = parseSessionId(request.sessionId ?? this.#options.generateId())
     return this.#inOrder(sessionId, () => this.#createRecord(sessionId, request))
   }
@@ -277,6 +281,7 @@ export class Sessions {
       metadata: { ...this.#options.metadata(), ...request.metadata },
       samplingParams: request.samplingParams ?? {},
       trustAgent: request.trustAgent ?? false,
+      record: request.record ?? null,
     })
     if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
     return made

@@ -7,6 +7,7 @@ import { isMainWork, type Line } from './lines/line.ts'
 import { LineFinder } from './lines/line-finder.ts'
 import type { LinedTurn } from './lines/opening.ts'
 import { Retries, repeatedByLast, type TriedTurn } from './trajectories/retries.ts'
+import type { RowLayout } from './trajectories/row-details.ts'
 import { type TrainableTurn, type TurnNode, TurnTree } from './trajectories/turn-tree.ts'
 
 /** Of which turns the rows are made. */
@@ -74,6 +75,11 @@ export interface Trajectory {
 /** Turns that no row is made of, by why. */
 export type ExcludedTurns = Record<Exclude<TurnStatus, 'completed'> | 'superseded' | 'side' | 'empty', number>
 
+export interface PlacedRow {
+  readonly row: Trajectory
+  layout(): RowLayout
+}
+
 /** A row before its tokens are put together. */
 interface Plan {
   /** From the first turn to the last; each the parent of the next. Never empty. */
@@ -125,12 +131,20 @@ export class TrajectoryBuilder {
 
   /** The rows in order of their last turns; each is put together when it is pulled. */
   *rows(options: TrajectoryOptions, reward: Reward | null): Generator<Trajectory> {
+    for (const { row } of this.placedRows(options, reward)) yield row
+  }
+
+  /** The same rows, each with where its turns are in it. */
+  *placedRows(options: TrajectoryOptions, reward: Reward | null): Generator<PlacedRow> {
     const superseded = this.superseded()
     const leaves = this.#tree.leaves().filter(({ turnId }) => !superseded.has(turnId))
     const selected = select(leaves.map(planOf), options.select ?? 'all')
     const plans = options.perTurn ? splitByTurn(selected) : selected
     const trainedBy = assignTraining(plans, options)
-    for (const plan of plans) yield assemble(plan, options, trainedBy, reward)
+    for (const plan of plans) {
+      const row = assemble(plan, options, trainedBy, reward)
+      yield { row, layout: () => layoutOf(plan, row) }
+    }
   }
 
   readonly #wasRead = (turnId: string) => this.#tree.isContinued(turnId)
@@ -221,6 +235,24 @@ function assemble(
     inexact_reason: last.inexactReason,
     truncated: kept < plan.responseLength,
     prompt_truncated: promptStart > 0,
+  }
+}
+
+/** The turns before a row of one turn have told of its prompt as well. */
+function layoutOf({ chain, base }: Plan, row: Trajectory): RowLayout {
+  const history: TurnNode[] = []
+  for (let turn = chain[0]!.parent; turn !== undefined; turn = turn.parent) history.push(turn)
+  const placed = [...history.reverse(), ...chain].map((turn, place) => {
+    const span = row.turns[place - history.length]
+    const { turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd } = turn
+    const { start, end } = span?.trained ? span : { start: 0, end: 0 }
+    return { turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd, start, end }
+  })
+  return {
+    turns: placed,
+    first: base - row.prompt_ids.length,
+    base,
+    responseLength: row.response_ids.length,
   }
 }
 

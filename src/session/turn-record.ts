@@ -42,6 +42,7 @@ export function turnOutcome(
   const { start, end } = fold
   const inexact = inexactReason(fold)
   const answer = unnamedPart(fold)
+  const hasIds = fold.tokenIds.every(isTokenId)
   return {
     turnId: open.turnId,
     sessionId: open.sessionId,
@@ -57,7 +58,7 @@ export function turnOutcome(
     stopReason: end?.stopReason === undefined ? null : JSON.stringify(end.stopReason),
     promptTokenIds: start?.promptTokenIds ?? PromptIds.of(),
     // In 32 bits a number that is no id would become another token's: then none is kept.
-    completionTokenIds: Int32Array.from(fold.tokenIds.every(isTokenId) ? fold.tokenIds : []),
+    completionTokenIds: Int32Array.from(hasIds ? fold.tokenIds : []),
     completionLogprobs: Float64Array.from(fold.logprobs),
     exact: inexact === null,
     inexactReason: inexact,
@@ -68,7 +69,9 @@ export function turnOutcome(
       ...turn.annotations,
       ...start?.annotations,
       ...(answer && { answer }),
+      ...(start?.sampling && { sampling: start.sampling }),
     }),
+    ...(fold.details && hasIds && { details: fold.details.pack(fold.tokenIds.length) }),
     error: failure && { code: failure.code, message: failure.message },
   }
 }

@@ -1,5 +1,7 @@
 /** A store that forgets everything with the process: for tests and throw-away runs. */
 import { messagesBetween } from '../canonical/conversation.ts'
+import type { PackedDetail } from '../canonical/details/details.ts'
+import type { DetailKind } from '../canonical/details/kinds.ts'
 import { concatIds, sharedLength } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import { type Annotations, answerFor } from './answered-retries.ts'
@@ -43,6 +45,8 @@ interface Entry {
   turns: TurnRecord[]
   /** Of the prompts of completions: each prompt repeats those of the one before. */
   pieces: Map<string, string>
+  /** By turn. */
+  details: Map<string, readonly PackedDetail[]>
 }
 
 export class MemoryTurnStore implements TurnStore {
@@ -55,7 +59,9 @@ export class MemoryTurnStore implements TurnStore {
     const existing = this.#open().get(session.sessionId)
     if (existing !== undefined) return { created: false, session: snapshot(existing) }
     this.#lastKey += 1
-    const entry: Entry = { key: this.#lastKey, session: newRecord(session), turns: [], pieces: new Map() }
+    const record = newRecord(session)
+    const maps = { pieces: new Map(), details: new Map() }
+    const entry: Entry = { key: this.#lastKey, session: record, turns: [], ...maps }
     this.#entries.set(session.sessionId, entry)
     return { created: true, session: snapshot(entry) }
   }
@@ -105,6 +111,7 @@ export class MemoryTurnStore implements TurnStore {
     return this.#change(sessionId, (entry) => {
       entry.turns = []
       entry.pieces.clear()
+      entry.details.clear()
       Object.assign(entry.session, { status: 'active', endedAtMs: null, updatedAtMs: atMs, reward: null })
     })
   }
@@ -134,7 +141,9 @@ export class MemoryTurnStore implements TurnStore {
     const entry = this.#open().get(outcome.sessionId)
     const turn = entry?.turns.find(({ turnId, status }) => turnId === outcome.turnId && status === 'open')
     if (entry === undefined || turn === undefined) return
-    Object.assign(turn, { ...outcome, promptTokenIds: outcome.promptTokenIds.whole() })
+    const { details, ...rest } = outcome
+    Object.assign(turn, { ...rest, promptTokenIds: outcome.promptTokenIds.whole() })
+    if (details !== undefined && details.length > 0) entry.details.set(outcome.turnId, details)
     touch(entry.session, outcome.endedAtMs)
   }
 
@@ -183,6 +192,16 @@ export class MemoryTurnStore implements TurnStore {
   async getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
     const turn = this.#find(sessionId, turnId)
     return turn && structuredClone(turn)
+  }
+
+  async readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
+    const found = new Map<string, readonly PackedDetail[]>()
+    const entry = this.#open().get(sessionId)
+    for (const turnId of turnIds) {
+      const details = entry?.details.get(turnId)?.filter(({ kind }) => kinds.includes(kind)) ?? []
+      if (details.length > 0) found.set(turnId, structuredClone(details))
+    }
+    return found
   }
 
   async check(): Promise<void> {
@@ -240,7 +259,7 @@ export class MemoryTurnStore implements TurnStore {
 }
 
 function newRecord(session: NewSession): SessionRecord {
-  const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent } = session
+  const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent, record = null } = session
   return {
     sessionId,
     status: 'active',
@@ -251,6 +270,7 @@ function newRecord(session: NewSession): SessionRecord {
     metadata: structuredClone(metadata),
     samplingParams: structuredClone(samplingParams),
     trustAgent,
+    record: record && [...record],
     reward: null,
     ...countsOf([]),
   }

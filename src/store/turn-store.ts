@@ -6,6 +6,8 @@
  * conversation is parsed and written as JSON once and its old messages are stored once.
  */
 import type { Message } from '../canonical/conversation.ts'
+import type { PackedDetail } from '../canonical/details/details.ts'
+import type { DetailKind } from '../canonical/details/kinds.ts'
 import type { PromptIds } from '../canonical/prompt-ids.ts'
 import type { ProxyError } from '../errors.ts'
 
@@ -36,6 +38,8 @@ export interface SessionRecord {
   samplingParams: Record<string, unknown>
   /** Whether an agent that has no more than the session's key is heard on its own record. */
   trustAgent: boolean
+  /** What its turns are recorded with, by the names of `parseWish`; null: what the proxy records of any. */
+  record: readonly string[] | null
   reward: Reward | null
   /** Turns on record, whatever their status. */
   turnCount: number
@@ -58,6 +62,8 @@ export interface NewSession {
   metadata: Record<string, unknown>
   samplingParams: Record<string, unknown>
   trustAgent: boolean
+  /** Absent: null. */
+  record?: readonly string[] | null
 }
 
 /** What is known when a call begins. */
@@ -124,11 +130,13 @@ export interface TurnOutcome {
   /** JSON object of what else is worth knowing of the turn: how its prompt came about, what was changed in it. */
   annotations: string
   error: TurnError | null
+  /** What else was told of its tokens; kept apart, see {@link TurnReader.readDetails}. */
+  details?: readonly PackedDetail[]
 }
 
 /** One turn, whole. Everything of TurnOutcome is null or empty (`[]`, `{}`) while the turn is open or interrupted. */
 export type TurnRecord = Omit<OpenTurn, 'lastMessage'> &
-  Omit<TurnOutcome, 'status' | 'endedAtMs' | 'promptTokenIds'> & {
+  Omit<TurnOutcome, 'status' | 'endedAtMs' | 'promptTokenIds' | 'details'> & {
     promptTokenIds: Int32Array
     /** JSON text of each canonical message, in order. */
     requestMessages: readonly string[]
@@ -260,6 +268,16 @@ export interface TurnReader {
 
   /** As {@link readTurns}, at a cost that grows with what is new in each prompt, not with the prompts' length. */
   readSteps(sessionId: string): AsyncIterable<TurnStep>
+
+  /**
+   * What is on record of these turns beyond their rows, of these kinds; turns without any are not in it. All of it is in
+   * memory at once.
+   */
+  readDetails(
+    sessionId: string,
+    turnIds: readonly string[],
+    kinds: readonly DetailKind[],
+  ): Promise<ReadonlyMap<string, readonly PackedDetail[]>>
 
   /** One turn of the session, at a cost that does not grow with its other turns; undefined: there is none. */
   getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined>

@@ -2,10 +2,18 @@
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import type { Test } from 'tap'
+import {
+  type Details,
+  type PackedDetail,
+  packDetails,
+  unpackDetails,
+} from '../../src/canonical/details/details.ts'
+import { DETAIL_KINDS } from '../../src/canonical/details/kinds.ts'
 import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { NewSession, OpenTurn, TurnOutcome, TurnRecord, TurnStore } from '../../src/store/turn-store.ts'
 import { lastOfTexts } from '../helpers/messages.ts'
 import { asPrompt, type OutcomeFields } from '../helpers/prompt-ids.ts'
+import { detailsOf } from '../helpers/told-details.ts'
 
 export function aSession(sessionId: string, fields: Partial<NewSession> = {}): NewSession {
   return {
@@ -15,6 +23,7 @@ export function aSession(sessionId: string, fields: Partial<NewSession> = {}): N
     metadata: {},
     samplingParams: {},
     trustAgent: false,
+    record: null,
     ...fields,
   }
 }
@@ -101,6 +110,7 @@ export function turnStoreConformance(t: Test, open: (t: Test) => Promise<TurnSto
   turnCells(cell)
   removalCells(cell)
   exactnessCells(cell)
+  detailCells(cell)
 }
 
 type Cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) => void
@@ -113,6 +123,7 @@ function sessionCells(cell: Cell): void {
       metadata,
       samplingParams: { temperature: 0.5 },
       trustAgent: true,
+      record: ['sampling_mask', 'top_logprobs:64'],
     })
     const { created, session } = await store.createSession(given)
     t.equal(created, true)
@@ -711,4 +722,52 @@ function exactnessCells(cell: Cell): void {
 
 function bytesOf(array: Int32Array | Float64Array): Buffer {
   return Buffer.from(array.buffer, array.byteOffset, array.byteLength)
+}
+
+function detailCells(cell: Cell): void {
+  const told = detailsOf([1, 2, 3], [4, 5])
+
+  cell(
+    'details of a turn come back bit for bit, and only those of the kinds that are asked for',
+    async (t, store) => {
+      await store.createSession(aSession('s'))
+      await record(store, aTurn('t1'), { details: packDetails(told) })
+      await record(store, aTurn('t2', { index: 1 }))
+      const found = await store.readDetails('s', ['t1', 't2', 'gone'], DETAIL_KINDS)
+      t.strictSame([...found.keys()], ['t1'], 'a turn without any is not in it')
+      t.ok(isDeepStrictEqual(plainDetails(found.get('t1')), plainDetails(packDetails(told))))
+      const masks = await store.readDetails('s', ['t1'], ['sampling_mask'])
+      t.strictSame(
+        masks.get('t1')!.map(({ kind }) => kind),
+        ['sampling_mask'],
+      )
+      t.equal((await store.readDetails('other', ['t1'], DETAIL_KINDS)).size, 0)
+    },
+  )
+
+  cell('a turn that is closed after it was opened on record has its details', async (t, store) => {
+    await store.createSession(aSession('s'))
+    await store.openTurn(aTurn('t1'))
+    await store.closeTurn(anOutcome('t1', { status: 'failed', details: packDetails(told) }))
+    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).get('t1')?.length, 6)
+    const [turn] = await turnsOf(store)
+    t.notOk('details' in turn!, 'and a turn that is read brings none of it')
+  })
+
+  cell('a session that is reset or deleted has no details any more', async (t, store) => {
+    await store.createSession(aSession('s'))
+    await record(store, aTurn('t1'), { details: packDetails(told) })
+    await store.resetSession('s', 4000)
+    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).size, 0)
+    await record(store, aTurn('t1'), { details: packDetails({ sampling_logprobs: [-1] }) })
+    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).get('t1')?.length, 1)
+    await store.deleteSession('s')
+    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).size, 0)
+  })
+}
+
+/** Bytes as numbers: a buffer and an array with the same bytes are the same detail. */
+function plainDetails(packed: readonly PackedDetail[] = []): Details & { bytes: unknown } {
+  const { routed_experts: experts, ...rest } = unpackDetails(packed)
+  return { ...rest, bytes: experts && [...experts.experts.data] }
 }

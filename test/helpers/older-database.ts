@@ -6,6 +6,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
     (column) => `ALTER TABLE sessions DROP COLUMN ${column}`,
   ),
   4: ['ALTER TABLE turns DROP COLUMN prompt_node'],
+  5: ['DROP TABLE details', 'ALTER TABLE sessions DROP COLUMN record'],
 }
 
 /** Makes the database one that an earlier program left behind. */

@@ -40,7 +40,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     withTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)
       return parsePieces(
-        await queryTrajectories(session, reader.readSteps(sessionId), { per_turn: false, ...query }),
+        await queryTrajectories(reader, session, { per_turn: false, ...query }),
       )
     },
     close: () => reader.close(),

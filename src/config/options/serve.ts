@@ -314,6 +314,23 @@ export const SERVE = {
         'Memory for what is known of the calls of active sessions, so that the next one costs only what is new in it. ' +
         'Over it the sessions that called longest ago are forgotten, and read from the database when they call again',
     },
+    record: {
+      flag: 'record',
+      type: 'text',
+      repeatable: true,
+      group: 'Sessions',
+      help:
+        'What turns are recorded with beyond ids and logprobs, where the engine gives it: sampling_mask, ' +
+        'top_logprobs:20, prompt_logprobs, routed_experts, weight_versions; a session may name its own',
+    },
+    logprobsMode: {
+      flag: 'logprobs-mode',
+      type: 'text',
+      group: 'Sessions',
+      help:
+        'What the logprobs of the engines are of, for the record of turns whose engine does not tell: ' +
+        "raw_logprobs or processed_logprobs for vLLM's --logprobs-mode, or any word of yours",
+    },
     stripVolatile: {
       flag: 'strip-volatile',
       type: 'boolean',

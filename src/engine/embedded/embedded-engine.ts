@@ -152,6 +152,7 @@ export class EmbeddedEngine implements EngineClient {
       ...forced,
       ...(kind === 'chat' && !isTokenRequest(request) ? { parser: makeParser(body) } : {}),
       logprobsWish,
+      record: request.record,
     })
     return { promptIds: PromptIds.from(prompt.ids), generation }
   }

@@ -2,6 +2,7 @@
  * One completion, token by token: forced or sampled ids in, generation events out. Pure apart from the random seed of
  * a request that names none: no clock, no input or output.
  */
+import type { DetailWish } from '../../canonical/details/kinds.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
 import type { TokenLogprob } from '../../canonical/messages.ts'
 import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
@@ -12,7 +13,7 @@ import type { EmbeddedModel } from './embedded-model.ts'
 import type { NextToken } from './ngram-model.ts'
 import { Sampler } from './sampler.ts'
 import type { LogprobsWish, SamplingParams } from './sampling-params.ts'
-import { describeToken } from './token-logprob.ts'
+import { alternativesOf, describeToken } from './token-logprob.ts'
 
 export interface GenerationInput {
   promptIds: readonly number[]
@@ -23,6 +24,8 @@ export interface GenerationInput {
   parser?: OutputParser
   /** Set where the request asks to see logprobs; events carry those of the sampled tokens in any case. */
   logprobsWish?: LogprobsWish | undefined
+  /** What is recorded beyond ids and logprobs. */
+  record?: DetailWish | undefined
 }
 
 /** Why a completion ends with the token just taken. */
@@ -109,6 +112,9 @@ export class Generation {
   #makeDelta(id: number, next: NextToken, parsed: ParsedDelta): GenerationDelta {
     if (parsed.toolCalls) this.#hasToolCalls = true
     const delta: GenerationDelta = { type: 'delta', ...parsed, tokenIds: [id], logprobs: [next.logprob(id)] }
+    const { topLogprobs } = this.#input.record ?? {}
+    if (topLogprobs !== undefined)
+      delta.details = { top_logprobs: alternativesOf(this.#model.tokenizer, next, topLogprobs) }
     if (this.#input.logprobsWish) delta.logprobsContent = [this.#describe(id, next)]
     return delta
   }

@@ -1,3 +1,4 @@
+import type { TokenTable } from '../../canonical/details/details.ts'
 import type { TokenLogprob } from '../../canonical/messages.ts'
 import type { Tokenizer } from '../../tokens/tokenizer.ts'
 import type { NextToken } from './ngram-model.ts'
@@ -27,6 +28,12 @@ function describe(tokenizer: Tokenizer, next: NextToken, id: number, wish: Logpr
     logprob: next.logprob(id),
     bytes: [...Buffer.from(text)],
   }
+}
+
+/** The most probable tokens, as a row of a detail. */
+export function alternativesOf(tokenizer: Tokenizer, next: NextToken, count: number): TokenTable {
+  const ids = mostProbable(next, tokenizer.vocabSize, Math.min(count, tokenizer.vocabSize))
+  return { counts: [ids.length], ids, logprobs: ids.map((id) => next.logprob(id)) }
 }
 
 /** Most probable first, lower id first among equals. One pass each: far cheaper than sorting the vocabulary. */

@@ -1,5 +1,5 @@
 import type { GenerationRequest } from '../../canonical/request.ts'
-import { wantsLogprobs, withoutEmptyTools } from '../request.ts'
+import { askedAlternatives, isFiltered, wantsLogprobs, withoutEmptyTools } from '../request.ts'
 
 /**
  * How much is asked of an engine of unknown make, from all to nothing: `ids` adds what vLLM, SGLang and their kin know,
@@ -11,6 +11,25 @@ export type Ask = 'ids' | 'ids_whole' | 'logprobs' | 'plain'
 /** What to ask in turn until an ask is accepted. */
 export function asksFor({ stream }: GenerationRequest): Ask[] {
   return stream ? ['ids', 'ids_whole', 'logprobs', 'plain'] : ['ids', 'logprobs', 'plain']
+}
+
+/**
+ * What is asked for beyond ids, of servers that have it: SGLang's names, and vLLM's. Only SGLang's chat gives all of them,
+ * and none of them in a stream.
+ */
+export function detailsBody(request: GenerationRequest): Record<string, unknown> {
+  const { record = {}, body } = request
+  const top = record.topLogprobs === undefined ? undefined : askedAlternatives(request)
+  return {
+    ...openaiBody(request, 'ids_whole'),
+    ...(top !== undefined && (request.kind === 'chat' ? { top_logprobs: top } : { logprobs: top })),
+    ...(top !== undefined &&
+      (request.kind === 'chat' || !wantsLogprobs(request)) && { return_tokens_as_token_ids: true }),
+    ...(record.promptLogprobs !== undefined && { prompt_logprobs: record.promptLogprobs }),
+    ...(record.routedExperts && { return_routed_experts: true }),
+    ...(record.samplingMask && isFiltered(body) && { return_sampling_mask: true }),
+    return_meta_info: true,
+  }
 }
 
 /** The body for an OpenAI-compatible engine. One shallow copy; fields that are `undefined` are left out of the JSON. */

@@ -5,7 +5,7 @@ import type { EngineConnection, EngineResponse } from '../connection.ts'
 import { readAnswer } from '../generation.ts'
 import { bodyJson, routeOf } from '../request.ts'
 import { LearntAsks } from './learnt-asks.ts'
-import { asksFor, openaiBody } from './request.ts'
+import { asksFor, detailsBody, openaiBody } from './request.ts'
 
 /** The routes of OpenAI's API on a server of unknown make or version: what it can tell is found out by asking. */
 export class OpenaiRoutes {
@@ -19,8 +19,23 @@ export class OpenaiRoutes {
 
   /** As `EngineClient.generate`, of calls that are not in token mode. */
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    const response = await this.#ask(request, signal)
+    const response =
+      (request.record && (await this.#askForDetails(request, signal))) ?? (await this.#ask(request, signal))
     yield* readAnswer(this.#connection, request, response, signal)
+  }
+
+  /**
+   * A server that refuses to be asked for details is asked without: its turns are on record all the same.
+   * @returns undefined when it refused
+   */
+  async #askForDetails(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
+    try {
+      const json = bodyJson(detailsBody(request), request)
+      return await this.#connection.request(routeOf(request), signal, json, request.sessionId)
+    } catch (thrown) {
+      if (isMalformed(thrown)) return undefined
+      throw thrown
+    }
   }
 
   /** Why turns that this server samples are not exact, if that is for what it refuses to be asked. */

@@ -8,7 +8,7 @@ import { readWith } from '../generation.ts'
 import { getModels } from '../models.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
 import { OptionalRoutes } from '../optional-routes.ts'
-import { bodyWithIds, isTokenRequest, type TokenRequest, wantsLogprobs } from '../request.ts'
+import { alternatives, bodyWithIds, isTokenRequest, type TokenRequest, wantsLogprobs } from '../request.ts'
 import { weightVersionOf } from '../weight-version.ts'
 import { GenerateReader } from './generate-reader.ts'
 import { generateBody } from './request.ts'
@@ -55,6 +55,8 @@ class SglangClient implements EngineClient {
       engine: this.name,
       promptTokenIds: request.promptTokenIds,
       wantsLogprobs: wantsLogprobs(request),
+      ...(request.record && { record: request.record, alternatives: alternatives(request) }),
+      expertsStart: request.expertsStart,
       redact: this.#connection.endpoint.redact,
     })
     yield* readWith(reader, this.#connection, response, signal)

@@ -7,10 +7,21 @@
  *
  * The text is not read: nothing in an event tells a text that goes on from one that starts anew. The ids say it all.
  */
+import type { Details } from '../../canonical/details/details.ts'
+import type { DetailWish } from '../../canonical/details/kinds.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../canonical/messages.ts'
 import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import { ProxyError } from '../../errors.ts'
+import {
+  alternativesOf,
+  expertsInInt32,
+  promptEntries,
+  samplingLogprobs,
+  samplingMask,
+  tableOfAlternatives,
+  versionSpans,
+} from '../details/read.ts'
 import { engineMessage, excerpt, isRecord, parseJson, saidBy } from '../failures.ts'
 import type { JsonReader } from '../generation.ts'
 import { firstWeightVersion, weightVersionOf } from '../weight-version.ts'
@@ -22,6 +33,12 @@ export interface GenerateReaderOptions {
   promptTokenIds: PromptIds
   /** Whether the agent asked for logprobs and gets the engine's own entries. */
   wantsLogprobs: boolean
+  /** How many alternatives per token the agent gets; absent: all that come. */
+  alternatives?: number | undefined
+  /** What else is to be read of it. */
+  record?: DetailWish | undefined
+  /** The place of the prompt from which routed experts were asked for; absent: 0. */
+  expertsStart?: number | undefined
   /** Cleans text of the engine that becomes part of an error. */
   redact(text: string): string
 }
@@ -115,11 +132,50 @@ export class GenerateReader implements JsonReader {
       const { completion_tokens: count } = this.#meta
       throw this.#failure(`lost token ids: it gave ${this.#seen}, then ${ids.length}, of ${count}`)
     }
-    if (fresh.length === 0) return undefined
-    const delta: GenerationDelta = { type: 'delta', tokenIds: fresh }
+    const details = this.#options.record && this.#details(this.#options.record, fresh.length)
+    if (fresh.length === 0) return details && { type: 'delta', details }
+    const delta: GenerationDelta = { type: 'delta', tokenIds: fresh, ...(details && { details }) }
     this.#addLogprobs(delta, fresh)
     this.#seen += fresh.length
     return delta
+  }
+
+  /** @param count tokens that are new */
+  #details(wish: DetailWish, count: number): Details | undefined {
+    const { promptTokenIds, expertsStart = 0 } = this.#options
+    const meta = this.#meta
+    const fresh = (list: unknown) => (Array.isArray(list) ? this.#fresh<unknown>(list) : undefined)
+    const freshOf = (list: unknown) => {
+      const rows = fresh(list)
+      return rows?.length === count && count > 0 ? rows : undefined
+    }
+    const support = wish.samplingMask ? freshOf(meta.output_token_sampling_logprobs) : undefined
+    const tops = wish.topLogprobs === undefined ? undefined : freshOf(meta.output_top_logprobs)
+    const details: { [Kind in keyof Details]: Details[Kind] | undefined } = {
+      ...(wish.samplingMask && {
+        sampling_mask: samplingMask(freshOf(meta.output_token_sampling_mask), support),
+        sampling_logprobs: samplingLogprobs(support),
+      }),
+      top_logprobs:
+        tops && tableOfAlternatives(tops.map((row) => alternativesOf(row)?.slice(0, wish.topLogprobs))),
+      ...(wish.promptLogprobs !== undefined && {
+        prompt_logprobs: promptEntries(
+          meta.input_token_logprobs,
+          meta.input_top_logprobs,
+          wish.promptLogprobs,
+        ),
+      }),
+      ...(wish.routedExperts && {
+        routed_experts: expertsInInt32(
+          meta.routed_experts,
+          expertsStart,
+          promptTokenIds.length + Number(meta.completion_tokens),
+        ),
+      }),
+      ...(wish.weightVersions && { weight_versions: versionSpans(meta.weight_versions) }),
+    }
+    const told = Object.entries(details).filter(([, detail]) => detail !== undefined)
+    return told.length === 0 ? undefined : (Object.fromEntries(told) as Details)
   }
 
   /**
@@ -147,7 +203,7 @@ export class GenerateReader implements JsonReader {
     const tops = Array.isArray(allTops) ? this.#fresh<Entry[] | null>(allTops) : undefined
     delta.logprobsContent = entries.map((entry, at) => ({
       ...tokenLogprob(entry),
-      top_logprobs: (tops?.[at] ?? []).map(tokenLogprob),
+      top_logprobs: (tops?.[at] ?? []).slice(0, this.#options.alternatives).map(tokenLogprob),
     }))
   }
 

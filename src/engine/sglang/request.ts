@@ -7,7 +7,8 @@ import type { ChatBody } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import { isRecord } from '../failures.ts'
 import {
-  alternatives,
+  askedAlternatives,
+  isFiltered,
   maxTokensOf,
   type TokenRequest,
   wantsLogprobs,
@@ -60,9 +61,22 @@ export function generateBody(request: TokenRequest): Record<string, unknown> {
     return_logprob: true,
     // Of the completion only.
     logprob_start_len: -1,
-    top_logprobs_num: alternatives(request),
+    top_logprobs_num: askedAlternatives(request),
+    ...detailFields(request),
     return_text_in_logprobs: wantsLogprobs(request),
     stream,
+  }
+}
+
+/** What is recorded beyond ids and logprobs. Alternatives of prompt and completion have one number. */
+function detailFields({ record, expertsStart = 0, body }: TokenRequest): Record<string, unknown> | undefined {
+  if (record === undefined) return undefined
+  const { promptLogprobs } = record
+  return {
+    ...(promptLogprobs !== undefined && { logprob_start_len: 0 }),
+    ...(promptLogprobs && { top_logprobs_num: Math.max(promptLogprobs, record.topLogprobs ?? 0) }),
+    ...(record.routedExperts && { return_routed_experts: true, routed_experts_start_len: expertsStart }),
+    ...(record.samplingMask && isFiltered(body) && { return_sampling_mask: true }),
   }
 }
 

@@ -1,6 +1,7 @@
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import {
-  alternatives,
+  askedAlternatives,
+  routeOf,
   type TokenRequest,
   wantsLogprobs,
   withoutEmptyTools,
@@ -14,8 +15,9 @@ import {
 export function vllmBody(request: GenerationRequest): Record<string, unknown> {
   return {
     ...withoutEmptyTools(request.body),
-    ...(request.kind === 'chat' ? chatLogprobs(request) : completionFields(request.body)),
+    ...(request.kind === 'chat' ? chatLogprobs(request) : completionFields(request)),
     ...recordingFields(request),
+    ...detailFields(request),
   }
 }
 
@@ -34,9 +36,10 @@ export function vllmTokenBody(request: TokenRequest, maxTokens: number): Record<
     max_tokens: maxTokens,
     max_completion_tokens: undefined,
     // 0: the sampled token's logprob and no alternatives.
-    logprobs: alternatives(request),
+    logprobs: askedAlternatives(request),
     top_logprobs: undefined,
     ...recordingFields(request),
+    ...detailFields(request),
   }
 }
 
@@ -62,21 +65,45 @@ function recordingFields({ body, stream }: GenerationRequest): Record<string, un
   }
 }
 
-function chatLogprobs(request: GenerationRequest): Record<string, unknown> {
-  return { logprobs: true, top_logprobs: wantsLogprobs(request) ? request.body.top_logprobs : undefined }
+/**
+ * What is recorded beyond ids and logprobs. A server that returns routed experts does so unasked, and never in a stream;
+ * prompt logprobs are refused in one.
+ */
+function detailFields(request: GenerationRequest): Record<string, unknown> | undefined {
+  const { record, expertsStart } = request
+  if (record === undefined) return undefined
+  const isWhole = record.routedExperts === true || record.promptLogprobs !== undefined
+  return {
+    ...(record.promptLogprobs !== undefined && { prompt_logprobs: record.promptLogprobs }),
+    ...(record.routedExperts && expertsStart !== undefined && { routed_experts_prompt_start: expertsStart }),
+    ...(recordsAlternatives(request) && { return_tokens_as_token_ids: true }),
+    ...(isWhole && { stream: false, stream_options: undefined }),
+  }
 }
 
-function completionFields({
-  logprobs,
-  max_tokens,
-  max_completion_tokens,
-}: CompletionFields): Record<string, unknown> {
+/**
+ * Alternatives are known by their ids where tokens are written as ids. On the route of completions the agent would be
+ * left without their text: there its own wish for logprobs comes first.
+ */
+function recordsAlternatives(request: GenerationRequest): boolean {
+  if (request.record?.topLogprobs === undefined) return false
+  const hasBytes = routeOf(request) === '/v1/chat/completions'
+  return hasBytes || !wantsLogprobs(request)
+}
+
+function chatLogprobs(request: GenerationRequest): Record<string, unknown> {
+  const { body, record } = request
+  const asked = record?.topLogprobs === undefined ? undefined : askedAlternatives(request)
+  return { logprobs: true, top_logprobs: asked ?? (wantsLogprobs(request) ? body.top_logprobs : undefined) }
+}
+
+function completionFields(request: GenerationRequest): Record<string, unknown> {
+  const { max_tokens, max_completion_tokens } = request.body
   return {
-    logprobs: typeof logprobs === 'number' ? logprobs : 0,
+    // Whatever else was asked for, the sampled token's comes.
+    logprobs: askedAlternatives(request),
     // This route does not know the newer name, and would stop after 16 tokens.
     max_tokens: max_tokens ?? max_completion_tokens,
     max_completion_tokens: undefined,
   }
 }
-
-type CompletionFields = Extract<GenerationRequest, { kind: 'completion' }>['body']

@@ -102,7 +102,7 @@ function wholeRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
-      return streamJson(reply, await queryTrajectories(session, reader.readSteps(sessionId), query))
+      return streamJson(reply, await queryTrajectories(reader, session, query))
     },
   )
 }

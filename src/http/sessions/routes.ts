@@ -152,12 +152,13 @@ async function unlessMissing(sessionId: string, change: () => Promise<object>): 
 
 function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
   const { session_id: sessionId, metadata, sampling_params: samplingParams, ttl_s: ttlS } = body
-  const { trust_agent: trustAgent } = body
+  const { trust_agent: trustAgent, record } = body
   return {
     ...(sessionId !== undefined && { sessionId }),
     ...(metadata !== undefined && { metadata }),
     ...(samplingParams !== undefined && { samplingParams }),
     ...(trustAgent !== undefined && { trustAgent }),
+    ...(record !== undefined && { record }),
     ...(ttlS !== undefined && { ttlMs: ttlS === null ? null : ttlS * 1000 }),
   }
 }

@@ -30,6 +30,13 @@ const newSessionFields = {
       description: 'Whether an agent that has no more than the key of the session is heard on its own record',
     }),
   ),
+  record: Type.Optional(
+    Type.Array(Type.String(), {
+      description:
+        'What its turns are recorded with beyond ids and logprobs, where the engine gives it: `sampling_mask`, ' +
+        '`top_logprobs:64`, `prompt_logprobs`, `routed_experts`, `weight_versions`; absent: what the proxy records',
+    }),
+  ),
   ttl_s: Type.Optional(
     Type.Union([Type.Number({ exclusiveMinimum: 0 }), Type.Null()], {
       description: 'Removed this long after its last change; null: never; absent: the default of the proxy',
@@ -56,6 +63,16 @@ export const TurnsQuery = Type.Object(
   STRICT,
 )
 
+export function detailsParameter() {
+  return Type.Optional(
+    Type.String({
+      description:
+        'What to show beyond ids and logprobs, with commas: `sampling_mask`, `sampling_logprobs`, `top_logprobs`, ' +
+        '`prompt_logprobs`, `routed_experts`, `weight_versions`, `sampling`; or `all`',
+    }),
+  )
+}
+
 export const TrajectoriesQuery = Type.Object(
   {
     prompt_length: Type.Optional(Type.Integer({ minimum: 1, description: 'Keep the last n prompt tokens' })),
@@ -73,6 +90,7 @@ export const TrajectoriesQuery = Type.Object(
         'No rows unless the session was completed: none of one that was aborted or is still active',
     }),
     per_turn: Type.Boolean({ default: false, description: 'A row per turn, with its whole prompt' }),
+    details: detailsParameter(),
   },
   STRICT,
 )
@@ -93,6 +111,9 @@ export const sessionFields = {
   metadata: fields(),
   sampling_params: fields(),
   trust_agent: Type.Boolean(),
+  record: nullable(
+    Type.Array(Type.String(), { description: 'As it was created with; null: what the proxy records of any' }),
+  ),
   reward: nullable(Type.Number()),
   reward_components: numbers(),
   turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),
@@ -188,6 +209,47 @@ export const SessionWithTurns = Type.Object({
 })
 
 const ids = () => Type.Array(Type.Integer())
+const perToken = <T extends TSchema>(schema: T, description: string) =>
+  Type.Optional(Type.Union([Type.Array(nullable(schema)), Type.Null()], { description }))
+const logprobs = () => Type.Array(nullable(Type.Number()))
+
+/** With `details`, those that it names; null: no turn told, and in a list: not of this token. */
+export const detailFields = {
+  sampling_mask: perToken(ids(), 'Per response token: the ids that the sampler left to choose from'),
+  sampling_mask_logprobs: perToken(nullable(logprobs()), 'Of each id in `sampling_mask`'),
+  sampling_logprobs: perToken(Type.Number(), 'Per response token: normalised over `sampling_mask`'),
+  top_logprob_ids: perToken(ids(), 'Per response token: the likeliest ids'),
+  top_logprobs: perToken(logprobs(), 'Of each id in `top_logprob_ids`'),
+  prompt_logprob_ids: perToken(ids(), 'Per token of prompt and response: its own id, then the likeliest'),
+  prompt_logprobs: perToken(logprobs(), 'Of each id in `prompt_logprob_ids`'),
+  routed_experts: Type.Optional(
+    nullable(
+      Type.Object({
+        dtype: Type.String({ description: 'Of NumPy, little-endian' }),
+        shape: Type.Array(Type.Integer(), { description: 'Tokens of prompt and response first' }),
+        known: Type.Array(Type.Array(Type.Integer()), {
+          description: 'From which token up to which; zeros elsewhere',
+        }),
+        data: Type.String({ description: 'base64' }),
+      }),
+    ),
+  ),
+  weight_versions: Type.Optional(
+    nullable(
+      Type.Array(Type.Object({ version: Type.String(), start: Type.Integer(), end: Type.Integer() }), {
+        description: 'In response tokens',
+      }),
+    ),
+  ),
+}
+
+export const Sampling = Type.Object({
+  logprobs_mode: nullable(Type.String({ description: 'What logprobs are of; null: nobody told' })),
+  values: Type.Record(Type.String(), nullable(Type.Number()), {
+    description: 'null: a default that the engine does not tell',
+  }),
+  from: Type.Record(Type.String(), Type.Enum(['session', 'agent', 'engine'])),
+})
 
 export const TrajectoryRow = Type.Object({
   line: line(),
@@ -207,6 +269,7 @@ export const TrajectoryRow = Type.Object({
       finish_reason: nullableText(),
       weight_version_start: nullableText(),
       weight_version_end: nullableText(),
+      sampling: Type.Optional(Sampling),
     }),
   ),
   num_turns: Type.Integer(),
@@ -219,6 +282,7 @@ export const TrajectoryRow = Type.Object({
   inexact_reason: nullableText(),
   truncated: Type.Boolean(),
   prompt_truncated: Type.Boolean(),
+  ...detailFields,
 })
 
 export const Trajectories = Type.Object({

@@ -2,6 +2,7 @@
 import type { Static } from 'typebox'
 import { type FoundLine, LineFinder } from '../../session/lines/line-finder.ts'
 import { promptJson } from '../../session/prompt-pieces.ts'
+import type { TurnSampling } from '../../session/sampling.ts'
 import { isTrace } from '../../session/traces.ts'
 import type { ExcludedTurns, Trajectory } from '../../session/trajectories.ts'
 import type { SessionRecord, TurnOutline, TurnRecord } from '../../store/turn-store.ts'
@@ -24,6 +25,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     metadata: session.metadata,
     sampling_params: session.samplingParams,
     trust_agent: session.trustAgent,
+    record: session.record && [...session.record],
     reward: session.reward?.reward ?? null,
     reward_components: session.reward?.components ?? {},
     turn_count: session.turnCount,
@@ -125,11 +127,19 @@ function* paramsToWire(params: string, prompt: readonly string[]): Generator<str
   yield '}'
 }
 
+/** A row, and what is to be shown of it beyond ids and logprobs. */
+export interface ShownRow {
+  row: Trajectory
+  /** Members of a JSON object, each after a comma. */
+  details: AsyncIterable<string>
+  sampling(turnId: string): TurnSampling | undefined
+}
+
 /** The session with its trajectories, as pieces of one JSON text; holds one row at a time. */
 export async function* sessionWithTrajectories(
   session: SessionRecord,
   excluded: ExcludedTurns,
-  rows: Iterable<Trajectory>,
+  rows: Iterable<ShownRow>,
 ): AsyncGenerator<string> {
   yield `${openObject({ ...sessionToWire(session), excluded_turns: excluded })},"trajectories":[`
   let separator = ''
@@ -141,10 +151,15 @@ export async function* sessionWithTrajectories(
   yield ']}'
 }
 
-function* rowToWire(row: Trajectory, finished: boolean): Generator<string> {
+async function* rowToWire({ row, details, sampling }: ShownRow, finished: boolean): AsyncGenerator<string> {
   const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
-  yield openObject({ ...rest, finished })
+  const turns = rest.turns.map((turn) => {
+    const sampled = sampling(turn.turn_id)
+    return sampled ? { ...turn, sampling: sampled } : turn
+  })
+  yield openObject({ ...rest, turns, finished })
   const arrays = { prompt_ids, response_ids, response_mask, response_logprobs }
   for (const [name, numbers] of Object.entries(arrays)) yield* member(name, numberArray(numbers))
+  yield* details
   yield '}'
 }

@@ -1,23 +1,49 @@
 /** A session's trajectories as a query asks for them. */
 import type { Static } from 'typebox'
-import { TrajectoryBuilder, type TrajectoryOptions, type TurnSelection } from '../../session/trajectories.ts'
-import type { SessionRecord, TurnStep } from '../../store/turn-store.ts'
+import { samplingOf, type TurnSampling } from '../../session/sampling.ts'
+import {
+  type PlacedRow,
+  TrajectoryBuilder,
+  type TrajectoryOptions,
+  type TurnSelection,
+} from '../../session/trajectories.ts'
+import type { SessionRecord, TurnReader } from '../../store/turn-store.ts'
+import { DetailChoice, detailMembers } from './details.ts'
 import type { TrajectoriesQuery } from './schemas.ts'
-import { sessionWithTrajectories } from './serialise.ts'
+import { type ShownRow, sessionWithTrajectories } from './serialise.ts'
 
 export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 
-/** Reads the turns. @returns the answer, as pieces of one JSON text */
+/**
+ * Reads the turns; their details row by row, as the answer is read.
+ * @returns the answer, as pieces of one JSON text
+ * @throws ProxyError `invalid_request`
+ */
 export async function queryTrajectories(
+  reader: TurnReader,
   session: SessionRecord,
-  turns: AsyncIterable<TurnStep>,
   query: TrajectoryQuery,
 ): Promise<AsyncGenerator<string>> {
+  const choice = DetailChoice.parse(query.details)
+  const { sessionId } = session
   const builder = new TrajectoryBuilder(selectionOf(query))
-  for await (const turn of turns) builder.add(turn)
+  const samplings = new Map<string, TurnSampling>()
+  for await (const turn of reader.readSteps(sessionId)) {
+    builder.add(turn)
+    if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, session.samplingParams))
+  }
   const isLeftOut = query.finished_only && session.status !== 'completed'
-  const rows = isLeftOut ? [] : builder.rows(optionsOf(query), session.reward)
-  return sessionWithTrajectories(session, builder.excluded(), rows)
+  const rows = isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward)
+  const shown = ({ row, layout }: PlacedRow): ShownRow => ({
+    row,
+    details: detailMembers(reader, sessionId, layout, choice.kinds),
+    sampling: (turnId) => samplings.get(turnId),
+  })
+  return sessionWithTrajectories(session, builder.excluded(), mapped(rows, shown))
+}
+
+function* mapped<From, To>(values: Iterable<From>, change: (value: From) => To): Generator<To> {
+  for (const value of values) yield change(value)
 }
 
 function selectionOf({ select, side_calls }: TrajectoryQuery): TurnSelection {

@@ -8,6 +8,7 @@ import { isTrace, parseTraceId, type TraceQuery, tracesOf } from '../../session/
 import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
 import { described } from '../described.ts'
 import { readAnyBodyAsJson } from '../json-body.ts'
+import { DetailChoice } from '../sessions/details.ts'
 import { streamJson } from '../sessions/json-stream.ts'
 import { SessionParams } from '../sessions/schemas.ts'
 import { typedApp } from '../typed-app.ts'
@@ -20,6 +21,7 @@ export interface TracesRoutesOptions {
 
 export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, options, done) => {
   const { store } = options
+  const shown = (details: string | undefined) => ({ reader: store, choice: DetailChoice.parse(details) })
   const app = typedApp(plain)
   readAnyBodyAsJson(app)
 
@@ -33,7 +35,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
       }),
     },
     async ({ params: { sessionId }, query }, reply) =>
-      streamJson(reply, tracesToWire(tracesOf(store, sessionId, queryOf(query)))),
+      streamJson(reply, tracesToWire(tracesOf(store, sessionId, queryOf(query)), shown(query.details))),
   )
   app.post(
     '/traces/query',
@@ -44,18 +46,24 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
       }),
     },
     async ({ body }, reply) =>
-      streamJson(reply, tracesToWire(tracesOfAll(store, body.session_ids, queryOf(body)))),
+      streamJson(
+        reply,
+        tracesToWire(tracesOfAll(store, body.session_ids, queryOf(body)), shown(body.details)),
+      ),
   )
   app.get(
     '/traces/:traceId',
     {
-      schema: described('traces', 'Read one answered call', schemas.Trace, { params: schemas.TraceParams }),
+      schema: described('traces', 'Read one answered call', schemas.Trace, {
+        params: schemas.TraceParams,
+        querystring: schemas.TraceQuery,
+      }),
     },
-    async ({ params }, reply) => {
+    async ({ params, query }, reply) => {
       const { sessionId, turnId } = parseTraceId(params.traceId)
       const turn = await store.getTurn(sessionId, turnId)
       if (turn === undefined || !isTrace(turn)) throw new ProxyError('trace_not_found', 'Trace not found')
-      return streamJson(reply, traceToWire(turn))
+      return streamJson(reply, traceToWire(turn, shown(query.details)))
     },
   )
   done()

@@ -1,5 +1,6 @@
 /** Traces as schemas; names and types are those of `TraceRecord` in rLLM's model gateway. */
 import Type, { type TSchema } from 'typebox'
+import { detailFields, detailsParameter, Sampling } from '../sessions/schemas.ts'
 
 const STRICT = { additionalProperties: false }
 const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
@@ -14,13 +15,18 @@ export const TracesQuery = Type.Object(
   {
     since,
     limit,
+    details: detailsParameter(),
     format: Type.Optional(
       Type.String({ description: 'Asks for a more compact answer; it is always the whole one' }),
     ),
   },
   STRICT,
 )
-export const TracesQueryBody = Type.Object({ session_ids: Type.Array(Type.String()), since, limit }, STRICT)
+export const TracesQueryBody = Type.Object(
+  { session_ids: Type.Array(Type.String()), since, limit, details: detailsParameter() },
+  STRICT,
+)
+export const TraceQuery = Type.Object({ details: detailsParameter() }, STRICT)
 export const TraceParams = Type.Object({ traceId: Type.String() })
 
 export const Trace = Type.Object({
@@ -49,5 +55,7 @@ export const Trace = Type.Object({
     weight_version_start: nullable(Type.String()),
     weight_version_end: nullable(Type.String()),
   }),
+  ...detailFields,
+  sampling: Type.Optional(Sampling),
 })
 export const Traces = Type.Array(Trace)

@@ -1,6 +1,10 @@
 /** Turns as traces, in pieces of JSON text. */
+
+import { samplingOf } from '../../session/sampling.ts'
 import { traceIdOf } from '../../session/traces.ts'
-import type { TurnRecord } from '../../store/turn-store.ts'
+import type { RowLayout } from '../../session/trajectories/row-details.ts'
+import type { TurnReader, TurnRecord } from '../../store/turn-store.ts'
+import { type DetailChoice, detailMembers } from '../sessions/details.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
 
 /** Of a turn without exact ids: training on what there is would be a guess. */
@@ -10,20 +14,29 @@ const NO_TOKENS = {
   completionLogprobs: new Float64Array(),
 }
 
+/** What to show of traces beyond ids and logprobs. */
+export interface TraceDetails {
+  readonly reader: TurnReader
+  readonly choice: DetailChoice
+}
+
 /** An array; holds one turn at a time. */
-export async function* tracesToWire(turns: AsyncIterable<TurnRecord>): AsyncGenerator<string> {
+export async function* tracesToWire(
+  turns: AsyncIterable<TurnRecord>,
+  details: TraceDetails,
+): AsyncGenerator<string> {
   yield '['
   let separator = ''
   for await (const turn of turns) {
     yield separator
-    yield* traceToWire(turn)
+    yield* traceToWire(turn, details)
     separator = ','
   }
   yield ']'
 }
 
 /** Messages and tool calls are JSON texts in the store, and go out unparsed. */
-export function* traceToWire(turn: TurnRecord): Generator<string> {
+export async function* traceToWire(turn: TurnRecord, details: TraceDetails): AsyncGenerator<string> {
   const { promptTokenIds, completionTokenIds, completionLogprobs } = turn.exact ? turn : NO_TOKENS
   const endedAtMs = turn.endedAtMs ?? turn.startedAtMs
   yield openObject({
@@ -51,7 +64,29 @@ export function* traceToWire(turn: TurnRecord): Generator<string> {
   yield* member('prompt_token_ids', numberArray(promptTokenIds))
   yield* member('completion_token_ids', numberArray(completionTokenIds))
   yield* member('logprobs', numberArray(completionLogprobs))
+  yield* shownDetails(turn, details)
   yield '}'
+}
+
+async function* shownDetails(turn: TurnRecord, { reader, choice }: TraceDetails): AsyncGenerator<string> {
+  const { sessionId } = turn
+  if (turn.exact) yield* detailMembers(reader, sessionId, () => layoutOf(turn), choice.kinds)
+  if (!choice.sampling) return
+  const session = await reader.getSession(sessionId)
+  yield* member('sampling', [JSON.stringify(samplingOf(turn, session?.samplingParams ?? {}))])
+}
+
+/** A row that the turn alone would be. */
+function layoutOf(turn: TurnRecord): RowLayout {
+  const { turnId, promptTokenIds, completionTokenIds, weightVersionStart, weightVersionEnd } = turn
+  const [promptLength, completionLength] = [promptTokenIds.length, completionTokenIds.length]
+  const span = { start: 0, end: completionLength }
+  return {
+    turns: [{ turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd, ...span }],
+    first: 0,
+    base: promptLength,
+    responseLength: completionLength,
+  }
 }
 
 /** Reasoning under both names that engines give it: trainers read either. */

@@ -9,6 +9,8 @@ import { rebuildIndex } from '../matching/rebuild-index.ts'
 export interface KnownTurn {
   readonly turnId: string
   readonly prompt: PromptIds
+  /** Whether the experts of all its tokens but the last are on record, with it and the turns that it continues. */
+  readonly hasExperts?: boolean
 }
 
 /** Of a turn besides its tokens: its place among the messages that calls are matched with. As measured. */

@@ -138,7 +138,9 @@ abstract class PlannedCall implements CallPrompt {
     const { content, reasoning, toolCalls, start, tokenIds } = completion
     const seen = start?.promptTokenIds ?? prompt.ids
     seen.completion = Int32Array.from(tokenIds)
-    turns.add(prompt.call, { content, reasoning, toolCalls }, { turnId: request.requestId, prompt: seen })
+    const hasExperts = completion.details?.hasExperts ?? false
+    const turn = { turnId: request.requestId, prompt: seen, hasExperts }
+    turns.add(prompt.call, { content, reasoning, toolCalls }, turn)
   }
 }
 
@@ -153,7 +155,7 @@ class TokenCall extends PlannedCall {
     const { request, prompt, forcedCall } = parts
     const body = withBudget(request.body, room)
     const sent = forcedCall ? constrainedBody(body, forcedCall) : body
-    this.request = { ...request, promptTokenIds: prompt.ids, body: sent }
+    this.request = { ...request, ...expertsPart(parts), promptTokenIds: prompt.ids, body: sent }
     this.#vocabularySize = model.vocabularySize
     this.#decoder = new AnswerDecoder(
       decoderFor(model, request.body, { promptText: prompt.text, forcesCall: forcedCall !== undefined }),
@@ -181,6 +183,13 @@ class TokenCall extends PlannedCall {
       annotations: { ...start.annotations, prompt: originToWire(prompt.origin, mismatched) },
     }
   }
+}
+
+/** The experts of what the prompt shares with an earlier turn are on record with that turn, but for its last token's. */
+function expertsPart({ request, prompt }: CallParts): { expertsStart?: number } {
+  const { parent, origin } = prompt
+  if (!request.record?.routedExperts || !parent?.hasExperts || origin.reusedTokens === 0) return {}
+  return { expertsStart: origin.reusedTokens - 1 }
 }
 
 /** The prompt fills the context: the answer is empty, and no engine is asked. */

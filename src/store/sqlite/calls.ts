@@ -51,7 +51,7 @@ export function fromWireError({ code, message, param, cause }: WireError): Proxy
 }
 
 /** The buffers that can be moved to another thread: whole ones, each once. Moving an empty one would gain nothing. */
-export function wholeBuffers(arrays: (Int32Array | Float64Array)[]): Transferable[] {
+export function wholeBuffers(arrays: ArrayBufferView[]): Transferable[] {
   const whole = arrays.filter((array) => array.byteLength > 0 && array.byteLength === array.buffer.byteLength)
   return [...new Set(whole.map((array) => array.buffer))].filter((buffer) => buffer instanceof ArrayBuffer)
 }

@@ -1,5 +1,7 @@
 /** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
 import type Database from 'better-sqlite3'
+import type { PackedDetail } from '../../canonical/details/details.ts'
+import type { DetailKind } from '../../canonical/details/kinds.ts'
 import type {
   ExpiredCount,
   SessionFilter,
@@ -41,6 +43,11 @@ export interface ReadMethods {
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline>
   endReading(reading: number): void
   readTurn(sessionId: string, turnId: string): TurnPage
+  readDetails(
+    sessionId: string,
+    turnIds: readonly string[],
+    kinds: readonly DetailKind[],
+  ): Map<string, PackedDetail[]>
 }
 
 /** The next turns of one reading. Texts come once per reading, however many turns point to them. */
@@ -106,6 +113,7 @@ export class Reader implements ReadMethods {
   readonly #completion: Database.Statement<[number], CompletionRow>
   readonly #stepsAfter: Database.Statement<[{ tree: number; index: number; id: number }], StepRow>
   readonly #outlinesAfter: Database.Statement<[{ tree: number; index: number; id: number }], OutlineRow>
+  readonly #detailsOf: Database.Statement<[number, string], PackedDetail>
   readonly #inOneSnapshot: <T>(read: () => T) => T
 
   constructor(db: Database.Database, cacheBytes: number) {
@@ -127,6 +135,9 @@ export class Reader implements ReadMethods {
     this.#node = db.prepare('SELECT parent, depth, texts FROM nodes WHERE id = ?')
     this.#text = db.prepare('SELECT echo_of, body FROM texts WHERE id = ?')
     this.#completion = db.prepare('SELECT id, completion_text, reasoning, tool_calls FROM turns WHERE id = ?')
+    this.#detailsOf = db.prepare(`
+      SELECT kind, body FROM turns JOIN details ON details.tree = turns.tree AND details.turn = turns.id
+      WHERE turns.tree = ? AND turns.turn_id = ?`)
     const transaction = db.transaction((read: () => unknown) => read())
     this.#inOneSnapshot = <T>(read: () => T) => transaction(read) as T
   }
@@ -179,6 +190,19 @@ export class Reader implements ReadMethods {
       if (reading === undefined || row === undefined) return page
       page.turns.push({ ...this.#sharedPart(row, reading, page), ...this.#wholePart(row) })
       return page
+    })
+  }
+
+  readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
+    return this.#inOneSnapshot(() => {
+      const found = new Map<string, PackedDetail[]>()
+      const tree = this.#sessions.tree(sessionId)
+      if (tree === undefined) return found
+      for (const turnId of turnIds) {
+        const details = this.#detailsOf.all(tree, turnId).filter(({ kind }) => kinds.includes(kind))
+        if (details.length > 0) found.set(turnId, details)
+      }
+      return found
     })
   }
 

@@ -131,8 +131,22 @@ const PROMPT_PIECES = `
 ALTER TABLE turns ADD COLUMN prompt_node INTEGER NOT NULL DEFAULT 0;
 `
 
+const DETAILS = `
+-- What an engine told of a turn's tokens beyond ids and logprobs. Apart from turns, so that reading those reads none of it.
+CREATE TABLE details (
+  id   INTEGER PRIMARY KEY,
+  tree INTEGER NOT NULL,
+  turn INTEGER NOT NULL,  -- turns.id
+  kind TEXT NOT NULL,     -- sampling_mask, top_logprobs, ...
+  body BLOB NOT NULL      -- A safetensors file.
+);
+CREATE UNIQUE INDEX details_by_turn ON details (tree, turn, kind);
+-- JSON array of what turns are recorded with; NULL: what the proxy records of any session.
+ALTER TABLE sessions ADD COLUMN record TEXT;
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
-const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, TRUSTED_AGENTS, SESSION_COUNTS, PROMPT_PIECES]
+const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, TRUSTED_AGENTS, SESSION_COUNTS, PROMPT_PIECES, DETAILS]
 
 const SCHEMA_VERSION = MIGRATIONS.length
 

@@ -36,6 +36,7 @@ interface SessionRow {
   metadata: string
   sampling_params: string
   trust_agent: number
+  record: string | null
   reward: number | null
   reward_components: string | null
   turn_count: number
@@ -64,6 +65,8 @@ export interface NewSessionRow {
   metadata: string
   samplingParams: string
   trustAgent: boolean
+  /** JSON text. */
+  record: string | null
 }
 
 /** What SQL can tell before a row's JSON is read. */
@@ -212,9 +215,10 @@ export class SessionWriter {
     this.#reader = new SessionReader(db)
     this.#create = db.prepare(`
       INSERT INTO sessions
-        (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent)
+        (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
+          record)
       VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
-        @trustAgent)`)
+        @trustAgent, @record)`)
     this.#end = db.prepare(`
       UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
       WHERE session_id = @sessionId AND status = 'active'`)
@@ -310,6 +314,7 @@ function toRecord(row: SessionRow): SessionRecord {
     metadata: JSON.parse(row.metadata),
     samplingParams: JSON.parse(row.sampling_params),
     trustAgent: row.trust_agent === 1,
+    record: row.record === null ? null : JSON.parse(row.record),
     reward:
       row.reward === null
         ? null

@@ -1,4 +1,6 @@
 /** Reads sessions and turns through the reader thread. */
+import type { PackedDetail } from '../../canonical/details/details.ts'
+import type { DetailKind } from '../../canonical/details/kinds.ts'
 import type { ProxyError } from '../../errors.ts'
 import { decodeCursor, orderOf } from '../session-list.ts'
 import type {
@@ -81,6 +83,14 @@ export class SqliteReader implements TurnReader {
     const assembler = new TurnAssembler()
     assembler.addTexts(texts)
     return turns[0] && assembler.assemble(turns[0])
+  }
+
+  async readDetails(
+    sessionId: string,
+    turnIds: readonly string[],
+    kinds: readonly DetailKind[],
+  ): Promise<ReadonlyMap<string, readonly PackedDetail[]>> {
+    return this.#thread.call('readDetails', [sessionId, turnIds, kinds])
   }
 
   /** As {@link StoreThread.lost}. */

@@ -1,5 +1,6 @@
 /** The port's methods, carried to the writer thread and the reader thread. */
 import type { Transferable } from 'node:worker_threads'
+import type { DetailKind } from '../../canonical/details/kinds.ts'
 import { ProxyError } from '../../errors.ts'
 import type {
   ExpiredCount,
@@ -49,8 +50,12 @@ export class SqliteTurnStore implements TurnStore {
   }
 
   createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
-    const { metadata, samplingParams, ...rest } = session
-    const json = { metadata: JSON.stringify(metadata), samplingParams: JSON.stringify(samplingParams) }
+    const { metadata, samplingParams, record = null, ...rest } = session
+    const json = {
+      metadata: JSON.stringify(metadata),
+      samplingParams: JSON.stringify(samplingParams),
+      record: record && JSON.stringify(record),
+    }
     return this.#call('createSession', [{ ...rest, ...json }])
   }
 
@@ -145,6 +150,10 @@ export class SqliteTurnStore implements TurnStore {
     return this.#reader.readOutlines(sessionId)
   }
 
+  readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
+    return this.#reader.readDetails(sessionId, turnIds, kinds)
+  }
+
   getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
     return this.#reader.getTurn(sessionId, turnId)
   }
@@ -201,8 +210,10 @@ export class SqliteTurnStore implements TurnStore {
   }
 }
 
-function buffersOf({ prompt, completionTokenIds, completionLogprobs }: SentOutcome): Transferable[] {
-  return wholeBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs])
+function buffersOf(outcome: SentOutcome): Transferable[] {
+  const { prompt, completionTokenIds, completionLogprobs, details = [] } = outcome
+  const bodies = details.map(({ body }) => body)
+  return wholeBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs, ...bodies])
 }
 
 function unlessSessionIsGone(thrown: unknown): void {

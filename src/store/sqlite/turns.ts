@@ -82,6 +82,7 @@ export class TurnWriter {
   readonly #record: Database.Statement<[Columns]>
   readonly #findEnded: Database.Statement<[string, string], EndedRow>
   readonly #deliver: Database.Statement<[Columns]>
+  readonly #addDetail: Database.Statement<[Columns]>
 
   constructor(db: Database.Database, sessions: SessionWriter, cacheBytes: number) {
     this.#sessions = sessions
@@ -100,6 +101,9 @@ export class TurnWriter {
     this.#deliver = db.prepare(`
       UPDATE turns SET status = @status, error_code = @code, error_message = @message, annotations = @annotations
       WHERE id = @id`)
+    this.#addDetail = db.prepare(
+      'INSERT INTO details (tree, turn, kind, body) VALUES (@tree, @turn, @kind, @body)',
+    )
   }
 
   /** @throws ProxyError `session_not_found` */
@@ -117,6 +121,7 @@ export class TurnWriter {
     if (turn === undefined) return undefined
     const prompt = this.#packPrompt(turn, outcome.prompt)
     this.#close.run({ ...outcomeColumns(outcome), ...prompt, id: turn.id })
+    this.#addDetails(turn, outcome)
     this.#requests.rememberAnswer(turn.tree, { id: turn.id, ...outcome })
     this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
     return turn.id
@@ -129,10 +134,15 @@ export class TurnWriter {
     const prompt = this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt)
     const row = this.#record.run({ ...columns, ...outcomeColumns(outcome), ...prompt })
     const id = Number(row.lastInsertRowid)
+    this.#addDetails({ id, tree }, outcome)
     this.#requests.rememberAnswer(tree, { id, ...outcome })
     const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
     this.#sessions.touch(turn.sessionId, { newTurns: 1, ...countsOf(outcome) }, endedAtMs)
     return { turn: id, request: recorded }
+  }
+
+  #addDetails({ id: turn, tree }: { id: number; tree: number }, { details = [] }: SentOutcome): void {
+    for (const { kind, body } of details) this.#addDetail.run({ tree, turn, kind, body })
   }
 
   /** As it was sent; only of one that came whole it is found out what it shares with a turn on record. */

@@ -66,8 +66,8 @@ export class Writer {
     this.#walState = db.prepare('PRAGMA wal_checkpoint(NOOP)')
     this.#checkpoint = db.prepare('PRAGMA wal_checkpoint(PASSIVE)')
     this.#droppedTree = db.prepare<[], number>('SELECT id FROM trees WHERE dropped = 1').pluck()
-    // Turns go first: they point to nodes, which point to texts.
-    this.#purgeSome = ['turns', 'nodes', 'texts'].map((table) => {
+    // What points to others goes first: details to turns, those to nodes, which point to texts.
+    this.#purgeSome = ['details', 'turns', 'nodes', 'texts'].map((table) => {
       const some = `SELECT id FROM ${table} WHERE tree = ? LIMIT ${PURGE_ROWS}`
       return db.prepare(`DELETE FROM ${table} WHERE id IN (${some})`)
     })

@@ -1,0 +1,181 @@
+/** The kinds of details as values, and each kind's one way to be packed. */
+import type { DetailKind } from './kinds.ts'
+import {
+  integersTensor,
+  numbersOf,
+  numbersTensor,
+  packTensors,
+  TENSOR_BYTES,
+  type Tensor,
+  unpackTensors,
+} from './tensors.ts'
+
+/**
+ * Token ids in rows, with or without a logprob each. A row without ids is one that was not told: there is no support and
+ * no list of alternatives without a token in it.
+ */
+export interface TokenTable {
+  /** How many ids each row has. */
+  readonly counts: readonly number[]
+  /** Of all rows, one after the other. */
+  readonly ids: readonly number[]
+  /** As many as `ids`; NaN: not told. */
+  readonly logprobs?: readonly number[]
+}
+
+/** A table with a row for each place of the prompt from `start` on. */
+export interface PromptTable extends TokenTable {
+  readonly start: number
+}
+
+/** What a mixture of experts chose, a row for each place of prompt and completion from `start` on. */
+export interface ExpertTable {
+  readonly start: number
+  /** `[rows, layers, experts per token]`; `[rows, n]` where the engine does not tell its layers. */
+  readonly experts: Tensor
+}
+
+/** From which sampled token up to which one the weights had this version, in the engine's own word. */
+export interface VersionSpan {
+  readonly version: string
+  readonly start: number
+  readonly end: number
+}
+
+export interface Details {
+  /** What the sampler left to choose from, for each sampled token; with logprobs where the engine gives them. */
+  sampling_mask?: TokenTable
+  /** Of each sampled token the logprob after filters, normalised over the mask; NaN: not told. */
+  sampling_logprobs?: readonly number[]
+  /** The likeliest tokens at the place of each sampled one. */
+  top_logprobs?: TokenTable
+  /** Of each place of the prompt the prompt's own token first, then the likeliest ones. */
+  prompt_logprobs?: PromptTable
+  routed_experts?: ExpertTable
+  weight_versions?: readonly VersionSpan[]
+}
+
+/** A detail as it is kept and sent. */
+export interface PackedDetail {
+  readonly kind: DetailKind
+  readonly body: Uint8Array
+}
+
+type Codecs = {
+  readonly [Kind in DetailKind]: {
+    pack(detail: NonNullable<Details[Kind]>): Buffer
+    /** @throws RangeError for bytes that are no such detail */
+    unpack(body: Uint8Array): NonNullable<Details[Kind]>
+  }
+}
+
+const CODECS: Codecs = {
+  sampling_mask: {
+    pack: (table) => packTensors({ tensors: tableTensors(table), metadata: {} }),
+    unpack: (body) => tableOf(unpackTensors(body).tensors),
+  },
+  sampling_logprobs: {
+    pack: (logprobs) => packTensors({ tensors: { logprobs: numbersTensor(logprobs) }, metadata: {} }),
+    unpack: (body) => numbersOf(unpackTensors(body).tensors.logprobs),
+  },
+  top_logprobs: {
+    pack: (table) => packTensors({ tensors: tableTensors(table), metadata: {} }),
+    unpack: (body) => tableOf(unpackTensors(body).tensors),
+  },
+  prompt_logprobs: {
+    pack: (table) => packTensors({ tensors: tableTensors(table), metadata: { start: String(table.start) } }),
+    unpack: (body) => {
+      const { tensors, metadata } = unpackTensors(body)
+      return { ...tableOf(tensors), start: placeOf(metadata.start) }
+    },
+  },
+  routed_experts: {
+    pack: ({ start, experts }) => packTensors({ tensors: { experts }, metadata: { start: String(start) } }),
+    unpack: (body) => {
+      const { tensors, metadata } = unpackTensors(body)
+      return { start: placeOf(metadata.start), experts: expertsOf(tensors.experts) }
+    },
+  },
+  weight_versions: {
+    pack: (spans) =>
+      packTensors({
+        tensors: {
+          starts: integersTensor(spans.map(({ start }) => start)),
+          ends: integersTensor(spans.map(({ end }) => end)),
+        },
+        metadata: { versions: JSON.stringify(spans.map(({ version }) => version)) },
+      }),
+    unpack: (body) => {
+      const { tensors, metadata } = unpackTensors(body)
+      const ends = numbersOf(tensors.ends)
+      const versions = textsOf(metadata.versions, ends.length)
+      return numbersOf(tensors.starts).map((start, at) => ({ version: versions[at]!, start, end: ends[at]! }))
+    },
+  },
+}
+
+export function packDetails(details: Details): PackedDetail[] {
+  return (Object.keys(details) as DetailKind[]).flatMap((kind) => {
+    const detail = details[kind]
+    return detail === undefined ? [] : [{ kind, body: CODECS[kind].pack(detail as never) }]
+  })
+}
+
+/** @throws RangeError for what no codec has packed */
+export function unpackDetails(packed: Iterable<PackedDetail>): Details {
+  const details: Record<string, unknown> = {}
+  for (const { kind, body } of packed) details[kind] = CODECS[kind].unpack(body)
+  return details as Details
+}
+
+export function isDetailKind(kind: string): kind is DetailKind {
+  return Object.hasOwn(CODECS, kind)
+}
+
+function tableTensors({ counts, ids, logprobs }: TokenTable): Record<string, Tensor> {
+  return {
+    counts: integersTensor(counts),
+    ids: integersTensor(ids),
+    ...(logprobs && { logprobs: numbersTensor(logprobs) }),
+  }
+}
+
+function tableOf(tensors: Readonly<Record<string, Tensor>>): TokenTable {
+  const counts = numbersOf(tensors.counts)
+  const ids = numbersOf(tensors.ids)
+  const logprobs = tensors.logprobs && numbersOf(tensors.logprobs)
+  const total = counts.reduce((sum, count) => sum + count, 0)
+  if (ids.length !== total || (logprobs && logprobs.length !== total))
+    throw new RangeError('a packed detail has another number of ids than it says')
+  return { counts, ids, ...(logprobs && { logprobs }) }
+}
+
+function expertsOf(experts: Tensor | undefined): Tensor {
+  if (experts === undefined || experts.shape.length < 2 || experts.dtype.startsWith('F'))
+    throw new RangeError('packed experts are not rows of whole numbers')
+  return experts
+}
+
+function placeOf(text: string | undefined): number {
+  const place = Number(text)
+  if (text === undefined || !Number.isSafeInteger(place) || place < 0)
+    throw new RangeError('a packed detail does not say where it starts')
+  return place
+}
+
+function textsOf(json: string | undefined, count: number): string[] {
+  let texts: unknown
+  try {
+    texts = JSON.parse(json ?? '')
+  } catch {
+    texts = undefined
+  }
+  if (!Array.isArray(texts) || texts.length !== count || !texts.every((text) => typeof text === 'string'))
+    throw new RangeError('packed versions lack their names')
+  return texts
+}
+
+/** Bytes of one row of a tensor. */
+export function rowBytes({ dtype, shape }: Tensor): number {
+  return shape.slice(1).reduce((product, length) => product * length, TENSOR_BYTES[dtype])
+}

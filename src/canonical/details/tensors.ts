@@ -1,0 +1,154 @@
+/**
+ * The one layout of packed details: arrays in the safetensors format, eight bytes with the length of a JSON header, the
+ * header, the arrays (https://huggingface.co/docs/safetensors/index#format). Any trainer has a reader for it. Everything
+ * is little-endian, as the platforms of Node are.
+ */
+
+export type TensorType = 'U8' | 'I8' | 'U16' | 'I16' | 'I32' | 'F32' | 'F64'
+
+export interface Tensor {
+  readonly dtype: TensorType
+  readonly shape: readonly number[]
+  readonly data: Uint8Array
+}
+
+export interface TensorFile {
+  readonly tensors: Readonly<Record<string, Tensor>>
+  /** Text by name, as the format has it. */
+  readonly metadata: Readonly<Record<string, string>>
+}
+
+/** Bytes of one element. */
+export const TENSOR_BYTES: Readonly<Record<TensorType, number>> = {
+  U8: 1,
+  I8: 1,
+  U16: 2,
+  I16: 2,
+  I32: 4,
+  F32: 4,
+  F64: 8,
+}
+
+/** Arrays begin at multiples of this, so that a reader need not copy them; the widest ones come first. */
+const ALIGNMENT = 8
+const LENGTH_BYTES = 8
+
+export function packTensors({ tensors, metadata }: TensorFile): Buffer {
+  const entries = Object.entries(tensors).sort(
+    ([, a], [, b]) => TENSOR_BYTES[b.dtype] - TENSOR_BYTES[a.dtype],
+  )
+  const header: Record<string, unknown> = { __metadata__: metadata }
+  let end = 0
+  for (const [name, { dtype, shape, data }] of entries) {
+    header[name] = { dtype, shape, data_offsets: [end, end + data.byteLength] }
+    end += data.byteLength
+  }
+  const json = Buffer.from(JSON.stringify(header))
+  const headerBytes = Math.ceil(json.length / ALIGNMENT) * ALIGNMENT
+  const dataStart = LENGTH_BYTES + headerBytes
+  // Memory of its own, which can be handed to another thread as it is.
+  const file = Buffer.allocUnsafeSlow(dataStart + end)
+  file.writeBigUInt64LE(BigInt(headerBytes))
+  file.fill(' ', LENGTH_BYTES, dataStart)
+  json.copy(file, LENGTH_BYTES)
+  let at = dataStart
+  for (const [, { data }] of entries) {
+    file.set(data, at)
+    at += data.byteLength
+  }
+  return file
+}
+
+/** @throws RangeError for bytes that are no such file */
+export function unpackTensors(bytes: Uint8Array): TensorFile {
+  const file = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+  if (file.length < LENGTH_BYTES) throw new RangeError('a packed detail is cut off')
+  const dataStart = LENGTH_BYTES + Number(file.readBigUInt64LE())
+  if (dataStart > file.length) throw new RangeError('a packed detail is cut off')
+  const { __metadata__: metadata = {}, ...entries } = headerOf(file.subarray(LENGTH_BYTES, dataStart))
+  const data = file.subarray(dataStart)
+  const tensors = Object.entries(entries).map(([name, entry]) => [name, tensorOf(entry, data)])
+  return { tensors: Object.fromEntries(tensors), metadata: metadata as Record<string, string> }
+}
+
+function headerOf(json: Buffer): Record<string, unknown> {
+  try {
+    return JSON.parse(json.toString())
+  } catch {
+    throw new RangeError('a packed detail has no header')
+  }
+}
+
+function tensorOf(entry: unknown, data: Buffer): Tensor {
+  const { dtype, shape, data_offsets: offsets } = (entry ?? {}) as Record<string, unknown>
+  if (!isTensorType(dtype) || !isCounts(shape) || !isCounts(offsets) || offsets.length !== 2)
+    throw new RangeError('a packed detail has an array of no known layout')
+  const [start, end] = offsets as [number, number]
+  const bytes = shape.reduce((product, length) => product * length, TENSOR_BYTES[dtype])
+  if (end > data.length || end - start !== bytes)
+    throw new RangeError('a packed detail has an array of another size than it says')
+  return { dtype, shape, data: data.subarray(start, end) }
+}
+
+function isTensorType(dtype: unknown): dtype is TensorType {
+  return typeof dtype === 'string' && Object.hasOwn(TENSOR_BYTES, dtype)
+}
+
+function isCounts(numbers: unknown): numbers is number[] {
+  return Array.isArray(numbers) && numbers.every((number) => Number.isSafeInteger(number) && number >= 0)
+}
+
+const [MAX_U8, MAX_U16] = [0xff, 0xffff]
+
+/** Whole numbers in the narrowest type that holds them all. They must fit in 32 bits, and not be negative. */
+export function integersTensor(values: readonly number[]): Tensor {
+  let largest = 0
+  for (const value of values) if (value > largest) largest = value
+  const [dtype, array] =
+    largest <= MAX_U8
+      ? (['U8', Uint8Array.from(values)] as const)
+      : largest <= MAX_U16
+        ? (['U16', Uint16Array.from(values)] as const)
+        : (['I32', Int32Array.from(values)] as const)
+  return { dtype, shape: [values.length], data: bytesOf(array) }
+}
+
+/** Numbers as float32 where every one survives it bit for bit (engines compute in float32), else as float64. */
+export function numbersTensor(values: readonly number[]): Tensor {
+  const whole = Float64Array.from(values)
+  const halved = Float32Array.from(values)
+  const lossless = Buffer.from(bytesOf(Float64Array.from(halved))).equals(bytesOf(whole))
+  const [dtype, array] = lossless ? (['F32', halved] as const) : (['F64', whole] as const)
+  return { dtype, shape: [values.length], data: bytesOf(array) }
+}
+
+/** The numbers of a tensor, whatever its type. @throws RangeError without one */
+export function numbersOf(tensor: Tensor | undefined): number[] {
+  if (tensor === undefined) throw new RangeError('a packed detail lacks an array')
+  // Copied to where a typed array may begin.
+  const { buffer } = Uint8Array.from(tensor.data)
+  return Array.from(arrayIn(tensor.dtype, buffer))
+}
+
+function arrayIn(dtype: TensorType, buffer: ArrayBuffer): ArrayLike<number> {
+  switch (dtype) {
+    case 'U8':
+      return new Uint8Array(buffer)
+    case 'I8':
+      return new Int8Array(buffer)
+    case 'U16':
+      return new Uint16Array(buffer)
+    case 'I16':
+      return new Int16Array(buffer)
+    case 'I32':
+      return new Int32Array(buffer)
+    case 'F32':
+      return new Float32Array(buffer)
+    case 'F64':
+      return new Float64Array(buffer)
+  }
+}
+
+function bytesOf(array: ArrayBufferView): Uint8Array {
+  return new Uint8Array(array.buffer, array.byteOffset, array.byteLength)
+}

@@ -1,0 +1,244 @@
+/**
+ * An engine that tells all that any engine tells of its tokens, in vLLM's words and in SGLang's, and samples at random. What it
+ * tells of a token is `told-details.ts`'s, so that whoever has the token can check it. A chat's prompt is made so that the
+ * prompt of a turn begins with prompt and completion of the turn that it continues.
+ */
+import type { ServerResponse } from 'node:http'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import {
+  openEventStream,
+  type ScriptedServer,
+  type SeenRequest,
+  sendJson,
+  startScriptedServer,
+} from './scripted-server.ts'
+import {
+  EXPERTS_PER_TOKEN,
+  expertsOf,
+  LAYERS,
+  logprobOf,
+  maskLogprobsOf,
+  maskOf,
+  promptOf,
+  topOf,
+  versionSpansOf,
+} from './told-details.ts'
+
+export interface DetailedEngineOptions {
+  /** Of the random tokens. */
+  seed: number
+  /** What is sampled from. Default: ids from 300 to 60,300. */
+  tokens?: readonly number[]
+  /** A stream ends without a word after so many tokens. */
+  cutAfter?: () => number | undefined
+}
+
+const MARKS = { user: 7, answer: 9 } as const
+
+export async function startDetailedEngine(options: DetailedEngineOptions): Promise<ScriptedServer> {
+  const draw = drawer(options.seed)
+  const sample = () => {
+    const { tokens } = options
+    const token = () => (tokens ? tokens[draw(tokens.length)]! : 300 + draw(60_000))
+    return Array.from({ length: 2 + draw(6) }, token)
+  }
+  return await startScriptedServer(async ({ method, path, body }, response) => {
+    if (method === 'GET') return answerGet(path, response)
+    const cutAfter = options.cutAfter?.()
+    if (path === '/generate') return await generate(body, sample(), response)
+    const prompt: number[] = body.messages ? promptOfChat(body.messages) : body.prompt
+    const answer = { body, prompt, completion: sample(), isChat: body.messages !== undefined }
+    if (body.stream) await streamAnswer(answer, response, cutAfter)
+    else sendJson(response, wholeAnswer(answer))
+  })
+}
+
+/** Numbers from 0 up to a limit: a linear congruential generator. */
+function drawer(seed: number): (limit: number) => number {
+  let state = seed >>> 0
+  return (limit) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    return Math.floor((state / 0x1_0000_0000) * limit)
+  }
+}
+
+function answerGet(path: string, response: ServerResponse): void {
+  if (path === '/v1/models')
+    sendJson(response, { object: 'list', data: [{ id: 'detailed', max_model_len: 100_000 }] })
+  else if (path === '/health') response.end()
+  else sendJson(response, { detail: 'Not Found' }, 404)
+}
+
+function promptOfChat(messages: { role: string; content: string }[]): number[] {
+  return messages.flatMap(({ role, content }) =>
+    role === 'assistant'
+      ? content.split(' ').map(Number)
+      : [MARKS.user, ...Buffer.from(content).map((byte) => byte), MARKS.answer],
+  )
+}
+
+interface Answer {
+  body: SeenRequest['body']
+  prompt: number[]
+  completion: number[]
+  isChat: boolean
+}
+
+/** vLLM's: masks and experts are there whether they are asked for or not. */
+function wholeAnswer({ body, prompt, completion, isChat }: Answer): object {
+  const logprobs = logprobsOf(completion, body, isChat)
+  const text = completion.join(' ')
+  const promptLogprobs =
+    body.prompt_logprobs === undefined
+      ? undefined
+      : prompt.map((token, at) => (at === 0 ? null : promptObject(token, Number(body.prompt_logprobs))))
+  const choice = {
+    index: 0,
+    ...(isChat ? { message: { role: 'assistant', content: text } } : { text, prompt_token_ids: prompt }),
+    logprobs,
+    finish_reason: 'stop',
+    token_ids: completion,
+    sampling_mask: completion.map(maskOf),
+    sampling_mask_logprobs: completion.map(maskLogprobsOf),
+    routed_experts: npyOf(
+      [...prompt, ...completion].slice(Number(body.routed_experts_prompt_start ?? 0), -1),
+    ),
+    ...(!isChat && promptLogprobs && { prompt_logprobs: promptLogprobs }),
+  }
+  const usage = usageOf(prompt, completion)
+  const root = isChat ? { prompt_token_ids: prompt, prompt_logprobs: promptLogprobs } : {}
+  return { id: 'x', model: 'detailed', choices: [choice], usage, ...root }
+}
+
+async function streamAnswer(
+  answer: Answer,
+  response: ServerResponse,
+  cutAfter: number | undefined,
+): Promise<void> {
+  const { body, prompt, completion, isChat } = answer
+  const send = openEventStream(response)
+  const chunk = (choice: object, root: object = {}) =>
+    send({ id: 'x', model: 'detailed', choices: [choice], ...root })
+  const root = isChat ? { prompt_token_ids: prompt } : {}
+  chunk(
+    {
+      index: 0,
+      ...(isChat ? { delta: { role: 'assistant', content: '' } } : { text: '', prompt_token_ids: prompt }),
+    },
+    root,
+  )
+  for (let at = 0; at < completion.length; at += 2) {
+    if (cutAfter !== undefined && at >= cutAfter) return void response.end()
+    await nextTurn()
+    const tokens = completion.slice(at, at + 2)
+    const text = `${at > 0 ? ' ' : ''}${tokens.join(' ')}`
+    chunk({
+      index: 0,
+      ...(isChat ? { delta: { content: text } } : { text }),
+      token_ids: tokens,
+      logprobs: logprobsOf(tokens, body, isChat),
+      sampling_mask: tokens.map(maskOf),
+      sampling_mask_logprobs: tokens.map(maskLogprobsOf),
+    })
+  }
+  chunk({ index: 0, ...(isChat ? { delta: {} } : { text: '' }), finish_reason: 'stop' })
+  send({ id: 'x', model: 'detailed', choices: [], usage: usageOf(prompt, completion) })
+  send('[DONE]')
+  response.end()
+}
+
+function usageOf(prompt: readonly number[], completion: readonly number[]) {
+  const [prompt_tokens, completion_tokens] = [prompt.length, completion.length]
+  return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+}
+
+function logprobsOf(tokens: readonly number[], body: SeenRequest['body'], isChat: boolean): object {
+  const written = (id: number) => (body.return_tokens_as_token_ids ? `token_id:${id}` : `t${id}`)
+  const bytes = (id: number) => [...Buffer.from(`t${id}`)]
+  const count = Number((isChat ? body.top_logprobs : body.logprobs) ?? 0)
+  if (!isChat) {
+    return {
+      tokens: tokens.map(written),
+      token_logprobs: tokens.map((token) => logprobOf(token, 0)),
+      top_logprobs: tokens.map((token) =>
+        Object.fromEntries(topOf(token, count).map(([id, lp]) => [written(id), lp])),
+      ),
+    }
+  }
+  const entry = (id: number, logprob: number) => ({ token: written(id), logprob, bytes: bytes(id) })
+  return {
+    content: tokens.map((token) => ({
+      ...entry(token, logprobOf(token, 0)),
+      top_logprobs: topOf(token, count).map(([id, logprob]) => entry(id, logprob)),
+    })),
+  }
+}
+
+function promptObject(token: number, others: number): object {
+  return Object.fromEntries(
+    promptOf(token, others).map(([id, logprob], rank) => [id, { logprob, rank, decoded_token: `t${id}` }]),
+  )
+}
+
+function npyOf(tokens: readonly number[]): string {
+  const shape = `(${tokens.length}, ${LAYERS}, ${EXPERTS_PER_TOKEN})`
+  const header = `{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }`.padEnd(117)
+  const head = Buffer.concat([Buffer.from('\x93NUMPY\x01\x00', 'latin1'), Buffer.from([118, 0])])
+  return Buffer.concat([head, Buffer.from(`${header}\n`), Buffer.from(tokens.flatMap(expertsOf))]).toString(
+    'base64',
+  )
+}
+
+/** SGLang's, everything from the start in each event. */
+async function generate(
+  body: SeenRequest['body'],
+  completion: number[],
+  response: ServerResponse,
+): Promise<void> {
+  const answer = (count: number) => {
+    const tokens = completion.slice(0, count)
+    const isLast = count === completion.length
+    return { text: '', output_ids: tokens, meta_info: metaOf(body, tokens, isLast) }
+  }
+  if (!body.stream) return sendJson(response, answer(completion.length))
+  const send = openEventStream(response)
+  for (let count = 1; count <= completion.length; count += 1) {
+    await nextTurn()
+    send(answer(count))
+  }
+  send('[DONE]')
+  response.end()
+}
+
+function metaOf(body: SeenRequest['body'], tokens: number[], isLast: boolean): object {
+  const prompt: number[] = body.input_ids
+  const alternatives = Number(body.top_logprobs_num)
+  const read = [...prompt, ...tokens].slice(Number(body.routed_experts_start_len ?? 0), -1)
+  const experts = Buffer.from(Int32Array.from(read.flatMap(expertsOf)).buffer).toString('base64')
+  const entry = ([id, logprob]: readonly [number, number]) => [logprob, id, null]
+  return {
+    id: 'x',
+    prompt_tokens: prompt.length,
+    completion_tokens: tokens.length,
+    finish_reason: isLast ? { type: 'stop', matched: tokens.at(-1) } : null,
+    output_token_logprobs: tokens.map((token) => [logprobOf(token, 0), token, null]),
+    ...(alternatives > 0 && {
+      output_top_logprobs: tokens.map((token) => topOf(token, alternatives).map(entry)),
+    }),
+    ...(body.logprob_start_len === 0 && {
+      input_token_logprobs: prompt.map((token, at) =>
+        at === 0 ? [null, token, null] : entry(promptOf(token, 0)[0]!),
+      ),
+      input_top_logprobs: prompt.map((token, at) =>
+        at === 0 ? null : promptOf(token, 1).slice(1).map(entry),
+      ),
+    }),
+    ...(body.return_sampling_mask && {
+      output_token_sampling_mask: tokens.map(maskOf),
+      output_token_sampling_logprobs: tokens.map((token) => logprobOf(token, 5)),
+    }),
+    ...(body.return_routed_experts && isLast && { routed_experts: experts }),
+    weight_versions: versionSpansOf(tokens),
+    weight_version: versionSpansOf(tokens).at(-1)?.version,
+  }
+}

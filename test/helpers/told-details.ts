@@ -1,0 +1,175 @@
+/**
+ * Details that a token tells of itself: whoever knows the token knows what must stand beside it, wherever it ended up.
+ * Numbers have many digits, so that one that was rounded on its way is not taken for the one that was sent.
+ */
+import type { Details, TokenTable } from '../../src/canonical/details/details.ts'
+
+export const LAYERS = 2
+export const EXPERTS_PER_TOKEN = 3
+
+function scattered(token: number, salt: number): number {
+  let bits = (Math.imul(token + 1, 2_654_435_761) ^ Math.imul(salt + 7, 1_597_334_677)) >>> 0
+  bits = Math.imul(bits ^ (bits >>> 15), 2_246_822_519) >>> 0
+  return (bits ^ (bits >>> 13)) >>> 0
+}
+
+export function logprobOf(token: number, salt: number): number {
+  return -(scattered(token, salt) / 0x1_0000_0000) * 9.871
+}
+
+/** The token first, then up to three others. */
+export function maskOf(token: number): number[] {
+  const others = scattered(token, 1) % 4
+  return [token, ...Array.from({ length: others }, (_, at) => token + 1 + at)]
+}
+
+export function maskLogprobsOf(token: number): number[] {
+  return maskOf(token).map((_, at) => logprobOf(token, 10 + at))
+}
+
+/** So many alternatives; whether the token is among them is chance. */
+export function topOf(token: number, count: number): [id: number, logprob: number][] {
+  const first = token + (scattered(token, 2) % 2)
+  return Array.from({ length: count }, (_, at) => [first + at, logprobOf(token, 20 + at)])
+}
+
+/** Of a place of a prompt: its own token, then the likeliest. */
+export function promptOf(token: number, others: number): [id: number, logprob: number][] {
+  const own: [number, number] = [token, -9.5 + logprobOf(token, 30) / 100]
+  return [
+    own,
+    ...Array.from({ length: others }, (_, at): [number, number] => [token + 1 + at, -0.1 - at / 7]),
+  ]
+}
+
+/** Of all layers, one after the other. */
+export function expertsOf(token: number): number[] {
+  return Array.from({ length: LAYERS * EXPERTS_PER_TOKEN }, (_, at) => scattered(token, 50 + at) % 200)
+}
+
+export function versionOf(token: number): string {
+  return `step-${scattered(token, 60) % 2}`
+}
+
+export function versionSpansOf(tokens: readonly number[]) {
+  const spans: { version: string; start: number; end: number }[] = []
+  for (const [at, token] of tokens.entries()) {
+    const last = spans.at(-1)
+    if (last?.version === versionOf(token)) last.end = at + 1
+    else spans.push({ version: versionOf(token), start: at, end: at + 1 })
+  }
+  return spans
+}
+
+function tableOf(rows: readonly (readonly [number, number])[][]): TokenTable {
+  return {
+    counts: rows.map((row) => row.length),
+    ids: rows.flatMap((row) => row.map(([id]) => id)),
+    logprobs: rows.flatMap((row) => row.map(([, logprob]) => logprob)),
+  }
+}
+
+/** All that an engine can tell of a completion. @param expertsStart the first place whose experts it tells */
+export function detailsOf(
+  prompt: readonly number[],
+  completion: readonly number[],
+  { alternatives = 2, expertsStart = 0 } = {},
+): Details {
+  const masks = completion.map((token) =>
+    maskOf(token).map((id, at): [number, number] => [id, maskLogprobsOf(token)[at]!]),
+  )
+  const read = [...prompt, ...completion].slice(expertsStart, -1)
+  return {
+    sampling_mask: tableOf(masks),
+    sampling_logprobs: completion.map((token) => logprobOf(token, 5)),
+    top_logprobs: tableOf(completion.map((token) => topOf(token, alternatives))),
+    prompt_logprobs: {
+      ...tableOf(prompt.map((token, at) => (at === 0 ? [] : promptOf(token, 1)))),
+      start: 0,
+    },
+    routed_experts: {
+      start: expertsStart,
+      experts: {
+        dtype: 'U8',
+        shape: [read.length, LAYERS, EXPERTS_PER_TOKEN],
+        data: Uint8Array.from(read.flatMap(expertsOf)),
+      },
+    },
+    weight_versions: versionSpansOf(completion),
+  }
+}
+
+/** A row or trace as JSON has it. */
+export interface ShownDetails {
+  sampling_mask?: (number[] | null)[] | null
+  sampling_mask_logprobs?: (number[] | null)[] | null
+  sampling_logprobs?: (number | null)[] | null
+  top_logprob_ids?: (number[] | null)[] | null
+  top_logprobs?: (number[] | null)[] | null
+  prompt_logprob_ids?: (number[] | null)[] | null
+  prompt_logprobs?: (number[] | null)[] | null
+  routed_experts?: { dtype: string; shape: number[]; known: [number, number][]; data: string } | null
+  weight_versions?: { version: string; start: number; end: number }[] | null
+}
+
+export interface ShownTokens extends ShownDetails {
+  prompt: readonly number[]
+  response: readonly number[]
+  mask: readonly number[]
+}
+
+/** What must stand beside the tokens of a row whose turns told all that is in `shown`; the first thing that does not. */
+export function faultOf(shown: ShownTokens, alternatives: number): string | undefined {
+  const { prompt, response, mask } = shown
+  const sampled = <T>(of: (token: number) => T) =>
+    response.map((token, at) => (mask[at] === 1 ? of(token) : null))
+  const wanted: Partial<Record<keyof ShownDetails, unknown>> = {
+    sampling_mask: sampled(maskOf),
+    sampling_mask_logprobs: sampled(maskLogprobsOf),
+    sampling_logprobs: sampled((token) => logprobOf(token, 5)),
+    top_logprob_ids: sampled((token) => topOf(token, alternatives).map(([id]) => id)),
+    top_logprobs: sampled((token) => topOf(token, alternatives).map(([, logprob]) => logprob)),
+  }
+  for (const [kind, expected] of Object.entries(wanted)) {
+    const told = shown[kind as keyof ShownDetails]
+    if (told != null && JSON.stringify(told) !== JSON.stringify(expected)) return kind
+  }
+  return promptFault(shown, [...prompt, ...response]) ?? expertsFault(shown, [...prompt, ...response])
+}
+
+function promptFault(shown: ShownTokens, sequence: readonly number[]): string | undefined {
+  if (shown.prompt_logprobs == null) return undefined
+  for (const [at, token] of sequence.entries()) {
+    const isRead = at > 0 && at < shown.prompt.length
+    const told = shown.prompt_logprobs[at]
+    if (
+      isRead
+        ? told == null
+        : at >= shown.prompt.length && shown.mask[at - shown.prompt.length] && told === undefined
+    )
+      return `prompt_logprobs at ${at}`
+    if (told == null) continue
+    const wanted = promptOf(token, 1)
+    if (JSON.stringify(shown.prompt_logprob_ids?.[at]) !== JSON.stringify(wanted.map(([id]) => id)))
+      return `ids at ${at}`
+    if (JSON.stringify(told) !== JSON.stringify(wanted.map(([, logprob]) => logprob)))
+      return `logprobs at ${at}`
+  }
+  return undefined
+}
+
+function expertsFault(
+  { routed_experts: told }: ShownTokens,
+  sequence: readonly number[],
+): string | undefined {
+  if (told == null) return undefined
+  const width = LAYERS * EXPERTS_PER_TOKEN
+  if (told.known.join() !== `0,${sequence.length - 1}`) return `known ${JSON.stringify(told.known)}`
+  const data = Buffer.from(told.data, 'base64')
+  if (told.dtype !== 'uint8' || data.length !== sequence.length * width) return 'the shape of experts'
+  for (const [at, token] of sequence.slice(0, -1).entries()) {
+    if (data.subarray(at * width, (at + 1) * width).join() !== expertsOf(token).join())
+      return `experts at ${at}`
+  }
+  return undefined
+}

@@ -1,0 +1,325 @@
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import OpenAI from 'openai'
+import t, { type Test } from 'tap'
+import { unpackDetails } from '../../src/canonical/details/details.ts'
+import { DETAIL_KINDS } from '../../src/canonical/details/kinds.ts'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
+import { createVllmClient } from '../../src/engine/vllm/client.ts'
+import { createLocalBackend } from '../../src/inference/local-backend.ts'
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
+import { type DetailedEngineOptions, startDetailedEngine } from '../helpers/detailed-engine.ts'
+import { Forwarder } from '../helpers/forwarder.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { faultOf, maskOf, type ShownDetails } from '../helpers/told-details.ts'
+
+const ALL = ['sampling_mask', 'top_logprobs:2', 'prompt_logprobs:1', 'routed_experts', 'weight_versions']
+const IN_STREAMS = ['sampling_mask', 'top_logprobs:2', 'weight_versions']
+/** A mask is asked for where there is a filter. */
+const FILTERED = { temperature: 0.9, top_p: 0.8 }
+
+let lastSeed = 0
+async function engineFor(t: Test, options: Partial<DetailedEngineOptions> = {}) {
+  const engine = await startDetailedEngine({ seed: ++lastSeed, ...options })
+  t.teardown(() => engine.close())
+  return engine
+}
+
+type Message = OpenAI.ChatCompletionMessageParam
+
+/** Calls once. @returns the answer's text */
+async function call(
+  proxy: TestProxy,
+  sessionId: string,
+  messages: Message[],
+  stream: boolean,
+): Promise<string> {
+  const agent = new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
+  const body = { model: 'detailed', messages, ...FILTERED, max_tokens: 16 }
+  if (!stream) return (await agent.chat.completions.create(body)).choices[0]!.message.content!
+  let text = ''
+  for await (const chunk of await agent.chat.completions.create({ ...body, stream }))
+    text += chunk.choices[0]?.delta.content ?? ''
+  return text
+}
+
+const user = (content: string): Message => ({ role: 'user', content })
+const assistant = (content: string): Message => ({ role: 'assistant', content })
+
+/** Two turns, then two that go on from the second one: a branch. */
+async function talk(proxy: TestProxy, sessionId: string, stream: boolean): Promise<void> {
+  const first = [user('a long first question'), assistant('')]
+  first[1] = assistant(await call(proxy, sessionId, first.slice(0, 1), stream))
+  const second = [...first, user('and then')]
+  second.push(assistant(await call(proxy, sessionId, second, stream)))
+  await call(proxy, sessionId, [...second, user('this')], stream)
+  await call(proxy, sessionId, [...second, user('or that')], stream)
+}
+
+interface Row extends ShownDetails {
+  prompt_ids: number[]
+  response_ids: number[]
+  response_mask: number[]
+  truncated: boolean
+  turns: { turn_id: string; start: number; end: number; trained: boolean; sampling: object }[]
+}
+
+async function rowsOf(proxy: TestProxy, sessionId: string, query = ''): Promise<Row[]> {
+  return (await proxy.get(`/sessions/${sessionId}/trajectories?details=all${query}`)).trajectories
+}
+
+const tokensOf = ({ prompt_ids: prompt, response_ids: response, response_mask: mask, ...row }: Row) => ({
+  ...row,
+  prompt,
+  response,
+  mask,
+})
+
+for (const kind of ['vllm', 'sglang'] as const) {
+  for (const stream of [false, true]) {
+    const title = `${kind === 'vllm' ? 'chat mode on vLLM' : 'token mode on SGLang'}, ${stream ? 'streamed' : 'whole'}`
+    t.test(
+      `${title}: what the engine told stands beside each token, over turns, branches${stream ? '' : ' and a restart'}`,
+      async (t) => {
+        const tokenizer = await loadTokenizer(embeddedModelFolder())
+        const tokens =
+          kind === 'sglang' ? { tokens: tokenizer.encode('the agent reads files and lists them') } : {}
+        const engine = await engineFor(t, tokens)
+        const overrides: Partial<ServeConfig> = {
+          engineUrls: [engine.url],
+          engineKind: kind,
+          db: join(t.testdir({}), 'proxy.db'),
+          record: kind === 'vllm' && stream ? IN_STREAMS : ALL,
+          ...(kind === 'sglang' && { tokenizer: 'embedded' }),
+        }
+        const proxy = await startProxy(t, overrides)
+        await talk(proxy, 's', stream)
+        if (!stream) await proxy.server.stop(0)
+        const restarted = stream ? proxy : await startProxy(t, overrides)
+        await talk(restarted, 's', stream)
+        const rows = await rowsOf(restarted, 's')
+        t.equal(rows.length, 4)
+        for (const row of rows) {
+          t.equal(faultOf(tokensOf(row), 2), undefined)
+          t.ok(row.sampling_mask?.some((mask) => mask !== null) && row.top_logprob_ids)
+          if (kind === 'sglang' || !stream) t.ok(row.routed_experts && row.prompt_logprobs)
+          if (kind === 'sglang') t.ok(row.sampling_logprobs && row.weight_versions)
+        }
+        for (const row of await rowsOf(restarted, 's', '&per_turn=true'))
+          t.equal(faultOf(tokensOf(row), 2), undefined)
+        const traces = await restarted.get('/sessions/s/traces?details=sampling_mask,top_logprobs,sampling')
+        t.equal(traces.length, 8)
+        for (const { prompt_token_ids: prompt, completion_token_ids: response, ...trace } of traces) {
+          const mask = response.map(() => 1)
+          t.equal(faultOf({ ...trace, prompt, response, mask }, 2), undefined)
+          t.match(trace.sampling, { values: FILTERED, from: { temperature: 'agent', top_k: 'engine' } })
+        }
+      },
+    )
+  }
+}
+
+t.test('of an extended prompt only the experts are asked for that no turn has told yet', async (t) => {
+  const tokenizer = await loadTokenizer(embeddedModelFolder())
+  const engine = await engineFor(t, { tokens: tokenizer.encode('lists and files') })
+  const config = {
+    engineUrls: [engine.url],
+    engineKind: 'sglang',
+    tokenizer: 'embedded',
+    record: ALL,
+  } as const
+  const proxy = await startProxy(t, config)
+  await talk(proxy, 's', false)
+  const asked = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
+  const [first, second, third, fourth] = asked.map((body) => body.routed_experts_start_len)
+  t.equal(first, 0)
+  const { turns } = await proxy.get('/sessions/s')
+  const lengths = turns.map(
+    (turn: { prompt_token_ids: number[]; completion_token_ids: number[] }) =>
+      turn.prompt_token_ids.length + turn.completion_token_ids.length,
+  )
+  t.same([second, third, fourth], [lengths[0] - 1, lengths[1] - 1, lengths[1] - 1])
+})
+
+t.test('rows are cut with their details', async (t) => {
+  const engine = await engineFor(t)
+  const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', record: ALL })
+  await talk(proxy, 's', false)
+  const [whole] = await rowsOf(proxy, 's', '&select=longest')
+  const [cut] = await rowsOf(proxy, 's', '&select=longest&prompt_length=5&response_length=7')
+  t.same(cut!.prompt_ids, whole!.prompt_ids.slice(-5))
+  t.same(cut!.response_ids, whole!.response_ids.slice(0, 7))
+  for (const list of ['sampling_mask', 'sampling_mask_logprobs', 'top_logprob_ids', 'top_logprobs'] as const)
+    t.same(cut![list], whole![list]?.slice(0, 7), list)
+  const start = whole!.prompt_ids.length - 5
+  t.same(cut!.prompt_logprobs, whole!.prompt_logprobs?.slice(start, start + 12))
+  const { data, shape } = cut!.routed_experts!
+  t.same(shape, [12, 2, 3])
+  t.same(
+    Buffer.from(data, 'base64'),
+    Buffer.from(whole!.routed_experts!.data, 'base64').subarray(start * 6, (start + 12) * 6),
+  )
+})
+
+t.test('relay mode: details arrive whole although the connection is lost again and again', async (t) => {
+  const engine = await engineFor(t)
+  const proxy = await relayProxy(t, { record: IN_STREAMS })
+  const forwarder = await Forwarder.to(t, Number(new URL(proxy.url).port))
+  const backend = createLocalBackend({
+    clients: [createVllmClient({ url: engine.url })],
+    logger: silentLogger,
+  })
+  t.teardown(() => backend.close())
+  workerFor(t, `http://127.0.0.1:${forwarder.port}`, 'w', backend)
+  await untilWorkers(proxy, 'w')
+  const calls = Array.from({ length: 6 }, async (_, number) => {
+    await talk(proxy, `s${number}`, true)
+  })
+  let cuts = 0
+  const cutting = setInterval(() => {
+    cuts += 1
+    forwarder.cut()
+  }, 30)
+  t.teardown(() => clearInterval(cutting))
+  await Promise.all(calls).finally(() => clearInterval(cutting))
+  for (const number of calls.keys()) {
+    const rows = await rowsOf(proxy, `s${number}`)
+    t.equal(rows.length, 2)
+    for (const row of rows) {
+      t.equal(faultOf(tokensOf(row), 2), undefined)
+      t.ok(row.sampling_mask && row.top_logprobs)
+    }
+  }
+  t.comment(`${cuts} cuts`)
+})
+
+t.test('relay mode: a call that is asked for whole brings experts and prompt logprobs', async (t) => {
+  const engine = await engineFor(t)
+  const proxy = await relayProxy(t, {})
+  const backend = createLocalBackend({
+    clients: [createVllmClient({ url: engine.url })],
+    logger: silentLogger,
+  })
+  t.teardown(() => backend.close())
+  workerFor(t, proxy.url, 'w', backend)
+  await untilWorkers(proxy, 'w')
+  await proxy.post('/sessions', { session_id: 's', record: ALL })
+  await talk(proxy, 's', true)
+  for (const row of await rowsOf(proxy, 's')) {
+    t.equal(faultOf(tokensOf(row), 2), undefined)
+    t.ok(row.routed_experts && row.prompt_logprobs && row.sampling_mask)
+  }
+})
+
+t.test('an answer that was cut off keeps the details of the tokens that came', async (t) => {
+  let cutAfter: number | undefined = 2
+  const engine = await engineFor(t, { cutAfter: () => cutAfter })
+  const db = join(t.testdir({}), 'proxy.db')
+  const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', db, record: IN_STREAMS })
+  await t.rejects(call(proxy, 's', [user('hi')], true))
+  cutAfter = undefined
+  await call(proxy, 's', [user('hello')], true)
+  await proxy.server.stop(0)
+  const store = await openSqliteStore({ path: db, durability: 'process' })
+  t.teardown(() => store.close())
+  const turns = await Array.fromAsync(store.readTurns('s'))
+  t.match(turns, [{ status: 'failed' }, { status: 'completed' }])
+  const [cut] = turns
+  const found = await store.readDetails('s', [cut!.turnId], DETAIL_KINDS)
+  const { sampling_mask: mask, top_logprobs: top } = unpackDetails(found.get(cut!.turnId)!)
+  t.equal(cut!.completionTokenIds.length, 2)
+  t.same(mask?.ids, [...cut!.completionTokenIds].flatMap(maskOf))
+  t.equal(top?.counts.length, 2)
+})
+
+t.test(
+  'a session says what it is recorded with; where nobody asks, nothing is asked of engines or kept',
+  async (t) => {
+    const engine = await engineFor(t)
+    const db = join(t.testdir({}), 'proxy.db')
+    const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', db })
+    await talk(proxy, 'plain', false)
+    const [plain] = engine.requests.filter(({ path }) => path === '/v1/chat/completions')
+    for (const field of ['prompt_logprobs', 'top_logprobs', 'return_tokens_as_token_ids', 'return_meta_info'])
+      t.notOk(field in plain!.body, field)
+    const [row] = await rowsOf(proxy, 'plain')
+    for (const list of ['sampling_mask', 'top_logprobs', 'prompt_logprobs', 'routed_experts'] as const)
+      t.equal(row![list], null, list)
+    t.notOk('sampling_mask' in (await proxy.get('/sessions/plain/trajectories')).trajectories[0])
+    const copy = new Database(db, { readonly: true })
+    t.teardown(() => copy.close())
+    t.same(copy.prepare('SELECT count(*) AS rows FROM details').get(), { rows: 0 })
+
+    t.match(await proxy.post('/sessions', { session_id: 'own', record: ['sampling_mask'] }), {
+      status: 'created',
+    })
+    t.same((await proxy.get('/sessions/own')).record, ['sampling_mask'])
+    await talk(proxy, 'own', false)
+    const [own] = await rowsOf(proxy, 'own')
+    t.ok(own!.sampling_mask && own!.top_logprobs === null)
+    t.match(await proxy.post('/sessions', { record: ['mask'] }), { code: 'invalid_request', param: 'record' })
+    t.match(await proxy.get('/sessions/own/trajectories?details=masks'), {
+      code: 'invalid_request',
+      param: 'details',
+    })
+  },
+)
+
+t.test('an agent sees the alternatives that it asked for, and no more', async (t) => {
+  const engine = await engineFor(t)
+  const proxy = await startProxy(t, {
+    engineUrls: [engine.url],
+    engineKind: 'vllm',
+    record: ['top_logprobs:5'],
+  })
+  const agent = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none' })
+  const body = { model: 'detailed', messages: [user('hi')], max_tokens: 8 }
+  const plain = await agent.chat.completions.create(body)
+  t.equal(plain.choices[0]!.logprobs ?? null, null)
+  const asked = await agent.chat.completions.create({ ...body, logprobs: true, top_logprobs: 1 })
+  const [entry] = asked.choices[0]!.logprobs!.content!
+  t.equal(entry!.top_logprobs.length, 1)
+  t.match(entry, { token: /^t\d+$/, top_logprobs: [{ token: /^t\d+$/ }] }, 'with the text of its tokens')
+  t.notMatch(JSON.stringify(asked), /sampling_mask|routed_experts/)
+  const rows = await rowsOf(proxy, 's')
+  for (const row of rows) t.equal(row.top_logprob_ids?.[0]?.length, 5)
+})
+
+t.test('whose sampling parameters a turn was sampled with is told', async (t) => {
+  const engine = await engineFor(t)
+  const proxy = await startProxy(t, {
+    engineUrls: [engine.url],
+    engineKind: 'vllm',
+    logprobsMode: 'processed_logprobs',
+  })
+  await proxy.post('/sessions', { session_id: 's', sampling_params: { temperature: 0.5, seed: 7 } })
+  await call(proxy, 's', [user('hi')], false)
+  const [row] = await rowsOf(proxy, 's')
+  t.same(row!.turns[0]!.sampling, {
+    logprobs_mode: 'processed_logprobs',
+    values: {
+      temperature: 0.5,
+      top_p: 0.8,
+      top_k: null,
+      min_p: null,
+      frequency_penalty: null,
+      presence_penalty: null,
+      repetition_penalty: null,
+      seed: 7,
+    },
+    from: {
+      temperature: 'session',
+      top_p: 'agent',
+      top_k: 'engine',
+      min_p: 'engine',
+      frequency_penalty: 'engine',
+      presence_penalty: 'engine',
+      repetition_penalty: 'engine',
+      seed: 'session',
+    },
+  })
+})
