@@ -1,8 +1,8 @@
 /** Details in answers of OpenAI's routes: of vLLM's, of SGLang's, and of servers that took over a name of theirs. */
 import type { Details } from '../../canonical/details/details.ts'
 import type { DetailWish } from '../../canonical/details/kinds.ts'
-import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { TokenLogprob } from '../../canonical/messages.ts'
+import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import { isRecord } from '../failures.ts'
 import {
   expertsInInt32,
