@@ -26,6 +26,7 @@ import { mayBeRetry } from './tries/first-try.ts'
 import { giveAgain } from './tries/recorded-answer.ts'
 import { RunningTurn } from './tries/running-turn.ts'
 import { type EndedTurn, refuseUnwritable, turnOutcome } from './turn-record.ts'
+import { UnclosedTurns } from './unclosed-turns.ts'
 import { paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
 
 export type { AgentCall, AgentWord, Turn } from './agent-call.ts'
@@ -62,6 +63,7 @@ export class TurnRunner {
   /** Turns in flight, each by what cancels it. */
   readonly #running = new Set<AbortController>()
   readonly #tries: FirstTries<RunningTurn>
+  readonly #unclosed: UnclosedTurns
   #draining = false
   #onIdle: (() => void) | undefined
 
@@ -70,6 +72,7 @@ export class TurnRunner {
     this.#clock = options.clock ?? Date.now
     this.#activity = options.activity ?? new Activity()
     this.#tries = new FirstTries(options.store)
+    this.#unclosed = new UnclosedTurns(options.store)
   }
 
   /**
@@ -297,7 +300,12 @@ export class TurnRunner {
    */
   async drain(graceMs: number): Promise<boolean> {
     this.#draining = true
-    if (this.#running.size === 0) return true
+    const drained = this.#running.size === 0 || (await this.#untilIdle(graceMs))
+    this.#unclosed.stop()
+    return drained
+  }
+
+  async #untilIdle(graceMs: number): Promise<boolean> {
     const idle = new Promise<void>((resolve) => {
       this.#onIdle = resolve
     })
@@ -367,6 +375,8 @@ export class TurnRunner {
     } catch (error) {
       const { sessionId, turnId } = turn.open
       this.#options.logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not recorded')
+      const endedAtMs = this.#clock()
+      this.#unclosed.add(() => turnOutcome(turn, status, failure, endedAtMs))
     }
   }
 }

@@ -11,6 +11,7 @@ const { values } = parseArgs({
     faults: { type: 'string' },
     jobs: { type: 'string', default: '1' },
     verbose: { type: 'boolean', default: false },
+    twice: { type: 'boolean', default: false },
     first: { type: 'boolean', default: false },
   },
 })
@@ -23,6 +24,7 @@ const { runs, failed, calls, answered } = await runSeeds({
   jobs: Number(values.jobs),
   verbose: values.verbose,
   first: values.first,
+  twice: values.twice,
   ...(values.steps !== undefined && { steps: Number(values.steps) }),
   ...(values.faults !== undefined && { faults: values.faults.split(',').filter(Boolean).map(Number) }),
 })

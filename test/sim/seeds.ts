@@ -10,6 +10,8 @@ export interface SeedsOptions extends Pick<RunOptions, 'steps' | 'faults'> {
   verbose: boolean
   /** Ends with the first seed that breaks a promise, and does not shrink its faults. */
   first?: boolean
+  /** Runs each seed twice, and counts it as failed where the two differ. */
+  twice?: boolean
 }
 
 export interface SeedsResult {
@@ -27,10 +29,19 @@ export async function runSeeds(options: SeedsOptions): Promise<SeedsResult> {
     result.runs += 1
     result.calls += run.calls
     result.answered += run.answered
-    if (run.violations.length > 0) result.failed.push(seed)
+    const isSame = !options.twice || (await isRepeated(run, options))
+    if (run.violations.length > 0 || !isSame) result.failed.push(seed)
     if (options.first && result.failed.length > 0) break
   }
   return result
+}
+
+/** Whether another run of the seed has the same log. */
+async function isRepeated({ seed, digest }: RunResult, { steps }: SeedsOptions): Promise<boolean> {
+  const again = await simulate({ seed, ...(steps !== undefined && { steps }) })
+  if (again.digest === digest) return true
+  console.log(`seed ${seed}: two runs have different logs, ${digest} and ${again.digest}`)
+  return false
 }
 
 async function runSeed(seed: number, { steps, faults, verbose, first }: SeedsOptions): Promise<RunResult> {

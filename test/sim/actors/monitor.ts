@@ -33,7 +33,7 @@ export function watchHealth(world: World, proxy: SimProxy, history: History): { 
         world.violated(`/health says ${said} while everything can be put on record`)
       const hasFailed = history.attempts.some(
         ({ code, endedAtMs }) =>
-          code === 'store_failed' && endedAtMs! > isUsableSinceMs && endedAtMs! < sentAtMs,
+          code === 'store_failed' && endedAtMs! > world.disk.brokenAtMs && endedAtMs! < sentAtMs,
       )
       if (world.disk.isBroken && hasFailed && status === 200)
         world.violated('/health says ok while nothing can be put on record')

@@ -33,6 +33,8 @@ export class Disk {
   slowMs = 3
   #isFull = false
   #isBroken = false
+  /** Since when it is. */
+  brokenAtMs = 0
 
   constructor(time: VirtualTime, random: () => number) {
     this.#time = time
@@ -55,6 +57,7 @@ export class Disk {
 
   /** From here on no group can be committed. */
   break(isBroken: boolean): void {
+    if (isBroken && !this.#isBroken) this.brokenAtMs = this.#time.nowMs
     this.#isBroken = isBroken
   }
 
