@@ -19,6 +19,9 @@ import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
 import { checkEngines, openEngines, openServer } from './engine/open-engines.ts'
 import { textsOfTokens } from './engine/texts-of-tokens.ts'
 import { ProxyError } from './errors.ts'
+import { type HealthPort, openHealthPort } from './http/health/health-port.ts'
+import { healthOf } from './http/health/health-route.ts'
+import type { ToldHealth } from './http/health/health-thread.ts'
 import { type HttpServer, listen, type ServerOptions } from './http/server.ts'
 import type { Backend } from './inference/backend.ts'
 import { EngineRoster } from './inference/engine-roster.ts'
@@ -67,6 +70,8 @@ export interface ServerHooks {
 export interface RunningServer {
   /** Where it listens, with the port that it got: `http://127.0.0.1:8080`. */
   readonly url: string
+  /** Where `--health-port` is answered. */
+  readonly healthUrl?: string
   /** Resolves with the cause when nothing can be put on record any more until the process starts anew; else never. */
   readonly lost: Promise<ProxyError>
   /**
@@ -168,15 +173,23 @@ export async function startServer(
     roster,
   })
   opened.defer(() => http.close())
+  const healthPort = await openHealth(config, async () => {
+    const { code, health } = await healthOf({ backend, runner, store })
+    return { code, body: JSON.stringify(health) }
+  })
+  if (healthPort) opened.defer(() => healthPort.close())
   // First of all, as it ends the long polls that the server would wait for.
   opened.defer(() => sessions.close())
   // In one line: each of them is to stand in the first one. Before it listens they would hide why it cannot.
   if (notes.length > 0) logger.warn({}, notes.join(' '))
   const { url } = http
-  logger.info({ url, mode: config.mode, db: config.db, version: VERSION }, 'listening')
+  const healthUrl = healthPort && { healthUrl: healthPort.url }
+  const where = { url, ...(healthPort && { health_url: healthPort.url }) }
+  logger.info({ ...where, mode: config.mode, db: config.db, version: VERSION }, 'listening')
   const running = opened.move()
   return {
     url,
+    ...healthUrl,
     lost: store.lost,
     stop: async (graceMs) => {
       const drained = await runner.drain(graceMs)
@@ -238,6 +251,13 @@ async function openStore(
     onCommit: (operations) => metrics.committed(operations),
     spawn,
   })
+}
+
+async function openHealth(
+  { host, healthPort: port, basePath }: ServeConfig,
+  health: () => Promise<ToldHealth>,
+): Promise<HealthPort | undefined> {
+  return port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })
 }
 
 interface SessionParts {

@@ -39,6 +39,14 @@ export const SERVE = {
       group: 'Server',
       help: 'Port to listen on; 0 for any free one',
     },
+    healthPort: {
+      flag: 'health-port',
+      type: 'port',
+      group: 'Server',
+      help:
+        'Second port, plain HTTP without keys, on which a thread of its own answers GET /health and nothing else: at once, ' +
+        'however busy the proxy is. For probes',
+    },
     maxBodyBytes: {
       flag: 'max-body-bytes',
       type: 'bytes',

@@ -16,10 +16,10 @@ export interface ServedEngine extends EngineClient {
   /** Tokens of prompt and completion together. */
   readonly contextLength: number
   weightVersion: string | undefined
-  tokenizeChat(body: ChatBody): number[]
+  tokenizeChat(body: ChatBody): Promise<number[]>
   /** The given tokens from one place on, each after all before it, with so many of the most probable ones. */
   rankTokens(ids: readonly number[], from: number, count: number): PromptToken[]
-  tokenizeText(text: string): number[]
+  tokenizeText(text: string): Promise<number[]>
   detokenize(ids: readonly number[]): string
   tokenStrings(ids: readonly number[]): string[]
 }

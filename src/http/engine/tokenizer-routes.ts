@@ -5,9 +5,11 @@ import type { ServedEngine } from './served-engine.ts'
 
 /** `POST /tokenize` of a text or of messages, and `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`). */
 export async function tokenizerRoutes(app: FastifyInstance, { engine }: { engine: ServedEngine }) {
-  app.post('/tokenize', (request) => {
+  app.post('/tokenize', async (request) => {
     const body = checkTokenizeRequest(request.body)
-    const tokens = 'prompt' in body ? engine.tokenizeText(body.prompt) : engine.tokenizeChat(body as ChatBody)
+    const tokens = await ('prompt' in body
+      ? engine.tokenizeText(body.prompt)
+      : engine.tokenizeChat(body as ChatBody))
     return {
       count: tokens.length,
       max_model_len: engine.contextLength,

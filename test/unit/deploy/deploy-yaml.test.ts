@@ -120,21 +120,27 @@ t.test('a worker knows no key but its own', async (t) => {
   t.notOk(workerContainer.envFrom)
 })
 
-t.test('one port: of the option, the image, the container, the service and the network policy', async (t) => {
-  t.equal(image.port, String(config.port))
-  t.strictSame(proxyContainer.ports, [{ name: 'http', containerPort: config.port }])
-  t.strictSame(objectOf('Service', 'llm-proxy-server').spec!.ports, [
-    { name: 'http', port: config.port, targetPort: 'http' },
-  ])
-  const { ingress } = objectOf('NetworkPolicy', 'llm-proxy').spec!
-  t.strictSame(
-    ingress!.map(({ ports }) => ports),
-    [[{ port: config.port }]],
-  )
-  t.notOk(objectOf('NetworkPolicy', 'llm-proxy-worker').spec!.ingress, 'nobody dials a worker')
-  for (const probe of ['startupProbe', 'readinessProbe', 'livenessProbe'] as const)
-    t.strictSame(proxyContainer[probe]!.httpGet, { path: '/health', port: 'http' })
-})
+t.test(
+  'one port: of the option, the image, the container, the service and the network policy; probes have their own',
+  async (t) => {
+    t.equal(image.port, String(config.port))
+    t.strictSame(proxyContainer.ports, [
+      { name: 'http', containerPort: config.port },
+      { name: 'health', containerPort: config.healthPort },
+    ])
+    t.strictSame(objectOf('Service', 'llm-proxy-server').spec!.ports, [
+      { name: 'http', port: config.port, targetPort: 'http' },
+    ])
+    const { ingress } = objectOf('NetworkPolicy', 'llm-proxy').spec!
+    t.strictSame(
+      ingress!.map(({ ports }) => ports),
+      [[{ port: config.port }]],
+    )
+    t.notOk(objectOf('NetworkPolicy', 'llm-proxy-worker').spec!.ingress, 'nobody dials a worker')
+    for (const probe of ['startupProbe', 'readinessProbe', 'livenessProbe'] as const)
+      t.strictSame(proxyContainer[probe]!.httpGet, { path: '/health', port: 'health' })
+  },
+)
 
 t.test('everything that selects pods selects those that are meant', async (t) => {
   const proxyLabels = proxy.template.metadata!.labels

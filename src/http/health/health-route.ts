@@ -1,9 +1,9 @@
 import type { FastifyPluginCallback } from 'fastify'
-import Type from 'typebox'
-import type { Backend } from '../inference/backend.ts'
-import type { TurnRunner } from '../session/run-turn.ts'
-import type { TurnStore } from '../store/turn-store.ts'
-import type { Caller } from './access/scopes.ts'
+import Type, { type Static } from 'typebox'
+import type { Backend } from '../../inference/backend.ts'
+import type { TurnRunner } from '../../session/run-turn.ts'
+import type { TurnStore } from '../../store/turn-store.ts'
+import type { Caller } from '../access/scopes.ts'
 
 const SEES_ALL: ReadonlySet<Caller['is']> = new Set(['anyone', 'admin', 'view', 'metrics'])
 
@@ -19,6 +19,27 @@ export interface HealthOptions {
   facts: () => Record<string, unknown>
   runner: TurnRunner
   store: Pick<TurnStore, 'check'>
+}
+
+type ProxyHealth = Static<typeof Health>
+
+/** What everybody may know. */
+export async function healthOf({
+  backend,
+  runner,
+  store,
+}: Omit<HealthOptions, 'facts'>): Promise<{ code: 200 | 503; health: ProxyHealth }> {
+  const isRecording = await store.check().then(
+    () => true,
+    () => false,
+  )
+  const status = runner.isDraining ? 'draining' : isRecording ? 'ok' : 'store_failed'
+  const { members } = backend.status()
+  const workers = backend.mode === 'relay' ? members.filter((member) => member.connected).length : 0
+  return {
+    code: status === 'ok' ? 200 : 503,
+    health: { status, mode: backend.mode, connected_workers: workers },
+  }
 }
 
 /**
@@ -42,21 +63,12 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
       serializerCompiler: () => JSON.stringify,
     },
     async ({ caller }, reply) => {
+      const { code, health } = await healthOf({ backend, runner, store })
+      reply.code(code)
+      if (!SEES_ALL.has(caller.is)) return health
       const { members, queued, pausedSinceMs } = backend.status()
-      const isRecording = await store.check().then(
-        () => true,
-        () => false,
-      )
-      const status = runner.isDraining ? 'draining' : isRecording ? 'ok' : 'store_failed'
-      reply.code(status === 'ok' ? 200 : 503)
-      const state = {
-        status,
-        mode: backend.mode,
-        connected_workers: backend.mode === 'relay' ? members.filter((member) => member.connected).length : 0,
-      }
-      if (!SEES_ALL.has(caller.is)) return state
       return {
-        ...state,
+        ...health,
         [backend.mode === 'relay' ? 'workers' : 'engines']: members.map(
           ({ inFlight, weightVersion, takesTokenIds, ...member }) => ({
             ...member,

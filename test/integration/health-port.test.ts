@@ -1,0 +1,82 @@
+import { Worker } from 'node:worker_threads'
+import t, { type Test } from 'tap'
+import { openHealthPort } from '../../src/http/health/health-port.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { until } from '../helpers/until.ts'
+
+const OK = { code: 200, body: '{"status":"ok"}' }
+
+/** Asks on a thread until the answer has this status, while this one is held up. @returns whether it came */
+async function answersWhileStuck(t: Test, url: string, status: number): Promise<boolean> {
+  const shared = new SharedArrayBuffer(8)
+  const [BEGIN, DONE] = [0, 1]
+  const flags = new Int32Array(shared)
+  const code = `
+    const { workerData: { url, status, shared } } = require('node:worker_threads')
+    const flags = new Int32Array(shared)
+    const http = require('node:http')
+    const ask = () => http.get(url, (response) => {
+      response.resume()
+      if (response.statusCode !== status) return setTimeout(ask, 5)
+      Atomics.store(flags, ${DONE}, 1)
+      Atomics.notify(flags, ${DONE})
+    })
+    Atomics.wait(flags, ${BEGIN}, 0)
+    ask()`
+  const asker = new Worker(code, { eval: true, workerData: { url, status, shared } })
+  t.teardown(() => asker.terminate())
+  await new Promise((resolve) => asker.once('online', resolve))
+  Atomics.store(flags, BEGIN, 1)
+  Atomics.notify(flags, BEGIN)
+  return Atomics.wait(flags, DONE, 0, 60_000) !== 'timed-out'
+}
+
+t.test('the health port answers while the proxy has no time for anybody', async (t) => {
+  const proxy = await startProxy(t, { healthPort: 0 })
+  const { healthUrl } = proxy.server
+  t.ok(await answersWhileStuck(t, healthUrl!, 200))
+})
+
+t.test('it says what /health says to whoever has no key, and nothing else', async (t) => {
+  const proxy = await startProxy(t, { healthPort: 0, adminKeys: ['an-admin-key-that-is-long'] })
+  const answer = await fetch(proxy.server.healthUrl!)
+  t.equal(answer.status, 200)
+  t.strictSame(await answer.json(), { status: 'ok', mode: 'local', connected_workers: 0 })
+  const { origin } = new URL(proxy.server.healthUrl!)
+  t.equal((await fetch(`${origin}/sessions`)).status, 404)
+  t.equal((await fetch(`${origin}/health`, { method: 'POST' })).status, 404)
+  t.equal((await fetch(`${origin}/health`, { method: 'HEAD' })).status, 200)
+})
+
+t.test('what the proxy says of itself is told on', async (t) => {
+  let now = OK
+  const port = await openHealthPort({
+    host: '127.0.0.1',
+    port: 0,
+    basePath: '/llm',
+    intervalMs: 1,
+    health: async () => now,
+  })
+  t.teardown(() => port.close())
+  t.match(port.url, /\/llm\/health$/)
+  t.equal((await fetch(port.url)).status, 200)
+  now = { code: 503, body: '{"status":"draining"}' }
+  await until(async () => (await fetch(port.url)).status === 503)
+  t.equal(await (await fetch(port.url)).text(), now.body)
+})
+
+t.test('a proxy that says nothing for long is stuck', async (t) => {
+  const port = await openHealthPort({ host: '127.0.0.1', port: 0, stuckMs: 50, health: async () => OK })
+  t.teardown(() => port.close())
+  t.ok(await answersWhileStuck(t, port.url, 503))
+})
+
+t.test('a port that is taken is an error at the start', async (t) => {
+  const options = { host: '127.0.0.1', health: async () => OK }
+  const port = await openHealthPort({ ...options, port: 0 })
+  t.teardown(() => port.close())
+  await t.rejects(openHealthPort({ ...options, port: Number(new URL(port.url).port) }), {
+    code: 'start_failed',
+    message: /--health-port.*EADDRINUSE/,
+  })
+})
