@@ -17,6 +17,8 @@ export interface TokenizerPoolOptions {
   threads?: number
   /** Texts that may wait for a thread. Default: 256. */
   maxQueued?: number
+  /** Longer texts go to a thread. Default: {@link INLINE_LIMIT_CHARS}. */
+  inlineLimitChars?: number
 }
 
 interface Job {
@@ -30,6 +32,7 @@ export class TokenizerPool {
   readonly #threadData: PoolThreadData
   readonly #maxThreads: number
   readonly #maxQueued: number
+  readonly #inlineLimitChars: number
   readonly #queue: Job[] = []
   readonly #busy = new Map<Worker, Job>()
   readonly #idle: Worker[] = []
@@ -41,6 +44,7 @@ export class TokenizerPool {
     this.#threadData = { directory }
     this.#maxThreads = options.threads ?? 1
     this.#maxQueued = options.maxQueued ?? 256
+    this.#inlineLimitChars = options.inlineLimitChars ?? INLINE_LIMIT_CHARS
   }
 
   /**
@@ -48,7 +52,7 @@ export class TokenizerPool {
    * @throws ProxyError `queue_full` if too many texts wait, `shutting_down` after close, `internal` if a thread dies
    */
   async encode(text: string, options: EncodeOptions = {}): Promise<number[]> {
-    if (text.length <= INLINE_LIMIT_CHARS) return this.#tokenizer.encode(text, options)
+    if (text.length <= this.#inlineLimitChars) return this.#tokenizer.encode(text, options)
     if (this.#closed) throw closedError()
     if (this.#queue.length >= this.#maxQueued) {
       throw new ProxyError('queue_full', 'too many long texts wait to be tokenized', { retryAfterS: 1 })

@@ -89,8 +89,8 @@ t.test(
 t.test('a whole chat answer has every field that vLLM sends', async (t) => {
   const engine = say({ reasoning: 'Well.', content: 'Hi!' })
   const reply = await post(engine, '/v1/chat/completions', { messages: MESSAGES, return_token_ids: true })
-  const promptIds = engine.tokenizeChat({ messages: [{ role: 'user', content: 'Hello!' }] })
-  const ids = engine.tokenizeText('<think>\nWell.\n</think>\n\nHi!<|im_end|>')
+  const promptIds = await engine.tokenizeChat({ messages: [{ role: 'user', content: 'Hello!' }] })
+  const ids = await engine.tokenizeText('<think>\nWell.\n</think>\n\nHi!<|im_end|>')
   t.strictSame(withoutHead(reply.json()), {
     object: 'chat.completion',
     model: 'embedded',
@@ -159,7 +159,7 @@ t.test('one prompt may come in a list, several are refused', async (t) => {
 
 t.test('tokens are written as ids where the request asks for it', async (t) => {
   const engine = say({ content: 'Hi!' })
-  const ids = engine.tokenizeText('Hi!<|im_end|>')
+  const ids = await engine.tokenizeText('Hi!<|im_end|>')
   const body = { messages: MESSAGES, logprobs: true, return_tokens_as_token_ids: true }
   const { choices } = (await post(engine, '/v1/chat/completions', body)).json()
   const written = choices[0].logprobs.content.map(({ token }: { token: string }) => token)
@@ -213,7 +213,7 @@ t.test('broken JSON and unknown paths', async (t) => {
 t.test('text, messages and ids are turned into each other', async (t) => {
   const engine = say({})
   const text = await post(engine, '/tokenize', { prompt: 'Hello there', return_token_strs: true })
-  const ids = engine.tokenizeText('Hello there')
+  const ids = await engine.tokenizeText('Hello there')
   t.strictSame(text.json(), {
     count: ids.length,
     max_model_len: 32_768,
@@ -221,7 +221,7 @@ t.test('text, messages and ids are turned into each other', async (t) => {
     token_strs: ['Hello', 'Ġthere'],
   })
   const chat = await post(engine, '/tokenize', { messages: MESSAGES })
-  t.same(chat.json().tokens, engine.tokenizeChat({ messages: [{ role: 'user', content: 'Hello!' }] }))
+  t.same(chat.json().tokens, await engine.tokenizeChat({ messages: [{ role: 'user', content: 'Hello!' }] }))
   t.equal(chat.json().token_strs, null)
   t.same((await post(engine, '/detokenize', { tokens: ids })).json(), { prompt: 'Hello there' })
   t.equal((await post(engine, '/detokenize', { tokens: [99_999] })).statusCode, 400)

@@ -128,7 +128,7 @@ t.test("vLLM's wire gives in token mode what it gives in chat mode, before it is
   const client = createVllmClient({ url })
   t.teardown(() => client.close())
   const body = { messages: [{ role: 'user' as const, content: 'What is a queue?' }], max_tokens: null }
-  const ids = engine.tokenizeChat(body)
+  const ids = await engine.tokenizeChat(body)
   const inChat = fold(await collect(client.generate(chatRequest(body), noAbort)))
   for (const stream of [true, false]) {
     const completion = fold(await collect(client.generate(tokenRequest(ids, body, stream), noAbort)))

@@ -57,6 +57,18 @@ t.test('the largest prompts that agents send pass', async (t) => {
   t.equal(backend.requests.length, 2)
 })
 
+t.test('the embedded engine holds nobody up with the longest prompt', async (t) => {
+  const { url } = await startProxy(t)
+  const body = (content: string) => JSON.stringify({ messages: [{ role: 'user', content }], max_tokens: 1 })
+  const [tooLong, long] = ['A word or two. '.repeat(1_000_000), 'words '.repeat(20_000)].map(body)
+  const stalls = await watchStalls(t)
+  const refused = await send(url, tooLong!)
+  t.equal(refused.status, 400)
+  t.match(await refused.json(), { error: { code: 'context_length_exceeded' } })
+  t.equal((await send(url, long!, 'another')).status, 200)
+  t.ok((await stalls.worstMs()) < STALL_LIMIT_MS, `${await stalls.worstMs()} ms`)
+})
+
 t.test('bodies of calls under way share a budget until they are answered', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { waitingBytes: 30_000 })
   backend.script = async function* (_request, signal) {

@@ -5,16 +5,17 @@ import type { EngineClient, EngineHealth } from '../../inference/engine-client.t
 import type { Scored, ScoreRequest } from '../../inference/score.ts'
 import { hermes } from '../../tokens/parsers/hermes.ts'
 import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
+import { TokenizerPool } from '../../tokens/pool.ts'
 import { isTokenRequest } from '../request.ts'
 import { cannedCompletion } from './canned-completion.ts'
 import defaultPlaybook from './default-playbook.json' with { type: 'json' }
-import { type EmbeddedModel, loadEmbeddedModel } from './embedded-model.ts'
+import { type EmbeddedModel, embeddedModelFolder, loadEmbeddedModel } from './embedded-model.ts'
 import { Generation } from './generation.ts'
 import { Pace } from './pace.ts'
 import { Playbook } from './playbook.ts'
 import { chatPrompt, checkTokenIds, completionPrompt, type Prompt, tokenPrompt } from './prompt.ts'
 import { readPrompt } from './prompt-conversation.ts'
-import { readLogprobsWish, readSamplingParams, type SamplingParams } from './sampling-params.ts'
+import { readLogprobsWish, readSamplingParams, type SamplingParams, tooLong } from './sampling-params.ts'
 import { type RankedToken, rankTokens } from './score.ts'
 
 export interface EmbeddedEngineOptions {
@@ -40,6 +41,9 @@ export interface EmbeddedEngineOptions {
 /** A completion request's default in OpenAI's and vLLM's API. */
 const COMPLETION_MAX_TOKENS = 16
 
+/** Takes some 16 ms on the spot, and a thread as long to start. As many may wait as calls may. */
+const ENCODING = { inlineLimitChars: 16 * 1024, maxQueued: 8_192 }
+
 export class EmbeddedEngine implements EngineClient {
   readonly kind = 'embedded'
   readonly name = 'embedded'
@@ -50,6 +54,7 @@ export class EmbeddedEngine implements EngineClient {
   weightVersion: string | undefined
   #running = 0
   readonly #model: EmbeddedModel
+  readonly #encoder: TokenizerPool
   readonly #playbook: Playbook
   readonly #latencyMs: number
   readonly #tokensPerSecond: number
@@ -60,6 +65,7 @@ export class EmbeddedEngine implements EngineClient {
     this.contextLength = options.contextLength ?? 32_768
     this.weightVersion = options.weightVersion
     this.#model = loadEmbeddedModel()
+    this.#encoder = new TokenizerPool(this.#model.tokenizer, embeddedModelFolder(), ENCODING)
     this.#playbook = options.playbook ?? new Playbook(defaultPlaybook, 'default-playbook.json')
     this.#latencyMs = options.latencyMs ?? 0
     this.#tokensPerSecond = options.tokensPerSecond ?? 0
@@ -73,7 +79,7 @@ export class EmbeddedEngine implements EngineClient {
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     signal.throwIfAborted()
-    const { promptIds, generation } = this.#begin(request)
+    const { promptIds, generation } = await this.#begin(request)
     const start: GenerationEvent = {
       type: 'start',
       engine: this.name,
@@ -100,16 +106,16 @@ export class EmbeddedEngine implements EngineClient {
   }
 
   close(): Promise<void> {
-    return Promise.resolve()
+    return this.#encoder.close()
   }
 
   /** The prompt that the messages become, as `generate` uses it. @throws ProxyError as `generate` */
-  tokenizeChat(body: ChatBody): number[] {
-    return chatPrompt(this.#model, body).ids
+  async tokenizeChat(body: ChatBody): Promise<number[]> {
+    return (await chatPrompt((text) => this.#encoder.encode(text), body)).ids
   }
 
   async countTokens(body: ChatBody): Promise<number> {
-    return this.tokenizeChat(body).length
+    return (await this.tokenizeChat(body)).length
   }
 
   async score({ promptTokenIds, completionTokenIds, alternatives }: ScoreRequest): Promise<Scored> {
@@ -123,8 +129,8 @@ export class EmbeddedEngine implements EngineClient {
     return rankTokens(this.#model.ngrams, ids, from, count)
   }
 
-  tokenizeText(text: string): number[] {
-    return this.#model.tokenizer.encode(text)
+  tokenizeText(text: string): Promise<number[]> {
+    return this.#encoder.encode(text)
   }
 
   detokenize(ids: readonly number[]): string {
@@ -137,9 +143,9 @@ export class EmbeddedEngine implements EngineClient {
     return ids.map((id) => this.#model.tokenizer.idToToken(id) ?? '')
   }
 
-  #begin(request: GenerationRequest): { promptIds: PromptIds; generation: Generation } {
+  async #begin(request: GenerationRequest): Promise<{ promptIds: PromptIds; generation: Generation }> {
     const { kind, body } = request
-    const prompt = this.#promptOf(request)
+    const prompt = await this.#promptOf(request)
     const params = readSamplingParams(body, {
       contextLength: this.contextLength,
       promptLength: prompt.ids.length,
@@ -157,11 +163,18 @@ export class EmbeddedEngine implements EngineClient {
     return { promptIds: PromptIds.from(prompt.ids), generation }
   }
 
-  #promptOf(request: GenerationRequest): Prompt {
+  /** What cannot fit, whatever its tokens are, is not encoded first. */
+  readonly #encodePrompt = (text: string): Promise<number[]> => {
+    const atLeast = Math.ceil(text.length / this.#model.longestTokenChars)
+    if (atLeast > this.contextLength) throw tooLong({ contextLength: this.contextLength, atLeast })
+    return this.#encoder.encode(text)
+  }
+
+  async #promptOf(request: GenerationRequest): Promise<Prompt> {
     if (isTokenRequest(request)) return tokenPrompt(this.#model, Array.from(request.promptTokenIds))
     return request.kind === 'chat'
-      ? chatPrompt(this.#model, request.body)
-      : completionPrompt(this.#model, request.body)
+      ? await chatPrompt(this.#encodePrompt, request.body)
+      : await completionPrompt(this.#model, this.#encodePrompt, request.body)
   }
 
   /** What the completion begins with, and the parameters with the length at which a rule cuts it off. */

@@ -13,6 +13,8 @@ export interface EmbeddedModel {
   ngrams: NgramModel
   /** Ends an assistant message. */
   eosTokenId: number
+  /** Of the text of any token: so many letters are a token at least. */
+  longestTokenChars: number
 }
 
 /** Reads the committed model; about 20 ms. */
@@ -24,5 +26,14 @@ export function loadEmbeddedModel(): EmbeddedModel {
     throw new Error(`${folder} lacks an end-of-turn token; train it again`)
   }
   const ngrams = NgramModel.fromFile(file('ngrams.bin'))
-  return { tokenizer, ngrams, eosTokenId: tokenizer.eosTokenId }
+  return { tokenizer, ngrams, eosTokenId: tokenizer.eosTokenId, longestTokenChars: longestOf(tokenizer) }
+}
+
+/** In the vocabulary a letter stands for a byte, and a letter of a text has a byte or more. */
+function longestOf(tokenizer: Tokenizer): number {
+  let longest = 0
+  for (let id = 0; id < tokenizer.vocabSize; id += 1) {
+    longest = Math.max(longest, tokenizer.idToToken(id)?.length ?? 0)
+  }
+  return longest
 }

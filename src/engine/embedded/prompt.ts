@@ -3,6 +3,9 @@ import { renderChatMl } from './chat-ml.ts'
 import type { EmbeddedModel } from './embedded-model.ts'
 import { rejection } from './rejection.ts'
 
+/** Text to ids; a long one is encoded elsewhere, so that nobody waits for it. */
+export type Encode = (text: string) => Promise<number[]>
+
 /** What a completion follows. */
 export interface Prompt {
   ids: number[]
@@ -11,20 +14,24 @@ export interface Prompt {
 }
 
 /** @throws ProxyError `engine_rejected`, or `unsupported` for content that is not text */
-export function chatPrompt({ tokenizer }: EmbeddedModel, body: ChatBody): Prompt {
+export async function chatPrompt(encode: Encode, body: ChatBody): Promise<Prompt> {
   if (body.continue_final_message === true) {
     throw rejection('continue_final_message is not supported', 'continue_final_message')
   }
   const text = renderChatMl(body.messages, body.tools ?? null, body.add_generation_prompt !== false)
-  return { ids: tokenizer.encode(text), text: () => text }
+  return { ids: await encode(text), text: () => text }
 }
 
 /** @throws ProxyError `engine_rejected` */
-export function completionPrompt(model: EmbeddedModel, { prompt, echo }: CompletionBody): Prompt {
+export async function completionPrompt(
+  model: EmbeddedModel,
+  encode: Encode,
+  { prompt, echo }: CompletionBody,
+): Promise<Prompt> {
   if (echo) throw rejection('echo is not supported', 'echo')
   if (typeof prompt !== 'string') return tokenPrompt(model, [...prompt])
   refuseEmpty(prompt)
-  return { ids: model.tokenizer.encode(prompt), text: () => prompt }
+  return { ids: await encode(prompt), text: () => prompt }
 }
 
 /** @throws ProxyError `engine_rejected` */

@@ -4,6 +4,7 @@
  */
 import Type, { type Static } from 'typebox'
 import type { SamplingFields } from '../../canonical/request.ts'
+import type { ProxyError } from '../../errors.ts'
 import { rejection } from './rejection.ts'
 import { firstSchemaError } from './schema-error.ts'
 
@@ -132,6 +133,15 @@ function checkContext({ contextLength, promptLength }: SamplingLimits, maxTokens
       `tokens and your prompt contains ${promptLength} input tokens, for a total of ${promptLength + maxTokens} ` +
       'tokens. Please reduce the length of the input prompt or the number of requested output tokens. ' +
       `(parameter=input_tokens, value=${promptLength})`,
+    'input_tokens',
+  )
+}
+
+/** Of a prompt that has more tokens than fit, however few they may be: nobody need count them. */
+export function tooLong({ contextLength, atLeast }: { contextLength: number; atLeast: number }): ProxyError {
+  return rejection(
+    `This model's maximum context length is ${contextLength} tokens. However, your prompt contains at least ${atLeast} ` +
+      `input tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=${atLeast})`,
     'input_tokens',
   )
 }

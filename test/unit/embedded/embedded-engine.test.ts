@@ -60,7 +60,7 @@ t.test('in token mode the answer is the one of chat mode, with its markup as tex
     max_tokens: null,
   }
   const inChat = fold(await collect(engine.generate(chatRequest(body), noAbort)))
-  const ids = engine.tokenizeChat(body)
+  const ids = await engine.tokenizeChat(body)
   // The messages that a call in token mode brings are for the record.
   const request = tokenRequest(ids, { ...body, messages: [{ role: 'user', content: 'Something else' }] })
   const inTokens = fold(await collect(engine.generate(request, noAbort)))
