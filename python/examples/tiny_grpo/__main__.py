@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -76,4 +77,6 @@ def learn(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    # Ended by a supervisor, it ends what it has started as it does after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -78,18 +78,23 @@ def plot_arms(arms: dict[str, list[list[Step]]], path: Path) -> None:
 def plot(runs: dict[str, list[Step]], path: Path) -> None:
     """Four panels over steps, a line for each run."""
     panels = (
-        ("reward", "mean reward"),
+        ("reward", "mean reward, and its mean over 3 steps"),
         ("ratio_error_fresh", "largest |ratio - 1| before the first update"),
         ("clip_share", "share of tokens clipped"),
         ("tokens_per_second", "tokens sampled per second"),
     )
     figure, axes = plt.subplots(2, 2, figsize=(10, 6), sharex=True, layout="constrained")
+    exact = min(step["exact_rows"] for steps in runs.values() for step in steps)
+    figure.suptitle(f"exact rows: {exact:.0%}", fontsize=10)
     for axis, (name, title) in zip(axes.flat, panels, strict=True):
         for label, steps in runs.items():
             chosen = [step for step in steps if name != "ratio_error_fresh" or step["fresh_rows"]]
-            axis.plot(
-                [step["step"] for step in chosen], [step[name] for step in chosen], label=label, linewidth=1.5
+            places, values = [step["step"] for step in chosen], [step[name] for step in chosen]
+            drawn = axis.plot(
+                places, smoothed(values) if name == "reward" else values, label=label, linewidth=1.6
             )
+            if name == "reward":
+                axis.plot(places, values, color=drawn[0].get_color(), linewidth=0.8, alpha=0.3)
         axis.set_title(title, fontsize=10)
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylim(0, 1)

@@ -21,7 +21,8 @@ PADDING = tokenizer.token_to_id("<|endoftext|>")
 VOCABULARY = tokenizer.get_vocab_size()
 
 _jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-_jinja.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "sort_keys": False}
+# Jinja2's own escapes what HTML would read.
+_jinja.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
 _template = _jinja.from_string(TEMPLATE)
 _CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 
