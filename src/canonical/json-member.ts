@@ -1,21 +1,26 @@
-/** Objects as JSON, with a member that is there as JSON already: long conversations and prompts are not written again. */
+/** Objects as JSON, with members that are there as JSON already: long conversations and prompts are not written again. */
 
 const OBJECT_END = Buffer.from('}')
 const [LIST, LIST_END] = [Buffer.from('['), Buffer.from(']')]
 
-/**
- * An object as JSON, in UTF-8, with one more member, a list.
- * @param pieces the JSON of its elements, with commas between them
- */
-export function jsonWithList(
-  object: Record<string, unknown>,
-  field: string,
-  pieces: readonly Buffer[],
-): Buffer {
-  return Buffer.concat([Buffer.from(jsonUpTo(object, field)), LIST, ...pieces, LIST_END, OBJECT_END])
-}
+/** The JSON of a list's elements, with commas between them, in pieces. */
+export type ListJson = readonly Buffer[]
 
-function jsonUpTo(object: Record<string, unknown>, field: string): string {
+/**
+ * An object as JSON, in UTF-8, with more members, which are lists.
+ * @returns in pieces, those of the lists as they are: no copy of them is made
+ */
+export function jsonPieces(
+  object: Record<string, unknown>,
+  lists: Readonly<Record<string, ListJson>>,
+): Buffer[] {
   const members = JSON.stringify(object).slice(0, -1)
-  return `${members}${members === '{' ? '' : ','}${JSON.stringify(field)}:`
+  const pieces: Buffer[] = [Buffer.from(members)]
+  let isFirst = members === '{'
+  for (const [field, list] of Object.entries(lists)) {
+    pieces.push(Buffer.from(`${isFirst ? '' : ','}${JSON.stringify(field)}:`), LIST, ...list, LIST_END)
+    isFirst = false
+  }
+  pieces.push(OBJECT_END)
+  return pieces
 }

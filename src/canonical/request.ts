@@ -70,6 +70,8 @@ export type GenerationRequest = CanonicalRequest & {
    * brackets, in pieces.
    */
   messagesJson?: readonly Buffer[]
+  /** JSON of the body's tools, if it is there: in UTF-8, with commas between them and without brackets. */
+  toolsJson?: Buffer
   /**
    * Token mode, of kind `chat` only: sample after exactly these ids; messages and tools are for the record. The proxy
    * decodes and parses: events carry `tokenIds` and `logprobs`, and `content`, where an engine gives text, is its raw text.

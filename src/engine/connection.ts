@@ -2,6 +2,7 @@ import { type buildConnector, Pool } from 'undici'
 import { ProxyError } from '../errors.ts'
 import { type Endpoint, parseEndpoint } from './endpoint.ts'
 import { answerFailure, answerTooLarge, refusal, requestFailure } from './failures.ts'
+import type { BodyPieces } from './request.ts'
 
 export interface ConnectionOptions {
   /** `http://host:8000` or `http://host:8000/v1`; may hold `user:password@`. */
@@ -61,7 +62,7 @@ export class EngineConnection {
 
   /**
    * @param path after the engine's base path, such as `/v1/models`
-   * @param json the body of a POST; without it, the request is a GET
+   * @param json the body of a POST, perhaps in pieces; without it, the request is a GET
    * @param sessionId of a call, for routers that send the calls of one session to one engine
    * @returns the response once its status is known to be 2xx
    * @throws ProxyError `engine_unreachable`, `engine_rejected`, `engine_failed`, `engine_lost`, `engine_timeout`. After
@@ -70,7 +71,7 @@ export class EngineConnection {
   async request(
     path: string,
     signal: AbortSignal,
-    json?: string | Buffer,
+    json?: string | BodyPieces,
     sessionId?: string,
   ): Promise<EngineResponse> {
     signal.throwIfAborted()
@@ -85,7 +86,7 @@ export class EngineConnection {
   async #send(
     path: string,
     signal: AbortSignal,
-    json: string | Buffer | undefined,
+    json: string | BodyPieces | undefined,
     sessionId: string | undefined,
   ): Promise<EngineResponse> {
     const { authorization, basePath } = this.endpoint
@@ -94,11 +95,12 @@ export class EngineConnection {
         path: basePath + path,
         method: json === undefined ? 'GET' : 'POST',
         headers: {
-          ...(json !== undefined && { 'content-type': 'application/json' }),
+          ...(json !== undefined && { 'content-type': 'application/json', 'content-length': lengthOf(json) }),
           ...(authorization !== undefined && { authorization }),
           ...(sessionId !== undefined && this.#sessionHeadersOf(sessionId)),
         },
-        body: json ?? null,
+        // Pieces are written one after the other, as undici does with whatever can be iterated; its types do not say so.
+        body: (json as string | undefined) ?? null,
         signal,
       })
     } catch (thrown) {
@@ -170,6 +172,11 @@ export class EngineConnection {
   async close(): Promise<void> {
     await this.#pool.destroy()
   }
+}
+
+function lengthOf(json: string | BodyPieces): string {
+  const pieces = typeof json === 'string' ? [json] : json
+  return String(pieces.reduce((sum, piece) => sum + Buffer.byteLength(piece), 0))
 }
 
 /** Reads what is left, which is nothing but the end, for a connection is used again only once its answer has ended. */

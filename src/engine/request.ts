@@ -1,5 +1,5 @@
 /** What all engine clients read from a request. */
-import { jsonWithList } from '../canonical/json-member.ts'
+import { jsonPieces } from '../canonical/json-member.ts'
 import type { PromptIds } from '../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../canonical/request.ts'
 import { writeIds } from '../canonical/token-ids-json.ts'
@@ -21,11 +21,21 @@ export function refuseTokenRequest(request: GenerationRequest, engine: string): 
   )
 }
 
-/** A body as JSON. The request's messages, if they are in it, are not written again when they are there as JSON already. */
-export function bodyJson(body: Record<string, unknown>, request: GenerationRequest): string | Buffer {
-  const { messages, ...rest } = body
-  const isAtHand = messages === request.body.messages && request.messagesJson !== undefined
-  return isAtHand ? jsonWithList(rest, 'messages', request.messagesJson!) : JSON.stringify(body)
+/** A request's body in UTF-8, in pieces. */
+export type BodyPieces = readonly Buffer[]
+
+/**
+ * A body as JSON. The request's messages and tools, if they are in it, are not written again when they are there as JSON
+ * already.
+ */
+export function bodyJson(body: Record<string, unknown>, request: GenerationRequest): string | BodyPieces {
+  const { messages, ...others } = body
+  const { messagesJson, toolsJson } = request
+  if (messages !== request.body.messages || messagesJson === undefined) return JSON.stringify(body)
+  const { tools, ...rest } = others
+  if (tools !== request.body.tools || toolsJson === undefined)
+    return jsonPieces(others, { messages: messagesJson })
+  return jsonPieces(rest, { tools: [toolsJson], messages: messagesJson })
 }
 
 /** A body as JSON with the ids of the prompt under this name. */
@@ -33,8 +43,8 @@ export function bodyWithIds(
   body: Record<string, unknown>,
   field: string,
   { promptLists, promptTokenIds: ids }: TokenRequest,
-): Buffer {
-  return jsonWithList(body, field, promptLists?.write(ids) ?? [writeIds(ids.whole())])
+): BodyPieces {
+  return jsonPieces(body, { [field]: promptLists?.write(ids) ?? [writeIds(ids.whole())] })
 }
 
 /** The route of OpenAI's API that serves the request. */

@@ -1,6 +1,6 @@
 /** Generation requests on the wire: what a worker of each version gets, and what a version-2 worker makes of it. */
 import { isRecordable, parseWish, wishNames } from '../canonical/details/kinds.ts'
-import { jsonWithList } from '../canonical/json-member.ts'
+import { jsonPieces } from '../canonical/json-member.ts'
 import { PromptIds } from '../canonical/prompt-ids.ts'
 import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
@@ -50,9 +50,13 @@ export function requestJson(
   promptBase?: string,
 ): string | Buffer {
   const frame = version === 1 ? requestToV1(request, requestId) : requestToV2(request, requestId)
-  const { messages, ...rest } = { ...frame, ...(promptBase !== undefined && { prompt_base: promptBase }) }
-  const { messagesJson } = request
-  return messagesJson ? jsonWithList(rest, 'messages', messagesJson) : JSON.stringify({ ...rest, messages })
+  const fields = { ...frame, ...(promptBase !== undefined && { prompt_base: promptBase }) }
+  const { messagesJson, toolsJson } = request
+  if (messagesJson === undefined) return JSON.stringify(fields)
+  const { messages: _messages, tools, ...rest } = fields
+  if (toolsJson === undefined || tools === null)
+    return Buffer.concat(jsonPieces({ ...rest, tools }, { messages: messagesJson }))
+  return Buffer.concat(jsonPieces(rest, { tools: [toolsJson], messages: messagesJson }))
 }
 
 /**

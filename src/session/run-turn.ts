@@ -168,7 +168,9 @@ export class TurnRunner {
       resolve()
     }
     const { lastMessage } = written
-    const json = messagesJson ?? (lastMessage && held.memory.messages.jsonUpTo(lastMessage))
+    const { memory } = held
+    const json = messagesJson ?? (lastMessage && memory.messages.jsonUpTo(lastMessage))
+    const tools = request.kind === 'chat' && request.body.tools
     const record = wishOrNone(sessionCall.record ?? this.#options.record ?? {})
     const generation = {
       ...request,
@@ -176,8 +178,9 @@ export class TurnRunner {
       sessionId,
       stream,
       lastMessage,
-      promptLists: held.memory.prompts,
+      promptLists: memory.prompts,
       ...(json && { messagesJson: json }),
+      ...(tools && tools.length > 0 && { toolsJson: memory.requests.once(elementsJson, tools) }),
       ...(record && { record }),
     }
     const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
@@ -397,6 +400,10 @@ interface TurnInFlight extends EndedTurn, CallPlace {
 }
 
 type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
+
+function elementsJson(list: readonly object[]): Buffer {
+  return Buffer.from(JSON.stringify(list).slice(1, -1))
+}
 
 function unread(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer')

@@ -9,7 +9,15 @@ import { isRecord, parseJson } from '../failures.ts'
 import { readAnswer } from '../generation.ts'
 import { getModels } from '../models.ts'
 import { OptionalRoutes } from '../optional-routes.ts'
-import { bodyJson, bodyWithIds, isTokenRequest, maxTokensOf, routeOf, type TokenRequest } from '../request.ts'
+import {
+  type BodyPieces,
+  bodyJson,
+  bodyWithIds,
+  isTokenRequest,
+  maxTokensOf,
+  routeOf,
+  type TokenRequest,
+} from '../request.ts'
 import { weightVersionOf } from '../weight-version.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, vllmScoreBody } from './score.ts'
@@ -47,7 +55,7 @@ class VllmClient implements EngineClient {
     yield* readAnswer(this.#connection, request, response, signal)
   }
 
-  async #tokenBody(request: TokenRequest, signal: AbortSignal): Promise<Buffer> {
+  async #tokenBody(request: TokenRequest, signal: AbortSignal): Promise<BodyPieces> {
     const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
     return bodyWithIds(vllmTokenBody(request, maxTokens), 'prompt', request)
   }

@@ -88,8 +88,7 @@ function answer(body: Buffer, response: ServerResponse): void {
 
 /** Looked for in the bytes: an engine's own work is not what is measured. */
 function read(body: Buffer): Ask {
-  const at = body.indexOf('"max_tokens":')
-  const maxTokens = at === -1 ? 16 : Number.parseInt(body.toString('latin1', at + 13, at + 20), 10)
+  const maxTokens = limitOf(body)
   return {
     promptTokens: Math.ceil(body.length / BYTES_PER_TOKEN),
     maxTokens,
@@ -99,6 +98,18 @@ function read(body: Buffer): Ask {
     wantsUsage: body.includes('"include_usage":true'),
     usesTool: maxTokens === ANSWER_TOKENS && body.includes('"tools":['),
   }
+}
+
+/** As each dialect says it: what passes bytes through passes on those of all of them. */
+const LIMITS = ['"max_tokens":', '"max_output_tokens":']
+
+function limitOf(body: Buffer): number {
+  for (const limit of LIMITS) {
+    const at = body.indexOf(limit)
+    const start = at + limit.length
+    if (at !== -1) return Number.parseInt(body.toString('latin1', start, start + 7), 10)
+  }
+  return 16
 }
 
 function whole(ask: Ask, response: ServerResponse): void {

@@ -15,7 +15,7 @@ function bodyFor(body: Partial<ChatBody>, stream = true): Record<string, unknown
     body: { messages, ...body },
   } as const
   const json = bodyWithIds(generateBody(request), 'input_ids', request)
-  return JSON.parse(json.toString())
+  return JSON.parse(Buffer.concat(json).toString())
 }
 
 const paramsFor = (body: Partial<ChatBody>) => bodyFor(body).sampling_params
