@@ -27,7 +27,7 @@ import { giveAgain } from './tries/recorded-answer.ts'
 import { RunningTurn } from './tries/running-turn.ts'
 import { type EndedTurn, refuseUnwritable, turnOutcome } from './turn-record.ts'
 import { UnclosedTurns } from './unclosed-turns.ts'
-import { paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
+import { jsonAtHand, paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
 
 export type { AgentCall, AgentWord, Turn } from './agent-call.ts'
 
@@ -168,9 +168,6 @@ export class TurnRunner {
       resolve()
     }
     const { lastMessage } = written
-    const { memory } = held
-    const json = messagesJson ?? (lastMessage && memory.messages.jsonUpTo(lastMessage))
-    const tools = request.kind === 'chat' && request.body.tools
     const record = wishOrNone(sessionCall.record ?? this.#options.record ?? {})
     const generation = {
       ...request,
@@ -178,9 +175,7 @@ export class TurnRunner {
       sessionId,
       stream,
       lastMessage,
-      promptLists: memory.prompts,
-      ...(json && { messagesJson: json }),
-      ...(tools && tools.length > 0 && { toolsJson: memory.requests.once(elementsJson, tools) }),
+      ...jsonAtHand(request, written, held.memory, messagesJson),
       ...(record && { record }),
     }
     const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
@@ -400,10 +395,6 @@ interface TurnInFlight extends EndedTurn, CallPlace {
 }
 
 type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
-
-function elementsJson(list: readonly object[]): Buffer {
-  return Buffer.from(JSON.stringify(list).slice(1, -1))
-}
 
 function unread(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer')

@@ -1,5 +1,5 @@
 /** A request as it goes on record. */
-import type { CanonicalRequest } from '../canonical/request.ts'
+import type { CanonicalRequest, GenerationRequest } from '../canonical/request.ts'
 import { toolsText } from '../canonical/written-numbers.ts'
 import { ProxyError } from '../errors.ts'
 import type { OpenTurn } from '../store/turn-store.ts'
@@ -38,4 +38,27 @@ export function writeRequest(
 export function paramsText({ body }: CanonicalRequest): string {
   const { messages: _messages, tools: _tools, prompt: _prompt, ...params } = body
   return JSON.stringify(params)
+}
+
+/**
+ * What of a request is there as JSON, or is written once for all calls of the session.
+ * @param messagesJson of the messages as they came
+ */
+export function jsonAtHand(
+  request: CanonicalRequest,
+  { lastMessage }: WrittenRequest,
+  { messages, prompts, requests }: SessionMemory,
+  messagesJson: readonly Buffer[] | undefined,
+): Pick<GenerationRequest, 'messagesJson' | 'toolsJson' | 'promptLists'> {
+  const json = messagesJson ?? (lastMessage && messages.jsonUpTo(lastMessage))
+  const tools = (request.kind === 'chat' && request.body.tools) || []
+  return {
+    promptLists: prompts,
+    ...(json && { messagesJson: json }),
+    ...(tools.length > 0 && { toolsJson: requests.once(elementsJson, tools) }),
+  }
+}
+
+function elementsJson(list: readonly object[]): Buffer {
+  return Buffer.from(JSON.stringify(list).slice(1, -1))
 }
