@@ -248,7 +248,7 @@ async function openStore(
   return openSqliteStore({
     path: db,
     durability,
-    onCommit: (operations) => metrics.committed(operations),
+    onCommit: (...commit) => metrics.committed(...commit),
     spawn,
   })
 }

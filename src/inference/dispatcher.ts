@@ -31,6 +31,8 @@ export interface DispatchWatch {
   waited(ms: number): void
   /** A call goes on to another member, as the one that had it was lost. */
   failedOver(): void
+  /** A call has got no slot. @param code of the error that it failed with */
+  refused(code: string): void
 }
 
 export interface DispatcherStats extends SchedulerStats {
@@ -100,6 +102,15 @@ export class Dispatcher {
    */
   async acquire(call: Call, signal: AbortSignal): Promise<Lease> {
     signal.throwIfAborted()
+    try {
+      return await this.#acquire(call, signal)
+    } catch (error) {
+      if (error instanceof ProxyError && !signal.aborted) this.#watch?.refused(error.code)
+      throw error
+    }
+  }
+
+  async #acquire(call: Call, signal: AbortSignal): Promise<Lease> {
     if (this.#closed) throw shuttingDown()
     if (this.#pauseWatch.isOverLimit) throw pausedForTooLong()
     const askedAtMs = this.#clock.nowMs()

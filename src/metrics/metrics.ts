@@ -1,5 +1,5 @@
 /** The metrics of one proxy: what watches its parts, and what a scrape gets. */
-import type { Backend } from '../inference/backend.ts'
+import type { Backend, BackendMember } from '../inference/backend.ts'
 import type { DispatchWatch } from '../inference/dispatcher.ts'
 import type { Prompts } from '../session/prompts/prompts.ts'
 import type { TurnStore } from '../store/turn-store.ts'
@@ -15,6 +15,8 @@ export interface MetricsSource {
   expose(accept: string | undefined): Promise<Exposition>
   /** A request was answered with an error. @param code of the catalogue */
   requestFailed(code: string): void
+  /** A trainer has read a row. @param oldest weight version that sampled some of it @param told by the trainer */
+  rowRead(oldest: string | null, told: string | undefined): void
 }
 
 export interface ScrapedParts {
@@ -23,6 +25,25 @@ export interface ScrapedParts {
   /** Absent: the record is in memory. */
   databasePath?: string
   prompts: Pick<Prompts, 'counts'>
+}
+
+/** Of versions whose names end in a number, as `step-120` does. @returns undefined where one has none */
+function staleness(oldest: string, served: string | undefined): number | undefined {
+  const [from, to] = [numberOf(oldest), numberOf(served ?? '')]
+  return from === undefined || to === undefined ? undefined : Math.max(0, to - from)
+}
+
+function newest(members: readonly BackendMember[]): string | undefined {
+  const versions = members.flatMap(({ weightVersion }) => weightVersion ?? [])
+  return versions.reduce<string | undefined>(
+    (best, version) => ((numberOf(version) ?? -1) >= (numberOf(best ?? '') ?? -1) ? version : best),
+    undefined,
+  )
+}
+
+function numberOf(version: string): number | undefined {
+  const digits = /\d{1,15}$/.exec(version)?.[0]
+  return digits === undefined ? undefined : Number(digits)
 }
 
 export class Metrics implements Disposable {
@@ -45,10 +66,12 @@ export class Metrics implements Disposable {
   readonly dispatch: DispatchWatch = {
     waited: (ms) => this.#metrics.queueWait.observe(ms / 1_000),
     failedOver: () => this.#metrics.failovers.add(1),
+    refused: (code) => this.#metrics.queueRefusals.add(1, code),
   }
 
-  committed(operations: number): void {
+  committed(operations: number, tookMs: number): void {
     this.#metrics.commitOperations.observe(operations)
+    this.#metrics.commitTime.observe(tookMs / 1_000)
   }
 
   workerConnected(): void {
@@ -60,6 +83,11 @@ export class Metrics implements Disposable {
     return {
       expose: (accept) => this.#expose(parts, accept),
       requestFailed: (code) => this.#metrics.httpErrors.add(1, code),
+      rowRead: (oldest, told) => {
+        const served = told ?? newest(parts.backend.status().members)
+        const versions = oldest === null ? undefined : staleness(oldest, served)
+        if (versions !== undefined) this.#metrics.rowStaleness.observe(versions)
+      },
     }
   }
 

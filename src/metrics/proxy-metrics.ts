@@ -19,6 +19,7 @@ const GAP_S = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 const OVERHEAD_S = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5]
 const QUEUE_S = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1200]
 const COUNTS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+const VERSIONS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
 const REWARDS = [-1, -0.5, -0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 2, 5, 10]
 
 export class ProxyMetrics {
@@ -88,6 +89,12 @@ export class ProxyMetrics {
     'Turns that were sampled from more than one weight version',
   )
 
+  readonly rowStaleness = this.#histogram(
+    'row_staleness_versions',
+    'How many weight versions a row was behind when it was read',
+    VERSIONS,
+  )
+
   readonly sessionsCreated = this.#counter('sessions_created_total', 'Sessions that were made')
   readonly sessionsActive = this.#gauge('sessions_active', 'Sessions on record that have not ended')
   readonly sessionsEnded = this.#counter('sessions_ended_total', 'Sessions that ended', ['status'])
@@ -96,6 +103,11 @@ export class ProxyMetrics {
 
   readonly queueDepth = this.#gauge('queue_depth', 'Calls that wait for an engine or worker')
   readonly queueWait = this.#histogram('queue_wait_seconds', 'Time that a call waited for its slot', QUEUE_S)
+  readonly queueRefusals = this.#counter(
+    'queue_refusals_total',
+    'Calls that got no slot of an engine or worker',
+    ['code'],
+  )
   readonly paused = this.#gauge('paused', 'Whether new calls wait for a resume')
   readonly memberUp = this.#gauge('member_up', 'Whether an engine or worker takes calls', ['member'])
   readonly memberCalls = this.#gauge('member_calls_in_flight', 'Calls that a member serves now', ['member'])
@@ -113,6 +125,11 @@ export class ProxyMetrics {
   )
 
   readonly commitOperations = this.#histogram('commit_operations', 'Operations that shared a commit', COUNTS)
+  readonly commitTime = this.#histogram(
+    'commit_seconds',
+    'From the first change that a commit holds until it is on disk',
+    OVERHEAD_S,
+  )
   readonly databaseBytes = this.#gauge('database_bytes', 'Size of the files of the record', ['file'])
   readonly storeFailures = this.#counter('store_failures_total', 'Changes that could not be put on record')
 

@@ -7,6 +7,7 @@ import { ProxyMetrics } from '../../src/metrics/proxy-metrics.ts'
 import { generatedSection } from '../helpers/generated-text.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { agentOf, relayProxy, streamed, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const DOCUMENT = join(ROOT, 'docs/metrics.md')
@@ -49,8 +50,13 @@ function sample(text: string, start: string): number {
 
 t.test('a run is counted, and told in two formats', async (t) => {
   const proxy = await startProxy(t, { tokenizer: 'embedded' })
+  await proxy.post('/admin/weight_version', { weight_version: 'step-7' })
   await run(proxy)
+  await proxy.get('/sessions/task-17~trial/trajectories?select=last')
+  await proxy.post('/admin/weight_version', { weight_version: 'step-10' })
+  await proxy.get('/sessions/task-17~trial/trajectories?select=last')
   const text = await scrape(proxy)
+  t.equal(sample(text, 'llm_proxy_commit_seconds_count'), sample(text, 'llm_proxy_commit_operations_count'))
   const counts = (expected: Record<string, number>) => {
     for (const [start, value] of Object.entries(expected))
       t.equal(sample(text, `llm_proxy_${start}`), value, start)
@@ -65,6 +71,8 @@ t.test('a run is counted, and told in two formats', async (t) => {
     'overhead_seconds_count{part="after"}': 4,
     'overhead_seconds_count{part="commit"}': 4,
     queue_wait_seconds_count: 4,
+    row_staleness_versions_count: 2,
+    row_staleness_versions_sum: 3,
     'turns_by_line_total{line="untold"}': 4,
     sessions_created_total: 1,
     'sessions_ended_total{status="completed"}': 1,
@@ -182,4 +190,36 @@ t.test('with keys, metrics are for those who hold one that reads', async (t) => 
   t.equal(await statusWith(KEYS.viewKeys[0]!), 200)
   t.equal(await statusWith(KEYS.workerKeys[0]!), 403)
   t.equal((await fetch(`${proxy.url}/metrics`)).status, 401)
+})
+
+t.test('calls that get no slot are counted by why', async (t) => {
+  const proxy = await startProxy(t, { awaitEngines: true, queueWaitMs: 1 })
+  const answer = await proxy.post('/s/v1/chat/completions', {
+    model: 'm',
+    messages: [{ role: 'user', content: 'hi' }],
+  })
+  t.ok(answer.error)
+  t.equal(sample(await scrape(proxy), 'llm_proxy_queue_refusals_total{code="engine_unreachable"}'), 1)
+})
+
+t.test('a proxy in relay mode tells of its workers', async (t) => {
+  const proxy = await relayProxy(t)
+  workerFor(t, proxy.url, 'w1')
+  await untilWorkers(proxy, 'w1')
+  await streamed(agentOf(proxy, 's'))
+  const text = await scrape(proxy)
+  for (const [start, value] of Object.entries({
+    'member_up{member="w1"}': 1,
+    'member_capacity{member="w1"}': 64,
+    worker_connections_total: 1,
+    'turns_total{dialect="chat",outcome="completed"}': 1,
+    queue_wait_seconds_count: 1,
+    time_to_first_token_seconds_count: 1,
+  })) {
+    t.equal(sample(text, `llm_proxy_${start}`), value, start)
+  }
+  t.same(
+    namesOf(text),
+    new ProxyMetrics().families.map(({ name }) => name),
+  )
 })

@@ -66,8 +66,8 @@ function report(rollouts: readonly DemoRollout[], { db }: DemoConfig): void {
   say(`  ${typedCommand()} sessions list --db ${db}`)
   say(`  ${typedCommand()} sessions show ${sessionId} --db ${db}`)
   say(`  ${typedCommand()} sessions export ${sessionId} --db ${db}`)
-  say(`  ${typedCommand()} serve --db ${db}`)
-  say(`and then in a browser: http://127.0.0.1:8080/ui#/session/${sessionId}`)
+  say(`  ${typedCommand()} view --db ${db}`)
+  say(`and then in a browser: http://127.0.0.1:8090/ui#/session/${sessionId}`)
 }
 
 function say(text: string): void {

@@ -3,6 +3,7 @@
 import { Readable } from 'node:stream'
 import type { FastifyPluginCallback } from 'fastify'
 import Type from 'typebox'
+import type { Trajectory } from '../../session/trajectories.ts'
 import type { TurnReader } from '../../store/turn-store.ts'
 import { described, inMedia } from '../described.ts'
 import { jsonStream, streamJson } from '../sessions/json-stream.ts'
@@ -24,6 +25,8 @@ export type TokenTexts = (model: string | null, ids: Int32Array) => Promise<Text
 export interface ReadRoutesOptions {
   reader: TurnReader
   tokenTexts: TokenTexts
+  /** Is told of each row that a trainer reads. */
+  onRow?: (row: Trajectory) => void
 }
 
 export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, options, done) => {
@@ -77,7 +80,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   )
 }
 
-function wholeRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
+function wholeRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId',
     {
@@ -102,7 +105,7 @@ function wholeRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
-      return streamJson(reply, await queryTrajectories(reader, session, query))
+      return streamJson(reply, await queryTrajectories(reader, session, query, onRow))
     },
   )
 }

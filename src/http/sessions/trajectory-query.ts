@@ -3,6 +3,7 @@ import type { Static } from 'typebox'
 import { samplingOf, type TurnSampling } from '../../session/sampling.ts'
 import {
   type PlacedRow,
+  type Trajectory,
   TrajectoryBuilder,
   type TrajectoryOptions,
   type TurnSelection,
@@ -16,6 +17,7 @@ export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 
 /**
  * Reads the turns; their details row by row, as the answer is read.
+ * @param onRow is told of each row
  * @returns the answer, as pieces of one JSON text
  * @throws ProxyError `invalid_request`
  */
@@ -23,6 +25,7 @@ export async function queryTrajectories(
   reader: TurnReader,
   session: SessionRecord,
   query: TrajectoryQuery,
+  onRow: (row: Trajectory) => void = () => {},
 ): Promise<AsyncGenerator<string>> {
   const choice = DetailChoice.parse(query.details)
   const { sessionId } = session
@@ -34,11 +37,14 @@ export async function queryTrajectories(
   }
   const isLeftOut = query.finished_only && session.status !== 'completed'
   const rows = isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward)
-  const shown = ({ row, layout }: PlacedRow): ShownRow => ({
-    row,
-    details: detailMembers(reader, sessionId, layout, choice.kinds),
-    sampling: (turnId) => samplings.get(turnId),
-  })
+  const shown = ({ row, layout }: PlacedRow): ShownRow => {
+    onRow(row)
+    return {
+      row,
+      details: detailMembers(reader, sessionId, layout, choice.kinds),
+      sampling: (turnId) => samplings.get(turnId),
+    }
+  }
   return sessionWithTrajectories(session, builder.excluded(), mapped(rows, shown))
 }
 

@@ -29,8 +29,8 @@ const spawnWorker: SpawnThread = (role, workerData) =>
   startThread(ENTRY_POINTS[role], { workerData, name: `store-${role}` })
 
 export interface StoreThreadOptions {
-  /** Is told how many calls each message of the thread answers. */
-  onReplies?: ((count: number) => void) | undefined
+  /** Is told how many calls each message of the thread answers, and how long ago the first of them was made. */
+  onReplies?: ((count: number, waitedMs: number) => void) | undefined
   /** Default: a thread of this process. */
   spawn?: SpawnThread | undefined
 }
@@ -43,6 +43,7 @@ interface Unsent {
 interface Pending {
   resolve: (value: unknown) => void
   reject: (error: ProxyError) => void
+  calledAtMs: number
 }
 
 export class StoreThread<T extends Methods<T>> {
@@ -74,10 +75,10 @@ export class StoreThread<T extends Methods<T>> {
     return new StoreThread<T>(worker, role, onReplies)
   }
 
-  private constructor(worker: ThreadPort, role: string, onReplies?: (count: number) => void) {
+  private constructor(worker: ThreadPort, role: string, onReplies?: StoreThreadOptions['onReplies']) {
     this.#worker = worker
     worker.on('message', (replies: Reply[]) => {
-      onReplies?.(replies.length)
+      if (onReplies) this.#tell(replies, onReplies)
       this.#settle(replies)
     })
     worker.on('error', (cause) => this.#fail(`the store's ${role} thread died`, cause))
@@ -106,7 +107,7 @@ export class StoreThread<T extends Methods<T>> {
     if (this.#unsent.length === 0) setImmediate(() => this.#send())
     this.#unsent.push({ call: { id, method, args }, transfer })
     return new Promise<unknown>((resolve, reject) => {
-      this.#pending.set(id, { resolve, reject })
+      this.#pending.set(id, { resolve, reject, calledAtMs: performance.now() })
     }) as Promise<ReturnType<T[M]>>
   }
 
@@ -148,6 +149,11 @@ export class StoreThread<T extends Methods<T>> {
       unsent.map(({ call }) => call),
       unsent.flatMap(({ transfer }) => transfer),
     )
+  }
+
+  #tell(replies: readonly Reply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
+    const first = replies[0] && this.#pending.get(replies[0].id)
+    if (first) onReplies(replies.length, performance.now() - first.calledAtMs)
   }
 
   #settle(replies: Reply[]): void {
