@@ -21,6 +21,8 @@ export const ERROR_CATALOGUE = {
   row_not_found: { status: 404, log: 'info' },
   worker_not_found: { status: 404, log: 'info' },
   wrong_mode: { status: 409, log: 'info' },
+  wrong_node: { status: 421, log: 'warn' },
+  node_away: { status: 503, log: 'warn' },
   session_ended: { status: 409, log: 'info' },
   body_too_large: { status: 413, log: 'info' },
   too_many_calls: { status: 429, log: 'info' },
@@ -63,6 +65,8 @@ export interface ProxyErrorOptions {
   retryAfterS?: number
   /** The engine's own error body, passed on to agents that speak the engine's dialect. */
   engineBody?: unknown
+  /** Which of several proxies the error is about: `3/4`. */
+  node?: string
 }
 
 export class ProxyError extends Error {
@@ -73,6 +77,7 @@ export class ProxyError extends Error {
   readonly param: string | undefined
   readonly retryAfterS: number | undefined
   readonly engineBody: unknown
+  readonly node: string | undefined
   /** The only text of this error that may be logged. */
   readonly logMessage: string
 
@@ -84,6 +89,7 @@ export class ProxyError extends Error {
     this.param = options.param
     this.retryAfterS = options.retryAfterS
     this.engineBody = options.engineBody
+    this.node = options.node
     this.logMessage = options.logMessage ?? message
   }
 }

@@ -35,6 +35,7 @@ import type { Dial } from './relay/proxy-connection.ts'
 import { refuseWorkers } from './relay/refuse-workers.ts'
 import { createRelayBackend, type RelayBackend } from './relay/relay-backend.ts'
 import { Activity } from './session/activity.ts'
+import { type NodePlace, parseNode, shownNode } from './session/nodes.ts'
 import { ChatPrompts } from './session/prompts/chat-prompts.ts'
 import type { Prompts } from './session/prompts/prompts.ts'
 import { TokenPrompts } from './session/prompts/token-prompts.ts'
@@ -108,9 +109,10 @@ export async function startServer(
       : []),
   ]
   const activity = new Activity()
+  const node = config.node === undefined ? undefined : parseNode(config.node, hostname())
   const opening = { opened, logger }
   const { prompts, tokenizer, toolParser } = await openPrompts(config, backend, store, opening)
-  const sessions = openSessions(config, store, { backend, activity, logger, isFallback })
+  const sessions = openSessions(config, store, { backend, activity, logger, node, isFallback })
   const { model } = config
   const weights = new ToldWeights()
   const runner = new TurnRunner({
@@ -143,11 +145,13 @@ export async function startServer(
     loopbackOnly: isLoopback(config.host),
     trustedProxies: config.trustedProxies,
     basePath: config.basePath,
+    node,
     ...certificateFilesOf(config),
     ...(!config.stripVolatile && { volatileRules: [] }),
     facts: () => ({
       version: VERSION,
       db: config.db,
+      ...(node && { node: shownNode(node) }),
       prompts: prompts.counts(),
       ...(toolParser && { tool_parser: toolParser }),
       notes: [...notesNow(), ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : [])],
@@ -264,6 +268,7 @@ interface SessionParts {
   backend: Backend
   activity: Activity
   logger: Logger
+  node: NodePlace | undefined
   /** Whether the embedded engine answers because no other one is there. */
   isFallback(): boolean
 }
@@ -284,7 +289,7 @@ function recordOf({ record }: ServeConfig): DetailWish | undefined {
 function openSessions(
   config: ServeConfig,
   store: TurnStore,
-  { backend, activity, logger, isFallback }: SessionParts,
+  { backend, activity, logger, node, isFallback }: SessionParts,
 ): Sessions {
   const hooks = {
     onEnded: (sessionId: string) => backend.releaseSession(sessionId),
@@ -293,6 +298,7 @@ function openSessions(
   }
   return new Sessions(store, hooks, {
     activity,
+    node,
     strict: config.strictSessions,
     defaultTtlMs: config.sessionTtlMs || null,
     memoryBytes: config.sessionMemoryBytes,

@@ -16,6 +16,7 @@ import type { Roster } from '../inference/roster.ts'
 import type { Logger } from '../logger.ts'
 import type { MetricsSource } from '../metrics/metrics.ts'
 import { Activity } from '../session/activity.ts'
+import type { NodePlace } from '../session/nodes.ts'
 import type { TurnRunner } from '../session/run-turn.ts'
 import { MAX_SESSION_ID_BYTES } from '../session/session-id.ts'
 import type { Sessions } from '../session/sessions.ts'
@@ -23,6 +24,7 @@ import type { ToldWeights } from '../session/told-weights.ts'
 import type { TurnStore } from '../store/turn-store.ts'
 import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
+import { ownSessionsOnly } from './access/own-sessions.ts'
 import { adminRoutes } from './admin.ts'
 import type { AgentPolicy } from './agent/agent-policy.ts'
 import { agentRoutes } from './agent/routes.ts'
@@ -57,6 +59,8 @@ export interface AppBase {
   trustedProxies?: readonly string[]
   /** Precedes every path: `/llm`. Default: nothing does. */
   basePath?: string
+  /** Only sessions of this node are served, of several. Default: all are. */
+  node?: NodePlace | undefined
   /** Default: there is no `/metrics`. */
   metrics?: MetricsSource
 }
@@ -148,6 +152,7 @@ export async function buildAppWith(
     routable = sessionPaths(routes)
   })
   const routes = guardRoutes(fastify, { keyring, strangers, logger, loopbackOnly })
+  if (options.node) fastify.addHook('onRequest', ownSessionsOnly(options.node))
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
     options.metrics?.requestFailed(errorOf(thrown).code)
     done()

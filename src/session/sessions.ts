@@ -14,6 +14,7 @@ import type { Reward, SessionRecord, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
 import type { LiveSession, SessionCall } from './live-session.ts'
 import { LiveSessions } from './live-sessions.ts'
+import { isOwn, type NodePlace, refuseForeign } from './nodes.ts'
 import { parseSessionId } from './session-id.ts'
 import { type HeldMemory, SessionMemories } from './session-memory.ts'
 import { type HeldSweep, SweepGuard } from './sweep-guard.ts'
@@ -42,6 +43,8 @@ export interface SessionsOptions {
   /** Milliseconds from any beginning, which no setting of the clock changes. Default: the process's, or `clock`. */
   steadyClock?: () => number
   generateId?: () => string
+  /** Only sessions of this node are served, of several. Default: all are. */
+  node?: NodePlace | undefined
   /** Metadata that a new session gets, below what its creator gives. */
   metadata?: () => Record<string, unknown>
   /** How long a change waits for cancelled calls to close their turns. */
@@ -78,7 +81,7 @@ export interface WaitResult {
 export class Sessions {
   readonly #store: TurnStore
   readonly #hooks: SessionHooks
-  readonly #options: Required<SessionsOptions>
+  readonly #options: Required<Omit<SessionsOptions, 'node'>> & Pick<SessionsOptions, 'node'>
   readonly #lives: LiveSessions
   /** Between the two clocks when the sessions were opened. */
   readonly #steadyOffsetMs: number
@@ -117,7 +120,8 @@ export class Sessions {
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
     refuseContent(request.samplingParams)
     if (request.record) parseWish(request.record)
-    const sessionId = parseSessionId(request.sessionId ?? this.#options.generateId())
+    const sessionId = parseSessionId(request.sessionId ?? this.#newId())
+    refuseForeign(sessionId, this.#options.node)
     return this.#inOrder(sessionId, () => this.#createRecord(sessionId, request))
   }
 
@@ -202,9 +206,10 @@ export class Sessions {
    * Begins an agent call; the session is created if it is not there. Indexes follow the order of arrival, and go on
    * where the record ends.
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an id that cannot be one),
-   *   `shutting_down`
+   *   `shutting_down`, `wrong_node`
    */
   beginCall(sessionId: string): Promise<SessionCall> {
+    this.refuseForeign(sessionId)
     return this.#inOrder(sessionId, async (live) => {
       this.#refuseIfClosed()
       if (!live.isKnown) live.learn(await this.#findOrCreate(sessionId))
@@ -266,6 +271,19 @@ export class Sessions {
   /** What is remembered of the session's calls, for a call; also of one that is not there yet. */
   hold(sessionId: string): HeldMemory {
     return this.#memories.hold(sessionId)
+  }
+
+  /** One of this node's own. */
+  #newId(): string {
+    const { generateId, node } = this.#options
+    let sessionId = generateId()
+    while (!isOwn(sessionId, node)) sessionId = generateId()
+    return sessionId
+  }
+
+  /** @throws ProxyError `wrong_node` for a session of another node */
+  refuseForeign(sessionId: string): void {
+    refuseForeign(sessionId, this.#options.node)
   }
 
   #onEnded(sessionId: string): void {

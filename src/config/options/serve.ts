@@ -304,6 +304,14 @@ export const SERVE = {
       group: 'Sessions',
       help: 'What an acknowledged turn survives: power, the machine losing it; process, the proxy dying',
     },
+    node: {
+      flag: 'node',
+      type: 'text',
+      group: 'Sessions',
+      help:
+        'Which of several equal proxies this one is, such as 2/4: it refuses sessions of the others with 421. ordinal/4 ' +
+        "takes the number from the host's name, as a StatefulSet gives it",
+    },
     sessionTtlMs: {
       flag: 'session-ttl',
       type: 'duration',

