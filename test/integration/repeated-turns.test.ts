@@ -1,0 +1,182 @@
+/**
+ * Conversations that take turns in one session, from the agent's messages to the rows in the file: what is recorded is the
+ * same whatever comes between two turns, and costs what is new. Nothing here is timed.
+ */
+import Database from 'better-sqlite3'
+import fc from 'fast-check'
+import t from 'tap'
+import type { GenerationStream } from '../../src/canonical/events.ts'
+import type { ChatMessage } from '../../src/canonical/messages.ts'
+import type { PromptIds } from '../../src/canonical/prompt-ids.ts'
+import type { GenerationRequest } from '../../src/canonical/request.ts'
+import { chunkOf } from '../../src/relay/answers-on-wire.ts'
+import { WorkerPrompts } from '../../src/relay/worker-prompts.ts'
+import { ChatPrompts } from '../../src/session/prompts/chat-prompts.ts'
+import { TurnRunner } from '../../src/session/run-turn.ts'
+import { Sessions } from '../../src/session/sessions.ts'
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { idsOf, textOf } from '../helpers/plain-tokens.ts'
+import { ScriptedBackend } from '../helpers/scripted-backend.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { inProcess } from '../helpers/store-in-process.ts'
+
+/** So long that its ids are known by their JSON. */
+const SYSTEM = Array.from({ length: 1_500 }, (_, place) => (place * 7919) % 100_000)
+const SEPARATOR = 7
+const never = new AbortController().signal
+
+/** An engine whose tokens are the numbers in its messages, and which tells a prompt as JSON, as engines do. */
+async function* engine(request: GenerationRequest): GenerationStream {
+  const { messages } = request.body as { messages: ChatMessage[] }
+  const ids = messages.flatMap(({ role, content }) =>
+    role === 'assistant'
+      ? [...idsOf(String(content)), SEPARATOR]
+      : [...idsOf(String(content)), SEPARATOR, SEPARATOR],
+  )
+  const json = Buffer.from(ids.join())
+  const promptTokenIds = request.promptLists!.read(json, 0, json.length)!
+  yield [{ type: 'start', engine: 'numbers', promptTokenIds }]
+  const tokenIds = [ids.length % 89, ids.length % 83, ids.length % 79]
+  yield [{ type: 'delta', content: textOf(tokenIds), tokenIds, logprobs: tokenIds.map(() => -0.5) }]
+  yield [{ type: 'end', finishReason: 'stop' }]
+}
+
+/** A proxy without its sockets, on a database that outlives it. */
+async function startOn(path: string) {
+  const backend = new ScriptedBackend((request) => engine(request))
+  const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
+  const prompts = new ChatPrompts(async () => 0)
+  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
+  return {
+    store,
+    async call(messages: ChatMessage[]): Promise<string> {
+      const request = { kind: 'chat', body: { model: 'm', messages: structuredClone(messages) } } as const
+      const word = { retryCount: 0, hasAgentKey: false, tellsTries: false }
+      const turn = await runner.begin({ sessionId: 's', dialect: 'chat', request, stream: true, word }, never)
+      for await (const _ of turn.events);
+      return turn.completion.content!
+    },
+    async stop() {
+      await sessions.close()
+      await store.close()
+    },
+  }
+}
+
+interface Step {
+  /** Which of the conversations takes its turn. */
+  conversation: number
+  /** The agent says otherwise what it said before: a branch. */
+  edits: boolean
+  /** The process ends first. */
+  restarts: boolean
+}
+
+function opening(conversation: number): ChatMessage[] {
+  return [
+    { role: 'system', content: textOf(SYSTEM.with(1_400, conversation)) },
+    { role: 'user', content: `1 2 ${conversation}` },
+  ]
+}
+
+/** @returns what is on record afterwards, but for names and times */
+async function recordOf(path: string, steps: readonly Step[]): Promise<object[]> {
+  let proxy = await startOn(path)
+  const conversations = [0, 1, 2].map(opening)
+  for (const [place, { conversation, edits, restarts }] of steps.entries()) {
+    if (restarts) {
+      await proxy.stop()
+      proxy = await startOn(path)
+    }
+    const messages = conversations[conversation]!
+    if (edits) messages[1] = { role: 'user', content: `3 ${place}` }
+    const content = await proxy.call(messages)
+    messages.push({ role: 'assistant', content }, { role: 'user', content: `${place} 5` })
+  }
+  const turns = await Array.fromAsync(proxy.store.readTurns('s'))
+  await proxy.stop()
+  return turns.map(({ index, status, exact, requestMessages, promptTokenIds, completionTokenIds }) => ({
+    ...{ index, status, exact, requestMessages },
+    ids: `${promptTokenIds} ${completionTokenIds}`,
+  }))
+}
+
+t.test('what is recorded is the same whether or not the proxy is started anew between turns', async (t) => {
+  const folder = t.testdir()
+  let runs = 0
+  const step = fc.record({
+    conversation: fc.nat(2),
+    edits: fc.integer({ min: 0, max: 5 }).map((dice) => dice === 0),
+    restarts: fc.boolean(),
+  })
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 12 }), async (steps) => {
+      runs += 1
+      const interrupted = await recordOf(`${folder}/${runs}-interrupted.db`, steps)
+      const whole = await recordOf(
+        `${folder}/${runs}-whole.db`,
+        steps.map((each) => ({ ...each, restarts: false })),
+      )
+      t.equal(whole.length, steps.length)
+      t.strictSame(interrupted, whole)
+    }),
+    { numRuns: 15 },
+  )
+})
+
+t.test(
+  'turn 120 of a session leaves as much in the file as turn 20, in each of three conversations',
+  async (t) => {
+    const path = `${t.testdir()}/proxy.db`
+    const steps = Array.from({ length: 363 }, (_, place) => ({
+      conversation: place % 3,
+      edits: false,
+      restarts: false,
+    }))
+    await recordOf(path, steps)
+    const db = new Database(path, { readonly: true })
+    t.teardown(() => db.close())
+    const rows = db
+      .prepare<[], { rest: number; shared: number; texts: number }>(`
+      SELECT length(prompt_rest) AS rest, prompt_shared AS shared, length(nodes.texts) AS texts
+      FROM turns JOIN nodes ON nodes.id = turns.node ORDER BY call_index`)
+      .all()
+    for (const conversation of [0, 1, 2]) {
+      const [early, late] = [rows[60 + conversation]!, rows[360 + conversation]!]
+      // The number of a step has a digit more, and so may its id.
+      t.ok(late.rest <= early.rest + 2, `${early.rest} and ${late.rest} bytes of ids`)
+      t.ok(late.texts <= early.texts + 4, `${early.texts} and ${late.texts} bytes of places`)
+      t.ok(late.shared > early.shared)
+    }
+  },
+)
+
+t.test('turn 200 of a session is told by a worker, and written for an engine, as turn 20 is', (t) => {
+  const worker = new WorkerPrompts()
+  const frames: number[] = []
+  const converted: number[] = []
+  let ids = [...SYSTEM, ...SYSTEM]
+  let prompt: PromptIds | undefined
+  for (let turn = 0; turn <= 200; turn += 1) {
+    const request = { requestId: `r${turn}`, sessionId: 's' } as GenerationRequest
+    const lists = worker.listsOf('s')
+    const before = lists.converted
+    ids = [...ids, 100, 200, 300]
+    // By turns as chat mode has it, which reads what the engine tells, and as token mode, which writes what it is asked.
+    if (prompt !== undefined && turn % 2 === 1) {
+      prompt = prompt.continuedBy([100, 200, 300])
+      lists.write(prompt)
+    } else prompt = lists.read(Buffer.from(ids.join()), 0, ids.join().length)!
+    converted.push(lists.converted - before)
+    const base = worker.told(`r${turn - 1}`)
+    frames.push(chunkOf('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length)
+    worker.tell(request, prompt)
+    t.equal(prompt.length, ids.length)
+  }
+  t.equal(frames[200], frames[20])
+  t.equal(converted[200], converted[20])
+  t.equal(converted[199], converted[19])
+  t.end()
+})
