@@ -19,6 +19,8 @@ export class SimEngine {
   readonly name: string
   readonly address: { host: string; port: number }
   weights = '1'
+  /** How slow it is: a slow one has calls under way whenever something happens. */
+  readonly #slowness: number
   /** Generations that it works on. */
   running = 0
   /** Begun, by what the call says of itself. */
@@ -32,6 +34,7 @@ export class SimEngine {
   constructor(world: World, name: string) {
     this.#world = world
     this.name = name
+    this.#slowness = world.random.engine() < 0.4 ? 40 : 1
     this.address = { host: name, port: 8000 }
     this.#machine = new Machine(name)
     this.#server = this.#machine.run(() => this.#serve())
@@ -180,7 +183,7 @@ export class SimEngine {
   }
 
   #wait(ms: number): Promise<void> {
-    return new Promise((resolve) => setTimeout(resolve, ms))
+    return new Promise((resolve) => setTimeout(resolve, ms * (ms < 100 ? this.#slowness : 1)))
   }
 }
 

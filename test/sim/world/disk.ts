@@ -14,7 +14,6 @@ import type { SpawnThread, StoreRole, ThreadPort } from '../../../src/store/sqli
 import { Writer } from '../../../src/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../src/store/sqlite/writer-loop.ts'
 import { Machine } from './machine.ts'
-import type { VirtualTime } from './virtual-time.ts'
 
 interface Data {
   path: string
@@ -24,9 +23,15 @@ interface Data {
 
 type Message = WriterMessage | ReaderMessage
 
+/** When the threads get to do what they are told. */
+export interface Timeline {
+  readonly nowMs: number
+  after(delayMs: number, task: () => void, owner: Machine): unknown
+}
+
 /** What can happen to a disk, and to the threads that use it. */
 export class Disk {
-  readonly #time: VirtualTime
+  readonly #time: Timeline
   readonly #random: () => number
   readonly #writers = new Set<SimThread>()
   /** Commits take up to so long. */
@@ -36,7 +41,7 @@ export class Disk {
   /** Since when it is. */
   brokenAtMs = 0
 
-  constructor(time: VirtualTime, random: () => number) {
+  constructor(time: Timeline, random: () => number) {
     this.#time = time
     this.#random = random
   }
@@ -87,7 +92,7 @@ export class Disk {
 }
 
 class SimThread extends EventEmitter implements ThreadPort {
-  readonly #time: VirtualTime
+  readonly #time: Timeline
   readonly #delayMs: () => number
   readonly #beforeCommit: () => void
   /** Its own process in the world, so that its timers end with it; a part of the proxy's. */
@@ -102,7 +107,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   #isReplying = 0
   #lastReplyAtMs = 0
 
-  constructor(time: VirtualTime, delayMs: () => number, beforeCommit: () => void) {
+  constructor(time: Timeline, delayMs: () => number, beforeCommit: () => void) {
     super()
     this.#time = time
     this.#delayMs = delayMs

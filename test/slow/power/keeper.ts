@@ -1,0 +1,56 @@
+/** Keeps a database, and names each turn in a file beside it once it is acknowledged. Ends without a word to the store. */
+import { openSync, writeSync } from 'node:fs'
+import { join } from 'node:path'
+import { ProxyError } from '../../../src/errors.ts'
+import type { Durability } from '../../../src/store/sqlite/database.ts'
+import { openSqliteStore } from '../../../src/store/sqlite/open.ts'
+import type { TurnStore } from '../../../src/store/turn-store.ts'
+import { anOutcome, aSession, aTurn } from '../../conformance/turn-store.ts'
+
+const TURNS = 4
+const [folder, durability] = process.argv.slice(2)
+const acknowledged = openSync(join(folder!, 'acknowledged'), 'w')
+let bytes = 0
+
+// Twice, as closing moves the log into the database and removes it.
+await keep('before', true)
+await keep('after', false)
+process.exit(0)
+
+async function keep(sessionId: string, closes: boolean): Promise<void> {
+  const store = await opened()
+  await known(() => store.createSession(aSession(sessionId)))
+  for (let index = 0; index < TURNS; index += 1) await record(store, sessionId, index)
+  if (closes) await known(() => store.close())
+}
+
+async function record(store: TurnStore, sessionId: string, index: number): Promise<void> {
+  const turnId = `${sessionId}-${index}`
+  void store.openTurn(aTurn(turnId, { sessionId, index })).catch(() => {})
+  if (!(await known(() => store.closeTurn(anOutcome(turnId, { sessionId }))))) return
+  // With a place: one call that the shim knows.
+  bytes += writeSync(acknowledged, `${turnId}\n`, bytes)
+}
+
+/** A start that fails says why; the next one finds what that one left. */
+async function opened(): Promise<TurnStore> {
+  const options = { path: join(folder!, 'turns.db'), durability: durability as Durability }
+  try {
+    return await openSqliteStore(options)
+  } catch (error) {
+    if (!(error instanceof ProxyError)) throw error
+    return await openSqliteStore(options)
+  }
+}
+
+/** @returns whether it came to be; a refusal is one of the errors that callers know, or the keeper ends with it */
+async function known(change: () => Promise<unknown>): Promise<boolean> {
+  try {
+    await change()
+    return true
+  } catch (error) {
+    if (error instanceof ProxyError && ['store_failed', 'session_not_found'].includes(error.code))
+      return false
+    throw error
+  }
+}

@@ -1,0 +1,93 @@
+/**
+ * Lives of a store in each of which one call to the operating system fails: of the first life the first one, and so on. Says
+ * how many there were, or ends with what was lost. To be run with the shim: `lives.ts FOLDER ERRNO`.
+ */
+import { mkdirSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import { ProxyError } from '../../../src/errors.ts'
+import { openSqliteStore } from '../../../src/store/sqlite/open.ts'
+import type { TurnStore } from '../../../src/store/turn-store.ts'
+import { anOutcome, aSession, aTurn } from '../../conformance/turn-store.ts'
+import { Disk, type Timeline } from '../../sim/world/disk.ts'
+import { Machine } from '../../sim/world/machine.ts'
+import { readLog } from './log.ts'
+
+const TURNS = 3
+const KNOWN = ['store_failed', 'start_failed', 'session_not_found']
+
+const [root, errno] = process.argv.slice(2)
+/** The store's threads are a part of this one: a life costs milliseconds then. */
+const atOnce: Timeline = { nowMs: 0, after: (_ms, task, owner) => setImmediate(() => owner.run(task)) }
+
+process.env.POWER_ERRNO = errno
+process.env.POWER_LOG = join(root!, 'log')
+await liveAndCheck(0)
+const calls = readLog(process.env.POWER_LOG).filter(({ kind }) => kind !== 'unlink').length
+delete process.env.POWER_LOG
+let refused = 0
+for (let call = 1; call <= calls; call += 1) refused += await liveAndCheck(call)
+console.log(`${calls} calls failed, one in each life; ${refused} changes were refused`)
+
+/** @returns how many changes were refused */
+async function liveAndCheck(call: number): Promise<number> {
+  const folder = join(root!, `life-${call}`)
+  mkdirSync(folder)
+  const path = join(folder, 'turns.db')
+  process.env.POWER_FOLDER = folder
+  process.env.POWER_FAIL_AT = String(call)
+  const life = await live(path)
+  process.env.POWER_FAIL_AT = '0'
+  const log = process.env.POWER_LOG
+  delete process.env.POWER_LOG
+  await (await open(path)).close()
+  if (log !== undefined) process.env.POWER_LOG = log
+  const db = new Database(path, { readonly: true })
+  const found = db.pragma('integrity_check', { simple: true })
+  const completed = db
+    .prepare<[], string>("SELECT turn_id FROM turns WHERE status = 'completed'")
+    .pluck()
+    .all()
+  db.close()
+  const lost = life.acknowledged.filter((turnId) => !completed.includes(turnId))
+  if (found !== 'ok' || lost.length > 0)
+    throw new Error(`call ${call} failed: the file is ${found}, lost: ${lost.join(' ')}`)
+  rmSync(folder, { recursive: true })
+  return life.refused
+}
+
+async function live(path: string): Promise<{ refused: number; acknowledged: string[] }> {
+  const acknowledged: string[] = []
+  let refused = 0
+  /** A refusal is one of the errors that callers know, or all ends with it. */
+  const isDone = async (change: () => Promise<unknown>) => {
+    try {
+      await change()
+      return true
+    } catch (error) {
+      if (!(error instanceof ProxyError) || !KNOWN.includes(error.code)) throw error
+      refused += 1
+      return false
+    }
+  }
+  let store: TurnStore | undefined
+  await isDone(async () => {
+    store = await open(path)
+  })
+  if (store === undefined) return { refused, acknowledged }
+  const opened = store
+  await isDone(() => opened.createSession(aSession('s')))
+  for (let index = 0; index < TURNS; index += 1) {
+    const turnId = `t${index}`
+    void opened.openTurn(aTurn(turnId, { sessionId: 's', index })).catch(() => {})
+    const closed = await isDone(() => opened.closeTurn(anOutcome(turnId, { sessionId: 's' })))
+    if (closed && (await opened.getTurn('s', turnId))) acknowledged.push(turnId)
+  }
+  await isDone(() => opened.close())
+  return { refused, acknowledged }
+}
+
+function open(path: string): Promise<TurnStore> {
+  const { spawn } = new Disk(atOnce, () => 0)
+  return new Machine('store').run(() => openSqliteStore({ path, durability: 'power', spawn }))
+}

@@ -1,0 +1,60 @@
+/** A disk that loses power: what was synced is there, and of the rest what chance leaves. */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Noted } from './log.ts'
+
+/** Of what was not synced: `all` of it arrived, `none` of it, or `some`: parts of it, torn, and not in order. */
+export type Left = 'all' | 'none' | 'some'
+
+/** Disks write sectors whole. */
+const SECTOR = 512
+
+interface OnDisk {
+  synced: Buffer
+  pending: Noted[]
+}
+
+export class PowerCut {
+  readonly #files = new Map<string, OnDisk>()
+
+  /** A call has been made before the power went. */
+  add(noted: Noted): void {
+    const file = this.#files.get(noted.file) ?? { synced: Buffer.alloc(0), pending: [] }
+    this.#files.set(noted.file, file)
+    if (noted.kind === 'unlink') this.#files.delete(noted.file)
+    else if (noted.kind === 'sync') {
+      file.synced = file.pending.reduce(apply, file.synced)
+      file.pending = []
+    } else file.pending.push(noted)
+  }
+
+  /** Writes the files as they are found afterwards. */
+  leave(folder: string, left: Left, random: () => number): void {
+    for (const [name, { synced, pending }] of this.#files) {
+      const arrived = left === 'all' ? pending : left === 'none' ? [] : some(pending, random)
+      writeFileSync(join(folder, name), arrived.reduce(apply, synced))
+    }
+  }
+}
+
+function apply(content: Buffer, { kind, offset, data }: Noted): Buffer {
+  if (kind === 'truncate') {
+    const cut = Buffer.alloc(offset)
+    content.copy(cut)
+    return cut
+  }
+  const grown = Buffer.alloc(Math.max(content.length, offset + data.length))
+  content.copy(grown)
+  data.copy(grown, offset)
+  return grown
+}
+
+function some(pending: readonly Noted[], random: () => number): Noted[] {
+  const arrived = pending.filter(() => random() < 0.5)
+  const torn = arrived.at(Math.floor(random() * arrived.length))
+  return arrived.map((noted) => {
+    if (noted !== torn || noted.kind !== 'write') return noted
+    const sectors = Math.floor((noted.data.length / SECTOR) * random())
+    return { ...noted, data: noted.data.subarray(0, sectors * SECTOR) }
+  })
+}

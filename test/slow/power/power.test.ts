@@ -1,0 +1,99 @@
+/** What a store survives: the loss of power at any moment, and any one call to the operating system that fails. */
+import { execFileSync, spawnSync } from 'node:child_process'
+import { mkdirSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { seededRandom } from '../../../src/engine/embedded/random.ts'
+import { type Durability, openForWriting } from '../../../src/store/sqlite/database.ts'
+import { type Noted, readLog } from './log.ts'
+import { type Left, PowerCut } from './power-cut.ts'
+
+const folder = t.testdir({ log: {} })
+const shim = join(folder, 'shim.so')
+const here = import.meta.dirname
+const skip = isBuilt() ? false : 'no C compiler here, or a system other than Linux'
+
+function isBuilt(): boolean {
+  const source = join(here, 'shim.c')
+  const built = spawnSync('cc', ['-shared', '-fPIC', '-O1', '-o', shim, source, '-ldl', '-lpthread'])
+  return process.platform === 'linux' && built.status === 0
+}
+
+function under(program: string, args: readonly string[], env: NodeJS.ProcessEnv): string {
+  const all = { ...process.env, ...env, LD_PRELOAD: shim }
+  return execFileSync(process.execPath, [join(here, program), ...args], { env: all, encoding: 'utf8' })
+}
+
+function callsOf(durability: Durability): Noted[] {
+  const database = join(folder, durability)
+  const log = join(folder, `log-${durability}`)
+  mkdirSync(database)
+  under('keeper.ts', [database, durability], { POWER_FOLDER: database, POWER_LOG: log })
+  return readLog(log)
+}
+
+/** What is wrong with the files that the power left, or ''. */
+function lookAt(cut: PowerCut, left: Left, told: readonly string[], random: () => number): string {
+  const place = join(folder, 'found')
+  mkdirSync(place)
+  try {
+    cut.leave(place, left, random)
+    const { db, close } = openForWriting(join(place, 'turns.db'), 'process')
+    const sound = db.pragma('integrity_check', { simple: true })
+    const completed = db
+      .prepare<[], string>("SELECT turn_id FROM turns WHERE status = 'completed'")
+      .pluck()
+      .all()
+    close()
+    const lost = told.filter((turnId) => !completed.includes(turnId))
+    return sound === 'ok' ? lost.map((turnId) => `${turnId} is lost`).join(', ') : String(sound)
+  } catch (error) {
+    return String(error)
+  } finally {
+    rmSync(place, { recursive: true })
+  }
+}
+
+for (const durability of ['power', 'process'] as const) {
+  t.test(`${durability}: the power goes after each call that changes a file`, { skip }, async (t) => {
+    const calls = callsOf(durability)
+    const random = seededRandom(20_260_101)
+    const cut = new PowerCut()
+    const told: string[] = []
+    const found: string[] = []
+    for (const [place, noted] of calls.entries()) {
+      if (noted.file === 'acknowledged') {
+        told.push(noted.data.toString().trim())
+        continue
+      }
+      cut.add(noted)
+      for (const left of ['all', 'none', 'some', 'some'] as const) {
+        // With `process` a turn is safe from the end of the process, which takes nothing that was written.
+        const kept = durability === 'power' || left === 'all' ? told : []
+        const wrong = lookAt(cut, left, kept, random)
+        if (wrong !== '') found.push(`after call ${place}, ${left} of what was not synced: ${wrong}`)
+      }
+    }
+    t.equal(told.length, 8, 'all turns were acknowledged')
+    // Else nothing here would notice a sync that is left out.
+    if (durability === 'process') t.match(lookAt(cut, 'none', told, random), /is lost/)
+    t.ok(calls.length > 50, `${calls.length} calls`)
+    t.strictSame(found.slice(0, 5), [])
+  })
+}
+
+for (const [name, errno] of [
+  ['EIO', 5],
+  ['ENOSPC', 28],
+] as const) {
+  t.test(
+    `${name} at each call of a store's life loses nothing that was acknowledged`,
+    { skip },
+    async (t) => {
+      const lives = join(folder, name)
+      mkdirSync(lives)
+      const said = under('lives.ts', [lives, String(errno)], { POWER_FOLDER: lives })
+      t.match(said, /^\d\d+ calls failed, one in each life; [1-9]\d* changes were refused$/m, said)
+    },
+  )
+}
