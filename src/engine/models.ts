@@ -14,7 +14,14 @@ export async function getModels(connection: EngineConnection, signal: AbortSigna
   throw new ProxyError('engine_failed', `the engine at ${connection.name} lists no models: ${said}`)
 }
 
-function modelInfo({ id, max_model_len: maxModelLen }: Record<string, unknown>): ModelInfo[] {
+function modelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, unknown>): ModelInfo[] {
   if (typeof id !== 'string') return []
-  return [{ id, ...(typeof maxModelLen === 'number' && { maxModelLen }) }]
+  return [
+    {
+      id,
+      ...(typeof maxModelLen === 'number' && { maxModelLen }),
+      // vLLM and SGLang name the model below it.
+      ...(typeof parent === 'string' && { isAdapter: true }),
+    },
+  ]
 }

@@ -13,6 +13,8 @@ export interface ModelInfo {
   id: string
   /** Context length in tokens, where the engine tells. */
   maxModelLen?: number
+  /** An adapter over another model that the engine serves. */
+  isAdapter?: boolean
 }
 
 export interface EngineHealth {

@@ -36,10 +36,10 @@ export async function* withFailover(
   request: GenerationRequest,
   signal: AbortSignal,
 ): GenerationStream {
-  const { requestId: callId, sessionId, body } = request
+  const { requestId: callId, sessionId, body, mustServe } = request
   const failed: string[] = []
   for (let losses = 0; ; ) {
-    const call = { callId, sessionId, model: body.model, needs: needOf(request), avoid: failed }
+    const call = { callId, sessionId, model: body.model, mustServe, needs: needOf(request), avoid: failed }
     const lease = await rules.dispatcher.acquire(call, signal)
     let begun = false
     try {

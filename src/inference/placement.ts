@@ -33,6 +33,8 @@ export interface MemberLoad extends Member {
 export interface Wish {
   readonly model?: string | undefined
   readonly needs?: Ability | undefined
+  /** Only members that list the model: nobody is asked for one that nobody is known to serve. */
+  readonly mustServe?: boolean | undefined
   /** Members that failed this call: they get it again only if nobody else could ever serve it. */
   readonly avoid?: readonly string[] | undefined
 }
@@ -87,13 +89,15 @@ function isLessLoaded(member: MemberLoad, than: MemberLoad): boolean {
 export function candidatesFor(members: Iterable<MemberLoad>, wish: Wish): MemberLoad[] {
   const all = [...members]
   const serving = all.filter((member) => serves(member, wish))
-  const able = (serving.length > 0 ? serving : all).filter((member) => member.healthy && !member.draining)
+  const asked = serving.length > 0 || wish.mustServe ? serving : all
+  const able = asked.filter((member) => member.healthy && !member.draining)
   const untried = able.filter((member) => !wish.avoid?.includes(member.id))
   return untried.length > 0 ? untried : able
 }
 
-function serves(member: Member, { model, needs }: Wish): boolean {
+function serves(member: Member, { model, needs, mustServe }: Wish): boolean {
   if (needs !== undefined && member.lacks?.includes(needs)) return false
+  if (mustServe) return model !== undefined && member.models.includes(model)
   return model === undefined || member.models.length === 0 || member.models.includes(model)
 }
 

@@ -19,6 +19,8 @@ export interface Call {
   sessionId: string
   model?: string | undefined
   needs?: Ability | undefined
+  /** Only a member that lists the model; see {@link candidatesFor}. */
+  mustServe?: boolean | undefined
   /** Members that failed this call already; see {@link candidatesFor}. */
   avoid?: readonly string[] | undefined
 }

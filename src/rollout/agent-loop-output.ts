@@ -75,7 +75,7 @@ export interface RolloutFacts {
 export type AgentLoopOutputs = [AgentLoopOutput, ...AgentLoopOutput[]]
 
 /**
- * The rows of a session. Each has the whole reward: a completion that rows share trains in one of them only, so it is
+ * The rows of a session. Each has the whole reward, or that of its line: a completion that rows share trains in one of them only, so it is
  * counted once whatever the trainer does with rows; one that weighs rollouts equally divides by `num_rows`.
  */
 export function outputsOf(session: SessionTrajectories, facts: RolloutFacts): AgentLoopOutputs {
@@ -92,7 +92,8 @@ export function outputsOf(session: SessionTrajectories, facts: RolloutFacts): Ag
     response_ids: row.response_ids,
     response_mask: row.response_mask,
     response_logprobs: row.response_logprobs,
-    reward_score: reward.score,
+    // The line's own, where it has one.
+    reward_score: row.reward ?? reward.score,
     num_turns: row.num_turns,
     metrics: { ...metrics },
     extra_fields: extraFieldsOf(facts, reward.components, position, row),

@@ -17,6 +17,7 @@ const Row = Type.Object({
   response_ids: Type.Array(Type.Integer()),
   response_mask: Type.Array(Type.Integer()),
   response_logprobs: Type.Array(Type.Number()),
+  reward: Type.Optional(nullable(Type.Number())),
   num_turns: Type.Integer(),
   line: Type.String(),
   finish_reason: nullable(Type.String()),

@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { type DetailWish, parseWish } from '../canonical/details/kinds.ts'
 import type { ProxyError } from '../errors.ts'
 import type { SessionRecord } from '../store/turn-store.ts'
+import type { Policies } from './policies.ts'
 
 /** One agent call of a session, from its arrival until its turn is on record. */
 export interface SessionCall {
@@ -18,6 +19,8 @@ export interface SessionCall {
   readonly trustAgent: boolean
   /** What its turns are recorded with beyond ids and logprobs; null: the session does not say. */
   readonly record: DetailWish | null
+  /** The session's models by line. */
+  readonly policies: Policies
   /**
    * Aborts with a ProxyError when the session is ended, reset or deleted (`turn_cancelled`), or the proxy stops
    * (`shutting_down`). To be looked at, too, right before the turn is opened in the store.
@@ -35,6 +38,7 @@ interface SessionState {
   samplingParams: Readonly<Record<string, unknown>>
   trustAgent: boolean
   record: DetailWish | null
+  policies: Policies
   nextIndex: number
   /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
   readonly unrecorded: Set<number>
@@ -84,6 +88,7 @@ export class LiveSession {
       samplingParams: record.samplingParams,
       trustAgent: record.trustAgent,
       record: record.record && parseWish(record.record),
+      policies: record.policies,
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
     }
@@ -103,6 +108,7 @@ export class LiveSession {
       samplingParams: state.samplingParams,
       trustAgent: state.trustAgent,
       record: state.record,
+      policies: state.policies,
       signal: controller.signal,
       done: () => {
         if (!this.#calls.delete(call)) return

@@ -16,6 +16,7 @@ import { Activity } from './activity.ts'
 import type { AgentCall, AgentWord, Turn } from './agent-call.ts'
 import { requestOfChoice } from './choice.ts'
 import { overrule } from './overrule.ts'
+import { policyOf } from './policies.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
 import type { HeldMemory, SessionMemory } from './session-memory.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
@@ -120,8 +121,9 @@ export class TurnRunner {
   async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
     const { backend, prompts, sessions } = this.#options
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
-    const asked = overrule({ kind: 'chat', body }, session?.samplingParams ?? {}, this.#options.model)
-      .body as ChatBody
+    const { samplingParams = {}, policies = {} } = session ?? {}
+    const model = policyOf(policies) ?? this.#options.model
+    const asked = overrule({ kind: 'chat', body }, samplingParams, model).body as ChatBody
     if (prompts === undefined) return await backend.countTokens(asked, signal, session && sessionId)
     if (session === undefined) return await prompts.countTokens(asked, signal)
     using held = sessions.hold(session.sessionId)
@@ -134,15 +136,19 @@ export class TurnRunner {
     const { sessionCall, held } = place
     const isHeard = sessionCall.trustAgent || !word.hasAgentKey
     const { idempotencyKey } = word
+    const line = this.#lineOf(word, sessionCall)
+    const policy = policyOf(sessionCall.policies, line?.told)
     const annotations: Record<string, unknown> = {
       ...call.annotations,
-      ...(isHeard && word.line && { line: word.line }),
+      ...(line && { line }),
       ...(choice && { choice }),
+      ...(policy !== undefined && { policy }),
       ...(idempotencyKey !== undefined && { idempotency_key: idempotencyKey }),
     }
     if (idempotencyKey !== undefined) held.memory.idempotencyKeys?.add(idempotencyKey)
     const turnId = choice?.index === 0 ? choice.call : randomUUID()
-    const overruled = overrule(call.request, sessionCall.samplingParams, this.#options.model)
+    const model = policy ?? this.#options.model
+    const overruled = overrule(call.request, sessionCall.samplingParams, model)
     const { request, recorded } = requestOfChoice(overruled, choice)
     const open: OpenTurn = {
       turnId,
@@ -175,6 +181,7 @@ export class TurnRunner {
       sessionId,
       stream,
       lastMessage,
+      ...(policy !== undefined && { mustServe: true }),
       ...jsonAtHand(request, written, held.memory, messagesJson),
       ...(record && { record }),
     }
@@ -196,6 +203,11 @@ export class TurnRunner {
     return turn.first(agentSignal)
   }
 
+  /** As the call tells it, where it is heard. */
+  #lineOf({ line, hasAgentKey }: AgentWord, { trustAgent }: Pick<SessionCall, 'trustAgent'>) {
+    return trustAgent || !hasAgentKey ? line : undefined
+  }
+
   /** The turn of the call's first try, if its answer can be had. */
   async #firstTry(
     call: AgentCall,
@@ -206,7 +218,8 @@ export class TurnRunner {
     const { sessionId, dialect, word } = call
     const session = await this.#options.sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
-    const params = paramsText(overrule(call.request, session.samplingParams, this.#options.model))
+    const model = policyOf(session.policies, this.#lineOf(word, session)?.told) ?? this.#options.model
+    const params = paramsText(overrule(call.request, session.samplingParams, model))
     const { first, idempotencyKeys } = await this.#tries.find(sessionId, word, {
       ...written,
       dialect,

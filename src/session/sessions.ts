@@ -15,6 +15,7 @@ import { Activity } from './activity.ts'
 import type { LiveSession, SessionCall } from './live-session.ts'
 import { LiveSessions } from './live-sessions.ts'
 import { isOwn, type NodePlace, refuseForeign } from './nodes.ts'
+import { readPolicies } from './policies.ts'
 import { parseSessionId } from './session-id.ts'
 import { type HeldMemory, SessionMemories } from './session-memory.ts'
 import { type HeldSweep, SweepGuard } from './sweep-guard.ts'
@@ -68,6 +69,8 @@ export interface NewSessionRequest {
   trustAgent?: boolean
   /** What its turns are recorded with beyond ids and logprobs: `top_logprobs:64`. Absent: what the proxy records of any. */
   record?: readonly string[]
+  /** The model of all calls, or of each line's; see {@link readPolicies}. Absent: what the agent asks for. */
+  policy?: string | Record<string, string>
   /** null: for ever. Absent: the default. */
   ttlMs?: number | null
 }
@@ -120,6 +123,7 @@ export class Sessions {
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
     refuseContent(request.samplingParams)
     if (request.record) parseWish(request.record)
+    readPolicies(request.policy)
     const sessionId = parseSessionId(request.sessionId ?? this.#newId())
     refuseForeign(sessionId, this.#options.node)
     return this.#inOrder(sessionId, () => this.#createRecord(sessionId, request))
@@ -300,6 +304,7 @@ export class Sessions {
       samplingParams: request.samplingParams ?? {},
       trustAgent: request.trustAgent ?? false,
       record: request.record ?? null,
+      policies: readPolicies(request.policy),
     })
     if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
     return made

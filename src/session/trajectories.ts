@@ -6,6 +6,7 @@ import type { Reward, TurnStatus } from '../store/turn-store.ts'
 import { isMainWork, type Line } from './lines/line.ts'
 import { LineFinder } from './lines/line-finder.ts'
 import type { LinedTurn } from './lines/opening.ts'
+import { policyOnRecord } from './policies.ts'
 import { Retries, repeatedByLast, type TriedTurn } from './trajectories/retries.ts'
 import type { RowLayout } from './trajectories/row-details.ts'
 import { type TrainableTurn, type TurnNode, TurnTree } from './trajectories/turn-tree.ts'
@@ -27,6 +28,8 @@ export interface TrajectoryOptions {
   select?: 'all' | 'longest' | 'last'
   /** Splits the selected rows: a row per turn, with the turn's whole prompt. */
   perTurn?: boolean
+  /** Trains the turns of this policy alone, and makes only rows that train one. Default: whatever policy a turn has. */
+  policy?: string
 }
 
 /** Where a turn's completion is in `response_ids`. */
@@ -34,6 +37,8 @@ export interface TurnSpan {
   turn_id: string
   index: number
   line: Line
+  /** The model that the session named for it; null: it named none. */
+  policy: string | null
   /** Offsets; equal when the cut left nothing of the turn. */
   start: number
   end: number
@@ -48,6 +53,8 @@ export interface TurnSpan {
 export interface Trajectory {
   /** Of the last turn; of the turns before it, if that one sums them up. */
   line: Line
+  /** Of all its turns; null where they have none, or several. */
+  policy: string | null
   prompt_ids: Int32Array
   response_ids: Int32Array
   /** 1 on sampled tokens that this row trains, 0 elsewhere. As long as `response_ids`. */
@@ -61,6 +68,7 @@ export interface Trajectory {
   /** Lowest and highest of the turns that the row keeps tokens of; see {@link versionRange}. */
   weight_version_min: string | null
   weight_version_max: string | null
+  /** The line's, where it has one of its own, else the session's. */
   reward: number | null
   reward_components: Record<string, number>
   /** False: the engine did not tell exact ids, and the row has none. */
@@ -96,6 +104,8 @@ export class TrajectoryBuilder {
   readonly #lines = new LineFinder()
   readonly #tree = new TurnTree()
   readonly #retries = new Retries()
+  /** By turn; of those that have one. */
+  readonly #policies = new Map<string, string>()
   readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0, empty: 0 }
 
   constructor({ lines = 'all', sideCalls = false }: TurnSelection = {}) {
@@ -104,6 +114,8 @@ export class TrajectoryBuilder {
 
   add(turn: TrainableTurn & LinedTurn & TriedTurn): void {
     const { line } = this.#lines.add(turn)
+    const policy = policyOnRecord(turn)
+    if (policy !== null) this.#policies.set(turn.turnId, policy)
     const sequence = this.#tree.read(turn)
     const isSelected = this.#selects(line)
     const tries = isSelected ? this.#retries.add(turn) : []
@@ -138,11 +150,15 @@ export class TrajectoryBuilder {
   *placedRows(options: TrajectoryOptions, reward: Reward | null): Generator<PlacedRow> {
     const superseded = this.superseded()
     const leaves = this.#tree.leaves().filter(({ turnId }) => !superseded.has(turnId))
+    const policyOf = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
+    const isAsked = (turn: TurnNode) => options.policy === undefined || policyOf(turn) === options.policy
     const selected = select(leaves.map(planOf), options.select ?? 'all')
     const plans = options.perTurn ? splitByTurn(selected) : selected
-    const trainedBy = assignTraining(plans, options)
+    const trainedBy = assignTraining(plans, options, isAsked)
     for (const plan of plans) {
-      const row = assemble(plan, options, trainedBy, reward)
+      const trains = plan.chain.some((turn) => trainedBy.get(turn) === plan)
+      if (!trains && options.policy !== undefined) continue
+      const row = assemble(plan, options, { trainedBy, reward, policyOf })
       yield { row, layout: () => layoutOf(plan, row) }
     }
   }
@@ -178,10 +194,15 @@ function splitByTurn(plans: Plan[]): Plan[] {
 }
 
 /** Which row trains each turn: the one that keeps most of it, of equals the first. */
-function assignTraining(plans: Plan[], options: TrajectoryOptions): Map<TurnNode, Plan> {
+function assignTraining(
+  plans: Plan[],
+  options: TrajectoryOptions,
+  isAsked: (turn: TurnNode) => boolean,
+): Map<TurnNode, Plan> {
   const best = new Map<TurnNode, { plan: Plan; kept: number }>()
   for (const plan of plans) {
     for (const turn of plan.chain) {
+      if (!isAsked(turn)) continue
       const { start, end } = spanOf(turn, plan, options)
       if (end - start > (best.get(turn)?.kept ?? 0)) best.set(turn, { plan, kept: end - start })
     }
@@ -199,11 +220,17 @@ function spanOf(turn: TurnNode, plan: Plan, options: TrajectoryOptions): { start
   return { start: Math.min(start, kept), end: Math.min(start + turn.completionLength, kept) }
 }
 
+/** What all rows of a session have in common. */
+interface RowContext {
+  readonly trainedBy: ReadonlyMap<TurnNode, Plan>
+  readonly reward: Reward | null
+  policyOf(turn: TurnNode): string | null
+}
+
 function assemble(
   plan: Plan,
   options: TrajectoryOptions,
-  trainedBy: Map<TurnNode, Plan>,
-  reward: Reward | null,
+  { trainedBy, reward, policyOf }: RowContext,
 ): Trajectory {
   const { chain, last, base } = plan
   const tokens = last.tokens.read(base + plan.responseLength)
@@ -211,7 +238,11 @@ function assemble(
   const promptStart = Math.max(0, base - (options.promptLength ?? base))
   const mask = new Uint8Array(kept)
   const logprobs = new Float64Array(kept)
-  const turns = chain.map((turn) => spanToWire(turn, plan, options, trainedBy.get(turn) === plan))
+  const turns = chain.map((turn) => ({
+    ...spanToWire(turn, plan, options, trainedBy.get(turn) === plan),
+    policy: policyOf(turn),
+  }))
+  const line = lineOf(chain)
   turns.forEach(({ start, end, trained }, position) => {
     if (!trained) return
     mask.fill(1, start, end)
@@ -219,7 +250,8 @@ function assemble(
   })
   const versions = versionRange(turns.filter(({ start, end }) => end > start))
   return {
-    line: lineOf(chain),
+    line,
+    policy: turns.every(({ policy }) => policy === turns[0]!.policy) ? turns[0]!.policy : null,
     prompt_ids: tokens.subarray(promptStart, base),
     response_ids: tokens.subarray(base, base + kept),
     response_mask: mask,
@@ -229,7 +261,7 @@ function assemble(
     finish_reason: last.finishReason,
     weight_version_min: versions.min,
     weight_version_max: versions.max,
-    reward: reward?.reward ?? null,
+    reward: reward?.lines?.[line] ?? reward?.reward ?? null,
     reward_components: reward?.components ?? {},
     exact: last.exact,
     inexact_reason: last.inexactReason,
@@ -260,7 +292,12 @@ function lineOf(chain: readonly TurnNode[]): Line {
   return chain.findLast(({ line }) => line !== 'compaction')?.line ?? 'compaction'
 }
 
-function spanToWire(turn: TurnNode, plan: Plan, options: TrajectoryOptions, trained: boolean): TurnSpan {
+function spanToWire(
+  turn: TurnNode,
+  plan: Plan,
+  options: TrajectoryOptions,
+  trained: boolean,
+): Omit<TurnSpan, 'policy'> {
   return {
     turn_id: turn.turnId,
     index: turn.index,

@@ -259,7 +259,8 @@ export class MemoryTurnStore implements TurnStore {
 }
 
 function newRecord(session: NewSession): SessionRecord {
-  const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent, record = null } = session
+  const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent } = session
+  const { record = null, policies = {} } = session
   return {
     sessionId,
     status: 'active',
@@ -271,6 +272,7 @@ function newRecord(session: NewSession): SessionRecord {
     samplingParams: structuredClone(samplingParams),
     trustAgent,
     record: record && [...record],
+    policies: { ...policies },
     reward: null,
     ...countsOf([]),
   }

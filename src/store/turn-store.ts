@@ -22,6 +22,8 @@ export type TurnStatus = 'open' | 'completed' | 'aborted' | 'failed' | 'interrup
 export interface Reward {
   reward: number
   components: Record<string, number>
+  /** Rewards of single lines, which their rows have instead. Absent: none has one. */
+  lines?: Record<string, number>
 }
 
 export interface SessionRecord {
@@ -40,6 +42,8 @@ export interface SessionRecord {
   trustAgent: boolean
   /** What its turns are recorded with, by the names of `parseWish`; null: what the proxy records of any. */
   record: readonly string[] | null
+  /** Names of models by line, which overrule what the agent asks for; empty: none does. */
+  policies: Record<string, string>
   reward: Reward | null
   /** Turns on record, whatever their status. */
   turnCount: number
@@ -64,6 +68,8 @@ export interface NewSession {
   trustAgent: boolean
   /** Absent: null. */
   record?: readonly string[] | null
+  /** Default: none. */
+  policies?: Record<string, string>
 }
 
 /** What is known when a call begins. */

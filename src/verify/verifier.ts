@@ -201,7 +201,8 @@ export class Verifier {
     signal: AbortSignal,
   ): Promise<readonly ScoredToken[]> {
     const { model = turn.model, alternatives = ALTERNATIVES } = this.#options
-    const { lora_path: loraPath } = turn.params
+    const isAdapter = this.#health?.models.some(({ id, isAdapter: is }) => id === model && is)
+    const loraPath = isAdapter ? model : turn.params.lora_path
     const request: ScoreRequest = {
       promptTokenIds,
       completionTokenIds: Int32Array.from(turn.completionTokenIds),

@@ -124,6 +124,7 @@ function sessionCells(cell: Cell): void {
       samplingParams: { temperature: 0.5 },
       trustAgent: true,
       record: ['sampling_mask', 'top_logprobs:64'],
+      policies: { main: 'actor', '*': 'base' },
     })
     const { created, session } = await store.createSession(given)
     t.equal(created, true)
@@ -181,6 +182,11 @@ function sessionCells(cell: Cell): void {
     await store.setReward('s', { reward: 1, components: { tests: 1 } }, 10)
     const session = await store.setReward('s', { reward: -0.25, components: { tests: 0, format: -0.25 } }, 20)
     t.strictSame(session?.reward, { reward: -0.25, components: { tests: 0, format: -0.25 } })
+    const lines = { 'subagent:critic': 0.5, main: -1 }
+    await store.setReward('s', { reward: 2, components: {}, lines }, 20)
+    t.strictSame((await store.getSession('s'))?.reward, { reward: 2, components: {}, lines })
+    await store.setReward('s', { reward: 3, components: {} }, 20)
+    t.strictSame((await store.getSession('s'))?.reward, { reward: 3, components: {} })
     t.equal((await store.getSession('s'))?.updatedAtMs, 20)
   })
 

@@ -7,6 +7,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
   ),
   4: ['ALTER TABLE turns DROP COLUMN prompt_node'],
   5: ['DROP TABLE details', 'ALTER TABLE sessions DROP COLUMN record'],
+  6: ['policies', 'reward_lines'].map((column) => `ALTER TABLE sessions DROP COLUMN ${column}`),
 }
 
 /** Makes the database one that an earlier program left behind. */

@@ -28,6 +28,8 @@ class SglangClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #openai: OpenaiRoutes
   readonly #routes: OptionalRoutes
+  /** By the names that it lists. */
+  #adapters: ReadonlySet<string> = new Set()
 
   constructor(options: ConnectionOptions) {
     this.#connection = new EngineConnection(options)
@@ -40,8 +42,16 @@ class SglangClient implements EngineClient {
   }
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    if (isTokenRequest(request)) yield* this.#generateTokens(request, signal)
-    else yield* this.#openai.generate(request, signal)
+    const asked = this.#withAdapter(request)
+    if (isTokenRequest(asked)) yield* this.#generateTokens(asked, signal)
+    else yield* this.#openai.generate(asked, signal)
+  }
+
+  /** SGLang goes by `lora_path`, and takes any model's name for its own: the base weights would sample. */
+  #withAdapter(request: GenerationRequest): GenerationRequest {
+    const { model } = request.body
+    if (model === undefined || !this.#adapters.has(model)) return request
+    return { ...request, body: { ...request.body, lora_path: model } } as GenerationRequest
   }
 
   /**
@@ -80,6 +90,7 @@ class SglangClient implements EngineClient {
     // Generates a token, on most versions: a dead engine behind its server does not pass.
     await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
+    this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
     const info =
       (await this.#routes.get('/model_info', signal)) ?? (await this.#routes.get('/get_model_info', signal))
     const said = info === undefined ? undefined : parseJson(info)

@@ -91,8 +91,10 @@ function lifeRoutes(app: TypedApp, { sessions }: SessionsRoutesOptions): void {
         body: schemas.RewardBody,
       }),
     },
-    async ({ params, body: { reward, components = {} } }) =>
-      sessionToWire(await sessions.setReward(params.sessionId, { reward, components })),
+    async ({ params, body: { reward, components = {}, lines } }) =>
+      sessionToWire(
+        await sessions.setReward(params.sessionId, { reward, components, ...(lines && { lines }) }),
+      ),
   )
   app.get(
     '/sessions/:sessionId/wait',
@@ -152,13 +154,14 @@ async function unlessMissing(sessionId: string, change: () => Promise<object>): 
 
 function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
   const { session_id: sessionId, metadata, sampling_params: samplingParams, ttl_s: ttlS } = body
-  const { trust_agent: trustAgent, record } = body
+  const { trust_agent: trustAgent, record, policy } = body
   return {
     ...(sessionId !== undefined && { sessionId }),
     ...(metadata !== undefined && { metadata }),
     ...(samplingParams !== undefined && { samplingParams }),
     ...(trustAgent !== undefined && { trustAgent }),
     ...(record !== undefined && { record }),
+    ...(policy !== undefined && { policy }),
     ...(ttlS !== undefined && { ttlMs: ttlS === null ? null : ttlS * 1000 }),
   }
 }

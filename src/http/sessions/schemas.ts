@@ -37,6 +37,11 @@ const newSessionFields = {
         '`top_logprobs:64`, `prompt_logprobs`, `routed_experts`, `weight_versions`; absent: what the proxy records',
     }),
   ),
+  policy: Type.Optional(
+    Type.Union([Type.String(), Type.Record(Type.String(), Type.String())], {
+      description: 'The model or adapter of all calls, or of each line; see docs/policies.md',
+    }),
+  ),
   ttl_s: Type.Optional(
     Type.Union([Type.Number({ exclusiveMinimum: 0 }), Type.Null()], {
       description: 'Removed this long after its last change; null: never; absent: the default of the proxy',
@@ -47,7 +52,18 @@ export const NewSessionBody = Type.Object(newSessionFields, STRICT)
 
 export const EmptyBody = Type.Object({}, STRICT)
 
-export const RewardBody = Type.Object({ reward: Type.Number(), components: Type.Optional(numbers()) }, STRICT)
+export const RewardBody = Type.Object(
+  {
+    reward: Type.Number(),
+    components: Type.Optional(numbers()),
+    lines: Type.Optional(
+      Type.Record(Type.String(), Type.Number(), {
+        description: 'Rewards of single lines, which their rows have instead',
+      }),
+    ),
+  },
+  STRICT,
+)
 
 export const BatchDeleteBody = Type.Object({ session_ids: Type.Array(Type.String()) }, STRICT)
 
@@ -79,7 +95,11 @@ export const TrajectoriesQuery = Type.Object(
     response_length: Type.Optional(
       Type.Integer({ minimum: 1, description: 'Keep the first n response tokens' }),
     ),
-    select: Type.Enum(['all', 'main', 'longest', 'last'], { default: 'all' }),
+    select: Type.String({
+      default: 'all',
+      pattern: '^(all|main|longest|last|policy:.+)$',
+      description: '`all`, `main`, `longest`, `last`, or `policy:` and its name',
+    }),
     side_calls: Type.Boolean({
       default: false,
       description: 'Train side calls, such as the generation of titles, as well; see docs/lines.md',
@@ -114,8 +134,10 @@ export const sessionFields = {
   record: nullable(
     Type.Array(Type.String(), { description: 'As it was created with; null: what the proxy records of any' }),
   ),
+  policy: Type.Record(Type.String(), Type.String(), { description: 'Models by line; `*`: of all others' }),
   reward: nullable(Type.Number()),
   reward_components: numbers(),
+  reward_lines: numbers(),
   turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),
   num_turns: Type.Integer({ description: 'The same as `turn_count`' }),
   open_turns: Type.Integer({ description: 'Turns in flight' }),
@@ -253,6 +275,7 @@ export const Sampling = Type.Object({
 
 export const TrajectoryRow = Type.Object({
   line: line(),
+  policy: nullableText(),
   finished: Type.Boolean({ description: 'Whether the session was completed; not: aborted, or still active' }),
   prompt_ids: ids(),
   response_ids: ids(),
@@ -263,6 +286,7 @@ export const TrajectoryRow = Type.Object({
       turn_id: Type.String(),
       index: Type.Integer(),
       line: line(),
+      policy: nullableText(),
       start: Type.Integer(),
       end: Type.Integer(),
       trained: Type.Boolean(),

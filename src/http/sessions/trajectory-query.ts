@@ -59,9 +59,16 @@ function selectionOf({ select, side_calls }: TrajectoryQuery): TurnSelection {
 function optionsOf(query: TrajectoryQuery): TrajectoryOptions {
   const { prompt_length: promptLength, response_length: responseLength, select, per_turn: perTurn } = query
   return {
-    select: select === 'main' ? 'all' : select,
+    ...selectedBy(select),
     perTurn,
     ...(promptLength !== undefined && { promptLength }),
     ...(responseLength !== undefined && { responseLength }),
   }
+}
+
+const POLICY = 'policy:'
+
+function selectedBy(select: string): Pick<TrajectoryOptions, 'select' | 'policy'> {
+  if (select.startsWith(POLICY)) return { select: 'all', policy: select.slice(POLICY.length) }
+  return { select: select === 'longest' || select === 'last' ? select : 'all' }
 }

@@ -145,8 +145,20 @@ CREATE UNIQUE INDEX details_by_turn ON details (tree, turn, kind);
 ALTER TABLE sessions ADD COLUMN record TEXT;
 `
 
+const POLICIES = `
+ALTER TABLE sessions ADD COLUMN policies     TEXT NOT NULL DEFAULT '{}'; -- JSON object: names of models by line
+ALTER TABLE sessions ADD COLUMN reward_lines TEXT;                       -- JSON object; NULL: no line has its own.
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
-const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, TRUSTED_AGENTS, SESSION_COUNTS, PROMPT_PIECES, DETAILS]
+const MIGRATIONS: readonly string[] = [
+  FIRST_SCHEMA,
+  TRUSTED_AGENTS,
+  SESSION_COUNTS,
+  PROMPT_PIECES,
+  DETAILS,
+  POLICIES,
+]
 
 const SCHEMA_VERSION = MIGRATIONS.length
 

@@ -37,8 +37,10 @@ interface SessionRow {
   sampling_params: string
   trust_agent: number
   record: string | null
+  policies: string
   reward: number | null
   reward_components: string | null
+  reward_lines: string | null
   turn_count: number
   next_index: number
   open_turns: number
@@ -67,6 +69,7 @@ export interface NewSessionRow {
   trustAgent: boolean
   /** JSON text. */
   record: string | null
+  policies: string
 }
 
 /** What SQL can tell before a row's JSON is read. */
@@ -202,7 +205,7 @@ export class SessionWriter {
   >
   readonly #end: Database.Statement<[{ sessionId: string; status: string; atMs: number }]>
   readonly #reward: Database.Statement<
-    [{ sessionId: string; reward: number; components: string; atMs: number }]
+    [{ sessionId: string; reward: number; components: string; lines: string | null; atMs: number }]
   >
   readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
   readonly #delete: Database.Statement<[string]>
@@ -216,18 +219,18 @@ export class SessionWriter {
     this.#create = db.prepare(`
       INSERT INTO sessions
         (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
-          record)
+          record, policies)
       VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
-        @trustAgent, @record)`)
+        @trustAgent, @record, @policies)`)
     this.#end = db.prepare(`
       UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
       WHERE session_id = @sessionId AND status = 'active'`)
     this.#reward = db.prepare(`
-      UPDATE sessions SET reward = @reward, reward_components = @components, updated_at_ms = @atMs
+      UPDATE sessions SET reward = @reward, reward_components = @components, reward_lines = @lines, updated_at_ms = @atMs
       WHERE session_id = @sessionId`)
     this.#reset = db.prepare(`
       UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
-        reward = NULL, reward_components = NULL, turn_count = 0,
+        reward = NULL, reward_components = NULL, reward_lines = NULL, turn_count = 0,
         open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
       WHERE session_id = @sessionId`)
     this.#delete = db.prepare('DELETE FROM sessions WHERE session_id = ?')
@@ -262,8 +265,13 @@ export class SessionWriter {
     return this.#reader.get(sessionId)
   }
 
-  setReward(sessionId: string, { reward, components }: Reward, atMs: number): SessionRecord | undefined {
-    this.#reward.run({ sessionId, reward, components: JSON.stringify(components), atMs })
+  setReward(
+    sessionId: string,
+    { reward, components, lines }: Reward,
+    atMs: number,
+  ): SessionRecord | undefined {
+    const json = { components: JSON.stringify(components), lines: lines ? JSON.stringify(lines) : null }
+    this.#reward.run({ sessionId, reward, ...json, atMs })
     return this.#reader.get(sessionId)
   }
 
@@ -315,10 +323,15 @@ function toRecord(row: SessionRow): SessionRecord {
     samplingParams: JSON.parse(row.sampling_params),
     trustAgent: row.trust_agent === 1,
     record: row.record === null ? null : JSON.parse(row.record),
+    policies: JSON.parse(row.policies),
     reward:
       row.reward === null
         ? null
-        : { reward: row.reward, components: JSON.parse(row.reward_components ?? '{}') },
+        : {
+            reward: row.reward,
+            components: JSON.parse(row.reward_components ?? '{}'),
+            ...(row.reward_lines !== null && { lines: JSON.parse(row.reward_lines) }),
+          },
     turnCount: row.turn_count,
     nextIndex: row.next_index,
     openTurns: row.open_turns,

@@ -50,11 +50,12 @@ export class SqliteTurnStore implements TurnStore {
   }
 
   createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
-    const { metadata, samplingParams, record = null, ...rest } = session
+    const { metadata, samplingParams, record = null, policies = {}, ...rest } = session
     const json = {
       metadata: JSON.stringify(metadata),
       samplingParams: JSON.stringify(samplingParams),
       record: record && JSON.stringify(record),
+      policies: JSON.stringify(policies),
     }
     return this.#call('createSession', [{ ...rest, ...json }])
   }

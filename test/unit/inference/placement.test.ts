@@ -57,6 +57,12 @@ t.test('candidates for a call', (t) => {
   const any = member('any', 0, 1)
   t.same(ids(candidatesFor([qwen, llama, any], { model: 'qwen' })), ['qwen', 'any'], 'serve its model')
   t.same(
+    ids(candidatesFor([qwen, llama, any], { model: 'qwen', mustServe: true })),
+    ['qwen'],
+    'list it, where nobody else may serve',
+  )
+  t.same(ids(candidatesFor([qwen, llama, any], { model: 'gpt', mustServe: true })), [], 'or are not there')
+  t.same(
     ids(candidatesFor([qwen, llama], { model: 'gpt' })),
     ['qwen', 'llama'],
     'are all when nobody lists it',

@@ -1,0 +1,115 @@
+/** A session names the model of each line, and no agent, engine or worker can have it otherwise. */
+import OpenAI from 'openai'
+import t, { type Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { WORKER } from '../../src/config/options/worker.ts'
+import { startWorker } from '../../src/main.ts'
+import { startEngine, type TestEngine } from '../helpers/engine.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { turnsOf } from '../helpers/relay-rig.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
+
+/** Two engines, of one model each. */
+async function startTwo(t: Test, mode: 'local' | 'relay', config: Partial<ServeConfig> = {}) {
+  const engines = await Promise.all(['actor', 'critic'].map((model) => startEngine(t, { model })))
+  const urls = engines.map(({ url }) => url)
+  const proxy = await startProxy(t, mode === 'local' ? { engineUrls: urls, ...config } : { mode, ...config })
+  if (mode === 'relay') for (const [place, url] of urls.entries()) joinWorker(t, proxy, url, `w${place}`)
+  await untilModels(proxy)
+  return { proxy, actor: engines[0]!, critic: engines[1]! }
+}
+
+function joinWorker(t: Test, proxy: TestProxy, engineUrl: string, workerId: string): void {
+  const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engineUrl], workerId }
+  const worker = startWorker(config, { logger: silentLogger })
+  t.teardown(() => worker.stop(0))
+}
+
+const untilModels = (proxy: TestProxy) =>
+  until(async () => (await proxy.get('/s/v1/models')).data?.length === 2)
+
+const client = (proxy: TestProxy) =>
+  new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
+
+const ask = (proxy: TestProxy, line?: string) =>
+  client(proxy).chat.completions.create(
+    { model: 'gpt-4o', messages: [{ role: 'user', content: `I am ${line}` }], max_tokens: 4 },
+    line === undefined ? {} : { headers: { 'x-llm-proxy-line': line } },
+  )
+
+const served = ({ server }: TestEngine) => server.counters.served
+
+for (const mode of ['local', 'relay'] as const) {
+  t.test(`${mode}: each line is sampled by its policy, whatever the agent asks for`, async (t) => {
+    const { proxy, actor, critic } = await startTwo(t, mode)
+    const policy = { main: 'actor', 'subagent:critic': 'critic' }
+    await proxy.post('/sessions', { session_id: 's', policy, sampling_params: { model: 'base' } })
+    for (const line of [undefined, 'subagent:critic', 'main', 'compaction', 'subagent:critic'])
+      await ask(proxy, line)
+    t.same([served(actor), served(critic)], [3, 2])
+    const turns = await turnsOf(proxy, 's')
+    t.same(
+      turns.map((turn: { model: string; params: { model: string }; annotations: { policy: string } }) => [
+        turn.model,
+        turn.params.model,
+        turn.annotations.policy,
+      ]),
+      ['actor', 'critic', 'actor', 'actor', 'critic'].map((name) => [name, name, name]),
+    )
+    t.same((await proxy.get('/sessions/s')).policy, policy)
+    const { trajectories } = await proxy.get('/sessions/s/trajectories?select=policy:critic')
+    t.same(
+      trajectories.map((row: { policy: string; line: string }) => [row.policy, row.line]),
+      [
+        ['critic', 'subagent:critic'],
+        ['critic', 'subagent:critic'],
+      ],
+    )
+  })
+
+  t.test(`${mode}: a policy that nobody serves fails, and never runs on another one's weights`, async (t) => {
+    const { proxy, actor, critic } = await startTwo(t, mode, { queueWaitMs: 100 })
+    await proxy.post('/sessions', { session_id: 's', policy: 'gone' })
+    const refused = await ask(proxy).catch((error: unknown) => error)
+    t.match(refused, { status: 503 })
+    t.same([served(actor), served(critic)], [0, 0])
+    await proxy.post('/sessions', { session_id: 'free' })
+    const free = new OpenAI({ baseURL: proxy.baseUrl('free'), apiKey: 'none', maxRetries: 0 })
+    await free.chat.completions.create({
+      model: 'actor',
+      messages: [{ role: 'user', content: 'hi' }],
+      max_tokens: 2,
+    })
+    t.equal(served(actor), 1, 'sessions without a policy go on')
+  })
+}
+
+t.test('rewards are given for the session and for lines of it', async (t) => {
+  const { proxy } = await startTwo(t, 'local')
+  await proxy.post('/sessions', { session_id: 's', policy: { '*': 'actor', 'subagent:critic': 'critic' } })
+  await ask(proxy, 'main')
+  await ask(proxy, 'subagent:critic')
+  const set = await proxy.post('/sessions/s/reward', { reward: 1, lines: { 'subagent:critic': -0.5 } })
+  t.match(set, { reward: 1, reward_lines: { 'subagent:critic': -0.5 } })
+  const { trajectories } = await proxy.get('/sessions/s/trajectories')
+  t.same(
+    trajectories.map((row: { line: string; reward: number }) => [row.line, row.reward]),
+    [
+      ['main', 1],
+      ['subagent:critic', -0.5],
+    ],
+  )
+  t.match(await proxy.post('/sessions/s/reward', { reward: 2 }), { reward: 2, reward_lines: {} })
+})
+
+t.test('a policy of no line is refused, and so is a selection that there is not', async (t) => {
+  const proxy = await startProxy(t)
+  t.match(await proxy.post('/sessions', { policy: { critic: 'x' } }), {
+    code: 'invalid_request',
+    param: 'policy',
+  })
+  await proxy.post('/sessions', { session_id: 's' })
+  t.match(await proxy.get('/sessions/s/trajectories?select=policy:'), { code: 'invalid_request' })
+})
