@@ -78,14 +78,17 @@ const CLOCK_OFF_MS = 5_000
 /** The engine's own word on the prompt, where it has `/tokenize`, and its clock. */
 async function lookAtWords(config: ServeConfig, url: string, turn: TurnJson): Promise<Finding[]> {
   const { origin, basePath, authorization } = parseEndpoint(url, config.engineApiKey)
+  const askedAtMs = Date.now()
   const response = await fetch(`${origin}${basePath}/tokenize`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', ...(authorization !== undefined && { authorization }) },
     body: JSON.stringify({ model: turn.model, messages: MESSAGES, add_generation_prompt: true }),
-    signal: AbortSignal.timeout(WAIT_MS),
+    signal: AbortSignal.timeout(ANSWER_MS),
   })
   const date = response.headers.get('date')
-  const offMs = date === null ? 0 : Math.abs(Date.parse(date) - Date.now())
+  // It was written between the two; a slow answer is no clock that is wrong.
+  const saidMs = date === null ? askedAtMs : Date.parse(date)
+  const offMs = Math.max(askedAtMs - saidMs, saidMs - Date.now())
   const clock =
     offMs > CLOCK_OFF_MS
       ? [warning('clock', `${Math.round(offMs / 1_000)} s apart from the engine's`, 'set both by NTP')]
