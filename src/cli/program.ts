@@ -7,6 +7,7 @@ import { DATASET_HARBOR } from '../config/options/dataset.ts'
 import { DEMO } from '../config/options/demo.ts'
 import { DOCTOR } from '../config/options/doctor.ts'
 import { ENGINE } from '../config/options/engine.ts'
+import { FRONT } from '../config/options/front.ts'
 import { HEALTH } from '../config/options/health.ts'
 import {
   CHAT,
@@ -86,6 +87,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   add(program, WORKER, 'worker', async () => (await import('./worker.ts')).run)
   add(program, ROLLOUT, 'rollout', async () => (await import('./rollout/run.ts')).run)
   add(program, VERIFY, 'verify [session-id...]', async () => (await import('./verify/run.ts')).run)
+  add(program, FRONT, 'front', async () => (await import('./front.ts')).run)
   add(program, ENGINE, 'engine', async () => (await import('./engine.ts')).run)
   const dataset = configure(program.command('dataset'))
     .description('Make data sets of tasks')

@@ -7,6 +7,7 @@ import { DATASET_HARBOR } from './options/dataset.ts'
 import { DEMO } from './options/demo.ts'
 import { DOCTOR } from './options/doctor.ts'
 import { ENGINE } from './options/engine.ts'
+import { FRONT } from './options/front.ts'
 import { HEALTH } from './options/health.ts'
 import { OPERATOR_COMMANDS } from './options/operator.ts'
 import { ROLLOUT } from './options/rollout.ts'
@@ -20,6 +21,7 @@ export const COMMANDS = [
   SERVE,
   WORKER,
   ENGINE,
+  FRONT,
   ROLLOUT,
   SESSIONS_LIST,
   SESSIONS_SHOW,

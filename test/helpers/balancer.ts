@@ -45,11 +45,11 @@ export async function startBalancer(
   t: Test,
   kind: BalancerKind,
   { front, nodes }: Omit<Balanced, 'listen'>,
+  folder = t.testdir({}),
 ): Promise<string> {
   const program = programOf(kind)
   if (program === undefined) throw new Error(`there is no ${kind}`)
   const port = await freePort()
-  const folder = t.testdir({})
   const file = join(folder, kind === 'envoy' ? 'envoy.yaml' : `${kind}.conf`)
   writeFileSync(file, BALANCERS[kind]({ listen: `127.0.0.1:${port}`, front, nodes }))
   const child = run(kind, program, file, folder)

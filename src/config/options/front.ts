@@ -1,0 +1,44 @@
+/** Options of the front of several nodes. */
+import type { CommandSpec, ConfigOf } from '../option.ts'
+import { logLevel, shutdownGraceMs } from './shared.ts'
+
+export const FRONT = {
+  name: 'front',
+  summary: 'Answer trainers for several nodes as one proxy would',
+  envPrefix: 'LLM_PROXY_FRONT_',
+  options: {
+    host: {
+      flag: 'host',
+      type: 'text',
+      default: '127.0.0.1',
+      group: 'Server',
+      help: 'Address to listen on; 0.0.0.0 for all of them',
+    },
+    port: {
+      flag: 'port',
+      type: 'port',
+      default: '8090',
+      group: 'Server',
+      help: 'Port to listen on; 0 for any free one',
+    },
+    nodeUrls: {
+      flag: 'node-url',
+      type: 'url',
+      repeatable: true,
+      group: 'Nodes',
+      help: 'Base URL of a node; given once for each, node 1 first',
+    },
+    nodeTimeoutMs: {
+      flag: 'node-timeout',
+      type: 'duration',
+      min: '1ms',
+      default: '30s',
+      group: 'Nodes',
+      help: 'How long a node may take for its part of an answer; then it is away',
+    },
+    shutdownGraceMs,
+    logLevel,
+  },
+} as const satisfies CommandSpec
+
+export type FrontConfig = ConfigOf<typeof FRONT>

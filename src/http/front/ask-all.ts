@@ -1,0 +1,94 @@
+/** One answer out of those of all nodes: what the ones that are there say, and which are away. */
+import type { FastifyReply } from 'fastify'
+import { ProxyError } from '../../errors.ts'
+import type { NodeAnswer, NodeAway, NodeReply } from './nodes.ts'
+
+// biome-ignore lint/suspicious/noExplicitAny: what nodes of this very version answer
+type Body = any
+
+export interface AnswerOptions {
+  /** An order that not all nodes have got is an error. */
+  needsAll?: boolean
+}
+
+/**
+ * Answers with an object, and `away` in it where nodes are: their names and why.
+ * @throws ProxyError `node_away` if all are away, or one that is needed
+ */
+export async function answerAll(
+  reply: FastifyReply,
+  answers: readonly NodeAnswer[],
+  merge: (bodies: Body[]) => object,
+  { needsAll = false }: AnswerOptions = {},
+): Promise<unknown> {
+  const sorted = sort(answers, needsAll)
+  if ('refusal' in sorted) return refuse(reply, sorted.refusal)
+  const { bodies, away } = sorted
+  return told(reply, away).send({ ...merge(bodies), ...(away.length > 0 && { partial: true, away }) })
+}
+
+/** Answers with an array, which has no place for the nodes that are away: a header names them. */
+export async function answerList(
+  reply: FastifyReply,
+  answers: readonly NodeAnswer[],
+  merge: (lists: unknown[][]) => unknown[],
+): Promise<unknown> {
+  const sorted = sort(answers, false)
+  if ('refusal' in sorted) return refuse(reply, sorted.refusal)
+  return told(reply, sorted.away).send(merge(sorted.bodies))
+}
+
+/** Answers with Prometheus' text, in which each node is up or not. */
+export async function answerText(
+  reply: FastifyReply,
+  answers: readonly NodeAnswer[],
+  merge: (texts: NodeReply[]) => string,
+): Promise<unknown> {
+  const up = answers.map((answer) => `llm_proxy_node_up{node="${answer.node}"} ${isUp(answer) ? 1 : 0}\n`)
+  const about = '# HELP llm_proxy_node_up Whether the node answers\n# TYPE llm_proxy_node_up gauge\n'
+  const refusal = answers.filter(isReply).find(({ status }) => status >= 400 && status < 500)
+  if (refusal) return refuse(reply, refusal)
+  const texts = answers.filter(isUp)
+  return told(reply, awayOf(answers))
+    .type('text/plain; version=0.0.4; charset=utf-8')
+    .send(`${merge(texts)}${about}${up.join('')}`)
+}
+
+function told(reply: FastifyReply, away: readonly NodeAway[]): FastifyReply {
+  return away.length === 0 ? reply : reply.header('x-llm-proxy-away', away.map(({ node }) => node).join(', '))
+}
+
+/** A refusal that all would give (no key, a wrong parameter) is the answer. */
+function sort(
+  answers: readonly NodeAnswer[],
+  needsAll: boolean,
+): { bodies: Body[]; away: NodeAway[] } | { refusal: NodeReply } {
+  const refusal = answers.filter(isReply).find(({ status }) => status >= 400 && status < 500)
+  if (refusal) return { refusal }
+  const up = answers.filter(isUp)
+  const away = awayOf(answers)
+  if (up.length === 0 || (needsAll && away.length > 0)) {
+    const names = away.map(({ node, error }) => `${node} (${error})`).join(', ')
+    const done = needsAll && up.length > 0 ? `; done on ${up.map(({ node }) => node).join(', ')}` : ''
+    throw new ProxyError('node_away', `Nodes that do not answer: ${names}${done}`)
+  }
+  return { bodies: up.map(({ text }) => JSON.parse(text)), away }
+}
+
+function awayOf(answers: readonly NodeAnswer[]): NodeAway[] {
+  return answers
+    .filter((answer) => !isUp(answer))
+    .map((answer) => ({ node: answer.node, error: isReply(answer) ? `HTTP ${answer.status}` : answer.error }))
+}
+
+function isReply(answer: NodeAnswer): answer is NodeReply {
+  return 'status' in answer
+}
+
+function isUp(answer: NodeAnswer): answer is NodeReply {
+  return isReply(answer) && answer.status < 400
+}
+
+function refuse(reply: FastifyReply, { status, text }: NodeReply): FastifyReply {
+  return reply.code(status).type('application/json; charset=utf-8').send(text)
+}
