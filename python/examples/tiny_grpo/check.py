@@ -1,7 +1,8 @@
 """A minute's check that the loop is closed: CI runs it.
 
 A small policy that knows one task half-way is trained on that task through the proxy. Its recomputed log-probabilities
-must be the recorded ones, the first update must make its rewarded answers more probable, and its reward must rise.
+must be the recorded ones, the first update must make better answers more probable than worse ones, and its reward must
+rise.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from . import model, pretrain, show, system, tasks, trainer
+from .drift import retokenized_rows
 from .trainer import Row, Trainer
 
 TASK = tasks.Task("What is 7 + 5?", [("7 + 5", "12")])
@@ -27,37 +29,48 @@ def run(out: Path) -> int:
     weights = out / "check.pt"
     model.save(pretrain.imitate(0, 80, lambda _: TASK, every=20), weights)
     policy = model.load(weights)
-    rewarded: list[Row] = []
+    first: list[Row] = []
+    same_ids: list[bool] = []
 
-    def first_rows(where: system.System, lines: list[dict[str, Any]], advantage: float) -> list[Row]:
+    def noted_rows(where: system.System, lines: list[dict[str, Any]], advantage: float) -> list[Row]:
         rows = trainer.proxy_rows(where, lines, advantage)
-        if lines[0]["extra_fields"]["weight_version_max"] == "0" and advantage > 0:
-            rewarded.extend(rows)
+        if lines[0]["extra_fields"]["weight_version_max"] == "0":
+            first.extend(rows)
+            same_ids.append(
+                [row.ids for row in retokenized_rows(where, lines, advantage)] == [row.ids for row in rows]
+            )
         return rows
 
     print(show.header(), flush=True)
     with system.running(out / "check", weights, context=policy.shape.context) as where:
-        training = Trainer(where, policy, SETTINGS, 0, draw=lambda _: TASK, rows_of=first_rows).run()
+        training = Trainer(where, policy, SETTINGS, 0, draw=lambda _: TASK, rows_of=noted_rows).run()
         steps = [next(training)]
         print(show.line(steps[0]), flush=True)
-        before = float(trainer.sampled_logprobs(rewarded).mean())
-        with torch.no_grad():
-            after = float(
-                policy.logprobs(*pretrain.batch_of([(row.ids, row.mask) for row in rewarded]))[0].mean()
-            )
+        gain = _gain(policy, first)
         for step in training:
             steps.append(step)
             print(show.line(step), flush=True)
     error = max(step["ratio_error_fresh"] for step in steps)
-    first, last = steps[0]["reward"], (steps[-2]["reward"] + steps[-1]["reward"]) / 2
+    early, late = steps[0]["reward"], (steps[-2]["reward"] + steps[-1]["reward"]) / 2
     straddling = sum(step["straddling_rows"] for step in steps)
     findings = {
         f"each recomputed logprob is the recorded one (largest |ratio - 1| {error:.1e})": error < RATIO_ERROR,
         f"every row is exact ({len(steps)} steps)": all(step["exact_rows"] == 1 for step in steps),
-        f"an update raises the logprob of rewarded answers ({before:.4f} to {after:.4f})": after > before,
-        f"the reward of a task that is practised rises ({first:.2f} to {last:.2f})": last > first,
+        f"the example renders as the proxy does ({sum(same_ids)} of {len(first)} rows have its ids)": any(
+            same_ids
+        ),
+        f"an update makes the better answers more probable, the worse ones less ({gain:+.4f})": gain > 0,
+        f"the reward of a task that is practised rises ({early:.2f} to {late:.2f})": late > early,
     }
     print(f"{straddling:.0f} rows straddled an update, and were told apart")
     for finding, holds in findings.items():
         print(f"{'ok' if holds else 'FAILED'}: {finding}", file=sys.stdout if holds else sys.stderr)
     return 0 if all(findings.values()) else 1
+
+
+def _gain(policy: model.Policy, rows: list[Row]) -> float:
+    """How far the logprobs of sampled tokens have moved as their advantages ask, on the mean."""
+    with torch.no_grad():
+        after = policy.logprobs(*pretrain.batch_of([(row.ids, row.mask) for row in rows]))[0]
+    advantages = torch.cat([torch.full((sum(row.mask),), row.advantage) for row in rows])
+    return float((advantages * (after - trainer.sampled_logprobs(rows))).mean())

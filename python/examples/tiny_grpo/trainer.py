@@ -135,15 +135,21 @@ class Trainer:
         """How much more probable each sampled token is than when it was sampled: 1 until something is learnt."""
         batch = batch_of([(row.ids, row.mask) for row in rows])
         logprobs, logits = self.policy.logprobs(*batch)
-        if self.settings.sampling_mask:
-            with torch.no_grad():
-                left_out = ~nucleus(self._sampler.logprobs(*batch)[1], self.settings.top_p)
-            logprobs = (
-                logprobs + logits.logsumexp(-1) - logits.masked_fill(left_out, -torch.inf).logsumexp(-1)
-            )
         sampled = sampled_logprobs(rows)
-        # Only the experiment has tokens whose logprob nobody recorded: what the trainer computes stands in for it.
-        return (logprobs - torch.where(sampled.isnan(), logprobs.detach(), sampled)).exp()
+        if self.settings.sampling_mask:
+            left_out = ~nucleus(self._before(batch)[1], self.settings.top_p)
+            logprobs = (
+                logprobs - logits.masked_fill(left_out, -torch.inf).logsumexp(-1) + logits.logsumexp(-1)
+            )
+        # Only the experiment has tokens whose logprob nobody recorded: what this step began with stands in for it.
+        if sampled.isnan().any():
+            sampled = torch.where(sampled.isnan(), self._before(batch)[0], sampled)
+        return (logprobs - sampled).exp()
+
+    @torch.no_grad()
+    def _before(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logprobs and logits as they were when the step began."""
+        return self._sampler.logprobs(*batch)
 
     def _update(self, rows: list[Row]) -> float:
         """One step of the optimizer on the clipped surrogate, every token with the same weight; the share clipped."""
