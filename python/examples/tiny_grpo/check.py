@@ -18,7 +18,7 @@ from .drift import retokenized_rows
 from .trainer import Row, Trainer
 
 TASK = tasks.Task("What is 7 + 5?", [("7 + 5", "12")])
-SETTINGS = trainer.Settings(steps=6, tasks=1, samples=48, overlap_every=3)
+SETTINGS = trainer.Settings(steps=9, tasks=1, samples=48, overlap_every=4)
 #: The recorded logprobs went through JSON, and the engine computes one token at a time with a cache.
 RATIO_ERROR = 1e-3
 
@@ -51,7 +51,7 @@ def run(out: Path) -> int:
             steps.append(step)
             print(show.line(step), flush=True)
     error = max(step["ratio_error_fresh"] for step in steps)
-    early, late = steps[0]["reward"], (steps[-2]["reward"] + steps[-1]["reward"]) / 2
+    early, late = steps[0]["reward"], sum(step["reward"] for step in steps[-3:]) / 3
     straddling = sum(step["straddling_rows"] for step in steps)
     findings = {
         f"each recomputed logprob is the recorded one (largest |ratio - 1| {error:.1e})": error < RATIO_ERROR,
