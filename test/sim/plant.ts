@@ -16,7 +16,7 @@ const COPIED = ['package.json', 'src', 'test/sim']
 const { values } = parseArgs({
   options: {
     /** Seeds that are tried for each fault. */
-    seeds: { type: 'string', default: '400' },
+    seeds: { type: 'string', default: '1000' },
     only: { type: 'string' },
     jobs: { type: 'string', default: '2' },
   },

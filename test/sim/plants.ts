@@ -67,13 +67,6 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a chunk that comes again after a reconnect is delivered twice',
-    edits: [
-      { file: 'src/relay/outgoing-call.ts', find: 'frame.seq > received', put: 'frame.seq >= received' },
-      { file: 'src/relay/incoming-call.ts', find: 'seq <= this.#received', put: 'seq < this.#received' },
-    ],
-  },
-  {
     name: 'a reset leaves the turns on record',
     edits: [
       {
@@ -89,10 +82,6 @@ export const PLANTS: readonly Plant[] = [
   {
     name: 'a call is handed on after its agent has had a part of the answer',
     edits: [{ file: 'src/inference/failover.ts', find: 'if (begun || verdict', put: 'if (verdict' }],
-  },
-  {
-    name: 'calls go out during a pause',
-    edits: [{ file: 'src/inference/scheduler.ts', find: '    this.#paused = true\n', put: '' }],
   },
   {
     name: '/health says ok while nothing can be put on record',
@@ -121,36 +110,6 @@ export const PLANTS: readonly Plant[] = [
         file: 'src/session/trajectories.ts',
         find: 'trainedBy.get(turn) === plan',
         put: 'trainedBy.has(turn)',
-      },
-    ],
-  },
-  {
-    name: 'an answer that ends early counts as whole',
-    edits: [
-      {
-        file: 'src/engine/answer-reader.ts',
-        find: 'if (this.#finishReason === undefined) {',
-        put: "this.#finishReason ??= 'stop'\n    if (this.#finishReason === '') {",
-      },
-    ],
-  },
-  {
-    name: 'a reset does not wait for the calls in flight',
-    edits: [
-      {
-        file: 'src/session/sessions.ts',
-        find: '      await live.cancelCalls(cancelled(sessionId, how), this.#options.settleMs)\n',
-        put: '',
-      },
-    ],
-  },
-  {
-    name: 'a cancelled call goes on at its worker',
-    edits: [
-      {
-        file: 'src/relay/connected-worker.ts',
-        find: "    this.#send({ type: 'completion_cancel', request_id: requestId } satisfies CompletionCancel)\n",
-        put: '',
       },
     ],
   },
