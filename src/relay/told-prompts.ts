@@ -17,12 +17,12 @@ export interface ToldPrompt {
 }
 
 /** Shorter ones are told in no time. */
-const MIN_IDS = 1_000
+export const MIN_TOLD_IDS = 1_000
 
 const told = new Note<Message, ToldPrompt>()
 
 export function noteToldPrompt({ lastMessage }: GenerationRequest, prompt: ToldPrompt): void {
-  if (lastMessage !== undefined && prompt.ids.length >= MIN_IDS) told.put(lastMessage, prompt)
+  if (lastMessage !== undefined && prompt.ids.length >= MIN_TOLD_IDS) told.put(lastMessage, prompt)
 }
 
 /** The longest one by this worker that the messages of a call go on from. */

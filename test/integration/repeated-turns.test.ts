@@ -160,8 +160,8 @@ t.test('turn 200 of a session is told by a worker, and written for an engine, as
   let ids = [...SYSTEM, ...SYSTEM]
   let prompt: PromptIds | undefined
   for (let turn = 0; turn <= 200; turn += 1) {
-    const request = { requestId: `r${turn}`, sessionId: 's' } as GenerationRequest
     const lists = worker.listsOf('s')
+    const request = { requestId: `r${turn}`, sessionId: 's', promptLists: lists } as GenerationRequest
     const before = lists.converted
     ids = [...ids, 100, 200, 300]
     // By turns as chat mode has it, which reads what the engine tells, and as token mode, which writes what it is asked.
