@@ -41,6 +41,7 @@ export const ERROR_CATALOGUE = {
   paused: { status: 503, log: 'warn' },
   shutting_down: { status: 503, log: 'info' },
   store_failed: { status: 503, log: 'error' },
+  data_damaged: { status: 500, log: 'error' },
   config_invalid: { status: 500, log: 'fatal' },
   start_failed: { status: 500, log: 'fatal' },
   proxy_failed: { status: 502, log: 'error' },

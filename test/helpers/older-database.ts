@@ -8,6 +8,13 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
   4: ['ALTER TABLE turns DROP COLUMN prompt_node'],
   5: ['DROP TABLE details', 'ALTER TABLE sessions DROP COLUMN record'],
   6: ['policies', 'reward_lines'].map((column) => `ALTER TABLE sessions DROP COLUMN ${column}`),
+  7: [
+    'ALTER TABLE turns DROP COLUMN ids_sum',
+    'ALTER TABLE turns DROP COLUMN turn_sum',
+    'ALTER TABLE nodes DROP COLUMN node_sum',
+    'ALTER TABLE details DROP COLUMN detail_sum',
+    'ALTER TABLE sessions DROP COLUMN reward_sum',
+  ],
 }
 
 /** Makes the database one that an earlier program left behind. */

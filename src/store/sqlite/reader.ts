@@ -14,9 +14,10 @@ import type {
   TurnRecord,
   TurnStep,
 } from '../turn-store.ts'
+import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
 import { type StoredText, unpackIds, unpackText } from './packing.ts'
-import { type CompletionRow, ROOT, toCompletion } from './requests.ts'
+import { type CompletionRow, hashOf, ROOT, toCompletion } from './requests.ts'
 import { SessionReader } from './sessions.ts'
 import { TokenSequences } from './token-sequences.ts'
 import {
@@ -81,6 +82,13 @@ export interface PagedList {
 const MAX_PAGE_TURNS = 64
 const MAX_PAGE_BYTES = 2 * 1024 * 1024
 
+interface NodeRow {
+  parent: number
+  depth: number
+  texts: Buffer
+  node_sum: number | null
+}
+
 /** A node and how many texts lie between the root and its end. */
 interface PathNode {
   id: number
@@ -108,12 +116,12 @@ export class Reader implements ReadMethods {
   readonly #readings = new Map<number, Reading>()
   readonly #turnsAfter: Database.Statement<[{ tree: number; index: number; id: number }], TurnRow>
   readonly #turnById: Database.Statement<[number, string], TurnRow>
-  readonly #node: Database.Statement<[number], { parent: number; depth: number; texts: Buffer }>
-  readonly #text: Database.Statement<[number], { echo_of: number | null; body: StoredText }>
+  readonly #node: Database.Statement<[number], NodeRow>
+  readonly #text: Database.Statement<[number], { echo_of: number | null; body: StoredText; hash: Buffer }>
   readonly #completion: Database.Statement<[number], CompletionRow>
   readonly #stepsAfter: Database.Statement<[{ tree: number; index: number; id: number }], StepRow>
   readonly #outlinesAfter: Database.Statement<[{ tree: number; index: number; id: number }], OutlineRow>
-  readonly #detailsOf: Database.Statement<[number, string], PackedDetail>
+  readonly #detailsOf: Database.Statement<[number, string], PackedDetail & { detail_sum: number | null }>
   readonly #inOneSnapshot: <T>(read: () => T) => T
 
   constructor(db: Database.Database, cacheBytes: number) {
@@ -132,18 +140,18 @@ export class Reader implements ReadMethods {
       FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
       ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
     this.#turnById = db.prepare(`SELECT ${TURN_COLUMNS} FROM turns WHERE tree = ? AND turn_id = ?`)
-    this.#node = db.prepare('SELECT parent, depth, texts FROM nodes WHERE id = ?')
-    this.#text = db.prepare('SELECT echo_of, body FROM texts WHERE id = ?')
+    this.#node = db.prepare('SELECT tree, parent, depth, texts, node_sum FROM nodes WHERE id = ?')
+    this.#text = db.prepare('SELECT echo_of, body, hash FROM texts WHERE id = ?')
     this.#completion = db.prepare('SELECT id, completion_text, reasoning, tool_calls FROM turns WHERE id = ?')
     this.#detailsOf = db.prepare(`
-      SELECT kind, body FROM turns JOIN details ON details.tree = turns.tree AND details.turn = turns.id
+      SELECT details.* FROM turns JOIN details ON details.tree = turns.tree AND details.turn = turns.id
       WHERE turns.tree = ? AND turns.turn_id = ?`)
     const transaction = db.transaction((read: () => unknown) => read())
     this.#inOneSnapshot = <T>(read: () => T) => transaction(read) as T
   }
 
   getSession(sessionId: string): SessionRecord | undefined {
-    return this.#sessions.get(sessionId)
+    return this.#sessions.getSound(sessionId)
   }
 
   listSessions(query: SessionQuery): SessionPage {
@@ -174,7 +182,10 @@ export class Reader implements ReadMethods {
   }
 
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline> {
-    return this.#pageOf(reading, sessionId, this.#outlinesAfter, outlinePart)
+    return this.#pageOf(reading, sessionId, this.#outlinesAfter, (row) => {
+      checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
+      return outlinePart(row)
+    })
   }
 
   endReading(reading: number): void {
@@ -199,7 +210,11 @@ export class Reader implements ReadMethods {
       const tree = this.#sessions.tree(sessionId)
       if (tree === undefined) return found
       for (const turnId of turnIds) {
-        const details = this.#detailsOf.all(tree, turnId).filter(({ kind }) => kinds.includes(kind))
+        const rows = this.#detailsOf.all(tree, turnId).filter(({ kind }) => kinds.includes(kind))
+        const details = rows.map((row) => {
+          checkSum(row, DETAIL_SUMMED, { sum: row.detail_sum, what: `A detail of turn ${turnId}` })
+          return { kind: row.kind, body: row.body }
+        })
         if (details.length > 0) found.set(turnId, details)
       }
       return found
@@ -252,6 +267,7 @@ export class Reader implements ReadMethods {
 
   /** What both a whole turn and its outline have. */
   #sharedPart(row: TurnRow, reading: Reading, page: Pick<TurnPage, 'texts'>): SharedPart {
+    checkSum(row, TURN_SUMMED, { sum: row.turn_sum, what: `Turn ${row.turn_id}` })
     const give = (text: number) => this.#giveText(text, reading, page)
     const messages = this.#walkTo(row.node, reading.messages)
     const prompt = this.#walkTo(row.prompt_node, reading.prompt)
@@ -279,6 +295,7 @@ export class Reader implements ReadMethods {
   }
 
   #stepPart(row: StepRow, given: Map<number, string>) {
+    checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
     const base = row.prompt_base === null ? null : given.get(row.prompt_base)
     const promptStep =
       base === undefined
@@ -299,7 +316,9 @@ export class Reader implements ReadMethods {
     const runs: Int32Array[] = []
     let at = node
     while (at !== ROOT) {
-      const { parent, depth, texts } = this.#node.get(at)!
+      const row = this.#node.get(at)!
+      checkSum(row, NODE_SUMMED, { sum: row.node_sum, what: `Node ${at}` })
+      const { parent, depth, texts } = row
       // On the way up depth falls, so that what lies deeper than here is not on the way.
       while ((path.at(-1)?.depth ?? 0) > depth) path.pop()
       if (path.at(-1)?.id === at) break
@@ -316,9 +335,10 @@ export class Reader implements ReadMethods {
   #giveText(id: number, reading: Reading, page: Pick<TurnPage, 'texts'>): void {
     if (reading.textsGiven.has(id)) return
     reading.textsGiven.add(id)
-    const { echo_of: echoOf, body } = this.#text.get(id)!
+    const { echo_of: echoOf, body, hash } = this.#text.get(id)!
     const text = unpackText(body)
     const whole = echoOf === null ? text : expandEcho(text, toCompletion(this.#completion.get(echoOf)!))
+    if (!hashOf('', whole).equals(hash)) throw damaged(`Text ${id}`)
     page.texts.push([id, whole])
   }
 }

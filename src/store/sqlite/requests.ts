@@ -7,6 +7,7 @@
 import { hash as digest } from 'node:crypto'
 import type Database from 'better-sqlite3'
 import { RecentlyUsed } from '../../recently-used.ts'
+import { NODE_SUMMED, sumOf } from './check-sums.ts'
 import { echoTemplate, type StoredCompletion } from './echo.ts'
 import { packIds, packText, type StoredText, unpackOptionalText } from './packing.ts'
 import { LINK_LENGTH, NO_TEXTS, type RecordedTexts, type SentTexts, type SentTurn } from './sent-turn.ts'
@@ -30,6 +31,8 @@ export function toCompletion(row: CompletionRow): StoredCompletion {
   }
 }
 
+type NewNode = { tree: number; parent: number; depth: number; texts: Buffer; hash: Buffer; sum: number }
+
 type NewText = { tree: number; hash: Buffer; echoOf: number | null; body: StoredText }
 
 /** An assistant message is compared with the latest answers to the history before it, and with the session's latest. */
@@ -50,7 +53,7 @@ export class RequestWriter {
   readonly #treeOfText: Database.Statement<[number], number>
   readonly #addText: Database.Statement<[NewText]>
   readonly #findNode: Database.Statement<[number, Buffer], { id: number; depth: number }>
-  readonly #addNode: Database.Statement<[number, number, number, Buffer, Buffer]>
+  readonly #addNode: Database.Statement<[NewNode]>
   readonly #answers: Database.Statement<[{ tree: number; node: number }], CompletionRow>
 
   constructor(db: Database.Database) {
@@ -62,7 +65,9 @@ export class RequestWriter {
       'INSERT INTO texts (tree, hash, echo_of, body) VALUES (@tree, @hash, @echoOf, @body)',
     )
     this.#findNode = db.prepare('SELECT id, depth FROM nodes WHERE tree = ? AND hash = ?')
-    this.#addNode = db.prepare('INSERT INTO nodes (tree, parent, depth, texts, hash) VALUES (?, ?, ?, ?, ?)')
+    this.#addNode = db.prepare(
+      'INSERT INTO nodes (tree, parent, depth, texts, hash, node_sum) VALUES (@tree, @parent, @depth, @texts, @hash, @sum)',
+    )
     // The plus signs: a query that is sorted is otherwise planned anew for each new value of a parameter, which takes
     // far longer than the query.
     this.#answers = db.prepare(`
@@ -110,7 +115,9 @@ export class RequestWriter {
     const rows = added.map((text) => put(known.node, text))
     const packed = packIds(Int32Array.from(rows))
     const [depth, link] = [base.depth + texts.length, links.at(-1)!]
-    const node = rowid(this.#addNode.run(tree, known.node, depth, packed, Buffer.from(link, 'latin1')))
+    const row = { tree, parent: known.node, depth, texts: packed }
+    const hash = Buffer.from(link, 'latin1')
+    const node = rowid(this.#addNode.run({ ...row, hash, sum: sumOf(row, NODE_SUMMED) }))
     return { node, depth, link }
   }
 
@@ -204,10 +211,12 @@ function linksOf(texts: readonly string[], link: string): string[] {
 }
 
 /**
+ * Of a text after those that `above` is the link of; of a text by itself `above` is empty.
+ *
  * Texts with lone surrogates are hashed by another algorithm over UTF-16: in UTF-8 they would all be the same
  * replacement character, and their UTF-16 could be another text's UTF-8.
  */
-function hashOf(above: string, text: string): Buffer {
+export function hashOf(above: string, text: string): Buffer {
   const whole = text.isWellFormed()
     ? digest('sha256', `${above}${text}`, 'buffer')
     : digest('sha512', Buffer.from(`${above}${text}`, 'utf16le'), 'buffer')

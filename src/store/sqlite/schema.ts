@@ -150,6 +150,15 @@ ALTER TABLE sessions ADD COLUMN policies     TEXT NOT NULL DEFAULT '{}'; -- JSON
 ALTER TABLE sessions ADD COLUMN reward_lines TEXT;                       -- JSON object; NULL: no line has its own.
 `
 
+const CHECK_SUMS = `
+-- CRC-32 of what a row holds (check-sums.ts); NULL in rows that are older, and in turns that are open.
+ALTER TABLE turns ADD COLUMN ids_sum INTEGER;  -- Of the prompt's columns and completion_ids.
+ALTER TABLE turns ADD COLUMN turn_sum INTEGER; -- Of all others but status, the error's and annotations, which may change.
+ALTER TABLE nodes ADD COLUMN node_sum INTEGER;
+ALTER TABLE details ADD COLUMN detail_sum INTEGER;
+ALTER TABLE sessions ADD COLUMN reward_sum INTEGER; -- Of the reward and its components.
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -158,6 +167,7 @@ const MIGRATIONS: readonly string[] = [
   PROMPT_PIECES,
   DETAILS,
   POLICIES,
+  CHECK_SUMS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

@@ -23,6 +23,7 @@ import type {
   SessionStatus,
   SessionTotals,
 } from '../turn-store.ts'
+import { checkSum, REWARD_SUMMED, sumOf } from './check-sums.ts'
 
 interface SessionRow {
   id: number
@@ -41,6 +42,7 @@ interface SessionRow {
   reward: number | null
   reward_components: string | null
   reward_lines: string | null
+  reward_sum: number | null
   turn_count: number
   next_index: number
   open_turns: number
@@ -119,6 +121,14 @@ export class SessionReader {
   get(sessionId: string): SessionRecord | undefined {
     const row = this.#find.get(sessionId)
     return row && toRecord(row)
+  }
+
+  /** As {@link get}, for who goes by the reward. @throws ProxyError `data_damaged` */
+  getSound(sessionId: string): SessionRecord | undefined {
+    const row = this.#find.get(sessionId)
+    if (row === undefined) return undefined
+    checkSum(row, REWARD_SUMMED, { sum: row.reward_sum, what: `The reward of session ${sessionId}` })
+    return toRecord(row)
   }
 
   /** @returns `trees.id` of the session's turns */
@@ -205,7 +215,16 @@ export class SessionWriter {
   >
   readonly #end: Database.Statement<[{ sessionId: string; status: string; atMs: number }]>
   readonly #reward: Database.Statement<
-    [{ sessionId: string; reward: number; components: string; lines: string | null; atMs: number }]
+    [
+      {
+        sessionId: string
+        reward: number
+        components: string
+        lines: string | null
+        sum: number
+        atMs: number
+      },
+    ]
   >
   readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
   readonly #delete: Database.Statement<[string]>
@@ -226,11 +245,12 @@ export class SessionWriter {
       UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
       WHERE session_id = @sessionId AND status = 'active'`)
     this.#reward = db.prepare(`
-      UPDATE sessions SET reward = @reward, reward_components = @components, reward_lines = @lines, updated_at_ms = @atMs
+      UPDATE sessions SET reward = @reward, reward_components = @components, reward_lines = @lines,
+        reward_sum = @sum, updated_at_ms = @atMs
       WHERE session_id = @sessionId`)
     this.#reset = db.prepare(`
       UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
-        reward = NULL, reward_components = NULL, reward_lines = NULL, turn_count = 0,
+        reward = NULL, reward_components = NULL, reward_lines = NULL, reward_sum = NULL, turn_count = 0,
         open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
       WHERE session_id = @sessionId`)
     this.#delete = db.prepare('DELETE FROM sessions WHERE session_id = ?')
@@ -271,7 +291,9 @@ export class SessionWriter {
     atMs: number,
   ): SessionRecord | undefined {
     const json = { components: JSON.stringify(components), lines: lines ? JSON.stringify(lines) : null }
-    this.#reward.run({ sessionId, reward, ...json, atMs })
+    const row = { reward, reward_components: json.components, reward_lines: json.lines }
+    const sum = sumOf({ session_id: sessionId, ...row }, REWARD_SUMMED)
+    this.#reward.run({ sessionId, reward, ...json, sum, atMs })
     return this.#reader.get(sessionId)
   }
 

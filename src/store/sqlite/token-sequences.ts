@@ -4,8 +4,10 @@
  */
 import type Database from 'better-sqlite3'
 import { sharedLength } from '../../canonical/token-ids.ts'
+import { ProxyError } from '../../errors.ts'
 import { RecentlyUsed } from '../../recently-used.ts'
 import { MIN_SHARED_TOKENS } from '../turn-store.ts'
+import { checkSum, IDS_SUMMED } from './check-sums.ts'
 import { packIds, unpackIds } from './packing.ts'
 
 /** The columns of `turns` that hold a prompt. */
@@ -18,6 +20,7 @@ export interface StoredPrompt {
 interface SequenceRow extends StoredPrompt {
   id: number
   completion: Buffer | null
+  sum: number | null
 }
 
 /** A node may have hundreds of turns (the same prompt, sampled again and again); this many are looked at. */
@@ -36,7 +39,8 @@ export class TokenSequences {
   constructor(db: Database.Database, cacheBytes: number) {
     this.#cache = new RecentlyUsed(cacheBytes, (sequence) => sequence.byteLength)
     this.#row = db.prepare(`
-      SELECT id, prompt_base AS base, prompt_shared AS shared, prompt_rest AS rest, completion_ids AS completion
+      SELECT id, prompt_base AS base, prompt_shared AS shared, prompt_rest AS rest, completion_ids AS completion,
+        ids_sum AS sum
       FROM turns WHERE id = ?`)
     // The plus signs: see RequestWriter.
     this.#siblings = db
@@ -84,17 +88,26 @@ export class TokenSequences {
 
   /** @returns copies, free to be handed over */
   read(id: number): { promptIds: Int32Array; completionIds: Int32Array } {
-    const row = this.#row.get(id)
+    const row = this.#rowOf(id)
     const completionLength = row?.completion ? unpackIds(row.completion).length : 0
     const sequence = this.#sequence(id)
     const promptLength = sequence.length - completionLength
     return { promptIds: sequence.slice(0, promptLength), completionIds: sequence.slice(promptLength) }
   }
 
+  /** @throws ProxyError `data_damaged` */
+  #rowOf(id: number): SequenceRow | undefined {
+    const row = this.#row.get(id)
+    if (row !== undefined)
+      checkSum(inColumns(row), IDS_SUMMED, { sum: row.sum, what: `The prompt of turn ${id}` })
+    return row
+  }
+
   #findBase(turn: { id: number; tree: number; node: number }, promptIds: Int32Array) {
     let best = { base: 0, shared: 0 }
     for (const base of this.#candidates(turn)) {
-      const sequence = this.#sequence(base)
+      const sequence = this.#soundSequence(base)
+      if (sequence === undefined) continue
       const shared = sharedLength(sequence, promptIds)
       if (shared > best.shared) best = { base, shared }
       // A sequence that the prompt extends to its end is the turn that this one continues.
@@ -111,12 +124,22 @@ export class TokenSequences {
     yield* siblings.filter((sibling) => sibling !== previous)
   }
 
+  /** Nothing is made to depend on what is damaged. */
+  #soundSequence(id: number): Int32Array | undefined {
+    try {
+      return this.#sequence(id)
+    } catch (error) {
+      if (error instanceof ProxyError && error.code === 'data_damaged') return undefined
+      throw error
+    }
+  }
+
   /** Builds from the nearest remembered ancestor on, in a loop: a chain may be ten thousand turns deep. */
   #sequence(id: number): Int32Array {
     const chain: SequenceRow[] = []
     let start = this.#cache.get(id)
     for (let at: number | null = id; start === undefined && at !== null; ) {
-      const row: SequenceRow | undefined = this.#row.get(at)
+      const row: SequenceRow | undefined = this.#rowOf(at)
       if (row === undefined) throw new Error(`turn ${at}, the base of another one, is missing`)
       chain.push(row)
       at = row.base
@@ -138,6 +161,10 @@ function extend(start: Int32Array, chain: SequenceRow[]): Int32Array {
     if (row.completion !== null) growing.append(unpackIds(row.completion))
   }
   return growing.take()
+}
+
+function inColumns({ base, shared, rest, completion }: SequenceRow) {
+  return { prompt_base: base, prompt_shared: shared, prompt_rest: rest, completion_ids: completion }
 }
 
 class GrowingIds {

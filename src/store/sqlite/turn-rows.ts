@@ -33,6 +33,7 @@ export interface TurnRow {
   reasoning: StoredText | null
   tool_calls: StoredText | null
   completion_logprobs: Buffer | null
+  turn_sum: number | null
 }
 
 export interface StepRow extends TurnRow {
@@ -40,6 +41,7 @@ export interface StepRow extends TurnRow {
   prompt_shared: number | null
   prompt_rest: Buffer | null
   completion_ids: Buffer | null
+  ids_sum: number | null
 }
 
 export interface OutlineRow extends StepRow {
@@ -50,9 +52,9 @@ export const TURN_COLUMNS = `
   id, call_index, turn_id, status, dialect, started_at_ms, retry_count, node, tools, params, prompt_node,
   ended_at_ms, first_token_at_ms, model, engine, finish_reason, stop_reason, exact, inexact_reason,
   weight_version_start, weight_version_end, usage, annotations, error_code, error_message,
-  completion_text, reasoning, tool_calls, completion_logprobs`
+  completion_text, reasoning, tool_calls, completion_logprobs, turn_sum`
 
-export const STEP_COLUMNS = `${TURN_COLUMNS}, prompt_base, prompt_shared, prompt_rest, completion_ids`
+export const STEP_COLUMNS = `${TURN_COLUMNS}, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum`
 
 export function idsOf(packed: Buffer | null): Int32Array {
   return packed === null ? new Int32Array(0) : unpackIds(packed)

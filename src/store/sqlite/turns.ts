@@ -3,6 +3,7 @@ import type Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
 import { type Annotations, answerFor } from '../answered-retries.ts'
 import type { SessionStatus, TurnError, TurnStatus } from '../turn-store.ts'
+import { DETAIL_SUMMED, IDS_SUMMED, sumOf, TURN_SUMMED } from './check-sums.ts'
 import {
   packIds,
   packLogprobs,
@@ -17,6 +18,9 @@ import type { SessionWriter, TurnChange } from './sessions.ts'
 import { type StoredPrompt, TokenSequences } from './token-sequences.ts'
 
 type Columns = Record<string, unknown>
+
+/** An open turn: its id, and the columns of its request. */
+type OpenRow = Columns & { id: number; tree: number; node: number }
 
 /** Columns of `turns` by the name of what goes into them. */
 const REQUEST_COLUMNS = {
@@ -56,6 +60,8 @@ const OUTCOME_COLUMNS = {
   rest: 'prompt_rest',
   completionIds: 'completion_ids',
   completionLogprobs: 'completion_logprobs',
+  idsSum: 'ids_sum',
+  turnSum: 'turn_sum',
 }
 
 /** Of a turn that has ended, what its delivery changes. */
@@ -77,7 +83,7 @@ export class TurnWriter {
   readonly #requests: RequestWriter
   readonly #sequences: TokenSequences
   readonly #open: Database.Statement<[Columns]>
-  readonly #findOpen: Database.Statement<[number, string], { id: number; tree: number; node: number }>
+  readonly #findOpen: Database.Statement<[number, string], OpenRow>
   readonly #close: Database.Statement<[Columns]>
   readonly #record: Database.Statement<[Columns]>
   readonly #findEnded: Database.Statement<[string, string], EndedRow>
@@ -90,7 +96,7 @@ export class TurnWriter {
     this.#sequences = new TokenSequences(db, cacheBytes)
     this.#open = db.prepare(insertOf({ ...REQUEST_COLUMNS, status: 'status' }))
     this.#findOpen = db.prepare(
-      `SELECT id, tree, node FROM turns WHERE tree = ? AND turn_id = ? AND status = 'open'`,
+      `SELECT id, ${Object.values(REQUEST_COLUMNS).join(', ')} FROM turns WHERE tree = ? AND turn_id = ? AND status = 'open'`,
     )
     const assignments = Object.entries(OUTCOME_COLUMNS).map(([name, column]) => `${column} = @${name}`)
     this.#close = db.prepare(`UPDATE turns SET ${assignments.join(', ')} WHERE id = @id`)
@@ -102,7 +108,7 @@ export class TurnWriter {
       UPDATE turns SET status = @status, error_code = @code, error_message = @message, annotations = @annotations
       WHERE id = @id`)
     this.#addDetail = db.prepare(
-      'INSERT INTO details (tree, turn, kind, body) VALUES (@tree, @turn, @kind, @body)',
+      'INSERT INTO details (tree, turn, kind, body, detail_sum) VALUES (@tree, @turn, @kind, @body, @sum)',
     )
   }
 
@@ -119,8 +125,8 @@ export class TurnWriter {
     const tree = this.#sessions.tree(outcome.sessionId)
     const turn = tree === undefined ? undefined : this.#findOpen.get(tree, outcome.turnId)
     if (turn === undefined) return undefined
-    const prompt = this.#packPrompt(turn, outcome.prompt)
-    this.#close.run({ ...outcomeColumns(outcome), ...prompt, id: turn.id })
+    const columns = { ...outcomeColumns(outcome), ...this.#packPrompt(turn, outcome.prompt) }
+    this.#close.run({ ...columns, ...sumsOf(turn, columns), id: turn.id })
     this.#addDetails(turn, outcome)
     this.#requests.rememberAnswer(turn.tree, { id: turn.id, ...outcome })
     this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
@@ -132,7 +138,9 @@ export class TurnWriter {
     const { columns, recorded } = this.#putRequest(turn)
     const { tree, node } = columns
     const prompt = this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt)
-    const row = this.#record.run({ ...columns, ...outcomeColumns(outcome), ...prompt })
+    const ended = { ...outcomeColumns(outcome), ...prompt }
+    const sums = sumsOf(byColumn(columns, REQUEST_COLUMNS), ended)
+    const row = this.#record.run({ ...columns, ...ended, ...sums })
     const id = Number(row.lastInsertRowid)
     this.#addDetails({ id, tree }, outcome)
     this.#requests.rememberAnswer(tree, { id, ...outcome })
@@ -142,7 +150,10 @@ export class TurnWriter {
   }
 
   #addDetails({ id: turn, tree }: { id: number; tree: number }, { details = [] }: SentOutcome): void {
-    for (const { kind, body } of details) this.#addDetail.run({ tree, turn, kind, body })
+    for (const { kind, body } of details) {
+      const row = { tree, turn, kind, body }
+      this.#addDetail.run({ ...row, sum: sumOf(row, DETAIL_SUMMED) })
+    }
   }
 
   /** As it was sent; only of one that came whole it is found out what it shares with a turn on record. */
@@ -248,6 +259,16 @@ function packAnnotations(json: string): StoredText | null {
 
 function annotationsOf({ annotations }: EndedRow): Annotations {
   return JSON.parse(unpackOptionalText(annotations) ?? '{}')
+}
+
+/** @param request as its columns are on record */
+function sumsOf(request: Columns, ended: Columns): { idsSum: number; turnSum: number } {
+  const row = { ...request, ...byColumn(ended, OUTCOME_COLUMNS) }
+  return { idsSum: sumOf(row, IDS_SUMMED), turnSum: sumOf(row, TURN_SUMMED) }
+}
+
+function byColumn(values: Columns, columns: Record<string, string>): Columns {
+  return Object.fromEntries(Object.entries(columns).map(([name, column]) => [column, values[name]]))
 }
 
 function insertOf(columns: Record<string, string>): string {

@@ -1,0 +1,172 @@
+/** A byte that a disk has changed within a value: told to whoever reads it, and trained on by nobody. */
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import t, { type Test } from 'tap'
+import { openForReading } from '../../src/store/sqlite/database.ts'
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { Reader } from '../../src/store/sqlite/reader.ts'
+import type { TurnStore } from '../../src/store/turn-store.ts'
+import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { toVersion } from '../helpers/older-database.ts'
+import { startProxy } from '../helpers/proxy.ts'
+
+async function open(t: Test, path: string): Promise<TurnStore> {
+  const store = await openSqliteStore({ path, durability: 'process' })
+  t.teardown(() => store.close())
+  return store
+}
+
+const DAMAGED = { name: 'ProxyError', code: 'data_damaged', message: /is damaged/ }
+const FIRST = Array.from({ length: 40 }, (_, place) => 1_000 + place)
+const ANSWER = 'An answer that is long enough to be named by its echo, as answers are.'
+const QUESTION = JSON.stringify({ role: 'user', content: 'What is the answer to it?' })
+
+/** Two turns, the second one going on from the first; a reward. */
+async function fill(store: TurnStore): Promise<void> {
+  await store.createSession(aSession('s'))
+  // Arrays of their own: they are handed over.
+  const answered = () => ({
+    completionText: ANSWER,
+    completionTokenIds: Int32Array.of(7, 8, 9),
+    completionLogprobs: Float64Array.of(-0.5, -0.25, -1),
+  })
+  const first = aTurn('a', { requestMessages: [QUESTION] })
+  await record(store, first, { ...answered(), promptTokenIds: Int32Array.from(FIRST) })
+  const echo = JSON.stringify({ role: 'assistant', content: ANSWER })
+  const second = aTurn('b', { index: 1, requestMessages: [QUESTION, echo, QUESTION], tools: '[{"a":1}]' })
+  await record(store, second, { ...answered(), promptTokenIds: Int32Array.from([...FIRST, 7, 8, 9, 5, 6]) })
+  await store.setReward('s', { reward: 1, components: { style: 0.5 } }, 5_000)
+}
+
+async function readAll(store: TurnStore): Promise<void> {
+  await store.getSession('s')
+  for await (const _ of store.readTurns('s'));
+}
+
+/** Each is one value, changed as a flipped bit would change it. */
+const CHANGES: readonly [table: string, column: string, change: string][] = [
+  ...['completion_ids', 'prompt_rest'].map((column) => changeOfBlob('turns', column)),
+  changeOfBlob('turns', 'completion_logprobs'),
+  changeOfBlob('nodes', 'texts'),
+  ['turns', 'prompt_shared', 'prompt_shared - 1'],
+  ['turns', 'exact', '1 - exact'],
+  ['turns', 'call_index', 'call_index + 2'],
+  ['turns', 'finish_reason', "'stoq'"],
+  ['turns', 'weight_version_start', "'8'"],
+  ['turns', 'node', 'node - 1'],
+  ['turns', 'completion_text', "replace(completion_text, 'answer', 'bnswer')"],
+  ['texts', 'body', "replace(body, 'answer', 'bnswer')"],
+  ['sessions', 'reward', 'reward * 2'],
+  ['sessions', 'reward_components', "replace(reward_components, '0.5', '0.7')"],
+]
+
+/** The last byte, by one bit. */
+function changeOfBlob(table: string, column: string): [string, string, string] {
+  const last = `flipped(${column})`
+  return [table, column, last]
+}
+
+function update(path: string, [table, column, change]: (typeof CHANGES)[number]): number {
+  const db = new Database(path)
+  db.function('flipped', (blob) => {
+    if (blob === null) return null
+    const bytes = Buffer.from(blob as Buffer)
+    bytes[bytes.length - 1]! ^= 1
+    return bytes
+  })
+  const { changes } = db
+    .prepare(`UPDATE ${table} SET ${column} = ${change} WHERE ${column} IS NOT NULL`)
+    .run()
+  db.close()
+  return changes
+}
+
+async function filled(t: Test): Promise<{ path: string; bytes: Buffer }> {
+  const path = join(t.testdir(), 'turns.db')
+  const store = await open(t, path)
+  await fill(store)
+  await readAll(store)
+  await store.close()
+  return { path, bytes: readFileSync(path) }
+}
+
+t.test('a changed value of whatever is trained on is told, and nothing is told in its place', async (t) => {
+  const { path, bytes } = await filled(t)
+  for (const change of CHANGES) {
+    writeFileSync(path, bytes)
+    t.ok(update(path, change) > 0, `there is a ${change[1]}`)
+    for (const read of ['readPage', 'readStepPage', 'readOutlinePage'] as const) {
+      const db = openForReading(path)
+      const reader = new Reader(db, 1_000_000)
+      const readAll = () => [reader.getSession('s'), reader[read](1, 's')]
+      t.throws(readAll, DAMAGED, `${change[0]}.${change[1]} by ${read}`)
+      db.close()
+    }
+  }
+})
+
+t.test('a flipped bit of the file is found, though its pages hang together', async (t) => {
+  const { path, bytes } = await filled(t)
+  const at = bytes.indexOf('An answer that is long')
+  t.ok(at > 0)
+  bytes[at + 3]! ^= 1
+  writeFileSync(path, bytes)
+  const store = await open(t, path)
+  await t.rejects(readAll(store), DAMAGED)
+  await store.close()
+})
+
+t.test('turns from before there were check sums are read', async (t) => {
+  const { path } = await filled(t)
+  const db = new Database(path)
+  toVersion(db, 6)
+  db.close()
+  const store = await open(t, path)
+  t.same(
+    (await turnsOf(store)).map(({ turnId }) => turnId),
+    ['a', 'b'],
+  )
+  await record(store, aTurn('c', { index: 2 }), {})
+  t.equal((await turnsOf(store)).length, 3)
+  await store.close()
+})
+
+t.test('what changes of a turn after its end is no damage', async (t) => {
+  const { path } = await filled(t)
+  const store = await open(t, path)
+  await store.markUndelivered('s', 'b', { code: 'agent_gone', message: 'gone' })
+  await store.openTurn(aTurn('d', { index: 3 }))
+  await readAll(store)
+  await store.closeTurn(anOutcome('d'))
+  await readAll(store)
+  await store.resetSession('s', 9_000)
+  await readAll(store)
+  await store.close()
+})
+
+t.test('a trainer gets an error for the damaged session, and the others whole', async (t) => {
+  const path = join(t.testdir({}), 'proxy.db')
+  const first = await startProxy(t, { db: path })
+  const call = (session: string) =>
+    first.post(`/${session}/v1/chat/completions`, {
+      messages: [{ role: 'user', content: 'Hello' }],
+      max_tokens: 4,
+    })
+  await call('sound')
+  await call('bad')
+  await first.server.stop(1_000)
+  const db = new Database(path)
+  db.exec(
+    `UPDATE turns SET completion_ids = x'0101' WHERE tree = (SELECT tree FROM sessions WHERE session_id = 'bad')`,
+  )
+  db.close()
+  const proxy = await startProxy(t, { db: path })
+  for (const part of ['trajectories', 'traces', '']) {
+    const answer = await fetch(`${proxy.url}/sessions/bad/${part}`.replace(/\/$/, ''))
+    t.equal(answer.status, 500, part)
+    t.match(await answer.json(), { code: 'data_damaged', detail: /is damaged/ })
+  }
+  t.equal((await proxy.get('/sessions/sound/trajectories')).trajectories.length, 1)
+  t.equal((await proxy.get('/sessions')).sessions.length, 2)
+})
