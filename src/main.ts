@@ -49,6 +49,7 @@ import type { TurnStore } from './store/turn-store.ts'
 import type { ParserChoice } from './tokens/parsers/choose-parser.ts'
 import { openTokenModel } from './tokens/token-model.ts'
 import type { Tokenizer } from './tokens/tokenizer.ts'
+import { type DriftEngine, DriftMeter } from './verify/drift-meter.ts'
 import { VERSION } from './version.ts'
 
 /** What a process does beyond itself. Default of each: what the operating system gives. */
@@ -115,6 +116,8 @@ export async function startServer(
   const sessions = openSessions(config, store, { backend, activity, logger, node, isFallback })
   const { model } = config
   const weights = new ToldWeights()
+  const drift =
+    config.verifyShare > 0 ? openDriftMeter(config, backend, store, { logger, metrics }) : undefined
   const runner = new TurnRunner({
     sessions,
     backend: metrics.watchBackend(backend),
@@ -127,6 +130,7 @@ export async function startServer(
     activity,
     retryGraceMs: config.retryGraceMs,
     ...(model !== undefined && { model }),
+    ...(drift && { onTrainable: (turn) => drift.meter.offer(turn) }),
   })
   const http = await (outside.listen ?? listen)({
     host: config.host,
@@ -154,6 +158,7 @@ export async function startServer(
       ...(node && { node: shownNode(node) }),
       prompts: prompts.counts(),
       ...(toolParser && { tool_parser: toolParser }),
+      ...(drift && { drift: drift.meter.state() }),
       notes: [...notesNow(), ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : [])],
     }),
     weights,
@@ -182,6 +187,7 @@ export async function startServer(
     return { code, body: JSON.stringify(health) }
   })
   if (healthPort) opened.defer(() => healthPort.close())
+  if (drift) opened.defer(() => drift.close())
   // First of all, as it ends the long polls that the server would wait for.
   opened.defer(() => sessions.close())
   // In one line: each of them is to stand in the first one. Before it listens they would hide why it cannot.
@@ -304,6 +310,44 @@ function openSessions(
     memoryBytes: config.sessionMemoryBytes,
     metadata: () => (isFallback() ? { llm_proxy_note: FALLBACK_NOTE } : {}),
   })
+}
+
+/** Asks the engine of its own, or the one that sampled a turn as long as no call waits. */
+function openDriftMeter(
+  config: ServeConfig,
+  backend: Backend | LocalBackend,
+  store: TurnStore,
+  { logger, metrics }: { logger: Logger; metrics: Metrics },
+) {
+  const { verifyShare: share, verifyEngineUrl: url } = config
+  const own = url === undefined ? undefined : openServer(config, url)
+  const meter = new DriftMeter({
+    share,
+    store,
+    logger,
+    onVerdict: (verdict, result) => metrics.verified(verdict, result?.comparison?.mean_difference),
+    engineFor: async ({ engine }, signal) => {
+      if (own) return { client: own, health: await own.checkHealth(signal) }
+      return 'engines' in backend ? idleEngine(backend, engine) : undefined
+    },
+  })
+  const close = async () => {
+    await meter.close()
+    await own?.close()
+  }
+  return { meter, close }
+}
+
+/** The engine of this name if there is one, else any that can say. */
+function idleEngine(backend: LocalBackend, name: string | null): DriftEngine | 'busy' | undefined {
+  const able = backend.engines.all().filter(({ client, watch }) => client.score && watch.healthy)
+  const engine = able.find(({ client }) => client.name === name) ?? able[0]
+  if (engine === undefined) return undefined
+  const { queued, members } = backend.status()
+  const member = members.find((each) => each.name === engine.client.name)
+  if (queued > 0 || (member && member.inFlight >= member.capacity)) return 'busy'
+  const { models, weightVersion } = engine.watch
+  return { client: engine.client, health: { models, ...(weightVersion !== undefined && { weightVersion }) } }
 }
 
 function openRelayBackend(config: ServeConfig, logger: Logger, metrics: Metrics): RelayBackend {

@@ -28,6 +28,12 @@ export function checkServeConfig(config: ServeConfig): void {
   if ((config.tlsCert === undefined) !== (config.tlsKey === undefined)) {
     refuse('tls-cert and tls-key belong together: give both, or none for plain HTTP')
   }
+  if (config.verifyEngineUrl !== undefined && config.verifyShare === 0) {
+    refuse('verify-engine-url is for the turns of verify-share: give that as well, or leave it out')
+  }
+  if (config.verifyShare > 0 && config.mode === 'relay' && config.verifyEngineUrl === undefined) {
+    refuse('verify-share needs verify-engine-url in relay mode, where the proxy reaches no engine itself')
+  }
   checkKeys(config)
 }
 

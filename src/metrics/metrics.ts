@@ -74,6 +74,12 @@ export class Metrics implements Disposable {
     this.#metrics.commitTime.observe(tookMs / 1_000)
   }
 
+  /** @param meanDifference of a turn that was compared, in nats */
+  verified(verdict: string, meanDifference: number | undefined): void {
+    this.#metrics.verified.add(1, verdict)
+    if (meanDifference !== undefined) this.#metrics.verifiedDifference.observe(meanDifference)
+  }
+
   workerConnected(): void {
     this.#metrics.connections.add(1)
   }

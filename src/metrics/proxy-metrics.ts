@@ -18,6 +18,7 @@ const REQUEST_S = [
 const GAP_S = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 const OVERHEAD_S = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5]
 const QUEUE_S = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1200]
+const DIFFERENCES = [0.0001, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10]
 const COUNTS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 const VERSIONS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
 const REWARDS = [-1, -0.5, -0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 2, 5, 10]
@@ -93,6 +94,17 @@ export class ProxyMetrics {
     'row_staleness_versions',
     'How many weight versions a row was behind when it was read',
     VERSIONS,
+  )
+
+  readonly verified = this.#counter(
+    'verified_turns_total',
+    'Turns that were drawn to be verified, by what came of it',
+    ['verdict'],
+  )
+  readonly verifiedDifference = this.#histogram(
+    'verified_mean_difference',
+    "By how much the logprobs of a verified turn differ in the mean from the engine's, in nats",
+    DIFFERENCES,
   )
 
   readonly sessionsCreated = this.#counter('sessions_created_total', 'Sessions that were made')

@@ -49,6 +49,8 @@ export interface TurnRunnerOptions {
   logprobsMode?: string | undefined
   /** Is told of turns. */
   activity?: Activity
+  /** Is told of each completed turn that can be trained on, once it is on disk. */
+  onTrainable?(turn: Pick<OpenTurn, 'sessionId' | 'turnId'>): void
   clock?: () => number
   /** How long a turn goes on for an agent that has lost its connection and may try again; default: not at all. */
   retryGraceMs?: number
@@ -375,6 +377,7 @@ export class TurnRunner {
     // Closing a turn whose opening failed finds nothing to close, and is no record of it: both must be on disk.
     await Promise.all([turn.opened, closed])
     turn.closed = true
+    if (status === 'completed' && outcome.exact) this.#options.onTrainable?.(turn.open)
     const { sessionId: session_id, index } = turn.open
     const { finishReason: finish_reason } = outcome
     this.#activity.tell({ type: 'turn_closed', session_id, index, status, finish_reason })

@@ -118,6 +118,11 @@ export class Verifier {
     return this.#health
   }
 
+  /** In place of {@link refresh}, where somebody has asked the engine already. */
+  know(health: EngineHealth): void {
+    this.#health = health
+  }
+
   /** SGLang gives logprobs after temperature, others before it. */
   get logprobsOf(): LogprobsOf {
     return this.#options.logprobsOf ?? (this.#engine.kind === 'sglang' ? 'temperature' : 'raw')

@@ -196,6 +196,23 @@ export const SERVE = {
       group: 'Scheduling',
       help: 'Calls that one engine serves at once; a worker of protocol version 2 states its own number',
     },
+    verifyShare: {
+      flag: 'verify-share',
+      type: 'number',
+      min: '0',
+      max: '1',
+      default: '0',
+      group: 'Drift',
+      help:
+        'Share of turns whose logprobs an engine is asked for again in the background, when no call waits: 0.01. Counted ' +
+        'in /health and in metrics',
+    },
+    verifyEngineUrl: {
+      flag: 'verify-engine-url',
+      type: 'url',
+      group: 'Drift',
+      help: 'Engine to ask about them; without it the one that sampled them, in local mode',
+    },
     queueLimit: {
       flag: 'queue-limit',
       type: 'integer',

@@ -1,0 +1,100 @@
+/** `--verify-share`: turns are verified while they are recorded, and what is found shows in /health and metrics. */
+import OpenAI from 'openai'
+import t, { type Test } from 'tap'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
+import { buildEngineServer } from '../../src/http/engine/server.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { until } from '../helpers/until.ts'
+
+async function ask(proxy: TestProxy, count: number): Promise<void> {
+  const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
+  for (let seed = 0; seed < count; seed += 1) {
+    const messages = [{ role: 'user' as const, content: 'Tell me about otters.' }]
+    await openai.chat.completions.create({ model: 'embedded', messages, seed, max_tokens: 8 })
+  }
+}
+
+const driftOf = async (proxy: TestProxy) => (await proxy.get('/health')).drift
+
+async function startHalved(t: Test): Promise<string> {
+  const halved = <Entry extends { logprob: number }>(entry: Entry) => ({
+    ...entry,
+    logprob: entry.logprob / 2,
+  })
+  class WrongEngine extends EmbeddedEngine {
+    override async *generate(...asked: Parameters<EmbeddedEngine['generate']>) {
+      for await (const batch of super.generate(...asked)) {
+        yield batch.map((event) =>
+          event.type === 'delta' && event.logprobsContent
+            ? { ...event, logprobsContent: event.logprobsContent.map(halved) }
+            : event,
+        )
+      }
+    }
+  }
+  const server = buildEngineServer(new WrongEngine())
+  await server.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(() => server.close())
+  return `http://127.0.0.1:${(server.server.address() as { port: number }).port}`
+}
+
+t.test('turns of the share are verified with the engine that sampled them', async (t) => {
+  const engine = await startEngine(t)
+  const proxy = await startProxy(t, { engineUrls: [engine.url], verifyShare: 1 })
+  await ask(proxy, 3)
+  await until(async () => (await driftOf(proxy)).same === 3)
+  const state = await until(async () => {
+    const drift = await driftOf(proxy)
+    return drift.control_caught !== null && drift.waiting === 0 && drift
+  })
+  t.match(state, {
+    share: 1,
+    same: 3,
+    differs: 0,
+    failed: 0,
+    dropped: 0,
+    mean_difference: 0,
+    control_caught: true,
+  })
+  const metrics = await (await fetch(`${proxy.url}/metrics`)).text()
+  t.match(metrics, /^llm_proxy_verified_turns_total\{verdict="same"\} 3$/m)
+  t.match(metrics, /^llm_proxy_verified_mean_difference_bucket\{le="0.0001"\} 3$/m)
+  t.equal((await proxy.get('/sessions/s')).turns.length, 3, 'what it asks is on no record')
+})
+
+for (const mode of ['local', 'relay'] as const) {
+  t.test(`${mode}: an engine of its own finds what another one reported wrongly`, async (t) => {
+    const truth = await startEngine(t)
+    const wrong = await startHalved(t)
+    const given: Partial<ServeConfig> = mode === 'local' ? { engineUrls: [wrong] } : { mode }
+    const warnings: object[] = []
+    const note = () => {}
+    const warn = (facts: object) => warnings.push(facts)
+    const logger = { debug: note, info: note, warn, error: note }
+    const proxy = await startProxy(t, { ...given, verifyShare: 1, verifyEngineUrl: truth.url }, logger)
+    if (mode === 'relay') await joinWorker(t, proxy, wrong)
+    await ask(proxy, 2)
+    await until(async () => (await driftOf(proxy)).differs === 2)
+    t.ok((await driftOf(proxy)).mean_difference > 0.05)
+    const told = warnings.filter((facts) => 'turn_id' in facts)
+    t.equal(told.length, 2, 'the log names the turns')
+  })
+}
+
+async function joinWorker(t: Test, proxy: TestProxy, engineUrl: string): Promise<void> {
+  const { loadConfig } = await import('../../src/config/load.ts')
+  const { WORKER } = await import('../../src/config/options/worker.ts')
+  const { startWorker } = await import('../../src/main.ts')
+  const { silentLogger } = await import('../helpers/silent-logger.ts')
+  const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engineUrl] }
+  const worker = startWorker(config, { logger: silentLogger })
+  t.teardown(() => worker.stop(0))
+}
+
+t.test('without a share nothing is verified, and nothing is said of it', async (t) => {
+  const proxy = await startProxy(t)
+  await ask(proxy, 1)
+  t.equal(await driftOf(proxy), undefined)
+})
