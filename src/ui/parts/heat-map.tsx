@@ -2,7 +2,7 @@
  * The tokens of a row as text. Made by hand, not by Preact: blocks of text, all of which the browser can search, and which
  * get an element for each token when they come near what is seen.
  */
-import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
+import { useLayoutEffect, useRef } from 'preact/hooks'
 import { type ColourBy, classesOf } from '../lib/colours.ts'
 import { visible } from '../lib/format.ts'
 import { type ReadRow, textAt, textBetween } from '../lib/row-texts.ts'
@@ -44,8 +44,9 @@ export function HeatMap({
     blocks.current = made
     return () => made.forget()
   }, [read, from, to, marked])
-  useEffect(() => blocks.current!.paint(by), [by])
-  useEffect(() => blocks.current!.select(selected), [selected, read, from, to])
+  // With the view itself: whoever looks right after a key sees what the key did.
+  useLayoutEffect(() => blocks.current!.paint(by), [by])
+  useLayoutEffect(() => blocks.current!.select(selected), [selected, read, from, to])
   const over = useRef<number | undefined>(undefined)
   const placeOf = (event: Event) => {
     const span =
