@@ -4,9 +4,11 @@
  * @see https://github.com/verl-project/verl/blob/main/verl/experimental/agent_loop/agent_loop.py
  */
 import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
+import { type RowDetails, rowDetailsOf } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
 
-export interface AgentLoopOutput {
+/** With the details that its session was recorded with: `routed_experts` is verl's own name too. */
+export interface AgentLoopOutput extends RowDetails {
   prompt_ids: number[]
   response_ids: number[]
   /** 1 on tokens that were sampled and that this row trains, else 0. As long as `response_ids`. */
@@ -92,6 +94,7 @@ export function outputsOf(session: SessionTrajectories, facts: RolloutFacts): Ag
     response_ids: row.response_ids,
     response_mask: row.response_mask,
     response_logprobs: row.response_logprobs,
+    ...rowDetailsOf(row),
     // The line's own, where it has one.
     reward_score: row.reward ?? reward.score,
     num_turns: row.num_turns,

@@ -4,6 +4,7 @@ import { Value } from 'typebox/value'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../errors.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { HttpAnswer, HttpClient } from './http-client.ts'
+import { rowDetailFields, shownDetails } from './row-details.ts'
 import { sessionSegment } from './session-urls.ts'
 
 const Status = Type.Enum(['active', 'completed', 'aborted'])
@@ -28,6 +29,7 @@ const Row = Type.Object({
   finished: Type.Boolean(),
   truncated: Type.Boolean(),
   prompt_truncated: Type.Boolean(),
+  ...rowDetailFields,
 })
 const Trajectories = Type.Object({
   reward: nullable(Type.Number()),
@@ -46,6 +48,7 @@ export interface NewSession {
   metadata: Record<string, unknown>
   sampling_params: Record<string, unknown>
   trust_agent?: boolean
+  record?: readonly string[]
 }
 
 /** Which rows of a session, and how much of them. */
@@ -53,6 +56,8 @@ export interface RowChoice {
   select: 'all' | 'main' | 'longest' | 'last'
   promptLength?: number | undefined
   responseLength?: number | undefined
+  /** What the session was recorded with beyond ids and logprobs, which its rows then show. */
+  record?: readonly string[] | undefined
 }
 
 export interface ProxyClientOptions {
@@ -135,10 +140,11 @@ export class ProxyClient {
   }
 
   trajectories(sessionId: string, choice: RowChoice, signal: AbortSignal): Promise<SessionTrajectories> {
-    const { select, promptLength, responseLength } = choice
+    const { select, promptLength, responseLength, record = [] } = choice
     const query = new URLSearchParams({ select, finished_only: 'true' })
     if (promptLength !== undefined) query.set('prompt_length', String(promptLength))
     if (responseLength !== undefined) query.set('response_length', String(responseLength))
+    if (record.length > 0) query.set('details', shownDetails(record).join(','))
     return this.#ask('GET', `${pathOf(sessionId)}/trajectories?${query}`, Trajectories, signal)
   }
 

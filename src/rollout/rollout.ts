@@ -93,6 +93,7 @@ export class Rollout {
       metadata: { ...metadata, ...(instanceId !== undefined && { instance_id: instanceId }) },
       sampling_params: withoutRecording(this.#samplingParams),
       ...(this.#options.trustAgent && { trust_agent: true }),
+      ...(this.#options.record?.length && { record: this.#options.record }),
     }
   }
 

@@ -8,6 +8,8 @@ import type { ServeConfig } from '../../src/config/options/serve.ts'
 import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
 import { createVllmClient } from '../../src/engine/vllm/client.ts'
 import { createLocalBackend } from '../../src/inference/local-backend.ts'
+import { HttpClient } from '../../src/rollout/http-client.ts'
+import { ProxyClient } from '../../src/rollout/proxy-client.ts'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
 import { type DetailedEngineOptions, startDetailedEngine } from '../helpers/detailed-engine.ts'
@@ -322,4 +324,23 @@ t.test('whose sampling parameters a turn was sampled with is told', async (t) =>
       seed: 'session',
     },
   })
+})
+
+t.test('the loop in TypeScript has sessions recorded, and its rows show it', async (t) => {
+  const engine = await engineFor(t)
+  const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm' })
+  const http = new HttpClient()
+  t.teardown(() => http.close())
+  const client = new ProxyClient({ proxyUrl: proxy.url, http })
+  const { signal } = new AbortController()
+  const record = ['sampling_mask', 'top_logprobs:2', 'routed_experts']
+  await client.createSession({ session_id: 's', metadata: {}, sampling_params: {}, record }, signal)
+  await talk(proxy, 's', false)
+  await client.complete('s', signal)
+  const session = await client.trajectories('s', { select: 'all', record }, signal)
+  for (const row of session.trajectories) {
+    t.equal(faultOf(tokensOf(row as unknown as Row), 2), undefined)
+    t.ok(row.sampling_mask && row.top_logprob_ids && row.routed_experts)
+    t.notOk('prompt_logprobs' in row)
+  }
 })

@@ -82,6 +82,7 @@ const RULES: ArchitectureRules = {
     '@yao-pkg/pkg': 'src/standalone/build',
     esbuild: ['src/standalone/build', 'src/http/ui'],
     fastify: ['src/http', 'src/http/ui'],
+    'apache-arrow': `${ROLLOUT}/datasets`,
     hyparquet: `${ROLLOUT}/datasets`,
     'hyparquet-writer': `${ROLLOUT}/datasets`,
     openai: 'src/canonical',

@@ -1,5 +1,5 @@
 /**
- * The file of rows, a JSON object on each line; of a Parquet file, the lines that it is made of in the end. The
+ * The file of rows, a JSON object on each line; of a Parquet or Arrow file, the lines that it is made of in the end. The
  * rows of a sample are written at once and one after the other, so that whatever ends the process leaves at most the last
  * sample incomplete; that one is taken off when the file is opened again. One process at a time has the file.
  */
@@ -11,8 +11,8 @@ import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { instanceIdOf } from '../../rollout/trial-id.ts'
 import { lockForWriting } from '../../store/sqlite/writer-lock.ts'
 import { type OutputRow, WrittenRow } from './output-row.ts'
-import { writeRowsParquet } from './rows-parquet.ts'
-import { isParquet, type PlannedSample } from './samples.ts'
+import { writeColumns } from './rows-columns.ts'
+import { isColumns, type PlannedSample } from './samples.ts'
 import { wholeLines } from './whole-lines.ts'
 
 export class OutputFile {
@@ -121,7 +121,7 @@ export class OutputFile {
   /** Makes the Parquet file, if that is what is wanted. @throws ProxyError `start_failed` */
   async finish(): Promise<void> {
     await this.#lastWrite
-    if (this.#linesPath !== this.#path) await writeRowsParquet(this.#path, this.#linesPath)
+    if (this.#linesPath !== this.#path) await writeColumns(this.#path, this.#linesPath)
   }
 
   /** What was appended is on disk afterwards. */
@@ -140,7 +140,7 @@ export class OutputFile {
 
 /** Where the lines are. */
 function linesOf(path: string): string {
-  return isParquet(path) ? `${path}.jsonl` : path
+  return isColumns(path) ? `${path}.jsonl` : path
 }
 
 function keyOf(taskIndex: number, sampleIndex: number): string {

@@ -29,7 +29,12 @@ export async function readTasks(path: string): Promise<Sample[]> {
 }
 
 /** Whether a file's name says that it is in Parquet. */
-export function isParquet(path: string): boolean {
+/** A file that is made of lines in the end. */
+export function isColumns(path: string): boolean {
+  return isParquet(path) || path.toLowerCase().endsWith('.arrow')
+}
+
+function isParquet(path: string): boolean {
   return path.toLowerCase().endsWith('.parquet')
 }
 

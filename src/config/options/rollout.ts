@@ -137,6 +137,15 @@ export const REMOTE_AGENT = {
       group: 'Harbor',
       help: 'How long a run on the Harbor server may take',
     },
+    record: {
+      flag: 'record',
+      type: 'text',
+      repeatable: true,
+      group: 'Rows',
+      help:
+        'What sessions are recorded with beyond ids and logprobs, and their rows show: sampling_mask, top_logprobs:20, ' +
+        'prompt_logprobs, routed_experts, weight_versions',
+    },
     select: {
       flag: 'select',
       type: 'enum',
@@ -182,7 +191,7 @@ export const ROLLOUT = {
       default: './rollouts.jsonl',
       flagOnly: true,
       group: 'Rollouts',
-      help: 'File of rows, as lines of JSON or in Parquet (.parquet); if it is there, only samples that it lacks are run',
+      help: 'File of rows, as lines of JSON, in Parquet (.parquet) or Arrow IPC (.arrow); if it is there, only samples that it lacks are run',
     },
     retryFailed: {
       flag: 'retry-failed',

@@ -121,3 +121,16 @@ t.test('without a turn the output is inert, says so, and has the reward that was
 t.test('without a reward that of an inert output is 0, so that no trainer makes one up', async (t) => {
   t.equal(outputsOf(session([], { reward: null }), FACTS)[0].reward_score, 0)
 })
+
+t.test('a row brings the details that it shows, under the names of verl and of the proxy', async (t) => {
+  const details = {
+    sampling_mask: [[3, 9], null, [5]],
+    routed_experts: { dtype: 'uint8', shape: [5, 1, 1], known: [[0, 4]], data: 'AAAAAAA=' },
+    weight_versions: null,
+  }
+  const [output] = outputsOf(session([{ ...ROW, ...details }]), FACTS)
+  t.match(output, details)
+  t.notOk('top_logprobs' in output)
+  const [plain] = outputsOf(session([ROW]), FACTS)
+  t.notOk('routed_experts' in plain)
+})

@@ -1,8 +1,10 @@
-/** The rows of a run as a Parquet file, made of the file of lines when all samples are in it. */
+/** The rows of a run as columns, in a Parquet or an Arrow file, made of the file of lines when all samples are in it. */
 import type { AgentLoopExtraFields, AgentLoopMetrics } from '../../rollout/agent-loop-output.ts'
+import { writeArrowGroups } from '../../rollout/datasets/arrow-file.ts'
 import type { Row } from '../../rollout/datasets/parquet-columns.ts'
 import { writeParquetGroups } from '../../rollout/datasets/parquet-groups.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
+import type { RowDetails } from '../../rollout/row-details.ts'
 import type { OutputRow } from './output-row.ts'
 import { wholeLines } from './whole-lines.ts'
 
@@ -42,7 +44,23 @@ const EXTRA_FIELDS: Record<keyof AgentLoopExtraFields, Shape> = {
   weight_version_max: TEXT,
 }
 
-const COLUMNS: Record<keyof OutputRow, Shape> = {
+const perToken = (of: Shape): Shape => listOf(listOf(of))
+
+/** Columns that a file has if any of its rows has them. */
+const DETAIL_COLUMNS: Record<keyof RowDetails, Shape> = {
+  sampling_mask: perToken(INTEGER),
+  sampling_mask_logprobs: perToken(NUMBER),
+  sampling_logprobs: listOf(NUMBER),
+  top_logprob_ids: perToken(INTEGER),
+  top_logprobs: perToken(NUMBER),
+  prompt_logprob_ids: perToken(INTEGER),
+  prompt_logprobs: perToken(NUMBER),
+  // The bytes are base64, as in JSON: there are no bytes in lines.
+  routed_experts: struct({ dtype: TEXT, shape: listOf(INTEGER), known: perToken(INTEGER), data: TEXT }),
+  weight_versions: listOf(struct({ version: TEXT, start: INTEGER, end: INTEGER })),
+}
+
+const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetails>, Shape> = {
   task_index: INTEGER,
   sample_index: INTEGER,
   instance_id: TEXT,
@@ -60,8 +78,24 @@ const COLUMNS: Record<keyof OutputRow, Shape> = {
 const TOKENS_PER_GROUP = 1_000_000
 
 /** @throws ProxyError `start_failed` */
-export function writeRowsParquet(path: string, linesPath: string): Promise<void> {
-  return writeParquetGroups(path, struct(COLUMNS), groupsOf(linesPath))
+export async function writeColumns(path: string, linesPath: string): Promise<void> {
+  const write = path.toLowerCase().endsWith('.arrow') ? writeArrowGroups : writeParquetGroups
+  const columns = { ...COLUMNS, ...(await detailColumnsOf(linesPath)) }
+  await write(path, struct(columns), groupsOf(linesPath))
+}
+
+/** Looks for their names in the text, which costs far less than to read it twice. */
+async function detailColumnsOf(linesPath: string): Promise<Record<string, Shape>> {
+  const missing = new Map(Object.entries(DETAIL_COLUMNS))
+  const found = new Set<string>()
+  for await (const line of wholeLines(linesPath)) {
+    for (const name of missing.keys()) {
+      if (!line.includes(`"${name}":`)) continue
+      found.add(name)
+      missing.delete(name)
+    }
+  }
+  return Object.fromEntries(Object.entries(DETAIL_COLUMNS).filter(([name]) => found.has(name)))
 }
 
 async function* groupsOf(linesPath: string): AsyncGenerator<Row[]> {

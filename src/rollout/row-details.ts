@@ -1,0 +1,48 @@
+/** Details in rows, as the proxy shows them: docs/details.md. */
+import Type, { type Static, type TSchema } from 'typebox'
+
+const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
+const perToken = <T extends TSchema>(schema: T) => Type.Optional(nullable(Type.Array(nullable(schema))))
+const ids = () => Type.Array(Type.Integer())
+const logprobs = () => Type.Array(nullable(Type.Number()))
+
+/** null: no turn of the row told; in a list: not of this token. Absent: nobody asked. */
+export const rowDetailFields = {
+  sampling_mask: perToken(ids()),
+  sampling_mask_logprobs: perToken(nullable(logprobs())),
+  sampling_logprobs: perToken(Type.Number()),
+  top_logprob_ids: perToken(ids()),
+  top_logprobs: perToken(logprobs()),
+  prompt_logprob_ids: perToken(ids()),
+  prompt_logprobs: perToken(logprobs()),
+  routed_experts: Type.Optional(
+    nullable(
+      Type.Object({
+        dtype: Type.String(),
+        shape: ids(),
+        known: Type.Array(ids()),
+        data: Type.String(),
+      }),
+    ),
+  ),
+  weight_versions: Type.Optional(
+    nullable(Type.Array(Type.Object({ version: Type.String(), start: Type.Integer(), end: Type.Integer() }))),
+  ),
+}
+
+const RowDetails = Type.Object(rowDetailFields)
+
+export type RowDetails = Static<typeof RowDetails>
+
+export const ROW_DETAILS = Object.keys(rowDetailFields) as (keyof RowDetails)[]
+
+/** What a row shows of them. */
+export function rowDetailsOf(row: RowDetails): RowDetails {
+  return Object.fromEntries(ROW_DETAILS.flatMap((name) => (name in row ? [[name, row[name]]] : [])))
+}
+
+/** What the rows of a session that was recorded with these names are asked to show. */
+export function shownDetails(record: readonly string[]): string[] {
+  const names = record.map((name) => name.replace(/:\d+$/, ''))
+  return names.flatMap((name) => (name === 'sampling_mask' ? [name, 'sampling_logprobs'] : [name]))
+}
