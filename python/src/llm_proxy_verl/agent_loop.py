@@ -13,7 +13,6 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from .config import RemoteAgentConfig
-from .errors import ConfigError
 from .process import shared_resources
 from .proxy_api import ProxyApi
 from .rollout import Rollout, RowLimits
@@ -34,10 +33,8 @@ class RemoteAgentLoop(AgentLoopBase):
         super().__init__(*args, **kwargs)
         self._options = RemoteAgentConfig.load(remote_agent)
         self._rollout = self.config.actor_rollout_ref.rollout
-        if getattr(self._rollout, "enable_rollout_routing_replay", False):
-            raise ConfigError(
-                "actor_rollout_ref.rollout.enable_rollout_routing_replay: the proxy does not record routed experts"
-            )
+        replays = getattr(self._rollout, "enable_rollout_routing_replay", False)
+        self._record = ("routed_experts",) if replays else ()
 
     async def run(
         self, sampling_params: dict[str, Any], **kwargs: Any
@@ -64,6 +61,7 @@ class RemoteAgentLoop(AgentLoopBase):
                 response_length=self._rollout.response_length,
                 select="all" if takes_all else "longest",
                 filler_id=self._filler_id(),
+                record=self._record,
             ),
             sampling_params=sampling_params,
             sample=kwargs,
@@ -100,6 +98,7 @@ class RemoteAgentLoop(AgentLoopBase):
             response_ids=row.response_ids,
             response_mask=row.response_mask,
             response_logprobs=row.response_logprobs,
+            routed_experts=row.routed_experts,
             multi_modal_data={},
             reward_score=self._reward_of(result),
             num_turns=row.num_turns,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -46,6 +46,7 @@ class ProxyApi:
         metadata: Mapping[str, Any],
         sampling_params: Mapping[str, Any],
         trust_agent: bool = False,
+        record: Sequence[str] = (),
     ) -> str:
         """Registers a session.
 
@@ -58,6 +59,8 @@ class ProxyApi:
         }
         if trust_agent:
             body["trust_agent"] = True
+        if record:
+            body["record"] = list(record)
         created = await self._ask("POST", "/sessions", body)
         return str(created.get("agent_key") or url_segment(session_id))
 

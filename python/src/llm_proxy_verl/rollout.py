@@ -45,6 +45,8 @@ class RowLimits:
     select: str
     #: Any id of the vocabulary, for rows that train nothing.
     filler_id: int
+    #: What sessions are recorded with beyond ids and log-probabilities, and their rows show.
+    record: tuple[str, ...] = ()
 
 
 class Rollout:
@@ -125,6 +127,7 @@ class Rollout:
                     metadata={name: value for name, value in metadata.items() if value is not None},
                     sampling_params=self._sampling_params,
                     trust_agent=self._config.trust_agent,
+                    record=self._limits.record,
                 )
             except ProxyApiError as error:
                 if error.code != "unreachable" or proxy is self._proxies[-1]:
@@ -200,8 +203,10 @@ class Rollout:
 
     async def _trajectories(self, session_id: str, select: str) -> dict[str, Any]:
         limits = self._limits
+        details = {"details": ",".join(limits.record)} if limits.record else {}
         return await self._proxy.trajectories(
             session_id,
+            **details,
             prompt_length=limits.prompt_length,
             response_length=limits.response_length,
             select=select,

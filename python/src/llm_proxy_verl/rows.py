@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .details import experts_of
 from .runners.runner import AgentStatus
 
 
@@ -29,6 +30,8 @@ class Row:
     #: verl's ``global_steps``, where the engine told them.
     min_global_steps: int | None = None
     max_global_steps: int | None = None
+    #: A NumPy array, a row for each token of prompt and response up to the first that no engine told.
+    routed_experts: Any = None
 
     @property
     def trained_tokens(self) -> int:
@@ -116,6 +119,7 @@ def _row_of(row: Mapping[str, Any]) -> Row:
         prompt_truncated=row["prompt_truncated"],
         min_global_steps=_step_of(row["weight_version_min"]),
         max_global_steps=_step_of(row["weight_version_max"]),
+        routed_experts=experts_of(row),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .details import pack_experts
 from .errors import CallError
 from .sampling import verl_sampling_params
 from .worker.frames import Completion, CompletionRequest
@@ -145,6 +146,7 @@ class VerlEngine:
             weight_version_start=start,
             weight_version_end=end,
             cached_tokens=extra.get("num_cached_tokens"),
+            details=_details(request, output, prompt_tokens + len(token_ids)),
         )
 
     def _log_probs(self, log_probs: Sequence[float | None] | None, count: int) -> list[float] | None:
@@ -176,6 +178,14 @@ class VerlEngine:
             {"token": text, "logprob": _shown(value), "bytes": list(text.encode()), "top_logprobs": []}
             for text, value in zip(texts, log_probs, strict=True)
         ]
+
+
+def _details(request: CompletionRequest, output: TokenOutput, tokens: int) -> dict[str, str]:
+    experts = getattr(output, "routed_experts", None)
+    if experts is None or "routed_experts" not in request.record:
+        return {}
+    packed = pack_experts(experts, request.experts_start, tokens)
+    return {} if packed is None else {"routed_experts": packed}
 
 
 def _shown(log_prob: float) -> float:

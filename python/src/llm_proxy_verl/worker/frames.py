@@ -11,7 +11,7 @@ import math
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CallError
@@ -61,6 +61,10 @@ class CompletionRequest:
     body: Mapping[str, Any]
     #: ``None`` where the engine is meant to render messages or to tokenize text itself.
     prompt_token_ids: list[int] | None
+    #: What the proxy records beyond ids and log-probabilities, by its names.
+    record: tuple[str, ...] = ()
+    #: The place of the prompt from which routed experts are wanted.
+    experts_start: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class Completion:
     weight_version_start: str | None = None
     weight_version_end: str | None = None
     cached_tokens: int | None = None
+    #: Base64 of safetensors files, by the names of details.
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_frame(text: str) -> Frame:
@@ -133,6 +139,8 @@ def parse_request(frame: Frame) -> CompletionRequest:
         kind=kind,
         body=body,
         prompt_token_ids=None if packed is None else unpack_token_ids(_text(frame, "prompt_token_ids")),
+        record=_texts(frame, "record") if "record" in frame else (),
+        experts_start=_integer(frame, "experts_start") if "experts_start" in frame else 0,
     )
 
 
@@ -172,6 +180,8 @@ def chunk_frame(request: CompletionRequest, completion: Completion, seq: int) ->
         delta["content"] = completion.text
     if completion.agent_logprobs is not None:
         delta["logprobs_content"] = list(completion.agent_logprobs)
+    if completion.details:
+        delta["details"] = dict(completion.details)
     return _dump(type="completion_chunk", request_id=request.request_id, seq=seq, start=start, deltas=[delta])
 
 
@@ -232,6 +242,13 @@ def _text(frame: Mapping[str, Any], field: str) -> str:
     if not isinstance(value, str):
         raise BadFrameError(f"{field} must be text")
     return value
+
+
+def _texts(frame: Mapping[str, Any], field: str) -> tuple[str, ...]:
+    value = frame.get(field)
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise BadFrameError(f"{field} must be a list of texts")
+    return tuple(value)
 
 
 def _integer(frame: Mapping[str, Any], field: str) -> int:

@@ -1,0 +1,53 @@
+"""Details beyond ids and log-probabilities: as a worker sends them, and as rows show them (docs/details.md)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+#: The numbers of experts by the names of NumPy and of safetensors.
+_TYPES = {"uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "int32": "I32"}
+_ALIGNMENT = 8
+
+
+def pack_experts(experts: Any, start: int, tokens: int) -> str | None:
+    """What an engine says of its experts, for the wire.
+
+    :param experts: an array or a tensor, a row for each token from the first of the prompt on
+    :param start: the place from which the proxy wants them
+    :param tokens: of prompt and completion together; the last one has been read by no layer
+    :returns: base64 of a safetensors file; ``None`` where there is nothing to tell
+    """
+    # verl brings it; a worker of another engine may do without.
+    import numpy as np
+
+    rows = np.asarray(experts)
+    if rows.ndim < 2 or not np.issubdtype(rows.dtype, np.integer):
+        return None
+    rows = rows[start : tokens - 1]
+    if len(rows) == 0:
+        return None
+    if rows.dtype.name not in _TYPES:
+        rows = rows.astype(np.int32)
+    rows = np.ascontiguousarray(rows, rows.dtype.newbyteorder("<"))
+    entry = {"dtype": _TYPES[rows.dtype.name], "shape": list(rows.shape), "data_offsets": [0, rows.nbytes]}
+    header = json.dumps({"__metadata__": {"start": str(start)}, "experts": entry}).encode()
+    header += b" " * (-len(header) % _ALIGNMENT)
+    return base64.b64encode(len(header).to_bytes(8, "little") + header + rows.tobytes()).decode("ascii")
+
+
+def experts_of(row: Mapping[str, Any]) -> Any:
+    """The experts of a row as a NumPy array, of its first tokens up to the first that no turn told; else ``None``.
+
+    verl fills up the rows that are missing at the end, and replays none of those.
+    """
+    told = row.get("routed_experts")
+    if told is None or not told["known"] or told["known"][0][0] != 0:
+        return None
+    import numpy as np
+
+    numbers = np.dtype(told["dtype"]).newbyteorder("<")
+    experts = np.frombuffer(base64.b64decode(told["data"]), numbers).reshape(told["shape"])
+    return experts[: told["known"][0][1]]

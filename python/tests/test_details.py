@@ -1,0 +1,134 @@
+"""Routed experts: from verl's engine through the real proxy to verl's field."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.harbor import Agent, HarborServer, completed
+from helpers.loops import SAMPLING, make_loop, sample
+from helpers.proxy import REPOSITORY, Proxy
+from helpers.rollout_servers import RolloutServers, completion, trainer_config
+from llm_proxy_verl.details import experts_of, pack_experts
+
+LAYERS, CHOSEN = 2, 3
+
+
+def experts(token_ids: list[int]) -> Any:
+    """What a token's layers choose, which is its own business."""
+    return np.array(
+        [
+            [[(token * 31 + layer * 7 + at) % 256 for at in range(CHOSEN)] for layer in range(LAYERS)]
+            for token in token_ids
+        ],
+        np.uint8,
+    )
+
+
+async def test_verl_gets_the_experts_that_its_engine_chose(relay_proxy: Proxy, tmp_path: Path) -> None:
+    async def sampled(prompt_ids: list[int], _params: dict[str, Any]) -> Any:
+        output = completion(prompt_ids)
+        output.routed_experts = experts([*prompt_ids, *output.token_ids][:-1])
+        return output
+
+    async def talk(agent: Agent) -> dict[str, Any]:
+        await agent.talk(3)
+        return completed(reward=1.0)
+
+    servers = RolloutServers(sampled)
+    config = trainer_config(enable_rollout_routing_replay=True)
+    async with HarborServer(talk) as harbor:
+        loop = make_loop(servers, config=config, proxy_urls=[relay_proxy.url], harbor_url=harbor.url)
+        output = await loop.run(dict(SAMPLING), **sample(tmp_path / "lake"))
+    sequence = output.prompt_ids + output.response_ids
+    assert output.routed_experts.dtype == np.uint8
+    assert output.routed_experts.tolist() == experts(sequence[:-1]).tolist()
+
+
+async def test_nothing_is_recorded_that_verl_does_not_ask_for(relay_proxy: Proxy, tmp_path: Path) -> None:
+    async def talk(agent: Agent) -> dict[str, Any]:
+        await agent.talk(1)
+        return completed(reward=1.0)
+
+    async with HarborServer(talk) as harbor:
+        loop = make_loop(RolloutServers(), proxy_urls=[relay_proxy.url], harbor_url=harbor.url)
+        output = await loop.run(dict(SAMPLING), **sample(tmp_path / "pond"))
+    assert output.routed_experts is None
+
+
+def test_experts_are_packed_from_where_they_are_wanted_in_a_type_that_the_wire_has() -> None:
+    packed = base64.b64decode(pack_experts(np.arange(24, dtype=np.int64).reshape(4, 2, 3), 1, 5) or "")
+    length = int.from_bytes(packed[:8], "little")
+    header = json.loads(packed[8 : 8 + length])
+    assert header["__metadata__"] == {"start": "1"}
+    assert (header["experts"]["dtype"], header["experts"]["shape"]) == ("I32", [3, 2, 3])
+    assert np.frombuffer(packed[8 + length :], "<i4").tolist() == list(range(6, 24))
+    assert pack_experts(np.zeros((4, 2, 3)), 0, 5) is None, "numbers that are no experts"
+    assert pack_experts(np.zeros((4, 2), np.uint8), 4, 5) is None, "nothing that is new"
+
+
+def test_experts_of_a_row_end_where_nobody_told_any_more() -> None:
+    data = base64.b64encode(bytes(range(8))).decode()
+    told = {"dtype": "uint8", "shape": [4, 1, 2], "known": [[0, 2], [3, 4]], "data": data}
+    assert experts_of({"routed_experts": told}).tolist() == [[[0, 1]], [[2, 3]]]
+    assert experts_of({"routed_experts": {**told, "known": [[1, 4]]}}) is None
+    assert experts_of({"routed_experts": None}) is None
+    assert experts_of({}) is None
+
+
+_LOADERS = re.findall(
+    r"^```python load ?(\w*)\n(.*?)^```$", (REPOSITORY / "docs" / "rollouts.md").read_text(), re.S | re.M
+)
+
+
+@pytest.fixture(scope="module")
+def rows_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of rows as `llm-proxy rollout` writes them."""
+    folder = tmp_path_factory.mktemp("rows")
+    row = {
+        "task_index": 0,
+        "sample_index": 0,
+        "instance_id": "a",
+        "num_turns": 1,
+        "reward_score": 0.5,
+        "prompt_ids": [1, 2],
+        "response_ids": [3, 4],
+        "response_mask": [1, 0],
+        "response_logprobs": [-0.25, 0.0],
+        "metrics": {"tries": 1},
+        "extra_fields": {"line": "main"},
+        "sampling_mask": [[3, 9], None],
+    }
+    (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    script = f"""
+        import {{ writeColumns }} from {json.dumps((REPOSITORY / "src/cli/rollout/rows-columns.ts").as_uri())}
+        for (const name of ['rows.parquet', 'rows.arrow']) await writeColumns(name, 'rows.jsonl')
+    """
+    node = next(iter((REPOSITORY / "node_modules").glob("node-linux-*/bin/node")), "node")
+    subprocess.run([node, "--input-type=module", "-e", script], cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("number", range(len(_LOADERS)))
+def test_rows_are_loaded_as_the_documentation_says(
+    number: int, rows_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs, code = _LOADERS[number]
+    if needs:
+        pytest.importorskip(needs, reason=f"{needs} is not installed here")
+    monkeypatch.chdir(rows_folder)
+    scope: dict[str, Any] = {}
+    exec(_LOADERS[0][1], scope)
+    if needs == "torch":
+        exec("import torch", scope)
+    exec(code, scope)
+    row = scope["rows"][0]
+    assert row["response_logprobs"] == [-0.25, 0.0]
+    assert row["sampling_mask"] == [[3, 9], None]
