@@ -146,7 +146,6 @@ t.test('when one choice fails, the call fails, and nothing of the others is trai
     ],
   )
   t.match(turns[1]?.error?.message, /Another choice of this call failed: out of memory/)
-  t.notOk(choices.isWhole)
 })
 
 t.test('an agent that leaves aborts every choice, whole ones too', async (t) => {
