@@ -33,10 +33,15 @@ async function work(): Promise<void> {
   for (let plant = waiting.shift(); plant !== undefined; plant = waiting.shift()) {
     const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-plant-'))
     try {
-      const { seed, promise } = await look(plant, folder)
+      const { seed, promise } = await look(plant, folder).catch((error: Error) => ({
+        seed: undefined,
+        promise: error.message,
+      }))
       if (seed !== undefined) found += 1
       console.log(
-        seed === undefined ? `NOT FOUND: ${plant.name}` : `seed ${seed}: ${plant.name} (${promise})`,
+        seed === undefined
+          ? `NOT FOUND: ${plant.name} ${promise ?? ''}`
+          : `seed ${seed}: ${plant.name} (${promise})`,
       )
     } finally {
       rmSync(folder, { recursive: true, force: true })

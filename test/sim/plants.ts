@@ -49,11 +49,6 @@ export const PLANTS: readonly Plant[] = [
         find: '    if (retry.retryCount === 0) return []\n',
         put: '',
       },
-      {
-        file: 'src/session/trajectories/retries.ts',
-        find: 'turn.retryCount < retry.retryCount && ',
-        put: '',
-      },
     ],
   },
   {
