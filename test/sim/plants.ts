@@ -49,6 +49,11 @@ export const PLANTS: readonly Plant[] = [
         find: '    if (retry.retryCount === 0) return []\n',
         put: '',
       },
+      {
+        file: 'src/session/trajectories/retries.ts',
+        find: '(turn.answeredCount ?? turn.retryCount) < retry.retryCount && ',
+        put: '',
+      },
     ],
   },
   {
