@@ -108,8 +108,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/session/trajectories.ts',
-        find: 'trainedBy.get(turn) === plan',
-        put: 'trainedBy.has(turn)',
+        find: 'options, trainedBy.get(turn) === plan)',
+        put: 'options, trainedBy.has(turn))',
       },
     ],
   },
