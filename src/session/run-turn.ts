@@ -18,6 +18,7 @@ import { requestOfChoice } from './choice.ts'
 import { overrule } from './overrule.ts'
 import { policyOf } from './policies.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
+import { RunningCalls } from './running-calls.ts'
 import type { HeldMemory, SessionMemory } from './session-memory.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
 import { startOf } from './started-answer.ts'
@@ -63,12 +64,9 @@ export class TurnRunner {
   readonly #options: TurnRunnerOptions
   readonly #clock: () => number
   readonly #activity: Activity
-  /** Turns in flight, each by what cancels it. */
-  readonly #running = new Set<AbortController>()
+  readonly #running = new RunningCalls()
   readonly #tries: FirstTries<RunningTurn>
   readonly #unclosed: UnclosedTurns
-  #draining = false
-  #onIdle: (() => void) | undefined
 
   constructor(options: TurnRunnerOptions) {
     this.#options = options
@@ -86,7 +84,7 @@ export class TurnRunner {
    *   {@link Prompts.begin} and {@link Backend.generate}
    */
   async begin(call: AgentCall, agentSignal: AbortSignal): Promise<Turn> {
-    if (this.#draining)
+    if (this.isDraining)
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
     const { sessions } = this.#options
     using early = sessions.hold(call.sessionId)
@@ -167,7 +165,7 @@ export class TurnRunner {
     // Awaited before the turn is closed as well; until then a rejection must have an owner.
     opened.catch(() => sessionCall.unrecorded())
     const fold = new CompletionFold()
-    const cancel = this.#cancelledBy(sessionCall.signal)
+    const cancel = this.#running.begin(sessionCall.signal)
     const { index, startedAtMs } = open
     const closeActivity = this.#activity.begin({ sessionId, index, startedAtMs, completion: fold })
     const { promise, resolve } = Promise.withResolvers<void>()
@@ -245,7 +243,7 @@ export class TurnRunner {
   #graceMs(sessionId: string, { tellsTries, idempotencyKey }: AgentWord): number {
     const mayReturn = tellsTries || idempotencyKey !== undefined
     // The one that asks is among those that are away.
-    const isOneTooMany = this.#draining || this.#tries.awayIn(sessionId) > MAX_AWAY
+    const isOneTooMany = this.isDraining || this.#tries.awayIn(sessionId) > MAX_AWAY
     return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
   }
 
@@ -264,7 +262,7 @@ export class TurnRunner {
   }
 
   get isDraining(): boolean {
-    return this.#draining
+    return this.#running.isDraining
   }
 
   async *#run(turn: TurnInFlight): GenerationStream {
@@ -299,7 +297,7 @@ export class TurnRunner {
       sessionCall.done()
       turn.over()
       turn.held[Symbol.dispose]()
-      this.#forget(turn.cancel)
+      this.#running.end(turn.cancel)
     }
   }
 
@@ -312,38 +310,9 @@ export class TurnRunner {
    * @returns whether every call had ended by itself
    */
   async drain(graceMs: number): Promise<boolean> {
-    this.#draining = true
-    const drained = this.#running.size === 0 || (await this.#untilIdle(graceMs))
+    const drained = await this.#running.drain(graceMs)
     this.#unclosed.stop()
     return drained
-  }
-
-  async #untilIdle(graceMs: number): Promise<boolean> {
-    const idle = new Promise<void>((resolve) => {
-      this.#onIdle = resolve
-    })
-    let cancelled = false
-    const timer = setTimeout(() => {
-      cancelled = true
-      const reason = new ProxyError('shutting_down', 'llm-proxy was shut down before the answer was whole')
-      for (const controller of this.#running) controller.abort(reason)
-    }, graceMs)
-    await idle.finally(() => clearTimeout(timer))
-    return !cancelled
-  }
-
-  /** What cancels a turn: its session, the proxy's end, or that nobody waits for it. */
-  #cancelledBy(session: AbortSignal): AbortController {
-    const controller = new AbortController()
-    this.#running.add(controller)
-    if (session.aborted) controller.abort(session.reason)
-    else session.addEventListener('abort', () => controller.abort(session.reason), { once: true })
-    return controller
-  }
-
-  #forget(cancel: AbortController): void {
-    this.#running.delete(cancel)
-    if (this.#running.size === 0) this.#onIdle?.()
   }
 
   /** @returns the `end` event if this batch brought it; it is the last one of its batch */
