@@ -421,7 +421,7 @@ async function openLocalBackend(
 ): Promise<LocalBackend> {
   const clients = config.awaitEngines ? [] : openEngines(config)
   await checkEngines(clients, logger)
-  return createLocalBackend({
+  const backend = createLocalBackend({
     clients,
     standIns: fallsBack(config),
     maxConcurrencyPerEngine: config.maxConcurrency,
@@ -432,6 +432,9 @@ async function openLocalBackend(
     logger,
     watch: metrics.dispatch,
   })
+  // Some engines tell their weights in these alone, and the first turn is to have them too.
+  await Promise.all(backend.engines.all().map(({ watch }) => watch.firstCheck))
+  return backend
 }
 
 function engineRoster(config: EngineConfig, backend: LocalBackend, logger: Logger): Roster {

@@ -51,9 +51,14 @@ function namesOf({ keyword, params }: FastifySchemaValidationError): string[] {
   return first === undefined ? [] : [first]
 }
 
+/** A pattern that lists what there is, with parts left open: `^(all|policy:.+)$`. */
+const CHOICES = /^\^\((.*)\)\$$/
+
 function reasonOf({ keyword, params, message }: FastifySchemaValidationError): string {
   if (keyword === 'required') return 'is required'
   if (keyword === 'additionalProperties') return 'is not a field of this request'
   if (keyword === 'enum') return `must be one of ${(params.allowedValues as unknown[]).join(', ')}`
+  const choices = keyword === 'pattern' && CHOICES.exec(params.pattern as string)?.[1]
+  if (choices) return `must be one of ${choices.replaceAll('|', ', ').replaceAll('.+', '…')}`
   return message ?? 'is not valid'
 }

@@ -196,7 +196,10 @@ export class TurnRunner {
       over: promise,
       isCommitted: () => inFlight.closed === true,
       // Of several choices, nobody can join one.
-      graceMs: () => (choice ? 0 : this.#graceMs(sessionId, word)),
+      graceMs: () => {
+        const hasBegun = stream && inFlight.firstTokenAtMs !== undefined
+        return choice ? 0 : this.#graceMs(sessionId, word, hasBegun)
+      },
       undelivered: (retriesAnswered, why) => this.#undelivered(open, retriesAnswered, why),
     })
     this.#tries.add(sessionId, turn)
@@ -240,8 +243,9 @@ export class TurnRunner {
     )
   }
 
-  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: AgentWord): number {
-    const mayReturn = tellsTries || idempotencyKey !== undefined
+  /** @param hasBegun a part of a stream has left: SDKs try only those again of which they have had nothing */
+  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: AgentWord, hasBegun: boolean): number {
+    const mayReturn = (tellsTries && !hasBegun) || idempotencyKey !== undefined
     // The one that asks is among those that are away.
     const isOneTooMany = this.isDraining || this.#tries.awayIn(sessionId) > MAX_AWAY
     return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0

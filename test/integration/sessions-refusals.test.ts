@@ -47,7 +47,7 @@ t.test('a request that is wrong is refused with the name of what is wrong', asyn
     ['GET', '/sessions/s/wait?timeout_s=601', undefined, 'timeout_s', /must be <= 600/],
     ['GET', '/sessions/s/wait?timeout_s=-1', undefined, 'timeout_s', /must be >= 0/],
     ['GET', '/sessions/s/wait?timeout=1', undefined, 'timeout', /is not a field/],
-    ['GET', '/sessions/s/trajectories?select=best', undefined, 'select', /all, main, longest, last/],
+    ['GET', '/sessions/s/trajectories?select=best', undefined, 'select', /all, main, longest, last, policy:…$/],
     ['GET', '/sessions/s/trajectories?prompt_length=0', undefined, 'prompt_length', /must be >= 1/],
     ['GET', '/sessions/s/trajectories?response_length=x', undefined, 'response_length', /must be integer/],
     ['GET', '/sessions/s/trajectories?per_turn=yes', undefined, 'per_turn', /must be boolean/],

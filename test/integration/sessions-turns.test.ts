@@ -132,10 +132,11 @@ for (const [name, openStore] of Object.entries(STORES)) {
         status: 'active',
         excluded_turns: { open: 0, aborted: 1, failed: 0, interrupted: 0, side: 0, superseded: 0, empty: 0 },
       })
-      const span = { finish_reason: 'stop', trained: true }
+      const span = { finish_reason: 'stop', trained: true, policy: null }
       t.same(body.trajectories, [
         {
           line: 'main',
+          policy: null,
           prompt_ids: [1, 2],
           response_ids: [3, 4, 5, 6, 7],
           response_mask: [1, 0, 0, 1, 1],

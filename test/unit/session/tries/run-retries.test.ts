@@ -29,13 +29,13 @@ function setUp(t: Test, retryGraceMs = 0) {
   return { backend, runner, store, sessions, turns, goOn }
 }
 
-function call(word: Partial<AgentWord> = {}): AgentCall {
+function call(word: Partial<AgentWord> = {}, stream = true): AgentCall {
   const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
   return {
     sessionId: 's',
     dialect: 'chat',
     request: { kind: 'chat', body },
-    stream: true,
+    stream,
     word: { retryCount: 0, tellsTries: true, hasAgentKey: false, ...word },
   } as AgentCall
 }
@@ -127,11 +127,32 @@ t.test('a call of a client that says nothing of its tries is cancelled at once',
   t.match(await turns(), [{ status: 'aborted' }])
 })
 
+t.test('a stream that has begun is cancelled at once, unless a key names it', async (t) => {
+  const { runner, turns, goOn } = setUp(t, 60_000)
+  const agent = new AbortController()
+  const begin = async (word: Partial<AgentWord>) => {
+    const { events } = await runner.begin(call(word), agent.signal)
+    const { promise: begun, resolve } = Promise.withResolvers<void>()
+    const all = (async () => {
+      for await (const _ of events) resolve()
+    })()
+    await begun
+    return { all }
+  }
+  const unnamed = await begin({})
+  const named = await begin({ idempotencyKey: 'k' })
+  agent.abort(gone())
+  await t.rejects(unnamed.all, { code: 'agent_gone' })
+  goOn()
+  await named.all
+  t.match(await turns(), [{ status: 'aborted' }, { status: 'completed' }])
+})
+
 t.test('few calls of a session go on for agents that are away: one more is cancelled at once', async (t) => {
   const { runner, goOn, turns } = setUp(t, 60_000)
   const agent = new AbortController()
   const readings = []
-  for (let i = 0; i < 10; i += 1) readings.push(read(await runner.begin(call(), agent.signal)))
+  for (let i = 0; i < 10; i += 1) readings.push(read(await runner.begin(call({}, false), agent.signal)))
   agent.abort(gone())
   const ended = Promise.allSettled(readings)
   goOn()
