@@ -10,6 +10,7 @@ const TYPE_OF_STATUS: Record<number, string> = {
   404: 'not_found_error',
   409: 'conflict_error',
   413: 'request_too_large',
+  421: 'invalid_request_error',
   429: 'rate_limit_error',
   499: 'invalid_request_error',
   500: 'api_error',
