@@ -17,6 +17,7 @@ import {
   SESSIONS_ABORT,
   SESSIONS_DELETE,
   SESSIONS_TAIL,
+  TOP,
   WEIGHTS_SET,
   WORKERS_LIST,
 } from '../config/options/operator.ts'
@@ -95,6 +96,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   add(dataset, DATASET_HARBOR, 'harbor', async () => (await import('./dataset/harbor.ts')).run)
   const workers = configure(program.command('workers')).description('Look at who serves').helpCommand(false)
   add(workers, WORKERS_LIST, 'list', async () => (await import('./workers.ts')).run)
+  add(program, TOP, 'top', async () => (await import('./top/run.ts')).run)
   const scheduling = async () => await import('./scheduling.ts')
   add(program, PAUSE, 'pause', async () => (await scheduling()).pause)
   add(program, RESUME, 'resume', async () => (await scheduling()).resume)

@@ -25,13 +25,17 @@ export class ProxyClient {
   readonly #url: string
   readonly #options: RequestOptions
 
-  /** @throws ProxyError `config_invalid` for a file that holds no authorities */
-  constructor({ url, adminKeys: [key], tlsCa }: ProxyAddress) {
+  /**
+   * @param signal calls off what is under way
+   * @throws ProxyError `config_invalid` for a file that holds no authorities
+   */
+  constructor({ url, adminKeys: [key], tlsCa }: ProxyAddress, signal?: AbortSignal) {
     const server = url === undefined ? serverOfEnvironment() : { url, trust: trustedAuthorities(tlsCa) }
     this.#url = server.url.replace(/\/+$/, '')
     this.#options = {
       ...server.trust,
       headers: key === undefined ? {} : { authorization: `Bearer ${key}` },
+      ...(signal && { signal }),
     }
   }
 
@@ -41,6 +45,14 @@ export class ProxyClient {
 
   get<T extends TSchema>(path: string, schema: T): Promise<Static<T>> {
     return this.call('GET', path, schema)
+  }
+
+  /** `GET /health`, which has an answer while the proxy takes no calls too. @throws ProxyError as {@link call} */
+  async health<T extends TSchema>(schema: T): Promise<Static<T>> {
+    const response = await this.#ask('GET', '/health')
+    const answer = parseJson(await text(response))
+    if (Value.Check(schema, answer)) return answer
+    throw refusal(response.statusCode ?? 0, answer, `${this.#url}/health`)
   }
 
   /**

@@ -22,7 +22,8 @@ export async function run({ json, ...address }: WorkersListConfig): Promise<numb
   return 0
 }
 
-function stateOf({ healthy, draining, error }: Static<typeof Worker>): string {
+/** `up`, `draining`, or why it does not serve. */
+export function stateOf({ healthy, draining, error }: Static<typeof Worker>): string {
   if (!healthy) return printable(error ?? 'away', 60)
   return draining ? 'draining' : 'up'
 }

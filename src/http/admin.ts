@@ -1,9 +1,9 @@
 /** Admin routes of scheduling and weights: hold calls while weights change, and tell which weights these are. */
 import type { FastifyPluginCallback } from 'fastify'
-import Type from 'typebox'
+import Type, { type Static } from 'typebox'
 import type { Backend } from '../inference/backend.ts'
 import { type Clock, systemClock } from '../inference/clock.ts'
-import type { Activity } from '../session/activity.ts'
+import type { Activity, LiveTurn } from '../session/activity.ts'
 import type { Sessions } from '../session/sessions.ts'
 import type { ToldWeights } from '../session/told-weights.ts'
 import { described } from './described.ts'
@@ -60,6 +60,24 @@ const Swept = Type.Object({
   wait_s: Type.Union([Type.Number(), Type.Null()], {
     description: 'After so long they are deleted without a word; null: none waits',
   }),
+})
+const OpenTurnsQuery = Type.Object(
+  { limit: Type.Integer({ minimum: 0, maximum: 1_000, default: 100 }) },
+  STRICT,
+)
+/** Shared with the command that shows them. */
+export const OpenTurns = Type.Object({
+  turns: Type.Array(
+    Type.Object({
+      session_id: Type.String(),
+      index: Type.Integer(),
+      started_at: Type.Number({ description: 'Seconds since the epoch' }),
+      open_ms: Type.Integer({ description: 'For how long it has been open' }),
+      sampled_tokens: Type.Integer({ description: 'What has come of its answer' }),
+    }),
+  ),
+  total: Type.Integer({ description: 'How many turns are open' }),
+  sampled_tokens: Type.Integer({ description: 'Of all that are open' }),
 })
 const DRAIN_POLL_MS = 20
 
@@ -120,6 +138,17 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
   )
 
   app.get(
+    '/admin/turns',
+    {
+      config: { scope: 'view' },
+      schema: described('admin', 'The turns that are open now, the oldest first', OpenTurns, {
+        querystring: OpenTurnsQuery,
+      }),
+    },
+    async ({ query }) => openTurns(activity.openTurns(), query.limit, Date.now()),
+  )
+
+  app.get(
     '/admin/weight_version',
     {
       config: { scope: 'view' },
@@ -143,6 +172,20 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
   )
   done()
+}
+
+function openTurns(turns: readonly LiveTurn[], limit: number, nowMs: number): Static<typeof OpenTurns> {
+  return {
+    turns: turns.slice(0, limit).map(({ sessionId, index, startedAtMs, completion }) => ({
+      session_id: sessionId,
+      index,
+      started_at: startedAtMs / 1_000,
+      open_ms: Math.max(0, Math.round(nowMs - startedAtMs)),
+      sampled_tokens: completion.tokenIds.length,
+    })),
+    total: turns.length,
+    sampled_tokens: turns.reduce((sum, { completion }) => sum + completion.tokenIds.length, 0),
+  }
 }
 
 /** @returns how many calls still run when all have ended or the time is up */

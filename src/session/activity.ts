@@ -51,6 +51,13 @@ export class Activity {
     }
   }
 
+  /** All turns in flight, the oldest first. */
+  openTurns(): LiveTurn[] {
+    return [...this.#turns.values()]
+      .flatMap((turns) => [...turns])
+      .sort((a, b) => a.startedAtMs - b.startedAtMs)
+  }
+
   /** The session's turns in flight. */
   turnsOf(sessionId: string): Iterable<LiveTurn> {
     return this.#turns.get(sessionId) ?? []

@@ -120,6 +120,7 @@ t.test('orders reach every node', async (t) => {
 
 t.test('metrics have their node, and workers are those of all', async (t) => {
   const { front, ask, json } = await setUp(t)
+  t.match(await json('/admin/turns'), { turns: [], total: 0, sampled_tokens: 0 })
   await chat(front.url, 'a')
   const text = await (await ask('/metrics')).text()
   const own = `${nodeOfSession('a', NODES)}/${NODES}`

@@ -211,6 +211,17 @@ function questionRoutes(app: FastifyInstance, nodes: Nodes): void {
   app.get('/admin/workers', async (request, reply) =>
     answerList(reply, await nodes.askAll(request), (lists) => lists.flat()),
   )
+  app.get('/admin/turns', async (request, reply) => {
+    const limit = Number((request.query as { limit?: string }).limit ?? 100)
+    return answerAll(reply, await nodes.askAll(request), (bodies) => ({
+      turns: bodies
+        .flatMap(({ turns }) => turns)
+        .sort((a, b) => a.started_at - b.started_at)
+        .slice(0, limit),
+      total: sumOf(bodies, 'total'),
+      sampled_tokens: sumOf(bodies, 'sampled_tokens'),
+    }))
+  })
   app.get('/metrics', async (request, reply) => {
     const answers = await nodes.askAll(request)
     return answerText(reply, answers, mergeMetrics)
@@ -243,6 +254,10 @@ function orderRoutes(app: FastifyInstance, nodes: Nodes): void {
 
 // biome-ignore lint/suspicious/noExplicitAny: what nodes of this very version answer
 type Body = any
+
+function sumOf(bodies: Body[], field: string): number {
+  return bodies.reduce((sum, body) => sum + body[field], 0)
+}
 
 function objectOf(body: unknown): Record<string, unknown> {
   if (body === undefined || body === null) return {}
