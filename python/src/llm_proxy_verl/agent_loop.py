@@ -17,7 +17,6 @@ from .process import shared_resources
 from .proxy_api import ProxyApi
 from .rollout import Rollout, RowLimits
 from .rows import RolloutResult, Row
-from .runners import make_runner
 from .verl_engine import RolloutLimits, VerlEngine
 
 
@@ -45,17 +44,20 @@ class RemoteAgentLoop(AgentLoopBase):
         :returns: one output, or all rows of the rollout where verl takes them, the main one last. A rollout without
             anything to train on has one output with a mask of zeros.
         :raises ProxyApiError: when the proxy refuses, or does not answer; never for what an agent does
+        :raises ConfigError: when what the runner needs is not there
         """
         options, shared = self._options, shared_resources()
         admin_key = next(iter(options.admin_key), None)
         proxies = [ProxyApi(url, shared.http, admin_key) for url in options.proxy_urls]
         random.shuffle(proxies)
         await shared.lend_engine(options, proxies, self.server_manager, self._make_engine)
+        runner = shared.runner(options)
+        await runner.prepare()
         takes_all = self._takes_all_rows(kwargs)
         result = await Rollout(
             config=options,
             proxies=proxies,
-            runner=make_runner(options, shared.http),
+            runner=runner,
             limits=RowLimits(
                 prompt_length=self._rollout.prompt_length,
                 response_length=self._rollout.response_length,

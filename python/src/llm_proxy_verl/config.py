@@ -11,7 +11,7 @@ from . import values
 from .errors import ConfigError
 from .session_urls import agent_facing_url
 
-RunnerName = Literal["harbor", "command", "http"]
+RunnerName = Literal["harbor", "command", "http", "agentcore"]
 
 
 def option(read: Callable[[object], Any], *env: str, default: Any = None) -> Any:
@@ -41,7 +41,7 @@ class RemoteAgentConfig:
 
     # The agent
     runner: RunnerName = option(
-        values.one_of("harbor", "command", "http"), "REMOTE_AGENT_RUNNER", default="harbor"
+        values.one_of("harbor", "command", "http", "agentcore"), "REMOTE_AGENT_RUNNER", default="harbor"
     )
     model_name: str | None = option(values.text, "REMOTE_MODEL_NAME")
     agent_name: str | None = option(values.text, "REMOTE_AGENT_NAME")
@@ -85,11 +85,31 @@ class RemoteAgentConfig:
     sandbox_paths: tuple[str, ...] = option(values.texts(":,"), "REMOTE_AGENT_SANDBOX_PATHS", default=())
     #: Variables of the trainer's environment that the verifier gets, such as a judge's key.
     verifier_env: tuple[str, ...] = option(values.texts(","), "REMOTE_AGENT_VERIFIER_ENV", default=())
-    #: Of the agent's command, of its verifier, and of an agent that a webhook started.
+    #: Of the agent's command, of its verifier, of an agent that a webhook started, and of a session of AgentCore.
     agent_timeout: float = option(values.seconds, "REMOTE_AGENT_TIMEOUT", default=1800.0)
 
     # HTTP
     webhook_url: str | None = option(values.http_url, "REMOTE_AGENT_WEBHOOK_URL")
+
+    # AgentCore
+    agentcore_arn: str | None = option(values.text, "LLM_PROXY_AGENTCORE_ARN")
+    #: Name of the runtime's endpoint.
+    agentcore_qualifier: str = option(values.text, "LLM_PROXY_AGENTCORE_QUALIFIER", default="DEFAULT")
+    #: How results come back; ``None``: ``sqs`` if there is a queue, ``s3`` if there is a bucket, else ``envelope``.
+    agentcore_results: Literal["s3", "sqs", "envelope"] | None = option(
+        values.one_of("s3", "sqs", "envelope"), "LLM_PROXY_RESULTS"
+    )
+    agentcore_bucket: str | None = option(values.text, "LLM_PROXY_AGENTCORE_BUCKET")
+    #: URL of the queue that S3 tells of results.
+    agentcore_queue: str | None = option(values.http_url, "LLM_PROXY_AGENTCORE_QUEUE")
+    #: First part of the results' keys; ``None``: a new one for each process.
+    agentcore_experiment: str | None = option(values.text, "LLM_PROXY_AGENTCORE_EXPERIMENT")
+    #: Calls a second of this process: starts, stops and polls together.
+    agentcore_tps: float = option(values.number(0.1), "LLM_PROXY_AGENTCORE_TPS", default=25.0)
+    #: Of this process, at a time.
+    agentcore_sessions: int = option(values.integer(1), "LLM_PROXY_AGENTCORE_SESSIONS", default=500)
+    #: A folder that remembers which sessions were started and not stopped.
+    agentcore_ledger: str = option(values.text, "LLM_PROXY_AGENTCORE_LEDGER", default="./agentcore-sessions")
 
     # What verl gets
     #: Who judges: the agent's side (a rollout without a reward gets 0), or verl's reward function.
@@ -138,6 +158,10 @@ class RemoteAgentConfig:
             raise ConfigError("the command runner needs remote_agent.command or REMOTE_AGENT_COMMAND")
         if self.runner == "http" and self.webhook_url is None:
             raise ConfigError("the http runner needs remote_agent.webhook_url or REMOTE_AGENT_WEBHOOK_URL")
+        if self.runner == "agentcore" and self.agentcore_arn is None:
+            raise ConfigError(
+                "the agentcore runner needs remote_agent.agentcore_arn or LLM_PROXY_AGENTCORE_ARN"
+            )
 
 
 def _read(source: str, read: Callable[[object], Any], value: object) -> Any:

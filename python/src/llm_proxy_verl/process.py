@@ -1,8 +1,8 @@
 """What all agent loops of a process share.
 
 verl makes an agent loop for each sample, and runs those of one process in one event loop. So the connections to the
-proxies, and the worker that lends them verl's engines, are the event loop's: made when they are first needed, and
-there until :func:`close` or the end of the process.
+proxies, the worker that lends them verl's engines, and what runs agents, are the event loop's: made when they are
+first needed, and there until :func:`close` or the end of the process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import aiohttp
 from .config import RemoteAgentConfig
 from .errors import ProxyApiError
 from .proxy_api import ProxyApi
+from .runners import AgentRunner, make_runner
 from .verl_engine import LLMClient, VerlEngine
 from .worker.client import InferenceWorkerClient
 
@@ -38,6 +39,16 @@ class SharedResources:
         self.http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         self._workers: dict[LLMClient, InferenceWorkerClient] = {}
         self._modes: dict[str, str] = {}
+        self._runners: list[tuple[RemoteAgentConfig, AgentRunner]] = []
+
+    def runner(self, config: RemoteAgentConfig) -> AgentRunner:
+        """What runs the agents of all rollouts with these options, which share its limits."""
+        for known, runner in self._runners:
+            if known == config:
+                return runner
+        runner = make_runner(config, self.http)
+        self._runners.append((config, runner))
+        return runner
 
     async def lend_engine(
         self,
@@ -67,7 +78,9 @@ class SharedResources:
         logger.info("worker %s lends verl's engines to %s", worker.worker_id, ", ".join(urls))
 
     async def close(self) -> None:
-        """Lets the workers finish what they have, and closes every connection."""
+        """Lets runners and workers finish what they have, and closes every connection."""
+        for _, runner in self._runners:
+            await runner.close()
         for worker in self._workers.values():
             await worker.stop(grace_s=10)
         await self.http.close()

@@ -33,6 +33,19 @@ def integer(minimum: int) -> Callable[[object], int]:
     return read
 
 
+def number(minimum: float) -> Callable[[object], float]:
+    """A number of at least ``minimum``."""
+
+    def read(value: object) -> float:
+        if isinstance(value, str) and re.fullmatch(r"\d{1,9}(\.\d+)?", value.strip()):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value < math.inf:
+            raise ValueError(f"must be a number of at least {minimum:g}")
+        return float(value)
+
+    return read
+
+
 def seconds(value: object) -> float:
     """A number of seconds, or a number with ms, s, m, h or d."""
     if isinstance(value, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import aiohttp
 
 from ..config import RemoteAgentConfig
+from .agentcore import AgentCoreRunner
 from .command import CommandRunner
 from .harbor import HarborRunner
 from .runner import AgentResult, AgentRunner, AgentTask
@@ -19,4 +20,6 @@ def make_runner(config: RemoteAgentConfig, http: aiohttp.ClientSession) -> Agent
         return CommandRunner(config)
     if config.runner == "http":
         return WebhookRunner(config, http)
+    if config.runner == "agentcore":
+        return AgentCoreRunner(config)
     return HarborRunner(config, http)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import RemoteAgentConfig
 from .process_group import GroupEnd, run_group
-from .runner import AgentResult, AgentTask
+from .runner import AgentResult, AgentRunner, AgentTask
 from .sandbox import Sandbox, View
 
 #: Linux takes no longer variable (``MAX_ARG_STRLEN``).
@@ -39,7 +39,7 @@ _PASSED_ON = frozenset(
 )
 
 
-class CommandRunner:
+class CommandRunner(AgentRunner):
     """An agent that exits with 0 has completed; a verifier, if there is one, judges it then."""
 
     def __init__(self, config: RemoteAgentConfig) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import aiohttp
 
 from ..config import RemoteAgentConfig
-from .runner import AgentResult, AgentTask
+from .runner import AgentResult, AgentRunner, AgentTask
 
 _STATUSES = ("completed", "failed", "timeout", "error")
 #: What is quoted of an answer that is none.
 _QUOTED_LENGTH = 300
 
 
-class HarborRunner:
+class HarborRunner(AgentRunner):
     """``POST /api/v1/runs``: the task goes in as an archive, the answer comes when the agent has ended."""
 
     def __init__(self, config: RemoteAgentConfig, http: aiohttp.ClientSession) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 #: - ``completed``: the agent came to its own end, whatever it achieved.
 #: - ``timeout``: it was stopped because its time was up.
@@ -68,8 +69,18 @@ class AgentResult:
     error: str | None = None
 
 
-class AgentRunner(Protocol):
-    """Runs agents."""
+class AgentRunner(ABC):
+    """Runs agents. Most have nothing to look for, and nothing to end."""
 
+    async def prepare(self) -> None:  # noqa: B027
+        """Looks for what it needs, before each rollout.
+
+        :raises ConfigError: that says what is not there
+        """
+
+    @abstractmethod
     async def run(self, task: AgentTask) -> AgentResult:
         """Runs one agent to its end, or to its cancellation. What it raises counts as an ``error`` of the try."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Ends what it has begun. Nothing is run any more."""

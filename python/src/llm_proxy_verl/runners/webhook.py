@@ -8,13 +8,13 @@ from typing import Any
 import aiohttp
 
 from ..config import RemoteAgentConfig
-from .runner import AgentResult, AgentTask
+from .runner import AgentResult, AgentRunner, AgentTask
 
 #: What is quoted of a refusal.
 _QUOTED_LENGTH = 300
 
 
-class WebhookRunner:
+class WebhookRunner(AgentRunner):
     """The runner ``http``; the reward is the session's own."""
 
     def __init__(self, config: RemoteAgentConfig, http: aiohttp.ClientSession) -> None:
