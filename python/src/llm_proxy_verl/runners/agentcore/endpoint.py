@@ -108,8 +108,8 @@ class AgentCoreEndpoint:
         """
         starting = self._starting.get(session_id)
         await self._stop(session_id)
-        if starting is not None and not starting.done():
-            # It was called off on its way, from where it may still start the session behind the stop.
+        if starting is not None:
+            # It was called off on its way, from where it may have started the session behind the stop.
             await asyncio.wait([starting])
             await self._stop(session_id)
 
