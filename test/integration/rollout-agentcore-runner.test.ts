@@ -173,6 +173,17 @@ t.test('a poll that got lost is made again', async (t) => {
   t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
 })
 
+t.test('a session whose polls are refused to the end is stopped: it runs', async (t) => {
+  const it = await rig(t, (id) => {
+    it.front.invokeFaults.push(...Array.from({ length: 8 }, () => THROTTLED))
+    return stateOf(id, { status: 'in_progress' })
+  })
+  t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /throttled each try/))
+  await it.runner.close()
+  t.equal(it.front.started.length, 1)
+  t.strictSame(it.front.stopped, it.front.started)
+})
+
 t.test('an agent that takes too long has run out of time, and is stopped', async (t) => {
   const it = await rig(t, (id) => stateOf(id, { status: 'in_progress' }), { timeLimitMs: 200 })
   t.match(await it.runner.run(agentTask(), NEVER), outcome('timeout', /no result within 0.2 s/))

@@ -100,7 +100,6 @@ export class AgentCoreRunner implements AgentRunner {
       if (limit.aborted) result = await this.#timedOut(session)
       else if (error instanceof Refusal) result = error.result
       else throw error
-      if (error instanceof Refusal && error.isBeforeStart) session.isBegun = false
     } finally {
       this.#counts.ended(result?.status === 'completed')
       // Its place is free when it is stopped: until then the account's quota counts it.

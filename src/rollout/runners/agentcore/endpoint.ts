@@ -6,6 +6,7 @@ import { ProxyError } from '../../../errors.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { limiterOf, type RateLimiter } from './rate-limiter.ts'
 import { Refusal, type RefusalKind, refusalOf } from './refusals.ts'
+import type { AgentCoreSession } from './result-source.ts'
 
 export interface EndpointOptions {
   /** `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/name-id` */
@@ -62,21 +63,25 @@ export class AgentCoreEndpoint {
   }
 
   /**
-   * @param onSend right before the session may come to be
+   * Sets the session's `isBegun`, which is true while nobody knows.
    * @returns the answer of the agent's program, parsed; undefined when it is not JSON
    * @throws Refusal; `signal.reason`
    */
-  async start(sessionId: string, payload: object, onSend: () => void, signal: AbortSignal): Promise<unknown> {
+  async start(session: AgentCoreSession, payload: object, signal: AbortSignal): Promise<unknown> {
     const body = encode(payload)
     // What got lost on its way is not sent again: the agent may be at work, and a second one would join its record.
-    return this.#tries(NOT_TAKEN, signal, async () => {
+    const starting = this.#tries(NOT_TAKEN, signal, async () => {
       await this.#limiter.acquire('start', signal)
-      onSend()
-      return this.#invoke(sessionId, body, signal)
+      session.isBegun = true
+      return this.#invoke(session.id, body, signal)
+    })
+    return starting.catch((error: unknown) => {
+      if (error instanceof Refusal && error.isBeforeStart) session.isBegun = false
+      throw error
     })
   }
 
-  /** As `start`, for a session that runs. A question may be asked again however it was lost. */
+  /** For a session that runs, which it may be whatever this throws. A question may be asked again however it was lost. */
   async ask(sessionId: string, payload: object, signal: AbortSignal): Promise<unknown> {
     const body = encode(payload)
     return this.#tries([...NOT_TAKEN, 'lost'], signal, async () => {

@@ -36,10 +36,7 @@ export class EnvelopeResults implements ResultSource {
   async run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult> {
     const { id, inputId, payload, model } = session
     const start = { ...payload, _config: model, ...envelope(id, { operation: 'start', background: true }) }
-    const begin = () => {
-      session.isBegun = true
-    }
-    const answer = await this.#endpoint.start(id, start, begin, signal)
+    const answer = await this.#endpoint.start(session, start, signal)
     if (!isState(answer, id)) return answerOf(answer, inputId)
     let state = answer
     for (let waitMs = FIRST_POLL_MS; ; waitMs = Math.min(LONGEST_POLL_MS, waitMs * POLL_GROWTH)) {

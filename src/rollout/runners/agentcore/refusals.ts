@@ -26,7 +26,7 @@ const KINDS: Readonly<Record<string, RefusalKind>> = {
 }
 
 const WORDS: Readonly<Record<RefusalKind, string>> = {
-  throttled: 'AgentCore throttled each try to start its session',
+  throttled: 'AgentCore throttled each try to call its session',
   quota: 'the account has no place for its session',
   conflict: 'its session was busy with something else',
   agent: 'its container failed',
@@ -44,7 +44,7 @@ export class Refusal extends Error {
     this.kind = kind
   }
 
-  /** Nothing of it can be running. */
+  /** Of a call that starts: nothing of it can be running. */
   get isBeforeStart(): boolean {
     return this.kind !== 'agent' && this.kind !== 'lost'
   }

@@ -68,12 +68,8 @@ export class StoredResults implements ResultSource {
 
   /** @returns never, if the agent works in the background */
   async #start(session: AgentCoreSession, place: { key: string }, signal: AbortSignal): Promise<AgentResult> {
-    const { id, payload } = session
-    const start = { ...payload, ...this.#orders(session) }
-    const begin = () => {
-      session.isBegun = true
-    }
-    const answer = await this.#options.endpoint.start(id, start, begin, signal)
+    const start = { ...session.payload, ...this.#orders(session) }
+    const answer = await this.#options.endpoint.start(session, start, signal)
     if (isObject(answer) && typeof answer.result_key === 'string') place.key = answer.result_key
     else if (!isObject(answer) || answer.status !== 'processing') {
       // It is done: what is not in S3 now never will be.
