@@ -3,6 +3,7 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Browser, chromium, type Page } from 'playwright-core'
 import t, { type Test } from 'tap'
+import { packDetails } from '../../src/canonical/details/details.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
@@ -119,6 +120,39 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     t.equal(await page.locator('.heat-map .here').textContent(), ' w40099')
     await page.keyboard.press('m')
     await page.locator('.heat-map .here.trained').waitFor()
+    isSilent()
+  })
+
+  t.test('shows what else might have been sampled, once somebody looks at a token', async (t) => {
+    const { url, store, sessions } = await startInspector(t)
+    await sessions.create({ sessionId: 'told' })
+    await recordTurn(store, 'told', 0, {
+      promptTokenIds: ids(0, 3),
+      completionTokenIds: Int32Array.of(10, 11),
+      completionLogprobs: Float64Array.of(-1, -1),
+      details: packDetails({
+        top_logprobs: { counts: [2, 0], ids: [20, 10], logprobs: [Math.log(0.5), Math.log(0.25)] },
+      }),
+    })
+    const { page, isSilent } = await openPage(t, browser)
+    const asked: string[] = []
+    page.on('request', (request) => {
+      if (request.url().includes('/alternatives')) asked.push(request.url())
+    })
+    await page.goto(`${url}/ui#/tokens/told/0`)
+    const tokens = page.locator('.heat-map span')
+    await tokens.first().waitFor()
+    t.equal(asked.length, 0)
+    await tokens.nth(3).hover()
+    const shown = page.locator('.alternatives > span')
+    await shown.nth(2).waitFor()
+    t.strictSame(await shown.allTextContents(), ['it might have been', '" w20" p 0.5', '" w10" p 0.25'])
+    t.equal(await page.locator('.alternatives .sampled').textContent(), '" w10" p 0.25')
+    await tokens.nth(4).hover()
+    await shown.first().waitFor({ state: 'detached' })
+    await tokens.nth(3).hover()
+    await shown.nth(2).waitFor()
+    t.equal(asked.length, 1, 'what was told once is not asked for again')
     isSilent()
   })
 

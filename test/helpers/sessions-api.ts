@@ -92,7 +92,8 @@ async function callApi(url: string, method: string, path: string, body?: unknown
 
 /** A turn, its messages as texts. */
 type TurnFacts = Omit<OpenTurn, 'lastMessage'> &
-  Required<Omit<OutcomeFields, 'details'>> & { requestMessages: readonly string[] }
+  Required<Omit<OutcomeFields, 'details'>> &
+  Pick<OutcomeFields, 'details'> & { requestMessages: readonly string[] }
 
 /** Everything of a turn that a test does not care about. */
 export const QUIET_TURN: Omit<TurnFacts, 'turnId' | 'sessionId' | 'index'> = {

@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import { request } from 'node:http'
 import t, { type Test } from 'tap'
+import { packDetails } from '../../src/canonical/details/details.ts'
 import * as reads from '../../src/http/read/schemas.ts'
 import { Turn } from '../../src/http/sessions/schemas.ts'
 import { Activity } from '../../src/session/activity.ts'
@@ -321,3 +322,48 @@ async function readTensors(url: string) {
     metadata: Record<string, string>
   }
 }
+
+t.test('alternatives are those of the tokens that were asked for, where some are on record', async (t) => {
+  for (const [name, open] of Object.entries(STORES)) {
+    t.test(name, async (t) => {
+      const tokenTexts = async (_model: string | null, tokens: Int32Array) => ({
+        source: 'letters',
+        texts: [...tokens].map((id) => `w${id}`),
+      })
+      const api = await startSessionsApi(t, await open(t), {}, { tokenTexts })
+      await api.sessions.create({ sessionId: 's' })
+      const first = { promptTokenIds: Int32Array.of(1, 2), completionTokenIds: Int32Array.of(10, 11, 12) }
+      const details = packDetails({
+        top_logprobs: { counts: [2, 0, 1], ids: [10, 20, 12], logprobs: [-0.5, -1, Number.NaN] },
+      })
+      await recordTurn(api.store, 's', 0, {
+        ...first,
+        completionLogprobs: Float64Array.of(-1, -1, -1),
+        details,
+      })
+      const read = async (query = '') =>
+        (await api.call('GET', `/sessions/s/rows/0/alternatives${query}`)).body
+      const of10 = [
+        { id: 10, logprob: -0.5, text: 'w10' },
+        { id: 20, logprob: -1, text: 'w20' },
+      ]
+      const of12 = [{ id: 12, logprob: null, text: 'w12' }]
+      t.strictSame(await read(), { from: 0, alternatives: [null, null, of10, null, of12] })
+      t.strictSame(await read('?from=2&count=1'), { from: 2, alternatives: [of10] })
+      t.strictSame(await read('?from=4&count=9'), { from: 4, alternatives: [of12] })
+      t.strictSame(await read('?from=5'), { from: 5, alternatives: [] })
+      t.equal((await api.call('GET', '/sessions/s/rows/0/alternatives?count=257')).status, 400)
+      t.equal((await api.call('GET', '/sessions/s/rows/1/alternatives')).status, 404)
+    })
+  }
+})
+
+t.test('alternatives have no text where no tokenizer is known', async (t) => {
+  const api = await startSessionsApi(t)
+  await api.sessions.create({ sessionId: 's' })
+  const details = packDetails({ top_logprobs: { counts: [1], ids: [7], logprobs: [-0.5] } })
+  const sampled = { completionTokenIds: Int32Array.of(10), completionLogprobs: Float64Array.of(-1) }
+  await recordTurn(api.store, 's', 0, { promptTokenIds: Int32Array.of(1), ...sampled, details })
+  const { body } = await api.call('GET', '/sessions/s/rows/0/alternatives?from=1')
+  t.strictSame(body, { from: 1, alternatives: [[{ id: 7, logprob: -0.5, text: null }]] })
+})

@@ -63,6 +63,7 @@ const OF_SESSION = [
   'rows',
   'rows/:row/tokens',
   'rows/:row/token_texts',
+  'rows/:row/alternatives',
 ]
 
 /**

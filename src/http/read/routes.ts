@@ -11,6 +11,7 @@ import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
 import { queryTrajectories } from '../sessions/trajectory-query.ts'
 import { type TypedApp, typedApp } from '../typed-app.ts'
+import { alternativesOf } from './alternatives.ts'
 import { sendCompressed } from './compressed.ts'
 import { filterOf, groupToWire, totalsToWire } from './filter.ts'
 import { foundSession } from './found-session.ts'
@@ -195,6 +196,26 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
       const { row, model } = await readRow(reader, session, Number(params.row), rowQueryOf(query))
       const texts = await tokenTexts(model, idsOf(row))
       return sendCompressed(request, reply, jsonOf(texts ?? { source: null, texts: null }))
+    },
+  )
+  app.get(
+    '/sessions/:sessionId/rows/:row/alternatives',
+    {
+      schema: described('sessions', 'What else might have been sampled', reads.Alternatives, {
+        description: 'Of the tokens of a training-ready row, where `top_logprobs` is on record.',
+        params: reads.RowParams,
+        querystring: reads.AlternativesQuery,
+      }),
+    },
+    async (request, reply) => {
+      const { params, query } = request
+      const session = await foundSession(reader, params.sessionId)
+      const placed = await readRow(reader, session, Number(params.row), rowQueryOf(query))
+      const alternatives = await alternativesOf(placed, query, {
+        details: (turnIds) => reader.readDetails(params.sessionId, turnIds, ['top_logprobs']),
+        texts: (ids) => tokenTexts(placed.model, ids),
+      })
+      return sendCompressed(request, reply, jsonOf({ from: query.from, alternatives }))
     },
   )
 }

@@ -1,7 +1,7 @@
 /** Training-ready rows one by one: what they come to, and their tokens as binary. */
 
 import { ProxyError } from '../../errors.ts'
-import { type Trajectory, TrajectoryBuilder } from '../../session/trajectories.ts'
+import { type PlacedRow, type Trajectory, TrajectoryBuilder } from '../../session/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../store/turn-store.ts'
 import { safetensors } from './safetensors.ts'
 
@@ -14,21 +14,30 @@ export interface RowQuery {
 
 /** Reads the session. @returns its rows, each put together when it is pulled, and the model of each turn */
 export async function readRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
+  const { placed, models } = await readPlacedRows(reader, session, { sideCalls })
+  return { rows: rowsOf(placed), models }
+}
+
+function* rowsOf(placed: Iterable<PlacedRow>): Generator<Trajectory> {
+  for (const { row } of placed) yield row
+}
+
+async function readPlacedRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
   const builder = new TrajectoryBuilder({ sideCalls })
   const models = new Map<number, string | null>()
   for await (const turn of reader.readSteps(session.sessionId)) {
     builder.add(turn)
     models.set(turn.index, turn.model)
   }
-  return { rows: builder.rows({ select: 'all' }, session.reward), models }
+  return { placed: builder.placedRows({ select: 'all' }, session.reward), models }
 }
 
 /** @throws ProxyError `row_not_found` */
 export async function readRow(reader: TurnReader, session: SessionRecord, number: number, query: RowQuery) {
-  const { rows, models } = await readRows(reader, session, query)
+  const { placed, models } = await readPlacedRows(reader, session, query)
   let place = 0
-  for (const row of rows) {
-    if (place === number) return { row, model: models.get(row.turns.at(-1)!.index) ?? null }
+  for (const { row, layout } of placed) {
+    if (place === number) return { row, layout, model: models.get(row.turns.at(-1)!.index) ?? null }
     place += 1
   }
   throw new ProxyError('row_not_found', `The session has ${place} rows, counted from 0`)

@@ -160,6 +160,33 @@ export const TokenTexts = Type.Object({
   texts: nullable(Type.Array(Type.String({ description: 'What each token adds to the text' }))),
 })
 
+export const AlternativesQuery = Type.Object(
+  {
+    ...rowsQuery,
+    from: Type.Integer({ minimum: 0, default: 0, description: 'First token, of prompt and response' }),
+    count: Type.Integer({ minimum: 1, maximum: 256, default: 64, description: 'How many tokens' }),
+  },
+  STRICT,
+)
+export const Alternatives = Type.Object({
+  from: Type.Integer(),
+  alternatives: Type.Array(
+    nullable(
+      Type.Array(
+        Type.Object({
+          id: Type.Integer(),
+          logprob: nullableNumber(),
+          text: nullable(Type.String({ description: 'null: no tokenizer is known for the model' })),
+        }),
+      ),
+    ),
+    {
+      description:
+        "For each token, in the engine's order; null: none on record, or the row does not train it",
+    },
+  ),
+})
+
 const at = Type.Number({ description: 'Seconds since the epoch' })
 export const ProxyEvent = Type.Object({
   type: Type.Enum([

@@ -58,6 +58,14 @@ export interface RowDetails {
   readonly weight_versions: VersionSpan[] | null
 }
 
+/** Per token of the response, as {@link RowDetails} has them. */
+export function topLogprobs(
+  layout: RowLayout,
+  detailsOf: ReadonlyMap<string, Details>,
+): RowDetails['top_logprobs'] {
+  return perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.top_logprobs))
+}
+
 export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Details>): RowDetails {
   return {
     sampling_mask: perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.sampling_mask)),
@@ -65,7 +73,7 @@ export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Det
       const logprobs = detailsOf.get(turn)?.sampling_logprobs
       return logprobs && ((at) => (Number.isNaN(logprobs[at] ?? Number.NaN) ? null : logprobs[at]!))
     }),
-    top_logprobs: perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.top_logprobs)),
+    top_logprobs: topLogprobs(layout, detailsOf),
     prompt_logprobs: promptLogprobs(layout, detailsOf),
     routed_experts: routedExperts(layout, detailsOf),
     weight_versions: weightVersions(layout, detailsOf),

@@ -16,6 +16,7 @@ export type Groups = Static<typeof reads.Groups>
 export type Tree = Static<typeof reads.Tree>
 export type TreeTurn = Static<typeof reads.TreeTurn>
 export type TokenTexts = Static<typeof reads.TokenTexts>
+export type Alternatives = Static<typeof reads.Alternatives>
 export type ProxyEvent = Static<typeof reads.ProxyEvent>
 export type LiveEvent = Static<typeof reads.LiveEvent>
 export type Member = Static<typeof workers.Worker>

@@ -8,6 +8,7 @@ import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
 import { loadRow, type ReadRow, textAt } from '../lib/row-texts.ts'
 import type { Row } from '../lib/wire.ts'
+import { AlternativesOf } from '../parts/alternatives.tsx'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { LogprobChart } from '../parts/logprob-chart.tsx'
 import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
@@ -136,6 +137,7 @@ function RowView({ read }: { read: ReadRow }) {
         />
       </div>
       <TokenBar read={read} place={over?.place ?? selected} />
+      <AlternativesOf read={read} place={over?.place ?? selected} />
     </>
   )
 }

@@ -1,0 +1,50 @@
+/** What else might have been sampled at a token; asked for when somebody looks at it. */
+import { useMemo } from 'preact/hooks'
+import { getJson, sessionPath } from '../lib/api.ts'
+import { number, visible } from '../lib/format.ts'
+import { useLoaded } from '../lib/load.ts'
+import type { ReadRow } from '../lib/row-texts.ts'
+import type { Alternatives } from '../lib/wire.ts'
+
+/** Tokens that are asked for at once: the pointer goes to a neighbour next. */
+const BLOCK = 64
+/** A pointer that only passes by asks for nothing. */
+const REST_MS = 120
+
+type Block = Alternatives['alternatives']
+
+export function AlternativesOf({ read, place }: { read: ReadRow; place: number }) {
+  const known = useMemo(() => new Map<number, Block>(), [read])
+  const block = Math.floor(place / BLOCK)
+  const isSampled = read.mask[place] === 1
+  const loaded = useLoaded(
+    async (stop) => {
+      if (!isSampled) return undefined
+      const before = known.get(block)
+      if (before !== undefined) return { read, block, alternatives: before }
+      await new Promise((resolve) => setTimeout(resolve, REST_MS))
+      if (stop.aborted) return undefined
+      const { alternatives } = await getJson<Alternatives>(pathOf(read, block), stop)
+      known.set(block, alternatives)
+      return { read, block, alternatives }
+    },
+    [read, block, isSampled],
+  ).value
+  const isHere = loaded?.read === read && loaded.block === block
+  const here = isSampled && isHere ? loaded.alternatives[place - block * BLOCK] : undefined
+  return (
+    <div class="alternatives">
+      {here && <span class="quiet">it might have been</span>}
+      {here?.map(({ id, logprob, text }) => (
+        <span key={id} class={id === read.ids[place] ? 'sampled' : ''} title={`id ${id}, logprob ${logprob}`}>
+          <code>{text === null ? id : visible(JSON.stringify(text))}</code>{' '}
+          <small>{logprob === null ? '' : `p ${number(Math.exp(logprob), 4)}`}</small>
+        </span>
+      ))}
+    </div>
+  )
+}
+
+function pathOf({ sessionId, row }: ReadRow, block: number): string {
+  return sessionPath(sessionId, `/rows/${row.row}/alternatives?from=${block * BLOCK}&count=${BLOCK}`)
+}
