@@ -61,6 +61,7 @@ for (const durability of ['power', 'process'] as const) {
     const cut = new PowerCut()
     const told: string[] = []
     const found: string[] = []
+    let losses = 0
     for (const [place, noted] of calls.entries()) {
       if (noted.file === 'acknowledged') {
         told.push(noted.data.toString().trim())
@@ -68,15 +69,16 @@ for (const durability of ['power', 'process'] as const) {
       }
       cut.add(noted)
       for (const left of ['all', 'none', 'some', 'some'] as const) {
+        const wrong = lookAt(cut, left, told, random)
         // With `process` a turn is safe from the end of the process, which takes nothing that was written.
-        const kept = durability === 'power' || left === 'all' ? told : []
-        const wrong = lookAt(cut, left, kept, random)
-        if (wrong !== '') found.push(`after call ${place}, ${left} of what was not synced: ${wrong}`)
+        const mayLose = durability === 'process' && left !== 'all'
+        if (mayLose && wrong.endsWith('is lost')) losses += 1
+        else if (wrong !== '') found.push(`after call ${place}, ${left} of what was not synced: ${wrong}`)
       }
     }
     t.equal(told.length, 8, 'all turns were acknowledged')
     // Else nothing here would notice a sync that is left out.
-    if (durability === 'process') t.match(lookAt(cut, 'none', told, random), /is lost/)
+    if (durability === 'process') t.ok(losses > 0, `${losses} cuts lost turns that were not synced`)
     t.ok(calls.length > 50, `${calls.length} calls`)
     t.strictSame(found.slice(0, 5), [])
   })

@@ -17,6 +17,7 @@ t.test(
       'src/engine/embedded/model/ngrams.bin',
       'src/engine/embedded/model/tokenizer.json',
       'src/engine/embedded/model/tokenizer_config.json',
+      'src/http/health/health-thread.ts',
       'src/http/ui/page.json',
       'src/store/sqlite/reader-thread.ts',
       'src/store/sqlite/writer-thread.ts',

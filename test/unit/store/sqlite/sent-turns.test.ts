@@ -27,7 +27,15 @@ function openWriter(t: Test) {
   const commit = (method: keyof WriteMethods, ...args: unknown[]): Reply =>
     writer.commit([{ id: 0, method, args }])[0]!
   const createSession = (sessionId: string) =>
-    commit('createSession', { sessionId, createdAtMs: 1, ttlMs: null, metadata: '{}', samplingParams: '{}' })
+    commit('createSession', {
+      sessionId,
+      createdAtMs: 1,
+      ttlMs: null,
+      metadata: '{}',
+      samplingParams: '{}',
+      record: null,
+      policies: '{}',
+    })
   /** Messages, tools and prompts of a session's turns, as they are on record. */
   const requestsOf = (sessionId: string) => {
     lastReading += 1

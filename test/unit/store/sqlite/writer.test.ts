@@ -39,7 +39,15 @@ function sent(turn: OpenTurn): SentTurn {
   return new SentTurns().pack(turn).sent
 }
 
-const session = { sessionId: 's', createdAtMs: 1, ttlMs: null, metadata: '{}', samplingParams: '{}' }
+const session = {
+  sessionId: 's',
+  createdAtMs: 1,
+  ttlMs: null,
+  metadata: '{}',
+  samplingParams: '{}',
+  record: null,
+  policies: '{}',
+}
 const created: [keyof WriteMethods, ...unknown[]] = ['createSession', session]
 
 t.test('an operation that fails does so alone in its group', async (t) => {
