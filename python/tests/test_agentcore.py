@@ -100,7 +100,8 @@ def way_of(name: str, storage: Storage) -> dict[str, str]:
     if name == "s3":
         return {"agentcore_bucket": storage.bucket}
     if name == "sqs":
-        return {"agentcore_bucket": storage.told_bucket, "agentcore_queue": storage.queue_url}
+        bucket, queue_url = storage.make_told_bucket()
+        return {"agentcore_bucket": bucket, "agentcore_queue": queue_url}
     return {}
 
 
@@ -169,17 +170,18 @@ async def test_verl_gets_the_rows_of_an_agent_on_agentcore(
 async def test_an_agent_is_told_what_the_toolkits_apps_look_for(runner: Runner, storage: Storage) -> None:
     app = StoringApp(one, storage)
     async with AgentCore(app) as core:
-        options = {**way_of("sqs", storage), "agentcore_experiment": "mine"}
-        (result,) = await runner.run(core, task_of(sample={"question": "?"}), **options)
+        way = way_of("sqs", storage)
+        task = task_of(sample={"question": "?"})
+        (result,) = await runner.run(core, task, agentcore_experiment="mine", **way)
     assert result == AgentResult("completed", {"reward": 1})
     model = {"base_url": "http://proxy/t~2/v1", "api_key": "k", "model_id": "m"}
-    where = {"exp_id": "mine", "input_id": "t~2", "s3_bucket": storage.told_bucket}
+    where = {"exp_id": "mine", "input_id": "t~2", "s3_bucket": way["agentcore_bucket"]}
     assert app.payloads == [
         {
             "question": "?",
             "_config": model,
             "_rollout": {**where, **model, "sampling_params": {"temperature": 1.0}},
-            "_training": {**where, "session_id": core.started[0], "sqs_url": storage.queue_url},
+            "_training": {**where, "session_id": core.started[0], "sqs_url": way["agentcore_queue"]},
         }
     ]
 
@@ -208,7 +210,8 @@ async def test_an_agent_that_raises_has_failed_with_its_words(
     app: Container = EnvelopeApp(raises) if way == "envelope" else StoringApp(raises, storage)
     async with AgentCore(app) as core:
         assert await runner.run(core, **way_of(way, storage)) == [AgentResult("failed", error="boom")]
-    assert core.stopped == core.started
+    # Twice, when the result is there before the call that started the agent returns.
+    assert set(core.stopped) == set(core.started)
 
 
 async def test_what_is_in_s3_and_no_json_is_an_error(runner: Runner, storage: Storage) -> None:
@@ -266,10 +269,10 @@ async def test_a_session_that_agentcore_ended_by_itself_is_an_error(runner: Runn
 async def test_an_agent_out_of_time_is_stopped(way: str, runner: Runner, storage: Storage) -> None:
     app: Container = EnvelopeApp(never) if way == "envelope" else StoringApp(never, storage)
     async with AgentCore(app) as core:
-        (result,) = await runner.run(core, agent_timeout=0.5, **way_of(way, storage))
+        (result,) = await runner.run(core, agent_timeout=2, **way_of(way, storage))
     assert result.status == "timeout"
-    assert "no result within 0.5 s" in (result.error or "")
-    assert core.stopped == core.started
+    assert "no result within 2 s" in (result.error or "")
+    assert set(core.stopped) == set(core.started)
 
 
 async def test_a_rollout_that_is_called_off_leaves_no_session(
@@ -347,7 +350,7 @@ async def test_sessions_at_a_time_are_bounded_until_they_are_stopped(runner: Run
         tasks = [task_of(session_id=f"t-{number}") for number in range(8)]
         results = await runner.run(core, *tasks, agentcore_sessions=2)
     assert [result.status for result in results] == ["completed"] * 8
-    assert core.most == 2
+    assert core.most <= 2
     assert sorted(core.stopped) == sorted(core.started)
     assert len(set(core.started)) == 8
 
@@ -389,7 +392,7 @@ async def test_messages_that_come_twice_or_for_nobody_are_taken_off_and_those_of
     runner: Runner, storage: Storage
 ) -> None:
     sqs = storage.client("sqs")
-    queue_url = sqs.create_queue(QueueName="mixed")["QueueUrl"]
+    queue_url = storage.make_queue()
 
     def send(key: str) -> None:
         records = [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {}, "object": {"key": key}}}]
@@ -424,7 +427,7 @@ async def test_a_result_that_no_message_told_of_is_found(
     runner: Runner, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_results, "_LOOK_BESIDE_QUEUE_S", 0.2)
-    silent = {"agentcore_bucket": storage.bucket, "agentcore_queue": storage.queue_url}
+    silent = {"agentcore_bucket": storage.bucket, "agentcore_queue": storage.make_queue()}
     async with AgentCore(StoringApp(one, storage)) as core:
         assert await runner.run(core, **silent) == [AgentResult("completed", {"reward": 1})]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -38,14 +39,31 @@ Container = Callable[[str, dict[str, Any]], Awaitable[Any]]
 @dataclass
 class Storage:
     url: str
-    bucket: str
-    #: Its results are told to the queue.
-    told_bucket: str
-    queue_url: str
+    bucket: str = "results"
 
     def client(self, service: str) -> Any:
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         return boto3.session.Session(**keys).client(service, region_name=REGION, endpoint_url=self.url)
+
+    def make_bucket(self, name: str) -> None:
+        where = {"LocationConstraint": REGION}
+        self.client("s3").create_bucket(Bucket=name, CreateBucketConfiguration=where)
+
+    def make_queue(self) -> str:
+        """One of its own for each test: a poll that a test leaves behind hides messages while it lasts."""
+        url: str = self.client("sqs").create_queue(QueueName=uuid.uuid4().hex)["QueueUrl"]
+        return url
+
+    def make_told_bucket(self) -> tuple[str, str]:
+        """A bucket, and the URL of a queue that is told of what is written there."""
+        bucket, queue_url = uuid.uuid4().hex, self.make_queue()
+        self.make_bucket(bucket)
+        about = self.client("sqs").get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])
+        told = {"QueueArn": about["Attributes"]["QueueArn"], "Events": ["s3:ObjectCreated:*"]}
+        self.client("s3").put_bucket_notification_configuration(
+            Bucket=bucket, NotificationConfiguration={"QueueConfigurations": [told]}
+        )
+        return bucket, queue_url
 
 
 @contextmanager
@@ -54,16 +72,8 @@ def start_storage() -> Iterator[Storage]:
     server.start()
     try:
         host, port = server.get_host_and_port()
-        storage = Storage(f"http://{host}:{port}", "results", "told-results", "")
-        s3, sqs = storage.client("s3"), storage.client("sqs")
-        for name in (storage.bucket, storage.told_bucket):
-            s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
-        storage.queue_url = sqs.create_queue(QueueName="results")["QueueUrl"]
-        about = sqs.get_queue_attributes(QueueUrl=storage.queue_url, AttributeNames=["QueueArn"])
-        told = {"QueueArn": about["Attributes"]["QueueArn"], "Events": ["s3:ObjectCreated:*"]}
-        s3.put_bucket_notification_configuration(
-            Bucket=storage.told_bucket, NotificationConfiguration={"QueueConfigurations": [told]}
-        )
+        storage = Storage(f"http://{host}:{port}")
+        storage.make_bucket(storage.bucket)
         yield storage
     finally:
         server.stop()
