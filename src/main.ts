@@ -163,7 +163,9 @@ export async function startServer(
     }),
     weights,
     activity,
-    tokenTexts: textsOfTokens(tokenizer && { name: config.tokenizer!, tokenizer }),
+    tokenTexts: textsOfTokens(tokenizer && { name: config.tokenizer!, tokenizer }, () =>
+      'engines' in backend ? backend.engines.all() : [],
+    ),
     metrics: metrics.source({
       backend,
       prompts,

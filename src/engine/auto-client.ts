@@ -58,6 +58,10 @@ class AutoClient implements EngineClient {
     )
   }
 
+  async tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
+    return (await this.#found(signal)).tokenTexts?.(model, ids, signal)
+  }
+
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
     const client = await this.#found(signal)
     return client.checkHealth(signal)

@@ -49,6 +49,13 @@ export interface EngineClient {
   /** Only of engines that can say how probable given tokens are. */
   score?: Score
 
+  /**
+   * Only of engines that can say what each token adds to the text.
+   * @returns undefined where this one cannot
+   * @throws ProxyError as {@link generate}
+   */
+  tokenTexts?(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined>
+
   /** Asks the engine whether it serves. @throws ProxyError `engine_unreachable` or `engine_failed` */
   checkHealth(signal: AbortSignal): Promise<EngineHealth>
 

@@ -21,6 +21,7 @@ import {
 import { weightVersionOf } from '../weight-version.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, vllmScoreBody } from './score.ts'
+import { TokenTexts } from './token-texts.ts'
 
 /**
  * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
@@ -36,6 +37,8 @@ class VllmClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
+  /** Of the model that was asked for last. */
+  #texts: { model: string; of: TokenTexts } | undefined
 
   constructor(options: ConnectionOptions) {
     this.#connection = new EngineConnection(options)
@@ -75,6 +78,13 @@ class VllmClient implements EngineClient {
     const response = await this.#connection.request('/v1/completions', signal, vllmScoreBody(request))
     const text = await this.#connection.text(response, signal)
     return { tokens: readVllmScores(this.name, text, request) }
+  }
+
+  tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
+    const ask = async (path: string, json: string) =>
+      this.#connection.text(await this.#connection.request(path, signal, json), signal)
+    if (this.#texts?.model !== model) this.#texts = { model, of: new TokenTexts(model) }
+    return this.#texts.of.textsOf(ids, ask)
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {

@@ -59,7 +59,10 @@ async function textsOf(
   texts: Sources['texts'],
 ): Promise<Map<number, string>> {
   const found = new Map<number, string>()
-  for (const id of new Set(rows.flatMap((row) => row?.ids ?? []))) {
+  const ids = new Set(rows.flatMap((row) => row?.ids ?? []))
+  // An engine that tells the texts learns all of them in one request, and has them for those below.
+  if (ids.size === 0 || (await texts(Int32Array.from(ids))) === undefined) return found
+  for (const id of ids) {
     const told = await texts(Int32Array.of(id))
     if (told === undefined) return found
     found.set(id, told.texts[0] ?? '')

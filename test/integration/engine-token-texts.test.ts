@@ -1,0 +1,72 @@
+/** In chat mode the texts of tokens are the engine's, where it tells. */
+import t from 'tap'
+import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
+import { textsOfTokens } from '../../src/engine/texts-of-tokens.ts'
+import { createVllmClient } from '../../src/engine/vllm/client.ts'
+import { tokenTexts } from '../../src/tokens/token-texts.ts'
+import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+
+const TEXT = 'Größe: 12 px, naïve — ok?\n\n  日本語 and 🦊🦊 <tool_call>{"a": 1}</tool_call>'
+
+const serving = (client: ReturnType<typeof createVllmClient>, healthy = true) => ({
+  client,
+  watch: { healthy, models: [{ id: 'm' }] },
+})
+
+t.test('an engine tells what each token adds to the text as a tokenizer does', async (t) => {
+  const { url, engine } = await startEngine(t)
+  const client = createVllmClient({ url })
+  t.teardown(() => client.close())
+  const ids = Int32Array.from(await engine.tokenizeText(TEXT))
+  const told = await client.tokenTexts!('embedded', ids, AbortSignal.timeout(60_000))
+  t.equal(told?.join(''), TEXT)
+  t.equal(told?.length, ids.length)
+  // A run of pieces of characters has its text at its end; all others are the tokenizer's.
+  const expected = await tokenTexts(loadTokenizer(embeddedModelFolder()), ids)
+  const whole = expected.map((text, place) => (text.length > 0 && told?.[place] === text ? text : undefined))
+  t.ok(whole.filter((text) => text !== undefined).length > ids.length / 3)
+  t.strictSame(await client.tokenTexts!('embedded', new Int32Array(0), AbortSignal.timeout(60_000)), [])
+})
+
+t.test('a token that was told once is not asked for again', async (t) => {
+  let asked = 0
+  const server = await startScriptedServer((request, response) => {
+    asked += 1
+    const { tokens = [] } = request.body as { tokens?: number[] }
+    const text = tokens.map((id) => (id === 0 ? '\u241e\u241f\u241e' : ` t${id}`)).join('')
+    sendJson(response, request.path === '/tokenize' ? { tokens: [0] } : { prompt: text })
+  })
+  const client = createVllmClient({ url: server.url })
+  t.teardown(async () => {
+    await client.close()
+    await server.close()
+  })
+  const texts = textsOfTokens(undefined, () => [serving(client)])
+  t.match(await texts('m', Int32Array.of(5, 6, 5)), { source: client.name, texts: [' t5', ' t6', ' t5'] })
+  t.equal(asked, 2)
+  t.match(await texts('m', Int32Array.of(6, 5)), { texts: [' t6', ' t5'] })
+  t.equal(asked, 2)
+  t.match(await texts('m', Int32Array.of(6, 7)), { texts: [' t6', ' t7'] })
+  t.equal(asked, 3)
+  t.equal(await texts('another', Int32Array.of(6)), undefined, 'nobody serves the model')
+  t.equal(await textsOfTokens(undefined, () => [serving(client, false)])('m', Int32Array.of(6)), undefined)
+})
+
+t.test('an engine without the route, or that cannot be understood, tells nothing', async (t) => {
+  for (const answer of [
+    { status: 404, body: {} },
+    { status: 200, body: { tokens: [0], prompt: 'x' } },
+  ]) {
+    const server = await startScriptedServer((_request, response) =>
+      sendJson(response, answer.body, answer.status),
+    )
+    const client = createVllmClient({ url: server.url })
+    t.teardown(async () => {
+      await client.close()
+      await server.close()
+    })
+    t.equal(await textsOfTokens(undefined, () => [serving(client)])('m', Int32Array.of(5)), undefined)
+  }
+})
