@@ -3,8 +3,9 @@
  * node, everything else to `llm-proxy front`. A node's number is a hash of the session's id (src/session/nodes.ts), which
  * each balancer computes from the path of a call or from the key of its agent.
  *
- *     node deploy/balancers/make.ts haproxy :8080 front:8090 node-1:8080 node-2:8080 ... > haproxy.cfg
+ *     npm run --silent deploy:balancer -- haproxy :8080 front:8090 node-1:8080 node-2:8080 ... > haproxy.cfg
  */
+import { isIP } from 'node:net'
 
 export interface Balanced {
   /** Where the balancer listens: `host:port`; no host: everywhere. */
@@ -34,15 +35,23 @@ export function haproxy({ listen, front, nodes }: Balanced): string {
   const quoted = (pattern: string) => `'${pattern}'`
   // What is quoted for the line is quoted once more for the converter, by double quotes.
   const regsub = (pattern: string) => `regsub("${pattern}","\\1")`
+  // A pod that is started anew has another address behind its name.
+  const hasNames = [front, ...nodes].some((address) => isIP(address.replace(/:\d+$/, '')) === 0)
+  const resolving = hasNames ? ' resolvers names' : ''
+  const resolvers = `resolvers names
+    parse-resolv-conf
+    hold valid 5s
+
+`
   const backend = (name: string, address: string) => `backend ${name}
-    server ${name} ${address} check init-addr last,libc,none
+    server ${name} ${address} check init-addr last,libc,none${resolving}
 `
   return `# ${GENERATED}
 global
     # Paths and keys hold ids of up to 512 bytes, percent-encoded.
     tune.bufsize 32768
 
-defaults
+${hasNames ? resolvers : ''}defaults
     mode http
     timeout connect 5s
     timeout http-request 1m
@@ -255,7 +264,9 @@ if (import.meta.main) {
   const [kind = '', listen = '', front = '', ...nodes] = process.argv.slice(2)
   const make = BALANCERS[kind as keyof typeof BALANCERS]
   if (make === undefined || nodes.length === 0) {
-    process.stderr.write('usage: node deploy/balancers/make.ts haproxy|nginx|envoy LISTEN FRONT NODE...\n')
+    process.stderr.write(
+      'usage: npm run --silent deploy:balancer -- haproxy|nginx|envoy LISTEN FRONT NODE...\n',
+    )
     process.exitCode = 1
   } else process.stdout.write(make({ listen, front, nodes }))
 }
