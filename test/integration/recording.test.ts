@@ -221,12 +221,15 @@ t.test('two calls of one session in flight at once are two turns', async (t) => 
   )
 })
 
+/** The same answer each time, which the template renders as it was sampled. */
+const GREEDY = { max_tokens: 40, temperature: 0 }
+
 t.test(
   'in chat mode each turn says whether its prompt still begins with the turn that it continues',
   async (t) => {
     const proxy = await startProxy(t)
     const openai = client(proxy)
-    const first = await ask(openai, [user('Hello.')], { max_tokens: 40 })
+    const first = await ask(openai, [user('Hello.')], GREEDY)
     await ask(openai, [user('Hello.'), first, user('Go on.')])
     // Trimmed white space is the same message to matching, and other tokens to a template that renders it anew.
     const padded = { ...first, content: `  ${first.content}` } as ChatCompletionMessageParam
@@ -249,8 +252,8 @@ t.test(
 t.test('a turn that is continued a second time forks there, in chat mode too', async (t) => {
   const proxy = await startProxy(t)
   const openai = client(proxy)
-  const first = await ask(openai, [user('Hello.')], { max_tokens: 40 })
-  const second = await ask(openai, [user('Hello.'), first, user('Go on.')], { max_tokens: 40 })
+  const first = await ask(openai, [user('Hello.')], GREEDY)
+  const second = await ask(openai, [user('Hello.'), first, user('Go on.')], GREEDY)
   await ask(openai, [user('Hello.'), first, user('Go on, but shorter.')])
   await ask(openai, [user('Hello.'), first, user('Go on.'), second, user('More.')])
   const { turns, prompts } = await proxy.get('/sessions/s')
