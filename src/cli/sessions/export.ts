@@ -1,11 +1,10 @@
 import { createWriteStream } from 'node:fs'
-import { rename, rm } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { SessionsExportConfig } from '../../config/options/sessions.ts'
-import { ProxyError } from '../../errors.ts'
+import { writeWhole } from '../../rollout/datasets/whole-file.ts'
 import type { SessionsApi } from './api.ts'
-import { listSessions } from './list.ts'
+import { namedOrAll } from './list.ts'
 import { withSessionsApi } from './open-api.ts'
 
 /** `llm-proxy sessions export [session-id...]`: these sessions, or all of them. @returns the exit code */
@@ -25,7 +24,11 @@ async function write(
   pieces: Iterable<string> | AsyncIterable<string>,
 ): Promise<void> {
   if (path === undefined) await pipeline(Readable.from(pieces), process.stdout, { end: false })
-  else await writeWhole(path, pieces)
+  else {
+    await writeWhole(path, (partial) =>
+      pipeline(Readable.from(pieces), createWriteStream(partial, { flags: 'wx' })),
+    )
+  }
 }
 
 async function* exportLines(
@@ -34,28 +37,11 @@ async function* exportLines(
   sessionIds: readonly string[],
 ): AsyncGenerator<string> {
   const which = { select, side_calls: sideCalls, finished_only: finishedOnly }
-  for await (const sessionId of sessionIds.length > 0 ? sessionIds : allSessionIds(api)) {
+  for await (const sessionId of namedOrAll(api, sessionIds)) {
     const rows =
       format === 'turns'
         ? (await api.withTurns(sessionId)).turns
         : (await api.withTrajectories(sessionId, which)).trajectories
     for (const row of rows) yield `${JSON.stringify({ session_id: sessionId, ...row })}\n`
-  }
-}
-
-async function* allSessionIds(api: SessionsApi): AsyncGenerator<string> {
-  for await (const session of listSessions(api, {})) yield session.session_id
-}
-
-/** A reader of `path` never sees half an export. */
-async function writeWhole(path: string, lines: Iterable<string> | AsyncIterable<string>): Promise<void> {
-  const partial = `${path}.${process.pid}.partial`
-  try {
-    await pipeline(Readable.from(lines), createWriteStream(partial, { flags: 'wx' }))
-    await rename(partial, path)
-  } catch (error) {
-    await rm(partial, { force: true })
-    if (error instanceof ProxyError) throw error
-    throw new ProxyError('start_failed', `cannot write ${path}`, { cause: error })
   }
 }

@@ -59,3 +59,10 @@ export async function* listSessions(
     cursor = page.next_cursor ?? undefined
   } while (cursor !== undefined && left > 0)
 }
+
+/** The sessions that are named, or all of them where none is. */
+export async function* namedOrAll(api: SessionsApi, named: readonly string[]): AsyncGenerator<string> {
+  yield* named
+  if (named.length > 0) return
+  for await (const { session_id: sessionId } of listSessions(api, {})) yield sessionId
+}

@@ -1,6 +1,5 @@
 /** Rows as an Arrow IPC file (`.arrow`, which pyarrow and pandas also call Feather), a record batch at a time. */
 import { createWriteStream } from 'node:fs'
-import { rename, rm } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import {
@@ -18,9 +17,9 @@ import {
   Struct,
   Utf8,
 } from 'apache-arrow'
-import { ProxyError } from '../../errors.ts'
 import type { Row } from './parquet-columns.ts'
 import { fit, type Shape, storable } from './shape.ts'
+import { writeWhole } from './whole-file.ts'
 
 /**
  * Writes rows to a file, a record batch at a time, whole or not at all.
@@ -32,15 +31,9 @@ export async function writeArrowGroups(
   shape: Shape,
   groups: AsyncIterable<readonly Row[]>,
 ): Promise<void> {
-  const partial = `${path}.${process.pid}.partial`
-  try {
-    await pipeline(Readable.from(arrowFile(shape, groups)), createWriteStream(partial, { flags: 'wx' }))
-    await rename(partial, path)
-  } catch (cause) {
-    await rm(partial, { force: true })
-    if (cause instanceof ProxyError) throw cause
-    throw new ProxyError('start_failed', `cannot write ${path}`, { cause })
-  }
+  await writeWhole(path, (partial) =>
+    pipeline(Readable.from(arrowFile(shape, groups)), createWriteStream(partial, { flags: 'wx' })),
+  )
 }
 
 /** The bytes of the file, no faster than they are taken. */

@@ -1,10 +1,11 @@
 /** Parquet files, whole in and row by row out. */
-import { readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import { asyncBufferFromFile, type Compressors, parquetMetadataAsync, parquetReadObjects } from 'hyparquet'
 import { parquetWriteBuffer } from 'hyparquet-writer'
 import { ProxyError } from '../../errors.ts'
 import { type Columns, columnsOf, type Row } from './parquet-columns.ts'
+import { writeWhole } from './whole-file.ts'
 
 /** Snappy and none are hyparquet's own. */
 const COMPRESSORS: Compressors = {
@@ -27,14 +28,7 @@ export async function writeParquet(
   const bytes = encode(columnsOf(rows, all))
   const before = await readFile(path).catch(() => undefined)
   if (before?.equals(bytes)) return false
-  const partial = `${path}.${process.pid}.partial`
-  try {
-    await writeFile(partial, bytes, { flag: 'wx' })
-    await rename(partial, path)
-  } catch (cause) {
-    await rm(partial, { force: true })
-    throw new ProxyError('start_failed', `cannot write ${path}`, { cause })
-  }
+  await writeWhole(path, (partial) => writeFile(partial, bytes, { flag: 'wx' }))
   return true
 }
 

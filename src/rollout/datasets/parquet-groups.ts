@@ -1,9 +1,8 @@
 /** Parquet files that are too large to be put together in memory. */
-import { rename, rm } from 'node:fs/promises'
 import { fileWriter, ParquetWriter } from 'hyparquet-writer'
-import { ProxyError } from '../../errors.ts'
 import { columnsIn, type Row } from './parquet-columns.ts'
 import type { Shape } from './shape.ts'
+import { writeWhole } from './whole-file.ts'
 
 /**
  * Writes rows to a file, a row group at a time, whole or not at all.
@@ -15,15 +14,7 @@ export async function writeParquetGroups(
   shape: Shape,
   groups: AsyncIterable<readonly Row[]>,
 ): Promise<void> {
-  const partial = `${path}.${process.pid}.partial`
-  try {
-    await writeGroups(partial, shape, groups)
-    await rename(partial, path)
-  } catch (cause) {
-    await rm(partial, { force: true })
-    if (cause instanceof ProxyError) throw cause
-    throw new ProxyError('start_failed', `cannot write ${path}`, { cause })
-  }
+  await writeWhole(path, (partial) => writeGroups(partial, shape, groups))
 }
 
 async function writeGroups(path: string, shape: Shape, groups: AsyncIterable<readonly Row[]>): Promise<void> {

@@ -1,0 +1,19 @@
+import { rename, rm } from 'node:fs/promises'
+import { ProxyError } from '../../errors.ts'
+
+/**
+ * Writes a file whole or not at all: a reader of `path` never sees half of it.
+ * @param write gets the path of a file that is not there yet, to be made by it
+ * @throws ProxyError `start_failed` when it cannot be written; a ProxyError of `write` as it is
+ */
+export async function writeWhole(path: string, write: (partial: string) => Promise<void>): Promise<void> {
+  const partial = `${path}.${process.pid}.partial`
+  try {
+    await write(partial)
+    await rename(partial, path)
+  } catch (cause) {
+    await rm(partial, { force: true })
+    if (cause instanceof ProxyError) throw cause
+    throw new ProxyError('start_failed', `cannot write ${path}`, { cause })
+  }
+}
