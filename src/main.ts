@@ -49,7 +49,8 @@ import type { TurnStore } from './store/turn-store.ts'
 import type { ParserChoice } from './tokens/parsers/choose-parser.ts'
 import { openTokenModel } from './tokens/token-model.ts'
 import type { Tokenizer } from './tokens/tokenizer.ts'
-import { type DriftEngine, DriftMeter } from './verify/drift-meter.ts'
+import { DriftMeter } from './verify/drift-meter.ts'
+import { idleEngine } from './verify/idle-engine.ts'
 import { VERSION } from './version.ts'
 
 /** What a process does beyond itself. Default of each: what the operating system gives. */
@@ -340,18 +341,6 @@ function openDriftMeter(
   return { meter, close }
 }
 
-/** The engine of this name if there is one, else any that can say. */
-function idleEngine(backend: LocalBackend, name: string | null): DriftEngine | 'busy' | undefined {
-  const able = backend.engines.all().filter(({ client, watch }) => client.score && watch.healthy)
-  const engine = able.find(({ client }) => client.name === name) ?? able[0]
-  if (engine === undefined) return undefined
-  const { queued, members } = backend.status()
-  const member = members.find((each) => each.name === engine.client.name)
-  if (queued > 0 || (member && member.inFlight >= member.capacity)) return 'busy'
-  const { models, weightVersion } = engine.watch
-  return { client: engine.client, health: { models, ...(weightVersion !== undefined && { weightVersion }) } }
-}
-
 function openRelayBackend(config: ServeConfig, logger: Logger, metrics: Metrics): RelayBackend {
   return createRelayBackend({
     logger,
@@ -422,9 +411,9 @@ async function openLocalBackend(
   metrics: Metrics,
 ): Promise<LocalBackend> {
   const clients = config.awaitEngines ? [] : openEngines(config)
-  await checkEngines(clients, logger)
-  const backend = createLocalBackend({
+  return createLocalBackend({
     clients,
+    known: await checkEngines(clients, logger),
     standIns: fallsBack(config),
     maxConcurrencyPerEngine: config.maxConcurrency,
     queueLimit: config.queueLimit,
@@ -434,9 +423,6 @@ async function openLocalBackend(
     logger,
     watch: metrics.dispatch,
   })
-  // Some engines tell their weights in these alone, and the first turn is to have them too.
-  await Promise.all(backend.engines.all().map(({ watch }) => watch.firstCheck))
-  return backend
 }
 
 function engineRoster(config: EngineConfig, backend: LocalBackend, logger: Logger): Roster {

@@ -1,6 +1,6 @@
 /** From a choice of engines to their clients. */
 import { ProxyError, toProxyError } from '../errors.ts'
-import type { EngineClient, EngineKind } from '../inference/engine-client.ts'
+import type { EngineClient, EngineHealth, EngineKind } from '../inference/engine-client.ts'
 import type { Logger } from '../logger.ts'
 import { createAutoClient } from './auto-client.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
@@ -85,18 +85,26 @@ const CHECK_MS = 10_000
 /**
  * Asks each engine whether it serves. One that answers is enough to start with: a dead one among healthy ones must
  * not keep a cluster from training. None at all is a mistake in the configuration more often than not.
+ * @returns what those that answered said, by the names of their clients
  * @throws ProxyError `start_failed` when none answers
  */
-export async function checkEngines(clients: readonly EngineClient[], logger: Logger): Promise<void> {
+export async function checkEngines(
+  clients: readonly EngineClient[],
+  logger: Logger,
+): Promise<ReadonlyMap<string, EngineHealth>> {
+  const healths = new Map<string, EngineHealth>()
   const failures: { engine: string; error: ProxyError }[] = []
-  const check = (client: EngineClient) =>
-    client.checkHealth(AbortSignal.timeout(CHECK_MS)).catch((thrown: unknown) => {
+  const check = async (client: EngineClient) => {
+    try {
+      healths.set(client.name, await client.checkHealth(AbortSignal.timeout(CHECK_MS)))
+    } catch (thrown) {
       failures.push({ engine: client.name, error: toProxyError(thrown) })
-    })
+    }
+  }
   await Promise.all(clients.map(check))
   for (const { engine, error } of failures) logger.warn({ engine, code: error.code }, error.message)
   const [first] = failures
-  if (first === undefined || failures.length < clients.length) return
+  if (first === undefined || failures.length < clients.length) return healths
   throw new ProxyError(
     'start_failed',
     `no engine answers: ${first.error.message}; start the engine first, or mend --engine-url ${first.engine}`,

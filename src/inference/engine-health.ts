@@ -6,6 +6,8 @@ import type { EngineClient, EngineHealth, ModelInfo } from './engine-client.ts'
 export interface EngineHealthWatchOptions {
   client: EngineClient
   intervalMs: number
+  /** What the engine has said just now. Absent: it is asked at once. */
+  known?: EngineHealth | undefined
   /** Called after each check, and when a call finds the engine dead. */
   onHealth(report: EngineHealthReport): void
   logger?: Logger
@@ -46,7 +48,7 @@ export class EngineHealthWatch {
   constructor(options: EngineHealthWatchOptions) {
     this.#options = options
     this.#clock = options.clock ?? systemClock
-    this.firstCheck = this.#check()
+    this.firstCheck = options.known ? this.#begin(options.known) : this.#check()
     this.#last = this.firstCheck
   }
 
@@ -77,6 +79,11 @@ export class EngineHealthWatch {
     return this.#last
   }
 
+  async #begin(known: EngineHealth): Promise<void> {
+    this.#noteHealth(known)
+    this.#goOn()
+  }
+
   async #check(): Promise<void> {
     if (this.#stopping.signal.aborted) return
     const timeout = new AbortController()
@@ -89,7 +96,10 @@ export class EngineHealthWatch {
     } finally {
       cancelTimeout()
     }
-    if (this.#stopping.signal.aborted) return
+    if (!this.#stopping.signal.aborted) this.#goOn()
+  }
+
+  #goOn(): void {
     this.#tell()
     this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#checkNow())
   }

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto'
 import type { Logger } from '../logger.ts'
 import type { Clock } from './clock.ts'
 import type { Dispatcher } from './dispatcher.ts'
-import type { EngineClient } from './engine-client.ts'
+import type { EngineClient, EngineHealth } from './engine-client.ts'
 import { type EngineHealthReport, EngineHealthWatch } from './engine-health.ts'
 
 export interface EnginePoolOptions {
@@ -52,8 +52,11 @@ export class EnginePool {
     return this.#engines.get(name)
   }
 
-  /** The client is the pool's from here on. There must be no engine of its name. */
-  add(client: EngineClient, facts: Partial<EngineFacts> = {}): PooledEngine {
+  /**
+   * The client is the pool's from here on. There must be no engine of its name.
+   * @param known what the engine has said just now
+   */
+  add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): PooledEngine {
     const { dispatcher, healthIntervalMs: intervalMs, logger, clock } = this.#options
     const { name } = client
     const { weight = 1, modelName = null, standIn = false } = facts
@@ -62,6 +65,7 @@ export class EnginePool {
     const watch = new EngineHealthWatch({
       client,
       intervalMs,
+      known,
       onHealth: (health) => dispatcher.updateMember(name, memberChange(client, health)),
       ...(clock && { clock }),
       ...(logger && { logger }),

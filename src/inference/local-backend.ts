@@ -7,7 +7,7 @@ import type { Backend, BackendStatus } from './backend.ts'
 import type { Clock } from './clock.ts'
 import { cannotCount } from './count-tokens.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from './dispatcher.ts'
-import type { EngineClient, ModelInfo } from './engine-client.ts'
+import type { EngineClient, EngineHealth, ModelInfo } from './engine-client.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type Verdict, withFailover } from './failover.ts'
 import type { MemberLoad } from './placement.ts'
@@ -15,6 +15,8 @@ import type { MemberLoad } from './placement.ts'
 export interface LocalBackendOptions {
   /** The engines that are there from the start. */
   clients: readonly EngineClient[]
+  /** What some of them have said just now, by their names; the others are asked. */
+  known?: ReadonlyMap<string, EngineHealth>
   /** They serve only until another engine is there. */
   standIns?: boolean
   /** Calls that one engine serves at once; engines batch, and queue on their own beyond what fits. */
@@ -72,7 +74,8 @@ class EngineBackend implements LocalBackend {
       ...(clock && { clock }),
       ...(logger && { logger }),
     })
-    for (const client of clients) this.engines.add(client, { standIn: standIns })
+    for (const client of clients)
+      this.engines.add(client, { standIn: standIns }, options.known?.get(client.name))
   }
 
   generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {

@@ -112,13 +112,7 @@ export class Verifier {
     this.tolerance = options.tolerance ?? TOLERANCE
   }
 
-  /** To be called before the first turn, and whenever the engine may have other weights. @throws ProxyError as `checkHealth` */
-  async refresh(signal: AbortSignal): Promise<EngineHealth> {
-    this.#health = await this.#engine.checkHealth(signal)
-    return this.#health
-  }
-
-  /** In place of {@link refresh}, where somebody has asked the engine already. */
+  /** What the engine said of itself: to be told before the first turn, and whenever it may have other weights. */
   know(health: EngineHealth): void {
     this.#health = health
   }
@@ -240,7 +234,7 @@ export class Verifier {
       requestId: id,
       sessionId: id,
       stream: false,
-      promptTokenIds: PromptIds.from(Array.from(turn.promptTokenIds)),
+      promptTokenIds: new PromptIds(Int32Array.from(turn.promptTokenIds)),
     }
     const sampled: number[] = []
     for await (const batch of this.#engine.generate(request, signal)) {

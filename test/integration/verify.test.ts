@@ -2,9 +2,8 @@
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
-import { buildEngineServer } from '../../src/http/engine/server.ts'
 import { startEngine } from '../helpers/engine.ts'
+import { startHalvedEngine } from '../helpers/halved-engine.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -70,28 +69,8 @@ t.test('a running proxy with keys is asked as well, for some of its sessions', a
 })
 
 t.test('turns that were recorded wrongly: exit code 3, with what differs first', async (t) => {
-  // Half of each logprob: the root of each probability.
-  const halved = <Entry extends { logprob: number }>(entry: Entry) => ({
-    ...entry,
-    logprob: entry.logprob / 2,
-  })
-  class WrongEngine extends EmbeddedEngine {
-    override async *generate(...asked: Parameters<EmbeddedEngine['generate']>) {
-      for await (const batch of super.generate(...asked)) {
-        yield batch.map((event) =>
-          event.type === 'delta' && event.logprobsContent
-            ? { ...event, logprobsContent: event.logprobsContent.map(halved) }
-            : event,
-        )
-      }
-    }
-  }
-  const server = buildEngineServer(new WrongEngine())
-  await server.listen({ host: '127.0.0.1', port: 0 })
-  t.teardown(() => server.close())
-  const address = server.server.address() as { port: number }
   const db = `${t.testdir({})}/proxy.db`
-  const proxy = await startProxy(t, { engineUrls: [`http://127.0.0.1:${address.port}`], db })
+  const proxy = await startProxy(t, { engineUrls: [await startHalvedEngine(t)], db })
   await record(proxy)
   const { code, stdout } = await verify('--db', db)
   t.equal(code, 3, stdout)

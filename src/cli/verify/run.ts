@@ -2,11 +2,11 @@
 import type { VerifyConfig } from '../../config/options/verify.ts'
 import { openEngines } from '../../engine/open-engines.ts'
 import { ProxyError } from '../../errors.ts'
-import type { EngineClient } from '../../inference/engine-client.ts'
+import type { EngineClient, EngineHealth } from '../../inference/engine-client.ts'
 import { type VerifyRun, verifyTurns } from '../../verify/run.ts'
 import { type TurnResult, type VerifiableTurn, Verifier } from '../../verify/verifier.ts'
 import type { SessionsApi, TurnJson } from '../sessions/api.ts'
-import { listSessions } from '../sessions/list.ts'
+import { namedOrAll } from '../sessions/list.ts'
 import { withSessionsApi } from '../sessions/open-api.ts'
 import { reportText } from './report.ts'
 
@@ -41,7 +41,7 @@ async function verifyWith(
 ): Promise<number> {
   const { model, logprobsOf, meanTolerance, tokenTolerance, alternatives, anyWeights, greedy, limit } = config
   // Before anything is asked of it an engine of kind auto does not say what it is.
-  await healthOf(engine)
+  const health = await healthOf(engine)
   const verifier = new Verifier(engine, {
     tolerance: { mean: meanTolerance, token: tokenTolerance },
     ...(logprobsOf !== 'auto' && { logprobsOf }),
@@ -50,7 +50,7 @@ async function verifyWith(
     alternatives,
     greedy,
   })
-  const { weightVersion } = await verifier.refresh(AbortSignal.timeout(HEALTH_MS))
+  verifier.know(health)
   const turns: TurnResult[] = []
   const run = await verifyTurns(verifier, recordedTurns(api, sessionIds), {
     limit,
@@ -60,7 +60,7 @@ async function verifyWith(
   const report = {
     ...run,
     engine: engine.name,
-    weight_version: weightVersion ?? null,
+    weight_version: health.weightVersion ?? null,
     logprobs: verifier.logprobsOf,
     tolerance: { mean: meanTolerance, token: tokenTolerance },
     turns,
@@ -69,9 +69,9 @@ async function verifyWith(
   return EXIT_CODES[run.verdict]
 }
 
-async function healthOf(engine: EngineClient): Promise<void> {
+async function healthOf(engine: EngineClient): Promise<EngineHealth> {
   try {
-    await engine.checkHealth(AbortSignal.timeout(HEALTH_MS))
+    return await engine.checkHealth(AbortSignal.timeout(HEALTH_MS))
   } catch (cause) {
     throw new ProxyError('start_failed', `the engine does not answer: ${(cause as Error).message}`, { cause })
   }
@@ -81,13 +81,10 @@ async function* recordedTurns(
   api: SessionsApi,
   sessionIds: readonly string[],
 ): AsyncGenerator<VerifiableTurn> {
-  if (sessionIds.length > 0) for (const id of sessionIds) yield* turnsOf(api, id)
-  else for await (const { session_id: id } of listSessions(api, {})) yield* turnsOf(api, id)
-}
-
-async function* turnsOf(api: SessionsApi, sessionId: string): AsyncGenerator<VerifiableTurn> {
-  const { turns } = await api.withTurns(sessionId)
-  for (const turn of turns) yield verifiable(sessionId, turn)
+  for await (const sessionId of namedOrAll(api, sessionIds)) {
+    const { turns } = await api.withTurns(sessionId)
+    for (const turn of turns) yield verifiable(sessionId, turn)
+  }
 }
 
 function verifiable(sessionId: string, turn: TurnJson): VerifiableTurn {

@@ -64,7 +64,7 @@ async function runOn(
 ) {
   const verifier = new Verifier(engine, options)
   const { signal } = new AbortController()
-  await verifier.refresh(signal)
+  verifier.know(await engine.checkHealth(signal))
   const results: Awaited<ReturnType<Verifier['verify']>>['result'][] = []
   const from = async function* () {
     yield* turns
