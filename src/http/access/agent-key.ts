@@ -10,8 +10,8 @@ import { createHmac, timingSafeEqual } from 'node:crypto'
 import { decodeSessionId, encodeSessionId } from '../../session/session-id.ts'
 
 const PREFIX = 'lp-'
-/** 32 bytes in base64url, without padding. */
-const PROOF_LENGTH = 43
+/** A proof is 32 bytes in base64url, without padding. Load balancers go by the same pattern (`deploy/balancers`). */
+const AGENT_KEY = /^lp-(.+)-([A-Za-z0-9_-]{43})$/
 
 export function makeAgentKey(secret: string, sessionId: string): string {
   return `${PREFIX}${encodeSessionId(sessionId)}-${proofOf(secret, sessionId)}`
@@ -19,15 +19,20 @@ export function makeAgentKey(secret: string, sessionId: string): string {
 
 /** @returns the session whose key this is by any of the secrets; undefined if it is none */
 export function sessionOfAgentKey(secrets: readonly string[], key: string): string | undefined {
-  const dash = key.length - PROOF_LENGTH - 1
-  if (!key.startsWith(PREFIX) || dash <= PREFIX.length || key[dash] !== '-') return undefined
-  const sessionId = decodeSessionId(key.slice(PREFIX.length, dash))
-  if (sessionId === undefined) return undefined
+  const parts = partsOfAgentKey(key)
+  const sessionId = parts && decodeSessionId(parts.encodedId)
+  if (parts === undefined || sessionId === undefined) return undefined
   // As text: the last character of base64url has bits that decoding ignores, and four keys would be one.
-  const proof = Buffer.from(key.slice(dash + 1))
+  const proof = Buffer.from(parts.proof)
   // No early end: how long it takes must not tell which secret it was.
   const matches = secrets.filter((secret) => equal(proof, Buffer.from(proofOf(secret, sessionId))))
   return matches.length > 0 ? sessionId : undefined
+}
+
+/** The session that a key names, as it stands there, and what is to prove it; undefined for another key. */
+export function partsOfAgentKey(key: string): { encodedId: string; proof: string } | undefined {
+  const [, encodedId, proof] = AGENT_KEY.exec(key) ?? []
+  return encodedId === undefined || proof === undefined ? undefined : { encodedId, proof }
 }
 
 /** The label keeps a proof from being one for anything else that the secret may come to sign. */

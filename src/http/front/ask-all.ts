@@ -4,7 +4,7 @@ import { ProxyError } from '../../errors.ts'
 import type { NodeAnswer, NodeAway, NodeReply } from './nodes.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: what nodes of this very version answer
-type Body = any
+export type Body = any
 
 export interface AnswerOptions {
   /** An order that not all nodes have got is an error. */

@@ -4,6 +4,7 @@ import { ProxyError } from '../../errors.ts'
 import { answerAll } from './ask-all.ts'
 import { type ListedSession, mergeLists, mergeTotals, type Totals } from './merge.ts'
 import type { NodeAnswer, Nodes } from './nodes.ts'
+import { withQuery } from './with-query.ts'
 
 interface Page {
   sessions: ListedSession[]
@@ -55,11 +56,7 @@ export async function listSessions(
 }
 
 function pageUrl(url: string, cursor: Place, limit: number): string {
-  const parsed = new URL(url, 'http://front')
-  parsed.searchParams.delete('cursor')
-  parsed.searchParams.set('limit', String(limit))
-  if (cursor) parsed.searchParams.set('cursor', cursor)
-  return `${parsed.pathname}${parsed.search}`
+  return withQuery(url, { limit: String(limit), cursor: cursor || undefined })
 }
 
 function pageOf(answer: NodeAnswer): Page | undefined {

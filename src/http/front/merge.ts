@@ -1,55 +1,22 @@
 /** Answers of several nodes as one. Pure: what the nodes said in, what the trainer reads out. */
 
-/** How rewards of one node come to, as `GET /groups` and the totals of `GET /sessions` have it. */
-export interface Rewards {
-  count: number
-  mean: number | null
-  std: number | null
-  min: number | null
-  max: number | null
-}
+import type { Static } from 'typebox'
+import * as reads from '../read/schemas.ts'
+import type { Session } from '../sessions/schemas.ts'
 
-interface Counts {
-  sessions: number
-  active: number
-  completed: number
-  aborted: number
-  failed: number
-  inexact: number
-  turns: number
-  sampled_tokens: number
-}
+export type Group = Static<typeof reads.Group>
+export type Totals = Static<typeof reads.Totals>
+/** How rewards of one node come to. */
+export type Rewards = Group['rewards']
+/** What a list is put in order by. */
+export type ListedSession = Pick<
+  Static<typeof Session>,
+  'session_id' | 'created_at' | 'updated_at' | 'reward' | 'turn_count' | 'sampled_tokens'
+>
 
-export interface Group extends Counts {
-  value: string | number | boolean
-  rewards: Rewards
-  zero_variance: boolean
-  created_at: number
-}
+const COUNTS = Object.keys(reads.countFields) as (keyof typeof reads.countFields)[]
 
-export interface Totals extends Counts {
-  rewards: Rewards & { histogram: unknown[] }
-}
-
-export interface ListedSession {
-  session_id: string
-  created_at: number
-  updated_at: number
-  reward: number | null
-  turn_count: number
-  sampled_tokens: number
-}
-
-const COUNTS = [
-  'sessions',
-  'active',
-  'completed',
-  'aborted',
-  'failed',
-  'inexact',
-  'turns',
-  'sampled_tokens',
-] as const
+type Counts = Pick<Totals, (typeof COUNTS)[number]>
 
 /** Groups of one value become one; newest first, as a node has them. */
 export function mergeGroups(lists: readonly (readonly Group[])[]): Group[] {

@@ -15,11 +15,12 @@ import { parseTraceId } from '../../session/traces.ts'
 import { baseUrl } from '../base-url.ts'
 import { errorHeaders, errorOf } from '../errors.ts'
 import { sessionPaths } from '../session-paths.ts'
-import { answerAll, answerList, answerText } from './ask-all.ts'
+import { answerAll, answerList, answerText, type Body } from './ask-all.ts'
 import { sessionOfKey } from './key.ts'
 import { listSessions } from './list-sessions.ts'
 import { type Group, mergeGroups, mergeMetrics } from './merge.ts'
 import { Nodes } from './nodes.ts'
+import { withQuery } from './with-query.ts'
 
 export interface FrontOptions {
   host: string
@@ -165,9 +166,7 @@ function bodyRoutes(app: FastifyInstance, nodes: Nodes): void {
   }
   app.post('/sessions/batch_delete', async (request, reply) => {
     const answers = await nodes.askAll(request, undefined, own(request))
-    return answerAll(reply, answers, (bodies) => ({
-      deleted: bodies.reduce((sum, { deleted }) => sum + deleted, 0),
-    }))
+    return answerAll(reply, answers, (bodies) => ({ deleted: sumOf(bodies, 'deleted') }))
   })
   app.post('/traces/query', async (request, reply) => {
     const answers = await nodes.askAll(request, undefined, own(request))
@@ -246,15 +245,12 @@ function orderRoutes(app: FastifyInstance, nodes: Nodes): void {
   order('/admin/pause', (bodies) => ({
     status: 'paused',
     drained: bodies.every(({ drained }) => drained),
-    in_flight: bodies.reduce((sum, { in_flight: n }) => sum + n, 0),
+    in_flight: sumOf(bodies, 'in_flight'),
   }))
   order('/admin/resume', () => ({ status: 'running' }))
   order('/admin/flush', () => ({ status: 'flushed' }))
   order('/admin/weight_version', ([first]) => ({ weight_version: first!.weight_version }))
 }
-
-// biome-ignore lint/suspicious/noExplicitAny: what nodes of this very version answer
-type Body = any
 
 function sumOf(bodies: Body[], field: string): number {
   return bodies.reduce((sum, body) => sum + body[field], 0)
@@ -264,13 +260,4 @@ function objectOf(body: unknown): Record<string, unknown> {
   if (body === undefined || body === null) return {}
   if (typeof body === 'object' && !Array.isArray(body)) return body as Record<string, unknown>
   throw new ProxyError('invalid_request', 'The body must be a JSON object')
-}
-
-function withQuery(url: string, more: Record<string, string | undefined>): string {
-  const parsed = new URL(url, 'http://front')
-  for (const [name, value] of Object.entries(more)) {
-    if (value === undefined) parsed.searchParams.delete(name)
-    else parsed.searchParams.set(name, value)
-  }
-  return `${parsed.pathname}${parsed.search}`
 }

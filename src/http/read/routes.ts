@@ -2,7 +2,7 @@
 
 import { Readable } from 'node:stream'
 import type { FastifyPluginCallback } from 'fastify'
-import Type from 'typebox'
+import Type, { type Static } from 'typebox'
 import type { Trajectory } from '../../session/trajectories.ts'
 import type { TurnReader } from '../../store/turn-store.ts'
 import { described, inMedia } from '../described.ts'
@@ -146,6 +146,10 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
 const TENSORS = inMedia('application/octet-stream', Type.String({ format: 'binary' }))
 
 function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): void {
+  const rowOf = async (
+    { sessionId, row }: Static<typeof reads.RowParams>,
+    query: Static<typeof reads.RowsQuery>,
+  ) => readRow(reader, await foundSession(reader, sessionId), Number(row), rowQueryOf(query))
   app.get(
     '/sessions/:sessionId/rows',
     {
@@ -173,13 +177,11 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
       }),
     },
     async ({ params, query }, reply) => {
-      const session = await foundSession(reader, params.sessionId)
-      const number = Number(params.row)
-      const { row, model } = await readRow(reader, session, number, rowQueryOf(query))
+      const { row, model } = await rowOf(params, query)
       const texts = query.texts ? await tokenTexts(model, idsOf(row)) : undefined
       return reply
         .type('application/octet-stream')
-        .send(Readable.from(rowTensors(row, number, texts), { objectMode: false }))
+        .send(Readable.from(rowTensors(row, Number(params.row), texts), { objectMode: false }))
     },
   )
   app.get(
@@ -191,9 +193,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
       }),
     },
     async (request, reply) => {
-      const { params, query } = request
-      const session = await foundSession(reader, params.sessionId)
-      const { row, model } = await readRow(reader, session, Number(params.row), rowQueryOf(query))
+      const { row, model } = await rowOf(request.params, request.query)
       const texts = await tokenTexts(model, idsOf(row))
       return sendCompressed(request, reply, jsonOf(texts ?? { source: null, texts: null }))
     },
@@ -209,8 +209,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     },
     async (request, reply) => {
       const { params, query } = request
-      const session = await foundSession(reader, params.sessionId)
-      const placed = await readRow(reader, session, Number(params.row), rowQueryOf(query))
+      const placed = await rowOf(params, query)
       const alternatives = await alternativesOf(placed, query, {
         details: (turnIds) => reader.readDetails(params.sessionId, turnIds, ['top_logprobs']),
         texts: (ids) => tokenTexts(placed.model, ids),

@@ -49,7 +49,8 @@ const rewardFields = {
   min: nullableNumber(),
   max: nullableNumber(),
 }
-const countFields = {
+/** What groups and totals count; each is a sum over sessions. */
+export const countFields = {
   sessions: Type.Integer(),
   active: Type.Integer(),
   completed: Type.Integer(),
