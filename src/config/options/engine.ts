@@ -1,19 +1,13 @@
 /** Options of the embedded engine as a server. */
 import type { CommandSpec, ConfigOf } from '../option.ts'
-import { logLevel } from './shared.ts'
+import { host, logLevel } from './shared.ts'
 
 export const ENGINE = {
   name: 'engine',
   summary: 'Serve the embedded engine over HTTP with the wire format of vLLM, to test against',
   envPrefix: 'LLM_PROXY_ENGINE_',
   options: {
-    host: {
-      flag: 'host',
-      type: 'text',
-      default: '127.0.0.1',
-      group: 'Server',
-      help: 'Address to listen on; 0.0.0.0 for all of them',
-    },
+    host,
     port: {
       flag: 'port',
       type: 'port',

@@ -1,19 +1,13 @@
 /** Options of the front of several nodes. */
 import type { CommandSpec, ConfigOf } from '../option.ts'
-import { logLevel, shutdownGraceMs } from './shared.ts'
+import { host, logLevel, shutdownGraceMs } from './shared.ts'
 
 export const FRONT = {
   name: 'front',
   summary: 'Answer trainers for several nodes as one proxy would',
   envPrefix: 'LLM_PROXY_FRONT_',
   options: {
-    host: {
-      flag: 'host',
-      type: 'text',
-      default: '127.0.0.1',
-      group: 'Server',
-      help: 'Address to listen on; 0.0.0.0 for all of them',
-    },
+    host,
     port: {
       flag: 'port',
       type: 'port',

@@ -1,19 +1,13 @@
 /** Options of the command that container health checks run. */
 import type { CommandSpec, ConfigOf } from '../option.ts'
-import { tlsCa } from './shared.ts'
+import { proxyUrl, tlsCa } from './shared.ts'
 
 export const HEALTH = {
   name: 'health',
   summary: 'Ask a running proxy whether it is well; exit 0 if so, 1 if not (for container health checks)',
   envPrefix: 'LLM_PROXY_',
   options: {
-    url: {
-      flag: 'url',
-      type: 'url',
-      flagOnly: true,
-      group: 'Proxy',
-      help: 'Base URL of the proxy; without it where serve would listen in this same environment',
-    },
+    url: proxyUrl,
     tlsCa: { ...tlsCa, group: 'Proxy' },
     timeoutMs: {
       flag: 'timeout',

@@ -1,16 +1,10 @@
 /** Options of the commands that steer and watch a running proxy. */
 import type { CommandSpec, ConfigOf } from '../option.ts'
-import { adminKeys, json, tlsCa } from './shared.ts'
+import { adminKeys, json, proxyUrl, tlsCa } from './shared.ts'
 
 /** Which proxy, and how it is asked. */
 const proxy = {
-  url: {
-    flag: 'url',
-    type: 'url',
-    flagOnly: true,
-    group: 'Proxy',
-    help: 'Base URL of the proxy; without it where serve would listen in this same environment',
-  },
+  url: proxyUrl,
   adminKeys: {
     ...adminKeys,
     group: 'Proxy',

@@ -5,6 +5,7 @@ import {
   engineApiKey,
   engineKind,
   engineSessionHeader,
+  host,
   logLevel,
   shutdownGraceMs,
   workerKeys,
@@ -23,14 +24,7 @@ export const SERVE = {
       group: 'Server',
       help: 'local: the proxy calls engines over HTTP; relay: workers dial in at /ws/worker and call them',
     },
-    host: {
-      flag: 'host',
-      type: 'text',
-      default: '127.0.0.1',
-      env: ['PROXY_HOST'],
-      group: 'Server',
-      help: 'Address to listen on; 0.0.0.0 for all of them',
-    },
+    host: { ...host, env: ['PROXY_HOST'] },
     port: {
       flag: 'port',
       type: 'port',

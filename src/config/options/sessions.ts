@@ -25,6 +25,8 @@ export const sessionSource = {
   tlsCa: { ...tlsCa, group: 'Source' },
 } as const
 
+const tableJson = { ...json, help: 'Print JSON as the HTTP API has it instead of a table' } as const
+
 export const SESSIONS_LIST = {
   name: 'sessions list',
   summary: 'List sessions, newest first',
@@ -71,7 +73,7 @@ export const SESSIONS_LIST = {
       group: 'Output',
       help: 'At most this many; without it all of them',
     },
-    json: { ...json, help: 'Print JSON as the HTTP API has it instead of a table' },
+    json: tableJson,
   },
 } as const satisfies CommandSpec
 
@@ -81,7 +83,7 @@ export const SESSIONS_SHOW = {
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    json: { ...json, help: 'Print JSON as the HTTP API has it instead of a table' },
+    json: tableJson,
   },
 } as const satisfies CommandSpec
 

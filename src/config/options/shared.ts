@@ -14,6 +14,23 @@ export const logLevel = {
   help: 'Least severe level that is logged, as JSON lines on stderr',
 } as const
 
+export const host = {
+  flag: 'host',
+  type: 'text',
+  default: '127.0.0.1',
+  group: 'Server',
+  help: 'Address to listen on; 0.0.0.0 for all of them',
+} as const
+
+/** Of a command that asks a running proxy. */
+export const proxyUrl = {
+  flag: 'url',
+  type: 'url',
+  flagOnly: true,
+  group: 'Proxy',
+  help: 'Base URL of the proxy; without it where serve would listen in this same environment',
+} as const
+
 export const shutdownGraceMs = {
   flag: 'shutdown-grace',
   type: 'duration',
