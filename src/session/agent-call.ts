@@ -2,7 +2,7 @@
 import type { Completion } from '../canonical/completion.ts'
 import type { GenerationStream } from '../canonical/events.ts'
 import type { CanonicalRequest } from '../canonical/request.ts'
-import type { ProxyError } from '../errors.ts'
+import { ProxyError } from '../errors.ts'
 import type { Choice } from './choice.ts'
 import type { LineOnRecord } from './lines/told-line.ts'
 import type { TryWord } from './tries/first-try.ts'
@@ -50,4 +50,9 @@ export interface Turn {
    * @param why default: the agent left
    */
   undelivered(why?: ProxyError): Promise<void>
+}
+
+/** Why a turn ends whose reader left before the end. */
+export function agentLeft(): ProxyError {
+  return new ProxyError('agent_gone', 'The agent left before its answer was whole')
 }

@@ -6,6 +6,7 @@ import { randomUUID } from 'node:crypto'
 import type { Completion } from '../canonical/completion.ts'
 import type { GenerationEvent } from '../canonical/events.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
+import { agentLeft } from './agent-call.ts'
 import type { AgentCall, Turn, TurnRunner } from './run-turn.ts'
 
 export interface Choices {
@@ -144,6 +145,6 @@ function notBegun(cause: ProxyError): ProxyError {
 }
 
 function siblingFailed(cause: ProxyError | undefined): ProxyError {
-  if (cause === undefined) return new ProxyError('agent_gone', 'The agent left before its answer was whole')
+  if (cause === undefined) return agentLeft()
   return new ProxyError('turn_cancelled', `Another choice of this call failed: ${cause.message}`)
 }

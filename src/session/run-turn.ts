@@ -4,16 +4,16 @@
  * agent has read to its end is never lost.
  */
 import { randomUUID } from 'node:crypto'
-import { type Completion, CompletionFold } from '../canonical/completion.ts'
+import { CompletionFold } from '../canonical/completion.ts'
 import { type DetailWish, wishOrNone } from '../canonical/details/kinds.ts'
-import type { GenerationEnd, GenerationEvent, GenerationStream } from '../canonical/events.ts'
+import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
 import type { ChatBody } from '../canonical/request.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import type { Logger } from '../logger.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
-import type { AgentCall, AgentWord, Turn } from './agent-call.ts'
+import { type AgentCall, type AgentWord, agentLeft, type Turn } from './agent-call.ts'
 import { requestOfChoice } from './choice.ts'
 import { overrule } from './overrule.ts'
 import { policyOf } from './policies.ts'
@@ -21,6 +21,7 @@ import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts
 import { RunningCalls } from './running-calls.ts'
 import type { HeldMemory, SessionMemory } from './session-memory.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
+import { stamped, withUsage } from './stamped-events.ts'
 import { startOf } from './started-answer.ts'
 import type { ToldWeights } from './told-weights.ts'
 import { FirstTries } from './tries/first-tries.ts'
@@ -321,27 +322,16 @@ export class TurnRunner {
 
   /** @returns the `end` event if this batch brought it; it is the last one of its batch */
   #fold(turn: TurnInFlight, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
+    const { weights, logprobsMode } = this.#options
+    const stamps = { weightVersion: weights?.version, logprobsMode }
     let last: GenerationEvent | undefined
     for (const event of batch) {
       if (event.type === 'delta') turn.firstTokenAtMs ??= this.#clock()
       refuseUnwritable(event)
       last = event.type === 'end' ? withUsage(event, turn.fold) : undefined
-      turn.fold.add(this.#stampWeights(this.#stampMode(last ?? event)))
+      turn.fold.add(stamped(last ?? event, stamps))
     }
     return last
-  }
-
-  /** The engine's own word before the trainer's; the one that is told at this moment, because it may change mid-way. */
-  #stampWeights(event: GenerationEvent): GenerationEvent {
-    const weightVersion = this.#options.weights?.version
-    if (event.type === 'delta' || weightVersion === undefined) return event
-    return event.weightVersion === undefined ? { ...event, weightVersion } : event
-  }
-
-  #stampMode(event: GenerationEvent): GenerationEvent {
-    const { logprobsMode } = this.#options
-    if (event.type !== 'start' || logprobsMode === undefined) return event
-    return { ...event, sampling: { logprobsMode, ...event.sampling } }
   }
 
   async #close(turn: TurnInFlight, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
@@ -387,16 +377,4 @@ type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
 function unread(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer')
-}
-
-function agentLeft(): ProxyError {
-  return new ProxyError('agent_gone', 'The agent left before its answer was whole')
-}
-
-/** Clients read the usage of every answer. Who does not count, as workers of version 1, has its tokens counted. */
-function withUsage(end: GenerationEnd, { start, tokenIds }: Completion): GenerationEnd {
-  if (end.usage) return end
-  const [prompt, completion] = [start?.promptTokenIds?.length ?? 0, tokenIds.length]
-  const usage = { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
-  return { ...end, usage }
 }

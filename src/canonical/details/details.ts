@@ -69,19 +69,18 @@ type Codecs = {
   }
 }
 
+const TABLE: Codecs['sampling_mask' | 'top_logprobs'] = {
+  pack: (table) => packTensors({ tensors: tableTensors(table), metadata: {} }),
+  unpack: (body) => tableOf(unpackTensors(body).tensors),
+}
+
 const CODECS: Codecs = {
-  sampling_mask: {
-    pack: (table) => packTensors({ tensors: tableTensors(table), metadata: {} }),
-    unpack: (body) => tableOf(unpackTensors(body).tensors),
-  },
+  sampling_mask: TABLE,
   sampling_logprobs: {
     pack: (logprobs) => packTensors({ tensors: { logprobs: numbersTensor(logprobs) }, metadata: {} }),
     unpack: (body) => numbersOf(unpackTensors(body).tensors.logprobs),
   },
-  top_logprobs: {
-    pack: (table) => packTensors({ tensors: tableTensors(table), metadata: {} }),
-    unpack: (body) => tableOf(unpackTensors(body).tensors),
-  },
+  top_logprobs: TABLE,
   prompt_logprobs: {
     pack: (table) => packTensors({ tensors: tableTensors(table), metadata: { start: String(table.start) } }),
     unpack: (body) => {

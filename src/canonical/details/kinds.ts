@@ -17,13 +17,7 @@ export const DETAIL_KINDS = [
 export type DetailKind = (typeof DETAIL_KINDS)[number]
 
 /** What can be asked for. `sampling_logprobs` come with the mask that they are normalised over. */
-export const RECORDABLE_DETAILS = [
-  'sampling_mask',
-  'top_logprobs',
-  'prompt_logprobs',
-  'routed_experts',
-  'weight_versions',
-] as const
+const RECORDABLE_DETAILS = DETAIL_KINDS.filter((kind) => kind !== 'sampling_logprobs')
 
 /**
  * The details that a call is recorded with. Numbers: how many alternatives there are to be per token, beside the token

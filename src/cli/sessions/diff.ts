@@ -1,3 +1,4 @@
+import { concatIds, sharedLength } from '../../canonical/token-ids.ts'
 import type { SessionsDiffConfig } from '../../config/options/sessions.ts'
 import { printable, renderTable } from '../table.ts'
 import type { SessionsApi, TrajectoriesJson } from './api.ts'
@@ -42,10 +43,8 @@ async function rowsOf(api: SessionsApi, sessionId: string): Promise<readonly Row
 
 function differenceOf(row: number, a: Row | undefined, b: Row | undefined): RowDifference {
   const [left, right] = [idsOf(a), idsOf(b)]
-  const end = Math.min(left.length, right.length)
-  let place = 0
-  while (place < end && left[place] === right[place]) place += 1
-  const isSame = a !== undefined && b !== undefined && left.length === right.length && place === end
+  const place = sharedLength(left, right)
+  const isSame = a !== undefined && b !== undefined && left.length === right.length && place === left.length
   return {
     row,
     first_difference: isSame ? null : place,
@@ -54,11 +53,11 @@ function differenceOf(row: number, a: Row | undefined, b: Row | undefined): RowD
   }
 }
 
-function idsOf(row: Row | undefined): number[] {
-  return row === undefined ? [] : [...row.prompt_ids, ...row.response_ids]
+function idsOf(row: Row | undefined): Int32Array {
+  return row === undefined ? new Int32Array(0) : concatIds(row.prompt_ids, row.response_ids)
 }
 
-function sideOf(row: Row, ids: readonly number[], place: number): Side {
+function sideOf(row: Row, ids: Int32Array, place: number): Side {
   const { prompt_ids, response_mask, turns, reward } = row
   const inResponse = place - prompt_ids.length
   return {

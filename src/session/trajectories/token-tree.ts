@@ -1,3 +1,5 @@
+import { sharedLength } from '../../canonical/token-ids.ts'
+
 /**
  * A radix tree of token sequences: what sequences have in common is stored once, and each sequence is a node, so
  * that equal sequences are the same node and a sequence's prefixes are the node's ancestors. All work is linear in
@@ -30,7 +32,7 @@ export class TokenNode {
     while (at < tokens.length) {
       const child = node.#children.get(tokens[at]!)
       if (child === undefined) return node.#grow(tokens.slice(at))
-      const shared = sharedLength(child.#edge, tokens, at)
+      const shared = sharedLength(child.#edge, tokens.subarray(at))
       node = shared < child.#edge.length ? child.#splitAt(shared) : child
       at += shared
     }
@@ -74,12 +76,4 @@ export class TokenNode {
     middle.#children.set(this.#edge[0]!, this)
     return middle
   }
-}
-
-/** How many tokens of `edge` equal those of `tokens` from `at` on. */
-function sharedLength(edge: Int32Array, tokens: Int32Array, at: number): number {
-  const limit = Math.min(edge.length, tokens.length - at)
-  let length = 0
-  while (length < limit && edge[length] === tokens[at + length]) length += 1
-  return length
 }

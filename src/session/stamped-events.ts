@@ -1,0 +1,26 @@
+/** What the proxy adds to an engine's events on their way to the record. */
+import type { Completion } from '../canonical/completion.ts'
+import type { GenerationEnd, GenerationEvent } from '../canonical/events.ts'
+
+/** What stands in for the engine's own word, where it has none. */
+export interface Stamps {
+  /** As it is told at this moment, because it may change mid-way. */
+  readonly weightVersion: string | undefined
+  readonly logprobsMode: string | undefined
+}
+
+export function stamped(event: GenerationEvent, { weightVersion, logprobsMode }: Stamps): GenerationEvent {
+  if (event.type === 'delta') return event
+  const versioned =
+    weightVersion === undefined || event.weightVersion !== undefined ? event : { ...event, weightVersion }
+  if (versioned.type !== 'start' || logprobsMode === undefined) return versioned
+  return { ...versioned, sampling: { logprobsMode, ...versioned.sampling } }
+}
+
+/** Clients read the usage of every answer. Who does not count, as workers of version 1, has its tokens counted. */
+export function withUsage(end: GenerationEnd, { start, tokenIds }: Completion): GenerationEnd {
+  if (end.usage) return end
+  const [prompt, completion] = [start?.promptTokenIds?.length ?? 0, tokenIds.length]
+  const usage = { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
+  return { ...end, usage }
+}
