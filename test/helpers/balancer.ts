@@ -2,11 +2,12 @@
 import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, writeFileSync } from 'node:fs'
-import { type AddressInfo, connect, createServer } from 'node:net'
+import { connect } from 'node:net'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { BALANCERS, type Balanced } from '../../deploy/balancers/make.ts'
 import { type PipedProcess, startChild } from './children.ts'
+import { freePort } from './free-port.ts'
 import { until } from './until.ts'
 
 export type BalancerKind = keyof typeof BALANCERS
@@ -28,16 +29,6 @@ export function programOf(kind: BalancerKind): string | undefined {
     encoding: 'utf8',
   })
   return found.stdout.trim() || undefined
-}
-
-/** One free just now. */
-export async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  server.close()
-  await once(server, 'close')
-  return port
 }
 
 /** Starts a balancer with the generated configuration; it ends with the test. @returns its base URL */

@@ -6,42 +6,12 @@ import { type AnthropicProvider, createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI, type OpenAIProvider } from '@ai-sdk/openai'
 import { generateText, jsonSchema, type LanguageModel, streamText, type ToolSet } from 'ai'
 import t from 'tap'
-import type { GenerationEvent } from '../../src/canonical/events.ts'
 import type { ToolCallDelta } from '../../src/canonical/messages.ts'
-import { answer, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { ANSWERS } from '../helpers/answers-to-judge.ts'
+import { answer } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 Object.assign(globalThis, { AI_SDK_LOG_WARNINGS: false })
-
-const [start, , , end] = wholeAnswer() as [GenerationEvent, GenerationEvent, GenerationEvent, GenerationEvent]
-const call = (index: number, id: string, city: string): ToolCallDelta => ({
-  index,
-  id,
-  type: 'function',
-  function: { name: 'weather', arguments: JSON.stringify({ city }) },
-})
-const calling: GenerationEvent = { ...end, type: 'end', finishReason: 'tool_calls' } as GenerationEvent
-
-const ANSWERS: Record<string, GenerationEvent[]> = {
-  text: wholeAnswer(),
-  'text that is cut': [
-    start,
-    { type: 'delta', content: 'half a' },
-    { ...end, finishReason: 'length' } as GenerationEvent,
-  ],
-  nothing: [start, end],
-  'reasoning and text': [start, { type: 'delta', reasoning: 'Hm.' }, { type: 'delta', content: 'Yes.' }, end],
-  'a tool call': [start, { type: 'delta', toolCalls: [call(0, 'call_1', 'Rome')] }, calling],
-  'reasoning, text and two tool calls': [
-    start,
-    { type: 'delta', reasoning: 'Hm.' },
-    { type: 'delta', content: 'I look.' },
-    { type: 'delta', toolCalls: [call(0, 'call_1', 'Rome')] },
-    { type: 'delta', toolCalls: [call(1, 'call_2', 'Paris')] },
-    calling,
-  ],
-  'an answer without usage': [start, { type: 'delta', content: 'hi' }, { type: 'end', finishReason: 'stop' }],
-}
 
 const cityOf = (call: ToolCallDelta) => JSON.parse(call.function?.arguments ?? '{}')
 

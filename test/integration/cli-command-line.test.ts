@@ -4,6 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
+import { freePort } from '../helpers/free-port.ts'
 import { OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 
 /** A wrong command line is answered with this one line, nothing on stdout, and exit code 2. */
@@ -101,20 +102,11 @@ t.test('health without a URL asks where serve listens in the same environment', 
 })
 
 t.test('health of a proxy that is not there is one line and exit code 1', async (t) => {
-  const url = `http://127.0.0.1:${await unusedPort()}`
+  const url = `http://127.0.0.1:${await freePort()}`
   const { code, stdout, stderr } = await runLlmProxy(['health', '--url', url])
   t.match({ code, stdout }, { code: 1, stdout: '' })
   t.match(stderr, new RegExp(`^llm-proxy: no proxy answers at ${url}: .*ECONNREFUSED.*\n$`))
 })
-
-async function unusedPort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  server.close()
-  await once(server, 'close')
-  return port
-}
 
 t.test('health does not wait for ever', async (t) => {
   const server = createServer(() => {}).listen(0, '127.0.0.1')

@@ -2,9 +2,8 @@
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
-import { buildEngineServer } from '../../src/http/engine/server.ts'
 import { startEngine } from '../helpers/engine.ts'
+import { startHalvedEngine } from '../helpers/halved-engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
 
@@ -17,28 +16,6 @@ async function ask(proxy: TestProxy, count: number): Promise<void> {
 }
 
 const driftOf = async (proxy: TestProxy) => (await proxy.get('/health')).drift
-
-async function startHalved(t: Test): Promise<string> {
-  const halved = <Entry extends { logprob: number }>(entry: Entry) => ({
-    ...entry,
-    logprob: entry.logprob / 2,
-  })
-  class WrongEngine extends EmbeddedEngine {
-    override async *generate(...asked: Parameters<EmbeddedEngine['generate']>) {
-      for await (const batch of super.generate(...asked)) {
-        yield batch.map((event) =>
-          event.type === 'delta' && event.logprobsContent
-            ? { ...event, logprobsContent: event.logprobsContent.map(halved) }
-            : event,
-        )
-      }
-    }
-  }
-  const server = buildEngineServer(new WrongEngine())
-  await server.listen({ host: '127.0.0.1', port: 0 })
-  t.teardown(() => server.close())
-  return `http://127.0.0.1:${(server.server.address() as { port: number }).port}`
-}
 
 t.test('turns of the share are verified with the engine that sampled them', async (t) => {
   const engine = await startEngine(t)
@@ -67,7 +44,7 @@ t.test('turns of the share are verified with the engine that sampled them', asyn
 for (const mode of ['local', 'relay'] as const) {
   t.test(`${mode}: an engine of its own finds what another one reported wrongly`, async (t) => {
     const truth = await startEngine(t)
-    const wrong = await startHalved(t)
+    const wrong = await startHalvedEngine(t)
     const given: Partial<ServeConfig> = mode === 'local' ? { engineUrls: [wrong] } : { mode }
     const warnings: object[] = []
     const note = () => {}

@@ -1,6 +1,5 @@
 /** Real routers in front of engines, from PyPI: the header that names a session keeps its calls on one engine. */
 import { execFile } from 'node:child_process'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
@@ -9,6 +8,7 @@ import { openEngines } from '../../src/engine/open-engines.ts'
 import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
 import { startChild } from '../helpers/children.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { freePort } from '../helpers/free-port.ts'
 
 const SESSIONS = 8
 const CALLS = 6
@@ -44,14 +44,6 @@ const ROUTERS: Router[] = [
 ]
 
 const run = promisify(execFile)
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as { port: number }
-  await new Promise((resolve) => server.close(resolve))
-  return port
-}
 
 async function startRouter(t: Test, router: Router, bin: string, engineUrls: string[]): Promise<string> {
   const port = await freePort()

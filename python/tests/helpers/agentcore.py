@@ -18,6 +18,8 @@ import boto3
 from aiohttp import web
 from moto.server import ThreadedMotoServer
 
+from .web_server import serve
+
 REGION = "us-west-2"
 ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/math-x"
 SESSION_HEADER = "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id"
@@ -160,10 +162,7 @@ class AgentCore:
         app = web.Application(client_max_size=2**28)
         app.router.add_post("/runtimes/{arn}/invocations", self._invoke)
         app.router.add_post("/runtimes/{arn}/stopruntimesession", self._stop)
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._runner, self.url = await serve(app)
         return self
 
     async def __aexit__(

@@ -11,6 +11,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from .web_server import serve
+
 
 @dataclass
 class Agent:
@@ -66,11 +68,7 @@ class HarborServer:
         self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/api/v1/runs", self._submitted)
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._runner, self.url = await serve(app)
         return self
 
     async def __aexit__(

@@ -1,41 +1,21 @@
-import { join } from 'node:path'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import type { Reply } from '../../../../src/store/sqlite/calls.ts'
-import { openForReading, openForWriting } from '../../../../src/store/sqlite/database.ts'
-import { type PagedList, Reader } from '../../../../src/store/sqlite/reader.ts'
+import type { PagedList } from '../../../../src/store/sqlite/reader.ts'
 import type { RecordedRequest, RecordedTurn, SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
 import { SentTurns } from '../../../../src/store/sqlite/sent-turns.ts'
-import { type WriteMethods, Writer } from '../../../../src/store/sqlite/writer.ts'
+import type { WriteMethods } from '../../../../src/store/sqlite/writer.ts'
 import type { TurnRecord } from '../../../../src/store/turn-store.ts'
 import { anOutcome, aTurn } from '../../../conformance/turn-store.ts'
 import { sentWhole } from '../../../helpers/prompt-ids.ts'
-
-const CACHE_BYTES = 64 * 1024
+import { openStoreWriter, sessionRow } from '../../../helpers/store-writer.ts'
 
 function openWriter(t: Test) {
-  const path = join(t.testdir(), 'turns.db')
-  const { db, close } = openForWriting(path, 'power')
-  const reading = openForReading(path)
-  t.teardown(() => {
-    reading.close()
-    close()
-  })
-  const writer = new Writer(db, CACHE_BYTES)
-  const reader = new Reader(reading, CACHE_BYTES)
+  const { writer, reader } = openStoreWriter(t)
   let lastReading = 0
   const commit = (method: keyof WriteMethods, ...args: unknown[]): Reply =>
     writer.commit([{ id: 0, method, args }])[0]!
-  const createSession = (sessionId: string) =>
-    commit('createSession', {
-      sessionId,
-      createdAtMs: 1,
-      ttlMs: null,
-      metadata: '{}',
-      samplingParams: '{}',
-      record: null,
-      policies: '{}',
-    })
+  const createSession = (sessionId: string) => commit('createSession', sessionRow(sessionId))
   /** Messages, tools and prompts of a session's turns, as they are on record. */
   const requestsOf = (sessionId: string) => {
     lastReading += 1

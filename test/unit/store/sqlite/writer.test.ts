@@ -1,27 +1,15 @@
-import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import type { Call } from '../../../../src/store/sqlite/calls.ts'
-import { openForReading, openForWriting } from '../../../../src/store/sqlite/database.ts'
-import { Reader } from '../../../../src/store/sqlite/reader.ts'
 import type { SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
 import { SentTurns } from '../../../../src/store/sqlite/sent-turns.ts'
-import { type WriteMethods, Writer } from '../../../../src/store/sqlite/writer.ts'
+import type { WriteMethods } from '../../../../src/store/sqlite/writer.ts'
 import type { OpenTurn, TurnOutcome } from '../../../../src/store/turn-store.ts'
 import { anOutcome, aTurn } from '../../../conformance/turn-store.ts'
 import { sentWhole } from '../../../helpers/prompt-ids.ts'
-
-const CACHE_BYTES = 64 * 1024
+import { openStoreWriter, sessionRow } from '../../../helpers/store-writer.ts'
 
 function openWriter(t: Test) {
-  const path = join(t.testdir(), 'turns.db')
-  const { db, close } = openForWriting(path, 'power')
-  const reading = openForReading(path)
-  t.teardown(() => {
-    reading.close()
-    close()
-  })
-  const writer = new Writer(db, CACHE_BYTES)
-  const reader = new Reader(reading, CACHE_BYTES)
+  const { db, writer, reader } = openStoreWriter(t)
   /** Commits one group. @returns the code of each operation's error, or null */
   const commit = (...calls: [keyof WriteMethods, ...unknown[]][]) => {
     const group = calls.map(([method, ...args], id): Call<WriteMethods> => {
@@ -39,16 +27,7 @@ function sent(turn: OpenTurn): SentTurn {
   return new SentTurns().pack(turn).sent
 }
 
-const session = {
-  sessionId: 's',
-  createdAtMs: 1,
-  ttlMs: null,
-  metadata: '{}',
-  samplingParams: '{}',
-  record: null,
-  policies: '{}',
-}
-const created: [keyof WriteMethods, ...unknown[]] = ['createSession', session]
+const created: [keyof WriteMethods, ...unknown[]] = ['createSession', sessionRow('s')]
 
 t.test('an operation that fails does so alone in its group', async (t) => {
   const { commit, count } = openWriter(t)

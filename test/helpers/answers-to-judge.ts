@@ -1,0 +1,30 @@
+/** Answers of every form, for libraries that judge what becomes of them in each dialect. */
+import type { GenerationEvent } from '../../src/canonical/events.ts'
+import type { ToolCallDelta } from '../../src/canonical/messages.ts'
+import { wholeAnswer } from './scripted-backend.ts'
+
+const [start, , , end] = wholeAnswer() as [GenerationEvent, GenerationEvent, GenerationEvent, GenerationEvent]
+const ended = (finishReason: string) => ({ ...end, finishReason }) as GenerationEvent
+const call = (index: number, id: string, city: string): ToolCallDelta => ({
+  index,
+  id,
+  type: 'function',
+  function: { name: 'weather', arguments: JSON.stringify({ city }) },
+})
+
+export const ANSWERS: Record<string, GenerationEvent[]> = {
+  text: wholeAnswer(),
+  'text that is cut': [start, { type: 'delta', content: 'half a' }, ended('length')],
+  nothing: [start, end],
+  'reasoning and text': [start, { type: 'delta', reasoning: 'Hm.' }, { type: 'delta', content: 'Yes.' }, end],
+  'a tool call': [start, { type: 'delta', toolCalls: [call(0, 'call_1', 'Rome')] }, ended('tool_calls')],
+  'reasoning, text and two tool calls': [
+    start,
+    { type: 'delta', reasoning: 'Hm.' },
+    { type: 'delta', content: 'I look.' },
+    { type: 'delta', toolCalls: [call(0, 'call_1', 'Rome')] },
+    { type: 'delta', toolCalls: [call(1, 'call_2', 'Paris')] },
+    ended('tool_calls'),
+  ],
+  'an answer without usage': [start, { type: 'delta', content: 'hi' }, { type: 'end', finishReason: 'stop' }],
+}

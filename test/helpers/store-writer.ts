@@ -1,0 +1,25 @@
+/** The writer and the reader of the store on a database of the test's, without their threads. */
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { openForReading, openForWriting } from '../../src/store/sqlite/database.ts'
+import { Reader } from '../../src/store/sqlite/reader.ts'
+import { Writer } from '../../src/store/sqlite/writer.ts'
+
+const CACHE_BYTES = 64 * 1024
+
+export function openStoreWriter(t: Test) {
+  const path = join(t.testdir(), 'turns.db')
+  const { db, close } = openForWriting(path, 'power')
+  const reading = openForReading(path)
+  t.teardown(() => {
+    reading.close()
+    close()
+  })
+  return { db, writer: new Writer(db, CACHE_BYTES), reader: new Reader(reading, CACHE_BYTES) }
+}
+
+/** A new session as the writer gets it. */
+export function sessionRow(sessionId: string) {
+  const json = { metadata: '{}', samplingParams: '{}', record: null, policies: '{}' }
+  return { sessionId, createdAtMs: 1, ttlMs: null, trustAgent: false, ...json }
+}
