@@ -102,7 +102,7 @@ http {
         default $http_x_api_key;
     }
     map $key $id_in_key {
-        "~${AGENT_KEY.replace('(.+)', '(?<id_of_key>.+)').replace(/-\[.*$/, '-[A-Za-z0-9_-]{43}$')}" $id_of_key;
+        "~${AGENT_KEY.replace('(.+)', '(?<id_of_key>.+)')}" $id_of_key;
         default $key;
     }
     map $id_in_path $session_id {
