@@ -10,7 +10,10 @@ export interface TestEngine {
 }
 
 /** The embedded engine behind vLLM's wire format, in this process, on a free port; closed when the test ends. */
-export async function startEngine(t: Test, options: EmbeddedEngineOptions = {}): Promise<TestEngine> {
+export async function startEngine(
+  t: Pick<Test, 'teardown'>,
+  options: EmbeddedEngineOptions = {},
+): Promise<TestEngine> {
   const engine = new EmbeddedEngine(options)
   const server = buildEngineServer(engine)
   await server.listen({ host: '127.0.0.1', port: 0 })

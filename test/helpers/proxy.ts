@@ -19,12 +19,17 @@ export interface TestProxy {
   server: RunningServer
 }
 
+/** A test, or whatever else ends what was started for it. Without a folder to give the database must be named. */
+interface Host extends Pick<Test, 'teardown'> {
+  testdir?: Test['testdir']
+}
+
 /**
  * A proxy as `llm-proxy serve` makes it, on a free port, on the embedded engine and a database in the test's own
  * folder unless the configuration says otherwise; stopped when the test ends.
  */
 export async function startProxy(
-  t: Test,
+  t: Host,
   overrides: Partial<ServeConfig> = {},
   logger: Logger = silentLogger,
 ): Promise<TestProxy> {
@@ -33,7 +38,7 @@ export async function startProxy(
     port: 0,
     ...overrides,
     // Asked for only if there is no other: each call of testdir() empties the folder.
-    db: overrides.db ?? `${t.testdir({})}/proxy.db`,
+    db: overrides.db ?? `${t.testdir!({})}/proxy.db`,
   }
   const server = await startServer(config, { logger })
   t.teardown(() => server.stop(0))

@@ -1,0 +1,126 @@
+/**
+ * npm run bad-network -- [--rollouts 500] [--calls 50] [--at-once 64] [--clients openai,anthropic,responses]
+ *                        [--retries answered,unknown,none] [--json FILE]
+ *
+ * Agents behind a network that loses a quarter of all tries: with retries that the proxy answers from the first try, with
+ * retries that it is not told of, and with none. What each way brings the agents, and what it costs the engines.
+ */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { CLIENTS, onRecord, type Retries, random, rollOut } from '../helpers/bad-network.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { describeMachine, machineLine } from './parts/machine.ts'
+import { table } from './parts/table.ts'
+
+const { values: options } = parseArgs({
+  options: {
+    rollouts: { type: 'string', default: '500' },
+    calls: { type: 'string', default: '50' },
+    'at-once': { type: 'string', default: '64' },
+    clients: { type: 'string', default: Object.keys(CLIENTS).join() },
+    retries: { type: 'string', default: 'answered,unknown,none' },
+    json: { type: 'string' },
+  },
+})
+
+const HEAD = [
+  'client, retries',
+  'rollouts',
+  'finished',
+  'calls read',
+  'tries lost',
+  'answered again',
+  'completed turns',
+  'sampled per call read',
+  'tokens trained twice',
+  'minutes',
+]
+
+interface Figures {
+  client: string
+  retries: string
+  rollouts: number
+  finished: number
+  read: number
+  lostTries: number
+  answeredRetries: number
+  turns: number
+  completed: number
+  sampledTokens: number
+  trainedTokens: number
+  minutes: number
+}
+
+await main()
+
+async function main(): Promise<void> {
+  const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-bad-network-'))
+  process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
+  console.log(machineLine(describeMachine(folder)))
+  const all: Figures[] = []
+  for (const retries of options.retries.split(',') as Retries[])
+    for (const client of options.clients.split(',')) {
+      const figures = await measure(client, retries, join(folder, `${client}-${retries}.db`))
+      all.push(figures)
+      console.log(JSON.stringify(figures))
+    }
+  console.log(`\n${table(HEAD, all.map(rowOf))}`)
+  if (options.json) writeFileSync(options.json, `${JSON.stringify(all, null, 2)}\n`)
+}
+
+async function measure(client: string, retries: Retries, db: string): Promise<Figures> {
+  await using ends = new AsyncDisposableStack()
+  const teardown = (end: () => unknown) => ends.defer(async () => void (await end()))
+  const [rollouts, calls] = [Number(options.rollouts), Number(options.calls)]
+  const engine = await startEngine({ teardown })
+  const proxy = await startProxy({ teardown }, { engineUrls: [engine.url], db })
+  const startedAtMs = performance.now()
+  const sum: Figures = {
+    ...{ client, retries, rollouts, finished: 0, read: 0, lostTries: 0, answeredRetries: 0 },
+    ...{ turns: 0, completed: 0, sampledTokens: 0, trainedTokens: 0, minutes: 0 },
+  }
+  const seeds = Array.from({ length: rollouts }, (_, seed) => seed)
+  const agent = async () => {
+    for (let seed = seeds.shift(); seed !== undefined; seed = seeds.shift()) {
+      const sessionId = `${client}-${seed}`
+      const { read, lostTries } = await rollOut(proxy, {
+        ...{ sessionId, client, calls, retries },
+        draw: random(seed),
+      })
+      await proxy.post(`/sessions/${sessionId}/complete`)
+      const record = await onRecord(proxy, sessionId)
+      sum.finished += read === calls ? 1 : 0
+      sum.read += read
+      sum.lostTries += lostTries
+      for (const name of ['turns', 'completed', 'sampledTokens', 'trainedTokens', 'answeredRetries'] as const)
+        sum[name] += record[name]
+    }
+  }
+  await Promise.all(Array.from({ length: Number(options['at-once']) }, agent))
+  sum.minutes = (performance.now() - startedAtMs) / 60_000
+  return sum
+}
+
+function rowOf(each: Figures): string[] {
+  const { client, retries, rollouts, finished, read, lostTries, answeredRetries, turns, completed } = each
+  const { sampledTokens, trainedTokens, minutes } = each
+  return [
+    `${client}, ${retries}`,
+    count(rollouts),
+    `${((100 * finished) / rollouts).toFixed(1)} %`,
+    count(read),
+    count(lostTries),
+    count(answeredRetries),
+    count(completed),
+    (turns / read).toFixed(3),
+    count(Math.max(0, trainedTokens - sampledTokens)),
+    minutes.toFixed(1),
+  ]
+}
+
+function count(value: number): string {
+  return value.toLocaleString('en-US')
+}

@@ -1,0 +1,165 @@
+/** Rollouts over a network that loses tries at random, and what the proxy has on record of them afterwards. */
+import Anthropic from '@anthropic-ai/sdk'
+import OpenAI from 'openai'
+import { type Loss, lossyFetch } from './lossy-fetch.ts'
+import type { TestProxy } from './proxy.ts'
+import { until } from './until.ts'
+
+const SHARE = 0.05
+const LOSSES: readonly Loss[] = ['refused', 'broken', 'silent', 'unread']
+/** Of all tries: a break before the answer's first byte is told from a refused connection by nobody. */
+const SHARES = { refused: 2 * SHARE, broken: SHARE, silent: SHARE, unread: SHARE }
+/** With a quarter of all tries lost, one call in 70 million needs more. */
+const MANY_RETRIES = 12
+const SAMPLING = { model: 'embedded', max_tokens: 8 }
+
+/**
+ * `answered`: clients tell of their tries, and the proxy answers a retry from the first. `unknown`: the proxy is not told,
+ * so that each try is a call to it. `none`: nobody tries again.
+ */
+export type Retries = 'answered' | 'unknown' | 'none'
+
+interface Say {
+  baseUrl: string
+  said: readonly string[]
+  fetch: typeof fetch
+  maxRetries: number
+}
+
+/** Asks with a client as it comes from its maker. @returns the text of the answer, or of a part of it */
+type Client = (say: Say) => Promise<string>
+
+export const CLIENTS: Record<string, Client> = {
+  openai: async ({ baseUrl, said, fetch, maxRetries }) => {
+    const client = new OpenAI({ baseURL: baseUrl, apiKey: 'none', fetch, maxRetries })
+    const { choices } = await client.chat.completions.create({ ...SAMPLING, messages: turnsAs(said) })
+    return choices[0]?.message.content ?? ''
+  },
+  anthropic: async ({ baseUrl, said, fetch, maxRetries }) => {
+    const client = new Anthropic({ baseURL: baseUrl.replace(/\/v1$/, ''), apiKey: 'none', fetch, maxRetries })
+    const { content } = await client.messages.create({ ...SAMPLING, messages: turnsAs(said) })
+    return content.map((part) => (part.type === 'text' ? part.text : '')).join('')
+  },
+  // What Codex speaks: Responses, as a stream, of which nothing is kept by the server.
+  responses: async ({ baseUrl, said, fetch, maxRetries }) => {
+    const client = new OpenAI({ baseURL: baseUrl, apiKey: 'none', fetch, maxRetries })
+    const { model, max_tokens: max_output_tokens } = SAMPLING
+    const wanted = { model, max_output_tokens, input: turnsAs(said), store: false, stream: true } as const
+    let text = ''
+    for await (const event of await client.responses.create(wanted))
+      if (event.type === 'response.output_text.delta') text += event.delta
+    return text
+  },
+}
+
+function turnsAs(said: readonly string[]) {
+  return said.map((content, i) => ({
+    role: i % 2 === 0 ? ('user' as const) : ('assistant' as const),
+    content,
+  }))
+}
+
+/** The same numbers on each run (mulberry32). */
+export function random(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+/** What happens to the tries of one call: losses, until one gets through. */
+function lossesOf(draw: () => number): Loss[] {
+  const losses: Loss[] = []
+  for (;;) {
+    let left = draw()
+    const loss = LOSSES.find((each) => {
+      left -= SHARES[each]
+      return left < 0
+    })
+    if (loss === undefined) return losses
+    losses.push(loss)
+  }
+}
+
+export interface RolledOut {
+  sessionId: string
+  /** Answers that the agent has read. */
+  read: number
+  lostTries: number
+  /** Why it broke off; absent: it came to its end. */
+  error?: unknown
+}
+
+export interface RollOutOptions {
+  sessionId: string
+  client: keyof typeof CLIENTS
+  calls: number
+  retries: Retries
+  draw: () => number
+}
+
+/** One agent's calls, each of which goes on from the one before. */
+export async function rollOut(
+  proxy: TestProxy,
+  { sessionId, client, calls, retries, draw }: RollOutOptions,
+): Promise<RolledOut> {
+  const said = [`Begin ${sessionId}.`]
+  const result: RolledOut = { sessionId, read: 0, lostTries: 0 }
+  const maxRetries = retries === 'none' ? 0 : MANY_RETRIES
+  for (let call = 0; call < calls; call += 1) {
+    const losses = lossesOf(draw)
+    const before = losses.includes('silent') ? await turnCount(proxy, sessionId) : 0
+    const lossy = lossyFetch(losses, () => until(async () => (await turnCount(proxy, sessionId)) > before))
+    const fetch = retries === 'answered' ? lossy.fetch : silentOnTries(lossy.fetch)
+    try {
+      const answer = await CLIENTS[client]!({ baseUrl: proxy.baseUrl(sessionId), said, fetch, maxRetries })
+      said.push(answer, `Go on, ${call}.`)
+    } catch (error) {
+      return { ...result, lostTries: result.lostTries + 1, error }
+    }
+    result.lostTries += losses.length
+    result.read += 1
+  }
+  return result
+}
+
+async function turnCount(proxy: TestProxy, sessionId: string): Promise<number> {
+  return (await proxy.get(`/sessions/${sessionId}/tree`)).turns?.length ?? 0
+}
+
+/** A client that does not tell the server of its tries. */
+function silentOnTries(send: typeof fetch): typeof fetch {
+  return (input, init) => {
+    const headers = new Headers(init?.headers)
+    headers.delete('x-stainless-retry-count')
+    headers.delete('idempotency-key')
+    return send(input, { ...init, headers })
+  }
+}
+
+export interface OnRecord {
+  turns: number
+  completed: number
+  sampledTokens: number
+  /** Places of the rows with mask 1. */
+  trainedTokens: number
+  /** Retries that were answered without sampling. */
+  answeredRetries: number
+}
+
+export async function onRecord(proxy: TestProxy, sessionId: string): Promise<OnRecord> {
+  const { turns = [] } = await proxy.get(`/sessions/${sessionId}`)
+  const { trajectories = [] } = await proxy.get(`/sessions/${sessionId}/trajectories`)
+  const ones = (sum: number, row: { response_mask: number[] }) =>
+    sum + row.response_mask.reduce((all, bit) => all + bit, 0)
+  const result = { turns: turns.length, completed: 0, sampledTokens: 0, answeredRetries: 0 }
+  for (const { status, completion_token_ids: ids, annotations } of turns) {
+    result.completed += status === 'completed' ? 1 : 0
+    result.sampledTokens += ids?.length ?? 0
+    result.answeredRetries += annotations.answered_retries?.length ?? 0
+  }
+  return { ...result, trainedTokens: trajectories.reduce(ones, 0) }
+}
