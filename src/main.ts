@@ -31,6 +31,7 @@ import type { Logger } from './logger.ts'
 import { Metrics } from './metrics/metrics.ts'
 import { InferenceWorkerClient } from './relay/inference-worker-client.ts'
 import { MAX_FRAME_BYTES } from './relay/protocol.ts'
+import type { Resolve } from './relay/proxy-addresses.ts'
 import type { Dial } from './relay/proxy-connection.ts'
 import { refuseWorkers } from './relay/refuse-workers.ts'
 import { createRelayBackend, type RelayBackend } from './relay/relay-backend.ts'
@@ -61,6 +62,8 @@ export interface Outside {
   connect?: Connect | undefined
   /** Opens WebSockets to proxies. */
   dial?: Dial
+  /** Looks up the addresses of proxies. */
+  resolve?: Resolve
   /** Starts the threads of the store. */
   spawn?: SpawnThread
 }
@@ -240,6 +243,7 @@ export function startWorker(config: WorkerConfig, { logger, outside = {} }: Serv
     maxConcurrency,
     logger,
     dial: outside.dial,
+    resolve: outside.resolve,
   })
   worker.start()
   return {

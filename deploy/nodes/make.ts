@@ -11,7 +11,7 @@ import { haproxy } from '../balancers/make.ts'
 const NAMESPACE = 'llm-proxy'
 const PORT = 8080
 const FRONT_PORT = 8090
-/** The service by whose names workers, the front and the balancer reach each node. */
+/** The service that has all nodes' addresses, for workers, and a name of each, for the front and the balancer. */
 const NODES_SERVICE = 'llm-proxy-nodes'
 const BALANCER_IMAGE = 'haproxy:3.0-alpine'
 /** The user of that image. */
@@ -54,7 +54,7 @@ export function severalNodes(text: string, count: number): string {
   const names = worker.toJS().spec.template.spec.containers[0].env as { name: string }[]
   const place = names.findIndex(({ name }) => name === 'LLM_PROXY_PROXY_URL')
   if (place === -1) throw new Error('the worker has no LLM_PROXY_PROXY_URL')
-  worker.setIn([...environment, place, 'value'], urls.join(','))
+  worker.setIn([...environment, place, 'value'], `dns+http://${NODES_SERVICE}:${PORT}`)
 
   const clients = (find('NetworkPolicy', 'llm-proxy').toJS().spec.ingress[0].from as object[]).slice(1)
   find('NetworkPolicy', 'llm-proxy').setIn(

@@ -166,6 +166,7 @@ function placeholder(entry: OptionSpec): string {
     case 'bytes':
       return 'size'
     case 'socketUrl':
+    case 'dialUrl':
       return 'url'
     case 'integer':
     case 'number':

@@ -25,10 +25,10 @@ interface OptionBase {
 
 export interface TextOption extends OptionBase {
   /**
-   * A `socketUrl` may be ws or wss too. A `basePath` is `/a/b` or nothing, a `network` an address or a CIDR block. A
+   * A `socketUrl` may be ws or wss too, a `dialUrl` with `dns+` before it as well. A `basePath` is `/a/b` or nothing, a `network` an address or a CIDR block. A
    * `key` is a secret of the proxy's own; `@file` reads it, or several, from a file.
    */
-  type: 'text' | 'path' | 'directory' | 'url' | 'socketUrl' | 'basePath' | 'network' | 'key'
+  type: 'text' | 'path' | 'directory' | 'url' | 'socketUrl' | 'dialUrl' | 'basePath' | 'network' | 'key'
   default?: string
 }
 

@@ -41,6 +41,8 @@ export function parseValue(
       return hasScheme(text, /^https?:$/) ? text : undefined
     case 'socketUrl':
       return hasScheme(text, /^(http|ws)s?:$/) ? text : undefined
+    case 'dialUrl':
+      return hasScheme(text, /^(dns\+)?(http|ws)s?:$/) ? text : undefined
     case 'basePath':
       return parseBasePath(text)
     case 'network':
@@ -70,6 +72,8 @@ export function expectation(option: OptionSpec): string {
       return 'an http or https URL, such as http://127.0.0.1:8000'
     case 'socketUrl':
       return 'an http, https, ws or wss URL, such as http://127.0.0.1:8080'
+    case 'dialUrl':
+      return 'an http, https, ws or wss URL, such as http://127.0.0.1:8080, or one with dns+ before it'
     case 'basePath':
       return 'a path such as /llm'
     case 'network':

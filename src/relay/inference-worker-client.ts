@@ -9,12 +9,17 @@ import { Dispatcher } from '../inference/dispatcher.ts'
 import type { ModelInfo } from '../inference/engine-client.ts'
 import type { Logger } from '../logger.ts'
 import { CLOSE, type WorkerStatus } from './protocol.ts'
+import { LOOKUP_INTERVAL_MS, type Resolve, resolveBySystem } from './proxy-addresses.ts'
 import { type Dial, dialOut } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
+import { ProxyLinks, type ProxyName } from './proxy-links.ts'
 import { shownUrl, workerSocketUrl } from './proxy-url.ts'
 
 export interface InferenceWorkerClientOptions {
-  /** Base URLs of proxies in relay mode: `http(s)://` or `ws(s)://`, with or without `/ws/worker`. */
+  /**
+   * Base URLs of proxies in relay mode: `http(s)://` or `ws(s)://`, with or without `/ws/worker`. With `dns+` before it, one
+   * stands for a proxy at each address of its host.
+   */
   proxyUrls: readonly string[]
   /** Unique among the workers of each proxy, and best the same after each restart. */
   workerId: string
@@ -30,14 +35,18 @@ export interface InferenceWorkerClientOptions {
   clock?: Clock
   /** Opens the WebSockets to proxies. Default: over the network. */
   dial?: Dial | undefined
+  /** Looks up the addresses of a `dns+` URL's host. Default: as the system does. */
+  resolve?: Resolve | undefined
+  /** How often that is done. */
+  lookupIntervalMs?: number
   /** As Math.random; draws the waits between attempts to connect. */
   random?: () => number
 }
 
 export interface InferenceWorkerEvents {
   /** A proxy has taken this worker on, for the first time or again. */
-  connected: [event: { proxyUrl: string }]
-  disconnected: [event: { proxyUrl: string; code: number; reason: string }]
+  connected: [event: { proxyUrl: string; address?: string | undefined }]
+  disconnected: [event: { proxyUrl: string; address?: string | undefined; code: number; reason: string }]
   /** Everything is delivered and every connection closed. */
   stopped: []
 }
@@ -55,7 +64,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   readonly #options: InferenceWorkerClientOptions
   readonly #clock: Clock
   readonly #slots: Dispatcher
-  readonly #links: ProxyLink[]
+  readonly #links: ProxyLinks
   /** One life of this worker: proxies keep calls for it while its connection is away. */
   readonly #epoch = Date.now()
   #models: ModelInfo[] = []
@@ -69,16 +78,20 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
 
   constructor(options: InferenceWorkerClientOptions) {
     super()
-    const { workerId, maxConcurrency, proxyUrls, clock = systemClock } = options
+    const { maxConcurrency, proxyUrls, logger, clock = systemClock } = options
+    const { resolve = resolveBySystem, lookupIntervalMs = LOOKUP_INTERVAL_MS } = options
     this.#options = options
     this.#clock = clock
     this.#slots = slotsOf(maxConcurrency, clock)
-    this.#links = proxyUrls.map((proxyUrl) => this.#linkTo(proxyUrl, workerId, maxConcurrency))
+    this.#links = new ProxyLinks({
+      ...{ proxyUrls, resolve, lookupIntervalMs, clock, logger },
+      link: (proxy, lost) => this.#linkTo(proxy, lost),
+    })
   }
 
   /** Whether at least one proxy has this worker. */
   get isConnected(): boolean {
-    return this.#links.some((link) => link.isConnected)
+    return [...this.#links].some((link) => link.isConnected)
   }
 
   /** Dials every proxy, and keeps dialling; connections are told by events. To be called once. */
@@ -100,29 +113,29 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
 
   async #run(): Promise<void> {
     await this.#watchStatus()
-    await Promise.all(this.#links.map((link) => link.run()))
+    this.#links.start()
   }
 
   async #stop(now: AbortSignal | undefined): Promise<{ drained: boolean }> {
     this.#draining = true
-    const drain = Promise.all(this.#links.map((link) => link.drain()))
-    const allDelivered = drain.then((links) => links.every((delivered) => delivered))
-    const drained = await Promise.race([allDelivered, abortOf(now).then(() => false)])
+    const drained = await Promise.race([this.#links.drain(), abortOf(now).then(() => false)])
     this.#hasStopped = true
     this.#cancelStatus?.()
-    for (const link of this.#links) link.stop()
     await this.#running
+    await this.#links.stop()
     this.#slots.close()
     clearInterval(this.#keepAlive)
     this.emit('stopped')
     return { drained }
   }
 
-  #linkTo(proxyUrl: string, workerId: string, maxConcurrency: number): ProxyLink {
-    const { backend, logger, apiKeys = [], ca, dial = dialOut, random = Math.random } = this.#options
-    const fields = { worker_id: workerId, proxy: shownUrl(proxyUrl) }
+  #linkTo({ url: proxyUrl, address }: ProxyName, lost: () => void): ProxyLink {
+    const { backend, logger, workerId, maxConcurrency, apiKeys = [], ca, dial = dialOut } = this.#options
+    const { random = Math.random } = this.#options
+    const fields = { worker_id: workerId, proxy: shownUrl(proxyUrl), ...(address && { address }) }
     return new ProxyLink({
       url: workerSocketUrl(proxyUrl),
+      address,
       apiKeys,
       ca,
       workerId,
@@ -137,13 +150,14 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       status: () => this.#status(),
       connected: () => {
         logger.info(fields, 'connected to proxy')
-        this.emit('connected', { proxyUrl })
+        this.emit('connected', { proxyUrl, address })
       },
       disconnected: ({ code, reason, keyRefused }) => {
         const mistake = keyRefused ? 'the proxy refuses the worker key' : MISTAKES[code]
         const message = mistake === undefined ? 'no connection to proxy' : `${mistake}; trying again`
         logger[mistake === undefined ? 'warn' : 'error']({ ...fields, close_code: code, reason }, message)
-        this.emit('disconnected', { proxyUrl, code, reason })
+        this.emit('disconnected', { proxyUrl, address, code, reason })
+        lost()
       },
     })
   }

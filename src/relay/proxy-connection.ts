@@ -1,4 +1,5 @@
 /** The worker's side of one WebSocket: says hello, waits for the ack, and ends the socket when it falls silent. */
+import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
 import { type ReadRequest, RequestReader } from '../canonical/request-reader.ts'
 import type { Clock } from '../inference/clock.ts'
@@ -13,14 +14,21 @@ import {
   type WorkerHelloV2,
 } from './protocol.ts'
 
+export interface DialOptions extends ClientOptions {
+  /** Says which address the URL's host has; `ws` hands it on to the socket. */
+  lookup?: LookupFunction
+}
+
 /** Opens a WebSocket, of the package `ws`. */
-export type Dial = (url: string, options: ClientOptions) => WebSocket
+export type Dial = (url: string, options: DialOptions) => WebSocket
 
 export const dialOut: Dial = (url, options) => new WebSocket(url, options)
 
 export interface ProxyConnectionOptions {
   /** Of the proxy's `/ws/worker`. */
   url: string
+  /** Of the URL's host this address; undefined: any. */
+  address: string | undefined
   apiKey: string | undefined
   /** Authorities, PEM; undefined: those of Node.js. */
   ca: string[] | undefined
@@ -51,6 +59,12 @@ const CLOSE_TIMEOUT_MS = 2_000
  */
 function noMask(mask: Buffer): void {
   mask.fill(0)
+}
+
+/** The name stays in the URL, so that certificates and routers on the way see it. */
+function always(address: string): LookupFunction {
+  const family = isIPv4(address) ? 4 : 6
+  return (_host, { all }, found) => (all ? found(null, [{ address, family }]) : found(null, address, family))
 }
 
 /** Where `requestJson` writes the session: among the first fields. */
@@ -96,6 +110,7 @@ export class ProxyConnection {
       perMessageDeflate: false,
       generateMask: noMask,
       ...(options.ca && { ca: options.ca }),
+      ...(options.address !== undefined && { lookup: always(options.address) }),
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
     })
     this.#socket.on('open', () => this.#socket.send(JSON.stringify(options.hello())))

@@ -28,6 +28,8 @@ import { WorkerPrompts } from './worker-prompts.ts'
 export interface ProxyLinkOptions {
   /** Of the proxy's `/ws/worker`. */
   url: string
+  /** Where its host stands for several proxies: the address of this one. */
+  address?: string | undefined
   /** One of these is the proxy's, if it asks for any. */
   apiKeys: readonly string[]
   /** Authorities, PEM; undefined: those of Node.js. */
@@ -62,6 +64,7 @@ export class ProxyLink {
   /** Calls ended here because the connection was lost for too long. */
   #droppedCalls = false
   #drained: (() => void) | undefined
+  #whenDrained: Promise<boolean> | undefined
 
   constructor(options: ProxyLinkOptions) {
     this.#options = options
@@ -79,12 +82,13 @@ export class ProxyLink {
 
   /** Takes nothing new. Resolves when no call is left, with whether each was delivered or given up by its proxy. */
   drain(): Promise<boolean> {
-    this.#draining = true
-    this.sendStatus()
-    return new Promise((resolve) => {
+    this.#whenDrained ??= new Promise((resolve) => {
+      this.#draining = true
+      this.sendStatus()
       this.#drained = () => resolve(!this.#droppedCalls)
       this.#checkDrained()
     })
+    return this.#whenDrained
   }
 
   /** Ends what still runs, and the connection. */
@@ -96,14 +100,19 @@ export class ProxyLink {
 
   /** @param answers the number of the proxy's request for it */
   sendStatus(answers?: number): void {
-    const status = { ...this.#options.status(), ...(answers !== undefined && { answers }) }
+    const status = {
+      ...this.#options.status(),
+      ...(this.#draining && { draining: true }),
+      ...(answers !== undefined && { answers }),
+    }
     this.#send(JSON.stringify(status satisfies WorkerStatus))
   }
 
   async #connect(): Promise<number> {
-    const { url, apiKeys, ca, clock, dial, connected, disconnected } = this.#options
+    const { url, address, apiKeys, ca, clock, dial, connected, disconnected } = this.#options
     this.#connection = new ProxyConnection({
       url,
+      address,
       apiKey: apiKeys[this.#refusals % apiKeys.length],
       ca,
       clock,
@@ -272,7 +281,8 @@ export class ProxyLink {
 
   /** Two proxies may use the same id. */
   #slotFor({ requestId, sessionId }: GenerationRequest) {
-    return { callId: `${this.#options.url} ${requestId}`, sessionId }
+    const { url, address = '' } = this.#options
+    return { callId: `${url} ${address} ${requestId}`, sessionId }
   }
 
   async #answerStatus(seq: number): Promise<void> {

@@ -10,6 +10,19 @@ export function workerSocketUrl(proxyUrl: string): string {
   return url.href
 }
 
+/** Before the scheme of a URL whose host stands for several proxies: `dns+ws://llm-proxy-nodes:8080`. */
+const SEVERAL = /^dns\+/i
+
+/** Whether each address of the URL's host is a proxy of its own. */
+export function standsForSeveral(proxyUrl: string): boolean {
+  return SEVERAL.test(proxyUrl)
+}
+
+/** What each of them is dialled by. */
+export function urlOfOne(proxyUrl: string): string {
+  return proxyUrl.replace(SEVERAL, '')
+}
+
 /** The URL as it may be shown: a key that stands before its `@` is left out. */
 export function shownUrl(proxyUrl: string): string {
   return proxyUrl.replace(/\/\/[^/@]*@/, '//')

@@ -33,10 +33,10 @@ export function programOf(kind: BalancerKind): string | undefined {
 
 /** Starts a balancer with the generated configuration; it ends with the test. @returns its base URL */
 export async function startBalancer(
-  t: Test,
+  t: Pick<Test, 'teardown'>,
   kind: BalancerKind,
   { front, nodes }: Omit<Balanced, 'listen'>,
-  folder = t.testdir({}),
+  folder: string,
 ): Promise<string> {
   const program = programOf(kind)
   if (program === undefined) throw new Error(`there is no ${kind}`)

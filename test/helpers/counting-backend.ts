@@ -11,6 +11,8 @@ export interface Counting {
   pieceMs?: number
   /** Before the first event. */
   startMs?: number
+  /** Nothing of an answer comes before this resolves. */
+  opened?: Promise<unknown>
 }
 
 /** What the whole answer says: no piece can be missing, doubled or out of place without showing. */
@@ -29,7 +31,7 @@ export class CountingBackend extends ScriptedBackend {
 
   constructor(counting: Counting = {}) {
     super((request, signal) => this.#count(request, signal))
-    this.#counting = { pieces: 20, pieceMs: 0, startMs: 0, ...counting }
+    this.#counting = { pieces: 20, pieceMs: 0, startMs: 0, opened: Promise.resolve(), ...counting }
   }
 
   override status() {
@@ -51,6 +53,7 @@ export class CountingBackend extends ScriptedBackend {
     this.mostRunning = Math.max(this.mostRunning, this.running)
     try {
       await sleep(this.#counting.startMs, undefined, { signal })
+      await this.#counting.opened
       yield [{ type: 'start', engine: 'counting', model: 'counting', promptTokenIds: PromptIds.of(1, 2) }]
       for (let i = 0; i < pieces; i += 1) {
         if (this.#counting.pieceMs > 0) await sleep(this.#counting.pieceMs, undefined, { signal })

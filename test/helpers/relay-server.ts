@@ -24,6 +24,7 @@ export interface RelayServer {
 export async function startRelayServer(
   options: Partial<RelayBackendOptions> = {},
   port = 0,
+  host = '127.0.0.1',
 ): Promise<RelayServer> {
   const backend = createRelayBackend({ logger: silentLogger, ...options })
   const app = Fastify({ forceCloseConnections: true })
@@ -31,11 +32,11 @@ export async function startRelayServer(
     accept: (socket, greeted) => backend.accept(socket, greeted),
     maxFrameBytes: MAX_FRAME_BYTES,
   })
-  await app.listen({ host: '127.0.0.1', port })
+  await app.listen({ host, port })
   const address = app.server.address() as AddressInfo
   return {
     backend,
-    url: `ws://127.0.0.1:${address.port}/ws/worker`,
+    url: `ws://${host}:${address.port}/ws/worker`,
     port: address.port,
     async close() {
       await backend.close()

@@ -45,7 +45,7 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
   t.test(`${kind} sends each call to the node of its session, as it came`, { skip }, async (t) => {
     const nodes: string[] = []
     for (let number = 1; number <= 4; number += 1) nodes.push(await startNamed(t, `node ${number}`))
-    const url = await startBalancer(t, kind, { front: await startNamed(t, 'front'), nodes })
+    const url = await startBalancer(t, kind, { front: await startNamed(t, 'front'), nodes }, t.testdir({}))
     for (const id of IDS) {
       const own = `node ${nodeOfSession(id, 4)}`
       const encoded = encodeURIComponent(id)

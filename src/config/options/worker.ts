@@ -17,11 +17,13 @@ export const WORKER = {
   options: {
     proxyUrls: {
       flag: 'proxy-url',
-      type: 'socketUrl',
+      type: 'dialUrl',
       repeatable: true,
       env: ['PROXY_SERVER_URL'],
       group: 'Proxy',
-      help: 'Base URL of a proxy in relay mode; may be given several times',
+      help:
+        'Base URL of a proxy in relay mode; may be given several times. dns+http://NAME:PORT stands for a proxy at each ' +
+        'address that the name has, which are looked up again every 5 s',
     },
     workerKeys: {
       ...workerKeys,

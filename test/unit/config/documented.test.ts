@@ -26,7 +26,7 @@ function optionRow(command: CommandSpec, option: OptionSpec): string {
 
 function typeOf(option: OptionSpec): string {
   if (option.type === 'enum') return option.values.map((value) => `\`${value}\``).join(', ')
-  return option.type === 'socketUrl' ? 'url' : option.type
+  return option.type === 'socketUrl' || option.type === 'dialUrl' ? 'url' : option.type
 }
 
 for (const command of COMMANDS) {

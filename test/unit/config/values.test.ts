@@ -123,6 +123,19 @@ t.test('a URL must be absolute, and http or https', async (t) => {
   }
 })
 
+t.test('what a worker dials may be a name for several', async (t) => {
+  const url = option({ type: 'dialUrl' })
+  for (const text of ['dns+ws://nodes:8080', 'dns+https://nodes', 'wss://node-1', 'http://node-1:8080/base'])
+    t.equal(parseValue(url, text), text)
+  for (const text of ['dns+ftp://nodes', 'dns:nodes', 'dns+nodes:8080', 'srv+ws://nodes'])
+    t.equal(parseValue(url, text), undefined, text)
+  t.equal(
+    parseValue(option({ type: 'socketUrl' }), 'dns+ws://nodes'),
+    undefined,
+    'nobody else looks names up',
+  )
+})
+
 t.test('any whole number of any unit is read as exactly that many', async (t) => {
   const units = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 }
   const property = fc.property(

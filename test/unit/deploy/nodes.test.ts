@@ -61,7 +61,7 @@ t.test(
   async (t) => {
     const [worker] = objectOf('Deployment', 'llm-proxy-worker', objects).spec!.template.spec!.containers
     const environment = Object.fromEntries(worker!.env!.map(({ name, value }) => [name, value]))
-    t.strictSame(loadConfig(WORKER, {}, environment).proxyUrls, urls)
+    t.strictSame(loadConfig(WORKER, {}, environment).proxyUrls, ['dns+http://llm-proxy-nodes:8080'])
     const [front] = objectOf('Deployment', 'llm-proxy-front', objects).spec!.template.spec!.containers
     const asked = front!.args!.flatMap((each, i, all) => (all[i - 1] === '--node-url' ? [each] : []))
     t.strictSame(loadConfig(FRONT, { nodeUrls: asked }, {}).nodeUrls, urls)

@@ -1,0 +1,115 @@
+/** A worker that is given one name for all nodes: it dials each address of it, and follows the name's changes. */
+import { once } from 'node:events'
+import t, { type Test } from 'tap'
+import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
+import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
+import { freePort } from '../helpers/free-port.ts'
+import { chatRequest, eventsOf, type RelayServer, startRelayServer, textOf } from '../helpers/relay-server.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
+
+/** Nodes of one port at addresses of their own, and the name that stands for those that a test puts there. */
+async function nodesFor(t: Test, count: number) {
+  const port = await freePort()
+  const hosts = Array.from({ length: count }, (_, i) => `127.0.0.${i + 1}`)
+  const start = async (host: string): Promise<RelayServer> => {
+    const server = await startRelayServer({ waitMs: 0, graceMs: 200 }, port, host)
+    t.teardown(() => server.close())
+    return server
+  }
+  const nodes = await Promise.all(hosts.map(start))
+  return { port, hosts, nodes, start }
+}
+
+function workerOf(
+  t: Test,
+  port: number,
+  addresses: () => readonly string[],
+  backend = new CountingBackend(),
+) {
+  const asked: string[] = []
+  const worker = new InferenceWorkerClient({
+    proxyUrls: [`dns+ws://nodes.example:${port}`],
+    workerId: 'w',
+    backend,
+    maxConcurrency: 4,
+    logger: silentLogger,
+    random: () => 0,
+    lookupIntervalMs: 20,
+    resolve: async (host) => {
+      asked.push(host)
+      return addresses()
+    },
+  })
+  t.teardown(() => worker.stop(AbortSignal.abort()))
+  worker.start()
+  return { worker, asked }
+}
+
+const hasWorker = ({ backend }: RelayServer) => backend.list().length === 1
+
+t.test('a worker dials every address of a name, and serves calls of each', async (t) => {
+  const { port, hosts, nodes } = await nodesFor(t, 3)
+  const { asked } = workerOf(t, port, () => hosts, new CountingBackend({ pieces: 3 }))
+  await until(() => nodes.every(hasWorker))
+  t.equal(asked[0], 'nodes.example')
+  for (const { backend } of nodes)
+    t.equal(textOf(await eventsOf(backend, chatRequest('count'))), countedText(3))
+})
+
+t.test('a node that is added is dialled, and one that is taken away is left after its calls', async (t) => {
+  const { port, hosts, nodes } = await nodesFor(t, 2)
+  const [first, second] = nodes as [RelayServer, RelayServer]
+  let there = hosts.slice(0, 1)
+  const { promise: opened, resolve: open } = Promise.withResolvers<void>()
+  const engine = new CountingBackend({ pieces: 3, opened })
+  workerOf(t, port, () => there, engine)
+  await until(() => hasWorker(first))
+  t.notOk(hasWorker(second))
+  const text = eventsOf(first.backend, chatRequest('count')).then(textOf)
+  await until(() => engine.running === 1)
+  there = hosts.slice(1)
+  await until(() => hasWorker(second))
+  await until(() => first.backend.list()[0]?.draining === true)
+  t.notOk(second.backend.list()[0]?.draining, 'it leaves one node, and no other')
+  await t.rejects(eventsOf(first.backend, chatRequest('more')), { code: 'no_worker' })
+  open()
+  t.equal(await text, countedText(3))
+  await until(() => first.backend.list().length === 0)
+  t.equal(textOf(await eventsOf(second.backend, chatRequest('count'))), countedText(3))
+})
+
+t.test('a node that comes back at another address is found again', async (t) => {
+  const { port, hosts, nodes, start } = await nodesFor(t, 1)
+  let there: readonly string[] = hosts
+  const { worker } = workerOf(t, port, () => there)
+  await until(() => hasWorker(nodes[0]!))
+  await nodes[0]!.close()
+  const moved = await start('127.0.0.2')
+  there = ['127.0.0.2']
+  await until(() => hasWorker(moved))
+  t.ok(worker.isConnected)
+})
+
+t.test('a worker that is stopped before its name was resolved ends, and dials nobody', async (t) => {
+  const port = await freePort()
+  const { promise: addresses, resolve } = Promise.withResolvers<string[]>()
+  const worker = new InferenceWorkerClient({
+    proxyUrls: [`dns+http://nodes.example:${port}`],
+    workerId: 'w',
+    backend: new CountingBackend(),
+    maxConcurrency: 4,
+    logger: silentLogger,
+    resolve: () => addresses,
+    dial: () => {
+      throw new Error('dialled')
+    },
+  })
+  worker.start()
+  const stopped = once(worker, 'stopped')
+  t.same(await worker.stop(), { drained: true })
+  await stopped
+  resolve(['127.0.0.1'])
+  await addresses
+  t.notOk(worker.isConnected)
+})
