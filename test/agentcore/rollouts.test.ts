@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { GetQueueAttributesCommand, SendMessageCommand, SQSClient } from '@aws-sdk/client-sqs'
 import t, { type Test } from 'tap'
+import type { AgentLoopOutput } from '../../src/rollout/agent-loop-output.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import {
   AgentCoreRunner,
@@ -46,17 +47,34 @@ function runnerFor(t: Test, options: Partial<AgentCoreRunnerOptions>): AgentCore
   return runner
 }
 
-/** A rollout's rows are what the proxy says of its session. */
-async function checkRows(t: Test, proxy: TestProxy, rows: readonly object[], reward: number): Promise<void> {
-  const { session_id: id } = (rows[0] as { extra_fields: { session_id: string } }).extra_fields
+interface Expected {
+  reward: number
+  turns: number
+}
+
+/** A rollout's one row is what the proxy says of its session, and trains each token that was sampled in it, once. */
+async function checkRow(
+  t: Test,
+  proxy: TestProxy,
+  rows: readonly AgentLoopOutput[],
+  { reward, turns }: Expected,
+): Promise<void> {
+  const [row] = rows
+  t.equal(rows.length, 1)
+  const id = row!.extra_fields.session_id
   const { trajectories } = await proxy.get(`/sessions/${id}/trajectories`)
-  t.equal(rows.length, trajectories.length)
-  t.ok(trajectories[0].exact)
-  for (const [index, row] of rows.entries()) {
-    const { prompt_ids, response_ids, response_mask, response_logprobs } = trajectories[index]
-    t.match(row, { prompt_ids, response_ids, response_mask, response_logprobs })
-    t.match(row, { num_turns: 2, reward_score: reward, extra_fields: { agent_status: 'completed' } })
-  }
+  const { prompt_ids, response_ids, response_mask, response_logprobs } = trajectories[0]
+  t.match(trajectories, [{ exact: true }])
+  t.match(row, { prompt_ids, response_ids, response_mask, response_logprobs })
+  t.match(row, { num_turns: turns, reward_score: reward, extra_fields: { agent_status: 'completed' } })
+  const session = await proxy.get(`/sessions/${id}`)
+  const sampled = session.turns.flatMap(
+    (turn: { completion_token_ids: number[] }) => turn.completion_token_ids,
+  )
+  t.strictSame(
+    response_ids.filter((_: number, at: number) => response_mask[at] === 1),
+    sampled,
+  )
 }
 
 async function main(): Promise<void> {
@@ -102,11 +120,34 @@ async function main(): Promise<void> {
         prompt: `What is ${number}?`,
       }))
       const rollouts = await Promise.all(samples.map((sample) => loop.run({ temperature: 1 }, sample)))
-      for (const rows of rollouts) await checkRows(t, proxy, rows, 0.5)
+      for (const rows of rollouts) await checkRow(t, proxy, rows, { reward: 0.5, turns: 2 })
       await loop.close()
       t.strictSame(front.stopped.toSorted(), front.started.toSorted())
       t.strictSame(readdirSync(`${t.testdirName}/ledger`), [])
     })
+  }
+
+  for (const way of ['s3', 'envelope'] as const) {
+    t.test(
+      `a Strands agent that calculates step by step trains with exact rows: results by ${way}`,
+      async (t) => {
+        await machine.front(t, way)
+        const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+        const loop = new RemoteAgentLoop(
+          { proxyUrl: proxy.url, runner: runnerFor(t, ways[way]), maxRetries: 0 },
+          {},
+        )
+        const tasks = [
+          { prompt: 'What is 2 + 3 * 4?', answer: '14', reward: 1, turns: 3 },
+          { prompt: 'What is 7 - 5?', answer: '2', reward: 1, turns: 2 },
+          { prompt: 'What is 2 + 2?', answer: '5', reward: 0, turns: 2 },
+        ]
+        const run = (task: object) => loop.run({ temperature: 1 }, { does: 'calculate', ...task })
+        const rollouts = await Promise.all(tasks.map(run))
+        for (const [index, rows] of rollouts.entries()) await checkRow(t, proxy, rows, tasks[index]!)
+        await loop.close()
+      },
+    )
   }
 
   t.test('what goes wrong in the container is one clear outcome', async (t) => {

@@ -8,6 +8,7 @@ import time
 
 import uvicorn
 from openai import OpenAI
+from strands_agent import solve
 
 KIND = sys.argv[1]
 
@@ -33,7 +34,7 @@ def put(payload, context, body: bytes) -> None:
 
 @entrypoint
 def agent(payload, context):
-    """Asks twice, as a loop of a model and a tool does; what it does else is the row's to say."""
+    """Asks twice, as a loop of a model and a tool does; what it does in place of that is the row's to say."""
     does = payload.get("does")
     if does == "raise":
         raise RuntimeError("boom")
@@ -46,6 +47,8 @@ def agent(payload, context):
     if does == "sleep":
         time.sleep(5)
     config = payload[CONFIG]
+    if does == "calculate":
+        return {"reward": float(solve(payload["prompt"], config).endswith(f" {payload['answer']}."))}
     client = OpenAI(base_url=config["base_url"], api_key=config["api_key"])
     messages = [{"role": "user", "content": payload["prompt"]}]
     for _ in range(2):

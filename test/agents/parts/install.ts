@@ -45,7 +45,8 @@ export async function hasPython(): Promise<boolean> {
 export async function installFromPyPI(name: string, missing: readonly string[] = []): Promise<Installed> {
   const query = ['-m', 'pip', 'index', 'versions', name]
   const version = await currentVersion('python3', query, /^\S+ \((\S+)\)$/m)
-  return installed(name, version, async (folder) => {
+  const all = [name, ...missing].join('+')
+  return installed(all, version, async (folder) => {
     await ran('python3', ['-m', 'venv', folder], folder)
     const python = join(folder, 'bin/python')
     const packages = [`${name}==${version}`, ...missing]
