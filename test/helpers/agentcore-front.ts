@@ -40,6 +40,8 @@ export interface Front {
 export interface FrontLimits {
   /** Calls a second, as a bucket of that many. */
   tps?: number
+  /** In place of `tps`: whether a call that arrives now is taken. */
+  takes?: () => boolean
   sessions?: number
 }
 
@@ -55,7 +57,7 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
     stopFaults: [],
     running: new Set(),
   }
-  const take = bucketOf(limits.tps ?? Number.POSITIVE_INFINITY)
+  const take = limits.takes ?? bucketOf(limits.tps ?? Number.POSITIVE_INFINITY)
   const server = createServer(async (request, response) => {
     const payload = JSON.parse((await text(request)) || '{}')
     const isStop = /^\/runtimes\/[^/]+\/stopruntimesession\b/.test(request.url!)

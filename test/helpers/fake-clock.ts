@@ -34,6 +34,16 @@ export class FakeClock implements Clock {
     this.#nowMs = untilMs
   }
 
+  /** Moves to the time of the next task, and runs it. @returns false when there is none */
+  advanceToNext(): boolean {
+    const [next] = this.#tasks.toSorted((a, b) => a.atMs - b.atMs)
+    if (next === undefined) return false
+    this.#tasks = this.#tasks.filter((other) => other !== next)
+    this.#nowMs = Math.max(this.#nowMs, next.atMs)
+    next.task()
+    return true
+  }
+
   /** What a process sees that was busy with itself for so long: every task that is due by then runs late, once. */
   stall(forMs: number): void {
     this.#nowMs += forMs

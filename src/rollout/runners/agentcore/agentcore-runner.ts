@@ -4,6 +4,7 @@ import type { AgentResult, AgentRunner, AgentTask } from '../runner.ts'
 import { AgentCoreEndpoint } from './endpoint.ts'
 import { EnvelopeResults } from './envelope-results.ts'
 import { Ledger } from './ledger.ts'
+import type { LimiterClock } from './rate-limiter.ts'
 import { Refusal } from './refusals.ts'
 import { isObject } from './result.ts'
 import { ResultBucket } from './result-bucket.ts'
@@ -40,6 +41,8 @@ export interface AgentCoreRunnerOptions {
   warn?(text: string): void
   /** As Math.random. */
   random?: () => number
+  /** By which calls are counted; that of the first runner of a runtime counts. Default: the time of this process. */
+  clock?: LimiterClock
 }
 
 const TPS = 25
@@ -69,7 +72,7 @@ export class AgentCoreRunner implements AgentRunner {
     const { warn = (text) => process.emitWarning(text), random = Math.random } = options
     const retryBaseMs = options.retryBaseMs ?? RETRY_BASE_MS
     this.#endpoint = new AgentCoreEndpoint({
-      ...{ arn, qualifier, retryBaseMs, random, tps: options.tps ?? TPS },
+      ...{ arn, qualifier, retryBaseMs, random, tps: options.tps ?? TPS, clock: options.clock },
       // Each session may hold one, and be asked or stopped by another.
       maxCalls: 2 * maxSessions,
       onThrottled: () => this.#counts.throttled(),

@@ -4,7 +4,7 @@ import { text } from 'node:stream/consumers'
 import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
 import { ProxyError } from '../../../errors.ts'
 import { backoffMs, pause } from '../../backoff.ts'
-import { limiterOf, type RateLimiter } from './rate-limiter.ts'
+import { type LimiterClock, limiterOf, type RateLimiter } from './rate-limiter.ts'
 import { Refusal, type RefusalKind, refusalOf } from './refusals.ts'
 import type { AgentCoreSession } from './result-source.ts'
 
@@ -20,6 +20,7 @@ export interface EndpointOptions {
   retryBaseMs: number
   /** As Math.random. */
   random: () => number
+  clock?: LimiterClock | undefined
   onThrottled(): void
 }
 
@@ -49,7 +50,7 @@ export class AgentCoreEndpoint {
     }
     this.region = region
     this.#options = options
-    this.#limiter = limiterOf(options.arn, options.tps)
+    this.#limiter = limiterOf(options.arn, options.tps, options.clock)
   }
 
   /** @throws ProxyError `config_invalid` when there are no credentials */

@@ -1,7 +1,7 @@
 /**
  * The calls of one AgentCore endpoint, spread evenly: starts, stops and polls share one quota of calls a second. Kinds of
  * calls take turns, and within a kind the first to ask goes first, so that neither a thousand polls keep a session from being
- * stopped, nor a thousand starts.
+ * stopped, nor a thousand starts. No second, wherever it begins, has more calls than the rate.
  */
 
 export type CallKind = 'start' | 'stop' | 'poll'
@@ -20,8 +20,9 @@ const REAL_CLOCK: LimiterClock = {
   },
 }
 
-/** A timer that fires late is made up for by so much, so that a busy machine still reaches the rate. */
+/** A timer that fires late is made up for by so much, so that a busy machine still comes near the rate. */
 const CATCH_UP_MS = 100
+const WINDOW_MS = 1_000
 /** Calls that were on their way together are throttled together, which is one event. */
 const ONE_EVENT_MS = 1_000
 /** From half of the rate to all of it in 10 s. */
@@ -44,6 +45,8 @@ export class RateLimiter {
   #rateAtMs: number
   #throttledAtMs = Number.NEGATIVE_INFINITY
   #nextAtMs = Number.NEGATIVE_INFINITY
+  /** When the last calls were granted, as many as a second may have. */
+  #grantedAtMs: number[] = []
   #timer: (() => void) | undefined
 
   /** @param perSecond calls a second, when nothing is throttled */
@@ -95,12 +98,19 @@ export class RateLimiter {
 
   #schedule(): void {
     if (this.#timer !== undefined || this.#nextKind() === undefined) return
-    const delayMs = Math.max(0, this.#nextAtMs - this.#clock.nowMs())
+    // Timers count whole milliseconds, and may fire a little early: then once more.
+    const delayMs = Math.max(0, Math.ceil(this.#dueAtMs - this.#clock.nowMs()))
     this.#timer = this.#clock.after(delayMs, () => {
       this.#timer = undefined
-      this.#grant()
+      if (this.#clock.nowMs() >= this.#dueAtMs) this.#grant()
       this.#schedule()
     })
+  }
+
+  /** When the next call may be made: in its turn, and a second after the call that leaves room for it. */
+  get #dueAtMs(): number {
+    const leaves = this.#grantedAtMs.at(-Math.ceil(this.#fullRate)) ?? Number.NEGATIVE_INFINITY
+    return Math.max(this.#nextAtMs, leaves + WINDOW_MS)
   }
 
   #grant(): void {
@@ -109,7 +119,9 @@ export class RateLimiter {
     const [first] = this.#waiting[kind]
     this.#waiting[kind].delete(first!)
     this.#turns = [...this.#turns.filter((other) => other !== kind), kind]
-    this.#nextAtMs = Math.max(this.#nextAtMs, this.#clock.nowMs() - CATCH_UP_MS) + 1000 / this.rate
+    const nowMs = this.#clock.nowMs()
+    this.#nextAtMs = Math.max(this.#nextAtMs, nowMs - CATCH_UP_MS) + 1000 / this.rate
+    this.#grantedAtMs = [...this.#grantedAtMs, nowMs].slice(-Math.ceil(this.#fullRate))
     first!.go()
   }
 
@@ -122,11 +134,11 @@ export class RateLimiter {
 const limiters = new Map<string, RateLimiter>()
 
 /** The limiter of an endpoint, the same for all of this process; the lowest rate that was asked for counts. */
-export function limiterOf(endpoint: string, perSecond: number): RateLimiter {
+export function limiterOf(endpoint: string, perSecond: number, clock?: LimiterClock): RateLimiter {
   const known = limiters.get(endpoint)
   known?.lowerTo(perSecond)
   if (known !== undefined) return known
-  const limiter = new RateLimiter(perSecond)
+  const limiter = new RateLimiter(perSecond, clock)
   limiters.set(endpoint, limiter)
   return limiter
 }
