@@ -5,6 +5,7 @@
  */
 import type { Message } from './conversation.ts'
 import type { DetailWish } from './details/kinds.ts'
+import type { PromptImages } from './images.ts'
 import type { ChatMessage, Tool } from './messages.ts'
 import type { PromptIds } from './prompt-ids.ts'
 import type { PromptLists } from './prompt-lists.ts'
@@ -79,6 +80,8 @@ export type GenerationRequest = CanonicalRequest & {
    * decodes and parses: events carry `tokenIds` and `logprobs`, and `content`, where an engine gives text, is its raw text.
    */
   promptTokenIds?: PromptIds
+  /** With `promptTokenIds`: which of them stand for the images of the body's messages. Absent: there are none. */
+  images?: PromptImages
   /** What is known of the session's prompts as engines read and write them. */
   promptLists?: PromptLists
 }

@@ -34,6 +34,10 @@ class AutoClient implements EngineClient {
     return this.#client?.takesTokenIds ?? true
   }
 
+  get takesImages(): boolean {
+    return this.#client === undefined || this.#client.takesImages === true
+  }
+
   get warning(): string | undefined {
     return this.#client?.warning
   }

@@ -21,6 +21,16 @@ export function refuseTokenRequest(request: GenerationRequest, engine: string): 
   )
 }
 
+/** @throws ProxyError `unsupported` for a call with images in token mode */
+export function refuseImages({ images }: GenerationRequest, engine: string): void {
+  if (images === undefined) return
+  throw new ProxyError(
+    'unsupported',
+    `the engine at ${engine} takes no images beside token ids: token mode needs vLLM or SGLang for them`,
+    { param: 'messages' },
+  )
+}
+
 /** A request's body in UTF-8, in pieces. */
 export type BodyPieces = readonly Buffer[]
 

@@ -21,6 +21,8 @@ export interface BackendMember {
   models: string[]
   /** Whether it can be asked in token mode. Of a worker: whether each of its engines can. */
   takesTokenIds: boolean
+  /** The same of images among them; absent: no. */
+  takesImages?: boolean
   weightVersion?: string
   /** Why it is not healthy. */
   error?: string

@@ -29,6 +29,8 @@ export interface EngineClient {
   readonly name: string
   /** Whether it serves calls in token mode (`GenerationRequest.promptTokenIds`); others refuse them as `unsupported`. */
   readonly takesTokenIds: boolean
+  /** Whether it serves those with images (`GenerationRequest.images`); absent: it refuses them as `unsupported`. */
+  readonly takesImages?: boolean
 
   /** What an operator must know of an engine that serves: why its turns are not what they should be. */
   readonly warning?: string | undefined

@@ -5,6 +5,7 @@ import type { Clock } from './clock.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import type { EngineClient, EngineHealth } from './engine-client.ts'
 import { type EngineHealthReport, EngineHealthWatch } from './engine-health.ts'
+import type { Ability } from './placement.ts'
 
 export interface EnginePoolOptions {
   dispatcher: Dispatcher
@@ -117,6 +118,9 @@ function idOf(name: string): string {
 }
 
 /** Abilities are asked for after each check: what a server is may be known only once it has answered. */
-function memberChange({ takesTokenIds }: EngineClient, health: EngineHealthReport) {
-  return { ...health, lacks: takesTokenIds ? [] : (['token_ids'] as const) }
+function memberChange(client: EngineClient, health: EngineHealthReport) {
+  const lacks: Ability[] = []
+  if (!client.takesTokenIds) lacks.push('token_ids')
+  if (!client.takesImages) lacks.push('images')
+  return { ...health, lacks }
 }

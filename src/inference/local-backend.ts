@@ -163,6 +163,7 @@ class EngineBackend implements LocalBackend {
           capacity,
           models: models.map((model) => model.id),
           takesTokenIds: client.takesTokenIds,
+          ...(client.takesImages && { takesImages: true }),
           ...(weightVersion !== undefined && { weightVersion }),
           ...(error !== undefined && { error }),
           ...(client.warning !== undefined && { warning: client.warning }),

@@ -4,8 +4,11 @@
  */
 import type { GenerationRequest } from '../canonical/request.ts'
 
-/** What a call may need that not every member can do: to serve a text completion, or to sample after given token ids. */
-export type Ability = 'completion' | 'token_ids'
+/**
+ * What a call may need that not every member can do: to serve a text completion, to sample after given token ids, or
+ * after ids that stand for images.
+ */
+export type Ability = 'completion' | 'token_ids' | 'images'
 
 /** What the rules need to know of an engine or worker. */
 export interface Member {
@@ -104,6 +107,7 @@ function serves(member: Member, { model, needs, mustServe }: Wish): boolean {
 /** What a request needs of the member that serves it, beyond what each can do. */
 export function needOf(request: GenerationRequest): Ability | undefined {
   if (request.kind === 'completion') return 'completion'
+  if (request.images !== undefined) return 'images'
   return request.promptTokenIds ? 'token_ids' : undefined
 }
 

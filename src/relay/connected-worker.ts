@@ -155,6 +155,12 @@ export class ConnectedWorker {
    * @throws ProxyError `unsupported`, `body_too_large` for what no frame holds, or `worker_lost` without a connection
    */
   begin(asked: GenerationRequest, requestId: string): RelayCall {
+    // Without the pixels it would sample all the same, and after something else.
+    if (asked.images !== undefined && !this.#can(CAPABILITIES.images)) {
+      throw new ProxyError('unsupported', 'no worker here takes images beside token ids', {
+        param: 'messages',
+      })
+    }
     const request = this.#can(CAPABILITIES.details) ? asked : withoutRecord(asked)
     const socket = this.#socket
     if (!socket) throw lost(this.identity.workerId, 'has no connection')

@@ -49,6 +49,8 @@ export const CAPABILITIES = {
   tokenIds: 'token_ids',
   /** Asks its engines for what `record` names, and sends it. */
   details: 'details',
+  /** Each of its engines serves chat calls by token ids that stand for the images of the messages. */
+  images: 'images',
 } as const
 
 const RequestId = Type.String({ minLength: 1, maxLength: 256 })
@@ -171,6 +173,10 @@ export const CompletionRequestV2 = Type.Intersect([
     body: Type.Record(Type.String(), Type.Unknown()),
     /** The prompt of a completion that is given in token ids; of a chat call: sample after exactly these. */
     prompt_token_ids: Type.Optional(PackedTokenIds),
+    /** To workers with `images`: the id that `prompt_token_ids` has in the place of an image. */
+    image_token_id: Type.Optional(Type.Integer({ minimum: 0 })),
+    /** How many of them each image has, in the order of the image parts of `messages`. */
+    image_tokens: Type.Optional(Type.Array(Type.Integer({ minimum: 1 }))),
     /** To workers with `details`: what to ask the engine for beyond ids and logprobs, such as `top_logprobs:20`. */
     record: Type.Optional(Type.Array(Type.String())),
     /** With `routed_experts` in `record`: the place of the prompt from which they are wanted; absent: 0. */

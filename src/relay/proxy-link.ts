@@ -151,8 +151,12 @@ export class ProxyLink {
 
   #capabilities(): string[] {
     const { members } = this.#options.backend.status()
-    const tokenIds = members.length > 0 && members.every((member) => member.takesTokenIds)
-    return Object.values(CAPABILITIES).filter((name) => name !== CAPABILITIES.tokenIds || tokenIds)
+    const lacks = new Set<string>()
+    if (members.length === 0 || members.some(({ takesTokenIds }) => !takesTokenIds))
+      lacks.add(CAPABILITIES.tokenIds)
+    if (members.length === 0 || members.some(({ takesImages }) => !takesImages))
+      lacks.add(CAPABILITIES.images)
+    return Object.values(CAPABILITIES).filter((name) => !lacks.has(name))
   }
 
   /** Calls that the proxy still wants go on where it stopped hearing of them; the others end. */

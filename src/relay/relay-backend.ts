@@ -207,8 +207,11 @@ function memberOf(worker: ConnectedWorker) {
 }
 
 function lacksOf({ identity: { version, capabilities } }: ConnectedWorker): Ability[] {
-  if (version === 1) return ['completion', 'token_ids']
-  return capabilities.includes(CAPABILITIES.tokenIds) ? [] : ['token_ids']
+  if (version === 1) return ['completion', 'token_ids', 'images']
+  const lacks: Ability[] = []
+  if (!capabilities.includes(CAPABILITIES.tokenIds)) lacks.push('token_ids')
+  if (!capabilities.includes(CAPABILITIES.images)) lacks.push('images')
+  return lacks
 }
 
 function entryOf(worker: ConnectedWorker): RosterEntry {
@@ -245,6 +248,7 @@ function statusOf(worker: ConnectedWorker, inFlight: number): BackendMember {
     capacity: identity.maxConcurrency,
     models: worker.models.map((model) => model.id),
     takesTokenIds: identity.capabilities.includes(CAPABILITIES.tokenIds),
+    ...(identity.capabilities.includes(CAPABILITIES.images) && { takesImages: true }),
     ...(weightVersion !== undefined && { weightVersion }),
     ...(!healthy && { error }),
   }

@@ -29,8 +29,8 @@ export function requestToV2(request: GenerationRequest, requestId: string): Comp
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
     const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds.whole()) }
-    const record = recordToWire(request)
-    return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...record }
+    const more = { ...imagesToWire(request), ...recordToWire(request) }
+    return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
   }
   const { prompt, ...rest } = request.body
   const record = recordToWire(request)
@@ -83,10 +83,19 @@ export function requestFromV2(
       body,
       ...(messagesJson && { messagesJson }),
       ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
+      ...imagesFromWire(frame),
     }
   }
   const prompt = packed === undefined ? undefined : { prompt: Array.from(unpackTokenIds(packed)) }
   return { ...call, kind: 'completion', body: { ...frame.body, ...prompt } as CompletionBody }
+}
+
+function imagesToWire({ images }: GenerationRequest) {
+  return images && { image_token_id: images.tokenId, image_tokens: [...images.tokens] }
+}
+
+function imagesFromWire({ image_token_id: tokenId, image_tokens: tokens }: CompletionRequestV2) {
+  return tokenId === undefined || tokens === undefined ? undefined : { images: { tokenId, tokens } }
 }
 
 function recordToWire({ record, expertsStart }: GenerationRequest) {

@@ -32,6 +32,8 @@ const WANTED_FILES = [
   'chat_template.json',
   'config.json',
   'generation_config.json',
+  'preprocessor_config.json',
+  'processor_config.json',
 ] as const
 
 /**

@@ -3,6 +3,7 @@ import { ProxyError } from '../errors.ts'
 import { readChatTemplate } from './chat-template.ts'
 import { ContentMemory } from './content-memory.ts'
 import { openEncoder, type TextEncoder } from './encoder.ts'
+import { type ImageRule, readImageRule } from './images/image-rule.ts'
 import { loadModelFiles } from './load-model-files.ts'
 import { chooseParser, type ParserChoice, parserNamed } from './parsers/choose-parser.ts'
 import type { ParserFamily } from './parsers/output-parser.ts'
@@ -13,6 +14,8 @@ import { loadTokenizer, readAddedTokens, readTokenizerFiles, type Tokenizer } fr
 export interface TokenModel {
   readonly tokenizer: Tokenizer
   readonly renderer: PromptRenderer
+  /** How many tokens an image has; undefined: the model has none, or its rule is not known. */
+  readonly imageRule: ImageRule | undefined
   readonly parser: ParserFamily
   /** What speaks for this parser. */
   readonly parserChoice: ParserChoice
@@ -75,6 +78,7 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
       eosTokenIds,
       encode,
     }),
+    imageRule: readImageRule(directory, addedTokens),
     parser: parserChoice.family,
     parserChoice,
     eosTokenIds,

@@ -75,6 +75,7 @@ const RULES: ArchitectureRules = {
     '@fastify/type-provider-typebox': 'src/http',
     '@fastify/websocket': 'src/http',
     '@huggingface/tokenizers': 'src/tokens',
+    'image-size': 'src/tokens',
     pyodide: 'src/tokens',
     tokenizers: 'src/tokens',
     'better-sqlite3': 'src/store/sqlite',

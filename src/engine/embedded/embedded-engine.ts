@@ -6,7 +6,7 @@ import type { Scored, ScoreRequest } from '../../inference/score.ts'
 import { hermes } from '../../tokens/parsers/hermes.ts'
 import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
 import { TokenizerPool } from '../../tokens/pool.ts'
-import { isTokenRequest } from '../request.ts'
+import { isTokenRequest, refuseImages } from '../request.ts'
 import { cannedCompletion } from './canned-completion.ts'
 import defaultPlaybook from './default-playbook.json' with { type: 'json' }
 import { type EmbeddedModel, embeddedModelFolder, loadEmbeddedModel } from './embedded-model.ts'
@@ -79,6 +79,7 @@ export class EmbeddedEngine implements EngineClient {
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     signal.throwIfAborted()
+    refuseImages(request, this.name)
     const { promptIds, generation } = await this.#begin(request)
     const start: GenerationEvent = {
       type: 'start',

@@ -11,7 +11,7 @@ import { OptionalRoutes } from '../optional-routes.ts'
 import { alternatives, bodyWithIds, isTokenRequest, type TokenRequest, wantsLogprobs } from '../request.ts'
 import { weightVersionOf } from '../weight-version.ts'
 import { GenerateReader } from './generate-reader.ts'
-import { generateBody } from './request.ts'
+import { generateBody, imageBody } from './request.ts'
 import { readSglangScores, sglangScoreBody } from './score.ts'
 
 /**
@@ -25,6 +25,7 @@ export function createSglangClient(options: ConnectionOptions): EngineClient {
 class SglangClient implements EngineClient {
   readonly kind = 'sglang'
   readonly takesTokenIds = true
+  readonly takesImages = true
   readonly #connection: EngineConnection
   readonly #openai: OpenaiRoutes
   readonly #routes: OptionalRoutes
@@ -59,11 +60,15 @@ class SglangClient implements EngineClient {
    * that begin with it. The server aborts what nobody is connected for.
    */
   async *#generateTokens(request: TokenRequest, signal: AbortSignal): GenerationStream {
-    const json = bodyWithIds(generateBody(request), 'input_ids', request)
+    const json =
+      request.images === undefined
+        ? bodyWithIds(generateBody(request), 'input_ids', request)
+        : JSON.stringify(imageBody(request, request.images))
     const response = await this.#connection.request('/generate', signal, json, request.sessionId)
     const reader = new GenerateReader({
       engine: this.name,
       promptTokenIds: request.promptTokenIds,
+      hasImages: request.images !== undefined,
       wantsLogprobs: wantsLogprobs(request),
       ...(request.record && { record: request.record, alternatives: alternatives(request) }),
       expertsStart: request.expertsStart,

@@ -11,7 +11,8 @@ import type { Details } from '../../canonical/details/details.ts'
 import type { DetailWish } from '../../canonical/details/kinds.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../canonical/messages.ts'
-import type { PromptIds } from '../../canonical/prompt-ids.ts'
+import { PromptIds } from '../../canonical/prompt-ids.ts'
+import { isTokenId } from '../../canonical/token-ids.ts'
 import { ProxyError } from '../../errors.ts'
 import {
   alternativesOf,
@@ -31,6 +32,8 @@ export interface GenerateReaderOptions {
   engine: string
   /** The ids that were sent; the engine does not repeat them. */
   promptTokenIds: PromptIds
+  /** The engine writes placeholders itself, and only what it tells of the prompt is known. Default: no. */
+  hasImages?: boolean
   /** Whether the agent asked for logprobs and gets the engine's own entries. */
   wantsLogprobs: boolean
   /** How many alternatives per token the agent gets; absent: all that come. */
@@ -65,7 +68,7 @@ export class GenerateReader implements JsonReader {
     const answer = this.#parse(json.toString())
     this.#meta = answer.meta_info
     this.#failIfAborted()
-    if (!this.#started) events.push(this.#start())
+    if (!this.#started) events.push(this.#start(answer))
     const delta = this.#delta(answer)
     if (delta !== undefined) events.push(delta)
   }
@@ -117,11 +120,17 @@ export class GenerateReader implements JsonReader {
     throw this.#failure('aborted the request', `: ${said}`)
   }
 
-  #start(): GenerationEvent {
+  #start({ prompt_token_ids: told }: Record<string, unknown>): GenerationEvent {
     this.#started = true
-    const { engine, promptTokenIds } = this.#options
+    const { engine, promptTokenIds: sent, hasImages } = this.#options
+    const promptTokenIds = hasImages ? toldIds(told) : sent
     const weightVersion = firstWeightVersion(this.#meta)
-    return { type: 'start', engine, promptTokenIds, ...(weightVersion !== undefined && { weightVersion }) }
+    return {
+      type: 'start',
+      engine,
+      ...(promptTokenIds && { promptTokenIds }),
+      ...(weightVersion !== undefined && { weightVersion }),
+    }
   }
 
   /** @returns undefined when there is no new token */
@@ -210,6 +219,11 @@ export class GenerateReader implements JsonReader {
   #failure(what: string, said = ''): ProxyError {
     return saidBy('engine_failed', `the engine at ${this.#options.engine} ${what}`, said)
   }
+}
+
+/** undefined: it did not tell, or not in ids. */
+function toldIds(ids: unknown): PromptIds | undefined {
+  return Array.isArray(ids) && ids.every(isTokenId) ? PromptIds.from(ids) : undefined
 }
 
 function tokenLogprob([logprob, , text]: Entry): Omit<TokenLogprob, 'top_logprobs'> {

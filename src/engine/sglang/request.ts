@@ -3,6 +3,7 @@
  * `docs/basic_usage/sampling_params.md` for what `sampling_params` holds. The route ignores fields that it does not know;
  * a sampling parameter that it does not know fails the call, so only known ones are sent.
  */
+import { collapsedIds, imageUrlsOf, type PromptImages } from '../../canonical/images.ts'
 import type { ChatBody } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import { isRecord } from '../failures.ts'
@@ -47,6 +48,10 @@ const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
   session_params: undefined,
   rid: undefined,
   input_ids: undefined,
+  // Images come with the messages, and nothing else is where their placeholders are.
+  image_data: undefined,
+  video_data: undefined,
+  audio_data: undefined,
 }
 
 /**
@@ -65,6 +70,20 @@ export function generateBody(request: TokenRequest): Record<string, unknown> {
     ...detailFields(request),
     return_text_in_logprobs: wantsLogprobs(request),
     stream,
+  }
+}
+
+/**
+ * The whole body of a call with images: SGLang takes one placeholder for each and writes as many as its own processor
+ * counts (`_expand_input_ids` in `python/sglang/srt/multimodal/processors/base_processor.py`, 0.5.23). What it made of
+ * the prompt it is asked to tell.
+ */
+export function imageBody(request: TokenRequest, images: PromptImages): Record<string, unknown> {
+  return {
+    ...generateBody(request),
+    input_ids: Array.from(collapsedIds(request.promptTokenIds.whole(), images)),
+    image_data: imageUrlsOf(request.body.messages),
+    return_prompt_token_ids: true,
   }
 }
 

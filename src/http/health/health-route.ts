@@ -70,10 +70,11 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
       return {
         ...health,
         [backend.mode === 'relay' ? 'workers' : 'engines']: members.map(
-          ({ inFlight, weightVersion, takesTokenIds, ...member }) => ({
+          ({ inFlight, weightVersion, takesTokenIds, takesImages, ...member }) => ({
             ...member,
             in_flight: inFlight,
             takes_token_ids: takesTokenIds,
+            takes_images: takesImages === true,
             weight_version: weightVersion ?? null,
           }),
         ),

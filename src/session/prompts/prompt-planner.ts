@@ -1,12 +1,22 @@
 /** How the prompt of a chat call comes about in token mode. */
-import { messagesBetween } from '../../canonical/conversation.ts'
 import { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { toolsText } from '../../canonical/written-numbers.ts'
 import { ProxyError } from '../../errors.ts'
-import type { PromptOptions, PromptRenderer } from '../../tokens/prompt/prompt-renderer.ts'
+import type { ImageRule } from '../../tokens/images/image-rule.ts'
+import {
+  type PlacedImage,
+  placesOf,
+  type ShownMessage,
+  shownMessage,
+  shownMessages,
+  type TokenImage,
+  withImages,
+} from '../../tokens/images/prompt-images.ts'
+import type { Prompt, PromptOptions, PromptRenderer } from '../../tokens/prompt/prompt-renderer.ts'
 import type { Refusal } from '../../tokens/prompt/refusal.ts'
+import type { TokenModel } from '../../tokens/token-model.ts'
 import { type Conversation, readConversation } from '../matching/conversation.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
 import type { SessionMemory } from '../session-memory.ts'
@@ -42,14 +52,19 @@ export interface PlannedPrompt {
   text: string
   call: MatchedCall<KnownTurn>
   parent: KnownTurn | undefined
+  /** In the order of the prompt; empty: it has none. */
+  images: readonly PlacedImage[]
 }
+
+/** What planning needs of a model. */
+export type PlanningModel = Pick<TokenModel, 'renderer' | 'imageRule'>
 
 /**
  * @throws ProxyError `invalid_request` when the template refuses the messages, `unsupported` for what token mode
  *   cannot do
  */
 export async function planPrompt(
-  renderer: PromptRenderer,
+  { renderer, imageRule }: PlanningModel,
   session: PlanningSession,
   request: Pick<ChatRequest, 'body' | 'lastMessage'>,
 ): Promise<PlannedPrompt> {
@@ -59,16 +74,70 @@ export async function planPrompt(
   const conversation = readConversation(request.lastMessage, body.tools, session.memory.requests)
   const call = session.turns.match(await withVariables(renderer, options, conversation))
   const parent = call.parent?.turn
-  const extended = parent && (await extend(renderer, request, call, parent, options))
+  const shown = shownOf(request, imageRule)
+  const images = shown.flatMap((message) => message.images)
+  const talk = { body, shown, imageRule }
+  const extended = parent && (await extend(renderer, talk, call, parent, options))
   if (parent && extended && 'ids' in extended) {
     const reason = call.isFork ? 'forked' : 'extended'
     const origin = { reason, from: parent.turnId, reusedTokens: parent.prompt.tokenCount } as const
-    return { ...extended, origin, call, parent }
+    return { ...extended, origin, call, parent, images: placedImages(extended.ids, images, imageRule) }
   }
-  const { text, ids } = await renderer.renderFull(body.messages, options, textsOf(request))
+  const { text, ids: rendered } = await renderWhole(renderer, talk, options)
+  const ids = PromptIds.from(rendered)
   const refused = extended && 'refused' in extended ? extended.refused : undefined
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
-  return { ids: PromptIds.from(ids), text, origin: { reason, reusedTokens: 0 }, call, parent: undefined }
+  const origin = { reason, reusedTokens: 0 }
+  return { ids, text, origin, call, parent: undefined, images: placedImages(ids, images, imageRule) }
+}
+
+/**
+ * The prompt of a call of no session.
+ * @throws ProxyError as {@link planPrompt}
+ */
+export async function wholePrompt({ renderer, imageRule }: PlanningModel, body: ChatBody): Promise<Prompt> {
+  const talk = { body, shown: shownOf({ body, lastMessage: undefined }, imageRule), imageRule }
+  return await renderWhole(renderer, talk, promptOptionsOf(body))
+}
+
+/** A call's messages, and how the template is shown them. */
+interface ShownTalk {
+  readonly body: ChatBody
+  readonly shown: readonly ShownMessage[]
+  readonly imageRule: ImageRule | undefined
+}
+
+async function renderWhole(
+  renderer: PromptRenderer,
+  { body, shown, imageRule }: ShownTalk,
+  options: PromptOptions,
+): Promise<Prompt> {
+  const texts = shown.map(({ json }) => json)
+  const { text, ids } = await renderer.renderFull(body.messages, options, texts)
+  const images = shown.flatMap((message) => message.images)
+  return { text, ids: withImages(ids, images, imageRule) }
+}
+
+function shownOf(
+  { body, lastMessage }: Pick<ChatRequest, 'body' | 'lastMessage'>,
+  imageRule: ImageRule | undefined,
+): ShownMessage[] {
+  if (lastMessage !== undefined) return shownMessages(lastMessage, imageRule)
+  return body.messages.map((message, place) => shownMessage(message, imageRule, place))
+}
+
+/** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
+function placedImages(
+  ids: PromptIds,
+  images: readonly TokenImage[],
+  imageRule: ImageRule | undefined,
+): PlacedImage[] {
+  if (imageRule === undefined || images.length === 0) return []
+  const places = placesOf(ids.whole(), images, imageRule.tokenId)
+  if (places !== undefined) return places
+  const message =
+    'the model has written a placeholder for an image, and the images cannot be told apart any more'
+  throw new ProxyError('unsupported', message, { param: 'messages' })
 }
 
 /** What is not a message and changes how the prompt begins, the tools' key stands for. */
@@ -81,30 +150,25 @@ export async function withVariables(
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }
 
-/** The JSON of each message. */
-function textsOf({ lastMessage }: Pick<ChatRequest, 'lastMessage'>): string[] | undefined {
-  return lastMessage && messagesBetween(undefined, lastMessage).map(({ json }) => json)
-}
-
 async function extend(
   renderer: PromptRenderer,
-  request: Pick<ChatRequest, 'body' | 'lastMessage'>,
+  { body, shown, imageRule }: ShownTalk,
   { sharedMessages }: MatchedCall<KnownTurn>,
   parent: KnownTurn,
   options: PromptOptions,
 ): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
-  const { messages } = request.body
+  const { messages } = body
   const newMessages = messages.slice(sharedMessages)
   if (newMessages.length === 0) return { refused: 'nothing_new' }
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
-  const asked = { history, newMessages, texts: textsOf(request), lastCompletionId }
+  const texts = shown.map(({ json }) => json)
+  const asked = { history, newMessages, texts, lastCompletionId }
   const continuation = await renderer.renderContinuation(asked, options)
   if ('refused' in continuation) return continuation
-  return {
-    ids: parent.prompt.continuedBy(continuation.glueIds, continuation.newIds),
-    text: continuation.text,
-  }
+  const newImages = shown.slice(sharedMessages).flatMap((message) => message.images)
+  const newIds = withImages(continuation.newIds, newImages, imageRule)
+  return { ids: parent.prompt.continuedBy(continuation.glueIds, newIds), text: continuation.text }
 }
 
 /**

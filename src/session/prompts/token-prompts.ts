@@ -5,10 +5,12 @@
  */
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationEvent, GenerationStart, GenerationStream } from '../../canonical/events.ts'
+import type { PromptImages } from '../../canonical/images.ts'
 import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import type { TurnStep, TurnStore } from '../../store/turn-store.ts'
+import type { PlacedImage } from '../../tokens/images/prompt-images.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
 import type { TokenModel } from '../../tokens/token-model.ts'
 import { inexactReason } from '../exactness.ts'
@@ -23,6 +25,7 @@ import {
   type PlannedPrompt,
   planPrompt,
   promptOptionsOf,
+  wholePrompt,
   withVariables,
 } from './prompt-planner.ts'
 import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
@@ -43,21 +46,18 @@ export class TokenPrompts implements Prompts {
     if (request.kind !== 'chat') return plainPrompt(request)
     const forcedCall = this.#forcedCallOf(request.body)
     const turns = await this.#turnsOf(request.sessionId, memory)
-    const prompt = await planPrompt(this.#model.renderer, { memory, turns }, request)
+    const prompt = await planPrompt(this.#model, { memory, turns }, request)
     this.#counts.add(prompt.origin.reason)
     return this.#callWith({ request, turns, prompt, forcedCall, counts: this.#counts })
   }
 
   /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
   async countTokens(body: ChatBody, _signal: AbortSignal, session?: CountedSession): Promise<number> {
-    if (session === undefined) {
-      const { ids } = await this.#model.renderer.renderFull(body.messages, promptOptionsOf(body))
-      return ids.length
-    }
+    if (session === undefined) return (await wholePrompt(this.#model, body)).ids.length
     const { sessionId, memory } = session
     const turns = await this.#turnsOf(sessionId, memory)
     const lastMessage = memory.messages.lastOf(body.messages)
-    const { ids } = await planPrompt(this.#model.renderer, { memory, turns }, { body, lastMessage })
+    const { ids } = await planPrompt(this.#model, { memory, turns }, { body, lastMessage })
     return ids.length
   }
 
@@ -155,7 +155,8 @@ class TokenCall extends PlannedCall {
     const { request, prompt, forcedCall } = parts
     const body = withBudget(request.body, room)
     const sent = forcedCall ? constrainedBody(body, forcedCall) : body
-    this.request = { ...request, ...expertsPart(parts), promptTokenIds: prompt.ids, body: sent }
+    const tokenIds = { promptTokenIds: prompt.ids, ...imagesPart(prompt, model) }
+    this.request = { ...request, ...expertsPart(parts), ...tokenIds, body: sent }
     this.#vocabularySize = model.vocabularySize
     this.#decoder = new AnswerDecoder(
       decoderFor(model, request.body, { promptText: prompt.text, forcesCall: forcedCall !== undefined }),
@@ -180,7 +181,7 @@ class TokenCall extends PlannedCall {
       // Of two that are equal, the one that is in use: the other one's memory is free.
       promptTokenIds: mismatched ? reported : prompt.ids,
       vocabularySize: this.#vocabularySize,
-      annotations: { ...start.annotations, prompt: originToWire(prompt.origin, mismatched) },
+      annotations: { ...start.annotations, prompt: originToWire(prompt, mismatched) },
     }
   }
 }
@@ -213,9 +214,10 @@ function optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
   return { ...promptOptionsOf(JSON.parse(params)), tools: tools === '[]' ? null : tools }
 }
 
-async function* emptyAnswer({ ids, origin }: PlannedPrompt): GenerationStream {
+async function* emptyAnswer(prompt: PlannedPrompt): GenerationStream {
+  const { ids } = prompt
   const usage = { prompt_tokens: ids.length, completion_tokens: 0, total_tokens: ids.length }
-  const annotations = { prompt: originToWire(origin, false) }
+  const annotations = { prompt: originToWire(prompt, false) }
   yield [
     { type: 'start', engine: 'none', promptTokenIds: ids, annotations },
     { type: 'delta', content: '' },
@@ -231,6 +233,24 @@ function withBudget(body: ChatBody, room: number): ChatBody {
   return { ...rest, max_tokens: Math.min(asked ?? room, room) }
 }
 
-function originToWire({ reason, from, reusedTokens }: PlannedPrompt['origin'], mismatched: boolean): object {
-  return { reason, ...(from !== undefined && { from }), reused_tokens: reusedTokens, mismatched }
+function imagesPart({ images }: PlannedPrompt, { imageRule }: TokenModel): { images?: PromptImages } {
+  if (imageRule === undefined || images.length === 0) return {}
+  return { images: { tokenId: imageRule.tokenId, tokens: images.map(({ tokens }) => tokens) } }
+}
+
+/** Of the images only those that are new: the others are on record with the turns that it goes on from. */
+function originToWire({ origin, images }: PlannedPrompt, mismatched: boolean): object {
+  const { reason, from, reusedTokens } = origin
+  const added = images.filter(({ at }) => at >= reusedTokens).map(imageToWire)
+  return {
+    reason,
+    ...(from !== undefined && { from }),
+    reused_tokens: reusedTokens,
+    mismatched,
+    ...(added.length > 0 && { images: added }),
+  }
+}
+
+function imageToWire({ sha256, mediaType, width, height, at, tokens }: PlacedImage): object {
+  return { sha256, media_type: mediaType, width, height, at, tokens }
 }

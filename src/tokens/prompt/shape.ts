@@ -2,7 +2,9 @@
  * What of a conversation matters to the text behind it: who spoke, with text, reasoning or calls, in which order. Two
  * conversations of one shape are in the same situation, and a short one stands for both.
  */
+import { isImagePart } from '../../canonical/images.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../canonical/messages.ts'
+import { SHOWN_IMAGE } from '../images/shown-image.ts'
 import { markOf } from './marks.ts'
 
 /** A message without what it says. */
@@ -11,6 +13,8 @@ export interface MessageShape {
   says: boolean
   reasons: boolean
   calls: number
+  /** How many; absent: none. */
+  images?: number
 }
 
 /** The assistant's message that echoes a completion; templates print names and ids of its calls with the results. */
@@ -25,6 +29,8 @@ export interface Situation {
   echo: EchoShape
   newShapes: readonly MessageShape[]
   withTools: boolean
+  /** Of the whole past, where it has any: a template may number them. */
+  pastImages?: number
 }
 
 /** More of a kind in a row make no difference that two of them do not make. */
@@ -38,8 +44,11 @@ export function situationOf(
   withTools: boolean,
 ): Situation {
   const echo = history.at(-1)!
+  const shapes = history.slice(0, -1).map(shapeOf)
+  const pastImages = shapes.reduce((count, { images = 0 }) => count + images, 0)
   return {
-    past: shorten(history.slice(0, -1).map(shapeOf)),
+    past: withAllImages(shorten(shapes), pastImages),
+    ...(pastImages > 0 && { pastImages }),
     echo: { ...shapeOf(echo), toolCalls: callsOf(echo).map(bareCall) },
     newShapes: withoutRepeats(newMessages.map(shapeOf)).slice(0, MAX_NEW_SHAPES),
     withTools,
@@ -53,12 +62,20 @@ export function situationKey({ past, echo: { toolCalls: _names, ...echo }, ...re
 
 export function shapeOf(message: ChatMessage): MessageShape {
   const { reasoning_content, reasoning } = message as ChatMessage & { reasoning?: unknown }
+  const images = imagesOf(message.content)
   return {
+    ...(images > 0 && { images }),
     role: message.role,
     says: hasText(message.content),
     reasons: hasText(reasoning_content ?? reasoning),
     calls: callsOf(message).length,
   }
+}
+
+/** All of them in the first message that had one and is left; where none is left, the past as a whole is rendered. */
+function withAllImages(past: readonly MessageShape[], count: number): MessageShape[] {
+  const first = past.findIndex(({ images }) => images !== undefined)
+  return past.map(({ images: _, ...shape }, index) => (index === first ? { ...shape, images: count } : shape))
 }
 
 /**
@@ -134,13 +151,21 @@ export function standIns(shapes: readonly MessageShape[], from: number): ChatMes
     const content = shape.says ? markOf('message', number) : ''
     if (shape.role === 'tool') {
       const id = openCalls.shift() ?? callId(number, 0)
-      return { role: 'tool', tool_call_id: id, content: content || markOf('message', number) }
+      const said = withImages(content || markOf('message', number), shape)
+      return { role: 'tool', tool_call_id: id, content: said } as ChatMessage
     }
-    if (shape.role !== 'assistant') return { role: shape.role, content } as ChatMessage
+    if (shape.role !== 'assistant')
+      return { role: shape.role, content: withImages(content, shape) } as ChatMessage
     const toolCalls = Array.from({ length: shape.calls }, (_, call) => emptyCall(callId(number, call)))
     openCalls = toolCalls.map(({ id }) => id)
     return assistant(shape, content, markOf('reasoning', number), toolCalls)
   })
+}
+
+function withImages(text: string, { images = 0 }: MessageShape): string | object[] {
+  if (images === 0) return text
+  const shown = Array.from({ length: images }, () => SHOWN_IMAGE)
+  return text === '' ? shown : [...shown, { type: 'text', text }]
 }
 
 /** The message that stands for the echo, and the marks that it ends with. */
@@ -201,6 +226,10 @@ function bareCall({ id, function: called }: ToolCall): EchoShape['toolCalls'][nu
 
 function callsOf(message: ChatMessage): readonly ToolCall[] {
   return message.role === 'assistant' ? ((message.tool_calls ?? []) as ToolCall[]) : []
+}
+
+function imagesOf(content: unknown): number {
+  return Array.isArray(content) ? content.filter(isImagePart).length : 0
 }
 
 function hasText(content: unknown): boolean {

@@ -52,32 +52,39 @@ def template_message(message, needs, path):
         calls = []
     if calls:
         result["tool_calls"] = [template_call(call, needs) for call in calls]
-    texts = texts_of(message.get("content"), f"{path}.content")
-    is_bare_call = calls and "".join(texts) == ""
-    result["content"] = None if needs.null_content and is_bare_call else content_of(texts, needs)
+    parts = parts_of(message.get("content"), f"{path}.content", needs)
+    is_bare_call = calls and all(part == "" for part in parts)
+    result["content"] = None if needs.null_content and is_bare_call else content_of(parts, needs)
     return result
 
 
-def content_of(texts, needs):
+# Stands for an image among the texts of a message.
+IMAGE = {"type": "image"}
+
+
+def content_of(parts, needs):
     """One part says the same as text, and a template that loops over content in one place may want text in another."""
-    if needs.takes_text and (len(texts) <= 1 or not needs.takes_parts):
-        return "\n".join(texts)
-    return [{"type": "text", "text": text} for text in texts]
+    if IMAGE not in parts and needs.takes_text and (len(parts) <= 1 or not needs.takes_parts):
+        return "\n".join(parts)
+    return [dict(IMAGE) if part is IMAGE else {"type": "text", "text": part} for part in parts]
 
 
-def texts_of(content, path):
+def parts_of(content, path, needs):
     if content is None:
         return []
     if isinstance(content, str):
         return [content]
-    return [text_of(part, f"{path}.{at}") for at, part in enumerate(content)]
+    return [part_of(part, f"{path}.{at}", needs) for at, part in enumerate(content)]
 
 
-def text_of(part, path):
+def part_of(part, path, needs):
     kind = part.get("type")
     if kind in ("text", "refusal"):
         return part[kind]
-    raise Unsupported(kind, path)
+    # What the proxy writes in the place of an image that it has read.
+    if kind == "shown_image" and needs.takes_parts:
+        return IMAGE
+    raise Unsupported("image_url" if kind == "shown_image" else kind, path)
 
 
 def template_call(call, needs):

@@ -27,6 +27,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     parser: parserChoice.family,
     parserChoice,
     eosTokenIds: [model.tokenizer.eosTokenId!],
+    imageRule: undefined,
     encodedBy: 'javascript',
     contextLength: undefined,
     vocabularySize: model.tokenizer.vocabSize,

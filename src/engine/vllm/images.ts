@@ -1,0 +1,120 @@
+/**
+ * Images beside token ids for vLLM. `/v1/completions` takes none; `/inference/v1/generate` takes them as features: the
+ * tensors that vLLM's own processor makes, which `/v1/chat/completions/render` gives for messages, and the places of the
+ * placeholders in the ids (`vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `MultiModalFeatures`; in
+ * `vllm/entrypoints/serve/disagg/` before). Only the features of what is rendered there are used: the ids are ours.
+ */
+import { imagePartsOf, imageRuns, type PromptImages } from '../../canonical/images.ts'
+import { ProxyError } from '../../errors.ts'
+import { isRecord, parseJson } from '../failures.ts'
+import { askedAlternatives, type TokenRequest } from '../request.ts'
+
+export const RENDER_PATH = '/v1/chat/completions/render'
+
+/** All images in one message: their order is that of the prompt, and nothing else of it matters. */
+export function vllmRenderBody({ body }: TokenRequest): Record<string, unknown> {
+  const content = body.messages.flatMap((message) =>
+    imagePartsOf(message).map(({ url }) => ({ type: 'image_url', image_url: { url } })),
+  )
+  return { model: body.model, messages: [{ role: 'user', content }] }
+}
+
+interface Features {
+  mm_hashes: { image: unknown[] }
+  mm_placeholders: { image: { offset: number; length: number }[] }
+  kwargs_data: { image: unknown[] }
+}
+
+/**
+ * The features of a rendered prompt, with the places that the images have in the prompt of ids.
+ * @throws ProxyError `unsupported` if this vLLM tells none; `engine_failed` if it counts other tokens for an image
+ */
+export function placedFeatures(
+  rendered: string,
+  { promptTokenIds }: TokenRequest,
+  images: PromptImages,
+  engine: string,
+): object {
+  const answer = parseJson(rendered)
+  const features = isRecord(answer) ? answer.features : undefined
+  if (!isFeatures(features)) {
+    throw new ProxyError(
+      'unsupported',
+      `the engine at ${engine} takes no images beside token ids: ${RENDER_PATH} of this vLLM gives no kwargs_data`,
+      { param: 'messages' },
+    )
+  }
+  const counted = features.mm_placeholders.image.map(({ length }) => length)
+  if (String(counted) !== String(images.tokens)) {
+    throw new ProxyError(
+      'engine_failed',
+      `the engine at ${engine} counts ${counted} tokens for the images, and the model's files say ${images.tokens}: ` +
+        'it must run with the image processor of these files',
+    )
+  }
+  return { ...features, mm_placeholders: { image: imageRuns(promptTokenIds.whole(), images) } }
+}
+
+function isFeatures(features: unknown): features is Features {
+  if (!isRecord(features)) return false
+  const lists = ['mm_hashes', 'mm_placeholders', 'kwargs_data'].map((name) => {
+    const field = features[name]
+    return isRecord(field) && Array.isArray(field.image) ? field.image : undefined
+  })
+  // null stands for what the engine would have to find in a cache, which may have lost it.
+  return lists.every((list) => list?.every((item) => item !== null))
+}
+
+/** Fields of `SamplingParams` (`vllm/sampling_params.py`) under the names that an agent gives them. */
+const SAMPLING_FIELDS = [
+  'temperature',
+  'top_p',
+  'top_k',
+  'min_p',
+  'seed',
+  'stop',
+  'stop_token_ids',
+  'min_tokens',
+  'ignore_eos',
+  'presence_penalty',
+  'frequency_penalty',
+  'repetition_penalty',
+  'logit_bias',
+  'bad_words',
+  'skip_special_tokens',
+  'spaces_between_special_tokens',
+  'include_stop_str_in_output',
+]
+
+/**
+ * The body of `/inference/v1/generate`, but for the `token_ids`.
+ * @throws ProxyError `unsupported` for a constraint on the answer, which this route knows under no name of an agent's
+ */
+export function vllmGenerateBody(
+  request: TokenRequest,
+  maxTokens: number,
+  features: object,
+): Record<string, unknown> {
+  const { body } = request
+  for (const field in body) {
+    const isConstraint = field === 'structured_outputs' || field.startsWith('guided_')
+    const isFormat = field === 'response_format' && !(isRecord(body[field]) && body[field].type === 'text')
+    if ((!isConstraint && !isFormat) || body[field] === null || body[field] === undefined) continue
+    const message = `vLLM does not take '${field}' beside token ids and images`
+    throw new ProxyError('unsupported', message, { param: field })
+  }
+  const given = SAMPLING_FIELDS.filter((field) => body[field] !== undefined && body[field] !== null)
+  return {
+    model: body.model,
+    features,
+    sampling_params: {
+      ...Object.fromEntries(given.map((field) => [field, body[field]])),
+      max_tokens: maxTokens,
+      // 0: the sampled token's logprob and no alternatives.
+      logprobs: askedAlternatives(request),
+    },
+    stream: false,
+    ...(body.priority !== undefined && { priority: body.priority }),
+    ...(body.cache_salt !== undefined && { cache_salt: body.cache_salt }),
+  }
+}

@@ -1,0 +1,211 @@
+/** Images beside token ids, as each engine takes them. */
+import { once } from 'node:events'
+import t, { type Test } from 'tap'
+import type { GenerationRequest } from '../../src/canonical/request.ts'
+import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
+import { createOpenaiClient } from '../../src/engine/openai/client.ts'
+import { createSglangClient } from '../../src/engine/sglang/client.ts'
+import { createVllmClient } from '../../src/engine/vllm/client.ts'
+import type { EngineClient } from '../../src/inference/engine-client.ts'
+import { createLocalBackend } from '../../src/inference/local-backend.ts'
+import { inexactReason } from '../../src/session/exactness.ts'
+import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
+import { RawWorker } from '../helpers/raw-worker.ts'
+import { workerFor } from '../helpers/relay-rig.ts'
+import { eventsOf, relayServerFor } from '../helpers/relay-server.ts'
+import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+import { imagePart, pngUrl } from '../helpers/vision-model.ts'
+
+const URLS = [pngUrl(56, 84), pngUrl(28, 28)]
+const PROMPT = [1, 9, 9, 9, 2, 9, 3]
+const IMAGES = { tokenId: 9, tokens: [3, 1] }
+
+function imageRequest(body: Record<string, unknown> = {}, stream = true): GenerationRequest {
+  const messages = URLS.map((url) => ({ role: 'user', content: [imagePart(url)] }))
+  return {
+    ...tokenRequest(PROMPT, { model: 'm', max_tokens: 7, ...body, messages }, stream),
+    images: IMAGES,
+  } as GenerationRequest
+}
+
+async function serverFor(t: Test, create: (options: { url: string }) => EngineClient, script: Script) {
+  const server = await startScriptedServer(script)
+  const client = create({ url: server.url })
+  t.teardown(async () => {
+    await client.close()
+    await server.close()
+  })
+  return { client, server }
+}
+
+const run = async (client: EngineClient, request = imageRequest()) =>
+  fold(await collect(client.generate(request, noAbort)))
+
+/** As SGLang 0.5.23 does: one placeholder for each image becomes as many as it counts. */
+function sglang(counts: readonly number[] | undefined): Script {
+  return ({ body }, response) => {
+    if (body === undefined) return sendJson(response, { object: 'list', data: [] })
+    let next = 0
+    const ids = body.input_ids.flatMap((id: number) =>
+      id === 9 ? new Array(counts?.[next++]).fill(9) : [id],
+    )
+    const finish = { type: 'stop', matched: 2 }
+    const logprobs = [
+      [-0.5, 5, null],
+      [-0.25, 2, null],
+    ]
+    const meta_info = {
+      finish_reason: finish,
+      prompt_tokens: ids.length,
+      completion_tokens: 2,
+      output_token_logprobs: logprobs,
+    }
+    sendJson(response, { output_ids: [5, 2], ...(counts && { prompt_token_ids: ids }), meta_info })
+  }
+}
+
+t.test(
+  'SGLang gets one placeholder and the pixels for each image, and tells what it made of the prompt',
+  async (t) => {
+    const { client, server } = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
+    const completion = await run(client)
+    t.match(server.requests[0]?.body, {
+      input_ids: [1, 9, 2, 9, 3],
+      image_data: URLS,
+      return_prompt_token_ids: true,
+      sampling_params: { max_new_tokens: 7 },
+    })
+    t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
+    t.equal(inexactReason(completion), null)
+  },
+)
+
+t.test(
+  'an SGLang that counts otherwise is believed, and one that does not tell makes the turn inexact',
+  async (t) => {
+    const other = await serverFor(t, createSglangClient, sglang([2, 1]))
+    t.strictSame([...(await run(other.client)).start!.promptTokenIds!], [1, 9, 9, 2, 9, 3])
+    const silent = await serverFor(t, createSglangClient, (request, response) => {
+      const told = { prompt_token_ids: undefined }
+      const finish_reason = { type: 'stop', matched: 2 }
+      sendJson(response, {
+        ...told,
+        output_ids: [5],
+        meta_info: {
+          finish_reason,
+          prompt_tokens: 7,
+          completion_tokens: 1,
+          output_token_logprobs: [[-1, 5, null]],
+        },
+      })
+      t.ok(request.body.image_data)
+    })
+    t.match(inexactReason(await run(silent.client)), /did not report the token ids of the prompt/)
+  },
+)
+
+const FEATURES = {
+  mm_hashes: { image: ['h1', 'h2'] },
+  mm_placeholders: {
+    image: [
+      { offset: 40, length: 3 },
+      { offset: 50, length: 1 },
+    ],
+  },
+  kwargs_data: { image: ['cDE=', 'cDI='] },
+  mm_metadata: null,
+}
+
+/** As vLLM does: features of rendered messages, and a choice with ids alone. */
+function vllm(features: object | null): Script {
+  return ({ path }, response) => {
+    if (path === '/v1/chat/completions/render')
+      return sendJson(response, { token_ids: [7, 7], features, sampling_params: {} })
+    const content = [5, 2].map((id) => ({
+      token: `token_id:${id}`,
+      logprob: -0.5,
+      bytes: null,
+      top_logprobs: [],
+    }))
+    const usage = { prompt_tokens: 7, completion_tokens: 2, total_tokens: 9 }
+    const choice = { index: 0, token_ids: [5, 2], logprobs: { content }, finish_reason: 'stop' }
+    sendJson(response, { request_id: 'r', choices: [choice], usage })
+  }
+}
+
+t.test('vLLM makes features of the images, and samples after the ids with these', async (t) => {
+  const { client, server } = await serverFor(t, createVllmClient, vllm(FEATURES))
+  const completion = await run(client, imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }))
+  const [rendered, generated] = server.requests
+  const content = URLS.map((url) => ({ type: 'image_url', image_url: { url } }))
+  t.strictSame(rendered?.body, { model: 'm', messages: [{ role: 'user', content }] })
+  t.equal(generated?.path, '/inference/v1/generate')
+  t.strictSame(generated?.body, {
+    model: 'm',
+    features: {
+      ...FEATURES,
+      mm_placeholders: {
+        image: [
+          { offset: 1, length: 3 },
+          { offset: 5, length: 1 },
+        ],
+      },
+    },
+    sampling_params: { temperature: 0.5, stop: ['x'], max_tokens: 7, logprobs: 0 },
+    stream: false,
+    token_ids: PROMPT,
+  })
+  t.strictSame(completion.tokenIds, [5, 2])
+  t.strictSame(completion.logprobs, [-0.5, -0.5])
+  t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
+  t.equal(inexactReason(completion), null)
+})
+
+t.test('a vLLM that has no features, or counts otherwise, is not asked to sample', async (t) => {
+  const counts = {
+    image: [
+      { offset: 0, length: 4 },
+      { offset: 9, length: 1 },
+    ],
+  }
+  for (const [features, code] of [
+    [null, 'unsupported'],
+    [{ ...FEATURES, kwargs_data: null }, 'unsupported'],
+    [{ ...FEATURES, kwargs_data: { image: ['cDE=', null] } }, 'unsupported'],
+    [{ ...FEATURES, mm_placeholders: counts }, 'engine_failed'],
+  ] as const) {
+    const { client, server } = await serverFor(t, createVllmClient, vllm(features))
+    await t.rejects(run(client), { code })
+    t.equal(server.requests.length, 1)
+  }
+  const { client, server } = await serverFor(t, createVllmClient, vllm(FEATURES))
+  const schema = { response_format: { type: 'json_object' } }
+  await t.rejects(run(client, imageRequest(schema)), { code: 'unsupported', param: 'response_format' })
+  t.notOk(server.requests.some(({ path }) => path === '/inference/v1/generate'))
+})
+
+t.test('engines that take no images say so', async (t) => {
+  const embedded = new EmbeddedEngine()
+  t.teardown(() => embedded.close())
+  await t.rejects(run(embedded), { code: 'unsupported', message: /no images beside token ids/ })
+  const openai = await serverFor(t, createOpenaiClient, (_, response) => sendJson(response, {}))
+  await t.rejects(run(openai.client), { code: 'unsupported' })
+})
+
+t.test('a worker whose engines take images serves them by the messages that it gets', async (t) => {
+  const engine = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
+  const { url, backend } = await relayServerFor(t)
+  const local = createLocalBackend({ clients: [engine.client] })
+  t.teardown(() => local.close())
+  await local.models()
+  await once(workerFor(t, url, 'w', local), 'connected')
+  const [start] = await eventsOf(backend, imageRequest())
+  t.match(engine.server.requests.at(-1)?.body, { input_ids: [1, 9, 2, 9, 3], image_data: URLS })
+  t.strictSame(start?.type === 'start' && [...start.promptTokenIds!], PROMPT)
+})
+
+t.test('a worker that knows of no images is never asked to sample without them', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
+  await t.rejects(eventsOf(backend, imageRequest()), { code: 'unsupported', message: /no worker here/ })
+})

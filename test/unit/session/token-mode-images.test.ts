@@ -1,0 +1,136 @@
+/** Images in token mode: what the engine is asked, and how later prompts go on from them. */
+import t, { type Test } from 'tap'
+import type { ChatMessage } from '../../../src/canonical/messages.ts'
+import type { GenerationRequest } from '../../../src/canonical/request.ts'
+import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
+import { TurnRunner } from '../../../src/session/run-turn.ts'
+import { Sessions } from '../../../src/session/sessions.ts'
+import { MemoryTurnStore } from '../../../src/store/memory.ts'
+import type { TurnRecord } from '../../../src/store/turn-store.ts'
+import { openTokenModel, type TokenModel } from '../../../src/tokens/token-model.ts'
+import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
+import { silentLogger } from '../../helpers/silent-logger.ts'
+import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
+
+const never = new AbortController().signal
+
+/** An engine that answers `I see.` to everything. */
+function setUp(t: Test, model: TokenModel, store = new MemoryTurnStore()) {
+  const asked: GenerationRequest[] = []
+  const ids = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
+  const backend = new ScriptedBackend(async function* (request) {
+    asked.push(request)
+    yield [
+      { type: 'start', engine: 'scripted', promptTokenIds: request.promptTokenIds! },
+      { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
+      { type: 'end', finishReason: 'stop' },
+    ]
+  })
+  const prompts = new TokenPrompts(model, store)
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
+  t.teardown(() => sessions.close())
+  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
+  return {
+    asked,
+    store,
+    async ask(messages: ChatMessage[], fields = {}): Promise<TurnRecord> {
+      const request = { kind: 'chat', body: { messages, ...fields } } as const
+      const word = { retryCount: 0, hasAgentKey: false }
+      const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
+      for await (const _ of (await runner.begin(call, never)).events) {
+      }
+      return (await Array.fromAsync(store.readTurns('s'))).at(-1)!
+    },
+  }
+}
+
+function promptOf({ annotations }: TurnRecord): { reason: string; images: [{ at: number }] } {
+  return JSON.parse(annotations).prompt
+}
+
+const picture = (width: number, height: number, text = 'What is it?'): ChatMessage => ({
+  role: 'user',
+  content: [imagePart(pngUrl(width, height)), { type: 'text', text }],
+})
+const seen: ChatMessage = { role: 'assistant', content: 'I see.' }
+
+async function openVision(t: Test, processor?: object | null) {
+  const { directory, imageId } = visionModel(t, processor)
+  const model = await openTokenModel({ source: directory, parser: 'auto' })
+  t.teardown(() => model.close())
+  return { model, imageId }
+}
+
+t.test('a prompt has the tokens of its images, and goes on from them', async (t) => {
+  const { model, imageId } = await openVision(t)
+  const { ask, asked, store } = setUp(t, model)
+  const pads = (count: number) => '<|image_pad|>'.repeat(count)
+  const first = await ask([picture(56, 84)])
+  t.equal(
+    model.tokenizer.decode(first.promptTokenIds),
+    `<|im_start|>user\n<|vision_start|>${pads(6)}<|vision_end|>What is it?<|im_end|>\n<|im_start|>assistant\n`,
+  )
+  t.strictSame(asked[0]?.images, { tokenId: imageId, tokens: [6] })
+  const talk = [picture(56, 84), seen, picture(112, 112, 'And this?')]
+  const second = await ask(talk)
+  t.match(promptOf(second), {
+    reason: 'extended',
+    images: [{ width: 112, height: 112, tokens: 16, media_type: 'image/png', sha256: /^[0-9a-f]{64}$/ }],
+  })
+  t.strictSame(asked[1]?.images, { tokenId: imageId, tokens: [6, 16] })
+  const said = [...first.promptTokenIds, ...first.completionTokenIds]
+  t.strictSame([...second.promptTokenIds.slice(0, said.length)], said)
+  const {
+    images: [placed],
+  } = promptOf(second)
+  t.strictSame([...second.promptTokenIds.slice(placed.at, placed.at + 16)], new Array(16).fill(imageId))
+  t.not(second.promptTokenIds[placed.at - 1], imageId)
+  // A process that knows nothing of the session but its record.
+  const later = setUp(t, model, store)
+  const third = await later.ask([...talk, seen, { role: 'user', content: 'Sure?' }])
+  t.match(promptOf(third), { reason: 'extended', images: undefined })
+  t.strictSame(later.asked[0]?.images, { tokenId: imageId, tokens: [6, 16] })
+})
+
+t.test(
+  'an extended prompt is the whole one, however many images came before it and however they are numbered',
+  async (t) => {
+    const { model } = await openVision(t)
+    for (const chat_template_kwargs of [{}, { add_vision_id: true }]) {
+      const { ask } = setUp(t, model)
+      const messages: ChatMessage[] = []
+      for (let place = 0; place < 6; place += 1) {
+        messages.push(place % 3 === 2 ? { role: 'user', content: 'Go on.' } : picture(28 * (place + 2), 56))
+        const turn = await ask(messages, { chat_template_kwargs })
+        const whole = await setUp(t, model).ask(messages, { chat_template_kwargs })
+        t.strictSame([...turn.promptTokenIds], [...whole.promptTokenIds])
+        t.match(promptOf(turn), { reason: place === 0 ? 'first' : 'extended' })
+        messages.push(seen)
+      }
+    }
+  },
+)
+
+t.test('another image is another message', async (t) => {
+  const { model } = await openVision(t)
+  const { ask } = setUp(t, model)
+  await ask([picture(56, 56)])
+  const other = await ask([picture(56, 57), seen, { role: 'user', content: 'Sure?' }])
+  t.match(promptOf(other), { reason: 'branched', images: [{ height: 57 }] })
+})
+
+t.test('images that cannot become tokens are refused, and so is their placeholder in a text', async (t) => {
+  const { model } = await openVision(t)
+  const { ask } = setUp(t, model)
+  const spelt: ChatMessage = { role: 'user', content: 'Say <|image_pad|>.' }
+  await t.rejects(ask([spelt]), { code: 'invalid_request' })
+  const remote: ChatMessage = { role: 'user', content: [imagePart('https://example.org/a.png')] }
+  await t.rejects(ask([remote]), { code: 'unsupported', param: 'messages.0.content.0' })
+  await t.rejects(ask([picture(10, 4000)]), { code: 'invalid_request' })
+  const { model: blind } = await openVision(t, null)
+  await t.rejects(setUp(t, blind).ask([picture(56, 56)]), {
+    code: 'unsupported',
+    message: /rule for images is not known/,
+  })
+})
