@@ -29,4 +29,4 @@ export {
 export { HarborRunner, type HarborRunnerOptions } from './rollout/runners/harbor-runner.ts'
 export { HttpRunner, type HttpRunnerOptions } from './rollout/runners/http-runner.ts'
 export type { AgentResult, AgentRunner, AgentStatus, AgentTask, Sample } from './rollout/runners/runner.ts'
-export type { AgentWork, Verifier } from './rollout/runners/verifier.ts'
+export type { AgentWork, RewardVerifier as Verifier } from './rollout/runners/verifier.ts'

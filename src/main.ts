@@ -21,7 +21,7 @@ import { textsOfTokens } from './engine/texts-of-tokens.ts'
 import { ProxyError } from './errors.ts'
 import { type HealthPort, openHealthPort } from './http/health/health-port.ts'
 import { healthOf } from './http/health/health-route.ts'
-import type { ToldHealth } from './http/health/health-thread.ts'
+import type { HealthAnswer } from './http/health/health-thread.ts'
 import { type HttpServer, listen, type ServerOptions } from './http/server.ts'
 import type { Backend } from './inference/backend.ts'
 import { EngineRoster } from './inference/engine-roster.ts'
@@ -36,6 +36,7 @@ import type { Dial } from './relay/proxy-connection.ts'
 import { refuseWorkers } from './relay/refuse-workers.ts'
 import { createRelayBackend, type RelayBackend } from './relay/relay-backend.ts'
 import { Activity } from './session/activity.ts'
+import { AnnouncedWeights } from './session/announced-weights.ts'
 import { type NodePlace, parseNode, shownNode } from './session/nodes.ts'
 import { ChatPrompts } from './session/prompts/chat-prompts.ts'
 import type { Prompts } from './session/prompts/prompts.ts'
@@ -43,7 +44,6 @@ import { TokenPrompts } from './session/prompts/token-prompts.ts'
 import { TurnRunner } from './session/run-turn.ts'
 import { Sessions } from './session/sessions.ts'
 import { describeHeld, type HeldSweep } from './session/sweep-guard.ts'
-import { ToldWeights } from './session/told-weights.ts'
 import { MemoryTurnStore } from './store/memory.ts'
 import { openSqliteStore, type SpawnThread } from './store/sqlite/open.ts'
 import type { TurnStore } from './store/turn-store.ts'
@@ -119,7 +119,7 @@ export async function startServer(
   const { prompts, tokenizer, toolParser } = await openPrompts(config, backend, store, opening)
   const sessions = openSessions(config, store, { backend, activity, logger, node, isFallback })
   const { model } = config
-  const weights = new ToldWeights()
+  const weights = new AnnouncedWeights()
   const drift =
     config.verifyShare > 0 ? openDriftMeter(config, backend, store, { logger, metrics }) : undefined
   const runner = new TurnRunner({
@@ -272,7 +272,7 @@ async function openStore(
 
 async function openHealth(
   { host, healthPort: port, basePath }: ServeConfig,
-  health: () => Promise<ToldHealth>,
+  health: () => Promise<HealthAnswer>,
 ): Promise<HealthPort | undefined> {
   return port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })
 }

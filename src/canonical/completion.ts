@@ -18,7 +18,7 @@ export interface Completion {
   readonly logprobsContent: readonly TokenLogprob[]
   /** Message fields without a name in the events; a later value replaces an earlier one. */
   readonly extra: Readonly<Record<string, unknown>>
-  /** What was told beyond ids and logprobs. */
+  /** What was reported beyond ids and logprobs. */
   readonly details?: DetailsFold | undefined
 }
 
@@ -34,7 +34,7 @@ export class CompletionFold implements Completion {
   readonly logprobs: number[] = []
   readonly logprobsContent: TokenLogprob[] = []
   extra: Record<string, unknown> = {}
-  /** undefined: nothing was told beyond ids and logprobs. */
+  /** undefined: nothing was reported beyond ids and logprobs. */
   details: DetailsFold | undefined
   readonly #callByIndex = new Map<number, ToolCall>()
 

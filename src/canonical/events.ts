@@ -49,7 +49,7 @@ export interface GenerationDelta {
   logprobs?: number[]
   /** The engine's own entries with text and alternatives; only where the agent asked for logprobs. */
   logprobsContent?: TokenLogprob[]
-  /** What else was told: per token of `tokenIds`, or of the whole; see {@link Details}. Only where it was asked for. */
+  /** What else was reported: per token of `tokenIds`, or of the whole; see {@link Details}. Only where it was asked for. */
   details?: Details
   /** Fields of the engine's message that have no name here; they reach the agent unchanged. */
   extra?: Record<string, unknown>

@@ -18,14 +18,14 @@ const COMMA = 0x2c
 /** Compared by the C library first: lists differ near their end. */
 const BLOCK_BYTES = 4 * 1024
 
-interface KnownList {
+interface WrittenIds {
   readonly ids: PromptIds
   readonly json: JsonSoFar
 }
 
 export class PromptLists {
   /** The latest first. */
-  readonly #lists: KnownList[] = []
+  readonly #lists: WrittenIds[] = []
   #bytes = 0
   #converted = 0
 
@@ -73,8 +73,8 @@ export class PromptLists {
   }
 
   /** The list that most of the bytes are known from: how many ids they are, and where the last of these ends. */
-  #mostAlike(list: Buffer): { known: KnownList | undefined; shared: number; from: number } {
-    let best: KnownList | undefined
+  #mostAlike(list: Buffer): { known: WrittenIds | undefined; shared: number; from: number } {
+    let best: WrittenIds | undefined
     let bytes = 0
     for (const known of list.length < MIN_BYTES ? [] : this.#lists) {
       const alike = sharedBytes(piecesOf(known.json), list)
@@ -90,7 +90,7 @@ export class PromptLists {
   }
 
   /** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
-  #keep(list: KnownList, known: KnownList | undefined, shared: number): void {
+  #keep(list: WrittenIds, known: WrittenIds | undefined, shared: number): void {
     if (known && shared * 2 >= known.ids.length) this.#lists.splice(this.#lists.indexOf(known), 1)
     this.#lists.unshift(list)
     this.#lists.length = Math.min(this.#lists.length, MAX_LISTS)

@@ -67,32 +67,32 @@ export interface Repeats {
 export const NO_REPEATS: Repeats = { once: (step, part, ...context) => step(part, ...context) }
 
 /** A list that has been read. */
-interface KnownList extends ReadList {
+interface ParsedList extends ReadList {
   /** The byte after each element. */
   readonly ends: readonly number[]
   /** Of all elements up to each. */
   readonly weights: readonly JsonWeight[]
 }
 
-interface KnownPart {
+interface ParsedPart {
   readonly json: Buffer
   readonly value: unknown
   readonly weight: JsonWeight
 }
 
-/** Is told what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
+/** Called with what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
 export type Admit = (weight: JsonWeight) => void
 
 /** What a step made of objects, or of texts. */
 type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never, unknown>
 
-const NOTHING: KnownList = { elements: [], ends: [], weights: [], json: Buffer.alloc(0) }
+const NOTHING: ParsedList = { elements: [], ends: [], weights: [], json: Buffer.alloc(0) }
 
 export class RequestReader implements Repeats {
   /** The latest first. */
-  readonly #lists: KnownList[] = []
+  readonly #lists: ParsedList[] = []
   /** By the name of their field, the latest first. */
-  readonly #parts = new Map<string, KnownPart[]>()
+  readonly #parts = new Map<string, ParsedPart[]>()
   /** By the step that made it. */
   readonly #made = new Map<unknown, Results>()
   #partBytes = 0
@@ -165,7 +165,7 @@ export class RequestReader implements Repeats {
       weight = together(weight, more)
       admit(weight)
     }
-    let list: KnownList | undefined
+    let list: ParsedList | undefined
     let elements: readonly unknown[] = []
     let at = skipSpace(json, 0)
     if (json[at] !== LETTERS.object) return undefined
@@ -202,7 +202,7 @@ export class RequestReader implements Repeats {
   }
 
   /** @returns undefined if it is nested too deeply */
-  #readPart(name: string, json: Buffer, start: number, add: Admit): KnownPart | undefined {
+  #readPart(name: string, json: Buffer, start: number, add: Admit): ParsedPart | undefined {
     const parts = this.#parts.get(name) ?? []
     const place = parts.findIndex((part) => json.subarray(start, start + part.json.length).equals(part.json))
     if (place !== -1) {
@@ -219,7 +219,7 @@ export class RequestReader implements Repeats {
   }
 
   /** As a copy of its bytes: the rest of the request is not kept for it. */
-  #keepPart(name: string, parts: KnownPart[], { json, ...part }: KnownPart): void {
+  #keepPart(name: string, parts: ParsedPart[], { json, ...part }: ParsedPart): void {
     if (!this.#parts.has(name) && this.#parts.size >= MAX_FIELDS) return
     parts.unshift({ json: copied(json), ...part })
     this.#partBytes += json.length
@@ -228,7 +228,7 @@ export class RequestReader implements Repeats {
   }
 
   /** @param start the byte after the opening bracket */
-  #readList(json: Buffer, start: number, add: Admit): { list: KnownList; close: number } | undefined {
+  #readList(json: Buffer, start: number, add: Admit): { list: ParsedList; close: number } | undefined {
     const { place, shared } = this.#mostAlike(json.subarray(start))
     const goesOn = shared.ends.length > 0
     const from = start + (shared.ends.at(-1) ?? 0)
@@ -259,7 +259,7 @@ export class RequestReader implements Repeats {
   }
 
   /** The known list that begins most alike, and what the two share. @param json from the first byte of a list on */
-  #mostAlike(json: Buffer): { place: number; shared: KnownList } {
+  #mostAlike(json: Buffer): { place: number; shared: ParsedList } {
     let [place, shared] = [-1, NOTHING]
     for (const [at, list] of this.#lists.entries()) {
       const count = sharedCount(json, list)
@@ -277,7 +277,7 @@ export class RequestReader implements Repeats {
   }
 
   /** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
-  #remember(list: KnownList, place: number, shared: KnownList): void {
+  #remember(list: ParsedList, place: number, shared: ParsedList): void {
     if (list.ends.length === 0) return
     const before = this.#lists[place]
     if (before && shared.ends.length * 2 >= before.ends.length) this.#lists.splice(place, 1)
@@ -287,13 +287,13 @@ export class RequestReader implements Repeats {
 }
 
 /** Objects always: whatever is made of one is made once. */
-function isWorthKeeping({ json, value }: KnownPart): boolean {
+function isWorthKeeping({ json, value }: ParsedPart): boolean {
   return typeof value === 'string'
     ? json.length >= MIN_TEXT_BYTES
     : typeof value === 'object' && value !== null
 }
 
-function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): KnownPart {
+function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): ParsedPart {
   const weight = weigh(json)
   add(weight)
   return { json, weight, value: parse(json.toString()) }
@@ -322,7 +322,7 @@ function weightsOf(list: Buffer, ends: readonly number[], known: readonly JsonWe
 }
 
 /** How many elements of the known list the two begin with. */
-function sharedCount(json: Buffer, { json: list, ends }: KnownList): number {
+function sharedCount(json: Buffer, { json: list, ends }: ParsedList): number {
   const isShared = (from: number, to: number) => list.subarray(from, to).equals(json.subarray(from, to))
   // All of them, as a rule. Otherwise the first one that is not shared is searched for by halves.
   let shared = isShared(0, ends.at(-1)!) ? ends.length : 0

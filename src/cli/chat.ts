@@ -4,7 +4,7 @@ import Type from 'typebox'
 import type { ChatConfig } from '../config/options/operator.ts'
 import { ProxyError } from '../errors.ts'
 import { SessionWithTurns } from '../http/sessions/schemas.ts'
-import { ProxyClient } from './proxy-client.ts'
+import { OperatorClient } from './proxy-client.ts'
 import type { TurnJson } from './sessions/api.ts'
 
 const Models = Type.Object({ data: Type.Array(Type.Object({ id: Type.String() })) })
@@ -12,7 +12,7 @@ const Answer = Type.Object({ id: Type.String(), choices: Type.Array(Type.Unknown
 
 /** @returns the exit code: 1 if the turn cannot be trained on */
 export async function run(config: ChatConfig, [message = 'Say hello.']: string[]): Promise<number> {
-  const proxy = new ProxyClient(config)
+  const proxy = new OperatorClient(config)
   const sessionId = config.session ?? `chat-${randomUUID()}`
   const at = `/sessions/${encodeURIComponent(sessionId)}`
   try {
@@ -27,7 +27,7 @@ export async function run(config: ChatConfig, [message = 'Say hello.']: string[]
     await proxy.call('POST', `${at}/v1/chat/completions`, Answer, body)
     const turn = (await proxy.get(at, SessionWithTurns)).turns.at(-1)
     if (turn === undefined) throw new ProxyError('start_failed', 'the call was answered and is not on record')
-    process.stdout.write(`${config.json ? JSON.stringify(turn, undefined, 2) : told(turn)}\n`)
+    process.stdout.write(`${config.json ? JSON.stringify(turn, undefined, 2) : describe(turn)}\n`)
     return turn.exact ? 0 : 1
   } finally {
     if (config.session === undefined) await proxy.call('DELETE', at, Type.Unknown()).catch(() => {})
@@ -35,7 +35,7 @@ export async function run(config: ChatConfig, [message = 'Say hello.']: string[]
 }
 
 /** Line breaks stay: the answer is for reading. What else could steer the terminal goes. */
-function told(turn: TurnJson): string {
+function describe(turn: TurnJson): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must go
   const text = turn.completion_text.replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]+/g, ' ')
   const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn

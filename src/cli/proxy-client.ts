@@ -21,7 +21,7 @@ export interface ProxyAddress {
   readonly tlsCa: string | undefined
 }
 
-export class ProxyClient {
+export class OperatorClient {
   readonly #url: string
   readonly #options: RequestOptions
 

@@ -1,7 +1,7 @@
 /** `llm-proxy pause`, `resume` and `weights set`: what a trainer does around a change of weights, by hand. */
 import Type from 'typebox'
 import type { PauseConfig, ResumeConfig, WeightsSetConfig } from '../config/options/operator.ts'
-import { ProxyClient } from './proxy-client.ts'
+import { OperatorClient } from './proxy-client.ts'
 
 const Paused = Type.Object({ status: Type.String(), drained: Type.Boolean(), in_flight: Type.Integer() })
 const Resumed = Type.Object({ status: Type.String() })
@@ -10,7 +10,7 @@ const Weights = Type.Object({ weight_version: Type.Union([Type.String(), Type.Nu
 /** @returns the exit code: 1 if calls still run */
 export async function pause({ drainTimeoutMs, json, ...address }: PauseConfig): Promise<number> {
   const path = `/admin/pause?drain_timeout_s=${drainTimeoutMs / 1_000}`
-  const answer = await new ProxyClient(address).call('POST', path, Paused)
+  const answer = await new OperatorClient(address).call('POST', path, Paused)
   const running = answer.drained ? 'no call runs' : `${answer.in_flight} calls still run`
   print(json, answer, `paused: ${running}; llm-proxy resume serves calls again`)
   return answer.drained ? 0 : 1
@@ -18,7 +18,7 @@ export async function pause({ drainTimeoutMs, json, ...address }: PauseConfig): 
 
 /** @returns the exit code */
 export async function resume({ json, ...address }: ResumeConfig): Promise<number> {
-  print(json, await new ProxyClient(address).call('POST', '/admin/resume', Resumed), 'running')
+  print(json, await new OperatorClient(address).call('POST', '/admin/resume', Resumed), 'running')
   return 0
 }
 
@@ -28,7 +28,7 @@ export async function setWeights(
   [version]: string[],
 ): Promise<number> {
   const body = { weight_version: version! }
-  const answer = await new ProxyClient(address).call('POST', '/admin/weight_version', Weights, body)
+  const answer = await new OperatorClient(address).call('POST', '/admin/weight_version', Weights, body)
   print(json, answer, `weight version: ${answer.weight_version}`)
   return 0
 }

@@ -1,7 +1,7 @@
 import type { Static } from 'typebox'
 import type { WorkersListConfig } from '../config/options/operator.ts'
 import { type Worker, Workers } from '../http/workers/schemas.ts'
-import { ProxyClient } from './proxy-client.ts'
+import { OperatorClient } from './proxy-client.ts'
 import { type Column, printable, renderTable } from './table.ts'
 
 const COLUMNS: readonly Column<Static<typeof Worker>>[] = [
@@ -17,7 +17,7 @@ const COLUMNS: readonly Column<Static<typeof Worker>>[] = [
 
 /** `llm-proxy workers list`. @returns the exit code */
 export async function run({ json, ...address }: WorkersListConfig): Promise<number> {
-  const workers = await new ProxyClient(address).get('/admin/workers', Workers)
+  const workers = await new OperatorClient(address).get('/admin/workers', Workers)
   process.stdout.write(`${json ? JSON.stringify(workers, undefined, 2) : renderTable(COLUMNS, workers)}\n`)
   return 0
 }

@@ -28,7 +28,7 @@ export interface AnswerIdentity {
   turnId: string
   /** Seconds since the epoch. */
   createdS: number
-  /** Of an answer that is over and told again; likewise. */
+  /** Of an answer that is over and given again; likewise. */
   endedS?: number
   /** As the agent asked for it; the engine's own name replaces it once known. */
   model: string

@@ -14,7 +14,7 @@ export interface OpenAiErrorBody {
 
 /**
  * An error as OpenAI's API words it: https://platform.openai.com/docs/guides/error-codes. What the engine refused
- * keeps the engine's own words; that a prompt does not fit is told under the code by which agents know it.
+ * keeps the engine's own words; that a prompt does not fit has the code by which agents know it.
  */
 export function openAiError(error: ProxyError): OpenAiErrorBody {
   const fromEngine = engineError(error.engineBody)

@@ -1,7 +1,7 @@
 /**
  * What agents put into a prompt that changes from call to call and says nothing to a model. Left in, it would make
  * each call's prompt a new one: no prefix to share, and a trajectory of its own for every turn. Each rule has a name;
- * what it took out is told, so that a turn can show it.
+ * what it took out is returned, so that a turn can show it.
  */
 
 export interface VolatileRule {

@@ -148,7 +148,7 @@ export class AnswerReader {
     else if (isRecord(choice.message)) addMessage(delta, choice.message, false, this.#callIndexes)
     else if (typeof choice.text === 'string' && choice.text !== '') delta.content = choice.text
     const entries = isRecord(choice.logprobs) ? this.#addLogprobs(delta, choice.logprobs) : []
-    // null is "not told", and not "no tokens": some vLLM versions answer so although they were asked.
+    // null is "not reported", and not "no tokens": some vLLM versions answer so although they were asked.
     if (Array.isArray(choice.token_ids)) delta.tokenIds = choice.token_ids
     if (this.#options.record) this.#addDetails(delta, choice, answer, entries)
     return Object.keys(delta).length > 1 ? delta : undefined

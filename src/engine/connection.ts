@@ -1,7 +1,7 @@
 import { type buildConnector, Pool } from 'undici'
 import { ProxyError } from '../errors.ts'
 import { type Endpoint, parseEndpoint } from './endpoint.ts'
-import { answerFailure, answerTooLarge, refusal, requestFailure } from './failures.ts'
+import { answerFailure, answerTooLarge, refusalError, requestFailure } from './failures.ts'
 import type { BodyPieces } from './request.ts'
 
 export interface ConnectionOptions {
@@ -80,7 +80,7 @@ export class EngineConnection {
     if (status >= 200 && status < 300) return response
     const text = this.endpoint.redact(await this.text(response, signal))
     const retryAfter = response.headers['retry-after']?.toString()
-    throw refusal({ engine: this.name, status, text, retryAfter })
+    throw refusalError({ engine: this.name, status, text, retryAfter })
   }
 
   async #send(

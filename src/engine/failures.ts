@@ -41,7 +41,7 @@ export function answerTooLarge(engine: string, limit: number): ProxyError {
   return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)
 }
 
-export interface Refusal {
+export interface RefusedAnswer {
   engine: string
   status: number
   /** The body, free of credentials. */
@@ -50,7 +50,7 @@ export interface Refusal {
 }
 
 /** An answer with an HTTP status that is not 2xx. */
-export function refusal({ engine, status, text, retryAfter }: Refusal): ProxyError {
+export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer): ProxyError {
   const body = parseJson(text)
   const said = engineMessage(body) ?? excerpt(text)
   if (status >= 400 && status < 500) {

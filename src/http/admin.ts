@@ -4,15 +4,15 @@ import Type, { type Static } from 'typebox'
 import type { Backend } from '../inference/backend.ts'
 import { type Clock, systemClock } from '../inference/clock.ts'
 import type { Activity, LiveTurn } from '../session/activity.ts'
+import type { AnnouncedWeights } from '../session/announced-weights.ts'
 import type { Sessions } from '../session/sessions.ts'
-import type { ToldWeights } from '../session/told-weights.ts'
 import { described } from './described.ts'
 import { readAnyBodyAsJson } from './json-body.ts'
 import { typedApp } from './typed-app.ts'
 
 export interface AdminOptions {
   backend: Backend
-  weights: ToldWeights
+  weights: AnnouncedWeights
   activity: Activity
   sessions: Pick<Sessions, 'sweep' | 'heldSweep'>
   clock?: Clock
@@ -152,9 +152,9 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     '/admin/weight_version',
     {
       config: { scope: 'view' },
-      schema: described('admin', 'The weight version that was told', WeightVersionBody, {}),
+      schema: described('admin', 'The weight version that was announced', WeightVersionBody, {}),
     },
-    async () => ({ weight_version: weights.told }),
+    async () => ({ weight_version: weights.announced }),
   )
 
   app.post(
@@ -165,10 +165,10 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
       }),
     },
     async ({ body }) => {
-      weights.told = body.weight_version
+      weights.announced = body.weight_version
       // What an engine said before must not stand against this.
       await backend.refresh()
-      return { weight_version: weights.told }
+      return { weight_version: weights.announced }
     },
   )
   done()

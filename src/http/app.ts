@@ -16,11 +16,11 @@ import type { Roster } from '../inference/roster.ts'
 import type { Logger } from '../logger.ts'
 import type { MetricsSource } from '../metrics/metrics.ts'
 import { Activity } from '../session/activity.ts'
+import type { AnnouncedWeights } from '../session/announced-weights.ts'
 import type { NodePlace } from '../session/nodes.ts'
 import type { TurnRunner } from '../session/run-turn.ts'
 import { MAX_SESSION_ID_BYTES } from '../session/session-id.ts'
 import type { Sessions } from '../session/sessions.ts'
-import type { ToldWeights } from '../session/told-weights.ts'
 import type { TurnStore } from '../store/turn-store.ts'
 import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
@@ -33,7 +33,7 @@ import { healthRoute } from './health/health-route.ts'
 import { metricsRoute } from './metrics.ts'
 import { openApi, openApiRoute } from './openapi.ts'
 import { eventsRoutes } from './read/events.ts'
-import { readRoutes, type TokenTexts } from './read/routes.ts'
+import { type ReadTokenTexts, readRoutes } from './read/routes.ts'
 import { sessionPaths } from './session-paths.ts'
 import { sessionsRoutes } from './sessions/routes.ts'
 import { tracesRoutes } from './traces/routes.ts'
@@ -78,11 +78,11 @@ export interface AppOptions extends AppBase, AgentPolicy {
   waitingBytes?: number
   /** What `/health` tells besides the state of the backend. */
   facts: () => Record<string, unknown>
-  weights: ToldWeights
-  /** What happens to sessions and turns. Default: nothing is told of it. */
+  weights: AnnouncedWeights
+  /** What happens to sessions and turns. Default: nobody is. */
   activity?: Activity
   /** Default: no tokenizer is known. */
-  tokenTexts?: TokenTexts
+  tokenTexts?: ReadTokenTexts
   /** Takes over, or closes, the socket of whoever dials `/ws/worker`. */
   acceptWorker: WorkerSocketOptions['accept']
   maxWorkerFrameBytes: number

@@ -30,7 +30,7 @@ interface Stretch {
 /** By logger, as each server has its own; by session the agents that had failures in this stretch. */
 const stretches = new WeakMap<Logger, Map<string, Stretch>>()
 
-/** @returns the failures that were left out before this one, to be told with it; undefined: leave this one out, too */
+/** @returns the failures that were left out before this one, to be reported with it; undefined: leave this one out, too */
 function leftOut(logger: Logger, sessionId: string): number | undefined {
   const of = stretches.get(logger) ?? new Map<string, Stretch>()
   stretches.set(logger, of)

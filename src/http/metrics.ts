@@ -3,7 +3,7 @@ import Type from 'typebox'
 import type { MetricsSource } from '../metrics/metrics.ts'
 import { ErrorReply } from './described.ts'
 
-/** The two formats that are told apart by what the caller accepts. */
+/** The two formats; which one depends on what the caller accepts. */
 const MEDIA = ['text/plain', 'application/openmetrics-text']
 
 /** `GET /metrics`: Prometheus' text, or OpenMetrics for those who accept it. */

@@ -9,7 +9,7 @@ import { PauseWatch } from './pause-watch.ts'
 import type { Member } from './placement.ts'
 import {
   type Assignment,
-  type Call,
+  type QueuedCall,
   Scheduler,
   type SchedulerOptions,
   type SchedulerStats,
@@ -25,7 +25,7 @@ export interface DispatcherOptions extends SchedulerOptions {
   watch?: DispatchWatch | undefined
 }
 
-/** Is told what dispatching does, call by call. */
+/** Called with what dispatching does, call by call. */
 export interface DispatchWatch {
   /** A call has got its slot after so long. */
   waited(ms: number): void
@@ -100,7 +100,7 @@ export class Dispatcher {
    * @throws ProxyError `queue_full`; the code of `absent` when nobody could serve the call for `waitMs`;
    *   `paused` when a pause lasts longer than it may; `shutting_down`. After an abort: whatever `signal.reason` is.
    */
-  async acquire(call: Call, signal: AbortSignal): Promise<Lease> {
+  async acquire(call: QueuedCall, signal: AbortSignal): Promise<Lease> {
     signal.throwIfAborted()
     try {
       return await this.#acquire(call, signal)
@@ -110,7 +110,7 @@ export class Dispatcher {
     }
   }
 
-  async #acquire(call: Call, signal: AbortSignal): Promise<Lease> {
+  async #acquire(call: QueuedCall, signal: AbortSignal): Promise<Lease> {
     if (this.#closed) throw shuttingDown()
     if (this.#pauseWatch.isOverLimit) throw pausedForTooLong()
     const askedAtMs = this.#clock.nowMs()

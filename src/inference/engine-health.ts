@@ -27,7 +27,7 @@ const CHECK_TIMEOUT_MS = 5_000
 export class EngineHealthWatch {
   healthy = true
   models: ModelInfo[] = []
-  /** The last version that the engine told. */
+  /** The last version that the engine reported. */
   weightVersion: string | undefined
   /** Why it is not healthy. */
   error: string | undefined
@@ -133,7 +133,7 @@ export class EngineHealthWatch {
     else logger?.warn({ engine: client.name, error: this.error }, 'engine is not healthy and gets no calls')
   }
 
-  /** Calls bring it about; it is told of with the next check. */
+  /** Calls bring it about; the next check reports it. */
   #logWarning(): void {
     const { client, logger } = this.#options
     if (client.warning === this.#warningInLog) return

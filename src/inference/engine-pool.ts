@@ -24,7 +24,7 @@ export interface EngineFacts {
 }
 
 export interface PooledEngine extends EngineFacts {
-  /** Told from the engine's URL, so that one which is registered again, with a restarted proxy too, keeps it. */
+  /** Derived from the engine's URL, so that one which is registered again, with a restarted proxy too, keeps it. */
   readonly id: string
   readonly client: EngineClient
   readonly watch: EngineHealthWatch

@@ -8,14 +8,14 @@ import { needOf } from './placement.ts'
  * What a failure says. `lost`: something ended while it had the call, perhaps because of it. `away`: out of reach, and
  * nothing was sampled. `final`: another member would not do better.
  */
-export type Verdict = 'lost' | 'away' | 'final'
+export type FailureVerdict = 'lost' | 'away' | 'final'
 
 export interface FailoverRules {
   dispatcher: Dispatcher
   /** @param failedAttempts how many members have failed this call before */
   serve(memberId: string, failedAttempts: number): GenerationStream
   /** Asked before the member's slot is free again, or the next call that waits would get a dead one. */
-  judge(thrown: unknown, memberId: string): Verdict
+  judge(thrown: unknown, memberId: string): FailureVerdict
   /** How many members a call may lose before its first event: one that kills them must not reach them all. */
   maxLosses: number
   /** How many members there are now. */

@@ -9,7 +9,7 @@ import { cannotCount } from './count-tokens.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from './dispatcher.ts'
 import type { EngineClient, EngineHealth, ModelInfo } from './engine-client.ts'
 import { EnginePool } from './engine-pool.ts'
-import { type Verdict, withFailover } from './failover.ts'
+import { type FailureVerdict, withFailover } from './failover.ts'
 import type { MemberLoad } from './placement.ts'
 
 export interface LocalBackendOptions {
@@ -100,7 +100,7 @@ class EngineBackend implements LocalBackend {
     }
   }
 
-  #judge(thrown: unknown, engine: string): Verdict {
+  #judge(thrown: unknown, engine: string): FailureVerdict {
     if (!(thrown instanceof ProxyError)) return 'final'
     if (thrown.code === 'engine_unreachable') {
       // The health check says when it can be asked again.

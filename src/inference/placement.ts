@@ -22,7 +22,7 @@ export interface Member {
   readonly models: readonly string[]
   /** Absent: nothing. */
   readonly lacks?: readonly Ability[]
-  /** Calls that it serves for others, as it last told. They count when loads are compared; whether it is full is its own to say. */
+  /** Calls that it serves for others, as it last said. They count when loads are compared; whether it is full is its own to say. */
   readonly busyElsewhere?: number
 }
 

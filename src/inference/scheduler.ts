@@ -14,7 +14,7 @@ export interface SchedulerOptions {
   waitMs: number
 }
 
-export interface Call {
+export interface QueuedCall {
   callId: string
   sessionId: string
   model?: string | undefined
@@ -52,7 +52,7 @@ export interface SchedulerStats {
  */
 const MAX_HOMES = 100_000
 
-interface WaitingCall extends Call {
+interface WaitingCall extends QueuedCall {
   /** When it gives up, unless a member that could serve it turns up before. */
   giveUpAtMs: number
   /** False once its session was released: the call is still served, but the session is not remembered again. */
@@ -116,7 +116,7 @@ export class Scheduler {
   }
 
   /** @throws RangeError when the call is already waiting or running. */
-  submit(call: Call, nowMs: number): Submission {
+  submit(call: QueuedCall, nowMs: number): Submission {
     if (this.#waiting.has(call.callId) || this.#running.has(call.callId)) {
       throw new RangeError(`call ${call.callId} was submitted twice`)
     }
@@ -217,15 +217,15 @@ export class Scheduler {
     return free
   }
 
-  #candidatesOf(call: Call): MemberLoad[] {
+  #candidatesOf(call: QueuedCall): MemberLoad[] {
     return candidatesFor(this.#members.values(), call)
   }
 
-  #placeOf(call: Call): MemberLoad | undefined {
+  #placeOf(call: QueuedCall): MemberLoad | undefined {
     return place(this.#candidatesOf(call), this.#homes.get(call.sessionId))
   }
 
-  #start(call: Call, member: MemberLoad, sticky: boolean): void {
+  #start(call: QueuedCall, member: MemberLoad, sticky: boolean): void {
     this.#members.get(member.id)!.inFlight += 1
     this.#running.set(call.callId, member.id)
     if (!sticky) return

@@ -3,7 +3,7 @@
  * (https://prometheus.io/docs/instrumenting/exposition_formats/) and OpenMetrics 1.0
  * (https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md).
  */
-import type { Exemplar, Family, Sample } from './families.ts'
+import type { Exemplar, Family, MetricSample } from './families.ts'
 
 export interface Exposition {
   contentType: string
@@ -34,7 +34,7 @@ function familyText(family: Family, isOpenMetrics: boolean): string {
 
 function sampleText(
   name: string,
-  { suffix, labels, value, exemplar }: Sample,
+  { suffix, labels, value, exemplar }: MetricSample,
   isOpenMetrics: boolean,
 ): string {
   const line = `${name}${suffix}${labelsText(labels)} ${numberText(value)}`
@@ -45,7 +45,7 @@ function exemplarText({ labels, value, atMs }: Exemplar): string {
   return ` # ${labelsText(Object.entries(labels))} ${numberText(value)} ${atMs / 1_000}`
 }
 
-function labelsText(labels: Sample['labels']): string {
+function labelsText(labels: MetricSample['labels']): string {
   if (labels.length === 0) return ''
   return `{${labels.map(([name, value]) => `${name}="${escapeLabel(value)}"`).join(',')}}`
 }

@@ -11,7 +11,7 @@ export interface Exemplar {
 }
 
 /** One line of an exposition. */
-export interface Sample {
+export interface MetricSample {
   /** What is put after the family's name: `_bucket`, `_sum`, `_count`, or nothing. */
   suffix: string
   labels: readonly (readonly [name: string, value: string])[]
@@ -27,7 +27,7 @@ export interface Family {
   /** One sentence without a full stop. */
   readonly help: string
   readonly labelNames: readonly string[]
-  samples(): Iterable<Sample>
+  samples(): Iterable<MetricSample>
 }
 
 interface Described {
@@ -37,7 +37,7 @@ interface Described {
 }
 
 interface Series<T> {
-  readonly labels: Sample['labels']
+  readonly labels: MetricSample['labels']
   state: T
 }
 
@@ -93,7 +93,7 @@ export class Counter implements Family {
     this.#series.of(labels).state += amount
   }
 
-  *samples(): Iterable<Sample> {
+  *samples(): Iterable<MetricSample> {
     for (const { labels, state } of this.#series.all()) yield { suffix: '', labels, value: state }
   }
 }
@@ -122,7 +122,7 @@ export class Gauge implements Family {
     this.#series.clear()
   }
 
-  *samples(): Iterable<Sample> {
+  *samples(): Iterable<MetricSample> {
     for (const { labels, state } of this.#series.all()) yield { suffix: '', labels, value: state }
   }
 }
@@ -166,7 +166,7 @@ export class Histogram implements Family {
     exemplars[bucket] = { labels: { turn_id: turnId }, value, atMs: Date.now() }
   }
 
-  *samples(): Iterable<Sample> {
+  *samples(): Iterable<MetricSample> {
     for (const { labels, state } of this.#series.all()) {
       let count = 0
       for (const [bucket, own] of state.counts.entries()) {

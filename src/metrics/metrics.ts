@@ -15,8 +15,8 @@ export interface MetricsSource {
   expose(accept: string | undefined): Promise<Exposition>
   /** A request was answered with an error. @param code of the catalogue */
   requestFailed(code: string): void
-  /** A trainer has read a row. @param oldest weight version that sampled some of it @param told by the trainer */
-  rowRead(oldest: string | null, told: string | undefined): void
+  /** A trainer has read a row. @param oldest weight version that sampled some of it @param trainerVersion that the trainer says it has */
+  rowRead(oldest: string | null, trainerVersion: string | undefined): void
 }
 
 export interface ScrapedParts {
@@ -89,8 +89,8 @@ export class Metrics implements Disposable {
     return {
       expose: (accept) => this.#expose(parts, accept),
       requestFailed: (code) => this.#metrics.httpErrors.add(1, code),
-      rowRead: (oldest, told) => {
-        const served = told ?? newest(parts.backend.status().members)
+      rowRead: (oldest, trainerVersion) => {
+        const served = trainerVersion ?? newest(parts.backend.status().members)
         const versions = oldest === null ? undefined : staleness(oldest, served)
         if (versions !== undefined) this.#metrics.rowStaleness.observe(versions)
       },

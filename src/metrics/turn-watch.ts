@@ -175,21 +175,21 @@ class TimedStream implements AsyncIterableIterator<readonly GenerationEvent[]> {
 }
 
 function sessionWatch(metrics: ProxyMetrics): Around<TurnStore> {
-  const told = <T>(written: Promise<T>, count: (value: T) => void): Promise<T> => {
+  const counted = <T>(written: Promise<T>, count: (value: T) => void): Promise<T> => {
     written.then(count, (error) => countFailure(metrics, error))
     return written
   }
   return {
-    createSession: (call) => told(call(), ({ created }) => metrics.sessionsCreated.add(created ? 1 : 0)),
+    createSession: (call) => counted(call(), ({ created }) => metrics.sessionsCreated.add(created ? 1 : 0)),
     endSession: (call, _id, status, atMs) =>
-      told(call(), (session) => countEnd(metrics, session, status, atMs)),
+      counted(call(), (session) => countEnd(metrics, session, status, atMs)),
     setReward: (call, _id, { reward }) =>
-      told(call(), (session) => {
+      counted(call(), (session) => {
         if (session) metrics.reward.observe(reward)
       }),
-    resetSession: (call) => told(call(), () => {}),
-    deleteSession: (call) => told(call(), () => {}),
-    sweep: (call) => told(call(), () => {}),
+    resetSession: (call) => counted(call(), () => {}),
+    deleteSession: (call) => counted(call(), () => {}),
+    sweep: (call) => counted(call(), () => {}),
   }
 }
 
@@ -209,13 +209,13 @@ function countFailure(metrics: ProxyMetrics, error: unknown): void {
   if (error instanceof ProxyError && error.code === 'store_failed') metrics.storeFailures.add(1)
 }
 
-/** Where the engine told no ids, its own count is all that is known. */
+/** Where the engine reported no ids, its own count is all that is known. */
 function tokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutcome) {
   if (promptTokenIds.length > 0 || usage === null) {
     return { prompt: promptTokenIds.length, completion: completionTokenIds.length }
   }
-  const told = JSON.parse(usage) as { prompt_tokens?: number; completion_tokens?: number }
-  return { prompt: told.prompt_tokens ?? 0, completion: told.completion_tokens ?? 0 }
+  const counts = JSON.parse(usage) as { prompt_tokens?: number; completion_tokens?: number }
+  return { prompt: counts.prompt_tokens ?? 0, completion: counts.completion_tokens ?? 0 }
 }
 
 /** Of a prompt of token mode: its origin is among the annotations as the prompt service writes it. */

@@ -21,7 +21,7 @@ import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 
 /**
  * What was ready at once as one chunk; undefined when `events` has nothing but an end.
- * @param base ids that the proxy has: of the prompt only what differs from them is told
+ * @param base ids that the proxy has: of the prompt only what differs from them is sent
  */
 export function chunkOf(
   requestId: string,
@@ -81,7 +81,7 @@ export function failureOf(requestId: string, error: ProxyError): (seq: number) =
 
 /**
  * @param workerId goes before the engine's name, for the record
- * @param base as the worker was told of
+ * @param base as the worker knows it
  * @throws RangeError on token ids that are none
  */
 export function eventsOfChunk(chunk: CompletionChunk, workerId: string, base?: PromptIds): GenerationEvent[] {

@@ -20,9 +20,9 @@ import {
 } from './protocol.ts'
 import { RelayCall } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
+import { basePromptOf, noteReportedPrompt, type ReportedPrompt } from './reported-prompts.ts'
 import { requestJson } from './requests-on-wire.ts'
 import { StatusRequests } from './status-requests.ts'
-import { basePromptOf, noteToldPrompt, type ToldPrompt } from './told-prompts.ts'
 
 export interface WorkerLimits {
   heartbeatMs: number
@@ -42,7 +42,7 @@ export interface WorkerContext {
   logger: Logger
 }
 
-/** What a worker has told about itself. */
+/** What a worker says of itself. */
 export interface WorkerIdentity {
   workerId: string
   version: 1 | 2
@@ -58,7 +58,7 @@ const SIGNS_OF_LIFE = 3
 /** Frames are text, whether they are handed over as such or in UTF-8. */
 const AS_TEXT = { binary: false }
 
-interface CallInFlight {
+interface SentCall {
   call: RelayCall
   /** For a worker that never got it. */
   request: GenerationRequest
@@ -76,7 +76,7 @@ export class ConnectedWorker {
   /** Those of them that are for other proxies. */
   busyElsewhere = 0
   readonly #context: WorkerContext
-  readonly #calls = new Map<string, CallInFlight>()
+  readonly #calls = new Map<string, SentCall>()
   readonly #statusRequests: StatusRequests
   #socket: RelaySocket | undefined
 
@@ -177,7 +177,7 @@ export class ConnectedWorker {
       promptBase: base?.ids,
       timeoutMs: limits.callTimeoutMs,
       clock,
-      prompt: (ids) => noteToldPrompt(request, { requestId, ids, toldBy: this }),
+      prompt: (ids) => noteReportedPrompt(request, { requestId, ids, reportedBy: this }),
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
       leave: (answered) => this.#leave(requestId, answered),
     })
@@ -186,7 +186,7 @@ export class ConnectedWorker {
     return call
   }
 
-  /** Asks the worker to ask its engines how they are. Resolves when it has told, is gone, or keeps silent. */
+  /** Asks the worker to ask its engines how they are. Resolves when it has answered, is gone, or keeps silent. */
   async refresh(): Promise<void> {
     if (!this.isConnected || !this.#can(CAPABILITIES.status)) return
     await this.#statusRequests.ask((seq) =>
@@ -217,10 +217,10 @@ export class ConnectedWorker {
     }
   }
 
-  #promptBaseOf(request: GenerationRequest, requestId: string): ToldPrompt | undefined {
+  #promptBaseOf(request: GenerationRequest, requestId: string): ReportedPrompt | undefined {
     if (this.identity.version === 1) return undefined
     const ids = request.kind === 'chat' ? request.promptTokenIds : undefined
-    return ids ? { requestId, ids, toldBy: this } : basePromptOf(request, this)
+    return ids ? { requestId, ids, reportedBy: this } : basePromptOf(request, this)
   }
 
   #setModels(models: readonly { id: string; max_model_len?: number }[]): void {
@@ -276,7 +276,7 @@ export class ConnectedWorker {
     this.#context.logger.debug(fields, `frame ignored: it ${why}`)
   }
 
-  #ackV2(kept: [string, CallInFlight][]): WorkerHelloAckV2 {
+  #ackV2(kept: [string, SentCall][]): WorkerHelloAckV2 {
     const { limits } = this.#context
     return {
       type: 'worker_hello_ack',

@@ -8,7 +8,7 @@ import type { GenerationEvent } from '../canonical/events.ts'
  * `duplicate`: received before, ignore it. `gap`: one before it is missing, which an ordered connection cannot bring
  * about. `overflow`: more than the window, which a worker that waits for acknowledgements cannot send.
  */
-export type Verdict = 'new' | 'duplicate' | 'gap' | 'overflow'
+export type FrameVerdict = 'new' | 'duplicate' | 'gap' | 'overflow'
 
 export interface Taken {
   events: readonly GenerationEvent[]
@@ -43,7 +43,7 @@ export class IncomingCall {
   }
 
   /** What to do with a frame of this number, before its events are decoded. */
-  judge(seq: number): Verdict {
+  judge(seq: number): FrameVerdict {
     if (seq <= this.#received) return 'duplicate'
     if (seq > this.#received + 1) return 'gap'
     return this.#bufferedBytes >= this.#windowBytes ? 'overflow' : 'new'

@@ -94,7 +94,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     return [...this.#links].some((link) => link.isConnected)
   }
 
-  /** Dials every proxy, and keeps dialling; connections are told by events. To be called once. */
+  /** Dials every proxy, and keeps dialling; connections show as events. To be called once. */
   start(): void {
     // Between two attempts nothing else may keep the process alive.
     this.#keepAlive = setInterval(() => {}, 2 ** 30)

@@ -262,7 +262,7 @@ export class ProxyLink {
     if (frame.prompt_base === undefined) return undefined
     if (frame.prompt_base === frame.request_id)
       return request.kind === 'chat' ? request.promptTokenIds : undefined
-    return this.#prompts.told(frame.prompt_base)
+    return this.#prompts.of(frame.prompt_base)
   }
 
   #notePrompt(request: GenerationRequest, [first]: readonly GenerationEvent[]): void {

@@ -7,7 +7,7 @@ import { type Clock, systemClock } from '../inference/clock.ts'
 import { cannotCount } from '../inference/count-tokens.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from '../inference/dispatcher.ts'
 import type { ModelInfo } from '../inference/engine-client.ts'
-import { type Verdict, withFailover } from '../inference/failover.ts'
+import { type FailureVerdict, withFailover } from '../inference/failover.ts'
 import type { Ability } from '../inference/placement.ts'
 import type { Roster, RosterEntry } from '../inference/roster.ts'
 import type { Logger } from '../logger.ts'
@@ -254,7 +254,7 @@ function statusOf(worker: ConnectedWorker, inFlight: number): BackendMember {
   }
 }
 
-function judge(thrown: unknown): Verdict {
+function judge(thrown: unknown): FailureVerdict {
   if (!(thrown instanceof ProxyError)) return 'final'
   if (LOST.includes(thrown.code)) return 'lost'
   return AWAY.includes(thrown.code) ? 'away' : 'final'

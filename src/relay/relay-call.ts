@@ -17,7 +17,7 @@ export interface RelayCallOptions {
   /** Longest time without a frame for this call, or a sign of life; of a version-1 worker, which sends one: for the call. */
   timeoutMs: number
   clock: Clock
-  /** The worker has told the prompt. */
+  /** The worker has reported the prompt. */
   prompt(ids: PromptIds): void
   /** Tells the worker that frames up to `seq` need not be kept. */
   acknowledge(seq: number): void

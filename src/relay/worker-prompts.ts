@@ -1,9 +1,9 @@
-/** What a worker knows of the prompts that its engines saw. Whatever is forgotten is told, read or written anew. */
+/** What a worker knows of the prompts that its engines saw. Whatever is forgotten is sent, read or written anew. */
 import type { PromptIds } from '../canonical/prompt-ids.ts'
 import { PromptLists } from '../canonical/prompt-lists.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
 import { RecentlyUsed } from '../recently-used.ts'
-import { MIN_TOLD_IDS } from './told-prompts.ts'
+import { MIN_REPORTED_IDS } from './reported-prompts.ts'
 
 /** Some 300 prompts of 100,000 tokens, each counted as if it shared nothing. */
 const MAX_TOLD_BYTES = 128 * 1024 * 1024
@@ -13,7 +13,7 @@ const MAX_LIST_BYTES = 256 * 1024 * 1024
 
 export class WorkerPrompts {
   /** By the call, as the proxy names it. */
-  readonly #told = new RecentlyUsed<string, PromptIds>(
+  readonly #reported = new RecentlyUsed<string, PromptIds>(
     MAX_TOLD_BYTES,
     ({ length }) => length * Int32Array.BYTES_PER_ELEMENT,
   )
@@ -25,13 +25,13 @@ export class WorkerPrompts {
     return this.#lists.get(sessionId) ?? new PromptLists()
   }
 
-  told(requestId: string): PromptIds | undefined {
-    return this.#told.get(requestId)
+  of(requestId: string): PromptIds | undefined {
+    return this.#reported.get(requestId)
   }
 
-  /** A prompt is told to the proxy, which may name it as the base of another. */
+  /** A prompt is sent to the proxy, which may name it as the base of another. */
   tell({ requestId, sessionId, promptLists: lists }: GenerationRequest, ids: PromptIds): void {
-    if (ids.length >= MIN_TOLD_IDS) this.#told.set(requestId, ids)
+    if (ids.length >= MIN_REPORTED_IDS) this.#reported.set(requestId, ids)
     // Short lists are not kept. One that has grown is counted anew.
     if (lists !== undefined && lists.bytes > 0) this.#lists.set(sessionId, lists)
   }

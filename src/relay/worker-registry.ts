@@ -11,7 +11,7 @@ import {
 } from './protocol.ts'
 import type { RelaySocket } from './relay-socket.ts'
 
-/** Told when workers come, change and go; calls are lost only after `left`. */
+/** Called when workers come, change and go; calls are lost only after `left`. */
 export interface RegistryListener {
   joined(worker: ConnectedWorker): void
   changed(worker: ConnectedWorker): void

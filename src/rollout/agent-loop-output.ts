@@ -4,11 +4,11 @@
  * @see https://github.com/verl-project/verl/blob/main/verl/experimental/agent_loop/agent_loop.py
  */
 import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
-import { type RowDetails, rowDetailsOf } from './row-details.ts'
+import { type RowDetailsJson, rowDetailsOf } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
 
 /** With the details that its session was recorded with: `routed_experts` is verl's own name too. */
-export interface AgentLoopOutput extends RowDetails {
+export interface AgentLoopOutput extends RowDetailsJson {
   prompt_ids: number[]
   response_ids: number[]
   /** 1 on tokens that were sampled and that this row trains, else 0. As long as `response_ids`. */

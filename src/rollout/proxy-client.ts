@@ -43,7 +43,7 @@ export type SessionStatus = Static<typeof Status>
 export type TrajectoryRow = Static<typeof Row>
 export type SessionTrajectories = Static<typeof Trajectories>
 
-export interface NewSession {
+export interface SessionRequest {
   session_id: string
   metadata: Record<string, unknown>
   sampling_params: Record<string, unknown>
@@ -107,7 +107,7 @@ export class ProxyClient {
   }
 
   /** @returns the key under which the session's agent calls: its own, or on a proxy without keys the session's id */
-  async createSession(session: NewSession, signal: AbortSignal): Promise<string> {
+  async createSession(session: SessionRequest, signal: AbortSignal): Promise<string> {
     const created = await this.#ask('POST', '/sessions', Created, signal, session)
     return created.agent_key ?? sessionSegment(created.session_id)
   }

@@ -16,7 +16,7 @@ import { taskPathOf } from './task-path.ts'
 export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
   /** What runs agents; without it the Harbor server of `harborUrl`. The loop closes it. */
   runner?: AgentRunner
-  /** Told of each try that failed. */
+  /** Called for each try that failed. */
   logger?: Logger
   /** As Math.random. */
   random?: () => number

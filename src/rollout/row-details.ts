@@ -6,7 +6,7 @@ const perToken = <T extends TSchema>(schema: T) => Type.Optional(nullable(Type.A
 const ids = () => Type.Array(Type.Integer())
 const logprobs = () => Type.Array(nullable(Type.Number()))
 
-/** null: no turn of the row told; in a list: not of this token. Absent: nobody asked. */
+/** null: no turn of the row has any; in a list: not of this token. Absent: nobody asked. */
 export const rowDetailFields = {
   sampling_mask: perToken(ids()),
   sampling_mask_logprobs: perToken(nullable(logprobs())),
@@ -32,12 +32,12 @@ export const rowDetailFields = {
 
 const RowDetails = Type.Object(rowDetailFields)
 
-export type RowDetails = Static<typeof RowDetails>
+export type RowDetailsJson = Static<typeof RowDetails>
 
-export const ROW_DETAILS = Object.keys(rowDetailFields) as (keyof RowDetails)[]
+export const ROW_DETAILS = Object.keys(rowDetailFields) as (keyof RowDetailsJson)[]
 
 /** What a row shows of them. */
-export function rowDetailsOf(row: RowDetails): RowDetails {
+export function rowDetailsOf(row: RowDetailsJson): RowDetailsJson {
   return Object.fromEntries(ROW_DETAILS.flatMap((name) => (name in row ? [[name, row[name]]] : [])))
 }
 

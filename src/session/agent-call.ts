@@ -4,7 +4,7 @@ import type { GenerationStream } from '../canonical/events.ts'
 import type { CanonicalRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import type { Choice } from './choice.ts'
-import type { LineOnRecord } from './lines/told-line.ts'
+import type { LineOnRecord } from './lines/stated-line.ts'
 import type { TryWord } from './tries/first-try.ts'
 
 /** An agent's call, lowered from its dialect. */

@@ -44,7 +44,7 @@ interface SessionState {
   readonly unrecorded: Set<number>
 }
 
-interface CallInFlight {
+interface RunningTurn {
   readonly controller: AbortController
   readonly done: Promise<void>
 }
@@ -58,7 +58,7 @@ export class LiveSession {
   readonly sessionId: string
   /** undefined: not read from the store yet, or gone from it. */
   #state: SessionState | undefined
-  readonly #calls = new Set<CallInFlight>()
+  readonly #calls = new Set<RunningTurn>()
   readonly #waiters = new Set<Waiter>()
   #lastTask: Promise<unknown> = Promise.resolve()
 

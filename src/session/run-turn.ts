@@ -14,6 +14,7 @@ import type { Logger } from '../logger.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
 import { type AgentCall, type AgentWord, agentLeft, type Turn } from './agent-call.ts'
+import type { AnnouncedWeights } from './announced-weights.ts'
 import { requestOfChoice } from './choice.ts'
 import { overrule } from './overrule.ts'
 import { policyOf } from './policies.ts'
@@ -23,7 +24,6 @@ import type { HeldMemory, SessionMemory } from './session-memory.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
 import { stamped, withUsage } from './stamped-events.ts'
 import { startOf } from './started-answer.ts'
-import type { ToldWeights } from './told-weights.ts'
 import { FirstTries } from './tries/first-tries.ts'
 import { mayBeRetry } from './tries/first-try.ts'
 import { giveAgain } from './tries/recorded-answer.ts'
@@ -44,14 +44,14 @@ export interface TurnRunnerOptions {
   /** Model name that replaces the one agents ask for. */
   model?: string
   /** What a turn is recorded under when its engine does not tell its weight version. */
-  weights?: ToldWeights
+  weights?: AnnouncedWeights
   /** What turns are recorded with beyond ids and logprobs, where their session does not say. */
   record?: DetailWish | undefined
   /** What logprobs are of, of engines that do not tell it; recorded as it is. */
   logprobsMode?: string | undefined
-  /** Is told of turns. */
+  /** Called when turns open and close. */
   activity?: Activity
-  /** Is told of each completed turn that can be trained on, once it is on disk. */
+  /** Called for each completed turn that can be trained on, once it is on disk. */
   onTrainable?(turn: Pick<OpenTurn, 'sessionId' | 'turnId'>): void
   clock?: () => number
   /** How long a turn goes on for an agent that has lost its connection and may try again; default: not at all. */

@@ -18,7 +18,7 @@ export const SAMPLING_FIELDS = [
 export type SamplingSource = 'session' | 'agent' | 'engine'
 
 export interface TurnSampling {
-  /** What logprobs are of, in the word of the engine or of who runs the proxy; null: nobody told. */
+  /** What logprobs are of, in the word of the engine or of who runs the proxy; null: unknown. */
   logprobs_mode: string | null
   /** null: the engine's default, which it does not tell. */
   values: Record<(typeof SAMPLING_FIELDS)[number], number | null>

@@ -37,7 +37,7 @@ export interface SessionsOptions {
   strict: boolean
   /** Time to live of sessions that name none; null: for ever. */
   defaultTtlMs: number | null
-  /** Is told what happens to sessions. */
+  /** Called with what happens to sessions. */
   activity?: Activity
   /** Milliseconds since the epoch. */
   clock?: () => number

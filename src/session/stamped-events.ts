@@ -4,7 +4,7 @@ import type { GenerationEnd, GenerationEvent } from '../canonical/events.ts'
 
 /** What stands in for the engine's own word, where it has none. */
 export interface Stamps {
-  /** As it is told at this moment, because it may change mid-way. */
+  /** As it is at this moment, because it may change mid-way. */
   readonly weightVersion: string | undefined
   readonly logprobsMode: string | undefined
 }

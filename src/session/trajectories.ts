@@ -270,7 +270,7 @@ function assemble(
   }
 }
 
-/** The turns before a row of one turn have told of its prompt as well. */
+/** The turns before a row of one turn have reported its prompt as well. */
 function layoutOf({ chain, base }: Plan, row: Trajectory): RowLayout {
   const history: TurnNode[] = []
   for (let turn = chain[0]!.parent; turn !== undefined; turn = turn.parent) history.push(turn)

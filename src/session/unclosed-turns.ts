@@ -46,7 +46,7 @@ export class UnclosedTurns {
       await this.#store.closeTurn(outcomeOf())
       this.#outcomes.delete(outcomeOf)
     } catch {
-      // Told when it was refused first.
+      // Reported when it was refused first.
     }
   }
 }

@@ -136,7 +136,7 @@ export interface TurnOutcome {
   /** JSON object of what else is worth knowing of the turn: how its prompt came about, what was changed in it. */
   annotations: string
   error: TurnError | null
-  /** What else was told of its tokens; kept apart, see {@link TurnReader.readDetails}. */
+  /** What else the engine reported of its tokens; kept apart, see {@link TurnReader.readDetails}. */
   details?: readonly PackedDetail[]
 }
 

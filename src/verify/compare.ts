@@ -41,7 +41,7 @@ export interface Comparison {
   ratio_outside: number
 }
 
-/** Larger vocabularies are not known; the more, the less certain is what was not told. */
+/** Larger vocabularies are not known; the more, the less certain is what was not reported. */
 const VOCABULARY_SIZE = 262_144
 
 /** @param temperature at which the recorded token was sampled; 0 and 1 leave the distribution as it is */

@@ -23,7 +23,7 @@ export interface DriftMeterOptions {
   readonly store: Pick<TurnReader, 'getTurn'>
   /** @returns `busy`: nobody has time for it now; undefined: nobody can say. */
   engineFor(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
-  /** Is told of each turn that was drawn. */
+  /** Called for each turn that was drawn. */
   onVerdict(verdict: DriftVerdict, result?: TurnResult): void
   readonly logger: Logger
   /** From 0 to 1. */

@@ -112,7 +112,7 @@ export class Verifier {
     this.tolerance = options.tolerance ?? TOLERANCE
   }
 
-  /** What the engine said of itself: to be told before the first turn, and whenever it may have other weights. */
+  /** What the engine said of itself: to be called before the first turn, and whenever it may have other weights. */
   know(health: EngineHealth): void {
     this.#health = health
   }

@@ -13,7 +13,7 @@ import { PromptIds } from '../../src/canonical/prompt-ids.ts'
 import type { NewSession, OpenTurn, TurnOutcome, TurnRecord, TurnStore } from '../../src/store/turn-store.ts'
 import { lastOfTexts } from '../helpers/messages.ts'
 import { asPrompt, type OutcomeFields } from '../helpers/prompt-ids.ts'
-import { detailsOf } from '../helpers/told-details.ts'
+import { detailsOf } from '../helpers/reported-details.ts'
 
 export function aSession(sessionId: string, fields: Partial<NewSession> = {}): NewSession {
   return {

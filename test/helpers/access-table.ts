@@ -1,6 +1,6 @@
 /** Which key opens which route: the table of `docs/security.md`, as the code decides it. */
 import type { RouteScope } from '../../src/http/access/guard.ts'
-import { type Caller, refusalOf } from '../../src/http/access/scopes.ts'
+import { type Caller, scopeRefusal } from '../../src/http/access/scopes.ts'
 
 /** Who calls, by the head of its column. `this session`: the one that the path names. */
 export const CALLERS = {
@@ -30,7 +30,7 @@ export function accessTable(routes: readonly RouteScope[]): AccessRow[] {
 function cellsOf({ scope, path }: RouteScope): AccessRow['cells'] {
   const sessionId = path.includes(':sessionId') ? 'this' : undefined
   const cells = Object.entries(CALLERS).map(([name, caller]) => {
-    const refusal = refusalOf(scope, caller, sessionId)
+    const refusal = scopeRefusal(scope, caller, sessionId)
     return [name, refusal ? String(refusal.status) : 'yes']
   })
   return Object.fromEntries(cells)

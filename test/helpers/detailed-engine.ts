@@ -6,13 +6,6 @@
 import type { ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
-  openEventStream,
-  type ScriptedServer,
-  type SeenRequest,
-  sendJson,
-  startScriptedServer,
-} from './scripted-server.ts'
-import {
   EXPERTS_PER_TOKEN,
   expertsOf,
   LAYERS,
@@ -22,7 +15,14 @@ import {
   promptOf,
   topOf,
   versionSpansOf,
-} from './told-details.ts'
+} from './reported-details.ts'
+import {
+  openEventStream,
+  type ScriptedServer,
+  type SeenRequest,
+  sendJson,
+  startScriptedServer,
+} from './scripted-server.ts'
 
 export interface DetailedEngineOptions {
   /** Of the random tokens. */

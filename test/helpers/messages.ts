@@ -1,6 +1,6 @@
 import { type Message, MessageTree } from '../../src/canonical/conversation.ts'
 import type { ChatMessage, Tool } from '../../src/canonical/messages.ts'
-import { type Conversation, readConversation } from '../../src/session/matching/conversation.ts'
+import { type KeyedConversation, readConversation } from '../../src/session/matching/conversation.ts'
 
 const tree = new MessageTree()
 
@@ -14,6 +14,6 @@ export function conversationOf(
   messages: readonly object[],
   tools: readonly object[] | null | undefined = null,
   tree = new MessageTree(),
-): Conversation {
+): KeyedConversation {
   return readConversation(tree.lastOf(messages as readonly ChatMessage[]), tools as readonly Tool[] | null)
 }

@@ -4,9 +4,9 @@ import { Compile } from 'typebox/compile'
 import { type HttpServer, listen, type ServerOptions } from '../../src/http/server.ts'
 import type { Roster } from '../../src/inference/roster.ts'
 import { Metrics } from '../../src/metrics/metrics.ts'
+import { AnnouncedWeights } from '../../src/session/announced-weights.ts'
 import { TurnRunner } from '../../src/session/run-turn.ts'
 import { Sessions, type SessionsOptions } from '../../src/session/sessions.ts'
-import { ToldWeights } from '../../src/session/told-weights.ts'
 import { MemoryTurnStore } from '../../src/store/memory.ts'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../../src/store/turn-store.ts'
@@ -69,7 +69,7 @@ export function serverParts(store: TurnStore, options: Partial<SessionsOptions> 
     logger: silentLogger,
     bodyLimitBytes: 1_000_000,
     facts: () => ({}),
-    weights: new ToldWeights(),
+    weights: new AnnouncedWeights(),
     metrics: new Metrics().source({ backend, prompts: { counts: () => ({}) }, store }),
     acceptWorker: (socket) => socket.close(),
     maxWorkerFrameBytes: 1_000,

@@ -16,8 +16,8 @@ import { type DetailedEngineOptions, startDetailedEngine } from '../helpers/deta
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import { faultOf, maskOf, type ShownDetails } from '../helpers/reported-details.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
-import { faultOf, maskOf, type ShownDetails } from '../helpers/told-details.ts'
 
 const ALL = ['sampling_mask', 'top_logprobs:2', 'prompt_logprobs:1', 'routed_experts', 'weight_versions']
 const IN_STREAMS = ['sampling_mask', 'top_logprobs:2', 'weight_versions']

@@ -315,12 +315,12 @@ t.test('a worker that sends more than the window fails that call', async (t) => 
 })
 
 t.test('a version-2 worker may be busy with a call for long, as long as it sends', async (t) => {
-  const { url, backend } = await relayServerFor(t, { callTimeoutMs: 150 })
+  const { url, backend } = await relayServerFor(t, { callTimeoutMs: 1_000 })
   const worker = await RawWorker.hello(url)
   const text = eventsOf(backend, chatRequest('x')).then(textOf)
   const { request_id: id } = await worker.next('completion_request')
   for (let seq = 1; seq <= 4; seq += 1) {
-    await new Promise((resolve) => setTimeout(resolve, 75))
+    await new Promise((resolve) => setTimeout(resolve, 300))
     worker.chunk(id, seq, 'x')
   }
   worker.end(id, 5)

@@ -170,7 +170,7 @@ t.test('turn 200 of a session is told by a worker, and written for an engine, as
       lists.write(prompt)
     } else prompt = lists.read(Buffer.from(ids.join()), 0, ids.join().length)!
     converted.push(lists.converted - before)
-    const base = worker.told(`r${turn - 1}`)
+    const base = worker.of(`r${turn - 1}`)
     frames.push(chunkOf('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length)
     worker.tell(request, prompt)
     t.equal(prompt.length, ids.length)

@@ -64,10 +64,11 @@ async function endlessEngine(t: Test) {
   const engine = await startScriptedServer(async (request, response) => {
     if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })
     const send = openEventStream(response)
+    const closed = once(response, 'close')
     while (!response.destroyed) {
       if (send({ choices: [{ index: 0, delta: { content: PIECE } }] })) continue
       const patience = setTimeout(tellStuck, 500)
-      await Promise.race([once(response, 'drain'), once(response, 'close')])
+      await Promise.race([new Promise((resolve) => response.once('drain', resolve)), closed])
       clearTimeout(patience)
     }
   })

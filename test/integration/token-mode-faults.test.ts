@@ -11,6 +11,7 @@ import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
 
 const user = (content: string): ChatCompletionMessageParam => ({ role: 'user', content })
 const tool = (name: string) => ({
@@ -47,9 +48,10 @@ async function ask(
   openai: OpenAI,
   messages: ChatCompletionMessageParam[],
   extra: object = {},
+  signal?: AbortSignal,
 ): Promise<ChatCompletionMessage> {
   const body = { model: 'embedded', messages, max_tokens: 8, ...extra }
-  return (await openai.chat.completions.create(body)).choices[0]!.message
+  return (await openai.chat.completions.create(body, { signal })).choices[0]!.message
 }
 
 type Start = (t: Test, engineUrl: string, overrides?: Partial<ServeConfig>) => Promise<TestProxy>
@@ -124,9 +126,11 @@ for (const [mode, start] of Object.entries(MODES)) {
       async (t) => {
         const { url } = await startEngine(t, { latencyMs: 300 })
         const proxy = await start(t, url)
-        const impatient = client(proxy, { timeout: 100 })
-        const lost = await ask(impatient, [user('Hello.')]).catch((error: unknown) => error)
-        t.ok(lost instanceof OpenAI.APIConnectionTimeoutError)
+        const leaving = new AbortController()
+        const lost = ask(client(proxy), [user('Hello.')], {}, leaving.signal).catch((error: unknown) => error)
+        await until(async () => /"in_flight":1/.test(JSON.stringify(await proxy.get('/health'))))
+        leaving.abort()
+        t.ok((await lost) instanceof OpenAI.APIUserAbortError)
         // Another question: of the one above its client knows that it failed, and a retry of it would be that one's.
         for (const retry of ['0', '1'])
           await ask(client(proxy, { defaultHeaders: { 'x-stainless-retry-count': retry } }), [user('Hi.')])

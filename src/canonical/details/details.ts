@@ -11,7 +11,7 @@ import {
 } from './tensors.ts'
 
 /**
- * Token ids in rows, with or without a logprob each. A row without ids is one that was not told: there is no support and
+ * Token ids in rows, with or without a logprob each. A row without ids is one that was not reported: there is no support and
  * no list of alternatives without a token in it.
  */
 export interface TokenTable {
@@ -19,7 +19,7 @@ export interface TokenTable {
   readonly counts: readonly number[]
   /** Of all rows, one after the other. */
   readonly ids: readonly number[]
-  /** As many as `ids`; NaN: not told. */
+  /** As many as `ids`; NaN: not reported. */
   readonly logprobs?: readonly number[]
 }
 
@@ -45,7 +45,7 @@ export interface VersionSpan {
 export interface Details {
   /** What the sampler left to choose from, for each sampled token; with logprobs where the engine gives them. */
   sampling_mask?: TokenTable
-  /** Of each sampled token the logprob after filters, normalised over the mask; NaN: not told. */
+  /** Of each sampled token the logprob after filters, normalised over the mask; NaN: not reported. */
   sampling_logprobs?: readonly number[]
   /** The likeliest tokens at the place of each sampled one. */
   top_logprobs?: TokenTable

@@ -8,13 +8,13 @@ class TableFold {
   readonly ids: number[] = []
   logprobs: number[] | undefined
 
-  /** Rows that were not told, up to so many. */
+  /** Rows that were not reported, up to so many. */
   pad(rows: number): void {
     while (this.counts.length < rows) this.counts.push(0)
   }
 
   add({ counts, ids, logprobs }: TokenTable): void {
-    // One piece may tell logprobs and another one not: what was not told is NaN.
+    // One piece may tell logprobs and another one not: what was not reported is NaN.
     if (logprobs) this.logprobs ??= this.ids.map(() => Number.NaN)
     for (const count of counts) this.counts.push(count)
     for (const id of ids) this.ids.push(id)
@@ -32,8 +32,8 @@ class TableFold {
 const PER_TOKEN = ['sampling_mask', 'top_logprobs'] as const
 
 /**
- * What is told per token comes with the tokens, and holds its place when some pieces bring none. What is told of the
- * whole replaces what was told of it before: engines that stream repeat it, longer each time.
+ * What is reported per token comes with the tokens, and holds its place when some pieces bring none. What is reported of the
+ * whole replaces what was reported of it before: engines that stream repeat it, longer each time.
  */
 export class DetailsFold {
   readonly #tables = new Map<(typeof PER_TOKEN)[number], TableFold>()

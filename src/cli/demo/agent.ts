@@ -29,7 +29,7 @@ function runCalculator(argumentsText: string): string {
   }
 }
 
-/** @param onCalculation told of each line that the calculator prints */
+/** @param onCalculation called with each line that the calculator prints */
 async function answer(question: string, onCalculation: (line: string) => void): Promise<string> {
   const openai = new OpenAI()
   const messages: ChatCompletionMessageParam[] = [

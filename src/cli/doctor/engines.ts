@@ -25,7 +25,7 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
         failure(about, seen, 'see docs/engines.md for what an engine has to tell, and how it is switched on'),
       ]
     }
-    const from = config.tokenizer === undefined ? 'told by the engine' : 'made in token mode'
+    const from = config.tokenizer === undefined ? 'reported by the engine' : 'made in token mode'
     const seen = `answers with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
     const more = url === undefined ? [] : await lookAtWords(config, url, turn)
     return [ok(about, seen), ...more]

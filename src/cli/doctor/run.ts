@@ -11,7 +11,7 @@ export async function run(config: DoctorConfig): Promise<number> {
   const findings: Finding[] = []
   for await (const finding of look(config)) {
     findings.push(finding)
-    if (!config.json) process.stdout.write(`${told(finding)}\n`)
+    if (!config.json) process.stdout.write(`${lineOf(finding)}\n`)
   }
   if (config.json) process.stdout.write(`${JSON.stringify(findings, undefined, 2)}\n`)
   return findings.some(({ state }) => state === 'failure') ? 1 : 0
@@ -37,7 +37,7 @@ async function* look(config: DoctorConfig): AsyncGenerator<Finding> {
 }
 
 /** `ok       disk      /data syncs a write in 0.4 ms` */
-function told({ about, state, seen, remedy }: Finding): string {
+function lineOf({ about, state, seen, remedy }: Finding): string {
   const what = printable(remedy === undefined ? seen : `${seen}: ${remedy}`)
   return `${coloured(state, state.padEnd(7))}  ${printable(about)}: ${what}`
 }

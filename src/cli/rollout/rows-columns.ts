@@ -4,7 +4,7 @@ import { writeArrowGroups } from '../../rollout/datasets/arrow-file.ts'
 import type { Row } from '../../rollout/datasets/parquet-columns.ts'
 import { writeParquetGroups } from '../../rollout/datasets/parquet-groups.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
-import type { RowDetails } from '../../rollout/row-details.ts'
+import type { RowDetailsJson } from '../../rollout/row-details.ts'
 import type { OutputRow } from './output-row.ts'
 import { wholeLines } from './whole-lines.ts'
 
@@ -47,7 +47,7 @@ const EXTRA_FIELDS: Record<keyof AgentLoopExtraFields, Shape> = {
 const perToken = (of: Shape): Shape => listOf(listOf(of))
 
 /** Columns that a file has if any of its rows has them. */
-const DETAIL_COLUMNS: Record<keyof RowDetails, Shape> = {
+const DETAIL_COLUMNS: Record<keyof RowDetailsJson, Shape> = {
   sampling_mask: perToken(INTEGER),
   sampling_mask_logprobs: perToken(NUMBER),
   sampling_logprobs: listOf(NUMBER),
@@ -60,7 +60,7 @@ const DETAIL_COLUMNS: Record<keyof RowDetails, Shape> = {
   weight_versions: listOf(struct({ version: TEXT, start: INTEGER, end: INTEGER })),
 }
 
-const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetails>, Shape> = {
+const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson>, Shape> = {
   task_index: INTEGER,
   sample_index: INTEGER,
   instance_id: TEXT,

@@ -10,7 +10,7 @@ import { Progress } from '../progress.ts'
 import { printable } from '../table.ts'
 import { OutputFile } from './output-file.ts'
 import { runnerOf } from './runner-of.ts'
-import { type PlannedSample, planSamples, readTasks } from './samples.ts'
+import { type PlannedSample, planSamples, readSamples } from './samples.ts'
 import { describeTally, summarise, Tally } from './tally.ts'
 
 /** Of lines where there is no terminal: a run may have thousands of samples. */
@@ -31,7 +31,7 @@ const FAILURE_LENGTH = 200
 export async function run(config: RolloutConfig): Promise<number> {
   if (config.tasks === undefined)
     throw new ProxyError('config_invalid', 'there is nothing to run: give --tasks')
-  const samples = planSamples(await readTasks(config.tasks), config.samplesPerTask)
+  const samples = planSamples(await readSamples(config.tasks), config.samplesPerTask)
   let tell = say
   const logger = loggerOn((text) => tell(text))
   const runner = runnerOf(config, (text) => tell(text))

@@ -22,7 +22,7 @@ export function planSamples(tasks: readonly Sample[], samplesPerTask: number): P
  * The tasks of a data set in Parquet (`.parquet`), or of a file with a JSON object on each line; empty lines do not count.
  * @throws ProxyError `config_invalid` that names the line, `start_failed` for a data set that cannot be read
  */
-export async function readTasks(path: string): Promise<Sample[]> {
+export async function readSamples(path: string): Promise<Sample[]> {
   const tasks = await Array.fromAsync<Sample>(isParquet(path) ? readDataset(path) : readLines(path))
   if (tasks.length === 0) throw new ProxyError('config_invalid', `--tasks: there is no task in ${path}`)
   return tasks

@@ -31,7 +31,7 @@ export function run(config: SessionsDiffConfig, [a, b]: string[]): Promise<numbe
     const [left, right] = await Promise.all([rowsOf(api, a!), rowsOf(api, b!)])
     const count = Math.max(left.length, right.length)
     const rows = Array.from({ length: count }, (_, row) => differenceOf(row, left[row], right[row]))
-    process.stdout.write(`${config.json ? JSON.stringify({ a, b, rows }, undefined, 2) : told(rows)}\n`)
+    process.stdout.write(`${config.json ? JSON.stringify({ a, b, rows }, undefined, 2) : describe(rows)}\n`)
     return rows.some(({ first_difference }) => first_difference !== null) ? 1 : 0
   })
 }
@@ -71,7 +71,7 @@ function sideOf(row: Row, ids: Int32Array, place: number): Side {
   }
 }
 
-function told(rows: readonly RowDifference[]): string {
+function describe(rows: readonly RowDifference[]): string {
   const lines = rows.flatMap(({ row, a, b }) => [
     { row, side: 'a', of: a },
     { row, side: 'b', of: b },

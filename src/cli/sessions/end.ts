@@ -2,7 +2,7 @@
 import type { Static, TSchema } from 'typebox'
 import type { SessionsAbortConfig, SessionsDeleteConfig } from '../../config/options/operator.ts'
 import { DeletedSession, EndedSession } from '../../http/sessions/schemas.ts'
-import { ProxyClient } from '../proxy-client.ts'
+import { OperatorClient } from '../proxy-client.ts'
 import { printable } from '../table.ts'
 
 export function abort(config: SessionsAbortConfig, sessionIds: string[]): Promise<number> {
@@ -20,7 +20,7 @@ async function forEach(
   sessionIds: readonly string[],
   { method, action, schema }: { method: string; action: string; schema: TSchema },
 ): Promise<number> {
-  const proxy = new ProxyClient(address)
+  const proxy = new OperatorClient(address)
   let missing = 0
   for (const id of sessionIds) {
     const answer = (await proxy.call(method, `/sessions/${encodeURIComponent(id)}${action}`, schema)) as Ended

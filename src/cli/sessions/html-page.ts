@@ -7,7 +7,7 @@ import { oneFilePage, type RecordedAnswers } from '../../http/ui/one-file.ts'
 import { buildView } from '../../http/view.ts'
 import { VERSION } from '../../version.ts'
 import { createLogger } from '../logger.ts'
-import { ProxyClient } from '../proxy-client.ts'
+import { OperatorClient } from '../proxy-client.ts'
 import { withViewOf } from '../view/open-view.ts'
 
 /** Reads of the API, by path. @throws ProxyError `session_not_found` or `start_failed` */
@@ -23,7 +23,7 @@ export async function htmlPage(
   }
   const page = async (ask: Ask) => oneFilePage(sessionIds.join(', '), await answersOf(ask, sessionIds))
   if (config.url !== undefined) {
-    const proxy = new ProxyClient(config)
+    const proxy = new OperatorClient(config)
     return page((path) => proxy.bytes(`/${path}`))
   }
   return withViewOf({ db: config.db, logger: createLogger('silent') }, async (options) => {

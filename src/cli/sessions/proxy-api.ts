@@ -1,11 +1,11 @@
 import { SessionList } from '../../http/read/schemas.ts'
 import { SessionWithTurns, Trajectories } from '../../http/sessions/schemas.ts'
-import { type ProxyAddress, ProxyClient } from '../proxy-client.ts'
+import { OperatorClient, type ProxyAddress } from '../proxy-client.ts'
 import type { SessionsApi } from './api.ts'
 
 /** The sessions API of a running proxy. @throws ProxyError `config_invalid` for a file that holds no authorities */
 export function proxyApi(address: ProxyAddress): SessionsApi {
-  const proxy = new ProxyClient(address)
+  const proxy = new OperatorClient(address)
   const at = (sessionId: string) => `/sessions/${encodeURIComponent(sessionId)}`
   return {
     list: ({ metadata = {}, ...asked }) => {

@@ -2,7 +2,7 @@ import type { Static } from 'typebox'
 import type { SessionsTailConfig } from '../../config/options/operator.ts'
 import { ProxyEvent, SessionList } from '../../http/read/schemas.ts'
 import { coloured } from '../colours.ts'
-import { ProxyClient } from '../proxy-client.ts'
+import { OperatorClient } from '../proxy-client.ts'
 import { printable } from '../table.ts'
 import type { SessionJson } from './api.ts'
 
@@ -10,7 +10,7 @@ type Event = Static<typeof ProxyEvent>
 
 /** `llm-proxy sessions tail`. @returns the exit code */
 export async function run({ follow, limit, json, ...address }: SessionsTailConfig): Promise<number> {
-  const proxy = new ProxyClient(address)
+  const proxy = new OperatorClient(address)
   if (limit > 0) {
     const { sessions } = await proxy.get(`/sessions?sort=changed&limit=${limit}`, SessionList)
     for (const session of sessions.reverse()) print(json ? JSON.stringify(session) : sessionLine(session))

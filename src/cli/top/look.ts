@@ -2,7 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { OpenTurns } from '../../http/admin.ts'
 import { Workers } from '../../http/workers/schemas.ts'
-import type { ProxyClient } from '../proxy-client.ts'
+import type { OperatorClient } from '../proxy-client.ts'
 import { MetricSamples } from './metric-samples.ts'
 
 /** A front has no more than the first two. */
@@ -25,8 +25,8 @@ export interface Look {
   metrics: MetricSamples
 }
 
-/** @throws ProxyError as {@link ProxyClient.call} */
-export async function look(proxy: ProxyClient): Promise<Look> {
+/** @throws ProxyError as {@link OperatorClient.call} */
+export async function look(proxy: OperatorClient): Promise<Look> {
   const [health, members, open, metrics] = await Promise.all([
     proxy.health(Health),
     proxy.get('/admin/workers', Workers),

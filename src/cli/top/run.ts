@@ -1,13 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { TopConfig } from '../../config/options/operator.ts'
 import { Interrupt } from '../interrupt.ts'
-import { ProxyClient } from '../proxy-client.ts'
+import { OperatorClient } from '../proxy-client.ts'
 import { type Look, look } from './look.ts'
 import { render } from './render.ts'
 import { type Input, type Output, Screen } from './screen.ts'
 import { Looks, type Snapshot } from './snapshot.ts'
 
-/** A proxy that has said nothing for so long is told to be away. */
+/** A proxy that has said nothing for so long is shown as away. */
 const ANSWER_MS = 10_000
 
 export interface Terminal {
@@ -29,13 +29,13 @@ export async function run(config: TopConfig): Promise<number> {
 /**
  * On a terminal a picture that is drawn anew with each look; with `json` a line for each look; else one picture.
  * @param signal ends it
- * @throws ProxyError as {@link ProxyClient.call}: of the first look, and without a terminal of every one
+ * @throws ProxyError as {@link OperatorClient.call}: of the first look, and without a terminal of every one
  */
 export async function watch(config: TopConfig, { out, input }: Terminal, signal: AbortSignal): Promise<void> {
   const { intervalMs, json } = config
-  const { url } = new ProxyClient(config)
+  const { url } = new OperatorClient(config)
   const ask = (stop: AbortSignal) =>
-    look(new ProxyClient(config, AbortSignal.any([stop, AbortSignal.timeout(ANSWER_MS)])))
+    look(new OperatorClient(config, AbortSignal.any([stop, AbortSignal.timeout(ANSWER_MS)])))
   const looks = new Looks()
   const first = looks.add(await ask(signal))
   if (out.isTTY && !json) {

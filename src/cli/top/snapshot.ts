@@ -8,7 +8,7 @@ const SAME_START_S = 5
 
 export type Snapshot = ReturnType<typeof snapshotOf>
 
-/** The looks that rates are told over, the oldest first. */
+/** The looks that rates are computed over, the oldest first. */
 export class Looks {
   readonly #looks: Look[] = []
 

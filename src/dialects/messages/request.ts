@@ -88,7 +88,7 @@ function lowerPrompt(
   return { prompt, removed }
 }
 
-/** Chat templates of models that can do without reasoning are told by `enable_thinking`; others do not look at it. */
+/** Chat templates of models that can do without reasoning look at `enable_thinking`; others do not look at it. */
 function reasoningFields(request: CountTokensRequest): Partial<ChatBody> {
   const effort = request.output_config?.effort
   const kwargs = templateKwargs(request)
@@ -101,11 +101,11 @@ function reasoningFields(request: CountTokensRequest): Partial<ChatBody> {
 
 /** The agent's own word for the template wins; one that is no object is left for the engine to refuse. */
 function templateKwargs(request: CountTokensRequest): object | undefined {
-  const { chat_template_kwargs: told } = request as Record<string, unknown>
+  const { chat_template_kwargs: kwargs } = request as Record<string, unknown>
   const { type } = request.thinking ?? {}
-  if (told !== undefined && !isObject(told)) return undefined
-  if (type !== 'enabled' && type !== 'disabled') return told
-  return { enable_thinking: type === 'enabled', ...told }
+  if (kwargs !== undefined && !isObject(kwargs)) return undefined
+  if (type !== 'enabled' && type !== 'disabled') return kwargs
+  return { enable_thinking: type === 'enabled', ...kwargs }
 }
 
 function isObject(value: unknown): value is object {

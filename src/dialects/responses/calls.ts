@@ -176,8 +176,8 @@ class LocalShellCall extends CallItem {
   close(status: ItemStatus): ResponseEvent[] {
     const action = shellAction(this.#arguments)
     if (action !== undefined) {
-      const told = this.open('local_shell_call', { action })
-      return [...told, this.done('local_shell_call', { action }, status)]
+      const added = this.open('local_shell_call', { action })
+      return [...added, this.done('local_shell_call', { action }, status)]
     }
     const call = new FunctionCall(this.facts)
     return [...call.add(this.#arguments), ...call.close(status)]

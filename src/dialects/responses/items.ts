@@ -83,7 +83,7 @@ export function lowerItems(items: readonly InputItem[], repeats: Repeats = NO_RE
 
 /** @param _last its last item, which says with all before it what the group is */
 function lowerGroup(_last: InputItem, group: readonly PlacedItem[]): LoweredItems {
-  const conversation = new Conversation()
+  const conversation = new ItemsBeingLowered()
   for (const { item, at } of group) conversation.add(item, at)
   return { messages: conversation.messages, tools: conversation.tools }
 }
@@ -124,7 +124,7 @@ interface AssistantMessage {
  * One completion comes back as several items: reasoning, a message, calls. They become one message again, because
  * that is what the model said in one go, and what the next call is matched with.
  */
-class Conversation implements LoweredItems {
+class ItemsBeingLowered implements LoweredItems {
   readonly messages: ChatMessage[] = []
   readonly tools: ToolsAmongItems[] = []
   /** What the next item of the same answer adds to. */

@@ -45,8 +45,8 @@ export function answerDetails(wish: DetailWish, said: DetailedAnswer): Details |
       ),
     }),
   }
-  const told = Object.entries(details).filter(([, detail]) => detail !== undefined)
-  return told.length === 0 ? undefined : (Object.fromEntries(told) as Details)
+  const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
+  return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)
 }
 
 function maskOf(choice: Record<string, unknown>, meta: Record<string, unknown>) {

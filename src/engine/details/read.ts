@@ -10,10 +10,10 @@ import { isRecord } from '../failures.ts'
 import { weightVersionOf } from '../weight-version.ts'
 import { readNpy } from './npy.ts'
 
-/** A token and its logprob; NaN: not told. */
+/** A token and its logprob; NaN: not reported. */
 export type Alternative = readonly [id: number, logprob: number]
 
-/** Rows of alternatives; a row that is undefined was not told. */
+/** Rows of alternatives; a row that is undefined was not reported. */
 export function tableOfAlternatives(rows: readonly (readonly Alternative[] | undefined)[]): TokenTable {
   const table = { counts: [] as number[], ids: [] as number[], logprobs: [] as number[] }
   for (const row of rows) {
@@ -85,11 +85,11 @@ export function promptObjects(rows: unknown, prompt: PromptIds | undefined): Pro
   const ids = prompt.whole()
   const alternatives = rows.map((row, place) => {
     if (!isRecord(row)) return undefined
-    const told = Object.entries(row).map(([id, said]): Alternative => {
+    const alternatives = Object.entries(row).map(([id, said]): Alternative => {
       return [Number(id), isRecord(said) ? numberOrNaN(said.logprob) : Number.NaN]
     })
     const isOwn = ([id]: Alternative) => id === ids[place]
-    return told.sort((a, b) => Number(isOwn(b)) - Number(isOwn(a)) || b[1] - a[1])
+    return alternatives.sort((a, b) => Number(isOwn(b)) - Number(isOwn(a)) || b[1] - a[1])
   })
   return { ...tableOfAlternatives(alternatives), start: 0 }
 }

@@ -13,7 +13,7 @@ import { type EmbeddedModel, embeddedModelFolder, loadEmbeddedModel } from './em
 import { Generation } from './generation.ts'
 import { Pace } from './pace.ts'
 import { Playbook } from './playbook.ts'
-import { chatPrompt, checkTokenIds, completionPrompt, type Prompt, tokenPrompt } from './prompt.ts'
+import { chatPrompt, checkTokenIds, completionPrompt, type EncodedPrompt, tokenPrompt } from './prompt.ts'
 import { readPrompt } from './prompt-conversation.ts'
 import { readLogprobsWish, readSamplingParams, type SamplingParams, tooLong } from './sampling-params.ts'
 import { type RankedToken, rankTokens } from './score.ts'
@@ -171,7 +171,7 @@ export class EmbeddedEngine implements EngineClient {
     return this.#encoder.encode(text)
   }
 
-  async #promptOf(request: GenerationRequest): Promise<Prompt> {
+  async #promptOf(request: GenerationRequest): Promise<EncodedPrompt> {
     if (isTokenRequest(request)) return tokenPrompt(this.#model, Array.from(request.promptTokenIds))
     return request.kind === 'chat'
       ? await chatPrompt(this.#encodePrompt, request.body)
@@ -180,7 +180,7 @@ export class EmbeddedEngine implements EngineClient {
 
   /** What the completion begins with, and the parameters with the length at which a rule cuts it off. */
   #force(
-    prompt: Prompt,
+    prompt: EncodedPrompt,
     model: string | undefined,
     params: SamplingParams,
   ): { params: SamplingParams; forcedIds?: readonly number[] } {

@@ -183,8 +183,8 @@ export class GenerateReader implements JsonReader {
       }),
       ...(wish.weightVersions && { weight_versions: versionSpans(meta.weight_versions) }),
     }
-    const told = Object.entries(details).filter(([, detail]) => detail !== undefined)
-    return told.length === 0 ? undefined : (Object.fromEntries(told) as Details)
+    const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
+    return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)
   }
 
   /**

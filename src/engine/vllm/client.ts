@@ -23,7 +23,7 @@ import { weightVersionOf } from '../weight-version.ts'
 import { placedFeatures, RENDER_PATH, vllmGenerateBody, vllmRenderBody } from './images.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, vllmScoreBody } from './score.ts'
-import { TokenTexts } from './token-texts.ts'
+import { DetokenizedTexts } from './token-texts.ts'
 
 /**
  * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
@@ -41,7 +41,7 @@ class VllmClient implements EngineClient {
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
   /** Of the model that was asked for last. */
-  #texts: { model: string; of: TokenTexts } | undefined
+  #texts: { model: string; of: DetokenizedTexts } | undefined
 
   constructor(options: ConnectionOptions) {
     this.#connection = new EngineConnection(options)
@@ -109,7 +109,7 @@ class VllmClient implements EngineClient {
   tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
     const ask = async (path: string, json: string) =>
       this.#connection.text(await this.#connection.request(path, signal, json), signal)
-    if (this.#texts?.model !== model) this.#texts = { model, of: new TokenTexts(model) }
+    if (this.#texts?.model !== model) this.#texts = { model, of: new DetokenizedTexts(model) }
     return this.#texts.of.textsOf(ids, ask)
   }
 

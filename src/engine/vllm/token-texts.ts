@@ -16,7 +16,7 @@ const MAX_ASKED = 40_000
 const PARTIAL = '\ufffd'
 const MAX_KNOWN = 400_000
 
-export class TokenTexts {
+export class DetokenizedTexts {
   readonly #model: string
   /** By the ids of a token, or of several that spell a character together. */
   readonly #known = new Map<string, string>()

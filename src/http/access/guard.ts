@@ -18,7 +18,7 @@ import type { Strangers } from '../transport/strangers.ts'
 import type { Keyring } from './keyring.ts'
 import { refusalOfForeignHost, refusalOfForeignOrigin } from './pages.ts'
 import { RefusalLog } from './refusal-log.ts'
-import { type Caller, refusalOf, type Scope, unauthorized } from './scopes.ts'
+import { type Caller, type Scope, scopeRefusal, unauthorized } from './scopes.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -115,7 +115,7 @@ function refusalOfRequest(request: FastifyRequest, options: GuardOptions): Proxy
   const { scope } = routeOptions.config
   const refusal = refusalOfPage(request, scope, options)
   if (refusal) return refusal
-  if (scope !== undefined) return refusalOf(scope, caller, (params as { sessionId?: string }).sessionId)
+  if (scope !== undefined) return scopeRefusal(scope, caller, (params as { sessionId?: string }).sessionId)
   // A path that is none. A stranger is not told so: its body would have to be read first.
   return caller.is === 'stranger' ? unauthorized('a key', caller.hasKey) : undefined
 }

@@ -27,7 +27,7 @@ export type Caller =
  * @param sessionId of the path, if that names one
  * @returns why the caller may not use a route of this scope; undefined if it may
  */
-export function refusalOf(scope: Scope, caller: Caller, sessionId?: string): ProxyError | undefined {
+export function scopeRefusal(scope: Scope, caller: Caller, sessionId?: string): ProxyError | undefined {
   if (scope === 'open' || caller.is === 'anyone') return undefined
   switch (caller.is) {
     case 'stranger':

@@ -6,7 +6,7 @@ import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/choices.
 import type { AnswerIdentity, AnswerWishes, LoweredRequest } from '../../dialects/lowered.ts'
 import { type ProxyError, toProxyError } from '../../errors.ts'
 import type { Logger } from '../../logger.ts'
-import { toldLine } from '../../session/lines/told-line.ts'
+import { statedLine } from '../../session/lines/stated-line.ts'
 import { beginChoices } from '../../session/run-choices.ts'
 import type { Turn, TurnRunner } from '../../session/run-turn.ts'
 import { clientGone } from '../client-gone.ts'
@@ -84,7 +84,7 @@ export async function answerCall(
   const { stream, wishes, choices: count = 1 } = lowered
   refuseTooManyChoices(count, choiceLimit)
   answered.admitChoices?.(count)
-  const line = toldLine({ headers: request.headers, request: lowered })
+  const line = statedLine({ headers: request.headers, request: lowered })
   const call = {
     sessionId,
     dialect: dialect.name,
@@ -175,7 +175,7 @@ interface StreamedAnswer<Batch> {
 
 /**
  * Until the engine has accepted the call, a failure is thrown and becomes an HTTP error; the status line goes out
- * with the first event or keep-alive, and what fails after it is told in the stream.
+ * with the first event or keep-alive, and what fails after it is an event of the stream.
  * @returns what failed after the status line
  */
 async function streamAnswer<Batch>(

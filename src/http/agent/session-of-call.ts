@@ -87,13 +87,13 @@ const MAX_KEY_CHARS = 255
 
 /** What the agent's client says of its tries of this call. The OpenAI and Anthropic SDKs count them in this header. */
 export function triesOf({ headers }: FastifyRequest) {
-  const told = headers['x-stainless-retry-count']
-  const count = Number(told)
+  const header = headers['x-stainless-retry-count']
+  const count = Number(header)
   const { 'idempotency-key': key } = headers
   const isKey = typeof key === 'string' && key !== '' && key.length <= MAX_KEY_CHARS
   return {
     retryCount: Number.isInteger(count) && count > 0 ? count : 0,
-    tellsTries: told !== undefined,
+    tellsTries: header !== undefined,
     ...(isKey && { idempotencyKey: key }),
   }
 }

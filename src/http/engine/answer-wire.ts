@@ -14,14 +14,14 @@ export interface AnswerHead {
 }
 
 /** What the request asked to see. */
-export interface AnswerWishes {
+export interface AnswerFields {
   tokenIds: boolean
   logprobs: boolean
   streamUsage: boolean
 }
 
 /** `stream_options` without `include_usage` asks for usage, in vLLM. */
-export function readWishes(body: AnyCompletionRequest & { logprobs?: unknown }): AnswerWishes {
+export function readWishes(body: AnyCompletionRequest & { logprobs?: unknown }): AnswerFields {
   const { logprobs, stream_options: streamOptions } = body
   return {
     tokenIds: body.return_token_ids === true,
@@ -35,8 +35,8 @@ export interface AnswerFormat {
   idPrefix: string
   wholeObject: string
   chunkObject: string
-  whole(head: AnswerHead, completion: Completion, wishes: AnswerWishes): object
-  chunks(wishes: AnswerWishes): ChunkMaker
+  whole(head: AnswerHead, completion: Completion, wishes: AnswerFields): object
+  chunks(wishes: AnswerFields): ChunkMaker
 }
 
 /** Makes the chunks of one stream, as members of the JSON object whose first members are the head's. */
@@ -57,9 +57,9 @@ export interface ChunkMaker {
 export class StreamText {
   readonly #head: string
   readonly #chunks: ChunkMaker
-  readonly #wishes: AnswerWishes
+  readonly #wishes: AnswerFields
 
-  constructor(head: AnswerHead, chunks: ChunkMaker, wishes: AnswerWishes) {
+  constructor(head: AnswerHead, chunks: ChunkMaker, wishes: AnswerFields) {
     this.#head = `data: ${JSON.stringify(head).slice(0, -1)},`
     this.#chunks = chunks
     this.#wishes = wishes

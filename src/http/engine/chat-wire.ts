@@ -3,7 +3,7 @@
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../canonical/events.ts'
 import type { PromptIds } from '../../canonical/prompt-ids.ts'
-import type { AnswerFormat, AnswerHead, AnswerWishes, ChunkMaker } from './answer-wire.ts'
+import type { AnswerFields, AnswerFormat, AnswerHead, ChunkMaker } from './answer-wire.ts'
 
 export const chatFormat: AnswerFormat = {
   idPrefix: 'chatcmpl-',
@@ -13,7 +13,7 @@ export const chatFormat: AnswerFormat = {
   chunks: (wishes) => new ChatChunks(wishes),
 }
 
-function wholeChat(head: AnswerHead, completion: Completion, wishes: AnswerWishes): object {
+function wholeChat(head: AnswerHead, completion: Completion, wishes: AnswerFields): object {
   const { start, end, toolCalls } = completion
   return {
     ...head,
@@ -46,9 +46,9 @@ function wholeChat(head: AnswerHead, completion: Completion, wishes: AnswerWishe
 }
 
 class ChatChunks implements ChunkMaker {
-  readonly #wishes: AnswerWishes
+  readonly #wishes: AnswerFields
 
-  constructor(wishes: AnswerWishes) {
+  constructor(wishes: AnswerFields) {
     this.#wishes = wishes
   }
 

@@ -25,7 +25,7 @@ export interface CompletionRoutesOptions {
   counters: EngineCounters
 }
 
-interface Call {
+interface EngineCall {
   format: AnswerFormat
   body: AnyCompletionRequest & { logprobs?: unknown }
   generation: CanonicalRequest
@@ -71,7 +71,7 @@ function onlyPrompt(prompt: string | number[] | string[] | number[][]): string |
 }
 
 async function answer(
-  { format, body, generation }: Call,
+  { format, body, generation }: EngineCall,
   { engine, counters }: CompletionRoutesOptions,
   request: FastifyRequest,
   reply: FastifyReply,

@@ -4,7 +4,7 @@ import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../canonical/events.ts'
 import type { TokenLogprob } from '../../canonical/messages.ts'
 import type { PromptIds } from '../../canonical/prompt-ids.ts'
-import type { AnswerFormat, AnswerHead, AnswerWishes, ChunkMaker } from './answer-wire.ts'
+import type { AnswerFields, AnswerFormat, AnswerHead, ChunkMaker } from './answer-wire.ts'
 
 export const completionFormat: AnswerFormat = {
   idPrefix: 'cmpl-',
@@ -14,7 +14,7 @@ export const completionFormat: AnswerFormat = {
   chunks: (wishes) => new CompletionChunks(wishes),
 }
 
-function wholeCompletion(head: AnswerHead, completion: Completion, wishes: AnswerWishes): object {
+function wholeCompletion(head: AnswerHead, completion: Completion, wishes: AnswerFields): object {
   const { start, end } = completion
   return {
     ...head,
@@ -38,13 +38,13 @@ function wholeCompletion(head: AnswerHead, completion: Completion, wishes: Answe
 }
 
 class CompletionChunks implements ChunkMaker {
-  readonly #wishes: AnswerWishes
+  readonly #wishes: AnswerFields
   /** Sent with the first token, then null. */
   #promptTokenIds: number[] | null = null
   /** Length of the tokens' text so far. */
   #textOffset = 0
 
-  constructor(wishes: AnswerWishes) {
+  constructor(wishes: AnswerFields) {
     this.#wishes = wishes
   }
 

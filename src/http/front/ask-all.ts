@@ -6,7 +6,7 @@ import type { NodeAnswer, NodeAway, NodeReply } from './nodes.ts'
 // biome-ignore lint/suspicious/noExplicitAny: what nodes of this very version answer
 export type Body = any
 
-export interface AnswerOptions {
+export interface MergeOptions {
   /** An order that not all nodes have got is an error. */
   needsAll?: boolean
 }
@@ -19,12 +19,12 @@ export async function answerAll(
   reply: FastifyReply,
   answers: readonly NodeAnswer[],
   merge: (bodies: Body[]) => object,
-  { needsAll = false }: AnswerOptions = {},
+  { needsAll = false }: MergeOptions = {},
 ): Promise<unknown> {
   const sorted = sort(answers, needsAll)
   if ('refusal' in sorted) return refuse(reply, sorted.refusal)
   const { bodies, away } = sorted
-  return told(reply, away).send({ ...merge(bodies), ...(away.length > 0 && { partial: true, away }) })
+  return naming(reply, away).send({ ...merge(bodies), ...(away.length > 0 && { partial: true, away }) })
 }
 
 /** Answers with an array, which has no place for the nodes that are away: a header names them. */
@@ -35,7 +35,7 @@ export async function answerList(
 ): Promise<unknown> {
   const sorted = sort(answers, false)
   if ('refusal' in sorted) return refuse(reply, sorted.refusal)
-  return told(reply, sorted.away).send(merge(sorted.bodies))
+  return naming(reply, sorted.away).send(merge(sorted.bodies))
 }
 
 /** Answers with Prometheus' text, in which each node is up or not. */
@@ -49,12 +49,12 @@ export async function answerText(
   const refusal = answers.filter(isReply).find(({ status }) => status >= 400 && status < 500)
   if (refusal) return refuse(reply, refusal)
   const texts = answers.filter(isUp)
-  return told(reply, awayOf(answers))
+  return naming(reply, awayOf(answers))
     .type('text/plain; version=0.0.4; charset=utf-8')
     .send(`${merge(texts)}${about}${up.join('')}`)
 }
 
-function told(reply: FastifyReply, away: readonly NodeAway[]): FastifyReply {
+function naming(reply: FastifyReply, away: readonly NodeAway[]): FastifyReply {
   return away.length === 0 ? reply : reply.header('x-llm-proxy-away', away.map(({ node }) => node).join(', '))
 }
 

@@ -16,7 +16,7 @@ interface Page {
  * Where each node's list goes on: at the node's own cursor. `''`: at its beginning; null: it is at its end; false: the node was
  * away on an earlier page, and what it has is in none.
  */
-type Place = string | null | false
+type NodeCursor = string | null | false
 
 const DEFAULT_LIMIT = 100
 const FROM_THE_START = ''
@@ -44,7 +44,7 @@ export async function listSessions(
   })
 
   /** A node's cursors stand at the ends of its pages: a page of as many as were taken ends where this one does. */
-  async function placeAfter(page: Page | undefined, place: number): Promise<Place> {
+  async function placeAfter(page: Page | undefined, place: number): Promise<NodeCursor> {
     const before = from[place]!
     if (page === undefined) return false
     if (before === null || taken[place] === lists[place]!.length)
@@ -55,7 +55,7 @@ export async function listSessions(
   }
 }
 
-function pageUrl(url: string, cursor: Place, limit: number): string {
+function pageUrl(url: string, cursor: NodeCursor, limit: number): string {
   return withQuery(url, { limit: String(limit), cursor: cursor || undefined })
 }
 
@@ -63,12 +63,12 @@ function pageOf(answer: NodeAnswer): Page | undefined {
   return 'status' in answer && answer.status === 200 ? JSON.parse(answer.text) : undefined
 }
 
-function writeCursor(cursor: readonly Place[]): string {
+function writeCursor(cursor: readonly NodeCursor[]): string {
   return Buffer.from(JSON.stringify(cursor)).toString('base64url')
 }
 
 /** @throws ProxyError `invalid_request` for one that this front has not made */
-function readCursor(text: string | undefined, count: number): Place[] {
+function readCursor(text: string | undefined, count: number): NodeCursor[] {
   if (text === undefined) return Array.from({ length: count }, () => FROM_THE_START)
   try {
     const cursor: unknown = JSON.parse(Buffer.from(text, 'base64url').toString())

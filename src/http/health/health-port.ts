@@ -8,7 +8,7 @@ import type { Worker } from 'node:worker_threads'
 import { ProxyError } from '../../errors.ts'
 import { startThread } from '../../standalone/own-files.ts'
 import { baseUrl } from '../base-url.ts'
-import type { HealthThreadData, HealthThreadReply, ToldHealth } from './health-thread.ts'
+import type { HealthAnswer, HealthThreadData, HealthThreadReply } from './health-thread.ts'
 
 export interface HealthPortOptions {
   host: string
@@ -17,8 +17,8 @@ export interface HealthPortOptions {
   /** Precedes `/health`. Default: nothing does. */
   basePath?: string
   /** What `/health` would answer now to somebody without a key. */
-  health: () => Promise<ToldHealth>
-  /** How often the thread is told. Default: 1 s. */
+  health: () => Promise<HealthAnswer>
+  /** How often the thread gets a report. Default: 1 s. */
   intervalMs?: number
   /** Of a proxy that has said nothing for so long the thread says that it is stuck. Default: 30 s. */
   stuckMs?: number
@@ -46,7 +46,7 @@ export async function openHealthPort(options: HealthPortOptions): Promise<Health
     const port = await portOf(thread)
     const tell = async () => thread.postMessage(await health())
     await tell()
-    // A failure to ask is no news: the thread finds by itself that it is told nothing.
+    // A failure to ask is no news: the thread finds by itself that no report comes.
     const telling = setInterval(() => void tell().catch(() => {}), intervalMs).unref()
     thread.unref()
     return {

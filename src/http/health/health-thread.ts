@@ -1,4 +1,4 @@
-/** The thread of the health port: answers `GET /health` from what the proxy told last. */
+/** The thread of the health port: answers `GET /health` from the proxy's last report. */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { parentPort, workerData } from 'node:worker_threads'
@@ -13,7 +13,7 @@ export interface HealthThreadData {
 }
 
 /** What the proxy says of itself, as its own `/health` would. */
-export interface ToldHealth {
+export interface HealthAnswer {
   code: number
   body: string
 }
@@ -24,20 +24,20 @@ export type HealthThreadReply = { port: number } | { failure: string }
 const { host, port, path, stuckMs } = workerData as HealthThreadData
 const proxy = parentPort!
 
-const STUCK: ToldHealth = { code: 503, body: '{"status":"stuck"}' }
-const NOT_FOUND: ToldHealth = { code: 404, body: '{"detail":"There is nothing here but GET /health"}' }
+const STUCK: HealthAnswer = { code: 503, body: '{"status":"stuck"}' }
+const NOT_FOUND: HealthAnswer = { code: 404, body: '{"detail":"There is nothing here but GET /health"}' }
 
-let told: ToldHealth = { code: 503, body: '{"status":"starting"}' }
-let toldAtMs = performance.now()
+let latest: HealthAnswer = { code: 503, body: '{"status":"starting"}' }
+let latestAtMs = performance.now()
 
-proxy.on('message', (health: ToldHealth) => {
-  told = health
-  toldAtMs = performance.now()
+proxy.on('message', (health: HealthAnswer) => {
+  latest = health
+  latestAtMs = performance.now()
 })
 
 const server = createServer(({ method = '', url = '' }, response) => {
   const isAsked = ['GET', 'HEAD'].includes(method) && url.split('?')[0] === path
-  const now = performance.now() - toldAtMs > stuckMs ? STUCK : told
+  const now = performance.now() - latestAtMs > stuckMs ? STUCK : latest
   const { code, body } = isAsked ? now : NOT_FOUND
   response.writeHead(code, {
     'content-type': 'application/json',

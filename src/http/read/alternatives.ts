@@ -37,8 +37,8 @@ export async function alternativesOf(
     (turn) => turn.start < turn.end && promptLength + turn.start < end && promptLength + turn.end > from,
   )
   const packed = await details(turns.map(({ turnId }) => turnId))
-  const told = new Map([...packed].map(([turnId, parts]) => [turnId, unpackDetails(parts)]))
-  const rows = topLogprobs({ ...layout, turns }, told)
+  const known = new Map([...packed].map(([turnId, parts]) => [turnId, unpackDetails(parts)]))
+  const rows = topLogprobs({ ...layout, turns }, known)
   const shown: (TokenRow | null)[] = []
   for (let place = from; place < end; place += 1) shown.push(rows?.[place - promptLength] ?? null)
   const textOf = await textsOf(shown, texts)
@@ -63,9 +63,9 @@ async function textsOf(
   // An engine that tells the texts learns all of them in one request, and has them for those below.
   if (ids.size === 0 || (await texts(Int32Array.from(ids))) === undefined) return found
   for (const id of ids) {
-    const told = await texts(Int32Array.of(id))
-    if (told === undefined) return found
-    found.set(id, told.texts[0] ?? '')
+    const answer = await texts(Int32Array.of(id))
+    if (answer === undefined) return found
+    found.set(id, answer.texts[0] ?? '')
   }
   return found
 }

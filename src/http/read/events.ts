@@ -143,7 +143,7 @@ function isUp({ healthy, connected = true }: BackendMember): boolean {
   return healthy && connected
 }
 
-interface Told {
+interface ShownLengths {
   text: number
   reasoning: number
   tools: string
@@ -151,21 +151,21 @@ interface Told {
 
 /** What turns have said since the look before. */
 class Tail {
-  #told: ReadonlyMap<LiveTurn, Told> = new Map()
+  #shown: ReadonlyMap<LiveTurn, ShownLengths> = new Map()
 
   additions(turns: Iterable<LiveTurn>): object[] {
-    const told = new Map<LiveTurn, Told>()
+    const shown = new Map<LiveTurn, ShownLengths>()
     const events: object[] = []
     for (const turn of turns) {
-      const before = this.#told.get(turn) ?? { text: 0, reasoning: 0, tools: '[]' }
+      const before = this.#shown.get(turn) ?? { text: 0, reasoning: 0, tools: '[]' }
       const { content, reasoning, toolCalls } = turn.completion
       const now = {
         text: content?.length ?? 0,
         reasoning: reasoning?.length ?? 0,
         tools: JSON.stringify(toolCalls),
       }
-      const isNew = !this.#told.has(turn)
-      told.set(turn, now)
+      const isNew = !this.#shown.has(turn)
+      shown.set(turn, now)
       const grew = now.text > before.text || now.reasoning > before.reasoning || now.tools !== before.tools
       if (!isNew && !grew) continue
       events.push({
@@ -177,10 +177,10 @@ class Tail {
         ...(now.tools !== before.tools && { tool_calls: toolCalls }),
       })
     }
-    for (const { index } of [...this.#told.keys()].filter((turn) => !told.has(turn))) {
+    for (const { index } of [...this.#shown.keys()].filter((turn) => !shown.has(turn))) {
       events.push({ type: 'turn_closed', index })
     }
-    this.#told = told
+    this.#shown = shown
     return events
   }
 }

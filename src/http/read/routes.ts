@@ -21,12 +21,12 @@ import * as reads from './schemas.ts'
 import { treeOf } from './tree.ts'
 
 /** The texts of tokens, by the tokenizer of this model; undefined where none is known. */
-export type TokenTexts = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
+export type ReadTokenTexts = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
 
 export interface ReadRoutesOptions {
   reader: TurnReader
-  tokenTexts: TokenTexts
-  /** Is told of each row that a trainer reads. */
+  tokenTexts: ReadTokenTexts
+  /** Called for each row that a trainer reads. */
   onRow?: (row: Trajectory) => void
 }
 

@@ -3,7 +3,7 @@
  * (https://huggingface.co/docs/safetensors/index#format). Everything is little-endian, as Node's platforms are.
  */
 
-export interface Tensor {
+export interface NamedArray {
   dtype: 'I32' | 'F32' | 'U8'
   data: Int32Array | Float32Array | Uint8Array
 }
@@ -13,7 +13,7 @@ const ALIGNMENT = 8
 
 /** @param metadata text by name, as the format has it */
 export function* safetensors(
-  tensors: Readonly<Record<string, Tensor>>,
+  tensors: Readonly<Record<string, NamedArray>>,
   metadata: Readonly<Record<string, string>>,
 ): Generator<Uint8Array> {
   const header: Record<string, unknown> = { __metadata__: metadata }

@@ -46,7 +46,7 @@ function isDetailName(name: string): name is DetailName {
   return (DETAIL_NAMES as readonly string[]).includes(name)
 }
 
-/** The members of a row that show its details; each kind that was asked for is there, null where nothing was told. */
+/** The members of a row that show its details; each kind that was asked for is there, null where nothing was reported. */
 export async function* detailMembers(
   reader: TurnReader,
   sessionId: string,

@@ -20,7 +20,7 @@ export function streamJson(reply: FastifyReply, pieces: Pieces): FastifyReply {
   return reply.type('application/json; charset=utf-8').send(jsonStream(pieces))
 }
 
-/** A body that is made no faster than the client reads it; when the client leaves, `pieces` is told by `return()`. */
+/** A body that is made no faster than the client reads it; when the client leaves, `return()` of `pieces` is called. */
 export function jsonStream(pieces: Pieces): Readable {
   return Readable.from(inBlocks(pieces), { objectMode: false })
 }

@@ -1,6 +1,6 @@
 /** A message in the context of those before it. */
-interface Step {
-  readonly next: Map<string, Step>
+interface MessageNode {
+  readonly next: Map<string, MessageNode>
   /** The latest turn whose request goes through here. */
   turnId: string
 }
@@ -11,7 +11,7 @@ interface Step {
  * look such a string up costs a tenth of hashing it, with ten thousand of them in a turn.
  */
 export class NewMessages {
-  readonly #first = new Map<string, Step>()
+  readonly #first = new Map<string, MessageNode>()
 
   /** @returns how many leading messages are known, and from which turn (the latest of several) */
   add({ turnId, requestMessages }: { turnId: string; requestMessages: readonly string[] }) {

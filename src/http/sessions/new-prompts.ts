@@ -1,8 +1,8 @@
 import type { TurnRecord } from '../../store/turn-store.ts'
 
 /** A place in the tree of prompts: those that begin with the same whole pieces. */
-interface Place {
-  readonly next: Map<string, Place>
+interface PromptNode {
+  readonly next: Map<string, PromptNode>
   /** Last pieces of prompts that end here, and the latest turn that has each. */
   readonly ends: Map<string, string>
 }
@@ -14,7 +14,7 @@ const MAX_ENDS = 16
 const EMPTY = new Set(['[', '"'])
 
 /** Where in a list of pieces an earlier turn's prompt ends. */
-interface KnownPart {
+interface SharedBeginning {
   readonly turnId: string
   readonly position: number
   /** In the piece at `position`. */
@@ -28,7 +28,7 @@ export class NewPrompts {
   /** @returns the turn of the longest such prompt (the latest of several), and what comes after it, as pieces of a prompt */
   add({ turnId, promptPieces: pieces }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
     let place = this.#first
-    let known: KnownPart | undefined
+    let known: SharedBeginning | undefined
     for (const [position, piece] of pieces.entries()) {
       known = longestEnd(place, pieces, position) ?? known
       if (position === pieces.length - 1) remember(place, piece, turnId)
@@ -38,11 +38,11 @@ export class NewPrompts {
   }
 }
 
-function newPlace(): Place {
+function newPlace(): PromptNode {
   return { next: new Map(), ends: new Map() }
 }
 
-function nextPlace(place: Place, piece: string): Place {
+function nextPlace(place: PromptNode, piece: string): PromptNode {
   const known = place.next.get(piece)
   if (known !== undefined) return known
   const added = newPlace()
@@ -50,7 +50,7 @@ function nextPlace(place: Place, piece: string): Place {
   return added
 }
 
-function remember({ ends }: Place, end: string, turnId: string): void {
+function remember({ ends }: PromptNode, end: string, turnId: string): void {
   if (EMPTY.has(end)) return
   // Deleted first, so that the latest comes last.
   ends.delete(end)
@@ -58,9 +58,13 @@ function remember({ ends }: Place, end: string, turnId: string): void {
   if (ends.size > MAX_ENDS) ends.delete(ends.keys().next().value!)
 }
 
-function longestEnd({ ends }: Place, pieces: readonly string[], position: number): KnownPart | undefined {
+function longestEnd(
+  { ends }: PromptNode,
+  pieces: readonly string[],
+  position: number,
+): SharedBeginning | undefined {
   const piece = pieces[position]!
-  let longest: KnownPart | undefined
+  let longest: SharedBeginning | undefined
   for (const [{ length }, turnId] of [...ends].filter(([end]) => piece.startsWith(end))) {
     // In a list of ids, 12 is no beginning of 123.
     const next = piece[length] ?? pieces[position + 1]?.[0] ?? ','
@@ -70,7 +74,7 @@ function longestEnd({ ends }: Place, pieces: readonly string[], position: number
   return longest
 }
 
-function textAfter({ position, length }: KnownPart, pieces: readonly string[]): string {
+function textAfter({ position, length }: SharedBeginning, pieces: readonly string[]): string {
   const text = pieces.slice(position).join('').slice(length)
   return pieces[0]!.startsWith('[') ? `[${text.replace(/^,/, '')}` : `"${text}`
 }

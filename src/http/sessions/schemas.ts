@@ -235,7 +235,7 @@ const perToken = <T extends TSchema>(schema: T, description: string) =>
   Type.Optional(Type.Union([Type.Array(nullable(schema)), Type.Null()], { description }))
 const logprobs = () => Type.Array(nullable(Type.Number()))
 
-/** With `details`, those that it names; null: no turn told, and in a list: not of this token. */
+/** With `details`, those that it names; null: no turn reported it, and in a list: not of this token. */
 export const detailFields = {
   sampling_mask: perToken(ids(), 'Per response token: the ids that the sampler left to choose from'),
   sampling_mask_logprobs: perToken(nullable(logprobs()), 'Of each id in `sampling_mask`'),
@@ -266,7 +266,7 @@ export const detailFields = {
 }
 
 export const Sampling = Type.Object({
-  logprobs_mode: nullable(Type.String({ description: 'What logprobs are of; null: nobody told' })),
+  logprobs_mode: nullable(Type.String({ description: 'What logprobs are of; null: unknown' })),
   values: Type.Record(Type.String(), nullable(Type.Number()), {
     description: 'null: a default that the engine does not tell',
   }),

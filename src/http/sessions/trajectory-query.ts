@@ -17,7 +17,7 @@ export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 
 /**
  * Reads the turns; their details row by row, as the answer is read.
- * @param onRow is told of each row
+ * @param onRow called with each row
  * @returns the answer, as pieces of one JSON text
  * @throws ProxyError `invalid_request`
  */

@@ -28,7 +28,7 @@ export async function addHandles(server: Server): Promise<Server[]> {
   if (address === null || typeof address === 'string') return []
   const { address: host, port } = address
   const handOver = (socket: Socket) => {
-    // Errors of a request are told to the server of its socket.
+    // Errors of a request are events of the server of its socket.
     Object.assign(socket, { server })
     server.emit('connection', socket)
   }

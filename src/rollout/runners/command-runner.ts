@@ -6,13 +6,13 @@ import { promptTextOf } from './prompt-text.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runner.ts'
 import { openSandbox, type Sandbox, type SandboxOptions, type View } from './sandbox.ts'
 import { outerEnvironment, sessionEnvironment, textVariables } from './session-environment.ts'
-import { rewardsOf, type Verifier } from './verifier.ts'
+import { type RewardVerifier, rewardsOf } from './verifier.ts'
 
 export interface CommandRunnerOptions {
   /** The agent. */
   command: CommandLine
   /** What judges its work when it has ended; without it the runner knows of no reward. */
-  verifier?: CommandLine | Verifier
+  verifier?: CommandLine | RewardVerifier
   /** Of the agent, and of the verifier. */
   timeLimitMs?: number
   /** Further variables of the agent; the session's own go before them. */
@@ -25,7 +25,7 @@ export interface CommandRunnerOptions {
   sandbox?: SandboxOptions
   /** Variables of the trainer's environment that the verifier gets, such as a judge's key. */
   verifierEnvironment?: readonly string[]
-  /** Is told, once, that agents run without a sandbox. Default: a warning of the process. */
+  /** Called, once, to say that agents run without a sandbox. Default: a warning of the process. */
   warn?(text: string): void
 }
 

@@ -15,7 +15,7 @@ export interface AgentWork {
 }
 
 /** @returns named parts of the reward, finite numbers */
-export type Verifier = (work: AgentWork, signal: AbortSignal) => Promise<Record<string, number>>
+export type RewardVerifier = (work: AgentWork, signal: AbortSignal) => Promise<Record<string, number>>
 
 /** Shells give these to a command that is no program, or not there. */
 const NOT_RUN = [126, 127]

@@ -1,8 +1,8 @@
 /** Finds the line of each turn of a session. Rules and reasons: `docs/lines.md`. */
-import { isToldLine, type Line, type ToldLine } from './line.ts'
+import { isStatedLine, type Line, type StatedLine } from './line.ts'
 import { CallReader, type LinedTurn, type Opening, type RecordedCall } from './opening.ts'
-import { continuedLine, type Path, TalkTree } from './talk-tree.ts'
-import type { LineOnRecord } from './told-line.ts'
+import type { LineOnRecord } from './stated-line.ts'
+import { continuedLine, type TalkPath, TalkTree } from './talk-tree.ts'
 
 /** Rules for calls that say nothing, in the order in which they are asked. */
 export const INFERENCES = ['continues', 'opens_alike', 'first', 'first_with_tools', 'new_opening'] as const
@@ -29,22 +29,22 @@ export class LineFinder {
   #subagentCount = 0
   /** Whether a call of the main line has been answered, or may yet be. */
   #hasMain = false
-  /** Whether the main line was told, or goes on, or has tools. */
+  /** Whether the main line was stated, or goes on, or has tools. */
   #mainIsSure = false
 
   add(turn: LinedTurn): FoundLine {
     const call = this.#reader.read(turn)
     const path = this.#talks.walk(call.talk)
-    const told = toldOnRecord(turn)
+    const stated = statedOnRecord(turn)
     const found =
-      told === undefined
+      stated === undefined
         ? this.#infer(call, path)
-        : { line: this.#named(told.told, call, path), rule: told.rule }
+        : { line: this.#named(stated.told, call, path), rule: stated.rule }
     this.#remember(turn, call, path, found)
     return found
   }
 
-  #infer(call: RecordedCall, path: Path): InferredLine {
+  #infer(call: RecordedCall, path: TalkPath): InferredLine {
     const continued = this.#continued(call, path)
     if (continued !== undefined) return { line: continued, rule: 'continues' }
     const alike = this.#opensAlike(call.opening)
@@ -55,13 +55,13 @@ export class LineFinder {
   }
 
   /** Which one, where a call only says that it is a sub-agent's. */
-  #named(told: ToldLine, call: RecordedCall, path: Path): Line {
-    if (told !== 'subagent') return told
+  #named(stated: StatedLine, call: RecordedCall, path: TalkPath): Line {
+    if (stated !== 'subagent') return stated
     const known = this.#continued(call, path) ?? this.#opensAlike(call.opening)
     return known?.startsWith('subagent:') ? known : this.#newSubagent()
   }
 
-  #continued({ opening }: RecordedCall, path: Path): Line | undefined {
+  #continued({ opening }: RecordedCall, path: TalkPath): Line | undefined {
     const line = continuedLine(path, spokenTo(opening))
     // What goes on from a summary is the work that it sums up.
     return line === 'compaction' ? 'main' : line
@@ -81,7 +81,7 @@ export class LineFinder {
     return `subagent:${this.#subagentCount}`
   }
 
-  #remember(turn: LinedTurn, { opening }: RecordedCall, path: Path, { line, rule }: FoundLine): void {
+  #remember(turn: LinedTurn, { opening }: RecordedCall, path: TalkPath, { line, rule }: FoundLine): void {
     this.#talks.mark(path, spokenTo(opening), line)
     if (line === 'side' || line === 'compaction') return
     const { agent, task } = likenessesOf(opening)
@@ -102,11 +102,11 @@ export class LineFinder {
 /** Rules that make a call main because nothing better is known. */
 const GUESSES: ReadonlySet<string> = new Set(['first', 'opens_alike'])
 
-function toldOnRecord({ annotations }: LinedTurn): LineOnRecord | undefined {
+function statedOnRecord({ annotations }: LinedTurn): LineOnRecord | undefined {
   // Most turns have none, and are not parsed for it.
   if (!annotations.includes('"line"')) return undefined
   const { line } = JSON.parse(annotations) as { line?: Partial<LineOnRecord> | null }
-  return isToldLine(line?.told) ? { told: line.told, rule: line.rule ?? 'header' } : undefined
+  return isStatedLine(line?.told) ? { told: line.told, rule: line.rule ?? 'header' } : undefined
 }
 
 function spokenTo({ systemKey, toolsKey }: Opening): string {

@@ -13,19 +13,19 @@ import { ProxyError } from '../../errors.ts'
 export type Line = 'main' | 'compaction' | 'side' | `subagent:${string}`
 
 /** What somebody says of a call. `subagent`: of some helper, and nobody says of which one. */
-export type ToldLine = Line | 'subagent'
+export type StatedLine = Line | 'subagent'
 
-const WORDS: readonly string[] = ['main', 'compaction', 'side', 'subagent'] satisfies ToldLine[]
+const WORDS: readonly string[] = ['main', 'compaction', 'side', 'subagent'] satisfies StatedLine[]
 const SUBAGENT = /^subagent:[\x21-\x7e]{1,200}$/
 
-export function isToldLine(value: unknown): value is ToldLine {
+export function isStatedLine(value: unknown): value is StatedLine {
   return typeof value === 'string' && (WORDS.includes(value) || SUBAGENT.test(value))
 }
 
 /** @param id as the agent gives it; one that cannot be shown is as good as none */
-export function subagentLine(id: unknown): ToldLine {
+export function subagentLine(id: unknown): StatedLine {
   const line = `subagent:${id}`
-  return typeof id === 'string' && isToldLine(line) ? line : 'subagent'
+  return typeof id === 'string' && isStatedLine(line) ? line : 'subagent'
 }
 
 /** Whether a turn of this line is part of the main line's work: what it says of itself in a summary is, too. */
@@ -37,8 +37,8 @@ export function isMainWork(line: Line): boolean {
 export const LINE_HEADER = 'x-llm-proxy-line'
 
 /** @throws ProxyError `invalid_request` for a line that there is not */
-export function parseLine(text: string): ToldLine {
-  if (isToldLine(text)) return text
+export function parseLine(text: string): StatedLine {
+  if (isStatedLine(text)) return text
   throw new ProxyError(
     'invalid_request',
     `'${LINE_HEADER}' must be main, compaction, side, subagent or subagent:<name>, where a name has at most 200 ` +

@@ -3,30 +3,30 @@ import type { Line } from './line.ts'
 import type { LinedMessage } from './opening.ts'
 
 /** A message after those before it. */
-class Step {
-  readonly next = new Map<string, Step>()
+class TalkNode {
+  readonly next = new Map<string, TalkNode>()
   /** The lines of the calls that end here, by who is spoken to: system prompt and tools. */
   readonly lines = new Map<string, Line>()
 }
 
 /** A call's way through the tree. */
-export interface Path {
+export interface TalkPath {
   /** One per message. */
-  readonly steps: readonly Step[]
+  readonly steps: readonly TalkNode[]
   readonly talk: readonly LinedMessage[]
 }
 
 export class TalkTree {
-  readonly #root = new Step()
-  #latest: Path = { steps: [], talk: [] }
+  readonly #root = new TalkNode()
+  #latest: TalkPath = { steps: [], talk: [] }
 
-  walk(talk: readonly LinedMessage[]): Path {
+  walk(talk: readonly LinedMessage[]): TalkPath {
     const { steps: latest, talk: latestTalk } = this.#latest
     const difference = latestTalk.findIndex((message, place) => message !== talk[place])
     const steps = difference === -1 ? [...latest] : latest.slice(0, difference)
     let at = steps.at(-1) ?? this.#root
     for (const { key } of talk.slice(steps.length)) {
-      const next = at.next.get(key) ?? new Step()
+      const next = at.next.get(key) ?? new TalkNode()
       at.next.set(key, next)
       steps.push(next)
       at = next
@@ -36,7 +36,7 @@ export class TalkTree {
   }
 
   /** Puts a call's line where it ends. */
-  mark({ steps }: Path, spokenTo: string, line: Line): void {
+  mark({ steps }: TalkPath, spokenTo: string, line: Line): void {
     steps.at(-1)?.lines.set(spokenTo, line)
   }
 }
@@ -46,7 +46,7 @@ export class TalkTree {
  * several, the one that spoke to the same; else the latest, but no side call, which nobody goes on from with another
  * system prompt.
  */
-export function continuedLine({ steps, talk }: Path, spokenTo: string): Line | undefined {
+export function continuedLine({ steps, talk }: TalkPath, spokenTo: string): Line | undefined {
   const place = steps.findLastIndex(
     ({ lines }, position) => lines.size > 0 && talk[position + 1]?.role === 'assistant',
   )

@@ -7,7 +7,7 @@ import { ProxyError } from '../../errors.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { digestOf, type MessageKey, messageKey } from './message-key.ts'
 
-export interface Conversation {
+export interface KeyedConversation {
   readonly toolsKey: string
   /** Its last message; the key of each is there. */
   readonly last: Message | undefined
@@ -31,7 +31,7 @@ export function readConversation(
   last: Message | undefined,
   tools: readonly Tool[] | null | undefined,
   repeats: Repeats = NO_REPEATS,
-): Conversation {
+): KeyedConversation {
   try {
     const added = messagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
     for (const message of added) keyed.put(message, readMessage(message))

@@ -3,7 +3,7 @@ import type { Completion } from '../../canonical/completion.ts'
 import { type Message, messagesBetween } from '../../canonical/conversation.ts'
 import type { ChatMessage } from '../../canonical/messages.ts'
 import { Note } from '../../canonical/note.ts'
-import { type Conversation, keyOf } from './conversation.ts'
+import { type KeyedConversation, keyOf } from './conversation.ts'
 import type { MessageKey } from './message-key.ts'
 import { messageKey, wordingOf } from './message-key.ts'
 import { MessageNode } from './message-tree.ts'
@@ -28,7 +28,7 @@ export interface MatchedCall<Turn> {
   /** How many of the call's messages are the parent's, its completion included; 0 without a parent. */
   readonly sharedMessages: number
   readonly order: number
-  readonly conversation: Conversation
+  readonly conversation: KeyedConversation
 }
 
 /** What a turn was answered with. */
@@ -37,7 +37,7 @@ export type SampledMessage = Pick<Completion, 'content' | 'reasoning' | 'toolCal
 type Node<Turn> = MessageNode<MatchableTurn<Turn>>
 
 /** A way through the tree that the messages of a call may be an echo of. */
-interface Path<Turn> {
+interface EchoPath<Turn> {
   readonly node: Node<Turn>
   /** How well the echo keeps the wording; means something only against the other paths of the same call. */
   readonly likeness: number
@@ -47,7 +47,7 @@ interface Path<Turn> {
 interface Passage<Turn> {
   /** The turn's last; undefined: before all messages. */
   readonly message: Message | undefined
-  readonly paths: readonly Path<Turn>[]
+  readonly paths: readonly EchoPath<Turn>[]
 }
 
 /**
@@ -86,7 +86,7 @@ export class MatchIndex<Turn> {
   #callCount = 0
 
   /** Changes nothing but the count of calls: the same call finds the same parent, unless a turn was added since. */
-  match(conversation: Conversation): MatchedCall<Turn> {
+  match(conversation: KeyedConversation): MatchedCall<Turn> {
     const order = this.#callCount++
     const { toolsKey, last } = conversation
     let passed = this.#passageOf(conversation)
@@ -141,7 +141,7 @@ export class MatchIndex<Turn> {
   }
 
   /** The latest one on the call's way that is known, or the root. */
-  #passageOf({ toolsKey, last }: Conversation): Passage<Turn> {
+  #passageOf({ toolsKey, last }: KeyedConversation): Passage<Turn> {
     for (let message = last; message !== undefined; message = message.parent) {
       const way = ways.of(message)
       if (way?.index !== this || way.toolsKey !== toolsKey || way.forkCount !== this.#forkCount) continue
@@ -164,7 +164,7 @@ export class MatchIndex<Turn> {
 }
 
 /** One message further on every path, where it leads on. */
-function follow<Turn>(paths: readonly Path<Turn>[], key: MessageKey): Path<Turn>[] {
+function follow<Turn>(paths: readonly EchoPath<Turn>[], key: MessageKey): EchoPath<Turn>[] {
   const next = paths.flatMap(({ node, likeness }) =>
     node.echoedBy(key).map((echoed) => ({ node: echoed, likeness })),
   )
@@ -177,11 +177,11 @@ function follow<Turn>(paths: readonly Path<Turn>[], key: MessageKey): Path<Turn>
   }))
 }
 
-function isAnswered<Turn>({ node }: Path<Turn>): boolean {
+function isAnswered<Turn>({ node }: EchoPath<Turn>): boolean {
   return node.answers.length > 0
 }
 
-function turnsOfMostAlike<Turn>(paths: readonly Path<Turn>[]): MatchableTurn<Turn>[] {
+function turnsOfMostAlike<Turn>(paths: readonly EchoPath<Turn>[]): MatchableTurn<Turn>[] {
   const best = paths.reduce((most, { likeness }) => Math.max(most, likeness), 0)
   return paths.filter(({ likeness }) => likeness === best).flatMap(({ node }) => node.answers)
 }
@@ -189,7 +189,7 @@ function turnsOfMostAlike<Turn>(paths: readonly Path<Turn>[]): MatchableTurn<Tur
 /** @param requests where the call's messages end in the tree */
 function choose<Turn>(
   turns: readonly MatchableTurn<Turn>[],
-  requests: readonly Path<Turn>[],
+  requests: readonly EchoPath<Turn>[],
 ): MatchableTurn<Turn> | undefined {
   if (turns.length < 2) return turns[0]
   const latestFirst = turns.toSorted((left, right) => right.order - left.order)

@@ -54,7 +54,7 @@ export class MessageNode<Answer> {
 
   /**
    * The node of this very message after this one, made if need be.
-   * @param forked is told if a message may be an echo of one more than before
+   * @param forked called if a message may be an echo of one more than before
    */
   descend({ digest, assistant }: MessageKey, forked: () => void): MessageNode<Answer> {
     const said = assistant && saidOnRecord(assistant)

@@ -3,7 +3,7 @@ import type { Tool, ToolCall } from '../../canonical/messages.ts'
 import type { Repeats } from '../../canonical/request-reader.ts'
 import { parseAsWritten } from '../../canonical/written-numbers.ts'
 import type { TurnRecord } from '../../store/turn-store.ts'
-import { type Conversation, readConversation } from './conversation.ts'
+import { type KeyedConversation, readConversation } from './conversation.ts'
 import { MatchIndex, type SampledMessage } from './match-index.ts'
 
 /** What of a turn on record matching reads. */
@@ -28,9 +28,9 @@ export type MatchableRecord = Pick<
 export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
   records: AsyncIterable<Recorded> | Iterable<Recorded>,
   turnOf: (record: Recorded) => Turn | undefined,
-  conversationOf: (record: Recorded) => Conversation | Promise<Conversation> = recordedConversations(
-    new MessageTree(),
-  ),
+  conversationOf: (
+    record: Recorded,
+  ) => KeyedConversation | Promise<KeyedConversation> = recordedConversations(new MessageTree()),
 ): Promise<MatchIndex<Turn>> {
   const index = new MatchIndex<Turn>()
   let inFlight: { endedAtMs: number; add: () => void }[] = []
@@ -62,7 +62,7 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
 export function recordedConversations(
   tree: MessageTree,
   repeats?: Repeats,
-): (record: Pick<MatchableRecord, 'requestMessages' | 'tools'>) => Conversation {
+): (record: Pick<MatchableRecord, 'requestMessages' | 'tools'>) => KeyedConversation {
   let latest: { json: string; tools: Tool[] } | undefined
   return ({ requestMessages, tools: json }) => {
     if (json !== null && latest?.json !== json) latest = { json, tools: parseAsWritten(json) as Tool[] }

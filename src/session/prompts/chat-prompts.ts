@@ -13,7 +13,7 @@ import { keyOf, readConversation } from '../matching/conversation.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
 import type { SessionMemory } from '../session-memory.ts'
 import { PromptCounts } from './prompt-counts.ts'
-import type { ChatRequest } from './prompt-planner.ts'
+import type { ChatGeneration } from './prompt-planner.ts'
 import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
 import { type KnownTurn, SessionTurns } from './session-turns.ts'
 
@@ -47,13 +47,13 @@ export class ChatPrompts implements Prompts {
 }
 
 class RenderedCall implements CallPrompt {
-  readonly request: ChatRequest
+  readonly request: ChatGeneration
   readonly #memory: SessionMemory
   readonly #turns: SessionTurns
   readonly #counts: PromptCounts
   #call: MatchedCall<KnownTurn> | undefined
 
-  constructor(request: ChatRequest, memory: SessionMemory, counts: PromptCounts) {
+  constructor(request: ChatGeneration, memory: SessionMemory, counts: PromptCounts) {
     this.request = request
     this.#memory = memory
     // Not from the record: to read a session again costs more than its measure is worth.

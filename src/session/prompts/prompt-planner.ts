@@ -14,15 +14,15 @@ import {
   type TokenImage,
   withImages,
 } from '../../tokens/images/prompt-images.ts'
-import type { Prompt, PromptOptions, PromptRenderer } from '../../tokens/prompt/prompt-renderer.ts'
-import type { Refusal } from '../../tokens/prompt/refusal.ts'
+import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
+import type { RefusalReason } from '../../tokens/prompt/refusal.ts'
 import type { TokenModel } from '../../tokens/token-model.ts'
-import { type Conversation, readConversation } from '../matching/conversation.ts'
+import { type KeyedConversation, readConversation } from '../matching/conversation.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
 import type { SessionMemory } from '../session-memory.ts'
 import type { KnownTurn, SessionTurns } from './session-turns.ts'
 
-export type ChatRequest = Extract<GenerationRequest, { kind: 'chat' }>
+export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>
 
 /**
  * `extended`: the recorded ids of an earlier turn, and then only what is new. `forked`: the same, where another call has
@@ -30,7 +30,7 @@ export type ChatRequest = Extract<GenerationRequest, { kind: 'chat' }>
  * `first`, nothing is recorded yet; `branched`, no recorded turn begins like this call; `nothing_new`, the call ends with
  * the answer that it continues; and the reasons why the template's new part cannot be rendered by itself.
  */
-export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | 'nothing_new' | Refusal
+export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | 'nothing_new' | RefusalReason
 
 export interface PromptOrigin {
   reason: PromptReason
@@ -66,7 +66,7 @@ export type PlanningModel = Pick<TokenModel, 'renderer' | 'imageRule'>
 export async function planPrompt(
   { renderer, imageRule }: PlanningModel,
   session: PlanningSession,
-  request: Pick<ChatRequest, 'body' | 'lastMessage'>,
+  request: Pick<ChatGeneration, 'body' | 'lastMessage'>,
 ): Promise<PlannedPrompt> {
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
@@ -95,7 +95,10 @@ export async function planPrompt(
  * The prompt of a call of no session.
  * @throws ProxyError as {@link planPrompt}
  */
-export async function wholePrompt({ renderer, imageRule }: PlanningModel, body: ChatBody): Promise<Prompt> {
+export async function wholePrompt(
+  { renderer, imageRule }: PlanningModel,
+  body: ChatBody,
+): Promise<RenderedPrompt> {
   const talk = { body, shown: shownOf({ body, lastMessage: undefined }, imageRule), imageRule }
   return await renderWhole(renderer, talk, promptOptionsOf(body))
 }
@@ -111,7 +114,7 @@ async function renderWhole(
   renderer: PromptRenderer,
   { body, shown, imageRule }: ShownTalk,
   options: PromptOptions,
-): Promise<Prompt> {
+): Promise<RenderedPrompt> {
   const texts = shown.map(({ json }) => json)
   const { text, ids } = await renderer.renderFull(body.messages, options, texts)
   const images = shown.flatMap((message) => message.images)
@@ -119,7 +122,7 @@ async function renderWhole(
 }
 
 function shownOf(
-  { body, lastMessage }: Pick<ChatRequest, 'body' | 'lastMessage'>,
+  { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
   imageRule: ImageRule | undefined,
 ): ShownMessage[] {
   if (lastMessage !== undefined) return shownMessages(lastMessage, imageRule)
@@ -144,8 +147,8 @@ function placedImages(
 export async function withVariables(
   renderer: PromptRenderer,
   options: PromptOptions,
-  conversation: Conversation,
-): Promise<Conversation> {
+  conversation: KeyedConversation,
+): Promise<KeyedConversation> {
   const variablesKey = await renderer.variablesKey(options)
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }

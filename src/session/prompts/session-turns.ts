@@ -1,7 +1,7 @@
 /** The turns of a session that its calls go on from: as messages, and as tokens. */
 import { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { TurnStep, TurnStore } from '../../store/turn-store.ts'
-import type { Conversation } from '../matching/conversation.ts'
+import type { KeyedConversation } from '../matching/conversation.ts'
 import { type MatchedCall, MatchIndex, type SampledMessage } from '../matching/match-index.ts'
 import { rebuildIndex } from '../matching/rebuild-index.ts'
 
@@ -31,7 +31,7 @@ export class SessionTurns {
     return this.#bytes
   }
 
-  match(conversation: Conversation): MatchedCall<KnownTurn> {
+  match(conversation: KeyedConversation): MatchedCall<KnownTurn> {
     return this.#index.match(conversation)
   }
 
@@ -49,7 +49,7 @@ export class SessionTurns {
 export async function readSessionTurns(
   store: Pick<TurnStore, 'readSteps'>,
   sessionId: string,
-  conversationOf: (turn: TurnStep) => Conversation | Promise<Conversation>,
+  conversationOf: (turn: TurnStep) => KeyedConversation | Promise<KeyedConversation>,
 ): Promise<SessionTurns> {
   /** Of any status: whatever a later prompt goes on from. */
   const prompts = new Map<string, PromptIds>()

@@ -21,7 +21,7 @@ import { decoderFor } from './decoder-for.ts'
 import { constrainedBody, forcedCallSchema } from './forced-call.ts'
 import { PromptCounts } from './prompt-counts.ts'
 import {
-  type ChatRequest,
+  type ChatGeneration,
   type PlannedPrompt,
   planPrompt,
   promptOptionsOf,
@@ -111,7 +111,7 @@ export class TokenPrompts implements Prompts {
 }
 
 interface CallParts {
-  readonly request: ChatRequest
+  readonly request: ChatGeneration
   readonly turns: SessionTurns
   readonly prompt: PlannedPrompt
   /** What the engine is held to, where the agent forces a call. */

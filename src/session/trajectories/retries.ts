@@ -1,4 +1,4 @@
-/** Which turns a client's retries repeat, so that an answer that never reached its agent is told from a sample. */
+/** Which turns a client's retries repeat, so that an answer that never reached its agent is kept apart from a sample. */
 import { hash as digest } from 'node:crypto'
 import { answeredRetriesOf } from '../../store/answered-retries.ts'
 import type { TurnRecord } from '../../store/turn-store.ts'
@@ -87,18 +87,18 @@ function latestTry(tries: readonly Try[]): Try | undefined {
 }
 
 /** A history, as far as a step of it tells. */
-interface Step {
+interface HistoryNode {
   readonly id: number
   readonly text: string
-  readonly next: Map<string, Step>
+  readonly next: Map<string, HistoryNode>
 }
 
 /** Equal requests have equal keys. What a request repeats of the one before it is compared, not looked up. */
 class RequestKeys {
   #lastId = 0
-  readonly #empty: Step = { id: 0, text: '', next: new Map() }
+  readonly #empty: HistoryNode = { id: 0, text: '', next: new Map() }
   /** The history of the latest request. */
-  #latest: readonly Step[] = []
+  #latest: readonly HistoryNode[] = []
 
   keyOf({ requestMessages, promptPieces, tools, params }: TriedTurn): string {
     // A request has either of the two.
@@ -110,7 +110,7 @@ class RequestKeys {
     return `${path.at(-1)?.id ?? 0} ${short(tools ?? '')} ${short(params)}`
   }
 
-  #step(from: Step, text: string): Step {
+  #step(from: HistoryNode, text: string): HistoryNode {
     const known = from.next.get(text)
     if (known !== undefined) return known
     this.#lastId += 1

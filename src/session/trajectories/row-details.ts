@@ -1,6 +1,6 @@
 /**
  * Details of a row: those of its turns, moved to where their tokens are in it. What is of a sampled token is there where
- * the row trains it; what is of a place of the sequence (the prompt's logprobs, the experts) is there wherever a turn told
+ * the row trains it; what is of a place of the sequence (the prompt's logprobs, the experts) is there wherever a turn reported it
  * it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first read, the token.
  */
 import type { Details, ExpertTable, TokenTable, VersionSpan } from '../../canonical/details/details.ts'
@@ -39,13 +39,13 @@ export interface RowExperts {
   readonly dtype: Tensor['dtype']
   /** `[tokens of prompt and response, …]` */
   readonly shape: readonly number[]
-  /** Zeros where no turn told. */
+  /** Zeros where no turn reported any. */
   readonly data: Uint8Array
-  /** From which token up to which one a turn told; in order, and apart. */
+  /** From which token up to which one a turn reported them; in order, and apart. */
   readonly known: readonly (readonly [from: number, to: number])[]
 }
 
-/** null: no turn of the row told. Lists have an entry per token, null where none was told, or the row does not train it. */
+/** null: no turn of the row has any. Lists have an entry per token, null where none was reported, or the row does not train it. */
 export interface RowDetails {
   /** Per token of the response. */
   readonly sampling_mask: (TokenRow | null)[] | null
@@ -81,16 +81,16 @@ export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Det
 }
 
 /** What a turn tells at its nth token. */
-type At<Told> = (token: number) => Told | null
+type At<Detail> = (token: number) => Detail | null
 
-function perToken<Told>(
+function perToken<Detail>(
   { turns, responseLength }: RowLayout,
-  told: (turnId: string) => At<Told> | undefined,
-): (Told | null)[] | null {
-  const row = new Array<Told | null>(responseLength).fill(null)
+  detailOf: (turnId: string) => At<Detail> | undefined,
+): (Detail | null)[] | null {
+  const row = new Array<Detail | null>(responseLength).fill(null)
   let isTold = false
   for (const { turnId, start, end } of turns) {
-    const at = end > start ? told(turnId) : undefined
+    const at = end > start ? detailOf(turnId) : undefined
     if (at === undefined) continue
     isTold = true
     for (let token = start; token < end; token += 1) row[token] = at(token - start)
@@ -98,7 +98,7 @@ function perToken<Told>(
   return isTold ? row : null
 }
 
-/** The rows of a table by their number; null for one that was not told. */
+/** The rows of a table by their number; null for one that was not reported. */
 function rowsOf(table: TokenTable | undefined): At<TokenRow> | undefined {
   if (table === undefined) return undefined
   const { counts, ids, logprobs } = table

@@ -5,7 +5,7 @@ import { type ErrorCode, ProxyError, type ProxyErrorOptions } from '../../errors
 /** The methods that one thread serves. */
 export type Methods<T> = { [M in keyof T]: (...args: never[]) => unknown }
 
-export interface Call<T = Record<string, unknown>> {
+export interface ThreadCall<T = Record<string, unknown>> {
   id: number
   method: keyof T & string
   args: unknown[]
@@ -25,7 +25,7 @@ export interface WireError {
 }
 
 /** Runs the method that a call names. */
-export function invoke<T extends Methods<T>>(methods: T, call: Call<T>): unknown {
+export function invoke<T extends Methods<T>>(methods: T, call: ThreadCall<T>): unknown {
   const method = methods[call.method] as unknown as (...args: unknown[]) => unknown
   return method.apply(methods, call.args)
 }

@@ -18,7 +18,7 @@ export interface SqliteStoreOptions {
   path: string
   /** What an acknowledged turn survives: loss of power, or only the sudden end of the process. */
   durability: Durability
-  /** Is told after each commit how many operations shared it, and how long the first of them took. */
+  /** Called after each commit with how many operations shared it, and how long the first of them took. */
   onCommit?: (operations: number, tookMs: number) => void
   /** Starts the store's threads. Default: threads of this process. */
   spawn?: SpawnThread | undefined

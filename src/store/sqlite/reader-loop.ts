@@ -1,9 +1,9 @@
 /** What the reader thread does with its calls: it serves one after the other, each with a message of its own. */
 import type { Transferable } from 'node:worker_threads'
-import { type Call, invoke, type Reply, toWireError, wholeBuffers } from './calls.ts'
+import { invoke, type Reply, type ThreadCall, toWireError, wholeBuffers } from './calls.ts'
 import type { Reader, ReadMethods, TurnPage } from './reader.ts'
 
-export type ReaderMessage = Call<ReadMethods>[] | 'close'
+export type ReaderMessage = ThreadCall<ReadMethods>[] | 'close'
 
 export interface ReaderPort {
   reply(replies: Reply[], transfer: Transferable[]): void
@@ -33,7 +33,7 @@ export class ReaderLoop {
     }
   }
 
-  #serve(call: Call<ReadMethods>): Reply {
+  #serve(call: ThreadCall<ReadMethods>): Reply {
     try {
       return { id: call.id, value: invoke<ReadMethods>(this.#reader, call) }
     } catch (error) {
@@ -43,7 +43,7 @@ export class ReaderLoop {
 }
 
 /** Token ids and logprobs are moved to the main thread, not copied. */
-function buffersOf(call: Call<ReadMethods>, reply: Reply): Transferable[] {
+function buffersOf(call: ThreadCall<ReadMethods>, reply: Reply): Transferable[] {
   if (call.method !== 'readPage' || 'error' in reply) return []
   const { turns } = reply.value as TurnPage
   return wholeBuffers(

@@ -54,7 +54,7 @@ export class SentTurns {
   readonly #records = new RecentlyUsed<string, SessionRecords>(MAX_CHARS, ({ chars }) => chars)
 
   /**
-   * The turn as it is to be sent, and what is to be told when it is on record. Until then the session's next request
+   * The turn as it is to be sent, and what to note when it is on record. Until then the session's next request
    * repeats what this one has.
    */
   pack(turn: OpenTurn): { sent: SentTurn; recorded(request: RecordedRequest): void } {
@@ -75,7 +75,7 @@ export class SentTurns {
     }
   }
 
-  /** The turn's outcome as it is to be sent, and what is to be told when it is on record. */
+  /** The turn's outcome as it is to be sent, and what to note when it is on record. */
   packOutcome(outcome: TurnOutcome): { sent: SentOutcome; recorded(turn: number): void } {
     const { promptTokenIds: ids, ...rest } = outcome
     const records = this.#recordsOf(outcome.sessionId)

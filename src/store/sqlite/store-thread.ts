@@ -2,7 +2,7 @@
 import type { Transferable } from 'node:worker_threads'
 import { ProxyError } from '../../errors.ts'
 import { startThread } from '../../standalone/own-files.ts'
-import { type Call, fromWireError, type Methods, type OpeningReport, type Reply } from './calls.ts'
+import { fromWireError, type Methods, type OpeningReport, type Reply, type ThreadCall } from './calls.ts'
 
 const ENTRY_POINTS = {
   writer: new URL('./writer-thread.ts', import.meta.url),
@@ -29,14 +29,14 @@ const spawnWorker: SpawnThread = (role, workerData) =>
   startThread(ENTRY_POINTS[role], { workerData, name: `store-${role}` })
 
 export interface StoreThreadOptions {
-  /** Is told how many calls each message of the thread answers, and how long ago the first of them was made. */
+  /** Called with how many calls each message of the thread answers, and how long ago the first of them was made. */
   onReplies?: ((count: number, waitedMs: number) => void) | undefined
   /** Default: a thread of this process. */
   spawn?: SpawnThread | undefined
 }
 
 interface Unsent {
-  call: Call
+  call: ThreadCall
   transfer: Transferable[]
 }
 

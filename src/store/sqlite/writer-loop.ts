@@ -2,10 +2,10 @@
  * What the writer thread does with its calls: it collects them into groups and commits them. What queues up while one
  * group is being synced is the next group, so that throughput grows with load while a lone call waits for nobody.
  */
-import type { Call, Reply } from './calls.ts'
+import type { Reply, ThreadCall } from './calls.ts'
 import type { WriteMethods, Writer } from './writer.ts'
 
-export type WriterMessage = Call<WriteMethods>[] | 'close'
+export type WriterMessage = ThreadCall<WriteMethods>[] | 'close'
 
 /** The loop's end of the line to whoever calls. */
 export interface WriterPort {
@@ -28,7 +28,7 @@ export class WriterLoop {
   readonly #writer: Writer
   readonly #closeDatabase: () => void
   readonly #port: WriterPort
-  #waiting: Call<WriteMethods>[] = []
+  #waiting: ThreadCall<WriteMethods>[] = []
   #openingTimer: NodeJS.Timeout | undefined
   #idleTimer: NodeJS.Timeout | undefined
   #purging: NodeJS.Immediate | undefined

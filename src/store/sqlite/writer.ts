@@ -4,7 +4,7 @@
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../errors.ts'
 import type { Reward, SessionRecord, TurnError } from '../turn-store.ts'
-import { type Call, invoke, type Reply, toWireError } from './calls.ts'
+import { invoke, type Reply, type ThreadCall, toWireError } from './calls.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
 import { type NewSessionRow, SessionWriter } from './sessions.ts'
 import { TurnWriter } from './turns.ts'
@@ -75,7 +75,7 @@ export class Writer {
   }
 
   /** One transaction. An operation that fails does so alone; if the commit fails, all of them have failed. */
-  commit(calls: readonly Call<WriteMethods>[]): Reply[] {
+  commit(calls: readonly ThreadCall<WriteMethods>[]): Reply[] {
     let replies: Reply[]
     try {
       this.#checkFiles()
@@ -112,7 +112,7 @@ export class Writer {
     this.#checkpoint.get()
   }
 
-  #apply(call: Call<WriteMethods>): Reply {
+  #apply(call: ThreadCall<WriteMethods>): Reply {
     this.#savepoint.run()
     try {
       const value = invoke(this.#methods, call)
@@ -133,7 +133,7 @@ export class Writer {
     this.#turns.forget()
   }
 
-  #noteUnopened(calls: readonly Call<WriteMethods>[], replies: readonly Reply[]): void {
+  #noteUnopened(calls: readonly ThreadCall<WriteMethods>[], replies: readonly Reply[]): void {
     for (const [place, call] of calls.entries()) {
       if (call.method === 'closeTurn') this.#unopened.delete((call.args[0] as SentOutcome).turnId)
       const reply = replies[place]!

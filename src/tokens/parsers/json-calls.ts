@@ -11,7 +11,7 @@ import { JsonScanner } from './json-scanner.ts'
 import type { WrittenCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
-export interface WrittenObject {
+export interface ObjectText {
   text: string
   /** Key and text of the value. */
   members: ReadonlyMap<string, string>
@@ -21,7 +21,7 @@ export interface WrittenObject {
  * Reads the JSON object that comes next, without the space before it; undefined if none does.
  * @param begun what was read of it before
  */
-export function* readObject(reader: TextReader, begun = ''): Reading<WrittenObject | undefined> {
+export function* readObject(reader: TextReader, begun = ''): Reading<ObjectText | undefined> {
   if (begun === '') {
     yield* reader.space()
     if ((yield* reader.peek()) !== '{') return undefined

@@ -23,7 +23,7 @@ export interface PromptRendererOptions {
   encode?: (text: string) => number[] | Promise<number[]>
 }
 
-export interface Prompt {
+export interface RenderedPrompt {
   text: string
   ids: number[]
 }
@@ -76,7 +76,7 @@ export class PromptRenderer {
     messages: readonly ChatMessage[],
     options: PromptOptions = {},
     texts?: readonly string[],
-  ): Promise<Prompt> {
+  ): Promise<RenderedPrompt> {
     const text = await this.#service.render(texts ?? messages, options)
     return { text, ids: await this.#encode(text) }
   }

@@ -12,8 +12,8 @@ export const REFUSALS = [
   'no_token_boundary',
 ] as const
 
-export type Refusal = (typeof REFUSALS)[number]
+export type RefusalReason = (typeof REFUSALS)[number]
 
 export interface Refused {
-  refused: Refusal
+  refused: RefusalReason
 }

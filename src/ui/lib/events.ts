@@ -3,7 +3,7 @@ import { useEffect, useRef } from 'preact/hooks'
 import { getLines } from './api.ts'
 import type { ProxyEvent } from './wire.ts'
 
-/** Events come in bursts: a view is told at most once in this time. */
+/** Events come in bursts: a view is updated at most once in this time. */
 const SETTLE_MS = 700
 const RETRY_MS = 5_000
 

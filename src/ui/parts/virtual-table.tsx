@@ -12,7 +12,7 @@ interface VirtualRowsProps {
   count: number
   /** Kept in sight. */
   selected: number
-  /** Told which rows are in sight. */
+  /** Called with the rows that are in sight. */
   onSight?(first: number, last: number): void
   children(index: number): ComponentChildren
 }

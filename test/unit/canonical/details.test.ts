@@ -5,7 +5,7 @@ import { type Details, packDetails, unpackDetails } from '../../../src/canonical
 import { DetailsFold } from '../../../src/canonical/details/fold.ts'
 import { parseWish, wishNames } from '../../../src/canonical/details/kinds.ts'
 import { packTensors, unpackTensors } from '../../../src/canonical/details/tensors.ts'
-import { detailsOf } from '../../helpers/told-details.ts'
+import { detailsOf } from '../../helpers/reported-details.ts'
 
 const ids = fc.array(fc.integer({ min: 0, max: 2 ** 31 - 1 }), { maxLength: 6 })
 const logprob = fc.double({ max: 0 })

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { ToldLine } from '../../../src/session/lines/line.ts'
+import type { StatedLine } from '../../../src/session/lines/line.ts'
 import { type Policies, policyOf, policyOnRecord, readPolicies } from '../../../src/session/policies.ts'
 import { TrajectoryBuilder } from '../../../src/session/trajectories.ts'
 import { QUIET_TURN } from '../../helpers/sessions-api.ts'
@@ -13,7 +13,7 @@ t.test('one name is the policy of every line', async (t) => {
 
 t.test('a line has its own policy, or that of what it belongs to', async (t) => {
   const policies: Policies = { main: 'actor', subagent: 'helper', 'subagent:critic': 'critic', '*': 'base' }
-  const expected: [ToldLine | undefined, string][] = [
+  const expected: [StatedLine | undefined, string][] = [
     [undefined, 'actor'],
     ['main', 'actor'],
     ['compaction', 'actor'],

@@ -17,7 +17,7 @@ import {
   promptOf,
   topOf,
   versionOf,
-} from '../../helpers/told-details.ts'
+} from '../../helpers/reported-details.ts'
 
 /** A turn by its parent (an earlier one, or none), the tokens between, and what was sampled. */
 interface Planned {

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import type { Refusal } from '../../../src/tokens/prompt/refusal.ts'
+import type { RefusalReason } from '../../../src/tokens/prompt/refusal.ts'
 import { type Conversation, conversations, TALK, WORK } from './prompt-conversations.ts'
 import { loadModel, Rollout } from './prompt-rollout.ts'
 
@@ -9,7 +9,7 @@ interface Family {
   /** Conversations of which the template never writes a word differently later. */
   stable: Record<string, Conversation>
   /** Why a system message, or an assistant's that was not sampled, cannot follow an answer. */
-  refused?: { system?: Refusal; other?: Refusal }
+  refused?: { system?: RefusalReason; other?: RefusalReason }
 }
 
 const FAMILIES: Record<string, Family> = {

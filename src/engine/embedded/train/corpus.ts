@@ -11,13 +11,13 @@ export interface CorpusMessage {
   text: string
 }
 
-export type Conversation = CorpusMessage[]
+export type CorpusConversation = CorpusMessage[]
 
 const SEED = 20_240_817
 const SYSTEM: CorpusMessage = { role: 'system', text: 'You are a helpful assistant.' }
 
 /** How many conversations of each kind; together about 200 KB of text. */
-const SHARES: readonly (readonly [count: number, make: (random: RandomSource) => Conversation])[] = [
+const SHARES: readonly (readonly [count: number, make: (random: RandomSource) => CorpusConversation])[] = [
   [400, fixedDialogue],
   [260, storyDialogue],
   [160, debuggingDialogue],
@@ -28,7 +28,7 @@ const SHARES: readonly (readonly [count: number, make: (random: RandomSource) =>
   [35, shellDialogue],
 ]
 
-export function makeCorpus(): Conversation[] {
+export function makeCorpus(): CorpusConversation[] {
   const random = seededRandom(SEED)
   return SHARES.flatMap(([count, make]) => Array.from({ length: count }, () => [SYSTEM, ...make(random)]))
 }
@@ -52,7 +52,7 @@ function integer(random: RandomSource, below: number): number {
   return Math.floor(random() * below)
 }
 
-function fixedDialogue(random: RandomSource): Conversation {
+function fixedDialogue(random: RandomSource): CorpusConversation {
   const turns = 1 + integer(random, 2)
   return Array.from({ length: turns }, () => pick(random, text.DIALOGUES)).flatMap(([question, answer]) => [
     user(question),
@@ -66,7 +66,7 @@ function storySentence(random: RandomSource, person: string): string {
   return `${person} ${pick(random, text.PAST_VERBS)} ${thing} ${rest}.`
 }
 
-function storyDialogue(random: RandomSource): Conversation {
+function storyDialogue(random: RandomSource): CorpusConversation {
   const person = pick(random, text.PEOPLE)
   const question = pick(random, [
     `Tell me about ${person}.`,
@@ -77,7 +77,7 @@ function storyDialogue(random: RandomSource): Conversation {
   return [user(question), assistant(`${first} Yesterday ${storySentence(random, person)}`)]
 }
 
-function debuggingDialogue(random: RandomSource): Conversation {
+function debuggingDialogue(random: RandomSource): CorpusConversation {
   const component = pick(random, text.COMPONENTS)
   const symptom = pick(random, text.SYMPTOMS)
   const thought = `The user says that the ${component} ${symptom}. I should name the likely cause first.`
@@ -86,7 +86,7 @@ function debuggingDialogue(random: RandomSource): Conversation {
   return [user(`Our ${component} ${symptom}. What should we do?`), assistant(reasoned)]
 }
 
-function weatherDialogue(random: RandomSource): Conversation {
+function weatherDialogue(random: RandomSource): CorpusConversation {
   const city = pick(random, text.CITIES)
   const degrees = integer(random, 35)
   const weather = pick(random, text.WEATHER)
@@ -98,7 +98,7 @@ function weatherDialogue(random: RandomSource): Conversation {
   ]
 }
 
-function codeDialogue(random: RandomSource): Conversation {
+function codeDialogue(random: RandomSource): CorpusConversation {
   const [task, code] = pick(random, text.CODE_SNIPPETS)
   return [user(`Write ${task}.`), assistant(`Here is ${task}:\n\n${code}`)]
 }
@@ -118,12 +118,12 @@ function makeSum(random: RandomSource): Sum {
   ])
 }
 
-function arithmeticDialogue(random: RandomSource): Conversation {
+function arithmeticDialogue(random: RandomSource): CorpusConversation {
   const { expression, result } = makeSum(random)
   return [user(`What is ${expression}?`), assistant(`${expression} is ${result}.`)]
 }
 
-function calculatorDialogue(random: RandomSource): Conversation {
+function calculatorDialogue(random: RandomSource): CorpusConversation {
   const { expression, result } = makeSum(random)
   return [
     user(`Compute ${expression} with the calculator.`),
@@ -133,7 +133,7 @@ function calculatorDialogue(random: RandomSource): Conversation {
   ]
 }
 
-function shellDialogue(random: RandomSource): Conversation {
+function shellDialogue(random: RandomSource): CorpusConversation {
   const values: Record<string, string> = {
     file: pick(random, text.FILES),
     file2: pick(random, text.FILES),

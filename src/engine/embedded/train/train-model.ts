@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { encodeNgrams } from '../ngram-file.ts'
 import { type SpecialToken, splitWords, tokenizerConfigJson, tokenizerJson, trainBpe } from './bpe.ts'
-import { type Conversation, makeCorpus } from './corpus.ts'
+import { type CorpusConversation, makeCorpus } from './corpus.ts'
 import { countNgrams } from './count-ngrams.ts'
 
 const VOCABULARY_SIZE = 2048
@@ -70,7 +70,7 @@ export function trainModel(folder: string): void {
 }
 
 /** A conversation as the chat template renders it; `<|endoftext|>` ends the document. */
-function renderConversation(conversation: Conversation): string {
+function renderConversation(conversation: CorpusConversation): string {
   const messages = conversation.map(({ role, text }) => `<|im_start|>${role}\n${text}<|im_end|>\n`)
   return `${messages.join('')}<|endoftext|>`
 }

@@ -5,7 +5,7 @@ import { AgentCoreEndpoint } from './endpoint.ts'
 import { EnvelopeResults } from './envelope-results.ts'
 import { Ledger } from './ledger.ts'
 import type { LimiterClock } from './rate-limiter.ts'
-import { Refusal } from './refusals.ts'
+import { AgentCoreRefusal } from './refusals.ts'
 import { isObject } from './result.ts'
 import { ResultBucket } from './result-bucket.ts'
 import { ResultQueue } from './result-queue.ts'
@@ -37,7 +37,7 @@ export interface AgentCoreRunnerOptions {
   ledger?: string
   /** Wait before a call that was not taken is made again; it doubles each time. */
   retryBaseMs?: number
-  /** Is told what the user should know. Default: a warning of the process. */
+  /** Called with what the user should know. Default: a warning of the process. */
   warn?(text: string): void
   /** As Math.random. */
   random?: () => number
@@ -101,7 +101,7 @@ export class AgentCoreRunner implements AgentRunner {
     } catch (error) {
       signal.throwIfAborted()
       if (limit.aborted) result = await this.#timedOut(session)
-      else if (error instanceof Refusal) result = error.result
+      else if (error instanceof AgentCoreRefusal) result = error.result
       else throw error
     } finally {
       this.#counts.ended(result?.status === 'completed')

@@ -5,7 +5,7 @@ import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
 import { ProxyError } from '../../../errors.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { type LimiterClock, limiterOf, type RateLimiter } from './rate-limiter.ts'
-import { Refusal, type RefusalKind, refusalOf } from './refusals.ts'
+import { AgentCoreRefusal, agentCoreRefusal, type RefusalKind } from './refusals.ts'
 import type { AgentCoreSession } from './result-source.ts'
 
 export interface EndpointOptions {
@@ -77,7 +77,7 @@ export class AgentCoreEndpoint {
       return this.#invoke(session.id, body, signal)
     })
     return starting.catch((error: unknown) => {
-      if (error instanceof Refusal && error.isBeforeStart) session.isBegun = false
+      if (error instanceof AgentCoreRefusal && error.isBeforeStart) session.isBegun = false
       throw error
     })
   }
@@ -104,7 +104,7 @@ export class AgentCoreEndpoint {
     try {
       await this.#send(() => client.send(command, { abortSignal: signal }), signal)
     } catch (error) {
-      if (!(error instanceof Refusal) || error.kind !== 'gone') throw error
+      if (!(error instanceof AgentCoreRefusal) || error.kind !== 'gone') throw error
     }
   }
 
@@ -127,7 +127,7 @@ export class AgentCoreEndpoint {
     return this.#send(async () => {
       const { response, statusCode = 200 } = await client.send(command, { abortSignal: signal })
       const answer = response === undefined ? '' : await text(addAbortSignal(signal, response as Readable))
-      if (statusCode >= 300) throw new Refusal('agent', `status ${statusCode}: ${answer}`)
+      if (statusCode >= 300) throw new AgentCoreRefusal('agent', `status ${statusCode}: ${answer}`)
       return parse(answer)
     }, signal)
   }
@@ -137,7 +137,7 @@ export class AgentCoreEndpoint {
       return await call()
     } catch (error) {
       signal.throwIfAborted()
-      const refusal = refusalOf(error)
+      const refusal = agentCoreRefusal(error)
       if (refusal.kind === 'throttled') {
         this.#limiter.throttled()
         this.#options.onThrottled()
@@ -152,7 +152,8 @@ export class AgentCoreEndpoint {
       try {
         return await call()
       } catch (error) {
-        if (!(error instanceof Refusal) || !again.includes(error.kind) || failures === TRIES) throw error
+        if (!(error instanceof AgentCoreRefusal) || !again.includes(error.kind) || failures === TRIES)
+          throw error
         await pause(backoffMs(retryBaseMs, failures, random), signal)
       }
     }
@@ -177,7 +178,7 @@ export class AgentCoreEndpoint {
 function encode(payload: object): Uint8Array {
   const body = Buffer.from(JSON.stringify(payload))
   if (body.byteLength <= MAX_PAYLOAD_BYTES) return body
-  throw new Refusal(
+  throw new AgentCoreRefusal(
     'refused',
     `the row has ${body.byteLength} bytes, of which AgentCore takes ${MAX_PAYLOAD_BYTES}`,
   )

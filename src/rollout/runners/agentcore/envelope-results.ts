@@ -7,7 +7,7 @@ import { Value } from 'typebox/value'
 import { pause } from '../../backoff.ts'
 import type { AgentResult } from '../runner.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
-import { Refusal } from './refusals.ts'
+import { AgentCoreRefusal } from './refusals.ts'
 import { isObject, quoted, readResult } from './result.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
 
@@ -56,7 +56,7 @@ export class EnvelopeResults implements ResultSource {
   async #ask(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
     const answer = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
     if (isState(answer, id)) return answer
-    throw new Refusal('agent', `it answered a poll with ${quoted(answer)}`)
+    throw new AgentCoreRefusal('agent', `it answered a poll with ${quoted(answer)}`)
   }
 }
 

@@ -87,7 +87,7 @@ export class RateLimiter {
     }
   }
 
-  /** To be told when the service has throttled a call. */
+  /** To be called when the service has throttled a call. */
   throttled(): void {
     const nowMs = this.#clock.nowMs()
     if (nowMs - this.#throttledAtMs < ONE_EVENT_MS) return

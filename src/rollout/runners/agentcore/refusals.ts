@@ -35,7 +35,7 @@ const WORDS: Readonly<Record<RefusalKind, string>> = {
   lost: 'nobody knows whether its session was started',
 }
 
-export class Refusal extends Error {
+export class AgentCoreRefusal extends Error {
   override readonly name = 'Refusal'
   readonly kind: RefusalKind
 
@@ -64,11 +64,13 @@ interface ServiceError {
 }
 
 /** @param error what a client of the SDK threw */
-export function refusalOf(error: unknown): Refusal {
-  if (error instanceof Refusal) return error
+export function agentCoreRefusal(error: unknown): AgentCoreRefusal {
+  if (error instanceof AgentCoreRefusal) return error
   const { name, message, $fault, $metadata } = error as ServiceError
   const detail = `${name}: ${message}`
-  return new Refusal(KINDS[name] ?? kindOf($fault, $metadata?.httpStatusCode), detail, { cause: error })
+  return new AgentCoreRefusal(KINDS[name] ?? kindOf($fault, $metadata?.httpStatusCode), detail, {
+    cause: error,
+  })
 }
 
 function kindOf(fault: ServiceError['$fault'], status: number | undefined): RefusalKind {

@@ -2,7 +2,7 @@
 import type { Message, SQSClient } from '@aws-sdk/client-sqs'
 import { ProxyError } from '../../../errors.ts'
 import { backoffMs, pause } from '../../backoff.ts'
-import { sessionOfKey, writtenObjects } from './sqs-records.ts'
+import { sessionOfObjectKey, writtenObjects } from './sqs-records.ts'
 
 export interface ResultQueueOptions {
   url: string
@@ -108,7 +108,7 @@ export class ResultQueue {
   #take({ Body }: Message): boolean {
     const objects = writtenObjects(Body ?? '')
     const isOurs = ({ key }: { key: string }) => key.startsWith(`${this.#options.experiment}/`)
-    for (const { key } of objects.filter(isOurs)) this.#expected.get(sessionOfKey(key))?.(key)
+    for (const { key } of objects.filter(isOurs)) this.#expected.get(sessionOfObjectKey(key))?.(key)
     return objects.every(isOurs)
   }
 

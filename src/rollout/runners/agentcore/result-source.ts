@@ -21,7 +21,7 @@ export interface ResultSource {
   prepare(signal: AbortSignal): Promise<void>
   /** Starts the agent and waits for its result. @throws Refusal; `signal.reason` */
   run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult>
-  /** One look for a result when the time is up. @throws Error, also when it cannot be told */
+  /** One look for a result when the time is up. @throws Error, also when it cannot be known */
   lastLook(session: AgentCoreSession): Promise<AgentResult | undefined>
   close(): Promise<void>
 }

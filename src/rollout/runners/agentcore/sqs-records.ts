@@ -12,7 +12,7 @@ const Record = Type.Object({
   }),
 })
 
-export interface WrittenObject {
+export interface StoredObject {
   bucket: string
   /** Decoded: as one asks S3 for it. */
   key: string
@@ -22,7 +22,7 @@ export interface WrittenObject {
  * The objects that a message says were written; none in one that is about something else, or no notification. A message that
  * SNS passed on is read as well.
  */
-export function writtenObjects(body: string): WrittenObject[] {
+export function writtenObjects(body: string): StoredObject[] {
   const message = parse(body)
   if (isFromSns(message)) return writtenObjects(message.Message)
   if (!Value.Check(Notification, message)) return []
@@ -38,7 +38,7 @@ export function writtenObjects(body: string): WrittenObject[] {
  * The AgentCore session whose result is at a key: the last part is `{session}.json`, or `{input}_{session}.json` as older
  * apps write it. Our sessions' ids have no `_` in them.
  */
-export function sessionOfKey(key: string): string {
+export function sessionOfObjectKey(key: string): string {
   const name = key.slice(key.lastIndexOf('/') + 1).replace(/\.json$/, '')
   return name.slice(name.lastIndexOf('_') + 1)
 }

@@ -1,6 +1,6 @@
 /**
  * Results that the agent's program leaves in S3 under `{experiment}/{input}/{session}.json` (`AgentCoreRLApp` of
- * agentcore-rl-toolkit): looked for now and then, or when S3 has told a queue.
+ * agentcore-rl-toolkit): looked for now and then, or when S3 has notified a queue.
  */
 import { pause } from '../../backoff.ts'
 import type { AgentResult } from '../runner.ts'
@@ -42,10 +42,10 @@ export class StoredResults implements ResultSource {
     const over = new AbortController()
     const untilOver = AbortSignal.any([signal, over.signal])
     const place = { key: this.#keyOf(session) }
-    const told = this.#options.queue?.expect(session.id)
+    const announced = this.#options.queue?.expect(session.id)
     try {
       // A result may be there before the call that started the agent returns.
-      const written = this.#result(session, place, told, untilOver)
+      const written = this.#result(session, place, announced, untilOver)
       return await Promise.race([written, this.#start(session, place, untilOver)])
     } finally {
       over.abort()
@@ -93,20 +93,20 @@ export class StoredResults implements ResultSource {
   async #result(
     session: AgentCoreSession,
     place: { key: string },
-    told: Promise<string> | undefined,
+    announced: Promise<string> | undefined,
     signal: AbortSignal,
   ): Promise<AgentResult> {
-    let message = told?.then((key) => {
+    let message = announced?.then((key) => {
       place.key = key
       message = undefined
     })
-    let waitMs = told === undefined ? FIRST_LOOK_MS : LOOK_BESIDE_QUEUE_MS
+    let waitMs = announced === undefined ? FIRST_LOOK_MS : LOOK_BESIDE_QUEUE_MS
     for (;;) {
       const waiting = pause(waitMs, signal)
       await (message === undefined ? waiting : Promise.race([waiting, message]))
       const result = await this.#look(session, place.key, signal)
       if (result !== undefined) return result
-      if (told === undefined) waitMs = Math.min(LONGEST_LOOK_MS, waitMs * LOOK_GROWTH)
+      if (announced === undefined) waitMs = Math.min(LONGEST_LOOK_MS, waitMs * LOOK_GROWTH)
     }
   }
 

@@ -3,22 +3,22 @@
  * `x-claude-code-request-class`, but only with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` in its environment; without that
  * the calls that are known by their words are recognized by these.
  */
-import type { ToldLine } from '../line.ts'
+import type { StatedLine } from '../line.ts'
 import { subagentLine } from '../line.ts'
 import {
+  type CallEvidence,
   hasTools,
   header,
   isAgent,
   type LineRule,
   lastUserText,
   messagesOf,
-  type ToldCall,
   textOf,
 } from './rule.ts'
 
 const AGENT_ID = 'x-claude-code-agent-id'
 
-const LINE_OF_CLASS: ReadonlyMap<string | undefined, ToldLine> = new Map([
+const LINE_OF_CLASS: ReadonlyMap<string | undefined, StatedLine> = new Map([
   ['main', 'main'],
   ['subagent', 'subagent'],
   ['workflow', 'subagent'],
@@ -27,7 +27,7 @@ const LINE_OF_CLASS: ReadonlyMap<string | undefined, ToldLine> = new Map([
   ['side_reply', 'side'],
 ])
 
-const isClaudeCode = (call: ToldCall) => isAgent(call, /^claude-cli\//)
+const isClaudeCode = (call: CallEvidence) => isAgent(call, /^claude-cli\//)
 
 const requestClass: LineRule = {
   name: 'claude_code_request_class',

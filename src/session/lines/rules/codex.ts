@@ -4,7 +4,7 @@
  * what the call is for: `turn`, `compaction`, `memory` or `prewarm`.
  */
 import { subagentLine } from '../line.ts'
-import { header, type LineRule, type ToldCall } from './rule.ts'
+import { type CallEvidence, header, type LineRule } from './rule.ts'
 
 const SUBAGENT = 'x-openai-subagent'
 
@@ -37,7 +37,7 @@ const kindOfRequest: LineRule = {
   },
 }
 
-function requestKind(call: ToldCall): unknown {
+function requestKind(call: CallEvidence): unknown {
   const text = header(call, 'x-codex-turn-metadata')
   if (text === undefined) return undefined
   try {

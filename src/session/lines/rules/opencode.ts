@@ -3,11 +3,11 @@
  * have system prompts of their own, in the session of what they are about.
  */
 import { subagentLine } from '../line.ts'
-import { header, isAgent, type LineRule, systemText, type ToldCall } from './rule.ts'
+import { type CallEvidence, header, isAgent, type LineRule, systemText } from './rule.ts'
 
 const SESSION_IDS = ['x-session-id', 'x-session-affinity', 'x-opencode-session']
 
-const startsWith = (call: ToldCall, ...beginnings: string[]) =>
+const startsWith = (call: CallEvidence, ...beginnings: string[]) =>
   isAgent(call, /^opencode\//) && beginnings.some((beginning) => systemText(call).startsWith(beginning))
 
 const parentSession: LineRule = {

@@ -1,12 +1,12 @@
 /** What the rules by which agents tell a call's line have in common. */
 import type { ChatMessage } from '../../../canonical/messages.ts'
 import type { CanonicalRequest } from '../../../canonical/request.ts'
-import type { ToldLine } from '../line.ts'
+import type { StatedLine } from '../line.ts'
 
 export type Headers = Readonly<Record<string, string | string[] | undefined>>
 
 /** A call as its agent sent it, in canonical form. */
-export interface ToldCall {
+export interface CallEvidence {
   readonly headers: Headers
   readonly request: CanonicalRequest
 }
@@ -15,25 +15,25 @@ export interface ToldCall {
 export interface LineRule {
   readonly name: string
   /** @returns undefined: this rule has nothing to say of the call */
-  find(call: ToldCall): ToldLine | undefined
+  find(call: CallEvidence): StatedLine | undefined
 }
 
 /** The value of a header that came once. */
-export function header({ headers }: ToldCall, name: string): string | undefined {
+export function header({ headers }: CallEvidence, name: string): string | undefined {
   const value = headers[name]
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 
 /** Whether the agent names itself so. */
-export function isAgent(call: ToldCall, userAgent: RegExp): boolean {
+export function isAgent(call: CallEvidence, userAgent: RegExp): boolean {
   return userAgent.test(header(call, 'user-agent') ?? '')
 }
 
-export function messagesOf({ request }: ToldCall): readonly ChatMessage[] {
+export function messagesOf({ request }: CallEvidence): readonly ChatMessage[] {
   return request.kind === 'chat' ? request.body.messages : []
 }
 
-export function hasTools({ request }: ToldCall): boolean {
+export function hasTools({ request }: CallEvidence): boolean {
   return request.kind === 'chat' && (request.body.tools?.length ?? 0) > 0
 }
 
@@ -48,12 +48,12 @@ export function textOf(message: ChatMessage | undefined): string {
 }
 
 /** What stands first in the prompt, if the system says it. */
-export function systemText(call: ToldCall): string {
+export function systemText(call: CallEvidence): string {
   const [first] = messagesOf(call)
   return first?.role === 'system' || first?.role === 'developer' ? textOf(first) : ''
 }
 
 /** What the user, or whoever speaks for the user, said last. */
-export function lastUserText(call: ToldCall): string {
+export function lastUserText(call: CallEvidence): string {
   return textOf(messagesOf(call).findLast(({ role }) => role === 'user'))
 }

@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { planSamples, readTasks } from '../../../../src/cli/rollout/samples.ts'
+import { planSamples, readSamples } from '../../../../src/cli/rollout/samples.ts'
 import { writeParquet } from '../../../../src/rollout/datasets/parquet-file.ts'
 
 t.test('tasks are the objects of a file, one a line', async (t) => {
@@ -8,15 +8,15 @@ t.test('tasks are the objects of a file, one a line', async (t) => {
     t.testdir({ tasks: '{"instance_id": "a"}\r\n\n{"instance_id": "b", "prompt": "ü"}' }),
     'tasks',
   )
-  t.strictSame(await readTasks(path), [{ instance_id: 'a' }, { instance_id: 'b', prompt: 'ü' }])
+  t.strictSame(await readSamples(path), [{ instance_id: 'a' }, { instance_id: 'b', prompt: 'ü' }])
 })
 
 t.test('tasks are the rows of a data set in Parquet', async (t) => {
   const path = join(t.testdir({}), 'train.parquet')
   const rows = [{ instance_id: 'a', prompt: [{ role: 'user', content: 'ü' }], extra_info: { index: 0 } }]
   await writeParquet(path, rows)
-  t.strictSame(await readTasks(path), rows)
-  await t.rejects(readTasks(join(path, '..', 'gone.parquet')), { code: 'start_failed' })
+  t.strictSame(await readSamples(path), rows)
+  await t.rejects(readSamples(join(path, '..', 'gone.parquet')), { code: 'start_failed' })
 })
 
 t.test('a line that is no object is refused with its number, as is a file without tasks', async (t) => {
@@ -26,9 +26,9 @@ t.test('a line that is no object is refused with its number, as is a file withou
     ['\n', /^--tasks: there is no task in /],
   ] as const) {
     const path = join(t.testdir({ tasks: text }), 'tasks')
-    await t.rejects(readTasks(path), { code: 'config_invalid', message })
+    await t.rejects(readSamples(path), { code: 'config_invalid', message })
   }
-  await t.rejects(readTasks('/no/such/file'), {
+  await t.rejects(readSamples('/no/such/file'), {
     code: 'config_invalid',
     message: '--tasks: cannot read /no/such/file',
   })

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { Refusal, refusalOf } from '../../../../src/rollout/runners/agentcore/refusals.ts'
+import { AgentCoreRefusal, agentCoreRefusal } from '../../../../src/rollout/runners/agentcore/refusals.ts'
 import { parseResult, readResult } from '../../../../src/rollout/runners/agentcore/result.ts'
 
 for (const [given, rewards] of [
@@ -78,9 +78,9 @@ t.test('each error of AgentCore is one outcome', async (t) => {
     [thrown('InternalServerException', { $fault: 'server' }), 'lost', 'error', false],
     [thrown('Error', { code: 'ECONNRESET' }), 'lost', 'error', false],
   ] as const) {
-    const refusal = refusalOf(error)
+    const refusal = agentCoreRefusal(error)
     t.match(refusal, { kind, isBeforeStart, result: { status, rewards: {}, error: /: \w+: why$/ } })
-    t.equal(refusalOf(refusal), refusal)
+    t.equal(agentCoreRefusal(refusal), refusal)
   }
-  t.match(new Refusal('agent', 'x'.repeat(1_000)).message.length, 223)
+  t.match(new AgentCoreRefusal('agent', 'x'.repeat(1_000)).message.length, 223)
 })

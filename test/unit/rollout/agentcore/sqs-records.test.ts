@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { sessionOfKey, writtenObjects } from '../../../../src/rollout/runners/agentcore/sqs-records.ts'
+import { sessionOfObjectKey, writtenObjects } from '../../../../src/rollout/runners/agentcore/sqs-records.ts'
 
 const record = (key: string, eventName = 'ObjectCreated:Put') => ({
   eventSource: 'aws:s3',
@@ -49,7 +49,7 @@ t.test('no text makes it throw, and any key comes back', async (t) => {
 })
 
 t.test('the session is the end of the last part of the key', async (t) => {
-  t.equal(sessionOfKey('exp/input_1/llm-proxy-a-1.json'), 'llm-proxy-a-1')
-  t.equal(sessionOfKey('exp/in_put_llm-proxy-a-1.json'), 'llm-proxy-a-1')
-  t.equal(sessionOfKey('other'), 'other')
+  t.equal(sessionOfObjectKey('exp/input_1/llm-proxy-a-1.json'), 'llm-proxy-a-1')
+  t.equal(sessionOfObjectKey('exp/in_put_llm-proxy-a-1.json'), 'llm-proxy-a-1')
+  t.equal(sessionOfObjectKey('other'), 'other')
 })

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { INFERENCES } from '../../../../src/session/lines/line-finder.ts'
-import { LINE_RULES } from '../../../../src/session/lines/told-line.ts'
+import { LINE_RULES } from '../../../../src/session/lines/stated-line.ts'
 
 const page = readFileSync(join(import.meta.dirname, '../../../../docs/lines.md'), 'utf8')
 

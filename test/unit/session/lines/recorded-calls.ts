@@ -3,7 +3,7 @@ import type { ChatMessage, Tool } from '../../../../src/canonical/messages.ts'
 import type { ChatBody } from '../../../../src/canonical/request.ts'
 import { type FoundLine, LineFinder } from '../../../../src/session/lines/line-finder.ts'
 import type { LinedTurn } from '../../../../src/session/lines/opening.ts'
-import { type Headers, toldLine } from '../../../../src/session/lines/told-line.ts'
+import { type Headers, statedLine } from '../../../../src/session/lines/stated-line.ts'
 
 export interface Call {
   messages: ChatMessage[]
@@ -28,7 +28,7 @@ export function recorded({
 }: Call): LinedTurn {
   const functions = tools.map((name): Tool => ({ type: 'function', function: { name } }))
   const chat = { ...body, messages, ...(functions.length > 0 && { tools: functions }) }
-  const line = toldLine({ headers, request: { kind: 'chat', body: chat } })
+  const line = statedLine({ headers, request: { kind: 'chat', body: chat } })
   return {
     status,
     requestMessages: messages.map((message) => JSON.stringify(message)),

@@ -1,5 +1,5 @@
 import t, { type Test } from 'tap'
-import type { Call } from '../../../../src/store/sqlite/calls.ts'
+import type { ThreadCall } from '../../../../src/store/sqlite/calls.ts'
 import type { SentTurn } from '../../../../src/store/sqlite/sent-turn.ts'
 import { SentTurns } from '../../../../src/store/sqlite/sent-turns.ts'
 import type { WriteMethods } from '../../../../src/store/sqlite/writer.ts'
@@ -12,7 +12,7 @@ function openWriter(t: Test) {
   const { db, writer, reader } = openStoreWriter(t)
   /** Commits one group. @returns the code of each operation's error, or null */
   const commit = (...calls: [keyof WriteMethods, ...unknown[]][]) => {
-    const group = calls.map(([method, ...args], id): Call<WriteMethods> => {
+    const group = calls.map(([method, ...args], id): ThreadCall<WriteMethods> => {
       if (method === 'openTurn') return { id, method, args: [sent(args[0] as OpenTurn)] }
       return { id, method, args: method === 'closeTurn' ? [sentWhole(args[0] as TurnOutcome)] : args }
     })

@@ -1,11 +1,11 @@
 /** What a call says of its own line, by a header of ours or in the words of an agent that is known. */
-import { LINE_HEADER, parseLine, type ToldLine } from './line.ts'
+import { LINE_HEADER, parseLine, type StatedLine } from './line.ts'
 import { CLAUDE_CODE_RULES } from './rules/claude-code.ts'
 import { CODEX_RULES } from './rules/codex.ts'
 import { OPENCODE_RULES } from './rules/opencode.ts'
-import { header, type LineRule, type ToldCall } from './rules/rule.ts'
+import { type CallEvidence, header, type LineRule } from './rules/rule.ts'
 
-export type { Headers, ToldCall } from './rules/rule.ts'
+export type { CallEvidence as ToldCall, Headers } from './rules/rule.ts'
 
 const explicit: LineRule = {
   name: 'header',
@@ -25,7 +25,7 @@ export const LINE_RULES: readonly LineRule[] = [
 
 /** As it is on record: `line` among a turn's annotations. */
 export interface LineOnRecord {
-  told: ToldLine
+  told: StatedLine
   rule: string
 }
 
@@ -33,10 +33,10 @@ export interface LineOnRecord {
  * @returns undefined when nothing tells: then the line is found by what the call continues
  * @throws ProxyError `invalid_request` for a header of ours that names no line
  */
-export function toldLine(call: ToldCall): LineOnRecord | undefined {
+export function statedLine(call: CallEvidence): LineOnRecord | undefined {
   for (const { name, find } of LINE_RULES) {
-    const told = find(call)
-    if (told !== undefined) return { told, rule: name }
+    const stated = find(call)
+    if (stated !== undefined) return { told: stated, rule: name }
   }
   return undefined
 }
