@@ -1,0 +1,55 @@
+/** The table of slow test files in CONTRIBUTING.md, and what becomes of it when a file gets slow. */
+import { readFileSync } from 'node:fs'
+import { access } from 'node:fs/promises'
+import { join } from 'node:path'
+import t from 'tap'
+import { complaints, fileTimes, tableOf, withTable } from '../slowest.ts'
+
+const ROOT = join(import.meta.dirname, '..', '..')
+const TAP = `TAP version 14
+# Subtest: test/unit/a.test.ts
+    ok 1 - test/unit/inner.test.ts # time=9999ms
+ok 1 - test/unit/a.test.ts # time=1500.25ms
+
+ok 2 - test/unit/b.test.ts # time=20.5ms
+not ok 3 - test/integration/c.test.ts # time=4000ms
+`
+const file = (path: string, seconds: number) => ({ path, ms: seconds * 1000 })
+
+t.test('the files of a run are sorted by their time, failed ones too', async (t) => {
+  t.same(fileTimes(TAP), [
+    { path: 'test/integration/c.test.ts', ms: 4000 },
+    { path: 'test/unit/a.test.ts', ms: 1500.25 },
+    { path: 'test/unit/b.test.ts', ms: 20.5 },
+  ])
+})
+
+t.test('a table is read as it was written, in its page', async (t) => {
+  const page = 'Before\n\n| file | seconds |\n|---|---|\n| `old` | 1.0 |\n\nAfter\n'
+  const written = withTable(page, fileTimes(TAP))
+  t.match(written, /^Before\n\n\| file .*\n\nAfter\n$/s)
+  t.same(tableOf(written), [
+    file('test/integration/c.test.ts', 4),
+    file('test/unit/a.test.ts', 1.5),
+    file('test/unit/b.test.ts', 0),
+  ])
+  t.throws(() => tableOf('no table'), /no table of slow test files/)
+})
+
+t.test('a file that became slow is named, and a machine that is slow in all of them is not', async (t) => {
+  const table = [file('a', 30), file('b', 20), file('c', 10)]
+  t.same(complaints(table, [...table, file('new', 29)]), [])
+  t.same(complaints(table, [...table, file('new', 31)]), ['new took 31.0 s'])
+  t.same(complaints(table, [file('a', 91), file('b', 20), file('c', 10)]), ['a took 91.0 s'])
+  const tenfold = table.map(({ path, ms }) => ({ path, ms: 10 * ms }))
+  t.same(complaints(table, tenfold), [])
+  t.same(complaints(table, table.slice(1)), ['a did not run'])
+  const quick = [file('a', 1)]
+  t.same(complaints(quick, [...quick, file('new', 20)]), [], 'some seconds more are nothing')
+})
+
+t.test('the table of CONTRIBUTING.md names twenty files that are there', async (t) => {
+  const table = tableOf(readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8'))
+  t.equal(table.length, 20)
+  for (const { path } of table) await access(join(ROOT, path))
+})
