@@ -1,14 +1,19 @@
-import { once } from 'node:events'
+import { Socket } from 'node:net'
 import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../errors.ts'
 
 /** An agent that leaves its answer unread for this long holds an engine or a worker for nothing. */
 const STALL_MS = 120_000
 
-/** A reply of server-sent events, written straight to the socket, with the agent's back-pressure. */
+/**
+ * A reply of server-sent events with the agent's back-pressure. Each text is one chunk of the body (RFC 9112, 7.1), framed
+ * here and written to the socket in one piece: Node's response would write four pieces, at twice the CPU time.
+ */
 export class SseReply {
   readonly #reply: FastifyReply
   readonly #stallMs: number
+  /** Takes framed chunks; undefined: the response writes the body itself, unframed for HTTP/1.0. */
+  readonly #socket: Socket | undefined
 
   /** Takes the reply over from Fastify and writes its head. @param stallMs how long the agent may read nothing */
   constructor(reply: FastifyReply, stallMs = STALL_MS) {
@@ -25,6 +30,10 @@ export class SseReply {
     for (const [name, value] of Object.entries(headers))
       if (value !== undefined) reply.raw.setHeader(name, value)
     reply.raw.writeHead(200)
+    reply.raw.flushHeaders()
+    // A response behind another one of its connection has no socket yet, and keeps what is written.
+    const { chunkedEncoding, socket } = reply.raw
+    this.#socket = chunkedEncoding && socket instanceof Socket ? socket : undefined
   }
 
   /**
@@ -34,24 +43,25 @@ export class SseReply {
    */
   async send(text: string, cancelled?: AbortSignal): Promise<void> {
     const { raw } = this.#reply
-    if (text === '' || raw.destroyed || raw.write(text) || cancelled?.aborted) return
-    const abort = new AbortController()
-    const { signal } = abort
+    if (text === '' || raw.destroyed || this.#write(text) || cancelled?.aborted) return
+    const writable = this.#socket ?? raw
+    const { promise: woken, resolve } = Promise.withResolvers<void>()
+    const wake = () => resolve()
     const stopWatching = this.#closeWhenStalled()
-    await Promise.race([
-      once(raw, 'drain', { signal }),
-      once(raw, 'close', { signal }),
-      ...(cancelled ? [once(cancelled, 'abort', { signal })] : []),
-    ]).finally(() => {
-      stopWatching()
-      abort.abort()
-    })
+    writable.once('drain', wake)
+    raw.once('close', wake)
+    cancelled?.addEventListener('abort', wake, { once: true })
+    await woken
+    stopWatching()
+    writable.off('drain', wake)
+    raw.off('close', wake)
+    cancelled?.removeEventListener('abort', wake)
   }
 
   /** Says that the connection lives, unless the socket is full: then there is enough to read. */
   keepAlive(text: string): void {
     const { raw } = this.#reply
-    if (!raw.destroyed && !raw.writableNeedDrain) raw.write(text)
+    if (!raw.destroyed && !(this.#socket ?? raw).writableNeedDrain) this.#write(text)
   }
 
   end(): void {
@@ -59,6 +69,12 @@ export class SseReply {
     raw.end()
     if (raw.destroyed) return
     raw.once('close', this.#closeWhenStalled())
+  }
+
+  /** @returns whether the socket takes more */
+  #write(text: string): boolean {
+    if (this.#socket === undefined) return this.#reply.raw.write(text)
+    return this.#socket.write(`${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`)
   }
 
   #closeWhenStalled(): () => void {

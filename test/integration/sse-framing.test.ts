@@ -1,0 +1,53 @@
+/** How a stream lies on the wire, byte by byte, for the kinds of connection that agents open. */
+import { once } from 'node:events'
+import { type AddressInfo, connect } from 'node:net'
+import { text } from 'node:stream/consumers'
+import Fastify from 'fastify'
+import t, { type Test } from 'tap'
+import { SseReply } from '../../src/http/agent/sse-reply.ts'
+
+const PIECES = ['data: a\n\n', 'data: \u{1F30A}é\n\n', ': keep-alive\n\n']
+
+/** What a server sends back for these bytes, until it closes. */
+async function answerTo(t: Test, request: string): Promise<string> {
+  const app = Fastify({ forceCloseConnections: true })
+  t.teardown(() => app.close())
+  app.get('/', async (_request, reply) => {
+    const sse = new SseReply(reply)
+    await sse.send(PIECES[0]!)
+    await sse.send('')
+    await sse.send(PIECES[1]!)
+    sse.keepAlive(PIECES[2]!)
+    sse.end()
+  })
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  const agent = connect((app.server.address() as AddressInfo).port, '127.0.0.1')
+  await once(agent, 'connect')
+  agent.write(request)
+  return await text(agent)
+}
+
+const CHUNKS = PIECES.map((piece) => `${Buffer.byteLength(piece).toString(16)}\r\n${piece}\r\n`).join('')
+
+t.test('each text is a chunk of HTTP/1.1, and its length is in bytes', async (t) => {
+  const answer = await answerTo(t, 'GET / HTTP/1.1\r\nhost: p\r\nconnection: close\r\n\r\n')
+  const [head, ...body] = answer.split('\r\n\r\n')
+  t.match(head, /^HTTP\/1\.1 200 OK\r\n/)
+  t.match(head, /\r\ntransfer-encoding: chunked(\r\n|$)/i)
+  t.equal(body.join('\r\n\r\n'), `${CHUNKS}0\r\n\r\n`)
+})
+
+t.test('HTTP/1.0 knows no chunks: the body ends with the connection', async (t) => {
+  const answer = await answerTo(t, 'GET / HTTP/1.0\r\n\r\n')
+  t.equal(answer.slice(answer.indexOf('\r\n\r\n') + 4), PIECES.join(''))
+})
+
+t.test('answers to requests that were sent one behind the other come whole and in order', async (t) => {
+  const get = 'GET / HTTP/1.1\r\nhost: p\r\n'
+  const answer = await answerTo(t, `${get}\r\n${get}connection: close\r\n\r\n`)
+  const bodies = answer.split(/HTTP\/1\.1 200 OK\r\n/).slice(1)
+  t.same(
+    bodies.map((body) => body.slice(body.indexOf('\r\n\r\n') + 4)),
+    [`${CHUNKS}0\r\n\r\n`, `${CHUNKS}0\r\n\r\n`],
+  )
+})
