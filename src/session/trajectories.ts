@@ -9,6 +9,13 @@ import type { LinedTurn } from './lines/opening.ts'
 import { policyOnRecord } from './policies.ts'
 import { Retries, repeatedByLast, type TriedTurn } from './trajectories/retries.ts'
 import type { RowLayout } from './trajectories/row-details.ts'
+import {
+  beginOutside,
+  endOutside,
+  imagesWithin,
+  type RowImage,
+  SessionImages,
+} from './trajectories/row-images.ts'
 import { type TrainableTurn, type TurnNode, TurnTree } from './trajectories/turn-tree.ts'
 
 /** Of which turns the rows are made. */
@@ -78,6 +85,8 @@ export interface Trajectory {
   truncated: boolean
   /** `promptLength` cut something off. */
   prompt_truncated: boolean
+  /** Whose tokens are among those of prompt and response, in order; none is cut. Absent: there are none. */
+  images?: RowImage[]
 }
 
 /** Turns that no row is made of, by why. */
@@ -96,6 +105,8 @@ interface Plan {
   /** Length of the first turn's prompt, from where the response counts. */
   readonly base: number
   readonly responseLength: number
+  /** Of the last turn's prompt. */
+  readonly images: readonly RowImage[]
 }
 
 /** Takes turns one by one, in call order, and keeps of them what the rows need. */
@@ -106,14 +117,17 @@ export class TrajectoryBuilder {
   readonly #retries = new Retries()
   /** By turn; of those that have one. */
   readonly #policies = new Map<string, string>()
+  readonly #images = new SessionImages()
   readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0, empty: 0 }
 
   constructor({ lines = 'all', sideCalls = false }: TurnSelection = {}) {
     this.#selection = { lines, sideCalls }
   }
 
-  add(turn: TrainableTurn & LinedTurn & TriedTurn): void {
+  /** @returns the images that are new with this turn */
+  add(turn: TrainableTurn & LinedTurn & TriedTurn): readonly RowImage[] {
     const { line } = this.#lines.add(turn)
+    const images = this.#images.add(turn)
     const policy = policyOnRecord(turn)
     if (policy !== null) this.#policies.set(turn.turnId, policy)
     const sequence = this.#tree.read(turn)
@@ -124,6 +138,7 @@ export class TrajectoryBuilder {
     // Nothing of it trains, and a prompt that fills the context was seen by no engine.
     else if (isSelected && isEmpty(turn)) this.#excluded.empty += 1
     else if (isSelected) this.#tree.add(turn, sequence, line, repeatedByLast(tries, this.#wasRead))
+    return images
   }
 
   #selects(line: Line): boolean {
@@ -152,8 +167,8 @@ export class TrajectoryBuilder {
     const leaves = this.#tree.leaves().filter(({ turnId }) => !superseded.has(turnId))
     const policyOf = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
     const isAsked = (turn: TurnNode) => options.policy === undefined || policyOf(turn) === options.policy
-    const selected = select(leaves.map(planOf), options.select ?? 'all')
-    const plans = options.perTurn ? splitByTurn(selected) : selected
+    const selected = select(leaves.map(this.#planOf), options.select ?? 'all')
+    const plans = options.perTurn ? splitByTurn(selected).map(this.#planOfChain) : selected
     const trainedBy = assignTraining(plans, options, isAsked)
     for (const plan of plans) {
       const trains = plan.chain.some((turn) => trainedBy.get(turn) === plan)
@@ -163,6 +178,15 @@ export class TrajectoryBuilder {
     }
   }
 
+  readonly #planOf = (leaf: TurnNode): Plan => this.#planOfChain(chainTo(leaf))
+
+  readonly #planOfChain = (chain: readonly TurnNode[]): Plan => {
+    const last = chain.at(-1)!
+    const base = chain[0]!.promptLength
+    const responseLength = last.promptLength + last.completionLength - base
+    return { chain, last, base, responseLength, images: this.#images.of(last.turnId) }
+  }
+
   readonly #wasRead = (turnId: string) => this.#tree.isContinued(turnId)
 }
 
@@ -170,16 +194,10 @@ function isEmpty({ exact, completionTokenIds }: TrainableTurn): boolean {
   return exact && completionTokenIds.length === 0
 }
 
-function planOf(leaf: TurnNode): Plan {
+function chainTo(leaf: TurnNode): TurnNode[] {
   const chain: TurnNode[] = []
   for (let turn: TurnNode | undefined = leaf; turn !== undefined; turn = turn.parent) chain.push(turn)
-  return planOfChain(chain.reverse())
-}
-
-function planOfChain(chain: readonly TurnNode[]): Plan {
-  const last = chain.at(-1)!
-  const base = chain[0]!.promptLength
-  return { chain, last, base, responseLength: last.promptLength + last.completionLength - base }
+  return chain.reverse()
 }
 
 function select(plans: Plan[], which: 'all' | 'longest' | 'last'): Plan[] {
@@ -188,9 +206,9 @@ function select(plans: Plan[], which: 'all' | 'longest' | 'last'): Plan[] {
   return [plans.reduce((longest, plan) => (plan.responseLength > longest.responseLength ? plan : longest))]
 }
 
-function splitByTurn(plans: Plan[]): Plan[] {
+function splitByTurn(plans: Plan[]): TurnNode[][] {
   const turns = new Set(plans.flatMap((plan) => plan.chain))
-  return [...turns].sort((a, b) => a.index - b.index).map((turn) => planOfChain([turn]))
+  return [...turns].sort((a, b) => a.index - b.index).map((turn) => [turn])
 }
 
 /** Which row trains each turn: the one that keeps most of it, of equals the first. */
@@ -211,7 +229,8 @@ function assignTraining(
 }
 
 function keptResponse(plan: Plan, { responseLength = Number.POSITIVE_INFINITY }: TrajectoryOptions): number {
-  return Math.min(plan.responseLength, responseLength)
+  if (responseLength >= plan.responseLength) return plan.responseLength
+  return endOutside(plan.images, plan.base + responseLength) - plan.base
 }
 
 function spanOf(turn: TurnNode, plan: Plan, options: TrajectoryOptions): { start: number; end: number } {
@@ -235,7 +254,8 @@ function assemble(
   const { chain, last, base } = plan
   const tokens = last.tokens.read(base + plan.responseLength)
   const kept = keptResponse(plan, options)
-  const promptStart = Math.max(0, base - (options.promptLength ?? base))
+  const { images } = plan
+  const promptStart = beginOutside(images, Math.max(0, base - (options.promptLength ?? base)))
   const mask = new Uint8Array(kept)
   const logprobs = new Float64Array(kept)
   const turns = chain.map((turn) => ({
@@ -267,6 +287,7 @@ function assemble(
     inexact_reason: last.inexactReason,
     truncated: kept < plan.responseLength,
     prompt_truncated: promptStart > 0,
+    ...(last.exact && images.length > 0 && { images: imagesWithin(images, promptStart, base + kept) }),
   }
 }
 

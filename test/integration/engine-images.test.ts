@@ -1,5 +1,6 @@
 /** Images beside token ids, as each engine takes them. */
 import { once } from 'node:events'
+import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import type { GenerationRequest } from '../../src/canonical/request.ts'
 import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
@@ -10,11 +11,12 @@ import type { EngineClient } from '../../src/inference/engine-client.ts'
 import { createLocalBackend } from '../../src/inference/local-backend.ts'
 import { inexactReason } from '../../src/session/exactness.ts'
 import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
+import { startProxy } from '../helpers/proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
 import { eventsOf, relayServerFor } from '../helpers/relay-server.ts'
 import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
-import { imagePart, pngUrl } from '../helpers/vision-model.ts'
+import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
 
 const URLS = [pngUrl(56, 84), pngUrl(28, 28)]
 const PROMPT = [1, 9, 9, 9, 2, 9, 3]
@@ -208,4 +210,39 @@ t.test('a worker that knows of no images is never asked to sample without them',
   const { url, backend } = await relayServerFor(t)
   await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
   await t.rejects(eventsOf(backend, imageRequest()), { code: 'unsupported', message: /no worker here/ })
+})
+
+t.test('images of a session come back with its rows, once each', async (t) => {
+  const { directory, imageId } = visionModel(t)
+  const engine = await startScriptedServer(({ path, body }, response) => {
+    if (path !== '/generate') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
+    const counts = [6, 6, 4]
+    let next = 0
+    const ids = body.input_ids.flatMap((id: number) =>
+      id === imageId ? new Array(counts[next++]).fill(id) : [id],
+    )
+    const meta_info = {
+      finish_reason: { type: 'stop', matched: 2 },
+      prompt_tokens: ids.length,
+      completion_tokens: 1,
+      output_token_logprobs: [[-0.5, 65, null]],
+    }
+    sendJson(response, { output_ids: [65], prompt_token_ids: ids, meta_info })
+  })
+  t.teardown(() => engine.close())
+  const config = { tokenizer: directory, engineUrls: [engine.url], engineKind: 'sglang' as const }
+  const proxy = await startProxy(t, { ...config, db: join(directory, 'proxy.db') })
+  const picture = (url: string) => ({ role: 'user', content: [imagePart(url)] })
+  const messages = [picture(URLS[0]!), picture(URLS[0]!), picture(URLS[1]!)]
+  for (const length of [1, 3]) {
+    const answer = await proxy.post('/s/v1/chat/completions', { messages: messages.slice(0, length) })
+    t.ok(answer.choices, JSON.stringify(answer))
+  }
+  const { trajectories, images } = await proxy.get('/sessions/s/trajectories?images=true')
+  t.strictSame(Object.values(images), URLS)
+  const [first, second] = trajectories.map((row: { images: { sha256: string }[] }) =>
+    row.images.map(({ sha256 }) => images[sha256]),
+  )
+  t.strictSame([first, second], [[URLS[0]], [URLS[0], URLS[0], URLS[1]]])
+  t.notOk('images' in (await proxy.get('/sessions/s/trajectories')))
 })

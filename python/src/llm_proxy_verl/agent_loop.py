@@ -13,6 +13,7 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from .config import RemoteAgentConfig
+from .images import open_image
 from .process import shared_resources
 from .proxy_api import ProxyApi
 from .rollout import Rollout, RowLimits
@@ -101,7 +102,8 @@ class RemoteAgentLoop(AgentLoopBase):
             response_mask=row.response_mask,
             response_logprobs=row.response_logprobs,
             routed_experts=row.routed_experts,
-            multi_modal_data={},
+            # Under the name that verl's own agent loops have for them.
+            multi_modal_data={"images": [open_image(url) for url in row.images]} if row.images else {},
             reward_score=self._reward_of(result),
             num_turns=row.num_turns,
             # It has no name for an agent's time; this is what verl logs as the time of a sample.

@@ -180,11 +180,11 @@ class Rollout:
             num_rows=len(exact),
             inexact_turns=sum(len(row["turns"]) for row in session["trajectories"] if not row["exact"]),
         )
-        taken = exact
+        taken, images = exact, session.get("images")
         if len(exact) > 1 and self._limits.select == "longest":
             # Asked for by itself, so that what it shares with other rows trains here.
             taken = (await self._trajectories(session_id, "longest"))["trajectories"]
-        found = rows.rows_of(taken)
+        found = rows.rows_of(taken, images)
         if not found:
             why = AgentResult(result.status, error=result.error or rows.why_inert(session))
             return self._inert(session_id, number, why, about)
@@ -211,6 +211,7 @@ class Rollout:
             response_length=limits.response_length,
             select=select,
             finished_only="true",
+            images="true",
         )
 
     def _inert(

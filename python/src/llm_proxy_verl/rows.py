@@ -32,6 +32,8 @@ class Row:
     max_global_steps: int | None = None
     #: A NumPy array, a row for each token of prompt and response up to the first that no engine told.
     routed_experts: Any = None
+    #: ``data:`` URLs of the images whose tokens are in the row, in order.
+    images: Sequence[str] = ()
 
     @property
     def trained_tokens(self) -> int:
@@ -76,13 +78,15 @@ class RolloutResult:
     inert: bool = False
 
 
-def rows_of(trajectories: Sequence[Mapping[str, Any]]) -> list[Row]:
+def rows_of(trajectories: Sequence[Mapping[str, Any]], images: Mapping[str, str] | None = None) -> list[Row]:
     """The rows that train something, that with the most trained tokens last.
 
     verl takes the last of several outputs for the rollout's final one: it takes the reward and the advantage of all
     from it, the latter from a token with mask 1.
+
+    :param images: URLs by the names that the rows have for them
     """
-    rows = [_row_of(row) for row in trajectories if row["exact"]]
+    rows = [_row_of(row, images or {}) for row in trajectories if row["exact"]]
     return sorted((row for row in rows if row.trained_tokens > 0), key=lambda row: row.trained_tokens)
 
 
@@ -106,7 +110,7 @@ def why_inert(session: Mapping[str, Any]) -> str:
     return f"no call came to its end: {', '.join(others)}" if others else "the agent made no call"
 
 
-def _row_of(row: Mapping[str, Any]) -> Row:
+def _row_of(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
     return Row(
         prompt_ids=row["prompt_ids"],
         response_ids=row["response_ids"],
@@ -120,6 +124,7 @@ def _row_of(row: Mapping[str, Any]) -> Row:
         min_global_steps=_step_of(row["weight_version_min"]),
         max_global_steps=_step_of(row["weight_version_max"]),
         routed_experts=experts_of(row),
+        images=[images[image["sha256"]] for image in row.get("images", ())],
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from .details import pack_experts
 from .errors import CallError
+from .images import one_placeholder_each, open_image
 from .sampling import verl_sampling_params
 from .worker.frames import Completion, CompletionRequest
 
@@ -35,7 +36,7 @@ class LLMClient(Protocol):
     """verl's ``LLMServerClient`` (0.8 and later) or ``AsyncLLMServerManager`` (0.7), as far as it is called here."""
 
     async def generate(
-        self, request_id: Any, *, prompt_ids: list[int], sampling_params: dict[str, Any]
+        self, request_id: Any, *, prompt_ids: list[int], sampling_params: dict[str, Any], **images: Any
     ) -> Any:
         """Samples after ``prompt_ids``; calls with an equal ``request_id`` go to the same server."""
 
@@ -96,9 +97,19 @@ class VerlEngine:
         params = verl_sampling_params(request.body, self._limits.name)
         # Servers take what they read out of the dictionary.
         output = await self.client.generate(
-            request.session_id, prompt_ids=list(prompt_ids), sampling_params=dict(params)
+            request.session_id,
+            prompt_ids=self._ids_for_server(request, prompt_ids),
+            sampling_params=dict(params),
+            # verl's own agent loops say nothing of images where there are none.
+            **({"image_data": [open_image(url) for url in request.images]} if request.images else {}),
         )
         return self._completion(request, output, len(prompt_ids), params.get("max_tokens"))
+
+    def _ids_for_server(self, request: CompletionRequest, prompt_ids: list[int]) -> list[int]:
+        """verl's vLLM server folds placeholders itself; its SGLang server passes on what it gets."""
+        if request.image_token_id is None or self._limits.name != "sglang":
+            return list(prompt_ids)
+        return one_placeholder_each(prompt_ids, request.image_token_id)
 
     def _prompt_of(self, request: CompletionRequest) -> list[int]:
         ids = request.prompt_token_ids

@@ -110,6 +110,10 @@ export const TrajectoriesQuery = Type.Object(
         'No rows unless the session was completed: none of one that was aborted or is still active',
     }),
     per_turn: Type.Boolean({ default: false, description: 'A row per turn, with its whole prompt' }),
+    images: Type.Boolean({
+      default: false,
+      description: 'The images of token mode, by their digests, as the agent sent them',
+    }),
     details: detailsParameter(),
   },
   STRICT,
@@ -273,6 +277,15 @@ export const Sampling = Type.Object({
   from: Type.Record(Type.String(), Type.Enum(['session', 'agent', 'engine'])),
 })
 
+const RowImage = Type.Object({
+  sha256: Type.String(),
+  media_type: Type.String(),
+  width: Type.Integer(),
+  height: Type.Integer(),
+  at: Type.Integer({ description: 'The place of its first token among those of prompt and response' }),
+  tokens: Type.Integer(),
+})
+
 export const TrajectoryRow = Type.Object({
   line: line(),
   policy: nullableText(),
@@ -306,6 +319,9 @@ export const TrajectoryRow = Type.Object({
   inexact_reason: nullableText(),
   truncated: Type.Boolean(),
   prompt_truncated: Type.Boolean(),
+  images: Type.Optional(
+    Type.Array(RowImage, { description: 'Images of token mode whose tokens are in the row, in order' }),
+  ),
   ...detailFields,
 })
 
@@ -321,4 +337,5 @@ export const Trajectories = Type.Object({
     empty: Type.Integer(),
   }),
   trajectories: Type.Array(TrajectoryRow),
+  images: Type.Optional(Type.Record(Type.String(), Type.String())),
 })

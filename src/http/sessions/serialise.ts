@@ -142,6 +142,7 @@ export async function* sessionWithTrajectories(
   session: SessionRecord,
   excluded: ExcludedTurns,
   rows: Iterable<ShownRow>,
+  images?: ReadonlyMap<string, string>,
 ): AsyncGenerator<string> {
   yield `${openObject({ ...sessionToWire(session), excluded_turns: excluded })},"trajectories":[`
   let separator = ''
@@ -150,7 +151,18 @@ export async function* sessionWithTrajectories(
     yield* rowToWire(row, session.status === 'completed')
     separator = ','
   }
-  yield ']}'
+  yield ']'
+  if (images !== undefined) yield* member('images', imagesToWire(images))
+  yield '}'
+}
+
+function* imagesToWire(images: ReadonlyMap<string, string>): Generator<string> {
+  let separator = '{'
+  for (const [sha256, url] of images) {
+    yield `${separator}"${sha256}":${JSON.stringify(url)}`
+    separator = ','
+  }
+  yield images.size === 0 ? '{}' : '}'
 }
 
 async function* rowToWire({ row, details, sampling }: ShownRow, finished: boolean): AsyncGenerator<string> {

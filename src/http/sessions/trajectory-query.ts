@@ -1,5 +1,7 @@
 /** A session's trajectories as a query asks for them. */
+import { hash } from 'node:crypto'
 import type { Static } from 'typebox'
+import { imageUrlsOf, splitDataUrl } from '../../canonical/images.ts'
 import { samplingOf, type TurnSampling } from '../../session/sampling.ts'
 import {
   type PlacedRow,
@@ -8,7 +10,7 @@ import {
   type TrajectoryOptions,
   type TurnSelection,
 } from '../../session/trajectories.ts'
-import type { SessionRecord, TurnReader } from '../../store/turn-store.ts'
+import type { SessionRecord, TurnReader, TurnStep } from '../../store/turn-store.ts'
 import { DetailChoice, detailMembers } from './details.ts'
 import type { TrajectoriesQuery } from './schemas.ts'
 import { type ShownRow, sessionWithTrajectories } from './serialise.ts'
@@ -31,8 +33,10 @@ export async function queryTrajectories(
   const { sessionId } = session
   const builder = new TrajectoryBuilder(selectionOf(query))
   const samplings = new Map<string, TurnSampling>()
+  const images = query.images ? new Map<string, string>() : undefined
   for await (const turn of reader.readSteps(sessionId)) {
-    builder.add(turn)
+    const added = builder.add(turn)
+    if (added.length > 0) images && addImages(images, turn)
     if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, session.samplingParams))
   }
   const isLeftOut = query.finished_only && session.status !== 'completed'
@@ -45,7 +49,21 @@ export async function queryTrajectories(
       sampling: (turnId) => samplings.get(turnId),
     }
   }
-  return sessionWithTrajectories(session, builder.excluded(), mapped(rows, shown))
+  return sessionWithTrajectories(session, builder.excluded(), mapped(rows, shown), images)
+}
+
+/** By their digests, as the agent sent them. */
+function addImages(
+  images: Map<string, string>,
+  { requestMessages }: Pick<TurnStep, 'requestMessages'>,
+): void {
+  for (const json of requestMessages) {
+    if (!json.includes('"image_url"')) continue
+    for (const url of imageUrlsOf([JSON.parse(json)])) {
+      const data = splitDataUrl(url)
+      if (data) images.set(hash('sha256', Buffer.from(data.base64, 'base64'), 'hex'), url)
+    }
+  }
 }
 
 function* mapped<From, To>(values: Iterable<From>, change: (value: From) => To): Generator<To> {

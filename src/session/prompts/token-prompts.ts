@@ -10,7 +10,7 @@ import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import type { TurnStep, TurnStore } from '../../store/turn-store.ts'
-import type { PlacedImage } from '../../tokens/images/prompt-images.ts'
+import { type PlacedImage, placesOf } from '../../tokens/images/prompt-images.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
 import type { TokenModel } from '../../tokens/token-model.ts'
 import { inexactReason } from '../exactness.ts'
@@ -176,13 +176,27 @@ class TokenCall extends PlannedCall {
     const { promptTokenIds: reported = prompt.ids } = start
     const mismatched = !reported.equals(prompt.ids)
     if (mismatched) counts.add('mismatched')
+    const images = mismatched ? this.#imagesIn(reported, start.engine) : prompt.images
     return {
       ...start,
       // Of two that are equal, the one that is in use: the other one's memory is free.
       promptTokenIds: mismatched ? reported : prompt.ids,
       vocabularySize: this.#vocabularySize,
-      annotations: { ...start.annotations, prompt: originToWire(prompt, mismatched) },
+      annotations: { ...start.annotations, prompt: originToWire({ ...prompt, images }, mismatched) },
     }
+  }
+
+  /** Where the images are in another prompt. Other images than those that were sent cannot be trained on. */
+  #imagesIn(prompt: PromptIds, engine: string): readonly PlacedImage[] {
+    const { images } = this.parts.prompt
+    if (images.length === 0) return images
+    const placed = placesOf(prompt.whole(), images, this.request.images!.tokenId)
+    if (placed !== undefined) return placed
+    throw new ProxyError(
+      'engine_failed',
+      `the engine at ${engine} saw the images in other tokens than the model's files say: it must run with the ` +
+        'image processor of these files',
+    )
   }
 }
 
@@ -239,7 +253,10 @@ function imagesPart({ images }: PlannedPrompt, { imageRule }: TokenModel): { ima
 }
 
 /** Of the images only those that are new: the others are on record with the turns that it goes on from. */
-function originToWire({ origin, images }: PlannedPrompt, mismatched: boolean): object {
+function originToWire(
+  { origin, images }: Pick<PlannedPrompt, 'origin' | 'images'>,
+  mismatched: boolean,
+): object {
   const { reason, from, reusedTokens } = origin
   const added = images.filter(({ at }) => at >= reusedTokens).map(imageToWire)
   return {

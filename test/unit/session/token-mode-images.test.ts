@@ -5,6 +5,7 @@ import type { GenerationRequest } from '../../../src/canonical/request.ts'
 import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
 import { TurnRunner } from '../../../src/session/run-turn.ts'
 import { Sessions } from '../../../src/session/sessions.ts'
+import { TrajectoryBuilder, type TrajectoryOptions } from '../../../src/session/trajectories.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import type { TurnRecord } from '../../../src/store/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../src/tokens/token-model.ts'
@@ -133,4 +134,38 @@ t.test('images that cannot become tokens are refused, and so is their placeholde
     code: 'unsupported',
     message: /rule for images is not known/,
   })
+})
+
+t.test('a row says which images it has, and no cut goes through one', async (t) => {
+  const { model, imageId } = await openVision(t)
+  const { ask, store } = setUp(t, model)
+  const talk = [picture(56, 84), seen, picture(112, 112), seen, { role: 'user', content: 'Sure?' }] as const
+  for (const length of [1, 3, 5]) await ask(talk.slice(0, length))
+  await ask([picture(28, 28)])
+  const builder = new TrajectoryBuilder()
+  for await (const turn of store.readSteps('s')) builder.add(turn)
+  const rowsOf = (options: TrajectoryOptions) =>
+    [...builder.rows(options, null)].map(({ prompt_ids, response_ids, images, response_mask }) => {
+      const ids = [...prompt_ids, ...response_ids]
+      for (const { at, tokens } of images ?? [])
+        t.strictSame(ids.slice(at, at + tokens), new Array(tokens).fill(imageId))
+      const placeholders = ids.filter((id) => id === imageId).length
+      t.equal(
+        placeholders,
+        images?.reduce((sum, { tokens }) => sum + tokens, 0),
+        'all of them are images',
+      )
+      t.equal(response_mask.length, response_ids.length)
+      return { images: images?.map(({ tokens }) => tokens), length: ids.length, begin: prompt_ids.length }
+    })
+  const [whole, other] = rowsOf({})
+  t.match([whole?.images, other?.images], [[6, 16], [4]])
+  for (let responseLength = 1; responseLength < whole!.length - whole!.begin; responseLength += 1)
+    t.ok(rowsOf({ responseLength })[0]!.length - whole!.begin <= responseLength)
+  for (let promptLength = 1; promptLength < whole!.begin; promptLength += 1)
+    t.ok(rowsOf({ promptLength })[0]!.begin <= promptLength)
+  t.strictSame(
+    rowsOf({ perTurn: true }).map(({ images }) => images),
+    [[6], [6, 16], [6, 16], [4]],
+  )
 })

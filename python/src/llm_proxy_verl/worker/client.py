@@ -18,7 +18,7 @@ from .link import ProxyLink
 logger = logging.getLogger(__name__)
 
 #: Such as the worker protocol's ``capabilities``: the engine takes prompts in token ids.
-_CAPABILITIES = ("alive", "cancel", "details", "resume", "status", "token_ids")
+_CAPABILITIES = ("alive", "cancel", "details", "images", "resume", "status", "token_ids")
 #: How often the worker looks whether there is something new to tell its proxies.
 _STATUS_INTERVAL_S = 1.0
 

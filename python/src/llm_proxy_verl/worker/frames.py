@@ -65,6 +65,10 @@ class CompletionRequest:
     record: tuple[str, ...] = ()
     #: The place of the prompt from which routed experts are wanted.
     experts_start: int = 0
+    #: The id that stands for an image in ``prompt_token_ids``; ``None``: there are no images.
+    image_token_id: int | None = None
+    #: ``data:`` URLs, in the order of the prompt.
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,22 @@ def parse_request(frame: Frame) -> CompletionRequest:
         prompt_token_ids=None if packed is None else unpack_token_ids(_text(frame, "prompt_token_ids")),
         record=_texts(frame, "record") if "record" in frame else (),
         experts_start=_integer(frame, "experts_start") if "experts_start" in frame else 0,
+        image_token_id=_integer(frame, "image_token_id") if "image_token_id" in frame else None,
+        images=_image_urls(frame) if "image_token_id" in frame else (),
     )
+
+
+def _image_urls(frame: Frame) -> tuple[str, ...]:
+    """The URLs of the messages' image parts."""
+    contents = [message.get("content") for message in _objects(frame, "messages")]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    images = [
+        part.get("image_url") for part in parts if isinstance(part, dict) and part.get("type") == "image_url"
+    ]
+    urls = [image.get("url") if isinstance(image, dict) else image for image in images]
+    if not all(isinstance(url, str) for url in urls):
+        raise BadFrameError("an image without a url")
+    return tuple(str(url) for url in urls)
 
 
 def pack_token_ids(ids: Sequence[int]) -> str:

@@ -1,0 +1,102 @@
+"""Images: from a worker's call to verl's engine, and from a session's rows to verl's field."""
+
+from __future__ import annotations
+
+import base64
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llm_proxy_verl.errors import CallError
+from llm_proxy_verl.images import one_placeholder_each, open_image
+from llm_proxy_verl.rows import rows_of
+from llm_proxy_verl.verl_engine import RolloutLimits, VerlEngine
+from llm_proxy_verl.worker.frames import BadFrameError, pack_token_ids, parse_request
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def data_url(width: int, height: int) -> str:
+    file = io.BytesIO()
+    Image.new("RGBA", (width, height)).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def frame(*urls: Any) -> dict[str, Any]:
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {
+        "type": "completion_request",
+        "request_id": "r",
+        "session_id": "s",
+        "kind": "chat",
+        "body": {"max_tokens": 5},
+        "messages": [{"role": "user", "content": "x"}, {"role": "user", "content": parts}],
+        "prompt_token_ids": pack_token_ids([1, 9, 9, 9, 2, 9, 3]),
+        "image_token_id": 9,
+        "image_tokens": [3, 1],
+    }
+
+
+class Client:
+    """verl's client, as far as it is called."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+
+    async def generate(self, request_id: Any, **asked: Any) -> Any:
+        self.asked = asked
+        return SimpleNamespace(token_ids=[5], log_probs=[-0.5], stop_reason="completed")
+
+
+@pytest.mark.parametrize(("server", "ids"), [("vllm", [1, 9, 9, 9, 2, 9, 3]), ("sglang", [1, 9, 2, 9, 3])])
+async def test_the_engine_gets_the_pixels_beside_the_ids(server: str, ids: list[int]) -> None:
+    client = Client()
+    engine = VerlEngine(client, RolloutLimits(server, 100, 100))
+    await engine.generate(parse_request(frame(data_url(4, 2), data_url(1, 3))))
+    assert client.asked["prompt_ids"] == ids
+    assert [(image.size, image.mode) for image in client.asked["image_data"]] == [
+        ((4, 2), "RGB"),
+        ((1, 3), "RGB"),
+    ]
+
+
+async def test_a_call_without_images_says_nothing_of_them() -> None:
+    client = Client()
+    plain = {name: value for name, value in frame().items() if not name.startswith("image")}
+    await VerlEngine(client, RolloutLimits("vllm", 100, 100)).generate(parse_request(plain))
+    assert "image_data" not in client.asked
+
+
+def test_what_is_no_image_is_refused() -> None:
+    for url in ("https://example.org/a.png", "data:image/png;base64,AAAA", "data:image/png,abc", ""):
+        with pytest.raises(CallError):
+            open_image(url)
+    with pytest.raises(BadFrameError):
+        parse_request(frame(None))
+
+
+def test_neighbouring_placeholders_are_one_image() -> None:
+    assert one_placeholder_each([9, 9, 1, 9, 2, 2], 9) == [9, 1, 9, 2, 2]
+
+
+def test_a_row_has_its_images_in_order() -> None:
+    row = {
+        "exact": True,
+        "prompt_ids": [1],
+        "response_ids": [5],
+        "response_mask": [1],
+        "response_logprobs": [-0.5],
+        "num_turns": 1,
+        "finish_reason": "stop",
+        "finished": True,
+        "truncated": False,
+        "prompt_truncated": False,
+        "weight_version_min": None,
+        "weight_version_max": None,
+    }
+    images = [{"sha256": "b"}, {"sha256": "a"}, {"sha256": "b"}]
+    [found] = rows_of([{**row, "images": images}], {"a": "data:a", "b": "data:b"})
+    assert list(found.images) == ["data:b", "data:a", "data:b"]
+    assert list(rows_of([row])[0].images) == []
