@@ -17,6 +17,8 @@ export interface RenderOptions {
   tools?: readonly Tool[] | string | null | undefined
   /** Ends the text where the assistant's turn begins. Default: true. */
   addGenerationPrompt?: boolean
+  /** Ends the text where the final message's text ends, for the model to go on from there. Default: no. */
+  continueFinalMessage?: boolean
   /** The request's `chat_template_kwargs`: more variables for the template, such as `enable_thinking`. */
   kwargs?: Readonly<Record<string, unknown>> | undefined
   documents?: readonly unknown[] | null | undefined
@@ -89,11 +91,12 @@ export class ChatTemplate {
    *   content that is not text; {@link TemplateExhausted}
    */
   render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
-    const { tools, kwargs, documents, now, addGenerationPrompt = true } = options
+    const { tools, kwargs, documents, now, addGenerationPrompt = true, continueFinalMessage } = options
     const template = tools ? this.#withTools : this.#plain
     const toolsJson = typeof tools === 'string' ? tools : JSON.stringify(tools ?? null)
     const outcome = template.render(`[${messages.map(jsonOf).join(',')}]`, toolsJson, {
       add_generation_prompt: addGenerationPrompt,
+      ...(continueFinalMessage && { continue_final_message: true }),
       kwargs,
       documents,
       ...(now && { now_s: now.getTime() / 1000 }),

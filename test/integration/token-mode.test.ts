@@ -302,7 +302,7 @@ t.test('what token mode cannot do is refused by name', async (t) => {
     param: 'tool_choice',
     code: 'unsupported',
   })
-  t.match(await refused({ continue_final_message: true, add_generation_prompt: false }), {
+  t.match(await refused({ continue_final_message: true, add_generation_prompt: true }), {
     param: 'continue_final_message',
   })
   t.match(await refused({ chat_template: '{{ messages }}' }), { param: 'chat_template' })

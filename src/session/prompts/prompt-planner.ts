@@ -1,9 +1,11 @@
 /** How the prompt of a chat call comes about in token mode. */
+import type { ChatMessage } from '../../canonical/messages.ts'
 import { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { toolsText } from '../../canonical/written-numbers.ts'
 import { ProxyError } from '../../errors.ts'
+import type { RenderOptions } from '../../tokens/chat-template.ts'
 import type { ImageRule } from '../../tokens/images/image-rule.ts'
 import {
   type PlacedImage,
@@ -14,6 +16,7 @@ import {
   type TokenImage,
   withImages,
 } from '../../tokens/images/prompt-images.ts'
+import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RefusalReason } from '../../tokens/prompt/refusal.ts'
 import type { TokenModel } from '../../tokens/token-model.ts'
@@ -54,29 +57,38 @@ export interface PlannedPrompt {
   parent: KnownTurn | undefined
   /** In the order of the prompt; empty: it has none. */
   images: readonly PlacedImage[]
+  /** What the assistant's message says before the completion; absent: nothing. */
+  saidBefore?: string
 }
 
 /** What planning needs of a model. */
-export type PlanningModel = Pick<TokenModel, 'renderer' | 'imageRule'>
+export type PlanningModel = Pick<TokenModel, 'renderer' | 'tokenizer' | 'parser' | 'imageRule'>
 
 /**
  * @throws ProxyError `invalid_request` when the template refuses the messages, `unsupported` for what token mode
  *   cannot do
  */
 export async function planPrompt(
-  { renderer, imageRule }: PlanningModel,
+  model: PlanningModel,
   session: PlanningSession,
   request: Pick<ChatGeneration, 'body' | 'lastMessage'>,
 ): Promise<PlannedPrompt> {
+  const { renderer, imageRule } = model
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
   const options = promptOptionsOf(body, session.memory.requests)
-  const conversation = readConversation(request.lastMessage, body.tools, session.memory.requests)
-  const call = session.turns.match(await withVariables(renderer, options, conversation))
+  const read = readConversation(request.lastMessage, body.tools, session.memory.requests)
+  const conversation = await withVariables(renderer, options, read)
+  const call = session.turns.match(conversation)
   const parent = call.parent?.turn
   const shown = shownOf(request, imageRule)
   const images = shown.flatMap((message) => message.images)
   const talk = { body, shown, imageRule }
+  const ending = endingOf(body)
+  if (ending !== undefined) {
+    const asked = { model, session, conversation, call, talk, options }
+    return await planEnding(asked, ending)
+  }
   const extended = parent && (await extend(renderer, talk, call, parent, options))
   if (parent && extended && 'ids' in extended) {
     const reason = call.isFork ? 'forked' : 'extended'
@@ -96,11 +108,108 @@ export async function planPrompt(
  * @throws ProxyError as {@link planPrompt}
  */
 export async function wholePrompt(
-  { renderer, imageRule }: PlanningModel,
+  { renderer, imageRule }: Pick<PlanningModel, 'renderer' | 'imageRule'>,
   body: ChatBody,
 ): Promise<RenderedPrompt> {
+  refuseWhatTokenModeCannotDo(body)
   const talk = { body, shown: shownOf({ body, lastMessage: undefined }, imageRule), imageRule }
-  return await renderWhole(renderer, talk, promptOptionsOf(body))
+  return await renderWhole(renderer, talk, { ...promptOptionsOf(body), ...endingOf(body) })
+}
+
+/** A prompt that does not end where the assistant's turn begins. */
+type Ending = Required<Pick<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>>
+
+/** As vLLM has it; undefined: it ends where the assistant's turn begins. */
+function endingOf({
+  add_generation_prompt: opens,
+  continue_final_message: continues,
+}: ChatBody): Ending | undefined {
+  if (continues === true) return { addGenerationPrompt: false, continueFinalMessage: true }
+  return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
+}
+
+interface EndingRequest {
+  readonly model: PlanningModel
+  readonly session: PlanningSession
+  readonly conversation: KeyedConversation
+  readonly call: MatchedCall<KnownTurn>
+  readonly talk: ShownTalk
+  readonly options: PromptOptions
+}
+
+/**
+ * A final message that was sampled and cut off goes on from its tokens. Any other is rendered: it is prompt, and what is
+ * sampled behind it is on record as the end of the message that both make.
+ */
+async function planEnding(
+  { model, session, conversation, call, talk, options }: EndingRequest,
+  ending: Ending,
+): Promise<PlannedPrompt> {
+  const { renderer, imageRule } = model
+  const { messages } = talk.body
+  const images = talk.shown.flatMap((message) => message.images)
+  const continues = ending.continueFinalMessage
+  const place = continues ? session.turns.match({ ...conversation, last: conversation.last?.parent }) : call
+  const said = continues ? { saidBefore: textOf(messages.at(-1)) } : undefined
+  const cut = call.parent?.turn
+  if (continues && cut && call.sharedMessages === messages.length && isCut(cut, renderer)) {
+    const ids = cut.prompt.continuedBy([])
+    const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
+    const text = reasonsAtEnd(cut, model) ? model.parser.reasoning!.open : ''
+    return {
+      ids,
+      text,
+      origin,
+      call: place,
+      parent: cut,
+      images: placedImages(ids, images, imageRule),
+      ...said,
+    }
+  }
+  if (continues && isNoText(messages.at(-1)?.content)) {
+    const message = 'the final message has no text to continue'
+    throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
+  }
+  const { text, ids: rendered } = await renderWhole(renderer, talk, { ...options, ...ending })
+  const ids = PromptIds.from(rendered)
+  const origin = { reason: session.turns.bytes === 0 ? 'first' : 'branched', reusedTokens: 0 } as const
+  return {
+    ids,
+    text,
+    origin,
+    call: place,
+    parent: undefined,
+    images: placedImages(ids, images, imageRule),
+    ...said,
+  }
+}
+
+function isCut({ prompt }: KnownTurn, renderer: PromptRenderer): boolean {
+  return prompt.completion.length > 0 && !renderer.endsTurn(prompt.completion.at(-1))
+}
+
+/** Whether the model was reasoning when its completion was cut off. */
+function reasonsAtEnd({ prompt }: KnownTurn, { tokenizer, parser }: PlanningModel): boolean {
+  if (parser.reasoning === undefined) return false
+  const { open, close } = parser.reasoning
+  const said = tokenizer.decode(prompt.completion)
+  if (said.includes(open) || said.includes(close)) return said.lastIndexOf(open) > said.lastIndexOf(close)
+  // More than the head of a turn with a reasoning block that is open.
+  const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - 16), prompt.length))
+  return opensReasoning(parser, head)
+}
+
+function isNoText(content: unknown): boolean {
+  if (Array.isArray(content)) return !content.some((part) => typeof part?.text === 'string')
+  return typeof content !== 'string'
+}
+
+/** What a message says, as one text. */
+export function textOf(message: ChatMessage | undefined): string {
+  const content: unknown = message?.content
+  if (typeof content === 'string') return content
+  const parts = Array.isArray(content) ? (content as { text?: unknown }[]) : []
+  return parts.map(({ text }) => (typeof text === 'string' ? text : '')).join('')
 }
 
 /** A call's messages, and how the template is shown them. */
@@ -113,115 +222,3 @@ interface ShownTalk {
 async function renderWhole(
   renderer: PromptRenderer,
   { body, shown, imageRule }: ShownTalk,
-  options: PromptOptions,
-): Promise<RenderedPrompt> {
-  const texts = shown.map(({ json }) => json)
-  const { text, ids } = await renderer.renderFull(body.messages, options, texts)
-  const images = shown.flatMap((message) => message.images)
-  return { text, ids: withImages(ids, images, imageRule) }
-}
-
-function shownOf(
-  { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
-  imageRule: ImageRule | undefined,
-): ShownMessage[] {
-  if (lastMessage !== undefined) return shownMessages(lastMessage, imageRule)
-  return body.messages.map((message, place) => shownMessage(message, imageRule, place))
-}
-
-/** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
-function placedImages(
-  ids: PromptIds,
-  images: readonly TokenImage[],
-  imageRule: ImageRule | undefined,
-): PlacedImage[] {
-  if (imageRule === undefined || images.length === 0) return []
-  const places = placesOf(ids.whole(), images, imageRule.tokenId)
-  if (places !== undefined) return places
-  const message =
-    'the model has written a placeholder for an image, and the images cannot be told apart any more'
-  throw new ProxyError('unsupported', message, { param: 'messages' })
-}
-
-/** What is not a message and changes how the prompt begins, the tools' key stands for. */
-export async function withVariables(
-  renderer: PromptRenderer,
-  options: PromptOptions,
-  conversation: KeyedConversation,
-): Promise<KeyedConversation> {
-  const variablesKey = await renderer.variablesKey(options)
-  return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
-}
-
-async function extend(
-  renderer: PromptRenderer,
-  { body, shown, imageRule }: ShownTalk,
-  { sharedMessages }: MatchedCall<KnownTurn>,
-  parent: KnownTurn,
-  options: PromptOptions,
-): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
-  const { messages } = body
-  const newMessages = messages.slice(sharedMessages)
-  if (newMessages.length === 0) return { refused: 'nothing_new' }
-  const history = messages.slice(0, sharedMessages)
-  const lastCompletionId = parent.prompt.completion.at(-1)
-  const texts = shown.map(({ json }) => json)
-  const asked = { history, newMessages, texts, lastCompletionId }
-  const continuation = await renderer.renderContinuation(asked, options)
-  if ('refused' in continuation) return continuation
-  const newImages = shown.slice(sharedMessages).flatMap((message) => message.images)
-  const newIds = withImages(continuation.newIds, newImages, imageRule)
-  return { ids: parent.prompt.continuedBy(continuation.glueIds, newIds), text: continuation.text }
-}
-
-/**
- * What of a chat's body a template reads besides the messages.
- * @param repeats knows tools that came before
- */
-export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): PromptOptions {
-  const { tools, documents } = body
-  const kwargs = templateVariables(body)
-  return {
-    // As text: a number as it was written is lost on the way to another thread.
-    tools: tools && tools.length > 0 ? repeats.once(toolsText, tools) : null,
-    ...(kwargs && { kwargs }),
-    ...(Array.isArray(documents) && { documents }),
-  }
-}
-
-/**
- * As vLLM gives them to the template: the effort under its own name, whatever the variables say, and as the switch that
- * some templates have instead, unless they say (`build_chat_params` of `vllm/entrypoints/openai/chat_completion/protocol.py`).
- */
-function templateVariables({
-  chat_template_kwargs: kwargs,
-  reasoning_effort: effort,
-}: ChatBody): Record<string, unknown> | undefined {
-  const given = isRecord(kwargs) ? kwargs : undefined
-  if (effort === undefined || effort === null) return given
-  return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
-}
-
-function isSet(value: unknown): boolean {
-  return value !== undefined && value !== null
-}
-
-function refuseWhatTokenModeCannotDo(body: ChatBody): void {
-  const refuse = (param: string, why: string) => {
-    throw new ProxyError('unsupported', `'${param}' is not supported in token mode: ${why}`, { param })
-  }
-  if (body.continue_final_message === true)
-    refuse('continue_final_message', 'every completion begins a new message')
-  if (body.add_generation_prompt === false)
-    refuse('add_generation_prompt', 'every completion begins a new message')
-  if (body.chat_template) refuse('chat_template', "prompts are rendered with the model's own template")
-  if (body.echo === true) refuse('echo', 'a turn records what was sampled, not its prompt')
-  // Cut by the engine, the prompt would be another than the one on record.
-  if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
-  for (const field of ['functions', 'function_call'])
-    if (isSet(body[field])) refuse(field, 'offer tools instead')
-}

@@ -6,6 +6,7 @@
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationEvent, GenerationStart, GenerationStream } from '../../canonical/events.ts'
 import type { PromptImages } from '../../canonical/images.ts'
+import type { ChatMessage } from '../../canonical/messages.ts'
 import type { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
@@ -25,6 +26,7 @@ import {
   type PlannedPrompt,
   planPrompt,
   promptOptionsOf,
+  textOf,
   wholePrompt,
   withVariables,
 } from './prompt-planner.ts'
@@ -77,7 +79,8 @@ export class TokenPrompts implements Prompts {
 
   #readTurns(sessionId: string, { messages, requests }: SessionMemory): Promise<SessionTurns> {
     const read = recordedConversations(messages, requests)
-    return readSessionTurns(this.#store, sessionId, (turn) =>
+    const store = { readSteps: (id: string) => withJoinedMessages(this.#store.readSteps(id)) }
+    return readSessionTurns(store, sessionId, (turn) =>
       withVariables(this.#model.renderer, optionsOnRecord(turn), read(turn)),
     )
   }
@@ -140,7 +143,8 @@ abstract class PlannedCall implements CallPrompt {
     seen.completion = Int32Array.from(tokenIds)
     const hasExperts = completion.details?.hasExperts ?? false
     const turn = { turnId: request.requestId, prompt: seen, hasExperts }
-    turns.add(prompt.call, { content, reasoning, toolCalls }, turn)
+    const said = joinedText(prompt.saidBefore, content)
+    turns.add(prompt.call, { content: said, reasoning, toolCalls }, turn)
   }
 }
 
@@ -221,6 +225,24 @@ class FullCall extends PlannedCall {
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
     return events
   }
+}
+
+/** A message that the completion continued is one message with it. */
+async function* withJoinedMessages(turns: AsyncIterable<TurnStep>): AsyncGenerator<TurnStep> {
+  for await (const turn of turns) {
+    const isJoined = turn.params.includes('"continue_final_message":true') && turn.requestMessages.length > 0
+    yield isJoined ? joined(turn) : turn
+  }
+}
+
+function joined(turn: TurnStep): TurnStep {
+  const final = JSON.parse(turn.requestMessages.at(-1)!) as ChatMessage
+  const completionText = joinedText(textOf(final), turn.completionText)
+  return { ...turn, requestMessages: turn.requestMessages.slice(0, -1), completionText }
+}
+
+function joinedText(before: string | undefined, content: string | null): string | null {
+  return before === undefined ? content : before + (content ?? '')
 }
 
 /** What of it a template reads besides the messages. */

@@ -23,7 +23,8 @@ import {
   standIns,
 } from './shape.ts'
 
-export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt'>
+/** How a prompt begins and what is in it; its end is another matter. */
+export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>
 
 export interface NewPartRequest {
   situation: Situation
@@ -74,7 +75,7 @@ export class PromptEngine {
   }
 
   /** @throws what {@link ChatTemplate.render} throws */
-  render(messages: readonly MessageOrJson[], options: PromptOptions): string {
+  render(messages: readonly MessageOrJson[], options: RenderOptions): string {
     return this.#template.render(messages, options)
   }
 

@@ -4,7 +4,7 @@
  * the conversation. Where what is added cannot be rendered by itself it is refused, and the caller renders the whole.
  */
 import type { ChatMessage } from '../../canonical/messages.ts'
-import type { MessageOrJson } from '../chat-template.ts'
+import type { MessageOrJson, RenderOptions } from '../chat-template.ts'
 import type { Tokenizer } from '../tokenizer.ts'
 import { type CompletionEnd, type JoinedIds, joinIds } from './join-ids.ts'
 import type { Beginnings, NewPartRequest, PromptOptions } from './prompt-engine.ts'
@@ -74,7 +74,7 @@ export class PromptRenderer {
    */
   async renderFull(
     messages: readonly ChatMessage[],
-    options: PromptOptions = {},
+    options: RenderOptions = {},
     texts?: readonly string[],
   ): Promise<RenderedPrompt> {
     const text = await this.#service.render(texts ?? messages, options)
@@ -129,6 +129,11 @@ export class PromptRenderer {
     this.#beginnings.set(key, found)
     found.catch(() => this.#beginnings.delete(key))
     return found
+  }
+
+  /** Whether this id ends a turn for the engine. */
+  endsTurn(id: number | undefined): boolean {
+    return this.#endOf(id).endedItself
   }
 
   /** Those that can make a difference: a client may send what it likes. */

@@ -5,7 +5,7 @@
 import type { Worker } from 'node:worker_threads'
 import { ProxyError } from '../../errors.ts'
 import { startThread } from '../../standalone/own-files.ts'
-import type { MessageOrJson } from '../chat-template.ts'
+import type { MessageOrJson, RenderOptions } from '../chat-template.ts'
 import type { Beginnings, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
 import type { PromptAnswer, PromptJob, PromptReply, PromptThreadData } from './prompt-thread.ts'
 
@@ -13,7 +13,7 @@ import type { PromptAnswer, PromptJob, PromptReply, PromptThreadData } from './p
 export interface PromptService {
   beginnings(options: PromptOptions): Promise<Beginnings>
   /** @throws ProxyError `invalid_request` if the template refuses these messages, `unsupported` for what is no text */
-  render(messages: readonly MessageOrJson[], options: PromptOptions): Promise<string>
+  render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string>
   newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartAnswer>
 }
 
@@ -68,7 +68,7 @@ export class PromptThread implements PromptService {
     return (await this.#ask({ kind: 'beginnings', options })) as Beginnings
   }
 
-  async render(messages: readonly MessageOrJson[], options: PromptOptions): Promise<string> {
+  async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
     return (await this.#ask({ kind: 'render', messages, options })) as string
   }
 

@@ -5,6 +5,7 @@ import {
   ChatTemplate,
   type ChatTemplateFiles,
   type MessageOrJson,
+  type RenderOptions,
   TemplateExhausted,
 } from '../chat-template.ts'
 import { PythonTemplates } from '../python/python-templates.ts'
@@ -26,7 +27,7 @@ export interface PromptThreadData {
 
 export type PromptJob =
   | { kind: 'beginnings'; options: PromptOptions }
-  | { kind: 'render'; messages: readonly MessageOrJson[]; options: PromptOptions }
+  | { kind: 'render'; messages: readonly MessageOrJson[]; options: RenderOptions }
   | { kind: 'newPart'; request: NewPartRequest; options: PromptOptions }
 
 export type PromptAnswer = Beginnings | string | NewPartAnswer

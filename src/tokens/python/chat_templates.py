@@ -109,6 +109,29 @@ class ChatTemplate:
             return ""
 
 
+# Stands behind the text that is to be continued, as in transformers: a template that trims takes the space as well.
+FINAL_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+def tag_final_text(messages):
+    final = messages[-1] if messages else {}
+    content = final.get("content")
+    if isinstance(content, str):
+        final["content"] = content + FINAL_TAG
+        return
+    texts = [part for part in content or [] if "text" in part]
+    if not texts:
+        raise TemplateError("the final message has no text to continue")
+    texts[-1]["text"] += FINAL_TAG
+
+
+def text_before_tag(text):
+    end = text.rfind(FINAL_TAG.strip())
+    if end == -1:
+        raise TemplateError("the final message, which is to be continued, is not in the prompt")
+    return text[:end] if text.startswith(FINAL_TAG, end) else text[:end].rstrip()
+
+
 def open_template(source, special_tokens):
     """@param special_tokens JSON: text by name, `bos_token` and its like"""
     return ChatTemplate(source, json.loads(special_tokens))
@@ -126,6 +149,9 @@ def render(template, messages, tools, options):
         now = asked.get("now_s")
         template.now = None if now is None else datetime.fromtimestamp(now)
         prepared = template_messages(json.loads(messages), template.needs)
+        continues = asked.get("continue_final_message", False)
+        if continues:
+            tag_final_text(prepared)
         text = template.render(
             prepared,
             json.loads(tools),
@@ -133,7 +159,7 @@ def render(template, messages, tools, options):
             asked["add_generation_prompt"],
             asked.get("kwargs") or {},
         )
-        return "=" + text
+        return "=" + (text_before_tag(text) if continues else text)
     except Unsupported as refusal:
         return "?" + json.dumps(refusal.args)
     except MemoryError:

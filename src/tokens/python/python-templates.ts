@@ -6,6 +6,8 @@ import { bootPython } from './boot.ts'
 /** What the template is given besides messages and tools, as Python reads it. */
 export interface RenderVariables {
   add_generation_prompt: boolean
+  /** Cuts the text behind the final message's. Default: no. */
+  continue_final_message?: boolean
   kwargs?: Readonly<Record<string, unknown>> | undefined
   documents?: readonly unknown[] | null | undefined
   /** What `strftime_now` sees, in seconds since 1970. Absent: the present. */

@@ -1,0 +1,108 @@
+/** Prompts that do not end where the assistant's turn begins: `continue_final_message`, `add_generation_prompt: false`. */
+import t, { type Test } from 'tap'
+import type { ChatMessage } from '../../../src/canonical/messages.ts'
+import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
+import { TurnRunner } from '../../../src/session/run-turn.ts'
+import { Sessions } from '../../../src/session/sessions.ts'
+import { TrajectoryBuilder } from '../../../src/session/trajectories.ts'
+import { MemoryTurnStore } from '../../../src/store/memory.ts'
+import type { TurnRecord } from '../../../src/store/turn-store.ts'
+import type { TokenModel } from '../../../src/tokens/token-model.ts'
+import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
+import { silentLogger } from '../../helpers/silent-logger.ts'
+import { loadTokenModel } from './token-mode-talk.ts'
+
+const never = new AbortController().signal
+const model = loadTokenModel('qwen2_5')
+
+/** An engine that says these texts, one a call; one that ends with a dash is cut off there. */
+function setUp(t: Test, answers: string[], store = new MemoryTurnStore()) {
+  const backend = new ScriptedBackend(async function* ({ promptTokenIds }) {
+    const text = answers.shift()!
+    const isCut = text.endsWith('-')
+    const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [model.tokenizer.eosTokenId!])]
+    yield [
+      { type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! },
+      { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
+      { type: 'end', finishReason: isCut ? 'length' : 'stop' },
+    ]
+  })
+  const prompts = new TokenPrompts(model as TokenModel, store)
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
+  t.teardown(() => sessions.close())
+  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
+  return {
+    store,
+    async ask(messages: ChatMessage[], fields = {}): Promise<TurnRecord> {
+      const request = { kind: 'chat', body: { messages, ...fields } } as const
+      const word = { retryCount: 0, hasAgentKey: false }
+      const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
+      for await (const _ of (await runner.begin(call, never)).events) {
+      }
+      return (await Array.fromAsync(store.readTurns('s'))).at(-1)!
+    },
+  }
+}
+
+const CONTINUED = { continue_final_message: true, add_generation_prompt: false }
+const user: ChatMessage = { role: 'user', content: 'Count.' }
+const says = (content: string): ChatMessage => ({ role: 'assistant', content })
+const textOf = ({ promptTokenIds }: TurnRecord) => model.tokenizer.decode(promptTokenIds)
+const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+
+t.test('a final message is gone on from, and only what is sampled is trained on', async (t) => {
+  const { ask, store } = setUp(t, [' three.', 'Four.'])
+  const turn = await ask([user, says('One, two,')], CONTINUED)
+  t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n<\|im_start\|>assistant\nOne, two,$/)
+  t.equal(turn.completionText, ' three.')
+  const next = await ask([user, says('One, two, three.'), { role: 'user', content: 'And?' }])
+  t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
+  t.match(textOf(next), /One, two, three.<\|im_end\|>\n<\|im_start\|>user\nAnd\?/)
+  const builder = new TrajectoryBuilder()
+  for await (const step of store.readSteps('s')) builder.add(step)
+  const [row, ...others] = [...builder.rows({}, null)]
+  t.equal(others.length, 0)
+  t.equal(model.tokenizer.decode(row!.prompt_ids), textOf(turn), 'what it continues is prompt')
+  const trained = row!.response_ids.filter((_, at) => row!.response_mask[at] === 1)
+  t.equal(model.tokenizer.decode(trained, { skipSpecialTokens: true }), ' three.Four.')
+  // The same from the record alone.
+  const later = setUp(t, ['Five.'], store)
+  const restored = await later.ask([user, says('One, two, three.'), { role: 'user', content: 'Well?' }])
+  t.match(promptOf(restored), { reason: 'forked', from: turn.turnId })
+})
+
+t.test('an answer that was cut off goes on from its own tokens', async (t) => {
+  const { ask } = setUp(t, ['One, two -', ' three.', 'Four.'])
+  const cut = await ask([user])
+  const turn = await ask([user, says('One, two -')], CONTINUED)
+  t.strictSame([...turn.promptTokenIds], [...cut.promptTokenIds, ...cut.completionTokenIds])
+  t.match(promptOf(turn), { reason: 'extended', from: cut.turnId })
+  const next = await ask([user, says('One, two - three.'), user])
+  t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
+})
+
+t.test('an answer that ended itself is rendered, for its end would come first', async (t) => {
+  const { ask } = setUp(t, ['One.', ' Two.'])
+  await ask([user])
+  const turn = await ask([user, says('One.')], CONTINUED)
+  t.match(promptOf(turn), { reason: 'branched' })
+  t.match(textOf(turn), /assistant\nOne\.$/)
+})
+
+t.test('the head of the turn is left to the model', async (t) => {
+  const turn = await setUp(t, ['x']).ask([user], { add_generation_prompt: false })
+  t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n$/)
+})
+
+t.test('what cannot be gone on from is refused', async (t) => {
+  const { ask } = setUp(t, [])
+  await t.rejects(ask([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {
+    code: 'invalid_request',
+    param: 'continue_final_message',
+  })
+  const call = { id: 'a', type: 'function' as const, function: { name: 'f', arguments: '{}' } }
+  await t.rejects(ask([user, { role: 'assistant', content: null, tool_calls: [call] }], CONTINUED), {
+    code: 'invalid_request',
+  })
+})
