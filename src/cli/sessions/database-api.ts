@@ -39,7 +39,9 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     },
     withTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)
-      return parsePieces(await queryTrajectories(reader, session, { per_turn: false, ...query }))
+      return parsePieces(
+        await queryTrajectories(reader, session, { per_turn: false, images: false, ...query }),
+      )
     },
     close: () => reader.close(),
   }
