@@ -222,3 +222,115 @@ interface ShownTalk {
 async function renderWhole(
   renderer: PromptRenderer,
   { body, shown, imageRule }: ShownTalk,
+  options: RenderOptions,
+): Promise<RenderedPrompt> {
+  const texts = shown.map(({ json }) => json)
+  const { text, ids } = await renderer.renderFull(body.messages, options, texts)
+  const images = shown.flatMap((message) => message.images)
+  return { text, ids: withImages(ids, images, imageRule) }
+}
+
+function shownOf(
+  { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
+  imageRule: ImageRule | undefined,
+): ShownMessage[] {
+  if (lastMessage !== undefined) return shownMessages(lastMessage, imageRule)
+  return body.messages.map((message, place) => shownMessage(message, imageRule, place))
+}
+
+/** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
+function placedImages(
+  ids: PromptIds,
+  images: readonly TokenImage[],
+  imageRule: ImageRule | undefined,
+): PlacedImage[] {
+  if (imageRule === undefined || images.length === 0) return []
+  const places = placesOf(ids.whole(), images, imageRule.tokenId)
+  if (places !== undefined) return places
+  const message =
+    'the model has written a placeholder for an image, and the images cannot be told apart any more'
+  throw new ProxyError('unsupported', message, { param: 'messages' })
+}
+
+/** What is not a message and changes how the prompt begins, the tools' key stands for. */
+export async function withVariables(
+  renderer: PromptRenderer,
+  options: PromptOptions,
+  conversation: KeyedConversation,
+): Promise<KeyedConversation> {
+  const variablesKey = await renderer.variablesKey(options)
+  return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
+}
+
+async function extend(
+  renderer: PromptRenderer,
+  { body, shown, imageRule }: ShownTalk,
+  { sharedMessages }: MatchedCall<KnownTurn>,
+  parent: KnownTurn,
+  options: PromptOptions,
+): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
+  const { messages } = body
+  const newMessages = messages.slice(sharedMessages)
+  if (newMessages.length === 0) return { refused: 'nothing_new' }
+  const history = messages.slice(0, sharedMessages)
+  const lastCompletionId = parent.prompt.completion.at(-1)
+  const texts = shown.map(({ json }) => json)
+  const asked = { history, newMessages, texts, lastCompletionId }
+  const continuation = await renderer.renderContinuation(asked, options)
+  if ('refused' in continuation) return continuation
+  const newImages = shown.slice(sharedMessages).flatMap((message) => message.images)
+  const newIds = withImages(continuation.newIds, newImages, imageRule)
+  return { ids: parent.prompt.continuedBy(continuation.glueIds, newIds), text: continuation.text }
+}
+
+/**
+ * What of a chat's body a template reads besides the messages.
+ * @param repeats knows tools that came before
+ */
+export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): PromptOptions {
+  const { tools, documents } = body
+  const kwargs = templateVariables(body)
+  return {
+    // As text: a number as it was written is lost on the way to another thread.
+    tools: tools && tools.length > 0 ? repeats.once(toolsText, tools) : null,
+    ...(kwargs && { kwargs }),
+    ...(Array.isArray(documents) && { documents }),
+  }
+}
+
+/**
+ * As vLLM gives them to the template: the effort under its own name, whatever the variables say, and as the switch that
+ * some templates have instead, unless they say (`build_chat_params` of `vllm/entrypoints/openai/chat_completion/protocol.py`).
+ */
+function templateVariables({
+  chat_template_kwargs: kwargs,
+  reasoning_effort: effort,
+}: ChatBody): Record<string, unknown> | undefined {
+  const given = isRecord(kwargs) ? kwargs : undefined
+  if (effort === undefined || effort === null) return given
+  return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function isSet(value: unknown): boolean {
+  return value !== undefined && value !== null
+}
+
+function refuseWhatTokenModeCannotDo(body: ChatBody): void {
+  const refuse = (param: string, why: string) => {
+    throw new ProxyError('unsupported', `'${param}' is not supported in token mode: ${why}`, { param })
+  }
+  if (body.continue_final_message === true && body.add_generation_prompt === true) {
+    const message = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
+    throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
+  }
+  if (body.chat_template) refuse('chat_template', "prompts are rendered with the model's own template")
+  if (body.echo === true) refuse('echo', 'a turn records what was sampled, not its prompt')
+  // Cut by the engine, the prompt would be another than the one on record.
+  if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
+  for (const field of ['functions', 'function_call'])
+    if (isSet(body[field])) refuse(field, 'offer tools instead')
+}
