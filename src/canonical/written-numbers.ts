@@ -56,6 +56,8 @@ export function parseRequest(text: string): unknown {
   const written = holdsTools(text) ? rawValueOf(text) : undefined
   if (!isObject(value) || !isObject(written)) return value
   keepTools(value, written)
+  for (const field of ['chat_template_kwargs', 'documents'])
+    if (isObject(value[field])) value[field] = written[field]
   for (const field of ['messages', 'input']) {
     const [elements, writtenElements] = [value[field], written[field]]
     if (!Array.isArray(elements) || !Array.isArray(writtenElements)) continue
@@ -79,9 +81,12 @@ export function keepWrittenNumbers(element: unknown, text: string, left: number)
   return left - text.length
 }
 
+/** Calls whose arguments are no text, and what else a template is given. */
+const OTHER_VALUES = /"arguments"\s*:\s*\{|"(?:chat_template_kwargs|documents)"/
+
 /** Whether there may be numbers to keep in the JSON of a request, or of some of its talk. */
 export function holdsTools(text: string): boolean {
-  return text.includes('"tools"') || text.includes('"tool_use"')
+  return text.includes('"tools"') || text.includes('"tool_use"') || OTHER_VALUES.test(text)
 }
 
 /** @returns undefined where nothing is raw, and for nesting that takes more stack than there is */
@@ -103,10 +108,20 @@ function rawValueOf(text: string): unknown {
 function keepInElement(element: unknown, written: unknown): void {
   if (!isObject(element) || !isObject(written)) return
   keepTools(element, written)
+  keepArguments(element.tool_calls, written.tool_calls)
   const { content } = element
   if (!Array.isArray(content) || !Array.isArray(written.content)) return
   for (const [place, block] of content.entries())
     if (isObject(block) && block.type === 'tool_use') block.input = written.content[place].input
+}
+
+/** Of calls in Chat Completions, where a client writes no text. */
+function keepArguments(calls: unknown, written: unknown): void {
+  if (!Array.isArray(calls) || !Array.isArray(written)) return
+  for (const [place, call] of calls.entries()) {
+    const called = isObject(call) ? call.function : undefined
+    if (isObject(called) && isObject(called.arguments)) called.arguments = written[place].function.arguments
+  }
 }
 
 function keepTools(value: Record<string, unknown>, written: Record<string, unknown>): void {

@@ -20,8 +20,9 @@ export interface RenderOptions {
   /** Ends the text where the final message's text ends, for the model to go on from there. Default: no. */
   continueFinalMessage?: boolean
   /** The request's `chat_template_kwargs`: more variables for the template, such as `enable_thinking`. */
-  kwargs?: Readonly<Record<string, unknown>> | undefined
-  documents?: readonly unknown[] | null | undefined
+  kwargs?: Readonly<Record<string, unknown>> | string | undefined
+  /** As the variables: values, or their JSON. */
+  documents?: readonly unknown[] | string | null | undefined
   /** What `strftime_now` sees. Default: the present. */
   now?: Date
 }

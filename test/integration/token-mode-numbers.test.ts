@@ -114,6 +114,27 @@ t.test('the input of a call in Messages is shown as the agent wrote it', async (
   }
 })
 
+t.test(
+  'arguments that a client sends as an object are shown as it wrote them, and matched as values',
+  async (t) => {
+    const written = '{"x":1000.0,"y":[9007199254740993,1e-9]}'
+    const messages = (args: string) =>
+      `{"role":"user","content":"Why?"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",` +
+      `"function":{"name":"f","arguments":${args}}}]},{"role":"tool","tool_call_id":"c1","content":"3"}`
+    for (const tools of ['', `"tools":[${FUNCTION}],`]) {
+      const prompts = []
+      for (const args of [written, JSON.stringify(written)]) {
+        const sessionId = `o${tools.length}-${args.length}`
+        const body = `{${SAMPLING},"max_tokens":4,${tools}"messages":[${messages(args)}]}`
+        await call(t, proxy, sessionId, '/chat/completions', body)
+        const [turn] = await turnsOf(proxy, sessionId)
+        prompts.push(turn.prompt_token_ids)
+      }
+      t.same(prompts[0], prompts[1], 'as the same arguments in text')
+    }
+  },
+)
+
 t.test('numbers stay as they were written on record and in answers', async (t) => {
   const { path, body } = DIALECTS.Responses!
   t.match(await call(t, proxy, 's', path, body('Why?')), '"default":1000.0')

@@ -13,7 +13,8 @@ const NONE: ToolArguments = { text: '{}', malformed: false }
 /** @param written as it stands in a message: text by the book, an object with some clients, or nothing */
 export function readArguments(written: unknown): ToolArguments {
   if (written === undefined || written === null) return NONE
-  if (typeof written !== 'string') return readValue(written)
+  // As text would be read: numbers that were kept as they were written are compared as numbers.
+  if (typeof written !== 'string') return readValue(JSON.parse(JSON.stringify(written)))
   const text = written.trim()
   if (text === '') return NONE
   try {

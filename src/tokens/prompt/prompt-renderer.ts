@@ -138,7 +138,8 @@ export class PromptRenderer {
 
   /** Those that can make a difference: a client may send what it likes. */
   #variablesOf({ kwargs, documents, now }: PromptOptions): PromptOptions {
-    const mentioned = Object.entries(kwargs ?? {}).filter(([name]) => this.#source.includes(name))
+    const given = typeof kwargs === 'string' ? (JSON.parse(kwargs) as object) : (kwargs ?? {})
+    const mentioned = Object.entries(given).filter(([name]) => this.#source.includes(name))
     return {
       ...(mentioned.length > 0 && { kwargs: Object.fromEntries(mentioned) }),
       ...(documents && this.#source.includes('documents') && { documents }),

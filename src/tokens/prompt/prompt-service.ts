@@ -65,15 +65,15 @@ export class PromptThread implements PromptService {
   }
 
   async beginnings(options: PromptOptions): Promise<Beginnings> {
-    return (await this.#ask({ kind: 'beginnings', options })) as Beginnings
+    return (await this.#ask({ kind: 'beginnings', options: asText(options) })) as Beginnings
   }
 
   async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
-    return (await this.#ask({ kind: 'render', messages, options })) as string
+    return (await this.#ask({ kind: 'render', messages, options: asText(options) })) as string
   }
 
   async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartAnswer> {
-    return (await this.#ask({ kind: 'newPart', request, options })) as NewPartAnswer
+    return (await this.#ask({ kind: 'newPart', request, options: asText(options) })) as NewPartAnswer
   }
 
   async close(): Promise<void> {
@@ -171,6 +171,16 @@ export class PromptThread implements PromptService {
     this.#worker = undefined
     this.#current = undefined
     return worker
+  }
+}
+
+/** Variables as JSON: a number as it was written is lost on the way to another thread. */
+function asText<Options extends PromptOptions>(options: Options): Options {
+  const { kwargs, documents } = options
+  return {
+    ...options,
+    ...(typeof kwargs === 'object' && { kwargs: JSON.stringify(kwargs) }),
+    ...(typeof documents === 'object' && documents !== null && { documents: JSON.stringify(documents) }),
   }
 }
 

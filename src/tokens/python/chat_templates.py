@@ -132,6 +132,10 @@ def text_before_tag(text):
     return text[:end] if text.startswith(FINAL_TAG, end) else text[:end].rstrip()
 
 
+def value_of(given):
+    return json.loads(given) if isinstance(given, str) else given
+
+
 def open_template(source, special_tokens):
     """@param special_tokens JSON: text by name, `bos_token` and its like"""
     return ChatTemplate(source, json.loads(special_tokens))
@@ -155,9 +159,9 @@ def render(template, messages, tools, options):
         text = template.render(
             prepared,
             json.loads(tools),
-            asked.get("documents"),
+            value_of(asked.get("documents")),
             asked["add_generation_prompt"],
-            asked.get("kwargs") or {},
+            value_of(asked.get("kwargs")) or {},
         )
         return "=" + (text_before_tag(text) if continues else text)
     except Unsupported as refusal:

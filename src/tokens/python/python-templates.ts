@@ -8,8 +8,9 @@ export interface RenderVariables {
   add_generation_prompt: boolean
   /** Cuts the text behind the final message's. Default: no. */
   continue_final_message?: boolean
-  kwargs?: Readonly<Record<string, unknown>> | undefined
-  documents?: readonly unknown[] | null | undefined
+  /** As values or as JSON; so are the documents. */
+  kwargs?: Readonly<Record<string, unknown>> | string | undefined
+  documents?: readonly unknown[] | string | null | undefined
   /** What `strftime_now` sees, in seconds since 1970. Absent: the present. */
   now_s?: number
 }
