@@ -50,6 +50,7 @@ import type { TurnStore } from './store/turn-store.ts'
 import type { ParserChoice } from './tokens/parsers/choose-parser.ts'
 import { openTokenModel } from './tokens/token-model.ts'
 import type { Tokenizer } from './tokens/tokenizer.ts'
+import { openTracing } from './tracing/open.ts'
 import { DriftMeter } from './verify/drift-meter.ts'
 import { idleEngine } from './verify/idle-engine.ts'
 import { VERSION } from './version.ts'
@@ -99,7 +100,10 @@ export async function startServer(
   await using opened = new AsyncDisposableStack()
   const notes = notesOn(config)
   const metrics = opened.use(new Metrics())
-  const store = metrics.watchStore(await openStore(config, metrics, outside))
+  const tracing = await openTracing(process.env, logger)
+  if (tracing) opened.defer(() => tracing.close())
+  const ownStore = metrics.watchStore(await openStore(config, metrics, outside))
+  const store = tracing?.watchStore(ownStore) ?? ownStore
   opened.defer(() => store.close())
   const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics) : undefined
   const backend = relay ?? (await openLocalBackend({ ...config, connect: outside.connect }, logger, metrics))
@@ -156,6 +160,7 @@ export async function startServer(
     node,
     ...certificateFilesOf(config),
     ...(!config.stripVolatile && { volatileRules: [] }),
+    ...(tracing && { tracer: tracing }),
     facts: () => ({
       version: VERSION,
       db: config.db,

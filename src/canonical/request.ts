@@ -9,6 +9,7 @@ import type { PromptImages } from './images.ts'
 import type { ChatMessage, Tool } from './messages.ts'
 import type { PromptIds } from './prompt-ids.ts'
 import type { PromptLists } from './prompt-lists.ts'
+import type { TurnSpans } from './spans.ts'
 
 /** Sampling fields that the proxy itself reads; all others pass through under their own names. */
 export interface SamplingFields {
@@ -84,4 +85,8 @@ export type GenerationRequest = CanonicalRequest & {
   images?: PromptImages
   /** What is known of the session's prompts as engines read and write them. */
   promptLists?: PromptLists
+  /** Is told of its steps; absent: nobody traces it. */
+  spans?: TurnSpans
+  /** Names the span that it belongs to: for its engine, as the header of this name (W3C Trace Context). */
+  traceparent?: string
 }

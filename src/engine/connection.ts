@@ -1,4 +1,5 @@
 import { type buildConnector, Pool } from 'undici'
+import type { GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import { type Endpoint, parseEndpoint } from './endpoint.ts'
 import { answerFailure, answerTooLarge, refusalError, requestFailure } from './failures.ts'
@@ -21,6 +22,9 @@ export interface ConnectionOptions {
   /** Headers that tell a router in front of engines which session a call belongs to. */
   sessionHeaders?: readonly string[]
 }
+
+/** What headers tell of a call. */
+export type CallOnWire = Pick<GenerationRequest, 'sessionId' | 'traceparent'>
 
 /** Opens sockets, as undici asks for them. */
 export type Connect = buildConnector.connector
@@ -63,7 +67,7 @@ export class EngineConnection {
   /**
    * @param path after the engine's base path, such as `/v1/models`
    * @param json the body of a POST, perhaps in pieces; without it, the request is a GET
-   * @param sessionId of a call, for routers that send the calls of one session to one engine
+   * @param call an agent's: routers send the calls of one session to one engine, and traced ones name their span
    * @returns the response once its status is known to be 2xx
    * @throws ProxyError `engine_unreachable`, `engine_rejected`, `engine_failed`, `engine_lost`, `engine_timeout`. After
    *   an abort: whatever `signal.reason` is.
@@ -72,10 +76,10 @@ export class EngineConnection {
     path: string,
     signal: AbortSignal,
     json?: string | BodyPieces,
-    sessionId?: string,
+    call?: CallOnWire,
   ): Promise<EngineResponse> {
     signal.throwIfAborted()
-    const response = await this.#send(path, signal, json, sessionId)
+    const response = await this.#send(path, signal, json, call)
     const status = response.statusCode
     if (status >= 200 && status < 300) return response
     const text = this.endpoint.redact(await this.text(response, signal))
@@ -87,7 +91,7 @@ export class EngineConnection {
     path: string,
     signal: AbortSignal,
     json: string | BodyPieces | undefined,
-    sessionId: string | undefined,
+    call: CallOnWire | undefined,
   ): Promise<EngineResponse> {
     const { authorization, basePath } = this.endpoint
     try {
@@ -97,7 +101,8 @@ export class EngineConnection {
         headers: {
           ...(json !== undefined && { 'content-type': 'application/json', 'content-length': lengthOf(json) }),
           ...(authorization !== undefined && { authorization }),
-          ...(sessionId !== undefined && this.#sessionHeadersOf(sessionId)),
+          ...(call && this.#sessionHeadersOf(call.sessionId)),
+          ...(call?.traceparent !== undefined && { traceparent: call.traceparent }),
         },
         // Pieces are written one after the other, as undici does with whatever can be iterated; its types do not say so.
         body: (json as string | undefined) ?? null,

@@ -7,6 +7,7 @@ import Fastify, {
   type FastifyServerFactory,
   type onSendHookHandler,
 } from 'fastify'
+import type { CallTracer } from '../canonical/spans.ts'
 import { anthropicError } from '../dialects/messages/error.ts'
 import { openAiError } from '../dialects/openai-error.ts'
 import type { VolatileRule } from '../dialects/volatile.ts'
@@ -92,6 +93,8 @@ export interface AppOptions extends AppBase, AgentPolicy {
   keepAliveMs?: number
   /** What to take out of system prompts, because it changes from call to call; default: all that is known. */
   volatileRules?: readonly VolatileRule[]
+  /** Default: calls are not traced. */
+  tracer?: CallTracer
 }
 
 export interface App {
@@ -204,6 +207,7 @@ async function addRoutes(
     agentMedia,
     keepAliveMs,
     volatileRules,
+    tracer,
     activity = new Activity(),
   } = options
   await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
@@ -244,6 +248,7 @@ async function addRoutes(
     ...(waitingBytes !== undefined && { waitingBytes }),
     ...(keepAliveMs !== undefined && { keepAliveMs }),
     ...(volatileRules && { volatileRules }),
+    ...(tracer && { tracer }),
   })
 }
 

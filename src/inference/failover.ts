@@ -1,8 +1,9 @@
 /** What both backends do when the engine or worker that serves a call is lost: ask another one, within bounds. */
 import type { GenerationStream } from '../canonical/events.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
-import type { Dispatcher } from './dispatcher.ts'
+import type { Dispatcher, Lease } from './dispatcher.ts'
 import { needOf } from './placement.ts'
+import type { Call } from './scheduler.ts'
 
 /**
  * What a failure says. `lost`: something ended while it had the call, perhaps because of it. `away`: out of reach, and
@@ -12,8 +13,13 @@ export type FailureVerdict = 'lost' | 'away' | 'final'
 
 export interface FailoverRules {
   dispatcher: Dispatcher
-  /** @param failedAttempts how many members have failed this call before */
-  serve(memberId: string, failedAttempts: number): GenerationStream
+  /**
+   * @param request as the member is to get it
+   * @param failedAttempts how many members have failed this call before
+   */
+  serve(memberId: string, request: GenerationRequest, failedAttempts: number): GenerationStream
+  /** Of a member, for the call's spans. */
+  kindOf(memberId: string): string
   /** Asked before the member's slot is free again, or the next call that waits would get a dead one. */
   judge(thrown: unknown, memberId: string): FailureVerdict
   /** How many members a call may lose before its first event: one that kills them must not reach them all. */
@@ -40,24 +46,46 @@ export async function* withFailover(
   const failed: string[] = []
   for (let losses = 0; ; ) {
     const call = { callId, sessionId, model: body.model, mustServe, needs: needOf(request), avoid: failed }
-    const lease = await rules.dispatcher.acquire(call, signal)
+    const lease = await leaseFor(call, rules, request, signal)
+    const { memberId } = lease
+    const span = request.spans?.asked({ ...request, member: memberId, memberKind: rules.kindOf(memberId) })
+    const sent = span ? { ...request, traceparent: span.traceparent } : request
     let begun = false
     try {
-      for await (const batch of rules.serve(lease.memberId, failed.length)) {
+      for await (const batch of rules.serve(memberId, sent, failed.length)) {
         begun = true
         yield batch
       }
       return
     } catch (thrown) {
+      span?.end(signal.aborted ? signal.reason : thrown)
       if (signal.aborted) throw signal.reason
-      const verdict = rules.judge(thrown, lease.memberId)
+      const verdict = rules.judge(thrown, memberId)
       if (verdict === 'lost') losses += 1
       if (begun || verdict === 'final' || losses === rules.maxLosses) throw thrown
       if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, rules.memberCount())) throw thrown
-      failed.push(lease.memberId)
+      failed.push(memberId)
       rules.dispatcher.failedOver()
     } finally {
+      span?.end()
       lease.release()
     }
   }
+}
+
+function leaseFor(
+  call: Call,
+  { dispatcher }: FailoverRules,
+  { spans }: GenerationRequest,
+  signal: AbortSignal,
+): Promise<Lease> {
+  const lease = dispatcher.acquire(call, signal)
+  if (spans) {
+    const span = spans.queued()
+    lease.then(
+      () => span.end(),
+      (thrown) => span.end(thrown),
+    )
+  }
+  return lease
 }

@@ -82,7 +82,8 @@ class EngineBackend implements LocalBackend {
     return withFailover(
       {
         dispatcher: this.#dispatcher,
-        serve: (engine) => this.#ask(engine, request, signal),
+        serve: (engine, asked) => this.#ask(engine, asked, signal),
+        kindOf: (engine) => this.#engine(engine).client.kind,
         judge: (thrown, engine) => this.#judge(thrown, engine),
         maxLosses: MAX_LOSSES,
         memberCount: () => this.engines.size,

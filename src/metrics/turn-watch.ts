@@ -2,13 +2,14 @@
  * What turns, their engines and their record tell, watched from outside: at the store's port a turn begins and ends, at
  * the backend's its answer comes. A piece of an answer costs a look at the clock, everything else happens once a turn.
  */
+
+import { type Around, watched } from '../around.ts'
 import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
 import { ProxyError } from '../errors.ts'
 import type { Backend } from '../inference/backend.ts'
 import { inexactCode } from '../session/exactness.ts'
 import { answeredRetriesOf } from '../store/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/turn-store.ts'
-import { type Around, watched } from './around.ts'
 import type { ProxyMetrics } from './proxy-metrics.ts'
 
 /** Times are of a clock that is never set, in milliseconds. */

@@ -183,6 +183,10 @@ export const CompletionRequestV2 = Type.Intersect([
     experts_start: Type.Optional(Type.Integer({ minimum: 0 })),
     /** Whose prompt the proxy has: an earlier call of the session, or this one, if it brings its ids. */
     prompt_base: Type.Optional(RequestId),
+    /** Of a call that is traced: a header for the engine (W3C Trace Context). */
+    traceparent: Type.Optional(
+      Type.String({ pattern: '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' }),
+    ),
   }),
 ])
 

@@ -92,7 +92,8 @@ class WorkerBackend implements RelayBackend {
     return withFailover(
       {
         dispatcher: this.#dispatcher,
-        serve: (workerId, failedAttempts) => this.#ask(workerId, failedAttempts, request, signal),
+        serve: (workerId, asked, failedAttempts) => this.#ask(workerId, failedAttempts, asked, signal),
+        kindOf: () => 'worker',
         judge,
         maxLosses: MAX_LOSSES,
         memberCount: () => this.#registry.connected().length,

@@ -29,12 +29,15 @@ export function requestToV2(request: GenerationRequest, requestId: string): Comp
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
     const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds.whole()) }
-    const more = { ...imagesToWire(request), ...recordToWire(request) }
+    const more = { ...imagesToWire(request), ...besideBody(request) }
     return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
   }
   const { prompt, ...rest } = request.body
-  const record = recordToWire(request)
-  const fields = { ...fieldsOfV1(request, [], requestId), kind: 'completion', ...record } as const
+  const fields = {
+    ...fieldsOfV1(request, [], requestId),
+    kind: 'completion',
+    ...besideBody(request),
+  } as const
   if (typeof prompt === 'string') return { ...fields, body: { ...rest, prompt } }
   return { ...fields, body: rest, prompt_token_ids: packTokenIds(prompt) }
 }
@@ -72,6 +75,7 @@ export function requestFromV2(
     sessionId: frame.session_id,
     stream: frame.stream,
     ...recordFromWire(frame),
+    ...(frame.traceparent !== undefined && { traceparent: frame.traceparent }),
   }
   const packed = frame.prompt_token_ids
   if (frame.kind === 'chat') {
@@ -96,6 +100,12 @@ function imagesToWire({ images }: GenerationRequest) {
 
 function imagesFromWire({ image_token_id: tokenId, image_tokens: tokens }: CompletionRequestV2) {
   return tokenId === undefined || tokens === undefined ? undefined : { images: { tokenId, tokens } }
+}
+
+/** What version 2 says of a call that is not the agent's word. */
+function besideBody(request: GenerationRequest) {
+  const { traceparent } = request
+  return { ...recordToWire(request), ...(traceparent !== undefined && { traceparent }) }
 }
 
 function recordToWire({ record, expertsStart }: GenerationRequest) {

@@ -2,6 +2,7 @@
 import type { Completion } from '../canonical/completion.ts'
 import type { GenerationStream } from '../canonical/events.ts'
 import type { CanonicalRequest } from '../canonical/request.ts'
+import type { CallSpan } from '../canonical/spans.ts'
 import { ProxyError } from '../errors.ts'
 import type { Choice } from './choice.ts'
 import type { LineOnRecord } from './lines/stated-line.ts'
@@ -22,6 +23,8 @@ export interface AgentCall {
   annotations?: Record<string, unknown>
   /** Which of the answers to one request this is; absent: the only one. */
   choice?: Choice
+  /** Is told of the turn that the call becomes; absent: nobody traces it. */
+  span?: CallSpan
 }
 
 export interface AgentWord extends TryWord {

@@ -133,7 +133,7 @@ export class TurnRunner {
   }
 
   #open(call: AgentCall, written: WrittenRequest, place: CallPlace, agentSignal: AbortSignal): Turn {
-    const { sessionId, dialect, stream, word, messagesJson, choice } = call
+    const { sessionId, dialect, stream, word, messagesJson, choice, span } = call
     const { sessionCall, held } = place
     const isHeard = sessionCall.trustAgent || !word.hasAgentKey
     const { idempotencyKey } = word
@@ -185,6 +185,7 @@ export class TurnRunner {
       ...(policy !== undefined && { mustServe: true }),
       ...jsonAtHand(request, written, held.memory, messagesJson),
       ...(record && { record }),
+      ...(span && { spans: span.turn(open) }),
     }
     const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
     const turn = new RunningTurn({

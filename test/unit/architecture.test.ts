@@ -14,6 +14,7 @@ const ROOT = join(import.meta.dirname, '../..')
 
 /** What every part may import. */
 const GROUND = [
+  'src/around.ts',
   'src/errors.ts',
   'src/logger.ts',
   'src/recently-used.ts',
@@ -32,6 +33,7 @@ const ALL_BELOW_MAIN = [
   'src/config',
   'src/dialects',
   'src/session',
+  'src/tracing',
   'src/verify',
   ...PORTS,
 ]
@@ -45,6 +47,7 @@ const RULES: ArchitectureRules = {
     'src/http/ui': GROUND,
     'src/http': ['src/http/ui', 'src/dialects', 'src/metrics', 'src/session', ...PORTS],
     'src/metrics': ['src/session', ...PORTS],
+    'src/tracing': ['src/session', ...PORTS],
     'src/dialects': PORTS,
     'src/session': PORTS,
     'src/verify': PORTS,
@@ -60,6 +63,7 @@ const RULES: ArchitectureRules = {
     'src/canonical': ['src/errors.ts', 'src/recently-used.ts'],
     'src/standalone': ['src/errors.ts'],
     'src/standalone/build': ['src/standalone', 'src/cli'],
+    'src/around.ts': [],
     'src/errors.ts': [],
     'src/logger.ts': [],
     'src/recently-used.ts': [],
@@ -75,6 +79,11 @@ const RULES: ArchitectureRules = {
     '@fastify/type-provider-typebox': 'src/http',
     '@fastify/websocket': 'src/http',
     '@huggingface/tokenizers': 'src/tokens',
+    '@opentelemetry/api': 'src/tracing',
+    '@opentelemetry/core': 'src/tracing',
+    '@opentelemetry/exporter-trace-otlp-proto': 'src/tracing',
+    '@opentelemetry/resources': 'src/tracing',
+    '@opentelemetry/sdk-trace-base': 'src/tracing',
     'image-size': 'src/tokens',
     pyodide: 'src/tokens',
     tokenizers: 'src/tokens',

@@ -31,7 +31,7 @@ export class OpenaiRoutes {
   async #askForDetails(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
     try {
       const json = bodyJson(detailsBody(request), request)
-      return await this.#connection.request(routeOf(request), signal, json, request.sessionId)
+      return await this.#connection.request(routeOf(request), signal, json, request)
     } catch (thrown) {
       if (isMalformed(thrown)) return undefined
       throw thrown
@@ -67,7 +67,7 @@ export class OpenaiRoutes {
     for (const ask of plan.asks) {
       try {
         const json = bodyJson(openaiBody(request, ask), request)
-        const response = await this.#connection.request(routeOf(request), signal, json, request.sessionId)
+        const response = await this.#connection.request(routeOf(request), signal, json, request)
         this.#learnt.accepted(key, plan, ask)
         return response
       } catch (thrown) {

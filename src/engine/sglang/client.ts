@@ -64,7 +64,7 @@ class SglangClient implements EngineClient {
       request.images === undefined
         ? bodyWithIds(generateBody(request), 'input_ids', request)
         : JSON.stringify(imageBody(request, request.images))
-    const response = await this.#connection.request('/generate', signal, json, request.sessionId)
+    const response = await this.#connection.request('/generate', signal, json, request)
     const reader = new GenerateReader({
       engine: this.name,
       promptTokenIds: request.promptTokenIds,

@@ -61,7 +61,7 @@ class VllmClient implements EngineClient {
     const json = isTokenRequest(request)
       ? await this.#tokenBody(request, signal)
       : bodyJson(vllmBody(request), request)
-    const response = await this.#connection.request(routeOf(request), signal, json, request.sessionId)
+    const response = await this.#connection.request(routeOf(request), signal, json, request)
     yield* readAnswer(this.#connection, request, response, signal)
   }
 
@@ -75,7 +75,7 @@ class VllmClient implements EngineClient {
     signal: AbortSignal,
   ): GenerationStream {
     const ask = async (path: string, json: string | BodyPieces) =>
-      await this.#connection.request(path, signal, json, request.sessionId)
+      await this.#connection.request(path, signal, json, request)
     const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
     const rendered = await ask(RENDER_PATH, JSON.stringify(vllmRenderBody(request)))
     const features = placedFeatures(await this.#connection.text(rendered, signal), request, images, this.name)

@@ -2,6 +2,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationEvent } from '../../canonical/events.ts'
 import type { ReadRequest, Repeats } from '../../canonical/request-reader.ts'
+import type { CallSpan } from '../../canonical/spans.ts'
 import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/choices.ts'
 import type { AnswerIdentity, AnswerWishes, LoweredRequest } from '../../dialects/lowered.ts'
 import { type ProxyError, toProxyError } from '../../errors.ts'
@@ -67,6 +68,8 @@ export interface AnsweredCall {
   admitChoices?(count: number): void
   /** Answers that one call may ask for; default: 128, as at OpenAI. */
   choiceLimit?: number
+  /** Absent: nobody traces the call. */
+  span?: CallSpan
 }
 
 const KEEP_ALIVE_MS = 15_000
@@ -78,7 +81,7 @@ export async function answerCall(
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<unknown> {
-  const { dialect, sessionId, body, repeats, runner, choiceLimit = CHOICE_LIMIT } = answered
+  const { dialect, sessionId, body, repeats, runner, span, choiceLimit = CHOICE_LIMIT } = answered
   const lowered = dialect.lower(body.value, repeats)
   answered.mayAsk?.(lowered.body)
   const { stream, wishes, choices: count = 1 } = lowered
@@ -97,10 +100,12 @@ export async function answerCall(
       ...(line && { line }),
     },
     ...(lowered.annotations && { annotations: lowered.annotations }),
+    ...(span && { span }),
   }
   const exchange = { answered, request, reply }
   const named = (turn: NamedTurn) => {
     reply.headers(dialect.headers(turn.turnId))
+    span?.answeredBy(turn.turnId)
     return identityOf(turn, lowered.body.model ?? '')
   }
   if (count > 1 && dialect.choicesWriter) {

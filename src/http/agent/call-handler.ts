@@ -1,15 +1,19 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Repeats } from '../../canonical/request-reader.ts'
+import type { CallTracer } from '../../canonical/spans.ts'
 import type { Sessions } from '../../session/sessions.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
 import type { CallLimit } from './call-limit.ts'
+import { beginSpan, toldOf } from './call-span.ts'
 import { sessionBodyOf } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
 export type CallHandlerOptions = Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs' | 'choiceLimit'> & {
   sessions: Sessions
   limit?: CallLimit
+  /** Default: calls are not traced. */
+  tracer?: CallTracer
 } & AgentPolicy
 
 /** A dialect that looks something up in the session before it can lower a call. */
@@ -17,12 +21,13 @@ export type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats)
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {
-  const { sessions, runner, logger, keepAliveMs, choiceLimit, limit, ...policy } = options
+  const { sessions, runner, logger, keepAliveMs, choiceLimit, limit, tracer, ...policy } = options
   const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionForCall(request, reply, sessions)
     const { read, repeats } = sessionBodyOf(request)
     const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
+    const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
     const mayAsk = request.caller.is === 'agent' ? check : undefined
     const call = {
       dialect,
@@ -35,7 +40,9 @@ export function callHandler(options: CallHandlerOptions) {
       ...(mayAsk && { mayAsk }),
       ...(choiceLimit !== undefined && { choiceLimit }),
       ...(limit && { admitChoices: (count: number) => limit.takeMore(request, reply.raw, count - 1) }),
+      ...(span && { span }),
     }
-    return answerCall(call, request, reply)
+    const answer = answerCall(call, request, reply)
+    return span ? toldOf(answer, span) : answer
   }
 }

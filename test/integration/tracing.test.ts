@@ -1,0 +1,297 @@
+/** Spans of calls, as a receiver of OTLP gets them. */
+import t, { type Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { WORKER } from '../../src/config/options/worker.ts'
+import type { Logger } from '../../src/logger.ts'
+import { startWorker } from '../../src/main.ts'
+import { traceIdOf } from '../../src/tracing/session-ids.ts'
+import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
+import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from '../helpers/otlp-receiver.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { untilWorkers } from '../helpers/relay-rig.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
+
+const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
+const PARENT = '00f067aa0ba902b7'
+/** What an agent that is traced itself sends. */
+const TRACED = { traceparent: `00-${TRACE}-${PARENT}-01`, tracestate: 'rojo=1', baggage: 'user=secret-user' }
+const SECRET = 'the launch code is 7421'
+
+/** The environment is this process's: it is set while a proxy starts. */
+async function tracedProxy(
+  t: Test,
+  endpoint: string,
+  config: Partial<ServeConfig>,
+  { env = {}, logger = silentLogger }: { env?: Record<string, string>; logger?: Logger } = {},
+): Promise<TestProxy> {
+  const all = { OTEL_EXPORTER_OTLP_ENDPOINT: endpoint, ...env }
+  Object.assign(process.env, all)
+  try {
+    return await startProxy(t, config, logger)
+  } finally {
+    for (const name of Object.keys(all)) delete process.env[name]
+  }
+}
+
+async function engineFor(t: Test): Promise<FakeVllm> {
+  const engine = await startFakeVllm()
+  t.teardown(() => engine.close())
+  return engine
+}
+
+function local(engine: FakeVllm): Partial<ServeConfig> {
+  return { engineUrls: [engine.url], engineKind: 'vllm' }
+}
+
+async function workerOf(t: Test, proxy: TestProxy, engine: FakeVllm): Promise<void> {
+  const config = loadConfig(WORKER, {}, {})
+  const worker = startWorker(
+    { ...config, proxyUrls: [proxy.url], engineUrls: [engine.url], engineKind: 'vllm', workerId: 'w1' },
+    { logger: silentLogger },
+  )
+  t.teardown(() => worker.stop(0))
+  await untilWorkers(proxy, 'w1')
+}
+
+interface Ask {
+  session?: string
+  headers?: Record<string, string>
+  body?: object
+}
+
+async function ask(proxy: TestProxy, { session = 's1', headers = {}, body = {} }: Ask = {}) {
+  const response = await fetch(`${proxy.baseUrl(session)}/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: 'Bearer sk-agents-own', ...headers },
+    body: JSON.stringify({
+      model: 'fake',
+      messages: [{ role: 'user', content: SECRET }],
+      temperature: 0.5,
+      ...body,
+    }),
+  })
+  return { status: response.status, text: await response.text() }
+}
+
+/** All spans are out once the proxy has stopped. */
+async function spansOf(proxy: TestProxy, receiver: OtlpReceiver): Promise<ReceivedSpan[]> {
+  await proxy.server.stop(0)
+  return receiver.spans
+}
+
+const generations = ({ requests }: FakeVllm) => requests.filter(({ method }) => method === 'POST')
+const named = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)
+const ROUTE = 'POST /:sessionId/v1/chat/completions'
+
+for (const mode of ['local', 'relay'] as const) {
+  for (const stream of [false, true]) {
+    const how = `${stream ? 'streamed' : 'whole'}, in ${mode} mode`
+    t.test(`a call is a span of its agent's trace, with its steps below it: ${how}`, async (t) => {
+      const receiver = await startOtlpReceiver(t)
+      const engine = await engineFor(t)
+      const proxy = await tracedProxy(t, receiver.url, mode === 'local' ? local(engine) : { mode })
+      if (mode === 'relay') await workerOf(t, proxy, engine)
+      t.equal((await ask(proxy, { headers: TRACED, body: { stream } })).status, 200)
+      const { turns } = await proxy.get('/sessions/s1')
+      const spans = await spansOf(proxy, receiver)
+
+      t.strictSame(spans.map(({ name }) => name).sort(), [ROUTE, 'chat fake', 'commit', 'queue'])
+      const [call] = named(spans, ROUTE)
+      t.match(call, { kind: 'SERVER', traceId: TRACE, parentSpanId: PARENT, isError: false })
+      t.match(call!.attributes, {
+        'http.request.method': 'POST',
+        'http.route': '/:sessionId/v1/chat/completions',
+        'url.path': '/s1/v1/chat/completions',
+        'http.response.status_code': 200,
+        'session.id': 's1',
+        'llm_proxy.dialect': 'chat',
+        'llm_proxy.turn.id': turns[0].turn_id,
+        'llm_proxy.turn.index': 0,
+        'llm_proxy.turn.status': 'completed',
+        'llm_proxy.exact': true,
+        'llm_proxy.prompt.reason': 'first',
+      })
+      t.notHas(call!.attributes, 'error.type')
+      for (const span of spans.filter((each) => each !== call)) {
+        t.match(span, { traceId: TRACE, parentSpanId: call!.spanId, isError: false }, span.name)
+        t.ok(call!.startMs <= span.startMs && span.startMs <= span.endMs, `${span.name} has its time`)
+        t.ok(span.endMs <= call!.endMs, `${span.name} ends before the call`)
+      }
+
+      const [asked] = named(spans, 'chat fake')
+      t.equal(asked!.kind, 'CLIENT')
+      t.match(asked!.attributes, {
+        'gen_ai.operation.name': 'chat',
+        'gen_ai.provider.name': mode === 'local' ? 'vllm' : 'worker',
+        'gen_ai.conversation.id': 's1',
+        'gen_ai.request.model': 'fake',
+        'gen_ai.request.temperature': 0.5,
+        'gen_ai.request.stream': stream,
+        'gen_ai.response.id': turns[0].turn_id,
+        'gen_ai.response.model': 'fake',
+        'gen_ai.response.finish_reasons': ['stop'],
+        'gen_ai.usage.input_tokens': turns[0].prompt_token_ids.length,
+        'gen_ai.usage.output_tokens': turns[0].completion_token_ids.length,
+        'llm_proxy.turn.index': 0,
+        'llm_proxy.engine': mode === 'local' ? engine.url : `w1/${engine.url}`,
+      })
+      if (mode === 'local')
+        t.match(asked!.attributes, { 'server.address': '127.0.0.1', 'server.port': engine.port })
+
+      const [{ headers } = { headers: {} }] = generations(engine)
+      t.equal(headers.traceparent, `00-${TRACE}-${asked!.spanId}-01`, 'the engine is told its span')
+      t.notHas(headers, 'baggage')
+      t.notHas(headers, 'tracestate')
+      t.match(call!.resource, { 'service.name': 'llm-proxy' })
+      for (const content of [SECRET, 'agent!', 'secret-user', 'sk-agents-own'])
+        t.notOk(receiver.text().includes(content), `nothing of ${content}`)
+    })
+  }
+}
+
+t.test('calls without a trace of their own are in one trace, which follows from the session', async (t) => {
+  const receiver = await startOtlpReceiver(t)
+  const proxy = await tracedProxy(t, receiver.url, { tokenizer: 'embedded' })
+  await proxy.post('/admin/weight_version', { weight_version: 'step-7' })
+  const first = { role: 'user', content: 'What is 2 + 2?' }
+  const { text } = await ask(proxy, { session: 'task~1', body: { messages: [first], max_tokens: 4 } })
+  const { message } = JSON.parse(text).choices[0]
+  const messages = [first, message, { role: 'user', content: 'And 3 + 3?' }]
+  // What is no trace counts as none.
+  const headers = { traceparent: '00-not-a-trace-01', 'x-llm-proxy-line': 'main' }
+  await ask(proxy, { session: 'task~1', headers, body: { messages, max_tokens: 4 } })
+  await ask(proxy, { session: 'task~2', body: { messages: [first], max_tokens: 4 } })
+  const calls = named(await spansOf(proxy, receiver), ROUTE)
+  t.strictSame(
+    calls.map(({ traceId, parentSpanId, attributes }) => [
+      traceId,
+      parentSpanId,
+      attributes['session.id'],
+      attributes['llm_proxy.turn.index'],
+    ]),
+    [
+      [traceIdOf('task~1'), '', 'task~1', 0],
+      [traceIdOf('task~1'), '', 'task~1', 1],
+      [traceIdOf('task~2'), '', 'task~2', 0],
+    ],
+  )
+  t.match(calls[1]!.attributes, {
+    'llm_proxy.prompt.reason': 'extended',
+    'llm_proxy.weight_version': 'step-7',
+  })
+  t.ok(Number(calls[1]!.attributes['llm_proxy.prompt.reused_tokens']) > 0)
+  t.not(traceIdOf('task~1'), traceIdOf('task~2'))
+})
+
+t.test('a call that fails says with what, and each engine that was asked has a span', async (t) => {
+  const receiver = await startOtlpReceiver(t)
+  const engine = await startFakeVllm()
+  const proxy = await tracedProxy(t, receiver.url, { ...local(engine), queueWaitMs: 100 })
+  engine.refuseNext(1)
+  t.equal((await ask(proxy)).status, 400)
+  t.equal((await ask(proxy, { session: 's2', body: { messages: 'none' } })).status, 400)
+  await engine.close()
+  t.ok((await ask(proxy, { session: 's3', headers: TRACED })).status >= 500)
+  const spans = await spansOf(proxy, receiver)
+  const of = (session: string) => spans.filter(({ attributes }) => attributes['session.id'] === session)
+
+  const [refused] = named(of('s1'), ROUTE)
+  t.match(refused!.attributes, {
+    'error.type': 'engine_rejected',
+    'http.response.status_code': 400,
+    'llm_proxy.turn.status': 'failed',
+  })
+  t.match(named(of('s1'), 'chat fake'), [{ isError: true, attributes: { 'error.type': 'engine_rejected' } }])
+
+  t.match(of('s2'), [{ name: ROUTE, isError: false, attributes: { 'error.type': 'invalid_request' } }])
+  t.equal(of('s2').length, 1, 'nothing was asked of an engine')
+
+  const [lost] = named(of('s3'), ROUTE)
+  t.match(lost, { isError: true, traceId: TRACE, attributes: { 'llm_proxy.turn.status': 'failed' } })
+  t.ok(lost!.attributes['error.type'])
+  t.ok(named(of('s3'), 'chat fake').every(({ isError }) => isError))
+})
+
+t.test('an agent that leaves a stream ends its span, and the turn that was cut says so', async (t) => {
+  const receiver = await startOtlpReceiver(t)
+  const engine = await engineFor(t)
+  const proxy = await tracedProxy(t, receiver.url, { ...local(engine), retryGraceMs: 0 })
+  const leaving = new AbortController()
+  const response = await fetch(`${proxy.baseUrl('s1')}/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ messages: [{ role: 'user', content: 'go on' }], stream: true, ignore_eos: true }),
+    signal: leaving.signal,
+  })
+  await response.body!.getReader().read()
+  leaving.abort()
+  await until(async () => (await proxy.get('/sessions/s1')).turns[0]?.status === 'aborted')
+  const spans = await spansOf(proxy, receiver)
+  t.match(named(spans, ROUTE), [
+    { attributes: { 'error.type': 'agent_gone', 'llm_proxy.turn.status': 'aborted' }, isError: false },
+  ])
+  t.match(named(spans, 'chat'), [{ attributes: { 'error.type': 'agent_gone' } }])
+})
+
+t.test('the standard variables are honoured: service, headers, sampler', async (t) => {
+  const receiver = await startOtlpReceiver(t)
+  const engine = await engineFor(t)
+  const env = {
+    OTEL_SERVICE_NAME: 'rollouts',
+    OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=lab',
+    OTEL_EXPORTER_OTLP_HEADERS: 'x-tenant=t1',
+    OTEL_TRACES_SAMPLER: 'parentbased_always_off',
+  }
+  const proxy = await tracedProxy(t, receiver.url, local(engine), { env })
+  await ask(proxy, { session: 'unsampled' })
+  await ask(proxy, { session: 'sampled', headers: TRACED })
+  const spans = await spansOf(proxy, receiver)
+  t.strictSame(
+    named(spans, ROUTE).map(({ attributes }) => attributes['session.id']),
+    ['sampled'],
+  )
+  t.match(spans[0]!.resource, { 'service.name': 'rollouts', 'deployment.environment.name': 'lab' })
+  t.match(receiver.headers, [{ 'x-tenant': 't1' }])
+  const [unsampled] = generations(engine)
+  t.match(
+    String(unsampled!.headers.traceparent),
+    new RegExp(`^00-${traceIdOf('unsampled')}-[0-9a-f]{16}-00$`),
+  )
+})
+
+t.test('without tracing no engine is told of a trace', async (t) => {
+  const engine = await engineFor(t)
+  const proxy = await startProxy(t, local(engine))
+  t.equal((await ask(proxy, { headers: TRACED })).status, 200)
+  const [{ headers } = { headers: {} }] = generations(engine)
+  for (const name of ['traceparent', 'tracestate', 'baggage']) t.notHas(headers, name)
+})
+
+t.test('a receiver that is away costs calls nothing, and is told of once', async (t) => {
+  const told: string[] = []
+  const note = (_fields: object, text: string) => void told.push(text)
+  const logger = { ...silentLogger, warn: note, info: note }
+  const env = { OTEL_BSP_SCHEDULE_DELAY: '1', OTEL_EXPORTER_OTLP_TIMEOUT: '500' }
+  // Nobody listens there: the port was free, and is again.
+  const gone = await startFakeVllm()
+  await gone.close()
+  const proxy = await tracedProxy(t, gone.url, {}, { env, logger })
+  const lost = () => told.filter((text) => text === 'spans cannot be exported; calls go on').length
+  t.equal((await ask(proxy, { body: { max_tokens: 2 } })).status, 200)
+  await until(() => lost() > 0)
+  for (const session of ['s2', 's3'])
+    t.equal((await ask(proxy, { session, body: { max_tokens: 2 } })).status, 200)
+  t.match((await proxy.get('/sessions')).sessions.length, 3)
+  await proxy.server.stop(0)
+  t.equal(lost(), 1)
+})
+
+t.test('a receiver that takes spans and never answers does not keep the proxy from stopping', async (t) => {
+  const receiver = await startOtlpReceiver(t, false)
+  const proxy = await tracedProxy(t, receiver.url, {}, { env: { OTEL_EXPORTER_OTLP_TIMEOUT: '120000' } })
+  t.equal((await ask(proxy, { body: { max_tokens: 2 } })).status, 200)
+  await proxy.server.stop(0)
+  t.equal(receiver.waiting(), 1, 'it has the spans, and still owes an answer')
+})
