@@ -3,7 +3,7 @@ import type { GenerationStream } from '../canonical/events.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
 import type { Dispatcher, Lease } from './dispatcher.ts'
 import { needOf } from './placement.ts'
-import type { Call } from './scheduler.ts'
+import type { QueuedCall } from './scheduler.ts'
 
 /**
  * What a failure says. `lost`: something ended while it had the call, perhaps because of it. `away`: out of reach, and
@@ -74,7 +74,7 @@ export async function* withFailover(
 }
 
 function leaseFor(
-  call: Call,
+  call: QueuedCall,
   { dispatcher }: FailoverRules,
   { spans }: GenerationRequest,
   signal: AbortSignal,

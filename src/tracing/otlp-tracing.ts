@@ -17,9 +17,10 @@ import type { Logger } from '../logger.ts'
 import type { TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { VERSION } from '../version.ts'
 import { type OpenTurns, TracedCall, type Tracers } from './call-span.ts'
-import type { Tracing } from './open.ts'
+
 import { SessionIds } from './session-ids.ts'
 import { ToldExporter } from './told-exporter.ts'
+import type { Tracing } from './tracing.ts'
 
 /** How long a receiver that is slow or away may hold the end of the process up. */
 const FLUSH_MS = 3_000

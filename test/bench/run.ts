@@ -17,6 +17,7 @@ import { TARGET_NAMES } from './parts/targets.ts'
 import { large, small, stream } from './rows/comparisons.ts'
 import { disk } from './rows/disk.ts'
 import { memory } from './rows/memory.ts'
+import { metrics } from './rows/metrics.ts'
 import { openStreams } from './rows/open-streams.ts'
 import { bySize, replay } from './rows/replay.ts'
 import type { Aim, Bench, RowResult } from './rows/row.ts'
@@ -30,6 +31,7 @@ const ROWS = {
   'by-size': bySize,
   'open-streams': openStreams,
   memory,
+  metrics,
   disk,
   token,
 }

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { ended, type PipedProcess, said } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
+import { startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 
 async function serve(
   t: Test,
@@ -16,9 +17,10 @@ async function serve(
   return { child, url }
 }
 
-async function ask(url: string, sessionId: string): Promise<number> {
+async function ask(url: string, sessionId: string, headers: Record<string, string> = {}): Promise<number> {
   const response = await fetch(`${url}/${sessionId}/v1/chat/completions`, {
     method: 'POST',
+    headers,
     body: JSON.stringify({ messages: [{ role: 'user', content: 'What is the sea?' }], max_tokens: 8 }),
   })
   await response.text()
@@ -92,4 +94,54 @@ t.test('it asks for no newer libraries than Debian 12 has', async (t) => {
     )
   t.ok(newest('GLIBC_2\\.') <= 36)
   t.ok(newest('GLIBCXX_3\\.4\\.') <= 30)
+})
+
+t.test('below a base path and with keys, every way to look on works on one database', async (t) => {
+  const [admin, view] = ['an-admin-key-for-tests', 'a-view-key-for-tests']
+  const cwd = t.testdir()
+  const env = { LLM_PROXY_ADMIN_KEY: admin, LLM_PROXY_VIEW_KEY: view, LLM_PROXY_BASE_PATH: '/llm' }
+  const { url } = await serve(t, cwd, env)
+  t.match(url, /\/llm$/)
+  t.equal(await ask(url, 'first', { authorization: `Bearer ${admin}` }), 200)
+  await looksOn(t, url, view)
+
+  const asked = ['--url', url, '--admin-key', view]
+  t.match(await runLlmProxy(['top', ...asked]), { code: 0, stdout: /embedded/ })
+  t.match(await runLlmProxy(['sessions', 'list', ...asked]), { code: 0, stdout: /^first +active/m })
+  const exported = ['sessions', 'export', '--format', 'html', 'first']
+  for (const source of [asked, ['--db', 'llm-proxy.db']])
+    t.match(await runLlmProxy([...exported, ...source], { cwd }), { code: 0, stdout: /"session_id":"first"/ })
+  const { code, stdout } = await runLlmProxy(['doctor', '--json', '--port', '0'], { cwd, env })
+  t.equal(code, 0, stdout)
+
+  const viewer = startLlmProxy(['view', '--port', '0', '--base-path', '/llm', '--view-key', view], { cwd })
+  t.teardown(() => viewer.kill('SIGKILL'))
+  const [viewed] = await said(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
+  await looksOn(t, viewed, view)
+})
+
+/** The inspector's page, and what it reads. */
+async function looksOn(t: Test, url: string, key: string): Promise<void> {
+  const page = await fetch(`${url}/ui`)
+  t.match(await page.text(), /<script [^>]*src="[^"]*app\.js"/)
+  t.equal((await fetch(`${url}/ui/app.js`)).status, 200)
+  const headers = { authorization: `Bearer ${key}` }
+  for (const path of ['/sessions', '/sessions/first/tree', '/sessions/first/rows/0/tokens']) {
+    t.equal((await fetch(url + path)).status, 401, path)
+    t.equal((await fetch(url + path, { headers })).status, 200, path)
+  }
+}
+
+t.test('it exports spans where the environment names a receiver', async (t) => {
+  const receiver = await startOtlpReceiver(t)
+  const { child, url } = await serve(t, t.testdir(), { OTEL_EXPORTER_OTLP_ENDPOINT: receiver.url })
+  t.equal(await ask(url, 'first'), 200)
+  child.kill('SIGTERM')
+  t.strictSame(await ended(child), [0, null])
+  t.strictSame(receiver.spans.map(({ name }) => name).sort(), [
+    'POST /:sessionId/v1/chat/completions',
+    'chat',
+    'commit',
+    'queue',
+  ])
 })

@@ -30,6 +30,16 @@ t.test('the demo runs rollouts, shows what was trained on, and leaves the record
   }
   const show = / {2}\S*llm-proxy (sessions show \S+) --db/.exec(stdout)?.[1]?.split(' ') ?? []
   t.match(await runLlmProxy([...show, '--db', db]), { code: 0, stdout: 'The answer is 57.' })
+
+  // Its last word: where the command before it shows a session in a browser.
+  const [, inBrowser] = /http:\/\/127\.0\.0\.1:8090\/ui#\/session\/(\S+)\n$/.exec(stdout) ?? []
+  t.ok(sessionIds.some((sessionId) => sessionId === inBrowser))
+  const viewer = startLlmProxy(['view', '--db', db, '--port', '0'])
+  t.teardown(() => viewer.kill('SIGKILL'))
+  const [viewed] = await said(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
+  const response = await fetch(`${viewed}/sessions/${inBrowser}/tree`)
+  t.equal(response.status, 200)
+  t.ok(((await response.json()) as { turns: object[] }).turns.length > 0)
 })
 
 t.test('an interrupted demo ends at once and takes its agents with it', async (t) => {

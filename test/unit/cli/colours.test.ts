@@ -1,0 +1,38 @@
+import { WriteStream } from 'node:tty'
+import t, { type Test } from 'tap'
+import { coloured } from '../../../src/cli/colours.ts'
+
+/** stdout as a terminal of 256 colours has it. */
+function onTerminal(t: Test, env: Record<string, string>): void {
+  const { env: before } = process
+  const own = Object.getOwnPropertyDescriptors(process.stdout)
+  process.env = { TERM: 'xterm-256color', ...env }
+  Object.defineProperties(process.stdout, {
+    isTTY: { value: true, configurable: true },
+    getColorDepth: { value: WriteStream.prototype.getColorDepth, configurable: true },
+  })
+  t.teardown(() => {
+    process.env = before
+    for (const name of ['isTTY', 'getColorDepth'] as const) {
+      const descriptor = own[name]
+      if (descriptor) Object.defineProperty(process.stdout, name, descriptor)
+      else Reflect.deleteProperty(process.stdout, name)
+    }
+  })
+}
+
+t.test('a terminal gets a colour by status', async (t) => {
+  onTerminal(t, {})
+  t.equal(coloured('failed'), '\u001b[31mfailed\u001b[39m')
+  t.equal(coloured('completed', 'completed  '), '\u001b[32mcompleted  \u001b[39m')
+  t.equal(coloured('active'), 'active')
+})
+
+t.test('NO_COLOR is kept', async (t) => {
+  onTerminal(t, { NO_COLOR: '1' })
+  t.equal(coloured('failed'), 'failed')
+})
+
+t.test('what is no terminal gets none', async (t) => {
+  t.equal(coloured('failed'), process.stdout.isTTY ? coloured('failed') : 'failed')
+})
