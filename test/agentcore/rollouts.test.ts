@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3'
 import { GetQueueAttributesCommand, SendMessageCommand, SQSClient } from '@aws-sdk/client-sqs'
 import t, { type Test } from 'tap'
 import type { AgentLoopOutput } from '../../src/rollout/agent-loop-output.ts'
@@ -13,6 +14,7 @@ import {
 } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
 import { hasPython } from '../agents/parts/install.ts'
 import { agentTask } from '../helpers/agent-task.ts'
+import { type ContainerAnswer, startFront } from '../helpers/agentcore-front.ts'
 import { ended } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -161,6 +163,24 @@ async function main(): Promise<void> {
     t.strictSame(front.stopped, front.started)
   })
 
+  t.test('a result that is there before the call that started its agent returns counts', async (t) => {
+    const { url: endpoint, bucket } = machine.storage
+    const s3 = new S3Client({ region: 'us-west-2', endpoint, forcePathStyle: true })
+    const returns = Promise.withResolvers<ContainerAnswer>()
+    const front = await startFront(t, async (id, { _rollout: { exp_id, input_id } }) => {
+      const Key = `${exp_id}/${input_id}/${id}.json`
+      await s3.send(new PutObjectCommand({ Bucket: bucket, Key, Body: '{"reward": 0.75}' }))
+      return returns.promise
+    })
+    const runner = runnerFor(t, ways.s3)
+    const result = await runner.run(agentTask({ sample: { prompt: 'x' } }), NEVER)
+    t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
+    returns.resolve({ body: '{"status": "processing"}' })
+    await runner.close()
+    t.strictSame(front.stopped, front.started)
+    s3.destroy()
+  })
+
   t.test(
     'a result that never comes runs out of time, and one that no message told of is found',
     async (t) => {
@@ -243,6 +263,25 @@ async function main(): Promise<void> {
       )
     },
   )
+
+  t.test('the command of the documentation is all that it takes', async (t) => {
+    const front = await machine.front(t, 'envelope')
+    const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+    const folder = t.testdirName
+    writeFileSync(join(folder, 'tasks.jsonl'), '{"prompt": "What is 1?"}\n{"prompt": "What is 2?"}\n')
+    const page = readFileSync(join(import.meta.dirname, '../../docs/agentcore.md'), 'utf8')
+    const [, command] = /^ {4}llm-proxy (rollout(?:.*\\\n)*.*)$/m.exec(page)!
+    const args = command!
+      .split(/[\s\\]+/)
+      .map((arg) => (arg.startsWith('https:') ? proxy.url : arg.startsWith('arn:') ? newArn() : arg))
+    t.match(await runLlmProxy(args, { cwd: folder, env: awsEnv(front.url) }), { code: 0, stderr: '' })
+    const rows = readFileSync(join(folder, 'rollouts.jsonl'), 'utf8').trim().split('\n')
+    t.match(
+      rows.map((row) => JSON.parse(row)),
+      [{ num_turns: 2 }, { num_turns: 2 }],
+    )
+    t.strictSame(front.stopped.toSorted(), front.started.toSorted())
+  })
 
   t.test('a run that is killed leaves sessions, which the same command stops', async (t) => {
     const front = await machine.front(t, 'envelope')

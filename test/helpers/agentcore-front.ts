@@ -19,8 +19,8 @@ export interface ContainerAnswer {
 // biome-ignore lint/suspicious/noExplicitAny: tests look into payloads of any shape
 export type Container = (sessionId: string, payload: any) => Promise<ContainerAnswer> | ContainerAnswer
 
-/** An error in place of the next answer; `cut` closes the connection, after the container has heard of the call or not. */
-export type Fault = { name: string; status: number } | 'cut'
+/** An error in place of the next answer; `cut` closes the connection before the container has heard of the call, `cut late` after. */
+export type Fault = { name: string; status: number } | 'cut' | 'cut late'
 
 export interface Front {
   url: string
@@ -63,14 +63,21 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
     const isStop = /^\/runtimes\/[^/]+\/stopruntimesession\b/.test(request.url!)
     const fault = (isStop ? front.stopFaults : front.invokeFaults).shift()
     if (fault === 'cut') return request.socket.destroy()
-    if (fault !== undefined) return refuse(response, fault.status, fault.name)
+    if (typeof fault === 'object') return refuse(response, fault.status, fault.name)
     if (!take()) {
       front.throttled += 1
       return refuse(response, 429, 'ThrottlingException')
     }
     return isStop
       ? stop(front, request, response)
-      : invoke(front, limits, container, payload, request, response)
+      : invoke(
+          front,
+          limits,
+          fault === 'cut late' ? deafAfter(container, request) : container,
+          payload,
+          request,
+          response,
+        )
   })
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -85,6 +92,15 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
     AWS_SECRET_ACCESS_KEY: 'test',
   })
   return front
+}
+
+/** A container whose answer nobody hears. */
+function deafAfter(container: Container, { socket }: IncomingMessage): Container {
+  return async (sessionId, payload) => {
+    await container(sessionId, payload)
+    socket.destroy()
+    return { body: '' }
+  }
 }
 
 function stop(front: Front, request: IncomingMessage, response: ServerResponse): void {

@@ -1,0 +1,116 @@
+/** Whatever goes wrong on AgentCore is one outcome of one try: the sample is run again, and trains what its last try sampled. */
+import { join } from 'node:path'
+import t from 'tap'
+import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
+import { AgentCoreRunner } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
+import { type ContainerAnswer, type Fault, type Front, startFront } from '../helpers/agentcore-front.ts'
+import { startProxy } from '../helpers/proxy.ts'
+
+interface Payload {
+  _config?: { base_url: string; api_key: string }
+  _agentcore_runtime: { operation: 'start' | 'get'; invocation_id: string }
+}
+
+/** An agent's one call of its model. @returns the status of the answer */
+async function talk({ _config }: Payload): Promise<number> {
+  const { base_url, api_key } = _config!
+  const response = await fetch(`${base_url}/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${api_key}` },
+    body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'Hi' }], max_tokens: 6 }),
+  })
+  await response.text()
+  return response.status
+}
+
+function state(id: string, status: string, more: object = {}): ContainerAnswer {
+  return { body: JSON.stringify({ version: 1, invocation_id: id, status, ...more }) }
+}
+
+const done = (result: unknown) => (id: string) => state(id, 'completed', { result })
+const THROTTLED: Fault = { name: 'ThrottlingException', status: 429 }
+const QUOTA: Fault = { name: 'ServiceQuotaExceededException', status: 402 }
+const times = (count: number, fault: Fault) => Array.from({ length: count }, () => fault)
+
+/** What the first session of a sample does after its agent has called its model, and what AgentCore does to its calls. */
+const FIRST: Record<string, { does?: (id: string) => ContainerAnswer; faults?: Fault[] }> = {
+  'an agent that raises': { does: (id) => state(id, 'completed', { error: 'boom' }) },
+  'a result that is no JSON object': { does: done('<html>') },
+  "another sample's result": { does: done({ reward: 1, input_id: 'yours' }) },
+  'a reward that is no number': { does: done({ reward: 'good' }) },
+  'a container that fails': { does: () => ({ status: 500, body: 'out of memory' }) },
+  'a session that AgentCore ended by itself': { does: (id) => state(id, 'not_found') },
+  'an agent out of time': { does: (id) => state(id, 'in_progress') },
+  'a start that got lost': { faults: ['cut'] },
+  'a start that is throttled to the end': { faults: times(8, THROTTLED) },
+  'a start without a place to the end': { faults: times(8, QUOTA) },
+}
+
+for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
+  t.test(`${what} is run again, and nothing of it trains`, async (t) => {
+    const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+    const heard: string[] = []
+    const container = async (id: string, payload: Payload): Promise<ContainerAnswer> => {
+      if (payload._agentcore_runtime.operation === 'start') {
+        heard.push(id)
+        t.equal(await talk(payload), 200)
+      }
+      return id === heard[0] && does !== undefined
+        ? does(id)
+        : state(id, 'completed', { result: { reward: 1 } })
+    }
+    const front: Front = await startFront(t, container)
+    front.invokeFaults.push(...faults)
+    const runner = new AgentCoreRunner({
+      arn: `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/${what.replaceAll(' ', '_')}`,
+      ledger: join(t.testdirName, 'ledger'),
+      tps: 1_000,
+      retryBaseMs: 1,
+      timeLimitMs: what.includes('out of time') ? 1_500 : 60_000,
+    })
+    const options = { proxyUrl: proxy.url, runner, maxRetries: 1, retryBaseDelayMs: 1 }
+    const loop = new RemoteAgentLoop(options, {})
+    const [row, ...more] = await loop.run({ temperature: 1 }, { instance_id: 'x' })
+    await loop.close()
+    t.match(row, { reward_score: 1, num_turns: 1, metrics: { tries: 2, failed: 0, inert: 0 } })
+    t.strictSame(more, [])
+    const { session_id: last } = row!.extra_fields
+    const { trajectories } = await proxy.get(`/sessions/${last}/trajectories`)
+    t.strictSame(trajectories[0].response_ids, row!.response_ids)
+    const { trajectories: ofFirst } = await proxy.get(`/sessions/${last.replace('~2', '')}/trajectories`)
+    t.ok(
+      ofFirst.every(({ finished }: { finished: boolean }) => !finished),
+      'its session is aborted',
+    )
+    t.strictSame(
+      front.stopped.filter((id) => front.started.includes(id)).toSorted(),
+      front.started.toSorted(),
+    )
+  })
+}
+
+t.test(
+  'an agent whose start got lost and that works on all the same adds nothing to any record',
+  async (t) => {
+    const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+    const agents: Payload[] = []
+    const front = await startFront(t, async (id, payload: Payload) => {
+      if (payload._agentcore_runtime.operation === 'start') agents.push(payload)
+      if (agents.length === 2) await talk(payload)
+      return state(id, 'completed', { result: { reward: 1 } })
+    })
+    front.invokeFaults.push('cut late')
+    const runner = new AgentCoreRunner({
+      arn: 'arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/works_on',
+      ledger: join(t.testdirName, 'ledger'),
+      retryBaseMs: 1,
+    })
+    const loop = new RemoteAgentLoop({ proxyUrl: proxy.url, runner, maxRetries: 1, retryBaseDelayMs: 1 }, {})
+    const [row] = await loop.run({ temperature: 1 }, { instance_id: 'x' })
+    await loop.close()
+    t.match(row, { num_turns: 1, metrics: { tries: 2 } })
+    t.equal(await talk(agents[0]!), 409, 'its session is over')
+    const { trajectories } = await proxy.get(`/sessions/${row!.extra_fields.session_id}/trajectories`)
+    t.equal(trajectories.length, 1)
+  },
+)
