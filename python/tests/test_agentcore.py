@@ -33,7 +33,15 @@ from llm_proxy_verl import process
 from llm_proxy_verl.config import RemoteAgentConfig
 from llm_proxy_verl.errors import ConfigError
 from llm_proxy_verl.runners import AgentResult, AgentTask
-from llm_proxy_verl.runners.agentcore import AgentCoreRunner, envelope_results, result_queue, stored_results
+from llm_proxy_verl.runners.agentcore import (
+    AgentCoreRunner,
+    endpoint,
+    envelope_results,
+    result_queue,
+    stored_results,
+)
+from llm_proxy_verl.runners.agentcore.rate_limiter import RateLimiter
+from test_agentcore_units import FakeClock, most_in_a_second
 from test_runners import task_of
 
 
@@ -223,6 +231,127 @@ async def test_what_is_in_s3_and_no_json_is_an_error(runner: Runner, storage: St
     assert result == AgentResult("error", error="its result is not JSON: <html>")
 
 
+async def test_a_result_that_is_there_before_the_call_that_started_its_agent_returns_counts(
+    runner: Runner, storage: Storage
+) -> None:
+    async def stores_and_stays(session_id: str, payload: dict[str, Any]) -> Any:
+        rollout = payload["_rollout"]
+        key = f"{rollout['exp_id']}/{rollout['input_id']}/{session_id}.json"
+        await asyncio.to_thread(
+            storage.client("s3").put_object, Bucket=storage.bucket, Key=key, Body=b'{"reward": 0.75}'
+        )
+        await asyncio.Event().wait()
+
+    async with AgentCore(stores_and_stays) as core:
+        results = await runner.run(core, **way_of("s3", storage))
+    assert results == [AgentResult("completed", {"reward": 0.75})]
+    # Once more when the call has ended, which may have begun the session behind the first stop.
+    assert core.stopped == core.started * 2
+
+
+async def test_a_try_that_failed_is_made_again_and_trains_nothing(
+    relay_proxy: Proxy, http: aiohttp.ClientSession, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails_once(payload: dict[str, Any]) -> Any:
+        await talk(http, payload["_config"], "?")
+        if len(app.payloads) == 1:
+            raise RuntimeError("boom")
+        return {"reward": 1}
+
+    app = EnvelopeApp(fails_once)
+    async with AgentCore(app) as core:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_AGENTCORE", core.url)
+        loop = make_loop(
+            RolloutServers(),
+            proxy_urls=relay_proxy.url,
+            runner="agentcore",
+            retry_base_delay=0.01,
+            agentcore_arn=ARN,
+            agentcore_ledger=str(ledger),
+        )
+        output: Any = await loop.run(dict(SAMPLING), instance_id="x")
+        await process.close()
+    about = facts(output)
+    assert (about["tries"], about["agent_status"], output.reward_score) == (2, "completed", 1)
+    first = await relay_proxy.get(http, f"/sessions/{about['session_id'].removesuffix('~2')}/trajectories")
+    assert about["session_id"].endswith("~2")
+    assert [row["finished"] for row in first["trajectories"]] == [False]
+    second = await relay_proxy.get(http, f"/sessions/{about['session_id']}/trajectories")
+    assert [row["response_ids"] for row in second["trajectories"]] == [output.response_ids]
+    assert len(set(core.started)) == 2
+    assert set(core.stopped) == set(core.started)
+
+
+async def test_a_batch_tells_how_it_is_getting_on(runner: Runner, capfd: pytest.CaptureFixture[str]) -> None:
+    async def fails_for_some(payload: dict[str, Any]) -> Any:
+        if payload["fails"]:
+            raise RuntimeError("boom")
+        return {"reward": 1}
+
+    async with AgentCore(EnvelopeApp(fails_for_some)) as core:
+        core.invoke_faults.append("ThrottlingException")
+        tasks = [task_of(sample={"fails": number == 0}) for number in range(3)]
+        await runner.run(core, *tasks, agentcore_progress=0.05)
+        await runner.run(core, task_of(sample={"fails": False}), agentcore_progress=0)
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("AgentCore: ")]
+    assert told[-1] == (
+        "AgentCore: 3 started, 0 running, 0 waiting, 2 done, 1 failed, 1 calls throttled, "
+        "3 in the last minute"
+    )
+
+
+async def test_the_calls_of_a_batch_keep_to_the_rate_and_halve_when_others_use_it(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, calls, refused = FakeClock(), [], []
+
+    def takes() -> bool:
+        """25 calls a second, and 10 of them between the second second and the sixth."""
+        calls.append(clock.now - 100)
+        limit = 10 if 2 <= calls[-1] < 6 else 25
+        if sum(time > calls[-1] - 1 + 1e-9 for time in calls) <= limit:
+            return True
+        refused.append(calls[-1])
+        return False
+
+    heard = 0
+
+    class Limiter(RateLimiter):
+        def throttled(self) -> None:
+            nonlocal heard
+            heard += 1
+            super().throttled()
+
+    async def answers(session_id: str, payload: dict[str, Any]) -> Any:
+        return {"reward": 1}
+
+    async def move(running: asyncio.Future[Any]) -> None:
+        """Time moves on when a call has arrived and its refusal was heard: a busy machine changes nothing."""
+        while not running.done():
+            arrived = len(calls)
+            if not clock.advance_to_next():
+                await asyncio.sleep(0.001)
+                continue
+            await eventually(
+                lambda arrived=arrived: running.done() or (len(calls) > arrived and heard == len(refused)),
+                "the call has arrived",
+                timeout_s=60,
+            )
+
+    limiter = Limiter(25, clock)
+    monkeypatch.setattr(endpoint, "limiter_of", lambda arn, per_second: limiter)
+    async with AgentCore(answers, takes=takes) as core:
+        tasks = [task_of(sample={}) for _ in range(100)]
+        running = asyncio.ensure_future(runner.run(core, *tasks))
+        await move(running)
+    assert [result.status for result in await running] == ["completed"] * 100
+    assert most_in_a_second(calls) <= 25
+    assert 2 <= refused[0] < 6
+    assert 10 <= sum(refused[0] < time <= refused[0] + 1 for time in calls) <= 15
+    assert max(refused) < 7
+    assert set(core.stopped) == set(core.started)
+
+
 async def test_a_container_that_fails_has_failed_and_its_session_is_stopped(runner: Runner) -> None:
     async def broken(session_id: str, payload: dict[str, Any]) -> Any:
         raise RuntimeError("out of memory")
@@ -309,14 +438,22 @@ async def test_what_is_throttled_or_has_no_place_is_tried_again(runner: Runner) 
     assert core.stopped == core.started
 
 
-async def test_a_start_that_is_throttled_for_good_is_an_error_with_nothing_to_stop(
-    runner: Runner, ledger: Path
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("ThrottlingException", "throttled each try"),
+        ("ServiceQuotaExceededException", "no place for its session"),
+        ("AccessDeniedException", "refused the call"),
+    ],
+)
+async def test_a_start_that_is_not_taken_to_the_end_is_an_error_with_nothing_to_stop(
+    fault: str, words: str, runner: Runner, ledger: Path
 ) -> None:
     async with AgentCore(EnvelopeApp(one)) as core:
-        core.invoke_faults.extend(["ThrottlingException"] * 8)
+        core.invoke_faults.extend([fault] * 8)
         (result,) = await runner.run(core)
     assert result.status == "error"
-    assert "throttled" in (result.error or "")
+    assert words in (result.error or "")
     assert (core.started, core.stopped) == ([], [])
     assert files_in(ledger) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from llm_proxy_verl.errors import ConfigError
 from llm_proxy_verl.runners import AgentResult
 from llm_proxy_verl.runners.agentcore.rate_limiter import CallKind, RateLimiter
 from llm_proxy_verl.runners.agentcore.result import parse_result, read_result
+from llm_proxy_verl.runners.agentcore.run_counts import RunCounts
 from llm_proxy_verl.runners.agentcore.sqs_records import session_of_key, written_keys
 
 
@@ -39,6 +41,20 @@ class FakeClock:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
+    def advance_to_next(self) -> bool:
+        """Moves to the time of the next timer, and runs it; False when there is none."""
+        if not self._timers:
+            return False
+        timer = min(self._timers, key=lambda timer: timer[0])
+        self._timers.remove(timer)
+        self.now = max(self.now, timer[0])
+        timer[1]()
+        return True
+
+
+def most_in_a_second(times: list[float]) -> int:
+    return max(sum(first <= time < first + 1 - 1e-9 for time in times) for first in times)
+
 
 async def waiting(limiter: RateLimiter, *kinds: CallKind) -> tuple[list[int], list[asyncio.Task[None]]]:
     """Calls that ask in this order; returns the numbers of those that were granted as they are."""
@@ -60,9 +76,48 @@ async def test_calls_are_spread_evenly_at_the_rate() -> None:
     for _ in range(3):
         await clock.advance(1)
         counts.append(len(granted))
-    # The first second begins with one, and makes up for a tenth of a second.
+    # The first second begins with two, a tenth of a second made up for; the next one with two again.
     assert counts == [12, 22, 25]
     await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_no_second_has_more_calls_than_the_rate_however_late_timers_are(seed: int) -> None:
+    dice = random.Random(seed)
+    clock, rate = FakeClock(), dice.randint(1, 40)
+    limiter, times = RateLimiter(rate, clock), []
+
+    async def ask() -> None:
+        await limiter.acquire("start")
+        times.append(clock.now)
+
+    tasks = [asyncio.create_task(ask()) for _ in range(150)]
+    await asyncio.sleep(0)
+    while clock.advance_to_next():
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        clock.now += dice.choice((0.0, 0.0, 0.01, 0.25))
+    await asyncio.gather(*tasks)
+    assert most_in_a_second(times) <= rate
+
+
+def test_a_line_tells_how_a_batch_is_getting_on() -> None:
+    now = 0.0
+    counts = RunCounts(lambda: now)
+    for _ in range(5):
+        counts.waits()
+    for _ in range(3):
+        counts.starts()
+    counts.gives_up()
+    counts.ends(True)
+    now = 50.0
+    counts.ends(False)
+    counts.throttled()
+    rest = "1 done, 1 failed, 1 calls throttled"
+    assert counts.describe() == f"AgentCore: 3 started, 1 running, 1 waiting, {rest}, 2 in the last minute"
+    now = 60.0
+    assert counts.describe().endswith("1 in the last minute")
+    assert not counts.is_idle
 
 
 async def test_kinds_of_calls_take_turns_and_the_first_to_ask_goes_first() -> None:

@@ -111,6 +111,9 @@ class RemoteAgentConfig:
     #: A folder that remembers which sessions were started and not stopped.
     agentcore_ledger: str = option(values.text, "LLM_PROXY_AGENTCORE_LEDGER", default="./agentcore-sessions")
 
+    #: Between two lines that tell how sessions are getting on; 0 for none.
+    agentcore_progress: float = option(values.seconds, "LLM_PROXY_AGENTCORE_PROGRESS", default=30.0)
+
     # What verl gets
     #: Who judges: the agent's side (a rollout without a reward gets 0), or verl's reward function.
     reward: Literal["agent", "verl"] = option(

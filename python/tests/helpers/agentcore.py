@@ -143,8 +143,12 @@ class EnvelopeApp:
 class AgentCore:
     """InvokeAgentRuntime and StopRuntimeSession on the paths and with the errors of the real ones."""
 
-    def __init__(self, container: Container, *, sessions: int = 1000) -> None:
+    def __init__(
+        self, container: Container, *, sessions: int = 1000, takes: Callable[[], bool] = lambda: True
+    ) -> None:
         self._container = container
+        #: Whether a call that arrives now is within the quota.
+        self._takes = takes
         self._sessions = sessions
         self.url = ""
         #: Sessions in order of their first call.
@@ -173,6 +177,8 @@ class AgentCore:
     async def _invoke(self, request: web.Request) -> web.Response:
         session_id = request.headers[SESSION_HEADER]
         payload = json.loads(await request.read())
+        if not self._takes():
+            return _fault(request, "ThrottlingException")
         if self.invoke_faults:
             return _fault(request, self.invoke_faults.popleft())
         if not 33 <= len(session_id) <= 256 or request.match_info["arn"] != ARN:
@@ -195,6 +201,8 @@ class AgentCore:
 
     async def _stop(self, request: web.Request) -> web.Response:
         session_id = request.headers[SESSION_HEADER]
+        if not self._takes():
+            return _fault(request, "ThrottlingException")
         if self.stop_faults:
             return _fault(request, self.stop_faults.popleft())
         self.stopped.append(session_id)

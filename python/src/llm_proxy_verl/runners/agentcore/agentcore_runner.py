@@ -16,6 +16,7 @@ from .ledger import Ledger
 from .refusals import RefusalError
 from .result_bucket import ResultBucket
 from .result_queue import ResultQueue
+from .run_counts import Progress, RunCounts
 from .session import AgentCoreSession, ResultSource
 from .session_stops import SessionStops
 from .stored_results import StoredResults
@@ -29,6 +30,8 @@ class AgentCoreRunner(AgentRunner):
 
     def __init__(self, config: RemoteAgentConfig) -> None:
         retry_base_s = config.retry_base_delay
+        self._counts = RunCounts()
+        self._progress = Progress(self._counts, config.agentcore_progress)
         self._endpoint = AgentCoreEndpoint(
             config.agentcore_arn or "",
             config.agentcore_qualifier,
@@ -36,6 +39,7 @@ class AgentCoreRunner(AgentRunner):
             # Each session may hold one, and be asked or stopped by another.
             max_calls=2 * config.agentcore_sessions,
             retry_base_s=retry_base_s,
+            on_throttled=self._counts.throttled,
         )
         self._results = _results_of(config, self._endpoint)
         self._stops = SessionStops(self._endpoint, retry_base_s)
@@ -55,25 +59,43 @@ class AgentCoreRunner(AgentRunner):
     async def run(self, task: AgentTask) -> AgentResult:
         """Runs one agent. The time limit counts from when its session has a place."""
         ledger = await self._opened_ledger()
-        await self._places.acquire()
+        await self._enter()
         session = AgentCoreSession.of(task)
+        result = None
         try:
             await ledger.opened(session.id)
+            result = await self._result(session)
+        finally:
+            self._counts.ends(result is not None and result.status == "completed")
+            # Its place is free when it is stopped: until then the account's quota counts it.
+            self._stops.end(session.id, ledger, is_begun=session.is_begun, then=self._places.release)
+        return result
+
+    async def close(self) -> None:
+        """Waits up to a minute for the last stops."""
+        await self._stops.close()
+        await self._progress.end()
+        await self._results.close()
+        if self._ledger is not None:
+            await self._ledger.close()
+
+    async def _enter(self) -> None:
+        self._counts.waits()
+        self._progress.begin()
+        try:
+            await self._places.acquire()
+        except BaseException:
+            self._counts.gives_up()
+            raise
+        self._counts.starts()
+
+    async def _result(self, session: AgentCoreSession) -> AgentResult:
+        try:
             return await asyncio.wait_for(self._results.run(session), self._limit_s)
         except asyncio.TimeoutError:
             return await self._timed_out(session)
         except RefusalError as refusal:
             return refusal.result
-        finally:
-            # Its place is free when it is stopped: until then the account's quota counts it.
-            self._stops.end(session.id, ledger, is_begun=session.is_begun, then=self._places.release)
-
-    async def close(self) -> None:
-        """Waits up to a minute for the last stops."""
-        await self._stops.close()
-        await self._results.close()
-        if self._ledger is not None:
-            await self._ledger.close()
 
     async def _timed_out(self, session: AgentCoreSession) -> AgentResult:
         late = None

@@ -39,10 +39,20 @@ class AgentCoreEndpoint:
     :param tps: calls a second
     :param max_calls: that may be on their way: an agent that does not work in the background holds one to its end
     :param retry_base_s: before a call that was not taken is made again; it doubles each time
+    :param on_throttled: is told of each call that was throttled
     :raises ConfigError: for what is no ARN of a runtime
     """
 
-    def __init__(self, arn: str, qualifier: str, *, tps: float, max_calls: int, retry_base_s: float) -> None:
+    def __init__(
+        self,
+        arn: str,
+        qualifier: str,
+        *,
+        tps: float,
+        max_calls: int,
+        retry_base_s: float,
+        on_throttled: Callable[[], None],
+    ) -> None:
         found = _ARN.fullmatch(arn)
         if found is None:
             example = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/my_agent-abc"
@@ -52,6 +62,7 @@ class AgentCoreEndpoint:
         self._tps = tps
         self._max_calls = max_calls
         self._retry_base_s = retry_base_s
+        self._on_throttled = on_throttled
         self._client: Any = None
         #: By session: starts that may not have come to their end.
         self._starting: dict[str, asyncio.Future[Any]] = {}
@@ -134,6 +145,7 @@ class AgentCoreEndpoint:
             refusal = refusal_of(error)
             if refusal.kind == "throttled":
                 self._limiter.throttled()
+                self._on_throttled()
             raise refusal from error
 
     async def _tries(self, again: Collection[RefusalKind], call: Callable[[], Awaitable[T]]) -> T:

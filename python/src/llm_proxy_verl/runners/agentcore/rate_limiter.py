@@ -1,7 +1,7 @@
 """The calls of one AgentCore endpoint, spread evenly: starts, stops and polls share one quota of calls a second.
 
 Kinds of calls take turns, and within a kind the first to ask goes first, so that neither a thousand polls keep a
-session from being stopped, nor a thousand starts.
+session from being stopped, nor a thousand starts. No second, wherever it begins, has more calls than the rate.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Literal, Protocol
 
 CallKind = Literal["start", "stop", "poll"]
 
-#: A timer that fires late is made up for by so much, so that a busy machine still reaches the rate.
+#: A timer that fires late is made up for by so much, so that a busy machine still comes near the rate.
 _CATCH_UP_S = 0.1
+_WINDOW_S = 1.0
 #: Calls that were on their way together are throttled together, which is one event.
 _ONE_EVENT_S = 1.0
 #: Parts of the rate a second: from half of it to all of it in 10 s.
@@ -45,6 +46,8 @@ class RateLimiter:
         self._full_rate = self._rate = per_second
         self._rate_at = clock.time()
         self._throttled_at = self._next_at = -math.inf
+        #: When the last calls were granted, as many as a second may have.
+        self._granted_at: list[float] = []
         # Dictionaries as sets that keep their order.
         self._waiting: dict[CallKind, dict[asyncio.Future[None], None]] = {
             "stop": {},
@@ -86,12 +89,22 @@ class RateLimiter:
     def _schedule(self) -> None:
         if not self._is_scheduled and self._next_kind() is not None:
             self._is_scheduled = True
-            self._clock.call_later(max(0.0, self._next_at - self._clock.time()), self._fire)
+            self._clock.call_later(max(0.0, self._due_at - self._clock.time()), self._fire)
 
     def _fire(self) -> None:
         self._is_scheduled = False
-        self._grant()
+        # A loop may run a timer a little early: then once more.
+        if self._clock.time() >= self._due_at:
+            self._grant()
         self._schedule()
+
+    @property
+    def _due_at(self) -> float:
+        """When the next call may be made: in its turn, and a second after the call that leaves room for it."""
+        count = math.ceil(self._full_rate)
+        if len(self._granted_at) < count:
+            return self._next_at
+        return max(self._next_at, self._granted_at[-count] + _WINDOW_S)
 
     def _grant(self) -> None:
         kind = self._next_kind()
@@ -104,7 +117,9 @@ class RateLimiter:
             self._grant()
             return
         self._turns = [*(other for other in self._turns if other != kind), kind]
-        self._next_at = max(self._next_at, self._clock.time() - _CATCH_UP_S) + 1 / self.rate
+        now = self._clock.time()
+        self._next_at = max(self._next_at, now - _CATCH_UP_S) + 1 / self.rate
+        self._granted_at = [*self._granted_at, now][-math.ceil(self._full_rate) :]
         first.set_result(None)
 
     def _next_kind(self) -> CallKind | None:
