@@ -264,21 +264,23 @@ async function main(): Promise<void> {
     },
   )
 
-  t.test('the command of the documentation is all that it takes', async (t) => {
-    const front = await machine.front(t, 'envelope')
+  t.test('the agent and the command of the documentation are all that it takes', async (t) => {
+    const front = await machine.front(t, 'documented')
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
     const folder = t.testdirName
-    writeFileSync(join(folder, 'tasks.jsonl'), '{"prompt": "What is 1?"}\n{"prompt": "What is 2?"}\n')
+    const rows = ['1', '2'].map((answer) => JSON.stringify({ prompt: `What is ${answer}?`, answer }))
+    writeFileSync(join(folder, 'tasks.jsonl'), rows.join('\n'))
     const page = readFileSync(join(import.meta.dirname, '../../docs/agentcore.md'), 'utf8')
     const [, command] = /^ {4}llm-proxy (rollout(?:.*\\\n)*.*)$/m.exec(page)!
     const args = command!
       .split(/[\s\\]+/)
       .map((arg) => (arg.startsWith('https:') ? proxy.url : arg.startsWith('arn:') ? newArn() : arg))
     t.match(await runLlmProxy(args, { cwd: folder, env: awsEnv(front.url) }), { code: 0, stderr: '' })
-    const rows = readFileSync(join(folder, 'rollouts.jsonl'), 'utf8').trim().split('\n')
+    const lines = readFileSync(join(folder, 'rollouts.jsonl'), 'utf8').trim().split('\n')
+    const completed = { num_turns: 1, extra_fields: { agent_status: 'completed' } }
     t.match(
-      rows.map((row) => JSON.parse(row)),
-      [{ num_turns: 2 }, { num_turns: 2 }],
+      lines.map((line) => JSON.parse(line)),
+      [completed, completed],
     )
     t.strictSame(front.stopped.toSorted(), front.started.toSorted())
   })

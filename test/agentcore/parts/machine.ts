@@ -3,7 +3,13 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
 import { type Installed, installFromPyPI } from '../../agents/parts/install.ts'
-import { type Front, type FrontLimits, SESSION_HEADER, startFront } from '../../helpers/agentcore-front.ts'
+import {
+  type Container,
+  type Front,
+  type FrontLimits,
+  SESSION_HEADER,
+  startFront,
+} from '../../helpers/agentcore-front.ts'
 import { ended, type PipedProcess, startChild } from '../../helpers/children.ts'
 
 export interface Storage {
@@ -14,11 +20,14 @@ export interface Storage {
   queueUrl: string
 }
 
+/** A program of `container.py`, or the one of the documentation. */
+export type Kind = 's3' | 'envelope' | 'documented'
+
 export interface Machine {
   python: string
   storage: Storage
   /** Starts the service in front of a container. */
-  front(t: Test, kind: 's3' | 'envelope', limits?: FrontLimits): Promise<Front>
+  front(t: Test, kind: Kind, limits?: FrontLimits): Promise<Front>
 }
 
 /** Ended with the test. The environment names its S3 and SQS to every AWS client of this process. */
@@ -35,15 +44,23 @@ export async function startMachine(t: Test): Promise<Machine> {
   const storage = (await startPart(t, python, ['storage.py'])) as unknown as Storage
   Object.assign(process.env, { AWS_ENDPOINT_URL_S3: storage.url, AWS_ENDPOINT_URL_SQS: storage.url })
   const env = { ...process.env, STATE_DIR: t.testdir({}), AWS_ENDPOINT_URL: storage.url }
-  const start = (kind: string) => startPart(t, python, ['container.py', kind], env)
+  const start = (command: [string, ...string[]]) => startPart(t, python, command, env)
   // A container for each session is what AgentCore has; the apps keep sessions apart by their ids.
-  const [s3, envelope] = await Promise.all([start('s3'), start('envelope')])
-  const containers = { s3: containerAt(s3.url!), envelope: containerAt(envelope.url!) }
+  const [s3, envelope, documented] = await Promise.all([
+    start(['container.py', 's3']),
+    start(['container.py', 'envelope']),
+    start(['documented.py']),
+  ])
+  const containers: Record<Kind, Container> = {
+    s3: containerAt(s3.url!),
+    envelope: containerAt(envelope.url!),
+    documented: containerAt(documented.url!),
+  }
   return { python, storage, front: (t, kind, limits) => startFront(t, containers[kind], limits) }
 }
 
-function containerAt(url: string) {
-  return async (sessionId: string, payload: unknown) => {
+function containerAt(url: string): Container {
+  return async (sessionId, payload) => {
     const headers = { 'content-type': 'application/json', [SESSION_HEADER]: sessionId }
     const response = await fetch(`${url}/invocations`, {
       method: 'POST',

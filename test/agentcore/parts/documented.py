@@ -1,0 +1,21 @@
+"""The agent of docs/agentcore.md, word for word. Prints its port."""
+
+import json
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+page = Path(__file__).parents[3] / "docs" / "agentcore.md"
+[program] = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+names: dict[str, Any] = {"__name__": "documented"}
+exec(program, names)
+
+listening = socket.create_server(("127.0.0.1", 0))
+print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
+# Nobody reads on, and the agent prints what it says.
+sys.stdout = sys.stderr
+uvicorn.Server(uvicorn.Config(names["app"], log_level="error")).run(sockets=[listening])
