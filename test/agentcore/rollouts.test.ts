@@ -268,8 +268,11 @@ async function main(): Promise<void> {
     const front = await machine.front(t, 'documented')
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
     const folder = t.testdirName
-    const rows = ['1', '2'].map((answer) => JSON.stringify({ prompt: `What is ${answer}?`, answer }))
-    writeFileSync(join(folder, 'tasks.jsonl'), rows.join('\n'))
+    const rows = [
+      { prompt: 'What is 19 + 23?', answer: '42' },
+      { prompt: 'What is 2 + 2?', answer: '5' },
+    ]
+    writeFileSync(join(folder, 'tasks.jsonl'), rows.map((row) => JSON.stringify(row)).join('\n'))
     const page = readFileSync(join(import.meta.dirname, '../../docs/agentcore.md'), 'utf8')
     const [, command] = /^ {4}llm-proxy (rollout(?:.*\\\n)*.*)$/m.exec(page)!
     const args = command!
@@ -277,11 +280,11 @@ async function main(): Promise<void> {
       .map((arg) => (arg.startsWith('https:') ? proxy.url : arg.startsWith('arn:') ? newArn() : arg))
     t.match(await runLlmProxy(args, { cwd: folder, env: awsEnv(front.url) }), { code: 0, stderr: '' })
     const lines = readFileSync(join(folder, 'rollouts.jsonl'), 'utf8').trim().split('\n')
-    const completed = { num_turns: 1, extra_fields: { agent_status: 'completed' } }
-    t.match(
-      lines.map((line) => JSON.parse(line)),
-      [completed, completed],
-    )
+    const rewards = lines.map((line) => JSON.parse(line)).map((row) => [row.num_turns, row.reward_score])
+    t.strictSame(rewards.toSorted(), [
+      [2, 0],
+      [2, 1],
+    ])
     t.strictSame(front.stopped.toSorted(), front.started.toSorted())
   })
 

@@ -60,4 +60,5 @@ def agent(payload, context):
 
 listening = socket.create_server(("127.0.0.1", 0))
 print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
-uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
+# The connections of a batch wait longer than 5 s between two calls: one that is closed then may lose the next call.
+uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_keep_alive=3600)).run(sockets=[listening])

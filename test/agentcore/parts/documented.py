@@ -18,4 +18,5 @@ listening = socket.create_server(("127.0.0.1", 0))
 print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
 # Nobody reads on, and the agent prints what it says.
 sys.stdout = sys.stderr
-uvicorn.Server(uvicorn.Config(names["app"], log_level="error")).run(sockets=[listening])
+# The connections of a batch wait longer than 5 s between two calls: one that is closed then may lose the next call.
+uvicorn.Server(uvicorn.Config(names["app"], log_level="error", timeout_keep_alive=3600)).run(sockets=[listening])
