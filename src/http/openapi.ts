@@ -26,6 +26,8 @@ const describeApi: FastifyPluginAsync<OpenApiOptions> = async (app, options) => 
       ...(options.asksForKeys && { components: { securitySchemes: SECURITY_SCHEMES } }),
     },
     transform: operationOf(options),
+    transformObject: (made) =>
+      'openapiObject' in made ? withOptionalBodies(made.openapiObject) : made.swaggerObject,
   })
 }
 
@@ -45,7 +47,10 @@ type Transform = NonNullable<FastifyDynamicSwaggerOptions['transform']>
 function operationOf({ basePath, asksForKeys }: OpenApiOptions): Transform {
   return ({ schema, url, route }) => {
     const named = namedRest(url)
-    const { params, querystring } = schema as { params?: TSchema; querystring?: TSchema }
+    const { params, querystring, body } = schema as Record<
+      'params' | 'querystring' | 'body',
+      TSchema | undefined
+    >
     const isOpen = !asksForKeys || route.config?.scope === 'open'
     return {
       url: named.url,
@@ -53,6 +58,7 @@ function operationOf({ basePath, asksForKeys }: OpenApiOptions): Transform {
         ...(schema as FastifySchema),
         operationId: operationIdOf(route, named.url.slice(basePath.length)),
         ...(querystring && { querystring: withoutRequiredDefaults(querystring) }),
+        ...(body && { body: withoutRequiredDefaults(body) }),
         ...(named.params && { params: named.params }),
         ...(params && !named.params && { params }),
         ...(!isOpen && { security: [{ [BEARER]: [] }, { [API_KEY]: [] }] }),
@@ -80,10 +86,32 @@ function operationIdOf({ method }: RouteOptions, path: string): string {
 }
 
 /** What is filled in has always a value for the handler, but the caller need not send it. */
-function withoutRequiredDefaults(query: TSchema): TSchema {
-  const { properties = {}, required = [] } = query as {
+function withoutRequiredDefaults(schema: TSchema): TSchema {
+  const { properties = {}, required = [] } = schema as {
     properties?: Record<string, { default?: unknown }>
     required?: string[]
   }
-  return { ...query, required: required.filter((name) => properties[name]?.default === undefined) }
+  const { required: _all, ...rest } = schema as TSchema & { required?: string[] }
+  const needed = required.filter((name) => properties[name]?.default === undefined)
+  return needed.length === 0 ? rest : { ...rest, required: needed }
+}
+
+type Made = Parameters<NonNullable<FastifyDynamicSwaggerOptions['transformObject']>>[0]
+type ApiDocument = Extract<Made, { openapiObject: unknown }>['openapiObject']
+
+/** A body in which nothing is required may be left out; those of LLM calls are the dialects', which want one. */
+function withOptionalBodies(document: ApiDocument): ApiDocument {
+  for (const path of Object.values(document.paths ?? {})) {
+    for (const method of ['post', 'delete'] as const) {
+      const { requestBody, tags }: Operation = (path as Record<string, Operation>)[method] ?? {}
+      const needed = requestBody?.content?.['application/json']?.schema.required ?? []
+      if (requestBody && needed.length === 0 && !tags?.includes('agent')) requestBody.required = false
+    }
+  }
+  return document
+}
+
+interface Operation {
+  tags?: string[]
+  requestBody?: { required?: boolean; content?: Record<string, { schema: { required?: string[] } }> }
 }

@@ -20,7 +20,8 @@ export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, http
   }
 }
 
-const NUMBER = /^-?\d+(\.\d+)?$/
+/** As JSON writes numbers: `1e21` is how most languages write a large one. */
+const NUMBER = /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/
 
 function readQuery(schema: TSchema, query: unknown): Record<string, unknown> {
   const properties = (schema as { properties?: Record<string, { type?: string }> }).properties ?? {}

@@ -497,7 +497,7 @@ const HISTORY = [
   { type: 'function_call_output', call_id: 'c2', output: [{ type: 'input_text', text: 'x' }] },
 ]
 
-/** Changes the `at`-th value of the tree, counted from the top. */
+/** Changes the `at`-th value of the tree, counted from the top. What is put in is a copy: a later change may be inside it. */
 function mutate(root: object, at: number, value: unknown, how: string): void {
   const places: [Record<string, unknown>, string][] = []
   const walk = (node: unknown) => {
@@ -510,7 +510,7 @@ function mutate(root: object, at: number, value: unknown, how: string): void {
   walk(root)
   const [node, key] = places[at % places.length]!
   if (how === 'remove') delete node[key]
-  else node[how === 'add' ? `${key}_` : key] = value
+  else node[how === 'add' ? `${key}_` : key] = structuredClone(value)
 }
 
 async function acceptedOrRefused(t: Test, { url }: SessionsApi, body: unknown): Promise<void> {

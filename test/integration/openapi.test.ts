@@ -1,10 +1,14 @@
 import { validate } from '@readme/openapi-parser'
 import t from 'tap'
+import type { TSchema } from 'typebox'
+import { Value } from 'typebox/value'
 import { KEYS } from '../helpers/keys.ts'
-import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 
 interface Operation {
   operationId?: string
+  tags?: string[]
+  requestBody?: { required?: boolean; content: Record<string, { schema: { required?: string[] } }> }
   parameters?: { name: string; in: string; required?: boolean; schema?: { default?: unknown } }[]
   responses: Record<string, { content?: Record<string, { schema?: object }> }>
   security?: object[]
@@ -93,4 +97,46 @@ t.test('on a proxy with keys the document says which operations need one, and ho
   const openDocument = await documentOf(open.url)
   t.notOk(openDocument.components.securitySchemes)
   t.ok(operationsOf(openDocument).every(([, , { security }]) => security === undefined))
+})
+
+t.test('the document says which bodies may be left out, and of others what must be in them', async (t) => {
+  const { url, call } = await startSessionsApi(t)
+  const operations = operationsOf(await documentOf(url))
+  const optional = operations.filter(([, , { requestBody }]) => requestBody?.required === false)
+  t.match(
+    optional.map(([, route]) => route),
+    ['POST /sessions', 'POST /sessions/{sessionId}', 'POST /sessions/{sessionId}/complete'],
+  )
+  await call('POST', '/sessions/x')
+  for (const [path, route, { tags }] of optional) {
+    if (!tags?.includes('sessions')) continue
+    const { status } = await call(route.split(' ')[0]!, path.replace('{sessionId}', 'x'))
+    t.equal(status, 200, route)
+  }
+  const sweep = operations.find(([, route]) => route === 'POST /admin/sweep')
+  t.equal(sweep?.[2].requestBody?.content['application/json']?.schema.required, undefined, 'has a default')
+})
+
+t.test('the schema of a turn holds with its ids and without them', async (t) => {
+  const { url, store, call } = await startSessionsApi(t)
+  await call('POST', '/sessions/s')
+  await recordTurn(store, 's', 0)
+  const { paths } = await documentOf(url)
+  const at = '/sessions/{sessionId}/turns/{index}'
+  const schema = paths[at]?.get?.responses['200']?.content?.['application/json']?.schema as TSchema
+  for (const ids of [true, false]) {
+    const { body: turn } = await call('GET', `/sessions/s/turns/0?ids=${ids}`)
+    t.equal('completion_token_ids' in turn, ids)
+    t.strictSame([...Value.Errors(schema, turn)], [])
+  }
+})
+
+t.test('a number in a query may be written as JSON writes it', async (t) => {
+  const { call } = await startSessionsApi(t)
+  for (const since of ['1e3', '1.5E+2', '-8.6e-219', '0.25']) {
+    t.equal((await call('GET', `/sessions?since=${encodeURIComponent(since)}`)).status, 200, since)
+  }
+  for (const since of ['e3', '1e', '0x10', '1e999', 'NaN']) {
+    t.match(await call('GET', `/sessions?since=${since}`), { status: 400, body: { param: 'since' } }, since)
+  }
 })

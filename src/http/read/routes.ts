@@ -85,7 +85,7 @@ function wholeRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void 
   app.get(
     '/sessions/:sessionId',
     {
-      schema: described('sessions', 'Read a session with all its turns', schemas.SessionWithTurns, {
+      schema: described('sessions', 'Read a session with all its turns', schemas.ShownSessionWithTurns, {
         params: schemas.SessionParams,
         querystring: schemas.TurnsQuery,
       }),
@@ -129,7 +129,7 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/turns/:index',
     {
-      schema: described('sessions', 'Read one turn', schemas.Turn, {
+      schema: described('sessions', 'Read one turn', schemas.ShownTurn, {
         params: reads.TurnParams,
         querystring: reads.OneTurnQuery,
       }),

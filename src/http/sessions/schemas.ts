@@ -178,7 +178,7 @@ export const WaitedSession = Type.Object({ ...sessionFields, timed_out: Type.Boo
 const line = () =>
   Type.String({ description: '`main`, `compaction`, `side` or `subagent:…`; see docs/lines.md' })
 
-export const Turn = Type.Object({
+const turnFields = {
   turn_id: Type.String(),
   index: Type.Integer(),
   line: line(),
@@ -201,9 +201,6 @@ export const Turn = Type.Object({
     }),
   ),
   completion_text: Type.String(),
-  completion_token_ids: Type.Array(Type.Integer()),
-  completion_logprobs: Type.Array(Type.Number()),
-  prompt_token_ids: Type.Array(Type.Integer()),
   finish_reason: nullableText(),
   stop_reason: nullable(Type.Union([Type.String(), Type.Integer()])),
   tool_calls: Type.Array(fields()),
@@ -224,15 +221,28 @@ export const Turn = Type.Object({
   latency_ms: nullable(Type.Number()),
   error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
   retry_count: Type.Integer(),
+}
+const turnTokenFields = {
+  completion_token_ids: Type.Array(Type.Integer()),
+  completion_logprobs: Type.Array(Type.Number()),
+  prompt_token_ids: Type.Array(Type.Integer()),
+}
+export const Turn = Type.Object({ ...turnFields, ...turnTokenFields })
+
+/** A turn as its reader asked for it: with its ids and logprobs, or without them. */
+export const ShownTurn = Type.Object({
+  ...turnFields,
+  ...Type.Partial(Type.Object(turnTokenFields)).properties,
 })
-export const SessionWithTurns = Type.Object({
+const sessionOfTurns = {
   ...sessionFields,
-  turns: Type.Array(Turn),
   trace_count: Type.Integer({ description: 'How many of them have been answered' }),
   prompts: Type.Record(Type.String(), Type.Integer(), {
     description: 'How many turns have a prompt that came about in which way; see docs/token-mode.md',
   }),
-})
+}
+export const SessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(Turn) })
+export const ShownSessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(ShownTurn) })
 
 const ids = () => Type.Array(Type.Integer())
 const perToken = <T extends TSchema>(schema: T, description: string) =>

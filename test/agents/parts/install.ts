@@ -41,10 +41,17 @@ export async function hasPython(): Promise<boolean> {
   )
 }
 
-/** @param missing what the package needs and does not name */
-export async function installFromPyPI(name: string, missing: readonly string[] = []): Promise<Installed> {
+/**
+ * @param missing what the package needs and does not name
+ * @param pinned default: the current version
+ */
+export async function installFromPyPI(
+  name: string,
+  missing: readonly string[] = [],
+  pinned?: string,
+): Promise<Installed> {
   const query = ['-m', 'pip', 'index', 'versions', name]
-  const version = await currentVersion('python3', query, /^\S+ \((\S+)\)$/m)
+  const version = pinned ?? (await currentVersion('python3', query, /^\S+ \((\S+)\)$/m))
   const all = [name, ...missing].join('+')
   return installed(all, version, async (folder) => {
     await ran('python3', ['-m', 'venv', folder], folder)

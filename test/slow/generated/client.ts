@@ -1,0 +1,42 @@
+/** A rollout through the types that openapi-typescript makes of openapi.json, and openapi-fetch, which goes by them. */
+import assert from 'node:assert/strict'
+import createClient from 'openapi-fetch'
+import type { paths } from './api.d.ts'
+
+const [baseUrl, key] = process.argv.slice(2)
+const proxy = createClient<paths>({ baseUrl: baseUrl!, headers: { authorization: `Bearer ${key}` } })
+const sessionId = 'task/of typescript:0'
+const at = { params: { path: { sessionId } } }
+
+const created = await proxy.POST('/sessions', { body: { session_id: sessionId, metadata: { a: 1 } } })
+const status: 'created' | 'exists' | undefined = created.data?.status
+assert.equal(status, 'created')
+// The document says of which bodies nothing is needed.
+assert.equal((await proxy.POST('/sessions')).data?.status, 'created')
+
+const answer = await proxy.POST('/{sessionId}/v1/chat/completions', {
+  ...at,
+  body: { model: 'x', messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 },
+})
+assert.ok(typeof answer.data === 'object' && answer.data.object === 'chat.completion')
+await proxy.POST('/sessions/{sessionId}/reward', { ...at, body: { reward: 0.5 } })
+const ended = await proxy.POST('/sessions/{sessionId}/complete', at)
+assert.equal(ended.data?.completed, true)
+
+const whole = await proxy.GET('/sessions/{sessionId}', at)
+const ids: number[][] | undefined = whole.data?.turns.map((turn) => turn.completion_token_ids ?? [])
+assert.equal(ids?.[0]?.length, 4)
+const { data } = await proxy.GET('/sessions/{sessionId}/trajectories', {
+  params: { ...at.params, query: { select: 'longest' } },
+})
+const mask: (0 | 1)[] | undefined = data?.trajectories[0]?.response_mask
+assert.deepEqual(mask, [1, 1, 1, 1])
+assert.equal(data?.reward, 0.5)
+
+const refused = await proxy.GET('/sessions/{sessionId}/turns/{index}', {
+  params: { path: { sessionId, index: '7' } },
+})
+assert.equal(refused.error?.code, 'turn_not_found')
+// @ts-expect-error ids are texts
+await proxy.POST('/sessions', { body: { session_id: 7 } })
+console.log('done')

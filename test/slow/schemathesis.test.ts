@@ -1,0 +1,103 @@
+/**
+ * Schemathesis makes requests of what openapi.json says, and holds the answers to it: no 5xx, no status that is not
+ * documented, no answer against its schema, no route that asks for a key and does without. The same requests in each
+ * run, on a proxy without keys and with each kind of key.
+ */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { makeAgentKey } from '../../src/http/access/agent-key.ts'
+import { hasPython, installFromPyPI } from '../agents/parts/install.ts'
+import { runProgram } from '../agents/parts/programs.ts'
+import { KEYS } from '../helpers/keys.ts'
+import { startProxy } from '../helpers/proxy.ts'
+
+/** What it makes of a document changes from version to version. */
+const VERSION = '4.32.5'
+const CHECKS = [
+  'not_a_server_error',
+  'status_code_conformance',
+  'content_type_conformance',
+  'response_headers_conformance',
+  'response_schema_conformance',
+  'ignored_auth',
+]
+const EXAMPLES_PER_ROUTE = 4
+/** Far more than it takes. */
+const LIMIT_MS = 240_000
+
+/** They answer for as long as somebody listens. */
+const STREAMS = ['getEvents', 'getSessionsBySessionIdLive']
+/** After these LLM calls wait for an engine: they are tried on a proxy of their own. */
+const LAMING = ['postAdminPause', 'postAdminWorkers', 'deleteAdminWorkersByWorkerId']
+
+const SESSION = 'of-the-agent'
+const OPEN = undefined
+const CALLERS: Record<string, string | undefined> = {
+  'anyone on an open proxy': OPEN,
+  'an admin': KEYS.adminKeys[0],
+  'who looks on': KEYS.viewKeys[0],
+  monitoring: KEYS.metricsKeys[0],
+  'an agent': makeAgentKey(KEYS.agentKeySecrets[0]!, SESSION),
+}
+
+/** Without it a wait for a session takes as long as it may. */
+const CONFIG = `
+[[operations]]
+include-operation-id = "getSessionsBySessionIdWait"
+parameters = { timeout_s = 0.05 }
+`
+
+async function schemathesis(t: Test, environment: string, key: string | undefined, only: readonly string[]) {
+  const folder = t.testdir({})
+  const proxy = await startProxy(t, {
+    db: 'memory',
+    tokenizer: 'embedded',
+    // Bounds the answers of calls that do not say how long they may be.
+    contextLength: 256,
+    ...(key !== undefined && KEYS),
+  })
+  if (key !== undefined) await proxy.post(`/sessions/${SESSION}`)
+  const document = join(folder, 'openapi.json')
+  writeFileSync(document, JSON.stringify(await proxy.get('/openapi.json')))
+  const config = join(folder, 'schemathesis.toml')
+  const session = `[parameters]\n"path.sessionId" = "${SESSION}"\n`
+  writeFileSync(config, (key === CALLERS['an agent'] ? session : '') + CONFIG)
+  const chosen = only.length > 0 ? only.map((id) => ['--include-operation-id', id]) : excluded()
+  const args = [
+    join(environment, 'bin/schemathesis'),
+    ...['--config-file', config, 'run', document, '--url', proxy.url, '--no-color'],
+    ...['--phases', 'fuzzing', '--max-examples', String(EXAMPLES_PER_ROUTE), '--no-shrink'],
+    ...['--generation-deterministic', '--generation-database', 'none', '--warnings', 'off'],
+    ...['--checks', CHECKS.join(), '--continue-on-failure', ...chosen.flat()],
+    ...(key === undefined ? [] : ['--header', `Authorization: Bearer ${key}`]),
+  ]
+  const { code, output } = await runProgram(
+    { command: join(environment, 'bin/python'), args, cwd: folder, env: process.env },
+    LIMIT_MS,
+  )
+  t.equal(code, 0, output)
+  t.match(output, /\d+ generated, \d+ passed|No issues found/)
+  t.equal((await fetch(`${proxy.url}/health`)).status, 200, 'and the proxy is well')
+}
+
+function excluded(): string[][] {
+  return [...STREAMS, ...LAMING].map((id) => ['--exclude-operation-id', id])
+}
+
+if (!(await hasPython())) t.pass('schemathesis is not run', { skip: 'there is no python3 with venv' })
+else {
+  const installed = await installFromPyPI('schemathesis', [], VERSION).catch((error: Error) => error)
+  if (installed instanceof Error) t.pass('schemathesis is not run', { skip: installed.message })
+  else {
+    const { folder } = installed
+    for (const [name, key] of Object.entries(CALLERS)) {
+      t.test(`${name} gets answers as openapi.json says they are`, async (t) => {
+        await schemathesis(t, folder, key, [])
+      })
+    }
+    t.test('so does who pauses the proxy and changes its engines', async (t) => {
+      await schemathesis(t, folder, OPEN, LAMING)
+    })
+  }
+}
