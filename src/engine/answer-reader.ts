@@ -13,6 +13,7 @@ import { addMessage, ToolCallIndexes } from './answer-message.ts'
 import { answerDetails } from './details/answer-details.ts'
 import { engineMessage, excerpt, isRecord, saidBy } from './failures.ts'
 import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
+import { sampledIds } from './sampled-ids.ts'
 import { firstWeightVersion, weightVersionOf } from './weight-version.ts'
 
 export interface AnswerOptions {
@@ -149,7 +150,7 @@ export class AnswerReader {
     else if (typeof choice.text === 'string' && choice.text !== '') delta.content = choice.text
     const entries = isRecord(choice.logprobs) ? this.#addLogprobs(delta, choice.logprobs) : []
     // null is "not reported", and not "no tokens": some vLLM versions answer so although they were asked.
-    if (Array.isArray(choice.token_ids)) delta.tokenIds = choice.token_ids
+    if (Array.isArray(choice.token_ids)) delta.tokenIds = sampledIds(choice.token_ids)
     if (this.#options.record) this.#addDetails(delta, choice, answer, entries)
     return Object.keys(delta).length > 1 ? delta : undefined
   }
@@ -218,7 +219,7 @@ function legacyEntries(logprobs: Record<string, unknown>): TokenLogprob[] {
   const { tokens, token_logprobs: values, top_logprobs: tops } = logprobs
   if (!Array.isArray(values)) return []
   return values.map((value, at) => ({
-    token: Array.isArray(tokens) ? String(tokens[at]) : '',
+    token: Array.isArray(tokens) && typeof tokens[at] === 'string' ? tokens[at] : '',
     logprob: typeof value === 'number' ? value : Number.NaN,
     bytes: null,
     top_logprobs: Array.isArray(tops) && isRecord(tops[at]) ? topEntries(tops[at]) : [],
@@ -226,7 +227,11 @@ function legacyEntries(logprobs: Record<string, unknown>): TokenLogprob[] {
 }
 
 function topEntries(top: Record<string, unknown>): TokenLogprob['top_logprobs'] {
-  return Object.entries(top).map(([token, logprob]) => ({ token, logprob: Number(logprob), bytes: null }))
+  return Object.entries(top).map(([token, logprob]) => ({
+    token,
+    logprob: typeof logprob === 'number' ? logprob : Number.NaN,
+    bytes: null,
+  }))
 }
 
 function isTokenEntry(entry: unknown): boolean {

@@ -1,5 +1,6 @@
 import type { GenerationEnd, GenerationEvent, GenerationStream } from '../canonical/events.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
+import { ProxyError } from '../errors.ts'
 import { AnswerReader } from './answer-reader.ts'
 import type { EngineConnection, EngineResponse } from './connection.ts'
 import { sentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
@@ -40,13 +41,44 @@ export interface JsonReader {
   end(): GenerationEnd
 }
 
+/** What a reader stumbles over is the engine's doing: an answer may have anything anywhere, nested to any depth. */
+class GuardedReader implements JsonReader {
+  readonly #reader: JsonReader
+  readonly #engine: string
+
+  constructor(reader: JsonReader, engine: string) {
+    this.#reader = reader
+    this.#engine = engine
+  }
+
+  read(json: string | Buffer, events: GenerationEvent[]): void {
+    try {
+      this.#reader.read(json, events)
+    } catch (cause) {
+      if (cause instanceof ProxyError) throw cause
+      throw new ProxyError(
+        'engine_failed',
+        `the engine at ${this.#engine} answered with what cannot be read`,
+        {
+          cause,
+        },
+      )
+    }
+  }
+
+  end(): GenerationEnd {
+    return this.#reader.end()
+  }
+}
+
 /** The events of an answer in JSON, whole or as server-sent events until `[DONE]`. @throws as EngineClient.generate */
 export async function* readWith(
-  reader: JsonReader,
+  unguarded: JsonReader,
   connection: EngineConnection,
   response: EngineResponse,
   signal: AbortSignal,
 ): GenerationStream {
+  const reader = new GuardedReader(unguarded, connection.name)
   const contentType = response.headers['content-type']?.toString() ?? ''
   if (contentType.includes('text/event-stream')) yield* streamed(connection, response, signal, reader)
   else yield whole(await connection.bytes(response, signal), reader)

@@ -93,6 +93,32 @@ export function mutationsOf(...bodies: readonly object[]): fc.Arbitrary<string> 
   })
 }
 
+/** Texts of right JSON that were cut, or have something in them that does not belong there. */
+export function brokenTextsOf(...bodies: readonly object[]): fc.Arbitrary<string> {
+  const junk = fc.constantFrom(
+    '',
+    '"',
+    '\\',
+    '{',
+    ']',
+    ',',
+    'NaN',
+    '-Infinity',
+    '\n\n',
+    'data: ',
+    '\u0000',
+    '\ud800',
+    '1e999',
+  )
+  const break_ = fc.tuple(fc.nat(), fc.nat({ max: 40 }), junk)
+  return fc
+    .tuple(fc.constantFrom(...bodies.map((body) => JSON.stringify(body))), break_)
+    .map(([text, [at, dropped, put]]) => {
+      const from = at % (text.length + 1)
+      return text.slice(0, from) + put + (dropped === 40 ? '' : text.slice(from + dropped))
+    })
+}
+
 /** A place of a value. The keys of arrays are their indexes. */
 interface Place {
   readonly parent: { [key: string]: Json } | Json[]

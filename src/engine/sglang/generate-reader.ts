@@ -25,6 +25,7 @@ import {
 } from '../details/read.ts'
 import { engineMessage, excerpt, isRecord, parseJson, saidBy } from '../failures.ts'
 import type { JsonReader } from '../generation.ts'
+import { sampledIds } from '../sampled-ids.ts'
 import { firstWeightVersion, weightVersionOf } from '../weight-version.ts'
 
 export interface GenerateReaderOptions {
@@ -136,7 +137,7 @@ export class GenerateReader implements JsonReader {
   /** @returns undefined when there is no new token */
   #delta({ output_ids: ids }: Record<string, unknown>): GenerationDelta | undefined {
     if (!Array.isArray(ids)) throw this.#failure('gave no output_ids')
-    const fresh: number[] | undefined = this.#fresh(ids)
+    const fresh = this.#fresh(sampledIds(ids))
     if (fresh === undefined) {
       const { completion_tokens: count } = this.#meta
       throw this.#failure(`lost token ids: it gave ${this.#seen}, then ${ids.length}, of ${count}`)

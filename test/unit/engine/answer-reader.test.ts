@@ -343,3 +343,22 @@ t.test('calls of a stream without an index are told apart by their ids, or their
   const echoed = [call('a', 'read', '{"x":1}'), call('b', 'read', ''), call('b', undefined, '{"x":2}')]
   t.same(callsOf(...echoed.map((piece) => [piece])), two, 'an id that comes again goes on with its call')
 })
+
+t.test('what is nested instead of an id or a token is no id, at any depth', (t) => {
+  const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`
+  for (const second of [deep, '"4"', '{"valueOf":1}', 'null']) {
+    const events: GenerationEvent[] = []
+    const logprobs = `{"tokens":[${deep},"x"],"token_logprobs":[-1,-1]}`
+    readerFor().read(
+      `{"choices":[{"index":0,"text":"hi","token_ids":[3,${second}],"logprobs":${logprobs}}]}`,
+      events,
+    )
+    t.strictSame(events.at(-1), {
+      type: 'delta',
+      content: 'hi',
+      tokenIds: [3, Number.NaN],
+      logprobs: [-1, -1],
+    })
+  }
+  t.end()
+})

@@ -1,0 +1,167 @@
+/**
+ * Answers of an engine that are wrong anywhere, whole and streamed, in chat and in token mode: the agent gets an answer
+ * or an error that says that the engine is at fault, and nothing becomes exact that is none. A fifth of `FUZZ_RUNS`.
+ */
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import { brokenTextsOf, mutationsOf } from '../../helpers/mutations.ts'
+import { startProxy } from '../../helpers/proxy.ts'
+import { sendJson, startScriptedServer } from '../../helpers/scripted-server.ts'
+
+const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 20)
+/** After so many calls what they left on record is read, and forgotten. */
+const CALLS_A_SESSION = 50
+const HANG_MS = 60_000
+
+const ids = [3, 4, 5]
+const usage = { prompt_tokens: 2, completion_tokens: 3, total_tokens: 5 }
+const token = (id: number) => ({ token: `token_id:${id}`, logprob: -id / 8, bytes: null, top_logprobs: [] })
+const call = { index: 0, id: 'c', type: 'function', function: { name: 'run', arguments: '{"a": 1}' } }
+const head = { id: 'x', created: 1, model: 'fake' }
+
+const CHAT = {
+  ...head,
+  object: 'chat.completion',
+  prompt_token_ids: [1, 2],
+  choices: [
+    {
+      index: 0,
+      message: { role: 'assistant', content: 'hi', reasoning_content: 'hm', tool_calls: [call] },
+      token_ids: ids,
+      logprobs: { content: ids.map(token) },
+      finish_reason: 'stop',
+      stop_reason: null,
+    },
+  ],
+  usage,
+}
+const CHAT_CHUNK = {
+  ...head,
+  object: 'chat.completion.chunk',
+  prompt_token_ids: [1, 2],
+  choices: [
+    {
+      index: 0,
+      delta: { role: 'assistant', content: 'hi', reasoning_content: 'hm', tool_calls: [call] },
+      token_ids: ids,
+      logprobs: { content: ids.map(token) },
+      finish_reason: null,
+    },
+  ],
+}
+const completionOf = (finish: string | null) => ({
+  ...head,
+  object: 'text_completion',
+  choices: [
+    {
+      index: 0,
+      text: 'hi',
+      prompt_token_ids: [1, 2],
+      token_ids: ids,
+      logprobs: {
+        tokens: ids.map((id) => `token_id:${id}`),
+        token_logprobs: ids.map((id) => -id / 8),
+        top_logprobs: null,
+        text_offset: [],
+      },
+      finish_reason: finish,
+      stop_reason: null,
+    },
+  ],
+  ...(finish !== null && { usage }),
+})
+const end = (chunk: { choices: object[] }) => ({
+  ...chunk,
+  choices: [{ ...chunk.choices[0], finish_reason: 'stop' }],
+})
+
+/** What an engine sends, by mode, and whether as a stream. */
+const MODES = {
+  chat: { config: {}, whole: CHAT, chunk: CHAT_CHUNK },
+  token: { config: { tokenizer: 'embedded' }, whole: completionOf('stop'), chunk: completionOf(null) },
+} as const
+
+interface TurnOnRecord {
+  status: string
+  exact: boolean
+  completion_token_ids: unknown[]
+  completion_logprobs: unknown[]
+}
+
+function checkTurn({
+  status,
+  exact,
+  completion_token_ids: ids,
+  completion_logprobs: logprobs,
+}: TurnOnRecord) {
+  assert.notEqual(status, 'open')
+  if (!exact) return
+  assert.equal(ids.length, logprobs.length)
+  assert.ok(
+    ids.every((id) => Number.isInteger(id) && Number(id) >= 0 && Number(id) < 2 ** 31),
+    `ids ${ids}`,
+  )
+  assert.ok(
+    logprobs.every((logprob) => typeof logprob === 'number' && logprob <= 0.001 && logprob > -1e300),
+    `logprobs ${logprobs}`,
+  )
+}
+
+for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
+  for (const stream of [false, true]) {
+    const shape = stream ? 'streamed' : 'whole'
+    t.test(`${RUNS} ${shape} answers that are wrong, in ${mode} mode`, async (t) => {
+      let said = ''
+      const engine = await startScriptedServer((request, response) => {
+        if (request.method === 'GET')
+          return sendJson(response, { object: 'list', data: [{ id: 'fake', owned_by: 'vllm' }] })
+        engine.requests.length = 0
+        const type = request.body.stream ? 'text/event-stream' : 'application/json'
+        response.writeHead(200, { 'content-type': type }).end(said)
+      })
+      t.teardown(() => engine.close())
+      const proxy = await startProxy(t, {
+        db: 'memory',
+        engineUrls: [engine.url],
+        engineKind: 'vllm',
+        ...config,
+      })
+      let calls = 0
+      const statuses: Record<string, number> = {}
+      const readBack = async () => {
+        const { turns = [] } = await proxy.get('/sessions/s')
+        for (const turn of turns) checkTurn(turn)
+        const { status } = await fetch(`${proxy.url}/sessions/s/trajectories`)
+        // A session is made by its first call.
+        assert.ok(status === 200 || turns.length === 0, String(status))
+        await fetch(`${proxy.url}/sessions/s`, { method: 'DELETE' })
+      }
+      const wrong = stream
+        ? fc.oneof(mutationsOf(chunk), mutationsOf(end(chunk)), brokenTextsOf(chunk))
+        : fc.oneof(mutationsOf(whole), brokenTextsOf(whole))
+      await fc.assert(
+        fc.asyncProperty(wrong, async (answer) => {
+          said = stream
+            ? `data: ${answer}\n\ndata: ${JSON.stringify(end(chunk))}\n\ndata: [DONE]\n\n`
+            : answer
+          const response = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
+            method: 'POST',
+            body: JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 3, stream }),
+            signal: AbortSignal.timeout(HANG_MS),
+          })
+          const body = await response.text()
+          statuses[response.status] = (statuses[response.status] ?? 0) + 1
+          // The engine's fault, and not the proxy's own; nor one that silences an agent for good.
+          assert.doesNotMatch(body, /"code":"internal"/)
+          calls += 1
+          if (calls % CALLS_A_SESSION === 0) await readBack()
+        }),
+        { numRuns: RUNS, endOnFailure: true },
+      )
+      await readBack()
+      t.equal((await fetch(`${proxy.url}/health`)).status, 200, JSON.stringify(statuses))
+      t.ok((statuses[200] ?? 0) > RUNS / 50, 'some are taken')
+    })
+  }
+}

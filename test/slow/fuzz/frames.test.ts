@@ -1,0 +1,142 @@
+/**
+ * Frames that are wrong anywhere, from workers that are connected and from such that only say hello: a call that stands
+ * open ends, by its own worker or another one, and the proxy goes on. A fifth of `FUZZ_RUNS`.
+ */
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
+import fc from 'fast-check'
+import t from 'tap'
+import { ProxyError } from '../../../src/errors.ts'
+import { brokenTextsOf, mutationsOf } from '../../helpers/mutations.ts'
+import { RawWorker } from '../../helpers/raw-worker.ts'
+import { chatRequest, eventsOf, type RelayServer, relayServerFor } from '../../helpers/relay-server.ts'
+
+const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
+const HANG_MS = 30_000
+
+/** Stands for the id of the call that is open. */
+const CALL = 'the-call'
+const DELTA = {
+  content: 'hi',
+  reasoning: 'hm',
+  tool_calls: [{ index: 0, id: 'c', function: { name: 'run', arguments: '{}' } }],
+  token_ids: [3, 4],
+  logprobs: [-0.5, -1],
+}
+const FRAMES: object[] = [
+  { type: 'completion_chunk', request_id: CALL, seq: 1, prompt_token_ids: [1, 2], deltas: [DELTA] },
+  {
+    type: 'completion_response',
+    request_id: CALL,
+    seq: 1,
+    finish_reason: 'stop',
+    usage: { prompt_tokens: 2, completion_tokens: 2, total_tokens: 4 },
+    weight_version: '7',
+    error: null,
+  },
+  {
+    type: 'completion_response',
+    request_id: CALL,
+    token_ids: [3, 4],
+    log_probs: [-0.5, -1],
+    completion_text: 'hi',
+    content_text: 'hi',
+    tool_calls: [{ id: 'c', type: 'function', function: { name: 'run', arguments: '{}' } }],
+    finish_reason: 'stop',
+    error: null,
+  },
+  {
+    type: 'worker_status',
+    healthy: true,
+    load: { running: 1, waiting: 0 },
+    weight_version: '8',
+    draining: false,
+  },
+  { type: 'calls_alive', request_ids: [CALL] },
+  { type: 'pong' },
+]
+const HELLOS: object[] = [
+  { type: 'worker_hello', worker_id: 'v1' },
+  {
+    type: 'worker_hello',
+    worker_id: 'v2',
+    protocol: 2,
+    capabilities: ['cancel', 'resume'],
+    models: [{ id: 'm', context_length: 100 }],
+    max_concurrency: 4,
+    weight_version: '7',
+    epoch: 1,
+    requests: [{ request_id: 'x', acked_seq: 1 }],
+  },
+]
+
+const inTime = <T>(work: Promise<T>): Promise<T> => {
+  const late = new AbortController()
+  const hang = sleep(HANG_MS, undefined, { signal: late.signal }).then(() => {
+    throw new Error(`nothing within ${HANG_MS} ms`)
+  })
+  hang.catch(() => {})
+  return Promise.race([work, hang]).finally(() => late.abort())
+}
+
+/** Serves a call to its end after `frame`, with another worker if the proxy has had enough of this one. */
+async function callWith({ url, backend }: RelayServer, worker: RawWorker, frame: string): Promise<RawWorker> {
+  const request = chatRequest('x')
+  const ended = eventsOf(backend, request).catch((error: unknown) => error)
+  const { request_id: id } = await inTime(worker.next('completion_request'))
+  worker.send(frame.replaceAll(CALL, String(id)))
+  for (const seq of [1, 2]) worker.end(id, seq)
+  const isClosed = await inTime(Promise.race([ended.then(() => false), worker.closed.then(() => true)]))
+  if (!isClosed) {
+    checkEnd(await ended)
+    return worker
+  }
+  const next = await RawWorker.hello(url, { worker_id: 'another' })
+  const again = next.next('completion_request').then(({ request_id }) => next.end(request_id, 1))
+  again.catch(() => {})
+  checkEnd(await inTime(ended))
+  next.socket.terminate()
+  await next.closed
+  return RawWorker.hello(url)
+}
+
+function checkEnd(ended: unknown): void {
+  if (Array.isArray(ended)) return
+  assert.ok(ended instanceof ProxyError, String(ended))
+  assert.notEqual(ended.code, 'internal')
+}
+
+t.test(`${RUNS} frames that are wrong end no call but their own, and none stays open`, async (t) => {
+  const server = await relayServerFor(t, { graceMs: 0 })
+  let worker = await RawWorker.hello(server.url)
+  await fc.assert(
+    fc.asyncProperty(fc.oneof(mutationsOf(...FRAMES), brokenTextsOf(...FRAMES)), async (frame) => {
+      worker = await callWith(server, worker, frame)
+    }),
+    { numRuns: RUNS, endOnFailure: true },
+  )
+  t.equal(server.backend.status().queued, 0)
+})
+
+t.test(`${RUNS} hellos that are wrong are answered or refused`, async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const outcomes: Record<string, number> = {}
+  await fc.assert(
+    fc.asyncProperty(fc.oneof(mutationsOf(...HELLOS), brokenTextsOf(...HELLOS)), async (hello) => {
+      const worker = new RawWorker(url)
+      await once(worker.socket, 'open')
+      worker.send(hello)
+      const acknowledged = once(worker.socket, 'message').then(() => 'taken')
+      acknowledged.catch(() => {})
+      const outcome = await inTime(Promise.race([acknowledged, worker.closed]))
+      outcomes[outcome] = (outcomes[outcome] ?? 0) + 1
+      worker.socket.terminate()
+      await worker.closed
+      assert.ok(outcome === 'taken' || [4000, 4001, 4003, 4005].includes(Number(outcome)), String(outcome))
+    }),
+    { numRuns: RUNS, endOnFailure: true },
+  )
+  t.ok((outcomes.taken ?? 0) > 0, `some are taken: ${JSON.stringify(outcomes)}`)
+  t.equal(backend.status().queued, 0)
+})
