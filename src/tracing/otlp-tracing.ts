@@ -17,7 +17,6 @@ import type { Logger } from '../logger.ts'
 import type { TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { VERSION } from '../version.ts'
 import { type OpenTurns, TracedCall, type Tracers } from './call-span.ts'
-
 import { SessionIds } from './session-ids.ts'
 import { ToldExporter } from './told-exporter.ts'
 import type { Tracing } from './tracing.ts'
