@@ -13,7 +13,8 @@ from helpers.loops import SAMPLING, sample, tokenizer
 from helpers.proxy import Proxy
 from helpers.rollout_servers import RolloutServers
 
-pytestmark = pytest.mark.real_verl
+# verl is imported by the first test.
+pytestmark = [pytest.mark.real_verl, pytest.mark.timeout(240)]
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "remote_agent.yaml"
 PROMPT_LENGTH, RESPONSE_LENGTH = 128, 200

@@ -35,6 +35,8 @@ def main() -> int:
         "--arms", default=",".join(drift.ARMS), help="of the experiment (default %(default)s)"
     )
     options = parser.parse_args()
+    if unknown := sorted(set(options.arms.split(",")) - set(drift.ARMS)):
+        parser.error(f"there is no arm {unknown[0]!r}; there are {', '.join(drift.ARMS)}")
     torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.check:
