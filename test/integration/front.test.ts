@@ -6,6 +6,7 @@ import { SESSION_ROUTES, startFront } from '../../src/http/front/server.ts'
 import { nodeOfSession } from '../../src/session/nodes.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
 
 const NODES = 3
 
@@ -153,6 +154,73 @@ t.test('a node that is away is named, and never left out in silence', async (t) 
   t.match(await asked.json(), { code: 'node_away' })
   const known = (await pages(json, 'limit=2')).flatMap(idsOf)
   t.strictSame(known.sort(), ids.filter((id) => nodeOfSession(id, NODES) !== 2).sort())
+})
+
+/** The events of a front, as they come. */
+async function eventsOf(t: Test, url: string) {
+  const controller = new AbortController()
+  t.teardown(() => controller.abort())
+  const { body } = await fetch(`${url}/events`, { signal: controller.signal })
+  const events: { type: string; node: string; session_id?: string; member?: string }[] = []
+  const read = async () => {
+    let rest = ''
+    for await (const text of body!.pipeThrough(new TextDecoderStream())) {
+      const lines = (rest + text).split('\n')
+      rest = lines.pop()!
+      for (const line of lines) events.push(JSON.parse(line))
+    }
+  }
+  return { events, ended: read().catch(() => {}) }
+}
+
+t.test('events of all nodes are one stream, and a node that goes and comes back is told', async (t) => {
+  const { nodes, front } = await setUp(t)
+  const { events, ended } = await eventsOf(t, front.url)
+  for (const id of ['a', 'b', 'c', 'd', 'e', 'f']) await chat(front.url, id)
+  const closed = () => events.filter(({ type }) => type === 'turn_closed')
+  await until(() => closed().length === 6)
+  for (const { session_id: id, node } of closed()) t.equal(node, `${nodeOfSession(id!, NODES)}/${NODES}`)
+  const port = Number(new URL(nodes[1]!.url).port)
+  await nodes[1]!.server.stop(0)
+  await until(() => events.some(({ type, node }) => type === 'node_away' && node === '2/3'))
+  await startProxy(t, { db: 'memory', node: '2/3', port })
+  await until(() => events.some(({ type, node }) => type === 'node_back' && node === '2/3'))
+  const own = ['a', 'b', 'c', 'd', 'e', 'f'].find((id) => nodeOfSession(id, NODES) === 2)!
+  await chat(front.url, own)
+  await until(() => closed().length === 7)
+  await front.close(0)
+  await ended
+})
+
+t.test(
+  'events of nodes that are all away are an error, and a key that is missing one of theirs',
+  async (t) => {
+    const { ask } = await setUp(t, { adminKeys: ['admin-key-0123456789'] })
+    t.equal((await ask('/events')).status, 401)
+    const gone = await setUp(t)
+    for (const node of gone.nodes) await node.server.stop(0)
+    const asked = await gone.ask('/events')
+    t.equal(asked.status, 503)
+    t.match(await asked.json(), { code: 'node_away' })
+  },
+)
+
+t.test('a node that is lost for good: the samples to run again are listed', async (t) => {
+  const { nodes, ask, json } = await setUp(t)
+  const ids = Array.from({ length: 12 }, (_, i) => `trial/${i}`)
+  for (const id of ids) await json('/sessions', { session_id: id })
+  t.strictSame(await json('/sessions/lost', { session_ids: ids }), { lost: [], asked: 12 })
+  const onSecond = ids.filter((id) => nodeOfSession(id, NODES) === 2)
+  t.ok(onSecond.length > 0)
+  const port = Number(new URL(nodes[1]!.url).port)
+  await nodes[1]!.server.stop(0)
+  const away = await json('/sessions/lost', { session_ids: ids })
+  const lostOf = (why: string) => onSecond.map((id) => ({ session_id: id, node: '2/3', why }))
+  t.strictSame(away.lost, lostOf('node_away'))
+  t.match(away, { partial: true, away: [{ node: '2/3' }] })
+  await startProxy(t, { db: 'memory', node: '2/3', port })
+  t.strictSame(await json('/sessions/lost', { session_ids: ids }), { lost: lostOf('not_found'), asked: 12 })
+  t.equal((await ask('/sessions/lost', { session_ids: 'all' })).status, 400)
 })
 
 t.test("keys are the nodes' own business: the front hands them on, and has none", async (t) => {

@@ -53,7 +53,9 @@ export class Nodes {
 
   /** All at once, in the order of their numbers. */
   askAll(request: FastifyRequest, pathOf: PathOf = () => request.url, body?: BodyOf): Promise<NodeAnswer[]> {
-    return Promise.all(this.#urls.map((_, place) => this.ask(place, request, pathOf(place), body?.(place))))
+    return Promise.all(
+      this.#urls.map((_, place) => this.ask(place, request, pathOf(place), { body: body?.(place) })),
+    )
   }
 
   /** `2/4` of the second. */
@@ -61,18 +63,24 @@ export class Nodes {
     return `${place + 1}/${this.count}`
   }
 
+  /** The answer of one node to a GET as it came, with the caller's key, as it begins. @throws Error when it is away */
+  open(place: number, request: FastifyRequest, signal: AbortSignal): Promise<Response> {
+    return fetch(`${this.#urls[place]}${request.url}`, { headers: keyOf(request), signal })
+  }
+
   /** One, with the caller's key. */
-  async ask(place: number, request: FastifyRequest, path: string, body?: unknown): Promise<NodeAnswer> {
+  async ask(
+    place: number,
+    request: FastifyRequest,
+    path: string,
+    { body, method = request.method }: Asked = {},
+  ): Promise<NodeAnswer> {
     const node = this.nameOf(place)
-    const { authorization, 'x-api-key': key } = request.headers
-    const headers = {
-      ...(authorization && { authorization }),
-      ...(typeof key === 'string' && { 'x-api-key': key }),
-    }
+    const headers = keyOf(request)
     const sent = body === undefined ? {} : { body: JSON.stringify(body) }
     try {
       const response = await fetch(`${this.#urls[place]}${path}`, {
-        method: request.method,
+        method,
         headers: { ...headers, ...(body !== undefined && { 'content-type': 'application/json' }) },
         signal: AbortSignal.timeout(this.#timeoutMs),
         ...sent,
@@ -114,14 +122,25 @@ export class Nodes {
   }
 }
 
+interface Asked {
+  body?: unknown
+  /** Default: the request's. */
+  method?: string
+}
+
 type PathOf = (place: number) => string
 type BodyOf = (place: number) => unknown
+
+function keyOf({ headers: { authorization, 'x-api-key': key } }: FastifyRequest): Record<string, string> {
+  return { ...(authorization && { authorization }), ...(typeof key === 'string' && { 'x-api-key': key }) }
+}
 
 function passedOn(headers: NodeJS.Dict<string | string[]>): NodeJS.Dict<string | string[]> {
   return Object.fromEntries(Object.entries(headers).filter(([name]) => !OF_ONE_CONNECTION.has(name)))
 }
 
-function reasonOf(error: unknown): string {
+/** Why a node does not answer. */
+export function reasonOf(error: unknown): string {
   const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
   return cause instanceof Error ? cause.message || cause.name : String(cause)
 }

@@ -16,8 +16,10 @@ import { baseUrl } from '../base-url.ts'
 import { errorHeaders, errorOf } from '../errors.ts'
 import { sessionPaths } from '../session-paths.ts'
 import { answerAll, answerList, answerText, type Body } from './ask-all.ts'
+import { EventStreams } from './events.ts'
 import { sessionOfKey } from './key.ts'
 import { listSessions } from './list-sessions.ts'
+import { lostSessions } from './lost-sessions.ts'
 import { type Group, mergeGroups, mergeMetrics } from './merge.ts'
 import { Nodes } from './nodes.ts'
 import { withQuery } from './with-query.ts'
@@ -168,6 +170,7 @@ function bodyRoutes(app: FastifyInstance, nodes: Nodes): void {
     const answers = await nodes.askAll(request, undefined, own(request))
     return answerAll(reply, answers, (bodies) => ({ deleted: sumOf(bodies, 'deleted') }))
   })
+  app.post('/sessions/lost', (request, reply) => lostSessions(nodes, request, reply))
   app.post('/traces/query', async (request, reply) => {
     const answers = await nodes.askAll(request, undefined, own(request))
     const { session_ids: ids } = objectOf(request.body) as { session_ids: unknown[] }
@@ -184,6 +187,9 @@ function bySession<T extends { session_id: string }>(traces: readonly T[], ids: 
 /** Questions about everything. */
 function questionRoutes(app: FastifyInstance, nodes: Nodes): void {
   app.get('/sessions', (request, reply) => listSessions(nodes, request, reply))
+  const streams = new EventStreams(nodes)
+  app.addHook('preClose', async () => streams.close())
+  app.get('/events', (request, reply) => streams.answer(request, reply))
   app.get('/groups', async (request, reply) => {
     const { limit: asked, by } = request.query as { limit?: string; by?: string }
     const limit = Number(asked ?? 1000)
