@@ -1,6 +1,7 @@
 """Renders requests with transformers itself: a line of JSON in, a line of JSON out.
 
-{"template", "special_tokens", "messages", "tools", "kwargs", "add_generation_prompt"} becomes {"text"} or {"error"}. Messages come prepared
+{"template", "special_tokens", "messages", "tools", "kwargs", "add_generation_prompt", "continue_final_message"} becomes {"text"} or
+{"error"}; {"processor", "sides"}, of an image processor's configuration and images, becomes {"tokens"}. Messages come prepared
 as a template takes them (the form is the template's, see `needs`), and go through transformers' own compiling and rendering.
 """
 
@@ -9,21 +10,33 @@ import json
 import sys
 
 from tokenizers import Tokenizer
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils.chat_template_utils import render_jinja_template
 
 
 def answer(request):
+    if "sides" in request:
+        return {"tokens": tokens_of(Qwen2VLImageProcessorPil(**request["processor"]), request["sides"])}
     try:
         rendered, _ = render_jinja_template(
             conversations=[prepared(request["messages"], request["needs"])],
             tools=request["tools"],
             chat_template=request["template"],
             add_generation_prompt=request["add_generation_prompt"],
+            continue_final_message=request["continue_final_message"],
             **{**request["special_tokens"], **request["kwargs"]},
         )
         return {"text": rendered[0], "ids": tokenizer_at(request["tokenizer"]).encode(rendered[0], add_special_tokens=False).ids}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def tokens_of(processor, sides):
+    return [patches_of(processor, *side) // processor.merge_size**2 for side in sides]
+
+
+def patches_of(processor, width, height):
+    return processor.get_number_of_image_patches(height, width, {})
 
 
 @functools.cache

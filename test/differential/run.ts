@@ -13,6 +13,7 @@ import type { ChatMessage } from '../../src/canonical/messages.ts'
 import { ProxyError } from '../../src/errors.ts'
 import { ContentMemory } from '../../src/tokens/content-memory.ts'
 import { openRustEncoder } from '../../src/tokens/encoder.ts'
+import { readImageRule } from '../../src/tokens/images/image-rule.ts'
 import { loadTokenizer, readTokenizerFiles } from '../../src/tokens/tokenizer.ts'
 import { rendererFor, templateOf } from '../helpers/templates.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
@@ -22,8 +23,14 @@ const ROOT = join(import.meta.dirname, '../..')
 const CACHE = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
 const PAGE = join(ROOT, 'docs/token-mode.md')
 const EMBEDDED = join(ROOT, 'src/engine/embedded/model')
-const PACKAGES = ['transformers==5.23.0', 'jinja2==3.1.6', 'tokenizers==0.23.3']
+const PACKAGES = ['transformers==5.23.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0']
 const TEMPLATES = 'llama-cpp-python==0.3.36'
+/** Image processors as published: Qwen2-VL's and Qwen2.5-VL's, Qwen3-VL's, and what says nothing. */
+const PROCESSORS = [
+  { patch_size: 14, merge_size: 2, min_pixels: 3136, max_pixels: 12845056 },
+  { patch_size: 16, merge_size: 2, size: { shortest_edge: 65536, longest_edge: 16777216 } },
+  {},
+]
 
 const { values: options } = parseArgs({
   options: {
@@ -59,7 +66,7 @@ class Oracle {
   }
 
   /** @param request JSON */
-  async ask(request: string): Promise<{ text?: string; ids?: number[]; error?: string }> {
+  async ask(request: string): Promise<{ text?: string; ids?: number[]; error?: string; tokens?: number[] }> {
     this.#process.stdin!.write(`${request}\n`)
     const { value, done } = await this.#lines.next()
     if (done) throw new Error('transformers has ended')
@@ -79,6 +86,7 @@ for (const name of names) {
   table.set(name, await playFamily(name, FAMILIES[name]!, Math.ceil(Number(options.turns) / names.length)))
   console.log(rowOf(name, table.get(name)!))
 }
+const wrongImages = await compareImages()
 oracle.close()
 report()
 
@@ -88,10 +96,11 @@ function prepare(): string {
   const path = join(CACHE, 'venv/bin/python')
   const run = (command: string, ...args: string[]) =>
     execFileSync(command, args, { cwd: CACHE, stdio: ['ignore', 'ignore', 'inherit'] })
-  if (!existsSync(join(CACHE, 'venv/ready'))) {
+  const ready = join(CACHE, 'venv/ready')
+  if (!existsSync(ready) || readFileSync(ready, 'utf8') !== PACKAGES.join(' ')) {
     run('python3', '-m', 'venv', 'venv')
     run(path, '-m', 'pip', 'install', '--quiet', ...PACKAGES)
-    writeFileSync(join(CACHE, 'venv/ready'), '')
+    writeFileSync(ready, PACKAGES.join(' '))
   }
   if (globSync('templates/**/*.jinja', { cwd: CACHE }).length === 0) {
     run(
@@ -152,10 +161,15 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     eosTokenIds,
     encode: (text) => memory.encode(text),
   })
-  const expected = (messages: readonly ChatMessage[], tools: string | null, opens: boolean) =>
+  const expected = (
+    messages: readonly ChatMessage[],
+    tools: string | null,
+    opens: boolean,
+    continues = false,
+  ) =>
     oracle.ask(
       `{"template":${JSON.stringify(source)},"special_tokens":${JSON.stringify(specialTokens)},"messages":${JSON.stringify(messages)},` +
-        `"tools":${tools},"kwargs":{},"add_generation_prompt":${opens},"needs":${template.needs(tools !== null)},` +
+        `"tools":${tools},"kwargs":{},"add_generation_prompt":${opens},"continue_final_message":${continues},"needs":${template.needs(tools !== null)},` +
         `"tokenizer":${JSON.stringify(join(directory, 'tokenizer.json'))}}`,
     )
 
@@ -164,6 +178,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     await whole(messages, tools)
     for (const { answer, next } of rounds) {
       const history = [...messages, answer]
+      if (random() < 0.2) await continued(history, tools)
       await addedBy(history, next, tools, random)
       messages = [...history, ...next]
       if ((await whole(messages, tools)) === undefined) return
@@ -187,6 +202,19 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     else if (prompt.text === reference.text && String(prompt.ids) === String(reference.ids)) counts.equal += 1
     else mismatch('whole', reference.text, prompt.text)
     return true
+  }
+
+  /** The prompt that goes on from what the last message says; of one without text there is none. */
+  async function continued(messages: ChatMessage[], tools: string | null): Promise<void> {
+    if (typeof messages.at(-1)?.content !== 'string') return
+    const reference = await expected(messages, tools, false, true)
+    const ending = { addGenerationPrompt: false, continueFinalMessage: true }
+    const prompt = await renderer.renderFull(messages, { tools, ...ending }).catch((error: unknown) => {
+      if (error instanceof ProxyError) return undefined
+      throw error
+    })
+    const isSame = prompt?.text === reference.text && String(prompt?.ids) === String(reference.ids)
+    if (!isSame) mismatch('continued', reference.text ?? reference.error, prompt?.text ?? 'refused')
   }
 
   /** What a turn adds to recorded ids is the end of the whole prompt. */
@@ -239,6 +267,32 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   }
 
   return { play, close: () => encoder.close() }
+}
+
+/** How many tokens images have, for random sides. @returns how many of them are counted otherwise */
+async function compareImages(): Promise<number> {
+  const random = randomFrom(Number(options.seed))
+  const side = () => Math.ceil(Math.exp(random() * Math.log(9_000)))
+  let wrong = 0
+  for (const [index, processor] of PROCESSORS.entries()) {
+    const directory = join(CACHE, 'models', `images-${index}`)
+    mkdirSync(directory, { recursive: true })
+    const config = { image_processor_type: 'Qwen2VLImageProcessor', ...processor }
+    writeFileSync(join(directory, 'preprocessor_config.json'), JSON.stringify(config))
+    const rule = readImageRule(directory, new Map([['<|image_pad|>', 1]]))!
+    const sides = Array.from({ length: 1_000 }, () => [side(), side()] as const).filter(
+      ([width, height]) => Math.max(width, height) <= 200 * Math.min(width, height),
+    )
+    const { tokens } = await oracle.ask(JSON.stringify({ processor, sides }))
+    for (const [place, [width, height]] of sides.entries()) {
+      const found = rule.tokensOf({ width, height })
+      if (found === tokens![place]) continue
+      wrong += 1
+      console.log(`image of ${width} by ${height}: wanted ${tokens![place]}, found ${found}`)
+    }
+    console.log(`${sides.length} images compared`)
+  }
+  return wrong
 }
 
 /** All that looks like one in the template. */
@@ -300,6 +354,11 @@ function report(): void {
   }
   console.log(lines.join('\n'))
   console.log(JSON.stringify(total))
-  if (total.mismatches > 0 || total.refusedHere > 0 || total.needless > total.continued / 100)
+  if (
+    wrongImages > 0 ||
+    total.mismatches > 0 ||
+    total.refusedHere > 0 ||
+    total.needless > total.continued / 100
+  )
     process.exitCode = 1
 }
