@@ -24,6 +24,7 @@ export const ERROR_CATALOGUE = {
   wrong_node: { status: 421, log: 'warn' },
   node_away: { status: 503, log: 'warn' },
   session_ended: { status: 409, log: 'info' },
+  session_exists: { status: 409, log: 'info' },
   body_too_large: { status: 413, log: 'info' },
   too_many_calls: { status: 429, log: 'info' },
   agent_gone: { status: 499, log: 'info' },

@@ -151,6 +151,7 @@ export async function startServer(
     bodyLimitBytes: config.maxBodyBytes,
     agentCallLimit: config.agentCallLimit,
     choiceLimit: config.choiceLimit,
+    ...(config.heartbeatMs > 0 && { heartbeatMs: config.heartbeatMs }),
     agentFields: config.agentFields,
     agentMedia: config.agentMedia,
     keys: config,

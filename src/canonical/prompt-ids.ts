@@ -77,6 +77,11 @@ export class PromptIds {
     return new PromptIds(concatIds(...more), this, this.tokenCount)
   }
 
+  /** The same prompt for another answer: what is sampled after it is its own. */
+  again(): PromptIds {
+    return new PromptIds(NO_IDS, this, this.length)
+  }
+
   /** Whether the two say the same. */
   equals(other: PromptIds): boolean {
     return this === other || (this.length === other.length && other.sharedWith(this) >= this.length)

@@ -65,6 +65,8 @@ export type GenerationRequest = CanonicalRequest & {
   record?: DetailWish
   /** Routed experts of the prompt are on record up to this place, and need not come again; absent: none is. */
   expertsStart?: number
+  /** The call of which this is one of several answers: their prompt is the same. Absent: the only one. */
+  choiceOf?: string
   /** Only for an engine that lists the body's model: any other one would sample with other weights. */
   mustServe?: boolean
   /** The last of the body's messages, of a call that is recorded. */

@@ -30,6 +30,7 @@ import { adminRoutes } from './admin.ts'
 import type { AgentPolicy } from './agent/agent-policy.ts'
 import { agentRoutes } from './agent/routes.ts'
 import { errorHeaders, errorOf, logFailure } from './errors.ts'
+import { gatewayRoutes } from './gateway/routes.ts'
 import { healthRoute } from './health/health-route.ts'
 import { metricsRoute } from './metrics.ts'
 import { openApi, openApiRoute } from './openapi.ts'
@@ -91,6 +92,8 @@ export interface AppOptions extends AppBase, AgentPolicy {
   roster: Roster
   /** How long an agent's stream may be silent; default: 15 s. */
   keepAliveMs?: number
+  /** How often an answer that is not streamed shows a sign of life. Default: never. */
+  heartbeatMs?: number
   /** What to take out of system prompts, because it changes from call to call; default: all that is known. */
   volatileRules?: readonly VolatileRule[]
   /** Default: calls are not traced. */
@@ -206,6 +209,7 @@ async function addRoutes(
     agentFields,
     agentMedia,
     keepAliveMs,
+    heartbeatMs,
     volatileRules,
     tracer,
     activity = new Activity(),
@@ -235,6 +239,7 @@ async function addRoutes(
   })
   await app.register(inScope('admin', workersRoutes), { roster: options.roster })
   await app.register(inScope('view', tracesRoutes), { store })
+  await app.register(inScope('admin', gatewayRoutes), { sessions, store, keyring })
   await app.register(inScope('agent', agentRoutes), {
     sessions,
     runner,
@@ -247,6 +252,7 @@ async function addRoutes(
     ...(agentMedia && { agentMedia }),
     ...(waitingBytes !== undefined && { waitingBytes }),
     ...(keepAliveMs !== undefined && { keepAliveMs }),
+    ...(heartbeatMs !== undefined && { heartbeatMs }),
     ...(volatileRules && { volatileRules }),
     ...(tracer && { tracer }),
   })

@@ -32,6 +32,8 @@ export interface AgentWord extends TryWord {
   line?: LineOnRecord
   /** Whoever has no more than the session's key is heard only where the session's creator trusts it. */
   hasAgentKey: boolean
+  /** The tag of that key; null: it has none. Absent: the call came without one. */
+  keyTag?: string | null
 }
 
 export interface Turn {

@@ -39,6 +39,7 @@ interface SessionState {
   trustAgent: boolean
   record: DetailWish | null
   policies: Policies
+  keyTag: string | null
   nextIndex: number
   /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
   readonly unrecorded: Set<number>
@@ -81,6 +82,11 @@ export class LiveSession {
     return this.#state?.active ?? false
   }
 
+  /** Only for a session that {@link isKnown}. */
+  get keyTag(): string | null {
+    return this.#state!.keyTag
+  }
+
   /** Takes over what the store says of the session; undefined: it is not there, or must be asked again. */
   learn(record: SessionRecord | undefined): void {
     this.#state = record && {
@@ -89,6 +95,7 @@ export class LiveSession {
       trustAgent: record.trustAgent,
       record: record.record && parseWish(record.record),
       policies: record.policies,
+      keyTag: record.keyTag,
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
     }

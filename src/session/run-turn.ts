@@ -95,7 +95,7 @@ export class TurnRunner {
       const tried = await this.#firstTry(call, written, early.memory, agentSignal)
       if (tried !== undefined) return tried
     }
-    const sessionCall = await sessions.beginCall(call.sessionId)
+    const sessionCall = await sessions.beginCall(call.sessionId, call.word.keyTag)
     const held = sessions.hold(call.sessionId)
     // Nothing is on record that this memory could lack.
     if (sessionCall.index === 0) {
@@ -186,6 +186,7 @@ export class TurnRunner {
       ...jsonAtHand(request, written, held.memory, messagesJson),
       ...(record && { record }),
       ...(span && { spans: span.turn(open) }),
+      ...(choice && { choiceOf: choice.call }),
     }
     const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
     const turn = new RunningTurn({

@@ -73,6 +73,8 @@ export interface NewSessionRequest {
   policy?: string | Record<string, string>
   /** null: for ever. Absent: the default. */
   ttlMs?: number | null
+  /** What its agent's key must have in it. Absent: any key of the session's name is good. */
+  keyTag?: string
 }
 
 export interface WaitResult {
@@ -209,18 +211,30 @@ export class Sessions {
   /**
    * Begins an agent call; the session is created if it is not there. Indexes follow the order of arrival, and go on
    * where the record ends.
+   * @param keyTag of the agent's key, if the call came with one: null for one without a tag
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an id that cannot be one),
-   *   `shutting_down`, `wrong_node`
+   *   `shutting_down`, `wrong_node`, `unauthorized` (as {@link refuseEndedKey})
    */
-  beginCall(sessionId: string): Promise<SessionCall> {
+  beginCall(sessionId: string, keyTag?: string | null): Promise<SessionCall> {
     this.refuseForeign(sessionId)
     return this.#inOrder(sessionId, async (live) => {
       this.#refuseIfClosed()
-      if (!live.isKnown) live.learn(await this.#findOrCreate(sessionId))
+      if (!live.isKnown) live.learn(await this.#forCall(sessionId, keyTag))
+      if (keyTag !== undefined && keyTag !== live.keyTag) throw endedKey()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
       this.#lives.use(sessionId)
       return live.beginCall(() => this.#lives.release(live))
     })
+  }
+
+  /**
+   * A key with a tag is good as long as the session that it was made for is there; where that has a tag, no other key is.
+   * @throws ProxyError `unauthorized`
+   */
+  async refuseEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
+    const live = this.#lives.get(sessionId)
+    const held = live?.isKnown ? live : await this.find(sessionId)
+    if (keyTag !== (held?.keyTag ?? null)) throw endedKey()
   }
 
   /** Sessions that are to be removed, and wait because they are so many; as the last sweep found it. */
@@ -305,9 +319,18 @@ export class Sessions {
       trustAgent: request.trustAgent ?? false,
       record: request.record ?? null,
       policies: readPolicies(request.policy),
+      keyTag: request.keyTag ?? null,
     })
     if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
     return made
+  }
+
+  /** A key that was made for one session makes no other. */
+  async #forCall(sessionId: string, keyTag: string | null = null): Promise<SessionRecord> {
+    if (keyTag === null) return this.#findOrCreate(sessionId)
+    const session = await this.find(sessionId)
+    if (session === undefined) throw endedKey()
+    return session
   }
 
   async #findOrCreate(sessionId: string): Promise<SessionRecord> {
@@ -384,6 +407,10 @@ function found(session: SessionRecord | undefined): SessionRecord {
 
 function notFound(): ProxyError {
   return new ProxyError('session_not_found', 'Session not found')
+}
+
+function endedKey(): ProxyError {
+  return new ProxyError('unauthorized', 'This key was made for a session that is no longer there')
 }
 
 function cancelled(sessionId: string, how: string): ProxyError {

@@ -1,5 +1,6 @@
 /** A session's calls as a trainer of rLLM's kind reads them: turn by turn, and put together by itself. */
-import type { TurnRecord, TurnStep, TurnStore } from '../store/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../store/turn-store.ts'
+import { type Lineage, Lineages } from './lineages.ts'
 import { TrajectoryBuilder } from './trajectories.ts'
 
 export interface TraceQuery {
@@ -7,6 +8,12 @@ export interface TraceQuery {
   sinceMs?: number
   /** Only the first n. */
   limit?: number
+}
+
+/** An answered call, and which one it goes on from. */
+export interface TracedTurn {
+  readonly turn: TurnRecord
+  readonly lineage: Lineage
 }
 
 /**
@@ -17,26 +24,25 @@ export async function* tracesOf(
   store: Pick<TurnStore, 'readTurns' | 'readSteps'>,
   sessionId: string,
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
-): AsyncGenerator<TurnRecord> {
+): AsyncGenerator<TracedTurn> {
   // Read twice, because only a later turn says which earlier one was tried again.
-  const superseded = await supersededIn(store.readSteps(sessionId))
+  const [builder, lineages] = [new TrajectoryBuilder(), new Lineages()]
+  for await (const turn of store.readSteps(sessionId)) {
+    builder.add(turn)
+    lineages.add(turn)
+  }
+  const superseded = builder.superseded()
   let given = 0
   for await (const turn of store.readTurns(sessionId)) {
     if (given >= limit) return
     if (!isTrace(turn) || superseded.has(turn.turnId) || (turn.endedAtMs ?? 0) < sinceMs) continue
-    yield turn
+    yield { turn, lineage: lineages.of(turn.turnId) }
     given += 1
   }
 }
 
 export function isTrace({ status }: Pick<TurnRecord, 'status'>): boolean {
   return status === 'completed'
-}
-
-async function supersededIn(turns: AsyncIterable<TurnStep>): Promise<ReadonlySet<string>> {
-  const builder = new TrajectoryBuilder()
-  for await (const turn of turns) builder.add(turn)
-  return builder.superseded()
 }
 
 /** Names its session, so that a turn is found by its trace alone. */

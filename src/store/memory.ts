@@ -260,7 +260,7 @@ export class MemoryTurnStore implements TurnStore {
 
 function newRecord(session: NewSession): SessionRecord {
   const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent } = session
-  const { record = null, policies = {} } = session
+  const { record = null, policies = {}, keyTag = null } = session
   return {
     sessionId,
     status: 'active',
@@ -273,6 +273,7 @@ function newRecord(session: NewSession): SessionRecord {
     trustAgent,
     record: record && [...record],
     policies: { ...policies },
+    keyTag,
     reward: null,
     ...countsOf([]),
   }

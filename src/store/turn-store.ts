@@ -44,6 +44,8 @@ export interface SessionRecord {
   record: readonly string[] | null
   /** Names of models by line, which overrule what the agent asks for; empty: none does. */
   policies: Record<string, string>
+  /** What its agent's key must have in it, so that the key ends with the session; null: any key of its name is good. */
+  keyTag: string | null
   reward: Reward | null
   /** Turns on record, whatever their status. */
   turnCount: number
@@ -70,6 +72,8 @@ export interface NewSession {
   record?: readonly string[] | null
   /** Default: none. */
   policies?: Record<string, string>
+  /** Absent: null. */
+  keyTag?: string | null
 }
 
 /** What is known when a call begins. */

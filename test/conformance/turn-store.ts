@@ -125,6 +125,7 @@ function sessionCells(cell: Cell): void {
       trustAgent: true,
       record: ['sampling_mask', 'top_logprobs:64'],
       policies: { main: 'actor', '*': 'base' },
+      keyTag: 'AAECAwQFBgc',
     })
     const { created, session } = await store.createSession(given)
     t.equal(created, true)

@@ -10,8 +10,8 @@ export const CALLERS = {
   worker: { is: 'worker' },
   view: { is: 'view' },
   metrics: { is: 'metrics' },
-  'agent of this session': { is: 'agent', sessionId: 'this' },
-  'agent of another session': { is: 'agent', sessionId: 'another' },
+  'agent of this session': { is: 'agent', sessionId: 'this', keyTag: null },
+  'agent of another session': { is: 'agent', sessionId: 'another', keyTag: null },
 } as const satisfies Record<string, Caller>
 
 export type CallerName = keyof typeof CALLERS

@@ -15,6 +15,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
     'ALTER TABLE details DROP COLUMN detail_sum',
     'ALTER TABLE sessions DROP COLUMN reward_sum',
   ],
+  8: ['ALTER TABLE sessions DROP COLUMN key_tag'],
 }
 
 /** Makes the database one that an earlier program left behind. */

@@ -263,7 +263,7 @@ t.test('since and limit keep the calls from then on, and the first of them', asy
   t.same(await indexes('since=2'), [1, 2, 3])
   t.same(await indexes('since=2&limit=2'), [1, 2])
   t.same(await indexes('limit=0'), [])
-  t.same(await indexes('format=compact'), [0, 1, 2, 3])
+  t.same(await indexes('format=default'), [0, 1, 2, 3])
 })
 
 t.test('POST /traces/query reads several sessions, in the order of their names', async (t) => {

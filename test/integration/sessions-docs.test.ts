@@ -22,7 +22,7 @@ t.test('docs/http-api.md lists the routes and parameters that there are', async 
   }
   const routes = Object.entries(paths).flatMap(([path, methods]) =>
     Object.entries(methods)
-      .filter(([, { tags }]) => tags?.includes('sessions') || tags?.includes('traces'))
+      .filter(([, { tags }]) => ['sessions', 'traces', 'gateway'].some((tag) => tags?.includes(tag)))
       .map(([method, operation]) => ({ route: `${method.toUpperCase()} ${path}`, operation })),
   )
   const documented = [...page.matchAll(/^\| `([A-Z]+ \/\S*)` \|/gm)].map((match) => match[1])

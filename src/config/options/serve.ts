@@ -246,6 +246,15 @@ export const SERVE = {
       group: 'Scheduling',
       help: "Answers that one call may ask for (n); more are refused with 400. Each counts as one of its agent's calls",
     },
+    heartbeatMs: {
+      flag: 'heartbeat',
+      type: 'duration',
+      default: '0',
+      group: 'Server',
+      help:
+        'Send a space so often while an answer that is not streamed is waited for, so that no tunnel or gateway cuts the ' +
+        'connection; the status is a 200 from the first one on. 0: never',
+    },
     retryGraceMs: {
       flag: 'retry-grace',
       type: 'duration',

@@ -1,7 +1,7 @@
 /** The keys that the proxy accepts, and whose each one is. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import { makeAgentKey, sessionOfAgentKey } from './agent-key.ts'
+import { makeAgentKey, ownerOfAgentKey } from './agent-key.ts'
 import type { Caller } from './scopes.ts'
 
 /** Several of a kind are all valid, so that one can be replaced without a gap; what is made anew is made with the first. */
@@ -38,10 +38,10 @@ export class Keyring {
     this.#agentKeySecrets = agentKeySecrets
   }
 
-  /** The key that the agent of this session gets; undefined when agents have none. */
-  agentKey(sessionId: string): string | undefined {
+  /** The key that the agent of this session gets; undefined when agents have none. @param tag the session's, if it has one */
+  agentKey(sessionId: string, tag: string | null = null): string | undefined {
     const [secret] = this.#agentKeySecrets
-    return secret === undefined ? undefined : makeAgentKey(secret, sessionId)
+    return secret === undefined ? undefined : makeAgentKey(secret, sessionId, tag)
   }
 
   callerOf(headers: IncomingHttpHeaders): Caller {
@@ -56,13 +56,13 @@ export class Keyring {
   }
 
   #ownerOf(key: string): Caller | undefined {
-    const sessionId = sessionOfAgentKey(this.#agentKeySecrets, key)
-    if (sessionId !== undefined) return { is: 'agent', sessionId }
+    const owner = ownerOfAgentKey(this.#agentKeySecrets, key)
+    if (owner !== undefined) return { is: 'agent', sessionId: owner.sessionId, keyTag: owner.tag }
     const digestOfKey = digest(key)
     // All of them, so that how long it takes does not tell whose key it is.
     const owners = this.#digests.filter(([, digests]) => includes(digests, digestOfKey))
-    const [owner] = owners
-    return owner && { is: owner[0] }
+    const [first] = owners
+    return first && { is: first[0] }
   }
 }
 

@@ -16,8 +16,8 @@ export type Caller =
   | { is: 'view' }
   /** May read numbers that tell of no session. */
   | { is: 'metrics' }
-  /** Has the key of this session. */
-  | { is: 'agent'; sessionId: string }
+  /** Has the key of this session; with a tag, of the one session of this name that has the tag on record. */
+  | { is: 'agent'; sessionId: string; keyTag: string | null }
   /** Has no key, or one that is not known. */
   | { is: 'stranger'; hasKey: boolean }
 

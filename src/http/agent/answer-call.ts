@@ -14,6 +14,7 @@ import { clientGone } from '../client-gone.ts'
 import { logFailure } from '../errors.ts'
 import { triesOf } from './session-of-call.ts'
 import { SseReply } from './sse-reply.ts'
+import { reportDelivery, wholeAnswer } from './whole-answer.ts'
 
 /** What a dialect brings to the agent routes: pure functions from its wire format to canonical form and back. */
 export interface AgentDialect {
@@ -31,6 +32,8 @@ export interface AgentDialect {
   choicesWriter?(identity: AnswerIdentity, wishes: AnswerWishes, count: number): StreamWriter<ChoiceEvents>
   /** An error that comes after the stream began, as the text of its event. */
   streamError(error: ProxyError): string
+  /** The body of an error. */
+  errorBody(error: ProxyError): object
   /** What a stream says while it has nothing to say. */
   keepAlive: string
   /** Headers by which an answer names its turn. */
@@ -62,6 +65,8 @@ export interface AnsweredCall {
   logger: Logger
   /** How long a stream may be silent; default: 15 s, well below the idle limits of clients and load balancers. */
   keepAliveMs?: number
+  /** How often an answer that is not streamed shows a sign of life; absent: never. */
+  heartbeatMs?: number
   /** Throws for what this caller may not ask of an engine. Default: it may ask for anything. */
   mayAsk?(body: LoweredRequest['body']): void
   /** Throws when its agent has too many calls under way to ask for so many answers at once. Default: nobody has. */
@@ -87,7 +92,8 @@ export async function answerCall(
   const { stream, wishes, choices: count = 1 } = lowered
   refuseTooManyChoices(count, choiceLimit)
   answered.admitChoices?.(count)
-  const line = statedLine({ headers: request.headers, request: lowered })
+  const { caller, headers } = request
+  const line = statedLine({ headers, request: lowered })
   const call = {
     sessionId,
     dialect: dialect.name,
@@ -96,7 +102,8 @@ export async function answerCall(
     stream,
     word: {
       ...triesOf(request),
-      hasAgentKey: request.caller.is === 'agent',
+      hasAgentKey: caller.is === 'agent',
+      ...(caller.is === 'agent' && { keyTag: caller.keyTag }),
       ...(line && { line }),
     },
     ...(lowered.annotations && { annotations: lowered.annotations }),
@@ -112,12 +119,12 @@ export async function answerCall(
     const choices = await beginChoices(runner, call, count, clientGone(reply))
     const identity = named(choices)
     if (stream) return streamed(choices, dialect.choicesWriter(identity, wishes, count), exchange)
-    return wholeAnswer(choices, reply, () => dialect.whole(identity, wishes, ...choices.completions))
+    return whole(choices, exchange, () => dialect.whole(identity, wishes, ...choices.completions))
   }
   const turn = await runner.begin(call, clientGone(reply))
   const identity = named(turn)
   if (stream) return streamed(turn, dialect.streamWriter(identity, wishes), exchange)
-  return wholeAnswer(turn, reply, () => dialect.whole(identity, wishes, turn.completion))
+  return whole(turn, exchange, () => dialect.whole(identity, wishes, turn.completion))
 }
 
 interface Exchange {
@@ -152,24 +159,17 @@ function jsonOfMessages(
   return list !== undefined && body.messages === list.elements ? { messagesJson: [list.json] } : {}
 }
 
-/** The answer is committed; if the connection closes before it was handed over, the turn must say so. */
-function reportDelivery(turn: Pick<Answering<unknown>, 'undelivered'>, reply: FastifyReply): void {
-  const { raw } = reply
-  const report = () => {
-    if (!raw.writableFinished) void turn.undelivered()
-  }
-  if (raw.closed) report()
-  else raw.once('close', report)
-}
-
-async function wholeAnswer(
+function whole(
   turn: Answering<unknown>,
-  reply: FastifyReply,
+  { answered: { dialect, logger, heartbeatMs }, request, reply }: Exchange,
   answer: () => object,
 ): Promise<object> {
-  for await (const _ of turn.events);
-  reportDelivery(turn, reply)
-  return answer()
+  return wholeAnswer(turn, reply, {
+    answer,
+    errorBody: dialect.errorBody,
+    onLateError: (error) => logFailure(logger, request, error),
+    ...(heartbeatMs !== undefined && { heartbeatMs }),
+  })
 }
 
 interface StreamedAnswer<Batch> {

@@ -9,7 +9,10 @@ import { beginSpan, toldOf } from './call-span.ts'
 import { sessionBodyOf } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
-export type CallHandlerOptions = Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs' | 'choiceLimit'> & {
+export type CallHandlerOptions = Pick<
+  AnsweredCall,
+  'runner' | 'logger' | 'keepAliveMs' | 'heartbeatMs' | 'choiceLimit'
+> & {
   sessions: Sessions
   limit?: CallLimit
   /** Default: calls are not traced. */
@@ -21,7 +24,8 @@ export type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats)
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {
-  const { sessions, runner, logger, keepAliveMs, choiceLimit, limit, tracer, ...policy } = options
+  const { sessions, runner, logger, keepAliveMs, heartbeatMs, choiceLimit, limit, tracer, ...policy } =
+    options
   const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionForCall(request, reply, sessions)
@@ -37,6 +41,7 @@ export function callHandler(options: CallHandlerOptions) {
       body: read,
       repeats,
       ...(keepAliveMs !== undefined && { keepAliveMs }),
+      ...(heartbeatMs !== undefined && { heartbeatMs }),
       ...(mayAsk && { mayAsk }),
       ...(choiceLimit !== undefined && { choiceLimit }),
       ...(limit && { admitChoices: (count: number) => limit.takeMore(request, reply.raw, count - 1) }),

@@ -28,6 +28,7 @@ function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect
     whole: message,
     streamWriter: (identity, wishes) => new MessagesStreamWriter(identity, wishes),
     streamError: anthropicErrorEvent,
+    errorBody: (error) => anthropicError(error),
     keepAlive: PING,
     headers: (turnId) => ({ 'request-id': `req_${turnId}`, 'x-request-id': turnId }),
   }

@@ -4,6 +4,7 @@ import type { ProxyError } from '../../errors.ts'
 
 export const OPENAI = {
   streamError: (error: ProxyError) => `data: ${JSON.stringify(openAiError(error))}\n\n`,
+  errorBody: openAiError,
   // A comment, which clients skip.
   keepAlive: ': keep-alive\n\n',
   headers: (turnId: string) => ({ 'x-request-id': turnId }),

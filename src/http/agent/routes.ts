@@ -21,7 +21,7 @@ import { OPENAI } from './openai-common.ts'
 import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
 import { ChatAnswer, CompletionAnswer, docs, docsOfRead, Model, ModelList } from './route-docs.ts'
 import { readBodiesOfSessions } from './session-body.ts'
-import { BASE_PATHS } from './session-of-call.ts'
+import { BASE_PATHS, refuseEndedKeys } from './session-of-call.ts'
 
 export type AgentRoutesOptions = ResponsesRoutesOptions &
   MessagesRoutesOptions & {
@@ -58,6 +58,7 @@ const COMPLETIONS: AgentDialect = {
 
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(openAiErrorHandler(options.logger))
+  app.addHook('preHandler', refuseEndedKeys(options.sessions))
   readBodiesOfSessions(app, options.sessions)
   const limit = new CallLimit(options.callLimit ?? CALL_LIMIT)
   app.addHook('onRequest', limit.hook)

@@ -1,5 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http'
-import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyReply, FastifyRequest, preHandlerAsyncHookHandler } from 'fastify'
 import { ProxyError } from '../../errors.ts'
 import { decodeSessionId, isSessionId, parseSessionId } from '../../session/session-id.ts'
 import type { Sessions } from '../../session/sessions.ts'
@@ -43,6 +43,13 @@ export async function sessionForCall(
   const { session } = await sessions.create({ metadata: { made_for: 'a call that named no session' } })
   void reply.header('x-session-id', session.sessionId)
   return session.sessionId
+}
+
+/** Before anything of the session is read or written for the holder of a key that has ended with it. */
+export function refuseEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler {
+  return async ({ caller }) => {
+    if (caller.is === 'agent') await sessions.refuseEndedKey(caller.sessionId, caller.keyTag)
+  }
 }
 
 /** @returns undefined for a call of nobody in particular */

@@ -28,7 +28,7 @@ export const sessionsRoutes: FastifyPluginCallback<SessionsRoutesOptions> = (pla
 function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOptions): void {
   const create = async (request: NewSessionRequest) => {
     const { created, session } = await sessions.create(request)
-    return createdToWire(created, session, keyring.agentKey(session.sessionId))
+    return createdToWire(created, session, keyring.agentKey(session.sessionId, session.keyTag))
   }
   app.post(
     '/sessions',

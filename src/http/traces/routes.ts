@@ -4,8 +4,8 @@
  */
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../errors.ts'
-import { isTrace, parseTraceId, type TraceQuery, tracesOf } from '../../session/traces.ts'
-import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
+import { isTrace, parseTraceId, type TracedTurn, type TraceQuery, tracesOf } from '../../session/traces.ts'
+import type { TurnStore } from '../../store/turn-store.ts'
 import { described } from '../described.ts'
 import { readAnyBodyAsJson } from '../json-body.ts'
 import { DetailChoice } from '../sessions/details.ts'
@@ -13,7 +13,7 @@ import { streamJson } from '../sessions/json-stream.ts'
 import { SessionParams } from '../sessions/schemas.ts'
 import { typedApp } from '../typed-app.ts'
 import * as schemas from './schemas.ts'
-import { tracesToWire, traceToWire } from './serialise.ts'
+import { graphToWire, tracesToWire, traceToWire } from './serialise.ts'
 
 export interface TracesRoutesOptions {
   store: TurnStore
@@ -28,14 +28,21 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
   app.get(
     '/sessions/:sessionId/traces',
     {
-      schema: described('traces', 'Read the answered calls of a session, in call order', schemas.Traces, {
-        description: 'A session that is not there, or that nobody called, has none.',
-        params: SessionParams,
-        querystring: schemas.TracesQuery,
-      }),
+      schema: described(
+        'traces',
+        'Read the answered calls of a session, in call order',
+        schemas.TracesOrGraph,
+        {
+          description: 'A session that is not there, or that nobody called, has none.',
+          params: SessionParams,
+          querystring: schemas.TracesQuery,
+        },
+      ),
     },
-    async ({ params: { sessionId }, query }, reply) =>
-      streamJson(reply, tracesToWire(tracesOf(store, sessionId, queryOf(query)), shown(query.details))),
+    async ({ params: { sessionId }, query }, reply) => {
+      const toWire = query.format === 'compact' ? graphToWire : tracesToWire
+      return streamJson(reply, toWire(tracesOf(store, sessionId, queryOf(query)), shown(query.details)))
+    },
   )
   app.post(
     '/traces/query',
@@ -73,7 +80,7 @@ async function* tracesOfAll(
   store: TurnStore,
   sessionIds: readonly string[],
   query: TraceQuery,
-): AsyncGenerator<TurnRecord> {
+): AsyncGenerator<TracedTurn> {
   for (const sessionId of sessionIds) yield* tracesOf(store, sessionId, query)
 }
 

@@ -17,7 +17,10 @@ export const TracesQuery = Type.Object(
     limit,
     details: detailsParameter(),
     format: Type.Optional(
-      Type.String({ description: 'Asks for a more compact answer; it is always the whole one' }),
+      Type.String({
+        description:
+          '`compact`: as a graph, each call with what it adds to its parent. Others change nothing',
+      }),
     ),
   },
   STRICT,
@@ -29,16 +32,11 @@ export const TracesQueryBody = Type.Object(
 export const TraceQuery = Type.Object({ details: detailsParameter() }, STRICT)
 export const TraceParams = Type.Object({ traceId: Type.String() })
 
-export const Trace = Type.Object({
+const facts = {
   trace_id: Type.String(),
   session_id: Type.String(),
   turn_id: Type.String({ description: 'The turn in `GET /sessions/{session_id}`' }),
   model: Type.String(),
-  messages: Type.Array(fields()),
-  prompt_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
-  response_message: fields(),
-  completion_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
-  logprobs: Type.Array(Type.Number(), { description: 'As many as `completion_token_ids`' }),
   finish_reason: nullable(Type.String()),
   weight_version: nullable(
     Type.Integer({ description: 'At the start; null if it is no whole number: see `metadata`' }),
@@ -55,7 +53,41 @@ export const Trace = Type.Object({
     weight_version_start: nullable(Type.String()),
     weight_version_end: nullable(Type.String()),
   }),
+}
+const answer = {
+  response_message: fields(),
+  completion_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
+  logprobs: Type.Array(Type.Number(), { description: 'As many as `completion_token_ids`' }),
   ...detailFields,
   sampling: Type.Optional(Sampling),
+}
+
+export const Trace = Type.Object({
+  ...facts,
+  messages: Type.Array(fields()),
+  prompt_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
+  ...answer,
 })
 export const Traces = Type.Array(Trace)
+/** Names are those of `TraceGraph` and `TraceDelta` in rLLM's model gateway. */
+export const TraceGraph = Type.Object({
+  format: Type.Literal('compact'),
+  version: Type.Literal(1),
+  deltas: Type.Array(
+    Type.Object({
+      ...facts,
+      parent_trace_id: nullable(
+        Type.String({ description: 'The call that this one goes on from; null: the lists are whole' }),
+      ),
+      lineage_id: Type.String({ description: 'The turn that the conversation began with' }),
+      messages_suffix: Type.Array(fields(), {
+        description: "What comes after the parent's messages and its `response_message`",
+      }),
+      prompt_ids_suffix: Type.Array(Type.Integer(), {
+        description: "What comes after the parent's prompt and completion",
+      }),
+      ...answer,
+    }),
+  ),
+})
+export const TracesOrGraph = Type.Union([Traces, TraceGraph])

@@ -1,7 +1,7 @@
 /** Turns as traces, in pieces of JSON text. */
 
 import { samplingOf } from '../../session/sampling.ts'
-import { traceIdOf } from '../../session/traces.ts'
+import { type TracedTurn, traceIdOf } from '../../session/traces.ts'
 import type { RowLayout } from '../../session/trajectories/row-details.ts'
 import type { TurnReader, TurnRecord } from '../../store/turn-store.ts'
 import { type DetailChoice, detailMembers } from '../sessions/details.ts'
@@ -22,12 +22,12 @@ export interface TraceDetails {
 
 /** An array; holds one turn at a time. */
 export async function* tracesToWire(
-  turns: AsyncIterable<TurnRecord>,
+  turns: AsyncIterable<Pick<TracedTurn, 'turn'>>,
   details: TraceDetails,
 ): AsyncGenerator<string> {
   yield '['
   let separator = ''
-  for await (const turn of turns) {
+  for await (const { turn } of turns) {
     yield separator
     yield* traceToWire(turn, details)
     separator = ','
@@ -35,11 +35,54 @@ export async function* tracesToWire(
   yield ']'
 }
 
+/**
+ * The calls as a graph, each with what it adds to its parent: the form that rLLM's newer clients ask for. Grows with
+ * what is new in each call, not with its whole prompt. A call whose parent is not in the answer has no parent there.
+ */
+export async function* graphToWire(
+  turns: AsyncIterable<TracedTurn>,
+  details: TraceDetails,
+): AsyncGenerator<string> {
+  yield '{"format":"compact","version":1,"deltas":['
+  const given = new Set<string>()
+  let separator = ''
+  for await (const { turn, lineage } of turns) {
+    const parent = lineage.parent && given.has(lineage.parent.turnId) ? lineage.parent : null
+    given.add(turn.turnId)
+    const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
+    yield separator
+    yield openObject({
+      ...traceFacts(turn),
+      parent_trace_id: parent && traceIdOf({ sessionId: turn.sessionId, turnId: parent.turnId }),
+      lineage_id: lineage.root,
+    })
+    yield* member(
+      'messages_suffix',
+      textArray(turn.requestMessages.slice(parent ? parent.messageCount + 1 : 0)),
+    )
+    yield* member('prompt_ids_suffix', numberArray(promptTokenIds.subarray(parent?.tokenCount ?? 0)))
+    yield* answerMembers(turn)
+    yield* shownDetails(turn, details)
+    yield '}'
+    separator = ','
+  }
+  yield ']}'
+}
+
 /** Messages and tool calls are JSON texts in the store, and go out unparsed. */
 export async function* traceToWire(turn: TurnRecord, details: TraceDetails): AsyncGenerator<string> {
-  const { promptTokenIds, completionTokenIds, completionLogprobs } = turn.exact ? turn : NO_TOKENS
+  const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
+  yield openObject(traceFacts(turn))
+  yield* member('messages', textArray(turn.requestMessages))
+  yield* member('prompt_token_ids', numberArray(promptTokenIds))
+  yield* answerMembers(turn)
+  yield* shownDetails(turn, details)
+  yield '}'
+}
+
+function traceFacts(turn: TurnRecord) {
   const endedAtMs = turn.endedAtMs ?? turn.startedAtMs
-  yield openObject({
+  return {
     trace_id: traceIdOf(turn),
     session_id: turn.sessionId,
     turn_id: turn.turnId,
@@ -58,14 +101,14 @@ export async function* traceToWire(turn: TurnRecord, details: TraceDetails): Asy
       weight_version_start: turn.weightVersionStart,
       weight_version_end: turn.weightVersionEnd,
     },
-  })
-  yield* member('messages', textArray(turn.requestMessages))
+  }
+}
+
+function* answerMembers(turn: TurnRecord): Generator<string> {
+  const { completionTokenIds, completionLogprobs } = turn.exact ? turn : NO_TOKENS
   yield* member('response_message', responseMessage(turn))
-  yield* member('prompt_token_ids', numberArray(promptTokenIds))
   yield* member('completion_token_ids', numberArray(completionTokenIds))
   yield* member('logprobs', numberArray(completionLogprobs))
-  yield* shownDetails(turn, details)
-  yield '}'
 }
 
 async function* shownDetails(turn: TurnRecord, { reader, choice }: TraceDetails): AsyncGenerator<string> {
@@ -101,7 +144,7 @@ function* responseMessage({ completionText, reasoning, toolCalls }: TurnRecord):
 }
 
 /** rLLM's client refuses every trace of a session for one version that is no whole number. */
-function wholeNumber(version: string | null): number | null {
+export function wholeNumber(version: string | null): number | null {
   const number = version !== null && /^-?\d+$/.test(version) ? Number(version) : null
   return Number.isSafeInteger(number) ? number : null
 }

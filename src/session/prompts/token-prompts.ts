@@ -37,6 +37,8 @@ export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
   readonly #store: Pick<TurnStore, 'readSteps'>
   readonly #counts = new PromptCounts()
+  /** By session, the prompt of its latest call that asked for several answers. */
+  readonly #choices = new WeakMap<SessionMemory, { call: string; planned: Promise<PlannedPrompt> }>()
 
   /** The model stays its owner's to close. */
   constructor(model: TokenModel, store: Pick<TurnStore, 'readSteps'>) {
@@ -48,9 +50,24 @@ export class TokenPrompts implements Prompts {
     if (request.kind !== 'chat') return plainPrompt(request)
     const forcedCall = this.#forcedCallOf(request.body)
     const turns = await this.#turnsOf(request.sessionId, memory)
-    const prompt = await planPrompt(this.#model, { memory, turns }, request)
+    const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
     return this.#callWith({ request, turns, prompt, forcedCall, counts: this.#counts })
+  }
+
+  /** The answers of one call begin in the same moment, with the same prompt: it is rendered for the first of them. */
+  async #planOnce(request: ChatRequest, memory: SessionMemory, turns: SessionTurns): Promise<PlannedPrompt> {
+    const plan = () => planPrompt(this.#model, { memory, turns }, request)
+    const { choiceOf: call } = request
+    if (call === undefined) return plan()
+    const known = this.#choices.get(memory)
+    if (known?.call !== call) {
+      const planned = plan()
+      this.#choices.set(memory, { call, planned })
+      return planned
+    }
+    const planned = await known.planned
+    return { ...planned, ids: planned.ids.again() }
   }
 
   /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */

@@ -131,4 +131,8 @@ export class TurnTree {
   has(turnId: string): boolean {
     return this.#byId.has(turnId)
   }
+
+  find(turnId: string): TurnNode | undefined {
+    return this.#byId.get(turnId)
+  }
 }

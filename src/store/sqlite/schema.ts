@@ -160,6 +160,11 @@ ALTER TABLE sessions ADD COLUMN reward_sum INTEGER; -- Of the reward and its com
 `
 
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
+const KEY_TAGS = `
+-- Base64url of what is in the key of the session's agent and ends with it; NULL: the session's name alone is.
+ALTER TABLE sessions ADD COLUMN key_tag TEXT;
+`
+
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
   TRUSTED_AGENTS,
@@ -168,6 +173,7 @@ const MIGRATIONS: readonly string[] = [
   DETAILS,
   POLICIES,
   CHECK_SUMS,
+  KEY_TAGS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

@@ -39,6 +39,7 @@ interface SessionRow {
   trust_agent: number
   record: string | null
   policies: string
+  key_tag: string | null
   reward: number | null
   reward_components: string | null
   reward_lines: string | null
@@ -72,6 +73,7 @@ export interface NewSessionRow {
   /** JSON text. */
   record: string | null
   policies: string
+  keyTag: string | null
 }
 
 /** What SQL can tell before a row's JSON is read. */
@@ -238,9 +240,9 @@ export class SessionWriter {
     this.#create = db.prepare(`
       INSERT INTO sessions
         (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
-          record, policies)
+          record, policies, key_tag)
       VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
-        @trustAgent, @record, @policies)`)
+        @trustAgent, @record, @policies, @keyTag)`)
     this.#end = db.prepare(`
       UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
       WHERE session_id = @sessionId AND status = 'active'`)
@@ -346,6 +348,7 @@ function toRecord(row: SessionRow): SessionRecord {
     trustAgent: row.trust_agent === 1,
     record: row.record === null ? null : JSON.parse(row.record),
     policies: JSON.parse(row.policies),
+    keyTag: row.key_tag,
     reward:
       row.reward === null
         ? null

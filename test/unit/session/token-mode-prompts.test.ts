@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
 import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
+import { beginChoices } from '../../../src/session/run-choices.ts'
 import { TurnRunner } from '../../../src/session/run-turn.ts'
 import { Sessions } from '../../../src/session/sessions.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
@@ -34,6 +35,19 @@ function setUp(t: Test, model: TokenModel) {
   const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
   return {
     sessions,
+    /** Several answers to one call. @returns their turns */
+    async askFor(count: number, messages: ChatMessage[]): Promise<TurnRecord[]> {
+      const call = {
+        sessionId: 's',
+        dialect: 'chat',
+        request: { kind: 'chat', body: { messages } } as const,
+        stream: false,
+        word: { retryCount: 0, hasAgentKey: false },
+      }
+      for await (const _ of (await beginChoices(runner, call, count, never)).events) {
+      }
+      return (await Array.fromAsync(store.readTurns('s'))).slice(-count)
+    },
     async ask(messages: ChatMessage[]): Promise<TurnRecord> {
       const request = { kind: 'chat', body: { messages } } as const
       const call = {
@@ -60,6 +74,43 @@ t.test("a session's chat_template_kwargs reach the template, whatever the agent 
   const { promptTokenIds } = await ask([{ role: 'user', content: 'Hello.' }])
   t.match(model.tokenizer.decode(promptTokenIds), /<think>\n\n<\/think>\n\n$/)
 })
+
+t.test(
+  'the answers of one call share a prompt that is rendered once, and each goes on by itself',
+  async (t) => {
+    const model = loadTokenModel('qwen3')
+    let renders = 0
+    const { renderer } = model
+    const counting = new Proxy(renderer, {
+      get(target, name) {
+        const value = Reflect.get(target, name)
+        if (typeof value !== 'function') return value
+        return (...given: unknown[]) => {
+          if (name === 'renderFull') renders += 1
+          return value.apply(target, given)
+        }
+      },
+    })
+    const { ask, askFor } = setUp(
+      t,
+      new Proxy(model, {
+        get: (target, name) => (name === 'renderer' ? counting : Reflect.get(target, name)),
+      }),
+    )
+    const first: ChatMessage[] = [{ role: 'user', content: 'Vote!' }]
+    const turns = await askFor(4, first)
+    t.equal(renders, 1)
+    const prompts = turns.map(({ promptTokenIds }) => [...promptTokenIds])
+    t.equal(new Set(prompts.map(String)).size, 1)
+    t.ok(turns.every(({ exact }) => exact))
+    const answer = { role: 'assistant', content: turns[2]!.completionText } as ChatMessage
+    const next = await ask([...first, answer, { role: 'user', content: 'Why?' }])
+    const whole = [...turns[2]!.promptTokenIds, ...turns[2]!.completionTokenIds]
+    t.same([...next.promptTokenIds.subarray(0, whole.length)], whole)
+    await askFor(2, [{ role: 'user', content: 'Another vote!' }])
+    t.equal(renders, 2, 'of another call anew')
+  },
+)
 
 t.test('a developer speaks as the system where the template knows no developer', async (t) => {
   const messages: ChatMessage[] = [

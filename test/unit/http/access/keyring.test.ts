@@ -1,6 +1,6 @@
 import { createHmac } from 'node:crypto'
 import t from 'tap'
-import { makeAgentKey, sessionOfAgentKey } from '../../../../src/http/access/agent-key.ts'
+import { makeAgentKey, newKeyTag, ownerOfAgentKey } from '../../../../src/http/access/agent-key.ts'
 import { Keyring, NO_KEYS } from '../../../../src/http/access/keyring.ts'
 
 const SETTINGS = {
@@ -20,24 +20,43 @@ t.test('the key of an agent is the documented form, and the same in every proces
   t.equal(new Keyring(NO_KEYS).agentKey('s'), undefined)
 })
 
+t.test('a key that ends with its session has the tag in its proof, in the documented form', async (t) => {
+  const tag = Buffer.from([0, 1, 2, 3, 4, 5, 6, 7])
+  const hmac = createHmac('sha256', 'secret')
+    .update('llm-proxy agent key 2\n')
+    .update(tag)
+    .update('rollout-1')
+  const proof = Buffer.concat([tag, hmac.digest().subarray(0, 24)]).toString('base64url')
+  t.equal(makeAgentKey('secret', 'rollout-1', tag.toString('base64url')), `lp-rollout-1-${proof}`)
+  t.not(newKeyTag(), newKeyTag())
+})
+
 t.test('a key of any of the secrets names its session, whatever characters that has', async (t) => {
   for (const sessionId of ['s', 'a-b-c', '--', '~._:', 'x'.repeat(200), 'lp-s-lp']) {
     for (const secret of SETTINGS.agentKeySecrets) {
-      t.equal(sessionOfAgentKey(SETTINGS.agentKeySecrets, makeAgentKey(secret, sessionId)), sessionId)
+      for (const tag of [null, newKeyTag()]) {
+        const key = makeAgentKey(secret, sessionId, tag)
+        t.same(ownerOfAgentKey(SETTINGS.agentKeySecrets, key), { sessionId, tag })
+      }
     }
   }
 })
 
 t.test('a key that was changed anywhere, or made with another secret, is none', async (t) => {
   const key = makeAgentKey(SETTINGS.agentKeySecrets[0]!, 'session-1')
-  const accepts = (candidate: string) => sessionOfAgentKey(SETTINGS.agentKeySecrets, candidate) !== undefined
-  t.ok(accepts(key))
+  const tagged = makeAgentKey(SETTINGS.agentKeySecrets[0]!, 'session-1', newKeyTag())
+  const accepts = (candidate: string) => ownerOfAgentKey(SETTINGS.agentKeySecrets, candidate) !== undefined
   // Of the last character, too, whose lowest bits say nothing.
   const others = (character: string) => [...'ABCDEFGHabcd0123-_'].filter((other) => other !== character)
-  for (let at = 0; at < key.length; at += 1) {
-    const accepted = others(key[at]!).filter((other) => accepts(key.slice(0, at) + other + key.slice(at + 1)))
-    t.same(accepted, [], `character ${at}`)
-    t.notOk(accepts(key.slice(0, at)), `the first ${at} characters`)
+  for (const good of [key, tagged]) {
+    t.ok(accepts(good))
+    for (let at = 0; at < good.length; at += 1) {
+      const accepted = others(good[at]!).filter((other) =>
+        accepts(good.slice(0, at) + other + good.slice(at + 1)),
+      )
+      t.same(accepted, [], `character ${at}`)
+      t.notOk(accepts(good.slice(0, at)), `the first ${at} characters`)
+    }
   }
   for (const none of [
     makeAgentKey('another secret', 'session-1'),
@@ -63,7 +82,7 @@ t.test('a key is found as bearer token, as x-api-key, and as the password of a U
     t.same(keyring.callerOf(headers), isAdmin)
   }
   t.same(keyring.callerOf(bearer('worker-key-number-one')), { is: 'worker' })
-  t.same(keyring.callerOf(bearer(keyring.agentKey('s')!)), { is: 'agent', sessionId: 's' })
+  t.same(keyring.callerOf(bearer(keyring.agentKey('s')!)), { is: 'agent', sessionId: 's', keyTag: null })
 })
 
 t.test('a client that sends a meaningless key beside its own is known by its own', async (t) => {
@@ -72,7 +91,7 @@ t.test('a client that sends a meaningless key beside its own is known by its own
     { 'x-api-key': 'sk-none', ...bearer(own) },
     { 'x-api-key': own, ...bearer('EMPTY') },
   ]) {
-    t.same(keyring.callerOf(headers), { is: 'agent', sessionId: 's' })
+    t.same(keyring.callerOf(headers), { is: 'agent', sessionId: 's', keyTag: null })
   }
 })
 
