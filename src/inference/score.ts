@@ -22,6 +22,8 @@ export interface ScoredToken {
   readonly logprob: number
   /** Of different tokens, this one among them or not: the most probable ones. Empty unless asked for. */
   readonly alternatives: readonly number[]
+  /** Which tokens those are; as many. */
+  readonly alternativeIds: readonly number[]
 }
 
 export interface Scored {

@@ -3,9 +3,10 @@ import type { ScoredToken } from '../inference/score.ts'
 
 /**
  * What the recorded logprobs are of: the model's own distribution (`raw`, vLLM's default), or the one after temperature
- * (`temperature`, SGLang's default, and vLLM's `processed_logprobs` without filters).
+ * (`temperature`, SGLang's default, and vLLM's `processed_logprobs` without filters), or that among the tokens which
+ * top_p, top_k and min_p had left (`mask`, vLLM's `processed_logprobs`, and what is recorded as `sampling_logprobs`).
  */
-export type LogprobsOf = 'raw' | 'temperature'
+export type LogprobsOf = 'raw' | 'temperature' | 'mask'
 
 export interface Tolerance {
   /** The mean of all differences of a turn may be so much, in nats. */
@@ -60,9 +61,49 @@ export function pairTokens(
   })
 }
 
+/** The ids that were left for a token; null: not on record, and it is compared as if none had been taken away. */
+export type SamplingMask = readonly (readonly number[] | null)[]
+
+/** What is on record of the tokens that were sampled, and over which masks. */
+export interface MaskedTokens {
+  readonly recorded: ArrayLike<number>
+  readonly tokenIds: ArrayLike<number>
+  readonly mask: SamplingMask
+}
+
+/** @param scored with alternatives; where a mask has ids that are not among them, the truth is an interval */
+export function pairMasked(
+  { recorded, tokenIds, mask }: MaskedTokens,
+  scored: readonly ScoredToken[],
+  temperature: number,
+): TokenPair[] {
+  const power = temperature === 0 ? 1 : temperature
+  return scored.map((token, at) => {
+    const was = recorded[at]!
+    const left = mask[at]
+    const isLeft = left?.includes(tokenIds[at]!) === true
+    const { low, high } = isLeft ? overMask(token, tokenIds[at]!, left!, power) : atTemperature(token, power)
+    return { recorded: was, recomputed: Math.min(Math.max(was, low), high) }
+  })
+}
+
+/** The token's logprob among those that were left, after temperature, as an interval. */
+function overMask(token: ScoredToken, id: number, left: readonly number[], temperature: number) {
+  const power = 1 / temperature
+  const known = new Map(token.alternativeIds.map((other, at) => [other, token.alternatives[at]!] as const))
+  known.set(id, token.logprob)
+  const told = left.flatMap((other) => known.get(other) ?? [])
+  const scaled = told.reduce((sum, logprob) => sum + Math.exp(logprob * power), 0)
+  // None of those that were not told is more probable than the last that was.
+  const largest = Math.exp(Math.min(0, ...token.alternatives))
+  const most = (left.length - told.length) * largest ** power
+  const own = token.logprob * power
+  return { low: own - Math.log(scaled + most), high: own - Math.log(scaled) }
+}
+
 /** Whether alternatives are needed to tell a token's logprob. */
 export function isScaling(of: LogprobsOf, temperature: number): boolean {
-  return of === 'temperature' && temperature !== 0 && temperature !== 1
+  return of === 'mask' || (of === 'temperature' && temperature !== 0 && temperature !== 1)
 }
 
 /**

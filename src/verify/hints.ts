@@ -37,7 +37,12 @@ function shifted(pairs: readonly TokenPair[], by: number): TokenPair[] {
   })
 }
 
-function isFiltered({ top_p: topP, top_k: topK, min_p: minP }: Readonly<Record<string, unknown>>): boolean {
+/** Whether some tokens were taken away before one was sampled. */
+export function isFiltered({
+  top_p: topP,
+  top_k: topK,
+  min_p: minP,
+}: Readonly<Record<string, unknown>>): boolean {
   return (
     (typeof topP === 'number' && topP < 1) ||
     (typeof topK === 'number' && topK > 0) ||

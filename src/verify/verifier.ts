@@ -14,7 +14,9 @@ import {
   isScaling,
   isWithin,
   type LogprobsOf,
+  pairMasked,
   pairTokens,
+  type SamplingMask,
   type TokenDifference,
   type TokenPair,
   type Tolerance,
@@ -33,6 +35,10 @@ export interface VerifiableTurn {
   readonly promptTokenIds: ArrayLike<number>
   readonly completionTokenIds: ArrayLike<number>
   readonly completionLogprobs: ArrayLike<number>
+  /** What was left for each sampled token, if it is on record. */
+  readonly samplingMask?: SamplingMask
+  /** Each sampled token's logprob among what was left, if it is on record. */
+  readonly samplingLogprobs?: readonly (number | null)[]
   readonly weightVersionStart: string | null
   readonly weightVersionEnd: string | null
 }
@@ -77,6 +83,8 @@ export interface TurnResult {
   /** Of a skipped one. */
   reason?: SkipReason
   comparison?: Comparison
+  /** Of the logprobs over the mask that are on record beside the others. */
+  masked?: Comparison
   first_difference?: TokenDifference | null
   hint?: string
   greedy?: GreedyCheck
@@ -135,9 +143,10 @@ export class Verifier {
     if (reason !== undefined) return skipped(reason)
     try {
       const scored = await this.#score(turn, Int32Array.from(turn.promptTokenIds), signal)
-      const pairs = pairTokens(turn.completionLogprobs, scored, this.logprobsOf, temperatureOf(turn))
+      const pairs = this.#pairsOf(turn, scored)
+      const masked = maskedPairs(turn, scored)
       const greedy = this.#isGreedyChecked(turn) ? await this.#sampleAgain(turn, signal) : undefined
-      return { result: { ...head, ...this.#judge(turn, pairs, greedy) }, pairs, scored }
+      return { result: { ...head, ...this.#judge(turn, { pairs, masked, greedy }) }, pairs, scored }
     } catch (thrown) {
       const error = toProxyError(thrown)
       // A completion that fills the context leaves no room for the one token that vLLM samples after it.
@@ -161,18 +170,28 @@ export class Verifier {
     return false
   }
 
+  #pairsOf(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
+    const { completionLogprobs: recorded, completionTokenIds: tokenIds, samplingMask: mask = [] } = turn
+    const { logprobsOf } = this
+    if (logprobsOf === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, temperatureOf(turn))
+    return pairTokens(recorded, scored, logprobsOf, temperatureOf(turn))
+  }
+
   #judge(
     turn: VerifiableTurn,
-    pairs: readonly TokenPair[],
-    greedy: GreedyCheck | undefined,
+    { pairs, masked, greedy }: TurnFindings,
   ): Omit<TurnResult, 'session_id' | 'turn_id' | 'index'> {
     const { tolerance } = this
     const comparison = compare(pairs)
+    const overMask = masked.length > 0 ? compare(masked) : undefined
     const isSame = isWithin(comparison, tolerance)
+    const isMaskSame = overMask === undefined || isWithin(overMask, tolerance)
     const hint = isSame ? undefined : hintOf({ pairs, params: turn.params, tolerance })
     return {
-      verdict: isSame && greedy?.same !== false ? 'same' : 'differs',
+      verdict: isSame && isMaskSame && greedy?.same !== false ? 'same' : 'differs',
       comparison,
+      ...(overMask && { masked: overMask }),
+      ...(isSame && !isMaskSame && { hint: MASK_DIFFERS }),
       first_difference: firstDifference(pairs, turn.completionTokenIds, tolerance),
       ...(hint !== undefined && { hint }),
       ...(greedy && { greedy }),
@@ -207,7 +226,7 @@ export class Verifier {
       completionTokenIds: Int32Array.from(turn.completionTokenIds),
       ...(model !== null && { model }),
       ...(typeof loraPath === 'string' && { loraPath }),
-      alternatives: isScaling(this.logprobsOf, temperatureOf(turn)) ? alternatives : 0,
+      alternatives: needsAlternatives(this.logprobsOf, turn) ? alternatives : 0,
     }
     return (await this.#engine.score!(request, signal)).tokens
   }
@@ -245,6 +264,37 @@ export class Verifier {
     const difference = { index, recorded: recorded[index]!, sampled: sampled[index] ?? null }
     return { same: false, first_difference: difference }
   }
+}
+
+interface TurnFindings {
+  readonly pairs: readonly TokenPair[]
+  /** Over the mask; empty: no such logprobs are on record. */
+  readonly masked: readonly TokenPair[]
+  readonly greedy: GreedyCheck | undefined
+}
+
+const MASK_DIFFERS =
+  'the logprobs among what top_p, top_k or min_p had left differ: a mask is missing, or another one'
+
+function needsAlternatives(of: LogprobsOf, turn: VerifiableTurn): boolean {
+  return isScaling(of, temperatureOf(turn)) || turn.samplingLogprobs !== undefined
+}
+
+/** Of the tokens whose logprob over the mask is on record; the mask itself may be missing. */
+function maskedPairs(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
+  const { samplingLogprobs, samplingMask, completionTokenIds } = turn
+  if (samplingLogprobs === undefined) return []
+  const told = scored.map((_, at) => at).filter((at) => typeof samplingLogprobs[at] === 'number')
+  const tokens = {
+    recorded: told.map((at) => samplingLogprobs[at]!),
+    tokenIds: told.map((at) => completionTokenIds[at]!),
+    mask: told.map((at) => samplingMask?.[at] ?? null),
+  }
+  return pairMasked(
+    tokens,
+    told.map((at) => scored[at]!),
+    temperatureOf(turn),
+  )
 }
 
 /** As the call said; where it did not, engines take 1. */

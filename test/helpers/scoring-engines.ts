@@ -29,6 +29,7 @@ export class TableModel {
     const raw: number[] = []
     const scaled: number[] = []
     const filtered: number[] = []
+    const masks: number[][] = []
     for (let count = 0; count < length; count += 1) {
       const logprobs = this.next(ids)
       const warm = logSoftmax(logprobs.map((logprob) => logprob / temperature))
@@ -38,8 +39,9 @@ export class TableModel {
       raw.push(logprobs[id]!)
       scaled.push(warm[id]!)
       filtered.push(kept[id]!)
+      masks.push(kept.flatMap((logprob, other) => (logprob > Number.NEGATIVE_INFINITY ? [other] : [])))
     }
-    return { ids: ids.slice(prompt.length), raw, scaled, filtered }
+    return { ids: ids.slice(prompt.length), raw, scaled, filtered, masks }
   }
 }
 

@@ -14,6 +14,7 @@ import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
 import { type DetailedEngineOptions, startDetailedEngine } from '../helpers/detailed-engine.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
+import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { faultOf, maskOf, type ShownDetails } from '../helpers/reported-details.ts'
@@ -342,5 +343,28 @@ t.test('the loop in TypeScript has sessions recorded, and its rows show it', asy
     t.equal(faultOf(tokensOf(row as unknown as Row), 2), undefined)
     t.ok(row.sampling_mask && row.top_logprob_ids && row.routed_experts)
     t.notOk('prompt_logprobs' in row)
+  }
+})
+
+t.test('an export has the details that it is asked for, of a database and of a proxy alike', async (t) => {
+  const engine = await engineFor(t)
+  const db = join(t.testdir({}), 'details.db')
+  const proxy = await startProxy(t, { engineUrls: [engine.url], record: ALL, db })
+  await talk(proxy, 's', false)
+  const rows = await rowsOf(proxy, 's')
+  t.ok(rows.some(({ sampling_mask: mask }) => mask?.some((ids) => ids !== null)))
+  for (const source of [
+    ['--db', db],
+    ['--url', proxy.url],
+  ]) {
+    const { stdout } = await runLlmProxy(['sessions', 'export', 's', ...source, '--details', 'all'])
+    const lines = stdout.trim().split('\n')
+    t.same(
+      lines.map((line) => JSON.parse(line)),
+      rows.map((row) => ({ session_id: 's', ...row })),
+    )
+    const masks = await runLlmProxy(['sessions', 'export', 's', ...source, '--details', 'sampling_mask'])
+    const [first] = masks.stdout.trim().split('\n')
+    t.match(JSON.parse(first!), { sampling_mask: Array, top_logprobs: undefined })
   }
 })

@@ -22,7 +22,8 @@ export interface ListQuery {
   cursor?: string | undefined
 }
 
-export type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'finished_only'>
+export type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'finished_only' | 'details'> &
+  Partial<Pick<TrajectoryQuery, 'per_turn'>>
 
 /** Every method throws ProxyError `session_not_found` or `start_failed`. */
 export interface SessionsApi {

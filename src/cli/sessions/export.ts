@@ -33,10 +33,15 @@ async function write(
 
 async function* exportLines(
   api: SessionsApi,
-  { format, select, sideCalls, finishedOnly }: SessionsExportConfig,
+  { format, select, sideCalls, finishedOnly, details }: SessionsExportConfig,
   sessionIds: readonly string[],
 ): AsyncGenerator<string> {
-  const which = { select, side_calls: sideCalls, finished_only: finishedOnly }
+  const which = {
+    select,
+    side_calls: sideCalls,
+    finished_only: finishedOnly,
+    ...(details.length > 0 && { details: details.join(',') }),
+  }
   for await (const sessionId of namedOrAll(api, sessionIds)) {
     const rows =
       format === 'turns'

@@ -17,11 +17,13 @@ export function proxyApi(address: ProxyAddress): SessionsApi {
       return proxy.get(`/sessions?${query}`, SessionList)
     },
     withTurns: (sessionId) => proxy.get(at(sessionId), SessionWithTurns),
-    withTrajectories: (sessionId, { select, side_calls, finished_only }) => {
+    withTrajectories: (sessionId, { select, side_calls, finished_only, per_turn = false, details }) => {
       const query = new URLSearchParams({
         select,
         side_calls: String(side_calls),
         finished_only: String(finished_only),
+        per_turn: String(per_turn),
+        ...(details !== undefined && { details }),
       })
       return proxy.get(`${at(sessionId)}/trajectories?${query}`, Trajectories)
     },

@@ -3,6 +3,7 @@ import type { VerifyConfig } from '../../config/options/verify.ts'
 import { openEngines } from '../../engine/open-engines.ts'
 import { ProxyError } from '../../errors.ts'
 import type { EngineClient, EngineHealth } from '../../inference/engine-client.ts'
+import { isFiltered } from '../../verify/hints.ts'
 import { type VerifyRun, verifyTurns } from '../../verify/run.ts'
 import { type TurnResult, type VerifiableTurn, Verifier } from '../../verify/verifier.ts'
 import type { SessionsApi, TurnJson } from '../sessions/api.ts'
@@ -83,8 +84,35 @@ async function* recordedTurns(
 ): AsyncGenerator<VerifiableTurn> {
   for await (const sessionId of namedOrAll(api, sessionIds)) {
     const { turns } = await api.withTurns(sessionId)
-    for (const turn of turns) yield verifiable(sessionId, turn)
+    const masks = turns.some(({ params }) => isFiltered(params)) ? await masksOf(api, sessionId) : NO_MASKS
+    for (const turn of turns) yield { ...verifiable(sessionId, turn), ...masks.get(turn.turn_id) }
   }
+}
+
+type Masks = Pick<VerifiableTurn, 'samplingMask' | 'samplingLogprobs'>
+
+const NO_MASKS: ReadonlyMap<string, Masks> = new Map()
+
+const MASK_ROWS = {
+  select: 'all',
+  side_calls: true,
+  finished_only: false,
+  per_turn: true,
+  details: 'sampling_mask,sampling_logprobs',
+} as const
+
+/** By turn, of those that have any on record. */
+async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, Masks>> {
+  const { trajectories } = await api.withTrajectories(sessionId, MASK_ROWS)
+  const masks = new Map<string, Masks>()
+  for (const { turns, sampling_mask: mask, sampling_logprobs: logprobs } of trajectories) {
+    const { turn_id: turnId, start, end } = turns[0]!
+    masks.set(turnId, {
+      ...(mask && { samplingMask: mask.slice(start, end) }),
+      ...(logprobs && { samplingLogprobs: logprobs.slice(start, end) }),
+    })
+  }
+  return masks
 }
 
 function verifiable(sessionId: string, turn: TurnJson): VerifiableTurn {

@@ -139,6 +139,16 @@ export const SESSIONS_EXPORT = {
       group: 'Output',
       help: 'No rows of sessions that were aborted or are still active',
     },
+    details: {
+      flag: 'details',
+      type: 'text',
+      repeatable: true,
+      flagOnly: true,
+      group: 'Output',
+      help:
+        'What else rows show of their tokens, if it was recorded: sampling_mask, routed_experts and others of ' +
+        'docs/details.md, or all; may be given several times',
+    },
     output: {
       flag: 'output',
       type: 'path',

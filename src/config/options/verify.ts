@@ -47,11 +47,13 @@ export const VERIFY = {
     logprobsOf: {
       flag: 'logprobs',
       type: 'enum',
-      values: ['auto', 'raw', 'temperature'],
+      values: ['auto', 'raw', 'temperature', 'mask'],
       default: 'auto',
       flagOnly: true,
       group: 'Comparison',
-      help: 'What was recorded: raw, before temperature; temperature, after it; auto: as SGLang and others do by default',
+      help:
+        'What was recorded: raw, before temperature; temperature, after it; mask, after it and among the tokens of the ' +
+        'sampling mask on record; auto: as SGLang and others do by default',
     },
     meanTolerance: {
       flag: 'mean-tolerance',

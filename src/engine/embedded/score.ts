@@ -27,7 +27,13 @@ export function rankTokens(
     const rank = 1 + probabilities.reduce((more, probability) => more + Number(probability > own), 0)
     const order = count === 0 ? [] : mostProbable(probabilities, count)
     const top = order.map((other) => ({ id: other, logprob: next.logprob(other) }))
-    return { logprob: next.logprob(id), rank, top, alternatives: top.map(({ logprob }) => logprob) }
+    return {
+      logprob: next.logprob(id),
+      rank,
+      top,
+      alternatives: top.map(({ logprob }) => logprob),
+      alternativeIds: order,
+    }
   })
 }
 

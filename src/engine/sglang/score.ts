@@ -38,8 +38,12 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
     if (said !== id) throw notScored(engine, 'it read other tokens than it was sent')
     const logprob = value === null ? undefined : logprobOf(value)
     if (logprob === undefined) throw notScored(engine, `it does not tell token ${at} of the completion`)
-    const alternatives = Array.isArray(tops) ? topOf(tops[tops.length - ids.length + at]) : []
-    return { logprob, alternatives }
+    const top = Array.isArray(tops) ? topOf(tops[tops.length - ids.length + at]) : []
+    return {
+      logprob,
+      alternatives: top.map(([value]) => value),
+      alternativeIds: top.map(([, id]) => id),
+    }
   })
 }
 
@@ -48,7 +52,11 @@ function tripleOf(entry: unknown): readonly unknown[] {
   return Array.isArray(entry) ? entry : []
 }
 
-function topOf(entries: unknown): number[] {
+function topOf(entries: unknown): (readonly [logprob: number, id: number])[] {
   if (!Array.isArray(entries)) return []
-  return entries.map((entry) => logprobOf(tripleOf(entry)[0])).filter((logprob) => logprob !== undefined)
+  return entries.flatMap((entry) => {
+    const [value, id] = tripleOf(entry)
+    const logprob = logprobOf(value)
+    return logprob === undefined ? [] : [[logprob, Number(id)] as const]
+  })
 }

@@ -52,9 +52,16 @@ function scoredToken(
 ): ScoredToken | undefined {
   const own = logprobIn(entry[String(id)])
   if (own === undefined) return undefined
-  if (alternatives === 0) return { logprob: own, alternatives: [] }
-  const known = Object.values(entry).map(logprobIn)
-  return { logprob: own, alternatives: known.filter((logprob) => logprob !== undefined) }
+  if (alternatives === 0) return { logprob: own, alternatives: [], alternativeIds: [] }
+  const known = Object.entries(entry).flatMap(([key, told]) => {
+    const logprob = logprobIn(told)
+    return logprob === undefined ? [] : [{ id: Number(key), logprob }]
+  })
+  return {
+    logprob: own,
+    alternatives: known.map(({ logprob }) => logprob),
+    alternativeIds: known.map(({ id }) => id),
+  }
 }
 
 function logprobIn(entry: unknown): number | undefined {

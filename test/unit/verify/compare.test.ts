@@ -20,7 +20,7 @@ t.test('the logprob after temperature lies within the bounds that a few alternat
         const token = raw[pick % raw.length]!
         const alternatives = raw.toSorted((a, b) => b - a).slice(0, k)
         const truth = logSoftmax(raw.map((logprob) => logprob / T))[pick % raw.length]!
-        const { low, high } = atTemperature({ logprob: token, alternatives }, T)
+        const { low, high } = atTemperature({ logprob: token, alternatives, alternativeIds: [] }, T)
         return low <= truth + 1e-9 && truth <= high + 1e-9
       },
     ),
@@ -28,7 +28,7 @@ t.test('the logprob after temperature lies within the bounds that a few alternat
 })
 
 t.test('a comparison has mean, maximum, shift and quantiles of the ratio', async (t) => {
-  const scored = [-1, -2, -3].map((logprob) => ({ logprob, alternatives: [] }))
+  const scored = [-1, -2, -3].map((logprob) => ({ logprob, alternatives: [], alternativeIds: [] }))
   const pairs = pairTokens([-1, -2.5, -2.75], scored, 'raw', 0.5)
   const comparison = compare(pairs)
   t.match(comparison, { tokens: 3, mean_difference: 0.25, max_difference: 0.5 })
@@ -52,7 +52,7 @@ t.test('a comparison has mean, maximum, shift and quantiles of the ratio', async
 })
 
 t.test('a logprob that is no number is a difference, never equality', async (t) => {
-  const pairs = pairTokens([Number.NaN], [{ logprob: -1, alternatives: [] }], 'raw', 1)
+  const pairs = pairTokens([Number.NaN], [{ logprob: -1, alternatives: [], alternativeIds: [] }], 'raw', 1)
   t.notOk(isWithin(compare(pairs), { mean: 1, token: 1 }))
   t.match(firstDifference(pairs, [5], { mean: 1, token: 1 }), { index: 0 })
 })

@@ -50,6 +50,14 @@ function turnOf(
   return turn
 }
 
+/** One whose engine told what top_p had left for each token, and the token's logprob among that. */
+function maskedTurn(kind: Kind, place: number, temperature = 1): VerifiableTurn {
+  const turn = turnOf(kind, place, { temperature, topP: 0.6 })
+  const sampling = { temperature, topP: 0.6, random: randomOf(100 + place) }
+  const { filtered, masks } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, sampling)
+  return { ...turn, samplingMask: masks, samplingLogprobs: filtered }
+}
+
 async function setUp(t: Test, kind: Kind, models: Record<string, TableModel> = { policy: POLICY }) {
   const server = await startScoringEngine(t, kind, models)
   const engine = CLIENT_OF_KIND[kind]({ url: server.url })
@@ -153,6 +161,36 @@ for (const kind of KINDS) {
     const { hint, comparison } = await findsIn(t, kind, with_(turn, { completionLogprobs: filtered }))
     t.match(hint, /what top_p, top_k or min_p had left/)
     t.ok(comparison!.ratio.p50 < 0.9, 'what the trainer would have divided by')
+  })
+
+  t.test(`${kind}: logprobs over masks that are on record pass, at whatever temperature`, async (t) => {
+    const { engine } = await setUp(t, kind)
+    const turns = [1, 0.7, 1.3].map((temperature, place) => maskedTurn(kind, place, temperature))
+    const { run, results } = await runOn(engine, turns)
+    t.equal(run.verdict, 'same')
+    for (const { masked } of results) t.match(masked, { tokens: LENGTH })
+    t.ok(results.every(({ masked }) => masked!.max_difference < 1e-9))
+    // An engine that records nothing else.
+    const processed = turns.map((turn) => {
+      const { samplingLogprobs, ...rest } = turn
+      return with_(rest, { completionLogprobs: samplingLogprobs as number[] })
+    })
+    t.equal((await runOn(engine, processed, { logprobsOf: 'mask' })).run.verdict, 'same')
+  })
+
+  t.test(`${kind}: a mask that is missing is found, and named, and so is another one`, async (t) => {
+    const turn = maskedTurn(kind, 1)
+    const masks = turn.samplingMask as number[][]
+    const few = masks.flatMap((mask, at) => (mask.length > 1 ? [at] : [])).slice(0, LENGTH / 2)
+    const without = masks.map((mask, at) => (few.includes(at) ? null : mask))
+    const narrower = masks.map((mask, at) =>
+      few.includes(at) ? mask.filter((id) => id === turn.completionTokenIds[at]) : mask,
+    )
+    for (const samplingMask of [without, narrower]) {
+      const { hint, comparison } = await findsIn(t, kind, with_(turn, { samplingMask }))
+      t.match(hint, /a mask is missing, or another one/)
+      t.ok(comparison!.max_difference < 1e-9, 'the other logprobs are right')
+    }
   })
 
   t.test(`${kind}: another adapter than the one that was asked for is found`, async (t) => {
