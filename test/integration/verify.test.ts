@@ -1,12 +1,16 @@
 /** `llm-proxy verify` as a program, over what a proxy recorded with the embedded engine. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
+import { packDetails } from '../../src/canonical/details/details.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startHalvedEngine } from '../helpers/halved-engine.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { randomOf, startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
+import { recordTurn } from '../helpers/sessions-api.ts'
 
 /** Three turns: one is hot, one goes on from it through top_p, one is greedy. */
 async function record(proxy: TestProxy, sessionId = 's') {
@@ -94,3 +98,46 @@ t.test('an engine that does not answer, and one that cannot score, fail the comm
   t.equal(code, 1)
   t.match(stderr, /the engine does not answer/)
 })
+
+t.test(
+  'masks on record are read with the turns that they belong to, and a missing one is told',
+  async (t) => {
+    const db = `${t.testdir({})}/masks.db`
+    const model = new TableModel(1)
+    const engine = await startScoringEngine(t, 'vllm', { policy: model })
+    const store = await openSqliteStore({ path: db, durability: 'process' })
+    await store.createSession({
+      sessionId: 's',
+      createdAtMs: 1,
+      ttlMs: null,
+      metadata: {},
+      samplingParams: {},
+      trustAgent: false,
+    })
+    for (const index of [0, 1, 2]) {
+      const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
+      const { ids, raw, filtered, masks } = model.sample(prompt, 40, { topP: 0.6, random: randomOf(index) })
+      const told = index === 2 ? masks.map(() => []) : masks
+      const details = {
+        sampling_mask: { counts: told.map(({ length }) => length), ids: told.flat() },
+        sampling_logprobs: filtered,
+      }
+      await recordTurn(store, 's', index, {
+        model: 'policy',
+        params: '{"model":"policy","top_p":0.6}',
+        promptTokenIds: Int32Array.from(prompt),
+        completionTokenIds: Int32Array.from(ids),
+        completionLogprobs: Float64Array.from(raw),
+        details: packDetails(details),
+      })
+    }
+    await store.close()
+    const args = ['--db', db, '--engine-url', engine.url, '--engine-kind', 'vllm', '--any-weights', '--json']
+    const { code, stdout, stderr } = await verify(...args)
+    t.equal(code, 3, stderr)
+    const { turns } = JSON.parse(stdout)
+    const byIndex = (index: number) => turns.find((turn: { index: number }) => turn.index === index)
+    for (const index of [0, 1]) t.match(byIndex(index), { verdict: 'same', masked: { tokens: 40 } })
+    t.match(byIndex(2), { verdict: 'differs', hint: /a mask is missing/, comparison: { ratio_outside: 0 } })
+  },
+)
