@@ -6,6 +6,7 @@
 import { MessageTree } from '../canonical/conversation.ts'
 import { PromptLists } from '../canonical/prompt-lists.ts'
 import { RequestReader } from '../canonical/request-reader.ts'
+import type { ChoicesPrompt } from './prompts/planned-prompt.ts'
 import type { SessionTurns } from './prompts/session-turns.ts'
 
 /** Of a session of which next to nothing is remembered. As measured. */
@@ -25,6 +26,8 @@ export class SessionMemory {
   isWhole = false
   /** Names that clients gave their calls; undefined: not known, for there were calls before this memory. */
   idempotencyKeys: Set<string> | undefined
+  /** Of the latest call that asked for several answers. */
+  choicesPrompt: ChoicesPrompt | undefined
   /** While they are read from the record: for all calls that wait for them. */
   readingTurns: Promise<SessionTurns> | undefined
 

@@ -20,10 +20,10 @@ import type { SessionMemory } from '../session-memory.ts'
 import { AnswerDecoder } from './answer-decoder.ts'
 import { decoderFor } from './decoder-for.ts'
 import { constrainedBody, forcedCallSchema } from './forced-call.ts'
+import type { PlannedPrompt } from './planned-prompt.ts'
 import { PromptCounts } from './prompt-counts.ts'
 import {
   type ChatGeneration,
-  type PlannedPrompt,
   planPrompt,
   promptOptionsOf,
   textOf,
@@ -37,8 +37,6 @@ export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
   readonly #store: Pick<TurnStore, 'readSteps'>
   readonly #counts = new PromptCounts()
-  /** By session, the prompt of its latest call that asked for several answers. */
-  readonly #choices = new WeakMap<SessionMemory, { call: string; planned: Promise<PlannedPrompt> }>()
 
   /** The model stays its owner's to close. */
   constructor(model: TokenModel, store: Pick<TurnStore, 'readSteps'>) {
@@ -56,14 +54,18 @@ export class TokenPrompts implements Prompts {
   }
 
   /** The answers of one call begin in the same moment, with the same prompt: it is rendered for the first of them. */
-  async #planOnce(request: ChatRequest, memory: SessionMemory, turns: SessionTurns): Promise<PlannedPrompt> {
+  async #planOnce(
+    request: ChatGeneration,
+    memory: SessionMemory,
+    turns: SessionTurns,
+  ): Promise<PlannedPrompt> {
     const plan = () => planPrompt(this.#model, { memory, turns }, request)
     const { choiceOf: call } = request
     if (call === undefined) return plan()
-    const known = this.#choices.get(memory)
+    const known = memory.choicesPrompt
     if (known?.call !== call) {
       const planned = plan()
-      this.#choices.set(memory, { call, planned })
+      memory.choicesPrompt = { call, planned }
       return planned
     }
     const planned = await known.planned
