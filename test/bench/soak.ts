@@ -1,41 +1,45 @@
 /**
- * npm run soak -- [--seconds 600] [--sessions 200] [--workers 4] [--seed N] [--json FILE]
+ * npm run soak -- [--hours 6 | --seconds 20] [--sessions 1000] [--calls-per-second 8] [--seed N] [--json FILE] [--svg FILE]
  *
- * Relay mode for as long as you like, with the workers' connections cut at random: every agent call must end in an
- * answer or a clear error, each answered one must be in the store once, and memory must stay flat. Exits with 1 when
- * one of these does not hold.
+ * The proxy for as long as you like, in each mode by turns: local and relay, prompts of the engine's and its own. Meanwhile
+ * weights are replaced, proxy, workers and engines are killed, links are cut, and agents leave. Every answer must be on
+ * record, with its ids, and train once; memory, latency and file size must not grow. Exits with 1 when one of these does
+ * not hold.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { Forwarder } from '../helpers/forwarder.ts'
-import { type Child, Children } from './parts/children.ts'
+import { Children } from './parts/children.ts'
 import { describeMachine, machineLine } from './parts/machine.ts'
-import { rssMib } from './parts/proc-stat.ts'
-import { startEngine } from './parts/start-engine.ts'
 import { quantile } from './parts/statistics.ts'
-import { figure, percent } from './parts/table.ts'
-import { Targets, untilConnected } from './parts/targets.ts'
+import { figure, percent, table } from './parts/table.ts'
 import { seededRandom } from './parts/text.ts'
-import { runAgents, type Tally } from './soak/agents.ts'
+import { emptyTally, runAgents, type Tally } from './soak/agents.ts'
+import { drawCurve } from './soak/curve.ts'
 import { LinkCutter } from './soak/link-cutter.ts'
+import { type SoakPlan, timesOf } from './soak/plan.ts'
+import { growthOf, isFlat, type Measured, Sampler } from './soak/samples.ts'
+import { makeTrouble } from './soak/troubles.ts'
+import { SoakWorld } from './soak/world.ts'
 
-const TOKENS_PER_SECOND = 20
-const MEAN_LINK_LIFE_MS = 15_000
+const MEAN_LINK_LIFE_MS = 30_000
 const SAMPLE_MS = 1_000
-/** Growth that counts as flat; a heap breathes. Shorter runs than this are all warm-up and prove nothing of it. */
-const FLAT_GROWTH = 0.15
-const MEMORY_PROOF_S = 300
-const SHOWN_FAULTS = 10
+const TOLD_EVERY_MS = 300_000
+const SHOWN_FAULTS = 20
+/** The first leg's processes are there before the clock starts. */
+const START_MS = 15_000
 
 const { values: options } = parseArgs({
   options: {
+    hours: { type: 'string' },
     seconds: { type: 'string', default: '600' },
-    sessions: { type: 'string', default: '200' },
-    workers: { type: 'string', default: '4' },
+    sessions: { type: 'string', default: '1000' },
+    'calls-per-second': { type: 'string', default: '8' },
+    durability: { type: 'string', default: 'power' },
     seed: { type: 'string', default: '1' },
     json: { type: 'string' },
+    svg: { type: 'string' },
   },
 })
 
@@ -44,75 +48,96 @@ await main()
 async function main(): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-soak-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
-  const machine = describeMachine(folder)
-  console.log(machineLine(machine))
+  const machine = machineLine(describeMachine(folder))
+  console.log(machine)
+  const plan: SoakPlan = {
+    seconds: options.hours === undefined ? Number(options.seconds) : 3_600 * Number(options.hours),
+    sessions: Number(options.sessions),
+    callsPerSecond: Number(options['calls-per-second']),
+    seed: Number(options.seed),
+    durability: options.durability === 'process' ? 'process' : 'power',
+  }
+  const result = await soak(plan, join(folder, 'soak.db'))
+  print(plan, result)
+  const { tally, world, ...measured } = result
+  const { kills, stallsMs } = world
+  if (options.json)
+    writeFileSync(
+      options.json,
+      `${JSON.stringify({ machine, plan, kills, stallsMs, tally, ...measured }, null, 1)}\n`,
+    )
+  const caption = `${plan.sessions} sessions at once, ${tally.calls} calls; shaded: local and relay, chat and token mode by turns`
+  if (options.svg) writeFileSync(options.svg, drawCurve({ ...measured, times: tally.times }, caption))
+  const faults = [...world.faults, ...tally.faults]
+  const isGood = faults.length === 0 && stallsMs.length === 0
+  if (!isGood || !growthOf({ ...measured, times: tally.times }).every(isFlat)) process.exitCode = 1
+}
+
+interface SoakResult extends Omit<Measured, 'times'> {
+  tally: Tally
+  world: SoakWorld
+  cuts: number
+}
+
+async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
   // Outlive the processes: a worker that cannot reach its proxy takes its time to end.
   await using links = new AsyncDisposableStack()
   await using children = new Children()
-  const engine = await startEngine(children, TOKENS_PER_SECOND)
-  const targets = new Targets(children, engine.url)
-  const proxy = await targets.startRelayWithoutWorkers({ db: join(folder, 'soak.db') })
-  const workers: Child[] = []
-  const forwarders: Forwarder[] = []
-  for (let number = 0; number < Number(options.workers); number += 1) {
-    const teardown = (close: () => unknown) => links.defer(() => void close())
-    const forwarder = await Forwarder.to({ teardown }, Number(new URL(proxy.url).port))
-    forwarders.push(forwarder)
-    workers.push(await targets.startWorker(`http://127.0.0.1:${forwarder.port}`, `soak-${number}`))
-  }
-  await untilConnected(proxy.url, workers.length)
-  const result = await soak(proxy, workers, forwarders)
-  print(result)
-  if (options.json) writeFileSync(options.json, `${JSON.stringify({ machine, ...result }, null, 2)}\n`)
-  if (result.tally.faults.length > 0 || !result.isFlat) process.exitCode = 1
+  const { legs, thinkMs, ttlS } = timesOf(plan, Date.now() + START_MS)
+  const world = await SoakWorld.start(children, { db, ttlS, durability: plan.durability }, links)
+  await world.begin(legs[0]!)
+  const random = seededRandom(plan.seed)
+  using sampler = new Sampler(world, db, SAMPLE_MS)
+  using cutter = new LinkCutter(world.links, MEAN_LINK_LIFE_MS, seededRandom(plan.seed + 1))
+  const tally = emptyTally()
+  using _told = tellFrom(tally, world)
+  const untilMs = legs.at(-1)!.toMs
+  await Promise.all([
+    makeTrouble(world, legs, random),
+    runAgents(world, { count: plan.sessions, untilMs, thinkMs, seed: plan.seed }, tally),
+  ])
+  world.release()
+  return { legs, samples: sampler.samples, tally, world, cuts: cutter.cuts }
 }
 
-interface SoakResult {
-  seconds: number
-  cuts: number
-  tally: Tally
-  proxyRssMib: number[]
-  workersRssMib: number[]
-  /** From the middle fifth of the run to the last; before it caches fill up to their bounds. */
-  growth: { proxy: number; workers: number }
-  isFlat: boolean
+function tellFrom(tally: Tally, world: SoakWorld): Disposable {
+  const timer = setInterval(() => {
+    const faults = tally.faults.length + world.faults.length
+    const { calls, sessions, endings } = tally
+    console.log(`… ${calls} calls in ${sessions} sessions, ${endings.answered} answered, ${faults} faults`)
+  }, TOLD_EVERY_MS)
+  return { [Symbol.dispose]: () => clearInterval(timer) }
 }
 
-async function soak(proxy: Child, workers: Child[], forwarders: Forwarder[]): Promise<SoakResult> {
-  const seconds = Number(options.seconds)
-  const seed = Number(options.seed)
-  const proxyRssMib: number[] = []
-  const workersRssMib: number[] = []
-  const sampler = setInterval(() => {
-    proxyRssMib.push(rssMib(proxy.pid))
-    workersRssMib.push(workers.reduce((sum, worker) => sum + rssMib(worker.pid), 0))
-  }, SAMPLE_MS)
-  using cutter = new LinkCutter(forwarders, MEAN_LINK_LIFE_MS, seededRandom(seed))
-  const tally = await runAgents(proxy.url, Number(options.sessions), Date.now() + seconds * 1000, seed)
-  clearInterval(sampler)
-  const growth = { proxy: growthOf(proxyRssMib), workers: growthOf(workersRssMib) }
-  const isFlat = seconds < MEMORY_PROOF_S || Math.max(growth.proxy, growth.workers) < FLAT_GROWTH
-  return { seconds, cuts: cutter.cuts, tally, proxyRssMib, workersRssMib, growth, isFlat }
-}
-
-function growthOf(samples: number[]): number {
-  const fifth = Math.floor(samples.length / 5)
-  const middle = quantile(samples.slice(2 * fifth, 3 * fifth), 0.5)
-  return quantile(samples.slice(-fifth), 0.5) / middle - 1
-}
-
-function print({ seconds, cuts, tally, proxyRssMib, workersRssMib, growth, isFlat }: SoakResult): void {
+function print({ seconds, sessions }: SoakPlan, { tally, world, legs, samples, cuts }: SoakResult): void {
   const { answered, refused, left, broken } = tally.endings
   const codes = Object.entries(tally.codes).map(([code, count]) => `${code} ${count}`)
-  const memory = (samples: number[], grown: number) =>
-    `${figure(quantile(samples, 0.5))} MiB, at most ${figure(Math.max(...samples))}, grown by ${percent(grown)}`
-  console.log(`${seconds} s, ${options.workers} workers, ${options.sessions} agents, ${cuts} connections cut
-calls      ${tally.calls} in ${tally.sessions} sessions, the longest ${figure(tally.longestMs / 1000)} s
-answered   ${answered}
+  const { proxy, worker, engine, updates } = world.kills
+  const times = tally.times.map(({ ms }) => ms)
+  const faults = [...world.faults, ...tally.faults]
+  const rss = samples.map(({ proxyMib }) => proxyMib).filter((mib) => mib > 0)
+  console.log(`${seconds} s in ${legs.length} legs, ${sessions} sessions at once
+kills      proxy ${proxy}, workers ${worker}, engines ${engine}; ${cuts} links cut; weights replaced ${updates} times
+sessions   ${tally.sessions}, of which nobody ended ${tally.abandoned}
+calls      ${tally.calls}, p50 ${figure(quantile(times, 0.5))} ms, p99 ${figure(quantile(times, 0.99))} ms, the longest ${figure(tally.longestMs / 1000)} s
+answered   ${answered}, each on record with its ids, and trains once
 refused    ${refused}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
 left       ${left}
-broken     ${broken}
-memory     proxy ${memory(proxyRssMib, growth.proxy)}; workers together ${memory(workersRssMib, growth.workers)}
-${isFlat ? '' : 'Memory is not flat.\n'}${tally.faults.length} faults`)
-  for (const fault of tally.faults.slice(0, SHOWN_FAULTS)) console.log(`  ${fault}`)
+broken     ${broken} while the proxy was away
+memory     proxy ${figure(quantile(rss, 0.5))} MiB, at most ${figure(Math.max(...rss))}
+stalls     ${world.stallsMs.length}${world.stallsMs.length > 0 ? `, the longest ${figure(Math.max(...world.stallsMs))} ms` : ''}`)
+  const growth = growthOf({ legs, samples, times: tally.times })
+  const rows = growth.map((each) => {
+    const { what, second, last, unit } = each
+    return [
+      what,
+      `${figure(second)} ${unit}`,
+      `${figure(last)} ${unit}`,
+      percent(last / second - 1),
+      isFlat(each) ? 'flat' : 'GROWS',
+    ]
+  })
+  if (rows.length > 0) console.log(table(['', 'second round', 'last round', 'growth', ''], rows))
+  console.log(`${faults.length} faults`)
+  for (const fault of faults.slice(0, SHOWN_FAULTS)) console.log(`  ${fault}`)
 }

@@ -20,7 +20,7 @@ export interface ChildSpec {
   ipc?: boolean
 }
 
-const READY_MS = 20_000
+const READY_MS = 60_000
 const STOP_MS = 20_000
 /** How much of what a child wrote to stderr is kept to explain its end. */
 const STDERR_CHARS = 4_000

@@ -1,90 +1,200 @@
 /** The agents of the soak: each runs one session after the other until the time is up. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, type Dispatcher, request } from 'undici'
 import { seededRandom } from '../parts/text.ts'
-import { type Ending, makeCall } from './call.ts'
-import { checkSession, type SeenCall } from './check-session.ts'
+import { type ChatMessage, type Ending, makeCall } from './call.ts'
+import { checkSession, type RecordedRow, type RecordedTurn, type SeenCall } from './check-session.ts'
+import type { SoakWorld } from './world.ts'
 
 export interface Tally {
   calls: number
   sessions: number
+  /** Of the sessions, those that nobody ended. */
+  abandoned: number
   longestMs: number
   endings: Record<Ending['kind'], number>
   /** Of the refused calls, by error code. */
   codes: Record<string, number>
+  /** Of answered calls: when it ended, and how long it took. */
+  times: { atMs: number; ms: number }[]
   faults: string[]
 }
 
-const CALLS_PER_SESSION = 30
-const MAX_TOKENS = 60
-const LEAVING_SHARE = 0.02
-const MAX_STAY_MS = 2_000
+export interface AgentsPlan {
+  count: number
+  untilMs: number
+  thinkMs: number
+  seed: number
+}
 
-/** Runs `count` agents until the deadline; every session is ended and checked, the last ones too. */
-export async function runAgents(
-  proxyUrl: string,
-  count: number,
-  untilMs: number,
-  seed: number,
-): Promise<Tally> {
-  const tally: Tally = {
+const MAX_CALLS = 11
+const MAX_TOKENS = 32
+const LEAVING_SHARE = 0.02
+const MAX_STAY_MS = 800
+const MAX_TRIES = 8
+const RETRY_MS = 3_000
+const ABANDONED_SHARE = 0.3
+const DELETED_SHARE = 0.3
+/** For a read or a change of the trainer, which must come through once the proxy is there. */
+const TRAINER_TRIES = 40
+
+/** Runs the agents until the deadline; every session is checked, the last ones too. */
+export async function runAgents(world: SoakWorld, plan: AgentsPlan, tally: Tally): Promise<void> {
+  await using dispatcher = asDisposable(new Agent({ connections: plan.count, pipelining: 1 }))
+  const stop = AbortSignal.timeout(Math.max(0, plan.untilMs - Date.now()))
+  const runAgent = async (number: number) => {
+    const random = seededRandom(plan.seed + number)
+    await rest(plan.thinkMs * random(), stop)
+    for (let session = 0; !stop.aborted; session += 1) {
+      const life = { world, random, thinkMs: plan.thinkMs, stop, dispatcher: dispatcher.value, tally }
+      const id = `soak-${number}-${session}`
+      await new SoakSession(id, life).run().catch((error) => tally.faults.push(`${id}: ${error.stack}`))
+    }
+  }
+  await Promise.all(Array.from({ length: plan.count }, (_, number) => runAgent(number)))
+}
+
+export function emptyTally(): Tally {
+  return {
     calls: 0,
     sessions: 0,
+    abandoned: 0,
     longestMs: 0,
     endings: { answered: 0, refused: 0, left: 0, broken: 0 },
     codes: {},
+    times: [],
     faults: [],
   }
-  const dispatcher = new Agent({ connections: count, pipelining: 1 })
-  const runAgent = async (number: number) => {
-    const random = seededRandom(seed + number)
-    for (let session = 0; Date.now() < untilMs; session += 1) {
-      await runSession(proxyUrl, `soak-${number}-${session}`, { random, untilMs, dispatcher, tally })
-    }
-  }
-  await Promise.all(Array.from({ length: count }, (_, number) => runAgent(number)))
-  await dispatcher.close()
-  return tally
 }
 
 interface Life {
+  world: SoakWorld
   random: () => number
-  untilMs: number
+  thinkMs: number
+  stop: AbortSignal
   dispatcher: Dispatcher
   tally: Tally
 }
 
-async function runSession(proxyUrl: string, sessionId: string, life: Life): Promise<void> {
-  const { random, untilMs, dispatcher, tally } = life
-  const seen: SeenCall[] = []
-  while (seen.length < CALLS_PER_SESSION && Date.now() < untilMs) {
+class SoakSession {
+  readonly #id: string
+  readonly #life: Life
+  readonly #messages: ChatMessage[] = [{ role: 'system', content: 'You mend programs.' }]
+  readonly #seen: SeenCall[] = []
+
+  constructor(id: string, life: Life) {
+    this.#id = id
+    this.#life = life
+  }
+
+  async run(): Promise<void> {
+    const { random, stop, thinkMs, tally } = this.#life
+    const calls = 1 + Math.floor(random() * MAX_CALLS)
+    for (let number = 0; number < calls && !stop.aborted; number += 1) {
+      if (!(await this.#call(number))) break
+      await rest(thinkMs * (0.5 + random()), stop)
+    }
+    tally.sessions += 1
+    await this.#finish()
+  }
+
+  /** Tries until there is an answer. @returns whether there is one */
+  async #call(number: number): Promise<boolean> {
+    const { random } = this.#life
+    this.#messages.push({ role: 'user', content: `${this.#id} call ${number}` })
+    for (let retry = 0; retry < MAX_TRIES; retry += 1) {
+      const ending = await this.#try(retry)
+      if (ending.kind === 'answered') {
+        this.#messages.push({ role: 'assistant', content: random() < 0.5 ? ending.text : ending.text.trim() })
+        return true
+      }
+      if (ending.kind === 'left') return false
+      await sleep(RETRY_MS * (0.5 + random()))
+    }
+    return false
+  }
+
+  async #try(retry: number): Promise<Ending> {
+    const { world, random, dispatcher, tally } = this.#life
     const call = {
-      url: `${proxyUrl}/${sessionId}/v1/chat/completions`,
-      marker: `${sessionId} call ${seen.length}`,
+      url: `${world.url}/${this.#id}/v1/chat/completions`,
+      messages: this.#messages,
       stream: random() < 0.5,
       maxTokens: 1 + Math.floor(random() * MAX_TOKENS),
+      retry,
       leaveAfterMs: random() < LEAVING_SHARE ? Math.floor(random() * MAX_STAY_MS) : undefined,
     }
-    const startedAt = performance.now()
+    const sentAtMs = Date.now()
     const ending = await makeCall(call, dispatcher)
-    tally.longestMs = Math.max(tally.longestMs, performance.now() - startedAt)
-    seen.push({ marker: call.marker, maxTokens: call.maxTokens, ending })
-    count(tally, ending)
+    const atMs = Date.now()
+    this.#seen.push({
+      marker: this.#messages.at(-1)!.content,
+      ending,
+      wasAway: world.wasAway(sentAtMs, atMs),
+      weights: world.weightsBetween(sentAtMs, atMs),
+    })
+    tally.longestMs = Math.max(tally.longestMs, atMs - sentAtMs)
+    if (ending.kind === 'answered') tally.times.push({ atMs, ms: atMs - sentAtMs })
+    tally.calls += 1
+    tally.endings[ending.kind] += 1
+    if (ending.kind === 'refused') tally.codes[ending.code] = (tally.codes[ending.code] ?? 0) + 1
+    return ending
   }
-  tally.sessions += 1
-  tally.faults.push(...checkSession(await endSession(proxyUrl, sessionId, dispatcher), seen))
+
+  /** Reads it as a trainer would. Some are ended before, some removed after, and some left to themselves. */
+  async #finish(): Promise<void> {
+    const { random, tally } = this.#life
+    const isAbandoned = random() < ABANDONED_SHARE
+    const reward = Math.round(random() * 100) / 100
+    if (isAbandoned) tally.abandoned += 1
+    else {
+      await this.#ask('POST', '/reward', { reward })
+      await this.#ask('POST', '/complete', {})
+    }
+    const session = await this.#ask('GET', '')
+    const read = await this.#ask('GET', '/trajectories')
+    if (session === undefined || read === undefined) {
+      if (this.#seen.some(({ ending }) => ending.kind === 'answered'))
+        tally.faults.push(`${this.#id}: had answers, and cannot be read`)
+      return
+    }
+    const { turns } = session as { turns: RecordedTurn[] }
+    const { trajectories } = read as { trajectories: RecordedRow[] }
+    tally.faults.push(...checkSession(turns, trajectories, this.#seen))
+    if (!isAbandoned && (session as { reward: number }).reward !== reward)
+      tally.faults.push(`${this.#id}: was given the reward ${reward}, and has another one`)
+    if (!isAbandoned && random() < DELETED_SHARE) await this.#ask('DELETE', '')
+  }
+
+  /** @returns undefined for what is not there @throws Error when the proxy does not answer for long */
+  async #ask(method: 'GET' | 'POST' | 'DELETE', path: string, body?: object): Promise<unknown> {
+    const { world, dispatcher } = this.#life
+    const headers = { 'content-type': 'application/json' }
+    let told = ''
+    for (let tries = 0; tries < TRAINER_TRIES; tries += 1) {
+      try {
+        const response = await request(`${world.url}/sessions/${this.#id}${path}`, {
+          method,
+          ...(body && { headers, body: JSON.stringify(body) }),
+          dispatcher,
+        })
+        const text = await response.body.text()
+        if (response.statusCode === 200) return JSON.parse(text)
+        if (response.statusCode === 404) return undefined
+        told = text
+      } catch (error) {
+        told = String(error)
+      }
+      await sleep(RETRY_MS / 2)
+    }
+    throw new Error(`${method} ${this.#id}${path}: ${told}`)
+  }
 }
 
-function count(tally: Tally, ending: Ending): void {
-  tally.calls += 1
-  tally.endings[ending.kind] += 1
-  if (ending.kind === 'refused') tally.codes[ending.code] = (tally.codes[ending.code] ?? 0) + 1
+async function rest(ms: number, signal: AbortSignal): Promise<void> {
+  await sleep(ms, undefined, { signal }).catch(() => {})
 }
 
-/** Ends the session, reads it as a trainer would, and removes it. */
-async function endSession(proxyUrl: string, sessionId: string, dispatcher: Dispatcher) {
-  const url = `${proxyUrl}/sessions/${sessionId}`
-  await (await request(`${url}/complete`, { method: 'POST', dispatcher })).body.dump()
-  const session = await (await request(url, { dispatcher })).body.json()
-  await (await request(url, { method: 'DELETE', dispatcher })).body.dump()
-  return (session as { turns: Parameters<typeof checkSession>[0] }).turns
+function asDisposable(value: Agent): AsyncDisposable & { value: Agent } {
+  return { value, [Symbol.asyncDispose]: () => value.close() }
 }

@@ -1,22 +1,28 @@
-/** One agent call of the soak, and how it ended. */
+/** One try of an agent's call, and how it ended. */
 import { type Dispatcher, request } from 'undici'
+
+export interface ChatMessage {
+  role: string
+  content: string
+}
 
 /**
  * `answered`: whole, as the dialect has it. `refused`: an error that says what is wrong, as a status or in the stream.
- * `left`: the agent closed its connection on purpose. `broken`: anything else, which must not happen.
+ * `left`: the agent closed its connection on purpose. `broken`: anything else.
  */
 export type Ending =
-  | { kind: 'answered'; turnId: string; text: string }
+  | { kind: 'answered'; turnId: string; text: string; tokenIds: readonly number[] }
   | { kind: 'refused'; code: string }
   | { kind: 'left' }
   | { kind: 'broken'; how: string }
 
 export interface SoakCall {
   url: string
-  /** Makes the call's request different from every other one's. */
-  marker: string
+  messages: readonly ChatMessage[]
   stream: boolean
   maxTokens: number
+  /** How often the agent has tried it before. */
+  retry: number
   /** Leave after this long; undefined: stay. */
   leaveAfterMs: number | undefined
 }
@@ -33,9 +39,14 @@ export async function makeCall(call: SoakCall, dispatcher: Dispatcher): Promise<
   try {
     const response = await request(call.url, {
       method: 'POST',
-      headers: { 'content-type': 'application/json' },
+      headers: {
+        'content-type': 'application/json',
+        ...(call.retry > 0 && { 'x-stainless-retry-count': String(call.retry) }),
+      },
       body: bodyOf(call),
       signal: leave ? AbortSignal.any([hung, leave]) : hung,
+      headersTimeout: 0,
+      bodyTimeout: 0,
       dispatcher,
     })
     const text = await response.body.text()
@@ -47,12 +58,8 @@ export async function makeCall(call: SoakCall, dispatcher: Dispatcher): Promise<
   }
 }
 
-function bodyOf({ marker, stream, maxTokens }: SoakCall): string {
-  const messages = [
-    { role: 'system', content: 'You mend programs.' },
-    { role: 'user', content: marker },
-  ]
-  return JSON.stringify({ model: 'stand-in', messages, stream, max_tokens: maxTokens })
+function bodyOf({ messages, stream, maxTokens }: SoakCall): string {
+  return JSON.stringify({ model: 'soak', messages, stream, max_tokens: maxTokens, return_token_ids: true })
 }
 
 function refusal(text: string): Ending {
@@ -67,8 +74,9 @@ function refusal(text: string): Ending {
 
 function whole(text: string): Ending {
   const { id, choices } = JSON.parse(text)
-  if (choices[0].finish_reason !== 'stop') return { kind: 'broken', how: `unfinished: ${text.slice(0, 200)}` }
-  return { kind: 'answered', turnId: turnIdOf(id), text: choices[0].message.content }
+  const [{ message, finish_reason: reason, token_ids: tokenIds }] = choices
+  if (!isEnd(reason)) return { kind: 'broken', how: `unfinished: ${text.slice(0, 200)}` }
+  return { kind: 'answered', turnId: turnIdOf(id), text: message.content, tokenIds }
 }
 
 function streamed(text: string): Ending {
@@ -78,11 +86,19 @@ function streamed(text: string): Ending {
   const chunks = events.filter((event) => event !== 'data: [DONE]').map((event) => JSON.parse(event.slice(6)))
   const failed = chunks.find((chunk) => chunk.error)
   if (failed) return refusal(JSON.stringify(failed))
-  if (!isDone || !chunks.some((chunk) => chunk.choices[0]?.finish_reason === 'stop')) {
+  if (!isDone || !chunks.some((chunk) => isEnd(chunk.choices[0]?.finish_reason))) {
     return { kind: 'broken', how: `a stream that just ended: ${text.slice(-200)}` }
   }
-  const content = chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')
-  return { kind: 'answered', turnId: turnIdOf(chunks[0].id), text: content }
+  return {
+    kind: 'answered',
+    turnId: turnIdOf(chunks[0].id),
+    text: chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join(''),
+    tokenIds: chunks.flatMap((chunk) => chunk.choices[0]?.token_ids ?? []),
+  }
+}
+
+function isEnd(reason: unknown): boolean {
+  return reason === 'stop' || reason === 'length'
 }
 
 function turnIdOf(id: string): string {

@@ -1,0 +1,138 @@
+/** The picture of a soak: memory, latency and file size over its time, as SVG. */
+import { quantile } from '../parts/statistics.ts'
+import { type Leg, nameOf } from './plan.ts'
+import type { Measured } from './samples.ts'
+
+const WIDTH = 960
+const LEFT = 64
+const RIGHT = 16
+const PANEL = 150
+const GAP = 44
+const TOP = 40
+/** Points of a line. */
+const POINTS = 240
+const INK = '#222'
+const FAINT = '#888'
+const LEG_COLOURS = ['#eef3fb', '#fdf5e9', '#eef8ee', '#f8eef6']
+
+interface Point {
+  minute: number
+  value: number
+}
+
+interface Panel {
+  title: string
+  lines: { name: string; colour: string; points: readonly Point[] }[]
+}
+
+export function drawCurve({ legs, samples, times }: Measured, caption: string): string {
+  const fromMs = legs[0]!.fromMs
+  const minutes = (legs.at(-1)!.toMs - fromMs) / 60_000
+  const minuteOf = (atMs: number) => (atMs - fromMs) / 60_000
+  const ofSamples = (value: (sample: (typeof samples)[number]) => number) =>
+    thin(
+      samples.map((sample) => ({ minute: minuteOf(sample.atMs), value: value(sample) })),
+      minutes,
+    )
+  const ofTimes = (share: number) =>
+    summed(
+      times.map(({ atMs, ms }) => ({ minute: minuteOf(atMs), value: ms })),
+      minutes,
+      POINTS / 4,
+      share,
+    )
+  const panels: Panel[] = [
+    {
+      title: 'RSS in MiB',
+      lines: [
+        { name: 'proxy', colour: '#1f5fbf', points: ofSamples(({ proxyMib }) => proxyMib) },
+        { name: 'engines and workers', colour: FAINT, points: ofSamples(({ othersMib }) => othersMib) },
+      ],
+    },
+    {
+      title: 'time of a call in ms',
+      lines: [
+        { name: 'p50', colour: '#2e8540', points: ofTimes(0.5) },
+        { name: 'p99', colour: '#b3541e', points: ofTimes(0.99) },
+      ],
+    },
+    {
+      title: 'database and its log in MiB',
+      lines: [{ name: 'file', colour: '#7a3b8f', points: ofSamples(({ fileMib }) => fileMib) }],
+    },
+  ]
+  const height = TOP + panels.length * (PANEL + GAP) + 10
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" font-family="sans-serif" font-size="12">`,
+    `<rect width="${WIDTH}" height="${height}" fill="white"/>`,
+    `<text x="${LEFT}" y="20" fill="${INK}">${caption}</text>`,
+    ...panels.map((panel, at) => drawPanel(panel, TOP + at * (PANEL + GAP), { minutes, legs, fromMs })),
+    '</svg>\n',
+  ].join('\n')
+}
+
+interface Frame {
+  minutes: number
+  legs: readonly Leg[]
+  fromMs: number
+}
+
+function drawPanel({ title, lines }: Panel, top: number, { minutes, legs, fromMs }: Frame): string {
+  const most = niceAbove(Math.max(...lines.flatMap(({ points }) => points.map(({ value }) => value)), 1))
+  const x = (minute: number) => LEFT + (minute / minutes) * (WIDTH - LEFT - RIGHT)
+  const y = (value: number) => top + PANEL - (value / most) * PANEL
+  const shades = legs.map((leg, at) => {
+    const from = x((leg.fromMs - fromMs) / 60_000)
+    const to = x((leg.toMs - fromMs) / 60_000)
+    const box = `x="${one(from)}" y="${top}" width="${one(to - from)}" height="${PANEL}"`
+    return `<rect ${box} fill="${LEG_COLOURS[at % LEG_COLOURS.length]}"><title>${nameOf(leg)}</title></rect>`
+  })
+  const levels = [0, most / 2, most].map(
+    (value) =>
+      `<line x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${one(y(value))}" y2="${one(y(value))}" stroke="#ccc"/>` +
+      `<text x="${LEFT - 6}" y="${one(y(value) + 4)}" text-anchor="end" fill="${FAINT}">${value}</text>`,
+  )
+  const step = niceAbove(minutes / 8)
+  const ticks = Array.from({ length: Math.floor(minutes / step) + 1 }, (_, at) => at * step).map(
+    (minute) =>
+      `<text x="${one(x(minute))}" y="${top + PANEL + 15}" text-anchor="middle" fill="${FAINT}">${minute} min</text>`,
+  )
+  const keys = lines.map(
+    ({ name, colour }, at) =>
+      `<text x="${LEFT + 220 + at * 150}" y="${top - 6}" fill="${colour}">&#9644; ${name}</text>`,
+  )
+  const drawn = lines.map(({ colour, points }) => {
+    const path = points.map(
+      ({ minute, value }, at) => `${at === 0 ? 'M' : 'L'}${one(x(minute))} ${one(y(value))}`,
+    )
+    return `<path d="${path.join('')}" fill="none" stroke="${colour}" stroke-width="1.3"/>`
+  })
+  const heading = `<text x="${LEFT}" y="${top - 6}" fill="${INK}">${title}</text>`
+  return [heading, ...keys, ...shades, ...levels, ...ticks, ...drawn].join('\n')
+}
+
+/** The greatest of each stretch, so that no peak is lost. */
+function thin(points: readonly Point[], minutes: number): Point[] {
+  return summed(points, minutes, POINTS, 1)
+}
+
+function summed(points: readonly Point[], minutes: number, parts: number, share: number): Point[] {
+  const stretches = Array.from({ length: parts }, (): number[] => [])
+  for (const { minute, value } of points) {
+    const at = Math.floor((minute / minutes) * parts)
+    if (Number.isFinite(value)) stretches[Math.min(parts - 1, Math.max(0, at))]!.push(value)
+  }
+  return stretches.flatMap((values, at) =>
+    values.length === 0 ? [] : [{ minute: ((at + 0.5) * minutes) / parts, value: quantile(values, share) }],
+  )
+}
+
+/** 1, 2 or 5 times a power of ten. */
+function niceAbove(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value))
+  return [1, 2, 5, 10].map((factor) => factor * power).find((nice) => nice >= value)!
+}
+
+function one(value: number): string {
+  return value.toFixed(1)
+}

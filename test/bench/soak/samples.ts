@@ -1,0 +1,102 @@
+/** What a soak measures while it runs, and whether it grows. */
+import { statSync } from 'node:fs'
+import { rssMib } from '../parts/proc-stat.ts'
+import { quantile } from '../parts/statistics.ts'
+import { type Leg, nameOf, ROUNDS } from './plan.ts'
+import type { SoakWorld } from './world.ts'
+
+export interface Sample {
+  atMs: number
+  /** Of the proxy; NaN while it is away. */
+  proxyMib: number
+  /** Of engines and workers together. */
+  othersMib: number
+  /** The database with its log. */
+  fileMib: number
+}
+
+/** In which share of a leg its figures are taken: the end, when its last proxy has been there for a while. */
+const END_SHARE = 0.25
+
+export class Sampler implements Disposable {
+  readonly samples: Sample[] = []
+  readonly #timer: NodeJS.Timeout
+
+  constructor(world: SoakWorld, db: string, everyMs: number) {
+    this.#timer = setInterval(() => {
+      const { proxy, others } = world.pids
+      this.samples.push({
+        atMs: Date.now(),
+        proxyMib: proxy === undefined ? Number.NaN : rssMib(proxy),
+        othersMib: others.reduce((sum, pid) => sum + (rssMib(pid) || 0), 0),
+        fileMib: (sizeOf(db) + sizeOf(`${db}-wal`)) / 2 ** 20,
+      })
+    }, everyMs)
+  }
+
+  [Symbol.dispose](): void {
+    clearInterval(this.#timer)
+  }
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0
+}
+
+export interface Growth {
+  what: string
+  second: number
+  last: number
+  unit: string
+  /** The most that it may grow by. */
+  allowed: number
+}
+
+export interface Measured {
+  legs: readonly Leg[]
+  samples: readonly Sample[]
+  times: readonly { atMs: number; ms: number }[]
+}
+
+/** How the last round compares with the second one. Empty for a soak that has fewer. */
+export function growthOf({ legs, samples, times }: Measured): Growth[] {
+  const last = legs.filter(({ round }) => round === ROUNDS)
+  const second = legs.filter(({ round }) => round === 2)
+  if (last.length === 0) return []
+  const memory = (leg: Leg) => {
+    const fromMs = leg.toMs - END_SHARE * (leg.toMs - leg.fromMs)
+    const inside = samples.filter(({ atMs, proxyMib }) => atMs > fromMs && atMs < leg.toMs && proxyMib > 0)
+    return quantile(
+      inside.map(({ proxyMib }) => proxyMib),
+      0.5,
+    )
+  }
+  const between = <T extends { atMs: number }>(all: readonly T[], round: readonly Leg[]) =>
+    all.filter(({ atMs }) => atMs > round[0]!.fromMs && atMs < round.at(-1)!.toMs)
+  const latency = (round: readonly Leg[], share: number) =>
+    quantile(
+      between(times, round).map(({ ms }) => ms),
+      share,
+    )
+  const size = (round: readonly Leg[]) => Math.max(...between(samples, round).map(({ fileMib }) => fileMib))
+  return [
+    ...last.map((leg, at) => {
+      const unit = 'MiB'
+      return {
+        what: `RSS, ${nameOf(leg)}`,
+        second: memory(second[at]!),
+        last: memory(leg),
+        unit,
+        allowed: 0.05,
+      }
+    }),
+    // A machine with others on it is slower at one time than at another.
+    { what: 'p50', second: latency(second, 0.5), last: latency(last, 0.5), unit: 'ms', allowed: 0.5 },
+    { what: 'p99', second: latency(second, 0.99), last: latency(last, 0.99), unit: 'ms', allowed: 0.5 },
+    { what: 'file', second: size(second), last: size(last), unit: 'MiB', allowed: 0.05 },
+  ]
+}
+
+export function isFlat({ second, last, allowed }: Growth): boolean {
+  return last <= second * (1 + allowed)
+}

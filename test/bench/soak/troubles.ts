@@ -1,0 +1,51 @@
+/** What happens to the processes of a soak, one thing after the other: legs, kills, and new weights all the time. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Leg } from './plan.ts'
+import type { SoakWorld } from './world.ts'
+
+/** Of a leg: every leg's last proxy lives equally long, so that what it holds can be compared. */
+const PROXY_KILLED_AT = 1 / 3
+const UPDATES_PER_LEG = 10
+
+export async function makeTrouble(
+  world: SoakWorld,
+  legs: readonly Leg[],
+  random: () => number,
+): Promise<void> {
+  for (const leg of legs) {
+    await sleep(Math.max(0, leg.fromMs - Date.now()))
+    // The first has begun before the agents have.
+    if (leg !== legs[0]) await told(() => world.begin(leg))
+    for (const { atMs, strike } of troublesOf(world, leg, random)) {
+      // One that is late because all before it took their time is left out at the end of its leg.
+      if (Date.now() > leg.toMs) break
+      await sleep(Math.max(0, atMs - Date.now()))
+      await told(strike)
+    }
+  }
+
+  /** What cannot be done is a fault, and no reason to stop. */
+  async function told(work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      world.faults.push(`${error instanceof Error ? error.stack : error}`)
+    }
+  }
+}
+
+function troublesOf(world: SoakWorld, { fromMs, toMs }: Leg, random: () => number) {
+  const at = (share: number) => fromMs + share * (toMs - fromMs)
+  const between = () => at(0.15 + 0.75 * random())
+  const number = Math.floor(random() * 100)
+  const troubles = [
+    { atMs: at(PROXY_KILLED_AT), strike: () => world.killProxy() },
+    { atMs: between(), strike: () => world.killWorker(number) },
+    { atMs: between(), strike: () => world.killEngine(number) },
+    ...Array.from({ length: UPDATES_PER_LEG }, (_, update) => ({
+      atMs: at((update + 0.5) / UPDATES_PER_LEG),
+      strike: () => world.updateWeights(),
+    })),
+  ]
+  return troubles.sort((a, b) => a.atMs - b.atMs)
+}

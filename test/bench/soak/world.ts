@@ -1,0 +1,222 @@
+/** The processes of a soak: engines, workers, and the proxy in the way that its leg asks for; and how they are killed. */
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { Forwarder } from '../../helpers/forwarder.ts'
+import { freePort } from '../../helpers/free-port.ts'
+import { until } from '../../helpers/until.ts'
+import type { Child, Children } from '../parts/children.ts'
+import type { Leg } from './plan.ts'
+
+export type Durability = 'power' | 'process'
+
+export interface WorldOptions {
+  db: string
+  ttlS: number
+  durability: Durability
+}
+
+/** A time in which a call may break without a fault of anybody. */
+interface Outage {
+  fromMs: number
+  /** Without one it lasts. */
+  toMs?: number
+}
+
+const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
+const WATCH = join(import.meta.dirname, 'watch-loop.ts')
+const ENGINES = 2
+const WORKERS = 2
+const TOKENS_PER_SECOND = 50
+const DRAIN_S = 20
+
+export class SoakWorld {
+  readonly #children: Children
+  readonly #options: WorldOptions
+  readonly #ports: { proxy: number; engines: number[] }
+  readonly #engines: Child[] = []
+  readonly #workers: Child[] = []
+  /** Between workers and proxy. */
+  readonly links: Forwarder[] = []
+  readonly #outages: Outage[] = []
+  readonly #versions: { version: string; fromMs: number }[] = [{ version: '1', fromMs: 0 }]
+  /** Of the proxy's event loop, in milliseconds of CPU time. */
+  readonly stallsMs: number[] = []
+  readonly faults: string[] = []
+  readonly kills = { proxy: 0, worker: 0, engine: 0, updates: 0 }
+  #leg: Leg | undefined
+  #proxy: Child | undefined
+
+  private constructor(
+    children: Children,
+    options: WorldOptions,
+    ports: { proxy: number; engines: number[] },
+  ) {
+    this.#children = children
+    this.#options = options
+    this.#ports = ports
+  }
+
+  static async start(
+    children: Children,
+    options: WorldOptions,
+    links: AsyncDisposableStack,
+  ): Promise<SoakWorld> {
+    const ports = { proxy: await freePort(), engines: [] as number[] }
+    for (let number = 0; number < ENGINES; number += 1) ports.engines.push(await freePort())
+    const world = new SoakWorld(children, options, ports)
+    for (let number = 0; number < ENGINES; number += 1) await world.#startEngine(number)
+    const teardown = (close: () => unknown) => links.defer(() => void close())
+    for (let number = 0; number < WORKERS; number += 1)
+      world.links.push(await Forwarder.to({ teardown }, ports.proxy))
+    return world
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${this.#ports.proxy}`
+  }
+
+  /** Of those that run now. */
+  get pids(): { proxy: number | undefined; others: number[] } {
+    return { proxy: this.#proxy?.pid, others: [...this.#engines, ...this.#workers].map(({ pid }) => pid) }
+  }
+
+  /** Whether the proxy was away at some time between the two. */
+  wasAway(fromMs: number, toMs: number): boolean {
+    return this.#outages.some((outage) => outage.fromMs <= toMs && (outage.toMs ?? toMs) >= fromMs)
+  }
+
+  /** The weights that engines had at some time between the two. */
+  weightsBetween(fromMs: number, toMs: number): string[] {
+    return this.#versions
+      .filter(
+        ({ fromMs: sinceMs }, at) => sinceMs <= toMs && (this.#versions[at + 1]?.fromMs ?? toMs) >= fromMs,
+      )
+      .map(({ version }) => version)
+  }
+
+  /** From now on the proxy may end. */
+  release(): void {
+    this.#proxy = undefined
+  }
+
+  /** Ends the proxy in good order, and starts it as the leg says. */
+  async begin(leg: Leg): Promise<void> {
+    await this.#away(async () => {
+      const before = this.#proxy
+      this.#proxy = undefined
+      if (before) await this.#children.stop(before)
+      for (const worker of this.#workers.splice(0)) await this.#children.stop(worker)
+      this.#leg = leg
+      await this.#startProxy()
+      if (leg.mode === 'relay')
+        for (let number = 0; number < WORKERS; number += 1) await this.#startWorker(number)
+    })
+  }
+
+  async killProxy(): Promise<void> {
+    this.kills.proxy += 1
+    await this.#away(async () => {
+      const proxy = this.#proxy!
+      this.#proxy = undefined
+      await kill(proxy)
+      await this.#startProxy()
+    })
+  }
+
+  /** In local mode there is none. */
+  async killWorker(number: number): Promise<void> {
+    const at = number % WORKERS
+    const worker = this.#workers[at]
+    if (worker === undefined) return
+    this.kills.worker += 1
+    await kill(worker)
+    await this.#startWorker(at)
+  }
+
+  async killEngine(number: number): Promise<void> {
+    const at = number % ENGINES
+    this.kills.engine += 1
+    await kill(this.#engines[at]!)
+    await this.#startEngine(at)
+  }
+
+  /** As a trainer does it: nothing is sampled while weights are replaced. */
+  async updateWeights(): Promise<void> {
+    const version = String(this.#versions.length + 1)
+    await this.#post(`${this.url}/admin/pause?drain_timeout_s=${DRAIN_S}`)
+    this.#versions.push({ version, fromMs: Date.now() })
+    for (const port of this.#ports.engines)
+      await this.#post(`http://127.0.0.1:${port}/update_weight_version`, { new_version: version })
+    await this.#post(`${this.url}/admin/resume`)
+    this.kills.updates += 1
+  }
+
+  async #post(url: string, body: object = {}): Promise<void> {
+    const response = await fetch(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    })
+    const text = await response.text()
+    if (!response.ok) this.faults.push(`POST ${url}: ${response.status} ${text}`)
+  }
+
+  async #away(work: () => Promise<void>): Promise<void> {
+    this.#outages.push({ fromMs: Date.now() })
+    await work()
+    // One before may have ended without a proxy.
+    for (const open of this.#outages) open.toMs ??= Date.now()
+  }
+
+  async #startProxy(): Promise<void> {
+    const { mode, prompts } = this.#leg!
+    const { db, ttlS, durability } = this.#options
+    const args = ['--mode', mode, '--port', String(this.#ports.proxy), '--db', db, '--log-level', 'error']
+    if (mode === 'local') args.push(...this.#engineArgs())
+    if (prompts === 'token') args.push('--tokenizer', 'embedded')
+    const kept = ['--session-ttl', `${ttlS}s`, '--durability', durability]
+    const proxy = await this.#children.start({
+      name: 'llm-proxy',
+      args: ['--import', WATCH, LAUNCHER, 'serve', ...args, ...kept],
+      ipc: true,
+    })
+    this.#proxy = proxy
+    proxy.process.on('message', ({ stallMs }: { stallMs: number }) => this.stallsMs.push(stallMs))
+    proxy.process.once('exit', (code, signal) => {
+      if (this.#proxy === proxy) this.faults.push(`the proxy ended by itself: ${code ?? signal}`)
+    })
+    proxy.process.send('watch')
+  }
+
+  async #startEngine(number: number): Promise<void> {
+    const { version } = this.#versions.at(-1)!
+    const args = ['--port', String(this.#ports.engines[number]), '--weight-version', version]
+    const pace = ['--tokens-per-second', String(TOKENS_PER_SECOND), '--log-level', 'error']
+    const program = [LAUNCHER, 'engine', '--model', 'soak', ...args, ...pace]
+    this.#engines[number] = await this.#children.start({ name: 'engine', args: program })
+  }
+
+  async #startWorker(number: number): Promise<void> {
+    const id = `soak-${number}`
+    const args = ['--proxy-url', `http://127.0.0.1:${this.links[number]!.port}`, '--worker-id', id]
+    const options = ['--max-concurrency', '1024', '--log-level', 'error']
+    const program = [LAUNCHER, 'worker', ...args, ...this.#engineArgs(), ...options]
+    this.#workers[number] = await this.#children.start({ name: 'worker', args: program, silent: true })
+    await until(async () => {
+      const workers = await (await fetch(`${this.url}/admin/workers`)).json()
+      return (workers as { worker_id: string }[]).some(({ worker_id: other }) => other === id)
+    })
+  }
+
+  #engineArgs(): string[] {
+    const urls = this.#ports.engines.flatMap((port) => ['--engine-url', `http://127.0.0.1:${port}`])
+    return [...urls, '--engine-kind', 'vllm']
+  }
+}
+
+async function kill({ process: child }: Child): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  const exited = once(child, 'exit')
+  child.kill('SIGKILL')
+  await exited
+}
