@@ -199,6 +199,17 @@ for (const suffix of ['', '-wal', '.lock']) {
   })
 }
 
+t.test('a store that has not written yet is asked whether it can, at the first probe', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const store = await open(path)
+  await store.createSession(aSession('s'))
+  await store.close()
+  const again = await open(path)
+  t.teardown(() => again.close())
+  rmSync(path)
+  await t.rejects(again.check(), { code: 'store_failed' })
+})
+
 t.test('a database whose pages do not hang together is refused at the start', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)

@@ -37,8 +37,8 @@ export class SqliteTurnStore implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
   readonly #reader: SqliteReader
   readonly #sent = new SentTurns()
-  /** A write has failed since the last one that was known to be possible. */
-  #isInDoubt = false
+  /** Nobody knows whether a commit is possible: at the start, and once a write has failed. */
+  #isInDoubt = true
   readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
 
   constructor(writer: StoreThread<WriteMethods>, reader: SqliteReader) {
@@ -164,7 +164,7 @@ export class SqliteTurnStore implements TurnStore {
     return Promise.race([this.#writer.lost, this.#reader.lost])
   }
 
-  /** Asks the writer only after a write has failed: probes come often, and a commit costs a sync. */
+  /** Asks the writer first of all, and then only after a write has failed: probes come often, and a commit costs a sync. */
   async check(): Promise<void> {
     if (!this.#isInDoubt) return
     await this.#call('tryCommit', [])
