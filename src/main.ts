@@ -67,6 +67,8 @@ export interface Outside {
   resolve?: Resolve
   /** Starts the threads of the store. */
   spawn?: SpawnThread
+  /** Opens the model of token mode, with the threads that render and tokenize. */
+  openModel?: typeof openTokenModel
 }
 
 export interface ServerHooks {
@@ -119,7 +121,7 @@ export async function startServer(
   ]
   const activity = new Activity()
   const node = config.node === undefined ? undefined : parseNode(config.node, hostname())
-  const opening = { opened, logger }
+  const opening = { opened, logger, openModel: outside.openModel }
   const { prompts, tokenizer, toolParser } = await openPrompts(config, backend, store, opening)
   const sessions = openSessions(config, store, { backend, activity, logger, node, isFallback })
   const { model } = config
@@ -365,11 +367,17 @@ function openRelayBackend(config: ServeConfig, logger: Logger, metrics: Metrics)
   })
 }
 
+interface PromptsOpening {
+  opened: AsyncDisposableStack
+  logger: Logger
+  openModel: Outside['openModel']
+}
+
 async function openPrompts(
   config: ServeConfig,
   backend: Backend,
   store: TurnStore,
-  { opened, logger }: { opened: AsyncDisposableStack; logger: Logger },
+  { opened, logger, openModel = openTokenModel }: PromptsOpening,
 ): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; toolParser?: ToolParserFacts }> {
   const { tokenizer, toolParser, contextLength } = config
   if (tokenizer === undefined) {
@@ -384,7 +392,7 @@ async function openPrompts(
     )
   }
   const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
-  const model = await openTokenModel({ source, parser: toolParser, contextLength })
+  const model = await openModel({ source, parser: toolParser, contextLength })
   opened.defer(() => model.close())
   if (model.encodedBy !== 'rust')
     logger.warn(

@@ -1,9 +1,9 @@
 /** Holds what is on record against what clients were told. */
 import Database from 'better-sqlite3'
 import { ask } from './actors/client.ts'
-import type { SimEngine } from './actors/engine.ts'
+import type { Model, SimEngine } from './actors/engine.ts'
 import type { Attempt, History, Operation } from './actors/history.ts'
-import { promptIds, sample } from './actors/oracle.ts'
+import { type ChatMessage, callIn, contentOf, maxTokensOf, promptIds, sample } from './actors/oracle.ts'
 import type { Fault } from './faults.ts'
 import type { World } from './world/world.ts'
 
@@ -13,13 +13,17 @@ export interface Checked {
   path: string
   /** What was struck. */
   faults: readonly Fault[]
+  /** Of the engines. */
+  model: Model
+  isTokenMode: boolean
 }
 
 interface TurnOnRecord {
   turn_id: string
   index: number
   status: string
-  request_messages: { role: string; content: string }[]
+  request_messages: ChatMessage[]
+  params: { prompt?: string }
   prompt_token_ids: number[]
   completion_token_ids: number[]
   completion_logprobs: number[]
@@ -45,7 +49,8 @@ interface SessionOnRecord {
   turns: TurnOnRecord[]
 }
 
-export async function checkRecord(world: World, { history, engines, path, faults }: Checked): Promise<void> {
+export async function checkRecord(world: World, checked: Checked): Promise<void> {
+  const { history, engines, path, faults } = checked
   await checkHealth(world)
   const ids = [...new Set([...history.attempts, ...history.operations].map(({ sessionId }) => sessionId))]
   for (const sessionId of ids) {
@@ -54,7 +59,8 @@ export async function checkRecord(world: World, { history, engines, path, faults
     const said = new SessionHistory(sessionId, history)
     checkAttempts(world, said, session?.turns ?? [])
     checkOperations(world, said, session)
-    if (session) checkTurns(world, said, session)
+    if (session) checkTurns(world, said, session, checked)
+    if (session && checked.isTokenMode) checkPrompts(world, session, checked.model)
     const mayBeInexact = faults.some(({ kind }) => kind === 'engine_bad_ids')
     if (session && !mayBeInexact) checkExact(world, said, session)
     if (session && rows) checkRows(world, said, session.turns, rows.trajectories)
@@ -177,18 +183,18 @@ function checkOperations(world: World, said: SessionHistory, session: SessionOnR
     world.violated(`${sessionId} was created, and is gone`)
 }
 
-function checkTurns(world: World, said: SessionHistory, { turns }: SessionOnRecord): void {
+function checkTurns(world: World, said: SessionHistory, { turns }: SessionOnRecord, checked: Checked): void {
   const { sessionId } = said
   const tries = new Map<string, number>()
   for (const { call } of said.attempts) tries.set(call, (tries.get(call) ?? 0) + 1)
   for (const [place, turn] of turns.entries()) {
-    const call = turn.request_messages.at(-1)?.content ?? ''
+    const call = callOf(turn)
     if (turn.index !== place) world.violated(`turn ${place} of ${sessionId} has the index ${turn.index}`)
     if (turn.status === 'open') world.violated(`the turn of ${call} is open, and nothing is under way`)
     const left = tries.get(call) ?? 0
     if (left === 0) world.violated(`${sessionId} has a turn more of ${call} than was asked for`)
     tries.set(call, left - 1)
-    checkTokens(world, turn, call)
+    checkTokens(world, turn, call, checked)
   }
 }
 
@@ -199,10 +205,22 @@ function checkExact(world: World, { sessionId }: SessionHistory, { turns }: Sess
   }
 }
 
-function checkTokens(world: World, turn: TurnOnRecord, call: string): void {
-  const prompt = promptIds(turn.request_messages)
+function callOf({ request_messages: messages, params }: TurnOnRecord): string {
+  return callIn(messages.length > 0 ? contentOf(messages.at(-1)!) : (params.prompt ?? ''))
+}
+
+/** What an engine that renders itself makes of the request. */
+function renderedPrompt(
+  { request_messages: messages, params }: TurnOnRecord,
+  { vocabulary }: Model,
+): number[] {
+  return params.prompt === undefined ? promptIds(messages) : vocabulary.encode(params.prompt)
+}
+
+function checkTokens(world: World, turn: TurnOnRecord, call: string, { model, isTokenMode }: Checked): void {
   const { prompt_token_ids: recorded, completion_token_ids: ids, completion_logprobs: logprobs } = turn
-  if (recorded.length > 0 && !isSame(recorded, prompt))
+  const isRendered = !isTokenMode || turn.params.prompt !== undefined
+  if (isRendered && recorded.length > 0 && !isSame(recorded, renderedPrompt(turn, model)))
     world.violated(`the turn of ${call} has another prompt's ids`)
   if (turn.status === 'completed' && !turn.exact) return
   if (ids.length === 0 && turn.status !== 'completed') return
@@ -211,7 +229,7 @@ function checkTokens(world: World, turn: TurnOnRecord, call: string): void {
     world.violated(`the turn of ${call} has no weight version`)
     return
   }
-  const sampled = sample(prompt, weights)
+  const sampled = sample(model.vocabulary, recorded, weights, maxTokensOf(call))
   const isWhole = turn.status === 'completed'
   const expectedIds = isWhole ? sampled.ids : sampled.ids.slice(0, ids.length)
   const expectedLogprobs = isWhole ? sampled.logprobs : sampled.logprobs.slice(0, logprobs.length)
@@ -221,6 +239,50 @@ function checkTokens(world: World, turn: TurnOnRecord, call: string): void {
     world.violated(`the turn of ${call} has other logprobs than its engine told`)
   if (isWhole && turn.weight_version_end !== weights)
     world.violated(`the turn of ${call} has two weight versions`)
+}
+
+/**
+ * Prompts that the proxy has made say what the conversation says, and one that goes on from an answer begins with the prompt
+ * and the ids that it was sampled from and as.
+ */
+function checkPrompts(world: World, { turns }: SessionOnRecord, { decode }: Model): void {
+  for (const turn of turns) {
+    const { request_messages: messages, prompt_token_ids: prompt } = turn
+    if (turn.status !== 'completed' || !turn.exact || messages.length === 0) continue
+    // Clients trim what they echo; the tokens stay those that were sampled.
+    if (squeezed(decode(prompt)) !== squeezed(chatText(messages)))
+      world.violated(`the prompt of turn ${turn.index} does not say what its messages say`)
+    const before = turns.filter((other) => isEchoedBy(other, turn))
+    if (before.length === 0) continue
+    const goesOn = before.some(({ prompt_token_ids: asked, completion_token_ids: said }) =>
+      isSame([...asked, ...said], prompt.slice(0, asked.length + said.length)),
+    )
+    if (!goesOn)
+      world.violated(`the prompt of turn ${turn.index} does not go on from the turn that it echoes`)
+  }
+}
+
+function isEchoedBy(turn: TurnOnRecord, { index, request_messages: messages }: TurnOnRecord): boolean {
+  const { request_messages: asked } = turn
+  return (
+    turn.status === 'completed' &&
+    turn.exact &&
+    turn.index < index &&
+    asked.length > 0 &&
+    asked.length === messages.length - 2 &&
+    turn.completion_text.trim() === contentOf(messages[asked.length]!).trim() &&
+    asked.every((message, at) => contentOf(message).trim() === contentOf(messages[at]!).trim())
+  )
+}
+
+/** The embedded engine's template, as ChatML has it. */
+function chatText(messages: readonly ChatMessage[]): string {
+  const turns = messages.map((message) => `<|im_start|>${message.role}\n${contentOf(message)}<|im_end|>\n`)
+  return `${turns.join('')}<|im_start|>assistant\n`
+}
+
+function squeezed(text: string): string {
+  return text.replace(/\s+/g, '')
 }
 
 function checkRows(
@@ -269,7 +331,7 @@ function checkTrained(
   const retried = new Set(said.attempts.filter(({ retry }) => retry > 0).map(({ call }) => call))
   for (const turn of turns) {
     if (turn.status !== 'completed') continue
-    const call = turn.request_messages.at(-1)?.content ?? ''
+    const call = callOf(turn)
     // What a client has tried again it may not have got; what it has read it has got.
     if (!shown.has(turn.turn_id) && (wasRead.has(turn.turn_id) || !retried.has(call)))
       world.violated(`turn ${turn.index} of ${said.sessionId} is completed, and is in no row`)

@@ -4,13 +4,15 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { watchUnforeseen } from '../../src/cli/process-life.ts'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
 import { seededRandom } from '../../src/engine/embedded/random.ts'
 import { runAgent } from './actors/agent.ts'
 import { resetClients } from './actors/client.ts'
-import { SimEngine } from './actors/engine.ts'
+import { DIALECTS, type Dialect } from './actors/dialects.ts'
+import { type Model, SimEngine } from './actors/engine.ts'
 import { History, type OperationKind } from './actors/history.ts'
 import { watchHealth } from './actors/monitor.ts'
-import { hash } from './actors/oracle.ts'
+import { hash, WORD_VOCABULARY } from './actors/oracle.ts'
 import { SimProxy } from './actors/proxy.ts'
 import { resume, runTrainer, updateWeights } from './actors/trainer.ts'
 import { SimWorker } from './actors/worker.ts'
@@ -18,6 +20,7 @@ import { Chaos } from './chaos.ts'
 import { checkRecord } from './check.ts'
 import { drawFaults, FAULTS_UNTIL_MS, type Fault, faultText } from './faults.ts'
 import { loggerOf } from './world/ports.ts'
+import { type SimModel, simModel } from './world/token-model.ts'
 import { pause, World } from './world/world.ts'
 
 export interface RunOptions {
@@ -53,13 +56,14 @@ export async function simulate({
   faults: chosen,
   echo,
 }: RunOptions): Promise<RunResult> {
+  const tokens = await simModel()
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-sim-'))
   const world = new World(seed, echo)
   const giveBack = world.time.install(seed)
   const stopWatching = watchErrors(world)
   resetClients()
   try {
-    return await run(world, { steps, path: join(folder, 'sim.db'), chosen })
+    return await run(world, { steps, path: join(folder, 'sim.db'), chosen, tokens })
   } finally {
     stopWatching()
     giveBack()
@@ -71,20 +75,24 @@ interface Shape {
   steps: number
   path: string
   chosen: readonly number[] | undefined
+  tokens: SimModel
 }
 
-async function run(world: World, { steps, path, chosen }: Shape): Promise<RunResult> {
+async function run(world: World, { steps, path, chosen, tokens }: Shape): Promise<RunResult> {
   const { workload } = world.random
   const all = drawFaults(world.random.faults)
   const faults = chosen === undefined ? all : all.filter((_fault, place) => chosen.includes(place))
   const mode = workload() < 0.65 ? 'relay' : 'local'
+  const isTokenMode = workload() < 0.4
+  const model: Model = isTokenMode ? tokens : { vocabulary: WORD_VOCABULARY, decode: String }
   const engines = Array.from(
     { length: 1 + Math.floor(workload() * 3) },
-    (_, at) => new SimEngine(world, `engine${at}`),
+    (_, at) => new SimEngine(world, `engine${at}`, model),
   )
   const engineUrls = engines.map(({ address: { host, port } }) => `http://${host}:${port}`)
-  const proxy = new SimProxy(world, {
+  const overrides: Partial<ServeConfig> = {
     mode,
+    ...(isTokenMode && { tokenizer: 'embedded' }),
     db: path,
     durability: 'process',
     relayTimeoutMs: 60_000,
@@ -94,7 +102,8 @@ async function run(world: World, { steps, path, chosen }: Shape): Promise<RunRes
       engineKind: 'vllm' as const,
       maxConcurrency: 1 + Math.floor(workload() * 6),
     }),
-  })
+  }
+  const proxy = new SimProxy(world, overrides, tokens.open)
   proxy.start()
   const workers =
     mode === 'local'
@@ -120,7 +129,7 @@ async function run(world: World, { steps, path, chosen }: Shape): Promise<RunRes
   world.log('world', 'is whole again')
   await world.time.run(FAULTS_UNTIL_MS + PATIENCE_MS, () => isDone || isTooLong())
   if (!isDone) world.violated(isTooLong() ? 'the run takes too many steps' : 'somebody waits for ever')
-  await finish(world, { health, proxy, workers, engines, history, path, faults })
+  await finish(world, { health, proxy, workers, engines, history, path, faults, model, isTokenMode })
   const { attempts } = history
   return {
     seed: world.seed,
@@ -141,6 +150,8 @@ interface Ending {
   history: History
   path: string
   faults: readonly Fault[]
+  model: Model
+  isTokenMode: boolean
 }
 
 /** Looks at what is left, and lets everything end in good order. */
@@ -182,6 +193,7 @@ function startSessions(world: World, history: History): Promise<void>[] {
       runAgent(world, history, {
         sessionId,
         name: `agent${at}`,
+        dialect: drawDialect(workload),
         turns: 1 + Math.floor(workload() * 6),
         startMs: 100 + 8_000 * workload() ** 2,
         random: seededRandom(hash(`${world.seed} ${sessionId} ${at}`)),
@@ -200,6 +212,11 @@ function startSessions(world: World, history: History): Promise<void>[] {
     }
     return runTrainer(world, history, plan, Promise.all(agents))
   })
+}
+
+/** Half of the agents speak Chat Completions, as in the field. */
+function drawDialect(random: () => number): Dialect {
+  return random() < 0.5 ? 'chat' : DIALECTS[Math.floor(random() * DIALECTS.length)]!
 }
 
 function startUpdates(world: World, engines: readonly SimEngine[], isUndisturbed: boolean): Promise<void>[] {

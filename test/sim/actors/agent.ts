@@ -1,13 +1,15 @@
 /** An agent: a conversation in a session, with the impatience of those in the field. */
 import { pause, type World } from '../world/world.ts'
 import { type Answered, ask } from './client.ts'
+import { codeOf, type Dialect, readAnswer, requestOf } from './dialects.ts'
 import type { Attempt, History } from './history.ts'
-import type { ChatMessage } from './oracle.ts'
+import { type ChatMessage, callIn, contentOf, maxTokensOf } from './oracle.ts'
 
 export interface AgentPlan {
   sessionId: string
   /** Tells the agents of a session apart. */
   name: string
+  dialect: Dialect
   turns: number
   startMs: number
   random: () => number
@@ -53,64 +55,45 @@ async function call(
 async function attempt(
   world: World,
   history: History,
-  { sessionId, name, random }: AgentPlan,
+  { sessionId, name, dialect, random }: AgentPlan,
   messages: readonly ChatMessage[],
   retry: number,
 ): Promise<Attempt> {
   const made: Attempt = {
     sessionId,
-    call: messages.at(-1)!.content,
-    messages: [...messages],
+    call: callIn(contentOf(messages.at(-1)!)),
+    dialect,
     retry,
     sentAtMs: world.time.nowMs,
   }
   history.attempts.push(made)
   const stream = random() < 0.7
   const leaves = random() < 0.07
-  world.log(name, `asks ${made.call}${retry > 0 ? `, try ${retry + 1}` : ''}${stream ? ', streamed' : ''}`)
+  const how = `${retry > 0 ? `, try ${retry + 1}` : ''}${stream ? ', streamed' : ''}`
+  world.log(name, `asks ${made.call}, ${dialect}${how}`)
+  const { path, body } = requestOf(dialect, { messages, stream, maxTokens: maxTokensOf(made.call) })
   const answer = await ask(world, {
     method: 'POST',
-    path: `/${sessionId}/v1/chat/completions`,
-    body: { model: 'sim', messages, stream },
+    path: `/${sessionId}${path}`,
+    body,
     headers: retry > 0 ? { 'x-stainless-retry-count': String(retry) } : {},
     timeoutMs: leaves && random() < 0.5 ? 40 + 400 * random() : CALL_TIMEOUT_MS,
     ...(leaves && stream && { leaveAfterBytes: 1 + Math.floor(2_000 * random()) }),
   })
-  Object.assign(made, outcomeOf(answer, stream), { endedAtMs: world.time.nowMs, status: answer.status })
+  Object.assign(made, outcomeOf(answer, dialect, stream), {
+    endedAtMs: world.time.nowMs,
+    status: answer.status,
+  })
   world.log(name, `${made.call}: ${made.outcome} ${answer.status} ${made.code ?? answer.error ?? ''}`)
   return made
 }
 
-function outcomeOf(answer: Answered, stream: boolean): Partial<Attempt> {
-  const { status, text, headers } = answer
+function outcomeOf(answer: Answered, dialect: Dialect, stream: boolean): Partial<Attempt> {
+  const { status, text, headers, isWhole } = answer
   const turnId = headers['x-request-id']?.toString()
   if (answer.error === 'left' || answer.error === 'time is up') return { outcome: 'left', turnId }
   if (status === 0) return { outcome: 'broken' }
-  if (status !== 200) return { outcome: answer.isWhole ? 'refused' : 'broken', turnId, code: codeOf(text) }
-  if (!stream) {
-    if (!answer.isWhole) return { outcome: 'broken', turnId }
-    return { outcome: 'read', turnId, text: JSON.parse(text).choices[0].message.content }
-  }
-  const events = text.split('\n\n').flatMap((event) => (event.startsWith('data: ') ? [event.slice(6)] : []))
-  if (events.at(-1) !== '[DONE]' || !text.endsWith('\n\n')) {
-    const code = events.map(codeOf).find((found) => found !== undefined)
-    return { outcome: 'broken', turnId, code }
-  }
-  const said = events.slice(0, -1).map((event) => JSON.parse(event))
-  const failed = said.find((event) => event.error)
-  if (failed) return { outcome: 'broken', turnId, code: failed.error.code }
-  return {
-    outcome: 'read',
-    turnId,
-    text: said.map(({ choices }) => choices[0]?.delta.content ?? '').join(''),
-  }
-}
-
-function codeOf(text: string): string | undefined {
-  try {
-    const said = JSON.parse(text)
-    return said.error?.code ?? said.code ?? undefined
-  } catch {
-    return undefined
-  }
+  if (status !== 200) return { outcome: isWhole ? 'refused' : 'broken', turnId, code: codeOf(text) }
+  const read = readAnswer(dialect, text, stream, isWhole)
+  return 'text' in read ? { outcome: 'read', turnId, ...read } : { outcome: 'broken', turnId, ...read }
 }

@@ -4,12 +4,33 @@ import { once } from 'node:events'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { Machine } from '../world/machine.ts'
 import type { World } from '../world/world.ts'
-import { type ChatMessage, END_OF_TURN, promptIds, sample, textOf } from './oracle.ts'
+import {
+  type ChatMessage,
+  callIn,
+  contentOf,
+  promptIds,
+  type Sampled,
+  sample,
+  type Vocabulary,
+} from './oracle.ts'
 
-interface ChatRequest {
-  messages: ChatMessage[]
+interface GenerationBody {
+  messages?: ChatMessage[]
+  /** On the route of completions: a text, or its ids. */
+  prompt?: string | number[]
   stream?: boolean
   max_tokens?: number
+  /** The newer name, which only the route of chat knows. */
+  max_completion_tokens?: number
+}
+
+/** What vLLM takes where a completion names no limit. */
+const COMPLETION_TOKENS = 16
+
+/** What engines and the checker share. */
+export interface Model {
+  vocabulary: Vocabulary
+  decode(ids: readonly number[]): string
 }
 
 /** What goes wrong with the next calls. */
@@ -26,13 +47,15 @@ export class SimEngine {
   /** Begun, by what the call says of itself. */
   readonly begun = new Map<string, number>()
   readonly #world: World
+  readonly #model: Model
   #machine: Machine
   #server: Server
   #stop: () => void
   #mischief: { what: Mischief; calls: number } | undefined
 
-  constructor(world: World, name: string) {
+  constructor(world: World, name: string, model: Model) {
     this.#world = world
+    this.#model = model
     this.name = name
     this.#slowness = world.random.engine() < 0.4 ? 40 : 1
     this.address = { host: name, port: 8000 }
@@ -89,13 +112,13 @@ export class SimEngine {
     } catch {
       return
     }
-    const body = JSON.parse(Buffer.concat(parts).toString()) as ChatRequest
+    const body = JSON.parse(Buffer.concat(parts).toString()) as GenerationBody
     const machine = this.#machine
     this.running += 1
     response.once('close', () => {
       if (!machine.isDead) this.running -= 1
     })
-    const call = body.messages.findLast(({ role }) => role === 'user')?.content ?? ''
+    const call = callIn(this.#textOf(body))
     this.begun.set(call, (this.begun.get(call) ?? 0) + 1)
     this.#world.log(this.name, `begins ${call}`)
     await this.#generate(body, response, this.#nextMischief())
@@ -107,27 +130,36 @@ export class SimEngine {
     return this.#mischief.what
   }
 
+  #textOf({ messages, prompt }: GenerationBody): string {
+    if (messages) return messages.map(contentOf).join('\n')
+    return typeof prompt === 'string' ? prompt : this.#model.decode(prompt!)
+  }
+
+  #promptOf({ messages, prompt }: GenerationBody): number[] {
+    if (messages) return promptIds(messages)
+    return typeof prompt === 'string' ? this.#model.vocabulary.encode(prompt) : prompt!
+  }
+
   async #generate(
-    body: ChatRequest,
+    body: GenerationBody,
     response: ServerResponse,
     mischief: Mischief | undefined,
   ): Promise<void> {
     const { engine: random } = this.#world.random
-    const prompt = promptIds(body.messages)
+    const { vocabulary } = this.#model
+    const prompt = this.#promptOf(body)
     const { weights } = this
-    const { ids, logprobs } = sample(prompt, weights, body.max_tokens)
-    const root = { id: 'chatcmpl-sim', created: 1, model: 'sim', weight_version: weights }
-    const finishReason = ids.at(-1) === END_OF_TURN ? 'stop' : 'length'
-    const shownIds = mischief === 'bad_ids' ? ids.map((id) => (id % 3 === 0 ? -id : id + 0.5)) : ids
+    const limit = body.messages
+      ? (body.max_completion_tokens ?? body.max_tokens)
+      : (body.max_tokens ?? COMPLETION_TOKENS)
+    const sampled = sample(vocabulary, prompt, weights, limit)
+    const { ids } = sampled
+    const root = { id: 'cmpl-sim', created: 1, model: 'sim', weight_version: weights }
+    const wire = wireOf(body, { prompt, vocabulary, isHonest: mischief !== 'bad_ids' })
+    const finishReason = ids.at(-1) === vocabulary.endOfTurn ? 'stop' : 'length'
     await this.#wait(1 + 30 * random())
     if (mischief === 'error') return json(response, { error: { message: 'out of memory' } }, 500)
     if (mischief === 'stall') await this.#wait(20_000 + 40_000 * random())
-    const entries = logprobs.map((logprob, at) => ({
-      token: textOf(ids[at]!),
-      logprob,
-      bytes: null,
-      top_logprobs: [],
-    }))
     const usage = {
       prompt_tokens: prompt.length,
       completion_tokens: ids.length,
@@ -136,54 +168,85 @@ export class SimEngine {
     if (!body.stream) {
       await this.#wait(ids.length * 5 * random())
       if (mischief === 'reset' || mischief === 'truncate') return void response.destroy()
-      return json(response, {
-        ...root,
-        prompt_token_ids: prompt,
-        choices: [
-          {
-            index: 0,
-            message: { role: 'assistant', content: ids.map(textOf).join('') },
-            logprobs: { content: entries },
-            token_ids: shownIds,
-            finish_reason: finishReason,
-          },
-        ],
-        usage,
-      })
+      return json(response, { ...root, ...wire.whole(sampled, finishReason), usage })
     }
     response.writeHead(200, { 'content-type': 'text/event-stream' })
-    const send = (said: object) => response.write(`data: ${JSON.stringify(said)}\n\n`)
-    send({
-      ...root,
-      prompt_token_ids: prompt,
-      choices: [{ index: 0, delta: { role: 'assistant', content: '' } }],
-    })
+    const send = (said: object) => response.write(`data: ${JSON.stringify({ ...root, ...said })}\n\n`)
+    send(wire.begin())
     const breakAt = mischief === 'reset' || mischief === 'truncate' ? Math.floor(random() * ids.length) : -1
     for (const [at, id] of ids.entries()) {
       await this.#wait(random() < 0.5 ? 0 : 8 * random())
       if (response.destroyed) return
       if (at === breakAt && mischief === 'reset') return void response.destroy()
       if (at === breakAt) return void response.end()
-      const kept = send({
-        ...root,
-        choices: [
-          {
-            index: 0,
-            delta: { content: textOf(id) },
-            logprobs: { content: [entries[at]] },
-            token_ids: [shownIds[at]],
-          },
-        ],
-      })
+      const kept = send(wire.piece({ ids: [id], logprobs: [sampled.logprobs[at]!] }))
       if (!kept) await Promise.race([once(response, 'drain'), once(response, 'close')])
     }
-    send({ ...root, choices: [{ index: 0, delta: {}, finish_reason: finishReason }] })
-    send({ ...root, choices: [], usage })
+    send(wire.end(finishReason))
+    send({ choices: [], usage })
     response.end('data: [DONE]\n\n')
   }
 
   #wait(ms: number): Promise<void> {
     return new Promise((resolve) => setTimeout(resolve, ms * (ms < 100 ? this.#slowness : 1)))
+  }
+}
+
+interface Wire {
+  whole(sampled: Sampled, finishReason: string): object
+  begin(): object
+  piece(sampled: Sampled): object
+  end(finishReason: string): object
+}
+
+/** vLLM has the prompt's ids at the root in chat, and on the choice in completions; logprobs differ too. */
+function wireOf(
+  { messages }: GenerationBody,
+  { prompt, vocabulary, isHonest }: { prompt: number[]; vocabulary: Vocabulary; isHonest: boolean },
+): Wire {
+  const textOf = (ids: readonly number[]) => ids.map(vocabulary.textOf).join('')
+  const shown = (ids: number[]) => (isHonest ? ids : ids.map((id) => (id % 3 === 0 ? -id : id + 0.5)))
+  const one = (choice: object) => [{ index: 0, ...choice }]
+  const promptField = { prompt_token_ids: prompt }
+  if (messages) {
+    const told = ({ ids, logprobs }: Sampled) => ({
+      token_ids: shown(ids),
+      logprobs: {
+        content: logprobs.map((logprob, at) => ({
+          token: vocabulary.textOf(ids[at]!),
+          logprob,
+          bytes: null,
+          top_logprobs: [],
+        })),
+      },
+    })
+    return {
+      whole: (sampled, reason) => {
+        const message = { role: 'assistant', content: textOf(sampled.ids) }
+        return { ...promptField, choices: one({ message, ...told(sampled), finish_reason: reason }) }
+      },
+      begin: () => ({ ...promptField, choices: one({ delta: { role: 'assistant', content: '' } }) }),
+      piece: (sampled) => ({ choices: one({ delta: { content: textOf(sampled.ids) }, ...told(sampled) }) }),
+      end: (reason) => ({ choices: one({ delta: {}, finish_reason: reason }) }),
+    }
+  }
+  const told = ({ ids, logprobs }: Sampled) => ({
+    text: textOf(ids),
+    token_ids: shown(ids),
+    logprobs: {
+      tokens: ids.map(vocabulary.textOf),
+      token_logprobs: logprobs,
+      top_logprobs: null,
+      text_offset: [],
+    },
+  })
+  return {
+    whole: (sampled, reason) => ({
+      choices: one({ ...told(sampled), ...promptField, finish_reason: reason }),
+    }),
+    begin: () => ({ choices: one({ text: '', token_ids: [], ...promptField }) }),
+    piece: (sampled) => ({ choices: one(told(sampled)) }),
+    end: (reason) => ({ choices: one({ text: '', finish_reason: reason }) }),
   }
 }
 

@@ -1,11 +1,13 @@
 /** What clients have asked and what they were told: all that a promise can be held against. */
 
+import type { Dialect } from './dialects.ts'
+
 /** One try of an agent's call. */
 export interface Attempt {
   sessionId: string
   /** The last message of the call's prompt: no other call has it. */
   call: string
-  messages: readonly { role: string; content: string }[]
+  dialect: Dialect
   /** The client says that it tried this before. */
   retry: number
   sentAtMs: number

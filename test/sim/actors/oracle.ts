@@ -1,8 +1,9 @@
 /** What every engine of the world samples: a function of the prompt and the weights, that the checker knows too. */
 
+/** A message as it stands in a request, or on record. */
 export interface ChatMessage {
   role: string
-  content: string
+  content: string | readonly { text?: string }[] | null
 }
 
 export interface Sampled {
@@ -10,17 +11,36 @@ export interface Sampled {
   logprobs: number[]
 }
 
-const ROLES: Record<string, number> = { system: 1, user: 2, assistant: 3, tool: 4 }
-export const END_OF_TURN = 9
+/** What an engine can sample, and how its ids read. */
+export interface Vocabulary {
+  readonly endOfTurn: number
+  /** One of the words, by any number. */
+  word(number: number): number
+  textOf(id: number): string
+  /** Of a text that is no conversation. */
+  encode(text: string): number[]
+}
+
+const ROLES: Record<string, number> = { system: 1, developer: 1, user: 2, assistant: 3, tool: 4 }
+const END_OF_TURN = 9
 const FIRST_WORD = 1_000
 const WORDS = 5_000
-const MAX_WORDS = 12
+/** With the end of the turn more than the 16 that engines give to who names no limit on the route of completions. */
+const MAX_WORDS = 18
 
-/** The engine's chat template: a token for the role, one for each word, one for the end. */
+/** Of engines that render and tokenize themselves: a token for each word. */
+export const WORD_VOCABULARY: Vocabulary = {
+  endOfTurn: END_OF_TURN,
+  word: (number) => FIRST_WORD + (number % WORDS),
+  textOf: (id) => (id === END_OF_TURN ? '' : `t${id} `),
+  encode: (text) => text.split(/\s+/).filter(Boolean).map(wordId),
+}
+
+/** Their chat template: a token for the role, one for each word, one for the end. */
 export function promptIds(messages: readonly ChatMessage[]): number[] {
-  const ids = messages.flatMap(({ role, content }) => [
-    ROLES[role] ?? 5,
-    ...content.split(/\s+/).filter(Boolean).map(wordId),
+  const ids = messages.flatMap((message) => [
+    ROLES[message.role] ?? 5,
+    ...WORD_VOCABULARY.encode(contentOf(message)),
     END_OF_TURN,
   ])
   return [...ids, ROLES.assistant!]
@@ -28,6 +48,7 @@ export function promptIds(messages: readonly ChatMessage[]): number[] {
 
 /** The end of the turn is sampled too, unless the length is over before. */
 export function sample(
+  vocabulary: Vocabulary,
   prompt: readonly number[],
   weights: string,
   maxTokens = Number.POSITIVE_INFINITY,
@@ -38,17 +59,28 @@ export function sample(
     state ^= state >>> 13
     return state >>> 0
   }
-  const words = Array.from({ length: 1 + (next() % MAX_WORDS) }, () => FIRST_WORD + (next() % WORDS))
-  const ids = [...words, END_OF_TURN].slice(0, maxTokens)
+  const words = Array.from({ length: 1 + (next() % MAX_WORDS) }, () => vocabulary.word(next()))
+  const ids = [...words, vocabulary.endOfTurn].slice(0, maxTokens)
   // Sixteenths, so that they are the same number however they are written.
   return { ids, logprobs: ids.map(() => -(next() % 160) / 16) }
 }
 
-export function textOf(id: number): string {
-  return id === END_OF_TURN ? '' : `t${id} `
+/** How many tokens a call asks for. A function of the call, so that each try asks for as many, and the checker knows. */
+export function maxTokensOf(call: string): number | undefined {
+  const drawn = hash(call) % 8
+  return drawn < 2 ? 2 + 2 * drawn : undefined
 }
 
-/** Ids of the words that {@link textOf} wrote are those ids again. */
+/** What names a call within its prompt: no other call has it. */
+export function callIn(text: string): string {
+  return text.match(/s\d+\/agent\d+\/\d+ go on/g)?.at(-1) ?? ''
+}
+
+export function contentOf({ content }: ChatMessage): string {
+  return typeof content === 'string' ? content : (content ?? []).map(({ text }) => text ?? '').join('')
+}
+
+/** Ids of the words that {@link WORD_VOCABULARY} wrote are those ids again. */
 function wordId(word: string): number {
   const own = /^t(\d+)$/.exec(word)
   return own ? Number(own[1]) : 20_000 + (hash(word) % 40_000)

@@ -16,6 +16,7 @@ const RESTART_MS = 1_000
 export class SimProxy {
   readonly #world: World
   readonly #config: ServeConfig
+  readonly #openModel: Outside['openModel']
   #machine: Machine
   #running: RunningServer | undefined
   /** Set while it is told to stop, and when nobody is to start it again. */
@@ -24,8 +25,9 @@ export class SimProxy {
   /** How often it was started. */
   lives = 0
 
-  constructor(world: World, overrides: Partial<ServeConfig>) {
+  constructor(world: World, overrides: Partial<ServeConfig>, openModel: Outside['openModel']) {
     this.#world = world
+    this.#openModel = openModel
     this.#config = { ...DEFAULTS, ...PROXY, ...overrides }
     this.#machine = new Machine('proxy')
     this.#machine.kill()
@@ -124,6 +126,7 @@ export class SimProxy {
     return {
       connect: connectEngine(network),
       spawn: disk.spawn,
+      ...(this.#openModel && { openModel: this.#openModel }),
       listen: (options) => machine.run(() => this.#listen(options)),
     }
   }

@@ -1,0 +1,98 @@
+/**
+ * The model of token mode in the proxy's own process: the embedded engine's tokenizer and chat template, rendered by the same
+ * Python as on the product's thread. Answers take their time; who waits for them may be dead by then.
+ */
+import { embeddedModelFolder } from '../../../src/engine/embedded/embedded-model.ts'
+import { ChatTemplate, readChatTemplate } from '../../../src/tokens/chat-template.ts'
+import { ContentMemory } from '../../../src/tokens/content-memory.ts'
+import { chooseParser } from '../../../src/tokens/parsers/choose-parser.ts'
+import { PromptEngine } from '../../../src/tokens/prompt/prompt-engine.ts'
+import { PromptRenderer } from '../../../src/tokens/prompt/prompt-renderer.ts'
+import type { PromptService } from '../../../src/tokens/prompt/prompt-service.ts'
+import { PythonTemplates } from '../../../src/tokens/python/python-templates.ts'
+import type { TokenModel } from '../../../src/tokens/token-model.ts'
+import { loadTokenizer, readAddedTokens, readTokenizerFiles } from '../../../src/tokens/tokenizer.ts'
+import type { Vocabulary } from '../actors/oracle.ts'
+import { pause } from './world.ts'
+
+export interface SimModel {
+  /** As `openTokenModel`: with memories of its own for each proxy. */
+  open(): Promise<TokenModel>
+  /** For engines that are sent ids. */
+  vocabulary: Vocabulary
+  decode(ids: readonly number[]): string
+}
+
+const RENDER_MS = 2
+const ENCODE_MS = 0.5
+
+let opening: Promise<SimModel> | undefined
+
+/** One for all runs of this process. Python starts in real time: to be called before a world's own time is installed. */
+export function simModel(): Promise<SimModel> {
+  opening ??= openSimModel()
+  return opening
+}
+
+async function openSimModel(): Promise<SimModel> {
+  const folder = embeddedModelFolder()
+  const files = readTokenizerFiles(folder)
+  const tokenizer = loadTokenizer(files)
+  const template = readChatTemplate(folder, files.tokenizerConfig)!
+  const { addedTokens, eosTokenId } = readAddedTokens(files)
+  const endOfTurn = eosTokenId!
+  const python = await PythonTemplates.start()
+  const chatTemplate = new ChatTemplate(python, template)
+  const tokens = { ids: addedTokens, eosIds: new Set([endOfTurn]) }
+  const words = Object.entries(files.tokenizerJson.model!.vocab as Record<string, number>)
+    .filter(([piece]) => /^Ġ?[a-z]+$/.test(piece))
+    .map(([, id]) => id)
+  const parserChoice = chooseParser(template.withTools)
+  const encode = (text: string) => tokenizer.encode(text)
+  return {
+    decode: (ids) => tokenizer.decode(ids),
+    vocabulary: {
+      endOfTurn,
+      word: (number) => words[number % words.length]!,
+      textOf: (id) => (id === endOfTurn ? '' : tokenizer.decode([id])),
+      encode,
+    },
+    open: async () => {
+      const memory = new ContentMemory(async (text) => {
+        await pause(ENCODE_MS)
+        return encode(text)
+      }, files.tokenizerJson.added_tokens ?? [])
+      const service = serviceOf(new PromptEngine(chatTemplate, tokens))
+      const source = template.withTools + template.plain
+      const eosTokenIds = [endOfTurn]
+      const renderer = new PromptRenderer(service, tokenizer, {
+        source,
+        eosTokenIds,
+        encode: async (text) => Array.from(await memory.encode(text)),
+      })
+      return {
+        tokenizer,
+        renderer,
+        parser: parserChoice.family,
+        parserChoice,
+        eosTokenIds,
+        contextLength: 100_000,
+        vocabularySize: tokenizer.vocabSize,
+        encodedBy: 'rust',
+        close: async () => {},
+      }
+    },
+  }
+}
+
+function serviceOf(engine: PromptEngine): PromptService {
+  const after = async <T>(answer: () => T): Promise<T> => {
+    await pause(RENDER_MS)
+    return answer()
+  }
+  return {
+    beginnings: (options) => after(() => engine.beginnings(options)),
+    render: (messages, options) => after(() => engine.render(messages, options)),
+    newPart: (request, options) => after(() => engine.newPart(request, options)),
+  }
+}
