@@ -25,7 +25,7 @@ import { SoakWorld } from './soak/world.ts'
 
 const MEAN_LINK_LIFE_MS = 30_000
 const SAMPLE_MS = 1_000
-const TOLD_EVERY_MS = 300_000
+const TOLD_EVERY_MS = 60_000
 const SHOWN_FAULTS = 20
 /** The first leg's processes are there before the clock starts. */
 const START_MS = 15_000
@@ -101,10 +101,17 @@ async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
 }
 
 function tellFrom(tally: Tally, world: SoakWorld): Disposable {
+  let told = 0
   const timer = setInterval(() => {
-    const faults = tally.faults.length + world.faults.length
-    const { calls, sessions, endings } = tally
-    console.log(`… ${calls} calls in ${sessions} sessions, ${endings.answered} answered, ${faults} faults`)
+    const faults = [...tally.faults, ...world.faults]
+    const { calls, sessions, endings, codes } = tally
+    const { answered, refused, broken } = endings
+    console.log(
+      `… ${calls} calls in ${sessions} sessions: answered ${answered}, refused ${refused} ${JSON.stringify(codes)}, ` +
+        `broken ${broken}; ${faults.length} faults`,
+    )
+    if (faults.length > told) for (const fault of faults.slice(0, SHOWN_FAULTS)) console.log(`  ${fault}`)
+    told = faults.length
   }, TOLD_EVERY_MS)
   return { [Symbol.dispose]: () => clearInterval(timer) }
 }

@@ -18,9 +18,11 @@ export interface ChildSpec {
   silent?: boolean
   /** With a channel for messages. */
   ipc?: boolean
+  /** How long it may take until it listens. Default: 20 s. */
+  readyMs?: number
 }
 
-const READY_MS = 60_000
+const READY_MS = 20_000
 const STOP_MS = 20_000
 /** How much of what a child wrote to stderr is kept to explain its end. */
 const STDERR_CHARS = 4_000
@@ -40,7 +42,7 @@ export class Children implements AsyncDisposable {
   }
 
   /** @throws Error when the process ends, or says nothing, before it is ready */
-  async start({ name, args, silent = false, ipc = false }: ChildSpec): Promise<Child> {
+  async start({ name, args, silent = false, ipc = false, readyMs = READY_MS }: ChildSpec): Promise<Child> {
     const process_ = spawn(process.execPath, args, {
       stdio: ['ignore', 'pipe', 'pipe', ...(ipc ? (['ipc'] as const) : [])],
     })
@@ -49,8 +51,14 @@ export class Children implements AsyncDisposable {
     const stderr = tail(process_)
     this.#running.set(pid, { name, pid, url: '', process: process_ })
     process_.once('exit', () => this.#running.delete(pid))
-    const url = silent ? '' : await firstUrl(name, process_, stderr)
-    return { name, pid, url, process: process_ }
+    const child = { name, pid, url: '', process: process_ }
+    if (silent) return child
+    try {
+      return { ...child, url: await firstUrl(child, readyMs, stderr) }
+    } catch (error) {
+      process_.kill('SIGKILL')
+      throw error
+    }
   }
 
   /** Asks the process to end and waits until it has. @throws Error when it must be killed */
@@ -84,9 +92,9 @@ function tail(child: ChildProcess): () => string {
   return () => text
 }
 
-function firstUrl(name: string, child: ChildProcess, stderr: () => string): Promise<string> {
+function firstUrl({ name, process: child }: Child, readyMs: number, stderr: () => string): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>()
-  const timer = setTimeout(() => reject(new Error(`${name} did not say where it listens`)), READY_MS)
+  const timer = setTimeout(() => reject(new Error(`${name} did not say where it listens`)), readyMs)
   let stdout = ''
   child.stdout!.setEncoding('utf8').on('data', (piece: string) => {
     stdout = (stdout + piece).slice(-STDERR_CHARS)

@@ -28,6 +28,8 @@ const ENGINES = 2
 const WORKERS = 2
 const TOKENS_PER_SECOND = 50
 const DRAIN_S = 20
+/** A machine that others load too may start a process late. */
+const READY_MS = 300_000
 
 export class SoakWorld {
   readonly #children: Children
@@ -104,8 +106,7 @@ export class SoakWorld {
     await this.#away(async () => {
       const before = this.#proxy
       this.#proxy = undefined
-      if (before) await this.#children.stop(before)
-      for (const worker of this.#workers.splice(0)) await this.#children.stop(worker)
+      for (const child of [before, ...this.#workers.splice(0)]) if (child) await this.#stop(child)
       this.#leg = leg
       await this.#startProxy()
       if (leg.mode === 'relay')
@@ -116,9 +117,9 @@ export class SoakWorld {
   async killProxy(): Promise<void> {
     this.kills.proxy += 1
     await this.#away(async () => {
-      const proxy = this.#proxy!
+      const proxy = this.#proxy
       this.#proxy = undefined
-      await kill(proxy)
+      if (proxy) await kill(proxy)
       await this.#startProxy()
     })
   }
@@ -151,6 +152,11 @@ export class SoakWorld {
     this.kills.updates += 1
   }
 
+  /** One that had to be killed has not kept a promise; the soak goes on. */
+  async #stop(child: Child): Promise<void> {
+    await this.#children.stop(child).catch((error: Error) => this.faults.push(error.message))
+  }
+
   async #post(url: string, body: object = {}): Promise<void> {
     const response = await fetch(url, {
       method: 'POST',
@@ -179,6 +185,7 @@ export class SoakWorld {
       name: 'llm-proxy',
       args: ['--import', WATCH, LAUNCHER, 'serve', ...args, ...kept],
       ipc: true,
+      readyMs: READY_MS,
     })
     this.#proxy = proxy
     proxy.process.on('message', ({ stallMs }: { stallMs: number }) => this.stallsMs.push(stallMs))
@@ -193,7 +200,7 @@ export class SoakWorld {
     const args = ['--port', String(this.#ports.engines[number]), '--weight-version', version]
     const pace = ['--tokens-per-second', String(TOKENS_PER_SECOND), '--log-level', 'error']
     const program = [LAUNCHER, 'engine', '--model', 'soak', ...args, ...pace]
-    this.#engines[number] = await this.#children.start({ name: 'engine', args: program })
+    this.#engines[number] = await this.#children.start({ name: 'engine', args: program, readyMs: READY_MS })
   }
 
   async #startWorker(number: number): Promise<void> {
@@ -202,10 +209,9 @@ export class SoakWorld {
     const options = ['--max-concurrency', '1024', '--log-level', 'error']
     const program = [LAUNCHER, 'worker', ...args, ...this.#engineArgs(), ...options]
     this.#workers[number] = await this.#children.start({ name: 'worker', args: program, silent: true })
-    await until(async () => {
-      const workers = await (await fetch(`${this.url}/admin/workers`)).json()
-      return (workers as { worker_id: string }[]).some(({ worker_id: other }) => other === id)
-    })
+    const workers = async () =>
+      (await (await fetch(`${this.url}/admin/workers`)).json()) as { worker_id: string }[]
+    await until(async () => (await workers()).some(({ worker_id: other }) => other === id))
   }
 
   #engineArgs(): string[] {
