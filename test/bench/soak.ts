@@ -103,14 +103,14 @@ async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
 function tellFrom(tally: Tally, world: SoakWorld): Disposable {
   let told = 0
   const timer = setInterval(() => {
-    const faults = [...tally.faults, ...world.faults]
+    const faults = [...world.faults, ...tally.faults]
     const { calls, sessions, endings, codes } = tally
     const { answered, refused, broken } = endings
     console.log(
       `… ${calls} calls in ${sessions} sessions: answered ${answered}, refused ${refused} ${JSON.stringify(codes)}, ` +
         `broken ${broken}; ${faults.length} faults`,
     )
-    if (faults.length > told) for (const fault of faults.slice(0, SHOWN_FAULTS)) console.log(`  ${fault}`)
+    for (const fault of faults.slice(told, told + SHOWN_FAULTS)) console.log(`  ${fault.split('\n')[0]}`)
     told = faults.length
   }, TOLD_EVERY_MS)
   return { [Symbol.dispose]: () => clearInterval(timer) }
@@ -146,5 +146,5 @@ stalls     ${world.stallsMs.length}${world.stallsMs.length > 0 ? `, the longest 
   })
   if (rows.length > 0) console.log(table(['', 'second round', 'last round', 'growth', ''], rows))
   console.log(`${faults.length} faults`)
-  for (const fault of faults.slice(0, SHOWN_FAULTS)) console.log(`  ${fault}`)
+  for (const fault of faults.slice(0, SHOWN_FAULTS)) console.log(`  ${fault.split('\n')[0]}`)
 }

@@ -48,7 +48,7 @@ export async function runAgents(world: SoakWorld, plan: AgentsPlan, tally: Tally
     for (let session = 0; !stop.aborted; session += 1) {
       const life = { world, random, thinkMs: plan.thinkMs, stop, dispatcher: dispatcher.value, tally }
       const id = `soak-${number}-${session}`
-      await new SoakSession(id, life).run().catch((error) => tally.faults.push(`${id}: ${error.stack}`))
+      await new SoakSession(id, life).run().catch((error) => tally.faults.push(`${id}: ${error.message}`))
     }
   }
   await Promise.all(Array.from({ length: plan.count }, (_, number) => runAgent(number)))

@@ -77,6 +77,7 @@ async function openSimModel(): Promise<SimModel> {
         parserChoice,
         eosTokenIds,
         contextLength: 100_000,
+        imageRule: undefined,
         vocabularySize: tokenizer.vocabSize,
         encodedBy: 'rust',
         close: async () => {},
