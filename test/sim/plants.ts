@@ -114,21 +114,6 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a chunk that comes again after a reconnect is delivered twice',
-    edits: [
-      {
-        file: 'src/relay/outgoing-call.ts',
-        find: 'this.#kept.filter((frame) => frame.seq > received).map(',
-        put: 'this.#kept.map(',
-      },
-      {
-        file: 'src/relay/incoming-call.ts',
-        find: "    if (seq <= this.#received) return 'duplicate'\n",
-        put: '',
-      },
-    ],
-  },
-  {
     name: 'an answer is tokenized anew for the prompt that goes on from it',
     edits: [
       {

@@ -54,15 +54,25 @@ export async function readSessionTurns(
   /** Of any status: whatever a later prompt goes on from. */
   const prompts = new Map<string, PromptIds>()
   let bytes = 0
-  const turnOf = (turn: TurnStep): KnownTurn | undefined => {
-    const { turnId, exact, promptStep, completionTokenIds } = turn
-    const { base, shared, rest } = promptStep
-    const prompt = new PromptIds(rest, base === null ? undefined : prompts.get(base), shared)
-    prompt.completion = completionTokenIds
-    prompts.set(turnId, prompt)
+  const turnOf = ({ turnId, exact }: TurnStep): KnownTurn | undefined => {
+    const prompt = prompts.get(turnId)!
     bytes += TURN_BYTES + prompt.bytes
     return exact ? { turnId, prompt } : undefined
   }
-  const index = await rebuildIndex(store.readSteps(sessionId), turnOf, conversationOf)
+  const index = await rebuildIndex(notingPrompts(store.readSteps(sessionId), prompts), turnOf, conversationOf)
   return new SessionTurns(index, bytes)
+}
+
+/** Puts each turn's prompt together: of those too that nobody continues, for another one may begin with their ids. */
+async function* notingPrompts(
+  turns: AsyncIterable<TurnStep>,
+  prompts: Map<string, PromptIds>,
+): AsyncGenerator<TurnStep> {
+  for await (const turn of turns) {
+    const { base, shared, rest } = turn.promptStep
+    const prompt = new PromptIds(rest, base === null ? undefined : prompts.get(base), shared)
+    prompt.completion = turn.completionTokenIds
+    prompts.set(turn.turnId, prompt)
+    yield turn
+  }
 }
