@@ -84,6 +84,20 @@ t.test('an agent that asked for nothing sees no trace of the recording', async (
   ])
 })
 
+t.test('an answer without a word is the empty text, and null where a call stands in its place', async (t) => {
+  const contentOf = (...deltas: GenerationEvent[]) => {
+    const fold = new CompletionFold()
+    for (const event of [start, ...deltas]) fold.add(event)
+    fold.add({ type: 'end', finishReason: 'stop', usage })
+    const { choices } = chatCompletion(identity, quiet, fold) as { choices: { message: object }[] }
+    return choices[0]?.message
+  }
+  t.match(contentOf(), { content: '' })
+  t.match(contentOf({ type: 'delta', reasoning: 'hm', tokenIds: [1], logprobs: [-0.5] }), { content: '' })
+  const call = { index: 0, id: 'c', name: 'f', arguments: '{}' }
+  t.match(contentOf({ type: 'delta', toolCalls: [call], tokenIds: [1], logprobs: [-0.5] }), { content: null })
+})
+
 t.test('token ids, logprobs and usage are shown to the agent that asked for them', async (t) => {
   const entry = { token: 'hi', logprob: -0.5, bytes: [104, 105], top_logprobs: [] }
   const events: GenerationEvent[] = [

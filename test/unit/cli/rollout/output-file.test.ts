@@ -45,6 +45,16 @@ t.test('the rows of a sample say which one they are of', async (t) => {
   t.match(rowsOf(path).at(-1), { task_index: 2, sample_index: 1, instance_id: null })
 })
 
+t.test('a file that one run writes is refused to another, and free once that one has ended', async (t) => {
+  const path = pathFor(t)
+  const output = await OutputFile.open(path)
+  const message = `${path} is in use by another llm-proxy (process ${process.pid}): stop that one, or name another file`
+  await t.rejects(OutputFile.open(path), { code: 'start_failed', message })
+  await output.append(SAMPLES[0]!, agentLoopOutputs(1))
+  await output.close()
+  t.equal(await goOn(path), 5, 'and has what that one wrote')
+})
+
 t.test('what the file has is not missing, and more samples of the same tasks are', async (t) => {
   const path = pathFor(t)
   await goOn(path)
