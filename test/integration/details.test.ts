@@ -86,7 +86,7 @@ for (const kind of ['vllm', 'sglang'] as const) {
   for (const stream of [false, true]) {
     const title = `${kind === 'vllm' ? 'chat mode on vLLM' : 'token mode on SGLang'}, ${stream ? 'streamed' : 'whole'}`
     t.test(
-      `${title}: what the engine told stands beside each token, over turns, branches${stream ? '' : ' and a restart'}`,
+      `${title}: what the engine told stands beside each token, over turns, branches and a restart`,
       async (t) => {
         const tokenizer = await loadTokenizer(embeddedModelFolder())
         const tokens =
@@ -101,8 +101,8 @@ for (const kind of ['vllm', 'sglang'] as const) {
         }
         const proxy = await startProxy(t, overrides)
         await talk(proxy, 's', stream)
-        if (!stream) await proxy.server.stop(0)
-        const restarted = stream ? proxy : await startProxy(t, overrides)
+        await proxy.server.stop(0)
+        const restarted = await startProxy(t, overrides)
         await talk(restarted, 's', stream)
         const rows = await rowsOf(restarted, 's')
         t.equal(rows.length, 4)

@@ -62,7 +62,7 @@ t.test('a session has a key that its deletion ends, and another one when it is m
   t.equal((await admin(proxy, 'GET', '/task/7:0')).body.traces.length, 1)
 })
 
-t.test('a key ends with its session also where a restart lies between, and after a sweep', async (t) => {
+t.test('a key ends with its session also where a restart lies between', async (t) => {
   const db = `${t.testdir({})}/proxy.db`
   const first = await closedProxy(t, { db })
   const { agent_key: kept } = (await admin(first, 'POST', '', { session_id: 'kept' })).body

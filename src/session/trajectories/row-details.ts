@@ -149,22 +149,44 @@ function routedExperts(
   const length = base - first + responseLength
   const bytes = rowBytes({ ...model, dtype: widest })
   const data = new Uint8Array(length * bytes)
-  const known: [number, number][] = []
-  let filled = first
+  // Places that no turn has told yet, as far as tables were read; in order, and apart.
+  let untold: Span[] = [[first, first + length]]
   for (const { table, end } of tables) {
     if (!isOfModel(table, model)) continue
-    const from = Math.max(filled, table.start)
-    const to = Math.min(table.start + table.experts.shape[0]!, end, first + length)
-    if (to <= from) continue
+    const told = [table.start, Math.min(table.start + table.experts.shape[0]!, end)] as const
     const rows = asType(table.experts, widest)
-    const source = rows.subarray((from - table.start) * bytes, (to - table.start) * bytes)
-    data.set(source, (from - first) * bytes)
-    const last = known.at(-1)
-    if (last?.[1] === from - first) last[1] = to - first
-    else known.push([from - first, to - first])
-    filled = to
+    for (const [from, to] of untold.flatMap((span) => within(span, told)))
+      data.set(
+        rows.subarray((from - table.start) * bytes, (to - table.start) * bytes),
+        (from - first) * bytes,
+      )
+    untold = untold.flatMap((span) => outside(span, told))
   }
-  return { dtype: widest, shape: [length, ...model.shape.slice(1)], data, known }
+  const known = outsideAll([first, first + length], untold)
+  return {
+    dtype: widest,
+    shape: [length, ...model.shape.slice(1)],
+    data,
+    known: known.map(([from, to]) => [from - first, to - first]),
+  }
+}
+
+type Span = readonly [from: number, to: number]
+
+/** What two spans share: one span, or none. */
+function within([from, to]: Span, [start, end]: Span): Span[] {
+  const shared: Span = [Math.max(from, start), Math.min(to, end)]
+  return shared[0] < shared[1] ? [shared] : []
+}
+
+/** What is left of a span without another one: two spans at most. */
+function outside([from, to]: Span, [start, end]: Span): Span[] {
+  if (end <= start) return [[from, to]]
+  return [...within([from, to], [from, start]), ...within([from, to], [end, to])]
+}
+
+function outsideAll(span: Span, others: readonly Span[]): Span[] {
+  return others.reduce((left, other) => left.flatMap((part) => outside(part, other)), [span])
 }
 
 function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
@@ -173,9 +195,10 @@ function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
 
 function wider(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
   if (a === b) return a
-  // Two of one width that differ in their sign: neither holds the other.
-  if (TENSOR_BYTES[a] === TENSOR_BYTES[b]) return 'I32'
-  return TENSOR_BYTES[a] > TENSOR_BYTES[b] ? a : b
+  const [narrow, wide] = TENSOR_BYTES[a] < TENSOR_BYTES[b] ? [a, b] : [b, a]
+  // Of two of one width that differ in their sign neither holds the other; nor does an unsigned one what is below 0.
+  const isLossy = TENSOR_BYTES[a] === TENSOR_BYTES[b] || (narrow.startsWith('I') && wide.startsWith('U'))
+  return isLossy ? 'I32' : wide
 }
 
 function asType(tensor: Tensor, dtype: Tensor['dtype']): Uint8Array {

@@ -7,7 +7,6 @@ import {
   TrajectoryBuilder,
   type TrajectoryOptions,
 } from '../../../src/session/trajectories.ts'
-import type { TurnStep } from '../../../src/store/turn-store.ts'
 import {
   detailsOf,
   expertsOf,
@@ -18,6 +17,7 @@ import {
   topOf,
   versionOf,
 } from '../../helpers/reported-details.ts'
+import { turnStep } from '../../helpers/turn-step.ts'
 
 /** A turn by its parent (an earlier one, or none), the tokens between, and what was sampled. */
 interface Planned {
@@ -55,49 +55,14 @@ function built(planned: readonly Planned[]) {
   const details = new Map<string, Details>()
   const sequences: { prompt: number[]; whole: number[]; isTold: boolean }[] = []
   for (const [index, { parent, glue, completion, isTold, isTrimmed }] of planned.entries()) {
-    const before = parent === 0 ? undefined : sequences[parent - 1]
+    const before = sequences[(parent % (index + 1)) - 1]
     const prompt = [...(before?.whole ?? []), ...glue]
     sequences.push({ prompt, whole: [...prompt, ...completion], isTold })
-    builder.add(step(index, prompt, completion))
+    builder.add(turnStep(index, prompt, completion))
     const expertsStart = isTrimmed && before?.isTold ? before.whole.length - 1 : 0
     if (isTold) details.set(String(index), detailsOf(prompt, completion, { expertsStart }))
   }
   return { builder, details }
-}
-
-function step(index: number, prompt: number[], completion: number[]): TurnStep {
-  return {
-    turnId: String(index),
-    sessionId: 's',
-    index,
-    dialect: 'chat',
-    startedAtMs: index,
-    status: 'completed',
-    endedAtMs: index,
-    firstTokenAtMs: null,
-    tools: null,
-    params: String(index),
-    requestMessages: [],
-    promptPieces: [],
-    retryCount: 0,
-    model: null,
-    engine: null,
-    completionText: '',
-    reasoning: null,
-    toolCalls: '[]',
-    finishReason: 'stop',
-    stopReason: null,
-    completionTokenIds: Int32Array.from(completion),
-    completionLogprobs: Float64Array.from(completion, () => -1),
-    exact: true,
-    inexactReason: null,
-    weightVersionStart: null,
-    weightVersionEnd: null,
-    usage: null,
-    annotations: '{}',
-    error: null,
-    promptStep: { base: null, shared: 0, rest: Int32Array.from(prompt) },
-  }
 }
 
 /** Each token of the row tells what must stand beside it; `told` says of which turns there is anything. */

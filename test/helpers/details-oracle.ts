@@ -1,0 +1,201 @@
+/**
+ * The details that a row must show, found the slow way: each token of the row is looked up in the plan of the
+ * conversation, without what the code under test knows of turns, rows and cuts.
+ */
+import type { Details, TokenTable } from '../../src/canonical/details/details.ts'
+import { numbersOf, type Tensor } from '../../src/canonical/details/tensors.ts'
+import type { Trajectory } from '../../src/session/trajectories.ts'
+
+export interface ToldTurn {
+  turnId: string
+  parent: ToldTurn | undefined
+  /** It failed, so that no row has it. */
+  isLost: boolean
+  prompt: readonly number[]
+  completion: readonly number[]
+  details: Details
+  /** What was told at both ends of it. */
+  version: string | null
+}
+
+type Row = Pick<Trajectory, 'prompt_ids' | 'response_ids' | 'response_mask' | 'turns'>
+
+/** Lists with an entry for each token: of prompt and response, or of the response. */
+export type PerToken = Record<string, unknown>
+
+export class DetailOracle {
+  readonly #turns: ReadonlyMap<string, ToldTurn>
+
+  constructor(turns: readonly ToldTurn[]) {
+    this.#turns = new Map(turns.map((turn) => [turn.turnId, turn]))
+  }
+
+  /** @throws Error when the row's ids are not those of the turn that it ends with */
+  row(row: Row): PerToken {
+    const chain = this.#chainTo(row.turns.at(-1)!.turn_id)
+    const sequence = chain.flatMap(({ prompt, completion }, at) => [
+      ...prompt.slice(at === 0 ? 0 : chain[at - 1]!.prompt.length + chain[at - 1]!.completion.length),
+      ...completion,
+    ])
+    const base = this.#turns.get(row.turns[0]!.turn_id)!.prompt.length
+    const first = base - row.prompt_ids.length
+    const ids = [...row.prompt_ids, ...row.response_ids]
+    if (sequence.slice(first, first + ids.length).join() !== ids.join()) throw new Error('the ids of the row')
+    const places = ids.map((_, at) => first + at)
+    const trained = places.slice(row.prompt_ids.length).map((place, at) => {
+      const turn = chain.find((turn) => place >= turn.prompt.length && place < lengthOf(turn))
+      return row.response_mask[at] === 1 && turn ? { turn, nth: place - turn.prompt.length } : null
+    })
+    return asJson({ ...sampledLists(trained), ...readLists(chain, places) })
+  }
+
+  /** From the first turn on; also the turns before a row of one turn. */
+  #chainTo(turnId: string): ToldTurn[] {
+    const chain: ToldTurn[] = []
+    for (let turn = this.#turns.get(turnId); turn !== undefined; turn = turn.parent)
+      if (!turn.isLost) chain.unshift(turn)
+    return chain
+  }
+
+  /** What a row shows, as {@link row} has it: experts as numbers, versions by token. */
+  static perToken(shown: object): PerToken {
+    const { routed_experts: experts, weight_versions: spans, ...lists } = shown as Shown
+    return { ...lists, routed_experts: experts && expertsByToken(experts), weight_versions: byToken(spans) }
+  }
+}
+
+interface Shown {
+  routed_experts: { dtype: string; shape: number[]; known: [number, number][]; data: string } | null
+  weight_versions: { version: string; start: number; end: number }[] | null
+}
+
+const lengthOf = ({ prompt, completion }: ToldTurn) => prompt.length + completion.length
+
+const asJson = (lists: PerToken): PerToken => JSON.parse(JSON.stringify(lists))
+
+/** Null as a whole where nobody told any. */
+const orNull = <T>(isTold: boolean, entries: T[]) => (isTold ? entries : null)
+
+/** The nth row; null: it was not reported. */
+function rowOf(table: TokenTable | undefined, nth: number) {
+  const count = table?.counts[nth] ?? 0
+  if (table === undefined || count === 0) return null
+  const start = table.counts.slice(0, nth).reduce((sum, length) => sum + length, 0)
+  const of = (list: readonly number[] | undefined) => list?.slice(start, start + count) ?? null
+  return { ids: of(table.ids), logprobs: of(table.logprobs) }
+}
+
+type Sampled = { turn: ToldTurn; nth: number } | null
+
+function sampledLists(trained: readonly Sampled[]): PerToken {
+  const isTold = (kind: keyof Details) => trained.some((token) => token?.turn.details[kind] !== undefined)
+  const rows = (kind: 'sampling_mask' | 'top_logprobs') =>
+    trained.map((token) => token && rowOf(token.turn.details[kind], token.nth))
+  const [masks, tops] = [rows('sampling_mask'), rows('top_logprobs')]
+  const versions = trained.map(versionOf)
+  return {
+    sampling_mask: orNull(
+      isTold('sampling_mask'),
+      masks.map((row) => row?.ids),
+    ),
+    sampling_mask_logprobs: orNull(
+      masks.some((row) => row?.logprobs),
+      masks.map((row) => row?.logprobs),
+    ),
+    sampling_logprobs: orNull(
+      isTold('sampling_logprobs'),
+      trained.map((token) => token && (token.turn.details.sampling_logprobs?.[token.nth] ?? null)),
+    ),
+    top_logprob_ids: orNull(
+      isTold('top_logprobs'),
+      tops.map((row) => row?.ids),
+    ),
+    top_logprobs: orNull(
+      isTold('top_logprobs'),
+      tops.map((row) => row?.logprobs),
+    ),
+    weight_versions: orNull(
+      versions.some((version) => version !== null),
+      withoutEnd(versions),
+    ),
+  }
+}
+
+function versionOf(token: Sampled): string | null {
+  const spans = token?.turn.details.weight_versions
+  if (spans === undefined) return token?.turn.version ?? null
+  return spans.find(({ start, end }) => start <= token!.nth && token!.nth < end)?.version ?? null
+}
+
+function readLists(chain: readonly ToldTurn[], places: readonly number[]): PerToken {
+  const isTold = (kind: keyof Details) => chain.some(({ details }) => details[kind] !== undefined)
+  const prompts = places.map((place) => {
+    for (const { prompt, details } of chain) {
+      const table = details.prompt_logprobs
+      const row = table && place < prompt.length ? rowOf(table, place - table.start) : null
+      if (row !== null) return row
+    }
+    return null
+  })
+  return {
+    prompt_logprob_ids: orNull(
+      isTold('prompt_logprobs'),
+      prompts.map((row) => row?.ids),
+    ),
+    prompt_logprobs: orNull(
+      isTold('prompt_logprobs'),
+      prompts.map((row) => row?.logprobs),
+    ),
+    routed_experts: orNull(
+      isTold('routed_experts'),
+      places.map((place) => expertsAt(chain, place)),
+    ),
+  }
+}
+
+/** Of the first turn that told them in the shape of the first table; null: nobody did. */
+function expertsAt(chain: readonly ToldTurn[], place: number): number[] | null {
+  const tables = chain.flatMap(({ details }) => details.routed_experts ?? [])
+  const shape = String(tables[0]?.experts.shape.slice(1))
+  for (const { start, experts } of tables) {
+    const [rows = 0, ...row] = experts.shape
+    if (String(row) !== shape || place < start || place >= start + rows) continue
+    const width = row.reduce((product, length) => product * length)
+    return numbersOf(experts).slice((place - start) * width, (place - start + 1) * width)
+  }
+  return null
+}
+
+const TYPES: Readonly<Record<string, Tensor['dtype']>> = {
+  uint8: 'U8',
+  int8: 'I8',
+  uint16: 'U16',
+  int16: 'I16',
+  int32: 'I32',
+}
+
+function expertsByToken({ dtype, shape, known, data }: NonNullable<Shown['routed_experts']>) {
+  const numbers = numbersOf({ dtype: TYPES[dtype]!, shape, data: Buffer.from(data, 'base64') })
+  const [rows = 0, ...row] = shape
+  const width = row.reduce((product, length) => product * length)
+  return Array.from({ length: rows }, (_, at) => {
+    const told = numbers.slice(at * width, (at + 1) * width)
+    if (known.some(([from, to]) => from <= at && at < to)) return told
+    return told.every((number) => number === 0) ? null : 'numbers that nobody told'
+  })
+}
+
+function byToken(spans: Shown['weight_versions']): (string | null)[] | null {
+  if (spans === null) return null
+  const versions: (string | null)[] = []
+  for (const { version, start, end } of spans) {
+    while (versions.length < start) versions.push(null)
+    for (let at = start; at < end; at += 1) versions[at] = version
+  }
+  return withoutEnd(versions)
+}
+
+/** Spans do not say how long the list is. */
+function withoutEnd(versions: readonly (string | null)[]): (string | null)[] {
+  return versions.slice(0, versions.findLastIndex((version) => version !== null) + 1)
+}

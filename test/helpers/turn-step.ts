@@ -1,0 +1,37 @@
+import type { TurnStep } from '../../src/store/turn-store.ts'
+
+/** A completed turn of session `s`, as a store hands it to whoever makes rows. */
+export function turnStep(index: number, prompt: readonly number[], completion: readonly number[]): TurnStep {
+  return {
+    turnId: String(index),
+    sessionId: 's',
+    index,
+    dialect: 'chat',
+    startedAtMs: index,
+    status: 'completed',
+    endedAtMs: index,
+    firstTokenAtMs: null,
+    tools: null,
+    params: String(index),
+    requestMessages: [],
+    promptPieces: [],
+    retryCount: 0,
+    model: null,
+    engine: null,
+    completionText: '',
+    reasoning: null,
+    toolCalls: '[]',
+    finishReason: 'stop',
+    stopReason: null,
+    completionTokenIds: Int32Array.from(completion),
+    completionLogprobs: Float64Array.from(completion, () => -1),
+    exact: true,
+    inexactReason: null,
+    weightVersionStart: null,
+    weightVersionEnd: null,
+    usage: null,
+    annotations: '{}',
+    error: null,
+    promptStep: { base: null, shared: 0, rest: Int32Array.from(prompt) },
+  }
+}
