@@ -22,6 +22,9 @@ const SIGNAL_EXIT_CODES = { SIGINT: 130, SIGTERM: 143 } as const
 
 type Signal = keyof typeof SIGNAL_EXIT_CODES
 
+/** How long something that has no more work to do, such as a library that tries an export again, may hold the end up. */
+const LINGER_MS = 1_000
+
 /**
  * Serves until SIGTERM or SIGINT, then drains. A second signal ends the process at once.
  * @returns the exit code: 0 when every call came to its end, 1 when some were cut off
@@ -34,6 +37,12 @@ export async function serveUntilSignal(
 ): Promise<number> {
   const signal = await firstSignal(port)
   logger.info({ signal, grace_ms: graceMs }, 'draining: no new calls, waiting for those that run')
+  const code = await stop(service, graceMs, logger)
+  setTimeout(() => port.exit(code), LINGER_MS).unref()
+  return code
+}
+
+async function stop(service: Stoppable, graceMs: number, logger: Logger): Promise<number> {
   try {
     const { drained } = await service.stop(graceMs)
     if (drained) logger.info({}, 'stopped')

@@ -100,6 +100,25 @@ t.test('a second signal does not wait for calls that run', async (t) => {
   await cutOff
 })
 
+t.test('what a library still waits for does not keep a proxy that has stopped', async (t) => {
+  const { promise: asked, resolve: tellAsked } = Promise.withResolvers<void>()
+  // Each export is refused for now, and may be tried again for ten minutes.
+  const receiver = createServer((request, response) => {
+    request.resume()
+    response.writeHead(503, { 'retry-after': '500' }).end()
+    tellAsked()
+  }).listen(0, '127.0.0.1')
+  await once(receiver, 'listening')
+  t.teardown(() => receiver.close())
+  const endpoint = `http://127.0.0.1:${(receiver.address() as AddressInfo).port}`
+  const env = { OTEL_EXPORTER_OTLP_ENDPOINT: endpoint, OTEL_EXPORTER_OTLP_TIMEOUT: '600000' }
+  const { child, url } = await serve(t, ['--db', 'memory'], { env: { ...env, OTEL_BSP_SCHEDULE_DELAY: '1' } })
+  t.equal((await call(url, 'traced')).status, 200)
+  await asked
+  child.kill('SIGTERM')
+  t.strictSame(await end(child), { code: 0, signal: null })
+})
+
 /** Resolves when the engine has got a call. */
 async function callInFlight(url: string): Promise<void> {
   await until(async () => /"in_flight":[1-9]/.test(await (await fetch(`${url}/health`)).text()))
