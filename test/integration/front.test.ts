@@ -66,8 +66,11 @@ t.test('a session is made, called, read and ended on its own node', async (t) =>
     t.match(await json(`/sessions/${id}/reward`, { reward: 1 }), { reward: 1 })
     t.match(await json(`/sessions/${id}/complete`, {}), { status: 'completed' })
   }
-  const { session_id: made } = await json('/sessions', {})
-  t.match(await json(`/sessions/${made}`), { turn_count: 0 })
+  for (const path of ['/sessions', '/admin/sessions']) {
+    const { session_id: made } = await json(path, {})
+    t.match(await json(`/sessions/${made}`), { turn_count: 0 })
+    t.match(await json(`/admin/sessions/${made}`), { session_id: made })
+  }
 })
 
 t.test('every route of a node that names a session is one of the front', async (t) => {

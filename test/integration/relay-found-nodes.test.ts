@@ -88,7 +88,7 @@ t.test('a node that comes back at another address is found again', async (t) => 
   const moved = await start('127.0.0.2')
   there = ['127.0.0.2']
   await until(() => hasWorker(moved))
-  t.ok(worker.isConnected)
+  await until(() => worker.isConnected)
 })
 
 t.test('a worker that is stopped before its name was resolved ends, and dials nobody', async (t) => {

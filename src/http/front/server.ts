@@ -78,6 +78,7 @@ export const SESSION_ROUTES: readonly string[] = [
   ...OF_SESSION.map((route) => `/sessions/:sessionId/${route}`),
   ...AGENT_ROUTES.flatMap((route) => [`/sessions/:sessionId/v1/${route}`, `/:sessionId/v1/${route}`]),
   '/v1/chat/completions/:sessionId',
+  '/admin/sessions/:sessionId',
 ]
 
 export async function startFront({
@@ -156,11 +157,13 @@ function passRoutes(app: FastifyInstance, nodes: Nodes): void {
 
 /** Requests that name sessions in their body. */
 function bodyRoutes(app: FastifyInstance, nodes: Nodes): void {
-  app.post('/sessions', (request, reply) => {
-    const body = objectOf(request.body)
-    const sessionId = typeof body.session_id === 'string' ? body.session_id : randomUUID()
-    return nodes.pass(sessionId, request, reply, { ...body, session_id: sessionId })
-  })
+  for (const url of ['/sessions', '/admin/sessions']) {
+    app.post(url, (request, reply) => {
+      const body = objectOf(request.body)
+      const sessionId = typeof body.session_id === 'string' ? body.session_id : randomUUID()
+      return nodes.pass(sessionId, request, reply, { ...body, session_id: sessionId })
+    })
+  }
   const own = (request: FastifyRequest) => (place: number) => {
     const body = objectOf(request.body)
     const ids = Array.isArray(body.session_ids) ? body.session_ids : []
