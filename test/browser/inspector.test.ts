@@ -6,7 +6,9 @@ import t, { type Test } from 'tap'
 import { packDetails } from '../../src/canonical/details/details.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
+import { wholeAnswer } from '../helpers/scripted-backend.ts'
 import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
+import { until } from '../helpers/until.ts'
 
 const CHROMIUM = '/usr/bin/chromium'
 
@@ -227,6 +229,37 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.locator('.heat-map span').first().waitFor()
     await page.keyboard.press('n')
     t.equal(await page.locator('.heat-map .here').textContent(), ' w101')
+    isSilent()
+  })
+
+  t.test('follows a turn as it is answered, and shows it with the others when it is over', async (t) => {
+    const api = await startInspector(t)
+    const steps = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+    api.backend.script = async function* () {
+      const [start, first, second, end] = wholeAnswer()
+      yield [start!, first!]
+      await steps[0]!.promise
+      yield [second!]
+      await steps[1]!.promise
+      yield [end!]
+    }
+    t.teardown(() => {
+      for (const { resolve } of steps) resolve()
+    })
+    const messages = [{ role: 'user', content: 'Say hello.' }]
+    const answered = api.call('POST', '/running/v1/chat/completions', { messages })
+    await until(async () => (await api.call('GET', '/sessions/running/tree')).body.open_turns === 1)
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${api.url}/ui/#/session/running`)
+    const tail = page.locator('.live-tail pre')
+    await tail.getByText('hi').waitFor()
+    await picture(page, 'live')
+    steps[0]!.resolve()
+    await tail.getByText('hi there').waitFor()
+    steps[1]!.resolve()
+    t.equal((await answered).status, 200)
+    await tail.waitFor({ state: 'detached' })
+    await page.locator('.message.sampled pre.text').getByText('hi there').waitFor()
     isSilent()
   })
 

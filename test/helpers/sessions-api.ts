@@ -4,6 +4,7 @@ import { Compile } from 'typebox/compile'
 import { type HttpServer, listen, type ServerOptions } from '../../src/http/server.ts'
 import type { Roster } from '../../src/inference/roster.ts'
 import { Metrics } from '../../src/metrics/metrics.ts'
+import { Activity } from '../../src/session/activity.ts'
 import { AnnouncedWeights } from '../../src/session/announced-weights.ts'
 import { TurnRunner } from '../../src/session/run-turn.ts'
 import { Sessions, type SessionsOptions } from '../../src/session/sessions.ts'
@@ -57,8 +58,9 @@ export async function startSessionsApi(
 export function serverParts(store: TurnStore, options: Partial<SessionsOptions> = {}) {
   const backend = new ScriptedBackend()
   const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
-  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, ...options })
-  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger })
+  const activity = options.activity ?? new Activity()
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, ...options, activity })
+  const runner = new TurnRunner({ sessions, backend, store, activity, logger: silentLogger })
   const serverOptions: ServerOptions = {
     host: '127.0.0.1',
     port: 0,
@@ -70,6 +72,7 @@ export function serverParts(store: TurnStore, options: Partial<SessionsOptions> 
     bodyLimitBytes: 1_000_000,
     facts: () => ({}),
     weights: new AnnouncedWeights(),
+    activity,
     metrics: new Metrics().source({ backend, prompts: { counts: () => ({}) }, store }),
     acceptWorker: (socket) => socket.close(),
     maxWorkerFrameBytes: 1_000,

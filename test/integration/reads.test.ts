@@ -1,6 +1,8 @@
 /** The light reads: what people and tools see of sessions without reading all of them. */
 import { once } from 'node:events'
 import { request } from 'node:http'
+import { buffer } from 'node:stream/consumers'
+import { gunzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
 import { packDetails } from '../../src/canonical/details/details.ts'
 import * as reads from '../../src/http/read/schemas.ts'
@@ -162,6 +164,24 @@ for (const [name, openStore] of Object.entries(STORES)) {
     })
   })
 }
+
+t.test('the tree of a thousand turns is some tens of kilobytes on the wire', async (t) => {
+  const api = await startSessionsApi(t)
+  await api.sessions.create({ sessionId: 's' })
+  for (let turn = 0; turn < 1_000; turn += 1)
+    await recordTurn(api.store, 's', turn, {
+      requestMessages: [user('one'), user(`call ${turn} `.repeat(100))],
+      promptTokenIds: ids(0, 200 + turn),
+      completionTokenIds: ids(turn * 7, 40),
+      completionLogprobs: new Float64Array(40).fill(-0.25),
+    })
+  const call = request(`${api.url}/sessions/s/tree`, { headers: { 'accept-encoding': 'gzip' } })
+  call.end()
+  const [response] = await once(call, 'response')
+  const sent = await buffer(response)
+  t.equal(JSON.parse(gunzipSync(sent).toString()).turns.length, 1_000)
+  t.ok(sent.length < 60_000, `${sent.length} bytes`)
+})
 
 t.test('answers are compressed for whoever reads gzip, and for nobody else', async (t) => {
   const api = await startSessionsApi(t)
