@@ -63,8 +63,11 @@ export interface GenerationEnd {
   /** The stop string or stop token id that ended it, where the engine tells. */
   stopReason?: string | number | null
   usage?: Usage
-  /** Weights at the end, if the engine tells; they differ from the start's when weights changed mid-way. */
-  weightVersion?: string
+  /**
+   * Weights at the end, if they are known; they differ from the start's when weights changed mid-way. Absent: those of the
+   * start. null: nobody knows whether it is still those.
+   */
+  weightVersion?: string | null
 }
 
 export type GenerationEvent = GenerationStart | GenerationDelta | GenerationEnd

@@ -71,8 +71,8 @@ export interface Backend {
   resume(): Promise<void>
 
   /**
-   * Asks each engine that serves how it is, as health checks do now and then: its weights may be others by now. Resolves,
-   * whatever came of it, within seconds.
+   * Asks each engine that serves how it is, as health checks do now and then: its weights may be others by now, and no
+   * version is known of one until it has answered. Resolves, whatever came of it, within seconds.
    */
   refresh(): Promise<void>
 

@@ -27,7 +27,7 @@ const CHECK_TIMEOUT_MS = 5_000
 export class EngineHealthWatch {
   healthy = true
   models: ModelInfo[] = []
-  /** The last version that the engine reported. */
+  /** What the engine reported last; undefined: nothing, or nothing since its weights may be others. */
   weightVersion: string | undefined
   /** Why it is not healthy. */
   error: string | undefined
@@ -44,6 +44,8 @@ export class EngineHealthWatch {
   #last: Promise<void>
   /** A check that begins when that one has ended. */
   #next: Promise<void> | undefined
+  /** How often what was known of the weights was given up. */
+  #forgotten = 0
 
   constructor(options: EngineHealthWatchOptions) {
     this.#options = options
@@ -52,8 +54,12 @@ export class EngineHealthWatch {
     this.#last = this.firstCheck
   }
 
-  /** Asks at once. Resolves, whatever came of it, when a question that was put after this call is answered. */
+  /**
+   * Asks at once, and believes nothing about the weights that was asked for before. Resolves, whatever came of it, when a
+   * question that was put after this call is answered.
+   */
   refresh(): Promise<void> {
+    this.forgetWeights()
     this.#next ??= this.#last.then(() => {
       this.#next = undefined
       return this.#checkNow()
@@ -65,7 +71,14 @@ export class EngineHealthWatch {
   markUnhealthy(error: ProxyError): void {
     this.healthy = false
     this.error = error.message
+    this.forgetWeights()
     this.#tell()
+  }
+
+  /** The weights may be others by now: no version is known until a check that begins later has told it. */
+  forgetWeights(): void {
+    this.weightVersion = undefined
+    this.#forgotten += 1
   }
 
   stop(): void {
@@ -86,11 +99,14 @@ export class EngineHealthWatch {
 
   async #check(): Promise<void> {
     if (this.#stopping.signal.aborted) return
+    const forgotten = this.#forgotten
     const timeout = new AbortController()
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
-      this.#noteHealth(await this.#options.client.checkHealth(signal))
+      const { models, weightVersion } = await this.#options.client.checkHealth(signal)
+      const isOfNow = forgotten === this.#forgotten
+      this.#noteHealth({ models, ...(isOfNow && weightVersion !== undefined && { weightVersion }) })
     } catch (thrown) {
       this.#noteFailure(thrown, timeout.signal.aborted)
     } finally {
@@ -116,6 +132,8 @@ export class EngineHealthWatch {
     this.#silentChecks = silent ? this.#silentChecks + 1 : SILENT_CHECKS
     if (this.#silentChecks < SILENT_CHECKS) return
     this.healthy = false
+    // What comes up in its place may have begun with other weights.
+    this.forgetWeights()
     this.error = silent ? `no answer within ${CHECK_TIMEOUT_MS / 1_000} s` : messageOf(thrown)
   }
 

@@ -54,6 +54,8 @@ export class EngineRoster implements Roster {
     }
     engines.renew(known, facts)
     await client.close()
+    // Whoever started it anew registers it: what it was before says nothing of its weights.
+    await known.watch.refresh()
     return known
   }
 

@@ -94,11 +94,8 @@ class EngineBackend implements LocalBackend {
   }
 
   async *#ask(engine: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    let toldWeights = false
-    for await (const batch of this.#engine(engine).client.generate(request, signal)) {
-      toldWeights ||= batch.some((event) => event.type !== 'delta' && event.weightVersion !== undefined)
-      yield toldWeights ? batch : this.#stampWeights(engine, batch)
-    }
+    const stamp = this.#weightStamp(engine)
+    for await (const batch of this.#engine(engine).client.generate(request, signal)) yield stamp(batch)
   }
 
   #judge(thrown: unknown, engine: string): FailureVerdict {
@@ -108,15 +105,26 @@ class EngineBackend implements LocalBackend {
       this.#engine(engine).watch.markUnhealthy(thrown)
       return 'away'
     }
-    // The engine died, or closed a connection that looked usable.
-    return thrown.code === 'engine_lost' ? 'lost' : 'final'
+    if (thrown.code !== 'engine_lost') return 'final'
+    // It died, and what is started in its place may have other weights; or it closed a connection that looked usable.
+    void this.#engine(engine).watch.refresh()
+    return 'lost'
   }
 
-  /** What an engine's answer does not tell about its weights, its last health check may have. */
-  #stampWeights(engine: string, batch: readonly GenerationEvent[]): readonly GenerationEvent[] {
-    const { weightVersion } = this.#engine(engine).watch
-    if (weightVersion === undefined) return batch
-    return batch.map((event) => (event.type === 'delta' ? event : { ...event, weightVersion }))
+  /**
+   * What an engine's answer does not tell about its weights, its last health check may have. An end after which that is not
+   * known any more says so: they need not be those of the start.
+   */
+  #weightStamp(engine: string): (batch: readonly GenerationEvent[]) => readonly GenerationEvent[] {
+    let [told, stamped] = [false, false]
+    return (batch) => {
+      told ||= batch.some((event) => event.type !== 'delta' && event.weightVersion !== undefined)
+      if (told) return batch
+      const { weightVersion = stamped ? null : undefined } = this.#engine(engine).watch
+      if (weightVersion === undefined) return batch
+      stamped = true
+      return batch.map((event) => stampedWith(event, weightVersion))
+    }
   }
 
   /** Of one that has a call: it stays until the call has ended. */
@@ -186,7 +194,9 @@ class EngineBackend implements LocalBackend {
   }
 
   async refresh(): Promise<void> {
-    const serving = this.engines.all().filter(({ watch }) => watch.healthy)
+    const engines = this.engines.all()
+    for (const { watch } of engines) watch.forgetWeights()
+    const serving = engines.filter(({ watch }) => watch.healthy)
     await Promise.all(serving.map(({ watch }) => watch.refresh()))
   }
 
@@ -194,4 +204,10 @@ class EngineBackend implements LocalBackend {
     this.#dispatcher.close()
     await this.engines.close()
   }
+}
+
+/** @param weightVersion null: unknown by now */
+function stampedWith(event: GenerationEvent, weightVersion: string | null): GenerationEvent {
+  if (event.type === 'end') return { ...event, weightVersion }
+  return event.type === 'delta' || weightVersion === null ? event : { ...event, weightVersion }
 }

@@ -104,7 +104,7 @@ export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
     finishReason: finishReason ?? 'stop',
     ...(stopReason !== undefined && { stopReason }),
     ...(usage && { usage: usage as unknown as Usage }),
-    ...(typeof weightVersion === 'string' && { weightVersion }),
+    ...(weightVersion !== undefined && { weightVersion }),
   }
 }
 

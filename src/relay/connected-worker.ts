@@ -68,6 +68,7 @@ export class ConnectedWorker {
   identity: WorkerIdentity
   readonly connectedSinceMs = Date.now()
   models: ModelInfo[] = []
+  /** As it said last; undefined: it did not, or not since it was asked. */
   weightVersion: string | undefined
   healthy = true
   draining = false
@@ -140,6 +141,7 @@ export class ConnectedWorker {
   disconnect(): RelaySocket | undefined {
     const socket = this.#socket
     this.#socket = undefined
+    this.weightVersion = undefined
     this.#statusRequests.giveUp()
     return socket
   }
@@ -189,6 +191,7 @@ export class ConnectedWorker {
   /** Asks the worker to ask its engines how they are. Resolves when it has answered, is gone, or keeps silent. */
   async refresh(): Promise<void> {
     if (!this.isConnected || !this.#can(CAPABILITIES.status)) return
+    this.weightVersion = undefined
     await this.#statusRequests.ask((seq) =>
       this.#send({ type: 'worker_status_request', seq } satisfies WorkerStatusRequest),
     )

@@ -58,6 +58,8 @@ export class ProxyLink {
   /** How many keys were refused. */
   #refusals = 0
   #ack: WorkerHelloAckV2 | undefined
+  /** Resolves when the engines have been asked how they are since the ack. */
+  #engineAnswers: Promise<void> = Promise.resolve()
   #cancelGrace: (() => void) | undefined
   #cancelAlive: (() => void) | undefined
   #draining = false
@@ -163,6 +165,7 @@ export class ProxyLink {
   #resume(ack: WorkerHelloAckV2): void {
     this.#cancelGrace?.()
     this.#ack = ack
+    this.#askEngines()
     const received = new Map(ack.requests.map((call) => [call.request_id, call.received]))
     for (const call of [...this.#calls.values()]) {
       const last = received.get(call.requestId)
@@ -174,6 +177,12 @@ export class ProxyLink {
     }
     this.sendStatus()
     if (ack.alive_ms !== undefined) this.#tellAlive(ack.alive_ms)
+  }
+
+  /** While it was away its proxy may have asked which weights engines have by now: what they said before is old. */
+  #askEngines(): void {
+    const asked = this.#options.backend.refresh()
+    this.#engineAnswers = asked.then(() => this.sendStatus())
   }
 
   /** An answer that is not streamed brings nothing for minutes; the proxy cannot tell that from a call that was lost. */
@@ -226,6 +235,7 @@ export class ProxyLink {
     try {
       const promptLists = this.#prompts.listsOf(frame.session_id)
       const request = { ...requestFromV2(frame, messagesJson), promptLists }
+      await this.#engineAnswers
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
       await this.#relay(call, request, this.#promptBaseOf(frame, request))
     } catch (thrown) {

@@ -12,7 +12,9 @@ export interface Stamps {
 export function stamped(event: GenerationEvent, { weightVersion, logprobsMode }: Stamps): GenerationEvent {
   if (event.type === 'delta') return event
   const versioned =
-    weightVersion === undefined || event.weightVersion !== undefined ? event : { ...event, weightVersion }
+    weightVersion === undefined || typeof event.weightVersion === 'string'
+      ? event
+      : { ...event, weightVersion }
   if (versioned.type !== 'start' || logprobsMode === undefined) return versioned
   return { ...versioned, sampling: { logprobsMode, ...versioned.sampling } }
 }

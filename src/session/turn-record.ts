@@ -63,7 +63,7 @@ export function turnOutcome(
     exact: inexact === null,
     inexactReason: inexact,
     weightVersionStart: start?.weightVersion ?? null,
-    weightVersionEnd: end?.weightVersion ?? start?.weightVersion ?? null,
+    weightVersionEnd: (end?.weightVersion === undefined ? start?.weightVersion : end.weightVersion) ?? null,
     usage: end?.usage ? JSON.stringify(end.usage) : null,
     annotations: JSON.stringify({
       ...turn.annotations,

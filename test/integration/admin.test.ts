@@ -1,11 +1,16 @@
+import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { loadConfig } from '../../src/config/load.ts'
 import { WORKER } from '../../src/config/options/worker.ts'
+import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
+import { buildEngineServer } from '../../src/http/engine/server.ts'
 import { startWorker } from '../../src/main.ts'
 import { startEngine } from '../helpers/engine.ts'
+import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { agentOf, relayProxy, streamed, turnsOf, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
 
 t.test('GET /admin/workers shows each worker', async (t) => {
   const before = Date.now() / 1_000
@@ -137,6 +142,74 @@ for (const mode of ['local', 'relay'])
       [1, 2, 3].map((step) => [`step-${step}`, `step-${step}`]),
     )
   })
+
+/** An engine as `startEngine` has it, which answers the question for its weights when a test says so. */
+async function engineThatTells(t: Test, answer: () => Promise<unknown>) {
+  const engine = new EmbeddedEngine({ weightVersion: 'step-1' })
+  const server = buildEngineServer(engine)
+  server.addHook('onRequest', async ({ url }) => {
+    if (url === '/weight_info') await answer()
+  })
+  await server.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(() => server.close())
+  return { url: `http://127.0.0.1:${(server.server.address() as AddressInfo).port}`, engine }
+}
+
+for (const mode of ['local', 'relay'])
+  t.test(`${mode} mode: while an engine does not tell its new weights, turns have no version`, async (t) => {
+    let answer: Promise<unknown> = Promise.resolve()
+    const { url, engine } = await engineThatTells(t, () => answer)
+    const proxy = await proxyInMode(t, mode, url)
+    await streamed(agentOf(proxy, 's'), ASK)
+    await proxy.post('/admin/pause')
+    const { promise, resolve: tell } = Promise.withResolvers<void>()
+    t.teardown(tell)
+    answer = promise
+    engine.weightVersion = 'step-2'
+    t.strictSame(await proxy.post('/admin/resume'), { status: 'running' })
+    t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
+    t.match(await proxy.get('/admin/workers'), [{ weight_version: null }])
+    tell()
+    await until(async () => (await proxy.get('/admin/workers'))[0]?.weight_version === 'step-2')
+    await streamed(agentOf(proxy, 's'), ASK)
+    const turns = await turnsOf(proxy, 's')
+    t.same(
+      turns.map((turn: Record<string, unknown>) => [turn.weight_version_start, turn.weight_version_end]),
+      ['step-1', null, 'step-2'].map((version) => [version, version]),
+    )
+  })
+
+t.test(
+  'a worker that was away when calls went out again asks its engines before it serves any',
+  async (t) => {
+    const { url, engine } = await startEngine(t, { weightVersion: 'step-1' })
+    const proxy = await relayProxy(t)
+    const line = await Forwarder.to(t, Number(new URL(proxy.url).port))
+    const config = {
+      ...loadConfig(WORKER, {}, {}),
+      workerId: 'w',
+      proxyUrls: [`http://127.0.0.1:${line.port}`],
+      engineUrls: [url],
+    }
+    const worker = startWorker(config, { logger: silentLogger })
+    t.teardown(() => worker.stop(0))
+    await untilWorkers(proxy, 'w')
+    await streamed(agentOf(proxy, 's'), ASK)
+    await proxy.post('/admin/pause')
+    line.refuse(true)
+    line.cut()
+    await untilWorkers(proxy)
+    engine.weightVersion = 'step-2'
+    await proxy.post('/admin/resume')
+    const waiting = streamed(agentOf(proxy, 's'), ASK)
+    line.refuse(false)
+    t.equal((await waiting).error, undefined)
+    t.match(await turnsOf(proxy, 's'), [
+      { weight_version_start: 'step-1', weight_version_end: 'step-1' },
+      { weight_version_start: 'step-2', weight_version_end: 'step-2' },
+    ])
+  },
+)
 
 t.test('a pause that begins while calls are about to go out again holds', async (t) => {
   const proxy = await startProxy(t)

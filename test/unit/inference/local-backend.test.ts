@@ -214,6 +214,90 @@ t.test('weight versions from health checks stand in where the answer does not te
   t.same(await versions(), ['v2', undefined], 'and keep out of one that does')
 })
 
+/** Of an engine that has told v1; `tell` answers the checks that wait. */
+async function toldOnce() {
+  const { clients, serve, backend, clock, settle } = setUp('a')
+  const client = clients[0]!
+  let waiting: ((health: EngineHealth) => void)[] = []
+  client.health = async () => ({ models: [], weightVersion: 'v1' })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  clock.advance(INTERVAL_MS)
+  await settle()
+  client.health = () => new Promise((resolve) => waiting.push(resolve))
+  const tell = async (weightVersion: string) => {
+    const asked = waiting
+    waiting = []
+    for (const answer of asked) answer({ models: [], weightVersion })
+    await settle()
+  }
+  const versions = async () =>
+    (await serve('s')).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
+  return { client, backend, clock, settle, tell, versions }
+}
+
+t.test('an engine that is silent when asked anew has no version until it tells one', async (t) => {
+  const { backend, clock, settle, tell, versions } = await toldOnce()
+  t.same(await versions(), ['v1', 'v1'])
+  backend.pause()
+  const resumed = backend.resume()
+  await settle()
+  clock.advance(INTERVAL_MS)
+  await resumed
+  t.same(await versions(), [undefined, undefined], 'calls go out, and nobody says after which weights')
+  t.equal(backend.status().members[0]?.weightVersion, undefined)
+  t.match(backend.status().members, [{ healthy: true }])
+  clock.advance(INTERVAL_MS)
+  await tell('v2')
+  t.same(await versions(), ['v2', 'v2'])
+})
+
+t.test('what an engine was asked before its weights may have changed is not believed', async (t) => {
+  const { backend, clock, settle, tell, versions } = await toldOnce()
+  clock.advance(INTERVAL_MS)
+  const resumed = backend.resume()
+  await tell('v1')
+  t.same(await versions(), [undefined, undefined])
+  await settle()
+  await tell('v2')
+  await resumed
+  t.same(await versions(), ['v2', 'v2'])
+})
+
+t.test(
+  'a turn that weights may have changed under ends with an unknown version, not with its first',
+  async (t) => {
+    const { backend, tell, settle } = await toldOnce()
+    const events = backend.generate(chatRequest({}), noAbort)[Symbol.asyncIterator]()
+    t.match((await events.next()).value, [{ type: 'start', weightVersion: 'v1' }])
+    const asked = backend.refresh()
+    t.match((await events.next()).value, [{ type: 'delta' }, { type: 'end', weightVersion: null }])
+    await settle()
+    await tell('v2')
+    await asked
+  },
+)
+
+for (const failure of [unreachable, lost])
+  t.test(`an engine that a call found ${failure().code} may come back with other weights`, async (t) => {
+    const { client, settle, tell, clock, backend, versions } = await toldOnce()
+    client.failure = failure
+    const over = new AbortController()
+    const failed = t.rejects(backend.generate(chatRequest({}), over.signal)[Symbol.asyncIterator]().next())
+    await settle()
+    t.equal(backend.status().members[0]?.weightVersion, undefined)
+    over.abort()
+    await failed
+    client.failure = undefined
+    // One that was lost has been asked already.
+    if (failure === unreachable) clock.advance(INTERVAL_MS)
+    await settle()
+    // A call is tried twice, and each time that it was lost the engine is asked once more.
+    await tell('v0')
+    await tell('v0')
+    t.same(await versions(), ['v0', 'v0'])
+  })
+
 t.test('models of healthy engines are merged, each once', async (t) => {
   const { clients, backend, clock, settle } = setUp('a', 'b')
   t.same(await backend.models(), [{ id: 'qwen' }], 'even before the first health check has ended')
