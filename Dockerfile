@@ -1,13 +1,17 @@
 # docker build -t llm-proxy .
 # docker run -p 8080:8080 -v llm-proxy-data:/data llm-proxy --mode relay
 
-FROM node:24-bookworm AS build
+# The bases by their tags, which get fixes; --build-arg names another base, or the digest of one (docs/deployment.md).
+ARG BUILD_IMAGE=node:24-bookworm
+ARG BASE_IMAGE=gcr.io/distroless/cc-debian12:nonroot
+
+FROM ${BUILD_IMAGE} AS build
 WORKDIR /build
 COPY . .
 RUN .ci/build-image
 
 # The C and C++ libraries, CA certificates and nothing else: no shell, no package manager.
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title="llm-proxy" \
       org.opencontainers.image.description="Stands between unmodified LLM agents and inference engines, and records every call token by token for reinforcement learning." \
       org.opencontainers.image.version="0.1.0"

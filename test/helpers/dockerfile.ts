@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import {
+  type Arg,
   DockerfileParser,
   type Instruction,
   type ModifiableInstruction,
@@ -19,7 +20,7 @@ export interface CopyStep {
 }
 
 export interface Dockerfile {
-  /** What the stages start from, in order. */
+  /** What the stages start from, in order, unless the build says otherwise. */
   bases: string[]
   /** The working directory of the build stage, and what it runs there. */
   workdir: string
@@ -52,7 +53,7 @@ export function readDockerfile(): Dockerfile {
         .map((property) => [property.getName(), property.getValue() ?? '']),
     )
   return {
-    bases: froms.map((from) => from.getImage()!),
+    bases: froms.map((from) => withDefaults(from.getImage()!, file.getInitialARGs())),
     workdir: textOf('WORKDIR', (instruction) => !inImage(instruction)),
     runs: all('RUN').map((run) => run.getArgumentsContent()!),
     image: {
@@ -67,6 +68,16 @@ export function readDockerfile(): Dockerfile {
       healthcheck: JSON.parse(textOf('HEALTHCHECK').replace(/^CMD /, '')),
     },
   }
+}
+
+/** The text with `${NAME}` replaced by what `ARG NAME=...` gives. */
+function withDefaults(text: string, args: readonly Arg[]): string {
+  const defaults = args.map((arg) => arg.getProperty()!)
+  return text.replace(/\$\{(\w+)\}/g, (_, name) => {
+    const value = defaults.find((property) => property.getName() === name)?.getValue()
+    if (!value) throw new Error(`no ARG before the first FROM gives ${name}`)
+    return value
+  })
 }
 
 function copyStep(instruction: Instruction): CopyStep {

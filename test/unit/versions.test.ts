@@ -11,7 +11,7 @@ const PLACES: Readonly<Record<string, RegExp>> = {
   'python/pyproject.toml': /^version = "([^"]+)"$/gm,
   Dockerfile: /image\.version="([^"]+)"/g,
   'deploy.yaml': /image: llm-proxy:(\S+)/g,
-  'docs/deployment.md': /llm-proxy:(\d[^\s"]*)/g,
+  'docs/deployment.md': /llm-proxy:(\d[^\s"@]*)/g,
   'CHANGELOG.md': /^## (\d\S*)/m,
 }
 

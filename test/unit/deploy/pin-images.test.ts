@@ -1,0 +1,51 @@
+/** `.ci/pin-images`, which makes the `deploy.yaml` of a release, with a `docker` that says what the test tells it to. */
+import { execFile } from 'node:child_process'
+import { chmodSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import t, { type Test } from 'tap'
+import { OBJECTS, readObjects } from '../../helpers/deploy-yaml.ts'
+import { ROOT } from '../../helpers/dockerfile.ts'
+
+const OURS = `ghcr.io/owner/llm-proxy:v0.1.0@sha256:${'a'.repeat(64)}`
+const THEIRS = `sha256:${'b'.repeat(64)}`
+
+/** @param says what docker does, as a shell script */
+async function pinned(t: Test, image: string, says: string) {
+  const folder = t.testdir({ docker: `#!/bin/sh\n${says}\n` })
+  chmodSync(join(folder, 'docker'), 0o755)
+  const env = { ...process.env, PATH: `${folder}:${process.env.PATH}` }
+  const { stdout } = await promisify(execFile)(join(ROOT, '.ci/pin-images'), [image], { env })
+  writeFileSync(join(folder, 'pinned.yaml'), stdout)
+  return readObjects(join(folder, 'pinned.yaml'))
+}
+
+/** Replaces what stands at `image`, at any depth. */
+function withImages(value: unknown, change: (image: string) => string): unknown {
+  return JSON.parse(JSON.stringify(value), (key, held) => (key === 'image' ? change(held) : held))
+}
+
+t.test('every image has a digest, and all else is as it was', async (t) => {
+  const asked = `[ "$1 $2 $3 $4 $5" = "buildx imagetools inspect --format {{.Manifest.Digest}}" ] || exit 1
+case $6 in llm-proxy*) exit 1 ;; *) echo ${THEIRS} ;; esac`
+  const objects = await pinned(t, OURS, asked)
+  const expected = withImages(OBJECTS, (image) =>
+    image.startsWith('llm-proxy:') ? OURS : `${image}@${THEIRS}`,
+  )
+  t.strictSame(objects, expected)
+  t.notSame(objects, OBJECTS)
+})
+
+t.test('an image whose digest is not known is refused', async (t) => {
+  const told = `echo ${THEIRS}`
+  const refused = 'pin-images: not an image with its digest: '
+  for (const [image, says, stderr] of [
+    ['ghcr.io/owner/llm-proxy:v0.1.0', told, `${refused}ghcr.io/owner/llm-proxy:v0.1.0\n`],
+    [`${OURS}0`, told, `${refused}${OURS}0\n`],
+    ['', told, `${refused}\n`],
+    [OURS, 'echo latest', `${refused}vllm/vllm-openai:`],
+    [OURS, 'echo no such image >&2; exit 1', 'no such image\n'],
+  ] as const) {
+    await t.rejects(pinned(t, image, says), { code: 1, stderr }, `${image} ${says}`)
+  }
+})
