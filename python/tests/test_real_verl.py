@@ -11,7 +11,8 @@ import pytest
 from helpers.harbor import Agent, HarborServer, completed
 from helpers.loops import SAMPLING, sample, tokenizer
 from helpers.proxy import Proxy
-from helpers.rollout_servers import RolloutServers
+from helpers.rollout_servers import RolloutServers, completion
+from test_details import CHOSEN, LAYERS, experts
 
 # verl is imported by the first test.
 pytestmark = [pytest.mark.real_verl, pytest.mark.timeout(240)]
@@ -87,6 +88,42 @@ async def test_verls_worker_makes_a_batch_of_rows_that_train_and_one_that_does_n
     assert ((log_probs != 0) == (mask == 1)).all()
     assert data.non_tensor_batch["remote_agent/inert"].tolist() == [0, 0, 1]
     assert data.non_tensor_batch["remote_agent/left_out_turns"].tolist() == [0, 1, 0]
+
+
+async def test_rows_with_routed_experts_make_a_batch_with_one_that_has_none(
+    relay_proxy: Proxy, tmp_path: Path
+) -> None:
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+
+    async def sampled(prompt_ids: list[int], _params: dict[str, Any]) -> Any:
+        output = completion(prompt_ids)
+        output.routed_experts = experts([*prompt_ids, *output.token_ids][:-1])
+        return output
+
+    names = ("idle", "talks", "branches")
+    async with HarborServer(by_task) as harbor:
+        worker = worker_of(AgentLoopWorker, harbor.url, relay_proxy.url)
+        worker.rollout_config.enable_rollout_routing_replay = True
+        worker.llm_client = RolloutServers(sampled).client(worker.config)
+        runs = [
+            worker._run_agent_loop(
+                dict(SAMPLING),
+                trajectory(),
+                agent_name="remote_agent",
+                trace=False,
+                **sample(tmp_path / name),
+            )
+            for name in names
+        ]
+        data = worker._postprocess(await asyncio.gather(*runs))
+    told = data.batch["routed_experts"]
+    assert told.shape == (3, PROMPT_LENGTH + RESPONSE_LENGTH, LAYERS, CHOSEN)
+    assert data.batch["response_mask"].sum(dim=1).tolist() == [0, 12, 12]
+    assert not told[0].any()
+    for row in (1, 2):
+        ids = data.batch["input_ids"][row][data.batch["attention_mask"][row].bool()].tolist()
+        start = PROMPT_LENGTH - int(data.batch["attention_mask"][row][:PROMPT_LENGTH].sum())
+        assert told[row][start : start + len(ids) - 1].tolist() == experts(ids[:-1]).tolist()
 
 
 async def test_verls_transfer_queue_gets_every_row_and_grpo_an_advantage_for_each(

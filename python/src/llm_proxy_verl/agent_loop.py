@@ -6,19 +6,25 @@ token. Written against verl 0.7 to 0.9; docs/verl.md tells how to use it.
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from .config import RemoteAgentConfig
+from .details import no_experts
 from .images import open_image
 from .process import shared_resources
 from .proxy_api import ProxyApi
 from .rollout import Rollout, RowLimits
 from .rows import RolloutResult, Row
+from .sampling import verl_sampling_params
 from .verl_engine import RolloutLimits, VerlEngine
+
+logger = logging.getLogger(__name__)
 
 
 @register("remote_agent")
@@ -69,8 +75,35 @@ class RemoteAgentLoop(AgentLoopBase):
             sampling_params=sampling_params,
             sample=kwargs,
         ).run()
-        outputs = [self._output(result, row) for row in result.rows]
+        outputs = [self._output(result, row) for row in await self._replayable(result)]
         return outputs if takes_all else outputs[-1]
+
+    async def _replayable(self, result: RolloutResult) -> Sequence[Row]:
+        """The rows, each with experts if verl's engine tells any: it makes one tensor of those of a batch.
+
+        What was sampled by experts that nobody told cannot be replayed: such a row trains nothing.
+        """
+        told = [row.routed_experts for row in result.rows if row.routed_experts is not None]
+        if not self._record or len(told) == len(result.rows):
+            return result.rows
+        shape = told[0].shape[1:] if told else await self._shape_of_experts(result.session_id)
+        if shape is None:
+            return result.rows
+        return [
+            row if row.routed_experts is not None else _untrained(row, no_experts(shape))
+            for row in result.rows
+        ]
+
+    async def _shape_of_experts(self, session_id: str) -> tuple[int, ...] | None:
+        """Of one token, which is asked for: layers, and experts of each."""
+        filler = self._filler_id()
+        output = await self.server_manager.generate(
+            f"{session_id}-experts",
+            prompt_ids=[filler, filler],
+            sampling_params=dict(verl_sampling_params({"max_tokens": 1}, str(self._rollout.name))),
+        )
+        experts = getattr(output, "routed_experts", None)
+        return None if experts is None else tuple(experts.shape[1:])
 
     def _takes_all_rows(self, sample: Mapping[str, Any]) -> bool:
         """verl takes a list where results go through its TransferQueue, whose workers number a sample's rollouts."""
@@ -117,6 +150,17 @@ class RemoteAgentLoop(AgentLoopBase):
             return None
         reward = result.session.reward
         return 0.0 if reward is None else reward
+
+
+def _untrained(row: Row, experts: Any) -> Row:
+    if row.trained_tokens > 0:
+        logger.warning(
+            "a row has no routed experts to replay: its %d tokens train nothing", row.trained_tokens
+        )
+    length = len(row.response_ids)
+    return dataclasses.replace(
+        row, response_mask=[0] * length, response_logprobs=[0.0] * length, routed_experts=experts
+    )
 
 
 def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:

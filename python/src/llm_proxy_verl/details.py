@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: The numbers of experts by the names of NumPy and of safetensors.
@@ -51,3 +51,13 @@ def experts_of(row: Mapping[str, Any]) -> Any:
     numbers = np.dtype(told["dtype"]).newbyteorder("<")
     experts = np.frombuffer(base64.b64decode(told["data"]), numbers).reshape(told["shape"])
     return experts[: told["known"][0][1]]
+
+
+def no_experts(shape: Sequence[int]) -> Any:
+    """Experts of one token as zeros, as verl has them where none were told.
+
+    :param shape: layers, and experts of each
+    """
+    import numpy as np
+
+    return np.zeros((1, *shape), np.uint8)
