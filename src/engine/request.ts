@@ -84,9 +84,12 @@ export function askedAlternatives(request: GenerationRequest): number {
   return Math.max(shown, record?.topLogprobs ?? 0)
 }
 
-/** Whether the sampler leaves tokens out, as far as the call says: else the mask is the whole vocabulary, and refused. */
-export function isFiltered({ top_p, top_k, min_p }: GenerationRequest['body']): boolean {
-  return Number(top_p ?? 1) < 1 || Number(top_k ?? 0) > 0 || Number(min_p ?? 0) > 0
+/**
+ * Whether SGLang tells the mask of this call: it wants a bound on the mask's length, which top_p and min_p are none of, and
+ * refuses the whole call without one (SGLang's pull requests 27408 and 35205).
+ */
+export function isMaskBounded({ top_k }: GenerationRequest['body']): boolean {
+  return Number(top_k ?? 0) > 0
 }
 
 /** The agent's limit on the completion, in tokens; the newer name wins. */

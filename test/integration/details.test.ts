@@ -22,8 +22,8 @@ import { silentLogger } from '../helpers/silent-logger.ts'
 
 const ALL = ['sampling_mask', 'top_logprobs:2', 'prompt_logprobs:1', 'routed_experts', 'weight_versions']
 const IN_STREAMS = ['sampling_mask', 'top_logprobs:2', 'weight_versions']
-/** A mask is asked for where there is a filter. */
-const FILTERED = { temperature: 0.9, top_p: 0.8 }
+/** A mask is asked for where top_k bounds it. */
+const FILTERED = { temperature: 0.9, top_p: 0.8, top_k: 40 }
 
 let lastSeed = 0
 async function engineFor(t: Test, options: Partial<DetailedEngineOptions> = {}) {
@@ -119,7 +119,10 @@ for (const kind of ['vllm', 'sglang'] as const) {
         for (const { prompt_token_ids: prompt, completion_token_ids: response, ...trace } of traces) {
           const mask = response.map(() => 1)
           t.equal(faultOf({ ...trace, prompt, response, mask }, 2), undefined)
-          t.match(trace.sampling, { values: FILTERED, from: { temperature: 'agent', top_k: 'engine' } })
+          t.match(trace.sampling, {
+            values: FILTERED,
+            from: { temperature: 'agent', top_k: 'agent', min_p: 'engine' },
+          })
         }
       },
     )
@@ -146,6 +149,26 @@ t.test('of an extended prompt only the experts are asked for that no turn has to
       turn.prompt_token_ids.length + turn.completion_token_ids.length,
   )
   t.same([second, third, fourth], [lengths[0] - 1, lengths[1] - 1, lengths[1] - 1])
+})
+
+t.test('of SGLang a mask is asked for where top_k bounds it: without, it refuses the call', async (t) => {
+  const tokenizer = await loadTokenizer(embeddedModelFolder())
+  const engine = await engineFor(t, { tokens: tokenizer.encode('lists and files') })
+  const proxy = await startProxy(t, {
+    engineUrls: [engine.url],
+    engineKind: 'sglang',
+    tokenizer: 'embedded',
+    record: ['sampling_mask'],
+  })
+  const agent = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
+  const body = { model: 'detailed', messages: [user('hi')], max_tokens: 8 }
+  for (const filter of [{ top_p: 0.8 }, { top_k: -1, top_p: 0.8 }, { top_k: 20 }])
+    await agent.chat.completions.create({ ...body, ...filter })
+  const asked = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
+  t.same(
+    asked.map(({ return_sampling_mask: mask }) => mask),
+    [undefined, undefined, true],
+  )
 })
 
 t.test('rows are cut with their details', async (t) => {
@@ -307,7 +330,7 @@ t.test('whose sampling parameters a turn was sampled with is told', async (t) =>
     values: {
       temperature: 0.5,
       top_p: 0.8,
-      top_k: null,
+      top_k: 40,
       min_p: null,
       frequency_penalty: null,
       presence_penalty: null,
@@ -317,7 +340,7 @@ t.test('whose sampling parameters a turn was sampled with is told', async (t) =>
     from: {
       temperature: 'session',
       top_p: 'agent',
-      top_k: 'engine',
+      top_k: 'agent',
       min_p: 'engine',
       frequency_penalty: 'engine',
       presence_penalty: 'engine',

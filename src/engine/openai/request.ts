@@ -1,5 +1,5 @@
 import type { GenerationRequest } from '../../canonical/request.ts'
-import { askedAlternatives, isFiltered, wantsLogprobs, withoutEmptyTools } from '../request.ts'
+import { askedAlternatives, isMaskBounded, wantsLogprobs, withoutEmptyTools } from '../request.ts'
 
 /**
  * How much is asked of an engine of unknown make, from all to nothing: `ids` adds what vLLM, SGLang and their kin know,
@@ -27,7 +27,7 @@ export function detailsBody(request: GenerationRequest): Record<string, unknown>
       (request.kind === 'chat' || !wantsLogprobs(request)) && { return_tokens_as_token_ids: true }),
     ...(record.promptLogprobs !== undefined && { prompt_logprobs: record.promptLogprobs }),
     ...(record.routedExperts && { return_routed_experts: true }),
-    ...(record.samplingMask && isFiltered(body) && { return_sampling_mask: true }),
+    ...(record.samplingMask && isMaskBounded(body) && { return_sampling_mask: true }),
     return_meta_info: true,
   }
 }

@@ -9,7 +9,7 @@ import { ProxyError } from '../../errors.ts'
 import { isRecord } from '../failures.ts'
 import {
   askedAlternatives,
-  isFiltered,
+  isMaskBounded,
   maxTokensOf,
   type TokenRequest,
   wantsLogprobs,
@@ -95,7 +95,7 @@ function detailFields({ record, expertsStart = 0, body }: TokenRequest): Record<
     ...(promptLogprobs !== undefined && { logprob_start_len: 0 }),
     ...(promptLogprobs && { top_logprobs_num: Math.max(promptLogprobs, record.topLogprobs ?? 0) }),
     ...(record.routedExperts && { return_routed_experts: true, routed_experts_start_len: expertsStart }),
-    ...(record.samplingMask && isFiltered(body) && { return_sampling_mask: true }),
+    ...(record.samplingMask && isMaskBounded(body) && { return_sampling_mask: true }),
   }
 }
 
