@@ -35,6 +35,9 @@ export const CLOSE = {
   staleEpoch: 4005,
 } as const
 
+/** The reason beside `goingAway`, which something between the two may send as well: the proxy has failed its calls. */
+export const PROXY_SHUTS_DOWN = 'the proxy shuts down'
+
 /** Two proxies or workers that differ in what they have of these agree on what both have. */
 export const CAPABILITIES = {
   /** Stops a call on `completion_cancel`. */

@@ -14,8 +14,10 @@ import * as frames from './frames.ts'
 import {
   CAPABILITIES,
   type CallsAlive,
+  CLOSE,
   type CompletionRequestV2,
   PROTOCOL_VERSION,
+  PROXY_SHUTS_DOWN,
   type WorkerHelloAckV2,
   type WorkerHelloV2,
   type WorkerStatus,
@@ -129,7 +131,7 @@ export class ProxyLink {
     const end = await this.#connection.ended
     if (end.keyRefused) this.#refusals += 1
     this.#connection = undefined
-    this.#awaitReturn()
+    this.#awaitReturn(end)
     disconnected(end)
     return end.heldMs
   }
@@ -196,12 +198,19 @@ export class ProxyLink {
     })
   }
 
-  /** The connection is gone. When the grace time is over the proxy has failed the calls, and they end here too. */
-  #awaitReturn(): void {
+  /**
+   * The connection is gone. When the grace time is over the proxy has failed the calls, and they end here too; one that
+   * says that it shuts down has done so already.
+   */
+  #awaitReturn({ code, reason }: ConnectionEnd): void {
     this.#cancelAlive?.()
     if (!this.#ack) return
     const graceMs = this.#ack.grace_ms
     this.#ack = undefined
+    if (code === CLOSE.goingAway && reason === PROXY_SHUTS_DOWN) {
+      this.#abandonAll('the proxy has shut down, and has failed this call')
+      return
+    }
     this.#cancelGrace = this.#options.clock.after(graceMs, () => {
       this.#droppedCalls = this.#draining && this.#calls.size > 0
       this.#abandonAll(`the connection to the proxy was lost for ${graceMs} ms`)

@@ -6,6 +6,7 @@ import {
   CLOSE,
   HELLO_TIMEOUT_MS,
   MISSED_HEARTBEATS,
+  PROXY_SHUTS_DOWN,
   type WorkerHelloV1,
   type WorkerHelloV2,
 } from './protocol.ts'
@@ -78,7 +79,7 @@ export class WorkerRegistry {
   close(): void {
     for (const worker of [...this.#workers.values()])
       this.#remove(worker, 'was sent away: the proxy shuts down')
-    for (const socket of this.#sockets) socket.close(CLOSE.goingAway, 'the proxy shuts down')
+    for (const socket of this.#sockets) socket.close(CLOSE.goingAway, PROXY_SHUTS_DOWN)
   }
 
   #welcome(socket: RelaySocket, frame: Frame | undefined): ConnectedWorker | undefined {

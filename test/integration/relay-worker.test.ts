@@ -61,6 +61,20 @@ t.test('a worker that loses its proxy for good while it drains tells that it dro
   await lost
 })
 
+for (const first of ['worker', 'proxy'])
+  t.test(`stopped with its proxy, the ${first} first: a worker waits for no grace time`, async (t) => {
+    const proxy = await startRelayServer({ graceMs: 3_600_000, waitMs: 0 })
+    const engine = new CountingBackend({ startMs: 60_000 })
+    const worker = await connected(t, proxy.url, 'w', engine)
+    const failed = t.rejects(eventsOf(proxy.backend, chatRequest('x')))
+    await until(() => engine.running === 1)
+    const stopped = first === 'worker' ? worker.stop() : undefined
+    await proxy.close()
+    await failed
+    await until(() => engine.running === 0)
+    t.same(await (stopped ?? worker.stop()), { drained: true }, 'its proxy has failed the call, and said so')
+  })
+
 t.test('a worker that dials a proxy which is not in relay mode says so, at level error', async (t) => {
   const proxy = await startProxy(t)
   const said = new Promise((resolve) => {

@@ -28,6 +28,8 @@ const ENGINES = 2
 const WORKERS = 2
 const TOKENS_PER_SECOND = 50
 const DRAIN_S = 20
+/** A worker without its proxy waits as long for it to come back; whoever ends the processes waits longer. */
+const WORKER_GRACE = '10s'
 /** A machine that others load too may start a process late. */
 const READY_MS = 300_000
 
@@ -206,7 +208,7 @@ export class SoakWorld {
   async #startWorker(number: number): Promise<void> {
     const id = `soak-${number}`
     const args = ['--proxy-url', `http://127.0.0.1:${this.links[number]!.port}`, '--worker-id', id]
-    const options = ['--max-concurrency', '1024', '--log-level', 'error']
+    const options = ['--max-concurrency', '1024', '--shutdown-grace', WORKER_GRACE, '--log-level', 'error']
     const program = [LAUNCHER, 'worker', ...args, ...this.#engineArgs(), ...options]
     this.#workers[number] = await this.#children.start({ name: 'worker', args: program, silent: true })
     const workers = async () =>
