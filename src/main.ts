@@ -1,80 +1,32 @@
-/** Composition root: a configuration in, a running server out. The only file that knows every adapter. */
+/** Composition root: a configuration in, a running server out. With its parts the only files that know every adapter. */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
-import { type DetailWish, parseWish, wishOrNone } from './canonical/details/kinds.ts'
-import {
-  FALLBACK_NOTE,
-  fallsBack,
-  isLoopback,
-  isOpenDoor,
-  NO_ENGINE_NOTE,
-  namesNoEngine,
-  notesOn,
-} from './config/notes.ts'
+import { FALLBACK_NOTE, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './config/notes.ts'
 import type { ServeConfig } from './config/options/serve.ts'
 import type { WorkerConfig } from './config/options/worker.ts'
 import { trustedAuthorities } from './config/trusted-authorities.ts'
-import type { Connect } from './engine/connection.ts'
-import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
-import { checkEngines, openEngines, openServer } from './engine/open-engines.ts'
+import { openEngines } from './engine/open-engines.ts'
 import { textsOfTokens } from './engine/texts-of-tokens.ts'
-import { ProxyError } from './errors.ts'
-import { type HealthPort, openHealthPort } from './http/health/health-port.ts'
+import type { ProxyError } from './errors.ts'
 import { healthOf } from './http/health/health-route.ts'
-import type { HealthAnswer } from './http/health/health-thread.ts'
-import { type HttpServer, listen, type ServerOptions } from './http/server.ts'
-import type { Backend } from './inference/backend.ts'
-import { EngineRoster } from './inference/engine-roster.ts'
-import { createLocalBackend, type LocalBackend } from './inference/local-backend.ts'
-import type { Roster } from './inference/roster.ts'
+import { listen, type ServerOptions } from './http/server.ts'
+import { createLocalBackend } from './inference/local-backend.ts'
 import type { Logger } from './logger.ts'
-import { Metrics } from './metrics/metrics.ts'
 import { InferenceWorkerClient } from './relay/inference-worker-client.ts'
 import { MAX_FRAME_BYTES } from './relay/protocol.ts'
-import type { Resolve } from './relay/proxy-addresses.ts'
-import type { Dial } from './relay/proxy-connection.ts'
 import { refuseWorkers } from './relay/refuse-workers.ts'
-import { createRelayBackend, type RelayBackend } from './relay/relay-backend.ts'
-import { Activity } from './session/activity.ts'
-import { AnnouncedWeights } from './session/announced-weights.ts'
-import { type NodePlace, parseNode, shownNode } from './session/nodes.ts'
-import { ChatPrompts } from './session/prompts/chat-prompts.ts'
-import type { Prompts } from './session/prompts/prompts.ts'
-import { TokenPrompts } from './session/prompts/token-prompts.ts'
-import { TurnRunner } from './session/run-turn.ts'
-import { Sessions } from './session/sessions.ts'
-import { describeHeld, type HeldSweep } from './session/sweep-guard.ts'
-import { MemoryTurnStore } from './store/memory.ts'
-import { openSqliteStore, type SpawnThread } from './store/sqlite/open.ts'
-import type { TurnStore } from './store/turn-store.ts'
-import type { ParserChoice } from './tokens/parsers/choose-parser.ts'
-import { openTokenModel } from './tokens/token-model.ts'
-import type { Tokenizer } from './tokens/tokenizer.ts'
-import { openTracing } from './tracing/open.ts'
-import { DriftMeter } from './verify/drift-meter.ts'
-import { idleEngine } from './verify/idle-engine.ts'
+import {
+  certificateFilesOf,
+  openHealth,
+  openParts,
+  type ServerHooks,
+  type ServerParts,
+} from './server-parts.ts'
+import { shownNode } from './session/nodes.ts'
+import { describeHeld } from './session/sweep-guard.ts'
 import { VERSION } from './version.ts'
 
-/** What a process does beyond itself. Default of each: what the operating system gives. */
-export interface Outside {
-  /** Listens for agents, trainers and workers. */
-  listen?: (options: ServerOptions) => Promise<HttpServer>
-  /** Opens sockets to engines. */
-  connect?: Connect | undefined
-  /** Opens WebSockets to proxies. */
-  dial?: Dial
-  /** Looks up the addresses of proxies. */
-  resolve?: Resolve
-  /** Starts the threads of the store. */
-  spawn?: SpawnThread
-  /** Opens the model of token mode, with the threads that render and tokenize. */
-  openModel?: typeof openTokenModel
-}
-
-export interface ServerHooks {
-  logger: Logger
-  outside?: Outside
-}
+export type { Outside, ServerHooks } from './server-parts.ts'
 
 export interface RunningServer {
   /** Where it listens, with the port that it got: `http://127.0.0.1:8080`. */
@@ -95,61 +47,57 @@ export interface RunningServer {
  * @throws ProxyError `start_failed`, `store_failed` or `config_invalid`; the operating system's error when it cannot
  *   listen
  */
-export async function startServer(
-  config: ServeConfig,
-  { logger, outside = {} }: ServerHooks,
-): Promise<RunningServer> {
+export async function startServer(config: ServeConfig, hooks: ServerHooks): Promise<RunningServer> {
+  const { logger, outside = {} } = hooks
   await using opened = new AsyncDisposableStack()
-  const notes = notesOn(config)
-  const metrics = opened.use(new Metrics())
-  const tracing = await openTracing(process.env, logger)
-  if (tracing) opened.defer(() => tracing.close())
-  const ownStore = metrics.watchStore(await openStore(config, metrics, outside))
-  const store = tracing?.watchStore(ownStore) ?? ownStore
-  opened.defer(() => store.close())
-  const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics) : undefined
-  const backend = relay ?? (await openLocalBackend({ ...config, connect: outside.connect }, logger, metrics))
-  opened.defer(() => backend.close())
-  const roster =
-    'engines' in backend ? engineRoster({ ...config, connect: outside.connect }, backend, logger) : backend
-  const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
-  const notesNow = () => [
-    ...notes.filter((note) => note !== FALLBACK_NOTE || isFallback()),
-    ...(config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
-      ? [NO_ENGINE_NOTE]
-      : []),
-  ]
-  const activity = new Activity()
-  const node = config.node === undefined ? undefined : parseNode(config.node, hostname())
-  const opening = { opened, logger, openModel: outside.openModel }
-  const { prompts, tokenizer, toolParser } = await openPrompts(config, backend, store, opening)
-  const sessions = openSessions(config, store, { backend, activity, logger, node, isFallback })
-  const { model } = config
-  const weights = new AnnouncedWeights()
-  const drift =
-    config.verifyShare > 0 ? openDriftMeter(config, backend, store, { logger, metrics }) : undefined
-  const runner = new TurnRunner({
-    sessions,
-    backend: metrics.watchBackend(backend),
-    prompts,
-    store,
-    logger,
-    weights,
-    record: recordOf(config),
-    logprobsMode: config.logprobsMode,
-    activity,
-    retryGraceMs: config.retryGraceMs,
-    ...(model !== undefined && { model }),
-    ...(drift && { onTrainable: (turn) => drift.meter.offer(turn) }),
+  const parts = await openParts(config, hooks, opened)
+  const { store, backend, sessions, drift, runner } = parts
+  const http = await (outside.listen ?? listen)(httpOptions(config, parts, logger))
+  opened.defer(() => http.close())
+  const healthPort = await openHealth(config, async () => {
+    const { code, health } = await healthOf({ backend, runner, store })
+    return { code, body: JSON.stringify(health) }
   })
-  const http = await (outside.listen ?? listen)({
+  if (healthPort) opened.defer(() => healthPort.close())
+  if (drift) opened.defer(() => drift.close())
+  // First of all, as it ends the long polls that the server would wait for.
+  opened.defer(() => sessions.close())
+  // In one line: each of them is to stand in the first one. Before it listens they would hide why it cannot.
+  const notes = notesOn(config)
+  if (notes.length > 0) logger.warn({}, notes.join(' '))
+  const { url } = http
+  const where = { url, ...(healthPort && { health_url: healthPort.url }) }
+  logger.info({ ...where, mode: config.mode, db: config.db, version: VERSION }, 'listening')
+  const running = opened.move()
+  return {
+    url,
+    ...(healthPort && { healthUrl: healthPort.url }),
+    lost: store.lost,
+    stop: async (graceMs) => {
+      const drained = await runner.drain(graceMs)
+      await running.disposeAsync()
+      return { drained }
+    },
+  }
+}
+
+function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): ServerOptions {
+  const { metrics, tracing, store, relay, backend, roster, activity, node, prompts, tokenizer, sessions } =
+    parts
+  return {
+    ...{
+      sessions,
+      store,
+      runner: parts.runner,
+      backend,
+      logger,
+      weights: parts.weights,
+      activity,
+      roster,
+      node,
+    },
     host: config.host,
     port: config.port,
-    sessions,
-    store,
-    runner,
-    backend,
-    logger,
     bodyLimitBytes: config.maxBodyBytes,
     agentCallLimit: config.agentCallLimit,
     choiceLimit: config.choiceLimit,
@@ -160,21 +108,10 @@ export async function startServer(
     loopbackOnly: isLoopback(config.host),
     trustedProxies: config.trustedProxies,
     basePath: config.basePath,
-    node,
     ...certificateFilesOf(config),
     ...(!config.stripVolatile && { volatileRules: [] }),
     ...(tracing && { tracer: tracing }),
-    facts: () => ({
-      version: VERSION,
-      db: config.db,
-      ...(node && { node: shownNode(node) }),
-      prompts: prompts.counts(),
-      ...(toolParser && { tool_parser: toolParser }),
-      ...(drift && { drift: drift.meter.state() }),
-      notes: [...notesNow(), ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : [])],
-    }),
-    weights,
-    activity,
+    facts: () => healthFacts(config, parts),
     tokenTexts: textsOfTokens(tokenizer && { name: config.tokenizer!, tokenizer }, () =>
       'engines' in backend ? backend.engines.all() : [],
     ),
@@ -193,33 +130,25 @@ export async function startServer(
       else refuseWorkers(socket)
     },
     maxWorkerFrameBytes: MAX_FRAME_BYTES,
-    roster,
-  })
-  opened.defer(() => http.close())
-  const healthPort = await openHealth(config, async () => {
-    const { code, health } = await healthOf({ backend, runner, store })
-    return { code, body: JSON.stringify(health) }
-  })
-  if (healthPort) opened.defer(() => healthPort.close())
-  if (drift) opened.defer(() => drift.close())
-  // First of all, as it ends the long polls that the server would wait for.
-  opened.defer(() => sessions.close())
-  // In one line: each of them is to stand in the first one. Before it listens they would hide why it cannot.
-  if (notes.length > 0) logger.warn({}, notes.join(' '))
-  const { url } = http
-  const healthUrl = healthPort && { healthUrl: healthPort.url }
-  const where = { url, ...(healthPort && { health_url: healthPort.url }) }
-  logger.info({ ...where, mode: config.mode, db: config.db, version: VERSION }, 'listening')
-  const running = opened.move()
+  }
+}
+
+/** What `/health` shows to those who may see all of it. */
+function healthFacts(config: ServeConfig, parts: ServerParts) {
+  const { backend, node, prompts, toolParser, drift, sessions, isFallback } = parts
+  const hasNoEngine = config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
   return {
-    url,
-    ...healthUrl,
-    lost: store.lost,
-    stop: async (graceMs) => {
-      const drained = await runner.drain(graceMs)
-      await running.disposeAsync()
-      return { drained }
-    },
+    version: VERSION,
+    db: config.db,
+    ...(node && { node: shownNode(node) }),
+    prompts: prompts.counts(),
+    ...(toolParser && { tool_parser: toolParser }),
+    ...(drift && { drift: drift.meter.state() }),
+    notes: [
+      ...notesOn(config).filter((note) => note !== FALLBACK_NOTE || isFallback()),
+      ...(hasNoEngine ? [NO_ENGINE_NOTE] : []),
+      ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : []),
+    ],
   }
 }
 
@@ -262,193 +191,4 @@ export function startWorker(config: WorkerConfig, { logger, outside = {} }: Serv
       return stopped
     },
   }
-}
-
-async function openStore(
-  { db, durability }: ServeConfig,
-  metrics: Metrics,
-  { spawn }: Outside,
-): Promise<TurnStore> {
-  if (db === 'memory') return new MemoryTurnStore()
-  return openSqliteStore({
-    path: db,
-    durability,
-    onCommit: (...commit) => metrics.committed(...commit),
-    spawn,
-  })
-}
-
-async function openHealth(
-  { host, healthPort: port, basePath }: ServeConfig,
-  health: () => Promise<HealthAnswer>,
-): Promise<HealthPort | undefined> {
-  return port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })
-}
-
-interface SessionParts {
-  backend: Backend
-  activity: Activity
-  logger: Logger
-  node: NodePlace | undefined
-  /** Whether the embedded engine answers because no other one is there. */
-  isFallback(): boolean
-}
-
-function certificateFilesOf({ tlsCert: certPath, tlsKey: keyPath }: ServeConfig) {
-  return certPath !== undefined && keyPath !== undefined ? { certificateFiles: { certPath, keyPath } } : {}
-}
-
-/** @throws ProxyError `config_invalid` */
-function recordOf({ record }: ServeConfig): DetailWish | undefined {
-  try {
-    return wishOrNone(parseWish(record))
-  } catch (error) {
-    throw new ProxyError('config_invalid', `--record: ${(error as Error).message}`, { cause: error })
-  }
-}
-
-function openSessions(
-  config: ServeConfig,
-  store: TurnStore,
-  { backend, activity, logger, node, isFallback }: SessionParts,
-): Sessions {
-  const hooks = {
-    onEnded: (sessionId: string) => backend.releaseSession(sessionId),
-    onSweepFailed: (error: ProxyError) => logger.error({ err: error }, 'sweep failed'),
-    onSweepHeld: (held: HeldSweep) => logger.warn({}, describeHeld(held)),
-  }
-  return new Sessions(store, hooks, {
-    activity,
-    node,
-    strict: config.strictSessions,
-    defaultTtlMs: config.sessionTtlMs || null,
-    memoryBytes: config.sessionMemoryBytes,
-    metadata: () => (isFallback() ? { llm_proxy_note: FALLBACK_NOTE } : {}),
-  })
-}
-
-/** Asks the engine of its own, or the one that sampled a turn as long as no call waits. */
-function openDriftMeter(
-  config: ServeConfig,
-  backend: Backend | LocalBackend,
-  store: TurnStore,
-  { logger, metrics }: { logger: Logger; metrics: Metrics },
-) {
-  const { verifyShare: share, verifyEngineUrl: url } = config
-  const own = url === undefined ? undefined : openServer(config, url)
-  const meter = new DriftMeter({
-    share,
-    store,
-    logger,
-    onVerdict: (verdict, result) => metrics.verified(verdict, result?.comparison?.mean_difference),
-    engineFor: async ({ engine }, signal) => {
-      if (own) return { client: own, health: await own.checkHealth(signal) }
-      return 'engines' in backend ? idleEngine(backend, engine) : undefined
-    },
-  })
-  const close = async () => {
-    await meter.close()
-    await own?.close()
-  }
-  return { meter, close }
-}
-
-function openRelayBackend(config: ServeConfig, logger: Logger, metrics: Metrics): RelayBackend {
-  return createRelayBackend({
-    logger,
-    watch: metrics.dispatch,
-    queueLimit: config.queueLimit,
-    waitMs: config.queueWaitMs,
-    pauseLimitMs: config.pauseLimitMs,
-    callTimeoutMs: config.relayTimeoutMs,
-    graceMs: config.workerGraceMs,
-    heartbeatMs: config.heartbeatIntervalMs,
-    v1MaxConcurrency: config.maxConcurrency,
-  })
-}
-
-interface PromptsOpening {
-  opened: AsyncDisposableStack
-  logger: Logger
-  openModel: Outside['openModel']
-}
-
-async function openPrompts(
-  config: ServeConfig,
-  backend: Backend,
-  store: TurnStore,
-  { opened, logger, openModel = openTokenModel }: PromptsOpening,
-): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; toolParser?: ToolParserFacts }> {
-  const { tokenizer, toolParser, contextLength } = config
-  if (tokenizer === undefined) {
-    return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked)) }
-  }
-  const { members } = backend.status()
-  if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {
-    throw new ProxyError(
-      'start_failed',
-      `token mode needs an engine that takes token ids, and ${members.map(({ name }) => name).join(', ')} does not: ` +
-        'leave out --tokenizer, or use vLLM or SGLang',
-    )
-  }
-  const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
-  const model = await openModel({ source, parser: toolParser, contextLength })
-  opened.defer(() => model.close())
-  if (model.encodedBy !== 'rust')
-    logger.warn(
-      {},
-      'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
-    )
-  const facts = tellToolParser(model.parserChoice, logger)
-  return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer, toolParser: facts }
-}
-
-/** How answers are read, for `/health`. */
-interface ToolParserFacts {
-  name: string
-  chosen_by: 'name' | 'template'
-  /** Texts of the chat template that speak for it. */
-  evidence: readonly string[]
-  warning?: string
-}
-
-function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
-  const { family, chosenBy, evidence, warning } = choice
-  const facts = { name: family.name, chosen_by: chosenBy, evidence, ...(warning && { warning }) }
-  if (warning === undefined) logger.info({ tool_parser: facts }, 'tool parser chosen')
-  else logger.warn({ tool_parser: facts }, warning)
-  return facts
-}
-
-/** The options of `serve` with the port that no option is. */
-type EngineConfig = ServeConfig & Pick<Outside, 'connect'>
-
-async function openLocalBackend(
-  config: EngineConfig,
-  logger: Logger,
-  metrics: Metrics,
-): Promise<LocalBackend> {
-  const clients = config.awaitEngines ? [] : openEngines(config)
-  return createLocalBackend({
-    clients,
-    known: await checkEngines(clients, logger),
-    standIns: fallsBack(config),
-    maxConcurrencyPerEngine: config.maxConcurrency,
-    queueLimit: config.queueLimit,
-    waitMs: config.queueWaitMs,
-    pauseLimitMs: config.pauseLimitMs,
-    healthIntervalMs: config.healthIntervalMs,
-    logger,
-    watch: metrics.dispatch,
-  })
-}
-
-function engineRoster(config: EngineConfig, backend: LocalBackend, logger: Logger): Roster {
-  return new EngineRoster({
-    backend,
-    // Anybody may name an engine then, and must not be sent the key of the others.
-    open: (url) => openServer(isOpenDoor(config) ? { ...config, engineApiKey: undefined } : config, url),
-    needsTokenIds: config.tokenizer !== undefined,
-    logger,
-  })
 }

@@ -17,8 +17,8 @@ import type { Logger } from '../logger.ts'
 import type { TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { VERSION } from '../version.ts'
 import { type OpenTurns, TracedCall, type Tracers } from './call-span.ts'
+import { LoggedExporter } from './logged-exporter.ts'
 import { SessionIds } from './session-ids.ts'
-import { ToldExporter } from './told-exporter.ts'
 import type { Tracing } from './tracing.ts'
 
 /** How long a receiver that is slow or away may hold the end of the process up. */
@@ -34,7 +34,7 @@ export class OtlpTracing implements Tracing {
     this.#provider = new BasicTracerProvider({
       idGenerator: ids,
       resource: resource(),
-      spanProcessors: [new BatchSpanProcessor(new ToldExporter(new OTLPTraceExporter(), endpoint, logger))],
+      spanProcessors: [new BatchSpanProcessor(new LoggedExporter(new OTLPTraceExporter(), endpoint, logger))],
     })
     this.#tracers = { tracer: this.#provider.getTracer('llm-proxy', VERSION), ids }
   }

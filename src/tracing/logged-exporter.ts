@@ -3,7 +3,7 @@ import type { ReadableSpan, SpanExporter } from '@opentelemetry/sdk-trace-base'
 import type { Logger } from '../logger.ts'
 
 /** An exporter whose failures are in the log: once when they begin and once when they are over. */
-export class ToldExporter implements SpanExporter {
+export class LoggedExporter implements SpanExporter {
   readonly #exporter: SpanExporter
   readonly #endpoint: string
   readonly #logger: Logger
@@ -17,7 +17,7 @@ export class ToldExporter implements SpanExporter {
 
   export(spans: ReadableSpan[], done: (result: ExportResult) => void): void {
     this.#exporter.export(spans, (result) => {
-      this.#tell(result, spans.length)
+      this.#log(result, spans.length)
       done(result)
     })
   }
@@ -30,7 +30,7 @@ export class ToldExporter implements SpanExporter {
     await this.#exporter.shutdown()
   }
 
-  #tell({ code, error }: ExportResult, spans: number): void {
+  #log({ code, error }: ExportResult, spans: number): void {
     const { host } = new URL(this.#endpoint)
     if (code !== ExportResultCode.SUCCESS) {
       // What a receiver answers may repeat what it was sent: its headers, and a key among them.
