@@ -1,8 +1,8 @@
 /**
  * Keeps the table of slow test files in CONTRIBUTING.md. Reads what `npm test -- --reporter=tap` prints.
  *
- *     node test/slowest.ts LOG           fails when a file has become slow, or one of the table is gone
- *     node test/slowest.ts LOG --write   writes the table anew
+ *     npm run test:slowest -- LOG           fails when a file has become slow, or one of the table is gone
+ *     npm run test:slowest -- LOG --write   writes the table anew
  */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
