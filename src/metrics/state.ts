@@ -1,6 +1,8 @@
 /** What is read when somebody scrapes, and costs nothing before. */
+
 import { readdir, stat } from 'node:fs/promises'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { getHeapStatistics } from 'node:v8'
 import type { Backend, BackendMember } from '../inference/backend.ts'
 import type { TurnStore } from '../store/turn-store.ts'
 import type { ProxyMetrics } from './proxy-metrics.ts'
@@ -87,8 +89,10 @@ export class ProcessReader implements Disposable {
     const cpuSeconds = (user + system) / 1e6
     metrics.cpuSeconds.add(cpuSeconds - this.#cpuSeconds)
     this.#cpuSeconds = cpuSeconds
-    metrics.residentBytes.set(process.memoryUsage.rss())
-    metrics.heapBytes.set(process.memoryUsage().heapUsed)
+    const resident = residentBytes()
+    if (resident === undefined) metrics.residentBytes.clear()
+    else metrics.residentBytes.set(resident)
+    metrics.heapBytes.set(getHeapStatistics().used_heap_size)
     metrics.startTime.set(Date.now() / 1_000 - process.uptime())
     this.#readDelay(metrics)
     const openFiles = await readdir('/proc/self/fd').catch(() => undefined)
@@ -108,5 +112,14 @@ export class ProcessReader implements Disposable {
       loopDelay.set(delay.max / 1e9, 'max')
     }
     delay.reset()
+  }
+}
+
+/** undefined: the system does not say, as Linux without `/proc`. */
+function residentBytes(): number | undefined {
+  try {
+    return process.memoryUsage.rss()
+  } catch {
+    return undefined
   }
 }
