@@ -2,6 +2,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ArrivedCall, CallSpan, CallTracer } from '../../canonical/spans.ts'
 import { toProxyError } from '../../errors.ts'
+import { whenClosed } from '../when-closed.ts'
 
 export function beginSpan(
   tracer: CallTracer,
@@ -22,9 +23,7 @@ export function beginSpan(
     ageMs: reply.elapsedTime,
   })
   const { raw } = reply
-  const over = () => span.over({ status: raw.statusCode, isWhole: raw.writableFinished })
-  if (raw.closed) over()
-  else raw.once('close', over)
+  whenClosed(raw, () => span.over({ status: raw.statusCode, isWhole: raw.writableFinished }))
   return span
 }
 

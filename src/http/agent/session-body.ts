@@ -3,6 +3,7 @@ import type { FastifyInstance, FastifyRequest, preHandlerAsyncHookHandler } from
 import { NO_REPEATS, type ReadRequest, type Repeats, RequestReader } from '../../canonical/request-reader.ts'
 import type { Sessions } from '../../session/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../json-body.ts'
+import { whenClosed } from '../when-closed.ts'
 import { namedSession } from './session-of-call.ts'
 
 /** A body, read with what is remembered of its session's earlier ones. */
@@ -45,7 +46,6 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
 
 function requestsOf(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {
   const held = sessions.hold(sessionId)
-  if (response.closed) held[Symbol.dispose]()
-  else response.once('close', () => held[Symbol.dispose]())
+  whenClosed(response, () => held[Symbol.dispose]())
   return held.memory.requests
 }

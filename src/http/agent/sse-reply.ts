@@ -1,6 +1,7 @@
 import { Socket } from 'node:net'
 import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../errors.ts'
+import { takeOver } from '../take-over.ts'
 
 /** An agent that leaves its answer unread for this long holds an engine or a worker for nothing. */
 const STALL_MS = 120_000
@@ -19,18 +20,7 @@ export class SseReply {
   constructor(reply: FastifyReply, stallMs = STALL_MS) {
     this.#reply = reply
     this.#stallMs = stallMs
-    reply.hijack()
-    const headers = {
-      ...reply.getHeaders(),
-      'content-type': 'text/event-stream; charset=utf-8',
-      'cache-control': 'no-cache',
-      // Reverse proxies of the nginx family hold a response back unless told not to.
-      'x-accel-buffering': 'no',
-    }
-    for (const [name, value] of Object.entries(headers))
-      if (value !== undefined) reply.raw.setHeader(name, value)
-    reply.raw.writeHead(200)
-    reply.raw.flushHeaders()
+    takeOver(reply, { contentType: 'text/event-stream; charset=utf-8' })
     // A response behind another one of its connection has no socket yet, and keeps what is written.
     const { chunkedEncoding, socket } = reply.raw
     this.#socket = chunkedEncoding && socket instanceof Socket ? socket : undefined

@@ -2,6 +2,8 @@
 import type { FastifyReply } from 'fastify'
 import { type ProxyError, toProxyError } from '../../errors.ts'
 import { errorHeaders } from '../errors.ts'
+import { takeOver } from '../take-over.ts'
+import { whenClosed } from '../when-closed.ts'
 
 /** What is waited for. */
 interface AwaitedAnswer {
@@ -14,7 +16,7 @@ export interface WholeAnswerOptions {
   answer(): object
   /** The body of an error that comes when the status line is out already. */
   errorBody(error: ProxyError): object
-  /** Is told of such an error. */
+  /** Called with such an error. */
   onLateError(error: ProxyError): void
   /** A space is sent each time that so long has passed without the answer. Absent: none is. */
   heartbeatMs?: number
@@ -52,11 +54,9 @@ export async function wholeAnswer(
 /** The answer is committed; if the connection closes before it was handed over, the turn must say so. */
 export function reportDelivery(turn: Pick<AwaitedAnswer, 'undelivered'>, reply: FastifyReply): void {
   const { raw } = reply
-  const report = () => {
+  whenClosed(raw, () => {
     if (!raw.writableFinished) void turn.undelivered()
-  }
-  if (raw.closed) report()
-  else raw.once('close', report)
+  })
 }
 
 /** What an SDK would try again by its status: it does so for a connection that broke, too, and not for an error in a 200. */
@@ -71,7 +71,7 @@ function startHeartbeat(reply: FastifyReply, everyMs: number) {
   const { raw } = reply
   const timer = setInterval(() => {
     if (raw.destroyed) return
-    if (!hasBegun) writeHead(reply)
+    if (!hasBegun) takeOver(reply, { contentType: 'application/json; charset=utf-8' })
     hasBegun = true
     raw.write(' ')
   }, everyMs)
@@ -82,18 +82,4 @@ function startHeartbeat(reply: FastifyReply, everyMs: number) {
     },
     stop: () => clearInterval(timer),
   }
-}
-
-function writeHead(reply: FastifyReply): void {
-  reply.hijack()
-  const headers = {
-    ...reply.getHeaders(),
-    'content-type': 'application/json; charset=utf-8',
-    'cache-control': 'no-cache',
-    // Reverse proxies of the nginx family hold a response back unless told not to.
-    'x-accel-buffering': 'no',
-  }
-  for (const [name, value] of Object.entries(headers))
-    if (value !== undefined) reply.raw.setHeader(name, value)
-  reply.raw.writeHead(200)
 }

@@ -24,7 +24,7 @@ export async function answerAll(
   const sorted = sort(answers, needsAll)
   if ('refusal' in sorted) return refuse(reply, sorted.refusal)
   const { bodies, away } = sorted
-  return naming(reply, away).send({ ...merge(bodies), ...(away.length > 0 && { partial: true, away }) })
+  return naming(reply, away).send(withAway(merge(bodies), away))
 }
 
 /** Answers with an array, which has no place for the nodes that are away: a header names them. */
@@ -54,7 +54,12 @@ export async function answerText(
     .send(`${merge(texts)}${about}${up.join('')}`)
 }
 
-function naming(reply: FastifyReply, away: readonly NodeAway[]): FastifyReply {
+/** An object that says which nodes did not help to make it. */
+export function withAway(body: object, away: readonly NodeAway[]): object {
+  return away.length === 0 ? body : { ...body, partial: true, away }
+}
+
+export function naming(reply: FastifyReply, away: readonly NodeAway[]): FastifyReply {
   return away.length === 0 ? reply : reply.header('x-llm-proxy-away', away.map(({ node }) => node).join(', '))
 }
 
@@ -68,9 +73,8 @@ function sort(
   const up = answers.filter(isUp)
   const away = awayOf(answers)
   if (up.length === 0 || (needsAll && away.length > 0)) {
-    const names = away.map(({ node, error }) => `${node} (${error})`).join(', ')
     const done = needsAll && up.length > 0 ? `; done on ${up.map(({ node }) => node).join(', ')}` : ''
-    throw new ProxyError('node_away', `Nodes that do not answer: ${names}${done}`)
+    throw nodesAway(away, done)
   }
   return { bodies: up.map(({ text }) => JSON.parse(text)), away }
 }
@@ -89,6 +93,16 @@ function isUp(answer: NodeAnswer): answer is NodeReply {
   return isReply(answer) && answer.status < 400
 }
 
-function refuse(reply: FastifyReply, { status, text }: NodeReply): FastifyReply {
+/** @param done what was done all the same */
+export function nodesAway(away: readonly NodeAway[], done = ''): ProxyError {
+  const names = away.map(({ node, error }) => `${node} (${error})`).join(', ')
+  return new ProxyError('node_away', `Nodes that do not answer: ${names}${done}`)
+}
+
+/** What a node refuses for all is the answer. */
+export function refuse(
+  reply: FastifyReply,
+  { status, text }: Pick<NodeReply, 'status' | 'text'>,
+): FastifyReply {
   return reply.code(status).type('application/json; charset=utf-8').send(text)
 }

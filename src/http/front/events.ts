@@ -1,12 +1,12 @@
 /** `GET /events` of all nodes as one stream: each event says of which node it is, and so does the loss of a node. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { ProxyError } from '../../errors.ts'
+import { NdjsonReply } from '../ndjson-reply.ts'
+import { nodesAway, refuse } from './ask-all.ts'
 import { type Nodes, reasonOf } from './nodes.ts'
 
 /** Between two attempts to reach a node that is away. */
 const AGAIN_MS = 1_000
-/** What a client that does not read may leave in memory before it is dropped. */
-const MAX_UNREAD_BYTES = 1024 * 1024
 
 /** Streams that are open; the front's end is theirs. */
 export class EventStreams {
@@ -30,55 +30,43 @@ export class EventStreams {
     const refusal = first.find(isRefusal)
     const isUseless = refusal !== undefined || first.every((each) => each instanceof Error)
     if (isUseless) stream.abort()
-    if (refusal) return reply.code(refusal.status).type('application/json').send(refusal.text)
+    if (refusal) return refuse(reply, refusal)
     if (isUseless) {
-      const reasons = first.map((each, place) => `${this.#nodes.nameOf(place)} (${reasonOf(each)})`)
-      throw new ProxyError('node_away', `Nodes that do not answer: ${reasons.join(', ')}`)
+      throw nodesAway(
+        first.map((each, place) => ({ node: this.#nodes.nameOf(place), error: reasonOf(each) })),
+      )
     }
-    reply.hijack()
-    const { raw } = reply
+    const lines = new NdjsonReply(reply)
     this.#open.add(stream)
-    raw.once('close', () => stream.abort())
+    lines.until(() => stream.abort())
     signal.addEventListener('abort', () => {
       this.#open.delete(stream)
-      raw.end()
+      lines.end()
     })
-    raw.writeHead(200, {
-      'content-type': 'application/x-ndjson',
-      'cache-control': 'no-store',
-      'x-accel-buffering': 'no',
-    })
-    raw.flushHeaders()
-    const send = (line: string) => {
-      if (signal.aborted) return
-      raw.write(`${line}\n`)
-      if (raw.writableLength > MAX_UNREAD_BYTES) raw.destroy()
-    }
-    for (const place of places) void this.#follow(place, { request, first: first[place]!, signal, send })
+    for (const place of places) void this.#follow(place, { request, first: first[place]!, signal, lines })
     return reply
   }
 
   /** What a node says, for as long as the client stays; it is asked again when it was lost. Never rejects. */
-  async #follow(place: number, { request, first, signal, send }: Followed): Promise<void> {
+  async #follow(place: number, { request, first, signal, lines }: Followed): Promise<void> {
     const node = this.#nodes.nameOf(place)
-    const tell = (event: object) => send(JSON.stringify({ ...event, node, at: Date.now() / 1000 }))
     for (let answer = first; !signal.aborted; ) {
       let error = reasonOf(answer)
       if (answer instanceof Response && answer.ok) {
         error = 'its stream has ended'
         try {
-          for await (const line of linesOf(answer)) send(ofNode(line, node))
+          for await (const line of linesOf(answer)) lines.sendLine(ofNode(line, node))
         } catch (thrown) {
           error = reasonOf(thrown)
         }
       }
       if (signal.aborted) return
-      tell({ type: 'node_away', error })
+      lines.send({ type: 'node_away', error, node })
       do {
-        await pause(AGAIN_MS, signal)
+        await sleep(AGAIN_MS, undefined, { signal }).catch(() => {})
         answer = await this.#begin(place, request, signal)
       } while (!signal.aborted && !(answer instanceof Response && answer.ok))
-      if (!signal.aborted) tell({ type: 'node_back' })
+      if (!signal.aborted) lines.send({ type: 'node_back', node })
     }
   }
 
@@ -106,7 +94,7 @@ interface Followed {
   request: FastifyRequest
   first: Begun
   signal: AbortSignal
-  send(line: string): void
+  lines: NdjsonReply
 }
 
 function isRefusal(begun: Begun): begun is Refusal {
@@ -125,17 +113,4 @@ async function* linesOf({ body }: Response): AsyncGenerator<string> {
 /** An event is an object, and never an empty one. */
 function ofNode(line: string, node: string): string {
   return `{"node":"${node}",${line.slice(1)}`
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const done = () => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-    const timer = setTimeout(done, ms)
-    signal.addEventListener('abort', done)
-    if (signal.aborted) done()
-  })
 }

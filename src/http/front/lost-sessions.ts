@@ -2,6 +2,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../errors.ts'
 import { nodeOfSession } from '../../session/nodes.ts'
+import { naming, refuse, withAway } from './ask-all.ts'
 import type { Nodes } from './nodes.ts'
 
 /** `node_away`: its node does not answer. `not_found`: its node has no such session, as one with a new volume has none. */
@@ -36,11 +37,10 @@ export async function lostSessions(
     }
   }
   await Promise.all(Array.from({ length: AT_ONCE }, ask))
-  if (refusal) return reply.code(refusal.status).type('application/json').send(refusal.text)
+  if (refusal) return refuse(reply, refusal)
   const lost = found.sort((a, b) => a.place - b.place).map(({ place: _place, ...each }) => each)
-  const told = [...away].map(([node, error]) => ({ node, error }))
-  if (told.length > 0) reply.header('x-llm-proxy-away', told.map(({ node }) => node).join(', '))
-  return { lost, asked: ids.length, ...(told.length > 0 && { partial: true, away: told }) }
+  const nodesOff = [...away].map(([node, error]) => ({ node, error }))
+  return naming(reply, nodesOff).send(withAway({ lost, asked: ids.length }, nodesOff))
 }
 
 function idsIn(body: unknown): string[] {

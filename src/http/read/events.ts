@@ -4,6 +4,7 @@ import type { Backend, BackendMember } from '../../inference/backend.ts'
 import type { Activity, LiveTurn } from '../../session/activity.ts'
 import type { TurnReader } from '../../store/turn-store.ts'
 import { described, inMedia } from '../described.ts'
+import { NDJSON, NdjsonReply } from '../ndjson-reply.ts'
 import { SessionParams } from '../sessions/schemas.ts'
 import { validatorCompiler } from '../validate.ts'
 import { foundSession } from './found-session.ts'
@@ -20,18 +21,17 @@ const MEMBERS_MS = 1_000
 const LIVE_MS = 100
 /** A line now and then, so that a client and the proxies in between know that the connection lives. */
 const KEEP_ALIVE_MS = 15_000
-/** What a client that does not read may leave in memory before it is dropped. */
-const MAX_UNREAD_BYTES = 1024 * 1024
 
 export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options, done) => {
   const { activity, backend, reader } = options
-  const watching = new Set<Lines>()
+  const watching = new Set<NdjsonReply>()
   // The server waits for answers that are on their way; these would never end.
   app.addHook('preClose', async () => {
     for (const lines of watching) lines.end()
   })
   const linesTo = (reply: FastifyReply) => {
-    const lines = new Lines(reply)
+    const lines = new NdjsonReply(reply)
+    lines.every(KEEP_ALIVE_MS, () => lines.send({ type: 'ping' }))
     watching.add(lines)
     lines.until(() => watching.delete(lines))
     return lines
@@ -75,47 +75,6 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     },
   )
   done()
-}
-
-const NDJSON = 'application/x-ndjson'
-
-/** An answer of lines, written at once; a client that leaves too much of it unread is cut off. */
-class Lines {
-  readonly #reply: FastifyReply
-
-  constructor(reply: FastifyReply) {
-    this.#reply = reply
-    reply.hijack()
-    const { raw } = reply
-    for (const [name, value] of Object.entries(reply.getHeaders())) raw.setHeader(name, value!)
-    raw.writeHead(200, { 'content-type': NDJSON, 'cache-control': 'no-store', 'x-accel-buffering': 'no' })
-    raw.flushHeaders()
-    this.every(KEEP_ALIVE_MS, () => this.send({ type: 'ping' }))
-  }
-
-  send(event: object): void {
-    const { raw } = this.#reply
-    if (raw.destroyed) return
-    raw.write(`${JSON.stringify({ ...event, at: Date.now() / 1000 })}\n`)
-    if (raw.writableLength > MAX_UNREAD_BYTES) raw.destroy()
-  }
-
-  end(): void {
-    this.#reply.raw.end()
-  }
-
-  /** Repeats it until the client has left. */
-  every(ms: number, look: () => void): void {
-    const timer = setInterval(look, ms)
-    this.until(() => clearInterval(timer))
-  }
-
-  /** Runs it when the client has left. */
-  until(stop: () => void): void {
-    const { raw } = this.#reply
-    if (raw.destroyed) stop()
-    else raw.once('close', stop)
-  }
 }
 
 /** Engines and workers that came up, went down or left between two looks; the first look tells of all. */

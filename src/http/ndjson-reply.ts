@@ -1,0 +1,48 @@
+import type { FastifyReply } from 'fastify'
+import { takeOver } from './take-over.ts'
+
+export const NDJSON = 'application/x-ndjson'
+
+/** What a client that does not read may leave in memory before it is dropped. */
+const MAX_UNREAD_BYTES = 1024 * 1024
+
+/** An answer of lines, written at once; a client that leaves too much of it unread is cut off. */
+export class NdjsonReply {
+  readonly #reply: FastifyReply
+
+  /** Takes the reply over from Fastify and writes its head. */
+  constructor(reply: FastifyReply) {
+    this.#reply = reply
+    takeOver(reply, { contentType: NDJSON, cacheControl: 'no-store' })
+  }
+
+  /** An event, with the time. */
+  send(event: object): void {
+    this.sendLine(JSON.stringify({ ...event, at: Date.now() / 1000 }))
+  }
+
+  /** JSON without a line break. */
+  sendLine(line: string): void {
+    const { raw } = this.#reply
+    if (raw.destroyed || raw.writableEnded) return
+    raw.write(`${line}\n`)
+    if (raw.writableLength > MAX_UNREAD_BYTES) raw.destroy()
+  }
+
+  end(): void {
+    this.#reply.raw.end()
+  }
+
+  /** Repeats it until the client has left. */
+  every(ms: number, look: () => void): void {
+    const timer = setInterval(look, ms)
+    this.until(() => clearInterval(timer))
+  }
+
+  /** Runs it when the client has left. */
+  until(stop: () => void): void {
+    const { raw } = this.#reply
+    if (raw.destroyed) stop()
+    else raw.once('close', stop)
+  }
+}
