@@ -7,7 +7,7 @@ import Type from 'typebox'
 import { ProxyError } from '../../errors.ts'
 import { encodeSessionId } from '../../session/session-id.ts'
 import type { Sessions } from '../../session/sessions.ts'
-import { tracesOf } from '../../session/traces.ts'
+import { linkedTracesOf } from '../../session/traces.ts'
 import type { TurnStore } from '../../store/turn-store.ts'
 import { newKeyTag } from '../access/agent-key.ts'
 import type { Keyring } from '../access/keyring.ts'
@@ -74,7 +74,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
     },
     async ({ params: { sessionId } }, reply) => {
       const session = await sessions.get(sessionId)
-      return streamJson(reply, sessionTracesToWire(session, tracesOf(store, sessionId, {})))
+      return streamJson(reply, sessionTracesToWire(session, linkedTracesOf(store, sessionId, {})))
     },
   )
   app.delete(

@@ -1,6 +1,6 @@
 /** Turns as the traces of the second model-gateway contract, in pieces of JSON text. */
 import { promptJson } from '../../session/prompt-pieces.ts'
-import type { TracedTurn } from '../../session/traces.ts'
+import type { LinkedTurn } from '../../session/traces.ts'
 import type { SessionRecord, TurnRecord } from '../../store/turn-store.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
 import { wholeNumber } from '../traces/serialise.ts'
@@ -10,7 +10,7 @@ const NONE = { ids: new Int32Array(), logprobs: new Float64Array() }
 /** A session with its answered calls; holds one of them at a time. */
 export async function* sessionTracesToWire(
   { sessionId, createdAtMs }: Pick<SessionRecord, 'sessionId' | 'createdAtMs'>,
-  turns: AsyncIterable<TracedTurn>,
+  turns: AsyncIterable<LinkedTurn>,
 ): AsyncGenerator<string> {
   yield `${openObject({ session_id: sessionId, created_at: createdAtMs / 1_000 })},"traces":[`
   let separator = ''
@@ -22,7 +22,7 @@ export async function* sessionTracesToWire(
   yield ']}'
 }
 
-function* gatewayTrace({ turn, lineage }: TracedTurn): Generator<string> {
+function* gatewayTrace({ turn, lineage }: LinkedTurn): Generator<string> {
   yield openObject({
     lineage: { parent_request_id: lineage.parent?.turnId ?? null, root_request_id: lineage.root },
     started_at: turn.startedAtMs / 1_000,

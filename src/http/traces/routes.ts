@@ -4,8 +4,8 @@
  */
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../errors.ts'
-import { isTrace, parseTraceId, type TracedTurn, type TraceQuery, tracesOf } from '../../session/traces.ts'
-import type { TurnStore } from '../../store/turn-store.ts'
+import { isTrace, linkedTracesOf, parseTraceId, type TraceQuery, tracesOf } from '../../session/traces.ts'
+import type { TurnRecord, TurnStore } from '../../store/turn-store.ts'
 import { described } from '../described.ts'
 import { readAnyBodyAsJson } from '../json-body.ts'
 import { DetailChoice } from '../sessions/details.ts'
@@ -40,8 +40,12 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
       ),
     },
     async ({ params: { sessionId }, query }, reply) => {
-      const toWire = query.format === 'compact' ? graphToWire : tracesToWire
-      return streamJson(reply, toWire(tracesOf(store, sessionId, queryOf(query)), shown(query.details)))
+      const [asked, details] = [[store, sessionId, queryOf(query)] as const, shown(query.details)]
+      const isGraph = query.format === 'compact'
+      return streamJson(
+        reply,
+        isGraph ? graphToWire(linkedTracesOf(...asked), details) : tracesToWire(tracesOf(...asked), details),
+      )
     },
   )
   app.post(
@@ -80,7 +84,7 @@ async function* tracesOfAll(
   store: TurnStore,
   sessionIds: readonly string[],
   query: TraceQuery,
-): AsyncGenerator<TracedTurn> {
+): AsyncGenerator<TurnRecord> {
   for (const sessionId of sessionIds) yield* tracesOf(store, sessionId, query)
 }
 

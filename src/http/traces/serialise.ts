@@ -1,7 +1,6 @@
 /** Turns as traces, in pieces of JSON text. */
-
 import { samplingOf } from '../../session/sampling.ts'
-import { type TracedTurn, traceIdOf } from '../../session/traces.ts'
+import { type LinkedTurn, traceIdOf } from '../../session/traces.ts'
 import type { RowLayout } from '../../session/trajectories/row-details.ts'
 import type { TurnReader, TurnRecord } from '../../store/turn-store.ts'
 import { type DetailChoice, detailMembers } from '../sessions/details.ts'
@@ -22,12 +21,12 @@ export interface TraceDetails {
 
 /** An array; holds one turn at a time. */
 export async function* tracesToWire(
-  turns: AsyncIterable<Pick<TracedTurn, 'turn'>>,
+  turns: AsyncIterable<TurnRecord>,
   details: TraceDetails,
 ): AsyncGenerator<string> {
   yield '['
   let separator = ''
-  for await (const { turn } of turns) {
+  for await (const turn of turns) {
     yield separator
     yield* traceToWire(turn, details)
     separator = ','
@@ -40,7 +39,7 @@ export async function* tracesToWire(
  * what is new in each call, not with its whole prompt. A call whose parent is not in the answer has no parent there.
  */
 export async function* graphToWire(
-  turns: AsyncIterable<TracedTurn>,
+  turns: AsyncIterable<LinkedTurn>,
   details: TraceDetails,
 ): AsyncGenerator<string> {
   yield '{"format":"compact","version":1,"deltas":['
