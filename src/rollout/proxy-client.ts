@@ -4,11 +4,10 @@ import { Value } from 'typebox/value'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../errors.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { HttpAnswer, HttpClient } from './http-client.ts'
-import { rowDetailFields, shownDetails } from './row-details.ts'
+import { nullable, rowDetailFields, shownDetails } from './row-details.ts'
 import { sessionSegment } from './session-urls.ts'
 
 const Status = Type.Enum(['active', 'completed', 'aborted'])
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 
 const Created = Type.Object({ session_id: Type.String(), agent_key: Type.Optional(Type.String()) })
 const Session = Type.Object({ status: Status })

@@ -1,7 +1,7 @@
 /** Details in rows, as the proxy shows them: docs/details.md. */
 import Type, { type Static, type TSchema } from 'typebox'
 
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
+export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 const perToken = <T extends TSchema>(schema: T) => Type.Optional(nullable(Type.Array(nullable(schema))))
 const ids = () => Type.Array(Type.Integer())
 const logprobs = () => Type.Array(nullable(Type.Number()))

@@ -3,8 +3,8 @@
  * them as they came and word their errors for the dialect; answers go out as the dialects write them.
  */
 import Type, { type TSchema } from 'typebox'
+import { nullable } from '../nullable.ts'
 
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 const anything = () => Type.Record(Type.String(), Type.Unknown())
 const usage = () => Type.Optional(anything())
 

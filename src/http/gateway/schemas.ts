@@ -1,7 +1,7 @@
 /** The second model-gateway contract as schemas; names are those of `rllm_model_gateway/v2/types.py`. */
-import Type, { type TSchema } from 'typebox'
+import Type from 'typebox'
+import { nullable } from '../nullable.ts'
 
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 const fields = () => Type.Record(Type.String(), Type.Unknown())
 const ids = () => Type.Array(Type.Integer())
 

@@ -1,9 +1,9 @@
 /** The light reads as schemas; see `sessions/schemas.ts`. */
-import Type, { type TSchema } from 'typebox'
+import Type from 'typebox'
+import { nullable } from '../nullable.ts'
 import { Session, sessionFields } from '../sessions/schemas.ts'
 
 const STRICT = { additionalProperties: false }
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 const nullableText = () => nullable(Type.String())
 const nullableNumber = () => nullable(Type.Number())
 const count = (description: string) => Type.Integer({ description })

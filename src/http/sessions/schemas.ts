@@ -4,9 +4,9 @@
  */
 import Type, { type TSchema } from 'typebox'
 import { MAX_SESSION_ID_BYTES } from '../../session/session-id.ts'
+import { nullable } from '../nullable.ts'
 
 const STRICT = { additionalProperties: false }
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 const nullableText = () => nullable(Type.String())
 const fields = () => Type.Record(Type.String(), Type.Unknown())
 const numbers = () => Type.Record(Type.String(), Type.Number())

@@ -1,9 +1,9 @@
 /** Traces as schemas; names and types are those of `TraceRecord` in rLLM's model gateway. */
-import Type, { type TSchema } from 'typebox'
+import Type from 'typebox'
+import { nullable } from '../nullable.ts'
 import { detailFields, detailsParameter, Sampling } from '../sessions/schemas.ts'
 
 const STRICT = { additionalProperties: false }
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 const fields = () => Type.Record(Type.String(), Type.Unknown())
 
 const since = Type.Optional(

@@ -1,8 +1,8 @@
 /** The routes of engines and workers as schemas; names are the wire's, which rLLM's gateway client reads. */
-import Type, { type TSchema } from 'typebox'
+import Type from 'typebox'
+import { nullable } from '../nullable.ts'
 
 const STRICT = { additionalProperties: false }
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 
 export const NewEngineBody = Type.Object(
   {
