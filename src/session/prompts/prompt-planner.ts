@@ -52,26 +52,31 @@ export async function planPrompt(
   const conversation = await withVariables(renderer, options, read)
   const call = session.turns.match(conversation)
   const parent = call.parent?.turn
-  const shown = shownOf(request, imageRule)
-  const images = shown.flatMap((message) => message.images)
-  const talk = { body, shown, imageRule }
+  const talk = talkOf(request, imageRule)
+  const asked = { model, session, conversation, call, talk, options }
   const ending = endingOf(body)
-  if (ending !== undefined) {
-    const asked = { model, session, conversation, call, talk, options }
-    return await planEnding(asked, ending)
-  }
+  if (ending !== undefined) return await planEnding(asked, ending)
   const extended = parent && (await extend(renderer, talk, call, parent, options))
   if (parent && extended && 'ids' in extended) {
     const reason = call.isFork ? 'forked' : 'extended'
     const origin = { reason, from: parent.turnId, reusedTokens: parent.prompt.tokenCount } as const
-    return { ...extended, origin, call, parent, images: placedImages(extended.ids, images, imageRule) }
+    return { ...extended, origin, call, parent, images: placedImages(extended.ids, talk) }
   }
-  const { text, ids: rendered } = await renderWhole(renderer, talk, options)
-  const ids = PromptIds.from(rendered)
   const refused = extended && 'refused' in extended ? extended.refused : undefined
+  return await planWhole(asked, options, refused)
+}
+
+/** @param refused why the call does not go on from the turn that it continues */
+async function planWhole(
+  { model, session, call, talk }: AskedPrompt,
+  options: RenderOptions,
+  refused?: PromptReason,
+): Promise<PlannedPrompt> {
+  const { text, ids: rendered } = await renderWhole(model.renderer, talk, options)
+  const ids = PromptIds.from(rendered)
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
   const origin = { reason, reusedTokens: 0 }
-  return { ids, text, origin, call, parent: undefined, images: placedImages(ids, images, imageRule) }
+  return { ids, text, origin, call, parent: undefined, images: placedImages(ids, talk) }
 }
 
 /**
@@ -83,7 +88,7 @@ export async function wholePrompt(
   body: ChatBody,
 ): Promise<RenderedPrompt> {
   refuseWhatTokenModeCannotDo(body)
-  const talk = { body, shown: shownOf({ body, lastMessage: undefined }, imageRule), imageRule }
+  const talk = talkOf({ body, lastMessage: undefined }, imageRule)
   return await renderWhole(renderer, talk, { ...promptOptionsOf(body), ...endingOf(body) })
 }
 
@@ -99,7 +104,7 @@ function endingOf({
   return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
 }
 
-interface EndingRequest {
+interface AskedPrompt {
   readonly model: PlanningModel
   readonly session: PlanningSession
   readonly conversation: KeyedConversation
@@ -112,47 +117,24 @@ interface EndingRequest {
  * A final message that was sampled and cut off goes on from its tokens. Any other is rendered: it is prompt, and what is
  * sampled behind it is on record as the end of the message that both make.
  */
-async function planEnding(
-  { model, session, conversation, call, talk, options }: EndingRequest,
-  ending: Ending,
-): Promise<PlannedPrompt> {
-  const { renderer, imageRule } = model
+async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPrompt> {
+  const { model, session, conversation, call, talk, options } = asked
   const { messages } = talk.body
-  const images = talk.shown.flatMap((message) => message.images)
   const continues = ending.continueFinalMessage
   const place = continues ? session.turns.match({ ...conversation, last: conversation.last?.parent }) : call
   const said = continues ? { saidBefore: textOf(messages.at(-1)) } : undefined
   const cut = call.parent?.turn
-  if (continues && cut && call.sharedMessages === messages.length && isCut(cut, renderer)) {
+  if (continues && cut && call.sharedMessages === messages.length && isCut(cut, model.renderer)) {
     const ids = cut.prompt.continuedBy([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
     const text = reasonsAtEnd(cut, model) ? model.parser.reasoning!.open : ''
-    return {
-      ids,
-      text,
-      origin,
-      call: place,
-      parent: cut,
-      images: placedImages(ids, images, imageRule),
-      ...said,
-    }
+    return { ids, text, origin, call: place, parent: cut, images: placedImages(ids, talk), ...said }
   }
   if (continues && isNoText(messages.at(-1)?.content)) {
     const message = 'the final message has no text to continue'
     throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
   }
-  const { text, ids: rendered } = await renderWhole(renderer, talk, { ...options, ...ending })
-  const ids = PromptIds.from(rendered)
-  const origin = { reason: session.turns.bytes === 0 ? 'first' : 'branched', reusedTokens: 0 } as const
-  return {
-    ids,
-    text,
-    origin,
-    call: place,
-    parent: undefined,
-    images: placedImages(ids, images, imageRule),
-    ...said,
-  }
+  return { ...(await planWhole({ ...asked, call: place }, { ...options, ...ending })), ...said }
 }
 
 function isCut({ prompt }: KnownTurn, renderer: PromptRenderer): boolean {
@@ -187,34 +169,34 @@ export function textOf(message: ChatMessage | undefined): string {
 interface ShownTalk {
   readonly body: ChatBody
   readonly shown: readonly ShownMessage[]
+  /** Of all messages. */
+  readonly images: readonly TokenImage[]
   readonly imageRule: ImageRule | undefined
 }
 
 async function renderWhole(
   renderer: PromptRenderer,
-  { body, shown, imageRule }: ShownTalk,
+  { body, shown, images, imageRule }: ShownTalk,
   options: RenderOptions,
 ): Promise<RenderedPrompt> {
   const texts = shown.map(({ json }) => json)
   const { text, ids } = await renderer.renderFull(body.messages, options, texts)
-  const images = shown.flatMap((message) => message.images)
   return { text, ids: withImages(ids, images, imageRule) }
 }
 
-function shownOf(
+function talkOf(
   { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
   imageRule: ImageRule | undefined,
-): ShownMessage[] {
-  if (lastMessage !== undefined) return shownMessages(lastMessage, imageRule)
-  return body.messages.map((message, place) => shownMessage(message, imageRule, place))
+): ShownTalk {
+  const shown =
+    lastMessage === undefined
+      ? body.messages.map((message, place) => shownMessage(message, imageRule, place))
+      : shownMessages(lastMessage, imageRule)
+  return { body, shown, images: shown.flatMap((message) => message.images), imageRule }
 }
 
 /** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
-function placedImages(
-  ids: PromptIds,
-  images: readonly TokenImage[],
-  imageRule: ImageRule | undefined,
-): PlacedImage[] {
+function placedImages(ids: PromptIds, { images, imageRule }: ShownTalk): PlacedImage[] {
   if (imageRule === undefined || images.length === 0) return []
   const places = placesOf(ids.whole(), images, imageRule.tokenId)
   if (places !== undefined) return places
