@@ -2,6 +2,7 @@
  * The images of a talk, in the order in which a prompt has them. They stay in the messages, as `data:` URLs; what goes
  * beside them says which tokens of the prompt stand for them.
  */
+import { hash } from 'node:crypto'
 import type { ChatMessage } from './messages.ts'
 import { concatIds } from './token-ids.ts'
 
@@ -69,6 +70,11 @@ export function collapsedIds(ids: Int32Array, images: PromptImages): Int32Array 
     from = offset + length
   }
   return concatIds(...parts, ids.subarray(from))
+}
+
+/** By which an image is named on record: of its bytes, in hexadecimal. */
+export function imageDigest(bytes: Uint8Array): string {
+  return hash('sha256', bytes, 'hex')
 }
 
 const DATA_URL = /^data:([\w.+-]+\/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*;base64,/i

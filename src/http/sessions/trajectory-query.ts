@@ -1,7 +1,6 @@
 /** A session's trajectories as a query asks for them. */
-import { hash } from 'node:crypto'
 import type { Static } from 'typebox'
-import { imageUrlsOf, splitDataUrl } from '../../canonical/images.ts'
+import { imageDigest, imageUrlsOf, splitDataUrl } from '../../canonical/images.ts'
 import { samplingOf, type TurnSampling } from '../../session/sampling.ts'
 import {
   type PlacedRow,
@@ -61,7 +60,7 @@ function addImages(
     if (!json.includes('"image_url"')) continue
     for (const url of imageUrlsOf([JSON.parse(json)])) {
       const data = splitDataUrl(url)
-      if (data) images.set(hash('sha256', Buffer.from(data.base64, 'base64'), 'hex'), url)
+      if (data) images.set(imageDigest(Buffer.from(data.base64, 'base64')), url)
     }
   }
 }

@@ -1,7 +1,6 @@
 /** What of an image decides how many tokens it has: its sides, read from its first bytes. */
-import { hash } from 'node:crypto'
 import { disableTypes, imageSize, types } from 'image-size'
-import { splitDataUrl } from '../../canonical/images.ts'
+import { imageDigest, splitDataUrl } from '../../canonical/images.ts'
 import { ProxyError } from '../../errors.ts'
 import type { ImageSide } from './smart-resize.ts'
 
@@ -27,7 +26,7 @@ export function readImage(url: string | undefined, param: string): ReadImage {
   }
   const bytes = Buffer.from(data.base64, 'base64')
   const { width, height } = sidesOf(bytes, param)
-  return { width, height, sha256: hash('sha256', bytes, 'hex'), mediaType: data.mediaType }
+  return { width, height, sha256: imageDigest(bytes), mediaType: data.mediaType }
 }
 
 function sidesOf(bytes: Buffer, param: string): ImageSide {
