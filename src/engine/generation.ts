@@ -56,13 +56,8 @@ class GuardedReader implements JsonReader {
       this.#reader.read(json, events)
     } catch (cause) {
       if (cause instanceof ProxyError) throw cause
-      throw new ProxyError(
-        'engine_failed',
-        `the engine at ${this.#engine} answered with what cannot be read`,
-        {
-          cause,
-        },
-      )
+      const message = `the engine at ${this.#engine} answered with what cannot be read`
+      throw new ProxyError('engine_failed', message, { cause })
     }
   }
 

@@ -81,7 +81,7 @@ export interface AppOptions extends AppBase, AgentPolicy {
   /** What `/health` tells besides the state of the backend. */
   facts: () => Record<string, unknown>
   weights: AnnouncedWeights
-  /** What happens to sessions and turns. Default: nobody is. */
+  /** What happens to sessions and turns. Default: nobody sees it. */
   activity?: Activity
   /** Default: no tokenizer is known. */
   tokenTexts?: ReadTokenTexts

@@ -1,5 +1,4 @@
 /** What is read when somebody scrapes, and costs nothing before. */
-
 import { readdir, stat } from 'node:fs/promises'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { getHeapStatistics } from 'node:v8'

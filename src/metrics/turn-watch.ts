@@ -2,7 +2,6 @@
  * What turns, their engines and their record tell, watched from outside: at the store's port a turn begins and ends, at
  * the backend's its answer comes. A piece of an answer costs a look at the clock, everything else happens once a turn.
  */
-
 import { type Around, watched } from '../around.ts'
 import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
 import { ProxyError } from '../errors.ts'

@@ -1,6 +1,6 @@
 /**
  * An engine that tells all that any engine tells of its tokens, in vLLM's words and in SGLang's, and samples at random. What it
- * tells of a token is `told-details.ts`'s, so that whoever has the token can check it. A chat's prompt is made so that the
+ * tells of a token is `reported-details.ts`'s, so that whoever has the token can check it. A chat's prompt is made so that the
  * prompt of a turn begins with prompt and completion of the turn that it continues.
  */
 import type { ServerResponse } from 'node:http'

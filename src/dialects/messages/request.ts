@@ -1,5 +1,4 @@
 /** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
-
 import type { ChatBody } from '../../canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
 import { ProxyError } from '../../errors.ts'

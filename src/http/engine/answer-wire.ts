@@ -1,5 +1,4 @@
 /** What chat and completion answers have in common on vLLM's wire. */
-
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../canonical/events.ts'
 import type { PromptIds } from '../../canonical/prompt-ids.ts'

@@ -1,5 +1,4 @@
 /** vLLM's chat answers (`vllm/entrypoints/openai/chat_completion/{protocol,serving}.py`). */
-
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../canonical/events.ts'
 import type { PromptIds } from '../../canonical/prompt-ids.ts'

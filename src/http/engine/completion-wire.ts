@@ -1,5 +1,4 @@
 /** vLLM's answers of the older completions API (`vllm/entrypoints/openai/completion/{protocol,serving}.py`). */
-
 import type { Completion } from '../../canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../canonical/events.ts'
 import type { TokenLogprob } from '../../canonical/messages.ts'

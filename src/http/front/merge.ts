@@ -1,5 +1,4 @@
 /** Answers of several nodes as one. Pure: what the nodes said in, what the trainer reads out. */
-
 import type { Static } from 'typebox'
 import * as reads from '../read/schemas.ts'
 import type { Session } from '../sessions/schemas.ts'
