@@ -1,10 +1,12 @@
-/** `node test/bench/big-database.ts FILE`: 10,000 sessions, and one of 1,000 turns and 200,000 tokens, to look at. */
+/**
+ * `node test/bench/big-database.ts FILE`: 10,000 sessions to look at, and two long ones: of 500 turns and 100,000
+ * tokens, and of 1,000 turns and 200,000 tokens.
+ */
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { recordTurn } from '../helpers/sessions-api.ts'
 
 const SESSIONS = 10_000
-const TURNS = 1_000
-/** New tokens of each turn of the long session: some that are read, some that are sampled. */
+/** New tokens of each turn of the long sessions: some that are read, some that are sampled. */
 const [READ, SAMPLED] = [140, 60]
 
 const path = process.argv[2]
@@ -29,32 +31,39 @@ for (let number = 0; number < SESSIONS; number += 1) {
   if (number % 500 === 499) await store.getSession(sessionId)
 }
 
-await store.createSession({
-  sessionId: 'long',
-  createdAtMs: Date.now(),
-  ttlMs: null,
-  metadata: { instance_id: 'long' },
-  samplingParams: {},
-  trustAgent: false,
-})
-const requestMessages: string[] = []
-let prompt = Int32Array.from({ length: READ }, (_, i) => i % 2_000)
-for (let index = 0; index < TURNS; index += 1) {
-  requestMessages.push(JSON.stringify({ role: 'user', content: `Step ${index}: look at this. `.repeat(20) }))
-  const completionTokenIds = Int32Array.from({ length: SAMPLED }, (_, i) => (index * 31 + i * 17) % 2_000)
-  const completionText = `Answer ${index}. `.repeat(15)
-  await recordTurn(store, 'long', index, {
-    requestMessages: [...requestMessages],
-    model: 'embedded',
-    promptTokenIds: prompt,
-    completionTokenIds,
-    completionLogprobs: Float64Array.from({ length: SAMPLED }, (_, i) => -((index * 13 + i * 7) % 60) / 10),
-    completionText,
-    startedAtMs: startMs + index * 1_000,
-    endedAtMs: startMs + index * 1_000 + 700,
-  })
-  requestMessages.push(JSON.stringify({ role: 'assistant', content: completionText }))
-  const read = Int32Array.from({ length: READ }, (_, i) => (index + i) % 2_000)
-  prompt = Int32Array.from([...prompt, ...completionTokenIds, ...read])
-}
+await recordLongSession('half', 500)
+await recordLongSession('long', 1_000)
 await store.close()
+
+async function recordLongSession(sessionId: string, turns: number): Promise<void> {
+  await store.createSession({
+    sessionId,
+    createdAtMs: Date.now(),
+    ttlMs: null,
+    metadata: { instance_id: sessionId },
+    samplingParams: {},
+    trustAgent: false,
+  })
+  const requestMessages: string[] = []
+  let prompt = Int32Array.from({ length: READ }, (_, i) => i % 2_000)
+  for (let index = 0; index < turns; index += 1) {
+    requestMessages.push(
+      JSON.stringify({ role: 'user', content: `Step ${index}: look at this. `.repeat(20) }),
+    )
+    const completionTokenIds = Int32Array.from({ length: SAMPLED }, (_, i) => (index * 31 + i * 17) % 2_000)
+    const completionText = `Answer ${index}. `.repeat(15)
+    await recordTurn(store, sessionId, index, {
+      requestMessages: [...requestMessages],
+      model: 'embedded',
+      promptTokenIds: prompt,
+      completionTokenIds,
+      completionLogprobs: Float64Array.from({ length: SAMPLED }, (_, i) => -((index * 13 + i * 7) % 60) / 10),
+      completionText,
+      startedAtMs: startMs + index * 1_000,
+      endedAtMs: startMs + index * 1_000 + 700,
+    })
+    requestMessages.push(JSON.stringify({ role: 'assistant', content: completionText }))
+    const read = Int32Array.from({ length: READ }, (_, i) => (index + i) % 2_000)
+    prompt = Int32Array.from([...prompt, ...completionTokenIds, ...read])
+  }
+}

@@ -16,6 +16,7 @@ const SCREENS = [
   { name: 'groups, 1,250', hash: '#/groups', shown: '.groups-table .virtual .row a' },
   { name: "a session's tree, 1,000 turns", hash: '#/session/long', shown: '.turn-list .virtual .row' },
   { name: 'its whole transcript', hash: '#/session/long', shown: '.transcript .turn' },
+  { name: 'tokens of a row of 100,000', hash: '#/tokens/half/0', shown: '.heat-map span' },
   { name: 'tokens of a row of 200,000', hash: '#/tokens/long/0', shown: '.heat-map span' },
 ]
 
