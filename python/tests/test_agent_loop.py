@@ -139,6 +139,19 @@ async def test_an_agent_that_makes_no_call_gives_a_row_that_trains_nothing_and_s
     assert output.extra_fields["reward_extra_info"]["remote_agent/inert"] == 1
 
 
+async def test_a_row_that_trains_nothing_has_the_step_that_its_sample_was_asked_for_with(
+    relay_proxy: Proxy, tmp_path: Path
+) -> None:
+    async def idle(agent: Agent) -> dict[str, Any]:
+        return completed(reward=0.0)
+
+    steps = []
+    for name, more in (("fifth", {"global_steps": 5}), ("none", {})):
+        output = await rollout(relay_proxy, idle, sample(tmp_path / name, **more))
+        steps.append((output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]))
+    assert steps == [(4, 4), (None, None)]
+
+
 async def test_turns_that_are_not_exact_train_nothing(relay_proxy: Proxy, tmp_path: Path) -> None:
     async def silent(prompt_ids: list[int], params: dict[str, Any]) -> Any:
         return completion(prompt_ids).model_copy(update={"log_probs": None})

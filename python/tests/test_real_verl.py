@@ -156,7 +156,7 @@ async def test_verls_transfer_queue_gets_every_row_and_grpo_an_advantage_for_eac
     masks = [row["response_mask"] for row, _ in stored.values()]
     assert [int(mask.sum()) for mask in masks] == [12, 6, 12, 0]
     assert [float(row["rm_scores"].sum()) for row, _ in stored.values()] == [1.0, 2.0, 2.0, 0.5]
-    assert [tag["min_global_steps"] for _, tag in stored.values()] == [3, 3, 3, None]
+    assert [tag["min_global_steps"] for _, tag in stored.values()] == [3, 3, 3, 2]
     pad = torch.nn.utils.rnn.pad_sequence
     batch = DataProto.from_dict(
         tensors={

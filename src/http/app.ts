@@ -222,7 +222,7 @@ async function addRoutes(
   await app.register(inScope('view', readRoutes), {
     reader: store,
     tokenTexts: options.tokenTexts ?? (async () => undefined),
-    onRow: (row) => options.metrics?.rowRead(row.weight_version_min, options.weights.version),
+    onRow: (row) => options.metrics?.rowRead(row, options.weights.version),
   })
   await app.register(inScope('open', uiRoutes))
   await app.register(inScope('view', eventsRoutes), { activity, backend, reader: store })

@@ -2,6 +2,7 @@
 import type { Backend, BackendMember } from '../inference/backend.ts'
 import type { DispatchWatch } from '../inference/dispatcher.ts'
 import type { Prompts } from '../session/prompts/prompts.ts'
+import type { Trajectory } from '../session/trajectories.ts'
 import type { TurnStore } from '../store/turn-store.ts'
 import { VERSION } from '../version.ts'
 import { type Exposition, expose } from './exposition.ts'
@@ -15,9 +16,12 @@ export interface MetricsSource {
   expose(accept: string | undefined): Promise<Exposition>
   /** A request was answered with an error. @param code of the catalogue */
   requestFailed(code: string): void
-  /** A trainer has read a row. @param oldest weight version that sampled some of it @param trainerVersion that the trainer says it has */
-  rowRead(oldest: string | null, trainerVersion: string | undefined): void
+  /** A trainer has read a row. @param trainerVersion that the trainer says it has */
+  rowRead(row: ReadRow, trainerVersion: string | undefined): void
 }
+
+/** Which weights sampled it. */
+export type ReadRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
 
 export interface ScrapedParts {
   backend: Backend
@@ -89,8 +93,9 @@ export class Metrics implements Disposable {
     return {
       expose: (accept) => this.#expose(parts, accept),
       requestFailed: (code) => this.#metrics.httpErrors.add(1, code),
-      rowRead: (oldest, trainerVersion) => {
+      rowRead: ({ weight_version_min: oldest, unversioned_turns: unversioned }, trainerVersion) => {
         const served = trainerVersion ?? newest(parts.backend.status().members)
+        if (unversioned > 0) this.#metrics.unversionedRows.add(1)
         const versions = oldest === null ? undefined : staleness(oldest, served)
         if (versions !== undefined) this.#metrics.rowStaleness.observe(versions)
       },

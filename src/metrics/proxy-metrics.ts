@@ -95,6 +95,10 @@ export class ProxyMetrics {
     'How many weight versions a row was behind when it was read',
     VERSIONS,
   )
+  readonly unversionedRows = this.#counter(
+    'rows_unversioned_total',
+    'Rows that were read with tokens of weights whose version is not known',
+  )
 
   readonly verified = this.#counter(
     'verified_turns_total',

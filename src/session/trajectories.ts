@@ -72,9 +72,11 @@ export interface Trajectory {
   num_turns: number
   /** Of the last turn. */
   finish_reason: string | null
-  /** Lowest and highest of the turns that the row keeps tokens of; see {@link versionRange}. */
+  /** Lowest and highest of the turns that the row keeps tokens of; null if one of them has none. See {@link versionRange}. */
   weight_version_min: string | null
   weight_version_max: string | null
+  /** Of the turns that the row keeps tokens of, those whose version is not known at their start or their end. */
+  unversioned_turns: number
   /** The line's, where it has one of its own, else the session's. */
   reward: number | null
   reward_components: Record<string, number>
@@ -268,7 +270,8 @@ function assemble(
     mask.fill(1, start, end)
     logprobs.set(chain[position]!.completionLogprobs.subarray(0, end - start), start)
   })
-  const versions = versionRange(turns.filter(({ start, end }) => end > start))
+  const keptTurns = turns.filter(({ start, end }) => end > start)
+  const versions = versionRange(keptTurns)
   return {
     line,
     policy: turns.every(({ policy }) => policy === turns[0]!.policy) ? turns[0]!.policy : null,
@@ -281,6 +284,7 @@ function assemble(
     finish_reason: last.finishReason,
     weight_version_min: versions.min,
     weight_version_max: versions.max,
+    unversioned_turns: keptTurns.filter(isUnversioned).length,
     reward: reward?.lines?.[line] ?? reward?.reward ?? null,
     reward_components: reward?.components ?? {},
     exact: last.exact,
@@ -334,12 +338,19 @@ function spanToWire(
 /**
  * The lowest and the highest version that sampled. If all are numbers they compare as numbers (`9` before `10`);
  * other names have no order but that of their appearance: then it is the first and the last that was seen.
+ *
+ * Where the version of one turn is not known there is neither: tokens of any age may be in the row, and a trainer that
+ * drops stale rows must not take it for as fresh as its other turns.
  */
-function versionRange(turns: TurnSpan[]): { min: string | null; max: string | null } {
-  const seen = turns.flatMap((turn) => [turn.weight_version_start, turn.weight_version_end])
-  const versions = seen.filter((version) => version !== null)
+function versionRange(turns: readonly TurnSpan[]): { min: string | null; max: string | null } {
+  if (turns.some(isUnversioned)) return { min: null, max: null }
+  const versions = turns.flatMap((turn) => [turn.weight_version_start!, turn.weight_version_end!])
   if (versions.every(isNumeric)) versions.sort((a, b) => Number(a) - Number(b))
   return { min: versions[0] ?? null, max: versions.at(-1) ?? null }
+}
+
+function isUnversioned({ weight_version_start: start, weight_version_end: end }: TurnSpan): boolean {
+  return start === null || end === null
 }
 
 function isNumeric(version: string): boolean {

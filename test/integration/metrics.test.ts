@@ -73,6 +73,7 @@ t.test('a run is counted, and told in two formats', async (t) => {
     queue_wait_seconds_count: 4,
     row_staleness_versions_count: 2,
     row_staleness_versions_sum: 3,
+    rows_unversioned_total: 0,
     'turns_by_line_total{line="untold"}': 4,
     sessions_created_total: 1,
     'sessions_ended_total{status="completed"}': 1,
@@ -163,6 +164,20 @@ t.test('the dashboard and the alerts read metrics that there are', async (t) => 
     const checked = spawnSync('promtool', ['check', 'rules', rules], { encoding: 'utf8' })
     t.equal(checked.status, 0, checked.stdout + checked.stderr)
   })
+})
+
+t.test('rows of weights whose version nobody told are counted', async (t) => {
+  const proxy = await startProxy(t)
+  const body = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 })
+  const headers = { 'content-type': 'application/json' }
+  const ask = () => fetch(`${proxy.baseUrl('s')}/chat/completions`, { method: 'POST', headers, body })
+  await (await ask()).text()
+  await proxy.post('/admin/weight_version', { weight_version: 'step-1' })
+  await (await ask()).text()
+  t.equal((await proxy.get('/sessions/s/trajectories')).trajectories.length, 2)
+  const text = await scrape(proxy)
+  t.equal(sample(text, 'llm_proxy_rows_unversioned_total'), 1)
+  t.equal(sample(text, 'llm_proxy_row_staleness_versions_count'), 1)
 })
 
 t.test('calls that fail are counted by their code', async (t) => {

@@ -168,6 +168,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
           finish_reason: 'length',
           weight_version_min: '9',
           weight_version_max: '10',
+          unversioned_turns: 0,
           reward: 0.5,
           reward_components: { tests: 1 },
           exact: true,

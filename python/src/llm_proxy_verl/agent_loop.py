@@ -75,7 +75,10 @@ class RemoteAgentLoop(AgentLoopBase):
             sampling_params=sampling_params,
             sample=kwargs,
         ).run()
-        outputs = [self._output(result, row) for row in await self._replayable(result)]
+        rows = await self._replayable(result)
+        if result.inert:
+            rows = [_of_its_step(row, kwargs.get("global_steps")) for row in rows]
+        outputs = [self._output(result, row) for row in rows]
         return outputs if takes_all else outputs[-1]
 
     async def _replayable(self, result: RolloutResult) -> Sequence[Row]:
@@ -161,6 +164,18 @@ def _untrained(row: Row, experts: Any) -> Row:
     return dataclasses.replace(
         row, response_mask=[0] * length, response_logprobs=[0.0] * length, routed_experts=experts
     )
+
+
+def _of_its_step(row: Row, step: int | None) -> Row:
+    """An inert row as if of the weights of its step, which the step before made.
+
+    No weights sampled it, but verl's trainer (0.9.1, ``trainer/ppo/v1/trainer_base.py``) makes an integer of each
+    row's steps for its metrics, and one row without any would end the training.
+    """
+    if step is None:
+        return row
+    weights = max(step - 1, 0)
+    return dataclasses.replace(row, min_global_steps=weights, max_global_steps=weights)
 
 
 def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Row:
     finished: bool = False
     truncated: bool = False
     prompt_truncated: bool = False
-    #: verl's ``global_steps``, where the engine told them.
+    #: verl's ``global_steps``; ``None`` where the engine did not tell them for every turn.
     min_global_steps: int | None = None
     max_global_steps: int | None = None
     #: A NumPy array, a row for each token of prompt and response up to the first that no engine told.

@@ -323,6 +323,7 @@ export const TrajectoryRow = Type.Object({
   finish_reason: nullableText(),
   weight_version_min: nullableText(),
   weight_version_max: nullableText(),
+  unversioned_turns: Type.Integer(),
   reward: nullable(Type.Number()),
   reward_components: numbers(),
   exact: Type.Boolean(),

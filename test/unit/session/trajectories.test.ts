@@ -463,8 +463,53 @@ t.test('weight versions compare as numbers if all are numbers, else by appearanc
     weight_version_min: 'step-b',
     weight_version_max: 'step-c',
   })
-  t.match(versioned(null, '7', null), { weight_version_min: '7', weight_version_max: '7' })
-  t.match(versioned(null, null, null), { weight_version_min: null, weight_version_max: null })
+  t.match(versioned('7', '7', '7'), { weight_version_max: '7', unversioned_turns: 0 })
+})
+
+t.test('a row with tokens of unknown weights has no lowest and no highest version', async (t) => {
+  const versioned = (ends: [start: string | null, end: string | null][], responseLength?: number) =>
+    rowsOf(
+      chain.map((turn, at) => ({
+        ...turn,
+        weightVersionStart: ends[at]![0],
+        weightVersionEnd: ends[at]![1],
+      })),
+      responseLength === undefined ? {} : { responseLength },
+    )[0]!
+  const unknown = { weight_version_min: null, weight_version_max: null }
+  t.match(
+    versioned([
+      [null, null],
+      ['7', '7'],
+      ['7', '7'],
+    ]),
+    { ...unknown, unversioned_turns: 1 },
+  )
+  t.match(
+    versioned([
+      ['7', '7'],
+      ['7', '8'],
+      ['8', null],
+    ]),
+    { ...unknown, unversioned_turns: 1 },
+  )
+  t.match(
+    versioned([
+      [null, '7'],
+      ['7', '7'],
+      [null, null],
+    ]),
+    { ...unknown, unversioned_turns: 2 },
+  )
+  const cut = versioned(
+    [
+      ['7', '7'],
+      [null, null],
+      [null, null],
+    ],
+    3,
+  )
+  t.match(cut, { weight_version_min: '7', unversioned_turns: 0 }, 'turns that were cut away do not count')
 })
 
 t.test('response_length keeps the beginning of the response and says what it cut', async (t) => {
