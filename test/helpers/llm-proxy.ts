@@ -18,7 +18,7 @@ export const OLD_NODE = EXECUTABLE
   : ['/usr/bin/node', '/usr/local/bin/node'].find((path) => existsSync(path))
 
 export interface Launch {
-  /** Added to an environment that has nothing but PATH, an empty one for the executable. */
+  /** Added to an environment that has nothing but PATH, an empty one for the executable, and a cache for Node. */
   env?: Record<string, string>
   cwd?: string
   /** The Node that runs the launcher. */
@@ -38,7 +38,11 @@ export interface Finished {
 export function startLlmProxy(args: readonly string[], launch: Launch = {}): PipedProcess {
   const [command, ...first] = EXECUTABLE ? [EXECUTABLE] : [launch.node ?? process.execPath, LAUNCHER]
   return startChild(command, [...first, ...args], {
-    env: { PATH: EXECUTABLE ? '' : process.env.PATH, ...launch.env },
+    env: {
+      PATH: EXECUTABLE ? '' : process.env.PATH,
+      NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE,
+      ...launch.env,
+    },
     cwd: launch.cwd,
     detached: launch.detached,
   })

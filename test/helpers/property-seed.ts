@@ -1,5 +1,8 @@
 /** Loaded before every test file: with `PROPERTY_SEED` set, property tests try the same examples in each run. */
-import fc from 'fast-check'
+import { isMainThread } from 'node:worker_threads'
 
 const seed = process.env.PROPERTY_SEED
-if (seed) fc.configureGlobal({ seed: Number(seed) })
+if (seed && isMainThread) {
+  const { default: fc } = await import('fast-check')
+  fc.configureGlobal({ seed: Number(seed) })
+}

@@ -1,4 +1,5 @@
 /** The table of slow test files in CONTRIBUTING.md, and what becomes of it when a file gets slow. */
+import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { access } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -52,4 +53,11 @@ t.test('the table of CONTRIBUTING.md names twenty files that are there', async (
   const table = tableOf(readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8'))
   t.equal(table.length, 20)
   for (const { path } of table) await access(join(ROOT, path))
+})
+
+t.test('a process that a test starts loads nothing of the test runner', async (t) => {
+  const options = execFileSync(process.execPath, ['--print', 'process.env.NODE_OPTIONS ?? ""'], {
+    encoding: 'utf8',
+  })
+  t.equal(options.trim(), process.env.NODE_OPTIONS ?? '')
 })
