@@ -3,7 +3,7 @@ import type { Mischief, SimEngine } from './actors/engine.ts'
 import type { SimProxy } from './actors/proxy.ts'
 import type { SimWorker } from './actors/worker.ts'
 import { type Fault, type FaultKind, faultText } from './faults.ts'
-import type { Link } from './world/network.ts'
+import type { Link, SimSocket } from './world/network.ts'
 import type { Machine, World } from './world/world.ts'
 
 export interface Struck {
@@ -23,14 +23,20 @@ const MISCHIEF: Partial<Record<FaultKind, Mischief>> = {
 
 const HOUR_MS = 3_600_000
 
+/** A fault in the middle of an answer strikes at a token before this one. */
+const MIDWAY_TOKENS = 12
+
 export class Chaos {
   readonly #struck: Struck
   /** Older processes of a worker that has a newer one. */
   readonly #elders: Machine[] = []
+  /** Those that wait for an answer to be under way. */
+  readonly #midway: Fault[] = []
   #isHealed = false
 
   constructor(struck: Struck) {
     this.#struck = struck
+    for (const engine of struck.engines) engine.onToken = (place, socket) => this.#strikeMidway(place, socket)
   }
 
   strike(fault: Fault): void {
@@ -38,6 +44,7 @@ export class Chaos {
     world.log('fault', faultText(fault))
     const mischief = MISCHIEF[fault.kind]
     if (mischief) pickOf(engines, fault)?.misbehave(mischief, 1 + Math.floor(3 * fault.amount))
+    else if (fault.kind.startsWith('stream_')) this.#midway.push(fault)
     else if (fault.kind.startsWith('link_')) this.#strikeLink(fault)
     else if (fault.kind.startsWith('worker_')) this.#strikeWorker(fault)
     else this.#strikeMachine(fault)
@@ -46,6 +53,7 @@ export class Chaos {
   heal(): void {
     const { world, workers, engines, proxy } = this.#struck
     this.#isHealed = true
+    this.#midway.length = 0
     world.disk.full(false)
     world.disk.break(false)
     world.disk.slowMs = 3
@@ -63,13 +71,28 @@ export class Chaos {
   #strikeLink({ kind, pick, amount }: Fault): void {
     const { links } = this.#struck.world.network
     // Every other time one between the proxy and a worker, of which there are few.
-    const relay = links.filter(({ client }) => client.machine.name.startsWith('worker'))
+    const relay = links.filter(isOfRelay)
     const link = pickOf<Link>(pick < 0.5 && relay.length > 0 ? relay : links, { pick: (2 * pick) % 1 })
     if (link === undefined) return
-    if (kind === 'link_reset') link.reset()
-    else if (kind === 'link_lost') link.lose()
-    else if (kind === 'link_held') link.hold(50 + 20_000 * amount ** 2)
-    else link.cutAfter(Math.floor(3_000 * amount ** 2), (amount * 1_000) % 1 < 0.5 ? 'reset' : 'lost')
+    if (kind === 'link_cut')
+      link.cutAfter(Math.floor(3_000 * amount ** 2), (amount * 1_000) % 1 < 0.5 ? 'reset' : 'lost')
+    else spoil(link, kind.slice('link_'.length), amount)
+  }
+
+  /** An answer has come to its token `place`: strikes what leads from there to the proxy. */
+  #strikeMidway(place: number, engineSide: SimSocket): void {
+    const at = this.#midway.findIndex(({ pick }) => place >= Math.floor(MIDWAY_TOKENS * pick))
+    if (at < 0) return
+    const { world } = this.#struck
+    const { links } = world.network
+    const served = links.find(({ server }) => server === engineSide)
+    const asker = served?.client.machine
+    // Of a worker the connection to its proxy, over which it goes on once it is back.
+    const link = links.find((link) => isOfRelay(link) && link.client.machine === asker) ?? served
+    if (link === undefined) return
+    const [{ kind, amount }] = this.#midway.splice(at, 1) as [Fault]
+    world.log('fault', `${kind} strikes at token ${place}, ${link.client.machine.name}`)
+    spoil(link, kind.slice('stream_'.length), amount)
   }
 
   #strikeWorker({ kind, pick, amount }: Fault): void {
@@ -81,6 +104,8 @@ export class Chaos {
     if (kind === 'worker_killed') {
       worker.kill()
       this.#later(25_000 * amount ** 2, startAgain)
+    } else if (kind === 'worker_repeats') {
+      worker.repeat(1 + Math.floor(20 * amount))
     } else if (kind === 'worker_stopped') {
       void worker.stop(10_000 * amount).then(() => this.#later(2_000, startAgain))
     } else if (!worker.machine.isDead) {
@@ -133,6 +158,16 @@ export class Chaos {
       null,
     )
   }
+}
+
+function isOfRelay({ client, server }: Link): boolean {
+  return client.machine.name.startsWith('worker') && server.machine.name === 'proxy'
+}
+
+function spoil(link: Link, how: string, amount: number): void {
+  if (how === 'reset') link.reset()
+  else if (how === 'lost') link.lose()
+  else link.hold(50 + 20_000 * amount ** 2)
 }
 
 function pickOf<T>(all: readonly T[], { pick }: Pick<Fault, 'pick'>): T | undefined {

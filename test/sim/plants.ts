@@ -80,6 +80,31 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
+    name: 'what comes again after a reconnect is delivered twice',
+    edits: [
+      {
+        file: 'src/relay/outgoing-call.ts',
+        find: 'this.#kept.filter((frame) => frame.seq > received).map(',
+        put: 'this.#kept.map(',
+      },
+      {
+        file: 'src/relay/incoming-call.ts',
+        find: "    if (seq <= this.#received) return 'duplicate'\n",
+        put: '',
+      },
+    ],
+  },
+  {
+    name: 'a frame that comes twice is delivered twice',
+    edits: [
+      {
+        file: 'src/relay/incoming-call.ts',
+        find: "    if (seq <= this.#received) return 'duplicate'\n",
+        put: '',
+      },
+    ],
+  },
+  {
     name: 'a call is handed on after its agent has had a part of the answer',
     edits: [{ file: 'src/inference/failover.ts', find: 'if (begun || verdict', put: 'if (verdict' }],
   },

@@ -3,6 +3,7 @@
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { Machine } from '../world/machine.ts'
+import type { SimSocket } from '../world/network.ts'
 import type { World } from '../world/world.ts'
 import {
   type ChatMessage,
@@ -46,6 +47,8 @@ export class SimEngine {
   running = 0
   /** Begun, by what the call says of itself. */
   readonly begun = new Map<string, number>()
+  /** Is told of each token that is sent in a stream: its place in the answer, and over which socket it goes. */
+  onToken: (place: number, socket: SimSocket) => void = () => {}
   readonly #world: World
   readonly #model: Model
   #machine: Machine
@@ -180,6 +183,7 @@ export class SimEngine {
       if (at === breakAt && mischief === 'reset') return void response.destroy()
       if (at === breakAt) return void response.end()
       const kept = send(wire.piece({ ids: [id], logprobs: [sampled.logprobs[at]!] }))
+      this.onToken(at, response.socket as unknown as SimSocket)
       if (!kept) await Promise.race([once(response, 'drain'), once(response, 'close')])
     }
     send(wire.end(finishReason))

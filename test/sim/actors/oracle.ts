@@ -27,6 +27,8 @@ const FIRST_WORD = 1_000
 const WORDS = 5_000
 /** With the end of the turn more than the 16 that engines give to who names no limit on the route of completions. */
 const MAX_WORDS = 18
+/** One answer of four is long: much can happen while it is on its way. */
+const LONG = 5
 
 /** Of engines that render and tokenize themselves: a token for each word. */
 export const WORD_VOCABULARY: Vocabulary = {
@@ -59,7 +61,8 @@ export function sample(
     state ^= state >>> 13
     return state >>> 0
   }
-  const words = Array.from({ length: 1 + (next() % MAX_WORDS) }, () => vocabulary.word(next()))
+  const mostWords = next() % 4 === 0 ? LONG * MAX_WORDS : MAX_WORDS
+  const words = Array.from({ length: 1 + (next() % mostWords) }, () => vocabulary.word(next()))
   const ids = [...words, vocabulary.endOfTurn].slice(0, maxTokens)
   // Sixteenths, so that they are the same number however they are written.
   return { ids, logprobs: ids.map(() => -(next() % 160) / 16) }

@@ -20,6 +20,8 @@ export class SimWorker {
   #running: RunningWorker
   /** The connection of the newest process that was taken on. */
   #newest: Link | undefined
+  /** Frames of answers that it will send twice. */
+  #repeats = 0
 
   constructor(world: World, name: string, overrides: Partial<WorkerConfig>) {
     this.#world = world
@@ -31,6 +33,11 @@ export class SimWorker {
 
   get machine(): Machine {
     return this.#machine
+  }
+
+  /** Sends so many frames of answers twice. */
+  repeat(frames: number): void {
+    this.#repeats = frames
   }
 
   kill(): void {
@@ -91,10 +98,15 @@ export class SimWorker {
   #start(): RunningWorker {
     const { network } = this.#world
     const logger = this.#watched(this.#machine)
+    const repeats = () => {
+      if (this.#repeats === 0) return false
+      this.#repeats -= 1
+      return true
+    }
     return this.#machine.run(() =>
       startWorker(this.#config, {
         logger,
-        outside: { connect: connectEngine(network), dial: dialProxy(network) },
+        outside: { connect: connectEngine(network), dial: dialProxy(network, repeats) },
       }),
     )
   }

@@ -5,7 +5,11 @@ import type { Connect } from '../../../src/engine/connection.ts'
 import type { Logger } from '../../../src/logger.ts'
 import type { Dial } from '../../../src/relay/proxy-connection.ts'
 import type { Network } from './network.ts'
-import type { World } from './world.ts'
+import { Machine, type World } from './world.ts'
+
+/** Frames of an answer. */
+const NUMBERED = /^\{"type":"completion_(chunk|response)"/
+const REPEATED_WITHIN_MS = 20
 
 export function connectEngine(network: Network): Connect {
   return ({ hostname, port }, callback) => {
@@ -19,12 +23,24 @@ export function connectEngine(network: Network): Connect {
   }
 }
 
-export function dialProxy(network: Network): Dial {
+/** @param repeats asked for each numbered frame: whether it is sent a second time, a while later */
+export function dialProxy(network: Network, repeats: () => boolean): Dial {
   return (url, options) => {
     const { hostname, port } = new URL(url)
+    const machine = Machine.current
     const createConnection = () =>
       network.connect({ host: hostname, port: Number(port) }) as unknown as Socket
-    return new WebSocket(url, { ...options, createConnection })
+    const socket = new WebSocket(url, { ...options, createConnection })
+    const send = socket.send.bind(socket) as (text: string) => void
+    const again = (text: string) => {
+      if (socket.readyState === WebSocket.OPEN) send(text)
+    }
+    socket.send = (text: string) => {
+      send(text)
+      if (!NUMBERED.test(text) || !repeats()) return
+      network.time.after(REPEATED_WITHIN_MS * network.random(), () => again(text), machine)
+    }
+    return socket
   }
 }
 
