@@ -39,7 +39,9 @@ type Run<C extends CommandSpec> = (config: ConfigOf<C>, args: string[]) => Promi
  */
 export function buildProgram(version: string, env: Env, onExit: (code: number) => void): Command {
   const program = new Command('llm-proxy')
-    .description('Stands between LLM agents and inference engines, and records every call token by token.')
+    .description(
+      'A proxy between LLM agents and inference engines that records every call token by token, for RL training.',
+    )
     .version(version, '-V, --version', 'Print the version')
     .helpCommand('help [command]', 'Print the help of a command')
     .addHelpText('after', '\nOptions of a command: llm-proxy <command> --help')
@@ -64,7 +66,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
 
   add(program, SERVE, 'serve', async () => (await import('./serve.ts')).run)
   const sessions = configure(program.command('sessions'))
-    .description('Read what was recorded, and end or remove it')
+    .description('Read recorded sessions, export, end or remove them')
     .helpCommand(false)
   add(sessions, SESSIONS_LIST, 'list', async () => (await import('./sessions/list.ts')).run)
   add(sessions, SESSIONS_SHOW, 'show <session-id>', async () => (await import('./sessions/show.ts')).run)
@@ -94,13 +96,17 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     .description('Make data sets of tasks')
     .helpCommand(false)
   add(dataset, DATASET_HARBOR, 'harbor', async () => (await import('./dataset/harbor.ts')).run)
-  const workers = configure(program.command('workers')).description('Look at who serves').helpCommand(false)
+  const workers = configure(program.command('workers'))
+    .description('List engines or workers')
+    .helpCommand(false)
   add(workers, WORKERS_LIST, 'list', async () => (await import('./workers.ts')).run)
   add(program, TOP, 'top', async () => (await import('./top/run.ts')).run)
   const scheduling = async () => await import('./scheduling.ts')
   add(program, PAUSE, 'pause', async () => (await scheduling()).pause)
   add(program, RESUME, 'resume', async () => (await scheduling()).resume)
-  const weights = configure(program.command('weights')).description('Tell of weights').helpCommand(false)
+  const weights = configure(program.command('weights'))
+    .description('Set the weight version')
+    .helpCommand(false)
   add(weights, WEIGHTS_SET, 'set <version>', async () => (await scheduling()).setWeights)
   add(program, CHAT, 'chat [message]', async () => (await import('./chat.ts')).run)
   add(program, COMPLETION, 'completion <shell>', async () => (await import('./completion/run.ts')).run)

@@ -3,7 +3,7 @@ import type { CommandSpec, ConfigOf } from '../option.ts'
 
 export const DATASET_HARBOR = {
   name: 'dataset harbor',
-  summary: "Turn Harbor task directories into a data set with verl's columns, one Parquet file per split",
+  summary: "Make a data set with verl's columns from Harbor task directories, one Parquet file per split",
   envPrefix: 'LLM_PROXY_',
   options: {
     train: {
@@ -11,14 +11,14 @@ export const DATASET_HARBOR = {
       type: 'directory',
       flagOnly: true,
       group: 'Tasks',
-      help: 'Tasks to train on, for train.parquet: directories with task.toml and instruction.md, at any depth up to 6',
+      help: 'Tasks for train.parquet: directories with task.toml and instruction.md, at any depth up to 6',
     },
     val: {
       flag: 'val',
       type: 'directory',
       flagOnly: true,
       group: 'Tasks',
-      help: 'Tasks to validate with, for val.parquet',
+      help: 'Tasks for val.parquet',
     },
     limit: {
       flag: 'limit',
@@ -26,14 +26,14 @@ export const DATASET_HARBOR = {
       min: '1',
       flagOnly: true,
       group: 'Tasks',
-      help: 'At most this many of each split, the first by name',
+      help: 'At most this many per split, the first by name',
     },
     out: {
       flag: 'out',
       type: 'directory',
       flagOnly: true,
       group: 'Output',
-      help: 'Where the files go; one that would not change is left as it is',
+      help: 'Directory for the files; a file that would not change is left alone',
     },
     dataSource: {
       flag: 'data-source',

@@ -25,7 +25,7 @@ export const DEMO = {
       default: '4',
       flagOnly: true,
       group: 'Demo',
-      help: 'How many of them at a time',
+      help: 'How many at a time',
     },
     db: {
       flag: 'db',
@@ -33,7 +33,7 @@ export const DEMO = {
       default: './llm-proxy-demo.db',
       flagOnly: true,
       group: 'Demo',
-      help: 'Database file that the sessions are recorded into',
+      help: 'Database file for the sessions',
     },
     logLevel: { ...logLevel, default: 'error' },
   },

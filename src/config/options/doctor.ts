@@ -6,9 +6,9 @@ import { json } from './shared.ts'
 export const DOCTOR = {
   name: 'doctor',
   summary:
-    'Look at what serve would find with these same options: engines, keys, disk, port; exit 1 on a failure',
+    'Check what serve would find with the same options: engines, keys, disk, port; exit 1 on a failure',
   envPrefix: SERVE.envPrefix,
-  options: { ...SERVE.options, json: { ...json, help: 'Print what was found as JSON instead of lines' } },
+  options: { ...SERVE.options, json: { ...json, help: 'Print the result as JSON instead of lines' } },
 } as const satisfies CommandSpec
 
 export type DoctorConfig = ConfigOf<typeof DOCTOR>

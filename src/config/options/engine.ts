@@ -4,7 +4,7 @@ import { host, logLevel } from './shared.ts'
 
 export const ENGINE = {
   name: 'engine',
-  summary: 'Serve the embedded engine over HTTP with the wire format of vLLM, to test against',
+  summary: "Serve the embedded engine over HTTP with vLLM's API, for tests",
   envPrefix: 'LLM_PROXY_ENGINE_',
   options: {
     host,
@@ -13,13 +13,13 @@ export const ENGINE = {
       type: 'port',
       default: '8000',
       group: 'Server',
-      help: 'Port to listen on; 0 for any free one',
+      help: 'Port to listen on; 0: any free port',
     },
     model: {
       flag: 'model',
       type: 'text',
       group: 'Model',
-      help: 'Name under which the model is served',
+      help: 'Name of the model',
     },
     weightVersion: {
       flag: 'weight-version',
@@ -38,7 +38,7 @@ export const ENGINE = {
       flag: 'playbook',
       type: 'path',
       group: 'Model',
-      help: 'JSON file of answers that the engine is made to give',
+      help: 'JSON file of answers for the engine',
     },
     latencyMs: {
       flag: 'latency',
@@ -52,7 +52,7 @@ export const ENGINE = {
       type: 'number',
       default: '0',
       group: 'Speed',
-      help: 'Speed of sampling; 0 for as fast as it goes',
+      help: 'Speed of sampling; 0: no limit',
     },
     logLevel,
   },

@@ -4,7 +4,7 @@ import { host, logLevel, shutdownGraceMs } from './shared.ts'
 
 export const FRONT = {
   name: 'front',
-  summary: 'Answer trainers for several nodes as one proxy would',
+  summary: 'Answer trainers for several nodes, like one proxy',
   envPrefix: 'LLM_PROXY_FRONT_',
   options: {
     host,
@@ -13,14 +13,14 @@ export const FRONT = {
       type: 'port',
       default: '8090',
       group: 'Server',
-      help: 'Port to listen on; 0 for any free one',
+      help: 'Port to listen on; 0: any free port',
     },
     nodeUrls: {
       flag: 'node-url',
       type: 'url',
       repeatable: true,
       group: 'Nodes',
-      help: 'Base URL of a node; given once for each, node 1 first',
+      help: 'Base URL of a node; given once per node, node 1 first',
     },
     nodeTimeoutMs: {
       flag: 'node-timeout',
@@ -28,7 +28,7 @@ export const FRONT = {
       min: '1ms',
       default: '30s',
       group: 'Nodes',
-      help: 'How long a node may take for its part of an answer; then it is away',
+      help: 'How long a node may take for its part of an answer; after that it counts as away',
     },
     shutdownGraceMs,
     logLevel,

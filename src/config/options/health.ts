@@ -4,7 +4,7 @@ import { proxyUrl, tlsCa } from './shared.ts'
 
 export const HEALTH = {
   name: 'health',
-  summary: 'Ask a running proxy whether it is well; exit 0 if so, 1 if not (for container health checks)',
+  summary: 'Check a running proxy; exit 0 if it is healthy, 1 if not (for container health checks)',
   envPrefix: 'LLM_PROXY_',
   options: {
     url: proxyUrl,

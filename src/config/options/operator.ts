@@ -8,7 +8,7 @@ const proxy = {
   adminKeys: {
     ...adminKeys,
     group: 'Proxy',
-    help: 'Key that the proxy asks for; @file reads it from a file',
+    help: 'Key of the proxy; @file reads it from a file',
   },
   tlsCa: { ...tlsCa, group: 'Proxy' },
 } as const
@@ -17,7 +17,7 @@ const envPrefix = 'LLM_PROXY_'
 
 export const SESSIONS_TAIL = {
   name: 'sessions tail',
-  summary: 'Show the sessions that changed last, and what happens from now on',
+  summary: 'Show the sessions that changed last, and follow new events',
   envPrefix,
   options: {
     ...proxy,
@@ -28,7 +28,7 @@ export const SESSIONS_TAIL = {
       default: 'false',
       flagOnly: true,
       group: 'Output',
-      help: 'Go on with a line for each thing that happens, until the proxy stops or Ctrl+C',
+      help: 'Continue with one line per event, until the proxy stops or Ctrl+C',
     },
     limit: {
       flag: 'limit',
@@ -38,15 +38,15 @@ export const SESSIONS_TAIL = {
       default: '10',
       flagOnly: true,
       group: 'Output',
-      help: 'How many sessions come first',
+      help: 'How many sessions to show first',
     },
-    json: { ...json, help: 'Print JSON lines as the HTTP API has them instead of text' },
+    json: { ...json, help: 'Print the JSON lines of the HTTP API instead of text' },
   },
 } as const satisfies CommandSpec
 
 export const SESSIONS_ABORT = {
   name: 'sessions abort',
-  summary: 'End sessions badly: their calls are cancelled, and their rows say that they were aborted',
+  summary: 'End sessions as aborted: their calls are cancelled',
   envPrefix,
   options: { ...proxy, json },
 } as const satisfies CommandSpec
@@ -60,15 +60,14 @@ export const SESSIONS_DELETE = {
 
 export const WORKERS_LIST = {
   name: 'workers list',
-  summary: 'List the engines or workers that serve',
+  summary: 'List engines or workers',
   envPrefix,
   options: { ...proxy, json },
 } as const satisfies CommandSpec
 
 export const TOP = {
   name: 'top',
-  summary:
-    'Watch a running proxy: engines or workers, queue, tokens per second, turns that are not exact, slow turns',
+  summary: 'Watch a running proxy: engines or workers, queue, tokens per second, inexact turns, slow turns',
   envPrefix,
   options: {
     ...proxy,
@@ -80,15 +79,15 @@ export const TOP = {
       default: '1s',
       flagOnly: true,
       group: 'Output',
-      help: 'Time between two looks at the proxy',
+      help: 'Time between two updates',
     },
-    json: { ...json, help: 'Print a JSON line for each look, until Ctrl+C' },
+    json: { ...json, help: 'Print one JSON line per update, until Ctrl+C' },
   },
 } as const satisfies CommandSpec
 
 export const PAUSE = {
   name: 'pause',
-  summary: 'Let new calls wait, and wait until those that run have ended; exit 1 if some still run',
+  summary: 'Hold new calls back and wait until running ones have ended; exit 1 if some still run',
   envPrefix,
   options: {
     ...proxy,
@@ -100,7 +99,7 @@ export const PAUSE = {
       default: '60s',
       flagOnly: true,
       group: 'Pause',
-      help: 'How long to wait for calls that run; the pause holds whether they have ended or not',
+      help: 'How long to wait for running calls; the pause holds in any case',
     },
     json,
   },
@@ -115,14 +114,14 @@ export const RESUME = {
 
 export const WEIGHTS_SET = {
   name: 'weights set',
-  summary: 'Tell the weight version, for engines that do not',
+  summary: 'Set the weight version, for engines that do not report one',
   envPrefix,
   options: { ...proxy, json },
 } as const satisfies CommandSpec
 
 export const CHAT = {
   name: 'chat',
-  summary: 'Make one call as an agent would, and show what came of it and how it was recorded',
+  summary: 'Make one call as an agent would, and show the answer and how it was recorded',
   envPrefix,
   options: {
     ...proxy,
@@ -131,14 +130,14 @@ export const CHAT = {
       type: 'text',
       flagOnly: true,
       group: 'Call',
-      help: 'Session to call in; without it a new one, which is deleted afterwards',
+      help: 'Session for the call; default: a new one, which is deleted afterwards',
     },
     model: {
       flag: 'model',
       type: 'text',
       flagOnly: true,
       group: 'Call',
-      help: 'Model to ask for; without it the first that the proxy lists',
+      help: 'Model to ask for; default: the first that the proxy lists',
     },
     maxTokens: {
       flag: 'max-tokens',
@@ -149,13 +148,13 @@ export const CHAT = {
       group: 'Call',
       help: 'Longest answer, in tokens',
     },
-    json: { ...json, help: 'Print the turn as the HTTP API has it instead of text' },
+    json: { ...json, help: 'Print the turn as JSON of the HTTP API instead of text' },
   },
 } as const satisfies CommandSpec
 
 export const COMPLETION = {
   name: 'completion',
-  summary: 'Print a script that completes commands and options in a shell',
+  summary: 'Print a shell script that completes commands and options',
   envPrefix,
   options: {},
 } as const satisfies CommandSpec

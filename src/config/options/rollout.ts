@@ -18,7 +18,7 @@ export const REMOTE_AGENT = {
     adminKeys: {
       ...adminKeys,
       group: 'Proxy',
-      help: 'Key that the proxy asks for, the first of several; @file reads it from a file',
+      help: 'Admin key of the proxy (of several, the first); @file reads it from a file',
     },
     tlsCa: { ...tlsCa, group: 'Proxy' },
     agentHost: {
@@ -26,14 +26,16 @@ export const REMOTE_AGENT = {
       type: 'text',
       env: ['LLM_PROXY_IP'],
       group: 'Proxy',
-      help: 'Address under which agents reach the proxy, with a port if it is another one; without it the proxy URL',
+      help:
+        'Address at which agents reach the proxy, with a port if that differs too; default: from the proxy ' +
+        'URL',
     },
     modelName: {
       flag: 'model-name',
       type: 'text',
       env: ['REMOTE_MODEL_NAME'],
       group: 'Agent',
-      help: 'Model name that agents are given',
+      help: 'Model name that agents get',
     },
     agentName: {
       flag: 'agent-name',
@@ -55,7 +57,7 @@ export const REMOTE_AGENT = {
       default: '{}',
       env: ['REMOTE_AGENT_KWARGS'],
       group: 'Agent',
-      help: "The agent's own parameters, handed on as they are",
+      help: 'Parameters for the agent, passed on unchanged',
     },
     environmentOverrides: {
       flag: 'environment-overrides',
@@ -64,7 +66,7 @@ export const REMOTE_AGENT = {
       secret: true,
       env: ['REMOTE_AGENT_ENVIRONMENT_OVERRIDES'],
       group: 'Agent',
-      help: "Environment variables that agents get besides the session's",
+      help: "Environment variables for agents, besides the session's",
     },
     environmentKwargs: {
       flag: 'environment-kwargs',
@@ -73,14 +75,14 @@ export const REMOTE_AGENT = {
       secret: true,
       env: ['REMOTE_AGENT_ENVIRONMENT_KWARGS'],
       group: 'Agent',
-      help: "Parameters of the Harbor server's environment, handed on as they are",
+      help: "Parameters for the Harbor server's environment, passed on unchanged",
     },
     trustAgent: {
       flag: 'trust-agent',
       type: 'boolean',
       default: 'false',
       group: 'Agent',
-      help: 'Hear what agents with a key of their own say of their record: that a call is a retry, or what it is for',
+      help: 'Believe agents with a key when they say that a call is a retry, or what it is for',
     },
     datasetDirs: {
       flag: 'dataset-dir',
@@ -88,7 +90,9 @@ export const REMOTE_AGENT = {
       repeatable: true,
       env: ['HARBOR_DATASET_DIRS'],
       group: 'Tasks',
-      help: 'Directory with a task directory per instance id, for rows without local_task_path; may be given several times',
+      help:
+        'Directory with one task directory per instance id, for rows without local_task_path; may be given ' +
+        'several times',
     },
     taskPathTemplate: {
       flag: 'task-path-template',
@@ -103,7 +107,7 @@ export const REMOTE_AGENT = {
       default: '3',
       env: ['REMOTE_AGENT_MAX_RETRIES'],
       group: 'Retries',
-      help: 'How often an agent that failed is run again',
+      help: 'How often a failed agent is run again',
     },
     retryBaseDelayMs: {
       flag: 'retry-base-delay',
@@ -119,7 +123,7 @@ export const REMOTE_AGENT = {
       values: ['retry', 'keep'],
       default: 'retry',
       group: 'Retries',
-      help: 'An agent that ran out of time has failed (retry), or what it recorded trains as it is (keep)',
+      help: 'An agent that runs out of time: retry, it has failed; keep, what it recorded is trained on',
     },
     harborUrl: {
       flag: 'harbor-url',
@@ -143,7 +147,7 @@ export const REMOTE_AGENT = {
       repeatable: true,
       group: 'Rows',
       help:
-        'What sessions are recorded with beyond ids and logprobs, and their rows show: sampling_mask, top_logprobs:20, ' +
+        'Details that sessions record beyond ids and logprobs, and rows show: sampling_mask, top_logprobs:20, ' +
         'prompt_logprobs, routed_experts, weight_versions',
     },
     select: {
@@ -152,21 +156,23 @@ export const REMOTE_AGENT = {
       values: ['all', 'main', 'longest', 'last'],
       default: 'all',
       group: 'Rows',
-      help: 'Rows of a session that branched: all, those of the main line, the longest, or the last',
+      help:
+        'Rows of a session that branched: all, those of the main line (no sub-agents), the longest, or the ' +
+        'last',
     },
     promptLength: {
       flag: 'prompt-length',
       type: 'integer',
       min: '1',
       group: 'Rows',
-      help: 'Keep this many tokens at the end of a prompt; without it all',
+      help: 'Keep this many tokens at the end of a prompt; default: all',
     },
     responseLength: {
       flag: 'response-length',
       type: 'integer',
       min: '1',
       group: 'Rows',
-      help: 'Keep this many tokens at the start of a response; without it all',
+      help: 'Keep this many tokens at the start of a response; default: all',
     },
   },
 } as const satisfies CommandSpec
@@ -175,7 +181,7 @@ export type RemoteAgentConfig = ConfigOf<typeof REMOTE_AGENT>
 
 export const ROLLOUT = {
   name: 'rollout',
-  summary: 'Run agents on a file of tasks and write what they sampled as training rows',
+  summary: 'Run agents on a file of tasks and write training rows',
   envPrefix: 'LLM_PROXY_',
   options: {
     tasks: {
@@ -183,7 +189,7 @@ export const ROLLOUT = {
       type: 'path',
       flagOnly: true,
       group: 'Rollouts',
-      help: 'File of tasks: a JSON object on each line, or a data set in Parquet (.parquet)',
+      help: 'File of tasks: one JSON object per line, or a data set in Parquet (.parquet)',
     },
     output: {
       flag: 'output',
@@ -191,7 +197,9 @@ export const ROLLOUT = {
       default: './rollouts.jsonl',
       flagOnly: true,
       group: 'Rollouts',
-      help: 'File of rows, as lines of JSON, in Parquet (.parquet) or Arrow IPC (.arrow); if it is there, only samples that it lacks are run',
+      help:
+        'File for the rows: JSON lines, Parquet (.parquet) or Arrow IPC (.arrow). If it exists, only missing ' +
+        'samples are run',
     },
     retryFailed: {
       flag: 'retry-failed',
@@ -199,7 +207,7 @@ export const ROLLOUT = {
       default: 'false',
       flagOnly: true,
       group: 'Rollouts',
-      help: 'Take samples whose every try failed out of an output that is there, and run them again',
+      help: 'Remove samples whose tries all failed from an existing output, and run them again',
     },
     samplesPerTask: {
       flag: 'n',
@@ -225,7 +233,7 @@ export const ROLLOUT = {
       default: '{}',
       flagOnly: true,
       group: 'Rollouts',
-      help: 'Overrule what the agents ask for',
+      help: 'Sampling parameters that override those of the agents',
     },
     runner: {
       flag: 'runner',
@@ -234,22 +242,22 @@ export const ROLLOUT = {
       env: ['REMOTE_AGENT_RUNNER'],
       group: 'Agent',
       help:
-        'What runs agents: a command on this machine, a Harbor server, a webhook, or AWS Bedrock AgentCore; without it ' +
-        'agentcore if there is an --agentcore-arn, else command',
+        'What runs agents: a command on this machine, a Harbor server, a webhook, or AWS Bedrock AgentCore; ' +
+        'default: agentcore with an --agentcore-arn, else command',
     },
     command: {
       flag: 'command',
       type: 'text',
       env: ['REMOTE_AGENT_COMMAND'],
       group: 'Agent',
-      help: 'The agent, as a line for sh; it finds its session and its task in the environment',
+      help: 'The agent, as a line for sh; session and task are in its environment',
     },
     verifier: {
       flag: 'verifier',
       type: 'text',
       env: ['REMOTE_AGENT_VERIFIER'],
       group: 'Agent',
-      help: "A line for sh that judges the command's work, by its exit code or what it writes to $REWARD_FILE",
+      help: "A line for sh that judges the agent's work, by its exit code or by what it writes to $REWARD_FILE",
     },
     webhookUrl: {
       flag: 'webhook-url',
@@ -265,14 +273,14 @@ export const ROLLOUT = {
       default: '30m',
       env: ['REMOTE_AGENT_TIMEOUT'],
       group: 'Agent',
-      help: 'How long a command, what a webhook started, or a session of AgentCore may take',
+      help: "Time limit of a command, of a webhook's agent, or of an AgentCore session",
     },
     workDir: {
       flag: 'work-dir',
       type: 'path',
       flagOnly: true,
       group: 'Agent',
-      help: "Keep each command's working directory and output here; without it they are temporary",
+      help: "Keep each command's working directory and output here; default: temporary",
     },
     sandbox: {
       flag: 'sandbox',
@@ -282,8 +290,8 @@ export const ROLLOUT = {
       env: ['REMOTE_AGENT_SANDBOX'],
       group: 'Agent',
       help:
-        'Around commands and their verifiers: bwrap, a sandbox of bubblewrap; auto, the same where it works; none, for ' +
-        'agents that are trusted with everything',
+        'Sandbox for commands and their verifiers: bwrap, with bubblewrap; auto, the same if it works here; ' +
+        'none, only for trusted agents',
     },
     sandboxPaths: {
       flag: 'sandbox-path',
@@ -292,8 +300,8 @@ export const ROLLOUT = {
       env: ['REMOTE_AGENT_SANDBOX_PATHS'],
       group: 'Agent',
       help:
-        'Directory that programs in the sandbox may read though it is in the home or another private place; may be ' +
-        'given several times',
+        'Directory that programs in the sandbox may read although it is in the home or another private place; ' +
+        'may be given several times',
     },
     verifierEnv: {
       flag: 'verifier-env',
@@ -301,13 +309,13 @@ export const ROLLOUT = {
       repeatable: true,
       env: ['REMOTE_AGENT_VERIFIER_ENV'],
       group: 'Agent',
-      help: "Variable of this environment that the verifier gets, such as a judge's key; may be given several times",
+      help: "Environment variable that the verifier gets, such as a judge's key; may be given several times",
     },
     agentcoreArn: {
       flag: 'agentcore-arn',
       type: 'text',
       group: 'AgentCore',
-      help: 'ARN of the AgentCore runtime that has the agent',
+      help: 'ARN of the AgentCore runtime with the agent',
     },
     agentcoreQualifier: {
       flag: 'agentcore-qualifier',
@@ -322,26 +330,26 @@ export const ROLLOUT = {
       values: ['s3', 'sqs', 'envelope'],
       group: 'AgentCore',
       help:
-        'How results come back: from S3, from S3 when a queue tells, or from the session itself; without it by what is ' +
-        'given: a queue, a bucket, neither',
+        'How results come back: s3; sqs, S3 with a queue that announces results; envelope, from the session ' +
+        'itself. Default: by what is given, a queue, a bucket or neither',
     },
     agentcoreBucket: {
       flag: 'agentcore-bucket',
       type: 'text',
       group: 'AgentCore',
-      help: 'S3 bucket that agents leave their results in',
+      help: "S3 bucket for the agents' results",
     },
     agentcoreQueue: {
       flag: 'agentcore-queue',
       type: 'url',
       group: 'AgentCore',
-      help: 'URL of the SQS queue that S3 tells of results',
+      help: 'URL of the SQS queue in which S3 announces results',
     },
     agentcoreExperiment: {
       flag: 'agentcore-experiment',
       type: 'text',
       group: 'AgentCore',
-      help: "First part of the results' keys, for this run alone; without it a new one",
+      help: "First part of the results' keys, for this run alone; default: a new one",
     },
     agentcoreTps: {
       flag: 'agentcore-tps',
@@ -349,7 +357,7 @@ export const ROLLOUT = {
       min: '0.1',
       default: '25',
       group: 'AgentCore',
-      help: 'Calls a second of this process: starts, stops and polls together',
+      help: 'Calls per second of this process: starts, stops and polls together',
     },
     agentcoreSessions: {
       flag: 'agentcore-sessions',
@@ -364,7 +372,9 @@ export const ROLLOUT = {
       type: 'path',
       default: './agentcore-sessions',
       group: 'AgentCore',
-      help: 'Folder that remembers sessions until they are stopped; the next run stops what a crash left running',
+      help:
+        'Folder that lists sessions until they are stopped; the next run stops those that a crash left ' +
+        'running',
     },
     ...REMOTE_AGENT.options,
   },

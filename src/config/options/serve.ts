@@ -22,7 +22,7 @@ export const SERVE = {
       values: ['local', 'relay'],
       default: 'local',
       group: 'Server',
-      help: 'local: the proxy calls engines over HTTP; relay: workers dial in at /ws/worker and call them',
+      help: 'local: the proxy calls engines over HTTP; relay: workers connect at /ws/worker and call the engines',
     },
     host: { ...host, env: ['PROXY_HOST'] },
     port: {
@@ -31,15 +31,15 @@ export const SERVE = {
       default: '8080',
       env: ['PROXY_PORT'],
       group: 'Server',
-      help: 'Port to listen on; 0 for any free one',
+      help: 'Port to listen on; 0: any free port',
     },
     healthPort: {
       flag: 'health-port',
       type: 'port',
       group: 'Server',
       help:
-        'Second port, plain HTTP without keys, on which a thread of its own answers GET /health and nothing else: at once, ' +
-        'however busy the proxy is. For probes',
+        'Second port for probes: plain HTTP without keys, only GET /health. A separate thread answers at ' +
+        'once, however busy the proxy is',
     },
     maxBodyBytes: {
       flag: 'max-body-bytes',
@@ -48,13 +48,13 @@ export const SERVE = {
       max: '512MiB',
       default: '16MiB',
       group: 'Server',
-      help: 'Largest request body that is read, images included',
+      help: 'Largest request body, images included',
     },
     tlsCert: {
       flag: 'tls-cert',
       type: 'path',
       group: 'Server',
-      help: 'Certificate, PEM, for HTTPS and wss; read again when it changes. Needs --tls-key',
+      help: 'Certificate for HTTPS and wss, PEM; read again when it changes. Needs --tls-key',
     },
     tlsKey: {
       flag: 'tls-key',
@@ -67,7 +67,7 @@ export const SERVE = {
       type: 'basePath',
       default: '/',
       group: 'Server',
-      help: 'Path that precedes all routes, for an ingress that serves other things too; such as /llm',
+      help: 'Path before all routes, such as /llm, for an ingress that serves other things too',
     },
     trustedProxies: {
       flag: 'trusted-proxy',
@@ -75,25 +75,25 @@ export const SERVE = {
       repeatable: true,
       group: 'Server',
       help:
-        'Address or CIDR block of a reverse proxy whose X-Forwarded-* headers are believed; may be given several ' +
-        'times. Without it nobody is',
+        'Address or CIDR block of a reverse proxy whose X-Forwarded-* headers are trusted; may be given ' +
+        'several times. Default: none',
     },
     config: {
       flag: 'config',
       type: 'path',
       group: 'Server',
-      help: 'JSON file with any of these options, each under its name with _ for -',
+      help: 'JSON file with any of these options; a name there has _ instead of -',
     },
     adminKeys: {
       ...adminKeys,
       help:
-        'Closes the proxy: every request needs a key, and this one is for trainers and operators (sessions, rewards, ' +
-        'admin). Several are all valid; @file reads them from a file, one a line. On the command line other users of ' +
-        'the machine can read it',
+        'Key for trainers and operators (sessions, rewards, admin). With it, every request needs a key. ' +
+        'Several keys are all valid; @file reads them from a file, one per line. On the command line, other ' +
+        'users of the machine can read it',
     },
     workerKeys: {
       ...workerKeys,
-      help: 'For workers, who dial /ws/worker; otherwise as --admin-key',
+      help: 'Key for workers, for /ws/worker; given like --admin-key',
     },
     viewKeys: {
       flag: 'view-key',
@@ -101,7 +101,7 @@ export const SERVE = {
       secret: true,
       repeatable: true,
       group: 'Keys',
-      help: 'For people and tools that read everything and change nothing, as the inspector does; otherwise as --admin-key',
+      help: 'Key that reads everything and changes nothing, for people and the inspector; given like --admin-key',
     },
     metricsKeys: {
       flag: 'metrics-key',
@@ -109,7 +109,7 @@ export const SERVE = {
       secret: true,
       repeatable: true,
       group: 'Keys',
-      help: 'For monitoring, which reads /metrics and the whole of /health; otherwise as --admin-key',
+      help: 'Key for monitoring: reads /metrics and all of /health; given like --admin-key',
     },
     agentKeySecrets: {
       flag: 'agent-key-secret',
@@ -118,15 +118,15 @@ export const SERVE = {
       repeatable: true,
       group: 'Keys',
       help:
-        "Gives each session's agent a key of its own, which POST /sessions tells. Keys of all the secrets are valid, the " +
-        'first one makes new ones; otherwise as --admin-key',
+        "Secret that makes a key for each session's agent, which POST /sessions returns. Keys of all secrets " +
+        'are valid, the first secret makes new ones; given like --admin-key',
     },
     engineUrls: {
       flag: 'engine-url',
       type: 'url',
       repeatable: true,
       group: 'Engines',
-      help: 'Base URL of an engine that local mode calls; may be given several times',
+      help: 'Base URL of an engine for local mode; may be given several times',
     },
     awaitEngines: {
       flag: 'await-engines',
@@ -134,8 +134,8 @@ export const SERVE = {
       default: 'false',
       group: 'Engines',
       help:
-        'Begin without an engine: calls wait until one is registered at POST /admin/workers, and the embedded ' +
-        'one never answers',
+        'Start without an engine: calls wait until one is registered with POST /admin/workers, and the ' +
+        'embedded engine never answers',
     },
     engineKind,
     engineApiKey,
@@ -144,13 +144,13 @@ export const SERVE = {
       flag: 'model',
       type: 'text',
       group: 'Engines',
-      help: 'Model name that engines are asked for, whatever the agent asks for',
+      help: 'Model name that engines are asked for, whatever name the agent sends',
     },
     playbook: {
       flag: 'playbook',
       type: 'path',
       group: 'Engines',
-      help: 'JSON file of answers that the embedded engine is made to give',
+      help: 'JSON file of answers for the embedded engine',
     },
     healthIntervalMs: {
       flag: 'health-interval',
@@ -158,7 +158,7 @@ export const SERVE = {
       min: '100ms',
       default: '5s',
       group: 'Engines',
-      help: 'How often each engine is asked whether it serves',
+      help: 'Time between health checks of an engine',
     },
     tokenizer: {
       flag: 'tokenizer',
@@ -166,21 +166,21 @@ export const SERVE = {
       group: 'Token mode',
       help:
         "Switches token mode on: the proxy renders and tokenizes prompts itself. The model's directory, its " +
-        'tokenizer.json, its id on the Hugging Face hub, or the word embedded',
+        'tokenizer.json, its id on the Hugging Face hub, or embedded',
     },
     toolParser: {
       flag: 'tool-parser',
       type: 'text',
       default: 'auto',
       group: 'Token mode',
-      help: 'How the model writes reasoning and tool calls, by the names of vLLM; auto goes by its chat template',
+      help: "How the model writes reasoning and tool calls, by vLLM's names; auto reads it from the chat template",
     },
     contextLength: {
       flag: 'context-length',
       type: 'integer',
       min: '1',
       group: 'Token mode',
-      help: "Tokens of prompt and completion together; without it what the model's config.json says",
+      help: "Tokens of prompt and completion together; default: from the model's config.json",
     },
     maxConcurrency: {
       flag: 'max-concurrency',
@@ -188,7 +188,7 @@ export const SERVE = {
       min: '1',
       default: '1024',
       group: 'Scheduling',
-      help: 'Calls that one engine serves at once; a worker of protocol version 2 states its own number',
+      help: 'Calls that one engine serves at once; a worker of protocol version 2 reports its own number',
     },
     verifyShare: {
       flag: 'verify-share',
@@ -198,28 +198,28 @@ export const SERVE = {
       default: '0',
       group: 'Drift',
       help:
-        'Share of turns whose logprobs an engine is asked for again in the background, when no call waits: 0.01. Counted ' +
-        'in /health and in metrics',
+        'Share of turns, such as 0.01, whose logprobs an engine computes again in the background while no ' +
+        'call waits. Results are in /health and in metrics',
     },
     verifyEngineUrl: {
       flag: 'verify-engine-url',
       type: 'url',
       group: 'Drift',
-      help: 'Engine to ask about them; without it the one that sampled them, in local mode',
+      help: 'Engine that computes them; default: the one that sampled them, in local mode',
     },
     queueLimit: {
       flag: 'queue-limit',
       type: 'integer',
       default: '8192',
       group: 'Scheduling',
-      help: 'Calls that may wait for a free engine or worker; one more is turned away with 503',
+      help: 'Calls that may wait for a free engine or worker; more are refused with 503',
     },
     queueWaitMs: {
       flag: 'queue-wait',
       type: 'duration',
       default: '30s',
       group: 'Scheduling',
-      help: 'How long a call waits while no engine or worker is there that could serve it',
+      help: 'How long a call waits if no engine or worker can serve it',
     },
     pauseLimitMs: {
       flag: 'pause-limit',
@@ -227,8 +227,8 @@ export const SERVE = {
       default: '1h',
       group: 'Scheduling',
       help:
-        'How long POST /admin/pause may hold calls back; then they are refused with 503 until POST /admin/resume, ' +
-        'for whoever paused may be gone. 0 for without end',
+        'How long POST /admin/pause may hold calls back. After that they are refused with 503 until POST ' +
+        '/admin/resume, as the program that paused may have died. 0: no limit',
     },
     agentCallLimit: {
       flag: 'agent-call-limit',
@@ -236,7 +236,7 @@ export const SERVE = {
       min: '1',
       default: '128',
       group: 'Scheduling',
-      help: 'Calls that an agent with a key may have under way at once; one more is turned away with 429',
+      help: 'Calls that an agent with a key may run at once; more are refused with 429',
     },
     choiceLimit: {
       flag: 'choice-limit',
@@ -244,7 +244,9 @@ export const SERVE = {
       min: '1',
       default: '128',
       group: 'Scheduling',
-      help: "Answers that one call may ask for (n); more are refused with 400. Each counts as one of its agent's calls",
+      help:
+        'Answers that one call may ask for (n); more are refused with 400. Each counts as one call of its ' +
+        'agent',
     },
     heartbeatMs: {
       flag: 'heartbeat',
@@ -252,8 +254,8 @@ export const SERVE = {
       default: '0',
       group: 'Server',
       help:
-        'Send a space so often while an answer that is not streamed is waited for, so that no tunnel or gateway cuts the ' +
-        'connection; the status is a 200 from the first one on. 0: never',
+        'Interval at which a space is sent while a non-streamed answer is not ready, so that no tunnel or ' +
+        'gateway closes the connection. With the first space the status is 200. 0: never',
     },
     retryGraceMs: {
       flag: 'retry-grace',
@@ -261,8 +263,8 @@ export const SERVE = {
       default: '10s',
       group: 'Scheduling',
       help:
-        'How long a call goes on when its agent has lost the connection and has a client that tries again, as the ' +
-        'OpenAI and Anthropic SDKs do: the retry joins it. 0 cancels it at once',
+        "How long a call continues after its agent lost the connection, if the agent's client retries (as the " +
+        'OpenAI and Anthropic SDKs do): the retry joins it. 0: cancelled at once',
     },
     agentFields: {
       flag: 'agent-fields',
@@ -270,8 +272,8 @@ export const SERVE = {
       repeatable: true,
       group: 'Keys',
       help:
-        "Field of a call that agents with a key may set besides OpenAI's own and those of sampling; may be given " +
-        'several times, * for all. Engines obey some that reach beyond the call',
+        "Field that agents with a key may set besides OpenAI's and sampling fields; may be given several " +
+        'times, * for all. Some fields make engines do more than answer the call',
     },
     agentMedia: {
       flag: 'agent-media',
@@ -280,8 +282,8 @@ export const SERVE = {
       default: 'data',
       group: 'Keys',
       help:
-        'Addresses of images, sounds and videos from agents with a key: data, in the body itself; any, which ' +
-        'the engine then fetches',
+        'Images, sounds and videos that agents with a key may send: data, in the body itself; any, also ' +
+        'addresses that the engine then fetches',
     },
     relayTimeoutMs: {
       flag: 'relay-timeout',
@@ -291,15 +293,15 @@ export const SERVE = {
       env: ['RELAY_TIMEOUT'],
       group: 'Relay mode',
       help:
-        'How long a worker of protocol version 1 may take for a call, and one of version 2 may be silent ' +
-        'about it',
+        'Longest time for a call at a worker of protocol version 1, and longest silence about a call at one ' +
+        'of version 2',
     },
     workerGraceMs: {
       flag: 'worker-grace',
       type: 'duration',
       default: '30s',
       group: 'Relay mode',
-      help: 'How long the calls of a worker that lost its connection wait for it to come back',
+      help: 'How long the calls of a disconnected worker wait for it to come back',
     },
     heartbeatIntervalMs: {
       flag: 'heartbeat-interval',
@@ -307,14 +309,14 @@ export const SERVE = {
       min: '100ms',
       default: '10s',
       group: 'Relay mode',
-      help: 'How often workers are pinged; one that is silent for three of these is gone',
+      help: 'Time between pings to workers; a worker that is silent for three of them counts as lost',
     },
     db: {
       flag: 'db',
       type: 'path',
       default: './llm-proxy.db',
       group: 'Sessions',
-      help: 'Database file; the word memory keeps nothing on disk',
+      help: 'Database file; memory: nothing on disk',
     },
     durability: {
       flag: 'durability',
@@ -322,15 +324,15 @@ export const SERVE = {
       values: ['power', 'process'],
       default: 'power',
       group: 'Sessions',
-      help: 'What an acknowledged turn survives: power, the machine losing it; process, the proxy dying',
+      help: 'What a recorded turn survives: power, a power loss of the machine; process, the death of the proxy',
     },
     node: {
       flag: 'node',
       type: 'text',
       group: 'Sessions',
       help:
-        'Which of several equal proxies this one is, such as 2/4: it refuses sessions of the others with 421. ordinal/4 ' +
-        "takes the number from the host's name, as a StatefulSet gives it",
+        'Which of several proxies this is, such as 2/4: it refuses sessions of the others with 421. ordinal/4 ' +
+        'takes the number from the host name, as in a StatefulSet',
     },
     sessionTtlMs: {
       flag: 'session-ttl',
@@ -338,7 +340,7 @@ export const SERVE = {
       max: '3650d',
       default: '0',
       group: 'Sessions',
-      help: 'Sessions are deleted this long after their last change; 0 for never',
+      help: 'Sessions are deleted this long after their last change; 0: never',
     },
     sessionMemoryBytes: {
       flag: 'session-memory',
@@ -347,8 +349,9 @@ export const SERVE = {
       default: '512MiB',
       group: 'Sessions',
       help:
-        'Memory for what is known of the calls of active sessions, so that the next one costs only what is new in it. ' +
-        'Over it the sessions that called longest ago are forgotten, and read from the database when they call again',
+        'Memory for the calls of active sessions, so that the next call costs only what is new in it. Above ' +
+        'the limit, the sessions that called longest ago are dropped from memory, and read from the database ' +
+        'at their next call',
     },
     record: {
       flag: 'record',
@@ -356,16 +359,16 @@ export const SERVE = {
       repeatable: true,
       group: 'Sessions',
       help:
-        'What turns are recorded with beyond ids and logprobs, where the engine gives it: sampling_mask, ' +
-        'top_logprobs:20, prompt_logprobs, routed_experts, weight_versions; a session may name its own',
+        'Details to record beyond ids and logprobs, if the engine gives them: sampling_mask, top_logprobs:20, ' +
+        'prompt_logprobs, routed_experts, weight_versions; a session may choose its own',
     },
     logprobsMode: {
       flag: 'logprobs-mode',
       type: 'text',
       group: 'Sessions',
       help:
-        'What the logprobs of the engines are of, for the record of turns whose engine does not tell: ' +
-        "raw_logprobs or processed_logprobs for vLLM's --logprobs-mode, or any word of yours",
+        "Which distribution the engines' logprobs belong to, recorded for engines that do not report it: " +
+        "raw_logprobs or processed_logprobs (vLLM's --logprobs-mode), or any other word",
     },
     stripVolatile: {
       flag: 'strip-volatile',
@@ -373,15 +376,15 @@ export const SERVE = {
       default: 'true',
       group: 'Sessions',
       help:
-        'Take out of system prompts what an agent changes with each call and no model needs, such as the ' +
-        'accounting line of Claude Code; the turn shows what was taken',
+        'Remove from system prompts what an agent changes with each call and no model needs, such as Claude ' +
+        "Code's billing header; the turn shows what was removed",
     },
     strictSessions: {
       flag: 'strict-sessions',
       type: 'boolean',
       default: 'false',
       group: 'Sessions',
-      help: 'Answer 404 to calls for a session that nobody created, instead of creating it',
+      help: 'Answer 404 to calls of a session that was not created, instead of creating it',
     },
     shutdownGraceMs,
     logLevel,

@@ -20,12 +20,12 @@ export const sessionSource = {
   adminKeys: {
     ...adminKeys,
     group: 'Source',
-    help: 'Key that the proxy asks for; @file reads it from a file',
+    help: 'Key of the proxy; @file reads it from a file',
   },
   tlsCa: { ...tlsCa, group: 'Source' },
 } as const
 
-const tableJson = { ...json, help: 'Print JSON as the HTTP API has it instead of a table' } as const
+const tableJson = { ...json, help: 'Print the JSON of the HTTP API instead of a table' } as const
 
 export const SESSIONS_LIST = {
   name: 'sessions list',
@@ -48,7 +48,7 @@ export const SESSIONS_LIST = {
       default: 'created',
       flagOnly: true,
       group: 'Output',
-      help: 'What comes first: the newest, the one that changed last, the one with most of it',
+      help: 'Which sessions come first: the newest, the last changed, or those with the most of this',
     },
     sinceMs: {
       flag: 'since',
@@ -71,7 +71,7 @@ export const SESSIONS_LIST = {
       min: '1',
       flagOnly: true,
       group: 'Output',
-      help: 'At most this many; without it all of them',
+      help: 'At most this many; default: all',
     },
     json: tableJson,
   },
@@ -93,13 +93,13 @@ export const SESSIONS_DIFF = {
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    json: { ...json, help: 'Print what was found as JSON instead of text' },
+    json: { ...json, help: 'Print the result as JSON instead of text' },
   },
 } as const satisfies CommandSpec
 
 export const SESSIONS_EXPORT = {
   name: 'sessions export',
-  summary: 'Write sessions as JSON lines (training rows, or turns), or as a page to look at',
+  summary: 'Write sessions as JSON lines (training rows, or turns), or as an HTML page',
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
@@ -111,8 +111,8 @@ export const SESSIONS_EXPORT = {
       flagOnly: true,
       group: 'Output',
       help:
-        'trajectories: one row per line, ready to train on; turns: one recorded call per line; html: the sessions that ' +
-        'are named, in one file that any browser shows',
+        'trajectories: one training row per line; turns: one recorded call per line; html: the given ' +
+        'sessions, in one file for any browser',
     },
     select: {
       flag: 'select',
@@ -121,7 +121,9 @@ export const SESSIONS_EXPORT = {
       default: 'all',
       flagOnly: true,
       group: 'Output',
-      help: 'Which rows of a session: main are those of its main line, without sub-agents',
+      help:
+        'Rows of a session that branched: all, those of the main line (no sub-agents), the longest, or the ' +
+        'last',
     },
     sideCalls: {
       flag: 'side-calls',
@@ -129,7 +131,7 @@ export const SESSIONS_EXPORT = {
       default: 'false',
       flagOnly: true,
       group: 'Output',
-      help: "Rows of side calls as well, such as those for an agent's titles",
+      help: "Also rows of side calls, such as those for an agent's titles",
     },
     finishedOnly: {
       flag: 'finished-only',
@@ -137,7 +139,7 @@ export const SESSIONS_EXPORT = {
       default: 'false',
       flagOnly: true,
       group: 'Output',
-      help: 'No rows of sessions that were aborted or are still active',
+      help: 'No rows of sessions that are aborted or still active',
     },
     details: {
       flag: 'details',
@@ -146,15 +148,15 @@ export const SESSIONS_EXPORT = {
       flagOnly: true,
       group: 'Output',
       help:
-        'What else rows show of their tokens, if it was recorded: sampling_mask, routed_experts and others of ' +
-        'docs/details.md, or all; may be given several times',
+        'Recorded details that rows show: sampling_mask, routed_experts and others of docs/details.md, or ' +
+        'all; may be given several times',
     },
     output: {
       flag: 'output',
       type: 'path',
       flagOnly: true,
       group: 'Output',
-      help: 'File to write, whole or not at all; without it stdout',
+      help: 'File to write, complete or not at all; default: stdout',
     },
   },
 } as const satisfies CommandSpec

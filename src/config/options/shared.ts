@@ -11,7 +11,7 @@ export const logLevel = {
   default: 'info',
   env: ['LOG_LEVEL'],
   group: 'Process',
-  help: 'Least severe level that is logged, as JSON lines on stderr',
+  help: 'Lowest level that is logged, as JSON lines on stderr',
 } as const
 
 export const host = {
@@ -19,7 +19,7 @@ export const host = {
   type: 'text',
   default: '127.0.0.1',
   group: 'Server',
-  help: 'Address to listen on; 0.0.0.0 for all of them',
+  help: 'Address to listen on; 0.0.0.0 for all',
 } as const
 
 /** Of a command that asks a running proxy. */
@@ -28,7 +28,7 @@ export const proxyUrl = {
   type: 'url',
   flagOnly: true,
   group: 'Proxy',
-  help: 'Base URL of the proxy; without it where serve would listen in this same environment',
+  help: 'Base URL of the proxy; default: where serve would listen with this environment',
 } as const
 
 export const shutdownGraceMs = {
@@ -36,7 +36,7 @@ export const shutdownGraceMs = {
   type: 'duration',
   default: '30s',
   group: 'Process',
-  help: 'On SIGTERM or SIGINT, how long the calls that run may take to finish; a second signal ends them at once',
+  help: 'How long running calls may take to finish after SIGTERM or SIGINT; a second signal ends them at once',
 } as const
 
 export const engineKind = {
@@ -46,8 +46,8 @@ export const engineKind = {
   default: 'auto',
   group: 'Engines',
   help:
-    'What the engines speak: vllm for vLLM and engines with its token-id fields, sglang, openai for any other ' +
-    'OpenAI-compatible server, auto to ask each one; without an engine URL auto means the embedded engine',
+    'API of the engines: vllm for vLLM and engines with its token-id fields, sglang, openai for any other ' +
+    'OpenAI-compatible server, auto to ask each engine. Without an engine URL, auto means the embedded engine',
 } as const
 
 export const engineApiKey = {
@@ -55,7 +55,7 @@ export const engineApiKey = {
   type: 'text',
   secret: true,
   group: 'Engines',
-  help: 'Sent to every engine as bearer token; on the command line other users of the machine can read it',
+  help: 'Key for every engine, sent as bearer token; on the command line, other users of the machine can read it',
 } as const
 
 export const engineSessionHeader = {
@@ -64,8 +64,8 @@ export const engineSessionHeader = {
   default: 'X-Session-ID',
   group: 'Engines',
   help:
-    'Headers that carry the session id with every call, for routers in front of engines that send the calls of one ' +
-    'session to one of them: X-SMG-Routing-Key, X-Correlation-ID, X-Dynamo-Session-ID; several with commas, or none',
+    'Headers with the session id for every engine call, for routers that keep a session on one engine: ' +
+    'X-SMG-Routing-Key, X-Correlation-ID, X-Dynamo-Session-ID; several with commas, or none',
 } as const
 
 export const workerKeys = {
@@ -79,7 +79,9 @@ export const workerKeys = {
 export const tlsCa = {
   flag: 'tls-ca',
   type: 'path',
-  help: 'Authorities that are trusted beside those of Node.js, PEM: of a proxy with a certificate of its own',
+  help:
+    'Certificate authorities to trust besides those of Node.js, PEM, for a proxy with a private or ' +
+    'self-signed certificate',
 } as const
 
 export const adminKeys = {
@@ -96,5 +98,5 @@ export const json = {
   default: 'false',
   flagOnly: true,
   group: 'Output',
-  help: 'Print JSON as the HTTP API has it instead of text',
+  help: 'Print the JSON of the HTTP API instead of text',
 } as const

@@ -6,8 +6,8 @@ import { engineApiKey, engineKind, json } from './shared.ts'
 export const VERIFY = {
   name: 'verify',
   summary:
-    'Compare recorded logprobs with those that an engine gives the same tokens now; exit 0 if they are the same, 3 if ' +
-    'not, 4 if nothing can be said',
+    'Compare recorded logprobs with those that an engine computes now for the same tokens; exit 0: the same, ' +
+    '3: different, 4: no result',
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
@@ -16,16 +16,16 @@ export const VERIFY = {
       type: 'url',
       flagOnly: true,
       group: 'Engine',
-      help: 'Base URL of the engine to ask, vLLM or SGLang; without it the embedded engine',
+      help: 'Base URL of the engine, vLLM or SGLang; default: the embedded engine',
     },
-    engineKind: { ...engineKind, group: 'Engine', help: 'What the engine speaks; auto to ask it' },
+    engineKind: { ...engineKind, group: 'Engine', help: 'API of the engine; auto to ask it' },
     engineApiKey: { ...engineApiKey, group: 'Engine' },
     model: {
       flag: 'model',
       type: 'text',
       flagOnly: true,
       group: 'Engine',
-      help: "Model or adapter to ask for instead of each turn's own",
+      help: "Model or adapter to ask for, instead of each turn's own",
     },
     limit: {
       flag: 'limit',
@@ -34,7 +34,7 @@ export const VERIFY = {
       default: '200',
       flagOnly: true,
       group: 'Turns',
-      help: 'Compare at most this many turns, those of the newest sessions first',
+      help: 'Compare at most this many turns, newest sessions first',
     },
     anyWeights: {
       flag: 'any-weights',
@@ -42,7 +42,7 @@ export const VERIFY = {
       default: 'false',
       flagOnly: true,
       group: 'Turns',
-      help: 'Compare turns of other weights than the engine has, too; they differ, and the question is how much',
+      help: 'Also compare turns of other weights than the engine has now, to see by how much they differ',
     },
     logprobsOf: {
       flag: 'logprobs',
@@ -52,8 +52,8 @@ export const VERIFY = {
       flagOnly: true,
       group: 'Comparison',
       help:
-        'What was recorded: raw, before temperature; temperature, after it; mask, after it and among the tokens of the ' +
-        'sampling mask on record; auto: as SGLang and others do by default',
+        'What was recorded: raw, before temperature; temperature, after it; mask, after it and over the ' +
+        "recorded sampling mask; auto, by the engine's default",
     },
     meanTolerance: {
       flag: 'mean-tolerance',
@@ -62,7 +62,7 @@ export const VERIFY = {
       default: '0.05',
       flagOnly: true,
       group: 'Comparison',
-      help: "By how much the logprobs of a turn may differ in the mean; GPUs' own noise is about 0.01",
+      help: 'How much the logprobs of a turn may differ on average; noise of GPUs is about 0.01',
     },
     tokenTolerance: {
       flag: 'token-tolerance',
@@ -71,7 +71,7 @@ export const VERIFY = {
       default: '1',
       flagOnly: true,
       group: 'Comparison',
-      help: 'By how much the logprob of one token may differ',
+      help: 'How much the logprob of one token may differ',
     },
     alternatives: {
       flag: 'alternatives',
@@ -81,8 +81,8 @@ export const VERIFY = {
       flagOnly: true,
       group: 'Comparison',
       help:
-        'Most probable tokens to ask for where temperature matters: the more, the closer the comparison; vLLM gives ' +
-        'as many as its --max-logprobs',
+        'Number of most probable tokens to ask for if temperature matters: more give a closer comparison; ' +
+        'vLLM allows its --max-logprobs',
     },
     greedy: {
       flag: 'greedy',
@@ -90,9 +90,9 @@ export const VERIFY = {
       default: 'false',
       flagOnly: true,
       group: 'Comparison',
-      help: 'Sample turns of temperature 0 again as well; the tokens must be the same',
+      help: 'Also sample turns of temperature 0 again; the tokens must be the same',
     },
-    json: { ...json, help: 'Print one JSON object with every turn instead of text' },
+    json: { ...json, help: 'Print one JSON object with all turns instead of text' },
   },
 } as const satisfies CommandSpec
 

@@ -21,7 +21,7 @@ export const VIEW = {
       default: '127.0.0.1',
       flagOnly: true,
       group: 'View',
-      help: 'Address to listen on; any other than one of this machine alone needs --view-key',
+      help: 'Address to listen on; needs --view-key if other machines can reach it',
     },
     port: {
       flag: 'port',
@@ -29,21 +29,21 @@ export const VIEW = {
       default: '8090',
       flagOnly: true,
       group: 'View',
-      help: 'Port to listen on; 0 for any free one',
+      help: 'Port to listen on; 0: any free port',
     },
     basePath: { ...SERVE.options.basePath, group: 'View' },
     viewKeys: {
       ...SERVE.options.viewKeys,
       group: 'View',
-      help: 'Key that the page asks for; @file reads it from a file',
+      help: 'Key for the page; @file reads it from a file',
     },
     tokenizer: {
       flag: 'tokenizer',
       type: 'text',
       group: 'View',
       help:
-        "Tells what tokens read like: the model's directory, its tokenizer.json, or its id on the Hugging Face hub; " +
-        'without it ids are shown of all models but the embedded one',
+        "Tokenizer for the text of tokens: the model's directory, its tokenizer.json, or its id on the " +
+        "Hugging Face hub. Without it, only the embedded model's tokens have text, others show their ids",
     },
     logLevel: { ...logLevel, default: 'warn' },
   },

@@ -12,7 +12,7 @@ import {
 
 export const WORKER = {
   name: 'worker',
-  summary: 'Dial a relay-mode proxy and serve its calls with engines that this machine reaches',
+  summary: 'Connect to a relay-mode proxy and serve its calls with engines that this machine reaches',
   envPrefix: 'LLM_PROXY_',
   options: {
     proxyUrls: {
@@ -22,22 +22,22 @@ export const WORKER = {
       env: ['PROXY_SERVER_URL'],
       group: 'Proxy',
       help:
-        'Base URL of a proxy in relay mode; may be given several times. dns+http://NAME:PORT stands for a proxy at each ' +
-        'address that the name has, which are looked up again every 5 s',
+        'Base URL of a proxy in relay mode; may be given several times. dns+http://NAME:PORT stands for one ' +
+        'proxy at each address of NAME, looked up again every 5 s',
     },
     workerKeys: {
       ...workerKeys,
       group: 'Proxy',
       help:
-        'Key that the proxies ask for. Of several the next is tried when one is refused; @file reads them from a file, ' +
-        'one a line. On the command line other users of the machine can read it',
+        'Worker key of the proxies. If one of several is refused, the next is tried; @file reads them from a ' +
+        'file, one per line. On the command line, other users of the machine can read it',
     },
     tlsCa: { ...tlsCa, group: 'Proxy' },
     workerId: {
       flag: 'worker-id',
       type: 'text',
       group: 'Proxy',
-      help: 'Name of this worker, the same after each restart; without it the host name and process id',
+      help: 'Name of this worker, which should stay the same after a restart; default: host name and process id',
     },
     engineUrls: {
       flag: 'engine-url',
