@@ -8,28 +8,25 @@
  * before a reset appears after it.
  */
 import { randomUUID } from 'node:crypto'
-import { parseWish } from '../canonical/details/kinds.ts'
-import { ProxyError, toProxyError } from '../errors.ts'
+import { ProxyError } from '../errors.ts'
 import type { Reward, SessionRecord, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
 import type { LiveSession, SessionCall } from './live-session.ts'
 import { LiveSessions } from './live-sessions.ts'
+import { checkNewSession, type NewSessionRequest } from './new-session.ts'
 import { isOwn, type NodePlace, refuseForeign } from './nodes.ts'
 import { readPolicies } from './policies.ts'
 import { parseSessionId } from './session-id.ts'
 import { type HeldMemory, SessionMemories } from './session-memory.ts'
-import { type HeldSweep, SweepGuard } from './sweep-guard.ts'
+import type { HeldSweep } from './sweep-guard.ts'
+import { Sweeper, type SweeperHooks } from './sweeper.ts'
 
 export type { SessionCall } from './live-session.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
 
-export interface SessionHooks {
+export interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
   /** What was remembered of its calls is over: completed, aborted, reset, deleted or swept. */
   onEnded(sessionId: string): void
-  /** A sweep failed; the next one tries again. */
-  onSweepFailed(error: ProxyError): void
-  /** So many sessions were to go at once that they wait. Once, until they have gone. */
-  onSweepHeld(held: HeldSweep): void
 }
 
 export interface SessionsOptions {
@@ -60,23 +57,6 @@ export interface SessionsOptions {
 /** Some 300 sessions of 100,000 tokens. */
 const MEMORY_BYTES = 512 * 1024 * 1024
 
-export interface NewSessionRequest {
-  /** Generated when absent. */
-  sessionId?: string
-  metadata?: Record<string, unknown>
-  samplingParams?: Record<string, unknown>
-  /** Whether an agent that has no more than the session's key is heard on its own record. Absent: it is not. */
-  trustAgent?: boolean
-  /** What its turns are recorded with beyond ids and logprobs: `top_logprobs:64`. Absent: what the proxy records of any. */
-  record?: readonly string[]
-  /** The model of all calls, or of each line's; see {@link readPolicies}. Absent: what the agent asks for. */
-  policy?: string | Record<string, string>
-  /** null: for ever. Absent: the default. */
-  ttlMs?: number | null
-  /** What its agent's key must have in it. Absent: any key of the session's name is good. */
-  keyTag?: string
-}
-
 export interface WaitResult {
   session: SessionRecord
   /** The session was still active when the time was up. */
@@ -88,11 +68,8 @@ export class Sessions {
   readonly #hooks: SessionHooks
   readonly #options: Required<Omit<SessionsOptions, 'node'>> & Pick<SessionsOptions, 'node'>
   readonly #lives: LiveSessions
-  /** Between the two clocks when the sessions were opened. */
-  readonly #steadyOffsetMs: number
   readonly #memories: SessionMemories
-  readonly #sweepGuard = new SweepGuard()
-  readonly #sweepTimer: NodeJS.Timeout
+  readonly #sweeper: Sweeper
   #closed = false
 
   constructor(store: TurnStore, hooks: SessionHooks, options: SessionsOptions) {
@@ -110,10 +87,16 @@ export class Sessions {
       memoryBytes: MEMORY_BYTES,
       ...options,
     }
-    this.#steadyOffsetMs = this.#options.clock() - this.#options.steadyClock()
     this.#lives = new LiveSessions(this.#options.idleLimit)
     this.#memories = new SessionMemories(this.#options.memoryBytes)
-    this.#sweepTimer = setInterval(() => void this.#sweepOrTell(), this.#options.sweepIntervalMs).unref()
+    const { clock, steadyClock, sweepIntervalMs: intervalMs } = this.#options
+    const { onSweepFailed, onSweepHeld } = hooks
+    const sweeperHooks = {
+      onSweepFailed,
+      onSweepHeld,
+      onSwept: (sessionId: string) => this.#swept(sessionId),
+    }
+    this.#sweeper = new Sweeper(store, sweeperHooks, { clock, steadyClock, intervalMs })
   }
 
   /** A call for a session that does not exist is refused. */
@@ -123,9 +106,7 @@ export class Sessions {
 
   /** An existing session is found, not changed. @throws ProxyError `invalid_request` for an id that cannot be one */
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
-    refuseContent(request.samplingParams)
-    if (request.record) parseWish(request.record)
-    readPolicies(request.policy)
+    checkNewSession(request)
     const sessionId = parseSessionId(request.sessionId ?? this.#newId())
     refuseForeign(sessionId, this.#options.node)
     return this.#inOrder(sessionId, () => this.#createRecord(sessionId, request))
@@ -239,7 +220,7 @@ export class Sessions {
 
   /** Sessions that are to be removed, and wait because they are so many; as the last sweep found it. */
   get heldSweep(): HeldSweep | undefined {
-    return this.#sweepGuard.held
+    return this.#sweeper.held
   }
 
   /**
@@ -248,32 +229,14 @@ export class Sessions {
    * @param allowed the operator's word: up to so many may go at once, whatever their share
    * @returns their ids
    */
-  async sweep(allowed = 0): Promise<string[]> {
-    const nowMs = this.#sweepTime()
-    const count = await this.#store.countExpired(nowMs)
-    const before = this.#sweepGuard.held
-    const isAllowed = count.expired <= allowed
-    const held = isAllowed ? undefined : this.#sweepGuard.check(count, this.#options.steadyClock())
-    if (held && !before) this.#hooks.onSweepHeld(held)
-    if (held) return []
-    const sessionIds = await this.#store.sweep(nowMs)
-    this.#sweepGuard.release()
-    for (const sessionId of sessionIds) {
-      const live = this.#lives.get(sessionId)
-      if (live === undefined) this.#onEnded(sessionId)
-      else {
-        // A call that has not opened its turn yet was no obstacle to the store: its session is gone under it.
-        void live.cancelCalls(cancelled(sessionId, 'deleted'), this.#options.settleMs)
-        this.#forget(live)
-      }
-    }
-    return sessionIds
+  sweep(allowed = 0): Promise<string[]> {
+    return this.#sweeper.sweep(allowed)
   }
 
   /** Refuses new calls, ends those in flight and whoever waits. The store is its owner's to close. */
   async close(): Promise<void> {
     this.#closed = true
-    clearInterval(this.#sweepTimer)
+    this.#sweeper.stop()
     const reason = new ProxyError('shutting_down', 'llm-proxy is shutting down')
     const lives = [...this.#lives.all()]
     for (const live of lives) live.failWaiters(reason)
@@ -369,29 +332,22 @@ export class Sessions {
     this.#options.activity.tell({ type: 'session_deleted', session_id: live.sessionId })
   }
 
+  #swept(sessionId: string): void {
+    const live = this.#lives.get(sessionId)
+    if (live === undefined) this.#onEnded(sessionId)
+    else {
+      // A call that has not opened its turn yet was no obstacle to the store: its session is gone under it.
+      void live.cancelCalls(cancelled(sessionId, 'deleted'), this.#options.settleMs)
+      this.#forget(live)
+    }
+  }
+
   async #inOrder<T>(sessionId: string, task: (live: LiveSession) => Promise<T>): Promise<T> {
     const live = this.#lives.use(sessionId)
     try {
       return await live.runInOrder(() => task(live))
     } finally {
       this.#lives.release(live)
-    }
-  }
-
-  /**
-   * A clock that is set forward has not let the time pass: sessions go no earlier than the process has lived to see
-   * their end. One that is set back puts the end off.
-   */
-  #sweepTime(): number {
-    const { clock, steadyClock } = this.#options
-    return Math.min(clock(), steadyClock() + this.#steadyOffsetMs)
-  }
-
-  async #sweepOrTell(): Promise<void> {
-    try {
-      await this.sweep()
-    } catch (error) {
-      this.#hooks.onSweepFailed(toProxyError(error))
     }
   }
 
@@ -415,17 +371,4 @@ function endedKey(): ProxyError {
 
 function cancelled(sessionId: string, how: string): ProxyError {
   return new ProxyError('turn_cancelled', `Session ${sessionId} was ${how} while this call was in flight`)
-}
-
-/** What an agent says is its own: a session overrules how it is answered, never what is asked or how many answers. */
-function refuseContent(samplingParams: Record<string, unknown> = {}): void {
-  for (const field of ['messages', 'tools', 'prompt', 'stream']) {
-    if (!(field in samplingParams)) continue
-    const message = `'sampling_params' cannot hold '${field}': it overrules how an agent is answered, not what it asks`
-    throw new ProxyError('invalid_request', message, { param: `sampling_params.${field}` })
-  }
-  if ((samplingParams.n ?? 1) !== 1) {
-    const message = "'sampling_params.n' must be 1: how many answers there are, the agent says"
-    throw new ProxyError('unsupported', message, { param: 'sampling_params.n' })
-  }
 }
