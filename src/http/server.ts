@@ -12,6 +12,7 @@ import {
   watchCertificate,
 } from './transport/certificate.ts'
 import { addHandles, closeHandles, holdPort, SHARED_PORT, SHARES_PORTS } from './transport/many-handles.ts'
+import type { Strangers } from './transport/strangers.ts'
 import { createStrangers, createWebServer } from './transport/web-server.ts'
 
 export interface ListenOptions extends AppBase {
@@ -74,7 +75,7 @@ export async function listenWith(
     url: baseUrl({ host: bound.address, port: bound.port, secure: certificate !== undefined, basePath }),
     routes: app.routes,
     close: async () => {
-      await closeServer(app, handles)
+      await closeServer(app, handles, strangers)
       hold?.close()
     },
   }
@@ -103,10 +104,16 @@ function renewCertificate({ fastify }: App, servers: readonly object[], options:
 const CLOSE_MS = 5_000
 
 /** Connections that wait for a next request, or for a first one, hold nothing up: only answers on their way do. */
-async function closeServer({ fastify, answering }: App, handles: readonly Server[]): Promise<void> {
+async function closeServer(
+  { fastify, answering }: App,
+  handles: readonly Server[],
+  strangers: Strangers,
+): Promise<void> {
   const giveUpAtMs = performance.now() + CLOSE_MS
   const poll = setInterval(() => {
-    if (answering.size === 0 || performance.now() > giveUpAtMs) fastify.server.closeAllConnections()
+    if (answering.size > 0 && performance.now() < giveUpAtMs) return
+    fastify.server.closeAllConnections()
+    strangers.closeAll()
   }, 10)
   await Promise.all([fastify.close(), closeHandles(handles)]).finally(() => clearInterval(poll))
 }

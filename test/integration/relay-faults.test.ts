@@ -152,7 +152,7 @@ t.test('a half-open socket is found by the heartbeat, and the call goes on', asy
 })
 
 t.test('an agent that leaves while the socket is cut: the work ends when the worker is back', async (t) => {
-  const { proxy, forwarder, engine } = await brokenLine(t)
+  const { proxy, forwarder, engine } = await brokenLine(t, { retryGraceMs: 0 })
   const controller = new AbortController()
   const stream = await agentOf(proxy, 's').chat.completions.create(
     { model: 'counting', messages: [{ role: 'user', content: 'count' }], stream: true, max_tokens: 10_000 },
@@ -169,7 +169,7 @@ t.test('an agent that leaves while the socket is cut: the work ends when the wor
 })
 
 t.test('an agent that leaves cancels its call at the worker', async (t) => {
-  const { proxy, engine } = await brokenLine(t)
+  const { proxy, engine } = await brokenLine(t, { retryGraceMs: 0 })
   const stream = await agentOf(proxy, 's').chat.completions.create({
     model: 'counting',
     messages: [{ role: 'user', content: 'count' }],

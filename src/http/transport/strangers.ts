@@ -49,6 +49,11 @@ export class Strangers {
     this.#forget(idOf(socket))
   }
 
+  /** For the end of a server: with TLS it knows nothing of connections whose handshake has not ended, and waits for them. */
+  closeAll(): void {
+    for (const { socket } of this.#connections.values()) socket.destroy()
+  }
+
   #closeFirst(ids: Iterable<string>): void {
     for (const id of ids) {
       this.#connections.get(id)?.socket.destroy()

@@ -45,3 +45,13 @@ t.test('who is known, or has gone, is no longer counted', async (t) => {
   t.notOk(agent.destroyed)
   t.equal(strangers.count, 2)
 })
+
+t.test('the end of a server closes those that have shown nothing, and leaves the others to it', async (t) => {
+  const strangers = new Strangers({ limit: 4, limitPerAddress: 4 })
+  const agent = connection('10.0.0.2')
+  const silent = [connection('10.0.0.2'), connection('10.0.0.3')]
+  for (const socket of [agent, ...silent]) strangers.admit(socket)
+  strangers.know(agent)
+  strangers.closeAll()
+  t.same(closed([agent, ...silent]), [false, true, true])
+})
