@@ -30,14 +30,14 @@ interface Row {
 const sampledOf = (rows: Row[]) =>
   rows.flatMap((row) => row.response_ids.filter((_, i) => row.response_mask[i] === 1))
 
-/** The same in relay mode: the engine is reached through a worker that dials in. */
-async function startRelayedTokenProxy(t: Test) {
+/** In relay mode: the engine is reached through a worker that dials in. */
+async function startRelayedTokenProxy(t: Test, db: string): Promise<TestProxy> {
   const engine = await startEngine(t)
-  const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded' })
+  const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', db })
   const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engine.url] }
   const worker = startWorker(config, { logger: silentLogger })
   t.teardown(() => worker.stop(0))
-  return { engine, proxy }
+  return proxy
 }
 
 async function startTokenProxy(t: Test, overrides: Partial<ServeConfig> = {}) {
@@ -103,16 +103,24 @@ const ECHOES: Record<string, Echo> = {
   }),
 }
 
-const MODES = { local: startTokenProxy, relay: startRelayedTokenProxy }
-const CASES = Object.entries(MODES).flatMap(([mode, start]) =>
-  Object.entries(ECHOES).map(([how, echo]) => ({ mode, start, how, echo })),
+/** One proxy of each mode, for all tests that want nothing of their own of it: each has a session of its own. */
+const shared = {} as { local: TestProxy; relay: TestProxy }
+t.before(async () => {
+  const folder = t.testdir({})
+  shared.local = (await startTokenProxy(t, { db: `${folder}/local.db` })).proxy
+  shared.relay = await startRelayedTokenProxy(t, `${folder}/relay.db`)
+})
+
+const CASES = (['local', 'relay'] as const).flatMap((mode) =>
+  Object.entries(ECHOES).map(([how, echo]) => ({ mode, how, echo })),
 )
 
-for (const { mode, start, how, echo } of CASES) {
+for (const { mode, how, echo } of CASES) {
   t.test(`in ${mode} mode an agent that echoes ${how} loses not one trained token`, async (t) => {
-    const { proxy } = await start(t)
-    await talk(proxy, echo)
-    const { turns } = await proxy.get('/sessions/s')
+    const proxy = shared[mode]
+    const session = how.replaceAll(' ', '-')
+    await talk(proxy, echo, session)
+    const { turns } = await proxy.get(`/sessions/${session}`)
     t.equal(turns.length, 6)
     for (const [i, turn] of turns.entries()) {
       t.equal(turn.exact, true)
@@ -122,7 +130,7 @@ for (const { mode, start, how, echo } of CASES) {
       const before = [...turns[i - 1].prompt_token_ids, ...turns[i - 1].completion_token_ids]
       t.same(turn.prompt_token_ids.slice(0, before.length), before)
     }
-    const { trajectories } = await proxy.get('/sessions/s/trajectories')
+    const { trajectories } = await proxy.get(`/sessions/${session}/trajectories`)
     t.equal(trajectories.length, 1)
     t.same(
       sampledOf(trajectories),
@@ -132,8 +140,8 @@ for (const { mode, start, how, echo } of CASES) {
 }
 
 t.test('tool calls are tool calls on every turn, and none of their markup is text', async (t) => {
-  const { proxy } = await startTokenProxy(t)
-  const messages = await talk(proxy, ECHOES['as it came']!)
+  const proxy = shared.local
+  const messages = await talk(proxy, ECHOES['as it came']!, 'calls')
   const calls = messages.flatMap((message) => ('tool_calls' in message ? (message.tool_calls ?? []) : []))
   t.ok(calls.length >= 2)
   for (const message of messages) {
@@ -166,8 +174,8 @@ t.test('the same session after a restart goes on from the tokens on record', asy
 })
 
 t.test('an answer that was cut short is ended by rule, with mask 0, before the next message', async (t) => {
-  const { proxy } = await startTokenProxy(t)
-  const openai = client(proxy)
+  const proxy = shared.local
+  const openai = client(proxy, 'cut')
   const cut = (
     await openai.chat.completions.create({
       model: 'embedded',
@@ -182,9 +190,11 @@ t.test('an answer that was cut short is ended by rule, with mask 0, before the n
     messages: [user('Tell me much.'), cut.message, user('Go on.')],
     max_tokens: 3,
   })
-  const [row] = (await proxy.get('/sessions/s/trajectories')).trajectories
-  const { turns } = await proxy.get('/sessions/s')
-  const end = (await proxy.get('/sessions/s')).turns[1].prompt_token_ids[turns[0].prompt_token_ids.length + 3]
+  const [row] = (await proxy.get('/sessions/cut/trajectories')).trajectories
+  const { turns } = await proxy.get('/sessions/cut')
+  const end = (await proxy.get('/sessions/cut')).turns[1].prompt_token_ids[
+    turns[0].prompt_token_ids.length + 3
+  ]
   const { tokens } = (await (
     await fetch(`${(await proxy.get('/health')).engines[0].name}/tokenize`, {
       method: 'POST',
@@ -222,14 +232,14 @@ t.test('a sub-agent and a compaction give the rows that a person would draw', as
 })
 
 t.test('a turn that is continued a second time forks there', async (t) => {
-  const { proxy } = await startTokenProxy(t)
+  const proxy = shared.local
   const ask = async (messages: ChatCompletionMessageParam[]) =>
-    (await client(proxy).chat.completions.create({ model: 'embedded', messages, max_tokens: 6 })).choices[0]!
-      .message
+    (await client(proxy, 'fork').chat.completions.create({ model: 'embedded', messages, max_tokens: 6 }))
+      .choices[0]!.message
   const first = await ask([user('One.')])
   await ask([user('One.'), first, user('Two.')])
   await ask([user('One.'), first, user('Two, edited.')])
-  const { turns, prompts } = await proxy.get('/sessions/s')
+  const { turns, prompts } = await proxy.get('/sessions/fork')
   t.match(turns[2].annotations.prompt, { reason: 'forked', from: turns[0].turn_id })
   t.same(prompts, { first: 1, extended: 1, forked: 1 })
 })
@@ -285,9 +295,9 @@ t.test('where agents shorten their talk for it, a prompt that fills the context 
 })
 
 t.test('what token mode cannot do is refused by name', async (t) => {
-  const { proxy } = await startTokenProxy(t)
+  const proxy = shared.local
   const refused = async (extra: object) =>
-    client(proxy)
+    client(proxy, 'refused')
       .chat.completions.create({ model: 'embedded', messages: [user('x')], tools: [calculator], ...extra })
       .then(
         () => ({}),
@@ -317,8 +327,8 @@ t.test('an engine that takes no token ids is refused at the start', async (t) =>
 })
 
 t.test('stop strings end the text as the engine would, and their tokens stay on record', async (t) => {
-  const { proxy } = await startTokenProxy(t)
-  const openai = client(proxy)
+  const proxy = shared.local
+  const openai = client(proxy, 'stopped')
   const question = [user('What is 2 + 2?')]
   const whole = (
     await openai.chat.completions.create({ model: 'embedded', messages: question, tools: [calculator] })
@@ -339,12 +349,12 @@ t.test('stop strings end the text as the engine would, and their tokens stay on 
     stop_reason: ' is',
     message: { content: 'The answer' },
   })
-  const { turns } = await proxy.get('/sessions/s')
+  const { turns } = await proxy.get('/sessions/stopped')
   t.equal(turns[1].completion_token_ids.length, stopped.usage?.completion_tokens)
 })
 
 t.test('tokens are counted as the prompt that the call will have, not rendered anew', async (t) => {
-  const { proxy } = await startTokenProxy(t)
+  const proxy = shared.local
   // So hot that the model writes words in pieces which the tokenizer would never choose.
   const hot = { temperature: 4, seed: 7 }
   const unthinking = { ...hot, chat_template_kwargs: { enable_thinking: false } }

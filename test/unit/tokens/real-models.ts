@@ -41,3 +41,6 @@ export function readFixture(model: string): Fixture {
 export function loadRealTokenizer(model: string): Tokenizer {
   return loadTokenizer(modelDirectory(model))
 }
+
+/** What `npm test` tries of them, next to the embedded one: templates that drop reasoning, and that refuse to go on. */
+export const DAILY_FAMILIES: readonly string[] = ['qwen3', 'deepseek_v3', 'embedded']

@@ -1,0 +1,208 @@
+/**
+ * What recorders of LLM calls are known to get wrong, in token mode, whether engines are reached directly, as `npm test`
+ * tries it, or by workers, as `npm run test:slow` does.
+ */
+import OpenAI from 'openai'
+import type { ChatCompletionMessage, ChatCompletionMessageParam } from 'openai/resources/chat/completions'
+import type { Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { WORKER } from '../../src/config/options/worker.ts'
+import { Playbook } from '../../src/engine/embedded/playbook.ts'
+import { startWorker } from '../../src/main.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
+
+const user = (content: string): ChatCompletionMessageParam => ({ role: 'user', content })
+const tool = (name: string) => ({
+  type: 'function' as const,
+  function: { name, parameters: { type: 'object' } },
+})
+
+interface Row {
+  response_ids: number[]
+  response_mask: number[]
+  turns: { turn_id: string }[]
+}
+
+interface Turn {
+  turn_id: string
+  status: string
+  prompt_token_ids: number[]
+  completion_token_ids: number[]
+  annotations: { prompt: { reason: string; from?: string; mismatched: boolean } }
+}
+
+const sampledOf = (rows: Row[]) =>
+  rows.flatMap((row) => row.response_ids.filter((_, i) => row.response_mask[i] === 1))
+const rowsOf = async (proxy: TestProxy): Promise<Row[]> =>
+  (await proxy.get('/sessions/s/trajectories')).trajectories
+const turnsOf = async (proxy: TestProxy): Promise<Turn[]> => (await proxy.get('/sessions/s')).turns
+const turnIds = (rows: Row[]) => rows.map((row) => row.turns.map(({ turn_id }) => turn_id)).sort()
+
+function client(proxy: TestProxy, options: ConstructorParameters<typeof OpenAI>[0] = {}): OpenAI {
+  return new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0, ...options })
+}
+
+async function ask(
+  openai: OpenAI,
+  messages: ChatCompletionMessageParam[],
+  extra: object = {},
+  signal?: AbortSignal,
+): Promise<ChatCompletionMessage> {
+  const body = { model: 'embedded', messages, max_tokens: 8, ...extra }
+  return (await openai.chat.completions.create(body, { signal })).choices[0]!.message
+}
+
+type Start = (t: Test, engineUrl: string, overrides?: Partial<ServeConfig>) => Promise<TestProxy>
+
+const MODES = {
+  local: (t: Test, engineUrl: string, overrides: Partial<ServeConfig> = {}) =>
+    startProxy(t, { engineUrls: [engineUrl], tokenizer: 'embedded', ...overrides }),
+  relay: async (t: Test, engineUrl: string, overrides: Partial<ServeConfig> = {}) => {
+    const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', ...overrides })
+    const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engineUrl] }
+    const worker = startWorker(config, { logger: silentLogger })
+    t.teardown(() => worker.stop(0))
+    return proxy
+  },
+}
+
+export function testFaults(t: Test, mode: keyof typeof MODES): void {
+  const start: Start = MODES[mode]
+  t.test(`in ${mode} mode`, async (t) => {
+    t.test('the same prompt sampled twice and continued from the first is built on the first', async (t) => {
+      const proxy = await start(t, (await startEngine(t)).url)
+      const openai = client(proxy)
+      const first = await ask(openai, [user('Hello.')], { seed: 1 })
+      const second = await ask(openai, [user('Hello.')], { seed: 2 })
+      t.not(first.content, second.content)
+      await ask(openai, [user('Hello.'), first, user('And then?')])
+      const [one, two, three] = (await turnsOf(proxy)) as [Turn, Turn, Turn]
+      t.equal(three.annotations.prompt.from, one.turn_id)
+      t.same(turnIds(await rowsOf(proxy)), [[one.turn_id, three.turn_id], [two.turn_id]].sort())
+    })
+
+    t.test(
+      'an edited message and other tools start rows of their own, and nothing sampled is lost',
+      async (t) => {
+        const proxy = await start(t, (await startEngine(t)).url)
+        const openai = client(proxy)
+        const said = await ask(openai, [user('Hello.')], { tools: [tool('a')] })
+        const edited: ChatCompletionMessageParam = { role: 'assistant', content: 'Nobody sampled this.' }
+        await ask(openai, [user('Hello.'), edited, user('Go on.')], { tools: [tool('a')] })
+        await ask(openai, [user('Hello.'), said, user('Go on.')], { tools: [tool('b')] })
+        const turns = await turnsOf(proxy)
+        t.same(
+          turns.map((turn) => turn.annotations.prompt.reason),
+          ['first', 'branched', 'branched'],
+        )
+        const rows = await rowsOf(proxy)
+        t.equal(rows.length, 3)
+        t.same(sampledOf(rows).sort(), turns.flatMap((turn) => turn.completion_token_ids).sort())
+      },
+    )
+
+    t.test(
+      'a call with malformed arguments is shown as the text that it is, and stays what was sampled',
+      async (t) => {
+        const content = '<tool_call>\n{"name": "a", "arguments": {"x": 1,}}\n</tool_call>'
+        const playbook = new Playbook({ rules: [{ name: 'only', when: {}, answer: { content } }] })
+        const proxy = await start(t, (await startEngine(t, { playbook })).url)
+        const openai = client(proxy)
+        const said = await ask(openai, [user('Hello.')], { tools: [tool('a')], max_tokens: 60 })
+        t.equal(said.content, content, 'what is no call is shown as it was written')
+        await ask(openai, [user('Hello.'), said, user('Go on.')], { tools: [tool('a')] })
+        const turns = await turnsOf(proxy)
+        t.equal(turns[1]!.annotations.prompt.reason, 'extended')
+        t.same(
+          sampledOf(await rowsOf(proxy)),
+          turns.flatMap((turn) => turn.completion_token_ids),
+        )
+      },
+    )
+
+    t.test(
+      'an answer that its client gave up on is not trained on, and one that it lost and asks for again once',
+      async (t) => {
+        const { url } = await startEngine(t, { latencyMs: 300 })
+        const proxy = await start(t, url)
+        const leaving = new AbortController()
+        const lost = ask(client(proxy), [user('Hello.')], {}, leaving.signal).catch((error: unknown) => error)
+        await until(async () => /"in_flight":1/.test(JSON.stringify(await proxy.get('/health'))))
+        leaving.abort()
+        t.ok((await lost) instanceof OpenAI.APIUserAbortError)
+        // Another question: of the one above its client knows that it failed, and a retry of it would be that one's.
+        for (const retry of ['0', '1'])
+          await ask(client(proxy, { defaultHeaders: { 'x-stainless-retry-count': retry } }), [user('Hi.')])
+        const turns = await turnsOf(proxy)
+        t.same(
+          turns.map(({ status }) => status),
+          ['aborted', 'completed'],
+        )
+        t.same(sampledOf(await rowsOf(proxy)), turns[1]!.completion_token_ids)
+      },
+    )
+
+    t.test('max_completion_tokens limits an answer as max_tokens does, and neither means 16', async (t) => {
+      const proxy = await start(t, (await startEngine(t)).url)
+      for (const limit of [{ max_tokens: undefined, max_completion_tokens: 3 }, { max_tokens: 40 }])
+        await ask(client(proxy), [user('Go on and on.')], { ...limit, ignore_eos: true })
+      const lengths = (await turnsOf(proxy)).map((turn) => turn.completion_token_ids.length)
+      t.same(lengths, [3, 40])
+    })
+
+    t.test(
+      'calls of one session in flight at once are turns of their own, and each can be continued',
+      async (t) => {
+        const { url } = await startEngine(t, { latencyMs: 100 })
+        const proxy = await start(t, url)
+        const openai = client(proxy)
+        const talk = async (question: string) => {
+          const said = await ask(openai, [user(question)])
+          await ask(openai, [user(question), said, user('Go on.')])
+        }
+        await Promise.all([talk('One.'), talk('Two.'), talk('Three.')])
+        const turns = await turnsOf(proxy)
+        t.equal(turns.filter((turn) => turn.annotations.prompt.reason === 'extended').length, 3)
+        const rows = await rowsOf(proxy)
+        t.same(
+          rows.map((row) => row.turns.length),
+          [2, 2, 2],
+        )
+        t.same(sampledOf(rows).sort(), turns.flatMap((turn) => turn.completion_token_ids).sort())
+      },
+    )
+
+    t.test('a prompt that fills the context ends a stream at once, empty, and is recorded', async (t) => {
+      const engine = await startEngine(t)
+      const proxy = await start(t, engine.url, { contextLength: 40 })
+      await ask(client(proxy), [user('Hi.')])
+      const { served } = engine.server.counters
+      const full = await client(proxy)
+        .chat.completions.stream({ model: 'embedded', messages: [user('A long story. '.repeat(40))] })
+        .finalChatCompletion()
+      t.match(full.choices[0], { finish_reason: 'length', message: { content: '' } })
+      t.equal(engine.server.counters.served, served, 'no engine was asked')
+      t.match((await turnsOf(proxy))[1], { status: 'completed', exact: true, completion_token_ids: [] })
+    })
+
+    t.test(
+      'an engine that saw another prompt than it was sent is counted, and recorded as it says',
+      async (t) => {
+        const { url, close } = await startFakeVllm({ model: 'embedded', claimedPromptIds: [101, 102, 103] })
+        t.teardown(close)
+        const proxy = await start(t, url)
+        await ask(client(proxy), [user('Hello.')])
+        const { turns, prompts } = await proxy.get('/sessions/s')
+        t.same(turns[0].annotations.prompt, { reason: 'first', reused_tokens: 0, mismatched: true })
+        t.same(turns[0].prompt_token_ids, [101, 102, 103], 'what the engine says that it saw')
+        t.same(prompts, { first: 1, mismatched: 1 })
+        t.same((await proxy.get('/health')).prompts, { first: 1, mismatched: 1 })
+      },
+    )
+  })
+}

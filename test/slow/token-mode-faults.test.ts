@@ -1,0 +1,4 @@
+import t from 'tap'
+import { testFaults } from '../integration/token-mode-faults.ts'
+
+testFaults(t, 'relay')
