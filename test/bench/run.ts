@@ -15,6 +15,7 @@ import { startEngine } from './parts/start-engine.ts'
 import { table } from './parts/table.ts'
 import { TARGET_NAMES } from './parts/targets.ts'
 import { large, small, stream } from './rows/comparisons.ts'
+import { crowd } from './rows/crowd.ts'
 import { disk } from './rows/disk.ts'
 import { memory } from './rows/memory.ts'
 import { metrics } from './rows/metrics.ts'
@@ -29,6 +30,7 @@ const ROWS = {
   stream,
   replay,
   'by-size': bySize,
+  crowd,
   'open-streams': openStreams,
   memory,
   metrics,

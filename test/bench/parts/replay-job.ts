@@ -29,8 +29,8 @@ export interface ReplayJob {
   /** Agents that call at the same time, each one call after the other. */
   concurrency: number
   durationMs: number
-  /** Every agent makes one call first that is not measured, and this time goes by. */
-  warmUpMs: number
+  /** Every agent makes one call first that is not measured, and this time goes by. `crowd`: none does, and all begin at once. */
+  warmUpMs: number | 'crowd'
   /** The processes whose CPU time is to be measured. */
   watchPids: number[]
 }
@@ -43,6 +43,9 @@ export interface ReplayResult {
   inputTokensPerSecond: number
   p50Ms: number
   p99Ms: number
+  /** Of the first call that each agent made in this job, over a connection that it had to open. */
+  firstP50Ms: number
+  firstP99Ms: number
   /** One figure for each watched process, all its threads. */
   cpuMsPerTurn: number[]
 }

@@ -24,8 +24,12 @@ process.on('message', (job: ReplayJob) => {
   )
 })
 
+type Prompt = ReturnType<ReplayedConversation['next']>
+
 interface Tally {
   latenciesMs: number[]
+  /** Of each agent's first call. */
+  firstMs: number[]
   inputTokens: number
   failures: number
   firstFailure: string | null
@@ -35,7 +39,9 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
   const options = { connections: job.concurrency, pipelining: 1, bodyTimeout: CALL_TIMEOUT_MS }
   const pool = new Pool(new URL(job.baseUrl).origin, { ...options, headersTimeout: CALL_TIMEOUT_MS })
   try {
-    await callFor(pool, job, job.warmUpMs)
+    // Else the first agents would wait until the last ones have written what they will say.
+    if (job.warmUpMs === 'crowd') for (const agent of agentsOf(job)) agent.prepare()
+    else await callFor(pool, job, job.warmUpMs)
     const cpuBefore = job.watchPids.map(cpuSeconds)
     const startedAt = performance.now()
     const tally = await callFor(pool, job, job.durationMs)
@@ -49,6 +55,8 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
       inputTokensPerSecond: tally.inputTokens / seconds,
       p50Ms: quantile(tally.latenciesMs, 0.5),
       p99Ms: quantile(tally.latenciesMs, 0.99),
+      firstP50Ms: quantile(tally.firstMs, 0.5),
+      firstP99Ms: quantile(tally.firstMs, 0.99),
       cpuMsPerTurn: job.watchPids.map((pid, at) => ((cpuSeconds(pid) - cpuBefore[at]!) * 1000) / turns),
     }
   } finally {
@@ -58,12 +66,12 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
 
 /** Each agent makes one call at least. */
 async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<Tally> {
-  const tally: Tally = { latenciesMs: [], inputTokens: 0, failures: 0, firstFailure: null }
+  const tally: Tally = { latenciesMs: [], firstMs: [], inputTokens: 0, failures: 0, firstFailure: null }
   const deadline = performance.now() + durationMs
-  const agents = Array.from({ length: job.concurrency }, (_, number) => agentOf(job, number))
+  const agents = agentsOf(job)
   const run = async (agent: Agent) => {
-    do await agent.call(pool, job, tally)
-    while (performance.now() < deadline)
+    tally.firstMs.push(await agent.call(pool, job, tally))
+    while (performance.now() < deadline) await agent.call(pool, job, tally)
   }
   await Promise.all(agents.map(run))
   return tally
@@ -71,6 +79,10 @@ async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<
 
 /** Agents go on where they were in the job before, so that few calls are the first ones of their session. */
 const agents = new Map<string, Agent>()
+
+function agentsOf(job: ReplayJob): Agent[] {
+  return Array.from({ length: job.concurrency }, (_, number) => agentOf(job, number))
+}
 
 function agentOf(job: ReplayJob, number: number): Agent {
   const name = `${new URL(job.baseUrl).port}-${job.dialect}-${JSON.stringify(job.shape)}-${number}`
@@ -90,6 +102,7 @@ class Agent {
   /** One, or the main agent's and the sub-agent's. */
   #conversations: ReplayedConversation[]
   #calls = 0
+  #prepared: Prompt | undefined
 
   constructor(dialect: ReplayDialect, shape: Shape, number: number) {
     this.#dialect = dialect
@@ -108,24 +121,38 @@ class Agent {
     )
   }
 
-  async call(pool: Pool, job: ReplayJob, tally: Tally): Promise<void> {
+  /** Writes what the next call will send. */
+  prepare(): void {
+    this.#prepared ??= this.#nextPrompt()
+  }
+
+  #nextPrompt(): Prompt {
     if (this.#conversations.some((conversation) => conversation.isOver)) {
       this.#sessions += 1
       this.#conversations = this.#begin(this.#number + this.#sessions)
     }
     const conversation = this.#conversations[this.#calls % this.#conversations.length]!
     this.#calls += 1
-    const { body, promptTokens } = conversation.next()
+    return conversation.next()
+  }
+
+  /** @returns how long it took, in milliseconds */
+  async call(pool: Pool, job: ReplayJob, tally: Tally): Promise<number> {
+    const { body, promptTokens } = this.#prepared ?? this.#nextPrompt()
+    this.#prepared = undefined
     const base = new URL(job.baseUrl).pathname.replace(/\/$/, '')
     const session = `replay-${this.#dialect}-${this.#number}-${this.#sessions}`
     const path = (base + (job.path ?? PATHS[this.#dialect])).replace('%7Bsession%7D', session)
     const startedAt = performance.now()
     const failure = await post(pool, path, body)
-    tally.latenciesMs.push(performance.now() - startedAt)
+    const tookMs = performance.now() - startedAt
+    tally.latenciesMs.push(tookMs)
     tally.inputTokens += promptTokens
-    if (failure === undefined) return
-    tally.failures += 1
-    tally.firstFailure ??= failure
+    if (failure !== undefined) {
+      tally.failures += 1
+      tally.firstFailure ??= failure
+    }
+    return tookMs
   }
 }
 

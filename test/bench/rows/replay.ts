@@ -2,20 +2,15 @@
  * Real shapes of Claude Code sessions, replayed by many agents at once in three dialects; and the same by the size of the
  * prompt, so that it shows whether a turn costs what is new in it or what is old.
  */
-import { once } from 'node:events'
-import { join } from 'node:path'
 import { type Child, Children } from '../parts/children.ts'
 import { rssMib } from '../parts/proc-stat.ts'
 import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/replay-job.ts'
+import { type ReplayTarget, runReplay, startReplayer, startTargets } from '../parts/replay-targets.ts'
 import { type Spread, spreadOf } from '../parts/statistics.ts'
 import { figure, table } from '../parts/table.ts'
-import { type TargetName, Targets, untilConnected } from '../parts/targets.ts'
+import type { TargetName } from '../parts/targets.ts'
 import type { Aim, Bench, Row } from './row.ts'
 
-/** What all targets but ours can be sent: they pass bytes through to the engine. */
-const ENGINE_PATH = '/v1/chat/completions'
-/** A first call of 192 agents may take long. */
-const PATIENCE_MS = 180_000
 const FULL = { rounds: 3, durationMs: 3_000, warmUpMs: 3_000 }
 const QUICK = { rounds: 1, durationMs: 100, warmUpMs: 0 }
 /** Enough to see that a row works. */
@@ -26,14 +21,6 @@ interface Load {
   dialect: ReplayDialect
   shape: Shape
   concurrency: number
-}
-
-interface ReplayTarget {
-  name: TargetName
-  baseUrl: string
-  path?: string
-  /** The one in the middle, and in relay mode its worker. */
-  pids: number[]
 }
 
 interface Cell {
@@ -99,36 +86,6 @@ type Figures = ReturnType<typeof figuresOf> & {
   rssMib: number
 }
 
-async function startTargets(bench: Bench, children: Children, row: string): Promise<ReplayTarget[]> {
-  const targets = new Targets(children, bench.engineUrl)
-  const started: ReplayTarget[] = []
-  for (const name of bench.targetNames) {
-    const options = { db: join(bench.folder, `${row}-${name}.db`), cpuProfileFolder: bench.cpuProfileFolder }
-    if (name === 'local' || name === 'relay') {
-      const proxy = await (name === 'local'
-        ? targets.startLocal(options)
-        : targets.startRelayWithoutWorkers(options))
-      const pids = [proxy.pid]
-      if (name === 'relay') {
-        pids.push((await targets.startWorker(proxy.url, 'replay-1')).pid)
-        await untilConnected(proxy.url, 1)
-      }
-      started.push({ name, baseUrl: `${proxy.url}/{session}`, pids })
-    } else if (name !== 'parse') {
-      const { url, pid } = await targets.start(name, options)
-      const pids = pid === undefined ? [] : [pid]
-      started.push({ name, baseUrl: url.slice(0, -ENGINE_PATH.length), path: ENGINE_PATH, pids })
-    }
-  }
-  return started
-}
-
-/** A process of its own, as the agents' work must not count. */
-function startReplayer(children: Children): Promise<Child> {
-  const script = join(import.meta.dirname, '../processes/replayer.ts')
-  return children.start({ name: 'replayer', args: [script], silent: true, ipc: true })
-}
-
 async function measure(
   { quick }: Bench,
   replayer: Child,
@@ -144,23 +101,12 @@ async function measure(
       const { dialect, shape, concurrency } = cell.load
       const { baseUrl, path, pids: watchPids } = cell.target
       const job: ReplayJob = { baseUrl, dialect, shape, concurrency, durationMs, warmUpMs, watchPids }
-      cell.results.push(await run(replayer, path === undefined ? job : { ...job, path }))
+      cell.results.push(await runReplay(replayer, path === undefined ? job : { ...job, path }))
       const [pid] = watchPids
       if (pid !== undefined) cell.rssMib = Math.max(cell.rssMib, rssMib(pid))
     }
   }
   return cells
-}
-
-/** @throws Error when a call failed: figures of calls that fail mean nothing */
-async function run({ process }: Child, job: ReplayJob): Promise<ReplayResult> {
-  const signal = AbortSignal.timeout(job.warmUpMs + job.durationMs + PATIENCE_MS)
-  process.send(job)
-  const [result] = (await once(process, 'message', { signal })) as [ReplayResult]
-  if (result.failures === 0) return result
-  throw new Error(
-    `${result.failures} of ${result.turns} turns at ${job.baseUrl} failed: ${result.firstFailure}`,
-  )
 }
 
 function figuresOf(results: readonly ReplayResult[]) {

@@ -1,0 +1,69 @@
+/** What rows that replay sessions have in common: the targets, and the process that the agents are in. */
+import { once } from 'node:events'
+import { join } from 'node:path'
+import type { Bench } from '../rows/row.ts'
+import type { Child, Children } from './children.ts'
+import type { ReplayJob, ReplayResult } from './replay-job.ts'
+import { type TargetName, Targets, untilConnected } from './targets.ts'
+
+/** What all targets but ours can be sent: they pass bytes through to the engine. */
+const ENGINE_PATH = '/v1/chat/completions'
+/** A first call of hundreds of agents may take long. */
+const PATIENCE_MS = 180_000
+
+export interface ReplayTarget {
+  name: TargetName
+  baseUrl: string
+  path?: string
+  /** The one in the middle, and in relay mode its worker. */
+  pids: number[]
+}
+
+/** The chosen targets but for `parse`, which can only be sent what `pipe` can. */
+export async function startTargets(
+  bench: Bench,
+  children: Children,
+  row: string,
+  args: string[] = [],
+): Promise<ReplayTarget[]> {
+  const targets = new Targets(children, bench.engineUrl)
+  const started: ReplayTarget[] = []
+  for (const name of bench.targetNames) {
+    const { folder, cpuProfileFolder } = bench
+    const options = { db: join(folder, `${row}-${name}.db`), cpuProfileFolder, args }
+    if (name === 'local' || name === 'relay') {
+      const proxy = await (name === 'local'
+        ? targets.startLocal(options)
+        : targets.startRelayWithoutWorkers(options))
+      const pids = [proxy.pid]
+      if (name === 'relay') {
+        pids.push((await targets.startWorker(proxy.url, 'replay-1')).pid)
+        await untilConnected(proxy.url, 1)
+      }
+      started.push({ name, baseUrl: `${proxy.url}/{session}`, pids })
+    } else if (name !== 'parse') {
+      const { url, pid } = await targets.start(name, options)
+      const pids = pid === undefined ? [] : [pid]
+      started.push({ name, baseUrl: url.slice(0, -ENGINE_PATH.length), path: ENGINE_PATH, pids })
+    }
+  }
+  return started
+}
+
+/** A process of its own, as the agents' work must not count. */
+export function startReplayer(children: Children): Promise<Child> {
+  const script = join(import.meta.dirname, '../processes/replayer.ts')
+  return children.start({ name: 'replayer', args: [script], silent: true, ipc: true })
+}
+
+/** @throws Error when a call failed: figures of calls that fail mean nothing */
+export async function runReplay({ process }: Child, job: ReplayJob): Promise<ReplayResult> {
+  const warmUpMs = job.warmUpMs === 'crowd' ? 0 : job.warmUpMs
+  const signal = AbortSignal.timeout(warmUpMs + job.durationMs + PATIENCE_MS)
+  process.send(job)
+  const [result] = (await once(process, 'message', { signal })) as [ReplayResult]
+  if (result.failures === 0) return result
+  throw new Error(
+    `${result.failures} of ${result.turns} turns at ${job.baseUrl} failed: ${result.firstFailure}`,
+  )
+}

@@ -1,0 +1,125 @@
+/** Hundreds of agents that begin at once, as a rollout does: does each get its turn, and is a probe answered meanwhile? */
+import { get } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { freePort } from '../../helpers/free-port.ts'
+import { Children } from '../parts/children.ts'
+import type { ReplayJob, ReplayResult } from '../parts/replay-job.ts'
+import { runReplay, startReplayer, startTargets } from '../parts/replay-targets.ts'
+import { figure, table } from '../parts/table.ts'
+import type { TargetName } from '../parts/targets.ts'
+import type { Aim, Row } from './row.ts'
+
+const AGENTS = { full: 500, quick: 8 }
+/** From the beginning of all; whoever calls then is waited for. */
+const DURATION_MS = { full: 20_000, quick: 100 }
+const PROBE_EVERY_MS = 100
+/** The aims. */
+const MOST_OF_P50 = 3
+const PROBE_LIMIT_MS = 1_000
+
+interface Figures {
+  target: TargetName
+  result: ReplayResult
+  probeMs: number
+  /** Of `--health-port`; NaN where there is none. */
+  portProbeMs: number
+}
+
+export const crowd: Row = async (bench) => {
+  const { quick } = bench
+  const agents = quick ? AGENTS.quick : AGENTS.full
+  await using children = new Children()
+  const healthPort = await freePort()
+  const ours = bench.targetNames.includes('local') ? 'local' : 'relay'
+  const names = bench.targetNames.filter((name) => name === 'pipe' || name === ours)
+  const args = ['--health-port', String(healthPort)]
+  const targets = await startTargets({ ...bench, targetNames: names }, children, 'crowd', args)
+  const figures: Figures[] = []
+  for (const { name, baseUrl, path, pids } of targets) {
+    // A new process for each, with nothing in its heap that another target's agents have left there.
+    const replayer = await startReplayer(children)
+    const job: ReplayJob = {
+      ...{ baseUrl, dialect: 'messages', shape: { kind: 'claude-code' }, concurrency: agents },
+      ...{ durationMs: quick ? DURATION_MS.quick : DURATION_MS.full, warmUpMs: 'crowd', watchPids: pids },
+      ...(path !== undefined && { path }),
+    }
+    const probe = new Probe(`${new URL(baseUrl).origin}/health`)
+    const portProbe = name === 'pipe' ? undefined : new Probe(`http://127.0.0.1:${healthPort}/health`)
+    const result = await runReplay(replayer, job)
+    const portProbeMs = (await portProbe?.worstMs()) ?? Number.NaN
+    figures.push({ target: name, result, probeMs: await probe.worstMs(), portProbeMs })
+    await children.stop(replayer)
+  }
+  const title = `${agents} agents that begin at once, Messages`
+  return { row: 'crowd', report: `### ${title}\n\n${reportOf(figures)}`, aims: aimsOf(figures), figures }
+}
+
+/** Asks over a new connection each time, as Kubernetes does, until it is asked for the worst. */
+class Probe {
+  readonly #asking: Promise<void>
+  #worstMs = 0
+  #isOver = false
+
+  constructor(url: string) {
+    this.#asking = this.#ask(url)
+  }
+
+  async #ask(url: string): Promise<void> {
+    while (!this.#isOver) {
+      const startedAt = performance.now()
+      await answered(url)
+      this.#worstMs = Math.max(this.#worstMs, performance.now() - startedAt)
+      await sleep(PROBE_EVERY_MS)
+    }
+  }
+
+  async worstMs(): Promise<number> {
+    this.#isOver = true
+    await this.#asking
+    return this.#worstMs
+  }
+}
+
+/** Any answer will do: the pass-through has no `/health`, and says so. */
+function answered(url: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    get(url, { agent: false }, (response) => response.resume().once('end', resolve)).once('error', reject)
+  })
+}
+
+function reportOf(figures: readonly Figures[]): string {
+  const head = ['target', 'calls', 'p50 ms of all', 'p50 of first', 'p99 of first', 'p99 of first to p50']
+  const rows = figures.map(({ target, result, probeMs, portProbeMs }) => [
+    target,
+    String(result.turns),
+    figure(result.p50Ms),
+    figure(result.firstP50Ms),
+    figure(result.firstP99Ms),
+    `${figure(result.firstP99Ms / result.p50Ms)} ×`,
+    figure(probeMs),
+    figure(portProbeMs),
+  ])
+  return table([...head, 'worst probe ms', 'on --health-port'], rows)
+}
+
+function aimsOf(figures: readonly Figures[]): Aim[] {
+  return figures.flatMap(({ target, result, probeMs, portProbeMs }) => {
+    if (target === 'pipe') return []
+    const ratio = result.firstP99Ms / result.p50Ms
+    const probed = (where: string, ms: number) => ({
+      ...{ what: `${target}: the slowest probe ${where}`, wanted: `at most ${PROBE_LIMIT_MS} ms` },
+      ...{ measured: `${figure(ms)} ms`, met: ms <= PROBE_LIMIT_MS },
+    })
+    return [
+      {
+        ...{
+          what: `${target}: p99 of first calls, of the p50 of all`,
+          wanted: `at most ${MOST_OF_P50} times`,
+        },
+        ...{ measured: `${figure(ratio)} times`, met: ratio <= MOST_OF_P50 },
+      },
+      probed("on the agents' port", probeMs),
+      probed('on --health-port', portProbeMs),
+    ]
+  })
+}
