@@ -1,21 +1,30 @@
 /** `.ci/pin-images`, which makes the `deploy.yaml` of a release, with a `docker` that says what the test tells it to. */
 import { execFile } from 'node:child_process'
-import { chmodSync, writeFileSync } from 'node:fs'
+import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
+import { severalNodes } from '../../../deploy/nodes/make.ts'
 import { OBJECTS, readObjects } from '../../helpers/deploy-yaml.ts'
 import { ROOT } from '../../helpers/dockerfile.ts'
 
 const OURS = `ghcr.io/owner/llm-proxy:v0.1.0@sha256:${'a'.repeat(64)}`
 const THEIRS = `sha256:${'b'.repeat(64)}`
 
-/** @param says what docker does, as a shell script */
-async function pinned(t: Test, image: string, says: string) {
-  const folder = t.testdir({ docker: `#!/bin/sh\n${says}\n` })
+/** A docker that tells one digest of whatever it is asked for, but for our image, which has been pushed. */
+const ASKED = `[ "$1 $2 $3 $4 $5" = "buildx imagetools inspect --format {{.Manifest.Digest}}" ] || exit 1
+case $6 in llm-proxy* | *@*) exit 1 ;; *) echo ${THEIRS} ;; esac`
+
+/**
+ * @param says what docker does, as a shell script
+ * @param text of the file that is to be pinned; default: that of deploy.yaml
+ */
+async function pinned(t: Test, image: string, says: string, text?: string) {
+  const folder = t.testdir({ docker: `#!/bin/sh\n${says}\n`, ...(text && { 'nodes.yaml': text }) })
   chmodSync(join(folder, 'docker'), 0o755)
   const env = { ...process.env, PATH: `${folder}:${process.env.PATH}` }
-  const { stdout } = await promisify(execFile)(join(ROOT, '.ci/pin-images'), [image], { env })
+  const args = [image, ...(text ? ['nodes.yaml'] : [])]
+  const { stdout } = await promisify(execFile)(join(ROOT, '.ci/pin-images'), args, { env, cwd: folder })
   writeFileSync(join(folder, 'pinned.yaml'), stdout)
   return readObjects(join(folder, 'pinned.yaml'))
 }
@@ -26,14 +35,33 @@ function withImages(value: unknown, change: (image: string) => string): unknown 
 }
 
 t.test('every image has a digest, and all else is as it was', async (t) => {
-  const asked = `[ "$1 $2 $3 $4 $5" = "buildx imagetools inspect --format {{.Manifest.Digest}}" ] || exit 1
-case $6 in llm-proxy*) exit 1 ;; *) echo ${THEIRS} ;; esac`
-  const objects = await pinned(t, OURS, asked)
+  const objects = await pinned(t, OURS, ASKED)
   const expected = withImages(OBJECTS, (image) =>
     image.startsWith('llm-proxy:') ? OURS : `${image}@${THEIRS}`,
   )
   t.strictSame(objects, expected)
   t.notSame(objects, OBJECTS)
+})
+
+t.test('of several nodes every image has a digest, and keeps the one that it had', async (t) => {
+  const nodes = severalNodes(readFileSync(join(ROOT, 'deploy.yaml'), 'utf8'), 2)
+  const once = await pinned(t, OURS, ASKED, nodes)
+  const images: string[] = []
+  withImages(once, (image) => {
+    images.push(image)
+    return image
+  })
+  t.ok(
+    images.some((image) => /^haproxy:[^@]+@sha256:b{64}$/.test(image)),
+    "the balancer's too",
+  )
+  t.strictSame(
+    images.filter((image) => !/@sha256:[0-9a-f]{64}$/.test(image)),
+    [],
+  )
+  // A release's own file, made into several nodes: all but the balancer is pinned already.
+  const release = nodes.replaceAll(/llm-proxy:[\d.]+$/gm, OURS)
+  t.strictSame(await pinned(t, '', ASKED, release), once)
 })
 
 t.test('an image whose digest is not known is refused', async (t) => {
