@@ -141,4 +141,28 @@ def instructor():
     return messages[-1]["content"]
 
 
+def dspy():
+    import dspy
+
+    dspy.configure(lm=dspy.LM("openai/m", api_base=BASE_URL, api_key="none", cache=False))
+    return dspy.ReAct("question -> answer", tools=[add], max_iters=4)(question=TASK).answer
+
+
+def aider():
+    """It offers no tools: it has the model write files, and goes on from what it did with them."""
+    from aider.coders import Coder
+    from aider.io import InputOutput
+    from aider.models import Model
+
+    open("sum.txt", "w").close()
+    model = Model("openai/m", weak_model="openai/m", editor_model=False)
+    io = InputOutput(yes=True, pretty=False, fancy_input=False)
+    coder = Coder.create(
+        main_model=model, edit_format="whole", io=io, fnames=["sum.txt"], use_git=False, map_tokens=0, stream=False
+    )
+    coder.run("Write the sum of 2 and 3 into the file.")
+    coder.run("Add 4 to it.")
+    return coder.run("What does it say now?")
+
+
 print("answer:", globals()[sys.argv[1]]())

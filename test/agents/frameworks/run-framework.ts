@@ -1,0 +1,101 @@
+/** A framework as it comes from its registry, on one small task, through a proxy on an engine that follows a script. */
+import { execFile } from 'node:child_process'
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { loadConfig } from '../../../src/config/load.ts'
+import { SERVE } from '../../../src/config/options/serve.ts'
+import { startServer } from '../../../src/main.ts'
+import { silentLogger } from '../../helpers/silent-logger.ts'
+import { installFromNpm, installFromPyPI } from '../parts/install.ts'
+import type { Row, Turn } from '../parts/session-checks.ts'
+import { playbookFor } from './playbooks.ts'
+
+const LIMIT_MS = 180_000
+
+/** What is to be installed, by the name in `frameworks.py`. The first package gives the version. */
+const PACKAGES: Record<string, readonly [string, ...string[]]> = {
+  openai: ['openai'],
+  anthropic: ['anthropic'],
+  langchain: ['langchain', 'langchain-openai'],
+  pydantic_ai: ['pydantic-ai-slim', 'openai'],
+  litellm: ['litellm'],
+  instructor: ['instructor'],
+  smolagents: ['smolagents', 'openai'],
+  autogen: ['autogen-agentchat', 'autogen-ext[openai]'],
+  llama_index: ['llama-index-core', 'llama-index-llms-openai-like'],
+  crewai: ['crewai'],
+  dspy: ['dspy'],
+  aider: ['aider-chat'],
+}
+
+/** Those of npm: their program, and what is to be installed. The first package gives the version. */
+const NPM_PACKAGES: Record<string, { program: string; packages: readonly [string, ...string[]] }> = {
+  ai_sdk: { program: 'ai-sdk.mjs', packages: ['ai', '@ai-sdk/openai-compatible'] },
+  mastra: { program: 'mastra.mjs', packages: ['@mastra/core'] },
+}
+
+export const NAMES = [...Object.keys(PACKAGES), ...Object.keys(NPM_PACKAGES)]
+
+async function programOf(name: string, folder: string): Promise<{ version: string; command: string[] }> {
+  const ofNpm = NPM_PACKAGES[name]
+  if (ofNpm) {
+    let version: string | undefined
+    // Each has what it needs beside it.
+    for (const one of ofNpm.packages) {
+      const installed = await installFromNpm(one)
+      version ??= installed.version
+      cpSync(join(installed.folder, 'node_modules'), join(folder, 'node_modules'), { recursive: true })
+    }
+    const program = join(folder, ofNpm.program)
+    cpSync(join(import.meta.dirname, ofNpm.program), program)
+    return { version: version!, command: [process.execPath, program] }
+  }
+  const packages = PACKAGES[name]
+  if (packages === undefined) {
+    throw new Error(`there is no ${name}; known are ${NAMES.join(', ')}`)
+  }
+  const [first, ...others] = packages
+  const { version, folder: environment } = await installFromPyPI(first, others)
+  const program = join(import.meta.dirname, 'frameworks.py')
+  return { version, command: [join(environment, 'bin/python'), program, name] }
+}
+
+export interface FrameworkRun {
+  version: string
+  turns: Turn[]
+  rows: Row[]
+}
+
+/**
+ * @param name one of {@link NAMES}
+ * @param environment what points it to the proxy, which has this URL
+ * @throws Error when the program fails
+ */
+export async function runFramework(
+  name: string,
+  mode: 'chat' | 'token',
+  environment: (url: string) => Record<string, string>,
+): Promise<FrameworkRun> {
+  const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-framework-'))
+  const { version, command } = await programOf(name, folder)
+  const playbook = join(folder, 'playbook.json')
+  writeFileSync(playbook, JSON.stringify(playbookFor(name)))
+  const config = { ...loadConfig(SERVE, {}, {}), port: 0, db: 'memory', playbook }
+  const server = await startServer(mode === 'token' ? { ...config, tokenizer: 'embedded' } : config, {
+    logger: silentLogger,
+  })
+  const env = { PATH: process.env.PATH, HOME: folder, ...environment(server.url) }
+  try {
+    const [program, ...args] = command
+    await promisify(execFile)(program!, args, { cwd: folder, env, timeout: LIMIT_MS })
+    const read = async (path: string) => (await fetch(`${server.url}/sessions/s${path}`)).json()
+    const { turns } = (await read('')) as { turns: Turn[] }
+    const { trajectories: rows } = (await read('/trajectories')) as { trajectories: Row[] }
+    return { version, turns, rows }
+  } finally {
+    await server.stop(0)
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
