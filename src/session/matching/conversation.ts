@@ -34,7 +34,11 @@ export function readConversation(
 ): KeyedConversation {
   try {
     const added = messagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
-    for (const message of added) keyed.put(message, readMessage(message))
+    const calls = new CallPlaces(added[0]?.parent)
+    for (const message of added) {
+      keyed.put(message, readMessage(message, calls))
+      calls.add(message)
+    }
     return { toolsKey: tools && tools.length > 0 ? repeats.once(toolsKey, tools) : '', last }
   } catch (cause) {
     if (!(cause instanceof RangeError)) throw cause
@@ -52,19 +56,44 @@ function toolsKey(tools: readonly Tool[]): string {
   return digestOf(canonicalJson(tools))
 }
 
-function readMessage({ parent, value }: Message): KeyedMessage {
-  const answered = 'tool_call_id' in value ? placeOfCall(parent, value.tool_call_id) : undefined
+function readMessage({ parent, value }: Message, calls: CallPlaces): KeyedMessage {
+  const answered = 'tool_call_id' in value ? calls.placeOf(value.tool_call_id) : undefined
   const key = messageKey(value, answered)
   return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
 }
 
-/** The place of a tool call among those of the conversation. Some models use an id again: the latest counts. */
-function placeOfCall(last: Message | undefined, id: string): number | undefined {
-  for (let at = last; at !== undefined; at = at.parent) {
-    const place = keyOf(at).assistant?.toolCallIds.lastIndexOf(id) ?? -1
-    if (place !== -1) return callsUpTo(at.parent) + place
+/**
+ * The places of tool calls among those of a conversation, by their ids. Some models use an id again: the latest counts.
+ * However many results ask, each message is looked at once, and older ones only for an id that newer ones do not have.
+ */
+class CallPlaces {
+  readonly #places = new Map<string | undefined, number>()
+  /** The newest message that has not been looked at. */
+  #older: Message | undefined
+
+  /** @param last of the messages that have been read before */
+  constructor(last: Message | undefined) {
+    this.#older = last
   }
-  return undefined
+
+  placeOf(id: string): number | undefined {
+    for (; this.#older !== undefined && !this.#places.has(id); this.#older = this.#older.parent) {
+      const older = placesIn(this.#older)
+      for (const [known, place] of older) if (!this.#places.has(known)) this.#places.set(known, place)
+    }
+    return this.#places.get(id)
+  }
+
+  /** The message that follows on all others. */
+  add(message: Message): void {
+    for (const [id, place] of placesIn(message)) this.#places.set(id, place)
+  }
+}
+
+function placesIn(message: Message): Map<string | undefined, number> {
+  const ids = keyOf(message).assistant?.toolCallIds ?? []
+  const before = callsUpTo(message.parent)
+  return new Map(ids.map((id, at) => [id, before + at]))
 }
 
 function callsUpTo(message: Message | undefined): number {

@@ -257,6 +257,32 @@ t.test('an id that a model uses again means its latest call', async (t) => {
   t.equal(talk.found([user('hi'), ...step('p'), ...step('q'), assistant('done')]), 't1:6')
 })
 
+t.test('many results look for their calls in each message once', async (t) => {
+  const looksAt = (count: number) => {
+    const ids = Array.from({ length: count }, (_, at) => `c${at}`)
+    const calls = ids.map((id) => call(id, '{}'))
+    const talk = [
+      user('go'),
+      assistant(null, { tool_calls: calls }),
+      ...ids.map((id) => result(id, 'x')),
+      ...ids.map((id) => result(`no ${id}`, 'x')),
+    ]
+    let looks = 0
+    const last = new MessageTree().lastOf(asMessages(talk))
+    for (const message of messagesBetween(undefined, last)) {
+      const { parent } = message
+      const get = () => {
+        looks += 1
+        return parent
+      }
+      Object.defineProperty(message, 'parent', { get })
+    }
+    readConversation(last, null)
+    return looks
+  }
+  t.ok(looksAt(400) <= 4 * looksAt(100), `${looksAt(100)} looks, and ${looksAt(400)}`)
+})
+
 t.test('messages that are not the assistant’s count to the last space', async (t) => {
   const matches = (recorded: Loose, sent: Loose) => {
     const talk = new Talk()
