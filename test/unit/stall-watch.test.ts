@@ -10,3 +10,22 @@ t.test('the watch on stalls sees work that holds the event loop, and no wait', a
   while (process.threadCpuUsage().user - user < 1.5 * STALL_LIMIT_MS * 1000);
   t.ok((await busy.worstMs()) > STALL_LIMIT_MS)
 })
+
+t.test('an input that stalls the loop each time is at fault, and one that did so once is not', async (t) => {
+  const { withoutStall } = await watchStalls(t)
+  let tries = 0
+  await withoutStall(async () => {
+    tries += 1
+    if (tries === 1) burn()
+  })
+  t.equal(tries, 2)
+  await t.rejects(
+    withoutStall(async () => burn()),
+    /stood still/,
+  )
+})
+
+function burn(): void {
+  const { user } = process.threadCpuUsage()
+  while (process.threadCpuUsage().user - user < 1.2 * STALL_LIMIT_MS * 1000);
+}

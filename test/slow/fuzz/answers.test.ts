@@ -8,6 +8,7 @@ import t from 'tap'
 import { brokenTextsOf, mutationsOf } from '../../helpers/mutations.ts'
 import { startProxy } from '../../helpers/proxy.ts'
 import { sendJson, startScriptedServer } from '../../helpers/scripted-server.ts'
+import { watchStalls } from '../../helpers/stall-watch.ts'
 
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 20)
 /** After so many calls what they left on record is read, and forgotten. */
@@ -140,20 +141,24 @@ for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
       const wrong = stream
         ? fc.oneof(mutationsOf(chunk), mutationsOf(end(chunk)), brokenTextsOf(chunk))
         : fc.oneof(mutationsOf(whole), brokenTextsOf(whole))
+      const ask = async () => {
+        const response = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
+          method: 'POST',
+          body: JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 3, stream }),
+          signal: AbortSignal.timeout(HANG_MS),
+        })
+        const body = await response.text()
+        statuses[response.status] = (statuses[response.status] ?? 0) + 1
+        // The engine's fault, and not the proxy's own; nor one that silences an agent for good.
+        assert.doesNotMatch(body, /"code":"internal"/)
+      }
+      const { withoutStall } = await watchStalls(t)
       await fc.assert(
         fc.asyncProperty(wrong, async (answer) => {
           said = stream
             ? `data: ${answer}\n\ndata: ${JSON.stringify(end(chunk))}\n\ndata: [DONE]\n\n`
             : answer
-          const response = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
-            method: 'POST',
-            body: JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 3, stream }),
-            signal: AbortSignal.timeout(HANG_MS),
-          })
-          const body = await response.text()
-          statuses[response.status] = (statuses[response.status] ?? 0) + 1
-          // The engine's fault, and not the proxy's own; nor one that silences an agent for good.
-          assert.doesNotMatch(body, /"code":"internal"/)
+          await withoutStall(ask)
           calls += 1
           if (calls % CALLS_A_SESSION === 0) await readBack()
         }),

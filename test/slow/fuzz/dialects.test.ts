@@ -14,6 +14,7 @@ import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import { mutationsOf } from '../../helpers/mutations.ts'
 import { answer } from '../../helpers/scripted-backend.ts'
 import { serverParts } from '../../helpers/sessions-api.ts'
+import { watchStalls } from '../../helpers/stall-watch.ts'
 import { type Answer, checkAnswer, DIALECTS } from './dialects.ts'
 
 const RUNS = Number(process.env.FUZZ_RUNS ?? 1_000)
@@ -82,12 +83,16 @@ for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
         }
         await inject('DELETE', '/sessions/s')
       }
+      const ask = async (body: string) => {
+        const answered = await inject('POST', `/s/v1/${path}`, body)
+        const { statusCode } = answered
+        statuses[statusCode] = (statuses[statusCode] ?? 0) + 1
+        checkAnswer(answered, checkRefusal)
+      }
+      const { withoutStall } = await watchStalls(t)
       await fc.assert(
         fc.asyncProperty(mutationsOf(...bodies), async (body) => {
-          const answered = await inject('POST', `/s/v1/${path}`, body)
-          const { statusCode } = answered
-          statuses[statusCode] = (statuses[statusCode] ?? 0) + 1
-          checkAnswer(answered, checkRefusal)
+          await withoutStall(() => ask(body))
           calls += 1
           if (calls % CALLS_A_SESSION === 0) await readBack()
         }),

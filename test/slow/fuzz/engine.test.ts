@@ -6,6 +6,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { mutationsOf } from '../../helpers/mutations.ts'
 import { startProxy } from '../../helpers/proxy.ts'
+import { watchStalls } from '../../helpers/stall-watch.ts'
 import { type Answer, checkAnswer, DIALECTS } from './dialects.ts'
 
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
@@ -16,16 +17,18 @@ for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'emb
       const proxy = await startProxy(t, { db: 'memory', ...config })
       // Whatever becomes of the limit in the body.
       await proxy.post('/sessions/s', { sampling_params: { max_tokens: 4 } })
+      const ask = async (body: string) => {
+        const response = await fetch(`${proxy.baseUrl('s')}/${path}`, { method: 'POST', body })
+        const answered: Answer = {
+          statusCode: response.status,
+          headers: Object.fromEntries(response.headers),
+          body: await response.text(),
+        }
+        checkAnswer(answered, checkRefusal)
+      }
+      const { withoutStall } = await watchStalls(t)
       await fc.assert(
-        fc.asyncProperty(mutationsOf(...bodies), async (body) => {
-          const response = await fetch(`${proxy.baseUrl('s')}/${path}`, { method: 'POST', body })
-          const answered: Answer = {
-            statusCode: response.status,
-            headers: Object.fromEntries(response.headers),
-            body: await response.text(),
-          }
-          checkAnswer(answered, checkRefusal)
-        }),
+        fc.asyncProperty(mutationsOf(...bodies), (body) => withoutStall(() => ask(body))),
         { numRuns: RUNS },
       )
       t.equal((await fetch(`${proxy.url}/sessions/s/trajectories`)).status, 200)

@@ -11,6 +11,7 @@ import { ProxyError } from '../../../src/errors.ts'
 import { brokenTextsOf, mutationsOf } from '../../helpers/mutations.ts'
 import { RawWorker } from '../../helpers/raw-worker.ts'
 import { chatRequest, eventsOf, type RelayServer, relayServerFor } from '../../helpers/relay-server.ts'
+import { watchStalls } from '../../helpers/stall-watch.ts'
 
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
 const HANG_MS = 30_000
@@ -110,10 +111,13 @@ function checkEnd(ended: unknown): void {
 t.test(`${RUNS} frames that are wrong end no call but their own, and none stays open`, async (t) => {
   const server = await relayServerFor(t, { graceMs: 0 })
   let worker = await RawWorker.hello(server.url)
+  const { withoutStall } = await watchStalls(t)
   await fc.assert(
-    fc.asyncProperty(fc.oneof(mutationsOf(...FRAMES), brokenTextsOf(...FRAMES)), async (frame) => {
-      worker = await callWith(server, worker, frame)
-    }),
+    fc.asyncProperty(fc.oneof(mutationsOf(...FRAMES), brokenTextsOf(...FRAMES)), (frame) =>
+      withoutStall(async () => {
+        worker = await callWith(server, worker, frame)
+      }),
+    ),
     { numRuns: RUNS, endOnFailure: true },
   )
   t.equal(server.backend.status().queued, 0)
@@ -122,19 +126,23 @@ t.test(`${RUNS} frames that are wrong end no call but their own, and none stays 
 t.test(`${RUNS} hellos that are wrong are answered or refused`, async (t) => {
   const { url, backend } = await relayServerFor(t)
   const outcomes: Record<string, number> = {}
+  const say = async (hello: string) => {
+    const worker = new RawWorker(url)
+    await once(worker.socket, 'open')
+    worker.send(hello)
+    const acknowledged = once(worker.socket, 'message').then(() => 'taken')
+    acknowledged.catch(() => {})
+    const outcome = await inTime(Promise.race([acknowledged, worker.closed]))
+    outcomes[outcome] = (outcomes[outcome] ?? 0) + 1
+    worker.socket.terminate()
+    await worker.closed
+    assert.ok(outcome === 'taken' || [4000, 4001, 4003, 4005].includes(Number(outcome)), String(outcome))
+  }
+  const { withoutStall } = await watchStalls(t)
   await fc.assert(
-    fc.asyncProperty(fc.oneof(mutationsOf(...HELLOS), brokenTextsOf(...HELLOS)), async (hello) => {
-      const worker = new RawWorker(url)
-      await once(worker.socket, 'open')
-      worker.send(hello)
-      const acknowledged = once(worker.socket, 'message').then(() => 'taken')
-      acknowledged.catch(() => {})
-      const outcome = await inTime(Promise.race([acknowledged, worker.closed]))
-      outcomes[outcome] = (outcomes[outcome] ?? 0) + 1
-      worker.socket.terminate()
-      await worker.closed
-      assert.ok(outcome === 'taken' || [4000, 4001, 4003, 4005].includes(Number(outcome)), String(outcome))
-    }),
+    fc.asyncProperty(fc.oneof(mutationsOf(...HELLOS), brokenTextsOf(...HELLOS)), (hello) =>
+      withoutStall(() => say(hello)),
+    ),
     { numRuns: RUNS, endOnFailure: true },
   )
   t.ok((outcomes.taken ?? 0) > 0, `some are taken: ${JSON.stringify(outcomes)}`)
