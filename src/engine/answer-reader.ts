@@ -170,16 +170,17 @@ export class AnswerReader {
 
   /** @returns the engine's entries, as it sent them */
   #addLogprobs(delta: GenerationDelta, logprobs: Record<string, unknown>): readonly TokenLogprob[] {
-    const entries = Array.isArray(logprobs.content)
+    const said = Array.isArray(logprobs.content)
       ? (logprobs.content as TokenLogprob[])
       : legacyEntries(logprobs)
-    if (entries.length === 0) return entries
-    if (!entries.every(isTokenEntry)) {
+    if (said.length === 0) return said
+    if (!said.every(isTokenEntry)) {
       throw new ProxyError(
         'engine_failed',
         `the engine at ${this.#options.engine} answered with broken logprobs`,
       )
     }
+    const entries = said.map(withNumber)
     delta.logprobs = entries.map((entry) => entry.logprob)
     const recovered = recoverTokenIds(entries)
     if (recovered !== undefined) delta.tokenIds = recovered
@@ -236,6 +237,11 @@ function topEntries(top: Record<string, unknown>): TokenLogprob['top_logprobs'] 
 
 function isTokenEntry(entry: unknown): boolean {
   return isRecord(entry) && typeof entry.token === 'string'
+}
+
+/** What stands in the place of a logprob and is no number keeps its place, and is never read as one: `[-1]` is not -1. */
+function withNumber(entry: TokenLogprob): TokenLogprob {
+  return typeof entry.logprob === 'number' ? entry : { ...entry, logprob: Number.NaN }
 }
 
 /** Ids from tokens that are written as `token_id:123`; undefined unless all are. */

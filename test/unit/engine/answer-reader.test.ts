@@ -344,6 +344,24 @@ t.test('calls of a stream without an index are told apart by their ids, or their
   t.same(callsOf(...echoed.map((piece) => [piece])), two, 'an id that comes again goes on with its call')
 })
 
+t.test('what is nested or told in words instead of a logprob is none, at any depth', (t) => {
+  const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`
+  for (const second of [deep, '[-1]', '"-1"', 'null', '{"valueOf":1}']) {
+    const events: GenerationEvent[] = []
+    const entries = `[{"token":"a","logprob":-1},{"token":"b","logprob":${second}}]`
+    readerFor().read(
+      `{"choices":[{"index":0,"text":"hi","token_ids":[3,4],"logprobs":{"content":${entries}}}]}`,
+      events,
+    )
+    t.match(
+      events.at(-1),
+      { type: 'delta', tokenIds: [3, 4], logprobs: [-1, Number.NaN] },
+      second.slice(0, 9),
+    )
+  }
+  t.end()
+})
+
 t.test('what is nested instead of an id or a token is no id, at any depth', (t) => {
   const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`
   for (const second of [deep, '"4"', '{"valueOf":1}', 'null']) {
