@@ -7,6 +7,8 @@ import { toProxyError } from '../errors.ts'
 import type { EngineClient, EngineHealth } from '../inference/engine-client.ts'
 import type { Logger } from '../logger.ts'
 import type { TurnReader, TurnRecord } from '../store/turn-store.ts'
+import { isFiltered } from './hints.ts'
+import { MASK_KINDS, recordedLogprobsOf, recordedMasks } from './recorded-masks.ts'
 import { type TurnResult, type VerifiableTurn, type VerifiedTurn, Verifier } from './verifier.ts'
 
 /** Whom to ask about a turn, and what is known of it. */
@@ -20,7 +22,7 @@ export type DriftVerdict = TurnResult['verdict'] | 'failed' | 'dropped'
 export interface DriftMeterOptions {
   /** Of all completed turns that can be trained on; from 0 to 1. */
   readonly share: number
-  readonly store: Pick<TurnReader, 'getTurn'>
+  readonly store: Pick<TurnReader, 'getTurn' | 'readDetails'>
   /** @returns `busy`: nobody has time for it now; undefined: nobody can say. */
   engineFor(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
   /** Called for each turn that was drawn. */
@@ -132,12 +134,22 @@ export class DriftMeter {
     if (engine === undefined) return this.#skip()
     const verifier = new Verifier(engine.client)
     verifier.know(engine.health)
-    const verifiable = verifiableTurn(turn)
+    const verifiable = await this.#verifiable(turn)
     const verified = await verifier.verify(verifiable, signal)
     if (end.aborted) return true
     this.#judge(verified)
     if (verified.pairs.length > 0) await this.#tryControl(verifier, verifiable, verified, signal)
     return true
+  }
+
+  async #verifiable(turn: TurnRecord): Promise<VerifiableTurn> {
+    const { sessionId, turnId } = turn
+    const params = JSON.parse(turn.params)
+    const told = isFiltered(params)
+      ? await this.#options.store.readDetails(sessionId, [turnId], MASK_KINDS)
+      : undefined
+    const logprobsOf = recordedLogprobsOf(JSON.parse(turn.annotations))
+    return { ...turn, ...(logprobsOf && { logprobsOf }), ...recordedMasks(told?.get(turnId) ?? []), params }
   }
 
   #judge({ result, pairs }: VerifiedTurn): void {
@@ -182,8 +194,4 @@ export class DriftMeter {
     this.#counts[verdict] += 1
     this.#options.onVerdict(verdict, result)
   }
-}
-
-function verifiableTurn(turn: TurnRecord): VerifiableTurn {
-  return { ...turn, params: JSON.parse(turn.params) }
 }

@@ -16,15 +16,15 @@ import {
   type LogprobsOf,
   pairMasked,
   pairTokens,
-  type SamplingMask,
   type TokenDifference,
   type TokenPair,
   type Tolerance,
 } from './compare.ts'
 import { hintOf } from './hints.ts'
+import type { RecordedMasks } from './recorded-masks.ts'
 
 /** A recorded turn, as far as it matters here. */
-export interface VerifiableTurn {
+export interface VerifiableTurn extends RecordedMasks {
   readonly sessionId: string
   readonly turnId: string
   readonly index: number
@@ -35,10 +35,8 @@ export interface VerifiableTurn {
   readonly promptTokenIds: ArrayLike<number>
   readonly completionTokenIds: ArrayLike<number>
   readonly completionLogprobs: ArrayLike<number>
-  /** What was left for each sampled token, if it is on record. */
-  readonly samplingMask?: SamplingMask
-  /** Each sampled token's logprob among what was left, if it is on record. */
-  readonly samplingLogprobs?: readonly (number | null)[]
+  /** What its logprobs are of; absent: as engines of this kind have them by default. */
+  readonly logprobsOf?: LogprobsOf
   readonly weightVersionStart: string | null
   readonly weightVersionEnd: string | null
 }
@@ -46,7 +44,7 @@ export interface VerifiableTurn {
 export interface VerifyOptions {
   /** Default: 0.05 nats in the mean, 1 for a token. */
   readonly tolerance?: Tolerance
-  /** Default: as engines of this kind do by default. */
+  /** Default: as the turn says, else as engines of this kind do by default. */
   readonly logprobsOf?: LogprobsOf
   /** Whether turns of other weights than the engine's are compared. Default: no. */
   readonly anyWeights?: boolean
@@ -82,6 +80,8 @@ export interface TurnResult {
   verdict: 'same' | 'differs' | 'skipped'
   /** Of a skipped one. */
   reason?: SkipReason
+  /** What its logprobs were taken for; of one that was compared. */
+  logprobs?: LogprobsOf
   comparison?: Comparison
   /** Of the logprobs over the mask that are on record beside the others. */
   masked?: Comparison
@@ -125,9 +125,13 @@ export class Verifier {
     this.#health = health
   }
 
-  /** SGLang gives logprobs after temperature, others before it. */
+  /** Of turns that do not say it themselves: SGLang gives logprobs after temperature, others before it. */
   get logprobsOf(): LogprobsOf {
     return this.#options.logprobsOf ?? (this.#engine.kind === 'sglang' ? 'temperature' : 'raw')
+  }
+
+  #logprobsOf(turn: VerifiableTurn): LogprobsOf {
+    return this.#options.logprobsOf ?? turn.logprobsOf ?? this.logprobsOf
   }
 
   /** @throws ProxyError as {@link Score} but for `engine_rejected`, which skips the turn */
@@ -172,7 +176,7 @@ export class Verifier {
 
   #pairsOf(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
     const { completionLogprobs: recorded, completionTokenIds: tokenIds, samplingMask: mask = [] } = turn
-    const { logprobsOf } = this
+    const logprobsOf = this.#logprobsOf(turn)
     if (logprobsOf === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, temperatureOf(turn))
     return pairTokens(recorded, scored, logprobsOf, temperatureOf(turn))
   }
@@ -189,6 +193,7 @@ export class Verifier {
     const hint = isSame ? undefined : hintOf({ pairs, params: turn.params, tolerance })
     return {
       verdict: isSame && isMaskSame && greedy?.same !== false ? 'same' : 'differs',
+      logprobs: this.#logprobsOf(turn),
       comparison,
       ...(overMask && { masked: overMask }),
       ...(isSame && !isMaskSame && { hint: MASK_DIFFERS }),
@@ -226,7 +231,7 @@ export class Verifier {
       completionTokenIds: Int32Array.from(turn.completionTokenIds),
       ...(model !== null && { model }),
       ...(typeof loraPath === 'string' && { loraPath }),
-      alternatives: needsAlternatives(this.logprobsOf, turn) ? alternatives : 0,
+      alternatives: needsAlternatives(this.#logprobsOf(turn), turn) ? alternatives : 0,
     }
     return (await this.#engine.score!(request, signal)).tokens
   }

@@ -100,6 +100,8 @@ interface State {
   /** What it scores with, by name. */
   models: Record<string, TableModel>
   weightVersion: string
+  /** Whether vLLM's chats tell the sampling mask. */
+  tellsMasks: boolean
 }
 
 export interface ScoringEngine extends ScriptedServer {
@@ -112,12 +114,13 @@ export async function startScoringEngine(
   kind: 'vllm' | 'sglang',
   models: Record<string, TableModel>,
 ): Promise<ScoringEngine> {
-  const state: State = { models, weightVersion: '1' }
+  const state: State = { models, weightVersion: '1', tellsMasks: true }
   const server = await startScriptedServer(({ method, path, body }, response) => {
     if (method === 'GET') {
       const info = infoOf(path, kind, state)
       return sendJson(response, info ?? { detail: 'Not Found' }, info === undefined ? 404 : 200)
     }
+    if (body.messages !== undefined) return sendJson(response, vllmChat(body, state))
     const scored = kind === 'vllm' ? vllmScores(body, state.models) : sglangScores(body, state.models)
     sendJson(response, scored)
   })
@@ -178,6 +181,24 @@ function vllmScores(body: any, models: Record<string, TableModel>): object {
     prompt_logprobs: [null, ...entries],
   }
   return { id: 'cmpl-1', object: 'text_completion', created: 1, model: body.model ?? 'm', choices: [choice] }
+}
+
+/** As with `--return-sampling-mask` and `--logprobs-mode processed_logprobs`; every prompt has the same ids. */
+// biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
+function vllmChat(body: any, { models, tellsMasks }: State): object {
+  const model = models[body.model] ?? defaultOf(models)
+  const prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+  const { temperature, top_p: topP, max_tokens: length, seed } = body
+  const { ids, filtered, masks } = model.sample(prompt, length, { temperature, topP, random: randomOf(seed) })
+  const choice = {
+    index: 0,
+    message: { role: 'assistant', content: ids.join(' ') },
+    finish_reason: 'stop',
+    token_ids: ids,
+    logprobs: { content: ids.map((id, at) => ({ token: `<${id}>`, logprob: filtered[at] })) },
+    ...(tellsMasks && { sampling_mask: masks }),
+  }
+  return { id: 'x', model: 'policy', prompt_token_ids: prompt, choices: [choice] }
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape

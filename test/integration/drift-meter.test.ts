@@ -5,6 +5,7 @@ import type { ServeConfig } from '../../src/config/options/serve.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startHalvedEngine } from '../helpers/halved-engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
 import { until } from '../helpers/until.ts'
 
 async function ask(proxy: TestProxy, count: number): Promise<void> {
@@ -59,6 +60,33 @@ for (const mode of ['local', 'relay'] as const) {
     t.equal(told.length, 2, 'the log names the turns')
   })
 }
+
+t.test(
+  'logprobs over a sampling mask are no drift while the mask is on record, and are without it',
+  async (t) => {
+    const engine = await startScoringEngine(t, 'vllm', { policy: new TableModel(1) })
+    const proxy = await startProxy(t, {
+      engineUrls: [engine.url],
+      engineKind: 'vllm',
+      verifyShare: 1,
+      record: ['sampling_mask'],
+      logprobsMode: 'processed_logprobs',
+    })
+    const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
+    const sample = (seed: number) =>
+      openai.chat.completions.create({
+        model: 'policy',
+        messages: [{ role: 'user', content: 'Tell me about otters.' }],
+        ...{ seed, max_tokens: 60, temperature: 0.7, top_p: 0.6 },
+      })
+    await sample(1)
+    await until(async () => (await driftOf(proxy)).same === 1)
+    engine.state.tellsMasks = false
+    await sample(2)
+    await until(async () => (await driftOf(proxy)).differs === 1)
+    t.match(await driftOf(proxy), { same: 1, skipped: 0, failed: 0 })
+  },
+)
 
 async function joinWorker(t: Test, proxy: TestProxy, engineUrl: string): Promise<void> {
   const { loadConfig } = await import('../../src/config/load.ts')

@@ -4,6 +4,7 @@ import { openEngines } from '../../engine/open-engines.ts'
 import { ProxyError } from '../../errors.ts'
 import type { EngineClient, EngineHealth } from '../../inference/engine-client.ts'
 import { isFiltered } from '../../verify/hints.ts'
+import { type RecordedMasks, recordedLogprobsOf } from '../../verify/recorded-masks.ts'
 import { type VerifyRun, verifyTurns } from '../../verify/run.ts'
 import { type TurnResult, type VerifiableTurn, Verifier } from '../../verify/verifier.ts'
 import type { SessionsApi, TurnJson } from '../sessions/api.ts'
@@ -89,9 +90,7 @@ async function* recordedTurns(
   }
 }
 
-type Masks = Pick<VerifiableTurn, 'samplingMask' | 'samplingLogprobs'>
-
-const NO_MASKS: ReadonlyMap<string, Masks> = new Map()
+const NO_MASKS: ReadonlyMap<string, RecordedMasks> = new Map()
 
 const MASK_ROWS = {
   select: 'all',
@@ -102,9 +101,9 @@ const MASK_ROWS = {
 } as const
 
 /** By turn, of those that have any on record. */
-async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, Masks>> {
+async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, RecordedMasks>> {
   const { trajectories } = await api.withTrajectories(sessionId, MASK_ROWS)
-  const masks = new Map<string, Masks>()
+  const masks = new Map<string, RecordedMasks>()
   for (const { turns, sampling_mask: mask, sampling_logprobs: logprobs } of trajectories) {
     const { turn_id: turnId, start, end } = turns[0]!
     masks.set(turnId, {
@@ -116,7 +115,9 @@ async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap
 }
 
 function verifiable(sessionId: string, turn: TurnJson): VerifiableTurn {
+  const logprobsOf = recordedLogprobsOf(turn.annotations)
   return {
+    ...(logprobsOf && { logprobsOf }),
     sessionId,
     turnId: turn.turn_id,
     index: turn.index,

@@ -31,7 +31,7 @@ async function meterWith(more: Partial<DriftMeterOptions> = {}) {
   const turn = await trueTurn()
   const meter = new DriftMeter({
     share: 1,
-    store: { getTurn: async () => turn },
+    store: { getTurn: async () => turn, readDetails: async () => new Map() },
     engineFor: async () => engine,
     onVerdict: (verdict) => verdicts.push(verdict),
     logger: silentLogger,
@@ -76,7 +76,9 @@ t.test('what goes wrong is counted, and goes no further', async (t) => {
 })
 
 t.test('a turn that is gone by then is skipped', async (t) => {
-  const { meter, verdicts } = await meterWith({ store: { getTurn: async () => undefined } })
+  const { meter, verdicts } = await meterWith({
+    store: { getTurn: async () => undefined, readDetails: async () => new Map() },
+  })
   meter.offer(drawn)
   await until(() => verdicts.length === 1)
   t.same(verdicts, ['skipped'])
