@@ -70,6 +70,8 @@ export interface Tokenizer extends TokenPieces {
   decode(ids: Iterable<number>, options?: DecodeOptions): string
   /** The vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
   idToToken(id: number): string | undefined
+  /** An added token is found at once; another one is looked for in the whole vocabulary, which takes about a millisecond. */
+  tokenToId(token: string): number | undefined
   /** Whether every text is split at it; special tokens are, and others that were put in beside the vocabulary. */
   isAdded(id: number): boolean
 }
@@ -118,13 +120,21 @@ export function specialTokenText(token: SpecialTokenConfig): string | undefined 
   return typeof token === 'string' ? token : token?.content
 }
 
-/** Of a list, as SentencePiece's unigram models have it, a token's place is its id. */
-function vocabularyOf({ model }: TokenizerJson): [token: string, id: number][] {
+/**
+ * The tokens by id. Of a list, as SentencePiece's unigram models have it, a token's place is its id.
+ *
+ * A vocabulary has 150,000 tokens and more, and a process that starts waits for it: no entry of it becomes a list here.
+ */
+function tokensById({ model, added_tokens: added = [] }: TokenizerJson): (string | undefined)[] {
   const vocab = model?.vocab
   if (typeof vocab !== 'object' || vocab === null) {
     throw new ProxyError('config_invalid', 'cannot use this tokenizer.json: it has no vocabulary')
   }
-  return Array.isArray(vocab) ? vocab.map(([token], id) => [token, id]) : Object.entries(vocab)
+  const tokens: (string | undefined)[] = []
+  if (Array.isArray(vocab)) for (const [token] of vocab) tokens.push(token)
+  else for (const token in vocab) tokens[vocab[token]!] = token
+  for (const { content, id } of added) tokens[id] = content
+  return tokens
 }
 
 const NOTHING: TokenPiece = { bytes: new Uint8Array(0), text: '' }
@@ -139,9 +149,8 @@ class FileTokenizer implements Tokenizer {
   readonly #addedIds: ReadonlySet<number>
   readonly #specialIds: ReadonlySet<number>
   readonly #rules: PieceRules
-  readonly #ids: ReadonlyMap<string, number>
   /** By id. */
-  readonly #tokens: (string | undefined)[] = []
+  readonly #tokens: readonly (string | undefined)[]
   readonly #pieces: (TokenPiece | undefined)[]
   #library: HuggingFaceTokenizer | undefined
 
@@ -155,8 +164,7 @@ class FileTokenizer implements Tokenizer {
     this.#specialIds = new Set(special.map((token) => token.id))
     this.addedTokens = new Map(added.map((token) => [token.content, token.id]))
     this.specialTokens = new Map(special.map((token) => [token.content, token.id]))
-    this.#ids = new Map([...vocabularyOf(tokenizerJson), ...this.addedTokens])
-    for (const [token, id] of this.#ids) this.#tokens[id] = token
+    this.#tokens = tokensById(tokenizerJson)
     this.vocabSize = this.#tokens.length
     this.#pieces = new Array(this.vocabSize)
     this.bosTokenId = this.#idOf(tokenizerConfig.bos_token)
@@ -183,7 +191,10 @@ class FileTokenizer implements Tokenizer {
   }
 
   tokenToId(token: string): number | undefined {
-    return this.#ids.get(token)
+    const added = this.addedTokens.get(token)
+    if (added !== undefined) return added
+    const id = this.#tokens.indexOf(token)
+    return id === -1 ? undefined : id
   }
 
   isSpecial(id: number): boolean {
