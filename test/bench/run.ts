@@ -16,6 +16,7 @@ import { table } from './parts/table.ts'
 import { TARGET_NAMES } from './parts/targets.ts'
 import { large, small, stream } from './rows/comparisons.ts'
 import { crowd } from './rows/crowd.ts'
+import { details } from './rows/details.ts'
 import { disk } from './rows/disk.ts'
 import { memory } from './rows/memory.ts'
 import { metrics } from './rows/metrics.ts'
@@ -35,6 +36,7 @@ const ROWS = {
   memory,
   metrics,
   disk,
+  details,
   token,
 }
 

@@ -18,11 +18,11 @@ export interface ChildSpec {
   silent?: boolean
   /** With a channel for messages. */
   ipc?: boolean
-  /** How long it may take until it listens. Default: 20 s. */
+  /** How long it may take until it listens. Default: 60 s. */
   readyMs?: number
 }
 
-const READY_MS = 20_000
+const READY_MS = 60_000
 const STOP_MS = 20_000
 /** How much of what a child wrote to stderr is kept to explain its end. */
 const STDERR_CHARS = 4_000

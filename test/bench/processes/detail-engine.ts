@@ -1,0 +1,126 @@
+/**
+ * An engine that tells one kind of detail, at the size that it has in training: vLLM's wire format for a chat, answered whole.
+ * As in `engine-stand-in.ts` prompt and completion are pieces of one endless sequence, so that each turn extends the one
+ * before.
+ *
+ * node detail-engine.ts [--kind sampling_mask|top_logprobs|prompt_logprobs|routed_experts|weight_versions]
+ */
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { parseArgs } from 'node:util'
+import { ALTERNATIVES, EXPERTS_PER_TOKEN, LAYERS, MASK_IDS } from '../parts/detail-sizes.ts'
+
+const VOCABULARY = 151_000
+const EXPERTS = 128
+/** About what a tokenizer makes of English. */
+const CHARS_PER_TOKEN = 4
+const MODEL = 'stand-in'
+
+interface Ask {
+  messages: { content: string }[]
+  max_tokens: number
+}
+
+interface Answer {
+  prompt: number[]
+  completion: number[]
+}
+
+const { values } = parseArgs({ options: { kind: { type: 'string' } } })
+
+const server = createServer(async (request, response) => {
+  const path = request.url ?? ''
+  if (request.method === 'POST' && path === '/v1/chat/completions') {
+    const body = JSON.stringify(answerTo(JSON.parse(await text(request)) as Ask))
+    response.writeHead(200, { 'content-type': 'application/json' }).end(body)
+  } else if (path === '/health') response.end()
+  else if (path === '/v1/models')
+    response.end(`{"object":"list","data":[{"id":"${MODEL}","object":"model","owned_by":"vllm"}]}`)
+  else response.writeHead(404).end('{"detail":"Not Found"}')
+})
+server.listen(0, '127.0.0.1', () => {
+  process.stdout.write(`detail engine on http://127.0.0.1:${(server.address() as AddressInfo).port}\n`)
+})
+
+function answerTo({ messages, max_tokens: count }: Ask): object {
+  const chars = messages.reduce((sum, { content }) => sum + content.length, 0)
+  const promptTokens = Math.ceil(chars / CHARS_PER_TOKEN)
+  const ids = Array.from({ length: promptTokens + count }, (_, at) => idAt(at, 0))
+  const answer = { prompt: ids.slice(0, promptTokens), completion: ids.slice(promptTokens) }
+  const content = answer.completion.map((id) => ` w${(id % 1000).toString(36)}`).join('')
+  const choice = {
+    index: 0,
+    message: { role: 'assistant', content },
+    logprobs: { content: answer.completion.map(entryOf) },
+    finish_reason: 'stop',
+    token_ids: answer.completion,
+    ...choiceDetails(answer),
+  }
+  const usage = { prompt_tokens: promptTokens, completion_tokens: count, total_tokens: promptTokens + count }
+  return {
+    id: 'x',
+    model: MODEL,
+    choices: [choice],
+    usage,
+    prompt_token_ids: answer.prompt,
+    ...rootDetails(answer),
+  }
+}
+
+/** Tokens without a pattern that anything could make use of. */
+function idAt(at: number, salt: number): number {
+  return (Math.imul(at + 1, 2_654_435_761 + 2 * salt) >>> 0) % VOCABULARY
+}
+
+const logprobOf = (id: number) => Math.fround(-((id % 9_973) + 1) / 1_499)
+
+function entryOf(id: number, at: number) {
+  const tops = values.kind === 'top_logprobs' ? idsBeside(id, at, ALTERNATIVES) : []
+  const entry = (token: number) => ({
+    token: `token_id:${token}`,
+    logprob: logprobOf(token),
+    bytes: [32, 119],
+  })
+  return { ...entry(id), top_logprobs: tops.map(entry) }
+}
+
+function idsBeside(id: number, at: number, count: number): number[] {
+  return [id, ...Array.from({ length: count - 1 }, (_, other) => idAt(at, other + 1))]
+}
+
+function choiceDetails({ prompt, completion }: Answer): object {
+  if (values.kind === 'sampling_mask')
+    return { sampling_mask: completion.map((id, at) => idsBeside(id, at, MASK_IDS)) }
+  if (values.kind === 'routed_experts')
+    return { routed_experts: npyOf(prompt.length + completion.length - 1) }
+  return {}
+}
+
+function rootDetails({ prompt, completion }: Answer): object {
+  if (values.kind === 'prompt_logprobs') {
+    const told = prompt.map((id) => ({ [id]: { logprob: logprobOf(id), rank: 1, decoded_token: ' w' } }))
+    return { prompt_logprobs: [null, ...told.slice(1)] }
+  }
+  if (values.kind === 'weight_versions') {
+    const half = completion.length >> 1
+    const spans = [
+      { version: '7', start: 0, end: half },
+      { version: '8', start: half, end: completion.length },
+    ]
+    return { metadata: { weight_versions: spans } }
+  }
+  return {}
+}
+
+/** A `.npy` file of version 1 with a byte per expert, in base64. */
+function npyOf(rows: number): string {
+  const shape = `(${rows}, ${LAYERS}, ${EXPERTS_PER_TOKEN})`
+  const header = `{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }`.padEnd(117)
+  const head = Buffer.from(`\x93NUMPY\x01\x00\x76\x00${header}\n`, 'latin1')
+  const experts = Uint8Array.from(
+    { length: rows * LAYERS * EXPERTS_PER_TOKEN },
+    (_, at) => idAt(at, 1) % EXPERTS,
+  )
+  return Buffer.concat([head, experts]).toString('base64')
+}

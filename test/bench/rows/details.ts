@@ -1,0 +1,122 @@
+/** What each kind of detail costs that can be recorded: bytes on disk, and CPU time of the proxy, of a turn. */
+import { readdirSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { type Child, Children } from '../parts/children.ts'
+import { ALTERNATIVES, EXPERTS_PER_TOKEN, LAYERS, MASK_IDS } from '../parts/detail-sizes.ts'
+import { cpuSeconds } from '../parts/proc-stat.ts'
+import { type Spread, spreadOf } from '../parts/statistics.ts'
+import { figure, table } from '../parts/table.ts'
+import { Targets } from '../parts/targets.ts'
+import { prose } from '../parts/text.ts'
+import type { Bench, Row } from './row.ts'
+
+/** `--record` of the proxy, and what the engine tells. */
+const KINDS = [
+  'none',
+  'sampling_mask',
+  `top_logprobs:${ALTERNATIVES}`,
+  'prompt_logprobs',
+  'routed_experts',
+  'weight_versions',
+]
+const ROUNDS = { full: 5, quick: 1 }
+const SESSIONS_PER_ROUND = { full: 4, quick: 1 }
+const TURNS = 10
+const MAX_TOKENS = 200
+/** With the answer's 800, a turn adds 600 tokens to the conversation. */
+const USER_BYTES = 1_600
+
+interface Variant {
+  readonly kind: string
+  readonly db: string
+  readonly proxy: Child
+  readonly cpuMs: number[]
+  turns: number
+}
+
+export const details: Row = async (bench) => {
+  const variants = await measure(bench)
+  const figures = variants.map(({ kind, db, cpuMs, turns }) => ({
+    kind,
+    bytes: sizeOf(bench.folder, db) / turns,
+    cpuMs: spreadOf(cpuMs),
+  }))
+  const none = figures[0]!
+  return {
+    row: 'details',
+    report: [
+      `### Details: a turn of ${MAX_TOKENS} tokens in sessions of ${TURNS} turns, with one kind on record`,
+      table(
+        ['recorded', 'bytes/turn', 'more than none', 'CPU ms/turn', 'min–max', 'of none'],
+        figures.map(({ kind, bytes, cpuMs }) => [
+          kind,
+          figure(bytes),
+          figure(bytes - none.bytes),
+          figure(cpuMs.median),
+          rangeOf(cpuMs),
+          `${figure(cpuMs.median / none.cpuMs.median)} ×`,
+        ]),
+      ),
+      `A mask of ${MASK_IDS} ids per token, experts of ${LAYERS} layers with ${EXPERTS_PER_TOKEN} each; two versions per answer.`,
+    ].join('\n\n'),
+    aims: [],
+    figures,
+  }
+}
+
+const rangeOf = ({ min, max }: Spread) => `${figure(min)}–${figure(max)}`
+
+/** The proxies take turns; each has ended, and its database is whole, when this returns. */
+async function measure(bench: Bench): Promise<Variant[]> {
+  await using children = new Children()
+  const variants: Variant[] = []
+  for (const kind of KINDS) variants.push(await startVariant(bench, children, kind))
+  const size = bench.quick ? 'quick' : 'full'
+  let session = 0
+  // The first round warms up.
+  for (let round = -1; round < ROUNDS[size]; round += 1) {
+    for (const variant of variants) {
+      const before = cpuSeconds(variant.proxy.pid)
+      for (let count = 0; count < SESSIONS_PER_ROUND[size]; count += 1)
+        await converse(`${variant.proxy.url}/details-${session++}/v1/chat/completions`, session)
+      const turns = SESSIONS_PER_ROUND[size] * TURNS
+      variant.turns += turns
+      if (round >= 0) variant.cpuMs.push(((cpuSeconds(variant.proxy.pid) - before) * 1000) / turns)
+    }
+  }
+  return variants
+}
+
+async function startVariant(bench: Bench, children: Children, kind: string): Promise<Variant> {
+  const told = kind.split(':')[0]!
+  const script = join(import.meta.dirname, '../processes/detail-engine.ts')
+  const engine = await children.start({ name: `detail engine (${told})`, args: [script, '--kind', told] })
+  const db = `details-${told}.db`
+  const proxy = await new Targets(children, engine.url).startLocal({
+    db: join(bench.folder, db),
+    cpuProfileFolder: bench.cpuProfileFolder,
+    args: kind === 'none' ? [] : ['--record', kind],
+  })
+  return { kind, db, proxy, cpuMs: [], turns: 0 }
+}
+
+function sizeOf(folder: string, db: string): number {
+  const files = readdirSync(folder).filter((file) => file.startsWith(db))
+  return files.reduce((sum, file) => sum + statSync(join(folder, file)).size, 0)
+}
+
+/** One agent's conversation: each answer becomes part of the next request. */
+async function converse(url: string, seed: number): Promise<void> {
+  const messages = [{ role: 'system', content: 'You mend programs.' }]
+  for (let turn = 0; turn < TURNS; turn += 1) {
+    messages.push({ role: 'user', content: prose(USER_BYTES, seed * TURNS + turn) })
+    const response = await fetch(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'stand-in', messages, max_tokens: MAX_TOKENS }),
+    })
+    if (!response.ok) throw new Error(`turn ${turn} failed: ${await response.text()}`)
+    const { choices } = (await response.json()) as { choices: { message: { content: string } }[] }
+    messages.push({ role: 'assistant', content: choices[0]!.message.content })
+  }
+}
