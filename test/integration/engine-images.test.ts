@@ -16,6 +16,7 @@ import { RawWorker } from '../helpers/raw-worker.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
 import { eventsOf, relayServerFor } from '../helpers/relay-server.ts'
 import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+import { startVisionEngine } from '../helpers/vision-engine.ts'
 import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
 
 const URLS = [pngUrl(56, 84), pngUrl(28, 28)]
@@ -163,6 +164,20 @@ t.test('vLLM makes features of the images, and samples after the ids with these'
   t.equal(inexactReason(completion), null)
 })
 
+t.test("the sampling masks of a vLLM's answer after images are on record", async (t) => {
+  const { client } = await serverFor(t, createVllmClient, (request, response) => {
+    if (request.path === '/v1/chat/completions/render')
+      return sendJson(response, { token_ids: [7, 7], features: FEATURES, sampling_params: {} })
+    const content = [5, 2].map((id) => ({ token: `token_id:${id}`, logprob: -0.5, top_logprobs: [] }))
+    const choice = { index: 0, token_ids: [5, 2], logprobs: { content }, finish_reason: 'stop' }
+    sendJson(response, { request_id: 'r', choices: [{ ...choice, sampling_mask: [[5, 6, 7], [2]] }] })
+  })
+  const request = { ...imageRequest({ top_k: 8 }), record: { samplingMask: true } }
+  const events = await collect(client.generate(request, noAbort))
+  const told = events.flatMap((event) => (event.type === 'delta' ? (event.details?.sampling_mask ?? []) : []))
+  t.strictSame(told, [{ counts: [3, 1], ids: [5, 6, 7, 2] }])
+})
+
 t.test('a vLLM that has no features, or counts otherwise, is not asked to sample', async (t) => {
   const counts = {
     image: [
@@ -214,22 +229,7 @@ t.test('a worker that knows of no images is never asked to sample without them',
 
 t.test('images of a session come back with its rows, once each', async (t) => {
   const { directory, imageId } = visionModel(t)
-  const engine = await startScriptedServer(({ path, body }, response) => {
-    if (path !== '/generate') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
-    const counts = [6, 6, 4]
-    let next = 0
-    const ids = body.input_ids.flatMap((id: number) =>
-      id === imageId ? new Array(counts[next++]).fill(id) : [id],
-    )
-    const meta_info = {
-      finish_reason: { type: 'stop', matched: 2 },
-      prompt_tokens: ids.length,
-      completion_tokens: 1,
-      output_token_logprobs: [[-0.5, 65, null]],
-    }
-    sendJson(response, { output_ids: [65], prompt_token_ids: ids, meta_info })
-  })
-  t.teardown(() => engine.close())
+  const engine = await startVisionEngine(t, imageId, [6, 6, 4])
   const config = { tokenizer: directory, engineUrls: [engine.url], engineKind: 'sglang' as const }
   const proxy = await startProxy(t, { ...config, db: join(directory, 'proxy.db') })
   const picture = (url: string) => ({ role: 'user', content: [imagePart(url)] })
