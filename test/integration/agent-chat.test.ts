@@ -411,13 +411,17 @@ t.test('after its end a session takes no calls, and SDKs do not try again', asyn
   const proxy = await startProxy(t)
   await proxy.post('/sessions/a')
   await proxy.post('/sessions/a/complete')
-  const openai = new OpenAI({ baseURL: proxy.baseUrl('a'), apiKey: 'none', maxRetries: 5 })
-  const begun = Date.now()
+  let tries = 0
+  const counting: typeof fetch = (...args) => {
+    tries += 1
+    return fetch(...args)
+  }
+  const openai = new OpenAI({ baseURL: proxy.baseUrl('a'), apiKey: 'none', maxRetries: 5, fetch: counting })
   t.match(await refusal(openai.chat.completions.create({ model: 'x', messages: question })), {
     status: 409,
     code: 'session_ended',
   })
-  t.ok(Date.now() - begun < 400, 'no back-off of retries')
+  t.equal(tries, 1)
 })
 
 t.test('with strict sessions a call for an unknown session is a 404', async (t) => {
@@ -452,6 +456,6 @@ t.test('a stop lets go of idle connections and long polls at once', async (t) =>
   await proxy.get('/health')
   const begun = performance.now()
   await proxy.server.stop(10_000)
-  t.ok(performance.now() - begun < 1_000)
+  t.ok(performance.now() - begun < 4_000)
   t.match(await waiting, { code: 'shutting_down' })
 })

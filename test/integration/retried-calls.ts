@@ -1,0 +1,170 @@
+/** Calls of the official SDKs whose first tries are lost, in each dialect and each mode. */
+import Anthropic from '@anthropic-ai/sdk'
+import OpenAI from 'openai'
+import type { Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
+import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { WORKER } from '../../src/config/options/worker.ts'
+import { startWorker } from '../../src/main.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { type Loss, type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
+import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+import { until } from '../helpers/until.ts'
+
+interface Client {
+  baseUrl: string
+  fetch: typeof fetch
+  apiKey?: string
+  headers?: Record<string, string>
+}
+
+/** Asks one question in a dialect, with the vendor's client as it comes, and reads all of the answer. */
+type Ask = (client: Client, stream: boolean) => Promise<void>
+
+const QUESTION = 'Tell me of the sea.'
+
+function openai({ baseUrl, fetch, apiKey = 'none', headers = {} }: Client): OpenAI {
+  return new OpenAI({ baseURL: baseUrl, apiKey, fetch, defaultHeaders: headers })
+}
+
+async function readAll(answer: unknown): Promise<void> {
+  if (typeof answer === 'object' && answer !== null && Symbol.asyncIterator in answer)
+    for await (const _ of answer as AsyncIterable<unknown>);
+}
+
+export const DIALECTS: Record<string, Ask> = {
+  chat: async (client, stream) => {
+    const messages = [{ role: 'user' as const, content: QUESTION }]
+    await readAll(
+      await openai(client).chat.completions.create({ model: 'embedded', messages, stream, max_tokens: 30 }),
+    )
+  },
+  completions: async (client, stream) => {
+    await readAll(
+      await openai(client).completions.create({
+        model: 'embedded',
+        prompt: QUESTION,
+        stream,
+        max_tokens: 30,
+      }),
+    )
+  },
+  responses: async (client, stream) => {
+    await readAll(
+      await openai(client).responses.create({
+        model: 'embedded',
+        input: QUESTION,
+        stream,
+        max_output_tokens: 30,
+      }),
+    )
+  },
+  messages: async ({ baseUrl, fetch, apiKey = 'none', headers = {} }, stream) => {
+    const client = new Anthropic({
+      baseURL: baseUrl.replace(/\/v1$/, ''),
+      apiKey,
+      fetch,
+      defaultHeaders: headers,
+    })
+    const messages = [{ role: 'user' as const, content: QUESTION }]
+    await readAll(await client.messages.create({ model: 'embedded', messages, stream, max_tokens: 30 }))
+  },
+}
+
+/** A second may pass between the end of an answer and its commit. */
+function wholeText({ completed_at: _, ...answer }: Record<string, unknown>): string {
+  return JSON.stringify(answer)
+}
+
+/** What an answer says, however it is cut into events. */
+export function said(body: string): string {
+  if (!/^(event|data|:)/.test(body)) return wholeText(JSON.parse(body))
+  const events = [...body.matchAll(/^data: (\{.*)$/gm)].map(([, json]) => JSON.parse(json!))
+  const whole = events.find(({ type }) => type === 'response.completed' || type === 'response.incomplete')
+  if (whole) return wholeText(whole.response)
+  const texts = events.map(({ delta, choices }) => {
+    return delta?.text ?? choices?.[0]?.delta?.content ?? choices?.[0]?.text ?? ''
+  })
+  const [{ id, message }] = events
+  return `${id ?? message.id} ${texts.join('')}`
+}
+
+export async function startLocal(t: Test, overrides: Partial<ServeConfig>): Promise<TestProxy> {
+  const engine = await startEngine(t, { tokensPerSecond: 200 })
+  return startProxy(t, { engineUrls: [engine.url], ...overrides })
+}
+
+async function startRelay(t: Test, overrides: Partial<ServeConfig>): Promise<TestProxy> {
+  const engine = await startEngine(t, { tokensPerSecond: 200 })
+  const proxy = await startProxy(t, { mode: 'relay', ...overrides })
+  const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engine.url] }
+  const worker = startWorker(config, { logger: silentLogger })
+  t.teardown(() => worker.stop(0))
+  return proxy
+}
+
+const MODES = {
+  'local, chat mode': (t: Test) => startLocal(t, {}),
+  'local, token mode': (t: Test) => startLocal(t, { tokenizer: 'embedded' }),
+  'relay, chat mode': (t: Test) => startRelay(t, {}),
+  'relay, token mode': (t: Test) => startRelay(t, { tokenizer: 'embedded' }),
+}
+
+export const turnsOf = async (proxy: TestProxy, sessionId: string) =>
+  (await proxy.get(`/sessions/${sessionId}`)).turns ?? []
+
+/** SDKs try no stream again that has begun, so none of those breaks. */
+const LOSSES: readonly Loss[][] = [['refused'], ['broken'], ['silent'], ['unread'], ['unread', 'unread']]
+
+function losing(proxy: TestProxy, sessionId: string, losses: Loss[]): LossyFetch {
+  return lossyFetch(losses, () => until(async () => (await turnsOf(proxy, sessionId)).length > 0))
+}
+
+/** One call whose first tries are lost. */
+async function checkRetry(
+  t: Test,
+  proxy: TestProxy,
+  { name, ask, stream, losses }: { name: string; ask: Ask; stream: boolean; losses: Loss[] },
+) {
+  const sessionId = `${name} ${stream ? 'stream' : 'whole'} ${losses.join(' ')}`.replaceAll(' ', '-')
+  const lossy = losing(proxy, sessionId, losses)
+  await ask({ baseUrl: proxy.baseUrl(sessionId), fetch: lossy.fetch }, stream)
+  const turns = await turnsOf(proxy, sessionId)
+  t.equal(turns.length, 1, `${sessionId}: sampled once`)
+  t.equal(turns[0].status, 'completed', `${sessionId}: on record as completed`)
+  const answers = turns[0].annotations.answered_retries ?? []
+  const reached = losses.filter((loss) => loss !== 'refused').length
+  t.equal(answers.length, reached, `${sessionId}: the record says for how many retries`)
+  const [first, ...others] = lossy.bodies.map(said)
+  for (const other of others) t.equal(other, first, `${sessionId}: the very same answer`)
+  const { trajectories } = await proxy.get(`/sessions/${sessionId}/trajectories`)
+  const mask = trajectories.flatMap((row: { response_mask: number[] }) => row.response_mask)
+  const trained = mask.filter((bit: number) => bit === 1).length
+  t.equal(trained, turns[0].completion_token_ids.length, `${sessionId}: each sampled token trains once`)
+}
+
+export function testRetries(t: Test, mode: keyof typeof MODES): void {
+  t.test(`${mode}: a retry gets its first try's answer, in every dialect, whole and streamed`, async (t) => {
+    const proxy = await MODES[mode](t)
+    const calls = Object.entries(DIALECTS).flatMap(([name, ask]) =>
+      [true, false].flatMap((stream) =>
+        LOSSES.filter(([loss]) => !stream || loss !== 'broken').map((losses) => ({
+          name,
+          ask,
+          stream,
+          losses,
+        })),
+      ),
+    )
+    await Promise.all(calls.map((call) => checkRetry(t, proxy, call)))
+    const metrics = await (await fetch(`${proxy.url}/metrics`)).text()
+    const counted = [...metrics.matchAll(/^llm_proxy_answered_retries_total\{.*\} (\d+)$/gm)]
+    const sum = counted.reduce((total, [, count]) => total + Number(count), 0)
+    t.equal(
+      sum,
+      calls.reduce((sum, { losses }) => sum + losses.filter((loss) => loss !== 'refused').length, 0),
+      'each is counted',
+    )
+  })
+}

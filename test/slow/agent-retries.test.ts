@@ -1,0 +1,5 @@
+import t from 'tap'
+import { testRetries } from '../integration/retried-calls.ts'
+
+testRetries(t, 'local, token mode')
+testRetries(t, 'relay, chat mode')
