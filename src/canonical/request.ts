@@ -85,6 +85,11 @@ export type GenerationRequest = CanonicalRequest & {
   promptTokenIds?: PromptIds
   /** With `promptTokenIds`: which of them stand for the images of the body's messages. Absent: there are none. */
   images?: PromptImages
+  /**
+   * The same call as one that was under way when the proxy ended, by that turn's id: whoever still has its answer may give
+   * it, to one call alone.
+   */
+  takesOver?: string
   /** What is known of the session's prompts as engines read and write them. */
   promptLists?: PromptLists
   /** Is told of its steps; absent: nobody traces it. */

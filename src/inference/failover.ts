@@ -26,6 +26,8 @@ export interface FailoverRules {
   maxLosses: number
   /** How many members there are now. */
   memberCount(): number
+  /** The member that has begun this call already. */
+  begunBy?: string | undefined
 }
 
 /** How often a call is tried at least, however few members there are: one that was restarted deserves another try. */
@@ -45,7 +47,8 @@ export async function* withFailover(
   const { requestId: callId, sessionId, body, mustServe } = request
   const failed: string[] = []
   for (let losses = 0; ; ) {
-    const call = { callId, sessionId, model: body.model, mustServe, needs: needOf(request), avoid: failed }
+    const wish = { model: body.model, mustServe, needs: needOf(request), avoid: failed }
+    const call = { callId, sessionId, ...wish, begunBy: rules.begunBy }
     const lease = await leaseFor(call, rules, request, signal)
     const { memberId } = lease
     const span = request.spans?.asked({ ...request, member: memberId, memberKind: rules.kindOf(memberId) })

@@ -131,6 +131,10 @@ export class ProxyMetrics {
     'member',
   ])
   readonly failovers = this.#counter('failovers_total', 'Calls that went on to another member')
+  readonly takeovers = this.#counter(
+    'takeovers_total',
+    'Calls that got the answer which a worker began before the proxy was started anew',
+  )
   readonly moves = this.#counter(
     'session_moves_total',
     'Sessions that left the member with their prefix cache',

@@ -54,6 +54,8 @@ export const CAPABILITIES = {
   details: 'details',
   /** Each of its engines serves chat calls by token ids that stand for the images of the messages. */
   images: 'images',
+  /** Offers calls to a proxy that was started anew, and sends their answers from the beginning to one that keeps them. */
+  offer: 'offer',
 } as const
 
 const RequestId = Type.String({ minLength: 1, maxLength: 256 })
@@ -146,6 +148,16 @@ export const WorkerHelloV2 = Type.Object({
   epoch: Type.Integer({ minimum: 0 }),
   /** Calls of this proxy that the worker still holds; empty on a first connection. */
   requests: Type.Array(RequestId),
+  /** Those of them whose answer it has from the first frame on, for a proxy that was started anew. */
+  offers: Type.Optional(
+    Type.Array(
+      Type.Object({
+        request_id: RequestId,
+        /** The request had the prompt's token ids. */
+        by_ids: Type.Boolean(),
+      }),
+    ),
+  ),
 })
 
 export const WorkerHelloAckV2 = Type.Object({
@@ -165,6 +177,8 @@ export const WorkerHelloAckV2 = Type.Object({
   alive_ms: Type.Optional(Type.Integer({ minimum: 1 })),
   /** Of the hello's `requests`, those that the proxy still wants, with the last chunk that it has. */
   requests: Type.Array(Type.Object({ request_id: RequestId, received: Type.Integer({ minimum: 0 }) })),
+  /** Of the hello's `offers`, those that may be asked for again: to be sent from the first frame on. */
+  kept: Type.Optional(Type.Array(RequestId)),
 })
 
 /** Version 1's request, and what the agent really sent. */

@@ -150,6 +150,9 @@ export class ProxyLink {
       healthy,
       epoch,
       requests: [...this.#calls.keys()],
+      offers: [...this.#calls.values()]
+        .filter((call) => call.makeWhole())
+        .map(({ requestId, byIds }) => ({ request_id: requestId, by_ids: byIds })),
     }
   }
 
@@ -169,11 +172,15 @@ export class ProxyLink {
     this.#ack = ack
     this.#askEngines()
     const received = new Map(ack.requests.map((call) => [call.request_id, call.received]))
+    const kept = new Set(ack.kept)
     for (const call of [...this.#calls.values()]) {
       const last = received.get(call.requestId)
-      if (last === undefined) this.#abandon(call, 'the proxy has given this call up')
+      const frames = kept.has(call.requestId)
+        ? call.fromTheBeginning()
+        : last !== undefined && call.after(last)
+      if (frames === false) this.#abandon(call, 'the proxy has given this call up')
       else {
-        for (const text of call.after(last)) this.#connection?.send(text)
+        for (const text of frames) this.#connection?.send(text)
         call.setWindow(ack.window_bytes)
       }
     }
@@ -244,6 +251,7 @@ export class ProxyLink {
     try {
       const promptLists = this.#prompts.listsOf(frame.session_id)
       const request = { ...requestFromV2(frame, messagesJson), promptLists }
+      call.byIds = request.kind === 'chat' && request.promptTokenIds !== undefined
       await this.#engineAnswers
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
       await this.#relay(call, request, this.#promptBaseOf(frame, request))
@@ -262,10 +270,13 @@ export class ProxyLink {
     request: GenerationRequest,
     promptBase: PromptIds | undefined,
   ): Promise<void> {
+    let isFirst = true
     for await (const batch of this.#options.backend.generate(request, call.signal)) {
       const chunk = chunkOf(call.requestId, batch, promptBase)
       this.#notePrompt(request, batch)
       if (chunk) {
+        if (isFirst && promptBase) call.writesFirst(() => chunkOf(call.requestId, batch)!(1))
+        isFirst = false
         this.#send(call.add(chunk))
         await call.room()
       }

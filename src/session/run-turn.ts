@@ -24,7 +24,7 @@ import type { HeldMemory, SessionMemory } from './session-memory.ts'
 import type { SessionCall, Sessions } from './sessions.ts'
 import { stamped, withUsage } from './stamped-events.ts'
 import { startOf } from './started-answer.ts'
-import { FirstTries } from './tries/first-tries.ts'
+import { FirstTries, type UnfinishedTry } from './tries/first-tries.ts'
 import { mayBeRetry } from './tries/first-try.ts'
 import { giveAgain } from './tries/recorded-answer.ts'
 import { RunningTurn } from './tries/running-turn.ts'
@@ -91,10 +91,10 @@ export class TurnRunner {
     using early = sessions.hold(call.sessionId)
     // Before the call has its place in the session: one that cannot be written down must not take it.
     const written = writeRequest(call.request, early.memory)
-    if (call.choice === undefined && mayBeRetry(call.word, early.memory.idempotencyKeys)) {
-      const tried = await this.#firstTry(call, written, early.memory, agentSignal)
-      if (tried !== undefined) return tried
-    }
+    const isRetry = call.choice === undefined && mayBeRetry(call.word, early.memory.idempotencyKeys)
+    const tried = isRetry ? await this.#firstTry(call, written, early.memory, agentSignal) : undefined
+    if (tried !== undefined && 'events' in tried) return tried
+    using unfinished = tried
     const sessionCall = await sessions.beginCall(call.sessionId, call.word.keyTag)
     const held = sessions.hold(call.sessionId)
     // Nothing is on record that this memory could lack.
@@ -106,7 +106,8 @@ export class TurnRunner {
       // The session may have been reset, and its memory with it, while the call waited for its place.
       const isCurrent = held.memory === early.memory
       const request = isCurrent ? written : writeRequest(call.request, held.memory)
-      return this.#open(call, request, { sessionCall, held }, agentSignal)
+      const takesOver = isCurrent ? unfinished?.turnId : undefined
+      return this.#open(call, request, { sessionCall, held, takesOver }, agentSignal)
     } catch (error) {
       // Nobody else would give its place back, and the session's end would wait for it.
       sessionCall.done()
@@ -134,7 +135,7 @@ export class TurnRunner {
 
   #open(call: AgentCall, written: WrittenRequest, place: CallPlace, agentSignal: AbortSignal): Turn {
     const { sessionId, dialect, stream, word, messagesJson, choice, span } = call
-    const { sessionCall, held } = place
+    const { sessionCall, held, takesOver } = place
     const isHeard = sessionCall.trustAgent || !word.hasAgentKey
     const { idempotencyKey } = word
     const line = this.#lineOf(word, sessionCall)
@@ -183,6 +184,8 @@ export class TurnRunner {
       stream,
       lastMessage,
       ...(policy !== undefined && { mustServe: true }),
+      // An answer from before would be put on record with the version that was told since.
+      ...(takesOver !== undefined && this.#options.weights?.version === undefined && { takesOver }),
       ...jsonAtHand(request, written, held.memory, messagesJson),
       ...(record && { record }),
       ...(span && { spans: span.turn(open) }),
@@ -214,13 +217,13 @@ export class TurnRunner {
     return trustAgent || !hasAgentKey ? line : undefined
   }
 
-  /** The turn of the call's first try, if its answer can be had. */
+  /** The turn of the call's first try, if its answer can be had, or which one was under way when the proxy ended. */
   async #firstTry(
     call: AgentCall,
     written: WrittenRequest,
     memory: SessionMemory,
     gone: AbortSignal,
-  ): Promise<Turn | undefined> {
+  ): Promise<Turn | UnfinishedTry | undefined> {
     const { sessionId, dialect, word } = call
     const session = await this.#options.sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
@@ -232,9 +235,9 @@ export class TurnRunner {
       params,
     })
     memory.idempotencyKeys ??= idempotencyKeys
-    if (first === undefined) return undefined
+    if (first === undefined || 'turnId' in first) return first
     if ('running' in first) return first.running.join(word.retryCount, gone)
-    const of = { sessionId, turnId: first.turnId }
+    const of = { sessionId, turnId: first.recorded }
     const given = await giveAgain(this.#options.store, of, word.retryCount)
     return (
       given && {
@@ -364,6 +367,8 @@ export class TurnRunner {
 interface CallPlace {
   readonly sessionCall: SessionCall
   readonly held: HeldMemory
+  /** The turn that this call goes on with, if whoever serves it has its answer. */
+  readonly takesOver?: string | undefined
 }
 
 /** What the steps of one running turn share. */

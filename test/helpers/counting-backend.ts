@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { GenerationStream } from '../../src/canonical/events.ts'
 import { PromptIds } from '../../src/canonical/prompt-ids.ts'
@@ -53,7 +54,7 @@ export class CountingBackend extends ScriptedBackend {
     this.mostRunning = Math.max(this.mostRunning, this.running)
     try {
       await sleep(this.#counting.startMs, undefined, { signal })
-      await this.#counting.opened
+      await Promise.race([this.#counting.opened, once(signal, 'abort')])
       yield [{ type: 'start', engine: 'counting', model: 'counting', promptTokenIds: PromptIds.of(1, 2) }]
       for (let i = 0; i < pieces; i += 1) {
         if (this.#counting.pieceMs > 0) await sleep(this.#counting.pieceMs, undefined, { signal })

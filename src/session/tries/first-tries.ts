@@ -26,9 +26,17 @@ export interface RunningTry extends TryWord {
   readonly over: Promise<unknown>
 }
 
+/**
+ * A try that was under way when the proxy was killed. No other retry finds it until this is disposed of, which is to be done
+ * when the one that has found it is among those that run.
+ */
+export interface UnfinishedTry extends Disposable {
+  readonly turnId: string
+}
+
 export interface Found<R> {
   /** The try that a retry asks for again, if its answer can be had. */
-  first?: { running: R } | { turnId: string }
+  first?: { running: R } | { recorded: string } | UnfinishedTry
   /** Of all calls of the session. */
   idempotencyKeys: Set<string>
 }
@@ -36,6 +44,8 @@ export interface Found<R> {
 export class FirstTries<R extends RunningTry> {
   readonly #store: Pick<TurnStore, 'readOutlines'>
   readonly #running = new Map<string, Set<R>>()
+  /** Turns that retries have found unfinished, and that are not there to be seen yet. */
+  readonly #claimed = new Set<string>()
 
   constructor(store: Pick<TurnStore, 'readOutlines'>) {
     this.#store = store
@@ -72,12 +82,21 @@ export class FirstTries<R extends RunningTry> {
         await ending.over.catch(() => {})
         continue
       }
-      const tries = [...recorded, ...running.map(asTry)].sort((a, b) => a.index - b.index)
+      const unclaimed = recorded.filter(({ turnId }) => !this.#claimed.has(turnId))
+      const tries = [...unclaimed, ...running.map(asTry)].sort((a, b) => a.index - b.index)
       const found = firstTryOf(word, tries)
       if (found === undefined) return { idempotencyKeys }
-      const joined = running.find(({ turnId }) => turnId === found.turnId)
-      return { first: joined ? { running: joined } : { turnId: found.turnId }, idempotencyKeys }
+      const { turnId } = found
+      const joined = running.find((each) => each.turnId === turnId)
+      if (found.answer !== 'unfinished')
+        return { first: joined ? { running: joined } : { recorded: turnId }, idempotencyKeys }
+      return { first: this.#claim(turnId), idempotencyKeys }
     }
+  }
+
+  #claim(turnId: string): UnfinishedTry {
+    this.#claimed.add(turnId)
+    return { turnId, [Symbol.dispose]: () => this.#claimed.delete(turnId) }
   }
 
   #alike(sessionId: string, wanted: Wanted): R[] {
@@ -134,8 +153,8 @@ function fromRecord(turn: TurnOutline): PlacedTry {
     retryCount,
     answeredCount: annotations.answered_retries?.at(-1),
     idempotencyKey: annotations.idempotency_key,
-    answer: isWhole && isRestorable(turn) ? 'whole' : 'none',
-    isLost: status === 'aborted',
+    answer: isWhole && isRestorable(turn) ? 'whole' : status === 'interrupted' ? 'unfinished' : 'none',
+    isLost: status === 'aborted' || status === 'interrupted',
     wasRead: false,
   }
 }

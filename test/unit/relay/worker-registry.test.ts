@@ -1,42 +1,14 @@
-import { EventEmitter } from 'node:events'
 import t from 'tap'
 import type { ConnectedWorker } from '../../../src/relay/connected-worker.ts'
-import type { RelaySocket } from '../../../src/relay/relay-socket.ts'
 import { WorkerRegistry } from '../../../src/relay/worker-registry.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
+import { FakeRelaySocket } from '../../helpers/fake-relay-socket.ts'
 import { chatRequest } from '../../helpers/relay-server.ts'
 import { silentLogger } from '../../helpers/silent-logger.ts'
 
 const HEARTBEAT_MS = 1_000
 const GRACE_MS = 5_000
 const CALL_TIMEOUT_MS = 20_000
-
-/** A socket whose other side is the test. */
-class FakeSocket extends EventEmitter implements RelaySocket {
-  readonly sent: { type: string; [field: string]: unknown }[] = []
-  pings = 0
-  closedWith: number | undefined
-
-  send(text: string): void {
-    this.sent.push(JSON.parse(text))
-  }
-
-  ping(): void {
-    this.pings += 1
-  }
-
-  close(code: number): void {
-    this.closedWith ??= code
-  }
-
-  terminate(): void {
-    this.emit('close', 1006, '')
-  }
-
-  says(frame: object): void {
-    this.emit('message', Buffer.from(JSON.stringify(frame)), false)
-  }
-}
 
 function setUp() {
   const clock = new FakeClock()
@@ -47,6 +19,7 @@ function setUp() {
   const limits = {
     heartbeatMs: HEARTBEAT_MS,
     graceMs: GRACE_MS,
+    keepMs: 10_000,
     callTimeoutMs: CALL_TIMEOUT_MS,
     windowBytes: 1_000,
     v1MaxConcurrency: 4,
@@ -56,7 +29,7 @@ function setUp() {
     { joined: note('joined'), changed: note('changed'), left: note('left') },
   )
   const dial = (hello?: object) => {
-    const socket = new FakeSocket()
+    const socket = new FakeRelaySocket()
     registry.accept(socket)
     if (hello) socket.says({ type: 'worker_hello', worker_id: 'w', ...hello })
     return socket
