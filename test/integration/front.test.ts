@@ -134,6 +134,42 @@ t.test('metrics have their node, and workers are those of all', async (t) => {
   t.equal((await json('/health/workers')).total, NODES, 'each node has an engine of its own')
 })
 
+t.test(
+  'what a proxy can be asked with GET the front answers too, the inspector and its files among it',
+  async (t) => {
+    const { nodes, ask, json } = await setUp(t)
+    for (const id of ['a', 'b', 'c', 'd']) {
+      await json('/sessions', { session_id: id, metadata: { task: 't' } })
+      await chat(nodes[nodeOfSession(id, NODES) - 1]!.url, id)
+    }
+    for (const path of ['/ui', '/ui/app.js', '/ui/app.css', '/ui/icon.svg']) {
+      const answer = await ask(path)
+      t.equal(answer.status, 200, path)
+      t.equal(await answer.text(), await (await fetch(nodes[0]!.url + path)).text())
+    }
+    // What a node says of itself alone.
+    const own = ['/openapi.json', '/livez', '/readyz']
+    const { paths } = await nodes[0]!.get('/openapi.json')
+    const asked = Object.keys(paths).filter((path) => paths[path].get && !own.includes(path))
+    const values: Record<string, string> = {
+      sessionId: 'a',
+      index: '0',
+      row: '0',
+      traceId: 'a:0',
+      nodeId: '1',
+    }
+    for (const path of asked.filter((each) => !/^\/events|\/live$|\/wait$/.test(each))) {
+      const url = path.replace(/\{(\w+)\}/g, (_, name: string) => values[name] ?? '0')
+      t.notMatch(await (await ask(url)).text(), 'The front has no', url)
+    }
+    t.match(await json('/health'), { mode: 'front', queued: 0, paused: false, uptime_s: Number })
+    t.strictSame(
+      (await json('/admin/workers')).map(({ node }: { node: string }) => node),
+      nodes.map((_, place) => `${place + 1}/${NODES}`),
+    )
+  },
+)
+
 t.test('a node that is away is named, and never left out in silence', async (t) => {
   const { nodes, ask, json } = await setUp(t)
   const ids = Array.from({ length: 12 }, (_, i) => `s-${i}`)

@@ -31,11 +31,11 @@ export async function answerAll(
 export async function answerList(
   reply: FastifyReply,
   answers: readonly NodeAnswer[],
-  merge: (lists: unknown[][]) => unknown[],
+  merge: (lists: unknown[][], nodes: readonly string[]) => unknown[],
 ): Promise<unknown> {
   const sorted = sort(answers, false)
   if ('refusal' in sorted) return refuse(reply, sorted.refusal)
-  return naming(reply, sorted.away).send(merge(sorted.bodies))
+  return naming(reply, sorted.away).send(merge(sorted.bodies, sorted.nodes))
 }
 
 /** Answers with Prometheus' text, in which each node is up or not. */
@@ -67,7 +67,7 @@ export function naming(reply: FastifyReply, away: readonly NodeAway[]): FastifyR
 function sort(
   answers: readonly NodeAnswer[],
   needsAll: boolean,
-): { bodies: Body[]; away: NodeAway[] } | { refusal: NodeReply } {
+): { bodies: Body[]; nodes: string[]; away: NodeAway[] } | { refusal: NodeReply } {
   const refusal = answers.filter(isReply).find(({ status }) => status >= 400 && status < 500)
   if (refusal) return { refusal }
   const up = answers.filter(isUp)
@@ -76,7 +76,7 @@ function sort(
     const done = needsAll && up.length > 0 ? `; done on ${up.map(({ node }) => node).join(', ')}` : ''
     throw nodesAway(away, done)
   }
-  return { bodies: up.map(({ text }) => JSON.parse(text)), away }
+  return { bodies: up.map(({ text }) => JSON.parse(text)), nodes: up.map(({ node }) => node), away }
 }
 
 function awayOf(answers: readonly NodeAnswer[]): NodeAway[] {

@@ -15,6 +15,7 @@ import { parseTraceId } from '../../session/traces.ts'
 import { baseUrl } from '../base-url.ts'
 import { errorHeaders, errorOf } from '../errors.ts'
 import { sessionPaths } from '../session-paths.ts'
+import { uiRoutes } from '../ui/routes.ts'
 import { answerAll, answerList, answerText, type Body } from './ask-all.ts'
 import { EventStreams } from './events.ts'
 import { sessionOfKey } from './key.ts'
@@ -113,6 +114,7 @@ export async function startFront({
   bodyRoutes(app, nodes)
   questionRoutes(app, nodes)
   orderRoutes(app, nodes)
+  void app.register(uiRoutes)
   await app.ready()
   routable = sessionPaths(routes)
   app.server.listen({ host, port })
@@ -208,6 +210,10 @@ function questionRoutes(app: FastifyInstance, nodes: Nodes): void {
       status: bodies.length === nodes.count ? 'ok' : 'partial',
       mode: 'front',
       connected_workers: bodies.reduce((most, { connected_workers: n = 0 }) => Math.max(most, n), 0),
+      queued: sumOf(bodies, 'queued'),
+      paused: bodies.some(({ paused }) => paused),
+      uptime_s: Math.min(...bodies.map(({ uptime_s: seconds }) => seconds)),
+      prompts: sumsOf(bodies.map(({ prompts = {} }) => prompts)),
       nodes: bodies,
     }))
   })
@@ -218,7 +224,9 @@ function questionRoutes(app: FastifyInstance, nodes: Nodes): void {
     }),
   )
   app.get('/admin/workers', async (request, reply) =>
-    answerList(reply, await nodes.askAll(request), (lists) => lists.flat()),
+    answerList(reply, await nodes.askAll(request), (lists, names) =>
+      lists.flatMap((list, place) => list.map((entry) => ({ ...(entry as object), node: names[place] }))),
+    ),
   )
   app.get('/admin/turns', async (request, reply) => {
     const limit = Number((request.query as { limit?: string }).limit ?? 100)
@@ -263,6 +271,13 @@ function orderRoutes(app: FastifyInstance, nodes: Nodes): void {
 
 function sumOf(bodies: Body[], field: string): number {
   return bodies.reduce((sum, body) => sum + body[field], 0)
+}
+
+function sumsOf(all: readonly Record<string, number>[]): Record<string, number> {
+  const sums: Record<string, number> = {}
+  for (const [name, count] of all.flatMap((each) => Object.entries(each)))
+    sums[name] = (sums[name] ?? 0) + count
+  return sums
 }
 
 function objectOf(body: unknown): Record<string, unknown> {

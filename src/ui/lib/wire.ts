@@ -19,7 +19,8 @@ export type TokenTexts = Static<typeof reads.TokenTexts>
 export type Alternatives = Static<typeof reads.Alternatives>
 export type ProxyEvent = Static<typeof reads.ProxyEvent>
 export type LiveEvent = Static<typeof reads.LiveEvent>
-export type Member = Static<typeof workers.Worker>
+/** A front says of which node it is. */
+export type Member = Static<typeof workers.Worker> & { node?: string }
 
 /** Beside its own fields a row has those of a trajectory without the arrays. */
 export type Row = Static<typeof reads.RowSummary> &
@@ -30,7 +31,7 @@ export type Row = Static<typeof reads.RowSummary> &
 
 export interface Health {
   status: string
-  mode: 'local' | 'relay' | 'view' | 'file'
+  mode: 'local' | 'relay' | 'view' | 'file' | 'front'
   connected_workers?: number
   queued?: number
   paused?: boolean
@@ -39,4 +40,7 @@ export interface Health {
   version?: string
   db?: string
   notes?: string[]
+  /** Of a front: those that answer, and those that do not. */
+  nodes?: Health[]
+  away?: { node: string; error: string }[]
 }

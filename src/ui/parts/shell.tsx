@@ -50,7 +50,11 @@ export function Shell({ children }: { children: ComponentChildren }) {
         </nav>
         <span class="where">
           {health?.db && <code title="database">{health.db}</code>}
-          {health && <span class={`tag ${health.status === 'ok' ? 'plain' : 'bad'}`}>{health.mode}</span>}
+          {health && (
+            <span class={`tag ${health.status === 'ok' ? 'plain' : 'bad'}`}>
+              {health.away ? `${health.mode}, ${health.away.length} away` : health.mode}
+            </span>
+          )}
           <button type="button" class="help" title="Keys" onClick={() => (helps.value = !helps.value)}>
             ?
           </button>

@@ -29,6 +29,16 @@ export function Engines() {
   )
 }
 
+/** A worker that several nodes know tells each of them of all its calls; an engine's are those of the node. */
+function callsOf(members: readonly Member[]): number {
+  const loads = new Map<string, number>()
+  for (const { engine, node, worker_id: id, load } of members) {
+    const name = engine ? `${node} ${id}` : id
+    loads.set(name, Math.max(loads.get(name) ?? 0, load))
+  }
+  return [...loads.values()].reduce((sum, load) => sum + load, 0)
+}
+
 function State({ health, members }: { health: Health; members: readonly Member[] }) {
   if (health.mode === 'view') {
     return (
@@ -39,6 +49,7 @@ function State({ health, members }: { health: Health; members: readonly Member[]
   }
   const most = Math.max(1, ...members.map(({ load, max_concurrency }) => Math.max(load, max_concurrency)))
   const versions = [...new Set(members.flatMap(({ weight_version }) => weight_version ?? []))]
+  const isRelay = (health.nodes?.[0] ?? health).mode === 'relay'
   const reasons = Object.entries(health.prompts ?? {}).sort(([, a], [, b]) => b - a)
   const prompts = reasons.reduce((sum, [, count]) => sum + count, 0)
   return (
@@ -51,10 +62,10 @@ function State({ health, members }: { health: Health; members: readonly Member[]
             <Tag kind={health.status === 'ok' ? 'good' : 'bad'}>{health.status}</Tag>
           )}
         </Card>
-        <Card title={health.mode === 'relay' ? 'workers' : 'engines'}>
+        <Card title={isRelay ? 'workers' : 'engines'}>
           {members.filter(({ healthy }) => healthy).length} <small>of {members.length} healthy</small>
         </Card>
-        <Card title="in flight">{members.reduce((sum, { load }) => sum + load, 0)}</Card>
+        <Card title="in flight">{callsOf(members)}</Card>
         <Card title="waiting">{health.queued ?? 0}</Card>
         <Card title="weights">
           {versions.length === 0 ? '–' : versions.map((version) => visible(version)).join(', ')}
@@ -63,7 +74,7 @@ function State({ health, members }: { health: Health; members: readonly Member[]
         <Card title="up for">{duration((health.uptime_s ?? 0) * 1000)}</Card>
       </div>
       {members.length === 0 ? (
-        <Empty title={health.mode === 'relay' ? 'No worker is connected' : 'No engine is registered'}>
+        <Empty title={isRelay ? 'No worker is connected' : 'No engine is registered'}>
           Calls wait for one, and are refused after a while.
         </Empty>
       ) : (
@@ -77,10 +88,11 @@ function State({ health, members }: { health: Health; members: readonly Member[]
           </thead>
           <tbody>
             {members.map((member) => (
-              <tr key={member.worker_id}>
+              <tr key={`${member.node} ${member.worker_id}`}>
                 <td class="id">
                   <i class={`dot ${member.healthy ? 'live' : 'aborted'}`} />
                   {visible(member.url || member.worker_id)}
+                  {member.node && <small class="quiet"> node {member.node}</small>}
                 </td>
                 <td>{member.engine ?? `worker, protocol ${member.version}`}</td>
                 <td>
@@ -128,6 +140,11 @@ function State({ health, members }: { health: Health; members: readonly Member[]
           </tbody>
         </table>
       )}
+      {health.away?.map(({ node, error }) => (
+        <p key={node} class="note">
+          Node {node} does not answer ({visible(error)}): what it has is shown nowhere.
+        </p>
+      ))}
       {health.notes?.map((note) => (
         <p key={note} class="note">
           {visible(note)}
