@@ -272,7 +272,7 @@ export class ProxyLink {
   ): Promise<void> {
     let isFirst = true
     for await (const batch of this.#options.backend.generate(request, call.signal)) {
-      const chunk = chunkOf(call.requestId, batch, promptBase)
+      const chunk = chunkOf(call.requestId, batch, call.isTakenOver ? undefined : promptBase)
       this.#notePrompt(request, batch)
       if (chunk) {
         if (isFirst && promptBase) call.writesFirst(() => chunkOf(call.requestId, batch)!(1))

@@ -12,6 +12,7 @@ export class ServedCall extends OutgoingCall {
   #whole: string[] | undefined = []
   #wholeBytes = 0
   #writeFirst: (() => string) | undefined
+  #isTakenOver = false
 
   constructor(requestId: string, windowBytes: number) {
     super()
@@ -57,8 +58,14 @@ export class ServedCall extends OutgoingCall {
   /** For a proxy that was offered this call, {@link ServedCall.makeWhole}, and keeps it. @returns all frames */
   fromTheBeginning(): readonly string[] {
     const whole = this.#whole ?? []
+    this.#isTakenOver = true
     this.startOver(whole)
     return whole
+  }
+
+  /** Its proxy is another than the one that sent the request: frames must refer to nothing that only that one knows. */
+  get isTakenOver(): boolean {
+    return this.#isTakenOver
   }
 
   /** A proxy that was set up anew may have another window. */

@@ -4,16 +4,14 @@
  */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
-import { startWorker } from '../../src/main.ts'
+import { createVllmClient } from '../../src/engine/vllm/client.ts'
+import { createLocalBackend } from '../../src/inference/local-backend.ts'
 import { ended, said } from '../helpers/children.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { freePort } from '../helpers/free-port.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { untilWorkers, workerFor } from '../helpers/relay-rig.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
 /** A proxy that can be killed and started again where it was. */
@@ -21,6 +19,7 @@ class Restartable {
   readonly url: string
   readonly #args: readonly string[]
   #child: ReturnType<typeof startLlmProxy> | undefined
+  #isUp = Promise.withResolvers<void>()
 
   private constructor(t: Test, port: number, more: readonly string[]) {
     this.url = `http://127.0.0.1:${port}`
@@ -40,9 +39,11 @@ class Restartable {
   async start(): Promise<void> {
     this.#child = startLlmProxy([...this.#args])
     await said(this.#child.stdout, /http:\/\/[\d.]+:\d+/)
+    this.#isUp.resolve()
   }
 
   async kill(): Promise<void> {
+    this.#isUp = Promise.withResolvers()
     this.#child!.kill('SIGKILL')
     await ended(this.#child!)
   }
@@ -52,9 +53,14 @@ class Restartable {
 
   turns = async (sessionId: string) => (await this.get(`/sessions/${sessionId}`)).turns ?? []
 
-  /** The agent's client tries again for as long as the proxy takes to be back. */
+  /** An agent whose client tries again once the proxy is back. */
   agent(sessionId: string): OpenAI {
-    return new OpenAI({ baseURL: `${this.url}/${sessionId}/v1`, apiKey: 'none', maxRetries: 30 })
+    const waiting: typeof fetch = async (...asked) => {
+      await this.#isUp.promise
+      return await fetch(...asked)
+    }
+    const options = { apiKey: 'none', maxRetries: 3, fetch: waiting }
+    return new OpenAI({ baseURL: `${this.url}/${sessionId}/v1`, ...options })
   }
 
   async takeovers(): Promise<number> {
@@ -185,38 +191,66 @@ t.test(
   },
 )
 
-t.test('token mode: the ids on record are those that the engine had before the restart', async (t) => {
-  const proxy = await Restartable.start(t, '--tokenizer', 'embedded')
-  const engine = await startEngine(t, { tokensPerSecond: 20 })
-  const own = { proxyUrls: [proxy.url], engineUrls: [engine.url], workerId: 'w' }
-  const worker = startWorker({ ...loadConfig(WORKER, {}, {}), ...own }, { logger: silentLogger })
-  t.teardown(() => worker.stop(0))
+/** An engine behind a worker of this process, whose answers a test can hold. */
+async function holding(t: Test, proxy: Restartable) {
+  const engine = await startEngine(t)
+  const backend = createLocalBackend({ clients: [createVllmClient({ url: engine.url })] })
+  t.teardown(() => backend.close())
+  const held = { asked: 0, waiting: 0, gate: Promise.resolve(), hasBegun: false }
+  const wait = async () => {
+    held.waiting += 1
+    await held.gate
+    held.waiting -= 1
+  }
+  const generate = backend.generate.bind(backend)
+  backend.generate = async function* (request, signal) {
+    held.asked += 1
+    if (!held.hasBegun) await wait()
+    for await (const [first, ...rest] of generate(request, signal)) {
+      yield [first!]
+      if (held.hasBegun && first!.type === 'start') await wait()
+      if (rest.length > 0) yield rest
+    }
+  }
+  workerFor(t, proxy.url, 'w', backend)
   await untilWorkers(proxy, 'w')
-  const agent = proxy.agent('s')
-  const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'Tell me of the sea.' }]
-  const say = async () =>
-    (await agent.chat.completions.create({ model: 'embedded', messages, max_tokens: 40 })).choices[0]!.message
-  messages.push(await say(), { role: 'user', content: 'Go on.' })
-  const second = say()
-  second.catch(() => {})
-  await until(async () => (await proxy.turns('s'))[1]?.status === 'open')
-  await until(async () => (await proxy.get('/health/workers')).workers[0]?.in_flight !== 0)
-  await proxy.kill()
-  await proxy.start()
-  messages.push(await second, { role: 'user', content: 'And then?' })
-  await say()
-  const turns = await proxy.turns('s')
-  t.match(turns, [
-    { status: 'completed' },
-    { status: 'interrupted' },
-    { status: 'completed', exact: true },
-    { status: 'completed', exact: true },
-  ])
-  t.equal(await proxy.takeovers(), 1)
-  const { trajectories } = await proxy.get('/sessions/s/trajectories')
-  t.equal(trajectories.length, 1, 'the session is one row')
-  const sampled = turns.flatMap(
-    (turn: { completion_token_ids: number[] | null }) => turn.completion_token_ids ?? [],
-  )
-  t.equal(await trainedTokens(proxy, 's'), sampled.length)
-})
+  return held
+}
+
+for (const hasBegun of [false, true])
+  t.test(`token mode: an answer that had ${hasBegun ? '' : 'not '}begun is of the same ids`, async (t) => {
+    const proxy = await Restartable.start(t, '--tokenizer', 'embedded')
+    const held = await holding(t, proxy)
+    const agent = proxy.agent('s')
+    const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'Tell me of the sea.' }]
+    const asked = { model: 'embedded', messages, max_tokens: 40 }
+    const say = async () => (await agent.chat.completions.create(asked)).choices[0]!.message
+    messages.push(await say(), { role: 'user', content: 'Go on.' })
+    const { promise: gate, resolve: open } = Promise.withResolvers<void>()
+    Object.assign(held, { gate, hasBegun })
+    const second = say()
+    second.catch(() => {})
+    await until(() => held.waiting === 1)
+    await until(async () => (await proxy.turns('s'))[1]?.status === 'open')
+    await proxy.kill()
+    await proxy.start()
+    await until(async () => (await proxy.turns('s')).length === 3)
+    open()
+    messages.push(await second, { role: 'user', content: 'And then?' })
+    await say()
+    t.equal(held.asked, 3, 'nothing was sampled twice')
+    t.equal(await proxy.takeovers(), 1)
+    const turns = await proxy.turns('s')
+    t.match(turns, [
+      { status: 'completed' },
+      { status: 'interrupted' },
+      { status: 'completed', exact: true },
+      { status: 'completed', exact: true },
+    ])
+    const { trajectories } = await proxy.get('/sessions/s/trajectories')
+    t.equal(trajectories.length, 1, 'the session is one row')
+    const sampled = turns.flatMap(
+      (turn: { completion_token_ids: number[] | null }) => turn.completion_token_ids ?? [],
+    )
+    t.equal(await trainedTokens(proxy, 's'), sampled.length)
+  })
