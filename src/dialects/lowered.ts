@@ -28,8 +28,8 @@ export interface AnswerIdentity {
   turnId: string
   /** Seconds since the epoch. */
   createdS: number
-  /** Of an answer that is over and given again; likewise. */
-  endedS?: number
+  /** Likewise; undefined until the end is on record. */
+  readonly endedS?: number | undefined
   /** As the agent asked for it; the engine's own name replaces it once known. */
   model: string
   /** Which of the call's answers, from 0. Absent: it is the only one, and the stream ends with it. */

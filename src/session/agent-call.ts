@@ -39,8 +39,8 @@ export interface AgentWord extends TryWord {
 export interface Turn {
   readonly turnId: string
   readonly startedAtMs: number
-  /** Of one that is over and whose answer is given again. */
-  readonly endedAtMs?: number
+  /** As it is on record; undefined until then. */
+  readonly endedAtMs?: number | undefined
   /** To be read once, to its end or to its error; leaving early aborts the turn. `end` comes after the commit. */
   readonly events: GenerationStream
   /** What `events` has brought so far. */

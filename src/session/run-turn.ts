@@ -200,7 +200,7 @@ export class TurnRunner {
       annotations,
       events: this.#run(inFlight),
       over: promise,
-      isCommitted: () => inFlight.closed === true,
+      endedAtMs: () => inFlight.endedAtMs,
       // Of several choices, nobody can join one.
       graceMs: () => {
         const hasBegun = stream && inFlight.firstTokenAtMs !== undefined
@@ -303,7 +303,7 @@ export class TurnRunner {
       throw failure
     } finally {
       // No failure: whoever read the events left the loop. An error is made here only, for making one is slow.
-      if (!turn.closed) await this.#closeQuietly(turn, status, failure ?? agentLeft())
+      if (turn.endedAtMs === undefined) await this.#closeQuietly(turn, status, failure ?? agentLeft())
       sessionCall.done()
       turn.over()
       turn.held[Symbol.dispose]()
@@ -340,11 +340,12 @@ export class TurnRunner {
   }
 
   async #close(turn: TurnInFlight, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
-    const outcome = turnOutcome(turn, status, failure, this.#clock())
+    const endedAtMs = this.#clock()
+    const outcome = turnOutcome(turn, status, failure, endedAtMs)
     const closed = this.#options.store.closeTurn(outcome)
     // Closing a turn whose opening failed finds nothing to close, and is no record of it: both must be on disk.
     await Promise.all([turn.opened, closed])
-    turn.closed = true
+    turn.endedAtMs = endedAtMs
     if (status === 'completed' && outcome.exact) this.#options.onTrainable?.(turn.open)
     const { sessionId: session_id, index } = turn.open
     const { finishReason: finish_reason } = outcome
@@ -375,7 +376,8 @@ interface CallPlace {
 interface TurnInFlight extends EndedTurn, CallPlace {
   readonly opened: Promise<void>
   readonly cancel: AbortController
-  closed?: boolean
+  /** Set when it is closed in the store. */
+  endedAtMs?: number
   /** Takes it from among the turns in flight. */
   over(): void
 }

@@ -103,7 +103,7 @@ export function wholeResponse(frame: ResponseFrame, completion: Completion): obj
     model: start?.model,
     output: outputOf(outputOptions(frame), completion, ended.status === 'completed'),
     usage: end?.usage,
-    endedAtS: frame.identity.endedS ?? nowS(),
+    endedAtS: frame.identity.endedS,
     tokenFields: tokenFields(frame, completion),
   })
 }
@@ -125,10 +125,6 @@ export function tokenFields(
     token_ids: tokenIds,
     provider_specific_fields: { token_ids: tokenIds },
   }
-}
-
-export function nowS(): number {
-  return Math.floor(Date.now() / 1000)
 }
 
 function responseUsage(usage: Usage): object {

@@ -5,7 +5,6 @@ import { ResponseOutput } from './output.ts'
 import type { ResponseEvent } from './output-item.ts'
 import {
   endState,
-  nowS,
   outputOptions,
   type ResponseFrame,
   type ResponseState,
@@ -58,7 +57,7 @@ export class ResponsesStreamWriter {
     const state = {
       ...ended,
       usage: end.usage,
-      endedAtS: this.#frame.identity.endedS ?? nowS(),
+      endedAtS: this.#frame.identity.endedS,
       tokenFields: tokens,
     }
     return last + this.#response(`response.${ended.status}`, state)

@@ -145,10 +145,15 @@ async function streamed<Batch>(
 
 type NamedTurn = Pick<Turn, 'turnId' | 'startedAtMs' | 'endedAtMs'>
 
-function identityOf({ turnId, startedAtMs, endedAtMs }: NamedTurn, model: string): AnswerIdentity {
-  const createdS = Math.floor(startedAtMs / 1000)
-  const ended = endedAtMs === undefined ? {} : { endedS: Math.floor(endedAtMs / 1000) }
-  return { turnId, createdS, ...ended, model }
+function identityOf(turn: NamedTurn, model: string): AnswerIdentity {
+  return {
+    turnId: turn.turnId,
+    createdS: Math.floor(turn.startedAtMs / 1000),
+    get endedS() {
+      return turn.endedAtMs === undefined ? undefined : Math.floor(turn.endedAtMs / 1000)
+    },
+    model,
+  }
 }
 
 /** Of a dialect that has canonical messages, their own bytes: nobody need write them again. */

@@ -21,8 +21,8 @@ export interface RunningTurnParts {
   over: Promise<unknown>
   /** How long the turn may go on for an agent that has lost its connection now. */
   graceMs(): number
-  /** Its end may leave. */
-  isCommitted(): boolean
+  /** When it ended, in milliseconds since the epoch; undefined until that is on record, and its end may leave. */
+  endedAtMs(): number | undefined
   /** Nobody got the committed answer. */
   undelivered(retriesAnswered: number, why?: ProxyError): Promise<void>
 }
@@ -90,7 +90,7 @@ export class RunningTurn implements RunningTry {
   }
 
   #give(events: GenerationStream, gone: AbortSignal): Turn {
-    const { open, fold, cancel, isCommitted } = this.#parts
+    const { open, fold, cancel, endedAtMs } = this.#parts
     this.#given += 1
     let isLost = false
     this.#audience.add(gone)
@@ -101,8 +101,11 @@ export class RunningTurn implements RunningTry {
       completion: fold,
       signal: cancel.signal,
       events,
+      get endedAtMs() {
+        return endedAtMs()
+      },
       get isWhole() {
-        return isCommitted()
+        return endedAtMs() !== undefined
       },
       undelivered: async (why) => {
         if (!isLost) this.#lost += 1

@@ -39,7 +39,7 @@ function frameOf(fields: object = {}): ResponseFrame {
   const { lowered, annotation, wireTools } = lowerResponsesRequest(request, [], items)
   const { wishes, body: params } = lowered
   return {
-    identity: { turnId: 'T', createdS: 5, model: 'asked' },
+    identity: { turnId: 'T', createdS: 5, endedS: 7, model: 'asked' },
     wishes,
     annotation,
     wireTools,
@@ -103,7 +103,7 @@ t.test('a whole answer has the shape of the API', async (t) => {
     object: 'response',
     created_at: 5,
     status: 'completed',
-    completed_at: Number,
+    completed_at: 7,
     error: null,
     incomplete_details: null,
     instructions: 'be brief',
