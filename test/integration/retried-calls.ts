@@ -72,17 +72,12 @@ export const DIALECTS: Record<string, Ask> = {
   },
 }
 
-/** A second may pass between the end of an answer and its commit. */
-function wholeText({ completed_at: _, ...answer }: Record<string, unknown>): string {
-  return JSON.stringify(answer)
-}
-
 /** What an answer says, however it is cut into events. */
 export function said(body: string): string {
-  if (!/^(event|data|:)/.test(body)) return wholeText(JSON.parse(body))
+  if (!/^(event|data|:)/.test(body)) return JSON.stringify(JSON.parse(body))
   const events = [...body.matchAll(/^data: (\{.*)$/gm)].map(([, json]) => JSON.parse(json!))
   const whole = events.find(({ type }) => type === 'response.completed' || type === 'response.incomplete')
-  if (whole) return wholeText(whole.response)
+  if (whole) return JSON.stringify(whole.response)
   const texts = events.map(({ delta, choices }) => {
     return delta?.text ?? choices?.[0]?.delta?.content ?? choices?.[0]?.text ?? ''
   })
