@@ -70,7 +70,7 @@ def plot_arms(arms: dict[str, list[list[Step]]], path: Path) -> None:
     axes[0].set_ylim(0, 1)
     axes[1].set_yscale("log")
     axes[2].set_ylim(bottom=0)
-    axes[0].legend(fontsize=7, loc="lower right")
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
