@@ -1,0 +1,103 @@
+/**
+ * Every function that reads what others have written takes time by its input's length: inputs made to hurt, from n to
+ * 32n. A file in a folder of readers is in the table, or says why it is not.
+ */
+import { globSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { ALLOWED_PER_DOUBLING, growthOf, type MakeWork } from './measure.ts'
+import { MARKUP } from './of-markup.ts'
+import { REQUESTS } from './of-requests.ts'
+import { WIRES } from './of-wires.ts'
+import { repeated, type Subject, times } from './subject.ts'
+
+const ROOT = join(import.meta.dirname, '../../..')
+const SUBJECTS: readonly Subject[] = [...WIRES, ...REQUESTS, ...MARKUP]
+
+/** Where what strangers, engines, workers and models write is read. */
+const READERS = [
+  'src/canonical/*.ts',
+  'src/dialects/**/*.ts',
+  'src/engine/*.ts',
+  'src/http/json-body.ts',
+  'src/relay/{frames,protocol,token-ids,answers-*,*-on-wire}.ts',
+  'src/session/lines/**/*.ts',
+  'src/session/matching/*.ts',
+  'src/tokens/parsers/*.ts',
+  'src/tokens/{added-tokens,markers,stop-strings,streaming-decoder,token-pieces}.ts',
+]
+
+/** Files there that walk through nothing of anybody's, or only write. */
+const WALK_THROUGH_NOTHING = [
+  // Types, and folds of events that add each one once.
+  'src/canonical/{completion,spans,events,messages,request,prompt-ids,prompt-lists,token-ids,json-member,growing-json}.ts',
+  // Errors, in words of our own.
+  'src/dialects/{openai-error,context-overflow}.ts',
+  // Connections to engines, what they are asked, and words of one line.
+  'src/engine/{auto-client,client-of-kind,connection,context-length,detect,endpoint,failures,generation}.ts',
+  'src/engine/{models,sampled-ids,open-engines,optional-routes,request,score,texts-of-tokens,weight-version}.ts',
+  // Written by the proxy, and read with the frames' own schemas.
+  'src/relay/requests-on-wire.ts',
+]
+
+for (const { name, cases, n = 8_000 } of SUBJECTS) {
+  t.test(`${name}: 32 times the input takes about 32 times as long`, async (t) => {
+    for (const [hurt, work] of Object.entries(cases)) {
+      const { leastMs, mostMs, perDoubling } = growthOf(work, n)
+      const told = `${hurt}: ${leastMs.toFixed(3)} ms for ${n}, and up to ${mostMs.toFixed(1)} ms`
+      t.ok(perDoubling <= ALLOWED_PER_DOUBLING, `${told}; ${perDoubling.toFixed(2)} per doubling`)
+    }
+  })
+}
+
+t.test('no reader is forgotten', async (t) => {
+  const found = (patterns: readonly string[]) =>
+    new Set(patterns.flatMap((each) => globSync(each, { cwd: ROOT })))
+  const covers = SUBJECTS.flatMap((subject) => subject.covers)
+  const known = found([...covers, ...WALK_THROUGH_NOTHING])
+  const forgotten = [...found(READERS)].filter((file) => !known.has(file))
+  t.same(forgotten, [], 'each has inputs that would hurt it in this folder')
+  for (const pattern of [...covers, ...WALK_THROUGH_NOTHING])
+    t.ok(globSync(pattern, { cwd: ROOT }).length > 0, `there is ${pattern}`)
+})
+
+/** Readers that a busy programmer might write: each is to be found. */
+const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
+  'one that copies what it has with each piece that comes': {
+    n: 8_000,
+    work: (n) => () => {
+      let rest = Buffer.alloc(0)
+      for (let read = 0; read < n; read += 16) rest = Buffer.concat([rest, Buffer.alloc(16)])
+    },
+  },
+  'one that looks for the end from the beginning with each piece that comes': {
+    n: 16_000,
+    work: (n) => {
+      const bytes = Buffer.from(repeated('x', n))
+      return () => {
+        for (let read = 16; read < n; read += 16) if (bytes.subarray(0, read).includes('\n')) return
+      }
+    },
+  },
+  'one that looks through what it has read for each element': {
+    n: 500,
+    work: (n) => {
+      const ids = times(n, (at) => `c${at}`)
+      return () => ids.filter((id, at) => ids.lastIndexOf(id, at - 1) === -1)
+    },
+  },
+  'a pattern that tries each place again': {
+    n: 250,
+    work: (n) => {
+      const spaces = `${' '.repeat(n)}x`
+      return () => /\s+$/.test(spaces)
+    },
+  },
+}
+
+for (const [reader, { n, work }] of Object.entries(QUADRATIC)) {
+  t.test(`the measure finds ${reader}`, async (t) => {
+    const { leastMs, mostMs, perDoubling } = growthOf(work, n)
+    t.ok(perDoubling > ALLOWED_PER_DOUBLING, `${leastMs} ms, up to ${mostMs} ms: ${perDoubling} per doubling`)
+  })
+}

@@ -1,0 +1,158 @@
+/** Readers of what models write: tokens, markers, tool calls. */
+import { AddedTokenFinder } from '../../../src/tokens/added-tokens.ts'
+import { MarkerSearch, MarkerSet } from '../../../src/tokens/markers.ts'
+import { PARSER_FAMILIES } from '../../../src/tokens/parsers/choose-parser.ts'
+import { createForcedCallParser } from '../../../src/tokens/parsers/forced-calls.ts'
+import { JsonScanner } from '../../../src/tokens/parsers/json-scanner.ts'
+import type { OutputParser, ParserFamily } from '../../../src/tokens/parsers/output-parser.ts'
+import { readPythonCalls } from '../../../src/tokens/parsers/python-calls.ts'
+import { jsonOfTextArguments } from '../../../src/tokens/parsers/text-arguments.ts'
+import { StopStrings } from '../../../src/tokens/stop-strings.ts'
+import { StreamingDecoder } from '../../../src/tokens/streaming-decoder.ts'
+import { pieceFromBytes, type TokenPieces } from '../../../src/tokens/token-pieces.ts'
+import { BEGUN } from '../../helpers/begun-calls.ts'
+import { ofUnits, repeated, type Subject, times, UNITS } from './subject.ts'
+
+const TOOLS = [{ type: 'function' as const, function: { name: 'f', parameters: { type: 'object' } } }]
+const PIECE = 64
+
+function parse(parser: OutputParser, text: string, piece: number): void {
+  for (let from = 0; from < text.length; from += piece) parser.push(text.slice(from, from + piece))
+  parser.finish()
+}
+
+/** The first call of a family begun, then what its markup is made of, whole and in pieces. */
+function familySubject(family: ParserFamily): Subject {
+  const [begun = ''] = BEGUN[family.name] ?? []
+  const units = {
+    escapes: UNITS.escapes!,
+    newlines: '\n',
+    'its markers': family.keepTokens.join('') || '<think>',
+    'its calls': begun || '{}',
+  }
+  return {
+    name: `parser ${family.name}`,
+    covers: ['src/tokens/parsers/*'],
+    cases: {
+      ...ofUnits((text) => () => parse(family.create({ tools: TOOLS }), begun + text, PIECE), units),
+      'its markers, whole': (n) => {
+        const text = repeated(units['its markers'], n)
+        return () => parse(family.create({ tools: TOOLS }), text, text.length)
+      },
+    },
+  }
+}
+
+/** Tokens of one byte each: characters that never come to their end among them. */
+const PIECES = Array.from({ length: 256 }, (_, id) => pieceFromBytes(Uint8Array.of(id)))
+const BYTES: TokenPieces = {
+  stripsFirstSpace: false,
+  tokenToId: () => undefined,
+  isSpecial: () => false,
+  pieceOf: (id) => PIECES[id]!,
+}
+
+export const MARKUP: readonly Subject[] = [
+  ...[...PARSER_FAMILIES.values()].map(familySubject),
+  {
+    name: 'forced calls',
+    covers: ['src/tokens/parsers/*'],
+    cases: ofUnits((text) => () => {
+      const family = PARSER_FAMILIES.get('hermes')!
+      parse(
+        createForcedCallParser(family, { tools: TOOLS }),
+        `{"name": "f", "arguments": {"a": "${text}`,
+        PIECE,
+      )
+    }),
+  },
+  {
+    name: 'JSON scanner',
+    covers: ['src/tokens/parsers/*'],
+    cases: ofUnits((text) => () => new JsonScanner().read(`{"a": "${text}`, 0)),
+  },
+  {
+    name: 'calls in Python',
+    covers: ['src/tokens/parsers/*'],
+    cases: {
+      ...ofUnits((text) => () => readPythonCalls(`[f(a="${text}`)),
+      calls: (n) => {
+        const text = `[${times(n / 10, () => 'f(a=1)').join(', ')}]`
+        return () => readPythonCalls(text)
+      },
+      'an unfinished list': (n) => {
+        const text = `[f(a=[${repeated('1, ', n)}`
+        return () => readPythonCalls(text)
+      },
+    },
+  },
+  {
+    name: 'arguments as text',
+    covers: ['src/tokens/parsers/*'],
+    cases: {
+      many: (n) => {
+        const many = times(n / 10, (at) => ({ name: `a${at}`, text: ' 5 ' }))
+        return () => jsonOfTextArguments('f', many, TOOLS)
+      },
+      ...ofUnits((text) => () => jsonOfTextArguments('f', [{ name: 'a', text, type: 'json' }], TOOLS)),
+    },
+  },
+  {
+    name: 'marker search',
+    covers: ['src/tokens/markers.ts'],
+    cases: {
+      'a marker that almost comes': (n) => {
+        const text = repeated('a', n)
+        const markers = new MarkerSet([`${'a'.repeat(50)}b`, 'ab', '<think>'])
+        return () => new MarkerSearch(markers).read(text, 0)
+      },
+      'many markers': (n) => {
+        const names = times(n / 10, (at) => `<m${at}>`)
+        return () => new MarkerSet(names)
+      },
+    },
+  },
+  {
+    name: 'stop strings',
+    covers: ['src/tokens/stop-strings.ts'],
+    cases: {
+      'one that almost comes, character by character': (n) => () => {
+        const stops = new StopStrings([`${'a'.repeat(30)}b`])
+        for (let at = 0; at < n; at += 1) stops.push('a')
+      },
+    },
+  },
+  {
+    name: 'added tokens in text',
+    covers: ['src/tokens/added-tokens.ts'],
+    cases: ofUnits(
+      (text) => () => [
+        ...new AddedTokenFinder(
+          new Map([
+            ['<|end|>', 1],
+            ['<', 2],
+          ]),
+        ).find(text),
+      ],
+      {
+        'first characters': '<',
+        'almost a token': '<|end|',
+        tokens: '<|end|>',
+      },
+    ),
+  },
+  {
+    name: 'decoding in pieces',
+    covers: ['src/tokens/streaming-decoder.ts', 'src/tokens/token-pieces.ts'],
+    cases: {
+      'characters that never end': (n) => () => {
+        const decoder = new StreamingDecoder(BYTES)
+        for (let at = 0; at < n; at += 1) decoder.push([at % 3 === 0 ? 0xf0 : 0x9f])
+      },
+      'half characters at once': (n) => {
+        const ids = times(n, () => 0xe2)
+        return () => new StreamingDecoder(BYTES).push(ids)
+      },
+    },
+  },
+]

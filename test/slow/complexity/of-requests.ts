@@ -1,0 +1,263 @@
+/** What is made of a request that has been read: lowering, matching, lines. */
+import { MessageTree } from '../../../src/canonical/conversation.ts'
+import { imageUrlsOf, splitDataUrl } from '../../../src/canonical/images.ts'
+import { lowerChatRequest } from '../../../src/dialects/chat/request.ts'
+import { lowerCompletionRequest } from '../../../src/dialects/completions/request.ts'
+import { lowerMessagesRequest } from '../../../src/dialects/messages/request.ts'
+import { lowerResponsesRequest } from '../../../src/dialects/responses/request.ts'
+import { checkResponsesRequest } from '../../../src/dialects/responses/schema.ts'
+import { unseal } from '../../../src/dialects/sealed-reasoning.ts'
+import { LineFinder } from '../../../src/session/lines/line-finder.ts'
+import { canonicalJson } from '../../../src/session/matching/canonical-json.ts'
+import { MatchIndex } from '../../../src/session/matching/match-index.ts'
+import { messageKey } from '../../../src/session/matching/message-key.ts'
+import { readArguments } from '../../../src/session/matching/tool-arguments.ts'
+import { conversationOf } from '../../helpers/messages.ts'
+import {
+  type Case,
+  deepValues,
+  ofUnits,
+  repeated,
+  type Subject,
+  times,
+  UNITS,
+  wideObject,
+} from './subject.ts'
+
+type Message = Record<string, unknown>
+
+const call = (at: number, args = '{}') => ({
+  id: `c${at}`,
+  type: 'function',
+  function: { name: 'f', arguments: args },
+})
+/** Ends with the user's word. */
+const talk = (n: number): Message[] =>
+  times(n | 1, (at) => ({ role: at % 2 === 1 ? 'assistant' : 'user', content: `m${at}` }))
+/** One message with n calls, and the result of each. */
+const results = (n: number): Message[] => [
+  { role: 'user', content: 'go' },
+  { role: 'assistant', content: null, tool_calls: times(n, (at) => call(at)) },
+  ...times(n, (at) => ({ role: 'tool', tool_call_id: `c${at}`, content: 'x' })),
+]
+const tools = (n: number) =>
+  times(n, (at) => ({ type: 'function', function: { name: `f${at}`, parameters: {} } }))
+
+/** Each input is made anew: what was made of a message hangs on it. */
+function fresh<T>(make: (n: number) => T, work: (value: T) => unknown): Case {
+  return (n) => {
+    const value = structuredClone(make(n))
+    return () => work(value)
+  }
+}
+
+const EMPTY = { content: null, reasoning: null, toolCalls: [] }
+
+export const REQUESTS: readonly Subject[] = [
+  {
+    name: 'Chat Completions',
+    covers: [
+      'src/dialects/chat/*',
+      'src/dialects/check.ts',
+      'src/dialects/choices.ts',
+      'src/dialects/lowered.ts',
+    ],
+    n: 500,
+    cases: {
+      messages: fresh(talk, (messages) => lowerChatRequest({ messages })),
+      'results of calls': fresh(results, (messages) => lowerChatRequest({ messages })),
+      parts: fresh(
+        (n) => [{ role: 'user', content: times(n, () => ({ type: 'text', text: '' })) }],
+        (messages) => lowerChatRequest({ messages }),
+      ),
+      tools: fresh(tools, (some) => lowerChatRequest({ messages: talk(1), tools: some })),
+      'fields that nobody knows': fresh(
+        (n) => wideObject(4 * n),
+        (more) => lowerChatRequest({ ...more, messages: talk(1) }),
+      ),
+    },
+  },
+  {
+    name: 'Completions',
+    covers: ['src/dialects/completions/*'],
+    cases: {
+      ids: fresh(
+        (n) => times(n, (at) => at),
+        (prompt) => lowerCompletionRequest({ prompt }),
+      ),
+      stops: fresh(
+        (n) => times(n, (at) => `s${at}`),
+        (stop) => lowerCompletionRequest({ prompt: 'x', stop }),
+      ),
+    },
+  },
+  {
+    name: 'Messages',
+    covers: ['src/dialects/messages/*', 'src/dialects/volatile.ts', 'src/dialects/json-text.ts'],
+    n: 500,
+    cases: {
+      messages: fresh(talk, (messages) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages })),
+      'results of calls': fresh(
+        (n) => [
+          { role: 'user', content: 'go' },
+          {
+            role: 'assistant',
+            content: times(n, (at) => ({ type: 'tool_use', id: `c${at}`, name: 'f', input: {} })),
+          },
+          {
+            role: 'user',
+            content: times(n, (at) => ({ type: 'tool_result', tool_use_id: `c${at}`, content: 'x' })),
+          },
+        ],
+        (messages) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages }),
+      ),
+      tools: fresh(
+        (n) => times(n, (at) => ({ name: `f${at}`, input_schema: { type: 'object' } })),
+        (some) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages: talk(1), tools: some }),
+      ),
+      'a system of many parts': fresh(
+        (n) => times(n, () => ({ type: 'text', text: 'x-anthropic-billing-header: ' })),
+        (system) => lowerMessagesRequest({ model: 'm', max_tokens: 1, system, messages: talk(1) }),
+      ),
+    },
+  },
+  {
+    name: 'Responses',
+    covers: ['src/dialects/responses/*', 'src/dialects/sealed-reasoning.ts'],
+    n: 500,
+    cases: {
+      messages: fresh(talk, (input) => lowerItems(input)),
+      'results of calls': fresh(
+        (n) => [
+          ...times(n, (at) => ({ type: 'function_call', call_id: `c${at}`, name: 'f', arguments: '{}' })),
+          ...times(n, (at) => ({ type: 'function_call_output', call_id: `c${at}`, output: 'x' })),
+        ],
+        lowerItems,
+      ),
+      'parts without anything': fresh(
+        (n) => [{ role: 'user', content: times(n, () => ({ type: 'input_text', text: '' })) }],
+        lowerItems,
+      ),
+      ...ofUnits((text) => () => unseal(text), { escapes: UNITS.escapes!, spaces: UNITS.spaces! }),
+    },
+  },
+  {
+    name: 'URLs of images',
+    covers: ['src/canonical/images.ts'],
+    cases: {
+      parameters: (n) => {
+        const url = `data:a/b${repeated(';a=b', n)}`
+        return () => splitDataUrl(url)
+      },
+      'a type that does not end': (n) => {
+        const url = `data:${repeated('a', n)}`
+        return () => splitDataUrl(url)
+      },
+      parts: fresh(
+        (n) => times(n / 10, () => ({ type: 'image_url', image_url: { url: 'data:,' } })),
+        (content) => imageUrlsOf([{ content: content as never }]),
+      ),
+    },
+  },
+  {
+    name: 'keys of messages',
+    covers: [
+      'src/session/matching/message-key.ts',
+      'src/session/matching/canonical-json.ts',
+      'src/session/matching/tool-arguments.ts',
+    ],
+    cases: {
+      'deep values': fresh(deepValues, canonicalJson),
+      'a wide object': fresh((n) => wideObject(n / 4), canonicalJson),
+      'calls of a message': fresh(
+        (n) => ({
+          role: 'assistant',
+          content: null,
+          tool_calls: times(n / 20, (at) => call(at, '{"a": 1}')),
+        }),
+        (message) => messageKey(message as never),
+      ),
+      'parts of a message': fresh(
+        (n) => ({ role: 'user', content: times(n / 10, () => ({ type: 'text', text: '' })) }),
+        (message) => messageKey(message as never),
+      ),
+      ...ofUnits((text) => () => readArguments(`{"a": ${JSON.stringify(text)}}`)),
+      ...ofUnits((text) => () => readArguments(text), {
+        'open objects': UNITS['open objects']!,
+        spaces: ' ',
+      }),
+    },
+  },
+  {
+    name: 'matching',
+    covers: [
+      'src/session/matching/match-index.ts',
+      'src/session/matching/conversation.ts',
+      'src/session/matching/message-tree.ts',
+      'src/session/matching/rebuild-index.ts',
+      'src/canonical/conversation.ts',
+      'src/canonical/note.ts',
+    ],
+    n: 300,
+    cases: {
+      'a long conversation': fresh(talk, (messages) => new MatchIndex().match(conversationOf(messages))),
+      'results of calls': fresh(results, (messages) => new MatchIndex().match(conversationOf(messages))),
+      'samples of one request': (n) => () => {
+        const tree = new MessageTree()
+        const index = new MatchIndex<number>()
+        for (let at = 0; at < n; at += 1) {
+          const matched = index.match(conversationOf(talk(1), null, tree))
+          index.add(matched, { ...EMPTY, content: 'always the same' }, at)
+        }
+        const echo = [
+          ...talk(1),
+          { role: 'assistant', content: 'always the same ' },
+          { role: 'user', content: 'on' },
+        ]
+        return index.match(conversationOf(echo, null, tree))
+      },
+      'branches of one request': (n) => () => {
+        const tree = new MessageTree()
+        const index = new MatchIndex<number>()
+        for (let at = 0; at < n; at += 1) {
+          const messages = [...talk(2), { role: 'user', content: `branch ${at}` }]
+          index.add(index.match(conversationOf(messages, null, tree)), { ...EMPTY, content: `${at}` }, at)
+        }
+      },
+    },
+  },
+  {
+    name: 'lines',
+    covers: ['src/session/lines/*', 'src/session/lines/rules/*'],
+    n: 300,
+    cases: {
+      'calls that all open anew': (n) => {
+        const turns = times(n, (at) => turnOf([{ role: 'user', content: `task ${at}` }]))
+        return () => lined(turns)
+      },
+      'calls that are all the same': (n) => {
+        const turns = times(n, () => turnOf(talk(3)))
+        return () => lined(turns)
+      },
+      'a call of many messages': (n) => {
+        const turn = turnOf(talk(n))
+        return () => lined([turn])
+      },
+    },
+  },
+]
+
+function lowerItems(input: unknown): unknown {
+  const request = checkResponsesRequest({ model: 'm', input })
+  return lowerResponsesRequest(request, [], request.input as never)
+}
+
+function turnOf(messages: readonly Message[]) {
+  const requestMessages = messages.map((message) => JSON.stringify(message))
+  return { status: 'completed' as const, requestMessages, tools: null, annotations: '{}' }
+}
+
+function lined(turns: readonly ReturnType<typeof turnOf>[]): void {
+  const finder = new LineFinder()
+  for (const turn of turns) finder.add(turn)
+}

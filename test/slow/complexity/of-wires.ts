@@ -1,0 +1,240 @@
+/** Readers of bytes and frames: bodies of agents, answers of engines, frames of workers. */
+import { findElements } from '../../../src/canonical/json-list.ts'
+import { weigh } from '../../../src/canonical/json-weight.ts'
+import { isNestedTooDeeply } from '../../../src/canonical/nesting.ts'
+import { RequestReader } from '../../../src/canonical/request-reader.ts'
+import { readIds, writeIds } from '../../../src/canonical/token-ids-json.ts'
+import { parseAsWritten, parseRequest } from '../../../src/canonical/written-numbers.ts'
+import { AnswerReader } from '../../../src/engine/answer-reader.ts'
+import { parseAnswer } from '../../../src/engine/parse-answer.ts'
+import { SseParser } from '../../../src/engine/sse.ts'
+import { chunkOf, eventsOfChunk } from '../../../src/relay/answers-on-wire.ts'
+import { eventsOfV1 } from '../../../src/relay/answers-v1.ts'
+import * as frames from '../../../src/relay/frames.ts'
+import { packTokenIds, unpackTokenIds } from '../../../src/relay/token-ids.ts'
+import {
+  type Case,
+  deepValues,
+  ofUnits,
+  repeated,
+  type Subject,
+  times,
+  UNITS,
+  wideObject,
+} from './subject.ts'
+
+const jsonOf = (value: unknown) => Buffer.from(JSON.stringify(value))
+
+/** JSON documents of about `n` bytes, each hurtful in a way of its own. */
+function documents(work: (json: Buffer) => unknown): Record<string, Case> {
+  const of = (make: (n: number) => Buffer): Case => {
+    return (n) => {
+      const json = make(n)
+      return () => work(Buffer.from(json))
+    }
+  }
+  return {
+    'a string of escapes': of((n) => jsonOf({ a: repeated(UNITS.escapes!, n / 3) })),
+    'empty objects': of((n) => jsonOf({ a: times(n / 3, () => ({})) })),
+    'deep values': of((n) => jsonOf({ a: deepValues(n / 4) })),
+    'a wide object': of((n) => jsonOf(wideObject(n / 4))),
+    numbers: of((n) => jsonOf({ a: times(n / 6, (at) => at + 0.5) })),
+    'messages of one character': of((n) =>
+      jsonOf({ messages: times(n / 40, (at) => ({ role: at % 2 ? 'assistant' : 'user', content: 'x' })) }),
+    ),
+  }
+}
+
+function feed(bytes: Buffer, piece: number): void {
+  const parser = new SseParser('engine')
+  for (let at = 0; at < bytes.length; at += piece) parser.push(bytes.subarray(at, at + piece))
+}
+
+const ANSWER = {
+  engine: 'http://gpu-1',
+  wantsLogprobs: true,
+  wantsIdsAsTokens: false,
+  sentPromptTokenIds: undefined,
+  redact: (text: string) => text,
+}
+
+export const WIRES: readonly Subject[] = [
+  {
+    name: 'server-sent events',
+    covers: ['src/engine/sse.ts'],
+    cases: {
+      ...ofUnits((text) => () => feed(Buffer.from(text), 7), {
+        newlines: '\n',
+        'carriage returns': '\r',
+        'empty events': 'data:\n\n',
+        'an event of many lines': 'data: x\n',
+        comments: ': ping\n\n',
+      }),
+      'one long line in many reads': (n) => {
+        const bytes = Buffer.from(`data: ${repeated('x', n)}\n\n`)
+        return () => feed(bytes, 100)
+      },
+    },
+  },
+  {
+    name: 'answers of engines as JSON',
+    covers: ['src/engine/parse-answer.ts'],
+    cases: {
+      ...documents((json) => parseAnswer(json)),
+      'ids of a prompt': (n) => {
+        const json = jsonOf({ id: 1, prompt_token_ids: times(n, (at) => at) })
+        return () => parseAnswer(json)
+      },
+      'keys in strings': (n) => {
+        const json = jsonOf({ a: repeated('"prompt_token_ids":[', n) })
+        return () => parseAnswer(json)
+      },
+    },
+  },
+  {
+    name: 'answers of engines',
+    covers: ['src/engine/answer-reader.ts', 'src/engine/answer-message.ts'],
+    n: 500,
+    cases: {
+      'chunks without anything': (n) => {
+        const chunk = JSON.stringify({ choices: [{ index: 0, delta: {} }] })
+        return () => {
+          const reader = new AnswerReader(ANSWER)
+          for (let at = 0; at < n; at += 1) reader.read(chunk, [])
+        }
+      },
+      'a tool call in every chunk': (n) => {
+        const chunks = times(n, (at) =>
+          JSON.stringify({
+            choices: [
+              {
+                index: 0,
+                delta: { tool_calls: [{ index: at, id: `c${at}`, function: { name: 'f', arguments: '{' } }] },
+              },
+            ],
+          }),
+        )
+        return () => {
+          const reader = new AnswerReader(ANSWER)
+          for (const chunk of chunks) reader.read(chunk, [])
+        }
+      },
+      'tokens of a whole answer': (n) => {
+        const content = times(n, () => ({ token: 'x', logprob: -1, bytes: [120], top_logprobs: [] }))
+        const choice = {
+          index: 0,
+          message: { role: 'assistant', content: repeated('x', n) },
+          token_ids: times(n, (at) => at),
+          logprobs: { content },
+          finish_reason: 'stop',
+        }
+        const json = jsonOf({ choices: [choice] })
+        return () => new AnswerReader(ANSWER).read(Buffer.from(json), [])
+      },
+    },
+  },
+  {
+    name: 'frames',
+    covers: ['src/relay/frames.ts', 'src/relay/protocol.ts'],
+    cases: {
+      ...documents((json) => frames.parseFrame(json, false)),
+      'numbers that are none': (n) => {
+        const json = Buffer.from(`{"type": "x", "a": [${repeated('NaN, ', n)}1]}`)
+        return () => frames.parseFrame(json, false)
+      },
+      'numbers that are none, in a string of escapes': (n) => {
+        const json = Buffer.from(`{"type": "x", "b": NaN, "a": "${repeated('\\"NaN', n)}"}`)
+        return () => frames.parseFrame(json, false)
+      },
+      'deltas to check': (n) => {
+        const deltas = times(n / 20, () => ({ content: 'x' }))
+        const frame = { type: 'completion_chunk', request_id: 'r', seq: 1, deltas }
+        return () => frames.chunk.passes(frame)
+      },
+    },
+  },
+  {
+    name: 'events of a frame',
+    covers: ['src/relay/answers-on-wire.ts', 'src/relay/answers-v1.ts', 'src/relay/token-ids.ts'],
+    cases: {
+      deltas: (n) => {
+        const deltas = times(n / 20, () => ({ content: 'x' }))
+        return () => eventsOfChunk({ type: 'completion_chunk', request_id: 'r', seq: 1, deltas }, 'w')
+      },
+      'deltas that are written': (n) => {
+        const events = times(n / 20, () => ({
+          type: 'delta' as const,
+          content: 'x',
+          tokenIds: [1],
+          logprobs: [-1],
+        }))
+        return () => chunkOf('r', events)?.(1)
+      },
+      'a version-1 answer': (n) => {
+        const ids = times(n, (at) => at)
+        const answer = {
+          type: 'completion_response' as const,
+          request_id: 'r',
+          token_ids: ids,
+          log_probs: ids.map(() => -1),
+          completion_text: repeated('x', n),
+          content_text: repeated('x', n),
+          tool_calls: null,
+          finish_reason: 'stop' as const,
+          error: null,
+        }
+        return () => eventsOfV1(answer, 'w')
+      },
+      'packed ids': (n) => {
+        const ids = Int32Array.from({ length: n }, (_, at) => at * 7)
+        return () => unpackTokenIds(packTokenIds(ids))
+      },
+    },
+  },
+  {
+    name: 'bodies of requests',
+    covers: [
+      'src/http/json-body.ts',
+      'src/canonical/request-reader.ts',
+      'src/canonical/json-weight.ts',
+      'src/canonical/json-list.ts',
+      'src/canonical/nesting.ts',
+      'src/canonical/written-numbers.ts',
+    ],
+    cases: {
+      ...documents((json) => {
+        const { value } = new RequestReader().read(json)
+        return isNestedTooDeeply(value) || weigh(json)
+      }),
+      'a conversation that has been read before': (n) => {
+        const messages = times(n / 40, () => ({ role: 'user', content: 'x' }))
+        const [before, after] = [messages.slice(1), messages].map((some) => jsonOf({ messages: some }))
+        const reader = new RequestReader()
+        reader.read(before!)
+        return () => reader.read(after!)
+      },
+      'tools with numbers': (n) => {
+        const tools = times(n / 60, (at) => ({
+          type: 'function',
+          function: { name: `f${at}`, parameters: { a: 1.5 } },
+        }))
+        const text = JSON.stringify({ tools, messages: [] })
+        return () => [parseRequest(text), parseAsWritten(text)]
+      },
+      'a list that does not end': (n) => {
+        const json = Buffer.from(`[${repeated('{}, ', n)}`)
+        return () => findElements(json, 1, false)
+      },
+    },
+  },
+  {
+    name: 'token ids as JSON',
+    covers: ['src/canonical/token-ids-json.ts'],
+    cases: {
+      ids: (n) => {
+        const bytes = writeIds(Int32Array.from({ length: n }, (_, at) => at))
+        return () => readIds(bytes, 0, bytes.length)
+      },
+    },
+  },
+]
