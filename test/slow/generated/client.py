@@ -32,21 +32,23 @@ question = [{"role": "user", "content": "hi"}]
 answer = chat.sync(
     SESSION, client=client, body=ChatBody.from_dict({"model": "x", "messages": question, "max_tokens": 4})
 )
-assert answer.choices[0]["message"]["role"] == "assistant" and answer.usage["completion_tokens"] == 4, answer
+assert answer.choices[0]["message"]["role"] == "assistant", answer
 said = messages.sync(
     SESSION, client=client, body=MessagesBody.from_dict({"model": "x", "messages": question, "max_tokens": 4})
 )
-assert said.type_ == "message" and said.usage["output_tokens"] == 4, said
+assert said.type_ == "message", said
+sampled = [answer.usage["completion_tokens"], said.usage["output_tokens"]]
+assert all(1 <= count <= 4 for count in sampled), sampled
 assert reward.sync(SESSION, client=client, body=PostSessionsBySessionIdRewardBody(reward=0.5)).reward == 0.5
 assert complete.sync(SESSION, client=client, body=PostSessionsBySessionIdCompleteBody()).completed is True
 
 whole = read.sync(SESSION, client=client)
-assert [len(turn.completion_token_ids) for turn in whole.turns] == [4, 4], whole
+assert [len(turn.completion_token_ids) for turn in whole.turns] == sampled, whole
 assert [turn.completion_text for turn in read.sync(SESSION, client=client, ids=False).turns] == [
     turn.completion_text for turn in whole.turns
 ]
 rows = trajectories.sync(SESSION, client=client, select="longest").trajectories
-assert len(rows) == 1 and sum(rows[0].response_mask) == 4 and rows[0].reward == 0.5, rows
+assert len(rows) == 1 and sum(rows[0].response_mask) == max(sampled) and rows[0].reward == 0.5, rows
 assert [trace.completion_token_ids for trace in traces.sync(SESSION, client=client)] == [
     turn.completion_token_ids for turn in whole.turns
 ]
