@@ -64,7 +64,7 @@ t.test('no reader is forgotten', async (t) => {
 /** Readers that a busy programmer might write: each is to be found. */
 const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
   'one that copies what it has with each piece that comes': {
-    n: 8_000,
+    n: 24_000,
     work: (n) => () => {
       let rest = Buffer.alloc(0)
       for (let read = 0; read < n; read += 16) rest = Buffer.concat([rest, Buffer.alloc(16)])
