@@ -5,7 +5,7 @@ import type { Measured } from './samples.ts'
 
 const WIDTH = 960
 const LEFT = 64
-const RIGHT = 16
+const RIGHT = 24
 const PANEL = 150
 const GAP = 44
 const TOP = 40
