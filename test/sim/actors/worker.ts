@@ -77,11 +77,14 @@ export class SimWorker {
     const logger = loggerOf(this.#world, this.name)
     const connected = () => {
       const link = this.#world.network.links.find(
-        ({ client }) => client.machine === machine && isAlive(client),
+        ({ client, server }) =>
+          client.machine === machine && server.machine.name === 'proxy' && isAlive(client),
       )
       if (machine === this.#machine) this.#newest = link
       const newest = this.#newest
       if (machine === this.#machine || !link || !newest || !isAlive(newest.client)) return
+      // One that was started anew knows nobody: whoever comes first is taken, until a newer one comes.
+      if (link.server.machine !== newest.server.machine) return
       const check = () => {
         if (isAlive(link.client) && !isAlive(newest.client) && this.#newest === newest)
           this.#world.violated(`an older process of ${this.name} has replaced a newer one`)

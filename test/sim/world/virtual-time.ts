@@ -143,10 +143,11 @@ export class VirtualTime {
     return entry
   }
 
-  /** Timers that the machine has set and not cleared, and that would keep its process alive. */
+  /** Timers that the machine has set and not cleared, and that would keep its process alive beyond this moment. */
   timersOf(machine: Machine): number {
     return this.#heap.filter(
-      ({ task, owner, timer }) => task !== undefined && owner === machine && timer?.hasRef(),
+      ({ atMs, task, owner, timer }) =>
+        task !== undefined && owner === machine && timer?.hasRef() && atMs > this.#nowMs,
     ).length
   }
 
