@@ -81,7 +81,11 @@ async function heldBytes(): Promise<number> {
 const after: object[] = []
 for (let done = 0; done < Number(rounds); done += 1) {
   await round(done)
-  after.push({ heap: await heldBytes(), counted: sessions.memory.bytes, remembered: sessions.memory.sessions })
+  after.push({
+    heap: await heldBytes(),
+    counted: sessions.memory.bytes,
+    remembered: sessions.memory.sessions,
+  })
 }
 console.log(JSON.stringify(after))
 process.exit()

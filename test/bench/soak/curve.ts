@@ -64,6 +64,7 @@ export function drawCurve({ legs, samples, times }: Measured, caption: string): 
   const height = TOP + panels.length * (PANEL + GAP) + 10
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" font-family="sans-serif" font-size="12">`,
+    `<title>${caption}</title>`,
     `<rect width="${WIDTH}" height="${height}" fill="white"/>`,
     `<text x="${LEFT}" y="20" fill="${INK}">${caption}</text>`,
     ...panels.map((panel, at) => drawPanel(panel, TOP + at * (PANEL + GAP), { minutes, legs, fromMs })),
