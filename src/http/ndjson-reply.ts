@@ -1,5 +1,6 @@
 import type { FastifyReply } from 'fastify'
 import { takeOver } from './take-over.ts'
+import { whenClosed } from './when-closed.ts'
 
 export const NDJSON = 'application/x-ndjson'
 
@@ -41,8 +42,6 @@ export class NdjsonReply {
 
   /** Runs it when the client has left. */
   until(stop: () => void): void {
-    const { raw } = this.#reply
-    if (raw.destroyed) stop()
-    else raw.once('close', stop)
+    whenClosed(this.#reply.raw, stop)
   }
 }

@@ -90,13 +90,8 @@ export class Sessions {
     this.#lives = new LiveSessions(this.#options.idleLimit)
     this.#memories = new SessionMemories(this.#options.memoryBytes)
     const { clock, steadyClock, sweepIntervalMs: intervalMs } = this.#options
-    const { onSweepFailed, onSweepHeld } = hooks
-    const sweeperHooks = {
-      onSweepFailed,
-      onSweepHeld,
-      onSwept: (sessionId: string) => this.#swept(sessionId),
-    }
-    this.#sweeper = new Sweeper(store, sweeperHooks, { clock, steadyClock, intervalMs })
+    const onSwept = (sessionId: string) => this.#swept(sessionId)
+    this.#sweeper = new Sweeper(store, { ...hooks, onSwept }, { clock, steadyClock, intervalMs })
   }
 
   /** A call for a session that does not exist is refused. */
