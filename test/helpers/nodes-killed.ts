@@ -5,16 +5,15 @@
 import { mkdirSync } from 'node:fs'
 import OpenAI from 'openai'
 import type { Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
 import { startFront } from '../../src/http/front/server.ts'
-import { type RunningWorker, startWorker } from '../../src/main.ts'
+import type { RunningWorker } from '../../src/main.ts'
 import { nodeOfSession } from '../../src/session/nodes.ts'
 import { type BalancerKind, startBalancer } from './balancer.ts'
 import { ended, type PipedProcess, said } from './children.ts'
 import { startEngine } from './engine.ts'
 import { freePort } from './free-port.ts'
 import { startLlmProxy } from './llm-proxy.ts'
+import { joinWorker } from './relay-rig.ts'
 import { silentLogger } from './silent-logger.ts'
 import { until } from './until.ts'
 
@@ -102,12 +101,9 @@ async function startAll(t: Ends, { balancer, folder }: NodesRun): Promise<Rig> {
   await Promise.all(nodes.map((node) => node.start()))
   const engine = await startEngine(t)
   const nodeUrls = nodes.map(({ url }) => url)
-  const workers = Array.from({ length: WORKERS }, (_, i) => {
-    const own = { proxyUrls: nodeUrls, engineUrls: [engine.url], workerId: `w${i}` }
-    const worker = startWorker({ ...loadConfig(WORKER, {}, {}), ...own }, { logger: silentLogger })
-    t.teardown(() => worker.stop(0))
-    return worker
-  })
+  const workers = Array.from({ length: WORKERS }, (_, i) =>
+    joinWorker(t, { proxyUrls: nodeUrls, engineUrls: [engine.url], workerId: `w${i}` }),
+  )
   const host = '127.0.0.1'
   const front = await startFront({ host, port: 0, nodeUrls, timeoutMs: 60_000, logger: silentLogger })
   t.teardown(() => front.close(0))

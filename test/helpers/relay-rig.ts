@@ -3,8 +3,12 @@ import type { ChildProcess } from 'node:child_process'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import type { Test } from 'tap'
+import { loadConfig } from '../../src/config/load.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
+import { WORKER, type WorkerConfig } from '../../src/config/options/worker.ts'
 import type { Backend } from '../../src/inference/backend.ts'
+import type { Logger } from '../../src/logger.ts'
+import { type RunningWorker, startWorker } from '../../src/main.ts'
 import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
 import { startChild } from './children.ts'
 import { type Counting, CountingBackend } from './counting-backend.ts'
@@ -35,6 +39,17 @@ export function workerFor(
   })
   t.teardown(() => worker.stop(AbortSignal.abort()))
   worker.start()
+  return worker
+}
+
+/** A worker in this process as its command runs it, with these options; it leaves when the test ends. */
+export function joinWorker(
+  t: Pick<Test, 'teardown'>,
+  options: Partial<WorkerConfig>,
+  logger: Logger = silentLogger,
+): RunningWorker {
+  const worker = startWorker({ ...loadConfig(WORKER, {}, {}), ...options }, { logger })
+  t.teardown(() => worker.stop(0))
   return worker
 }
 

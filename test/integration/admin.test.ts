@@ -1,15 +1,19 @@
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
 import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
 import { buildEngineServer } from '../../src/http/engine/server.ts'
-import { startWorker } from '../../src/main.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { agentOf, relayProxy, streamed, turnsOf, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
+import {
+  agentOf,
+  joinWorker,
+  relayProxy,
+  streamed,
+  turnsOf,
+  untilWorkers,
+  workerFor,
+} from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 t.test('GET /admin/workers shows each worker', async (t) => {
@@ -114,9 +118,7 @@ t.test('what cannot be read is refused by name', async (t) => {
 async function proxyInMode(t: Test, mode: string, engineUrl: string): Promise<TestProxy> {
   if (mode === 'local') return startProxy(t, { engineUrls: [engineUrl], engineKind: 'vllm' })
   const proxy = await relayProxy(t)
-  const config = { ...loadConfig(WORKER, {}, {}), workerId: 'w', proxyUrls: [proxy.url] }
-  const worker = startWorker({ ...config, engineUrls: [engineUrl] }, { logger: silentLogger })
-  t.teardown(() => worker.stop(0))
+  joinWorker(t, { workerId: 'w', proxyUrls: [proxy.url], engineUrls: [engineUrl] })
   await untilWorkers(proxy, 'w')
   return proxy
 }
@@ -185,14 +187,7 @@ t.test(
     const { url, engine } = await startEngine(t, { weightVersion: 'step-1' })
     const proxy = await relayProxy(t)
     const line = await Forwarder.to(t, Number(new URL(proxy.url).port))
-    const config = {
-      ...loadConfig(WORKER, {}, {}),
-      workerId: 'w',
-      proxyUrls: [`http://127.0.0.1:${line.port}`],
-      engineUrls: [url],
-    }
-    const worker = startWorker(config, { logger: silentLogger })
-    t.teardown(() => worker.stop(0))
+    joinWorker(t, { workerId: 'w', proxyUrls: [`http://127.0.0.1:${line.port}`], engineUrls: [url] })
     await untilWorkers(proxy, 'w')
     await streamed(agentOf(proxy, 's'), ASK)
     await proxy.post('/admin/pause')

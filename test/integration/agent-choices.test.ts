@@ -2,16 +2,12 @@
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t, { type Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
-import { startWorker } from '../../src/main.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { turnsOf } from '../helpers/relay-rig.ts'
+import { joinWorker, turnsOf } from '../helpers/relay-rig.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
 
 const question: ChatCompletionMessageParam[] = [{ role: 'user', content: 'Tell me about otters.' }]
 const N = 3
@@ -27,9 +23,7 @@ async function startMode(t: Test, config: Partial<ServeConfig>): Promise<TestPro
   const engine = await startEngine(t)
   if (config.mode !== 'relay') return startProxy(t, { engineUrls: [engine.url], ...config })
   const proxy = await startProxy(t, config)
-  const worker = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engine.url] }
-  const running = startWorker(worker, { logger: silentLogger })
-  t.teardown(() => running.stop(0))
+  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engine.url] })
   return proxy
 }
 

@@ -1,10 +1,11 @@
 /** `--verify-share`: turns are verified while they are recorded, and what is found shows in /health and metrics. */
 import OpenAI from 'openai'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startHalvedEngine } from '../helpers/halved-engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { joinWorker } from '../helpers/relay-rig.ts'
 import { startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
 import { until } from '../helpers/until.ts'
 
@@ -52,7 +53,7 @@ for (const mode of ['local', 'relay'] as const) {
     const warn = (facts: object) => warnings.push(facts)
     const logger = { debug: note, info: note, warn, error: note }
     const proxy = await startProxy(t, { ...given, verifyShare: 1, verifyEngineUrl: truth.url }, logger)
-    if (mode === 'relay') await joinWorker(t, proxy, wrong)
+    if (mode === 'relay') joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [wrong] })
     await ask(proxy, 2)
     await until(async () => (await driftOf(proxy)).differs === 2)
     t.ok((await driftOf(proxy)).mean_difference > 0.05)
@@ -87,16 +88,6 @@ t.test(
     t.match(await driftOf(proxy), { same: 1, skipped: 0, failed: 0 })
   },
 )
-
-async function joinWorker(t: Test, proxy: TestProxy, engineUrl: string): Promise<void> {
-  const { loadConfig } = await import('../../src/config/load.ts')
-  const { WORKER } = await import('../../src/config/options/worker.ts')
-  const { startWorker } = await import('../../src/main.ts')
-  const { silentLogger } = await import('../helpers/silent-logger.ts')
-  const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engineUrl] }
-  const worker = startWorker(config, { logger: silentLogger })
-  t.teardown(() => worker.stop(0))
-}
 
 t.test('without a share nothing is verified, and nothing is said of it', async (t) => {
   const proxy = await startProxy(t)

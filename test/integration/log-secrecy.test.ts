@@ -2,12 +2,9 @@
 import { Writable } from 'node:stream'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
-import { startWorker } from '../../src/main.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { untilWorkers } from '../helpers/relay-rig.ts'
+import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
@@ -47,9 +44,7 @@ async function start(t: Test, mode: 'local' | 'relay', script: Script, overrides
   const local = { engineUrls: [engine.url], engineKind: 'vllm' } as const
   if (mode === 'local') return { ...log, proxy: await startProxy(t, { ...local, ...overrides }, log.logger) }
   const proxy = await startProxy(t, { mode, ...overrides }, log.logger)
-  const config = { ...loadConfig(WORKER, {}, {}), ...local, workerId: 'w', proxyUrls: [proxy.url] }
-  const worker = startWorker(config, { logger: log.logger })
-  t.teardown(() => worker.stop(0))
+  joinWorker(t, { ...local, workerId: 'w', proxyUrls: [proxy.url] }, log.logger)
   await untilWorkers(proxy, 'w')
   return { ...log, proxy }
 }

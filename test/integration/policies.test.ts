@@ -1,14 +1,10 @@
 /** A session names the model of each line, and no agent, engine or worker can have it otherwise. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
-import { startWorker } from '../../src/main.ts'
 import { startEngine, type TestEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { turnsOf } from '../helpers/relay-rig.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
+import { joinWorker, turnsOf } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 /** Two engines, of one model each. */
@@ -16,15 +12,11 @@ async function startTwo(t: Test, mode: 'local' | 'relay', config: Partial<ServeC
   const engines = await Promise.all(['actor', 'critic'].map((model) => startEngine(t, { model })))
   const urls = engines.map(({ url }) => url)
   const proxy = await startProxy(t, mode === 'local' ? { engineUrls: urls, ...config } : { mode, ...config })
-  if (mode === 'relay') for (const [place, url] of urls.entries()) joinWorker(t, proxy, url, `w${place}`)
+  if (mode === 'relay')
+    for (const [place, url] of urls.entries())
+      joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [url], workerId: `w${place}` })
   await untilModels(proxy)
   return { proxy, actor: engines[0]!, critic: engines[1]! }
-}
-
-function joinWorker(t: Test, proxy: TestProxy, engineUrl: string, workerId: string): void {
-  const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engineUrl], workerId }
-  const worker = startWorker(config, { logger: silentLogger })
-  t.teardown(() => worker.stop(0))
 }
 
 const untilModels = (proxy: TestProxy) =>

@@ -93,6 +93,17 @@ async function gated(t: Test, proxy: Restartable) {
   return { engine, worker, open }
 }
 
+/** The proxy is killed while the engine works on so many calls, whose turns are open by then. */
+async function killAt(proxy: Restartable, engine: CountingBackend, calls: number): Promise<void> {
+  await until(() => engine.running === calls)
+  await until(async () => (await proxy.turns('s')).length === calls)
+  await proxy.kill()
+}
+
+/** An agent whose client tries nothing again. */
+const impatient = (proxy: Restartable, headers: Record<string, string> = {}) =>
+  new OpenAI({ baseURL: `${proxy.url}/s/v1`, apiKey: 'none', maxRetries: 0, defaultHeaders: headers })
+
 t.test(
   'what the worker finishes while the proxy is away is the answer to the retry, sampled once',
   async (t) => {
@@ -100,9 +111,7 @@ t.test(
     const { engine, open } = await gated(t, proxy)
     const answer = ask(proxy.agent('s'))
     answer.catch(() => {})
-    await until(() => engine.running === 1)
-    await until(async () => (await proxy.turns('s')).length === 1)
-    await proxy.kill()
+    await killAt(proxy, engine, 1)
     open()
     await until(() => engine.running === 0)
     await proxy.start()
@@ -121,9 +130,7 @@ t.test('a call that still runs goes on, and streams to the agent that comes back
   const { engine, open } = await gated(t, proxy)
   const answer = ask(proxy.agent('s'))
   answer.catch(() => {})
-  await until(() => engine.running === 1)
-  await until(async () => (await proxy.turns('s')).length === 1)
-  await proxy.kill()
+  await killAt(proxy, engine, 1)
   await proxy.start()
   await until(async () => (await proxy.turns('s')).length === 2)
   open()
@@ -136,9 +143,7 @@ t.test('equal calls that agents made on purpose each get an answer of their own'
   const { engine, open } = await gated(t, proxy)
   const answers = [1, 2, 3].map(() => ask(proxy.agent('s')))
   for (const answer of answers) answer.catch(() => {})
-  await until(() => engine.running === 3)
-  await until(async () => (await proxy.turns('s')).length === 3)
-  await proxy.kill()
+  await killAt(proxy, engine, 3)
   open()
   await proxy.start()
   for (const answer of answers) t.equal(await answer, countedText(PIECES))
@@ -152,11 +157,8 @@ t.test('equal calls that agents made on purpose each get an answer of their own'
 t.test('a call that nobody comes back for is stopped, and its turn stays what it is', async (t) => {
   const proxy = await Restartable.start(t, '--retry-grace', '500ms')
   const { engine } = await gated(t, proxy)
-  const agent = new OpenAI({ baseURL: `${proxy.url}/s/v1`, apiKey: 'none', maxRetries: 0 })
-  const answer = t.rejects(ask(agent))
-  await until(() => engine.running === 1)
-  await until(async () => (await proxy.turns('s')).length === 1)
-  await proxy.kill()
+  const answer = t.rejects(ask(impatient(proxy)))
+  await killAt(proxy, engine, 1)
   await answer
   await proxy.start()
   await untilWorkers(proxy, 'w')
@@ -169,11 +171,8 @@ t.test(
   async (t) => {
     const proxy = await Restartable.start(t)
     const { engine, open } = await gated(t, proxy)
-    const agent = new OpenAI({ baseURL: `${proxy.url}/s/v1`, apiKey: 'none', maxRetries: 0 })
-    const answer = t.rejects(ask(agent))
-    await until(() => engine.running === 1)
-    await until(async () => (await proxy.turns('s')).length === 1)
-    await proxy.kill()
+    const answer = t.rejects(ask(impatient(proxy)))
+    await killAt(proxy, engine, 1)
     await answer
     await proxy.start()
     await untilWorkers(proxy, 'w')
@@ -181,10 +180,7 @@ t.test(
     await until(() => engine.running === 0)
     await fetch(`${proxy.url}/admin/resume`, { method: 'POST' })
     open()
-    const retry = new OpenAI({
-      ...{ baseURL: `${proxy.url}/s/v1`, apiKey: 'none', maxRetries: 0 },
-      defaultHeaders: { 'x-stainless-retry-count': '1' },
-    })
+    const retry = impatient(proxy, { 'x-stainless-retry-count': '1' })
     t.equal(await ask(retry), countedText(PIECES))
     t.equal(engine.requests.length, 2, 'it was sampled anew')
     t.equal(await proxy.takeovers(), 0)

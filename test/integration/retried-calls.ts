@@ -2,14 +2,11 @@
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import type { Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
-import { startWorker } from '../../src/main.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { type Loss, type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
+import { joinWorker } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 interface Client {
@@ -93,9 +90,7 @@ export async function startLocal(t: Test, overrides: Partial<ServeConfig>): Prom
 async function startRelay(t: Test, overrides: Partial<ServeConfig>): Promise<TestProxy> {
   const engine = await startEngine(t, { tokensPerSecond: 200 })
   const proxy = await startProxy(t, { mode: 'relay', ...overrides })
-  const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engine.url] }
-  const worker = startWorker(config, { logger: silentLogger })
-  t.teardown(() => worker.stop(0))
+  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engine.url] })
   return proxy
 }
 

@@ -5,15 +5,12 @@
 import OpenAI from 'openai'
 import type { ChatCompletionMessage, ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import type { Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
 import { Playbook } from '../../src/engine/embedded/playbook.ts'
-import { startWorker } from '../../src/main.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
+import { joinWorker } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 const user = (content: string): ChatCompletionMessageParam => ({ role: 'user', content })
@@ -64,9 +61,7 @@ const MODES = {
     startProxy(t, { engineUrls: [engineUrl], tokenizer: 'embedded', ...overrides }),
   relay: async (t: Test, engineUrl: string, overrides: Partial<ServeConfig> = {}) => {
     const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', ...overrides })
-    const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engineUrl] }
-    const worker = startWorker(config, { logger: silentLogger })
-    t.teardown(() => worker.stop(0))
+    joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engineUrl] })
     return proxy
   },
 }

@@ -3,13 +3,10 @@ import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t, { type Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
-import { startWorker } from '../../src/main.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
+import { joinWorker } from '../helpers/relay-rig.ts'
 
 const calculator = {
   type: 'function' as const,
@@ -34,9 +31,7 @@ const sampledOf = (rows: Row[]) =>
 async function startRelayedTokenProxy(t: Test, db: string): Promise<TestProxy> {
   const engine = await startEngine(t)
   const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', db })
-  const config = { ...loadConfig(WORKER, {}, {}), proxyUrls: [proxy.url], engineUrls: [engine.url] }
-  const worker = startWorker(config, { logger: silentLogger })
-  t.teardown(() => worker.stop(0))
+  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engine.url] })
   return proxy
 }
 

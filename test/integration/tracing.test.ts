@@ -1,15 +1,12 @@
 /** Spans of calls, as a receiver of OTLP gets them. */
 import t, { type Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { WORKER } from '../../src/config/options/worker.ts'
 import type { Logger } from '../../src/logger.ts'
-import { startWorker } from '../../src/main.ts'
 import { traceIdOf } from '../../src/tracing/session-ids.ts'
 import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
 import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { untilWorkers } from '../helpers/relay-rig.ts'
+import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -46,12 +43,7 @@ function local(engine: FakeVllm): Partial<ServeConfig> {
 }
 
 async function workerOf(t: Test, proxy: TestProxy, engine: FakeVllm): Promise<void> {
-  const config = loadConfig(WORKER, {}, {})
-  const worker = startWorker(
-    { ...config, proxyUrls: [proxy.url], engineUrls: [engine.url], engineKind: 'vllm', workerId: 'w1' },
-    { logger: silentLogger },
-  )
-  t.teardown(() => worker.stop(0))
+  joinWorker(t, { ...local(engine), proxyUrls: [proxy.url], workerId: 'w1' })
   await untilWorkers(proxy, 'w1')
 }
 
