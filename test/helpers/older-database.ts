@@ -16,6 +16,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
     'ALTER TABLE sessions DROP COLUMN reward_sum',
   ],
   8: ['ALTER TABLE sessions DROP COLUMN key_tag'],
+  9: ['DROP TABLE blob_uses', 'DROP TABLE blobs', 'ALTER TABLE texts DROP COLUMN blobs'],
 }
 
 /** Makes the database one that an earlier program left behind. */

@@ -29,7 +29,7 @@ t.test('docs/store.md names every table, and its statements work beside a runnin
     statements.filter((sql) => !sql.startsWith('VACUUM')),
     statements.filter((sql) => sql.startsWith('VACUUM')),
   ]
-  t.equal(queries.length, 3)
+  t.equal(queries.length, 4)
   for (const sql of queries) t.match(db.prepare(sql).all(), { length: 1 }, sql)
 
   const copy = join(folder, 'backup.db')

@@ -14,6 +14,7 @@ import type {
   TurnRecord,
   TurnStep,
 } from '../turn-store.ts'
+import { joinBlobs } from './blobs.ts'
 import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
 import { type StoredText, unpackIds, unpackText } from './packing.ts'
@@ -89,6 +90,13 @@ interface NodeRow {
   node_sum: number | null
 }
 
+interface TextRow {
+  echo_of: number | null
+  blobs: Buffer | null
+  body: StoredText
+  hash: Buffer
+}
+
 /** A node and how many texts lie between the root and its end. */
 interface PathNode {
   id: number
@@ -117,7 +125,8 @@ export class Reader implements ReadMethods {
   readonly #turnsAfter: Database.Statement<[{ tree: number; index: number; id: number }], TurnRow>
   readonly #turnById: Database.Statement<[number, string], TurnRow>
   readonly #node: Database.Statement<[number], NodeRow>
-  readonly #text: Database.Statement<[number], { echo_of: number | null; body: StoredText; hash: Buffer }>
+  readonly #text: Database.Statement<[number], TextRow>
+  readonly #blob: Database.Statement<[number], Buffer>
   readonly #completion: Database.Statement<[number], CompletionRow>
   readonly #stepsAfter: Database.Statement<[{ tree: number; index: number; id: number }], StepRow>
   readonly #outlinesAfter: Database.Statement<[{ tree: number; index: number; id: number }], OutlineRow>
@@ -141,7 +150,8 @@ export class Reader implements ReadMethods {
       ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
     this.#turnById = db.prepare(`SELECT ${TURN_COLUMNS} FROM turns WHERE tree = ? AND turn_id = ?`)
     this.#node = db.prepare('SELECT tree, parent, depth, texts, node_sum FROM nodes WHERE id = ?')
-    this.#text = db.prepare('SELECT echo_of, body, hash FROM texts WHERE id = ?')
+    this.#text = db.prepare('SELECT echo_of, blobs, body, hash FROM texts WHERE id = ?')
+    this.#blob = db.prepare<[number], Buffer>('SELECT body FROM blobs WHERE id = ?').pluck()
     this.#completion = db.prepare('SELECT id, completion_text, reasoning, tool_calls FROM turns WHERE id = ?')
     this.#detailsOf = db.prepare(`
       SELECT details.* FROM turns JOIN details ON details.tree = turns.tree AND details.turn = turns.id
@@ -335,11 +345,18 @@ export class Reader implements ReadMethods {
   #giveText(id: number, reading: Reading, page: Pick<TurnPage, 'texts'>): void {
     if (reading.textsGiven.has(id)) return
     reading.textsGiven.add(id)
-    const { echo_of: echoOf, body, hash } = this.#text.get(id)!
+    const row = this.#text.get(id)!
+    const text = this.#wholeText(row)
+    if (!hashOf('', text).equals(row.hash)) throw damaged(`Text ${id}`)
+    page.texts.push([id, text])
+  }
+
+  #wholeText({ echo_of: echoOf, blobs, body }: TextRow): string {
     const text = unpackText(body)
-    const whole = echoOf === null ? text : expandEcho(text, toCompletion(this.#completion.get(echoOf)!))
-    if (!hashOf('', whole).equals(hash)) throw damaged(`Text ${id}`)
-    page.texts.push([id, whole])
+    if (echoOf !== null) return expandEcho(text, toCompletion(this.#completion.get(echoOf)!))
+    if (blobs === null) return text
+    const rows = Array.from(unpackIds(blobs), (blob) => this.#blob.get(blob)!)
+    return joinBlobs({ literals: JSON.parse(text), blobs: rows })
   }
 }
 

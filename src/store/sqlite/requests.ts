@@ -7,6 +7,7 @@
 import { hash as digest } from 'node:crypto'
 import type Database from 'better-sqlite3'
 import { RecentlyUsed } from '../../recently-used.ts'
+import { BlobWriter, cutBlobs } from './blobs.ts'
 import { NODE_SUMMED, sumOf } from './check-sums.ts'
 import { echoTemplate, type StoredCompletion } from './echo.ts'
 import { packIds, packText, type StoredText, unpackOptionalText } from './packing.ts'
@@ -33,7 +34,7 @@ export function toCompletion(row: CompletionRow): StoredCompletion {
 
 type NewNode = { tree: number; parent: number; depth: number; texts: Buffer; hash: Buffer; sum: number }
 
-type NewText = { tree: number; hash: Buffer; echoOf: number | null; body: StoredText }
+type NewText = { tree: number; hash: Buffer; echoOf: number | null; blobs: Buffer | null; body: StoredText }
 
 /** An assistant message is compared with the latest answers to the history before it, and with the session's latest. */
 const MAX_ANSWERS = 8
@@ -49,6 +50,7 @@ interface Answer extends StoredCompletion {
 export class RequestWriter {
   /** The latest answer in each tree: what a new assistant message repeats, as a rule. */
   readonly #latestAnswer = new RecentlyUsed<number, Answer>(MAX_ANSWER_CHARS, charsOf)
+  readonly #blobs: BlobWriter
   readonly #findText: Database.Statement<[number, Buffer], number>
   readonly #treeOfText: Database.Statement<[number], number>
   readonly #addText: Database.Statement<[NewText]>
@@ -57,12 +59,13 @@ export class RequestWriter {
   readonly #answers: Database.Statement<[{ tree: number; node: number }], CompletionRow>
 
   constructor(db: Database.Database) {
+    this.#blobs = new BlobWriter(db)
     this.#findText = db
       .prepare<[number, Buffer], number>('SELECT id FROM texts WHERE tree = ? AND hash = ?')
       .pluck()
     this.#treeOfText = db.prepare<[number], number>('SELECT tree FROM texts WHERE id = ?').pluck()
     this.#addText = db.prepare(
-      'INSERT INTO texts (tree, hash, echo_of, body) VALUES (@tree, @hash, @echoOf, @body)',
+      'INSERT INTO texts (tree, hash, echo_of, blobs, body) VALUES (@tree, @hash, @echoOf, @blobs, @body)',
     )
     this.#findNode = db.prepare('SELECT id, depth FROM nodes WHERE tree = ? AND hash = ?')
     this.#addNode = db.prepare(
@@ -150,7 +153,7 @@ export class RequestWriter {
   }
 
   #putHashed(tree: number, hash: Buffer, text: string): number {
-    return this.#findText.get(tree, hash) ?? this.#insert({ tree, hash, echoOf: null, body: packText(text) })
+    return this.#findText.get(tree, hash) ?? this.#insertWhole(tree, hash, text)
   }
 
   /** From the end: a request may be sent again before it is known to be on record. */
@@ -170,18 +173,19 @@ export class RequestWriter {
     const hash = hashOf('', message)
     const known = this.#findText.get(tree, hash)
     if (known !== undefined) return known
-    const { echoOf, text } = this.#asEcho(tree, node, message)
-    return this.#insert({ tree, hash, echoOf, body: packText(text) })
+    const echo = this.#asEcho(tree, node, message)
+    if (echo === undefined) return this.#insertWhole(tree, hash, message)
+    return this.#insert({ tree, hash, ...echo, blobs: null })
   }
 
   /** A message as what it adds to the answer that it echoes, if it echoes one; the latest is the likeliest. */
-  #asEcho(tree: number, node: number, message: string): { echoOf: number | null; text: string } {
-    if (!message.includes('"assistant"')) return { echoOf: null, text: message }
+  #asEcho(tree: number, node: number, message: string): Pick<NewText, 'echoOf' | 'body'> | undefined {
+    if (!message.includes('"assistant"')) return undefined
     for (const answer of this.#answersFor(tree, node)) {
       const template = echoTemplate(message, answer)
-      if (template !== undefined) return { echoOf: answer.id, text: template }
+      if (template !== undefined) return { echoOf: answer.id, body: packText(template) }
     }
-    return { echoOf: null, text: message }
+    return undefined
   }
 
   *#answersFor(tree: number, node: number): Generator<Answer> {
@@ -190,6 +194,15 @@ export class RequestWriter {
     for (const row of this.#answers.iterate({ tree, node })) {
       if (row.id !== latest?.id) yield { id: row.id, ...toCompletion(row) }
     }
+  }
+
+  #insertWhole(tree: number, hash: Buffer, text: string): number {
+    const cut = cutBlobs(text)
+    if (cut === undefined)
+      return this.#insert({ tree, hash, echoOf: null, blobs: null, body: packText(text) })
+    const rows = Int32Array.from(cut.blobs, (blob) => this.#blobs.put(tree, blob))
+    const body = JSON.stringify(cut.literals)
+    return this.#insert({ tree, hash, echoOf: null, blobs: packIds(rows), body })
   }
 
   #insert(text: NewText): number {

@@ -159,12 +159,37 @@ ALTER TABLE details ADD COLUMN detail_sum INTEGER;
 ALTER TABLE sessions ADD COLUMN reward_sum INTEGER; -- Of the reward and its components.
 `
 
-/** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const KEY_TAGS = `
 -- Base64url of what is in the key of the session's agent and ends with it; NULL: the session's name alone is.
 ALTER TABLE sessions ADD COLUMN key_tag TEXT;
 `
 
+const BLOBS = `
+-- Bytes that messages bring as base64 (images): once for all sessions.
+CREATE TABLE blobs (
+  id     INTEGER PRIMARY KEY,
+  sha256 BLOB NOT NULL UNIQUE, -- Of body.
+  body   BLOB NOT NULL
+);
+-- Which trees have texts with a blob. It goes with the last of them.
+CREATE TABLE blob_uses (
+  id   INTEGER PRIMARY KEY,
+  tree INTEGER NOT NULL,
+  blob INTEGER NOT NULL        -- blobs.id
+);
+CREATE UNIQUE INDEX blob_uses_by_tree ON blob_uses (tree, blob);
+CREATE INDEX blob_uses_by_blob ON blob_uses (blob);
+CREATE TRIGGER blobs_unused AFTER DELETE ON blob_uses
+WHEN NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob = old.blob)
+BEGIN
+  DELETE FROM blobs WHERE id = old.blob;
+END;
+-- blobs.id of each blob in a text, packed as turns.prompt_rest is; body is then a JSON array of the texts before,
+-- between and after them. NULL: none. Texts that are older have the base64 in body.
+ALTER TABLE texts ADD COLUMN blobs BLOB;
+`
+
+/** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
   TRUSTED_AGENTS,
@@ -174,6 +199,7 @@ const MIGRATIONS: readonly string[] = [
   POLICIES,
   CHECK_SUMS,
   KEY_TAGS,
+  BLOBS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

@@ -27,8 +27,11 @@ export interface WriteMethods {
   tryCommit(): void
 }
 
-/** Rows of deleted sessions that one step removes: about a millisecond's work. */
-const PURGE_ROWS = 64
+/**
+ * How many rows of deleted sessions one step removes: about a millisecond's work. What points to others goes first: details
+ * to turns, those to nodes, these to texts, and those to blobs, which are large.
+ */
+const PURGE_STEPS = { details: 64, turns: 64, nodes: 64, texts: 64, blob_uses: 4 }
 
 /** Pages in the log from which on it is checkpointed even while there is work: about 16 MB. */
 const BUSY_CHECKPOINT_PAGES = 4096
@@ -66,9 +69,8 @@ export class Writer {
     this.#walState = db.prepare('PRAGMA wal_checkpoint(NOOP)')
     this.#checkpoint = db.prepare('PRAGMA wal_checkpoint(PASSIVE)')
     this.#droppedTree = db.prepare<[], number>('SELECT id FROM trees WHERE dropped = 1').pluck()
-    // What points to others goes first: details to turns, those to nodes, which point to texts.
-    this.#purgeSome = ['details', 'turns', 'nodes', 'texts'].map((table) => {
-      const some = `SELECT id FROM ${table} WHERE tree = ? LIMIT ${PURGE_ROWS}`
+    this.#purgeSome = Object.entries(PURGE_STEPS).map(([table, rows]) => {
+      const some = `SELECT id FROM ${table} WHERE tree = ? LIMIT ${rows}`
       return db.prepare(`DELETE FROM ${table} WHERE id IN (${some})`)
     })
     this.#purgeTree = db.prepare('DELETE FROM trees WHERE id = ?')

@@ -1,0 +1,133 @@
+/** Images in the SQLite file: once for all sessions, through restarts, and in files that an earlier version wrote. */
+import { createHash } from 'node:crypto'
+import { statSync } from 'node:fs'
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import t from 'tap'
+import { openForWriting } from '../../src/store/sqlite/database.ts'
+import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { toVersion } from '../helpers/older-database.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { until } from '../helpers/until.ts'
+import { startVisionEngine } from '../helpers/vision-engine.ts'
+import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
+
+/** As far as a model sees it a picture of 56 by 84 pixels; of so many bytes that they tell in a file's size. */
+const PICTURE = Buffer.concat([
+  Buffer.from(pngUrl(56, 84).split(',')[1]!, 'base64'),
+  Uint8Array.from({ length: 300_000 }, (_, at) => (at * at * 7919) % 253),
+])
+const URL = `data:image/png;base64,${PICTURE.toString('base64')}`
+const MESSAGE = { role: 'user', content: [{ type: 'text', text: 'What is this?' }, imagePart(URL)] }
+const ASKED = JSON.stringify(MESSAGE)
+
+const open = (path: string) => openSqliteStore({ path, durability: 'process' })
+
+function count(path: string, table: string): number {
+  const db = new Database(path, { readonly: true })
+  const rows = db.prepare<[], number>(`SELECT count(*) FROM ${table}`).pluck().get()!
+  db.close()
+  return rows
+}
+
+t.test(
+  'the samples of a group hold a picture once, and give it to whoever reads, also after a restart',
+  async (t) => {
+    const { directory, imageId } = visionModel(t)
+    const engine = await startVisionEngine(t, imageId, [6])
+    const path = join(directory, 'proxy.db')
+    const config = {
+      db: path,
+      tokenizer: directory,
+      engineUrls: [engine.url],
+      engineKind: 'sglang' as const,
+    }
+    const sessions = Array.from({ length: 8 }, (_, sample) => `task:${sample}`)
+    const first = await startProxy(t, config)
+    for (const session of sessions) {
+      const { choices } = await first.post(`/${session}/v1/chat/completions`, { messages: [MESSAGE] })
+      t.equal(choices?.length, 1)
+    }
+    await first.server.stop(0)
+    t.equal(count(path, 'blobs'), 1)
+    t.ok(statSync(path).size < 2 * PICTURE.length, `the file has ${statSync(path).size} bytes`)
+
+    const second = await startProxy(t, config)
+    const sha256 = createHash('sha256').update(PICTURE).digest('hex')
+    for (const session of sessions) {
+      const { turns } = await second.get(`/sessions/${session}`)
+      const [trace] = await second.get(`/sessions/${session}/traces`)
+      const { trajectories, images } = await second.get(`/sessions/${session}/trajectories?images=true`)
+      // Compared as text, so that a difference does not print all of a picture.
+      t.ok(JSON.stringify(turns[0].request_messages) === JSON.stringify([MESSAGE]), 'as a turn')
+      t.ok(JSON.stringify(trace.messages) === JSON.stringify([MESSAGE]), 'as a trace')
+      t.equal(trajectories[0].images[0].sha256, sha256)
+      t.ok(images[sha256] === URL, 'with its row')
+    }
+    await second.post('/sessions/batch_delete', { session_ids: sessions })
+    await until(() => count(path, 'blobs') === 0)
+  },
+)
+
+t.test('what a crash kept from being removed is removed at the next start', async (t) => {
+  const path = join(t.testdir(), 'proxy.db')
+  const store = await open(path)
+  await store.createSession(aSession('s'))
+  await record(store, aTurn('a', { requestMessages: [ASKED] }))
+  await store.close()
+  // As a process leaves it that ends with the commit of the deletion.
+  const { db, close } = openForWriting(path, 'process')
+  db.exec('UPDATE trees SET dropped = 1; DELETE FROM sessions')
+  close()
+  t.equal(count(path, 'blobs'), 1)
+  const next = await open(path)
+  t.teardown(() => next.close())
+  await until(() => count(path, 'trees') === 0)
+  t.strictSame([count(path, 'blobs'), count(path, 'blob_uses'), count(path, 'texts')], [0, 0, 0])
+})
+
+t.test('a database from before images were stored by themselves is read, and goes on', async (t) => {
+  const path = join(t.testdir(), 'proxy.db')
+  const old = await open(path)
+  await old.createSession(aSession('s'))
+  await record(old, aTurn('a', { requestMessages: [ASKED] }))
+  await old.close()
+  const db = new Database(path)
+  t.equal(db.prepare('UPDATE texts SET body = ? WHERE blobs IS NOT NULL').run(ASKED).changes, 1)
+  toVersion(db, 8)
+  db.close()
+
+  const store = await open(path)
+  t.teardown(() => store.close())
+  await store.createSession(aSession('t'))
+  const again = [ASKED, JSON.stringify({ ...MESSAGE, name: 'me' })]
+  await record(store, aTurn('b', { index: 1, requestMessages: again }))
+  await record(store, aTurn('c', { sessionId: 't', requestMessages: again }))
+  const messagesOf = async (session: string) =>
+    (await turnsOf(store, session)).map(({ requestMessages }) => requestMessages)
+  t.strictSame(await messagesOf('s'), [[ASKED], again])
+  t.strictSame(await messagesOf('t'), [again])
+  t.equal(count(path, 'blobs'), 1)
+  await store.deleteSession('s')
+  await until(() => count(path, 'trees') === 1)
+  t.strictSame(await messagesOf('t'), [again])
+})
+
+t.test('a changed byte of a picture is told to whoever reads a session with it', async (t) => {
+  const path = join(t.testdir(), 'proxy.db')
+  const store = await open(path)
+  await store.createSession(aSession('s'))
+  await record(store, aTurn('a', { requestMessages: [ASKED] }))
+  await store.close()
+  const changed = Buffer.from(PICTURE)
+  changed[100_000]! ^= 1
+  for (const damage of ['UPDATE blobs SET body = @changed', 'DELETE FROM blobs WHERE body = @changed']) {
+    const db = new Database(path)
+    t.equal(db.prepare(damage).run({ changed }).changes, 1)
+    db.close()
+    const next = await open(path)
+    await t.rejects(turnsOf(next, 's'), { code: 'data_damaged' }, damage)
+    await next.close()
+  }
+})
