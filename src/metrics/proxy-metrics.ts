@@ -26,29 +26,42 @@ const REWARDS = [-1, -0.5, -0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9,
 export class ProxyMetrics {
   readonly families: Family[] = []
 
-  readonly turns = this.#counter('turns_total', 'Turns that ended', ['dialect', 'outcome'])
-  readonly turnErrors = this.#counter('turn_errors_total', 'Turns that failed or were aborted', ['code'])
-  readonly httpErrors = this.#counter('http_errors_total', 'Requests that were answered with an error', [
-    'code',
+  readonly turns = this.#counter('turns_total', 'Turns that ended, by dialect and outcome', [
+    'dialect',
+    'outcome',
   ])
-  readonly finishReasons = this.#counter('finish_reasons_total', 'Completed turns by finish reason', [
+  readonly turnErrors = this.#counter(
+    'turn_errors_total',
+    'Turns that failed or were aborted, by error code',
+    ['code'],
+  )
+  readonly httpErrors = this.#counter(
+    'http_errors_total',
+    'HTTP requests answered with an error, by error code',
+    ['code'],
+  )
+  readonly finishReasons = this.#counter('finish_reasons_total', 'Completed turns, by finish reason', [
     'reason',
   ])
-  readonly inFlight = this.#gauge('turns_in_flight', 'Turns that are open now', ['phase'])
-  readonly retries = this.#counter('client_retries_total', "Turns that an agent's client had tried before")
+  readonly inFlight = this.#gauge('turns_in_flight', 'Turns in progress, by phase', ['phase'])
+  readonly retries = this.#counter('client_retries_total', "Calls that an agent's client marked as a retry")
 
   readonly answeredRetries = this.#counter(
     'answered_retries_total',
-    'Retries that got the answer of their first try, under way or on record',
+    'Retries answered with the answer of their first try',
     ['answer'],
   )
 
-  readonly promptTokens = this.#counter('prompt_tokens_total', 'Tokens of the prompts of completed turns')
-  readonly completionTokens = this.#counter('completion_tokens_total', 'Tokens sampled in completed turns')
-  readonly duration = this.#histogram('turn_duration_seconds', 'From the call to its turn on disk', REQUEST_S)
+  readonly promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens of completed turns')
+  readonly completionTokens = this.#counter('completion_tokens_total', 'Sampled tokens of completed turns')
+  readonly duration = this.#histogram(
+    'turn_duration_seconds',
+    'Time from the call until its turn is on disk',
+    REQUEST_S,
+  )
   readonly firstToken = this.#histogram(
     'time_to_first_token_seconds',
-    'From the call to the first piece of a streamed answer',
+    'Time from the call to the first piece of a streamed answer',
     FIRST_TOKEN_S,
   )
   readonly perToken = this.#histogram(
@@ -58,120 +71,139 @@ export class ProxyMetrics {
   )
   readonly longestGap = this.#histogram(
     'stream_longest_gap_seconds',
-    'Longest silence of an engine within a streamed answer',
+    'Longest pause of the engine within a streamed answer',
     GAP_S,
   )
   readonly overhead = this.#histogram(
     'overhead_seconds',
-    'Time that the proxy itself takes of a turn',
+    'Time per turn spent in the proxy itself, by part of the turn',
     OVERHEAD_S,
     ['part'],
   )
 
-  readonly inexact = this.#counter('inexact_turns_total', 'Completed turns that cannot be trained on', [
-    'reason',
-  ])
-  readonly prompts = this.#counter('prompts_total', 'Prompts by how they came about', ['reason'])
+  readonly inexact = this.#counter(
+    'inexact_turns_total',
+    'Completed turns that cannot be trained on, by reason',
+    ['reason'],
+  )
+  readonly prompts = this.#counter('prompts_total', 'Prompts, by how they were made', ['reason'])
   readonly reusedTokens = this.#counter(
     'prompt_tokens_reused_total',
-    'Prompt tokens that token mode took from an earlier turn',
+    'Prompt tokens taken from an earlier turn (token mode)',
   )
   readonly renderedTokens = this.#counter(
     'prompt_tokens_rendered_total',
-    'Prompt tokens that token mode rendered and tokenized',
+    'Prompt tokens rendered and tokenized anew (token mode)',
   )
-  readonly lines = this.#counter('turns_by_line_total', 'Turns that ended by what they were for', ['line'])
-  readonly weightInfo = this.#gauge('weight_version_info', 'Weights that a member says it serves', [
-    'member',
-    'weight_version',
-  ])
+  readonly lines = this.#counter('turns_by_line_total', 'Turns that ended, by line', ['line'])
+  readonly weightInfo = this.#gauge(
+    'weight_version_info',
+    'Weight version that an engine or worker reports',
+    ['member', 'weight_version'],
+  )
   readonly weightChanges = this.#counter(
     'weight_change_turns_total',
-    'Turns that were sampled from more than one weight version',
+    'Turns sampled from more than one weight version',
   )
 
   readonly rowStaleness = this.#histogram(
     'row_staleness_versions',
-    'How many weight versions a row was behind when it was read',
+    'Weight versions that a row was behind when it was read',
     VERSIONS,
   )
   readonly unversionedRows = this.#counter(
     'rows_unversioned_total',
-    'Rows that were read with tokens of weights whose version is not known',
+    'Rows read that have tokens of an unknown weight version',
   )
 
-  readonly verified = this.#counter(
-    'verified_turns_total',
-    'Turns that were drawn to be verified, by what came of it',
-    ['verdict'],
-  )
+  readonly verified = this.#counter('verified_turns_total', 'Turns sampled for verification, by verdict', [
+    'verdict',
+  ])
   readonly verifiedDifference = this.#histogram(
     'verified_mean_difference',
-    "By how much the logprobs of a verified turn differ in the mean from the engine's, in nats",
+    "Mean difference of a verified turn's recorded logprobs from the engine's, in nats",
     DIFFERENCES,
   )
 
-  readonly sessionsCreated = this.#counter('sessions_created_total', 'Sessions that were made')
-  readonly sessionsActive = this.#gauge('sessions_active', 'Sessions on record that have not ended')
-  readonly sessionsEnded = this.#counter('sessions_ended_total', 'Sessions that ended', ['status'])
-  readonly sessionTurns = this.#histogram('session_turns', 'Turns of a session when it ended', COUNTS)
-  readonly reward = this.#histogram('session_reward', 'Rewards that were set', REWARDS)
+  readonly sessionsCreated = this.#counter('sessions_created_total', 'Sessions created')
+  readonly sessionsActive = this.#gauge('sessions_active', 'Sessions that have not ended')
+  readonly sessionsEnded = this.#counter('sessions_ended_total', 'Sessions that ended, by status', ['status'])
+  readonly sessionTurns = this.#histogram('session_turns', 'Turns per session, when it ended', COUNTS)
+  readonly reward = this.#histogram('session_reward', 'Rewards set', REWARDS)
 
-  readonly queueDepth = this.#gauge('queue_depth', 'Calls that wait for an engine or worker')
-  readonly queueWait = this.#histogram('queue_wait_seconds', 'Time that a call waited for its slot', QUEUE_S)
+  readonly queueDepth = this.#gauge('queue_depth', 'Calls waiting for an engine or worker')
+  readonly queueWait = this.#histogram(
+    'queue_wait_seconds',
+    'Time that a call waited for an engine or worker',
+    QUEUE_S,
+  )
   readonly queueRefusals = this.#counter(
     'queue_refusals_total',
-    'Calls that got no slot of an engine or worker',
+    'Calls refused while waiting for an engine or worker, by error code',
     ['code'],
   )
-  readonly paused = this.#gauge('paused', 'Whether new calls wait for a resume')
-  readonly memberUp = this.#gauge('member_up', 'Whether an engine or worker takes calls', ['member'])
-  readonly memberCalls = this.#gauge('member_calls_in_flight', 'Calls that a member serves now', ['member'])
-  readonly memberCapacity = this.#gauge('member_capacity', 'Calls that a member may serve at once', [
+  readonly paused = this.#gauge('paused', '1 while the proxy is paused')
+  readonly memberUp = this.#gauge('member_up', '1 if the engine or worker takes calls', ['member'])
+  readonly memberCalls = this.#gauge('member_calls_in_flight', 'Calls in progress at an engine or worker', [
     'member',
   ])
-  readonly failovers = this.#counter('failovers_total', 'Calls that went on to another member')
+  readonly memberCapacity = this.#gauge(
+    'member_capacity',
+    'Most calls that an engine or worker may serve at once',
+    ['member'],
+  )
+  readonly failovers = this.#counter(
+    'failovers_total',
+    'Calls that moved to another engine or worker after a failure',
+  )
   readonly takeovers = this.#counter(
     'takeovers_total',
-    'Calls that got the answer which a worker began before the proxy was started anew',
+    'Calls answered from what a worker began before the proxy restarted',
   )
   readonly moves = this.#counter(
     'session_moves_total',
-    'Sessions that left the member with their prefix cache',
+    'Sessions that moved away from the engine or worker with their prefix cache',
   )
-  readonly connections = this.#counter(
-    'worker_connections_total',
-    'Connections of workers that were accepted',
-  )
+  readonly connections = this.#counter('worker_connections_total', 'Worker connections accepted')
 
-  readonly commitOperations = this.#histogram('commit_operations', 'Operations that shared a commit', COUNTS)
+  readonly commitOperations = this.#histogram('commit_operations', 'Operations per commit', COUNTS)
   readonly commitTime = this.#histogram(
     'commit_seconds',
-    'From the first change that a commit holds until it is on disk',
+    'Time from the first change of a commit until it is on disk',
     OVERHEAD_S,
   )
-  readonly databaseBytes = this.#gauge('database_bytes', 'Size of the files of the record', ['file'])
-  readonly storeFailures = this.#counter('store_failures_total', 'Changes that could not be put on record')
+  readonly databaseBytes = this.#gauge('database_bytes', 'Size of the database files', ['file'])
+  readonly storeFailures = this.#counter(
+    'store_failures_total',
+    'Changes that could not be written to the database',
+  )
 
-  readonly buildInfo = this.#gauge('build_info', 'What runs here', ['version', 'mode', 'node'])
+  readonly buildInfo = this.#gauge('build_info', 'Version, mode and Node.js of this proxy; always 1', [
+    'version',
+    'mode',
+    'node',
+  ])
   readonly loopDelay = this.#gauge(
     'event_loop_delay_seconds',
-    'How late the event loop was since the scrape before',
+    'Delay of the event loop since the previous scrape',
     ['stat'],
   )
-  readonly heapBytes = this.#gauge('heap_used_bytes', 'Memory in use on the JavaScript heap')
+  readonly heapBytes = this.#gauge('heap_used_bytes', 'JavaScript heap in use')
   // The four have the names that every exporter gives them.
   readonly cpuSeconds = this.#add(
-    new Counter({ name: 'process_cpu_seconds_total', help: 'Time on a CPU, of all threads' }),
+    new Counter({ name: 'process_cpu_seconds_total', help: 'CPU time of all threads' }),
   )
   readonly residentBytes = this.#add(
-    new Gauge({ name: 'process_resident_memory_bytes', help: 'Memory that the process has' }),
+    new Gauge({ name: 'process_resident_memory_bytes', help: 'Resident memory' }),
   )
   readonly startTime = this.#add(
-    new Gauge({ name: 'process_start_time_seconds', help: 'When the process began, since the epoch' }),
+    new Gauge({
+      name: 'process_start_time_seconds',
+      help: 'Start time of the process, in seconds since the epoch',
+    }),
   )
   readonly openFiles = this.#add(
-    new Gauge({ name: 'process_open_fds', help: 'Open files and sockets, where the system tells' }),
+    new Gauge({ name: 'process_open_fds', help: 'Open files and sockets; Linux only' }),
   )
 
   #counter(name: string, help: string, labelNames: string[] = []): Counter {

@@ -124,7 +124,7 @@ t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes i
     const labels = labelNames.map((label) => `\`${label}\``).join(', ')
     return `| \`${name}\` | ${type} | ${labels} | ${help} |`
   })
-  const table = ['| metric | type | labels | tells |', '|---|---|---|---|', ...rows].join('\n')
+  const table = ['| metric | type | labels | what it counts |', '|---|---|---|---|', ...rows].join('\n')
   t.equal(generatedSection(DOCUMENT, 'every metric', table), table)
   const proxy = await startProxy(t)
   t.same(
