@@ -16,6 +16,7 @@ if importlib.util.find_spec("verl") is None:
 
 import verl  # noqa: E402
 
+from helpers.loaders import write_rows  # noqa: E402
 from helpers.proxy import Proxy, start_proxy  # noqa: E402
 from llm_proxy_verl import process  # noqa: E402
 
@@ -43,6 +44,14 @@ def relay_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """A proxy in relay and token mode, for all tests that do not look at its workers or its end."""
     with start_proxy(tmp_path_factory.mktemp("proxy")) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="module")
+def rows_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with rows.jsonl, rows.parquet and rows.arrow."""
+    folder = tmp_path_factory.mktemp("rows")
+    write_rows(folder)
+    return folder
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,9 @@ import numpy as np
 import pytest
 
 from helpers.harbor import Agent, HarborServer, completed
+from helpers.loaders import LOADERS
 from helpers.loops import SAMPLING, make_loop, sample
-from helpers.proxy import REPOSITORY, Proxy
+from helpers.proxy import Proxy
 from helpers.rollout_servers import RolloutServers, completion, trainer_config
 from llm_proxy_verl.details import experts_of, pack_experts
 
@@ -83,49 +82,16 @@ def test_experts_of_a_row_end_where_nobody_told_any_more() -> None:
     assert experts_of({}) is None
 
 
-_LOADERS = re.findall(
-    r"^```python load ?(\w*)\n(.*?)^```$", (REPOSITORY / "docs" / "rollouts.md").read_text(), re.S | re.M
-)
-
-
-@pytest.fixture(scope="module")
-def rows_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of rows as `llm-proxy rollout` writes them."""
-    folder = tmp_path_factory.mktemp("rows")
-    row = {
-        "task_index": 0,
-        "sample_index": 0,
-        "instance_id": "a",
-        "num_turns": 1,
-        "reward_score": 0.5,
-        "prompt_ids": [1, 2],
-        "response_ids": [3, 4],
-        "response_mask": [1, 0],
-        "response_logprobs": [-0.25, 0.0],
-        "metrics": {"tries": 1},
-        "extra_fields": {"line": "main"},
-        "sampling_mask": [[3, 9], None],
-    }
-    (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    script = f"""
-        import {{ writeColumns }} from {json.dumps((REPOSITORY / "src/cli/rollout/rows-columns.ts").as_uri())}
-        for (const name of ['rows.parquet', 'rows.arrow']) await writeColumns(name, 'rows.jsonl')
-    """
-    node = next(iter((REPOSITORY / "node_modules").glob("node-linux-*/bin/node")), "node")
-    subprocess.run([node, "--input-type=module", "-e", script], cwd=folder, check=True)
-    return folder
-
-
-@pytest.mark.parametrize("number", range(len(_LOADERS)))
+@pytest.mark.parametrize("number", range(len(LOADERS)))
 def test_rows_are_loaded_as_the_documentation_says(
     number: int, rows_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs, code = _LOADERS[number]
+    needs, code = LOADERS[number]
     if needs:
         pytest.importorskip(needs, reason=f"{needs} is not installed here")
     monkeypatch.chdir(rows_folder)
     scope: dict[str, Any] = {}
-    exec(_LOADERS[0][1], scope)
+    exec(LOADERS[0][1], scope)
     if needs == "torch":
         exec("import torch", scope)
     exec(code, scope)

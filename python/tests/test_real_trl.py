@@ -1,0 +1,220 @@
+"""TRL's own trainers on what the proxy recorded, as docs/trl.md has it. Skipped where TRL is not installed.
+
+The policy is a model of two layers, and the engine behind the proxy samples from that very model.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.loaders import LOADERS
+from helpers.proxy import LAUNCHER, REPOSITORY, start_proxy
+
+pytest.importorskip("trl", reason="TRL is not installed here")
+pytestmark = pytest.mark.timeout(240)
+
+GROUP = 4
+STEPS = 3
+ERROR = 0.1
+
+#: An agent that talks twice; what it was answered is its output.
+AGENT = """
+import json, os, urllib.request
+
+def call(messages):
+    body = json.dumps({"model": "any", "messages": messages, "max_tokens": 10}).encode()
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+
+messages = [{"role": "user", "content": os.environ["TASK_PROMPT"]}]
+messages += [call(messages), {"role": "user", "content": "Go on."}]
+messages += [call(messages)]
+print(messages[1]["content"], messages[3]["content"])
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    file = REPOSITORY / "src/engine/embedded/model/tokenizer.json"
+    return PreTrainedTokenizerFast(
+        tokenizer_file=str(file), eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+
+
+def policy(tokenizer: Any) -> Any:
+    """A random model that is far from uniform, so that wrong logprobs would show."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(7)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            initializer_range=0.5,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def documented(command: list[str]) -> dict[str, Any]:
+    """The functions of docs/trl.md, with another command to run rollouts."""
+    code = re.search(r"^```python\n(.*?)^```$", (REPOSITORY / "docs" / "trl.md").read_text(), re.S | re.M)
+    assert code is not None
+    scope: dict[str, Any] = {}
+    exec(code[1], scope)
+    scope["ROLLOUT"] = command
+    return scope
+
+
+@pytest.fixture
+def training(tmp_path: Path, tokenizer: Any) -> Iterator[tuple[Any, Any, Any, list[dict[str, Any]]]]:
+    """Model, engine, the documented functions with all that they returned, and a proxy between them."""
+    from helpers.policy_engine import PolicyEngine, running
+
+    model = policy(tokenizer)
+    (tmp_path / "agent.py").write_text(AGENT)
+    with (
+        running(PolicyEngine(model, tokenizer.eos_token_id)) as engine,
+        start_proxy(tmp_path, "--engine-url", engine.url, "--engine-kind", "vllm", mode="local") as proxy,
+    ):
+        # One agent at a time: the engine's dice fall in the order of its requests.
+        command = [str(LAUNCHER), "rollout", "--proxy-url", proxy.url, "--concurrency", "1"]
+        command += ["--sandbox", "none", "--command", f"{sys.executable} {tmp_path / 'agent.py'}"]
+        command += ["--verifier", 'wc -c < "$AGENT_OUTPUT_FILE" > "$REWARD_FILE"']
+        functions = documented(command)
+        returned: list[dict[str, Any]] = []
+        rollout = functions["rollout_func"]
+
+        def remembered(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+            returned.append(rollout(prompts, trainer))
+            return dict(returned[-1])
+
+        functions["rollout_func"] = remembered
+        yield model, engine, functions, returned
+
+
+class SharedWeights:
+    """What TRL gives weights to with vLLM: nothing to do where the engine has the trainer's own."""
+
+    times = 0
+
+    def sync_weights(self) -> None:
+        self.times += 1
+
+
+def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
+    training: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    model, engine, functions, returned = training
+
+    class WrongLogprobs(TrainerCallback):
+        """From the last step on the engine tells logprobs that are too high."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            engine.logprob_error = ERROR if state.global_step == STEPS - 1 else 0.0
+
+    config = GRPOConfig(
+        output_dir=str(tmp_path / "out"),
+        max_steps=STEPS,
+        per_device_train_batch_size=GROUP,
+        num_generations=GROUP,
+        max_completion_length=64,
+        learning_rate=0.01,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+    )
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    trainer = GRPOTrainer(
+        model,
+        reward_funcs=functions["agent_reward"],
+        rollout_func=functions["rollout_func"],
+        train_dataset=Dataset.from_list([{"prompt": f"Tell me about {what}."} for what in ("sea", "sky")]),
+        args=config,
+        processing_class=tokenizer,
+        callbacks=[WrongLogprobs()],
+    )
+    # vLLM is not there on a CPU. What TRL does with it is, and this switches it on.
+    trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, SharedWeights(), -1
+    before = [weight.detach().clone() for weight in model.parameters()]
+    trainer.train()
+
+    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+    ratios = "sampling/importance_sampling_ratio"
+    for step in steps[:-1]:
+        seen = [step[f"{ratios}/{which}"] for which in ("min", "mean", "max")]
+        assert seen == pytest.approx([1, 1, 1], abs=2e-3)
+    assert steps[-1]["sampling/sampling_logp_difference/mean"] == pytest.approx(ERROR, abs=1e-3)
+    assert steps[-1][f"{ratios}/max"] < 0.9, "an error that is planted shows"
+    assert trainer.vllm_generation.times == STEPS
+    assert any((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
+    for step, rollouts in zip(steps, returned, strict=True):
+        check_rollouts(rollouts, step)
+
+
+def check_rollouts(rollouts: dict[str, Any], step: dict[str, Any]) -> None:
+    """Two completions in each row, something between them that does not train, and TRL's view of the same."""
+    assert [len(values) for values in rollouts.values()] == [GROUP] * 5
+    for mask, logprobs in zip(rollouts["env_mask"], rollouts["logprobs"], strict=True):
+        assert re.fullmatch("1+0+1+", "".join(map(str, mask)))
+        assert [logprob == 0 for logprob in logprobs] == [not bit for bit in mask]
+    assert step["completions/mean_length"] == sum(map(sum, rollouts["env_mask"])) / GROUP
+    assert step["reward"] == pytest.approx(sum(rollouts["reward_score"]) / GROUP)
+    assert len(set(rollouts["reward_score"])) > 1, "or nothing would be learnt"
+
+
+def test_trl_fine_tunes_on_what_was_sampled_and_nothing_else(
+    tokenizer: Any, rows_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from trl import SFTConfig, SFTTrainer
+
+    monkeypatch.chdir(rows_folder)
+    scope: dict[str, Any] = {}
+    for _, code in LOADERS:
+        if "pyarrow.parquet" in code or "from datasets" in code:
+            exec(code, scope)
+    model = policy(tokenizer)
+    row = scope["rows"][0]
+    logits = model(torch.tensor([row["prompt_ids"] + row["response_ids"]])).logits[0]
+    scores = logits.detach().log_softmax(-1)[len(row["prompt_ids"]) - 1 :]
+    sampled = [
+        (place, token)
+        for place, (token, bit) in enumerate(zip(row["response_ids"], row["response_mask"], strict=True))
+        if bit
+    ]
+    config = SFTConfig(
+        output_dir=str(tmp_path / "out"),
+        max_steps=1,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+    )
+    trainer = SFTTrainer(model, args=config, train_dataset=scope["dataset"], processing_class=tokenizer)
+    trainer.train()
+    expected = -sum(float(scores[place, token]) for place, token in sampled) / len(sampled)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
