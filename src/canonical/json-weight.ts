@@ -20,9 +20,12 @@ export const WEIGHTLESS: JsonWeight = { nodes: 0, commas: 0, widest: 0 }
 const [QUOTE, COMMA, COLON] = [0x22, 0x2c, 0x3a]
 const [LIST, LIST_END, OBJECT, OBJECT_END] = [0x5b, 0x5d, 0x7b, 0x7d]
 
+/** Members so far of the object that is open at each depth: one list for all, because a new one for each takes most of the time. */
+const members = new Uint32Array(MAX_NESTING + 1)
+
 /** @param json a text, or a part of one */
 export function weigh(json: Buffer): JsonWeight {
-  const members = new Uint32Array(MAX_NESTING + 1)
+  members[0] = 0
   let [nodes, commas, widest, depth] = [0, 0, 0, 0]
   for (let at = 0; at < json.length; at += 1) {
     const byte = json[at]!
