@@ -225,6 +225,25 @@ async function main(): Promise<void> {
     t.match(trajectories, [{ exact: true, num_turns: 2 }])
   })
 
+  t.test("the proxy stands in for the toolkit's own gateway, and makes the same records of it", async (t) => {
+    const front = await machine.front(t, 'envelope')
+    const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+    const page = readFileSync(join(import.meta.dirname, '../../docs/gateway.md'), 'utf8')
+    const example = /```python\n(from agentcore_rl_toolkit\.rollout_gateway .*?)```/s.exec(page)?.[1]
+    t.ok(example, 'the document has an example')
+    const env = {
+      ...process.env,
+      ...awsEnv(front.url),
+      ARN: newArn(),
+      PROXY_URL: proxy.url,
+      EXAMPLE: example,
+    }
+    const script = join(import.meta.dirname, 'parts/rollout_gateway.py')
+    const { stdout } = await promisify(execFile)(machine.python, [script], { env, timeout: 120_000 })
+    t.match(stdout, /\ndone\n$/)
+    t.strictSame(front.stopped, front.started)
+  })
+
   t.test(
     '200 rollouts keep to the rate, to the bound of sessions, and each has its own result',
     async (t) => {

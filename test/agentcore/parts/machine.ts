@@ -32,8 +32,15 @@ export interface Machine {
 
 /** Ended with the test. The environment names its S3 and SQS to every AWS client of this process. */
 export async function startMachine(t: Test): Promise<Machine> {
-  // The toolkit leaves its server's half to whoever deploys one.
-  const others = ['bedrock-agentcore', 'moto[server]', 'openai', 'strands-agents[openai]']
+  // The toolkit leaves its server's half to whoever deploys one, and that of trainers.
+  const others = [
+    'bedrock-agentcore',
+    'moto[server]',
+    'openai',
+    'strands-agents[openai]',
+    'aiobotocore',
+    'backoff',
+  ]
   const installed: Installed = await installFromPyPI('agentcore-rl-toolkit', others)
   const python = join(installed.folder, 'bin/python')
   Object.assign(process.env, {

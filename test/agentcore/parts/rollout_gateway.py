@@ -1,0 +1,97 @@
+"""A trainer on the toolkit's 0.2, with the proxy in the place of its `rollout_gateway`, as docs/gateway.md says.
+
+Sessions run by the toolkit's own `RolloutSession`; what its own gateway would have made of the same calls, by its
+`TrajectoryManager`, is what the proxy's rows become. Any difference ends this with an error.
+"""
+
+import asyncio
+import os
+import uuid
+
+import agentcore_rl_toolkit.runtime.client as runtime_client
+import httpx
+from agentcore_rl_toolkit.rollout_gateway import BaseTrace, TrajectoryManager, TurnRecord
+from agentcore_rl_toolkit.rollout_session.agentcore_http_session import AgentCoreHttpSession
+from agentcore_rl_toolkit.runtime import AgentCoreHttpClient
+from openai import APIStatusError, OpenAI
+
+PROXY = os.environ["PROXY_URL"]
+REWARD = 0.5
+#: How often it asks for a result; the toolkit has 10 s.
+runtime_client.POLL_INTERVAL = 0.2
+
+http = httpx.Client(base_url=PROXY, timeout=60)
+documented: dict = {}
+exec(os.environ["EXAMPLE"], documented)
+
+
+def post(path: str, **body: object) -> httpx.Response:
+    return http.post(path, json=body).raise_for_status()
+
+
+def create_session() -> str:
+    session_id = f"verl_{uuid.uuid4().hex}"
+    post("/sessions", session_id=session_id, sampling_params={"temperature": 1.0})
+    return session_id
+
+
+def fields(record: object) -> tuple:
+    return (record.token_ids, record.loss_mask, record.logprobs, record.response_length, record.reward)
+
+
+def records(session_id: str) -> list:
+    """What the documentation makes of the rows, after the toolkit's own of the same calls was found to be equal."""
+    post(f"/sessions/{session_id}/complete")
+    rows = http.get(f"/sessions/{session_id}/trajectories").json()["trajectories"]
+    ours = [documented["trace_record"](row, REWARD) for row in rows]
+    manager = TrajectoryManager()
+    for call in http.get(f"/sessions/{session_id}/traces").json():
+        turn = TurnRecord(
+            call["prompt_token_ids"], call["completion_token_ids"], call["finish_reason"], call["logprobs"]
+        )
+        answer = {"role": "assistant", "content": call["response_message"]["content"]}
+        manager.record_turn(session_id, turn=turn, prompt_messages=call["messages"], response_message=answer)
+    theirs = manager.get_trajectory(session_id, base_sample=BaseTrace(), reward=REWARD)
+    assert [fields(record) for record in ours] == [fields(record) for record in theirs]
+    return ours
+
+
+async def run_agent() -> None:
+    """A session of AgentCore, whose agent has the fixed base URL, and the session's id as its key."""
+    session_id = create_session()
+    config = {"base_url": f"{PROXY}/v1", "api_key": session_id, "model_id": "any"}
+    async with AgentCoreHttpClient(os.environ["ARN"]) as client:
+        async with AgentCoreHttpSession.with_client(session_id, client) as session:
+            dump = await session.run({"prompt": "What is 1?", "_config": config})
+    assert dump.is_successful() and dump.reward == REWARD, dump
+    (record,) = records(session_id)
+    assert sum(a != b for a, b in zip(record.loss_mask, record.loss_mask[1:])) == 2, "two answers, and what is between"
+
+
+def branch() -> None:
+    """Two continuations of one answer: it trains in the first of two records."""
+    session_id = create_session()
+    agent = OpenAI(base_url=f"{PROXY}/v1", api_key=session_id, max_retries=0)
+    assert agent.models.list().data
+
+    def ask(*messages: dict) -> dict:
+        answer = agent.chat.completions.create(model="any", messages=messages, max_tokens=6)
+        return {"role": "assistant", "content": answer.choices[0].message.content}
+
+    question = {"role": "user", "content": "What is 2?"}
+    shared = ask(question)
+    for more in ("Go on.", "Say that again."):
+        ask(question, shared, {"role": "user", "content": more})
+    first, second = records(session_id)
+    assert sum(first.loss_mask) > sum(second.loss_mask) > 0
+    try:
+        ask(question)
+    except APIStatusError as error:
+        assert error.status_code == 409, "the session has ended"
+    else:
+        raise AssertionError("a call after the end of its session was answered")
+
+
+asyncio.run(run_agent())
+branch()
+print("\ndone")
