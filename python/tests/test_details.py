@@ -98,3 +98,23 @@ def test_rows_are_loaded_as_the_documentation_says(
     row = scope["rows"][0]
     assert row["response_logprobs"] == [-0.25, 0.0]
     assert row["sampling_mask"] == [[3, 9], None]
+
+
+def test_rows_of_one_rollout_are_one_rollout_to_slime(rows_folder: Path) -> None:
+    types = pytest.importorskip("slime.utils.types", reason="neither slime nor its stand-in is there")
+    (row,) = [json.loads(line) for line in (rows_folder / "rows.jsonl").read_text().splitlines()]
+    branch = {**row, "response_ids": [5], "response_mask": [1], "response_logprobs": [-0.5]}
+    other = {**row, "sample_index": 1, "extra_fields": {"truncated": True}}
+    scope: dict[str, Any] = {"rows": [row, branch, other]}
+    exec(dict(LOADERS)["slime"], scope)
+    samples = scope["samples"]
+    assert [sample.rollout_id for sample in samples] == [0, 0, 1]
+    assert [sample.index for sample in samples] == [0, 1, 2]
+    assert [sample.group_index for sample in samples] == [0, 0, 0]
+    assert [sample.tokens for sample in samples] == [[1, 2, 3, 4], [1, 2, 5], [1, 2, 3, 4]]
+    assert [sample.status for sample in samples[1:]] == [
+        types.Sample.Status.COMPLETED,
+        types.Sample.Status.TRUNCATED,
+    ]
+    for one in samples:
+        assert len(one.loss_mask) == len(one.rollout_log_probs) == one.response_length
