@@ -3,9 +3,8 @@ import t from 'tap'
 import { type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
 import { DIALECTS, said, startLocal, testRetries, turnsOf } from './retried-calls.ts'
 
-// The other two are in test/slow.
+// The other three are in test/slow.
 testRetries(t, 'local, chat mode')
-testRetries(t, 'relay, token mode')
 
 t.test('a proxy that was started anew answers a retry of what it had committed', async (t) => {
   const db = `${t.testdir({})}/proxy.db`

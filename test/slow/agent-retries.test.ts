@@ -3,3 +3,4 @@ import { testRetries } from '../integration/retried-calls.ts'
 
 testRetries(t, 'local, token mode')
 testRetries(t, 'relay, chat mode')
+testRetries(t, 'relay, token mode')

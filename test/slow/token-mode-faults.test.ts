@@ -1,4 +1,5 @@
 import t from 'tap'
-import { testFaults } from '../integration/token-mode-faults.ts'
+import { testFaults } from './token-mode-faults.ts'
 
+testFaults(t, 'local')
 testFaults(t, 'relay')

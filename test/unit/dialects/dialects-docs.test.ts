@@ -22,6 +22,7 @@ function fileOf(label: string, dialect: string | undefined): string | undefined 
       : [`unit/dialects/${dialect}-${label}`, `integration/${label}-${dialect}`]),
     `unit/dialects/${label}`,
     `integration/agent-${label}`,
+    `slow/agent-${label}`,
     `slow/${label}/dialects`,
   ]
   return candidates.map((name) => `test/${name}.test.ts`).find((path) => existsSync(join(ROOT, path)))

@@ -42,5 +42,5 @@ export function loadRealTokenizer(model: string): Tokenizer {
   return loadTokenizer(modelDirectory(model))
 }
 
-/** What `npm test` tries of them, next to the embedded one: templates that drop reasoning, and that refuse to go on. */
-export const DAILY_FAMILIES: readonly string[] = ['qwen3', 'deepseek_v3', 'embedded']
+/** What `npm test` tries of them: the template that is used most, which drops reasoning, and the embedded one. */
+export const DAILY_FAMILIES: readonly string[] = ['qwen3', 'embedded']

@@ -1,7 +1,12 @@
 import t from 'tap'
 import { ProxyError } from '../../../src/errors.ts'
 import { loadTokenizer } from '../../../src/tokens/tokenizer.ts'
-import { loadRealTokenizer, REAL_MODELS, readFixture, readModelConfig } from './real-models.ts'
+import {
+  loadRealTokenizer,
+  REAL_MODELS,
+  readFixture,
+  readModelConfig,
+} from '../../unit/tokens/real-models.ts'
 
 for (const model of REAL_MODELS) {
   t.test(`${model}: ids and texts are those of transformers`, async (t) => {

@@ -6,7 +6,7 @@ import { JsonScanner } from '../../../../src/tokens/parsers/json-scanner.ts'
 import type { ParserFamily } from '../../../../src/tokens/parsers/output-parser.ts'
 import { RunScanner, TextReader } from '../../../../src/tokens/parsers/text-reader.ts'
 import { BEGUN } from '../../../helpers/begun-calls.ts'
-import { TOOLS } from './parse.ts'
+import { TOOLS } from '../../../unit/tokens/parsers/parse.ts'
 
 /** What is repeated behind it, of any family. */
 const UNITS = [

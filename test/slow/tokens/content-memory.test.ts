@@ -4,8 +4,8 @@ import t from 'tap'
 import { ContentMemory } from '../../../src/tokens/content-memory.ts'
 import { openRustEncoder } from '../../../src/tokens/encoder.ts'
 import { readTokenizerFiles } from '../../../src/tokens/tokenizer.ts'
-import { loadModel } from './prompt-rollout.ts'
-import { modelDirectory, REAL_MODELS } from './real-models.ts'
+import { loadModel } from '../../unit/tokens/prompt-rollout.ts'
+import { modelDirectory, REAL_MODELS } from '../../unit/tokens/real-models.ts'
 
 const { tokenizer } = loadModel('embedded')
 const SPECIAL = [...tokenizer.specialTokens].map(([content, id]) => ({

@@ -1,6 +1,6 @@
 import t, { type Test } from 'tap'
 import { INLINE_LIMIT_CHARS, TokenizerPool, type TokenizerPoolOptions } from '../../../src/tokens/pool.ts'
-import { loadRealTokenizer, modelDirectory } from './real-models.ts'
+import { loadRealTokenizer, modelDirectory } from '../../unit/tokens/real-models.ts'
 
 const tokenizer = loadRealTokenizer('qwen3')
 const LONG = 'How long is a text? — 你好，世界。\n'.repeat(200)

@@ -12,8 +12,8 @@ import type { TurnRecord } from '../../../src/store/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../src/tokens/token-model.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../helpers/silent-logger.ts'
-import { modelDirectory } from '../tokens/real-models.ts'
-import { loadTokenModel } from './token-mode-talk.ts'
+import { loadTokenModel } from '../../unit/session/token-mode-talk.ts'
+import { modelDirectory } from '../../unit/tokens/real-models.ts'
 
 const never = new AbortController().signal
 

@@ -6,7 +6,7 @@ import { chooseParser } from '../../../../src/tokens/parsers/choose-parser.ts'
 import { StreamingDecoder } from '../../../../src/tokens/streaming-decoder.ts'
 import { parseWhole } from '../../../helpers/parsed-output.ts'
 import { loadTemplate } from '../../../helpers/templates.ts'
-import { loadRealTokenizer, modelDirectory } from '../real-models.ts'
+import { loadRealTokenizer, modelDirectory } from '../../../unit/tokens/real-models.ts'
 
 const tools: Tool[] = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }]
 const USER: ChatMessage = { role: 'user', content: 'Hi' }

@@ -1,7 +1,4 @@
-/**
- * What recorders of LLM calls are known to get wrong, in token mode, whether engines are reached directly, as `npm test`
- * tries it, or by workers, as `npm run test:slow` does.
- */
+/** What recorders of LLM calls are known to get wrong, in token mode, whether engines are reached directly or by workers. */
 import OpenAI from 'openai'
 import type { ChatCompletionMessage, ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import type { Test } from 'tap'

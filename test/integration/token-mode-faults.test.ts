@@ -1,4 +1,0 @@
-import t from 'tap'
-import { testFaults } from './token-mode-faults.ts'
-
-testFaults(t, 'local')
