@@ -3,6 +3,7 @@ import type { GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import { type Endpoint, parseEndpoint } from './endpoint.ts'
 import { answerFailure, answerTooLarge, refusalError, requestFailure } from './failures.ts'
+import { joinForNow } from './joined.ts'
 import type { BodyPieces } from './request.ts'
 
 export interface ConnectionOptions {
@@ -122,11 +123,11 @@ export class EngineConnection {
 
   /** The whole body as text. @throws as {@link request} */
   async text(response: EngineResponse, signal: AbortSignal): Promise<string> {
-    return (await this.bytes(response, signal)).toString()
+    return joinForNow(await this.pieces(response, signal)).toString()
   }
 
   /** The whole body. @throws as {@link request}; `engine_failed` for one that is too large */
-  async bytes({ body }: EngineResponse, signal: AbortSignal): Promise<Buffer> {
+  async pieces({ body }: EngineResponse, signal: AbortSignal): Promise<readonly Buffer[]> {
     const parts: Buffer[] = []
     let size = 0
     body.on('error', () => {}) // A body that is left unread says so.
@@ -136,7 +137,7 @@ export class EngineConnection {
         size += part.length
         if (size > this.maxAnswerBytes) throw answerTooLarge(this.name, this.maxAnswerBytes)
       }
-      return Buffer.concat(parts, size)
+      return parts
     } catch (thrown) {
       if (thrown instanceof ProxyError) throw thrown
       signal.throwIfAborted()

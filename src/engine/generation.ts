@@ -3,6 +3,7 @@ import type { GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import { AnswerReader } from './answer-reader.ts'
 import type { EngineConnection, EngineResponse } from './connection.ts'
+import { joinForNow } from './joined.ts'
 import { sentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
 import { type EventData, SseParser } from './sse.ts'
 
@@ -35,7 +36,10 @@ export async function* readAnswer(
 
 /** What turns the JSON of one engine's answers into events. */
 export interface JsonReader {
-  /** Reads one event of a stream, or the whole answer, as text or UTF-8, and appends what it says to `events`. */
+  /**
+   * Reads one event of a stream, or the whole answer, as text or UTF-8, and appends what it says to `events`. Bytes are
+   * not to be kept.
+   */
   read(json: string | Buffer, events: GenerationEvent[]): void
   /** The event that ends the answer, to be asked for when the engine has said everything. */
   end(): GenerationEnd
@@ -76,12 +80,12 @@ export async function* readWith(
   const reader = new GuardedReader(unguarded, connection.name)
   const contentType = response.headers['content-type']?.toString() ?? ''
   if (contentType.includes('text/event-stream')) yield* streamed(connection, response, signal, reader)
-  else yield whole(await connection.bytes(response, signal), reader)
+  else yield whole(await connection.pieces(response, signal), reader)
 }
 
-function whole(json: Buffer, reader: JsonReader): GenerationEvent[] {
+function whole(json: readonly Buffer[], reader: JsonReader): GenerationEvent[] {
   const events: GenerationEvent[] = []
-  reader.read(json, events)
+  reader.read(joinForNow(json), events)
   events.push(reader.end())
   return events
 }

@@ -8,6 +8,7 @@
  * decoded, and a long line is left to its reader: an engine's first event has all the ids of the prompt.
  */
 import { answerTooLarge } from './failures.ts'
+import { joinForNow, kept } from './joined.ts'
 
 const LF = 0x0a
 const CR = 0x0d
@@ -17,7 +18,7 @@ const [D, A, T] = [0x64, 0x61, 0x74]
 
 const LONG_BYTES = 16 * 1024
 
-/** The data of an event; its UTF-8, if that is one long line. */
+/** The data of an event; its UTF-8, if that is one long line: see {@link SseParser.push} for how long that is good. */
 export type EventData = string | Buffer
 
 export class SseParser {
@@ -42,7 +43,8 @@ export class SseParser {
 
   /**
    * @throws ProxyError `engine_failed` for an event that grows beyond all measure
-   * @returns the data of each event that `chunk` completes. The parser keeps no reference to events it returned.
+   * @returns the data of each event that `chunk` completes. The parser keeps no reference to events it returned. Bytes
+   *   among them are to be read at once: the next answer that is read may be put together in the same place.
    */
   push(chunk: Uint8Array): EventData[] {
     const bytes = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
@@ -63,6 +65,7 @@ export class SseParser {
       this.#pieces.push(bytes.subarray(at))
       this.#pieceBytes += bytes.length - at
     }
+    if (typeof this.#data === 'object') this.#data = kept(this.#data)
     this.#refuseTooLarge()
     return events
   }
@@ -77,7 +80,8 @@ export class SseParser {
       this.#readLine(bytes, start, end, events)
       return
     }
-    const line = Buffer.concat([...this.#pieces, bytes.subarray(start, end)])
+    // The first line of what was read, and only that one, may have begun before.
+    const line = joinForNow([...this.#pieces, bytes.subarray(start, end)])
     this.#pieces = []
     this.#pieceBytes = 0
     const hasBom = this.#atStart && line[0] === 0xef && line[1] === 0xbb && line[2] === 0xbf

@@ -72,6 +72,27 @@ t.test('text that is written as events is read back', (t) => {
   t.end()
 })
 
+t.test('long events of answers that come at the same time do not get into each other', (t) => {
+  const parsers = ['x', 'y'].map((letter) => ({
+    parser: new SseParser('e'),
+    text: letter.repeat(50_000),
+    events: [] as string[],
+  }))
+  // Cut within the line, and between its end and that of the event.
+  for (const [from, to] of [
+    [0, 30_000],
+    [30_000, 50_007],
+    [50_007, 50_008],
+  ]) {
+    for (const { parser, text, events } of parsers) {
+      const piece = bytesOf(`data: ${text}\n\n`).subarray(from, to)
+      events.push(...parser.push(piece).map(String))
+    }
+  }
+  for (const { text, events } of parsers) t.same(events, [text])
+  t.end()
+})
+
 t.test('an event of one long line is left in bytes', (t) => {
   const text = `${'x'.repeat(20_000)}é`
   const [event] = new SseParser('e').push(bytesOf(`data: ${text}\n\n`))
