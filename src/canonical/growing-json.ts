@@ -11,7 +11,8 @@ export interface JsonSoFar {
 }
 
 const MIN_CAPACITY = 1024
-const COMMA = 0x2c
+const COMMA = Buffer.from(',')
+const NOTHING = Buffer.alloc(0)
 
 /** @param json of one or more elements, with commas between them @returns the list up to the last of them */
 export function jsonAfter(before: JsonSoFar | undefined, json: string | Buffer): JsonSoFar {
@@ -32,25 +33,52 @@ export function piecesOf(list: JsonSoFar): Buffer[] {
 
 export class JsonPiece {
   readonly before: JsonSoFar | undefined
-  #bytes: Buffer = Buffer.alloc(0)
-  length = 0
+  readonly #bytes = new GrowingBytes()
 
   constructor(before: JsonSoFar | undefined) {
     this.before = before
+  }
+
+  get length(): number {
+    return this.#bytes.length
+  }
+
+  get capacity(): number {
+    return this.#bytes.capacity
+  }
+
+  append(json: string | Buffer): void {
+    const isFirst = this.length === 0 && this.before === undefined
+    this.#bytes.append(isFirst ? NOTHING : COMMA, json)
+  }
+
+  upTo(end: number): Buffer {
+    return this.#bytes.upTo(end)
+  }
+}
+
+/** Bytes that grow at their end, all in one buffer. What was given out stays what it is. */
+export class GrowingBytes {
+  #bytes: Buffer = NOTHING
+  #length = 0
+
+  get length(): number {
+    return this.#length
   }
 
   get capacity(): number {
     return this.#bytes.length
   }
 
-  append(json: string | Buffer): void {
-    const comma = this.length === 0 && this.before === undefined ? 0 : 1
-    const end = this.length + comma + Buffer.byteLength(json)
+  append(...parts: readonly (string | Buffer)[]): void {
+    const end = parts.reduce((sum, part) => sum + Buffer.byteLength(part), this.#length)
     if (end > this.#bytes.length) this.#grow(Math.max(MIN_CAPACITY, end + (end >> 1)))
-    if (comma === 1) this.#bytes[this.length] = COMMA
-    if (typeof json === 'string') this.#bytes.write(json, this.length + comma)
-    else json.copy(this.#bytes, this.length + comma)
-    this.length = end
+    for (const part of parts) {
+      this.#length +=
+        typeof part === 'string'
+          ? this.#bytes.write(part, this.#length)
+          : part.copy(this.#bytes, this.#length)
+    }
   }
 
   upTo(end: number): Buffer {
@@ -60,7 +88,7 @@ export class JsonPiece {
   #grow(capacity: number): void {
     // Not from the pool that small buffers share, and not filled with zeros first.
     const larger = Buffer.allocUnsafeSlow(capacity)
-    this.#bytes.copy(larger, 0, 0, this.length)
+    this.#bytes.copy(larger, 0, 0, this.#length)
     this.#bytes = larger
   }
 }

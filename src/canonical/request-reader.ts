@@ -8,6 +8,7 @@
  * everything before it in the list is so, too.
  */
 import { RecentlyUsed } from '../recently-used.ts'
+import { GrowingBytes } from './growing-json.ts'
 import { endOfString, endOfValue, findElements, LETTERS, skipSpace } from './json-list.ts'
 import { type JsonWeight, together, WEIGHTLESS, weigh } from './json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from './nesting.ts'
@@ -68,6 +69,8 @@ export const NO_REPEATS: Repeats = { once: (step, part, ...context) => step(part
 
 /** A list that has been read. */
 interface ParsedList extends ReadList {
+  /** What its JSON is the beginning of. */
+  readonly bytes: GrowingBytes
   /** The byte after each element. */
   readonly ends: readonly number[]
   /** Of all elements up to each. */
@@ -86,7 +89,13 @@ export type Admit = (weight: JsonWeight) => void
 /** What a step made of objects, or of texts. */
 type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never, unknown>
 
-const NOTHING: ParsedList = { elements: [], ends: [], weights: [], json: Buffer.alloc(0) }
+const NOTHING: ParsedList = {
+  elements: [],
+  ends: [],
+  weights: [],
+  json: Buffer.alloc(0),
+  bytes: new GrowingBytes(),
+}
 
 export class RequestReader implements Repeats {
   /** The latest first. */
@@ -99,9 +108,9 @@ export class RequestReader implements Repeats {
   #parsed = 0
   #steps = 0
 
-  /** What it keeps in memory: the requests as they came, and as much for their values. */
+  /** What it keeps in memory: the parts of requests as they came, and as much for their values. */
   get bytes(): number {
-    return 2 * (this.#lists.reduce((sum, { json }) => sum + json.buffer.byteLength, 0) + this.#partBytes)
+    return 2 * (this.#lists.reduce((sum, { bytes }) => sum + bytes.capacity, 0) + this.#partBytes)
   }
 
   /** How many elements of lists have been parsed so far. */
@@ -115,11 +124,11 @@ export class RequestReader implements Repeats {
   }
 
   /**
-   * @param json in UTF-8; it is kept
+   * @param json in UTF-8; what is new in it is copied, and nothing of it is kept
    * @throws SyntaxError, and what `admit` throws
    */
   read(json: Buffer, admit: Admit = () => {}): ReadRequest {
-    const read = json.length < MIN_BYTES ? undefined : this.#readParts(unpooled(json), admit)
+    const read = json.length < MIN_BYTES ? undefined : this.#readParts(json, admit)
     if (read !== undefined) return read
     admit(weigh(json))
     return { value: parseRequest(json.toString()) }
@@ -252,7 +261,7 @@ export class RequestReader implements Repeats {
       elements: [...shared.elements, ...added],
       ends,
       weights,
-      json: json.subarray(start, found.close),
+      ...grown(shared, json.subarray(start, start + (ends.at(-1) ?? 0))),
     }
     this.#remember(list, place, shared)
     return { list, close: found.close }
@@ -267,6 +276,7 @@ export class RequestReader implements Repeats {
         place = at
         shared = {
           json: list.json,
+          bytes: list.bytes,
           ends: list.ends.slice(0, count),
           weights: list.weights.slice(0, count),
           elements: list.elements.slice(0, count),
@@ -299,9 +309,13 @@ function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): 
   return { json, weight, value: parse(json.toString()) }
 }
 
-/** Small buffers are cut from larger ones, and would keep them. */
-function unpooled(json: Buffer): Buffer {
-  return json.buffer.byteLength === json.length ? json : copied(json)
+/** The list as bytes to keep: behind those that are known, if nothing else stands there already. */
+function grown({ bytes: known, ends }: ParsedList, list: Buffer): Pick<ParsedList, 'json' | 'bytes'> {
+  const shared = ends.at(-1) ?? 0
+  const goesOn = shared > 0 && known.length === shared
+  const bytes = goesOn ? known : new GrowingBytes()
+  bytes.append(goesOn ? list.subarray(shared) : list)
+  return { bytes, json: bytes.upTo(list.length) }
 }
 
 /** Never cut from a larger buffer, as `Buffer.from` does. */

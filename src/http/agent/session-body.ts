@@ -41,7 +41,18 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
     const sessionId = await namedSession(request, sessions)
     const requests = sessionId === undefined ? new RequestReader() : requestsOf(sessionId, sessions, raw)
     request.sessionBody = { read: readBody(request, body, requests), repeats: requests }
+    // All of it has been read, and the call may take minutes.
+    request.body = undefined
+    giveBack(body)
   }
+}
+
+/**
+ * Frees the memory of a buffer that nobody will read again, where it has its own. The collector would find it too, but it
+ * runs for buffers as soon as 64 MB of them have come, however few there are: for fifty bodies of long conversations.
+ */
+function giveBack({ buffer, length }: Buffer): void {
+  if (buffer instanceof ArrayBuffer && buffer.byteLength === length) buffer.transfer(0)
 }
 
 function requestsOf(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {

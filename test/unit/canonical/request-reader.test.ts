@@ -67,6 +67,22 @@ t.test('a list is shared wherever it stands, and its JSON is at hand', (t) => {
   t.end()
 })
 
+t.test('the bytes that were read may be used for something else', (t) => {
+  const bodies = new RequestReader()
+  const lists = [4, 6, 8, 5, 7].map((length) => HISTORY.slice(0, length))
+  const read = lists.map((messages) => {
+    const bytes = Buffer.from(JSON.stringify({ messages, tools: TOOLS }))
+    const { list } = bodies.read(bytes)
+    bytes.fill('?')
+    return list!
+  })
+  for (const [at, { elements, json }] of read.entries()) {
+    t.same(elements, lists[at])
+    t.equal(`[${json}]`, JSON.stringify(lists[at]))
+  }
+  t.end()
+})
+
 t.test('who changes a list that was returned changes no other', (t) => {
   const bodies = new RequestReader()
   parse(bodies, { messages: HISTORY }).messages.length = 0
