@@ -135,14 +135,14 @@ function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): S
 
 /** What `/health` shows to those who may see all of it. */
 function healthFacts(config: ServeConfig, parts: ServerParts) {
-  const { backend, node, prompts, toolParser, drift, sessions, isFallback } = parts
+  const { backend, node, prompts, markup, drift, sessions, isFallback } = parts
   const hasNoEngine = config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
   return {
     version: VERSION,
     db: config.db,
     ...(node && { node: shownNode(node) }),
     prompts: prompts.counts(),
-    ...(toolParser && { tool_parser: toolParser }),
+    ...markup,
     ...(drift && { drift: drift.meter.state() }),
     notes: [
       ...notesOn(config).filter((note) => note !== FALLBACK_NOTE || isFallback()),

@@ -32,6 +32,7 @@ import { MemoryTurnStore } from './store/memory.ts'
 import { openSqliteStore, type SpawnThread } from './store/sqlite/open.ts'
 import type { TurnStore } from './store/turn-store.ts'
 import type { ParserChoice } from './tokens/parsers/choose-parser.ts'
+import type { PromptFormatChoice } from './tokens/prompt-format.ts'
 import { openTokenModel } from './tokens/token-model.ts'
 import type { Tokenizer } from './tokens/tokenizer.ts'
 import { openTracing } from './tracing/open.ts'
@@ -86,7 +87,7 @@ export async function openParts(
   const activity = new Activity()
   const node = config.node === undefined ? undefined : parseNode(config.node, hostname())
   const opening = { opened, logger, openModel: outside.openModel }
-  const { prompts, tokenizer, toolParser } = await openPrompts(config, backend, store, opening)
+  const { prompts, tokenizer, markup } = await openPrompts(config, backend, store, opening)
   const sessions = openSessions(config, store, { backend, activity, logger, node, isFallback })
   const weights = new AnnouncedWeights()
   const drift =
@@ -107,7 +108,7 @@ export async function openParts(
   })
   return {
     ...{ metrics, tracing, store, relay, backend, roster, isFallback, activity, node },
-    ...{ prompts, tokenizer, toolParser, sessions, weights, drift, runner },
+    ...{ prompts, tokenizer, markup, sessions, weights, drift, runner },
   }
 }
 
@@ -226,8 +227,8 @@ async function openPrompts(
   backend: Backend,
   store: TurnStore,
   { opened, logger, openModel = openTokenModel }: PromptsOpening,
-): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; toolParser?: ToolParserFacts }> {
-  const { tokenizer, toolParser, contextLength } = config
+): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; markup?: MarkupFacts }> {
+  const { tokenizer, toolParser, promptFormat, contextLength } = config
   if (tokenizer === undefined) {
     return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked)) }
   }
@@ -240,18 +241,40 @@ async function openPrompts(
     )
   }
   const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
-  const model = await openModel({ source, parser: toolParser, contextLength })
+  const model = await openModel({ source, parser: toolParser, promptFormat, contextLength })
   opened.defer(() => model.close())
   if (model.encodedBy !== 'rust')
     logger.warn(
       {},
       'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
     )
-  const facts = tellToolParser(model.parserChoice, logger)
-  return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer, toolParser: facts }
+  const reading = tellToolParser(model.parserChoice, logger)
+  const writing = tellPromptFormat(model.promptFormat, logger)
+  const markup = { tool_parser: reading, prompt_format: writing }
+  return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer, markup }
 }
 
-/** How answers are read, for `/health`. */
+/** How prompts are written and answers are read, for `/health`. */
+interface MarkupFacts {
+  tool_parser: ToolParserFacts
+  prompt_format: PromptFormatFacts
+}
+
+interface PromptFormatFacts {
+  name: string
+  chosen_by: 'name' | 'template'
+  evidence: readonly string[]
+}
+
+function tellPromptFormat(
+  { name, chosenBy, evidence }: PromptFormatChoice,
+  logger: Logger,
+): PromptFormatFacts {
+  const facts = { name, chosen_by: chosenBy, evidence }
+  logger.info({ prompt_format: facts }, 'prompt format chosen')
+  return facts
+}
+
 interface ToolParserFacts {
   name: string
   chosen_by: 'name' | 'template'

@@ -21,9 +21,11 @@ export function checkServeConfig(config: ServeConfig): void {
   }
   if (
     config.tokenizer === undefined &&
-    (config.toolParser !== 'auto' || config.contextLength !== undefined)
+    (config.toolParser !== 'auto' || config.promptFormat !== 'auto' || config.contextLength !== undefined)
   ) {
-    refuse('tool-parser and context-length are for token mode: give tokenizer as well, or leave them out')
+    refuse(
+      'tool-parser, prompt-format and context-length are for token mode: give tokenizer as well, or leave them out',
+    )
   }
   if ((config.tlsCert === undefined) !== (config.tlsKey === undefined)) {
     refuse('tls-cert and tls-key belong together: give both, or none for plain HTTP')

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import type { ChatMessage, Tool } from '../canonical/messages.ts'
 import { ProxyError } from '../errors.ts'
 import { readModelFile, readModelJson } from './model-file.ts'
+import type { PromptFormat } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
 import { type SpecialTokenConfig, specialTokenText, type TokenizerConfig } from './tokenizer.ts'
 
@@ -37,6 +38,8 @@ export interface ChatTemplateFiles {
   withTools: string
   /** Variables for the template: `bos_token`, `eos_token` … */
   specialTokens: Readonly<Record<string, string>>
+  /** What writes the prompts. Default: the template. */
+  format?: PromptFormat | undefined
 }
 
 /**
@@ -69,7 +72,7 @@ export class ChatTemplate {
   readonly #withTools: PythonTemplate
 
   /** @throws ProxyError `config_invalid` if the template is not valid Jinja */
-  constructor(python: PythonTemplates, { plain, withTools, specialTokens }: ChatTemplateFiles) {
+  constructor(python: PythonTemplates, { plain, withTools, specialTokens, format }: ChatTemplateFiles) {
     const open = (source: string) => {
       try {
         return python.open(source, specialTokens)
@@ -78,8 +81,8 @@ export class ChatTemplate {
         throw new ProxyError('config_invalid', message, { cause: error })
       }
     }
-    this.#plain = open(plain)
-    this.#withTools = plain === withTools ? this.#plain : open(withTools)
+    this.#plain = format === 'harmony' ? python.openHarmony() : open(plain)
+    this.#withTools = plain === withTools || format === 'harmony' ? this.#plain : open(withTools)
   }
 
   /** In which form it takes messages, as JSON; see `python/template_messages.py`. */

@@ -9,6 +9,12 @@ import { chooseParser, type ParserChoice, parserNamed } from './parsers/choose-p
 import type { ParserFamily } from './parsers/output-parser.ts'
 import { PromptRenderer } from './prompt/prompt-renderer.ts'
 import { PromptThread } from './prompt/prompt-service.ts'
+import {
+  choosePromptFormat,
+  HARMONY_VARIABLES,
+  type PromptFormat,
+  type PromptFormatChoice,
+} from './prompt-format.ts'
 import { loadTokenizer, readAddedTokens, readTokenizerFiles, type Tokenizer } from './tokenizer.ts'
 
 export interface TokenModel {
@@ -19,6 +25,8 @@ export interface TokenModel {
   readonly parser: ParserFamily
   /** What speaks for this parser. */
   readonly parserChoice: ParserChoice
+  /** What writes the prompts. */
+  readonly promptFormat: PromptFormatChoice
   /** Ids that end a completion unless the request says `ignore_eos`. */
   readonly eosTokenIds: readonly number[]
   /** Tokens of prompt and completion together; undefined where nothing tells. */
@@ -36,6 +44,8 @@ export interface TokenModelOptions {
   source: string
   /** A family's name, or `auto`: the one that the template teaches the model to write. */
   parser: string
+  /** Default: `auto`, harmony's rules for gpt-oss and the template for all others. */
+  promptFormat?: PromptFormat | 'auto'
   /** Overrules what the model's files say. */
   contextLength?: number | undefined
 }
@@ -59,7 +69,8 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
   const { addedTokens, eosTokenId } = readAddedTokens(files)
   const eosTokenIds = [eosTokenId ?? [], configured].flat()
   const tokens = { ids: addedTokens, eosIds: new Set(eosTokenIds) }
-  const starting = PromptThread.start({ template, tokens })
+  const promptFormat = choosePromptFormat(options.promptFormat ?? 'auto', template.withTools)
+  const starting = PromptThread.start({ template: { ...template, format: promptFormat.name }, tokens })
   starting.catch(() => {})
   const tokenizer = loadTokenizer(files)
   const encoder = await openEncoder(directory, tokenizer)
@@ -74,13 +85,14 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
   return {
     tokenizer,
     renderer: new PromptRenderer(prompts, tokenizer, {
-      source: template.withTools + template.plain,
+      source: promptFormat.name === 'harmony' ? HARMONY_VARIABLES : template.withTools + template.plain,
       eosTokenIds,
       encode,
     }),
     imageRule: readImageRule(directory, addedTokens),
     parser: parserChoice.family,
     parserChoice,
+    promptFormat,
     eosTokenIds,
     encodedBy: encoder.kind,
     contextLength: options.contextLength ?? contextLength,

@@ -8,6 +8,8 @@ export interface Family {
   bos?: string
   /** What the template puts into the `{}` of its tokens. */
   fill?: string
+  /** What writes its prompts. Default: the template. */
+  format?: 'harmony'
   /** Its conversations have no tools: the template knows none. */
   withoutTools?: true
 }
@@ -29,6 +31,11 @@ export const FAMILIES: Readonly<Record<string, Family>> = {
   'DeepSeek V3.1': { template: 'deepseek-ai-DeepSeek-V3.1', eos: ['<｜end▁of▁sentence｜>'] },
   'DeepSeek V3.2': { template: 'deepseek-ai-DeepSeek-V3.2', eos: ['<｜end▁of▁sentence｜>'] },
   'gpt-oss': { template: 'openai-gpt-oss-120b', eos: ['<|return|>', '<|call|>'] },
+  'gpt-oss by harmony': {
+    template: 'openai-gpt-oss-120b',
+    eos: ['<|return|>', '<|call|>'],
+    format: 'harmony',
+  },
   'Llama 3.1': { template: 'meta-llama-Llama-3.1-8B-Instruct', eos: ['<|eot_id|>', '<|eom_id|>'] },
   'Llama 3.2': { template: 'meta-llama-Llama-3.2-3B-Instruct', eos: ['<|eot_id|>', '<|eom_id|>'] },
   'Llama 3.3': { template: 'meta-llama-Llama-3.3-70B-Instruct', eos: ['<|eot_id|>', '<|eom_id|>'] },

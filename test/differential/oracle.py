@@ -3,12 +3,15 @@
 {"template", "special_tokens", "messages", "tools", "kwargs", "add_generation_prompt", "continue_final_message"} becomes {"text"} or
 {"error"}; {"processor", "sides"}, of an image processor's configuration and images, becomes {"tokens"}. Messages come prepared
 as a template takes them (the form is the template's, see `needs`), and go through transformers' own compiling and rendering.
+With "format": "harmony" they go through openai-harmony instead, the messages of a chat being what they are to vLLM.
 """
 
 import functools
 import json
 import sys
+from datetime import datetime
 
+import openai_harmony as harmony
 from tokenizers import Tokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -17,6 +20,9 @@ from transformers.utils.chat_template_utils import render_jinja_template
 def answer(request):
     if "sides" in request:
         return {"tokens": tokens_of(Qwen2VLImageProcessorPil(**request["processor"]), request["sides"])}
+    if request["format"] == "harmony":
+        text = harmony_text(request)
+        return {"text": text, "ids": tokenizer_at(request["tokenizer"]).encode(text, add_special_tokens=False).ids}
     try:
         rendered, _ = render_jinja_template(
             conversations=[prepared(request["messages"], request["needs"])],
@@ -37,6 +43,76 @@ def tokens_of(processor, sides):
 
 def patches_of(processor, width, height):
     return processor.get_number_of_image_patches(height, width, {})
+
+
+def harmony_text(request):
+    encoding = harmony_encoding()
+    conversation = harmony.Conversation.from_messages(harmony_messages(request["messages"], request["tools"]))
+    config = harmony.RenderConversationConfig(auto_drop_analysis=False)
+    if request["add_generation_prompt"]:
+        ids = encoding.render_conversation_for_completion(conversation, harmony.Role.ASSISTANT, config)
+    else:
+        ids = encoding.render_conversation(conversation, config)
+    text = encoding.decode_utf8(ids)
+    if encoding.encode(text, allowed_special="all") != list(ids):
+        raise ValueError("the text as a whole has other ids than its parts")
+    return text
+
+
+@functools.cache
+def harmony_encoding():
+    return harmony.load_harmony_encoding(harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
+
+
+def harmony_messages(messages, tools):
+    """vLLM's `_make_request_with_harmony` and `harmony_utils.py`."""
+    today = datetime.now().strftime("%Y-%m-%d")
+    system = harmony.SystemContent.new().with_conversation_start_date(today)
+    result = [harmony.Message.from_role_and_content(harmony.Role.SYSTEM, system)]
+    instructions = None
+    if messages and messages[0]["role"] in ("system", "developer"):
+        instructions, messages = messages[0].get("content"), messages[1:]
+    if instructions or tools:
+        developer = harmony.DeveloperContent.new()
+        if instructions is not None:
+            developer = developer.with_instructions(instructions)
+        if tools:
+            developer = developer.with_function_tools([tool_description(tool["function"]) for tool in tools])
+        result.append(harmony.Message.from_role_and_content(harmony.Role.DEVELOPER, developer))
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    names = {call["id"]: call["function"]["name"] for call in calls}
+    said = [part for message in messages for part in harmony_parts(message, names)]
+    last_final = max((at for at, message in enumerate(said) if message.channel == "final"), default=-1)
+    return result + [message for at, message in enumerate(said) if message.channel != "analysis" or at > last_final]
+
+
+def tool_description(function):
+    return harmony.ToolDescription.new(
+        function["name"], function.get("description") or "", parameters=function.get("parameters")
+    )
+
+
+def harmony_parts(message, names):
+    role, content, calls = message["role"], message.get("content"), message.get("tool_calls") or []
+    if role == "tool":
+        author = harmony.Author.new(harmony.Role.TOOL, f"functions.{names.get(message['tool_call_id'], '')}")
+        result = harmony.Message.from_author_and_content(author, content or "")
+        return [result.with_channel("commentary").with_recipient("assistant")]
+    if role != "assistant":
+        return [harmony.Message.from_role_and_content(harmony.Role(role), content or "")]
+
+    def said(text, channel):
+        return harmony.Message.from_role_and_content(harmony.Role.ASSISTANT, text).with_channel(channel)
+
+    parts = [said(content, "commentary")] if calls and content else []
+    if message.get("reasoning_content"):
+        parts.append(said(message["reasoning_content"], "analysis"))
+    if content and not calls:
+        parts.append(said(content, "final"))
+    for call in calls:
+        part = said(call["function"]["arguments"], "commentary")
+        parts.append(part.with_recipient(f"functions.{call['function']['name']}").with_content_type("json"))
+    return parts
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import { ProxyError } from '../../src/errors.ts'
 import { ContentMemory } from '../../src/tokens/content-memory.ts'
 import { openRustEncoder } from '../../src/tokens/encoder.ts'
 import { readImageRule } from '../../src/tokens/images/image-rule.ts'
+import { HARMONY_VARIABLES } from '../../src/tokens/prompt-format.ts'
 import { loadTokenizer, readTokenizerFiles } from '../../src/tokens/tokenizer.ts'
 import { rendererFor, templateOf } from '../helpers/templates.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
@@ -23,7 +24,12 @@ const ROOT = join(import.meta.dirname, '../..')
 const CACHE = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
 const PAGE = join(ROOT, 'docs/token-mode.md')
 const EMBEDDED = join(ROOT, 'src/engine/embedded/model')
-const PACKAGES = ['transformers==5.23.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0']
+const PACKAGES = [
+  ...['transformers==5.23.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0'],
+  'openai-harmony==0.0.8',
+]
+/** Carries the vocabulary of gpt-oss, which openai-harmony would load from elsewhere. */
+const VOCABULARY = 'tiktoken@1.0.22'
 const TEMPLATES = 'llama-cpp-python==0.3.36'
 /** Image processors as published: Qwen2-VL's and Qwen2.5-VL's, Qwen3-VL's, and what says nothing. */
 const PROCESSORS = [
@@ -61,6 +67,7 @@ class Oracle {
   constructor(python: string) {
     this.#process = spawn(python, [join(import.meta.dirname, 'oracle.py')], {
       stdio: ['pipe', 'pipe', 'ignore'],
+      env: { ...process.env, TIKTOKEN_ENCODINGS_BASE: join(CACHE, 'vocabulary') },
     })
     this.#lines = createInterface({ input: this.#process.stdout! })[Symbol.asyncIterator]()
   }
@@ -120,7 +127,24 @@ function prepare(): string {
     const [archive] = globSync('sdist/*.tar.gz', { cwd: CACHE })
     run('tar', '-xzf', archive!, '-C', 'templates', '--wildcards', '*.jinja')
   }
+  writeVocabulary(run)
   return path
+}
+
+/** As openai-harmony reads it: a token in base64 and its rank a line. */
+function writeVocabulary(run: (command: string, ...args: string[]) => void): void {
+  const file = join(CACHE, 'vocabulary/o200k_base.tiktoken')
+  if (existsSync(file)) return
+  mkdirSync(join(CACHE, 'vocabulary'), { recursive: true })
+  run('npm', 'pack', '--silent', '--pack-destination', 'vocabulary', VOCABULARY)
+  const archive = `vocabulary/${VOCABULARY.replace('@', '-')}.tgz`
+  run('tar', '-xzf', archive, '-C', 'vocabulary', 'package/encoders/o200k_base.json')
+  const packed = readFileSync(join(CACHE, 'vocabulary/package/encoders/o200k_base.json'), 'utf8')
+  const lines = (JSON.parse(packed) as { bpe_ranks: string }).bpe_ranks.split('\n').flatMap((line) => {
+    const [, first, ...tokens] = line.split(' ')
+    return tokens.map((token, place) => `${token} ${Number(first) + place}\n`)
+  })
+  writeFileSync(file, lines.join(''))
 }
 
 async function playFamily(name: string, family: Family, turns: number): Promise<Counts> {
@@ -155,9 +179,9 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   const added = readTokenizerFiles(directory).tokenizerJson.added_tokens ?? []
   const memory = new ContentMemory((text) => encoder.encode(text), added)
   const eosTokenIds = family.eos.map((token) => tokenizer.tokenToId(token)!)
-  const template = templateOf(source, specialTokens)
+  const template = templateOf(source, specialTokens, family.format)
   const renderer = rendererFor(template, tokenizer, {
-    source,
+    source: family.format === 'harmony' ? HARMONY_VARIABLES : source,
     eosTokenIds,
     encode: (text) => memory.encode(text),
   })
@@ -168,7 +192,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     continues = false,
   ) =>
     oracle.ask(
-      `{"template":${JSON.stringify(source)},"special_tokens":${JSON.stringify(specialTokens)},"messages":${JSON.stringify(messages)},` +
+      `{"template":${JSON.stringify(source)},"format":"${family.format ?? 'template'}","special_tokens":${JSON.stringify(specialTokens)},"messages":${JSON.stringify(messages)},` +
         `"tools":${tools},"kwargs":{},"add_generation_prompt":${opens},"continue_final_message":${continues},"needs":${template.needs(tools !== null)},` +
         `"tokenizer":${JSON.stringify(join(directory, 'tokenizer.json'))}}`,
     )
@@ -178,7 +202,8 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     await whole(messages, tools)
     for (const { answer, next } of rounds) {
       const history = [...messages, answer]
-      if (random() < 0.2) await continued(history, tools)
+      // What openai-harmony has no rule for.
+      if (random() < 0.2 && family.format === undefined) await continued(history, tools)
       await addedBy(history, next, tools, random)
       messages = [...history, ...next]
       if ((await whole(messages, tools)) === undefined) return

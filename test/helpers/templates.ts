@@ -8,13 +8,18 @@ import {
 import { PromptEngine } from '../../src/tokens/prompt/prompt-engine.ts'
 import { PromptRenderer, type PromptRendererOptions } from '../../src/tokens/prompt/prompt-renderer.ts'
 import type { PromptService } from '../../src/tokens/prompt/prompt-service.ts'
+import type { PromptFormat } from '../../src/tokens/prompt-format.ts'
 import { PythonTemplates } from '../../src/tokens/python/python-templates.ts'
 import { readTokenizerFiles, type Tokenizer, type TokenizerConfig } from '../../src/tokens/tokenizer.ts'
 
 const python = await PythonTemplates.start()
 
-export function templateOf(source: ChatTemplateSource, config?: TokenizerConfig): ChatTemplate {
-  return new ChatTemplate(python, chatTemplateFiles(source, config))
+export function templateOf(
+  source: ChatTemplateSource,
+  config?: TokenizerConfig,
+  format?: PromptFormat,
+): ChatTemplate {
+  return new ChatTemplate(python, { ...chatTemplateFiles(source, config), format })
 }
 
 /** A model's template and its text. */

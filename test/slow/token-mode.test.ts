@@ -377,3 +377,17 @@ t.test('tokens are counted as the prompt that the call will have, not rendered a
     t.equal(turns[2].annotations.prompt.reason, 'extended')
   }
 })
+
+t.test('health tells what writes prompts: the template', async (t) => {
+  const { proxy } = await startTokenProxy(t)
+  t.match((await proxy.get('/health')).prompt_format, { name: 'template', chosen_by: 'template' })
+})
+
+t.test('health tells what writes prompts: the rules that the operator names', async (t) => {
+  const { proxy } = await startTokenProxy(t, { promptFormat: 'harmony' })
+  t.match((await proxy.get('/health')).prompt_format, { name: 'harmony', chosen_by: 'name' })
+  const asked = { model: 'm', messages: [user('Well?')], reasoning_effort: 'max', max_tokens: 1 }
+  t.match(await proxy.post('/s/v1/chat/completions', asked), {
+    error: { message: /harmony knows low, medium, high/ },
+  })
+})

@@ -175,6 +175,14 @@ export const SERVE = {
       group: 'Token mode',
       help: "How the model writes reasoning and tool calls, by vLLM's names; auto reads it from the chat template",
     },
+    promptFormat: {
+      flag: 'prompt-format',
+      type: 'enum',
+      values: ['auto', 'template', 'harmony'],
+      default: 'auto',
+      group: 'Token mode',
+      help: "What writes prompts: the model's template; harmony, OpenAI's rules; auto, harmony for gpt-oss alone",
+    },
     contextLength: {
       flag: 'context-length',
       type: 'integer',

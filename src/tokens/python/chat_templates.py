@@ -16,6 +16,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from harmony import HarmonyTemplate
 from template_messages import Unsupported, find_needs, template_messages
 
 
@@ -93,6 +94,9 @@ class ChatTemplate:
     def strftime_now(self, format):
         return (self.now or datetime.now()).strftime(format)
 
+    def prepared(self, messages):
+        return template_messages(messages, self.needs)
+
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
         # The request itself cannot be replaced by variables; special tokens can.
         variables = {**self.special_tokens, **kwargs}
@@ -141,6 +145,10 @@ def open_template(source, special_tokens):
     return ChatTemplate(source, json.loads(special_tokens))
 
 
+def open_harmony():
+    return HarmonyTemplate()
+
+
 def needs_of(template):
     return json.dumps(template.needs._asdict())
 
@@ -152,7 +160,7 @@ def render(template, messages, tools, options):
         asked = json.loads(options)
         now = asked.get("now_s")
         template.now = None if now is None else datetime.fromtimestamp(now)
-        prepared = template_messages(json.loads(messages), template.needs)
+        prepared = template.prepared(json.loads(messages))
         continues = asked.get("continue_final_message", False)
         if continues:
             tag_final_text(prepared)

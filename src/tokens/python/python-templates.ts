@@ -33,11 +33,13 @@ export interface PythonTemplate {
 
 const MODULES = {
   template_messages: new URL('./template_messages.py', import.meta.url),
+  harmony: new URL('./harmony.py', import.meta.url),
   chat_templates: new URL('./chat_templates.py', import.meta.url),
 }
 
 interface ChatTemplatesModule extends PyProxy {
   open_template(source: string, specialTokens: string): PyProxy
+  open_harmony(): PyProxy
   needs_of(template: PyProxy): string
   render(template: PyProxy, messages: string, tools: string, options: string): string
 }
@@ -64,7 +66,15 @@ export class PythonTemplates {
    * @throws Error in Jinja2's words if the source is no valid template
    */
   open(source: string, specialTokens: Readonly<Record<string, string>>): PythonTemplate {
-    const template = this.#open(source, JSON.stringify(specialTokens))
+    return this.#opened(this.#open(source, JSON.stringify(specialTokens)))
+  }
+
+  /** What writes prompts as OpenAI's harmony library does, in the place of a template. */
+  openHarmony(): PythonTemplate {
+    return this.#opened(this.#module.open_harmony())
+  }
+
+  #opened(template: PyProxy): PythonTemplate {
     return {
       needs: this.#module.needs_of(template),
       render: (messages, tools, variables) =>

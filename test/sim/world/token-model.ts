@@ -75,6 +75,7 @@ async function openSimModel(): Promise<SimModel> {
         renderer,
         parser: parserChoice.family,
         parserChoice,
+        promptFormat: { name: 'template', chosenBy: 'template', evidence: [] },
         eosTokenIds,
         contextLength: 100_000,
         imageRule: undefined,

@@ -26,6 +26,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     ...model,
     parser: parserChoice.family,
     parserChoice,
+    promptFormat: { name: 'template', chosenBy: 'template', evidence: [] },
     eosTokenIds: [model.tokenizer.eosTokenId!],
     imageRule: undefined,
     encodedBy: 'javascript',

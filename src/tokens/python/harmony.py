@@ -1,0 +1,313 @@
+"""gpt-oss's prompts as OpenAI's harmony library writes them, and not the model's chat template.
+
+The text is that of openai-harmony 0.0.8 (`src/encoding.rs`: `Render`, `template_tools_section`,
+`json_schema_to_typescript`), and what the messages of a chat are in harmony is vLLM's rule (0.30,
+`vllm/entrypoints/openai/parser/harmony_utils.py`), which renders chats of gpt-oss so whatever template the model brings.
+A test compares both with that library on random conversations.
+"""
+
+import json
+from datetime import datetime
+
+from jinja2 import TemplateError
+
+from template_messages import REASONING_FIELDS, parts_of, Needs
+
+# What the model's own template has in these places, too.
+MODEL_IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
+KNOWLEDGE_CUTOFF = "2024-06"
+EFFORTS = ("low", "medium", "high")
+
+# Content is text; arguments are what the model wrote.
+NEEDS = Needs(True, False, True, True, False)
+
+
+class HarmonyTemplate:
+    """In the place of a compiled template."""
+
+    needs = NEEDS
+
+    def __init__(self):
+        self.now = None
+
+    def prepared(self, messages):
+        """Each with its content as one text, where it is not null."""
+        return [prepared_message(message, f"messages.{at}") for at, message in enumerate(messages)]
+
+    def render(self, messages, tools, documents, add_generation_prompt, kwargs):
+        if kwargs.get("builtin_tools"):
+            raise TemplateError("builtin_tools are in the model's own template only")
+        instructions, talk = cut_instructions(messages)
+        said = [system_message(kwargs, self.now or datetime.now(), bool(tools))]
+        if instructions or tools:
+            said.append(developer_message(instructions, tools))
+        said.extend(without_old_analysis(messages_of(talk)))
+        return "".join(said) + ("<|start|>assistant" if add_generation_prompt else "")
+
+
+def prepared_message(message, path):
+    result = {name: value for name, value in message.items() if value is not None}
+    if "content" in result:
+        # Parts stand one behind the other.
+        result["content"] = "".join(parts_of(result["content"], f"{path}.content", NEEDS))
+    return result
+
+
+def cut_instructions(messages):
+    """A system or developer message that comes first is what the developer's message begins with."""
+    if messages and messages[0].get("role") in ("system", "developer"):
+        return messages[0].get("content"), messages[1:]
+    return None, messages
+
+
+def messages_of(messages):
+    """Pairs of a channel and a text, `final` of the assistant's answers and `analysis` of its reasoning."""
+    calls = [call for message in messages for call in calls_of(message)]
+    names = {call.get("id"): call["function"].get("name", "") for call in calls}
+    for message in messages:
+        role, content = message.get("role"), message.get("content", "")
+        if role == "assistant":
+            yield from assistant_messages(message, content)
+        elif role == "tool":
+            name = names.get(message.get("tool_call_id"), "")
+            yield None, f"<|start|>functions.{name} to=assistant<|channel|>commentary<|message|>{content}<|end|>"
+        elif role == "user":
+            yield None, f"<|start|>user<|message|>{content}<|end|>"
+        elif role not in ("system", "developer"):
+            raise TemplateError(f"harmony knows no role {role}")
+        elif "content" in message:
+            yield None, developer_message(content, None)
+
+
+def assistant_messages(message, content):
+    reasoning = next((message[name] for name in REASONING_FIELDS if name in message), None)
+    calls = calls_of(message)
+    if calls and content:
+        yield "commentary", assistant_message("commentary", content)
+    if reasoning:
+        yield "analysis", assistant_message("analysis", reasoning)
+    if not calls and content:
+        yield "final", assistant_message("final", content)
+    for call in calls:
+        function = call["function"]
+        head = f"<|start|>assistant to=functions.{function.get('name', '')}<|channel|>commentary json"
+        yield "commentary", f"{head}<|message|>{written(function.get('arguments'))}<|call|>"
+
+
+def calls_of(message):
+    calls = message.get("tool_calls")
+    return [call for call in calls if isinstance(call.get("function"), dict)] if isinstance(calls, list) else []
+
+
+def written(arguments):
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def assistant_message(channel, text):
+    return f"<|start|>assistant<|channel|>{channel}<|message|>{text}<|end|>"
+
+
+def without_old_analysis(pairs):
+    """Reasoning is for the answer that it leads to: what comes before the last one is dropped."""
+    pairs = list(pairs)
+    last_final = max((at for at, (channel, _) in enumerate(pairs) if channel == "final"), default=-1)
+    return [text for at, (channel, text) in enumerate(pairs) if channel != "analysis" or at > last_final]
+
+
+def system_message(kwargs, now, has_tools):
+    effort = kwargs.get("reasoning_effort") or "medium"
+    if effort not in EFFORTS:
+        raise TemplateError(f"reasoning_effort is {effort}, and harmony knows {', '.join(EFFORTS)}")
+    identity = kwargs.get("model_identity") or MODEL_IDENTITY
+    channels = "# Valid channels: analysis, commentary, final. Channel must be included for every message."
+    if has_tools:
+        channels += "\nCalls to these tools must go to the commentary channel: 'functions'."
+    dates = f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}\nCurrent date: {now.strftime('%Y-%m-%d')}"
+    sections = [f"{identity}\n{dates}", f"Reasoning: {effort}", channels]
+    return f"<|start|>system<|message|>{joined(sections)}<|end|>"
+
+
+def developer_message(instructions, tools):
+    sections = [] if instructions is None else ["# Instructions", instructions]
+    if tools:
+        sections += ["# Tools", tool_namespace([tool.get("function") or {} for tool in tools])]
+    return f"<|start|>developer<|message|>{joined(sections)}<|end|>"
+
+
+def joined(sections):
+    return "\n\n".join(sections)
+
+
+def tool_namespace(functions):
+    lines = ["## functions\n", "namespace functions {\n"]
+    for function in functions:
+        lines += [f"// {line}" for line in lines_of(function.get("description") or "")]
+        parameters = function.get("parameters")
+        taken = "()" if parameters is None else f"(_: {typescript(parameters, '')})"
+        lines.append(f"type {function.get('name', '')} = {taken} => any;\n")
+    return "\n".join([*lines, "} // namespace functions"])
+
+
+def lines_of(text):
+    """As Rust's `str::lines`: a carriage return goes with the line feed behind it, and no empty line is last."""
+    *ended, last = text.split("\n")
+    lines = [line.removesuffix("\r") for line in ended]
+    return lines if last == "" else [*lines, last]
+
+
+def typescript(schema, indent):
+    """A JSON schema as the type that the model was trained to read."""
+    schema = schema if isinstance(schema, dict) else {}
+    variants, kinds = schema.get("oneOf"), schema.get("type")
+    if isinstance(variants, list):
+        return "".join(f"\n{indent} | {nullable(variant, indent + '   ')}{trailing(variant)}" for variant in variants)
+    if isinstance(kinds, list):
+        names = ["number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)]
+        if names:
+            return " | ".join(names)
+    match kinds:
+        case "object":
+            return object_type(schema, indent)
+        case "string":
+            choices = schema.get("enum")
+            texts = [f'"{choice}"' for choice in choices if isinstance(choice, str)] if isinstance(choices, list) else []
+            return " | ".join(texts) or "string"
+        case "number" | "integer":
+            return "number"
+        case "boolean":
+            return "boolean"
+        case "array":
+            return f"{typescript(schema['items'], indent)}[]" if "items" in schema else "Array<any>"
+        case _:
+            return "any"
+
+
+def object_type(schema, indent):
+    description, properties, required = (schema.get(name) for name in ("description", "properties", "required"))
+    required = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    head = f"{indent}// {description}\n" if isinstance(description, str) else ""
+    lines = [
+        property_lines(name, value if isinstance(value, dict) else {}, "" if name in required else "?", indent)
+        for name, value in (properties.items() if isinstance(properties, dict) else [])
+    ]
+    return head + "{\n" + "".join(lines) + indent + "}"
+
+
+def property_lines(name, schema, optional, indent):
+    title, description, examples = (schema.get(field) for field in ("title", "description", "examples"))
+    text = f"{indent}// {title}\n{indent}//\n" if isinstance(title, str) else ""
+    if isinstance(description, str) and "oneOf" not in schema:
+        text += f"{indent}// {description}\n"
+    if isinstance(examples, list) and examples:
+        shown = [f'{indent}// - "{example}"\n' for example in examples if isinstance(example, str)]
+        text += f"{indent}// Examples:\n" + "".join(shown)
+    if isinstance(schema.get("oneOf"), list):
+        return text + union_lines(name, schema, optional, indent)
+    default = "" if "oneOf" in schema or "default" not in schema else f" // {default_of(schema)}"
+    return text + f"{indent}{name}{optional}: {nullable(schema, indent + '    ')},{default}\n"
+
+
+def union_lines(name, schema, optional, indent):
+    """The description is above the name, unless the first variant has the same."""
+    variants, description = schema["oneOf"], schema.get("description")
+    described = [variant if isinstance(variant, dict) else {} for variant in variants]
+    first = described[0].get("description") if described else None
+    is_above = isinstance(description, str) and description != first
+    text = f"{indent}// {description}\n" if is_above else ""
+    if "default" in schema:
+        text += f"{indent}// {default_of(schema)}\n"
+    text += f"{indent}{name}{optional}:\n"
+    for at, variant in enumerate(described):
+        own = variant.get("description")
+        is_told = isinstance(own, str) and own != description and not (at == 0 and is_above)
+        notes = ([own] if is_told else []) + ([default_of(variant)] if "default" in variant else [])
+        behind = f" // {' '.join(notes)}" if notes else ""
+        text += f"{indent} | {nullable(variant, indent + '   ')}{behind}\n"
+    return text + f"{indent},\n"
+
+
+def nullable(schema, indent):
+    text = typescript(schema, indent)
+    is_nullable = isinstance(schema, dict) and schema.get("nullable") is True
+    return f"{text} | null" if is_nullable and "null" not in text else text
+
+
+def trailing(variant):
+    if not isinstance(variant, dict):
+        return ""
+    description = variant.get("description")
+    notes = [description] if isinstance(description, str) else []
+    if "default" in variant:
+        default = variant["default"]
+        # Here, and here only, a default among choices is quoted as JSON.
+        is_choice = isinstance(default, str) and has_choices(variant)
+        notes.append(f"default: {as_json(default)}" if is_choice else default_of(variant))
+    return f" // {' '.join(notes)}" if notes else ""
+
+
+def default_of(schema):
+    default = schema["default"]
+    if not isinstance(default, str):
+        return f"default: {as_json(default)}"
+    return f"default: {default}" if has_choices(schema) else f'default: "{default}"'
+
+
+def has_choices(schema):
+    choices = schema.get("enum")
+    return isinstance(choices, list) and len(choices) > 0
+
+
+def as_json(value):
+    """As Rust's `serde_json` writes it."""
+    match value:
+        case bool() | None | str():
+            return json.dumps(value, ensure_ascii=False)
+        case dict():
+            return "{" + ",".join(f"{as_json(name)}:{as_json(inner)}" for name, inner in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(as_json, value)) + "]"
+        case int() if -(2**63) <= value < 2**64:
+            return str(value)
+        case _:
+            return as_float(value)
+
+
+def as_float(value):
+    """With Python's digits, and the exponent from other sizes on."""
+    value = reread(json.dumps(value))
+    sign = "-" if str(value).startswith("-") else ""
+    mantissa, _, exponent = str(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    fraction = "" if fraction == "0" else fraction
+    digits = (whole + fraction).lstrip("0")
+    if digits == "":
+        return f"{sign}0.0"
+    # The value is 0.DIGITS times ten to the power of this.
+    point = len(digits) - len(fraction) + int(exponent or 0)
+    if point > 16 or point <= -5:
+        digits = digits.rstrip("0")
+        return f"{sign}{digits[0]}{'.' if len(digits) > 1 else ''}{digits[1:]}e{point - 1}"
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    return f"{sign}{digits[:point].ljust(point, '0')}.{digits[point:] or '0'}"
+
+
+def reread(text):
+    """`serde_json` reads a number faster than exactly: the last bit may be another. Its way, step by step."""
+    mantissa, _, scale = text.lstrip("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    significand, exponent = 0, int(scale or 0) - len(fraction)
+    digits = whole + fraction
+    for place, digit in enumerate(digits):
+        if significand * 10 + int(digit) >= 2**64:
+            exponent += len(digits) - place
+            break
+        significand = significand * 10 + int(digit)
+    value = float(significand)
+    if exponent < -308:
+        value, exponent = value / 1e308, exponent + 308
+    power = float(f"1e{abs(exponent)}")
+    value = value * power if exponent >= 0 else value / power
+    return -value if text.startswith("-") else value
