@@ -14,7 +14,7 @@ import { answerDetails } from './details/answer-details.ts'
 import { engineMessage, excerpt, isRecord, saidBy } from './failures.ts'
 import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { sampledIds } from './sampled-ids.ts'
-import { firstWeightVersion, weightVersionOf } from './weight-version.ts'
+import { firstWeightVersion, lastWeightVersion, weightVersionOf } from './weight-version.ts'
 
 export interface AnswerOptions {
   /** The engine's name, for the record. */
@@ -65,6 +65,7 @@ export class AnswerReader {
     this.#noteRoot(answer)
     if (!this.#started) this.#start(answer, choice, events)
     if (choice === undefined) return
+    this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion
     const delta = this.#delta(choice, answer)
     if (delta !== undefined) events.push(delta)
     if (typeof choice.finish_reason === 'string') {
@@ -114,7 +115,7 @@ export class AnswerReader {
 
   #noteRoot(answer: Record<string, unknown>): void {
     if (isRecord(answer.usage)) this.#usage = answer.usage as unknown as Usage
-    // SGLang has it in `metadata`, gateways at the root; vLLM's answers do not tell.
+    // SGLang has it in `metadata`, gateways at the root; vLLM has spans on the choice, on one route.
     const version =
       answer.weight_version ?? (isRecord(answer.metadata) ? answer.metadata.weight_version : undefined)
     this.#weightVersion = weightVersionOf(version) ?? this.#weightVersion
@@ -126,8 +127,8 @@ export class AnswerReader {
     events: GenerationEvent[],
   ): void {
     this.#started = true
-    const weightVersion =
-      (isRecord(answer.metadata) ? firstWeightVersion(answer.metadata) : undefined) ?? this.#weightVersion
+    const places = [answer.metadata, choice].filter(isRecord)
+    const weightVersion = places.map(firstWeightVersion).find(Boolean) ?? this.#weightVersion
     // vLLM: at the root in chat, on the choice in completions; SGLang: on the choice in both.
     const promptTokenIds = idsOf(
       answer.prompt_token_ids ?? choice?.prompt_token_ids ?? this.#options.sentPromptTokenIds,
@@ -171,7 +172,7 @@ export class AnswerReader {
   /** @returns the engine's entries, as it sent them */
   #addLogprobs(delta: GenerationDelta, logprobs: Record<string, unknown>): readonly TokenLogprob[] {
     const said = Array.isArray(logprobs.content)
-      ? (logprobs.content as TokenLogprob[])
+      ? logprobs.content.map(withTokenAsId)
       : legacyEntries(logprobs)
     if (said.length === 0) return said
     if (!said.every(isTokenEntry)) {
@@ -233,6 +234,23 @@ function topEntries(top: Record<string, unknown>): TokenLogprob['top_logprobs'] 
     logprob: typeof logprob === 'number' ? logprob : Number.NaN,
     bytes: null,
   }))
+}
+
+/**
+ * `/inference/v1/generate` of vLLM knows no texts and has `token_id` in the place of `token` (`GenerateLogProbsContent`,
+ * since 0.28). Such an entry becomes what older versions send: the id, written as a token.
+ */
+function withTokenAsId(entry: unknown): TokenLogprob {
+  if (!isRecord(entry) || entry.token !== undefined || !isTokenId(entry.token_id))
+    return entry as TokenLogprob
+  const { token_id: id, top_logprobs: tops, ...rest } = entry
+  const written = {
+    ...rest,
+    token: `token_id:${id}`,
+    bytes: null,
+    ...(Array.isArray(tops) && { top_logprobs: tops.map(withTokenAsId) }),
+  }
+  return written as unknown as TokenLogprob
 }
 
 function isTokenEntry(entry: unknown): boolean {

@@ -85,8 +85,8 @@ export function askedAlternatives(request: GenerationRequest): number {
 }
 
 /**
- * Whether SGLang tells the mask of this call: it wants a bound on the mask's length, which top_p and min_p are none of, and
- * refuses the whole call without one (SGLang's pull requests 27408 and 35205).
+ * Whether an engine tells the mask of this call: SGLang wants a bound on the mask's length, which top_p and min_p are none
+ * of, and refuses the whole call without one (SGLang's pull requests 27408 and 35205); vLLM does with masks switched on.
  */
 export function isMaskBounded({ top_k }: GenerationRequest['body']): boolean {
   return Number(top_k ?? 0) > 0

@@ -6,11 +6,19 @@ export function weightVersionOf(value: unknown): string | undefined {
 }
 
 /**
- * Which weights sampled the first token, by what SGLang says beside an answer: `weight_versions` are spans of tokens, in
- * its newest versions; `weight_version` is the server's when it wrote this.
+ * Which weights sampled the first token, by what an engine says beside an answer: `weight_versions` are spans of tokens,
+ * in newest versions; `weight_version` is the server's when it wrote this.
  */
 export function firstWeightVersion(said: Record<string, unknown>): string | undefined {
-  const { weight_versions: spans, weight_version: current } = said
-  const first = Array.isArray(spans) && isRecord(spans[0]) ? weightVersionOf(spans[0].version) : undefined
-  return first ?? weightVersionOf(current)
+  return versionAt(said.weight_versions, 0) ?? weightVersionOf(said.weight_version)
+}
+
+/** Which weights sampled the last token, by the same spans. */
+export function lastWeightVersion(said: Record<string, unknown>): string | undefined {
+  return versionAt(said.weight_versions, -1)
+}
+
+function versionAt(spans: unknown, place: number): string | undefined {
+  const span: unknown = Array.isArray(spans) ? spans.at(place) : undefined
+  return isRecord(span) ? weightVersionOf(span.version) : undefined
 }

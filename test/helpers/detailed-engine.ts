@@ -46,6 +46,7 @@ export async function startDetailedEngine(options: DetailedEngineOptions): Promi
     if (method === 'GET') return answerGet(path, response)
     const cutAfter = options.cutAfter?.()
     if (path === '/generate') return await generate(body, sample(), response)
+    if (path === '/inference/v1/generate') return sendJson(response, answerByIds(body, sample()))
     const prompt: number[] = body.messages ? promptOfChat(body.messages) : body.prompt
     const answer = { body, prompt, completion: sample(), isChat: body.messages !== undefined }
     if (body.stream) await streamAnswer(answer, response, cutAfter)
@@ -108,6 +109,41 @@ function wholeAnswer({ body, prompt, completion, isChat }: Answer): object {
   const usage = usageOf(prompt, completion)
   const root = isChat ? { prompt_token_ids: prompt, prompt_logprobs: promptLogprobs } : {}
   return { id: 'x', model: 'detailed', choices: [choice], usage, ...root }
+}
+
+/**
+ * vLLM's of `/inference/v1/generate`: `GenerateTokensResponse` of `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`
+ * at 006ebac2. It has neither texts nor a stop reason.
+ */
+function answerByIds(body: SeenRequest['body'], completion: number[]): object {
+  const prompt: number[] = body.token_ids
+  const { logprobs: count, prompt_logprobs: others } = body.sampling_params
+  const entry = (id: number, logprob: number) => ({ token_id: id, logprob, rank: 1 })
+  const content = completion.map((token) => ({
+    ...entry(token, logprobOf(token, 0)),
+    top_logprobs: topOf(token, count).map(([id, logprob]) => entry(id, logprob)),
+  }))
+  const choice = {
+    index: 0,
+    finish_reason: 'stop',
+    token_ids: completion,
+    routed_experts: npyOf([...prompt, ...completion].slice(0, -1)),
+    sampling_mask: completion.map(maskOf),
+    weight_versions: versionSpansOf(completion),
+    logprobs: { content },
+  }
+  return {
+    request_id: 'x',
+    model: 'detailed',
+    usage: usageOf(prompt, completion),
+    prompt_logprobs:
+      others === undefined
+        ? null
+        : prompt.map((token, at) => (at === 0 ? null : promptObject(token, Number(others)))),
+    prompt_token_ids: body.return_token_ids ? prompt : null,
+    output_mode: 'tokens',
+    choices: [choice],
+  }
 }
 
 async function streamAnswer(

@@ -119,50 +119,55 @@ const FEATURES = {
   mm_metadata: null,
 }
 
+/** A token as vLLM's `/inference/v1/generate` has it at 006ebac2, and as it had it at 00a80787. */
+const TOKENS = {
+  new: (id: number) => ({ token_id: id, rank: 1 }),
+  old: (id: number) => ({ token: `token_id:${id}`, bytes: null }),
+}
+
 /** As vLLM does: features of rendered messages, and a choice with ids alone. */
-function vllm(features: object | null): Script {
+function vllm(features: object | null, tokenOf: (id: number) => object = TOKENS.new): Script {
   return ({ path }, response) => {
     if (path === '/v1/chat/completions/render')
       return sendJson(response, { token_ids: [7, 7], features, sampling_params: {} })
-    const content = [5, 2].map((id) => ({
-      token: `token_id:${id}`,
-      logprob: -0.5,
-      bytes: null,
-      top_logprobs: [],
-    }))
+    const content = [5, 2].map((id) => ({ ...tokenOf(id), logprob: -0.5, top_logprobs: [] }))
     const usage = { prompt_tokens: 7, completion_tokens: 2, total_tokens: 9 }
     const choice = { index: 0, token_ids: [5, 2], logprobs: { content }, finish_reason: 'stop' }
     sendJson(response, { request_id: 'r', choices: [choice], usage })
   }
 }
 
-t.test('vLLM makes features of the images, and samples after the ids with these', async (t) => {
-  const { client, server } = await serverFor(t, createVllmClient, vllm(FEATURES))
-  const completion = await run(client, imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }))
-  const [rendered, generated] = server.requests
-  const content = URLS.map((url) => ({ type: 'image_url', image_url: { url } }))
-  t.strictSame(rendered?.body, { model: 'm', messages: [{ role: 'user', content }] })
-  t.equal(generated?.path, '/inference/v1/generate')
-  t.strictSame(generated?.body, {
-    model: 'm',
-    features: {
-      ...FEATURES,
-      mm_placeholders: {
-        image: [
-          { offset: 1, length: 3 },
-          { offset: 5, length: 1 },
-        ],
-      },
+for (const [age, tokenOf] of Object.entries(TOKENS))
+  t.test(
+    `vLLM makes features of the images, and samples after the ids with these: ${age} answers`,
+    async (t) => {
+      const { client, server } = await serverFor(t, createVllmClient, vllm(FEATURES, tokenOf))
+      const completion = await run(client, imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }))
+      const [rendered, generated] = server.requests
+      const content = URLS.map((url) => ({ type: 'image_url', image_url: { url } }))
+      t.strictSame(rendered?.body, { model: 'm', messages: [{ role: 'user', content }] })
+      t.equal(generated?.path, '/inference/v1/generate')
+      t.strictSame(generated?.body, {
+        model: 'm',
+        features: {
+          ...FEATURES,
+          mm_placeholders: {
+            image: [
+              { offset: 1, length: 3 },
+              { offset: 5, length: 1 },
+            ],
+          },
+        },
+        sampling_params: { temperature: 0.5, stop: ['x'], max_tokens: 7, logprobs: 0 },
+        stream: false,
+        token_ids: PROMPT,
+      })
+      t.strictSame(completion.tokenIds, [5, 2])
+      t.strictSame(completion.logprobs, [-0.5, -0.5])
+      t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
+      t.equal(inexactReason(completion), null)
     },
-    sampling_params: { temperature: 0.5, stop: ['x'], max_tokens: 7, logprobs: 0 },
-    stream: false,
-    token_ids: PROMPT,
-  })
-  t.strictSame(completion.tokenIds, [5, 2])
-  t.strictSame(completion.logprobs, [-0.5, -0.5])
-  t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
-  t.equal(inexactReason(completion), null)
-})
+  )
 
 t.test("the sampling masks of a vLLM's answer after images are on record", async (t) => {
   const { client } = await serverFor(t, createVllmClient, (request, response) => {

@@ -82,22 +82,25 @@ const tokensOf = ({ prompt_ids: prompt, response_ids: response, response_mask: m
   mask,
 })
 
-for (const kind of ['vllm', 'sglang'] as const) {
+for (const [place, kind, isTokenMode] of [
+  ['chat mode on vLLM', 'vllm', false],
+  ['token mode on vLLM', 'vllm', true],
+  ['token mode on SGLang', 'sglang', true],
+] as const) {
   for (const stream of [false, true]) {
-    const title = `${kind === 'vllm' ? 'chat mode on vLLM' : 'token mode on SGLang'}, ${stream ? 'streamed' : 'whole'}`
+    const title = `${place}, ${stream ? 'streamed' : 'whole'}`
     t.test(
       `${title}: what the engine told stands beside each token, over turns, branches and a restart`,
       async (t) => {
         const tokenizer = await loadTokenizer(embeddedModelFolder())
-        const tokens =
-          kind === 'sglang' ? { tokens: tokenizer.encode('the agent reads files and lists them') } : {}
+        const tokens = isTokenMode ? { tokens: tokenizer.encode('the agent reads files and lists them') } : {}
         const engine = await engineFor(t, tokens)
         const overrides: Partial<ServeConfig> = {
           engineUrls: [engine.url],
           engineKind: kind,
           db: join(t.testdir({}), 'proxy.db'),
-          record: kind === 'vllm' && stream ? IN_STREAMS : ALL,
-          ...(kind === 'sglang' && { tokenizer: 'embedded' }),
+          record: !isTokenMode && stream ? IN_STREAMS : ALL,
+          ...(isTokenMode && { tokenizer: 'embedded' }),
         }
         const proxy = await startProxy(t, overrides)
         await talk(proxy, 's', stream)
@@ -109,8 +112,9 @@ for (const kind of ['vllm', 'sglang'] as const) {
         for (const row of rows) {
           t.equal(faultOf(tokensOf(row), 2), undefined)
           t.ok(row.sampling_mask?.some((mask) => mask !== null) && row.top_logprob_ids)
-          if (kind === 'sglang' || !stream) t.ok(row.routed_experts && row.prompt_logprobs)
-          if (kind === 'sglang') t.ok(row.sampling_logprobs && row.weight_versions)
+          if (isTokenMode || !stream) t.ok(row.routed_experts && row.prompt_logprobs)
+          if (isTokenMode) t.ok(row.weight_versions)
+          if (kind === 'sglang') t.ok(row.sampling_logprobs)
         }
         for (const row of await rowsOf(restarted, 's', '&per_turn=true'))
           t.equal(faultOf(tokensOf(row), 2), undefined)
@@ -223,23 +227,30 @@ t.test('relay mode: details arrive whole although the connection is lost again a
   t.comment(`${cuts} cuts`)
 })
 
-t.test('relay mode: a call that is asked for whole brings experts and prompt logprobs', async (t) => {
-  const engine = await engineFor(t)
-  const proxy = await relayProxy(t, {})
-  const backend = createLocalBackend({
-    clients: [createVllmClient({ url: engine.url })],
-    logger: silentLogger,
-  })
-  t.teardown(() => backend.close())
-  workerFor(t, proxy.url, 'w', backend)
-  await untilWorkers(proxy, 'w')
-  await proxy.post('/sessions', { session_id: 's', record: ALL })
-  await talk(proxy, 's', true)
-  for (const row of await rowsOf(proxy, 's')) {
-    t.equal(faultOf(tokensOf(row), 2), undefined)
-    t.ok(row.routed_experts && row.prompt_logprobs && row.sampling_mask)
-  }
-})
+for (const tokenizer of [undefined, 'embedded'])
+  await t.test(
+    `relay mode, ${tokenizer ? 'token' : 'chat'} mode: a call that is asked for whole brings experts and prompt logprobs`,
+    async (t) => {
+      const tokens = tokenizer && {
+        tokens: (await loadTokenizer(embeddedModelFolder())).encode('reads and lists'),
+      }
+      const engine = await engineFor(t, tokens || {})
+      const proxy = await relayProxy(t, { ...(tokenizer && { tokenizer }) })
+      const backend = createLocalBackend({
+        clients: [createVllmClient({ url: engine.url })],
+        logger: silentLogger,
+      })
+      t.teardown(() => backend.close())
+      workerFor(t, proxy.url, 'w', backend)
+      await untilWorkers(proxy, 'w')
+      await proxy.post('/sessions', { session_id: 's', record: ALL })
+      await talk(proxy, 's', true)
+      for (const row of await rowsOf(proxy, 's')) {
+        t.equal(faultOf(tokensOf(row), 2), undefined)
+        t.ok(row.routed_experts && row.prompt_logprobs && row.sampling_mask)
+      }
+    },
+  )
 
 t.test('an answer that was cut off keeps the details of the tokens that came', async (t) => {
   let cutAfter: number | undefined = 2

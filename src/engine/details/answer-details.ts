@@ -41,7 +41,9 @@ export function answerDetails(wish: DetailWish, said: DetailedAnswer): Details |
     ...(wish.routedExperts && { routed_experts: expertsOf(said, meta) }),
     ...(wish.weightVersions && {
       weight_versions: versionSpans(
-        meta.weight_versions ?? (isRecord(answer.metadata) ? answer.metadata.weight_versions : undefined),
+        choice.weight_versions ??
+          meta.weight_versions ??
+          (isRecord(answer.metadata) ? answer.metadata.weight_versions : undefined),
       ),
     }),
   }

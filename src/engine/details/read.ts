@@ -143,7 +143,7 @@ function narrowed(numbers: Tensor): Tensor {
   return values.every((value) => value >= 0) ? integersTensor(values) : numbers
 }
 
-/** SGLang: `[{version, start, end}]` in tokens of the completion. */
+/** `[{version, start, end}]` in tokens of the completion. */
 export function versionSpans(spans: unknown): VersionSpan[] | undefined {
   if (!Array.isArray(spans)) return undefined
   const read = spans.map((span) => {

@@ -4,7 +4,7 @@ import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { ProxyError } from '../../errors.ts'
 import type { EngineClient, EngineHealth } from '../../inference/engine-client.ts'
 import type { Scored, ScoreRequest } from '../../inference/score.ts'
-import { type ConnectionOptions, EngineConnection } from '../connection.ts'
+import { type ConnectionOptions, EngineConnection, type EngineResponse } from '../connection.ts'
 import { ContextLength } from '../context-length.ts'
 import { isRecord, parseJson } from '../failures.ts'
 import { readAnswer } from '../generation.ts'
@@ -20,14 +20,15 @@ import {
   type TokenRequest,
 } from '../request.ts'
 import { weightVersionOf } from '../weight-version.ts'
-import { placedFeatures, RENDER_PATH, vllmGenerateBody, vllmRenderBody } from './images.ts'
+import { IDS_ROUTE, mayLackRoute, vllmFeaturesBody, vllmIdsBody, wantsMaskByIds } from './ids-route.ts'
+import { placedFeatures, RENDER_PATH, vllmRenderBody } from './images.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, vllmScoreBody } from './score.ts'
 import { DetokenizedTexts } from './token-texts.ts'
 
 /**
  * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
- * uses `/v1/completions`; `docs/engines.md` says why not `/inference/v1/generate`.
+ * uses `/v1/completions`, and `/inference/v1/generate` for what only that gives: see `ids-route.ts`.
  */
 export function createVllmClient(options: ConnectionOptions): EngineClient {
   return new VllmClient(options)
@@ -40,6 +41,8 @@ class VllmClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
+  /** Lacks the route, or runs without masks. Until the next health check: it may be another server by then. */
+  #tellsNoMasks = false
   /** Of the model that was asked for last. */
   #texts: { model: string; of: DetokenizedTexts } | undefined
 
@@ -58,11 +61,51 @@ class VllmClient implements EngineClient {
       yield* this.#generateWithImages(request, request.images, signal)
       return
     }
+    const byIds = isTokenRequest(request) ? await this.#askForMask(request, signal) : undefined
+    if (byIds !== undefined && byIds !== 'no route') {
+      yield* this.#watchingForMasks(
+        readAnswer(this.#connection, { ...request, stream: false }, byIds, signal),
+      )
+      return
+    }
     const json = isTokenRequest(request)
       ? await this.#tokenBody(request, signal)
       : bodyJson(vllmBody(request), request)
     const response = await this.#connection.request(routeOf(request), signal, json, request)
+    // The server answers this call: it was not the model that it did not know.
+    if (byIds === 'no route') this.#tellsNoMasks = true
     yield* readAnswer(this.#connection, request, response, signal)
+  }
+
+  /** @returns undefined for a call that needs no mask, or cannot have one; `/v1/completions` is for all but an answer */
+  async #askForMask(
+    request: TokenRequest,
+    signal: AbortSignal,
+  ): Promise<EngineResponse | 'no route' | undefined> {
+    if (this.#tellsNoMasks || !wantsMaskByIds(request)) return undefined
+    const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
+    const body = bodyWithIds(vllmIdsBody(request, maxTokens), 'token_ids', request)
+    try {
+      return await this.#connection.request(IDS_ROUTE, signal, body, request)
+    } catch (thrown) {
+      if (mayLackRoute(thrown)) return 'no route'
+      throw thrown
+    }
+  }
+
+  /** Without masks there is no reason to ask for answers whole. */
+  async *#watchingForMasks(events: GenerationStream): GenerationStream {
+    let sampled = false
+    let masked = false
+    for await (const batch of events) {
+      for (const event of batch) {
+        if (event.type !== 'delta') continue
+        sampled ||= (event.tokenIds?.length ?? 0) > 0
+        masked ||= event.details?.sampling_mask !== undefined
+      }
+      yield batch
+    }
+    if (sampled && !masked) this.#tellsNoMasks = true
   }
 
   /**
@@ -79,8 +122,8 @@ class VllmClient implements EngineClient {
     const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
     const rendered = await ask(RENDER_PATH, JSON.stringify(vllmRenderBody(request)))
     const features = placedFeatures(await this.#connection.text(rendered, signal), request, images, this.name)
-    const body = vllmGenerateBody(request, maxTokens, features)
-    const response = await ask('/inference/v1/generate', bodyWithIds(body, 'token_ids', request))
+    const body = vllmFeaturesBody(request, maxTokens, features)
+    const response = await ask(IDS_ROUTE, bodyWithIds(body, 'token_ids', request))
     yield* readAnswer(this.#connection, { ...request, stream: false }, response, signal)
   }
 
@@ -114,6 +157,7 @@ class VllmClient implements EngineClient {
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    this.#tellsNoMasks = false
     // The list of models is answered even when the engine behind the server is dead; /health is not.
     await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)

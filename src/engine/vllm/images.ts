@@ -7,7 +7,7 @@
 import { imagePartsOf, imageRuns, type PromptImages } from '../../canonical/images.ts'
 import { ProxyError } from '../../errors.ts'
 import { isRecord, parseJson } from '../failures.ts'
-import { askedAlternatives, type TokenRequest } from '../request.ts'
+import type { TokenRequest } from '../request.ts'
 
 export const RENDER_PATH = '/v1/chat/completions/render'
 
@@ -63,58 +63,4 @@ function isFeatures(features: unknown): features is Features {
   })
   // null stands for what the engine would have to find in a cache, which may have lost it.
   return lists.every((list) => list?.every((item) => item !== null))
-}
-
-/** Fields of `SamplingParams` (`vllm/sampling_params.py`) under the names that an agent gives them. */
-const SAMPLING_FIELDS = [
-  'temperature',
-  'top_p',
-  'top_k',
-  'min_p',
-  'seed',
-  'stop',
-  'stop_token_ids',
-  'min_tokens',
-  'ignore_eos',
-  'presence_penalty',
-  'frequency_penalty',
-  'repetition_penalty',
-  'logit_bias',
-  'bad_words',
-  'skip_special_tokens',
-  'spaces_between_special_tokens',
-  'include_stop_str_in_output',
-]
-
-/**
- * The body of `/inference/v1/generate`, but for the `token_ids`.
- * @throws ProxyError `unsupported` for a constraint on the answer, which this route knows under no name of an agent's
- */
-export function vllmGenerateBody(
-  request: TokenRequest,
-  maxTokens: number,
-  features: object,
-): Record<string, unknown> {
-  const { body } = request
-  for (const field in body) {
-    const isConstraint = field === 'structured_outputs' || field.startsWith('guided_')
-    const isFormat = field === 'response_format' && !(isRecord(body[field]) && body[field].type === 'text')
-    if ((!isConstraint && !isFormat) || body[field] === null || body[field] === undefined) continue
-    const message = `vLLM does not take '${field}' beside token ids and images`
-    throw new ProxyError('unsupported', message, { param: field })
-  }
-  const given = SAMPLING_FIELDS.filter((field) => body[field] !== undefined && body[field] !== null)
-  return {
-    model: body.model,
-    features,
-    sampling_params: {
-      ...Object.fromEntries(given.map((field) => [field, body[field]])),
-      max_tokens: maxTokens,
-      // 0: the sampled token's logprob and no alternatives.
-      logprobs: askedAlternatives(request),
-    },
-    stream: false,
-    ...(body.priority !== undefined && { priority: body.priority }),
-    ...(body.cache_salt !== undefined && { cache_salt: body.cache_salt }),
-  }
 }

@@ -1,0 +1,150 @@
+/** vLLM's `/inference/v1/generate`: which calls without images are asked there, and what becomes of those that cannot be. */
+import t, { type Test } from 'tap'
+import type { GenerationRequest } from '../../src/canonical/request.ts'
+import { createVllmClient } from '../../src/engine/vllm/client.ts'
+import { inexactReason } from '../../src/session/exactness.ts'
+import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
+import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+
+const PROMPT = [1, 2, 3]
+const BY_IDS = '/inference/v1/generate'
+const COMPLETIONS = '/v1/completions'
+
+const usage = { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 }
+
+/** vLLM at 006ebac2. */
+const answers: Script = ({ path }, response) => {
+  if (path === '/health') return void response.end()
+  if (path === '/v1/models') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
+  const choice = { index: 0, finish_reason: 'stop', token_ids: [5, 2] }
+  if (path === BY_IDS) {
+    const top = (id: number) => ({ token_id: id, logprob: -0.25, rank: 1 })
+    const content = [5, 2].map((id) => ({ ...top(id), top_logprobs: [top(id), top(id + 1)] }))
+    const weight_versions = [
+      { version: 'v1', start: 0, end: 1 },
+      { version: 'v2', start: 1, end: 2 },
+    ]
+    const told = { logprobs: { content }, sampling_mask: [[5, 6], [2]], weight_versions }
+    return sendJson(response, { prompt_token_ids: PROMPT, choices: [{ ...choice, ...told }], usage })
+  }
+  const logprobs = { tokens: ['a', 'b'], token_logprobs: [-0.5, -0.5] }
+  sendJson(response, { choices: [{ ...choice, text: 'ab', logprobs, prompt_token_ids: PROMPT }], usage })
+}
+
+async function serverFor(t: Test, script: Script = answers) {
+  const server = await startScriptedServer(script)
+  const client = createVllmClient({ url: server.url })
+  t.teardown(async () => {
+    await client.close()
+    await server.close()
+  })
+  const paths = () => server.requests.splice(0).map(({ path }) => path)
+  return { client, server, paths }
+}
+
+function request(
+  body: Record<string, unknown> = {},
+  record: GenerationRequest['record'] = { samplingMask: true },
+) {
+  const asked = tokenRequest(PROMPT, { model: 'm', max_tokens: 7, top_k: 8, ...body }, true)
+  return { ...asked, record } as GenerationRequest
+}
+
+t.test('a call whose mask is recorded is asked by ids, whole, and brings all that is told', async (t) => {
+  const { client, server } = await serverFor(t)
+  const record = { samplingMask: true, topLogprobs: 2, promptLogprobs: 1, weightVersions: true }
+  const harmless = { user: 'me', response_format: { type: 'text' }, stop: [], stream_options: {}, seed: 4 }
+  const events = await collect(client.generate(request(harmless, record), noAbort))
+  t.equal(server.requests.length, 1)
+  t.equal(server.requests[0]?.path, BY_IDS)
+  t.strictSame(server.requests[0]?.body, {
+    model: 'm',
+    sampling_params: { top_k: 8, seed: 4, max_tokens: 7, logprobs: 2, prompt_logprobs: 1 },
+    stream: false,
+    return_token_ids: true,
+    token_ids: PROMPT,
+  })
+  const completion = fold(events)
+  t.strictSame(completion.tokenIds, [5, 2])
+  t.strictSame(completion.logprobs, [-0.25, -0.25])
+  t.equal(inexactReason(completion), null)
+  t.match(events.at(0), { type: 'start', weightVersion: 'v1' })
+  t.match(events.at(-1), { type: 'end', weightVersion: 'v2', finishReason: 'stop' })
+  const details = events.flatMap((event) => (event.type === 'delta' ? (event.details ?? []) : []))
+  t.match(details, [
+    {
+      sampling_mask: { counts: [2, 1], ids: [5, 6, 2] },
+      top_logprobs: { counts: [2, 2], ids: [5, 6, 2, 3] },
+      weight_versions: [{ version: 'v1' }, { version: 'v2', start: 1, end: 2 }],
+    },
+  ])
+})
+
+t.test('a call that asks for what that route lacks goes where it gets it', async (t) => {
+  const { client, paths } = await serverFor(t)
+  for (const body of [
+    { stop: ['x'] },
+    { stop_token_ids: [9] },
+    { logprobs: true },
+    { response_format: { type: 'json_object' } },
+    { structured_outputs: { choice: ['a'] } },
+    { guided_regex: 'a' },
+    { allowed_token_ids: [5, 2] },
+    { top_k: -1 },
+  ]) {
+    t.equal(fold(await collect(client.generate(request(body), noAbort))).tokenIds.length, 2)
+    t.strictSame(paths(), [COMPLETIONS], JSON.stringify(body))
+  }
+  await collect(client.generate(request({}, { topLogprobs: 1 }), noAbort))
+  t.strictSame(paths(), [COMPLETIONS], 'no mask is recorded')
+})
+
+t.test('a server without the route is asked the other way, and again after a health check', async (t) => {
+  const { client, paths } = await serverFor(t, (asked, response) =>
+    asked.path === BY_IDS ? sendJson(response, { detail: 'Not Found' }, 404) : answers(asked, response),
+  )
+  for (const expected of [[BY_IDS, COMPLETIONS], [COMPLETIONS]]) {
+    t.strictSame(fold(await collect(client.generate(request(), noAbort))).tokenIds, [5, 2])
+    t.strictSame(paths(), expected)
+  }
+  await client.checkHealth(noAbort)
+  paths()
+  await collect(client.generate(request(), noAbort))
+  t.strictSame(paths(), [BY_IDS, COMPLETIONS])
+})
+
+t.test('a server that runs without masks is not asked for whole answers again', async (t) => {
+  const { client, paths } = await serverFor(t, (asked, response) => {
+    if (asked.path !== BY_IDS) return answers(asked, response)
+    const content = [5, 2].map((id) => ({ token_id: id, logprob: -0.25, top_logprobs: [] }))
+    const choice = { index: 0, finish_reason: 'stop', token_ids: [5, 2], sampling_mask: null }
+    sendJson(response, { choices: [{ ...choice, logprobs: { content } }], usage })
+  })
+  for (const expected of [BY_IDS, COMPLETIONS]) {
+    t.strictSame(fold(await collect(client.generate(request(), noAbort))).tokenIds, [5, 2])
+    t.strictSame(paths(), [expected])
+  }
+})
+
+t.test('a model that the server does not know is no sign that it lacks the route', async (t) => {
+  const { client, paths } = await serverFor(t, (asked, response) => {
+    if (asked.body?.model !== 'other') return answers(asked, response)
+    sendJson(response, { error: { message: 'The model `other` does not exist.', code: 404 } }, 404)
+  })
+  await t.rejects(collect(client.generate(request({ model: 'other' }), noAbort)), {
+    code: 'engine_rejected',
+    message: /does not exist/,
+  })
+  t.strictSame(paths(), [BY_IDS, COMPLETIONS])
+  await collect(client.generate(request(), noAbort))
+  t.strictSame(paths(), [BY_IDS])
+})
+
+t.test('what the server refuses there is refused: it is not asked twice', async (t) => {
+  const { client, paths } = await serverFor(t, (asked, response) => {
+    if (asked.path !== BY_IDS) return answers(asked, response)
+    sendJson(response, { error: { message: 'top_k is too large', code: 400 } }, 400)
+  })
+  await t.rejects(collect(client.generate(request(), noAbort)), { code: 'engine_rejected' })
+  t.strictSame(paths(), [BY_IDS])
+})
