@@ -24,6 +24,7 @@ t.test(
       'src/tokens/pool-thread.ts',
       'src/tokens/prompt/prompt-thread.ts',
       'src/tokens/python/chat_templates.py',
+      'src/tokens/python/harmony.py',
       'src/tokens/python/python.snapshot',
       'src/tokens/python/template_messages.py',
       'src/tokens/python/vendor/jinja2-3.1.6-py3-none-any.whl',
