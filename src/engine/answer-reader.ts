@@ -171,9 +171,7 @@ export class AnswerReader {
 
   /** @returns the engine's entries, as it sent them */
   #addLogprobs(delta: GenerationDelta, logprobs: Record<string, unknown>): readonly TokenLogprob[] {
-    const said = Array.isArray(logprobs.content)
-      ? logprobs.content.map(withTokenAsId)
-      : legacyEntries(logprobs)
+    const said = Array.isArray(logprobs.content) ? writtenEntries(logprobs.content) : legacyEntries(logprobs)
     if (said.length === 0) return said
     if (!said.every(isTokenEntry)) {
       throw new ProxyError(
@@ -240,6 +238,11 @@ function topEntries(top: Record<string, unknown>): TokenLogprob['top_logprobs'] 
  * `/inference/v1/generate` of vLLM knows no texts and has `token_id` in the place of `token` (`GenerateLogProbsContent`,
  * since 0.28). Such an entry becomes what older versions send: the id, written as a token.
  */
+function writtenEntries(content: unknown[]): TokenLogprob[] {
+  const isByIds = isRecord(content[0]) && content[0].token_id !== undefined
+  return isByIds ? content.map(withTokenAsId) : (content as TokenLogprob[])
+}
+
 function withTokenAsId(entry: unknown): TokenLogprob {
   if (!isRecord(entry) || entry.token !== undefined || !isTokenId(entry.token_id))
     return entry as TokenLogprob
