@@ -11,8 +11,15 @@ export interface Target {
   pid?: number
 }
 
-export const TARGET_NAMES = ['direct', 'pipe', 'parse', 'local', 'relay'] as const
+/** Those that record nothing. */
+const PASS_THROUGHS = ['pipe', 'pipe+ids', 'parse'] as const
+export const TARGET_NAMES = ['direct', ...PASS_THROUGHS, 'local', 'relay'] as const
 export type TargetName = (typeof TARGET_NAMES)[number]
+type PassThrough = (typeof PASS_THROUGHS)[number]
+
+export function isPassThrough(name: TargetName): name is PassThrough {
+  return (PASS_THROUGHS as readonly TargetName[]).includes(name)
+}
 
 export interface ProxyOptions {
   db: string
@@ -39,7 +46,7 @@ export class Targets {
 
   async start(name: TargetName, proxy: ProxyOptions): Promise<Target> {
     if (name === 'direct') return { name, url: this.#engineUrl + CALL_PATH }
-    if (name === 'pipe' || name === 'parse') return this.#passThrough(name)
+    if (isPassThrough(name)) return this.#passThrough(name)
     const child = name === 'local' ? await this.startLocal(proxy) : await this.startRelay(proxy)
     return { name, url: callUrl(child), pid: child.pid }
   }
@@ -90,7 +97,7 @@ export class Targets {
     return ['--engine-url', this.#engineUrl, '--engine-kind', 'vllm']
   }
 
-  async #passThrough(mode: 'pipe' | 'parse'): Promise<Target> {
+  async #passThrough(mode: PassThrough): Promise<Target> {
     const script = join(import.meta.dirname, '../processes/pass-through.ts')
     const args = [script, '--engine-url', this.#engineUrl, '--mode', mode]
     const child = await this.#children.start({ name: `pass-through (${mode})`, args })

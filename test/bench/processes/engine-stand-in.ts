@@ -17,6 +17,7 @@ import type { AddressInfo } from 'node:net'
 import { parseArgs } from 'node:util'
 import { ANSWER_TOKENS, BYTES_PER_TOKEN } from '../parts/replay-job.ts'
 import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
+import { TELL_ALL } from '../parts/tell-all.ts'
 
 /** Distinct tokens of the sequence; it repeats after them. */
 const CYCLE = 4096
@@ -62,7 +63,7 @@ const streams = new Set<Stream>()
 const server = createServer((request, response) => {
   const path = request.url ?? ''
   if (request.method === 'POST' && path === '/v1/chat/completions')
-    readBody(request, (body) => answer(body, response))
+    readBody(request, (body) => answer(read(body, request), response))
   else if (path === '/health') response.end()
   else if (path === '/v1/models')
     response.end(`{"object":"list","data":[{"id":"${MODEL}","object":"model","owned_by":"vllm"}]}`)
@@ -79,23 +80,23 @@ function readBody(request: IncomingMessage, done: (body: Buffer) => void): void 
   request.on('end', () => done(Buffer.concat(pieces)))
 }
 
-function answer(body: Buffer, response: ServerResponse): void {
-  const ask = read(body)
+function answer(ask: Ask, response: ServerResponse): void {
   if (ask.stream) begin(ask, response)
   else if (stepMs === 0) whole(ask, response)
   else setTimeout(whole, ask.maxTokens * stepMs, ask, response)
 }
 
 /** Looked for in the bytes: an engine's own work is not what is measured. */
-function read(body: Buffer): Ask {
+function read(body: Buffer, { headers }: IncomingMessage): Ask {
   const maxTokens = limitOf(body)
+  const all = headers['x-tell'] === TELL_ALL['x-tell']
   return {
     promptTokens: Math.ceil(body.length / BYTES_PER_TOKEN),
     maxTokens,
     stream: body.includes('"stream":true'),
-    wantsIds: body.includes('"return_token_ids":true'),
-    wantsLogprobs: body.includes('"logprobs":true'),
-    wantsUsage: body.includes('"include_usage":true'),
+    wantsIds: all || body.includes('"return_token_ids":true'),
+    wantsLogprobs: all || body.includes('"logprobs":true'),
+    wantsUsage: all || body.includes('"include_usage":true'),
     usesTool: maxTokens === ANSWER_TOKENS && body.includes('"tools":['),
   }
 }

@@ -2,8 +2,9 @@
  * A proxy that records nothing, made of the libraries that llm-proxy is made of (fastify, undici): what is left of the
  * distance to it is llm-proxy's own work.
  *
- * node pass-through.ts --engine-url URL --mode pipe|parse
+ * node pass-through.ts --engine-url URL --mode pipe|pipe+ids|parse
  *   pipe   looks at nothing: bytes in, bytes out
+ *   pipe+ids  the same, but the engine stand-in is told to send all that llm-proxy asks for: token ids and logprobs
  *   parse  parses and writes anew all JSON in both directions, chunk by chunk in a stream, as every gateway does that
  *          checks a request or adds a field
  */
@@ -11,6 +12,7 @@ import { type Readable, Transform } from 'node:stream'
 import { parseArgs } from 'node:util'
 import Fastify, { type FastifyReply } from 'fastify'
 import { type Dispatcher, Pool } from 'undici'
+import { TELL_ALL } from '../parts/tell-all.ts'
 
 const { values } = parseArgs({ options: { 'engine-url': { type: 'string' }, mode: { type: 'string' } } })
 const pool = new Pool(values['engine-url']!)
@@ -30,6 +32,7 @@ process.stdout.write(`pass-through on ${await app.listen({ host: '127.0.0.1', po
 async function piped(body: Readable, length: string | undefined, reply: FastifyReply): Promise<FastifyReply> {
   const headers = {
     'content-type': 'application/json',
+    ...(values.mode === 'pipe+ids' && TELL_ALL),
     ...(length !== undefined && { 'content-length': length }),
   }
   const response = await pool.request({ path, method: 'POST', headers, body })

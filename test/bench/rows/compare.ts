@@ -104,14 +104,16 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
     'target @ concurrency',
     comparison.stream ? 'chunks/s' : 'calls/s',
     'min–max',
-    'of pipe',
-    'of parse',
+    'rate of pipe',
+    'rate of parse',
     'p50 ms',
     '+p50 ms',
     'p99 ms',
     '+p99 ms',
     ...(comparison.stream ? ['+first ms'] : []),
     'CPU ms/call',
+    'of pipe',
+    'of pipe+ids',
     'RSS MiB',
   ]
   const rows = cells.map(({ target, concurrency, figures, rssMib: rss }) => {
@@ -121,6 +123,10 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
         : figures[name].median - (at('direct', concurrency)?.[name].median ?? Number.NaN)
     const of = (other: TargetName) =>
       figures[rate].median / (at(other, concurrency)?.[rate].median ?? Number.NaN)
+    const cpuOf = (other: TargetName) => {
+      const there = at(other, concurrency)?.cpuMsPerCall.median ?? Number.NaN
+      return `${figure(figures.cpuMsPerCall.median / there)} ×`
+    }
     return [
       `${target} @ ${concurrency}`,
       figure(figures[rate].median),
@@ -133,6 +139,8 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
       figure(over('p99Ms')),
       ...(comparison.stream ? [figure(over('firstByteP50Ms'))] : []),
       figure(figures.cpuMsPerCall.median),
+      cpuOf('pipe'),
+      cpuOf('pipe+ids'),
       figure(rss),
     ]
   })

@@ -5,7 +5,7 @@ import type { LoadJob, LoadResult } from '../parts/load-job.ts'
 import { rssMib } from '../parts/proc-stat.ts'
 import { startEngine } from '../parts/start-engine.ts'
 import { figure, table } from '../parts/table.ts'
-import { type TargetName, Targets } from '../parts/targets.ts'
+import { isPassThrough, type TargetName, Targets } from '../parts/targets.ts'
 import type { Row } from './row.ts'
 
 const STREAMS = { full: 2_000, quick: 100 }
@@ -17,7 +17,7 @@ export const openStreams: Row = async ({ load, folder, quick, targetNames, cpuPr
   const maxTokens = quick ? TOKENS.quick : TOKENS.full
   const results: { target: TargetName; result: LoadResult; rss: number }[] = []
   for (const name of targetNames) {
-    if (name === 'pipe' || name === 'parse') continue
+    if (isPassThrough(name)) continue
     await using children = new Children()
     const engine = await startEngine(children, TOKENS_PER_SECOND)
     const db = join(folder, `open-streams-${name}.db`)

@@ -121,11 +121,12 @@ function figuresOf(results: readonly ReplayResult[]) {
   }
 }
 
-function pipeOf(all: readonly Figures[], { load, concurrency }: Figures): number {
-  const pipe = all.find(
-    (one) => one.target === 'pipe' && one.load === load && one.concurrency === concurrency,
+/** CPU time of the same load through another target. */
+function cpuOf(target: TargetName, all: readonly Figures[], { load, concurrency }: Figures): number {
+  const there = all.find(
+    (one) => one.target === target && one.load === load && one.concurrency === concurrency,
   )
-  return pipe?.cpuMs.median ?? Number.NaN
+  return there?.cpuMs.median ?? Number.NaN
 }
 
 function reportOf(all: readonly Figures[]): string {
@@ -140,11 +141,12 @@ function reportOf(all: readonly Figures[]): string {
     figure(one.p50Ms.median),
     figure(one.p99Ms.median),
     figure(one.cpuMs.median),
-    `${figure(one.cpuMs.median / pipeOf(all, one))} ×`,
+    `${figure(one.cpuMs.median / cpuOf('pipe', all, one))} ×`,
+    `${figure(one.cpuMs.median / cpuOf('pipe+ids', all, one))} ×`,
     figure(one.workerCpuMs.median),
     figure(one.rssMib),
   ])
-  return table([...head, 'CPU ms/turn', 'of pipe', 'worker CPU ms', 'RSS MiB'], rows)
+  return table([...head, 'CPU ms/turn', 'of pipe', 'of pipe+ids', 'worker CPU ms', 'RSS MiB'], rows)
 }
 
 const MOST_OF_PIPE = 3
@@ -152,7 +154,7 @@ const MOST_OF_PIPE = 3
 function aimsOf(all: readonly Figures[]): Aim[] {
   const ours = all.filter(({ target }) => target === 'local' || target === 'relay')
   return ours.flatMap((one) => {
-    const ratio = one.cpuMs.median / pipeOf(all, one)
+    const ratio = one.cpuMs.median / cpuOf('pipe', all, one)
     if (Number.isNaN(ratio)) return []
     const what = `${one.target}: ${one.load}, ${one.concurrency} agents, CPU of the pass-through's`
     const measured = `${figure(ratio)} times`
