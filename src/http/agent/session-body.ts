@@ -1,5 +1,11 @@
 import type { ServerResponse } from 'node:http'
-import type { FastifyInstance, FastifyRequest, preHandlerAsyncHookHandler } from 'fastify'
+import type {
+  FastifyInstance,
+  FastifyRequest,
+  preHandlerAsyncHookHandler,
+  preParsingHookHandler,
+} from 'fastify'
+import { giveBack } from '../../canonical/give-back.ts'
 import { NO_REPEATS, type ReadRequest, type Repeats, RequestReader } from '../../canonical/request-reader.ts'
 import type { Sessions } from '../../session/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../json-body.ts'
@@ -13,12 +19,17 @@ export interface SessionBody {
   readonly repeats: Repeats
 }
 
+/** Pieces of a longer body are left to the collector: they are rare. */
+const MAX_GIVEN_BACK = 4 * 1024 * 1024
+
 const NO_BODY: SessionBody = { read: { value: undefined }, repeats: NO_REPEATS }
 
 declare module 'fastify' {
   interface FastifyRequest {
     /** null: it has no body. */
     sessionBody: SessionBody | null
+    /** What came of the body from the socket, to be given back; null: nothing is. */
+    bodyPieces: Buffer[] | null
   }
 }
 
@@ -31,7 +42,20 @@ export function sessionBodyOf({ sessionBody }: FastifyRequest): SessionBody {
 export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): void {
   takeAnyBodyAsBytes(app)
   app.decorateRequest('sessionBody', null)
+  app.decorateRequest('bodyPieces', null)
+  app.addHook('preParsing', keepPieces)
   app.addHook('preHandler', readWith(sessions))
+}
+
+const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
+  const { headers, routeOptions } = request
+  // Of one that is refused for its length nobody keeps anything.
+  if (Number(headers['content-length']) <= Math.min(MAX_GIVEN_BACK, routeOptions.bodyLimit ?? 0)) {
+    const pieces: Buffer[] = []
+    request.bodyPieces = pieces
+    payload.on('data', (piece: Buffer) => pieces.push(piece))
+  }
+  done(null, payload)
 }
 
 function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
@@ -43,16 +67,9 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
     request.sessionBody = { read: readBody(request, body, requests), repeats: requests }
     // All of it has been read, and the call may take minutes.
     request.body = undefined
-    giveBack(body)
+    for (const read of [body, ...(request.bodyPieces ?? [])]) giveBack(read)
+    request.bodyPieces = null
   }
-}
-
-/**
- * Frees the memory of a buffer that nobody will read again, where it has its own. The collector would find it too, but it
- * runs for buffers as soon as 64 MB of them have come, however few there are: for fifty bodies of long conversations.
- */
-function giveBack({ buffer, length }: Buffer): void {
-  if (buffer instanceof ArrayBuffer && buffer.byteLength === length) buffer.transfer(0)
 }
 
 function requestsOf(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {
