@@ -24,6 +24,9 @@ export interface FoundElements {
   close: number
 }
 
+/** So far the end of a string is looked for here: nearer it is found sooner than by the C library, which is the faster farther on. */
+const NEAR_BYTES = 32
+
 /** Of one list; no conversation has as many messages. */
 const MAX_ELEMENTS = 100_000
 
@@ -82,9 +85,19 @@ function endOfNested(json: Buffer, start: number): number {
 export function endOfString(json: Buffer, start: number): number {
   let at = start + 1
   while (at < json.length) {
-    const byte = json[at]
-    if (byte === QUOTE) return at + 1
-    at += byte === BACKSLASH ? 2 : 1
+    const near = Math.min(at + NEAR_BYTES, json.length)
+    while (at < near) {
+      const byte = json[at]
+      if (byte === QUOTE) return at + 1
+      at += byte === BACKSLASH ? 2 : 1
+    }
+    const quote = json.indexOf(QUOTE, at)
+    if (quote === -1) return json.length
+    let slashes = 0
+    while (quote - slashes > at && json[quote - slashes - 1] === BACKSLASH) slashes += 1
+    // An odd one escapes the quote.
+    if (slashes % 2 === 0) return quote + 1
+    at = quote + 1
   }
   return json.length
 }
