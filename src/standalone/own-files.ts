@@ -4,6 +4,7 @@
  * makes such a URL begin with {@link INSIDE}. So it does with a library's file that is named as `import.meta.resolve(…)`.
  */
 import { readFileSync } from 'node:fs'
+import { getCompileCacheDir } from 'node:module'
 import { basename, dirname, join } from 'node:path'
 import { getAsset, getAssetKeys, getRawAsset } from 'node:sea'
 import { fileURLToPath } from 'node:url'
@@ -16,8 +17,14 @@ export const INSIDE = 'llm-proxy:///'
 
 /** Starts a thread on a file of code. */
 export function startThread(code: URL, options: WorkerOptions): Worker {
-  if (!isInside(code)) return new Worker(code, options)
+  if (!isInside(code)) return new Worker(code, { ...options, env: threadEnvironment() })
   return new Worker(getAsset(keyOf(code), 'utf8'), { ...options, eval: true })
+}
+
+/** A thread looks for compiled code where the process does only if its environment says so. */
+function threadEnvironment(): NodeJS.ProcessEnv {
+  const folder = getCompileCacheDir()
+  return folder === undefined ? process.env : { ...process.env, NODE_COMPILE_CACHE: dirname(folder) }
 }
 
 /**

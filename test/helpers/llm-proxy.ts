@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { type PipedProcess, startChild } from './children.ts'
 
-const LAUNCHER = join(import.meta.dirname, '../../bin/llm-proxy')
+export const LAUNCHER = join(import.meta.dirname, '../../bin/llm-proxy')
 
 const EXECUTABLE = process.env.TESTED_EXECUTABLE
 
