@@ -23,6 +23,9 @@ import {
 /** Where conversations are: in Chat Completions and Messages, and in Responses. */
 const LIST_FIELDS: readonly string[] = ['messages', 'input']
 
+/** What templates show, and with it each number as it was written. */
+const WRITTEN_FIELDS: readonly string[] = ['tools', 'chat_template_kwargs', 'documents']
+
 /** Shorter requests are parsed in no time. */
 const MIN_BYTES = 4 * 1024
 
@@ -206,8 +209,9 @@ export class RequestReader implements Repeats {
       at = skipSpace(json, at)
     } while (json[at] === LETTERS.comma)
     const isWhole = json[at] === LETTERS.objectEnd && skipSpace(json, at + 1) === json.length
-    if (!isWhole || list === undefined || list.ends.length === 0) return undefined
-    return { value: Object.fromEntries(members), list: { elements, json: list.json } }
+    if (!isWhole || list?.ends.length === 0) return undefined
+    const value = Object.fromEntries(members)
+    return list === undefined ? { value } : { value, list: { elements, json: list.json } }
   }
 
   /** @returns undefined if it is nested too deeply */
@@ -220,7 +224,7 @@ export class RequestReader implements Repeats {
       add(known!.weight)
       return known
     }
-    const parse = name === 'tools' ? parseAsWritten : JSON.parse
+    const parse = WRITTEN_FIELDS.includes(name) ? parseAsWritten : JSON.parse
     const part = parsePart(json.subarray(start, endOfValue(json, start)), parse, add)
     if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined
     if (isWorthKeeping(part)) this.#keepPart(name, parts, part)

@@ -2,7 +2,7 @@
 import { messagesBetween } from '../canonical/conversation.ts'
 import type { PackedDetail } from '../canonical/details/details.ts'
 import type { DetailKind } from '../canonical/details/kinds.ts'
-import { concatIds, sharedLength } from '../canonical/token-ids.ts'
+import { sharedLength } from '../canonical/token-ids.ts'
 import { ProxyError } from '../errors.ts'
 import { type Annotations, answerFor } from './answered-retries.ts'
 import {
@@ -339,12 +339,27 @@ function countsOf(turns: readonly TurnRecord[]) {
 
 /** Of several with as much in common, the latest. */
 function baseOf(turn: TurnRecord, turns: readonly TurnRecord[]): TurnOutline['base'] {
+  const prompt = turn.promptTokenIds
   let base: TurnOutline['base'] = null
-  for (const { index, promptTokenIds, completionTokenIds } of turns) {
-    if (index >= turn.index) break
-    const sequence = concatIds(promptTokenIds, completionTokenIds)
-    const shared = sharedLength(sequence, turn.promptTokenIds)
-    if (shared >= (base?.shared ?? MIN_SHARED_TOKENS)) base = { index, shared }
+  for (let at = turns.length - 1; at >= 0; at -= 1) {
+    const earlier = turns[at]!
+    const most = base?.shared ?? MIN_SHARED_TOKENS - 1
+    if (most >= prompt.length) break
+    // Only one that agrees there can have more in common. Without this look a session of a thousand turns takes seconds.
+    if (earlier.index >= turn.index || idAt(earlier, most) !== prompt[most]) continue
+    const shared = sharedWith(earlier, prompt)
+    if (shared > most) base = { index: earlier.index, shared }
   }
   return base
+}
+
+function idAt({ promptTokenIds, completionTokenIds }: TurnRecord, at: number): number | undefined {
+  const { length } = promptTokenIds
+  return at < length ? promptTokenIds[at] : completionTokenIds[at - length]
+}
+
+function sharedWith({ promptTokenIds, completionTokenIds }: TurnRecord, prompt: Int32Array): number {
+  const shared = sharedLength(promptTokenIds, prompt)
+  if (shared < promptTokenIds.length) return shared
+  return shared + sharedLength(completionTokenIds, prompt.subarray(shared))
 }

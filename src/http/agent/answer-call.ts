@@ -61,6 +61,8 @@ export interface AnsweredCall {
   body: ReadRequest
   /** What was made of the parts of the session's earlier requests. */
   repeats: Repeats
+  /** Before each step that takes time. @returns undefined: now; else when it may be done */
+  nextStep(): Promise<void> | undefined
   runner: TurnRunner
   logger: Logger
   /** How long a stream may be silent; default: 15 s, well below the idle limits of clients and load balancers. */
@@ -86,12 +88,13 @@ export async function answerCall(
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<unknown> {
-  const { dialect, sessionId, body, repeats, runner, span, choiceLimit = CHOICE_LIMIT } = answered
+  const { dialect, sessionId, body, repeats, nextStep, runner, span, choiceLimit = CHOICE_LIMIT } = answered
   const lowered = dialect.lower(body.value, repeats)
   answered.mayAsk?.(lowered.body)
   const { stream, wishes, choices: count = 1 } = lowered
   refuseTooManyChoices(count, choiceLimit)
   answered.admitChoices?.(count)
+  await nextStep()
   const { caller, headers } = request
   const line = statedLine({ headers, request: lowered })
   const call = {

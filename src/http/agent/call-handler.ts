@@ -29,7 +29,8 @@ export function callHandler(options: CallHandlerOptions) {
   const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionForCall(request, reply, sessions)
-    const { read, repeats } = sessionBodyOf(request)
+    const { read, repeats, nextStep } = sessionBodyOf(request)
+    await nextStep()
     const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
     const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
     const mayAsk = request.caller.is === 'agent' ? check : undefined
@@ -40,6 +41,7 @@ export function callHandler(options: CallHandlerOptions) {
       sessionId,
       body: read,
       repeats,
+      nextStep,
       ...(keepAliveMs !== undefined && { keepAliveMs }),
       ...(heartbeatMs !== undefined && { heartbeatMs }),
       ...(mayAsk && { mayAsk }),

@@ -53,7 +53,8 @@ function countHandler({ sessions, runner, volatileRules, ...policy }: MessagesRo
     const { caller } = request
     const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall
     const sessionId = await sessionOf(request, sessions)
-    const { read, repeats } = sessionBodyOf(request)
+    const { read, repeats, nextStep } = sessionBodyOf(request)
+    await nextStep()
     const body = lowerCountTokensRequest(read.value, volatileRules, repeats)
     if (request.caller.is === 'agent') check(body)
     return { input_tokens: await runner.countTokens(sessionId, body, clientGone(reply)) }

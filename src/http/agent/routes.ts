@@ -12,7 +12,7 @@ import type { Backend } from '../../inference/backend.ts'
 import type { ModelInfo } from '../../inference/engine-client.ts'
 import type { Logger } from '../../logger.ts'
 import { errorHeaders, errorOf, logFailure } from '../errors.ts'
-import { defaultWaitingBytes, limitWaitingBodies } from '../transport/waiting-bodies.ts'
+import { defaultWaitingBytes, WaitingBodies } from '../transport/waiting-bodies.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { callHandler } from './call-handler.ts'
 import { CallLimit } from './call-limit.ts'
@@ -59,10 +59,10 @@ const COMPLETIONS: AgentDialect = {
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(openAiErrorHandler(options.logger))
   app.addHook('preHandler', refuseEndedKeys(options.sessions))
-  readBodiesOfSessions(app, options.sessions)
+  const waiting = new WaitingBodies(options.waitingBytes ?? defaultWaitingBytes())
+  readBodiesOfSessions(app, options.sessions, waiting)
   const limit = new CallLimit(options.callLimit ?? CALL_LIMIT)
   app.addHook('onRequest', limit.hook)
-  app.addHook('preHandler', limitWaitingBodies(options.waitingBytes ?? defaultWaitingBytes()))
   const call = callHandler({ ...options, limit })
   for (const base of BASE_PATHS) {
     app.post(

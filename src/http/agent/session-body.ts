@@ -9,6 +9,8 @@ import { giveBack } from '../../canonical/give-back.ts'
 import { NO_REPEATS, type ReadRequest, type Repeats, RequestReader } from '../../canonical/request-reader.ts'
 import type { Sessions } from '../../session/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../json-body.ts'
+import type { WaitingBodies } from '../transport/waiting-bodies.ts'
+import { WorkSlices } from '../transport/work-slices.ts'
 import { whenClosed } from '../when-closed.ts'
 import { namedSession } from './session-of-call.ts'
 
@@ -17,12 +19,18 @@ export interface SessionBody {
   readonly read: ReadRequest
   /** What was made of the parts of those. */
   readonly repeats: Repeats
+  /** Before each further step of the call that takes time. @returns undefined: now; else when it may be done */
+  nextStep(): Promise<void> | undefined
 }
 
 /** Pieces of a longer body are left to the collector: they are rare. */
 const MAX_GIVEN_BACK = 4 * 1024 * 1024
 
-const NO_BODY: SessionBody = { read: { value: undefined }, repeats: NO_REPEATS }
+const AT_ONCE = () => undefined
+const NO_BODY: SessionBody = { read: { value: undefined }, repeats: NO_REPEATS, nextStep: AT_ONCE }
+
+/** Calls with shorter ones take no time. */
+const LARGE_BYTES = 16 * 1024
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -38,13 +46,16 @@ export function sessionBodyOf({ sessionBody }: FastifyRequest): SessionBody {
   return sessionBody ?? NO_BODY
 }
 
-/** Reads each body once its session is known. What is remembered of the session is held until the call is answered. */
-export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): void {
+/**
+ * Reads each body once its session is known. What is remembered of the session is held until the call is answered.
+ * @param waiting counts what each body takes, before it is read and after
+ */
+export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions, waiting: WaitingBodies): void {
   takeAnyBodyAsBytes(app)
   app.decorateRequest('sessionBody', null)
   app.decorateRequest('bodyPieces', null)
   app.addHook('preParsing', keepPieces)
-  app.addHook('preHandler', readWith(sessions))
+  app.addHook('preHandler', readWith(sessions, waiting))
 }
 
 const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
@@ -58,18 +69,37 @@ const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
   done(null, payload)
 }
 
-function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
+function readWith(sessions: Sessions, waiting: WaitingBodies): preHandlerAsyncHookHandler {
+  const slices = new WorkSlices()
   return async (request, { raw }) => {
     const { body } = request
     if (!Buffer.isBuffer(body)) return
+    const isLarge = body.length >= LARGE_BYTES
+    waiting.take(request, raw, body.length)
+    const turn = isLarge ? slices.first() : undefined
+    if (turn) {
+      giveBackPieces(request)
+      await turn
+    }
     const sessionId = await namedSession(request, sessions)
     const requests = sessionId === undefined ? new RequestReader() : requestsOf(sessionId, sessions, raw)
-    request.sessionBody = { read: readBody(request, body, requests), repeats: requests }
+    request.sessionBody = {
+      read: readBody(request, body, requests),
+      repeats: requests,
+      nextStep: isLarge ? () => slices.further() : AT_ONCE,
+    }
     // All of it has been read, and the call may take minutes.
     request.body = undefined
-    for (const read of [body, ...(request.bodyPieces ?? [])]) giveBack(read)
-    request.bodyPieces = null
+    giveBack(body)
+    giveBackPieces(request)
+    waiting.take(request, raw, request.bodyMemoryBytes)
   }
+}
+
+/** The body is a copy of them. */
+function giveBackPieces(request: FastifyRequest): void {
+  for (const piece of request.bodyPieces ?? []) giveBack(piece)
+  request.bodyPieces = null
 }
 
 function requestsOf(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {

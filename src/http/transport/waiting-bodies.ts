@@ -1,5 +1,6 @@
+import type { ServerResponse } from 'node:http'
 import { getHeapStatistics } from 'node:v8'
-import type { preHandlerHookHandler } from 'fastify'
+import type { FastifyRequest } from 'fastify'
 import { ProxyError } from '../../errors.ts'
 
 /** Of the budget, the part that the calls of one agent's key may take. */
@@ -12,30 +13,46 @@ export function defaultWaitingBytes(): number {
 
 /**
  * Bounds the memory of bodies whose calls wait or run: a body stays until its call has been answered. Over the budget a
- * call is turned away when its body has been read, and its SDK tries it again.
- * @param totalBytes of all bodies together, by what they take in memory
+ * call is turned away when its body has come, and its SDK tries it again.
  */
-export function limitWaitingBodies(totalBytes: number): preHandlerHookHandler {
-  const agentBytes = totalBytes * SHARE_OF_ONE_AGENT
-  const heldBy = new Map<string, number>()
-  let held = 0
-  return ({ caller, bodyMemoryBytes: bytes }, { raw }, done) => {
+export class WaitingBodies {
+  readonly #totalBytes: number
+  #held = 0
+  /** By session. */
+  readonly #heldBy = new Map<string, number>()
+  readonly #heldFor = new WeakMap<ServerResponse, number>()
+
+  /** @param totalBytes of all bodies together, by what they take in memory */
+  constructor(totalBytes: number) {
+    this.#totalBytes = totalBytes
+  }
+
+  /**
+   * Counts what the body of a call takes, until its response is out. It is more, once it has been read.
+   * @throws ProxyError `too_many_calls`, `queue_full`; what was counted before still is
+   */
+  take({ caller }: Pick<FastifyRequest, 'caller'>, response: ServerResponse, bytes: number): void {
     // Who has gone already will not say so again.
-    if (bytes === 0 || raw.destroyed) return done()
+    if (bytes === 0 || response.destroyed) return
     const agent = caller.is === 'agent' ? caller.sessionId : undefined
-    const ofAgent = agent === undefined ? 0 : (heldBy.get(agent) ?? 0) + bytes
-    if (ofAgent > agentBytes && ofAgent > bytes) return done(ofThisAgent())
-    if (held > 0 && held + bytes > totalBytes) return done(ofAll())
-    held += bytes
-    if (agent !== undefined) heldBy.set(agent, ofAgent)
-    raw.once('close', () => {
-      held -= bytes
-      if (agent === undefined) return
-      const left = heldBy.get(agent)! - bytes
-      if (left === 0) heldBy.delete(agent)
-      else heldBy.set(agent, left)
-    })
-    done()
+    const own = this.#heldFor.get(response)
+    const more = bytes - (own ?? 0)
+    const others = this.#held - (own ?? 0)
+    const othersOfAgent = agent === undefined ? 0 : (this.#heldBy.get(agent) ?? 0) - (own ?? 0)
+    if (othersOfAgent > 0 && othersOfAgent + bytes > this.#totalBytes * SHARE_OF_ONE_AGENT)
+      throw ofThisAgent()
+    if (others > 0 && others + bytes > this.#totalBytes) throw ofAll()
+    this.#add(agent, more)
+    this.#heldFor.set(response, bytes)
+    if (own === undefined) response.once('close', () => this.#add(agent, -this.#heldFor.get(response)!))
+  }
+
+  #add(agent: string | undefined, bytes: number): void {
+    this.#held += bytes
+    if (agent === undefined) return
+    const held = (this.#heldBy.get(agent) ?? 0) + bytes
+    if (held === 0) this.#heldBy.delete(agent)
+    else this.#heldBy.set(agent, held)
   }
 }
 

@@ -230,6 +230,25 @@ t.test('numbers of tools and of calls stay as they were written, all others are 
   t.end()
 })
 
+t.test('so do those of what else a template is given, in a request of any length', (t) => {
+  const given = '"chat_template_kwargs":{"budget":1.0},"documents":[{"score":1e2}]'
+  for (const text of ['short', LONG.repeat(5)]) {
+    const value = parse(new RequestReader(), `{${given},"messages":[{"content":"${text}"}]}`)
+    t.equal(JSON.stringify(value.chat_template_kwargs), '{"budget":1.0}')
+    t.equal(JSON.stringify(value.documents), '[{"score":1e2}]')
+  }
+  t.end()
+})
+
+t.test('a request without a list of messages is read by its parts as well', (t) => {
+  const bodies = new RequestReader()
+  const body = { model: 'm', prompt: Array.from({ length: 5_000 }, (_, id) => id), max_tokens: 1 }
+  const first = parse(bodies, body)
+  t.strictSame(first, body)
+  t.equal(parse(bodies, { ...body, max_tokens: 2 }).prompt, first.prompt)
+  t.end()
+})
+
 t.test('what is no object may stand beside tools, and nesting without end is read as ever', (t) => {
   for (const text of ['short', LONG.repeat(5)]) {
     const odd = { messages: ['"tools" ,{ 1.50', 1.5, null, [{ tools: 2.5 }]], tools: 1.5, text }

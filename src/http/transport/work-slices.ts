@@ -1,0 +1,68 @@
+/**
+ * The work of new calls, in slices. Each agent sends its whole conversation, which takes milliseconds to read; of hundreds
+ * that begin at once it takes seconds, and were it done in one turn of the event loop, nobody would be accepted and no
+ * probe be answered meanwhile. So a turn begins steps of calls for a while only, first come, first served.
+ */
+
+/** Of one turn of the event loop; a step that has begun is done. */
+const SLICE_MS = 20
+
+export interface WorkSlicesOptions {
+  sliceMs?: number
+  nowMs?: () => number
+}
+
+export class WorkSlices {
+  readonly #sliceMs: number
+  readonly #nowMs: () => number
+  /** First steps of calls, and those of calls that have begun: these hold memory, and go first. */
+  readonly #first: (() => void)[] = []
+  readonly #further: (() => void)[] = []
+  /** When this turn of the loop began its first step; undefined: it has begun none. */
+  #begunAtMs: number | undefined
+
+  constructor({ sliceMs = SLICE_MS, nowMs = () => performance.now() }: WorkSlicesOptions = {}) {
+    this.#sliceMs = sliceMs
+    this.#nowMs = nowMs
+  }
+
+  /** Before the first step of a call that takes time. @returns undefined: it may be done now; else when it may be */
+  first(): Promise<void> | undefined {
+    return this.#next(this.#first)
+  }
+
+  /** Before each further one. */
+  further(): Promise<void> | undefined {
+    return this.#next(this.#further)
+  }
+
+  #next(steps: (() => void)[]): Promise<void> | undefined {
+    if (!this.#isWaitedFor && this.#hasTime()) return undefined
+    return new Promise((resolve) => steps.push(resolve))
+  }
+
+  get #isWaitedFor(): boolean {
+    return this.#first.length + this.#further.length > 0
+  }
+
+  #hasTime(): boolean {
+    if (this.#begunAtMs === undefined) {
+      this.#begunAtMs = this.#nowMs()
+      setImmediate(() => this.#nextTurn())
+    }
+    return this.#nowMs() - this.#begunAtMs < this.#sliceMs
+  }
+
+  #nextTurn(): void {
+    this.#begunAtMs = undefined
+    if (this.#isWaitedFor) this.#begin()
+  }
+
+  #begin(): void {
+    if (!this.#isWaitedFor || !this.#hasTime()) return
+    const step = this.#further.shift() ?? this.#first.shift()
+    step?.()
+    // The step is done in microtasks, and all of those come before the next tick.
+    queueMicrotask(() => process.nextTick(() => this.#begin()))
+  }
+}
