@@ -9,7 +9,11 @@ export const MAX_NESTING = 1_000
 export function isNestedTooDeeply(value: unknown, levels = MAX_NESTING): boolean {
   if (typeof value !== 'object' || value === null) return false
   if (levels === 0) return true
-  if (Array.isArray(value)) return value.some((item) => isNestedTooDeeply(item, levels - 1))
+  if (Array.isArray(value)) {
+    // A call for each item would be most of the time that a prompt of a million ids takes.
+    for (const item of value) if (typeof item === 'object' && isNestedTooDeeply(item, levels - 1)) return true
+    return false
+  }
   // Without a list of the values: each request is walked through.
   for (const key in value)
     if (isNestedTooDeeply((value as Record<string, unknown>)[key], levels - 1)) return true

@@ -340,7 +340,7 @@ function countsOf(turns: readonly TurnRecord[]) {
 /** Of several with as much in common, the latest. */
 function baseOf(turn: TurnRecord, turns: readonly TurnRecord[]): TurnOutline['base'] {
   const prompt = turn.promptTokenIds
-  let base: TurnOutline['base'] = null
+  let base = null as TurnOutline['base']
   for (let at = turns.length - 1; at >= 0; at -= 1) {
     const earlier = turns[at]!
     const most = base?.shared ?? MIN_SHARED_TOKENS - 1

@@ -7,6 +7,7 @@ import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { type PipedProcess, startChild } from './children.ts'
+import { watchedChild } from './no-stalls.ts'
 
 export const LAUNCHER = join(import.meta.dirname, '../../bin/llm-proxy')
 
@@ -41,6 +42,8 @@ export function startLlmProxy(args: readonly string[], launch: Launch = {}): Pip
     env: {
       PATH: EXECUTABLE ? '' : process.env.PATH,
       NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE,
+      // Neither the executable nor an old Node could load it.
+      ...(!EXECUTABLE && !launch.node && watchedChild()),
       ...launch.env,
     },
     cwd: launch.cwd,

@@ -3,6 +3,7 @@ import { loadConfig } from '../../src/config/load.ts'
 import { SERVE, type ServeConfig } from '../../src/config/options/serve.ts'
 import type { Logger } from '../../src/logger.ts'
 import { type RunningServer, startServer } from '../../src/main.ts'
+import { watched } from './no-stalls.ts'
 import { silentLogger } from './silent-logger.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
@@ -40,7 +41,7 @@ export async function startProxy(
     // Asked for only if there is no other: each call of testdir() empties the folder.
     db: overrides.db ?? `${t.testdir!({})}/proxy.db`,
   }
-  const server = await startServer(config, { logger })
+  const server = await watched(() => startServer(config, { logger }))
   t.teardown(() => server.stop(0))
   const [adminKey] = config.adminKeys
   const key = adminKey === undefined ? {} : { authorization: `Bearer ${adminKey}` }

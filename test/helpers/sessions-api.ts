@@ -12,6 +12,7 @@ import { MemoryTurnStore } from '../../src/store/memory.ts'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../../src/store/turn-store.ts'
 import { lastOfTexts } from './messages.ts'
+import { watched } from './no-stalls.ts'
 import { asPrompt, type OutcomeFields } from './prompt-ids.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
@@ -44,7 +45,7 @@ export async function startSessionsApi(
 ): Promise<SessionsApi> {
   const parts = serverParts(store, options)
   const { sessions, backend } = parts
-  const http = await listen({ ...parts.options, ...server })
+  const http = await watched(() => listen({ ...parts.options, ...server }))
   t.teardown(async () => {
     await sessions.close()
     await http.close()

@@ -1,10 +1,12 @@
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
+import { watchLoop } from './loop-cpu.ts'
+import { STALL_LIMIT_MS } from './stall-limit.ts'
 
-/** No call may hold up all others for longer, in CPU time: a busy machine fails nothing. */
-export const STALL_LIMIT_MS = 200
+export { STALL_LIMIT_MS }
 
-const LOOK_MS = 10
+/** More than the time between two looks. */
+const SETTLED_MS = 20
 /** Of one input before it is at fault. */
 const TRIES = 3
 
@@ -27,19 +29,14 @@ export async function watchStalls(t: Test): Promise<StallWatch> {
   await nextTurn()
   let worstMs = 0
   let worstOfInputMs = 0
-  let last = process.threadCpuUsage()
-  const look = () => {
-    const { user, system } = process.threadCpuUsage(last)
-    const ms = (user + system) / 1000
+  const { look, stop } = watchLoop((ms) => {
     worstMs = Math.max(worstMs, ms)
     worstOfInputMs = Math.max(worstOfInputMs, ms)
-    last = process.threadCpuUsage()
-  }
-  const looking = setInterval(look, LOOK_MS)
-  t.teardown(() => clearInterval(looking))
+  })
+  t.teardown(stop)
   return {
     worstMs: async () => {
-      await sleep(2 * LOOK_MS)
+      await sleep(SETTLED_MS)
       return worstMs
     },
     withoutStall: async (work) => {

@@ -5,7 +5,7 @@ import t from 'tap'
 import { startProxy } from '../helpers/proxy.ts'
 
 const onLinux = process.platform === 'linux' ? {} : { skip: 'elsewhere a port has one handle' }
-const AGENTS = 200
+const AGENTS = 100
 const REQUEST = 'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'
 
 t.test('many connections are accepted in one turn of the event loop', onLinux, async (t) => {

@@ -4,6 +4,7 @@ import t, { type Test } from 'tap'
 import type { ServeConfig } from '../../src/config/options/serve.ts'
 import { SESSION_ROUTES, startFront } from '../../src/http/front/server.ts'
 import { nodeOfSession } from '../../src/session/nodes.ts'
+import { watched } from '../helpers/no-stalls.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
@@ -14,13 +15,10 @@ async function setUp(t: Test, overrides: Partial<ServeConfig> = {}) {
   const nodes: TestProxy[] = []
   for (let number = 1; number <= NODES; number += 1)
     nodes.push(await startProxy(t, { db: 'memory', node: `${number}/${NODES}`, ...overrides }))
-  const front = await startFront({
-    host: '127.0.0.1',
-    port: 0,
-    nodeUrls: nodes.map(({ url }) => url),
-    timeoutMs: 60_000,
-    logger: silentLogger,
-  })
+  const nodeUrls = nodes.map(({ url }) => url)
+  const front = await watched(() =>
+    startFront({ host: '127.0.0.1', port: 0, nodeUrls, timeoutMs: 60_000, logger: silentLogger }),
+  )
   t.teardown(() => front.close(0))
   const ask = async (path: string, body?: object, headers: Record<string, string> = {}) => {
     const posted = { method: 'POST', body: JSON.stringify(body) }

@@ -2,6 +2,7 @@
 import t from 'tap'
 import { BODY_VALUES } from '../../src/http/json-body.ts'
 import { KEYS } from '../helpers/keys.ts'
+import { aside } from '../helpers/no-stalls.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
@@ -12,7 +13,12 @@ const HELLO = '"messages":[{"role":"user","content":"hi"}],"max_tokens":1'
 const list = (item: string, count: number) => `[${Array(count).fill(item).join()}]`
 const members = (count: number) => Array.from({ length: count }, (_, at) => `"k${at}":0`).join()
 
-function send(url: string, body: string, session = 's', more: RequestInit = {}): Promise<Response> {
+function send(
+  url: string,
+  body: string | Buffer<ArrayBuffer>,
+  session = 's',
+  more: RequestInit = {},
+): Promise<Response> {
   return fetch(`${url}/${session}/v1/chat/completions`, { method: 'POST', body, ...more })
 }
 
@@ -39,19 +45,22 @@ t.test('what a call repeats of the call before it is counted with what is new', 
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 8 * 1024 * 1024 })
   backend.script = () => answer(wholeAnswer())
   const message = '{"role":"user","content":"hi"}'
-  const body = (count: number) => `{"messages":${list(message, count)}}`
+  const body = (count: number) => aside(() => Buffer.from(`{"messages":${list(message, count)}}`))
   // Three nodes each.
-  t.equal((await send(url, body(50_000))).status, 200)
-  t.equal((await send(url, body(70_000))).status, 200)
-  t.equal((await send(url, body(90_000))).status, 413)
+  t.equal((await send(url, await body(50_000))).status, 200)
+  t.equal((await send(url, await body(70_000))).status, 200)
+  t.equal((await send(url, await body(90_000))).status, 413)
 })
 
 t.test('the largest prompts that agents send pass', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 16 * 1024 * 1024 })
-  const image = `data:image/png;base64,${'A'.repeat(15 * 1024 * 1024)}`
-  const content = JSON.stringify([{ type: 'image_url', image_url: { url: image } }])
-  t.equal((await send(url, `{"messages":[{"role":"user","content":${content}}]}`)).status, 200)
-  const ids = `{"model":"m","prompt":${list('12345', 1_000_000)}}`
+  const picture = await aside(() => {
+    const image = `data:image/png;base64,${'A'.repeat(15 * 1024 * 1024)}`
+    const content = JSON.stringify([{ type: 'image_url', image_url: { url: image } }])
+    return Buffer.from(`{"messages":[{"role":"user","content":${content}}]}`)
+  })
+  t.equal((await send(url, picture)).status, 200)
+  const ids = await aside(() => Buffer.from(`{"model":"m","prompt":${list('12345', 1_000_000)}}`))
   const completion = await fetch(`${url}/s/v1/completions`, { method: 'POST', body: ids })
   t.equal(completion.status, 200)
   t.equal(backend.requests.length, 2)
@@ -59,8 +68,11 @@ t.test('the largest prompts that agents send pass', async (t) => {
 
 t.test('the embedded engine holds nobody up with the longest prompt', async (t) => {
   const { url } = await startProxy(t)
-  const body = (content: string) => JSON.stringify({ messages: [{ role: 'user', content }], max_tokens: 1 })
-  const [tooLong, long] = ['A word or two. '.repeat(1_000_000), 'words '.repeat(20_000)].map(body)
+  const body = (content: string) =>
+    Buffer.from(JSON.stringify({ messages: [{ role: 'user', content }], max_tokens: 1 }))
+  const [tooLong, long] = await aside(() =>
+    ['A word or two. '.repeat(1_000_000), 'words '.repeat(20_000)].map(body),
+  )
   const stalls = await watchStalls(t)
   const refused = await send(url, tooLong!)
   t.equal(refused.status, 400)

@@ -9,6 +9,7 @@ import * as reads from '../../src/http/read/schemas.ts'
 import { Turn } from '../../src/http/sessions/schemas.ts'
 import { Activity } from '../../src/session/activity.ts'
 import { TurnRunner } from '../../src/session/run-turn.ts'
+import { aside } from '../helpers/no-stalls.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import {
   recordTurn,
@@ -168,13 +169,15 @@ for (const [name, openStore] of Object.entries(STORES)) {
 t.test('the tree of a thousand turns is some tens of kilobytes on the wire', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
-  for (let turn = 0; turn < 1_000; turn += 1)
-    await recordTurn(api.store, 's', turn, {
-      requestMessages: [user('one'), user(`call ${turn} `.repeat(100))],
-      promptTokenIds: ids(0, 200 + turn),
-      completionTokenIds: ids(turn * 7, 40),
-      completionLogprobs: new Float64Array(40).fill(-0.25),
-    })
+  await aside(async () => {
+    for (let turn = 0; turn < 1_000; turn += 1)
+      await recordTurn(api.store, 's', turn, {
+        requestMessages: [user('one'), user(`call ${turn} `.repeat(100))],
+        promptTokenIds: ids(0, 200 + turn),
+        completionTokenIds: ids(turn * 7, 40),
+        completionLogprobs: new Float64Array(40).fill(-0.25),
+      })
+  })
   const call = request(`${api.url}/sessions/s/tree`, { headers: { 'accept-encoding': 'gzip' } })
   call.end()
   const [response] = await once(call, 'response')
@@ -293,8 +296,11 @@ t.test('a watcher that does not read is dropped, and never waited for', async (t
   const closed = new Promise((resolve) => response.once('close', resolve))
   // More than the buffers of both kernels hold.
   const session_id = 'x'.repeat(1_000)
-  await until(() => {
+  const tell = () => {
     for (let i = 0; i < 4_000; i += 1) activity.tell({ type: 'session_deleted', session_id })
+  }
+  await until(async () => {
+    await aside(tell)
     return activity.listenerCount === 0
   })
   response.resume()

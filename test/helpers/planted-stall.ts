@@ -1,0 +1,70 @@
+/**
+ * A program with a server that holds up its event loop for longer than is allowed: `node planted-stall.ts WHERE`. How it
+ * ends is what a test file with such a server ends with.
+ */
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { ended, startChild } from './children.ts'
+import { aside, stallsOnPurpose, watched, watchedChild } from './no-stalls.ts'
+import { SHARED_STALL_LIMIT_MS } from './stall-limit.ts'
+
+const WAYS: Record<string, () => Promise<unknown>> = {
+  request: () => ask(burn),
+  starting: () => ask(() => {}, burn),
+  aside: () => ask(() => aside(burn)),
+  purpose: () => {
+    stallsOnPurpose('it is planted')
+    return ask(burn)
+  },
+  waiting: () =>
+    ask(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2 * SHARED_STALL_LIMIT_MS)),
+  child: async () => {
+    const child = startChild(process.execPath, [import.meta.filename, 'of-child'], {
+      env: { ...process.env, ...watchedChild() },
+    })
+    child.stderr.pipe(process.stderr)
+    child.stdout.resume()
+    await ended(child)
+  },
+  // Twice: a process is watched from its first request on.
+  'of-child': async () => {
+    const { url, close } = await serve(burn)
+    for (let time = 0; time < 2; time += 1) await (await fetch(url)).text()
+    close()
+  },
+}
+
+async function ask(answering: () => void, starting: () => void = () => {}): Promise<void> {
+  const { url, close } = await watched(async () => {
+    starting()
+    return await serve(answering)
+  })
+  await (await fetch(url)).text()
+  close()
+}
+
+async function serve(answering: () => void): Promise<{ url: string; close(): void }> {
+  const server = createServer((_request, response) => {
+    answering()
+    response.end()
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  return {
+    url: `http://127.0.0.1:${port}`,
+    close: () => {
+      // After a look at what was last.
+      setTimeout(() => {
+        server.close()
+        server.closeAllConnections()
+      }, 50)
+    },
+  }
+}
+
+function burn(): void {
+  const { user } = process.threadCpuUsage()
+  while (process.threadCpuUsage().user - user < 1.5 * SHARED_STALL_LIMIT_MS * 1_000);
+}
+
+await WAYS[process.argv[2]!]!()
