@@ -1,5 +1,5 @@
 /**
- * No call may hold up all others: an integration test fails, whatever its tests say, if the event loop of a proxy stood still
+ * No call may hold up all others: an integration or slow test fails, whatever its tests say, if the event loop of a proxy stood still
  * in it. CPU time counts, of the loop's thread, while a proxy serves; with the proxy in the process of its test, that is
  * also what the test does. Starting does not count: modules are loaded then, and routes and schemas compiled.
  */
@@ -10,8 +10,11 @@ import { pathToFileURL } from 'node:url'
 import { type LoopWatch, watchLoop } from './loop-cpu.ts'
 import { SHARED_STALL_LIMIT_MS, STALLS_FILE } from './stall-limit.ts'
 
-/** Of integration tests. Slow ones load a proxy as hard as they can, and tell themselves what it may do then. */
-const IS_GUARDED = /[\\/]test[\\/](integration|helpers)[\\/]/.test(process.argv[1] ?? '')
+/** Those that load a proxy as hard as they can, or for minutes, tell themselves what it may do then. */
+const LOADS =
+  /[\\/]slow[\\/](fuzz|power|complexity|agent-retries|bad-network|balancers|generated-clients|gateway-client|kill|litestream|many-sessions|nodes-killed|python-sdks|rollouts-many|schemathesis)/
+const PROGRAM = process.argv[1] ?? ''
+const IS_GUARDED = /[\\/]test[\\/](integration|slow|helpers)[\\/]/.test(PROGRAM) && !LOADS.test(PROGRAM)
 
 let watch: LoopWatch | undefined
 /** What runs now and does not count. */
