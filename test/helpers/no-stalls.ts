@@ -1,7 +1,7 @@
 /**
- * No call may hold up all others: an integration or slow test fails, whatever its tests say, if the event loop of a proxy stood still
- * in it. CPU time counts, of the loop's thread, while a proxy serves; with the proxy in the process of its test, that is
- * also what the test does. Starting does not count: modules are loaded then, and routes and schemas compiled.
+ * No call may hold up all others: an integration or slow test fails, whatever it says, if the event loop of a proxy stood
+ * still in it. CPU time counts, of the loop's thread, while a proxy serves; with the proxy in the process of its test, that
+ * is also what the test does. Starting does not count: modules are loaded then, and routes and schemas compiled.
  */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'

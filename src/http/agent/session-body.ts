@@ -54,6 +54,7 @@ export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions, w
   takeAnyBodyAsBytes(app)
   app.decorateRequest('sessionBody', null)
   app.decorateRequest('bodyPieces', null)
+  app.decorateRequest('heldBytes', 0)
   app.addHook('preParsing', keepPieces)
   app.addHook('preHandler', readWith(sessions, waiting))
 }

@@ -3,6 +3,13 @@ import { getHeapStatistics } from 'node:v8'
 import type { FastifyRequest } from 'fastify'
 import { ProxyError } from '../../errors.ts'
 
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** What is counted for its body; 0: nothing yet. */
+    heldBytes: number
+  }
+}
+
 /** Of the budget, the part that the calls of one agent's key may take. */
 const SHARE_OF_ONE_AGENT = 0.25
 
@@ -20,7 +27,6 @@ export class WaitingBodies {
   #held = 0
   /** By session. */
   readonly #heldBy = new Map<string, number>()
-  readonly #heldFor = new WeakMap<ServerResponse, number>()
 
   /** @param totalBytes of all bodies together, by what they take in memory */
   constructor(totalBytes: number) {
@@ -31,20 +37,19 @@ export class WaitingBodies {
    * Counts what the body of a call takes, until its response is out. It is more, once it has been read.
    * @throws ProxyError `too_many_calls`, `queue_full`; what was counted before still is
    */
-  take({ caller }: Pick<FastifyRequest, 'caller'>, response: ServerResponse, bytes: number): void {
+  take(request: FastifyRequest, response: ServerResponse, bytes: number): void {
     // Who has gone already will not say so again.
     if (bytes === 0 || response.destroyed) return
+    const { caller, heldBytes: own } = request
     const agent = caller.is === 'agent' ? caller.sessionId : undefined
-    const own = this.#heldFor.get(response)
-    const more = bytes - (own ?? 0)
-    const others = this.#held - (own ?? 0)
-    const othersOfAgent = agent === undefined ? 0 : (this.#heldBy.get(agent) ?? 0) - (own ?? 0)
+    const others = this.#held - own
+    const othersOfAgent = agent === undefined ? 0 : (this.#heldBy.get(agent) ?? 0) - own
     if (othersOfAgent > 0 && othersOfAgent + bytes > this.#totalBytes * SHARE_OF_ONE_AGENT)
       throw ofThisAgent()
     if (others > 0 && others + bytes > this.#totalBytes) throw ofAll()
-    this.#add(agent, more)
-    this.#heldFor.set(response, bytes)
-    if (own === undefined) response.once('close', () => this.#add(agent, -this.#heldFor.get(response)!))
+    this.#add(agent, bytes - own)
+    request.heldBytes = bytes
+    if (own === 0) response.once('close', () => this.#add(agent, -request.heldBytes))
   }
 
   #add(agent: string | undefined, bytes: number): void {
