@@ -29,6 +29,7 @@ const READERS = [
 
 /** Files there that walk through nothing of anybody's, or only write. */
 const WALK_THROUGH_NOTHING = [
+  'src/canonical/give-back.ts',
   // Types, and folds of events that add each one once.
   'src/canonical/{completion,spans,events,messages,request,prompt-ids,prompt-lists,token-ids,json-member,growing-json}.ts',
   // Errors, in words of our own.

@@ -61,7 +61,7 @@ const ANSWER = {
 export const WIRES: readonly Subject[] = [
   {
     name: 'server-sent events',
-    covers: ['src/engine/sse.ts'],
+    covers: ['src/engine/sse.ts', 'src/engine/joined.ts'],
     cases: {
       ...ofUnits((text) => () => feed(Buffer.from(text), 7), {
         newlines: '\n',
