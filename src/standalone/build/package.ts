@@ -29,6 +29,7 @@ function outputs(extension: string): string[] {
 function compile(): void {
   const tsc = join(ROOT, 'node_modules/.bin/tsc')
   execFileSync(tsc, ['-p', join(import.meta.dirname, 'tsconfig.json')], { stdio: 'inherit' })
+  if (outputs('js').length === 0) throw new Error('the compiler has written no scripts')
 }
 
 function withOwnFiles(path: string, code: string): string {
