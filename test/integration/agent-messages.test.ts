@@ -56,7 +56,12 @@ function evaluate(expression: string): string {
 
 t.test('an answer that is not streamed: the session shows what the agent saw', async (t) => {
   const proxy = await startProxy(t)
-  const call = client(proxy, 'a').messages.create({ ...small, max_tokens: 20, system: 'Be brief.' })
+  const call = client(proxy, 'a').messages.create({
+    ...small,
+    max_tokens: 20,
+    ...{ temperature: 0 },
+    system: 'Be brief.',
+  })
   const { data: message, request_id } = await call.withResponse()
   const [turn] = (await proxy.get('/sessions/a')).turns
   t.equal(turn.status, 'completed')
