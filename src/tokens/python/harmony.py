@@ -1,7 +1,7 @@
 """gpt-oss's prompts as OpenAI's harmony library writes them, and not the model's chat template.
 
 The text is that of openai-harmony 0.0.8 (`src/encoding.rs`: `Render`, `template_tools_section`,
-`json_schema_to_typescript`), and what the messages of a chat are in harmony is vLLM's rule (0.30,
+`json_schema_to_typescript`), and what the messages of a chat are in harmony is vLLM's rule (0.33,
 `vllm/entrypoints/openai/parser/harmony_utils.py`), which renders chats of gpt-oss so whatever template the model brings.
 A test compares both with that library on random conversations.
 """
