@@ -55,9 +55,17 @@ export class ContentMemory {
 
   /** The same ids as those of the text as a whole. @throws what the encoder throws */
   async encode(text: string): Promise<number[]> {
-    const pieces = this.#piecesOf(text)
+    // What ends a message is the same short text each time.
+    const short = new Map<string, Promise<ArrayLike<number>>>()
+    const encodeShort = (piece: string) => {
+      const encoding = short.get(piece) ?? this.#encode(piece)
+      short.set(piece, encoding)
+      return encoding
+    }
     const parts = await Promise.all(
-      pieces.map((piece) => (piece.isRemembered ? this.#remembered(piece.text) : this.#encode(piece.text))),
+      this.#piecesOf(text).map((piece) =>
+        piece.isRemembered ? this.#remembered(piece.text) : encodeShort(piece.text),
+      ),
     )
     const ids = new Array<number>(parts.reduce((sum, part) => sum + part.length, 0))
     let at = 0

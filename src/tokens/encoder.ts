@@ -70,8 +70,12 @@ interface Job {
   reject(error: ProxyError): void
 }
 
-/** libuv has four threads, which files and names need, too; one core is the event loop's. */
-const THREADS = Math.max(1, Math.min(3, availableParallelism() - 1))
+/**
+ * How many long texts are encoded at once. libuv has four threads, which files and names need, too; one core is the event
+ * loop's. One thread more is for short texts alone: they take a millisecond, and a long one some hundreds.
+ */
+const LONG_THREADS = Math.max(1, Math.min(2, availableParallelism() - 1))
+const LONG_CHARS = 16 * 1024
 const MAX_QUEUED = 4096
 const MAX_OVERTAKEN = 64
 
@@ -80,6 +84,8 @@ class RustEncoder implements TextEncoder {
   readonly #tokenizer: RustTokenizer
   readonly #queue: Job[] = []
   #running = 0
+  #runningLong = 0
+  #isTurnOfWaited = false
   #closed = false
 
   constructor(tokenizer: RustTokenizer) {
@@ -103,34 +109,49 @@ class RustEncoder implements TextEncoder {
   }
 
   #dispatch(): void {
-    while (this.#running < THREADS && this.#queue.length > 0) {
-      this.#running += 1
-      void this.#run(this.#take())
+    while (this.#running <= LONG_THREADS) {
+      const next = this.#next()
+      if (next === undefined) return
+      for (const job of this.#queue.slice(0, next)) job.overtaken += 1
+      void this.#run(this.#queue.splice(next, 1)[0]!)
     }
   }
 
-  /** Long texts wait for short ones, but not for ever. */
-  #take(): Job {
-    let next = this.#queue.findIndex(({ overtaken }) => overtaken >= MAX_OVERTAKEN)
-    if (next === -1) {
-      next = 0
-      for (const [index, { text }] of this.#queue.entries())
-        if (text.length < this.#queue[next]!.text.length) next = index
+  /**
+   * Long texts wait for short ones, but not for ever: those that have waited go in turn with the shortest. A long prompt is
+   * hundreds of texts, and a short one would wait for all of them.
+   * @returns undefined: none may begin now
+   */
+  #next(): number | undefined {
+    const mayBeLong = this.#runningLong < LONG_THREADS
+    let shortest: number | undefined
+    let waited: number | undefined
+    for (const [index, job] of this.#queue.entries()) {
+      if (isLong(job) && !mayBeLong) continue
+      if (job.overtaken >= MAX_OVERTAKEN) waited ??= index
+      if (shortest === undefined || job.text.length < this.#queue[shortest]!.text.length) shortest = index
     }
-    for (const job of this.#queue.slice(0, next)) job.overtaken += 1
-    return this.#queue.splice(next, 1)[0]!
+    this.#isTurnOfWaited = waited !== undefined && !this.#isTurnOfWaited
+    return this.#isTurnOfWaited ? waited : shortest
   }
 
-  async #run({ text, resolve, reject }: Job): Promise<void> {
+  async #run(job: Job): Promise<void> {
+    this.#running += 1
+    this.#runningLong += Number(isLong(job))
     try {
-      resolve((await this.#tokenizer.encode(text, null, { addSpecialTokens: false })).getIds())
+      job.resolve((await this.#tokenizer.encode(job.text, null, { addSpecialTokens: false })).getIds())
     } catch (cause) {
-      reject(new ProxyError('internal', 'the text cannot be tokenized', { cause }))
+      job.reject(new ProxyError('internal', 'the text cannot be tokenized', { cause }))
     } finally {
       this.#running -= 1
+      this.#runningLong -= Number(isLong(job))
       this.#dispatch()
     }
   }
+}
+
+function isLong({ text }: Job): boolean {
+  return text.length > LONG_CHARS
 }
 
 function closedError(): ProxyError {

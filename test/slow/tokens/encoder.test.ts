@@ -49,7 +49,7 @@ for (const name of REAL_MODELS) {
   )
 }
 
-t.test('short texts go before long ones, and long ones go too', async (t) => {
+t.test('short texts wait for no long ones, and long ones go too', async (t) => {
   const rust = (await openRustEncoder(modelDirectory('qwen3')))!
   const done: string[] = []
   const encode = (name: string, text: string) => rust.encode(text).then(() => done.push(name))
@@ -57,10 +57,26 @@ t.test('short texts go before long ones, and long ones go too', async (t) => {
   const first = Array.from({ length: 4 }, () => encode('first', long))
   const others = [encode('long', long), encode('short', 'short')]
   await Promise.all([...first, ...others])
-  t.ok(done.indexOf('short') < done.indexOf('long'))
+  t.equal(done[0], 'short', 'not even long ones that have begun keep it waiting')
   t.equal(done.length, 6)
   await rust.close()
   await t.rejects(rust.encode('x'), { code: 'shutting_down' })
+})
+
+t.test('a short text is one of the next, however many longer ones have waited', async (t) => {
+  const rust = (await openRustEncoder(modelDirectory('qwen3')))!
+  t.teardown(() => rust.close())
+  const done: string[] = []
+  const encode = (name: string, text: string) => rust.encode(text).then(() => done.push(name))
+  const all = Array.from({ length: 300 }, () => encode('longer', 'longer text '.repeat(100)))
+  // Each overtakes all of those.
+  all.push(...Array.from({ length: 100 }, () => encode('tiny', 'x')))
+  await Promise.all(all.slice(300))
+  await encode('short', 'some short text')
+  const longer = done.filter((name) => name === 'longer').length
+  t.ok(longer < 250, `${longer} of 300 went before it`)
+  await Promise.all(all)
+  t.equal(done.length, 401)
 })
 
 t.test('a broken tokenizer.json is refused', async (t) => {
