@@ -107,6 +107,17 @@ def training(tmp_path: Path, tokenizer: Any) -> Iterator[tuple[Any, Any, Any, li
         yield model, engine, functions, returned
 
 
+# Of any of its trainers: each step in the log, and nothing on disk.
+ON_A_CPU: dict[str, Any] = {
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": [],
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+}
+
+
 class SharedWeights:
     """What TRL gives weights to with vLLM: nothing to do where the engine has the trainer's own."""
 
@@ -138,12 +149,7 @@ def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
         num_generations=GROUP,
         max_completion_length=64,
         learning_rate=0.01,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
+        **ON_A_CPU,
     )
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     trainer = GRPOTrainer(
@@ -207,12 +213,7 @@ def test_trl_fine_tunes_on_what_was_sampled_and_nothing_else(
     config = SFTConfig(
         output_dir=str(tmp_path / "out"),
         max_steps=1,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
+        **ON_A_CPU,
     )
     trainer = SFTTrainer(model, args=config, train_dataset=scope["dataset"], processing_class=tokenizer)
     trainer.train()

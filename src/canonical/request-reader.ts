@@ -18,13 +18,14 @@ import {
   MAX_WRITTEN_LENGTH,
   parseAsWritten,
   parseRequest,
+  TEMPLATE_FIELDS,
 } from './written-numbers.ts'
 
 /** Where conversations are: in Chat Completions and Messages, and in Responses. */
 const LIST_FIELDS: readonly string[] = ['messages', 'input']
 
 /** What templates show, and with it each number as it was written. */
-const WRITTEN_FIELDS: readonly string[] = ['tools', 'chat_template_kwargs', 'documents']
+const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]
 
 /** Shorter requests are parsed in no time. */
 const MIN_BYTES = 4 * 1024

@@ -46,6 +46,9 @@ export function toolsText(tools: readonly Tool[]): string {
   return JSON.stringify(tools)
 }
 
+/** What a template is given beside the talk and its tools. */
+export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'documents']
+
 /**
  * Reads a request, and keeps the numbers of its tools and of the calls in its talk as they were written. All others are
  * numbers: the proxy reads them itself.
@@ -56,8 +59,7 @@ export function parseRequest(text: string): unknown {
   const written = holdsTools(text) ? rawValueOf(text) : undefined
   if (!isObject(value) || !isObject(written)) return value
   keepTools(value, written)
-  for (const field of ['chat_template_kwargs', 'documents'])
-    if (isObject(value[field])) value[field] = written[field]
+  for (const field of TEMPLATE_FIELDS) if (isObject(value[field])) value[field] = written[field]
   for (const field of ['messages', 'input']) {
     const [elements, writtenElements] = [value[field], written[field]]
     if (!Array.isArray(elements) || !Array.isArray(writtenElements)) continue

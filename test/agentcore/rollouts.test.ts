@@ -14,7 +14,7 @@ import {
 } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
 import { hasPython } from '../agents/parts/install.ts'
 import { agentTask } from '../helpers/agent-task.ts'
-import { type ContainerAnswer, startFront } from '../helpers/agentcore-front.ts'
+import { type ContainerAnswer, newArn, startFront } from '../helpers/agentcore-front.ts'
 import { ended } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -22,13 +22,6 @@ import { until } from '../helpers/until.ts'
 import { type Machine, startMachine } from './parts/machine.ts'
 
 const NEVER = new AbortController().signal
-
-let runtimes = 0
-/** One of its own for each test: runners of one runtime share a limiter. */
-function newArn(): string {
-  runtimes += 1
-  return `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/math_${runtimes}-x`
-}
 
 type Way = 's3' | 'sqs' | 'envelope'
 

@@ -45,6 +45,13 @@ export interface FrontLimits {
   sessions?: number
 }
 
+let runtimes = 0
+/** A runtime's name, one of its own for each runner: runners of one runtime share a limiter. */
+export function newArn(): string {
+  runtimes += 1
+  return `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/agent_${runtimes}-x`
+}
+
 /** Closed when the test ends. The environment names it to every AWS client of this process. */
 export async function startFront(t: Test, container: Container, limits: FrontLimits = {}): Promise<Front> {
   const front: Front = {

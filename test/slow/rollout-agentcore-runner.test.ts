@@ -7,17 +7,16 @@ import {
   type AgentCoreRunnerOptions,
 } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
 import { agentTask } from '../helpers/agent-task.ts'
-import { type Container, type ContainerAnswer, type Front, startFront } from '../helpers/agentcore-front.ts'
+import {
+  type Container,
+  type ContainerAnswer,
+  type Front,
+  newArn,
+  startFront,
+} from '../helpers/agentcore-front.ts'
 import { until } from '../helpers/until.ts'
 
 const NEVER = new AbortController().signal
-
-let runtimes = 0
-/** One of its own for each runner: runners of one runtime share a limiter. */
-function newArn(): string {
-  runtimes += 1
-  return `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/agent_${runtimes}-x`
-}
 
 /** A program in a container that is asked for its result at the first poll. */
 const working =

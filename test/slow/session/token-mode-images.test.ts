@@ -2,48 +2,21 @@
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
 import type { GenerationRequest } from '../../../src/canonical/request.ts'
-import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
-import { TurnRunner } from '../../../src/session/run-turn.ts'
-import { Sessions } from '../../../src/session/sessions.ts'
 import { TrajectoryBuilder, type TrajectoryOptions } from '../../../src/session/trajectories.ts'
-import { MemoryTurnStore } from '../../../src/store/memory.ts'
+import type { MemoryTurnStore } from '../../../src/store/memory.ts'
 import type { TurnRecord } from '../../../src/store/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../src/tokens/token-model.ts'
-import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
-import { silentLogger } from '../../helpers/silent-logger.ts'
+import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
 
-const never = new AbortController().signal
-
 /** An engine that answers `I see.` to everything. */
-function setUp(t: Test, model: TokenModel, store = new MemoryTurnStore()) {
+function setUp(t: Test, model: TokenModel, store?: MemoryTurnStore) {
   const asked: GenerationRequest[] = []
-  const ids = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
-  const backend = new ScriptedBackend(async function* (request) {
+  const answer = (request: GenerationRequest) => {
     asked.push(request)
-    yield [
-      { type: 'start', engine: 'scripted', promptTokenIds: request.promptTokenIds! },
-      { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
-      { type: 'end', finishReason: 'stop' },
-    ]
-  })
-  const prompts = new TokenPrompts(model, store)
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
-  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
-  t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
-  return {
-    asked,
-    store,
-    async ask(messages: ChatMessage[], fields = {}): Promise<TurnRecord> {
-      const request = { kind: 'chat', body: { messages, ...fields } } as const
-      const word = { retryCount: 0, hasAgentKey: false }
-      const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
-      for await (const _ of (await runner.begin(call, never)).events) {
-      }
-      return (await Array.fromAsync(store.readTurns('s'))).at(-1)!
-    },
+    return { text: 'I see.' }
   }
+  return { asked, ...tokenModeRig(t, model, answer, store) }
 }
 
 function promptOf({ annotations }: TurnRecord): { reason: string; images: [{ at: number }] } {

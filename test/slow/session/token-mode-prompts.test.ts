@@ -3,66 +3,14 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
-import { beginChoices } from '../../../src/session/run-choices.ts'
-import { TurnRunner } from '../../../src/session/run-turn.ts'
-import { Sessions } from '../../../src/session/sessions.ts'
-import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import type { TurnRecord } from '../../../src/store/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../src/tokens/token-model.ts'
-import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
-import { silentLogger } from '../../helpers/silent-logger.ts'
+import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from '../../unit/session/token-mode-talk.ts'
 import { modelDirectory } from '../../unit/tokens/real-models.ts'
 
-const never = new AbortController().signal
-
 /** An engine that answers `I see.` to everything, behind token mode. */
-function setUp(t: Test, model: TokenModel) {
-  const ids = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
-  const backend = new ScriptedBackend(async function* ({ promptTokenIds }) {
-    yield [
-      { type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! },
-      { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
-      { type: 'end', finishReason: 'stop' },
-    ]
-  })
-  const store = new MemoryTurnStore()
-  const prompts = new TokenPrompts(model, store)
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
-  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
-  t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
-  return {
-    sessions,
-    /** Several answers to one call. @returns their turns */
-    async askFor(count: number, messages: ChatMessage[]): Promise<TurnRecord[]> {
-      const call = {
-        sessionId: 's',
-        dialect: 'chat',
-        request: { kind: 'chat', body: { messages } } as const,
-        stream: false,
-        word: { retryCount: 0, hasAgentKey: false },
-      }
-      for await (const _ of (await beginChoices(runner, call, count, never)).events) {
-      }
-      return (await Array.fromAsync(store.readTurns('s'))).slice(-count)
-    },
-    async ask(messages: ChatMessage[]): Promise<TurnRecord> {
-      const request = { kind: 'chat', body: { messages } } as const
-      const call = {
-        sessionId: 's',
-        dialect: 'chat',
-        request,
-        stream: false,
-        word: { retryCount: 0, hasAgentKey: false },
-      }
-      for await (const _ of (await runner.begin(call, never)).events) {
-      }
-      return (await Array.fromAsync(store.readTurns('s'))).at(-1)!
-    },
-  }
-}
+const setUp = (t: Test, model: TokenModel) => tokenModeRig(t, model, () => ({ text: 'I see.' }))
 
 t.test("a session's chat_template_kwargs reach the template, whatever the agent says", async (t) => {
   const model = loadTokenModel('qwen3')

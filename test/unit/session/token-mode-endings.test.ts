@@ -1,48 +1,22 @@
 /** Prompts that do not end where the assistant's turn begins: `continue_final_message`, `add_generation_prompt: false`. */
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import { TokenPrompts } from '../../../src/session/prompts/token-prompts.ts'
-import { TurnRunner } from '../../../src/session/run-turn.ts'
-import { Sessions } from '../../../src/session/sessions.ts'
 import { TrajectoryBuilder } from '../../../src/session/trajectories.ts'
-import { MemoryTurnStore } from '../../../src/store/memory.ts'
+import type { MemoryTurnStore } from '../../../src/store/memory.ts'
 import type { TurnRecord } from '../../../src/store/turn-store.ts'
 import type { TokenModel } from '../../../src/tokens/token-model.ts'
-import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
-import { silentLogger } from '../../helpers/silent-logger.ts'
+import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 
-const never = new AbortController().signal
 const model = loadTokenModel('qwen2_5')
 
 /** An engine that says these texts, one a call; one that ends with a dash is cut off there. */
-function setUp(t: Test, answers: string[], store = new MemoryTurnStore()) {
-  const backend = new ScriptedBackend(async function* ({ promptTokenIds }) {
+function setUp(t: Test, answers: string[], store?: MemoryTurnStore) {
+  const answer = () => {
     const text = answers.shift()!
-    const isCut = text.endsWith('-')
-    const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [model.tokenizer.eosTokenId!])]
-    yield [
-      { type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! },
-      { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
-      { type: 'end', finishReason: isCut ? 'length' : 'stop' },
-    ]
-  })
-  const prompts = new TokenPrompts(model as TokenModel, store)
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
-  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
-  t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
-  return {
-    store,
-    async ask(messages: ChatMessage[], fields = {}): Promise<TurnRecord> {
-      const request = { kind: 'chat', body: { messages, ...fields } } as const
-      const word = { retryCount: 0, hasAgentKey: false }
-      const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
-      for await (const _ of (await runner.begin(call, never)).events) {
-      }
-      return (await Array.fromAsync(store.readTurns('s'))).at(-1)!
-    },
+    return { text, isCut: text.endsWith('-') }
   }
+  return tokenModeRig(t, model as TokenModel, answer, store)
 }
 
 const CONTINUED = { continue_final_message: true, add_generation_prompt: false }

@@ -1,0 +1,63 @@
+/** Token mode without HTTP: turns of one session, over an engine that says what it is told to. */
+import type { Test } from 'tap'
+import type { ChatMessage } from '../../src/canonical/messages.ts'
+import type { GenerationRequest } from '../../src/canonical/request.ts'
+import { TokenPrompts } from '../../src/session/prompts/token-prompts.ts'
+import { beginChoices } from '../../src/session/run-choices.ts'
+import { TurnRunner } from '../../src/session/run-turn.ts'
+import { Sessions } from '../../src/session/sessions.ts'
+import { MemoryTurnStore } from '../../src/store/memory.ts'
+import type { TurnRecord } from '../../src/store/turn-store.ts'
+import type { TokenModel } from '../../src/tokens/token-model.ts'
+import { ScriptedBackend } from './scripted-backend.ts'
+import { silentLogger } from './silent-logger.ts'
+
+/** What the engine samples for a call. */
+export interface Answer {
+  text: string
+  /** It is cut off there, without the token that ends a turn. */
+  isCut?: boolean
+}
+
+const never = new AbortController().signal
+
+/** @param answer to each call, in turn */
+export function tokenModeRig(
+  t: Test,
+  model: TokenModel,
+  answer: (request: GenerationRequest) => Answer,
+  store = new MemoryTurnStore(),
+) {
+  const backend = new ScriptedBackend(async function* (request) {
+    const { text, isCut = false } = answer(request)
+    const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [model.tokenizer.eosTokenId!])]
+    yield [
+      { type: 'start', engine: 'scripted', promptTokenIds: request.promptTokenIds! },
+      { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
+      { type: 'end', finishReason: isCut ? 'length' : 'stop' },
+    ]
+  })
+  const prompts = new TokenPrompts(model, store)
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
+  t.teardown(() => sessions.close())
+  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
+  const askFor = async (count: number, messages: ChatMessage[], fields = {}): Promise<TurnRecord[]> => {
+    const request = { kind: 'chat', body: { messages, ...fields } } as const
+    const word = { retryCount: 0, hasAgentKey: false }
+    const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
+    const { events } =
+      count === 1 ? await runner.begin(call, never) : await beginChoices(runner, call, count, never)
+    for await (const _ of events) {
+    }
+    return (await Array.fromAsync(store.readTurns('s'))).slice(-count)
+  }
+  return {
+    sessions,
+    store,
+    /** Several answers to one call. @returns their turns */
+    askFor,
+    ask: async (messages: ChatMessage[], fields = {}): Promise<TurnRecord> =>
+      (await askFor(1, messages, fields))[0]!,
+  }
+}
