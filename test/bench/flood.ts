@@ -88,7 +88,7 @@ interface Bench {
 
 /** Relay mode, with a worker: then there is a socket to flood as well. */
 async function start(children: Children, folder: string): Promise<Bench> {
-  const engine = await startEngine(children, TOKENS_PER_SECOND)
+  const engine = await startEngine(children, { tokensPerSecond: TOKENS_PER_SECOND })
   const targets = new Targets(children, engine.url)
   const keys = options.open ? [] : ['--admin-key', ADMIN_KEY, '--worker-key', WORKER_KEY]
   const proxy = await targets.startRelayWithoutWorkers({ db: join(folder, 'flood.db'), args: keys })

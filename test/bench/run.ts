@@ -1,5 +1,6 @@
 /**
- * npm run bench -- [--quick] [--rows small,large,…] [--targets direct,local,…] [--json FILE] [--cpu-prof FOLDER]
+ * npm run bench -- [--quick] [--rows small,large,…] [--targets direct,local,…] [--loads 'Messages, 16'] [--json FILE]
+ *   [--cpu-prof FOLDER]
  *
  * Measures the proxy against the engine itself and against pass-throughs that record nothing. Every part runs in a
  * process of its own; README.md beside this file says how to read the figures.
@@ -45,6 +46,7 @@ const { values: options } = parseArgs({
     quick: { type: 'boolean', default: false },
     rows: { type: 'string', default: Object.keys(ROWS).join() },
     targets: { type: 'string', default: TARGET_NAMES.join() },
+    loads: { type: 'string', default: '' },
     json: { type: 'string' },
     'cpu-prof': { type: 'string' },
   },
@@ -67,6 +69,7 @@ async function main(): Promise<void> {
     folder,
     quick: options.quick,
     targetNames,
+    loads: options.loads,
     cpuProfileFolder: options['cpu-prof'] && resolve(options['cpu-prof']),
   }
   const results: RowResult[] = []

@@ -1,5 +1,5 @@
 /** What Linux knows of a process. Elsewhere there is no /proc, and the figures are NaN. */
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 
 /** `USER_HZ`, which the kernel's ABI fixes at 100 on every platform that Node runs on. */
 const TICKS_PER_SECOND = 100
@@ -12,6 +12,20 @@ export function cpuSeconds(pid: number): number {
   return (Number(fields[UTIME]) + Number(fields[STIME])) / TICKS_PER_SECOND
 }
 
+/** CPU time of the threads of a process, in seconds, by their names: Node names its own, and each worker is named at its start. */
+export function threadSeconds(pid: number): Record<string, number> {
+  const seconds: Record<string, number> = {}
+  for (const thread of threadsOf(pid)) {
+    const stat = read(`/proc/${pid}/task/${thread}/stat`)
+    const fields = fieldsAfterName(stat)
+    const name = stat.slice(stat.indexOf('(') + 1, stat.lastIndexOf(')'))
+    // One that has ended meanwhile has no file.
+    if (name === '') continue
+    seconds[name] = (seconds[name] ?? 0) + (Number(fields[UTIME]) + Number(fields[STIME])) / TICKS_PER_SECOND
+  }
+  return seconds
+}
+
 /** Resident set size in MiB. */
 export function rssMib(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB/m.exec(read(`/proc/${pid}/status`))?.[1]
@@ -20,6 +34,14 @@ export function rssMib(pid: number): number {
 
 function fieldsAfterName(stat: string): string[] {
   return stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+}
+
+function threadsOf(pid: number): string[] {
+  try {
+    return readdirSync(`/proc/${pid}/task`)
+  } catch {
+    return []
+  }
 }
 
 function read(path: string): string {

@@ -48,4 +48,6 @@ export interface ReplayResult {
   firstP99Ms: number
   /** One figure for each watched process, all its threads. */
   cpuMsPerTurn: number[]
+  /** The same of the first of them, by the names of its threads. */
+  threadCpuMsPerTurn: Record<string, number>
 }

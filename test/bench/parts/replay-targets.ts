@@ -4,7 +4,9 @@ import { join } from 'node:path'
 import type { Bench } from '../rows/row.ts'
 import type { Child, Children } from './children.ts'
 import type { ReplayJob, ReplayResult } from './replay-job.ts'
-import { type TargetName, Targets, untilConnected } from './targets.ts'
+import { startEngine } from './start-engine.ts'
+import { isTokenMode, type TargetName, Targets, untilConnected } from './targets.ts'
+import { TOKEN_MODEL } from './token-model.ts'
 
 /** What all targets but ours can be sent: they pass bytes through to the engine. */
 const ENGINE_PATH = '/v1/chat/completions'
@@ -26,17 +28,23 @@ export async function startTargets(
   row: string,
   args: string[] = [],
 ): Promise<ReplayTarget[]> {
-  const targets = new Targets(children, bench.engineUrl)
   const started: ReplayTarget[] = []
+  const isAsked = bench.targetNames.some(isTokenMode)
+  const tokenEngine = isAsked ? await startEngine(children, { tokenizer: TOKEN_MODEL }) : undefined
   for (const name of bench.targetNames) {
     const { folder, cpuProfileFolder } = bench
-    const options = { db: join(folder, `${row}-${name}.db`), cpuProfileFolder, args }
-    if (name === 'local' || name === 'relay') {
-      const proxy = await (name === 'local'
-        ? targets.startLocal(options)
-        : targets.startRelayWithoutWorkers(options))
+    const isToken = isTokenMode(name)
+    const targets = new Targets(children, isToken ? tokenEngine!.url : bench.engineUrl)
+    const options = {
+      db: join(folder, `${row}-${name}.db`),
+      cpuProfileFolder,
+      args: isToken ? [...args, '--tokenizer', TOKEN_MODEL] : args,
+    }
+    if (isToken || name === 'local' || name === 'relay') {
+      const isLocal = name === 'local' || name === 'local-token'
+      const proxy = await (isLocal ? targets.startLocal(options) : targets.startRelayWithoutWorkers(options))
       const pids = [proxy.pid]
-      if (name === 'relay') {
+      if (!isLocal) {
         pids.push((await targets.startWorker(proxy.url, 'replay-1')).pid)
         await untilConnected(proxy.url, 1)
       }

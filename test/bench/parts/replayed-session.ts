@@ -43,8 +43,8 @@ interface Tool {
   input_schema: object
 }
 
-/** What the engine stand-in answers where tools are offered. */
-export const ANSWER_TEXT = prose((ANSWER_TOKENS - 20) * BYTES_PER_TOKEN, 4711)
+/** What the engine stand-in answers where tools are offered: as long as makes {@link ANSWER_TOKENS} tokens of Qwen3 with the call. */
+export const ANSWER_TEXT = prose(888, 4711)
 export const ANSWER_TOOL = { id: 'call_stand_in', name: 'tool_0', arguments: { path: prose(60, 42) } }
 
 const TOOL_TOKENS = 500
@@ -102,7 +102,8 @@ export class ReplayedConversation {
     const promptTokens = this.#script.prompts[this.#step]!
     const { systemTokens, toolTokens } = this.#script
     const grown = promptTokens - this.#tokens - ANSWER_TOKENS
-    if (this.#messages.length > 0 && grown > 0) {
+    // Real answers are often shorter than this one: a prompt that grows by less than it is no compaction.
+    if (this.#messages.length > 0 && promptTokens >= this.#tokens) {
       const outcome = prose(Math.max(grown, MIN_OUTCOME_TOKENS) * BYTES_PER_TOKEN, this.#seed + this.#step)
       this.#messages.push(Buffer.from(this.#wire.step(outcome)))
     } else {

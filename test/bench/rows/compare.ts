@@ -5,7 +5,7 @@ import type { LoadFigures, LoadJob, LoadResult } from '../parts/load-job.ts'
 import { rssMib } from '../parts/proc-stat.ts'
 import { spreadOf } from '../parts/statistics.ts'
 import { figure, percent, table } from '../parts/table.ts'
-import { type Target, type TargetName, Targets } from '../parts/targets.ts'
+import { isTokenMode, type Target, type TargetName, Targets } from '../parts/targets.ts'
 import type { Aim, Bench, Row } from './row.ts'
 
 export interface Comparison {
@@ -52,6 +52,7 @@ async function startTargets(bench: Bench, children: Children, row: string): Prom
   const targets = new Targets(children, bench.engineUrl)
   const started: Target[] = []
   for (const name of bench.targetNames) {
+    if (isTokenMode(name)) continue
     const db = join(bench.folder, `${row}-${name}.db`)
     started.push(await targets.start(name, { db, cpuProfileFolder: bench.cpuProfileFolder }))
   }

@@ -5,7 +5,7 @@ import type { LoadJob, LoadResult } from '../parts/load-job.ts'
 import { rssMib } from '../parts/proc-stat.ts'
 import { startEngine } from '../parts/start-engine.ts'
 import { figure, table } from '../parts/table.ts'
-import { isPassThrough, type TargetName, Targets } from '../parts/targets.ts'
+import { isPassThrough, isTokenMode, type TargetName, Targets } from '../parts/targets.ts'
 import type { Row } from './row.ts'
 
 const STREAMS = { full: 2_000, quick: 100 }
@@ -17,9 +17,9 @@ export const openStreams: Row = async ({ load, folder, quick, targetNames, cpuPr
   const maxTokens = quick ? TOKENS.quick : TOKENS.full
   const results: { target: TargetName; result: LoadResult; rss: number }[] = []
   for (const name of targetNames) {
-    if (isPassThrough(name)) continue
+    if (isPassThrough(name) || isTokenMode(name)) continue
     await using children = new Children()
-    const engine = await startEngine(children, TOKENS_PER_SECOND)
+    const engine = await startEngine(children, { tokensPerSecond: TOKENS_PER_SECOND })
     const db = join(folder, `open-streams-${name}.db`)
     const target = await new Targets(children, engine.url).start(name, { db, cpuProfileFolder })
     const job: LoadJob = {

@@ -1,6 +1,7 @@
 /**
  * Real shapes of Claude Code sessions, replayed by many agents at once in three dialects; and the same by the size of the
- * prompt, so that it shows whether a turn costs what is new in it or what is old.
+ * prompt, so that it shows whether a turn costs what is new in it or what is old. In token mode, agents say the same words,
+ * and the engine samples what they echo.
  */
 import { type Child, Children } from '../parts/children.ts'
 import { rssMib } from '../parts/proc-stat.ts'
@@ -8,7 +9,7 @@ import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/rep
 import { type ReplayTarget, runReplay, startReplayer, startTargets } from '../parts/replay-targets.ts'
 import { type Spread, spreadOf } from '../parts/statistics.ts'
 import { figure, table } from '../parts/table.ts'
-import type { TargetName } from '../parts/targets.ts'
+import { isTokenMode, type TargetName } from '../parts/targets.ts'
 import type { Aim, Bench, Row } from './row.ts'
 
 const FULL = { rounds: 3, durationMs: 3_000, warmUpMs: 3_000 }
@@ -21,6 +22,8 @@ interface Load {
   dialect: ReplayDialect
   shape: Shape
   concurrency: number
+  /** Measured in token mode, too. */
+  inTokenMode?: boolean
 }
 
 interface Cell {
@@ -37,6 +40,7 @@ const REPLAYED: Load[] = [
     dialect: 'messages' as const,
     shape: REAL,
     concurrency,
+    inTokenMode: concurrency < 192,
   })),
   { title: 'Chat', dialect: 'chat', shape: REAL, concurrency: 16 },
   { title: 'Responses', dialect: 'responses', shape: REAL, concurrency: 16 },
@@ -45,6 +49,7 @@ const REPLAYED: Load[] = [
     dialect: 'messages',
     shape: { kind: 'sub-agent', promptTokens: 50_000 },
     concurrency: 16,
+    inTokenMode: true,
   },
 ]
 const BY_SIZE: Load[] = [10_000, 50_000, 100_000, 200_000].map((promptTokens) => ({
@@ -52,6 +57,7 @@ const BY_SIZE: Load[] = [10_000, 50_000, 100_000, 200_000].map((promptTokens) =>
   dialect: 'messages',
   shape: { kind: 'steady', promptTokens },
   concurrency: 16,
+  inTokenMode: true,
 }))
 
 export const replay: Row = replayRow('replay', 'Replayed sessions of Claude Code, streamed', REPLAYED)
@@ -62,16 +68,36 @@ function replayRow(row: string, title: string, loads: Load[]): Row {
     await using children = new Children()
     const targets = await startTargets(bench, children, row)
     const replayer = await startReplayer(children)
+    const asked = loads.filter((load) => nameOf(load).includes(bench.loads))
     const chosen = bench.quick
-      ? loads.filter(isSmallest).map((load) => ({ ...load, concurrency: QUICK_AGENTS }))
-      : loads
+      ? asked.filter(isSmallest).map((load) => ({ ...load, concurrency: QUICK_AGENTS }))
+      : asked
     const cells = await measure(bench, replayer, chosen, targets)
     const figures = cells.map(({ load, target, results, rssMib: rss }) => ({
       ...{ load: load.title, concurrency: load.concurrency, target: target.name, rssMib: rss },
       ...figuresOf(results),
     }))
-    return { row, report: `### ${title}\n\n${reportOf(figures)}`, aims: aimsOf(figures), figures }
+    const prompts = await Promise.all(targets.filter(({ name }) => isTokenMode(name)).map(promptsOf))
+    const parts = [`### ${title}`, reportOf(figures), threadsReport(figures), ...prompts]
+    return { row, report: parts.join('\n\n'), aims: aimsOf(figures), figures }
   }
+}
+
+/** As `--loads` knows it. */
+function nameOf({ title, concurrency }: Load): string {
+  return `${title}, ${concurrency} agents`
+}
+
+/**
+ * How the prompts of token mode came about.
+ * @throws Error if none went on from another one, or the engine saw others: figures of such turns mean nothing
+ */
+async function promptsOf({ name, baseUrl }: ReplayTarget): Promise<string> {
+  const health = await fetch(new URL('/health', baseUrl))
+  const { prompts } = (await health.json()) as { prompts: Record<string, number> }
+  const told = `prompts of ${name}: ${JSON.stringify(prompts)}`
+  if (!prompts.extended || prompts.mismatched) throw new Error(told)
+  return told
 }
 
 /** The first of those that differ in their agents alone. */
@@ -94,7 +120,9 @@ async function measure(
 ): Promise<Cell[]> {
   const { rounds, durationMs, warmUpMs } = quick ? QUICK : FULL
   const cells = loads.flatMap((load) =>
-    targets.map((target): Cell => ({ load, target, results: [], rssMib: 0 })),
+    targets
+      .filter(({ name }) => load.inTokenMode || !isTokenMode(name))
+      .map((target): Cell => ({ load, target, results: [], rssMib: 0 })),
   )
   for (let round = 0; round < rounds; round += 1) {
     for (const cell of cells) {
@@ -118,7 +146,17 @@ function figuresOf(results: readonly ReplayResult[]) {
     p99Ms: spread((result) => result.p99Ms),
     cpuMs: spread((result) => result.cpuMsPerTurn[0] ?? Number.NaN),
     workerCpuMs: spread((result) => result.cpuMsPerTurn[1] ?? Number.NaN),
+    threadCpuMs: new Map(
+      threadNames(results).map((name) => [
+        name,
+        spread((result) => result.threadCpuMsPerTurn[name] ?? 0).median,
+      ]),
+    ),
   }
+}
+
+function threadNames(results: readonly ReplayResult[]): string[] {
+  return [...new Set(results.flatMap((result) => Object.keys(result.threadCpuMsPerTurn)))]
 }
 
 /** CPU time of the same load through another target. */
@@ -149,15 +187,38 @@ function reportOf(all: readonly Figures[]): string {
   return table([...head, 'CPU ms/turn', 'of pipe', 'of pipe+ids', 'worker CPU ms', 'RSS MiB'], rows)
 }
 
+/** Those of threads that are to be seen apart; the kernel keeps fifteen characters of a name. */
+const THREADS: Readonly<Record<string, string>> = {
+  MainThread: 'main',
+  'store-writer': 'store',
+  prompts: 'Python',
+  'libuv-worker': 'tokenizer and files',
+  V8Worker: "V8's helpers",
+}
+
+function threadsReport(all: readonly Figures[]): string {
+  const rows = all.map(({ load, concurrency, target, threadCpuMs }) => {
+    const named = Object.keys(THREADS).map((name) => threadCpuMs.get(name) ?? Number.NaN)
+    const others = [...threadCpuMs].filter(([name]) => !(name in THREADS)).map(([, ms]) => ms)
+    const other = others.reduce((sum, ms) => sum + ms, 0)
+    return [load, String(concurrency), target, ...[...named, other].map(figure)]
+  })
+  const head = ['CPU ms/turn by thread', 'agents', 'target', ...Object.values(THREADS), 'others']
+  return table(head, rows)
+}
+
+/** The aims. */
 const MOST_OF_PIPE = 3
+const MOST_OF_PIPE_BY_TOKENS = 4
 
 function aimsOf(all: readonly Figures[]): Aim[] {
-  const ours = all.filter(({ target }) => target === 'local' || target === 'relay')
+  const ours = all.filter(({ target }) => target === 'local' || target === 'relay' || isTokenMode(target))
   return ours.flatMap((one) => {
     const ratio = one.cpuMs.median / cpuOf('pipe', all, one)
     if (Number.isNaN(ratio)) return []
     const what = `${one.target}: ${one.load}, ${one.concurrency} agents, CPU of the pass-through's`
     const measured = `${figure(ratio)} times`
-    return [{ what, wanted: `at most ${MOST_OF_PIPE} times`, measured, met: ratio <= MOST_OF_PIPE }]
+    const most = isTokenMode(one.target) ? MOST_OF_PIPE_BY_TOKENS : MOST_OF_PIPE
+    return [{ what, wanted: `at most ${most} times`, measured, met: ratio <= most }]
   })
 }

@@ -11,6 +11,8 @@ export interface Bench {
   /** To see that everything works, not to measure. */
   quick: boolean
   targetNames: readonly TargetName[]
+  /** Rows that replay sessions measure the loads that have this in their names. */
+  loads: string
   cpuProfileFolder: string | undefined
 }
 

@@ -1,0 +1,69 @@
+/**
+ * `/v1/completions` as vLLM serves it to callers who send ids: streamed, a token in each chunk, the prompt's ids with the
+ * first of them. Each answer is the one that replaying agents echo, as Qwen3 writes it: some text, and a tool call.
+ *
+ * Fields as in `CompletionResponseStreamChoice` of `vllm/entrypoints/openai/completion/protocol.py`.
+ */
+import { loadTokenizer } from '../../../src/tokens/tokenizer.ts'
+import { ANSWER_TOKENS } from '../parts/replay-job.ts'
+import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
+
+export interface TokenAnswers {
+  /** @param promptIds JSON of the list of ids @param at which of the answer's {@link ANSWER_TOKENS} tokens */
+  chunk(promptIds: Buffer, at: number): Buffer
+  /** What follows the last token. */
+  end(promptTokens: number): string
+}
+
+const PROMPT = '"prompt":'
+
+/** @param root members that all chunks have @param directory holds the model's tokenizer */
+export function tokenAnswers(root: string, directory: string): TokenAnswers {
+  const tokenizer = loadTokenizer(directory)
+  // With the spaces of Python's JSON, which models learn; the agent's echo has none.
+  const path = JSON.stringify(ANSWER_TOOL.arguments.path)
+  const call = `{"name": "${ANSWER_TOOL.name}", "arguments": {"path": ${path}}}`
+  const text = `${ANSWER_TEXT}\n<tool_call>\n${call}\n</tool_call>`
+  const ids = [...tokenizer.encode(text), tokenizer.eosTokenId!]
+  if (ids.length !== ANSWER_TOKENS) throw new Error(`the answer has ${ids.length} tokens`)
+  const head = `data: {${root},"object":"text_completion","choices":[{"index":0,"text":`
+  const chunks = ids.map((id, at) => {
+    const isLast = at === ids.length - 1
+    const said = JSON.stringify(isLast ? '' : tokenizer.decode([id]))
+    const logprob = Math.fround(-((id % 997) + 1) / 1499)
+    const lists = `"text_offset":[${at}],"token_logprobs":[${logprob}],"tokens":[${said}],"top_logprobs":[{${said}:${logprob}}]`
+    const finish = isLast ? '"stop"' : 'null'
+    return {
+      before: Buffer.from(
+        `${head}${said},"logprobs":{${lists}},"finish_reason":${finish},"stop_reason":null,"prompt_token_ids":`,
+      ),
+      after: Buffer.from(`,"token_ids":[${id}]}],"usage":null}\n\n`),
+    }
+  })
+  const noPrompt = chunks.map(({ before, after }) => Buffer.concat([before, Buffer.from('null'), after]))
+  return {
+    chunk(promptIds, at) {
+      const { before, after } = chunks[at]!
+      return at === 0 ? Buffer.concat([before, promptIds, after]) : noPrompt[at]!
+    },
+    end(promptTokens) {
+      const usage = `{"prompt_tokens":${promptTokens},"completion_tokens":${ANSWER_TOKENS},"total_tokens":${promptTokens + ANSWER_TOKENS}}`
+      return `data: {${root},"object":"text_completion","choices":[],"usage":${usage}}\n\ndata: [DONE]\n\n`
+    },
+  }
+}
+
+/** The list of ids that a body has as its prompt, brackets included. @throws Error if it has none */
+export function promptIdsOf(body: Buffer): Buffer {
+  const start = body.indexOf(PROMPT) + PROMPT.length
+  const end = body.indexOf(']', start) + 1
+  if (start < PROMPT.length || end === 0 || body[start] !== 0x5b) throw new Error('no ids in the body')
+  return body.subarray(start, end)
+}
+
+/** How many ids there are in a list that is not empty. */
+export function countIds(list: Buffer): number {
+  let count = 1
+  for (let at = list.indexOf(','); at !== -1; at = list.indexOf(',', at + 1)) count += 1
+  return count
+}
