@@ -165,8 +165,7 @@ export class TrajectoryBuilder {
 
   /** The same rows, each with where its turns are in it. */
   *placedRows(options: TrajectoryOptions, reward: Reward | null): Generator<PlacedRow> {
-    const superseded = this.superseded()
-    const leaves = this.#tree.leaves().filter(({ turnId }) => !superseded.has(turnId))
+    const leaves = this.#tree.leaves(this.superseded())
     const policyOf = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
     const isAsked = (turn: TurnNode) => options.policy === undefined || policyOf(turn) === options.policy
     const selected = select(leaves.map(this.#planOf), options.select ?? 'all')

@@ -123,9 +123,15 @@ export class TurnTree {
     return undefined
   }
 
-  /** Turns that nothing continues, in call order. */
-  leaves(): TurnNode[] {
-    return this.#turns.filter((turn) => !turn.hasChildren)
+  /**
+   * The last turns of all conversations, in call order. Without a turn that was left out, the one that it went on from is
+   * a last one.
+   * @param leftOut ids of turns that count for nothing
+   */
+  leaves(leftOut: ReadonlySet<string>): TurnNode[] {
+    const counted = this.#turns.filter(({ turnId }) => !leftOut.has(turnId))
+    const continued = new Set(counted.map(({ parent }) => parent))
+    return counted.filter((turn) => !continued.has(turn))
   }
 
   has(turnId: string): boolean {

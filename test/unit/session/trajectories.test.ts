@@ -298,6 +298,24 @@ t.test('a retry hangs where the turn hangs that it repeats, also below equal ans
   t.same(rows.map(turnIds), [['t0'], ['t1', 't3']])
 })
 
+for (const [outcome, retry] of [
+  ['fails', { ...NOT_ANSWERED, status: 'failed' }],
+  ['has no exact ids', { prompt: [1, 2, 3], completion: [5], exact: false, inexactReason: 'lost' }],
+  ['samples nothing', { prompt: [1, 2, 3], completion: [] }],
+  ['became another prompt', { prompt: [9], completion: [5] }],
+] as const)
+  t.test(`what an answer that was lost went on from is trained, though its retry ${outcome}`, async (t) => {
+    const request = { requestMessages: ['{"role":"user","content":"the second"}'] }
+    const rows = rowsOf([
+      { prompt: [1], completion: [2] },
+      { prompt: [1, 2, 3], completion: [4], ...request },
+      { ...retry, ...request, prompt: [...retry.prompt], completion: [...retry.completion], retryCount: 1 },
+    ])
+    t.same(turnIds(rows[0]!), ['t0'])
+    t.same([...rows[0]!.response_mask], [1])
+    t.notOk(rows.some((row) => turnIds(row).includes('t1')))
+  })
+
 /** As a call that says its line is recorded. */
 function told(line: string): Pick<RecordedTurn, 'annotations'> {
   return { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }
@@ -655,8 +673,9 @@ function naiveRows(turns: Sketch[]): number[][] {
   const ghosts = firstTries(turns, isContinued)
   const isGhost = (index: number) => ghosts.includes(index)
   const rows: number[][] = []
+  const isInRow = (index: number) => turns[index]!.completion.length > 0 && !isGhost(index)
   turns.forEach((_, index) => {
-    if (turns[index]!.completion.length === 0 || isContinued(index) || isGhost(index)) return
+    if (!isInRow(index) || parents.some((parent, at) => parent === index && isInRow(at))) return
     const row: number[] = []
     for (let at: number | undefined = index; at !== undefined; at = parents[at]) row.unshift(at)
     rows.push(row)
@@ -720,6 +739,18 @@ t.test('without cuts each turn in the rows is trained exactly once, whole', asyn
       const ones = rows.reduce((sum, row) => sum + row.response_mask.reduce((a, b) => a + b, 0), 0)
       const distinct = new Set(rows.flatMap((row) => row.turns.map((turn) => turn.index)))
       ensure(ones === [...distinct].reduce((sum, index) => sum + sketches[index]!.completion.length, 0))
+    }),
+    { numRuns: 500 },
+  )
+})
+
+t.test('each turn that was sampled and not superseded is in a row', async () => {
+  fc.assert(
+    fc.property(sessions, (sketches) => {
+      const builder = builderOf(sketches.map(turnOf))
+      const inRows = new Set([...builder.rows({}, null)].flatMap(turnIds))
+      const { superseded, empty } = builder.excluded()
+      ensure(inRows.size === sketches.length - superseded - empty)
     }),
     { numRuns: 500 },
   )
