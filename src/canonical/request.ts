@@ -90,6 +90,8 @@ export type GenerationRequest = CanonicalRequest & {
    * it, to one call alone.
    */
   takesOver?: string
+  /** Is called when an engine or a worker is about to be asked: not while the call waits for one, and for each one anew. */
+  onAsked?(): void
   /** What is known of the session's prompts as engines read and write them. */
   promptLists?: PromptLists
   /** Is told of its steps; absent: nobody traces it. */

@@ -39,6 +39,15 @@ export interface AnswerOptions {
 
 const TOKEN_ID = /^token_id:(\d+)$/
 
+/**
+ * Finish reasons of what did not finish. vLLM fails a call whose cache could not be loaded with `error` (`FinishReason` in
+ * `vllm/v1/engine/__init__.py`), which its route of ids answers like any other; OpenRouter has it for a provider that broke.
+ */
+const FAILURES: ReadonlyMap<string, string> = new Map([
+  ['abort', 'aborted the request'],
+  ['error', 'failed while it answered'],
+])
+
 export class AnswerReader {
   readonly #options: AnswerOptions
   #started = false
@@ -57,13 +66,14 @@ export class AnswerReader {
   /**
    * Reads one chunk, or the whole answer, and appends what it says to `events`.
    * @param json text, or its UTF-8, which is the better for a whole answer
+   * @param isWhole it is the whole answer
    * @throws ProxyError `engine_failed` when it is the engine's error, or nothing that an engine would say
    */
-  read(json: string | Buffer, events: GenerationEvent[]): void {
+  read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
     const answer = this.#parse(json)
     const choice = firstChoice(answer.choices as unknown[])
     this.#noteRoot(answer)
-    if (!this.#started) this.#start(answer, choice, events)
+    if (!this.#started) this.#start(answer, choice, events, isWhole)
     if (choice === undefined) return
     this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion
     const delta = this.#delta(choice, answer)
@@ -76,8 +86,8 @@ export class AnswerReader {
 
   /**
    * The event that ends the answer, to be asked for when the engine has said everything.
-   * @throws ProxyError `engine_lost` when no finish reason came; `engine_failed` when the engine aborted the request:
-   *   what it had sampled until then is no finished sample
+   * @throws ProxyError `engine_lost` when no finish reason came; `engine_failed` when the engine aborted the request, or
+   *   failed at it: what it had sampled until then is no finished sample
    */
   end(): GenerationEnd {
     const { engine } = this.#options
@@ -87,9 +97,8 @@ export class AnswerReader {
         `the answer of the engine at ${engine} ended without a finish reason`,
       )
     }
-    if (this.#finishReason === 'abort') {
-      throw new ProxyError('engine_failed', `the engine at ${engine} aborted the request`)
-    }
+    const failed = FAILURES.get(this.#finishReason)
+    if (failed !== undefined) throw new ProxyError('engine_failed', `the engine at ${engine} ${failed}`)
     return {
       type: 'end',
       finishReason: this.#finishReason,
@@ -125,10 +134,12 @@ export class AnswerReader {
     answer: Record<string, unknown>,
     choice: Record<string, unknown> | undefined,
     events: GenerationEvent[],
+    isWhole: boolean,
   ): void {
     this.#started = true
     const places = [answer.metadata, choice].filter(isRecord)
-    const weightVersion = places.map(firstWeightVersion).find(Boolean) ?? this.#weightVersion
+    const first = places.map((place) => firstWeightVersion(place, isWhole)).find(Boolean)
+    const weightVersion = first ?? (isWhole ? undefined : this.#weightVersion)
     // vLLM: at the root in chat, on the choice in completions; SGLang: on the choice in both.
     const promptTokenIds = idsOf(
       answer.prompt_token_ids ?? choice?.prompt_token_ids ?? this.#options.sentPromptTokenIds,

@@ -39,8 +39,9 @@ export interface JsonReader {
   /**
    * Reads one event of a stream, or the whole answer, as text or UTF-8, and appends what it says to `events`. Bytes are
    * not to be kept.
+   * @param isWhole it is the whole answer; default: no
    */
-  read(json: string | Buffer, events: GenerationEvent[]): void
+  read(json: string | Buffer, events: GenerationEvent[], isWhole?: boolean): void
   /** The event that ends the answer, to be asked for when the engine has said everything. */
   end(): GenerationEnd
 }
@@ -55,9 +56,9 @@ class GuardedReader implements JsonReader {
     this.#engine = engine
   }
 
-  read(json: string | Buffer, events: GenerationEvent[]): void {
+  read(json: string | Buffer, events: GenerationEvent[], isWhole?: boolean): void {
     try {
-      this.#reader.read(json, events)
+      this.#reader.read(json, events, isWhole)
     } catch (cause) {
       if (cause instanceof ProxyError) throw cause
       const message = `the engine at ${this.#engine} answered with what cannot be read`
@@ -85,7 +86,7 @@ export async function* readWith(
 
 function whole(json: readonly Buffer[], reader: JsonReader): GenerationEvent[] {
   const events: GenerationEvent[] = []
-  reader.read(joinForNow(json), events)
+  reader.read(joinForNow(json), events, true)
   events.push(reader.end())
   return events
 }

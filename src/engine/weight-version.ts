@@ -8,9 +8,10 @@ export function weightVersionOf(value: unknown): string | undefined {
 /**
  * Which weights sampled the first token, by what an engine says beside an answer: `weight_versions` are spans of tokens,
  * in newest versions; `weight_version` is the server's when it wrote this.
+ * @param isWhole the answer has come at once: what the server says when it is over is no word about its beginning
  */
-export function firstWeightVersion(said: Record<string, unknown>): string | undefined {
-  return versionAt(said.weight_versions, 0) ?? weightVersionOf(said.weight_version)
+export function firstWeightVersion(said: Record<string, unknown>, isWhole: boolean): string | undefined {
+  return versionAt(said.weight_versions, 0) ?? (isWhole ? undefined : weightVersionOf(said.weight_version))
 }
 
 /** Which weights sampled the last token, by the same spans. */

@@ -44,8 +44,7 @@ export class EngineHealthWatch {
   #last: Promise<void>
   /** A check that begins when that one has ended. */
   #next: Promise<void> | undefined
-  /** How often what was known of the weights was given up. */
-  #forgotten = 0
+  #timesForgotten = 0
 
   constructor(options: EngineHealthWatchOptions) {
     this.#options = options
@@ -78,7 +77,12 @@ export class EngineHealthWatch {
   /** The weights may be others by now: no version is known until a check that begins later has told it. */
   forgetWeights(): void {
     this.weightVersion = undefined
-    this.#forgotten += 1
+    this.#timesForgotten += 1
+  }
+
+  /** How often what was known of the weights was given up, because they may be others. */
+  get timesForgotten(): number {
+    return this.#timesForgotten
   }
 
   stop(): void {
@@ -99,13 +103,13 @@ export class EngineHealthWatch {
 
   async #check(): Promise<void> {
     if (this.#stopping.signal.aborted) return
-    const forgotten = this.#forgotten
+    const forgotten = this.#timesForgotten
     const timeout = new AbortController()
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
       const { models, weightVersion } = await this.#options.client.checkHealth(signal)
-      const isOfNow = forgotten === this.#forgotten
+      const isOfNow = forgotten === this.#timesForgotten
       this.#noteHealth({ models, ...(isOfNow && weightVersion !== undefined && { weightVersion }) })
     } catch (thrown) {
       this.#noteFailure(thrown, timeout.signal.aborted)

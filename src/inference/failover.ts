@@ -54,6 +54,7 @@ export async function* withFailover(
     const span = request.spans?.asked({ ...request, member: memberId, memberKind: rules.kindOf(memberId) })
     const sent = span ? { ...request, traceparent: span.traceparent } : request
     let begun = false
+    request.onAsked?.()
     try {
       for await (const batch of rules.serve(memberId, sent, failed.length)) {
         begun = true

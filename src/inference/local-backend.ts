@@ -1,5 +1,5 @@
 /** The backend that speaks HTTP to engines: `Backend` over any number of engine clients. */
-import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
+import type { GenerationStream } from '../canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
 import type { Logger } from '../logger.ts'
@@ -11,6 +11,7 @@ import type { EngineClient, EngineHealth, ModelInfo } from './engine-client.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type FailureVerdict, withFailover } from './failover.ts'
 import type { MemberLoad } from './placement.ts'
+import { WeightStamp } from './weight-stamp.ts'
 
 export interface LocalBackendOptions {
   /** The engines that are there from the start. */
@@ -94,8 +95,9 @@ class EngineBackend implements LocalBackend {
   }
 
   async *#ask(engine: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    const stamp = this.#weightStamp(engine)
-    for await (const batch of this.#engine(engine).client.generate(request, signal)) yield stamp(batch)
+    const { client, watch } = this.#engine(engine)
+    const weights = new WeightStamp(watch)
+    for await (const batch of client.generate(request, signal)) yield weights.stamp(batch)
   }
 
   #judge(thrown: unknown, engine: string): FailureVerdict {
@@ -109,22 +111,6 @@ class EngineBackend implements LocalBackend {
     // It died, and what is started in its place may have other weights; or it closed a connection that looked usable.
     void this.#engine(engine).watch.refresh()
     return 'lost'
-  }
-
-  /**
-   * What an engine's answer does not tell about its weights, its last health check may have. An end after which that is not
-   * known any more says so: they need not be those of the start.
-   */
-  #weightStamp(engine: string): (batch: readonly GenerationEvent[]) => readonly GenerationEvent[] {
-    let [told, stamped] = [false, false]
-    return (batch) => {
-      told ||= batch.some((event) => event.type !== 'delta' && event.weightVersion !== undefined)
-      if (told) return batch
-      const { weightVersion = stamped ? null : undefined } = this.#engine(engine).watch
-      if (weightVersion === undefined) return batch
-      stamped = true
-      return batch.map((event) => stampedWith(event, weightVersion))
-    }
   }
 
   /** Of one that has a call: it stays until the call has ended. */
@@ -204,10 +190,4 @@ class EngineBackend implements LocalBackend {
     this.#dispatcher.close()
     await this.engines.close()
   }
-}
-
-/** @param weightVersion null: unknown by now */
-function stampedWith(event: GenerationEvent, weightVersion: string | null): GenerationEvent {
-  if (event.type === 'end') return { ...event, weightVersion }
-  return event.type === 'delta' || weightVersion === null ? event : { ...event, weightVersion }
 }

@@ -190,6 +190,9 @@ export class TurnRunner {
       ...(record && { record }),
       ...(span && { spans: span.turn(open) }),
       ...(choice && { choiceOf: choice.call }),
+      onAsked: () => {
+        inFlight.weightsAsked = this.#options.weights?.version
+      },
     }
     const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
     const turn = new RunningTurn({
@@ -282,6 +285,8 @@ export class TurnRunner {
     let failure: ProxyError | undefined
     try {
       signal.throwIfAborted()
+      // Where no engine is asked, for the prompt fills the context.
+      turn.weightsAsked = this.#options.weights?.version
       const prompt = await this.#promptOf(turn)
       signal.throwIfAborted()
       let last: GenerationEvent | undefined
@@ -328,7 +333,7 @@ export class TurnRunner {
   /** @returns the `end` event if this batch brought it; it is the last one of its batch */
   #fold(turn: TurnInFlight, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
     const { weights, logprobsMode } = this.#options
-    const stamps = { weightVersion: weights?.version, logprobsMode }
+    const stamps = { weightsAsked: turn.weightsAsked, weightsNow: weights?.version, logprobsMode }
     let last: GenerationEvent | undefined
     for (const event of batch) {
       if (event.type === 'delta') turn.firstTokenAtMs ??= this.#clock()
@@ -376,6 +381,8 @@ interface CallPlace {
 interface TurnInFlight extends EndedTurn, CallPlace {
   readonly opened: Promise<void>
   readonly cancel: AbortController
+  /** The version that was announced when the engine was asked. */
+  weightsAsked?: string | undefined
   /** Set when it is closed in the store. */
   endedAtMs?: number
   /** Takes it from among the turns in flight. */

@@ -4,13 +4,17 @@ import type { GenerationEnd, GenerationEvent } from '../canonical/events.ts'
 
 /** What stands in for the engine's own word, where it has none. */
 export interface Stamps {
+  /** As it was when the engine was asked: an answer that comes whole comes long after its first token. */
+  readonly weightsAsked: string | undefined
   /** As it is at this moment, because it may change mid-way. */
-  readonly weightVersion: string | undefined
+  readonly weightsNow: string | undefined
   readonly logprobsMode: string | undefined
 }
 
-export function stamped(event: GenerationEvent, { weightVersion, logprobsMode }: Stamps): GenerationEvent {
+export function stamped(event: GenerationEvent, stamps: Stamps): GenerationEvent {
   if (event.type === 'delta') return event
+  const { logprobsMode } = stamps
+  const weightVersion = event.type === 'start' ? stamps.weightsAsked : stamps.weightsNow
   const versioned =
     weightVersion === undefined || typeof event.weightVersion === 'string'
       ? event

@@ -181,6 +181,34 @@ for (const mode of ['local', 'relay'])
     )
   })
 
+for (const mode of ['local', 'relay'])
+  t.test(`${mode} mode: a whole answer began with the weights of when it was asked for`, async (t) => {
+    const { promise: over, resolve: finish } = Promise.withResolvers<void>()
+    t.teardown(finish)
+    const engine = new EmbeddedEngine()
+    const server = buildEngineServer(engine)
+    server.addHook('onSend', async ({ url }) => {
+      if (url.startsWith('/v1/chat')) await over
+    })
+    await server.listen({ host: '127.0.0.1', port: 0 })
+    t.teardown(() => server.close())
+    const { port } = server.server.address() as AddressInfo
+    const proxy = await proxyInMode(t, mode, `http://127.0.0.1:${port}`)
+    await proxy.post('/admin/weight_version', { weight_version: 1 })
+    const asked = agentOf(proxy, 's').chat.completions.create({
+      ...ASK,
+      messages: [{ role: 'user', content: 'hello' }],
+    })
+    await until(async () => (await proxy.get('/admin/workers'))[0]?.load === 1)
+    await proxy.post('/admin/weight_version', { weight_version: 2 })
+    finish()
+    t.ok(await asked)
+    t.match(await turnsOf(proxy, 's'), [{ weight_version_start: '1', weight_version_end: '2' }])
+    t.match(await proxy.get('/sessions/s/trajectories'), {
+      trajectories: [{ weight_version_min: '1', weight_version_max: '2' }],
+    })
+  })
+
 t.test(
   'a worker that was away when calls went out again asks its engines before it serves any',
   async (t) => {

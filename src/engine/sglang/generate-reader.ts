@@ -65,11 +65,11 @@ export class GenerateReader implements JsonReader {
    * @throws ProxyError `engine_failed` when it is the engine's error, an abort, or tokens that do not add up;
    *   `engine_rejected` when the engine aborted the request for a fault of its own
    */
-  read(json: string | Buffer, events: GenerationEvent[]): void {
+  read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
     const answer = this.#parse(json.toString())
     this.#meta = answer.meta_info
     this.#failIfAborted()
-    if (!this.#started) events.push(this.#start(answer))
+    if (!this.#started) events.push(this.#start(answer, isWhole))
     const delta = this.#delta(answer)
     if (delta !== undefined) events.push(delta)
   }
@@ -121,11 +121,11 @@ export class GenerateReader implements JsonReader {
     throw this.#failure('aborted the request', `: ${said}`)
   }
 
-  #start({ prompt_token_ids: told }: Record<string, unknown>): GenerationEvent {
+  #start({ prompt_token_ids: told }: Record<string, unknown>, isWhole: boolean): GenerationEvent {
     this.#started = true
     const { engine, promptTokenIds: sent, hasImages } = this.#options
     const promptTokenIds = hasImages ? toldIds(told) : sent
-    const weightVersion = firstWeightVersion(this.#meta)
+    const weightVersion = firstWeightVersion(this.#meta, isWhole)
     return {
       type: 'start',
       engine,

@@ -271,6 +271,27 @@ t.test('weight versions', (t) => {
   t.end()
 })
 
+t.test('the version that a server has when a whole answer is over is none of its beginning', (t) => {
+  const versions = (said: object) => {
+    const reader = readerFor()
+    const events: GenerationEvent[] = []
+    reader.read(JSON.stringify({ ...said, ...stop }), events, true)
+    return [...events, reader.end()].flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
+  }
+  t.same(versions({ weight_version: 'v2' }), [undefined, 'v2'])
+  t.same(versions({ metadata: { weight_version: 'v2' } }), [undefined, 'v2'])
+  const spans = [
+    { version: 'v1', start: 0, end: 2 },
+    { version: 'v2', start: 2, end: 3 },
+  ]
+  t.same(
+    versions({ metadata: { weight_version: 'v2', weight_versions: spans } }),
+    ['v1', 'v2'],
+    'spans say it',
+  )
+  t.end()
+})
+
 t.test('what is no answer', (t) => {
   const failing = (json: string, expected: { code: string; message?: RegExp }) =>
     t.throws(() => readerFor().read(json, []), expected)
@@ -287,10 +308,14 @@ t.test('what is no answer', (t) => {
   failing('{"error":"text","choices":[]}', { code: 'engine_failed', message: /: text$/ })
   for (const json of ['null', '[]', '1', '{}', '{"choices":null}']) failing(json, { code: 'engine_failed' })
   t.throws(() => readerFor().end(), { code: 'engine_lost' }, 'no finish reason')
-  t.throws(() => read([chunk({ content: 'a' }, { finish_reason: 'abort' })]), {
-    code: 'engine_failed',
-    message: /aborted the request/,
-  })
+  for (const [reason, message] of [
+    ['abort', /aborted the request/],
+    ['error', /failed while it answered/],
+  ] as const)
+    t.throws(() => read([chunk({ content: 'a' }, { finish_reason: reason })]), {
+      code: 'engine_failed',
+      message,
+    })
   t.end()
 })
 

@@ -204,6 +204,13 @@ t.test('weight versions', (t) => {
   ]
   t.same(versions({ weight_version: 'v2', weight_versions: spans }), ['v1', 'v2'], 'of each token')
   t.same(versions({}), [undefined, undefined])
+  const starts = (meta: object) => {
+    const events: GenerationEvent[] = []
+    readerFor().read(answer([1], meta), events, true)
+    return events.flatMap((event) => (event.type === 'start' ? [event.weightVersion] : []))
+  }
+  t.same(starts({ weight_version: 'v2' }), [undefined], 'of a whole answer only its end')
+  t.same(starts({ weight_version: 'v2', weight_versions: spans }), ['v1'], 'unless there are spans')
   t.end()
 })
 

@@ -28,7 +28,7 @@ class ScriptedClient implements EngineClient {
     this.name = name
   }
 
-  async *generate(): GenerationStream {
+  generate: () => GenerationStream = async function* (this: ScriptedClient) {
     this.asked += 1
     if (this.failure) throw this.failure()
     yield [{ type: 'start', engine: this.name, ...this.start } as GenerationEvent]
@@ -275,6 +275,54 @@ t.test(
     await settle()
     await tell('v2')
     await asked
+  },
+)
+
+/** What becomes of a whole answer if `meanwhile` happens before it is there. */
+async function wholeAnswer(told: string | undefined, meanwhile: (engine: Toldness) => unknown) {
+  const engine = await toldOnce()
+  const { client, backend } = engine
+  const { promise: over, resolve } = Promise.withResolvers<void>()
+  client.generate = async function* () {
+    await over
+    const end = { type: 'end', finishReason: 'stop', ...(told && { weightVersion: told }) } as const
+    yield [{ type: 'start', engine: 'a' }, { type: 'delta', content: 'a' }, end]
+  }
+  const answer = collect(backend.generate(chatRequest({}), noAbort))
+  await engine.settle()
+  await meanwhile(engine)
+  resolve()
+  return (await answer).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
+}
+
+type Toldness = Awaited<ReturnType<typeof toldOnce>>
+
+t.test(
+  'an answer that comes whole began with the weights that were there when it was asked for',
+  async (t) => {
+    const noticed = async ({ clock, tell }: Toldness) => {
+      clock.advance(INTERVAL_MS)
+      await tell('v2')
+    }
+    const announced = async ({ backend, tell, settle }: Toldness) => {
+      void backend.refresh()
+      await settle()
+      await tell('v2')
+    }
+    const unknown = async ({ backend, settle }: Toldness) => {
+      void backend.refresh()
+      await settle()
+    }
+    t.same(await wholeAnswer(undefined, () => {}), ['v1', 'v1'])
+    t.same(await wholeAnswer(undefined, noticed), ['v1', 'v2'])
+    t.same(await wholeAnswer(undefined, announced), ['v1', 'v2'])
+    t.same(await wholeAnswer(undefined, unknown), ['v1', null], 'and ended with nobody knows which')
+    t.same(await wholeAnswer('v2', announced), ['v1', 'v2'], 'also where the engine tells that of the end')
+    t.same(
+      await wholeAnswer('v2', () => {}),
+      ['v2', 'v2'],
+      'which holds for all of it if nothing has changed',
+    )
   },
 )
 

@@ -1,6 +1,7 @@
 import t, { type Test } from 'tap'
 import type { GenerationEvent } from '../../../src/canonical/events.ts'
 import { ProxyError } from '../../../src/errors.ts'
+import { AnnouncedWeights } from '../../../src/session/announced-weights.ts'
 import { type AgentCall, type Turn, TurnRunner } from '../../../src/session/run-turn.ts'
 import { Sessions } from '../../../src/session/sessions.ts'
 import { MemoryTurnStore } from '../../../src/store/memory.ts'
@@ -16,12 +17,17 @@ import { silentLogger } from '../../helpers/silent-logger.ts'
 
 const never = new AbortController().signal
 
-function setUp(t: Test, script?: Script, store: MemoryTurnStore = new MemoryTurnStore()) {
+function setUp(
+  t: Test,
+  script?: Script,
+  store: MemoryTurnStore = new MemoryTurnStore(),
+  weights = new AnnouncedWeights(),
+) {
   const backend = new ScriptedBackend(script)
   const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger })
+  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, weights })
   return { backend, sessions, store, runner }
 }
 
@@ -74,6 +80,24 @@ t.test('a call becomes a completed turn that holds what the agent saw', async (t
   t.same(record?.completionTokenIds, Int32Array.of(10, 11, 12))
   t.same(record?.completionLogprobs, Float64Array.of(-0.5, -0.25, -1))
   t.match(backend.requests[0], { requestId: turn.turnId, sessionId: 's', stream: true, kind: 'chat' })
+})
+
+t.test('weights that are announced while an engine is at it are none that it began with', async (t) => {
+  const weights = new AnnouncedWeights()
+  weights.announced = 'v0'
+  const bare = wholeAnswer().map((event) =>
+    event.type === 'start' ? { ...event, weightVersion: undefined } : event,
+  ) as GenerationEvent[]
+  const script: Script = async function* (request) {
+    // The call has waited for an engine meanwhile.
+    weights.announced = 'v1'
+    request.onAsked?.()
+    weights.announced = 'v2'
+    yield bare
+  }
+  const { runner, store } = setUp(t, script, undefined, weights)
+  await read(await runner.begin(call({ stream: false }), never))
+  t.match(await turnsOf(store), [{ weightVersionStart: 'v1', weightVersionEnd: 'v2' }])
 })
 
 t.test('the end of an answer is held back until the turn is in the store', async (t) => {
