@@ -166,7 +166,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await text.waitFor()
     t.match(await text.textContent(), /^<script>.*⟨U\+202E⟩evil⟨NUL⟩$/)
     t.equal(await page.title(), 'llm-proxy')
-    t.equal(await page.locator('.talk script, .talk img').count(), 0)
+    t.equal(await page.locator('.conversation script, .conversation img').count(), 0)
     await page.getByText('more characters').waitFor()
     isSilent()
   })

@@ -14,6 +14,23 @@ export function Tag({ kind, children }: { kind: string; children: ComponentChild
   return <span class={`tag ${kind}`}>{children}</span>
 }
 
+/** A switch: of a filter, a line, a way to colour. */
+export function Chip({
+  on,
+  onClick,
+  children,
+}: {
+  on: boolean
+  onClick(): void
+  children: ComponentChildren
+}) {
+  return (
+    <button type="button" class={on ? 'chip on' : 'chip'} aria-pressed={on} onClick={onClick}>
+      {children}
+    </button>
+  )
+}
+
 /** What stands where nothing is. */
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return (

@@ -94,7 +94,7 @@ function Difference({ left, right }: { left: ReadRow; right: ReadRow }) {
     { key: 'j', help: 'Next turn', run: () => setTurn((at) => Math.min(turns - 1, at + 1)) },
     { key: 'k', help: 'Turn before', run: () => setTurn((at) => Math.max(0, at - 1)) },
   ])
-  const marked = useMemo(() => new Set([parts]), [parts])
+  const isInPrompt = parts < left.row.prompt_tokens || parts < right.row.prompt_tokens
   return (
     <>
       <p class="verdict">
@@ -103,38 +103,19 @@ function Difference({ left, right }: { left: ReadRow; right: ReadRow }) {
         ) : (
           <>
             The first token that differs is <b>{number(parts)}</b>
-            {parts < left.row.prompt_tokens || parts < right.row.prompt_tokens ? ', in the prompt' : ''}.
+            {isInPrompt ? ', in the prompt' : ''}.
           </>
         )}
       </p>
       <div class="pair">
-        {[left, right].map((read, side) => (
-          <section key={side}>
-            <h2>
-              <a href={href(['tokens', read.sessionId, read.row.row], parts >= 0 ? { t: parts } : {})}>
-                {visible(read.sessionId)}
-              </a>{' '}
-              <span class="quiet">row {read.row.row}</span>
-              <Reward value={read.row.reward} />
-            </h2>
-            {parts >= 0 && (
-              <HeatMap
-                read={read}
-                by="mask"
-                selected={-1}
-                marked={marked}
-                from={Math.max(0, parts - BEFORE)}
-                to={Math.min(read.ids.length, parts + AFTER)}
-              />
-            )}
-          </section>
-        ))}
+        <Side read={left} parts={parts} />
+        <Side read={right} parts={parts} />
       </div>
       <table class="plain-table">
         <thead>
           <tr>
-            {['Turn', 'A sampled', 'B sampled', 'alike', ''].map((title, place) => (
-              <th key={place}>{title}</th>
+            {['Turn', 'A sampled', 'B sampled', 'alike', ''].map((title) => (
+              <th key={title}>{title}</th>
             ))}
           </tr>
         </thead>
@@ -153,6 +134,33 @@ function Difference({ left, right }: { left: ReadRow; right: ReadRow }) {
       </table>
       <TurnDifference left={left} right={right} turn={turn} />
     </>
+  )
+}
+
+/** @param parts where the rows part; -1: nowhere */
+function Side({ read, parts }: { read: ReadRow; parts: number }) {
+  const marked = useMemo(() => new Set([parts]), [parts])
+  const { sessionId, row, ids } = read
+  return (
+    <section>
+      <h2>
+        <a href={href(['tokens', sessionId, row.row], parts >= 0 ? { t: parts } : {})}>
+          {visible(sessionId)}
+        </a>{' '}
+        <span class="quiet">row {row.row}</span>
+        <Reward value={row.reward} />
+      </h2>
+      {parts >= 0 && (
+        <HeatMap
+          read={read}
+          by="mask"
+          selected={-1}
+          marked={marked}
+          from={Math.max(0, parts - BEFORE)}
+          to={Math.min(ids.length, parts + AFTER)}
+        />
+      )}
+    </section>
   )
 }
 

@@ -47,99 +47,19 @@ function State({ health, members }: { health: Health; members: readonly Member[]
       </Empty>
     )
   }
-  const most = Math.max(1, ...members.map(({ load, max_concurrency }) => Math.max(load, max_concurrency)))
-  const versions = [...new Set(members.flatMap(({ weight_version }) => weight_version ?? []))]
   const isRelay = (health.nodes?.[0] ?? health).mode === 'relay'
-  const reasons = Object.entries(health.prompts ?? {}).sort(([, a], [, b]) => b - a)
-  const prompts = reasons.reduce((sum, [, count]) => sum + count, 0)
   return (
     <>
-      <div class="cards">
-        <Card title="state">
-          {health.paused ? (
-            <Tag kind="warn">paused</Tag>
-          ) : (
-            <Tag kind={health.status === 'ok' ? 'good' : 'bad'}>{health.status}</Tag>
-          )}
-        </Card>
-        <Card title={isRelay ? 'workers' : 'engines'}>
-          {members.filter(({ healthy }) => healthy).length} <small>of {members.length} healthy</small>
-        </Card>
-        <Card title="in flight">{callsOf(members)}</Card>
-        <Card title="waiting">{health.queued ?? 0}</Card>
-        <Card title="weights">
-          {versions.length === 0 ? '–' : versions.map((version) => visible(version)).join(', ')}
-          {versions.length > 1 && <Tag kind="warn">differ</Tag>}
-        </Card>
-        <Card title="up for">{duration((health.uptime_s ?? 0) * 1000)}</Card>
-      </div>
+      <Cards health={health} members={members} isRelay={isRelay} />
       {members.length === 0 ? (
         <Empty title={isRelay ? 'No worker is connected' : 'No engine is registered'}>
           Calls wait for one, and are refused after a while.
         </Empty>
       ) : (
-        <table class="plain-table">
-          <thead>
-            <tr>
-              {['Member', 'Speaks', 'State', 'Load', '', 'Models', 'Weights', 'Since'].map((title, place) => (
-                <th key={place}>{title}</th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {members.map((member) => (
-              <tr key={`${member.node} ${member.worker_id}`}>
-                <td class="id">
-                  <i class={`dot ${member.healthy ? 'live' : 'aborted'}`} />
-                  {visible(member.url || member.worker_id)}
-                  {member.node && <small class="quiet"> node {member.node}</small>}
-                </td>
-                <td>{member.engine ?? `worker, protocol ${member.version}`}</td>
-                <td>
-                  {member.draining ? (
-                    <Tag kind="warn">draining</Tag>
-                  ) : member.healthy ? (
-                    <Tag kind="good">healthy</Tag>
-                  ) : (
-                    <Tag kind="bad">{visible(member.error ?? 'down')}</Tag>
-                  )}
-                </td>
-                <td class="num">
-                  {member.load} / {member.max_concurrency}
-                </td>
-                <td>
-                  <Bar
-                    value={member.load}
-                    range={[0, Math.min(most, member.max_concurrency)]}
-                    kind="tokens"
-                  />
-                </td>
-                <td>{visible(member.models.join(', ') || '–')}</td>
-                <td>{visible(member.weight_version ?? '–')}</td>
-                <td class="time">{ago(member.connected_since)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
+        <Members members={members} />
       )}
       <h2>How prompts came about</h2>
-      {reasons.length === 0 ? (
-        <p class="quiet">No call has been answered since the start.</p>
-      ) : (
-        <table class="plain-table narrow">
-          <tbody>
-            {reasons.map(([reason, count]) => (
-              <tr key={reason}>
-                <td>{reason}</td>
-                <td class="num">{number(count)}</td>
-                <td>
-                  <Bar value={count} range={[0, prompts]} kind="reward" />
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      )}
+      <PromptReasons counts={health.prompts ?? {}} />
       {health.away?.map(({ node, error }) => (
         <p key={node} class="note">
           Node {node} does not answer ({visible(error)}): what it has is shown nowhere.
@@ -155,11 +75,118 @@ function State({ health, members }: { health: Health; members: readonly Member[]
   )
 }
 
+interface CardsProps {
+  health: Health
+  members: readonly Member[]
+  isRelay: boolean
+}
+
+function Cards({ health, members, isRelay }: CardsProps) {
+  const versions = [...new Set(members.flatMap(({ weight_version }) => weight_version ?? []))]
+  return (
+    <div class="cards">
+      <Card title="state">
+        {health.paused ? (
+          <Tag kind="warn">paused</Tag>
+        ) : (
+          <Tag kind={health.status === 'ok' ? 'good' : 'bad'}>{health.status}</Tag>
+        )}
+      </Card>
+      <Card title={isRelay ? 'workers' : 'engines'}>
+        {members.filter(({ healthy }) => healthy).length} <small>of {members.length} healthy</small>
+      </Card>
+      <Card title="in flight">{callsOf(members)}</Card>
+      <Card title="waiting">{health.queued ?? 0}</Card>
+      <Card title="weights">
+        {versions.length === 0 ? '–' : versions.map((version) => visible(version)).join(', ')}
+        {versions.length > 1 && <Tag kind="warn">differ</Tag>}
+      </Card>
+      <Card title="up for">{duration((health.uptime_s ?? 0) * 1000)}</Card>
+    </div>
+  )
+}
+
 function Card({ title, children }: { title: string; children: preact.ComponentChildren }) {
   return (
     <div class="card">
       <span class="quiet">{title}</span>
       <strong>{children}</strong>
     </div>
+  )
+}
+
+const MEMBER_COLUMNS = ['Member', 'Speaks', 'State', 'Load', '', 'Models', 'Weights', 'Since']
+
+function Members({ members }: { members: readonly Member[] }) {
+  const most = Math.max(1, ...members.map(({ load, max_concurrency }) => Math.max(load, max_concurrency)))
+  return (
+    <table class="plain-table">
+      <thead>
+        <tr>
+          {MEMBER_COLUMNS.map((title) => (
+            <th key={title}>{title}</th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {members.map((member) => (
+          <MemberLine key={`${member.node} ${member.worker_id}`} member={member} most={most} />
+        ))}
+      </tbody>
+    </table>
+  )
+}
+
+/** @param most the largest load or limit of any member */
+function MemberLine({ member, most }: { member: Member; most: number }) {
+  const { node, engine, load, max_concurrency: limit } = member
+  return (
+    <tr>
+      <td class="id">
+        <i class={`dot ${member.healthy ? 'live' : 'aborted'}`} />
+        {visible(member.url || member.worker_id)}
+        {node && <small class="quiet"> node {node}</small>}
+      </td>
+      <td>{engine ?? `worker, protocol ${member.version}`}</td>
+      <td>
+        {member.draining ? (
+          <Tag kind="warn">draining</Tag>
+        ) : member.healthy ? (
+          <Tag kind="good">healthy</Tag>
+        ) : (
+          <Tag kind="bad">{visible(member.error ?? 'down')}</Tag>
+        )}
+      </td>
+      <td class="num">
+        {load} / {limit}
+      </td>
+      <td>
+        <Bar value={load} range={[0, Math.min(most, limit)]} kind="tokens" />
+      </td>
+      <td>{visible(member.models.join(', ') || '–')}</td>
+      <td>{visible(member.weight_version ?? '–')}</td>
+      <td class="time">{ago(member.connected_since)}</td>
+    </tr>
+  )
+}
+
+function PromptReasons({ counts }: { counts: Readonly<Record<string, number>> }) {
+  const reasons = Object.entries(counts).sort(([, a], [, b]) => b - a)
+  if (reasons.length === 0) return <p class="quiet">No call has been answered since the start.</p>
+  const prompts = reasons.reduce((sum, [, count]) => sum + count, 0)
+  return (
+    <table class="plain-table narrow">
+      <tbody>
+        {reasons.map(([reason, count]) => (
+          <tr key={reason}>
+            <td>{reason}</td>
+            <td class="num">{number(count)}</td>
+            <td>
+              <Bar value={count} range={[0, prompts]} kind="reward" />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   )
 }

@@ -1,37 +1,17 @@
 /** The samples of one task, side by side. */
-import { useState } from 'preact/hooks'
+import { useMemo, useState } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
 import { duration, number, short, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href } from '../lib/route.ts'
+import { type Sample, samplesOf } from '../lib/samples.ts'
+import { weightVersions } from '../lib/turns.ts'
 import type { Session, SessionList, Tree } from '../lib/wire.ts'
 import { Await, Bar, Empty, Reward, Sources, Tag } from '../parts/parts.tsx'
 
 /** Samples whose turns are looked at: more than a group has. */
 const MAX_TREES = 64
-
-interface Sample {
-  session: Session
-  /** null: without a reward. */
-  centred: number | null
-  normed: number | null
-}
-
-function samplesOf(sessions: readonly Session[]) {
-  const rewards = sessions.flatMap(({ reward }) => reward ?? [])
-  const mean = rewards.reduce((sum, reward) => sum + reward / rewards.length, 0)
-  const variance =
-    rewards.reduce((sum, reward) => sum + (reward - mean) ** 2, 0) / Math.max(1, rewards.length - 1)
-  const isFlat = rewards.every((reward) => reward === rewards[0])
-  const std = isFlat ? 0 : Math.sqrt(variance)
-  const samples = sessions.map((session): Sample => {
-    const centred = session.reward === null ? null : isFlat ? 0 : session.reward - mean
-    return { session, centred, normed: centred === null ? null : std === 0 ? 0 : centred / std }
-  })
-  samples.sort((a, b) => (b.session.reward ?? -Infinity) - (a.session.reward ?? -Infinity))
-  return { samples, mean, std, count: rewards.length, isFlat: isFlat && rewards.length > 1 }
-}
 
 export function GroupScreen({ by, value }: { by: string; value: string }) {
   const path = `sessions?limit=1000&metadata.${encodeURIComponent(by)}=${encodeURIComponent(value)}`
@@ -57,39 +37,24 @@ export function GroupScreen({ by, value }: { by: string; value: string }) {
 function Samples({ by, value, sessions }: { by: string; value: string; sessions: readonly Session[] }) {
   const [selected, select] = useState(0)
   const [first, setFirst] = useState<string | undefined>()
-  const { samples, mean, std, count, isFlat } = samplesOf(sessions)
-  const trees = useLoaded((stop) => treesOf(samples.slice(0, MAX_TREES), stop), [sessions]).value
+  const { samples, mean, std, count, isFlat } = useMemo(() => samplesOf(sessions), [sessions])
+  const trees = useLoaded((stop) => treesOf(samples.slice(0, MAX_TREES), stop), [samples]).value
   const components = [...new Set(sessions.flatMap(({ reward_components }) => Object.keys(reward_components)))]
   const compare = (id: string) => {
     if (first === undefined || first === id) setFirst(first === id ? undefined : id)
     else go(href(['compare'], { a: `${first}#0`, b: `${id}#0` }))
   }
-  const current = samples[selected]?.session.session_id
+  const withCurrent = (run: (id: string) => void) => () => {
+    const current = samples[selected]?.session.session_id
+    if (current !== undefined) run(current)
+  }
   useKeys([
     { key: 'j', help: 'Next sample', run: () => select((at) => Math.min(samples.length - 1, at + 1)) },
     { key: 'k', help: 'Sample before', run: () => select((at) => Math.max(0, at - 1)) },
-    {
-      key: 'Enter',
-      help: 'Open the sample',
-      run: () => current !== undefined && go(href(['session', current])),
-    },
-    {
-      key: 'c',
-      help: 'Compare with another: once on each',
-      run: () => current !== undefined && compare(current),
-    },
+    { key: 'Enter', help: 'Open the sample', run: withCurrent((id) => go(href(['session', id]))) },
+    { key: 'c', help: 'Compare with another: once on each', run: withCurrent(compare) },
   ])
-  const range = (values: (number | null)[]): [number, number] => {
-    const known = values.filter((each) => each !== null)
-    return [Math.min(0, ...known), Math.max(0, ...known)]
-  }
-  const rewardRange = range(samples.map(({ session }) => session.reward))
-  const centredRange = range(samples.map(({ centred }) => centred))
-  const normedRange = range(samples.map(({ normed }) => normed))
-  const tokenRange: [number, number] = [
-    0,
-    Math.max(1, ...sessions.map(({ sampled_tokens }) => sampled_tokens)),
-  ]
+  const ranges = rangesOf(samples, components)
   return (
     <>
       <h1>
@@ -102,76 +67,130 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
         {first !== undefined && <> · comparing {visible(first)} with … (press c on another)</>}
       </p>
       <table class="plain-table">
-        <thead>
-          <tr>
-            <th>Sample</th>
-            <th>Reward</th>
-            {components.map((name) => (
-              <th key={name}>{visible(name)}</th>
-            ))}
-            <th title="(r − mean) / std, as GRPO has it">(r − mean) / std</th>
-            <th title="without the division, as Dr. GRPO has it">r − mean</th>
-            <th>Turns</th>
-            <th>Sampled</th>
-            <th>Longest prompt</th>
-            <th>Time</th>
-            <th>Weights</th>
-            <th />
-          </tr>
-        </thead>
+        <SamplesHead components={components} />
         <tbody>
-          {samples.map(({ session, centred, normed }, place) => (
-            <tr key={session.session_id} class={place === selected ? 'selected' : ''}>
-              <td class="id">
-                <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
-                <a href={href(['session', session.session_id])}>{visible(session.session_id)}</a>
-              </td>
-              <td>
-                <Measure value={session.reward} range={rewardRange} kind="reward" />
-              </td>
-              {components.map((name) => {
-                const values = samples.map((sample) => sample.session.reward_components[name] ?? null)
-                return (
-                  <td key={name}>
-                    <Measure
-                      value={session.reward_components[name] ?? null}
-                      range={range(values)}
-                      kind="component"
-                    />
-                  </td>
-                )
-              })}
-              <td>
-                <Measure value={normed} range={normedRange} kind="advantage" />
-              </td>
-              <td>
-                <Measure value={centred} range={centredRange} kind="advantage" />
-              </td>
-              <td class="num">
-                {session.turn_count}
-                {session.failed_turns > 0 && <em class="bad"> ✗{session.failed_turns}</em>}
-                {session.inexact_turns > 0 && <em class="warn"> ≈{session.inexact_turns}</em>}
-              </td>
-              <td>
-                <Measure value={session.sampled_tokens} range={tokenRange} kind="tokens" />
-              </td>
-              <td class="num">{longestPrompt(trees?.get(session.session_id))}</td>
-              <td class="num">{duration((session.updated_at - session.created_at) * 1000)}</td>
-              <td>{weights(trees?.get(session.session_id))}</td>
-              <td>
-                <button
-                  type="button"
-                  class={first === session.session_id ? 'on' : ''}
-                  onClick={() => compare(session.session_id)}
-                >
-                  compare
-                </button>
-              </td>
-            </tr>
+          {samples.map((sample, place) => (
+            <SampleLine
+              key={sample.session.session_id}
+              sample={sample}
+              tree={trees?.get(sample.session.session_id)}
+              components={components}
+              ranges={ranges}
+              selected={place === selected}
+              isFirst={sample.session.session_id === first}
+              compare={compare}
+            />
           ))}
         </tbody>
       </table>
     </>
+  )
+}
+
+function SamplesHead({ components }: { components: readonly string[] }) {
+  return (
+    <thead>
+      <tr>
+        <th>Sample</th>
+        <th>Reward</th>
+        {components.map((name) => (
+          <th key={name}>{visible(name)}</th>
+        ))}
+        <th title="(r − mean) / std, as GRPO has it">(r − mean) / std</th>
+        <th title="without the division, as Dr. GRPO has it">r − mean</th>
+        <th>Turns</th>
+        <th>Sampled</th>
+        <th>Longest prompt</th>
+        <th>Time</th>
+        <th>Weights</th>
+        <th />
+      </tr>
+    </thead>
+  )
+}
+
+/** Of each column with bars: its smallest and largest value, and zero. */
+interface Ranges {
+  reward: [number, number]
+  centred: [number, number]
+  normed: [number, number]
+  tokens: [number, number]
+  components: ReadonlyMap<string, [number, number]>
+}
+
+function rangesOf(samples: readonly Sample[], components: readonly string[]): Ranges {
+  const rangeOf = (measure: (sample: Sample) => number | null | undefined): [number, number] => {
+    const known = samples.flatMap((sample) => measure(sample) ?? [])
+    return [Math.min(0, ...known), Math.max(0, ...known)]
+  }
+  return {
+    reward: rangeOf(({ session }) => session.reward),
+    centred: rangeOf(({ centred }) => centred),
+    normed: rangeOf(({ normed }) => normed),
+    tokens: rangeOf(({ session }) => session.sampled_tokens),
+    components: new Map(
+      components.map((name) => [name, rangeOf(({ session }) => session.reward_components[name])]),
+    ),
+  }
+}
+
+interface SampleLineProps {
+  sample: Sample
+  /** undefined: not loaded yet */
+  tree: Tree | undefined
+  components: readonly string[]
+  ranges: Ranges
+  selected: boolean
+  /** The one that another is to be compared with. */
+  isFirst: boolean
+  compare(sessionId: string): void
+}
+
+function SampleLine(props: SampleLineProps) {
+  const { sample, tree, components, ranges, selected, isFirst, compare } = props
+  const { session, centred, normed } = sample
+  const { session_id: id, created_at: createdAt, updated_at: updatedAt } = session
+  return (
+    <tr class={selected ? 'selected' : ''}>
+      <td class="id">
+        <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
+        <a href={href(['session', id])}>{visible(id)}</a>
+      </td>
+      <td>
+        <Measure value={session.reward} range={ranges.reward} kind="reward" />
+      </td>
+      {components.map((name) => (
+        <td key={name}>
+          <Measure
+            value={session.reward_components[name] ?? null}
+            range={ranges.components.get(name)!}
+            kind="component"
+          />
+        </td>
+      ))}
+      <td>
+        <Measure value={normed} range={ranges.normed} kind="advantage" />
+      </td>
+      <td>
+        <Measure value={centred} range={ranges.centred} kind="advantage" />
+      </td>
+      <td class="num">
+        {session.turn_count}
+        {session.failed_turns > 0 && <em class="bad"> ✗{session.failed_turns}</em>}
+        {session.inexact_turns > 0 && <em class="warn"> ≈{session.inexact_turns}</em>}
+      </td>
+      <td>
+        <Measure value={session.sampled_tokens} range={ranges.tokens} kind="tokens" />
+      </td>
+      <td class="num">{longestPrompt(tree)}</td>
+      <td class="num">{duration((updatedAt - createdAt) * 1000)}</td>
+      <td>{weights(tree)}</td>
+      <td>
+        <button type="button" class={isFirst ? 'on' : ''} onClick={() => compare(id)}>
+          compare
+        </button>
+      </td>
+    </tr>
   )
 }
 
@@ -206,10 +225,7 @@ function longestPrompt(tree: Tree | undefined): string {
 }
 
 function weights(tree: Tree | undefined): string {
-  if (tree === undefined) return '…'
-  const versions = new Set(tree.turns.flatMap((turn) => [turn.weight_version_start, turn.weight_version_end]))
-  versions.delete(null)
-  return [...versions].map((version) => visible(version!)).join(' → ') || '–'
+  return tree === undefined ? '…' : weightVersions(tree.turns).map(visible).join(' → ') || '–'
 }
 
 function readable(value: string): string {

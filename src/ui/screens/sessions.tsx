@@ -1,4 +1,5 @@
 /** All sessions: filtered, sorted, searched; any number of them. */
+import type { RefObject } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
@@ -8,7 +9,7 @@ import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
 import type { Session, SessionList, Totals } from '../lib/wire.ts'
 import { Histogram } from '../parts/histogram.tsx'
-import { Empty, Reward, Sources } from '../parts/parts.tsx'
+import { Chip, Empty, Reward, Sources } from '../parts/parts.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
 
 const PAGE = 500
@@ -23,12 +24,15 @@ const COLUMNS = [
   { name: 'created', title: 'Created' },
 ] as const
 
+/** Before the names of metadata in the query. */
+const METADATA = 'metadata.'
+
 const CHIPS = [
-  { title: 'active', query: { status: 'active' }, count: (totals: Totals) => totals.active },
-  { title: 'completed', query: { status: 'completed' }, count: (totals: Totals) => totals.completed },
-  { title: 'aborted', query: { status: 'aborted' }, count: (totals: Totals) => totals.aborted },
-  { title: 'failed turns', query: { failed: 'true' }, count: (totals: Totals) => totals.failed },
-  { title: 'inexact turns', query: { inexact: 'true' }, count: (totals: Totals) => totals.inexact },
+  { title: 'active', name: 'status', value: 'active', count: (totals: Totals) => totals.active },
+  { title: 'completed', name: 'status', value: 'completed', count: (totals: Totals) => totals.completed },
+  { title: 'aborted', name: 'status', value: 'aborted', count: (totals: Totals) => totals.aborted },
+  { title: 'failed turns', name: 'failed', value: 'true', count: (totals: Totals) => totals.failed },
+  { title: 'inexact turns', name: 'inexact', value: 'true', count: (totals: Totals) => totals.inexact },
 ] as const
 
 /** Pages of the list, one after the other: each cursor comes with the page before. */
@@ -95,65 +99,10 @@ export function Sessions() {
     { key: 'Enter', help: 'Open the session', run: open },
     { key: '/', help: 'Search', run: () => search.current?.focus() },
   ])
-  const asked = route.value.query
-  const filtered = [...asked.keys()].some((name) => name !== 'sort' && name !== 'order')
   return (
     <div class="sessions">
-      {!IS_FILE && (
-        <div class="filters">
-          <input
-            ref={search}
-            type="search"
-            placeholder="Search ids and metadata   /"
-            aria-label="Search"
-            value={asked.get('q') ?? ''}
-            onInput={(event) => setQuery({ q: event.currentTarget.value })}
-            onKeyDown={(event) => event.key === 'Escape' && event.currentTarget.blur()}
-          />
-          {CHIPS.map((chip) => {
-            const [[name, value] = ['', '']] = Object.entries(chip.query)
-            const on = asked.get(name) === value
-            return (
-              <button
-                type="button"
-                key={chip.title}
-                class={on ? 'chip on' : 'chip'}
-                aria-pressed={on}
-                onClick={() => setQuery({ [name]: on ? undefined : value })}
-              >
-                {chip.title} {totals && <span>{number(chip.count(totals))}</span>}
-              </button>
-            )
-          })}
-          {[...asked]
-            .filter(([name]) => name.startsWith('metadata.'))
-            .map(([name, value]) => (
-              <button
-                type="button"
-                key={name}
-                class="chip on"
-                onClick={() => setQuery({ [name]: undefined })}
-              >
-                {name.slice(9)} = {visible(value)} ✕
-              </button>
-            ))}
-          {totals && (
-            <Histogram
-              rewards={totals.rewards}
-              min={asked.get('reward_min')}
-              max={asked.get('reward_max')}
-              pick={setQuery}
-            />
-          )}
-        </div>
-      )}
-      {totals && (
-        <p class="summary">
-          <b>{number(totals.sessions)}</b> sessions · <b>{short(totals.turns)}</b> turns ·{' '}
-          <b>{short(totals.sampled_tokens)}</b> tokens sampled · reward {number(totals.rewards.mean)}
-          {totals.rewards.std !== null && ` ± ${number(totals.rewards.std)}`}
-        </p>
-      )}
+      {!IS_FILE && <Filters search={search} totals={totals} />}
+      {totals && <Summary of={totals} />}
       <div class="table sessions-table">
         <div class="head row">
           {COLUMNS.map(({ name, title }) => (
@@ -163,13 +112,7 @@ export function Sessions() {
         {first.error ? (
           <Empty title="The sessions could not be read">{first.error.message}</Empty>
         ) : count === 0 && !first.loading ? (
-          filtered ? (
-            <Empty title="No session matches">Take a filter away to see more.</Empty>
-          ) : (
-            <Empty title="No sessions yet">
-              Give an agent the base URL <code>…/my-session/v1</code> of this proxy; its calls appear here.
-            </Empty>
-          )
+          <NoSessions />
         ) : (
           <VirtualRows count={count} selected={selected} onSight={(_from, last) => need(last)}>
             {(index) => <SessionRow session={sessions[index]} selected={index === selected} />}
@@ -178,6 +121,72 @@ export function Sessions() {
       </div>
       <Sources paths={[`sessions?limit=100${query && `&${query}`}`]} />
     </div>
+  )
+}
+
+interface FiltersProps {
+  /** Of the field, for the key that goes there. */
+  search: RefObject<HTMLInputElement | null>
+  /** undefined: not loaded yet */
+  totals: Totals | undefined
+}
+
+function Filters({ search, totals }: FiltersProps) {
+  const asked = route.value.query
+  const metadata = [...asked].filter(([name]) => name.startsWith(METADATA))
+  return (
+    <div class="filters">
+      <input
+        ref={search}
+        type="search"
+        placeholder="Search ids and metadata   /"
+        aria-label="Search"
+        value={asked.get('q') ?? ''}
+        onInput={(event) => setQuery({ q: event.currentTarget.value })}
+        onKeyDown={(event) => event.key === 'Escape' && event.currentTarget.blur()}
+      />
+      {CHIPS.map(({ title, name, value, count }) => {
+        const on = asked.get(name) === value
+        return (
+          <Chip key={title} on={on} onClick={() => setQuery({ [name]: on ? undefined : value })}>
+            {title} {totals && <span>{number(count(totals))}</span>}
+          </Chip>
+        )
+      })}
+      {metadata.map(([name, value]) => (
+        <Chip key={name} on onClick={() => setQuery({ [name]: undefined })}>
+          {name.slice(METADATA.length)} = {visible(value)} ✕
+        </Chip>
+      ))}
+      {totals && (
+        <Histogram
+          rewards={totals.rewards}
+          min={asked.get('reward_min')}
+          max={asked.get('reward_max')}
+          pick={setQuery}
+        />
+      )}
+    </div>
+  )
+}
+
+function Summary({ of: { sessions, turns, sampled_tokens: sampled, rewards } }: { of: Totals }) {
+  return (
+    <p class="summary">
+      <b>{number(sessions)}</b> sessions · <b>{short(turns)}</b> turns · <b>{short(sampled)}</b> tokens
+      sampled · reward {number(rewards.mean)}
+      {rewards.std !== null && ` ± ${number(rewards.std)}`}
+    </p>
+  )
+}
+
+function NoSessions() {
+  const isFiltered = [...route.value.query.keys()].some((name) => name !== 'sort' && name !== 'order')
+  if (isFiltered) return <Empty title="No session matches">Take a filter away to see more.</Empty>
+  return (
+    <Empty title="No sessions yet">
+      Give an agent the base URL <code>…/my-session/v1</code> of this proxy; its calls appear here.
+    </Empty>
   )
 }
 

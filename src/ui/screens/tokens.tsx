@@ -11,7 +11,7 @@ import type { Row } from '../lib/wire.ts'
 import { AlternativesOf } from '../parts/alternatives.tsx'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { LogprobChart } from '../parts/logprob-chart.tsx'
-import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
+import { Await, Chip, Empty, Sources, Tag } from '../parts/parts.tsx'
 
 /** A token that is sampled once in a hundred times, or less. */
 const UNLIKELY = Math.log(0.01)
@@ -57,74 +57,28 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
 }
 
 function RowView({ read }: { read: ReadRow }) {
-  const { row, ids, mask, logprobs, turns, texts } = read
   const asked = route.value.query
-  const by = (COLOURS as readonly string[]).includes(asked.get('by') ?? '')
-    ? (asked.get('by') as ColourBy)
-    : 'logprob'
+  const by = COLOURS.find((name) => name === asked.get('by')) ?? 'logprob'
   const [over, setOver] = useState<{ place: number; box: DOMRect } | undefined>()
   const start = useMemo(() => startOf(read, asked.get('turn')), [read])
   const selected = asked.has('t') ? Number(asked.get('t')) : start
-  const unlikely = useMemo(() => {
-    const places: number[] = []
-    for (let place = 0; place < ids.length; place += 1)
-      if (mask[place] === 1 && logprobs[place]! < UNLIKELY) places.push(place)
-    return places
-  }, [read])
-  const pick = (place: number | undefined) => place !== undefined && setQuery({ t: place })
-  const turnStarts = row.turns.map(({ start }) => row.prompt_tokens + start)
-  useKeys([
-    {
-      key: 'n',
-      help: 'Next unlikely token (1 in 100 or less)',
-      run: () => pick(unlikely.find((place) => place > selected)),
-    },
-    {
-      key: 'p',
-      help: 'Unlikely token before',
-      run: () => pick(unlikely.findLast((place) => place < selected)),
-    },
-    { key: 'j', help: 'Next turn', run: () => pick(turnStarts.find((place) => place > selected)) },
-    { key: 'k', help: 'Turn before', run: () => pick(turnStarts.findLast((place) => place < selected)) },
-    { key: 'ArrowRight', help: 'Next token', run: () => pick(Math.min(ids.length - 1, selected + 1)) },
-    { key: 'ArrowLeft', help: 'Token before', run: () => pick(Math.max(0, selected - 1)) },
-    {
-      key: 'm',
-      help: 'Next colours',
-      run: () => setQuery({ by: COLOURS[(COLOURS.indexOf(by) + 1) % COLOURS.length] }),
-    },
-    {
-      key: 'Enter',
-      help: 'The turn of the token',
-      run: () => turns[selected]! >= 0 && go(href(['session', read.sessionId], { turn: turns[selected]! })),
-    },
-  ])
-  if (ids.length === 0) {
-    return <Empty title="This row has no tokens">{row.inexact_reason ?? 'Its turn has no exact ids.'}</Empty>
+  const unlikely = useMemo(() => unlikelyTokens(read), [read])
+  useTokenKeys({ read, selected, unlikely, by })
+  if (read.ids.length === 0) {
+    const { inexact_reason: why } = read.row
+    return <Empty title="This row has no tokens">{why ?? 'Its turn has no exact ids.'}</Empty>
   }
   return (
     <>
       <div class="switches">
         {COLOURS.map((name) => (
-          <button
-            type="button"
-            key={name}
-            class={by === name ? 'chip on' : 'chip'}
-            aria-pressed={by === name}
-            onClick={() => setQuery({ by: name })}
-          >
+          <Chip key={name} on={by === name} onClick={() => setQuery({ by: name })}>
             {name}
-          </button>
+          </Chip>
         ))}
         <Legend by={by} read={read} />
         <span class="space" />
-        <span class="summary">
-          <b>{number(row.prompt_tokens)}</b> prompt · <b>{number(row.response_tokens)}</b> response ·{' '}
-          <b>{number(row.trained_tokens)}</b> trained · mean logprob <b>{number(row.mean_logprob)}</b> ·{' '}
-          <b>{number(unlikely.length)}</b> unlikely
-          {texts === null && <Tag kind="warn">no tokenizer is known: ids are shown</Tag>}
-          {!row.exact && <Tag kind="bad">{visible(row.inexact_reason ?? 'inexact')}</Tag>}
-        </span>
+        <RowSummary read={read} unlikely={unlikely.length} />
       </div>
       <LogprobChart read={read} pick={pick} />
       <div class="text-scroll">
@@ -139,6 +93,59 @@ function RowView({ read }: { read: ReadRow }) {
       <TokenBar read={read} place={over?.place ?? selected} />
       <AlternativesOf read={read} place={over?.place ?? selected} />
     </>
+  )
+}
+
+/** Their places in the row. */
+function unlikelyTokens({ ids, mask, logprobs }: ReadRow): number[] {
+  const places: number[] = []
+  for (let place = 0; place < ids.length; place += 1)
+    if (mask[place] === 1 && logprobs[place]! < UNLIKELY) places.push(place)
+  return places
+}
+
+function pick(place: number | undefined): void {
+  if (place !== undefined) setQuery({ t: place })
+}
+
+interface TokenKeys {
+  read: ReadRow
+  selected: number
+  unlikely: readonly number[]
+  by: ColourBy
+}
+
+function useTokenKeys({ read: { sessionId, row, ids, turns }, selected, unlikely, by }: TokenKeys): void {
+  const turnStarts = row.turns.map(({ start }) => row.prompt_tokens + start)
+  const nextOf = (places: readonly number[]) => places.find((place) => place > selected)
+  const lastOf = (places: readonly number[]) => places.findLast((place) => place < selected)
+  const nextColours = COLOURS[(COLOURS.indexOf(by) + 1) % COLOURS.length]
+  const openTurn = () => {
+    const turn = turns[selected] ?? -1
+    if (turn >= 0) go(href(['session', sessionId], { turn }))
+  }
+  useKeys([
+    { key: 'n', help: 'Next unlikely token (1 in 100 or less)', run: () => pick(nextOf(unlikely)) },
+    { key: 'p', help: 'Unlikely token before', run: () => pick(lastOf(unlikely)) },
+    { key: 'j', help: 'Next turn', run: () => pick(nextOf(turnStarts)) },
+    { key: 'k', help: 'Turn before', run: () => pick(lastOf(turnStarts)) },
+    { key: 'ArrowRight', help: 'Next token', run: () => pick(Math.min(ids.length - 1, selected + 1)) },
+    { key: 'ArrowLeft', help: 'Token before', run: () => pick(Math.max(0, selected - 1)) },
+    { key: 'm', help: 'Next colours', run: () => setQuery({ by: nextColours }) },
+    { key: 'Enter', help: 'The turn of the token', run: openTurn },
+  ])
+}
+
+/** @param unlikely how many of its tokens are */
+function RowSummary({ read: { row, texts }, unlikely }: { read: ReadRow; unlikely: number }) {
+  return (
+    <span class="summary">
+      <b>{number(row.prompt_tokens)}</b> prompt · <b>{number(row.response_tokens)}</b> response ·{' '}
+      <b>{number(row.trained_tokens)}</b> trained · mean logprob <b>{number(row.mean_logprob)}</b> ·{' '}
+      <b>{number(unlikely)}</b> unlikely
+      {texts === null && <Tag kind="warn">no tokenizer is known: ids are shown</Tag>}
+      {!row.exact && <Tag kind="bad">{visible(row.inexact_reason ?? 'inexact')}</Tag>}
+    </span>
   )
 }
 

@@ -1,0 +1,102 @@
+/** What is known of a session as a whole. */
+import type { ComponentChildren } from 'preact'
+import { IS_FILE } from '../lib/api.ts'
+import { clockTime, duration, number, short, visible } from '../lib/format.ts'
+import { href } from '../lib/route.ts'
+import { isBroken, weightVersions } from '../lib/turns.ts'
+import type { Row, Tree } from '../lib/wire.ts'
+import { Reward, Tag } from './parts.tsx'
+
+/** Links to rows that are shown: more fill the head of the page. */
+const MAX_ROW_LINKS = 12
+
+/** @param rows undefined: not loaded yet */
+export function SessionFacts({ tree, rows }: { tree: Tree; rows: readonly Row[] | undefined }) {
+  const prompt = tree.turns.reduce((sum, turn) => sum + turn.prompt_tokens, 0)
+  const shared = tree.turns.reduce((sum, turn) => sum + turn.shared_tokens, 0)
+  const broken = tree.turns.filter(isBroken).length
+  const versions = weightVersions(tree.turns)
+  return (
+    <header class="facts">
+      <h1>
+        <i class={`dot ${tree.open_turns > 0 ? 'live' : tree.status}`} /> {visible(tree.session_id)}
+      </h1>
+      <dl>
+        <Fact name="status">
+          {tree.open_turns > 0 ? <Tag kind="live">running</Tag> : <Tag kind={tree.status}>{tree.status}</Tag>}
+        </Fact>
+        <Fact name="reward">
+          <Reward value={tree.reward} />
+          <Components of={tree.reward_components} />
+        </Fact>
+        <Fact name="turns">
+          {number(tree.turn_count)}
+          {tree.failed_turns > 0 && <em class="bad"> {tree.failed_turns} failed</em>}
+          {tree.inexact_turns > 0 && <em class="warn"> {tree.inexact_turns} inexact</em>}
+        </Fact>
+        <Fact name="sampled">{number(tree.sampled_tokens)}</Fact>
+        <Fact name="prompts re-used">
+          {prompt === 0 ? '–' : `${((shared / prompt) * 100).toFixed(1)} %`} <small>of {short(prompt)}</small>
+        </Fact>
+        <Fact name="prefix broke">{broken === 0 ? 'never' : <em class="warn">{broken} ×</em>}</Fact>
+        <Fact name="rows">
+          {rows === undefined ? '…' : <RowLinks sessionId={tree.session_id} rows={rows} />}
+        </Fact>
+        {versions.length > 0 && <Fact name="weights">{versions.map(visible).join(' → ')}</Fact>}
+        <Fact name="created">
+          {clockTime(tree.created_at)} <small>{duration((tree.updated_at - tree.created_at) * 1000)}</small>
+        </Fact>
+        {Object.entries(tree.metadata).map(([name, value]) => (
+          <Fact key={name} name={visible(name)}>
+            <MetadataValue name={name} value={value} />
+          </Fact>
+        ))}
+      </dl>
+    </header>
+  )
+}
+
+function Components({ of }: { of: Tree['reward_components'] }) {
+  const components = Object.entries(of)
+  if (components.length === 0) return null
+  return <small> {components.map(([name, value]) => `${visible(name)} ${number(value)}`).join(' · ')}</small>
+}
+
+function RowLinks({ sessionId, rows }: { sessionId: string; rows: readonly Row[] }) {
+  const trained = rows.reduce((sum, row) => sum + row.trained_tokens, 0)
+  return (
+    <>
+      {rows.slice(0, MAX_ROW_LINKS).map(({ row, line, response_tokens }) => (
+        <a
+          key={row}
+          class="rowlink"
+          href={href(['tokens', sessionId, row])}
+          title={`${line}: ${number(response_tokens)} tokens`}
+        >
+          {row}
+        </a>
+      ))}
+      <small> {short(trained)} trained</small>
+    </>
+  )
+}
+
+/** With a link to all sessions that have it; a file of one session has no others. */
+function MetadataValue({ name, value }: { name: string; value: unknown }) {
+  const text = visible(typeof value === 'string' ? value : JSON.stringify(value)).slice(0, 160)
+  if (IS_FILE) return <>{text}</>
+  return (
+    <a href={href(['group', name, JSON.stringify(value)])} title="sessions of this value">
+      {text}
+    </a>
+  )
+}
+
+function Fact({ name, children }: { name: string; children: ComponentChildren }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  )
+}
