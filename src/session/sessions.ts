@@ -43,7 +43,7 @@ export interface SessionsOptions {
   generateId?: () => string
   /** Only sessions of this node are served, of several. Default: all are. */
   node?: NodePlace | undefined
-  /** Metadata that a new session gets behind what its creator gives. */
+  /** Metadata that a new session gets behind and below what its creator gives. */
   metadata?: () => Record<string, unknown>
   /** How long a change waits for cancelled calls to close their turns. */
   settleMs?: number
@@ -272,7 +272,8 @@ export class Sessions {
       sessionId,
       createdAtMs: this.#options.clock(),
       ttlMs: request.ttlMs === undefined ? this.#options.defaultTtlMs : request.ttlMs,
-      metadata: { ...request.metadata, ...this.#options.metadata() },
+      // Twice: what the creator says comes first, and holds.
+      metadata: { ...request.metadata, ...this.#options.metadata(), ...request.metadata },
       samplingParams: request.samplingParams ?? {},
       trustAgent: request.trustAgent ?? false,
       record: request.record ?? null,

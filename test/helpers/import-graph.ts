@@ -20,21 +20,26 @@ export interface ArchitectureRules {
   shared: readonly string[]
 }
 
-/** Reads the TypeScript files below `src` of the project at `root`. */
-export function readImportGraph(root: string): ImportGraph {
+/**
+ * Reads the TypeScript files below `src`.
+ * @param projects the configurations that have them, relative to `root`
+ */
+export function readImportGraph(root: string, projects = ['tsconfig.json']): ImportGraph {
+  return new Map(projects.flatMap((project) => importsOf(root, project)))
+}
+
+function importsOf(root: string, project: string): (readonly [string, readonly string[]])[] {
   const compiler = new API({ cwd: root })
   try {
-    const snapshot = compiler.updateSnapshot({ openProject: join(root, 'tsconfig.json') })
+    const snapshot = compiler.updateSnapshot({ openProject: join(root, project) })
     const program = snapshot.getProjects()[0]!.program
     const files = program.getSourceFileNames().filter((file) => file.startsWith(join(root, 'src/')))
-    return new Map(
-      files.map((file) => {
-        const source = program.getSourceFile(file)!
-        const imported = source.imports.map((literal) => (literal as unknown as { text: string }).text)
-        const targets = [...imported, ...threadsOf(source.text)].map((name) => resolve(root, file, name))
-        return [relative(root, file), [...new Set(targets)]] as const
-      }),
-    )
+    return files.map((file) => {
+      const source = program.getSourceFile(file)!
+      const imported = source.imports.map((literal) => (literal as unknown as { text: string }).text)
+      const targets = [...imported, ...threadsOf(source.text)].map((name) => resolve(root, file, name))
+      return [relative(root, file), [...new Set(targets)]] as const
+    })
   } finally {
     compiler.close()
   }
