@@ -1,6 +1,5 @@
 /** Chat templates, compiled and rendered by Jinja2 on CPython, in the thread that this is called on. */
 import type { PyProxy } from 'pyodide/ffi'
-import { readOwnFile } from '../../standalone/own-files.ts'
 import { bootPython } from './boot.ts'
 
 /** What the template is given besides messages and tools, as Python reads it. */
@@ -31,12 +30,6 @@ export interface PythonTemplate {
   render(messages: string, tools: string, variables: RenderVariables): RenderOutcome
 }
 
-const MODULES = {
-  template_messages: new URL('./template_messages.py', import.meta.url),
-  harmony: new URL('./harmony.py', import.meta.url),
-  chat_templates: new URL('./chat_templates.py', import.meta.url),
-}
-
 interface ChatTemplatesModule extends PyProxy {
   open_template(source: string, specialTokens: string): PyProxy
   open_harmony(): PyProxy
@@ -54,10 +47,6 @@ export class PythonTemplates {
   /** Takes a third of a second, or seconds where no snapshot was made; about 100 MB. */
   static async start(): Promise<PythonTemplates> {
     const python = await bootPython()
-    for (const [name, file] of Object.entries(MODULES)) {
-      python.FS.writeFile(`/lib/python3.14/site-packages/${name}.py`, readOwnFile(file))
-    }
-    python.runPython('import importlib; importlib.invalidate_caches()')
     return new PythonTemplates(python.pyimport('chat_templates') as ChatTemplatesModule)
   }
 
