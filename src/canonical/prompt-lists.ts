@@ -4,6 +4,7 @@
  * instead of 300 for 40,000 ids.
  */
 import { type JsonSoFar, jsonAfter, piecesOf } from './growing-json.ts'
+import { ProvenBytes } from './known-bytes.ts'
 import { PromptIds } from './prompt-ids.ts'
 import { readIds, writeIds } from './token-ids-json.ts'
 
@@ -15,9 +16,14 @@ const MAX_LISTS = 16
 
 const NO_IDS = new Int32Array(0)
 const COMMA = 0x2c
-/** Compared by the C library first: lists differ near their end. */
-const BLOCK_BYTES = 4 * 1024
 
+/** A list that an engine wrote: its ids, and what proves that the next one begins with the same text. */
+interface ReadIds {
+  readonly ids: PromptIds
+  readonly text: ProvenBytes
+}
+
+/** A list that was written for an engine. It is sent again, and so its text is kept. */
 interface WrittenIds {
   readonly ids: PromptIds
   readonly json: JsonSoFar
@@ -25,7 +31,9 @@ interface WrittenIds {
 
 export class PromptLists {
   /** The latest first. */
-  readonly #lists: WrittenIds[] = []
+  readonly #read: ReadIds[] = []
+  /** The latest first. */
+  readonly #written: WrittenIds[] = []
   #bytes = 0
   #converted = 0
 
@@ -46,101 +54,81 @@ export class PromptLists {
    */
   read(bytes: Buffer, start: number, end: number): PromptIds | undefined {
     const list = bytes.subarray(start, end)
-    const { known, shared, from } = this.#mostAlike(list)
-    const isKnown = known !== undefined && from === list.length
-    const more = isKnown ? NO_IDS : readIds(list, known === undefined ? 0 : from + 1, list.length)
+    const { known, alike } = this.#mostAlike(list)
+    const { shared, from } = known === undefined ? NOTHING_SHARED : sharedIds(known, list, alike)
+    const isKnown = shared > 0 && from === list.length
+    const more = isKnown ? NO_IDS : readIds(list, shared === 0 ? 0 : from + 1, list.length)
     if (more === undefined) return undefined
     this.#converted += more.length
-    const ids = new PromptIds(more, known?.ids, shared)
+    const ids = shared === 0 ? new PromptIds(more) : new PromptIds(more, known!.ids, shared)
     if (list.length >= MIN_BYTES) {
-      const before = known && cut(known.json, from)
-      const json = isKnown ? before! : jsonAfter(before, list.subarray(before ? from + 1 : 0))
-      this.#keep({ ids, json }, known, shared)
+      const text = (known?.text ?? ProvenBytes.NONE).followedBy(list, alike)
+      keep(this.#read, { ids, text }, known, shared)
+      this.#count()
     }
     return ids
   }
 
   /** @returns the ids with commas between them, in pieces that are not to be changed */
   write(ids: PromptIds): readonly Buffer[] {
-    const known = this.#lists.find((list) => list.ids.sharedWith(ids) >= list.ids.length)
+    const known = this.#written.find((list) => list.ids.sharedWith(ids) >= list.ids.length)
     const from = known?.ids.length ?? 0
     const more = ids.slice(from, ids.length)
     this.#converted += more.length
     if (known !== undefined && more.length === 0) return piecesOf(known.json)
     const json = jsonAfter(known?.json, writeIds(more))
-    if (ids.length * 2 >= MIN_BYTES) this.#keep({ ids, json }, known, from)
+    if (ids.length * 2 >= MIN_BYTES) {
+      keep(this.#written, { ids, json }, known, from)
+      this.#count()
+    }
     return piecesOf(json)
   }
 
-  /** The list that most of the bytes are known from: how many ids they are, and where the last of these ends. */
-  #mostAlike(list: Buffer): { known: WrittenIds | undefined; shared: number; from: number } {
-    let best: WrittenIds | undefined
-    let bytes = 0
-    for (const known of list.length < MIN_BYTES ? [] : this.#lists) {
-      const alike = sharedBytes(piecesOf(known.json), list)
-      if (alike > bytes) [best, bytes] = [known, alike]
+  /** The list that most of the bytes are known from, and how many. */
+  #mostAlike(list: Buffer): { known: ReadIds | undefined; alike: number } {
+    let best: ReadIds | undefined
+    let most = 0
+    for (const known of list.length < MIN_BYTES ? [] : this.#read) {
+      const alike = known.text.sharedWith(list)
+      if (alike > most) [best, most] = [known, alike]
+      // All of it: whether another one has more of the list is not worth the time.
+      if (alike === known.text.length) break
     }
-    if (best === undefined || bytes < MIN_BYTES) return { known: undefined, shared: 0, from: 0 }
-    const isWhole = bytes === lengthOf(best.json) && (bytes === list.length || list[bytes] === COMMA)
-    if (isWhole) return { known: best, shared: best.ids.length, from: bytes }
-    // Up to the last comma: the id behind it may be longer in one of the two.
-    const from = list.lastIndexOf(COMMA, bytes - 1)
-    if (from < MIN_BYTES) return { known: undefined, shared: 0, from: 0 }
-    return { known: best, shared: 1 + commasIn(list, from), from }
+    return { known: best, alike: most }
   }
 
-  /** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
-  #keep(list: WrittenIds, known: WrittenIds | undefined, shared: number): void {
-    if (known && shared * 2 >= known.ids.length) this.#lists.splice(this.#lists.indexOf(known), 1)
-    this.#lists.unshift(list)
-    this.#lists.length = Math.min(this.#lists.length, MAX_LISTS)
-    this.#bytes = this.#keptBytes()
-  }
-
-  /** Pieces that several lists share are there once. */
-  #keptBytes(): number {
+  #count(): void {
+    // Pieces that several lists share are there once.
     const pieces = new Set<JsonSoFar['piece']>()
-    for (const { json } of this.#lists) {
+    for (const { json } of this.#written) {
       for (let at: JsonSoFar | undefined = json; at !== undefined; at = at.piece.before) pieces.add(at.piece)
     }
-    return [...pieces].reduce((sum, { capacity }) => sum + capacity, 0)
+    const written = [...pieces].reduce((sum, { capacity }) => sum + capacity, 0)
+    this.#bytes = this.#read.reduce((sum, { text }) => sum + text.bytes, written)
   }
 }
 
-/** The list up to a byte of it. */
-function cut(list: JsonSoFar, bytes: number): JsonSoFar {
-  let before = lengthOf(list) - list.end
-  let at = list
-  while (bytes <= before) {
-    at = at.piece.before!
-    before -= at.end
-  }
-  return { piece: at.piece, end: bytes - before }
+/** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
+function keep<List extends { ids: PromptIds }>(
+  lists: List[],
+  list: List,
+  known: List | undefined,
+  shared: number,
+): void {
+  if (known && shared * 2 >= known.ids.length) lists.splice(lists.indexOf(known), 1)
+  lists.unshift(list)
+  lists.length = Math.min(lists.length, MAX_LISTS)
 }
 
-function lengthOf(list: JsonSoFar): number {
-  let length = 0
-  for (let at: JsonSoFar | undefined = list; at !== undefined; at = at.piece.before) length += at.end
-  return length
-}
+const NOTHING_SHARED = { shared: 0, from: 0 }
 
-/** How many bytes a list begins with that the pieces have one after the other. */
-function sharedBytes(pieces: readonly Buffer[], list: Buffer): number {
-  let shared = 0
-  for (const piece of pieces) {
-    const end = Math.min(piece.length, list.length - shared)
-    let at = 0
-    while (
-      at + BLOCK_BYTES <= end &&
-      list.compare(piece, at, at + BLOCK_BYTES, shared + at, shared + at + BLOCK_BYTES) === 0
-    ) {
-      at += BLOCK_BYTES
-    }
-    while (at < end && piece[at] === list[shared + at]) at += 1
-    shared += at
-    if (at < piece.length) return shared
-  }
-  return shared
+/** How many ids of a known list another one begins with, and where in it the last of these ends. */
+function sharedIds({ ids, text }: ReadIds, list: Buffer, alike: number): { shared: number; from: number } {
+  const isWhole = alike === text.length && (alike === list.length || list[alike] === COMMA)
+  if (isWhole) return { shared: ids.length, from: alike }
+  // Up to the last comma: the id behind it may be longer in one of the two.
+  const from = list.lastIndexOf(COMMA, alike - 1)
+  return from < MIN_BYTES ? NOTHING_SHARED : { shared: 1 + commasIn(list, from), from }
 }
 
 function commasIn(list: Buffer, end: number): number {

@@ -19,6 +19,7 @@ import { large, small, stream } from './rows/comparisons.ts'
 import { crowd } from './rows/crowd.ts'
 import { details } from './rows/details.ts'
 import { disk } from './rows/disk.ts'
+import { liveSessions } from './rows/live-sessions.ts'
 import { memory } from './rows/memory.ts'
 import { metrics } from './rows/metrics.ts'
 import { openStreams } from './rows/open-streams.ts'
@@ -35,6 +36,7 @@ const ROWS = {
   crowd,
   'open-streams': openStreams,
   memory,
+  'live-sessions': liveSessions,
   metrics,
   disk,
   details,

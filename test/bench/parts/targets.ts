@@ -33,6 +33,8 @@ export interface ProxyOptions {
   /** Folder for V8's CPU profile of the proxy. */
   cpuProfileFolder?: string | undefined
   args?: string[]
+  /** Of `node`, for a proxy with a channel for messages. */
+  nodeArgs?: string[]
 }
 
 const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
@@ -81,8 +83,8 @@ export class Targets {
     return this.#children.start({ name: 'worker', args: [LAUNCHER, ...args, ...options], silent: true })
   }
 
-  #serve({ db, cpuProfileFolder, args = [] }: ProxyOptions, mode: string[]): Promise<Child> {
-    const nodeArgs = cpuProfileFolder ? ['--cpu-prof', `--cpu-prof-dir=${cpuProfileFolder}`] : []
+  #serve({ db, cpuProfileFolder, args = [], nodeArgs }: ProxyOptions, mode: string[]): Promise<Child> {
+    const profile = cpuProfileFolder ? ['--cpu-prof', `--cpu-prof-dir=${cpuProfileFolder}`] : []
     const options = [
       '--port',
       '0',
@@ -96,7 +98,8 @@ export class Targets {
     ]
     return this.#children.start({
       name: 'llm-proxy',
-      args: [...nodeArgs, LAUNCHER, 'serve', ...mode, ...options],
+      args: [...profile, ...(nodeArgs ?? []), LAUNCHER, 'serve', ...mode, ...options],
+      ipc: nodeArgs !== undefined,
     })
   }
 

@@ -60,6 +60,19 @@ t.test('of a prompt that branches off, what it shares is not read again', (t) =>
   t.end()
 })
 
+t.test('of a long prompt that branches off early, a part of what it shares may be read again', (t) => {
+  const lists = new PromptLists()
+  const long = Array.from({ length: 60_000 }, (_, place) => (place * 7919) % 200_000)
+  read(lists, long.join())
+  for (const place of [700, 20_000, 59_990]) {
+    const converted = lists.converted
+    t.strictSame([...read(lists, long.with(place, 1).join())!], long.with(place, 1))
+    const again = lists.converted - converted - (long.length - place)
+    t.ok(again >= 0 && again < 5_000, `${again} ids`)
+  }
+  t.end()
+})
+
 t.test('a prompt that is another one is read for what it is', (t) => {
   const others: number[][] = [
     LONG.with(0, 5),
@@ -131,5 +144,8 @@ t.test('the memory of a session grows with what its prompts add', (t) => {
     read(lists, ids.join())
   }
   t.ok(lists.bytes < 2 * ids.join().length, `${lists.bytes} bytes`)
+  const long = Array.from({ length: 100_000 }, (_, place) => place)
+  read(lists, long.join())
+  t.ok(lists.bytes < long.length, `${lists.bytes} bytes of 100,000 ids`)
   t.end()
 })

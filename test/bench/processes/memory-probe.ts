@@ -1,0 +1,46 @@
+/**
+ * Loaded into a proxy before its own program (`node --expose-gc --import`): tells, when it is asked, what the process holds
+ * after a collection, and what its sessions count of that.
+ */
+import { SessionMemories } from '../../../src/session/session-memory.ts'
+import { type HeldBytes, MEASURE, type MemoryParts } from '../parts/held-bytes.ts'
+
+/** What one collection frees may be what keeps something else: finalizers, buffers, weak maps. */
+const COLLECTIONS = 4
+
+let memories: SessionMemories | undefined
+const sessions = new Set<string>()
+
+const { hold } = SessionMemories.prototype
+SessionMemories.prototype.hold = function (sessionId) {
+  memories = this
+  sessions.add(sessionId)
+  return hold.call(this, sessionId)
+}
+
+process.on('message', async (asked) => {
+  if (asked === MEASURE) process.send!(await measure())
+})
+process.channel?.unref()
+
+async function measure(): Promise<HeldBytes> {
+  for (let count = 0; count < COLLECTIONS; count += 1) {
+    globalThis.gc!()
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  const { heapUsed, external, rss } = process.memoryUsage()
+  return { heapBytes: heapUsed, externalBytes: external, rssBytes: rss, counted: countedParts() }
+}
+
+function countedParts(): MemoryParts {
+  const sum: MemoryParts = { requests: 0, messages: 0, prompts: 0, turns: 0, all: memories?.bytes ?? 0 }
+  for (const sessionId of sessions) {
+    using held = hold.call(memories!, sessionId)
+    const { requests, messages, prompts, turns } = held.memory
+    sum.requests += requests.bytes
+    sum.messages += messages.bytes
+    sum.prompts += prompts.bytes
+    sum.turns += turns?.bytes ?? 0
+  }
+  return sum
+}

@@ -1,0 +1,170 @@
+/** What the proxy keeps in memory of sessions that go on, against the text and the ids that they are made of. */
+import { join } from 'node:path'
+import { Pool } from 'undici'
+import { Children } from '../parts/children.ts'
+import { type HeldBytes, heldBy, PROBE_ARGS } from '../parts/held-bytes.ts'
+import { GROWTH_TOKENS, REPLAY_DIALECTS, type ReplayDialect } from '../parts/replay-job.ts'
+import { ReplayedConversation, type Script } from '../parts/replayed-session.ts'
+import { figure, table } from '../parts/table.ts'
+import { Targets } from '../parts/targets.ts'
+import type { Bench, Row } from './row.ts'
+
+const FULL = { sessions: 16, promptTokens: 100_000 }
+const QUICK = { sessions: 2, promptTokens: 25_000 }
+/** Of the first call of each session: system prompt, tools, and a task. */
+const FIRST_TOKENS = 20_000
+const SYSTEM_TOKENS = 2_800
+const TOOL_TOKENS = 12_600
+/** Nothing is to be forgotten for want of memory. */
+const PLENTY = '4GiB'
+const ID_BYTES = 4
+const KIB = 1024
+const MOST_OF_CONTENT = 2
+
+const PATHS: Readonly<Record<ReplayDialect, string>> = {
+  chat: '/v1/chat/completions',
+  messages: '/v1/messages',
+  responses: '/v1/responses',
+}
+
+/** Of one session. */
+interface Figures {
+  dialect: ReplayDialect
+  textBytes: number
+  ids: number
+  held: HeldBytes
+  /** What the process holds of it, against its text and 4 bytes for each id. */
+  ratio: number
+}
+
+export const liveSessions: Row = async (bench) => {
+  const all: Figures[] = []
+  for (const dialect of REPLAY_DIALECTS) all.push(await measure(bench, dialect))
+  return {
+    row: 'live-sessions',
+    report: `### Memory of a session that goes on\n\n${reportOf(all)}`,
+    aims: all.map(({ dialect, ratio }) => ({
+      what: `memory of a session (${dialect}), of its text and 4 bytes for each id`,
+      wanted: `at most ${MOST_OF_CONTENT} times`,
+      measured: `${figure(ratio)} times`,
+      met: ratio <= MOST_OF_CONTENT,
+    })),
+    figures: all,
+  }
+}
+
+/** In a process of its own, so that nothing of another dialect is left in it. */
+async function measure({ engineUrl, folder, quick }: Bench, dialect: ReplayDialect): Promise<Figures> {
+  const { sessions, promptTokens } = quick ? QUICK : FULL
+  await using children = new Children()
+  const proxy = await new Targets(children, engineUrl).startLocal({
+    db: join(folder, `live-sessions-${dialect}.db`),
+    args: ['--session-memory', PLENTY],
+    nodeArgs: PROBE_ARGS,
+  })
+  await using pool = new Disposing(new Pool(proxy.url, { connections: sessions, pipelining: 1 }))
+  const replay = (name: string, tokens: number) =>
+    Promise.all(
+      Array.from({ length: sessions }, (_, at) => run(pool.it, dialect, `${name}-${at}`, tokens, at)),
+    )
+  // What is made once for all sessions is none of theirs.
+  await replay('before', FIRST_TOKENS + 10 * GROWTH_TOKENS)
+  for (let at = 0; at < sessions; at += 1) await complete(pool.it, `before-${at}`)
+  const before = await heldBy(proxy)
+  const bodies = await replay('live', promptTokens)
+  const held = perSession(before, await heldBy(proxy), sessions)
+  const textBytes = bodies.reduce((sum, bytes) => sum + bytes, 0) / sessions
+  const ratio = (held.heapBytes + held.externalBytes) / (textBytes + ID_BYTES * promptTokens)
+  return { dialect, textBytes, ids: promptTokens, held, ratio }
+}
+
+/** @returns how many bytes the last request had */
+async function run(
+  pool: Pool,
+  dialect: ReplayDialect,
+  session: string,
+  tokens: number,
+  seed: number,
+): Promise<number> {
+  const count = Math.ceil((tokens - FIRST_TOKENS) / GROWTH_TOKENS) + 1
+  const prompts = Array.from({ length: count }, (_, call) => FIRST_TOKENS + call * GROWTH_TOKENS)
+  const script: Script = { systemTokens: SYSTEM_TOKENS, toolTokens: TOOL_TOKENS, prompts }
+  const conversation = new ReplayedConversation(dialect, script, 0, seed * 1_000)
+  let bytes = 0
+  while (!conversation.isOver) {
+    const { body } = conversation.next()
+    bytes = body.length
+    await post(pool, `/${session}${PATHS[dialect]}`, body)
+  }
+  return bytes
+}
+
+function complete(pool: Pool, session: string): Promise<void> {
+  return post(pool, `/sessions/${session}/complete`)
+}
+
+/** @throws Error for any status but 200 */
+async function post(pool: Pool, path: string, body: Buffer | null = null): Promise<void> {
+  const headers = body === null ? {} : { 'content-type': 'application/json' }
+  const answer = await pool.request({ path, method: 'POST', headers, body })
+  const text = await answer.body.text()
+  if (answer.statusCode !== 200)
+    throw new Error(`${path}: status ${answer.statusCode}: ${text.slice(0, 300)}`)
+}
+
+class Disposing<Thing extends { destroy(): Promise<void> }> implements AsyncDisposable {
+  readonly it: Thing
+
+  constructor(it: Thing) {
+    this.it = it
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.it.destroy()
+  }
+}
+
+function perSession(before: HeldBytes, after: HeldBytes, sessions: number): HeldBytes {
+  const grown = (now: number, then: number) => (now - then) / sessions
+  const [now, then] = [after.counted, before.counted]
+  return {
+    heapBytes: grown(after.heapBytes, before.heapBytes),
+    externalBytes: grown(after.externalBytes, before.externalBytes),
+    rssBytes: grown(after.rssBytes, before.rssBytes),
+    counted: {
+      requests: grown(now.requests, then.requests),
+      messages: grown(now.messages, then.messages),
+      prompts: grown(now.prompts, then.prompts),
+      turns: grown(now.turns, then.turns),
+      all: grown(now.all, then.all),
+    },
+  }
+}
+
+function reportOf(all: readonly Figures[]): string {
+  const kib = (bytes: number) => figure(bytes / KIB)
+  const rows = all.map(({ dialect, textBytes, ids, held, ratio }) => {
+    const { counted } = held
+    const parts = [counted.requests, counted.messages, counted.prompts, counted.turns, counted.all]
+    const process = [held.heapBytes, held.externalBytes, held.rssBytes]
+    const content = textBytes + ID_BYTES * ids
+    return [
+      dialect,
+      ...[textBytes, ids * ID_BYTES, content, ...parts, ...process].map(kib),
+      `${figure(ratio)} ×`,
+    ]
+  })
+  const counted = ['requests', 'messages', 'prompts', 'turns', 'all that is counted']
+  const head = [
+    'KiB of a session',
+    'text',
+    'ids',
+    'both',
+    ...counted,
+    'heap',
+    'buffers',
+    'RSS',
+    'held of both',
+  ]
+  return table(head, rows)
+}
