@@ -1,9 +1,18 @@
 import { join } from 'node:path'
 import type { Worker } from 'node:worker_threads'
 import t from 'tap'
+import { queryTrajectories } from '../../src/http/sessions/trajectory-query.ts'
 import { openSqliteStore } from '../../src/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
+
+const QUERY = {
+  select: 'all',
+  per_turn: false,
+  images: false,
+  side_calls: false,
+  finished_only: true,
+} as const
 
 /** Opens a store and takes hold of its threads, to break them. */
 async function openWithThreads(path: string) {
@@ -130,3 +139,37 @@ t.test('a session that is reset while it is read ends the reading', async (t) =>
   }
   t.ok(count < 200, `${count} turns were read`)
 })
+
+for (const how of ['removed', 'reset'] as const)
+  t.test(
+    `a session that is ${how} while its rows are made has none, and not those of its first turns`,
+    async (t) => {
+      const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
+      t.teardown(() => store.close())
+      await store.createSession(aSession('s'))
+      for (let index = 0; index < 200; index += 1) void record(store, aTurn(`t${index}`, { index }))
+      const session = (await store.endSession('s', 'completed', 5_000))!
+      t.ok(await queryTrajectories(store, session, QUERY), 'at rest it has rows')
+      const change = {
+        removed: () => store.deleteSession('s'),
+        reset: async () => {
+          await store.resetSession('s', 6_000)
+          await store.endSession('s', 'completed', 7_000)
+        },
+      }
+      const disturbed = {
+        getSession: (sessionId: string) => store.getSession(sessionId),
+        readDetails: store.readDetails.bind(store),
+        async *readSteps(sessionId: string) {
+          for await (const turn of store.readSteps(sessionId)) {
+            if (turn.index === 0) await change[how]()
+            yield turn
+          }
+        },
+      }
+      await t.rejects(queryTrajectories(disturbed, session, QUERY), {
+        code: 'session_not_found',
+        message: /while it was read/,
+      })
+    },
+  )

@@ -48,7 +48,7 @@ function isDetailName(name: string): name is DetailName {
 
 /** The members of a row that show its details; each kind that was asked for is there, null where nothing was reported. */
 export async function* detailMembers(
-  reader: TurnReader,
+  reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   layoutOf: () => RowLayout,
   kinds: readonly DetailKind[],

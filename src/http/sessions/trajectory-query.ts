@@ -1,6 +1,7 @@
 /** A session's trajectories as a query asks for them. */
 import type { Static } from 'typebox'
 import { imageDigest, imageUrlsOf, splitDataUrl } from '../../canonical/images.ts'
+import { ProxyError } from '../../errors.ts'
 import { samplingOf, type TurnSampling } from '../../session/sampling.ts'
 import {
   type PlacedRow,
@@ -20,10 +21,10 @@ export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
  * Reads the turns; their details row by row, as the answer is read.
  * @param onRow called with each row
  * @returns the answer, as pieces of one JSON text
- * @throws ProxyError `invalid_request`
+ * @throws ProxyError `invalid_request`; `session_not_found` for one that was removed or reset while it was read
  */
 export async function queryTrajectories(
-  reader: TurnReader,
+  reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'readDetails'>,
   session: SessionRecord,
   query: TrajectoryQuery,
   onRow: (row: Trajectory) => void = () => {},
@@ -38,6 +39,7 @@ export async function queryTrajectories(
     if (added.length > 0) images && addImages(images, turn)
     if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, session.samplingParams))
   }
+  refuseHalf(session, await reader.getSession(sessionId))
   const isLeftOut = query.finished_only && session.status !== 'completed'
   const rows = isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward)
   const shown = ({ row, layout }: PlacedRow): ShownRow => {
@@ -49,6 +51,14 @@ export async function queryTrajectories(
     }
   }
   return sessionWithTrajectories(session, builder.excluded(), mapped(rows, shown), images)
+}
+
+/** A session that is removed ends its reading: what was read until then is no whole session, though each row looks like one. */
+function refuseHalf(before: SessionRecord, after: SessionRecord | undefined): void {
+  const hasEnded = before.endedAtMs !== null
+  if (after && after.turnCount >= before.turnCount && (!hasEnded || after.endedAtMs === before.endedAtMs))
+    return
+  throw new ProxyError('session_not_found', 'The session was removed or reset while it was read')
 }
 
 /** By their digests, as the agent sent them. */
