@@ -36,6 +36,11 @@ function fieldsAfterName(stat: string): string[] {
   return stat.slice(stat.lastIndexOf(')') + 2).split(' ')
 }
 
+/** Adds figures by name to others, times a factor. */
+export function sumInto(sums: Record<string, number>, figures: Record<string, number>, factor: number): void {
+  for (const [name, value] of Object.entries(figures)) sums[name] = (sums[name] ?? 0) + value * factor
+}
+
 function threadsOf(pid: number): string[] {
   try {
     return readdirSync(`/proc/${pid}/task`)

@@ -3,7 +3,7 @@
  * Takes jobs from its parent process, one at a time.
  */
 import { Pool } from 'undici'
-import { cpuSeconds, threadSeconds } from '../parts/proc-stat.ts'
+import { cpuSeconds, sumInto, threadSeconds } from '../parts/proc-stat.ts'
 import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/replay-job.ts'
 import { ReplayedConversation, scriptOf } from '../parts/replayed-session.ts'
 import { quantile } from '../parts/statistics.ts'
@@ -59,16 +59,18 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
       firstP50Ms: quantile(tally.firstMs, 0.5),
       firstP99Ms: quantile(tally.firstMs, 0.99),
       cpuMsPerTurn: job.watchPids.map((pid, at) => ((cpuSeconds(pid) - cpuBefore[at]!) * 1000) / turns),
-      threadCpuMsPerTurn: Object.fromEntries(
-        Object.entries(threadsOf(job)).map(([name, seconds]) => [
-          name,
-          ((seconds - (threadsBefore[name] ?? 0)) * 1000) / turns,
-        ]),
-      ),
+      threadCpuMsPerTurn: threadsSince(threadsBefore, job, turns),
     }
   } finally {
     await pool.destroy()
   }
+}
+
+function threadsSince(before: Record<string, number>, job: ReplayJob, turns: number): Record<string, number> {
+  const ms = {}
+  sumInto(ms, threadsOf(job), 1000 / turns)
+  sumInto(ms, before, -1000 / turns)
+  return ms
 }
 
 function threadsOf({ watchPids: [pid] }: ReplayJob): Record<string, number> {

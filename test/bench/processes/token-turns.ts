@@ -15,6 +15,7 @@ import { MemoryTurnStore } from '../../../src/store/memory.ts'
 import { openTokenModel } from '../../../src/tokens/token-model.ts'
 import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
+import { sumInto, threadSeconds } from '../parts/proc-stat.ts'
 import { quantile, spreadOf } from '../parts/statistics.ts'
 import { prose } from '../parts/text.ts'
 import { TOKEN_MODEL } from '../parts/token-model.ts'
@@ -83,11 +84,13 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
     tokens,
     messages: historyOf(tokens, 1),
     medians: [] as number[],
+    threads: {} as Record<string, number>,
   }))
   for (const { tokens, messages } of histories) await ask(`turns-${tokens}`, messages)
   for (let round = 0; round < ROUNDS; round += 1) {
-    for (const { tokens, messages, medians } of histories) {
+    for (const { tokens, messages, medians, threads } of histories) {
       const times: number[] = []
+      const before = threadSeconds(process.pid)
       for (let turn = 0; turn < TURNS_PER_ROUND; turn += 1) {
         const news = { role: 'user', content: prose(NEW_BYTES, round * TURNS_PER_ROUND + turn) } as const
         times.push(
@@ -95,9 +98,15 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
         )
       }
       medians.push(quantile(times, 0.5))
+      sumInto(threads, threadSeconds(process.pid), 1000 / (ROUNDS * TURNS_PER_ROUND))
+      sumInto(threads, before, -1000 / (ROUNDS * TURNS_PER_ROUND))
     }
   }
-  return histories.map(({ tokens, medians }) => ({ tokens, ms: spreadOf(medians) }))
+  return histories.map(({ tokens, medians, threads }) => ({
+    tokens,
+    ms: spreadOf(medians),
+    threadCpuMs: threads,
+  }))
 }
 
 /** A short call every few milliseconds, while one long prompt after the other comes for the first time. */

@@ -10,6 +10,7 @@ import { type ReplayTarget, runReplay, startReplayer, startTargets } from '../pa
 import { type Spread, spreadOf } from '../parts/statistics.ts'
 import { figure, table } from '../parts/table.ts'
 import { isTokenMode, type TargetName } from '../parts/targets.ts'
+import { THREAD_TITLES, threadFigures } from '../parts/thread-figures.ts'
 import type { Aim, Bench, Row } from './row.ts'
 
 const FULL = { rounds: 3, durationMs: 3_000, warmUpMs: 3_000 }
@@ -146,7 +147,7 @@ function figuresOf(results: readonly ReplayResult[]) {
     p99Ms: spread((result) => result.p99Ms),
     cpuMs: spread((result) => result.cpuMsPerTurn[0] ?? Number.NaN),
     workerCpuMs: spread((result) => result.cpuMsPerTurn[1] ?? Number.NaN),
-    threadCpuMs: new Map(
+    threadCpuMs: Object.fromEntries(
       threadNames(results).map((name) => [
         name,
         spread((result) => result.threadCpuMsPerTurn[name] ?? 0).median,
@@ -187,23 +188,11 @@ function reportOf(all: readonly Figures[]): string {
   return table([...head, 'CPU ms/turn', 'of pipe', 'of pipe+ids', 'worker CPU ms', 'RSS MiB'], rows)
 }
 
-/** Those of threads that are to be seen apart; the kernel keeps fifteen characters of a name. */
-const THREADS: Readonly<Record<string, string>> = {
-  MainThread: 'main',
-  'store-writer': 'store',
-  prompts: 'Python',
-  'libuv-worker': 'tokenizer and files',
-  V8Worker: "V8's helpers",
-}
-
 function threadsReport(all: readonly Figures[]): string {
   const rows = all.map(({ load, concurrency, target, threadCpuMs }) => {
-    const named = Object.keys(THREADS).map((name) => threadCpuMs.get(name) ?? Number.NaN)
-    const others = [...threadCpuMs].filter(([name]) => !(name in THREADS)).map(([, ms]) => ms)
-    const other = others.reduce((sum, ms) => sum + ms, 0)
-    return [load, String(concurrency), target, ...[...named, other].map(figure)]
+    return [load, String(concurrency), target, ...threadFigures(threadCpuMs)]
   })
-  const head = ['CPU ms/turn by thread', 'agents', 'target', ...Object.values(THREADS), 'others']
+  const head = ['CPU ms/turn by thread', 'agents', 'target', ...THREAD_TITLES]
   return table(head, rows)
 }
 

@@ -4,11 +4,12 @@ import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
 import type { Spread } from '../parts/statistics.ts'
 import { figure, table } from '../parts/table.ts'
+import { THREAD_TITLES, threadFigures } from '../parts/thread-figures.ts'
 import type { Row } from './row.ts'
 
 export interface TokenFigures {
   /** A turn of 1 KB behind a history of so many tokens. */
-  turns: { tokens: number; ms: Spread }[]
+  turns: { tokens: number; ms: Spread; threadCpuMs: Record<string, number> }[]
   /** Short calls beside long prompts that come for the first time. */
   besides: { calls: number; p50Ms: number; p99Ms: number; firstPromptMs: number; longestBlockMs: number }
 }
@@ -28,11 +29,12 @@ export const token: Row = async ({ quick }) => {
     report: [
       '### Token mode: a turn of 1 KB, without HTTP and engine',
       table(
-        ['tokens of history', 'ms', 'min–max'],
-        turns.map(({ tokens, ms }) => [
+        ['tokens of history', 'ms', 'min–max', ...THREAD_TITLES.map((title) => `CPU ms, ${title}`)],
+        turns.map(({ tokens, ms, threadCpuMs }) => [
           String(tokens),
           figure(ms.median),
           `${figure(ms.min)}–${figure(ms.max)}`,
+          ...threadFigures(threadCpuMs),
         ]),
       ),
       '### Short calls while prompts of 128,000 tokens come for the first time',
