@@ -8,16 +8,10 @@ import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'
 
 /** As many as 16 million ids. */
 const MAX_BYTES = 64 * 1024 * 1024
-/** What is shorter is tokenized about as fast as it is looked up, together with its neighbours. */
+/** What is shorter is looked up together with its neighbours. */
 const MIN_CHARS = 256
 /** Of an entry, besides its ids: about what its key and the map need. */
 const ENTRY_BYTES = 200
-
-interface Piece {
-  text: string
-  /** Its own entry: it is long enough. */
-  isRemembered: boolean
-}
 
 export class ContentMemory {
   readonly #encode: (text: string) => Promise<ArrayLike<number>>
@@ -55,18 +49,9 @@ export class ContentMemory {
 
   /** The same ids as those of the text as a whole. @throws what the encoder throws */
   async encode(text: string): Promise<number[]> {
-    // What ends a message is the same short text each time.
-    const short = new Map<string, Promise<ArrayLike<number>>>()
-    const encodeShort = (piece: string) => {
-      const encoding = short.get(piece) ?? this.#encode(piece)
-      short.set(piece, encoding)
-      return encoding
-    }
-    const parts = await Promise.all(
-      this.#piecesOf(text).map((piece) =>
-        piece.isRemembered ? this.#remembered(piece.text) : encodeShort(piece.text),
-      ),
-    )
+    // A text as a whole is worth its place where it is short, as what ends a message is.
+    if (this.#finder === undefined && text.length >= MIN_CHARS) return Array.from(await this.#encode(text))
+    const parts = await Promise.all(this.#piecesOf(text).map((piece) => this.#remembered(piece)))
     const ids = new Array<number>(parts.reduce((sum, part) => sum + part.length, 0))
     let at = 0
     for (const part of parts) {
@@ -76,24 +61,23 @@ export class ContentMemory {
   }
 
   /** Each begins with a boundary, but for the first; short ones in a row are one. */
-  #piecesOf(text: string): Piece[] {
-    if (this.#finder === undefined || text.length < MIN_CHARS) return [{ text, isRemembered: false }]
+  #piecesOf(text: string): string[] {
+    if (this.#finder === undefined || text.length < MIN_CHARS) return [text]
     const begins = [...this.#finder.find(text)]
       .filter(({ id }) => this.#boundaries.has(id))
       .map(({ begin }) => begin)
-    const pieces: Piece[] = []
+    const pieces: string[] = []
     let shortFrom: number | undefined
     let from = 0
     for (const to of [...begins.filter((begin) => begin > 0), text.length]) {
-      const isRemembered = to - from >= MIN_CHARS
-      if (isRemembered) {
-        if (shortFrom !== undefined) pieces.push({ text: text.slice(shortFrom, from), isRemembered: false })
+      if (to - from >= MIN_CHARS) {
+        if (shortFrom !== undefined) pieces.push(text.slice(shortFrom, from))
         shortFrom = undefined
-        pieces.push({ text: text.slice(from, to), isRemembered })
+        pieces.push(text.slice(from, to))
       } else shortFrom ??= from
       from = to
     }
-    if (shortFrom !== undefined) pieces.push({ text: text.slice(shortFrom), isRemembered: false })
+    if (shortFrom !== undefined) pieces.push(text.slice(shortFrom))
     return pieces
   }
 

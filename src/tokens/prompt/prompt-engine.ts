@@ -60,6 +60,9 @@ interface KnownSituation {
 
 /** What is known is found again when it was forgotten; an agent that sends ever new variables must not fill the memory. */
 const MAX_KNOWN = 4096
+/** Of the texts of short pasts. */
+const MAX_KNOWN_PASTS = 512
+const MAX_PAST_CHARS = 32 * 1024
 
 export class PromptEngine {
   readonly #template: ChatTemplate
@@ -67,6 +70,8 @@ export class PromptEngine {
   readonly #eosIds: ReadonlySet<number>
   readonly #ends = new Map<string, EndOfTurn | undefined>()
   readonly #situations = new Map<string, KnownSituation>()
+  /** What the template writes of a short past and an echo when nothing follows. */
+  readonly #pasts = new Map<string, string>()
 
   constructor(template: ChatTemplate, tokens: BoundaryTokens) {
     this.#template = template
@@ -99,7 +104,7 @@ export class PromptEngine {
     const known = this.#situations.get(key) ?? { count: 0, shortHolds: true, closing: undefined }
     // The date passes: all that is compared is rendered under one.
     const dated = { now: new Date(), ...options }
-    const short = known.shortHolds ? this.#behindShort(request, dated) : undefined
+    const short = known.shortHolds ? this.#behindShort(request, dated, key) : undefined
     if (short === PAST_CHANGES) return { refused: PAST_CHANGES }
     const isProof = isPowerOfTwo(known.count + 1)
     if ((isProof || short === undefined) && request.history === undefined) return 'needs_history'
@@ -124,11 +129,16 @@ export class PromptEngine {
     }
   }
 
-  /** The text behind the echo, its past being a short one; undefined if that cannot stand for the whole. */
-  #behindShort({ situation, newMessages }: NewPartRequest, options: PromptOptions): Behind {
-    const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS : null }
-    const behind = firstOf(pastsOf(situation), (past) =>
-      this.#behind(past, situation.echo, newMessages, dressed, true),
+  /**
+   * The text behind the echo, its past being a short one; undefined if that cannot stand for the whole.
+   * @param key of the situation
+   */
+  #behindShort({ situation, newMessages }: NewPartRequest, options: PromptOptions, key: string): Behind {
+    const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
+    const behind = firstOf(pastsOf(situation).entries().toArray(), ([index, past]) =>
+      this.#behind(past, situation.echo, newMessages, dressed, (form, after) =>
+        this.#staysShort(past, form, dressed, after, `${index} ${key}`),
+      ),
     )
     // A mark in it is a tool's or a past message's: it has to be the real one.
     return behind !== undefined && hasMark(behind) ? undefined : behind
@@ -139,7 +149,11 @@ export class PromptEngine {
     options: PromptOptions,
     checksPast: boolean,
   ): Behind {
-    return this.#behind(history!, situation.echo, newMessages, options, checksPast)
+    const stays: StaysAsItWas = (form, after) => {
+      const before = checksPast ? this.#pastAlone(history!, form, options) : undefined
+      return before === undefined || saysTheSame(before, after)
+    }
+    return this.#behind(history!, situation.echo, newMessages, options, stays)
   }
 
   #behind(
@@ -147,18 +161,44 @@ export class PromptEngine {
     echo: EchoShape,
     newMessages: readonly MessageOrJson[],
     options: PromptOptions,
-    checksPast: boolean,
+    stays: StaysAsItWas,
   ): Behind {
     for (const form of formsOf(echo)) {
       const { message, marks } = markedEcho(form)
       const after = cutBehind(this.#tryRender([...past, message, ...newMessages], options), marks)
-      if (after === undefined) continue
-      if (!checksPast) return after.behind
-      const alone = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
-      const before = cutBehind(alone, marks)
-      return before === undefined || saysTheSame(before.past, after.past) ? after.behind : PAST_CHANGES
+      if (after !== undefined) return stays(form, after.past) ? after.behind : PAST_CHANGES
     }
     return undefined
+  }
+
+  /**
+   * Whether new messages leave a short past as it was. It is rendered by itself once for all calls of a situation, unless
+   * the template shows the ids of the echo's calls, which no two calls have in common.
+   */
+  #staysShort(
+    past: readonly MessageOrJson[],
+    form: EchoShape,
+    options: PromptOptions,
+    after: string,
+    situation: string,
+  ): boolean {
+    const key = JSON.stringify([situation, form.says, form.reasons, namesIn(form)])
+    const known = this.#pasts.get(key)
+    if (known !== undefined && saysTheSame(known, after)) return true
+    const before = this.#pastAlone(past, form, options)
+    if (before === undefined) return true
+    if (before.length <= MAX_PAST_CHARS && !form.toolCalls.some(({ id }) => before.includes(id))) {
+      if (this.#pasts.size >= MAX_KNOWN_PASTS) this.#pasts.clear()
+      this.#pasts.set(key, before)
+    }
+    return saysTheSame(before, after)
+  }
+
+  /** A past and the echo, up to its marks; undefined if the template does not show them. */
+  #pastAlone(past: readonly MessageOrJson[], form: EchoShape, options: PromptOptions): string | undefined {
+    const { message, marks } = markedEcho(form)
+    const text = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
+    return cutBehind(text, marks)?.past
   }
 
   /** What ends an answer in text. */
@@ -226,6 +266,9 @@ export class PromptEngine {
 
 const PAST_CHANGES = 'past_changes'
 
+/** Whether a past still says what it said before messages followed on this form of the echo. */
+type StaysAsItWas = (form: EchoShape, after: string) => boolean
+
 /** undefined: the template refuses the conversation, or does not show what the echo says. */
 type Behind = string | undefined
 
@@ -239,6 +282,12 @@ function cutBehind(
   const end = isShown ? endOfMarks(text, marks) : undefined
   return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
 }
+
+function namesIn({ toolCalls }: EchoShape): string[] {
+  return toolCalls.map(({ function: { name } }) => name)
+}
+
+const MARKED_TOOLS_JSON = JSON.stringify(MARKED_TOOLS)
 
 const ANSWER: EchoShape = { role: 'assistant', says: true, reasons: false, calls: 0, toolCalls: [] }
 

@@ -72,12 +72,42 @@ def raise_exception(message):
     raise TemplateError(message)
 
 
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja2's sandbox, which asks anew at each access whether a template may see an attribute: most of the time that
+    rendering takes. The answer depends on the type of the object and the attribute's name alone, and is kept."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.known_safe = {}
+
+    def is_safe_attribute(self, obj, attr, value):
+        key = (type(obj), attr)
+        known = self.known_safe.get(key)
+        if known is None:
+            if len(self.known_safe) >= MAX_KNOWN_SAFE:
+                self.known_safe.clear()
+            known = self.known_safe[key] = super().is_safe_attribute(obj, attr, value)
+        return known
+
+    def getattr(self, obj, attribute):
+        # A field of a message that no method of dictionaries hides: the error of looking for one first is what costs.
+        if type(obj) is dict and attribute not in DICT_ATTRIBUTES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+
+# A template may make up names without end.
+MAX_KNOWN_SAFE = 4096
+
+DICT_ATTRIBUTES = frozenset(dir(dict))
+
+
 class ChatTemplate:
     """One template, compiled, with what it was found to take."""
 
     def __init__(self, source, special_tokens):
         self.now = None
-        environment = ImmutableSandboxedEnvironment(
+        environment = Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
         )
         environment.filters["tojson"] = tojson

@@ -92,7 +92,9 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
       const times: number[] = []
       const before = threadSeconds(process.pid)
       for (let turn = 0; turn < TURNS_PER_ROUND; turn += 1) {
-        const news = { role: 'user', content: prose(NEW_BYTES, round * TURNS_PER_ROUND + turn) } as const
+        // New to all histories: what one of them has had tokenized is known to the others.
+        const seed = tokens * 1_000 + round * TURNS_PER_ROUND + turn
+        const news = { role: 'user', content: prose(NEW_BYTES, seed) } as const
         times.push(
           await ask(`turns-${tokens}`, [...messages, { role: 'assistant', content: 'I see.' }, news]),
         )

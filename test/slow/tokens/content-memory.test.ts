@@ -62,6 +62,13 @@ t.test('what any session tokenized is not tokenized again', async (t) => {
   t.notOk(encoded.some((text) => text.includes('long rule')))
 })
 
+t.test('the short text that ends each message is tokenized once', async (t) => {
+  const { memory, encoded } = memoryOf()
+  const ended = (number: number) => `${message('user', `${number} ${LONG}`)}<|im_start|>assistant\n`
+  for (const number of [1, 2, 3]) t.same(await memory.encode(ended(number)), tokenizer.encode(ended(number)))
+  t.equal(encoded.filter((text) => text.startsWith('<|im_end|>')).length, 1)
+})
+
 t.test('prompts that begin alike and come at once wait for one encoding', async (t) => {
   const { memory, encoded } = memoryOf()
   await Promise.all(

@@ -118,6 +118,26 @@ t.test('a template sees nothing but its variables', async (t) => {
   }
 })
 
+t.test(
+  'what a template may see of a type it may see each time, and nothing more of another type',
+  async (t) => {
+    const source =
+      '{% set own = namespace(append=1) %}{% for at in [1, 2] %}' +
+      '{{ messages.append is defined }} {{ own.append }} {{ messages.__class__ is defined }} {% endfor %}'
+    t.equal(templateOf(source).render(HI), 'False 1 False False 1 False ')
+  },
+)
+
+t.test(
+  'a method of dictionaries hides a field of its name, and a field that is not there is undefined',
+  async (t) => {
+    const message = { role: 'user', content: 'Hi', items: 'mine', more: 'yours' } as ChatMessage
+    const source =
+      '{% set m = messages[0] %}{{ m.items is string }} {{ m["items"] }} {{ m.more }} {{ m.nothing is defined }}'
+    t.equal(templateOf(source).render([message]), 'False mine yours False')
+  },
+)
+
 t.test('what trains on marked parts of a conversation renders what is in them', async (t) => {
   const source = '{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}'
   t.equal(templateOf(source).render(HI), 'Hi')

@@ -203,6 +203,46 @@ t.test('a template that names a result by its call sees the real call', async (t
   t.equal(text, '\n<|im_start|>bash\ndone<|im_end|>\n<|im_start|>assistant\n')
 })
 
+/** How often a template renders for each of several calls in one situation, after those that prove it. */
+async function rendersOf(source: string): Promise<number[]> {
+  const template = templateOf(source)
+  const render = template.render.bind(template)
+  let renders = 0
+  template.render = (...args) => {
+    renders += 1
+    return render(...args)
+  }
+  const renderer = rendererFor(template, tokenizer, { source })
+  const counts: number[] = []
+  for (let number = 1; number <= 7; number += 1) {
+    renders = 0
+    const called = { name: 'bash', arguments: '{"a":1}' }
+    const toolCalls = [{ id: `call-${number}`, type: 'function' as const, function: called }]
+    const call: ChatMessage = { role: 'assistant', content: null, tool_calls: toolCalls }
+    const result: ChatMessage = { role: 'tool', tool_call_id: `call-${number}`, content: `done ${number}` }
+    const { text } = await continued(renderer, ended([QUESTION, call], result))
+    t.match(text, `done ${number}`)
+    counts.push(renders)
+  }
+  return counts.slice(4)
+}
+
+t.test('the past of a situation is rendered by itself once, unless it shows the ids of calls', async (t) => {
+  t.same(await rendersOf(chatMl(TOOL_NAMED_BY_CALL)), [1, 1, 1])
+  const withIds = TOOL_NAMED_BY_CALL.replace('{{ call.function.name }}', '{{ call.id }}')
+  t.same(await rendersOf(chatMl(withIds)), [2, 2, 2])
+})
+
+t.test('new messages that change the past are refused whenever they come', async (t) => {
+  const head = '{% if messages[-1].content == "Change it." %}Changed.{% endif %}'
+  const renderer = rendererOf(chatMl(MESSAGE, head))
+  const change: ChatMessage = { role: 'user', content: 'Change it.' }
+  for (let round = 0; round < 4; round += 1) {
+    t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
+    t.same(await renderer.renderContinuation(ended([QUESTION, ANSWER], change)), { refused: 'past_changes' })
+  }
+})
+
 t.test('what the template refuses is refused', async (t) => {
   const noTwoUsers =
     '{% for m in messages %}{% if not loop.first and m.role == "user" and messages[loop.index0 - 1].role == "user" %}' +
