@@ -8,7 +8,8 @@ import { ProxyError } from '../errors.ts'
 import { readModelFile, readModelJson } from './model-file.ts'
 import type { PromptFormat } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
-import { type SpecialTokenConfig, specialTokenText, type TokenizerConfig } from './tokenizer.ts'
+import { specialTokenText } from './tokenizer.ts'
+import type { SpecialTokenConfig, TokenizerConfig } from './tokenizer-files.ts'
 
 /** A message, or the JSON that it came in as: numbers and the order of keys are those of the text. */
 export type MessageOrJson = ChatMessage | string

@@ -7,6 +7,7 @@ import { join } from 'node:path'
 import { ProxyError } from '../errors.ts'
 import { TokenizerPool } from './pool.ts'
 import type { Tokenizer } from './tokenizer.ts'
+import type { TokenNames } from './vocabulary.ts'
 
 export interface TextEncoder {
   readonly kind: 'rust' | 'javascript'
@@ -16,15 +17,16 @@ export interface TextEncoder {
 }
 
 /** @param directory holds the files that `tokenizer` was read from */
-export async function openEncoder(directory: string, tokenizer: Tokenizer): Promise<TextEncoder> {
-  return (await openRustEncoder(directory)) ?? new JavaScriptEncoder(new TokenizerPool(tokenizer, directory))
+export function openJavaScriptEncoder(directory: string, tokenizer: Tokenizer): TextEncoder {
+  return new JavaScriptEncoder(new TokenizerPool(tokenizer, directory))
 }
 
 /**
+ * Knows the tokens by name as well, as it has read them.
  * @returns undefined if there is no binary for this machine
  * @throws ProxyError `config_invalid` if it cannot use this tokenizer.json
  */
-export async function openRustEncoder(directory: string): Promise<TextEncoder | undefined> {
+export async function openRustEncoder(directory: string): Promise<RustEncoder | undefined> {
   const library = await import('tokenizers').catch(() => undefined)
   if (library === undefined) return undefined
   try {
@@ -60,6 +62,8 @@ class JavaScriptEncoder implements TextEncoder {
 /** What is used of the library's tokenizer. Each text is encoded on one of libuv's threads. */
 interface RustTokenizer {
   encode(text: string, pair: null, options: { addSpecialTokens: boolean }): Promise<{ getIds(): number[] }>
+  idToToken(id: number): string | null
+  tokenToId(token: string): number | null
 }
 
 interface Job {
@@ -79,7 +83,7 @@ const LONG_CHARS = 16 * 1024
 const MAX_QUEUED = 4096
 const MAX_OVERTAKEN = 64
 
-class RustEncoder implements TextEncoder {
+export class RustEncoder implements TextEncoder, TokenNames {
   readonly kind = 'rust'
   readonly #tokenizer: RustTokenizer
   readonly #queue: Job[] = []
@@ -101,6 +105,15 @@ class RustEncoder implements TextEncoder {
       this.#queue.push({ text, overtaken: 0, resolve, reject })
       this.#dispatch()
     })
+  }
+
+  tokenOf(id: number): string | undefined {
+    // The library would take -1, 0.5 and 2^32 for ids of other tokens.
+    return id >>> 0 === id ? (this.#tokenizer.idToToken(id) ?? undefined) : undefined
+  }
+
+  idOf(token: string): number | undefined {
+    return this.#tokenizer.tokenToId(token) ?? undefined
   }
 
   async close(): Promise<void> {

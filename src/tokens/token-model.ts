@@ -2,7 +2,7 @@
 import { ProxyError } from '../errors.ts'
 import { readChatTemplate } from './chat-template.ts'
 import { ContentMemory } from './content-memory.ts'
-import { openEncoder, type TextEncoder } from './encoder.ts'
+import { openJavaScriptEncoder, openRustEncoder, type TextEncoder } from './encoder.ts'
 import { type ImageRule, readImageRule } from './images/image-rule.ts'
 import { loadModelFiles } from './load-model-files.ts'
 import { chooseParser, type ParserChoice, parserNamed } from './parsers/choose-parser.ts'
@@ -15,7 +15,8 @@ import {
   type PromptFormat,
   type PromptFormatChoice,
 } from './prompt-format.ts'
-import { loadTokenizer, readAddedTokens, readTokenizerFiles, type Tokenizer } from './tokenizer.ts'
+import { loadTokenizer, readAddedTokens, type Tokenizer, tokenizerNamedBy } from './tokenizer.ts'
+import { readTokenizerFilesWithoutModel, type TokenizerFiles } from './tokenizer-files.ts'
 
 export interface TokenModel {
   readonly tokenizer: Tokenizer
@@ -57,7 +58,7 @@ export interface TokenModelOptions {
 export async function openTokenModel(options: TokenModelOptions): Promise<TokenModel> {
   const modelFiles = await loadModelFiles(options.source)
   const { directory, contextLength, eosTokenIds: configured } = modelFiles
-  const files = readTokenizerFiles(directory)
+  const files = readTokenizerFilesWithoutModel(directory)
   const template = readChatTemplate(directory, files.tokenizerConfig)
   if (template === undefined) {
     throw new ProxyError(
@@ -72,8 +73,7 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
   const promptFormat = choosePromptFormat(options.promptFormat ?? 'auto', template.withTools)
   const starting = PromptThread.start({ template: { ...template, format: promptFormat.name }, tokens })
   starting.catch(() => {})
-  const tokenizer = loadTokenizer(files)
-  const encoder = await openEncoder(directory, tokenizer)
+  const { tokenizer, encoder } = await openTokenizer(directory, files)
   const added = files.tokenizerJson.added_tokens ?? []
   const memory = new ContentMemory((text) => encoder.encode(text), added)
   const prompts = await starting
@@ -96,9 +96,24 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
     eosTokenIds,
     encodedBy: encoder.kind,
     contextLength: options.contextLength ?? contextLength,
-    vocabularySize: Math.max(modelFiles.vocabularySize ?? 0, tokenizer.vocabSize),
+    // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
+    vocabularySize: Math.max(modelFiles.vocabularySize ?? tokenizer.vocabSize, highest(addedTokens) + 1),
     close: async () => {
       await Promise.all([prompts.close(), encoder.close()])
     },
   }
+}
+
+async function openTokenizer(
+  directory: string,
+  files: TokenizerFiles,
+): Promise<{ tokenizer: Tokenizer; encoder: TextEncoder }> {
+  const rust = await openRustEncoder(directory)
+  if (rust !== undefined) return { tokenizer: tokenizerNamedBy(rust, files, directory), encoder: rust }
+  const tokenizer = loadTokenizer(directory)
+  return { tokenizer, encoder: openJavaScriptEncoder(directory, tokenizer) }
+}
+
+function highest(ids: ReadonlyMap<string, number>): number {
+  return Math.max(-1, ...ids.values())
 }

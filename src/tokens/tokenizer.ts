@@ -2,45 +2,18 @@
  * A model's tokenizer, read from Hugging Face's files. Encoding is the library's; decoding works on the bytes of
  * each token, so that the same code serves whole texts and streams (see `streaming-decoder.ts`).
  */
-import { join } from 'node:path'
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers'
 import { ProxyError } from '../errors.ts'
-import type { AddedToken } from './added-tokens.ts'
-import { readModelJson } from './model-file.ts'
 import { StreamingDecoder } from './streaming-decoder.ts'
 import {
-  type DecoderConfig,
   type PieceRules,
   pieceFromBytes,
   readPieceRules,
   type TokenPiece,
   type TokenPieces,
 } from './token-pieces.ts'
-
-/** Hugging Face's files, parsed. */
-export interface TokenizerFiles {
-  tokenizerJson: TokenizerJson
-  tokenizerConfig: TokenizerConfig
-}
-
-/** A parsed tokenizer.json, as far as it is read here. */
-export interface TokenizerJson {
-  added_tokens?: AddedToken[]
-  model?: { vocab?: Record<string, number> | [token: string, score: number][] }
-  decoder?: DecoderConfig | null
-  [field: string]: unknown
-}
-
-/** A parsed tokenizer_config.json, as far as it is read here. */
-export interface TokenizerConfig {
-  bos_token?: SpecialTokenConfig
-  eos_token?: SpecialTokenConfig
-  chat_template?: string | { name: string; template: string }[]
-  [field: string]: unknown
-}
-
-/** A special token as the config writes it: bare, with its flags, or not there. */
-export type SpecialTokenConfig = string | { content: string } | null | undefined
+import { readTokenizerFiles, type SpecialTokenConfig, type TokenizerFiles } from './tokenizer-files.ts'
+import { heldVocabulary, listedVocabulary, type TokenNames, type Vocabulary } from './vocabulary.ts'
 
 export interface EncodeOptions {
   /** Lets the tokenizer add its own begin-of-text token. Chat templates write theirs themselves. Default: false. */
@@ -84,24 +57,28 @@ export interface Tokenizer extends TokenPieces {
  */
 export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
   const files = typeof source === 'string' ? readTokenizerFiles(source) : source
+  return usable(() => new FileTokenizer(files, listedVocabulary(files.tokenizerJson), () => files))
+}
+
+/**
+ * The same for a library that has read the vocabulary: it is not read once more unless it is needed as a list.
+ * @param files may lack the model @param directory holds the whole files
+ * @throws ProxyError `config_invalid` for a decoder that is not supported
+ */
+export function tokenizerNamedBy(names: TokenNames, files: TokenizerFiles, directory: string): Tokenizer {
+  const read = () => readTokenizerFiles(directory)
+  const vocabulary = heldVocabulary(names, () => read().tokenizerJson)
+  return usable(() => new FileTokenizer(files, vocabulary, read))
+}
+
+function usable(make: () => Tokenizer): Tokenizer {
   try {
-    return new FileTokenizer(files)
+    return make()
   } catch (error) {
     if (error instanceof ProxyError) throw error
     throw new ProxyError('config_invalid', `cannot use this tokenizer.json: ${String(error)}`, {
       cause: error,
     })
-  }
-}
-
-/** @throws ProxyError `config_invalid` if there is no `tokenizer.json`, or if a file is broken */
-export function readTokenizerFiles(directory: string): TokenizerFiles {
-  const path = join(directory, 'tokenizer.json')
-  const tokenizerJson = readModelJson<TokenizerJson>(path)
-  if (tokenizerJson === undefined) throw new ProxyError('config_invalid', `there is no ${path}`)
-  return {
-    tokenizerJson,
-    tokenizerConfig: readModelJson<TokenizerConfig>(join(directory, 'tokenizer_config.json')) ?? {},
   }
 }
 
@@ -120,43 +97,26 @@ export function specialTokenText(token: SpecialTokenConfig): string | undefined 
   return typeof token === 'string' ? token : token?.content
 }
 
-/**
- * The tokens by id. Of a list, as SentencePiece's unigram models have it, a token's place is its id.
- *
- * A vocabulary has 150,000 tokens and more, and a process that starts waits for it: no entry of it becomes a list here.
- */
-function tokensById({ model, added_tokens: added = [] }: TokenizerJson): (string | undefined)[] {
-  const vocab = model?.vocab
-  if (typeof vocab !== 'object' || vocab === null) {
-    throw new ProxyError('config_invalid', 'cannot use this tokenizer.json: it has no vocabulary')
-  }
-  const tokens: (string | undefined)[] = []
-  if (Array.isArray(vocab)) for (const [token] of vocab) tokens.push(token)
-  else for (const token in vocab) tokens[vocab[token]!] = token
-  for (const { content, id } of added) tokens[id] = content
-  return tokens
-}
-
 const NOTHING: TokenPiece = { bytes: new Uint8Array(0), text: '' }
 
 class FileTokenizer implements Tokenizer {
-  readonly vocabSize: number
   readonly bosTokenId: number | undefined
   readonly eosTokenId: number | undefined
   readonly specialTokens: ReadonlyMap<string, number>
   readonly addedTokens: ReadonlyMap<string, number>
-  readonly #files: TokenizerFiles
+  /** With the model. */
+  readonly #wholeFiles: () => TokenizerFiles
   readonly #addedIds: ReadonlySet<number>
   readonly #specialIds: ReadonlySet<number>
   readonly #rules: PieceRules
-  /** By id. */
-  readonly #tokens: readonly (string | undefined)[]
-  readonly #pieces: (TokenPiece | undefined)[]
+  readonly #vocabulary: Vocabulary
+  readonly #pieces = new Map<number, TokenPiece>()
   #library: HuggingFaceTokenizer | undefined
 
-  constructor(files: TokenizerFiles) {
+  constructor(files: TokenizerFiles, vocabulary: Vocabulary, wholeFiles: () => TokenizerFiles) {
     const { tokenizerJson, tokenizerConfig } = files
-    this.#files = files
+    this.#vocabulary = vocabulary
+    this.#wholeFiles = wholeFiles
     this.#rules = readPieceRules(tokenizerJson.decoder)
     const added = tokenizerJson.added_tokens ?? []
     const special = added.filter((token) => token.special)
@@ -164,11 +124,12 @@ class FileTokenizer implements Tokenizer {
     this.#specialIds = new Set(special.map((token) => token.id))
     this.addedTokens = new Map(added.map((token) => [token.content, token.id]))
     this.specialTokens = new Map(special.map((token) => [token.content, token.id]))
-    this.#tokens = tokensById(tokenizerJson)
-    this.vocabSize = this.#tokens.length
-    this.#pieces = new Array(this.vocabSize)
     this.bosTokenId = this.#idOf(tokenizerConfig.bos_token)
     this.eosTokenId = this.#idOf(tokenizerConfig.eos_token)
+  }
+
+  get vocabSize(): number {
+    return this.#vocabulary.size
   }
 
   get stripsFirstSpace(): boolean {
@@ -177,7 +138,10 @@ class FileTokenizer implements Tokenizer {
 
   encode(text: string, { addSpecialTokens = false }: EncodeOptions = {}): number[] {
     // Whoever decodes only, or encodes elsewhere, does without it.
-    this.#library ??= new HuggingFaceTokenizer(this.#files.tokenizerJson, this.#files.tokenizerConfig)
+    if (this.#library === undefined) {
+      const { tokenizerJson, tokenizerConfig } = this.#wholeFiles()
+      this.#library = new HuggingFaceTokenizer(tokenizerJson, tokenizerConfig)
+    }
     return this.#library.encode(text, { add_special_tokens: addSpecialTokens }).ids
   }
 
@@ -187,14 +151,11 @@ class FileTokenizer implements Tokenizer {
   }
 
   idToToken(id: number): string | undefined {
-    return this.#tokens[id]
+    return this.#vocabulary.tokenOf(id)
   }
 
   tokenToId(token: string): number | undefined {
-    const added = this.addedTokens.get(token)
-    if (added !== undefined) return added
-    const id = this.#tokens.indexOf(token)
-    return id === -1 ? undefined : id
+    return this.addedTokens.get(token) ?? this.#vocabulary.idOf(token)
   }
 
   isSpecial(id: number): boolean {
@@ -206,12 +167,12 @@ class FileTokenizer implements Tokenizer {
   }
 
   pieceOf(id: number): TokenPiece {
-    const known = this.#pieces[id]
+    const known = this.#pieces.get(id)
     if (known !== undefined) return known
-    const token = this.#tokens[id]
+    const token = this.#vocabulary.tokenOf(id)
     if (token === undefined) return NOTHING
     const piece = pieceFromBytes(this.#rules.bytesOf(token, this.#addedIds.has(id)))
-    this.#pieces[id] = piece
+    this.#pieces.set(id, piece)
     return piece
   }
 

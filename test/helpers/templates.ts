@@ -10,7 +10,8 @@ import { PromptRenderer, type PromptRendererOptions } from '../../src/tokens/pro
 import type { PromptService } from '../../src/tokens/prompt/prompt-service.ts'
 import type { PromptFormat } from '../../src/tokens/prompt-format.ts'
 import { PythonTemplates } from '../../src/tokens/python/python-templates.ts'
-import { readTokenizerFiles, type Tokenizer, type TokenizerConfig } from '../../src/tokens/tokenizer.ts'
+import type { Tokenizer } from '../../src/tokens/tokenizer.ts'
+import { readTokenizerFiles, type TokenizerConfig } from '../../src/tokens/tokenizer-files.ts'
 
 const python = await PythonTemplates.start()
 

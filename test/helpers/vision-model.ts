@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { readTokenizerFiles } from '../../src/tokens/tokenizer.ts'
+import { readTokenizerFiles } from '../../src/tokens/tokenizer-files.ts'
 
 const EMBEDDED = join(import.meta.dirname, '../../src/engine/embedded/model')
 const PLACEHOLDERS = ['<|vision_start|>', '<|image_pad|>', '<|vision_end|>']

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { ContentMemory } from '../../../src/tokens/content-memory.ts'
 import { openRustEncoder } from '../../../src/tokens/encoder.ts'
-import { readTokenizerFiles } from '../../../src/tokens/tokenizer.ts'
+import { readTokenizerFiles } from '../../../src/tokens/tokenizer-files.ts'
 import { loadModel } from '../../unit/tokens/prompt-rollout.ts'
 import { modelDirectory, REAL_MODELS } from '../../unit/tokens/real-models.ts'
 

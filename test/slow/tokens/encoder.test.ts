@@ -49,6 +49,19 @@ for (const name of REAL_MODELS) {
   )
 }
 
+for (const name of REAL_MODELS) {
+  t.test(`${name}: the tokenizer in Rust knows each token by the name that the file gives it`, async (t) => {
+    const listed = loadTokenizer(modelDirectory(name))
+    const rust = (await openRustEncoder(modelDirectory(name)))!
+    t.teardown(() => rust.close())
+    const different = [...Array(listed.vocabSize + 100).keys()].filter((id) => {
+      const token = listed.idToToken(id)
+      return rust.tokenOf(id) !== token || (token !== undefined && rust.idOf(token) === undefined)
+    })
+    t.same(different, [])
+  })
+}
+
 t.test('short texts wait for no long ones, and long ones go too', async (t) => {
   const rust = (await openRustEncoder(modelDirectory('qwen3')))!
   const done: string[] = []
