@@ -73,57 +73,47 @@ class SeriesMap<T> {
   }
 }
 
-/** A number that only grows. */
-export class Counter implements Family {
-  readonly type = 'counter'
+/** One number for each series. */
+abstract class Numbers implements Family {
+  abstract readonly type: MetricType
   readonly name: string
   readonly help: string
   readonly labelNames: readonly string[]
-  readonly #series: SeriesMap<number>
+  protected readonly series: SeriesMap<number>
 
   constructor({ name, help, labelNames = [] }: Described) {
     this.name = name
     this.help = help
     this.labelNames = labelNames
-    this.#series = new SeriesMap(labelNames, () => 0)
-  }
-
-  /** @param labels values in the order of `labelNames` */
-  add(amount: number, ...labels: string[]): void {
-    this.#series.of(labels).state += amount
+    this.series = new SeriesMap(labelNames, () => 0)
   }
 
   *samples(): Iterable<MetricSample> {
-    for (const { labels, state } of this.#series.all()) yield { suffix: '', labels, value: state }
+    for (const { labels, state } of this.series.all()) yield { suffix: '', labels, value: state }
+  }
+}
+
+/** A number that only grows. */
+export class Counter extends Numbers {
+  readonly type = 'counter'
+
+  /** @param labels values in the order of `labelNames` */
+  add(amount: number, ...labels: string[]): void {
+    this.series.of(labels).state += amount
   }
 }
 
 /** A number that is read when somebody asks: each scrape sets it anew. */
-export class Gauge implements Family {
+export class Gauge extends Numbers {
   readonly type = 'gauge'
-  readonly name: string
-  readonly help: string
-  readonly labelNames: readonly string[]
-  readonly #series: SeriesMap<number>
-
-  constructor({ name, help, labelNames = [] }: Described) {
-    this.name = name
-    this.help = help
-    this.labelNames = labelNames
-    this.#series = new SeriesMap(labelNames, () => 0)
-  }
 
   set(value: number, ...labels: string[]): void {
-    this.#series.of(labels).state = value
+    this.series.of(labels).state = value
   }
 
   /** Forgets every series; those that are not set again are gone. */
   clear(): void {
-    this.#series.clear()
-  }
-
-  *samples(): Iterable<MetricSample> {
-    for (const { labels, state } of this.#series.all()) yield { suffix: '', labels, value: state }
+    this.series.clear()
   }
 }
 

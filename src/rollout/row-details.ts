@@ -34,7 +34,7 @@ const RowDetails = Type.Object(rowDetailFields)
 
 export type RowDetailsJson = Static<typeof RowDetails>
 
-export const ROW_DETAILS = Object.keys(rowDetailFields) as (keyof RowDetailsJson)[]
+const ROW_DETAILS = Object.keys(rowDetailFields) as (keyof RowDetailsJson)[]
 
 /** What a row shows of them. */
 export function rowDetailsOf(row: RowDetailsJson): RowDetailsJson {

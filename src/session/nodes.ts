@@ -16,7 +16,7 @@ export interface NodePlace {
 }
 
 /** nginx takes 15 bits. */
-export const MAX_NODES = 32_767
+const MAX_NODES = 32_767
 
 /** @returns the number of the session's node, from 1 */
 export function nodeOfSession(sessionId: string, of: number): number {

@@ -194,7 +194,7 @@ export interface SessionFilter {
   failed?: boolean
 }
 
-export const SESSION_SORTS = ['created', 'changed', 'reward', 'turns', 'tokens'] as const
+const SESSION_SORTS = ['created', 'changed', 'reward', 'turns', 'tokens'] as const
 
 export type SessionSort = (typeof SESSION_SORTS)[number]
 

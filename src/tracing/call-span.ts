@@ -113,7 +113,7 @@ export class TracedCall implements CallSpan {
   }
 }
 
-export class TracedTurn implements TurnSpans {
+class TracedTurn implements TurnSpans {
   readonly #parts: CallParts
   readonly #index: number
   readonly #closed: (outcome: TurnOutcome) => void

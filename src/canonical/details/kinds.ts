@@ -35,7 +35,7 @@ export interface DetailWish {
 const DEFAULT_ALTERNATIVES = 20
 
 /** SGLang and vLLM take any number; a whole vocabulary per token is a mistake. */
-export const MAX_ALTERNATIVES = 1_024
+const MAX_ALTERNATIVES = 1_024
 
 /**
  * Reads `sampling_mask`, `top_logprobs:64` and the like; `top_logprobs` alone is 20, `prompt_logprobs` alone is the

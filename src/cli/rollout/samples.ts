@@ -28,8 +28,7 @@ export async function readSamples(path: string): Promise<Sample[]> {
   return tasks
 }
 
-/** Whether a file's name says that it is in Parquet. */
-/** A file that is made of lines in the end. */
+/** Whether a file's name says that it has columns: then it is made of a file of lines in the end. */
 export function isColumns(path: string): boolean {
   return isParquet(path) || path.toLowerCase().endsWith('.arrow')
 }

@@ -62,7 +62,7 @@ export const OPENAI_FIELDS = [
 ] as const
 
 /** Engines' own that shape the sampling of this call and nothing else. */
-export const ENGINE_FIELDS = [
+const ENGINE_FIELDS = [
   'chat_template_kwargs',
   'include_reasoning',
   'min_p',
@@ -74,7 +74,7 @@ export const ENGINE_FIELDS = [
 ] as const
 
 /** Of `chat_template_kwargs`, which may also hold a whole template. */
-export const TEMPLATE_SWITCHES = ['enable_thinking', 'thinking', 'reasoning_effort'] as const
+const TEMPLATE_SWITCHES = ['enable_thinking', 'thinking', 'reasoning_effort'] as const
 
 const PLAIN_PARTS = ['text', 'refusal', 'thinking', 'input_audio', 'file']
 /** Parts that hold an address under their own name, as text or as `url`. */

@@ -8,7 +8,7 @@ const nullableText = () => nullable(Type.String())
 const nullableNumber = () => nullable(Type.Number())
 const count = (description: string) => Type.Integer({ description })
 
-export const filterFields = {
+const filterFields = {
   status: Type.Optional(Type.Enum(['active', 'completed', 'aborted'])),
   since: Type.Optional(
     Type.Number({ description: 'Only sessions that changed then or later; seconds since the epoch' }),

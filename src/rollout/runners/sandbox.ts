@@ -9,7 +9,7 @@ import { basename, delimiter, dirname, join, resolve } from 'node:path'
 import { ProxyError } from '../../errors.ts'
 import type { CommandLine } from './process-group.ts'
 
-export const SANDBOX_MODES = ['auto', 'bwrap', 'none'] as const
+const SANDBOX_MODES = ['auto', 'bwrap', 'none'] as const
 export type SandboxMode = (typeof SANDBOX_MODES)[number]
 
 export interface SandboxOptions {

@@ -104,7 +104,10 @@ export class MatchIndex<Turn> {
     return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, order, conversation }
   }
 
-  /** A call has been answered. From now on it can be continued. */
+  /**
+   * A call has been answered. From now on it can be continued, even if its answer did not reach the agent: a retry may be
+   * given it.
+   */
   add(call: MatchedCall<Turn>, completion: SampledMessage, turn: Turn): MatchableTurn<Turn> {
     const { parent, sharedMessages, order, conversation } = call
     let request = parent?.completion ?? this.#rootOf(conversation.toolsKey)
@@ -125,15 +128,6 @@ export class MatchIndex<Turn> {
     node.answers.push(added)
     parent?.continuations.add(added)
     return added
-  }
-
-  /** The turn's answer never reached the agent: nothing can continue it. */
-  remove(turn: MatchableTurn<Turn>): void {
-    this.#forked()
-    const { answers } = turn.completion
-    const place = answers.indexOf(turn)
-    if (place !== -1) answers.splice(place, 1)
-    turn.parent?.continuations.delete(turn)
   }
 
   readonly #forked = (): void => {

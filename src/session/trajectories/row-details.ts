@@ -1,7 +1,7 @@
 /**
  * Details of a row: those of its turns, moved to where their tokens are in it. What is of a sampled token is there where
- * the row trains it; what is of a place of the sequence (the prompt's logprobs, the experts) is there wherever a turn reported it
- * it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first read, the token.
+ * the row trains it; what is of a place of the sequence (the prompt's logprobs, the experts) is there wherever a turn
+ * reported it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first read, the token.
  */
 import type { Details, ExpertTable, TokenTable, VersionSpan } from '../../canonical/details/details.ts'
 import { rowBytes } from '../../canonical/details/details.ts'

@@ -36,7 +36,7 @@ export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
 }
 
 /** The answer of a turn with a whole one. */
-export function recordedAnswer(turn: TurnRecord): CompletionFold {
+function recordedAnswer(turn: TurnRecord): CompletionFold {
   const fold = new CompletionFold()
   for (const event of [startOf(turn), deltaOf(turn), endOf(turn)]) fold.add(event)
   return fold

@@ -25,7 +25,7 @@ const WHEELS = [
 export const SNAPSHOT = new URL('./python.snapshot', import.meta.url)
 
 /** A snapshot's first bytes say what it was made of. */
-export const KEY_LENGTH = 64
+const KEY_LENGTH = 64
 
 /** Files of Python by their modules' names, in the order in which they import each other. */
 type Modules = Readonly<Record<string, URL>>

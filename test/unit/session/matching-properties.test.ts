@@ -3,11 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { MessageTree } from '../../../src/canonical/conversation.ts'
 import type { Tool } from '../../../src/canonical/messages.ts'
-import {
-  type MatchableTurn,
-  type MatchedCall,
-  MatchIndex,
-} from '../../../src/session/matching/match-index.ts'
+import { type MatchedCall, MatchIndex } from '../../../src/session/matching/match-index.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 /** A message as an agent writes it. */
@@ -66,10 +62,6 @@ class Model {
 
   add(turn: ModelTurn): void {
     this.#turns.push(turn)
-  }
-
-  remove(turn: ModelTurn): void {
-    this.#turns.splice(this.#turns.indexOf(turn), 1)
   }
 }
 
@@ -299,7 +291,7 @@ class Play {
   readonly #index = new MatchIndex<ModelTurn>()
   readonly #model = new Model()
   readonly #inFlight: InFlight[] = []
-  readonly #answered: { call: InFlight; turn: ModelTurn; recorded: MatchableTurn<ModelTurn> }[] = []
+  readonly #answered: InFlight[] = []
   readonly #tree = new MessageTree()
   #callCount = 0
 
@@ -325,34 +317,18 @@ class Play {
     const { order } = matched
     const turn = { name, order, tools, parent: expected.parent, request, sent: messages, answer }
     this.#model.add(turn)
-    this.#answered.push({ call, turn, recorded: this.#index.add(matched, sampled(answer), turn) })
+    this.#index.add(matched, sampled(answer), turn)
+    this.#answered.push(call)
   }
 
   /** An answered call, to be continued; undefined if there is none. */
   pick(place: number) {
     return this.#answered[place % Math.max(1, this.#answered.length)]
   }
-
-  lose(place: number): void {
-    if (this.#answered.length === 0) return
-    const [lost] = this.#answered.splice(place % this.#answered.length, 1)
-    this.#index.remove(lost!.recorded)
-    this.#model.remove(lost!.turn)
-  }
 }
 
 const steps = fc.record({
-  what: fc.constantFrom(
-    'start',
-    'continue',
-    'continue',
-    'continue',
-    'continue',
-    'edit',
-    'compact',
-    'retry',
-    'lose',
-  ),
+  what: fc.constantFrom('start', 'continue', 'continue', 'continue', 'continue', 'edit', 'compact', 'retry'),
   place: fc.nat(20),
   word: words,
   answer: answers,
@@ -368,19 +344,17 @@ type Step = typeof steps extends fc.Arbitrary<infer T> ? T : never
 function playStep(play: Play, step: Step): void {
   const { what, place, word, answer, tools, swapsResults } = step
   const picked = play.pick(place)
-  if (what === 'lose') play.lose(place)
-  else if (what === 'start' || picked === undefined) play.call([user(word)], tools, answer)
+  if (what === 'start' || picked === undefined) play.call([user(word)], tools, answer)
   else {
-    const { call } = picked
-    const history = [...call.messages, call.answer, ...replyTo(call.answer, word, swapsResults)]
+    const history = [...picked.messages, picked.answer, ...replyTo(picked.answer, word, swapsResults)]
     const messages = {
       continue: () => history,
-      retry: () => call.messages,
+      retry: () => picked.messages,
       compact: () => [user(`all in all: ${word}`), ...history.slice(-2)],
       edit: () =>
         history.with(place % history.length, { ...history[place % history.length]!, content: 'edited' }),
     }[what]()
-    play.call(tidy(messages, step.habits, step.renamesIds), call.tools, answer)
+    play.call(tidy(messages, step.habits, step.renamesIds), picked.tools, answer)
   }
   for (let count = 0; count < step.answers; count++) play.answer(place)
 }
