@@ -1,8 +1,5 @@
 /** Objects as JSON, with members that are there as JSON already: long conversations and prompts are not written again. */
 
-const OBJECT_END = Buffer.from('}')
-const [LIST, LIST_END] = [Buffer.from('['), Buffer.from(']')]
-
 /** The JSON of a list's elements, with commas between them, in pieces. */
 export type ListJson = readonly Buffer[]
 
@@ -14,13 +11,15 @@ export function jsonPieces(
   object: Record<string, unknown>,
   lists: Readonly<Record<string, ListJson>>,
 ): Buffer[] {
-  const members = JSON.stringify(object).slice(0, -1)
-  const pieces: Buffer[] = [Buffer.from(members)]
-  let isFirst = members === '{'
+  const pieces: Buffer[] = []
+  // What stands between two lists is one piece: each is a write of its own, to a socket as well.
+  let between = JSON.stringify(object).slice(0, -1)
+  let isFirst = between === '{'
   for (const [field, list] of Object.entries(lists)) {
-    pieces.push(Buffer.from(`${isFirst ? '' : ','}${JSON.stringify(field)}:`), LIST, ...list, LIST_END)
+    pieces.push(Buffer.from(`${between}${isFirst ? '' : ','}${JSON.stringify(field)}:[`), ...list)
+    between = ']'
     isFirst = false
   }
-  pieces.push(OBJECT_END)
+  pieces.push(Buffer.from(`${between}}`))
   return pieces
 }
