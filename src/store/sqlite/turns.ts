@@ -17,52 +17,35 @@ import type { RecordedRequest, RecordedTurn, SentOutcome, SentPrompt, SentTurn }
 import type { SessionWriter, TurnChange } from './sessions.ts'
 import { type StoredPrompt, TokenSequences } from './token-sequences.ts'
 
-type Columns = Record<string, unknown>
+/** Values by the names of their columns. */
+type Row = Readonly<Record<string, unknown>>
 
 /** An open turn: its id, and the columns of its request. */
-type OpenRow = Columns & { id: number; tree: number; node: number }
+type OpenRow = Row & { id: number; tree: number; node: number }
 
-/** Columns of `turns` by the name of what goes into them. */
-const REQUEST_COLUMNS = {
-  tree: 'tree',
-  index: 'call_index',
-  turnId: 'turn_id',
-  dialect: 'dialect',
-  startedAtMs: 'started_at_ms',
-  retryCount: 'retry_count',
-  node: 'node',
-  tools: 'tools',
-  params: 'params',
-  promptNode: 'prompt_node',
-}
+const REQUEST_COLUMNS = [
+  ...['tree', 'call_index', 'turn_id', 'dialect', 'started_at_ms', 'retry_count', 'node', 'tools', 'params'],
+  'prompt_node',
+]
 
-const OUTCOME_COLUMNS = {
-  status: 'status',
-  endedAtMs: 'ended_at_ms',
-  firstTokenAtMs: 'first_token_at_ms',
-  model: 'model',
-  engine: 'engine',
-  finishReason: 'finish_reason',
-  stopReason: 'stop_reason',
-  exact: 'exact',
-  inexactReason: 'inexact_reason',
-  weightVersionStart: 'weight_version_start',
-  weightVersionEnd: 'weight_version_end',
-  usage: 'usage',
-  annotations: 'annotations',
-  errorCode: 'error_code',
-  errorMessage: 'error_message',
-  completionText: 'completion_text',
-  reasoning: 'reasoning',
-  toolCalls: 'tool_calls',
-  base: 'prompt_base',
-  shared: 'prompt_shared',
-  rest: 'prompt_rest',
-  completionIds: 'completion_ids',
-  completionLogprobs: 'completion_logprobs',
-  idsSum: 'ids_sum',
-  turnSum: 'turn_sum',
-}
+const OUTCOME_COLUMNS = [
+  ...[
+    'status',
+    'ended_at_ms',
+    'first_token_at_ms',
+    'model',
+    'engine',
+    'finish_reason',
+    'stop_reason',
+    'exact',
+  ],
+  ...['inexact_reason', 'weight_version_start', 'weight_version_end', 'usage', 'annotations', 'error_code'],
+  ...['error_message', 'completion_text', 'reasoning', 'tool_calls', 'prompt_base', 'prompt_shared'],
+  ...['prompt_rest', 'completion_ids', 'completion_logprobs', 'ids_sum', 'turn_sum'],
+]
+
+const OPENED_COLUMNS = [...REQUEST_COLUMNS, 'status']
+const RECORDED_COLUMNS = [...REQUEST_COLUMNS, ...OUTCOME_COLUMNS]
 
 /** Of a turn that has ended, what its delivery changes. */
 interface EndedRow {
@@ -82,25 +65,26 @@ export class TurnWriter {
   readonly #sessions: SessionWriter
   readonly #requests: RequestWriter
   readonly #sequences: TokenSequences
-  readonly #open: Database.Statement<[Columns]>
+  readonly #open: Database.Statement<[unknown[]]>
   readonly #findOpen: Database.Statement<[number, string], OpenRow>
-  readonly #close: Database.Statement<[Columns]>
-  readonly #record: Database.Statement<[Columns]>
+  readonly #close: Database.Statement<[unknown[]]>
+  readonly #record: Database.Statement<[unknown[]]>
   readonly #findEnded: Database.Statement<[string, string], EndedRow>
-  readonly #deliver: Database.Statement<[Columns]>
-  readonly #addDetail: Database.Statement<[Columns]>
+  readonly #deliver: Database.Statement<[Row]>
+  readonly #addDetail: Database.Statement<[Row]>
 
   constructor(db: Database.Database, sessions: SessionWriter, cacheBytes: number) {
     this.#sessions = sessions
     this.#requests = new RequestWriter(db)
     this.#sequences = new TokenSequences(db, cacheBytes)
-    this.#open = db.prepare(insertOf({ ...REQUEST_COLUMNS, status: 'status' }))
+    // Values are bound by their places: to find thirty names takes longer than to write the row.
+    this.#open = db.prepare(insertOf(OPENED_COLUMNS))
     this.#findOpen = db.prepare(
-      `SELECT id, ${Object.values(REQUEST_COLUMNS).join(', ')} FROM turns WHERE tree = ? AND turn_id = ? AND status = 'open'`,
+      `SELECT id, ${REQUEST_COLUMNS.join(', ')} FROM turns WHERE tree = ? AND turn_id = ? AND status = 'open'`,
     )
-    const assignments = Object.entries(OUTCOME_COLUMNS).map(([name, column]) => `${column} = @${name}`)
-    this.#close = db.prepare(`UPDATE turns SET ${assignments.join(', ')} WHERE id = @id`)
-    this.#record = db.prepare(insertOf({ ...REQUEST_COLUMNS, ...OUTCOME_COLUMNS }))
+    const assignments = OUTCOME_COLUMNS.map((column) => `${column} = ?`)
+    this.#close = db.prepare(`UPDATE turns SET ${assignments.join(', ')} WHERE id = ?`)
+    this.#record = db.prepare(insertOf(RECORDED_COLUMNS))
     this.#findEnded = db.prepare(`
       SELECT turns.id, turns.status, exact, finish_reason, error_code, annotations, sessions.status AS session_status
       FROM turns JOIN sessions ON sessions.tree = turns.tree WHERE session_id = ? AND turn_id = ?`)
@@ -114,8 +98,8 @@ export class TurnWriter {
 
   /** @throws ProxyError `session_not_found` */
   open(turn: SentTurn): RecordedRequest {
-    const { columns, recorded } = this.#putRequest(turn)
-    this.#open.run({ ...columns, status: 'open' })
+    const { row, recorded } = this.#putRequest(turn)
+    this.#open.run(valuesOf({ ...row, status: 'open' }, OPENED_COLUMNS))
     this.#sessions.touch(turn.sessionId, { newTurns: 1, openTurns: 1 }, turn.startedAtMs)
     return recorded
   }
@@ -125,8 +109,8 @@ export class TurnWriter {
     const tree = this.#sessions.tree(outcome.sessionId)
     const turn = tree === undefined ? undefined : this.#findOpen.get(tree, outcome.turnId)
     if (turn === undefined) return undefined
-    const columns = { ...outcomeColumns(outcome), ...this.#packPrompt(turn, outcome.prompt) }
-    this.#close.run({ ...columns, ...sumsOf(turn, columns), id: turn.id })
+    const row = endedRow(turn, outcome, this.#packPrompt(turn, outcome.prompt))
+    this.#close.run([...valuesOf(row, OUTCOME_COLUMNS), turn.id])
     this.#addDetails(turn, outcome)
     this.#requests.rememberAnswer(turn.tree, { id: turn.id, ...outcome })
     this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
@@ -135,13 +119,10 @@ export class TurnWriter {
 
   /** A turn that has ended already. @throws ProxyError `session_not_found` */
   record(turn: SentTurn, outcome: SentOutcome): RecordedTurn {
-    const { columns, recorded } = this.#putRequest(turn)
-    const { tree, node } = columns
-    const prompt = this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt)
-    const ended = { ...outcomeColumns(outcome), ...prompt }
-    const sums = sumsOf(byColumn(columns, REQUEST_COLUMNS), ended)
-    const row = this.#record.run({ ...columns, ...ended, ...sums })
-    const id = Number(row.lastInsertRowid)
+    const { row: request, recorded } = this.#putRequest(turn)
+    const { tree, node } = request
+    const row = endedRow(request, outcome, this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt))
+    const id = Number(this.#record.run(valuesOf(row, RECORDED_COLUMNS)).lastInsertRowid)
     this.#addDetails({ id, tree }, outcome)
     this.#requests.rememberAnswer(tree, { id, ...outcome })
     const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
@@ -172,17 +153,17 @@ export class TurnWriter {
     const tools = turn.tools === null ? null : this.#requests.putTools(tree, turn.tools)
     const params = this.#requests.putText(tree, turn.params)
     return {
-      columns: {
+      row: {
         tree,
-        index,
-        turnId,
+        call_index: index,
+        turn_id: turnId,
         dialect,
-        startedAtMs,
-        retryCount,
+        started_at_ms: startedAtMs,
+        retry_count: retryCount,
         node: messages.node,
         tools,
         params,
-        promptNode: prompt.whole.node,
+        prompt_node: prompt.whole.node,
       },
       recorded: { messages, prompt: prompt.butLast, tools } satisfies RecordedRequest,
     }
@@ -261,43 +242,46 @@ function annotationsOf({ annotations }: EndedRow): Annotations {
   return JSON.parse(unpackOptionalText(annotations) ?? '{}')
 }
 
+function valuesOf(row: Row, columns: readonly string[]): unknown[] {
+  return columns.map((column) => row[column])
+}
+
+function insertOf(columns: readonly string[]): string {
+  return `INSERT INTO turns (${columns.join(', ')}) VALUES (${columns.map(() => '?').join(', ')})`
+}
+
 /** @param request as its columns are on record */
-function sumsOf(request: Columns, ended: Columns): { idsSum: number; turnSum: number } {
-  const row = { ...request, ...byColumn(ended, OUTCOME_COLUMNS) }
-  return { idsSum: sumOf(row, IDS_SUMMED), turnSum: sumOf(row, TURN_SUMMED) }
-}
-
-function byColumn(values: Columns, columns: Record<string, string>): Columns {
-  return Object.fromEntries(Object.entries(columns).map(([name, column]) => [column, values[name]]))
-}
-
-function insertOf(columns: Record<string, string>): string {
-  const names = Object.keys(columns).map((name) => `@${name}`)
-  return `INSERT INTO turns (${Object.values(columns).join(', ')}) VALUES (${names.join(', ')})`
-}
-
-function outcomeColumns(outcome: SentOutcome): Columns {
-  return {
+function endedRow(request: Row, outcome: SentOutcome, { base, shared, rest }: StoredPrompt): Row {
+  const { completionTokenIds: ids, completionLogprobs: logprobs } = outcome
+  const row = {
+    ...request,
     status: outcome.status,
-    endedAtMs: outcome.endedAtMs,
-    firstTokenAtMs: outcome.firstTokenAtMs,
+    ended_at_ms: outcome.endedAtMs,
+    first_token_at_ms: outcome.firstTokenAtMs,
     model: packOptionalText(outcome.model),
     engine: packOptionalText(outcome.engine),
-    finishReason: packOptionalText(outcome.finishReason),
-    stopReason: packOptionalText(outcome.stopReason),
+    finish_reason: packOptionalText(outcome.finishReason),
+    stop_reason: packOptionalText(outcome.stopReason),
     exact: outcome.exact ? 1 : 0,
-    inexactReason: packOptionalText(outcome.inexactReason),
-    weightVersionStart: packOptionalText(outcome.weightVersionStart),
-    weightVersionEnd: packOptionalText(outcome.weightVersionEnd),
+    inexact_reason: packOptionalText(outcome.inexactReason),
+    weight_version_start: packOptionalText(outcome.weightVersionStart),
+    weight_version_end: packOptionalText(outcome.weightVersionEnd),
     usage: packOptionalText(outcome.usage),
     annotations: packAnnotations(outcome.annotations),
-    errorCode: outcome.error?.code ?? null,
-    errorMessage: packOptionalText(outcome.error?.message ?? null),
-    completionText: packOptionalText(outcome.completionText),
+    error_code: outcome.error?.code ?? null,
+    error_message: packOptionalText(outcome.error?.message ?? null),
+    completion_text: packOptionalText(outcome.completionText),
     reasoning: packOptionalText(outcome.reasoning),
-    toolCalls: packText(outcome.toolCalls),
-    completionIds: outcome.completionTokenIds.length === 0 ? null : packIds(outcome.completionTokenIds),
-    completionLogprobs:
-      outcome.completionLogprobs.length === 0 ? null : packLogprobs(outcome.completionLogprobs),
+    tool_calls: packText(outcome.toolCalls),
+    prompt_base: base,
+    prompt_shared: shared,
+    prompt_rest: rest,
+    completion_ids: ids.length === 0 ? null : packIds(ids),
+    completion_logprobs: logprobs.length === 0 ? null : packLogprobs(logprobs),
+    ids_sum: 0,
+    turn_sum: 0,
   }
+  row.ids_sum = sumOf(row, IDS_SUMMED)
+  row.turn_sum = sumOf(row, TURN_SUMMED)
+  return row
 }

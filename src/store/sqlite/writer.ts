@@ -82,7 +82,7 @@ export class Writer {
     try {
       this.#checkFiles()
       this.#begin.run()
-      replies = calls.map((call) => this.#apply(call))
+      replies = this.#applyAll(calls) ?? calls.map((call) => this.#apply(call))
       this.#commit.run()
       // Once more: the commit may have gone into a file that has no name any more.
       this.#checkFiles()
@@ -112,6 +112,20 @@ export class Writer {
   checkpoint(): void {
     this.#checkFiles()
     this.#checkpoint.get()
+  }
+
+  /**
+   * What a savepoint for each operation would cost is saved until one fails: two statements, and a copy of each page that it
+   * changes. @returns undefined if one has failed: nothing is changed then, and the transaction is a new one
+   */
+  #applyAll(calls: readonly ThreadCall<WriteMethods>[]): Reply[] | undefined {
+    try {
+      return calls.map((call) => ({ id: call.id, value: invoke(this.#methods, call) }))
+    } catch {
+      this.#rollback()
+      this.#begin.run()
+      return undefined
+    }
   }
 
   #apply(call: ThreadCall<WriteMethods>): Reply {
