@@ -347,7 +347,7 @@ export class Reader implements ReadMethods {
     reading.textsGiven.add(id)
     const row = this.#text.get(id)!
     const text = this.#wholeText(row)
-    if (!hashOf('', text).equals(row.hash)) throw damaged(`Text ${id}`)
+    if (!hashOf(text).equals(row.hash)) throw damaged(`Text ${id}`)
     page.texts.push([id, text])
   }
 

@@ -36,6 +36,12 @@ type NewNode = { tree: number; parent: number; depth: number; texts: Buffer; has
 
 type NewText = { tree: number; hash: Buffer; echoOf: number | null; blobs: Buffer | null; body: StoredText }
 
+/** A text is hashed once, for its own row and for that of the list that it ends. */
+interface HashedText {
+  readonly text: string
+  readonly hash: Buffer
+}
+
 /** An assistant message is compared with the latest answers to the history before it, and with the session's latest. */
 const MAX_ANSWERS = 8
 
@@ -90,7 +96,7 @@ export class RequestWriter {
 
   /** @returns the message list as it is on record */
   putMessages(tree: number, messages: SentTexts): RecordedTexts {
-    return this.#putList(tree, messages, (parent, message) => this.#putMessage(tree, parent, message))
+    return this.#putList(tree, messages, (message, parent) => this.#putMessage(tree, parent, message))
   }
 
   /**
@@ -99,7 +105,7 @@ export class RequestWriter {
    * @returns the prompt as it is on record, and without its last piece
    */
   putPrompt(tree: number, { base, texts }: SentTexts): { whole: RecordedTexts; butLast: RecordedTexts } {
-    const put = (_parent: number, piece: string) => this.putText(tree, piece)
+    const put = (piece: HashedText) => this.#putHashed(tree, piece)
     const butLast = this.#putList(tree, { base, texts: texts.slice(0, -1) }, put)
     return { whole: this.#putList(tree, { base: butLast, texts: texts.slice(-1) }, put), butLast }
   }
@@ -107,15 +113,16 @@ export class RequestWriter {
   #putList(
     tree: number,
     { base, texts }: SentTexts,
-    put: (parent: number, text: string) => number,
+    put: (text: HashedText, parent: number) => number,
   ): RecordedTexts {
     if (base.depth > 0 && this.#nodeAt(tree, base.link)?.id !== base.node)
       throw new Error('the request that a request repeats is not on record')
-    const links = linksOf(texts, base.link)
+    const hashed = texts.map((text) => ({ text, hash: hashOf(text) }))
+    const links = linksOf(hashed, base.link)
     const known = this.#deepestKnown(tree, links, base)
-    const added = texts.slice(known.depth - base.depth)
+    const added = hashed.slice(known.depth - base.depth)
     if (added.length === 0) return known
-    const rows = added.map((text) => put(known.node, text))
+    const rows = added.map((text) => put(text, known.node))
     const packed = packIds(Int32Array.from(rows))
     const [depth, link] = [base.depth + texts.length, links.at(-1)!]
     const row = { tree, parent: known.node, depth, texts: packed }
@@ -149,10 +156,10 @@ export class RequestWriter {
 
   /** @returns the text's row */
   putText(tree: number, text: string): number {
-    return this.#putHashed(tree, hashOf('', text), text)
+    return this.#putHashed(tree, { text, hash: hashOf(text) })
   }
 
-  #putHashed(tree: number, hash: Buffer, text: string): number {
+  #putHashed(tree: number, { text, hash }: HashedText): number {
     return this.#findText.get(tree, hash) ?? this.#insertWhole(tree, hash, text)
   }
 
@@ -169,8 +176,7 @@ export class RequestWriter {
     return this.#findNode.get(tree, Buffer.from(link, 'latin1'))
   }
 
-  #putMessage(tree: number, node: number, message: string): number {
-    const hash = hashOf('', message)
+  #putMessage(tree: number, node: number, { text: message, hash }: HashedText): number {
     const known = this.#findText.get(tree, hash)
     if (known !== undefined) return known
     const echo = this.#asEcho(tree, node, message)
@@ -215,24 +221,27 @@ function charsOf({ completionText, reasoning, toolCalls }: Answer): number {
 }
 
 /** The links of texts that come after that of `link`. */
-function linksOf(texts: readonly string[], link: string): string[] {
+function linksOf(texts: readonly HashedText[], link: string): string[] {
   let above = link
-  return texts.map((text) => {
-    above = hashOf(above, text).toString('latin1')
+  return texts.map(({ hash }) => {
+    above = shortened(digest('sha256', `${above}${hash.toString('latin1')}`, 'buffer')).toString('latin1')
     return above
   })
 }
 
 /**
- * Of a text after those that `above` is the link of; of a text by itself `above` is empty.
- *
  * Texts with lone surrogates are hashed by another algorithm over UTF-16: in UTF-8 they would all be the same
  * replacement character, and their UTF-16 could be another text's UTF-8.
  */
-export function hashOf(above: string, text: string): Buffer {
-  const whole = text.isWellFormed()
-    ? digest('sha256', `${above}${text}`, 'buffer')
-    : digest('sha512', Buffer.from(`${above}${text}`, 'utf16le'), 'buffer')
+export function hashOf(text: string): Buffer {
+  return shortened(
+    text.isWellFormed()
+      ? digest('sha256', text, 'buffer')
+      : digest('sha512', Buffer.from(text, 'utf16le'), 'buffer'),
+  )
+}
+
+function shortened(whole: Buffer): Buffer {
   return whole.subarray(0, LINK_LENGTH)
 }
 
