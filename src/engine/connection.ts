@@ -102,7 +102,10 @@ export class EngineConnection {
         path: basePath + path,
         method: json === undefined ? 'GET' : 'POST',
         headers: {
-          ...(json !== undefined && { 'content-type': 'application/json', 'content-length': String(bytesOf(json)) }),
+          ...(json !== undefined && {
+            'content-type': 'application/json',
+            'content-length': String(bytesOf(json)),
+          }),
           ...(authorization !== undefined && { authorization }),
           ...(call && this.#sessionHeadersOf(call.sessionId)),
           ...(call?.traceparent !== undefined && { traceparent: call.traceparent }),

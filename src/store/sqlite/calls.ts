@@ -50,8 +50,13 @@ export function fromWireError({ code, message, param, cause }: WireError): Proxy
   return new ProxyError(code, message, options)
 }
 
-/** The buffers that can be moved to another thread: whole ones, each once. Moving an empty one would gain nothing. */
+/** To move a smaller one takes longer than to copy it, on both threads. */
+const MIN_MOVED_BYTES = 4 * 1024
+
+/** The buffers that are better moved to another thread than copied: whole ones, each once. */
 export function wholeBuffers(arrays: ArrayBufferView[]): Transferable[] {
-  const whole = arrays.filter((array) => array.byteLength > 0 && array.byteLength === array.buffer.byteLength)
+  const whole = arrays.filter(
+    ({ byteLength, buffer }) => byteLength >= MIN_MOVED_BYTES && byteLength === buffer.byteLength,
+  )
   return [...new Set(whole.map((array) => array.buffer))].filter((buffer) => buffer instanceof ArrayBuffer)
 }

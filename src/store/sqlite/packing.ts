@@ -72,13 +72,13 @@ export function unpackIds(packed: Buffer): Int32Array {
 
 /** Logprobs as float32 where every one survives it bit for bit (engines sample in float32), else as float64. */
 export function packLogprobs(values: Float64Array): Buffer {
-  const halved = Float32Array.from(values)
-  const lossless = Buffer.from(Float64Array.from(halved).buffer).equals(bytesOf(values))
+  const halved = new Float32Array(values)
+  const lossless = bytesOf(new Float64Array(halved)).equals(bytesOf(values))
   return lossless ? tagged(logprobs.float32, halved) : tagged(logprobs.float64, values)
 }
 
 export function unpackLogprobs(packed: Buffer): Float64Array {
-  if (packed[0] === logprobs.float32) return Float64Array.from(new Float32Array(untagged(packed)))
+  if (packed[0] === logprobs.float32) return new Float64Array(new Float32Array(untagged(packed)))
   if (packed[0] === logprobs.float64) return new Float64Array(untagged(packed))
   throw new Error(`unknown layout ${packed[0]} of logprobs`)
 }
