@@ -55,8 +55,8 @@ export interface ProxyErrorOptions {
   /** What led to this error; kept for the log, never sent to an agent. */
   cause?: unknown
   /**
-   * What a log says instead of the message, for one that has an engine's, a worker's or a template's own words in it: they may
-   * quote the prompt.
+   * What a log says instead of the message, for one that has an engine's, a worker's or a template's own words in it:
+   * they may quote the prompt.
    */
   logMessage?: string
   /** The request field at fault, as the caller wrote it: `messages.0.role`. */

@@ -1,4 +1,6 @@
-/** Composition root: a configuration in, a running server out. With its parts the only files that know every adapter. */
+/**
+ * Composition root: a configuration in, a running server out. With its parts the only files that know every adapter.
+ */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import { FALLBACK_NOTE, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './config/notes.ts'

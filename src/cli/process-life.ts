@@ -22,7 +22,9 @@ const SIGNAL_EXIT_CODES = { SIGINT: 130, SIGTERM: 143 } as const
 
 type Signal = keyof typeof SIGNAL_EXIT_CODES
 
-/** How long something that has no more work to do, such as a library that tries an export again, may hold the end up. */
+/**
+ * How long something that has no more work to do, such as a library that tries an export again, may hold the end up.
+ */
 const LINGER_MS = 1_000
 
 /**

@@ -1,4 +1,7 @@
-/** From flags, environment and file to a checked configuration; a flag goes before the environment, that before the file. */
+/**
+ * From flags, environment and file to a checked configuration; a flag goes before the environment, that before the
+ * file.
+ */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../errors.ts'
 import { didYouMean, nearest } from './nearest.ts'

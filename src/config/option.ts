@@ -1,6 +1,6 @@
 /**
- * What an option is. A command's options are a table of these (`options/`, `commands.ts`): flag, environment variable, file key,
- * type, default, help and the TypeScript type of the value all follow from one entry.
+ * What an option is. A command's options are a table of these (`options/`, `commands.ts`): flag, environment variable,
+ * file key, type, default, help and the TypeScript type of the value all follow from one entry.
  */
 
 interface OptionBase {
@@ -25,8 +25,9 @@ interface OptionBase {
 
 export interface TextOption extends OptionBase {
   /**
-   * A `socketUrl` may be ws or wss too, a `dialUrl` with `dns+` before it as well. A `basePath` is `/a/b` or nothing, a `network` an address or a CIDR block. A
-   * `key` is a secret of the proxy's own; `@file` reads it, or several, from a file.
+   * A `socketUrl` may be ws or wss too, a `dialUrl` with `dns+` before it as well. A `basePath` is `/a/b` or nothing, a
+   * `network` an address or a CIDR block. A `key` is a secret of the proxy's own; `@file` reads it, or several, from a
+   * file.
    */
   type: 'text' | 'path' | 'directory' | 'url' | 'socketUrl' | 'dialUrl' | 'basePath' | 'network' | 'key'
   default?: string

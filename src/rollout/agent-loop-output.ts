@@ -77,8 +77,9 @@ export interface RolloutFacts {
 export type AgentLoopOutputs = [AgentLoopOutput, ...AgentLoopOutput[]]
 
 /**
- * The rows of a session. Each has the whole reward, or that of its line: a completion that rows share trains in one of them only, so it is
- * counted once whatever the trainer does with rows; one that weighs rollouts equally divides by `num_rows`.
+ * The rows of a session. Each has the whole reward, or that of its line: a completion that rows share trains in one of
+ * them only, so it is counted once whatever the trainer does with rows; one that weighs rollouts equally divides by
+ * `num_rows`.
  */
 export function outputsOf(session: SessionTrajectories, facts: RolloutFacts): AgentLoopOutputs {
   const rows = session.trajectories.filter(({ exact }) => exact)

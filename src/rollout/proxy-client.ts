@@ -82,8 +82,8 @@ const NOT_THERE = [502, 503, 504]
 
 /**
  * Every method throws ProxyError: the proxy's own refusal, or `proxy_failed`; after an abort `signal.reason`. Nothing
- * that it asks for does harm when it is asked for twice, so a connection that blinks, or a proxy that restarts, fails no
- * rollout.
+ * that it asks for does harm when it is asked for twice, so a connection that blinks, or a proxy that restarts, fails
+ * no rollout.
  */
 export class ProxyClient {
   readonly #options: ProxyClientOptions

@@ -23,8 +23,8 @@ export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
 }
 
 /**
- * A trainer's side of the proxy: runs an agent for each sample, and gives the tokens that it sampled and the reward, ready
- * for PPO or GRPO. Any number of rollouts may run at once.
+ * A trainer's side of the proxy: runs an agent for each sample, and gives the tokens that it sampled and the reward,
+ * ready for PPO or GRPO. Any number of rollouts may run at once.
  */
 export class RemoteAgentLoop {
   readonly #http: HttpClient
@@ -57,8 +57,8 @@ export class RemoteAgentLoop {
   }
 
   /**
-   * Asks the proxy once whether it is there. A rollout waits some 16 s for one that restarts: who is about to begin, and
-   * may have the wrong URL, need not.
+   * Asks the proxy once whether it is there. A rollout waits some 16 s for one that restarts: who is about to begin,
+   * and may have the wrong URL, need not.
    * @throws ProxyError `proxy_failed`
    */
   reach(): Promise<void> {

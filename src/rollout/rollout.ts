@@ -1,7 +1,7 @@
 /**
- * One rollout: an agent is run, again if it fails, and what its session recorded becomes rows. Each try has a session of
- * its own. That of a failed try is aborted before the next begins, which cancels its calls in flight and refuses those
- * that come later, from whatever machine: nothing of it is in the session that counts.
+ * One rollout: an agent is run, again if it fails, and what its session recorded becomes rows. Each try has a session
+ * of its own. That of a failed try is aborted before the next begins, which cancels its calls in flight and refuses
+ * those that come later, from whatever machine: nothing of it is in the session that counts.
  */
 import { type ProxyError, toProxyError } from '../errors.ts'
 import type { Logger } from '../logger.ts'
@@ -150,7 +150,9 @@ export class Rollout {
   }
 }
 
-/** verl's `logprobs` says whether the trainer wants them recorded. They always are, and agents see what they ask for. */
+/**
+ * verl's `logprobs` says whether the trainer wants them recorded. They always are, and agents see what they ask for.
+ */
 function withoutRecording({ logprobs: _, ...params }: SamplingParams): Record<string, unknown> {
   return params
 }

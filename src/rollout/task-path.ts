@@ -13,9 +13,10 @@ export interface TaskPathOptions {
 const PLACEHOLDER = '{instance_id}'
 
 /**
- * Where the task of a row is: its `local_task_path` if that is a directory, else the first dataset directory that has one
- * of its instance id, else what the template says, whether it is there or not. Rows are data, and a task's directory is
- * sent to whoever runs it: where directories are configured, links resolved, no row names what lies beside them.
+ * Where the task of a row is: its `local_task_path` if that is a directory, else the first dataset directory that has
+ * one of its instance id, else what the template says, whether it is there or not. Rows are data, and a task's
+ * directory is sent to whoever runs it: where directories are configured, links resolved, no row names what lies beside
+ * them.
  */
 export function taskPathOf(
   sample: Sample,

@@ -12,9 +12,9 @@ export interface Choice {
 }
 
 /**
- * What an engine is asked for, and what goes on record: the same, but for `n`, which the record keeps. Each choice has a
- * seed of its own, or all would be equal: the agent's and the choice's index, as in vLLM (`_get_child_sampling_params` of
- * `vllm/v1/engine/parallel_sampling.py`).
+ * What an engine is asked for, and what goes on record: the same, but for `n`, which the record keeps. Each choice has
+ * a seed of its own, or all would be equal: the agent's and the choice's index, as in vLLM
+ * (`_get_child_sampling_params` of `vllm/v1/engine/parallel_sampling.py`).
  */
 export function requestOfChoice(
   request: CanonicalRequest,

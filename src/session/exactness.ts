@@ -4,8 +4,8 @@ import { isTokenId, MAX_TOKEN_ID } from '../canonical/token-ids.ts'
 /** Logarithms of probabilities are at most 0; an engine's 32-bit sums may end a little above it. */
 const MAX_LOGPROB = 1e-3
 /**
- * vLLM writes -9999 where it has minus infinity, which JSON lacks (`vllm/entrypoints/openai/chat_completion/serving.py`): a
- * token of that probability is never sampled.
+ * vLLM writes -9999 where it has minus infinity, which JSON lacks
+ * (`vllm/entrypoints/openai/chat_completion/serving.py`): a token of that probability is never sampled.
  */
 const UNTOLD_LOGPROB = -9_999
 

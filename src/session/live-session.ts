@@ -137,7 +137,10 @@ export class LiveSession {
     patience.abort()
   }
 
-  /** @returns the session as it ended, undefined after `timeoutMs`. @throws what {@link failWaiters} is given, `signal.reason` */
+  /**
+   * @returns the session as it ended, undefined after `timeoutMs`.
+   * @throws what {@link failWaiters} is given, `signal.reason`
+   */
   async untilEnded(timeoutMs: number, signal: AbortSignal): Promise<SessionRecord | undefined> {
     signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<SessionRecord | undefined>()

@@ -10,7 +10,9 @@ export interface NewSessionRequest {
   samplingParams?: Record<string, unknown>
   /** Whether an agent that has no more than the session's key is heard on its own record. Absent: it is not. */
   trustAgent?: boolean
-  /** What its turns are recorded with beyond ids and logprobs: `top_logprobs:64`. Absent: what the proxy records of any. */
+  /**
+   * What its turns are recorded with beyond ids and logprobs: `top_logprobs:64`. Absent: what the proxy records of any.
+   */
   record?: readonly string[]
   /** The model of all calls, or of each line's; see {@link readPolicies}. Absent: what the agent asks for. */
   policy?: string | Record<string, string>

@@ -1,9 +1,9 @@
 /**
- * Which of several equal proxies a session belongs to. Nothing is shared between them: a load balancer sends the calls of
- * a session to its node by the hash of the session's id, and a node refuses what is not its own.
+ * Which of several equal proxies a session belongs to. Nothing is shared between them: a load balancer sends the calls
+ * of a session to its node by the hash of the session's id, and a node refuses what is not its own.
  *
- * The hash is the one of nginx's `hash` directive (`ngx_http_upstream_hash_module.c`), which HAProxy's converters and a few
- * lines of Lua in Envoy can compute as well: bits 16 to 30 of the CRC-32 of the id in UTF-8.
+ * The hash is the one of nginx's `hash` directive (`ngx_http_upstream_hash_module.c`), which HAProxy's converters and a
+ * few lines of Lua in Envoy can compute as well: bits 16 to 30 of the CRC-32 of the id in UTF-8.
  */
 import { crc32 } from 'node:zlib'
 import { ProxyError } from '../errors.ts'
@@ -43,7 +43,8 @@ export function shownNode({ number, of }: NodePlace): string {
 }
 
 /**
- * Reads `2/4`, or `ordinal/4`: then the number at the end of the host's name, which a StatefulSet counts from 0, says which.
+ * Reads `2/4`, or `ordinal/4`: then the number at the end of the host's name, which a StatefulSet counts from 0, says
+ * which.
  * @throws ProxyError `config_invalid`
  */
 export function parseNode(text: string, hostname: string): NodePlace {

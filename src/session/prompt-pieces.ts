@@ -8,8 +8,8 @@ import type { CompletionBody } from '../canonical/request.ts'
 const PIECE_CHARS = 1024
 
 /**
- * Without the JSON text's last character, which would be another place's character in a prompt that goes on: a prompt that
- * extends another one begins with its pieces, and with the text of its last piece.
+ * Without the JSON text's last character, which would be another place's character in a prompt that goes on: a prompt
+ * that extends another one begins with its pieces, and with the text of its last piece.
  */
 export function promptPieces(prompt: CompletionBody['prompt']): string[] {
   const text = JSON.stringify(prompt).slice(0, -1)

@@ -16,8 +16,8 @@ export interface Choices {
   /** What `events` has brought so far, choice by choice. */
   readonly completions: readonly [Completion, ...Completion[]]
   /**
-   * Of all choices, as they come. To be read once, to the end or to an error. What fails first fails the call: the other
-   * choices are cancelled, and those that are whole are `undelivered`. @throws ProxyError as {@link Turn.events}
+   * Of all choices, as they come. To be read once, to the end or to an error. What fails first fails the call: the
+   * other choices are cancelled, and those that are whole are `undelivered`. @throws ProxyError as {@link Turn.events}
    */
   readonly events: AsyncIterable<{ choice: number; events: readonly GenerationEvent[] }>
   /** As that of a turn. */

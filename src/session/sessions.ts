@@ -204,7 +204,8 @@ export class Sessions {
   }
 
   /**
-   * A key with a tag is good as long as the session that it was made for is there; where that has a tag, no other key is.
+   * A key with a tag is good as long as the session that it was made for is there; where that has a tag, no other key
+   * is.
    * @throws ProxyError `unauthorized`
    */
   async refuseEndedKey(sessionId: string, keyTag: string | null): Promise<void> {

@@ -1,6 +1,7 @@
 /**
- * Keeps a wrong clock from deleting everything. A proxy that starts with a clock that is weeks ahead finds that the times to
- * live of most sessions are over. What looks like that waits for an hour, which is time for somebody to see it.
+ * Keeps a wrong clock from deleting everything. A proxy that starts with a clock that is weeks ahead finds that the
+ * times to live of most sessions are over. What looks like that waits for an hour, which is time for somebody to see
+ * it.
  */
 import type { ExpiredCount } from '../store/turn-store.ts'
 

@@ -72,7 +72,10 @@ export interface Trajectory {
   num_turns: number
   /** Of the last turn. */
   finish_reason: string | null
-  /** Lowest and highest of the turns that the row keeps tokens of; null if one of them has none. See {@link versionRange}. */
+  /**
+   * Lowest and highest of the turns that the row keeps tokens of; null if one of them has none. See {@link
+   * versionRange}.
+   */
   weight_version_min: string | null
   weight_version_max: string | null
   /** Of the turns that the row keeps tokens of, those whose version is not known at their start or their end. */

@@ -10,7 +10,8 @@ import { inexactReason } from './exactness.ts'
 import { unnamedPart } from './tries/recorded-answer.ts'
 
 /**
- * What engines say without a name of ours is kept and handed on as it is; a turn that it made unwritable would stay open.
+ * What engines say without a name of ours is kept and handed on as it is; a turn that it made unwritable would stay
+ * open.
  * @throws ProxyError `engine_failed` for nesting that JSON cannot carry
  */
 export function refuseUnwritable(event: GenerationEvent): void {

@@ -1,6 +1,6 @@
 /**
- * Turns whose closing the store refused, because its disk was full as a rule. A turn that nobody closes would count as in
- * flight until the process starts anew: no sweep removes its session, and no reader of it knows that it is over.
+ * Turns whose closing the store refused, because its disk was full as a rule. A turn that nobody closes would count as
+ * in flight until the process starts anew: no sweep removes its session, and no reader of it knows that it is over.
  */
 import { type Clock, systemClock } from '../inference/clock.ts'
 import type { TurnOutcome, TurnStore } from '../store/turn-store.ts'

@@ -1,7 +1,8 @@
 /**
  * Tokens remembered by content, across sessions. A tokenizer splits every text at its special tokens before anything
  * else, so the ids of what follows one of them, up to the next, are a function of that text alone: system prompts and
- * tools, the task of a group's other samples, everything before a branch or a restart are looked up, not tokenized again.
+ * tools, the task of a group's other samples, everything before a branch or a restart are looked up, not tokenized
+ * again.
  */
 import { hash } from 'node:crypto'
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'

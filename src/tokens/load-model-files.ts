@@ -12,7 +12,10 @@ export interface ModelFiles {
   contextLength: number | undefined
   /** How many tokens the model has logits for, where `config.json` tells; often more than the tokenizer has. */
   vocabularySize: number | undefined
-  /** Ids that end a turn, as `generation_config.json` or else `config.json` has them; often more than the tokenizer's own. */
+  /**
+   * Ids that end a turn, as `generation_config.json` or else `config.json` has them; often more than the tokenizer's
+   * own.
+   */
   eosTokenIds: number[]
 }
 

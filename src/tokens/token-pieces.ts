@@ -34,7 +34,9 @@ export interface TokenPieces {
 }
 
 export interface PieceRules {
-  /** The bytes that a token of the vocabulary stands for. Added tokens are those that were put in beside the model's. */
+  /**
+   * The bytes that a token of the vocabulary stands for. Added tokens are those that were put in beside the model's.
+   */
   bytesOf(token: string, isAdded: boolean): Uint8Array
   /** Whether a text's first space is the tokenizer's own and does not belong to the text. */
   stripsFirstSpace: boolean

@@ -35,8 +35,8 @@ export function readTokenizerFiles(directory: string): TokenizerFiles {
 }
 
 /**
- * The same without the model, which is nearly all of the file (0.3 s and 100 MB to parse), where the file's order lets it be
- * left out. What is wrong with the model is for those to find who read it.
+ * The same without the model, which is nearly all of the file (0.3 s and 100 MB to parse), where the file's order lets
+ * it be left out. What is wrong with the model is for those to find who read it.
  */
 export function readTokenizerFilesWithoutModel(directory: string): TokenizerFiles {
   return withConfig(directory, readBeforeModel(directory) ?? readTokenizerJson(directory))
@@ -58,8 +58,9 @@ function readTokenizerJson(directory: string): TokenizerJson {
 const MODEL_KEY = '"model":'
 
 /**
- * What stands before the model, which that library writes last. These characters are a key wherever they are, as quotation
- * marks in texts bear a backslash; and it is the file's own key if all before it is an object with that key once closed.
+ * What stands before the model, which that library writes last. These characters are a key wherever they are, as
+ * quotation marks in texts bear a backslash; and it is the file's own key if all before it is an object with that key
+ * once closed.
  * @returns undefined: the file has another order, and is to be read whole
  */
 function readBeforeModel(directory: string): TokenizerJson | undefined {

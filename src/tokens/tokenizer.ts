@@ -43,7 +43,10 @@ export interface Tokenizer extends TokenPieces {
   decode(ids: Iterable<number>, options?: DecodeOptions): string
   /** The vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
   idToToken(id: number): string | undefined
-  /** An added token is found at once; another one is looked for in the whole vocabulary, which takes about a millisecond. */
+  /**
+   * An added token is found at once; another one is looked for in the whole vocabulary, which takes about a
+   * millisecond.
+   */
   tokenToId(token: string): number | undefined
   /** Whether every text is split at it; special tokens are, and others that were put in beside the vocabulary. */
   isAdded(id: number): boolean

@@ -1,7 +1,7 @@
 /**
  * Attributes of spans: names of the conventions for HTTP and for generative AI
- * (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/gen-ai-spans.md), and our own under
- * `llm_proxy.`. None holds what an agent or a model said.
+ * (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/gen-ai-spans.md), and our own
+ * under `llm_proxy.`. None holds what an agent or a model said.
  */
 import type { Attributes } from '@opentelemetry/api'
 import type { ArrivedCall, AskedEngine } from '../canonical/spans.ts'

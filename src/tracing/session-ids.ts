@@ -9,8 +9,8 @@ export function traceIdOf(sessionId: string): string {
 }
 
 /**
- * Makes the next root span one of a session's trace. An id can be given to a span in no other way than by the generator,
- * and a remote parent that nobody ever sent would show as a lost span.
+ * Makes the next root span one of a session's trace. An id can be given to a span in no other way than by the
+ * generator, and a remote parent that nobody ever sent would show as a lost span.
  */
 export class SessionIds implements IdGenerator {
   readonly #random = new RandomIdGenerator()

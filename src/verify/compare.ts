@@ -107,8 +107,9 @@ export function isScaling(of: LogprobsOf, temperature: number): boolean {
 }
 
 /**
- * The token's logprob after temperature, as an interval: the sum over the vocabulary is known for the alternatives, and for
- * the rest only within bounds, for its mass is known and that none of it is more probable than the last alternative.
+ * The token's logprob after temperature, as an interval: the sum over the vocabulary is known for the alternatives, and
+ * for the rest only within bounds, for its mass is known and that none of it is more probable than the last
+ * alternative.
  */
 export function atTemperature(token: ScoredToken, temperature: number): { low: number; high: number } {
   const power = 1 / temperature

@@ -1,6 +1,6 @@
 /**
- * Verifies a share of the turns while they are recorded: in the background, one at a time, and only when no call waits for an
- * engine. What it finds is counted; nothing of it reaches an agent.
+ * Verifies a share of the turns while they are recorded: in the background, one at a time, and only when no call waits
+ * for an engine. What it finds is counted; nothing of it reaches an agent.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { toProxyError } from '../errors.ts'

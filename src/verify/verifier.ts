@@ -1,6 +1,6 @@
 /**
- * Asks an engine for the truth about recorded turns: it reads prompt and completion again, and what it then thinks of each
- * sampled token is compared with what is on record.
+ * Asks an engine for the truth about recorded turns: it reads prompt and completion again, and what it then thinks of
+ * each sampled token is compared with what is on record.
  */
 import { randomUUID } from 'node:crypto'
 import { PromptIds } from '../canonical/prompt-ids.ts'
@@ -52,7 +52,9 @@ export interface VerifyOptions {
   readonly model?: string
   /** Whether turns that were sampled greedily are sampled again. Default: no. */
   readonly greedy?: boolean
-  /** How many of the most probable tokens to ask for where temperature matters. Default: 20, the most of vLLM's default. */
+  /**
+   * How many of the most probable tokens to ask for where temperature matters. Default: 20, the most of vLLM's default.
+   */
   readonly alternatives?: number
 }
 
@@ -160,8 +162,8 @@ export class Verifier {
   }
 
   /**
-   * The negative control: with another token at the end of its prompt the engine must think otherwise of the completion.
-   * One that does not notice is no judge.
+   * The negative control: with another token at the end of its prompt the engine must think otherwise of the
+   * completion. One that does not notice is no judge.
    * @param verified of {@link verify}
    * @returns whether the difference was noticed
    */

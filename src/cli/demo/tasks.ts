@@ -3,7 +3,9 @@ export interface DemoTask {
   answer: number
 }
 
-/** What the demo's agent is asked. The embedded engine has a tool loop for sums; what it has none for, it babbles at. */
+/**
+ * What the demo's agent is asked. The embedded engine has a tool loop for sums; what it has none for, it babbles at.
+ */
 export const TASKS: readonly DemoTask[] = [
   { question: 'What is 12 * 34?', answer: 408 },
   { question: 'Compute (12 + 7) * 3 step by step.', answer: 57 },

@@ -1,7 +1,7 @@
 /**
- * The file of rows, a JSON object on each line; of a Parquet or Arrow file, the lines that it is made of in the end. The
- * rows of a sample are written at once and one after the other, so that whatever ends the process leaves at most the last
- * sample incomplete; that one is taken off when the file is opened again. One process at a time has the file.
+ * The file of rows, a JSON object on each line; of a Parquet or Arrow file, the lines that it is made of in the end.
+ * The rows of a sample are written at once and one after the other, so that whatever ends the process leaves at most
+ * the last sample incomplete; that one is taken off when the file is opened again. One process at a time has the file.
  */
 import { existsSync } from 'node:fs'
 import { type FileHandle, open, rename } from 'node:fs/promises'

@@ -1,4 +1,6 @@
-/** The rows of a run as columns, in a Parquet or an Arrow file, made of the file of lines when all samples are in it. */
+/**
+ * The rows of a run as columns, in a Parquet or an Arrow file, made of the file of lines when all samples are in it.
+ */
 import type { AgentLoopExtraFields, AgentLoopMetrics } from '../../rollout/agent-loop-output.ts'
 import { writeArrowGroups } from '../../rollout/datasets/arrow-file.ts'
 import type { Row } from '../../rollout/datasets/parquet-columns.ts'

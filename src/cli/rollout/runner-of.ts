@@ -6,7 +6,10 @@ import { HarborRunner } from '../../rollout/runners/harbor-runner.ts'
 import { HttpRunner } from '../../rollout/runners/http-runner.ts'
 import type { AgentRunner } from '../../rollout/runners/runner.ts'
 
-/** @param say tells the user, before anything runs @throws ProxyError `config_invalid` when it lacks what the runner needs */
+/**
+ * @param say tells the user, before anything runs
+ * @throws ProxyError `config_invalid` when it lacks what the runner needs
+ */
 export function runnerOf(config: RolloutConfig, say: (text: string) => void): AgentRunner {
   const {
     command,
@@ -68,7 +71,9 @@ function agentCoreRunnerOf(config: RolloutConfig, warn: (text: string) => void):
   })
 }
 
-/** What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets. */
+/**
+ * What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets.
+ */
 function secretsOf({ tasks, output, datasetDirs }: RolloutConfig): string[] {
   return [...(tasks === undefined ? [] : [tasks]), output, `${output}.jsonl`, ...datasetDirs]
 }

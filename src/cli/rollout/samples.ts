@@ -19,7 +19,8 @@ export function planSamples(tasks: readonly Sample[], samplesPerTask: number): P
 }
 
 /**
- * The tasks of a data set in Parquet (`.parquet`), or of a file with a JSON object on each line; empty lines do not count.
+ * The tasks of a data set in Parquet (`.parquet`), or of a file with a JSON object on each line; empty lines do not
+ * count.
  * @throws ProxyError `config_invalid` that names the line, `start_failed` for a data set that cannot be read
  */
 export async function readSamples(path: string): Promise<Sample[]> {

@@ -18,7 +18,10 @@ const EXIT_CODES: Readonly<Record<VerifyRun['verdict'], number>> = { same: 0, di
 /** How long the engine may take to say what it serves. */
 const HEALTH_MS = 10_000
 
-/** @returns the exit code @throws ProxyError `config_invalid`, `start_failed`, `session_not_found`, `unsupported`, as engines */
+/**
+ * @returns the exit code
+ * @throws ProxyError `config_invalid`, `start_failed`, `session_not_found`, `unsupported`, as engines
+ */
 export function run(config: VerifyConfig, sessionIds: string[]): Promise<number> {
   const { engineUrl, engineKind, engineApiKey } = config
   const [engine] = openEngines({

@@ -99,7 +99,10 @@ function stopReasonOf(finishReason: string, calledTools: boolean): string {
   return finishReason === 'tool_calls' || calledTools ? 'tool_use' : 'end_turn'
 }
 
-/** Tokens by the engine's own count, else by the ids that it reported. Anthropic counts cached input apart from the rest. */
+/**
+ * Tokens by the engine's own count, else by the ids that it reported. Anthropic counts cached input apart from the
+ * rest.
+ */
 export function usage(
   start: GenerationStart | undefined,
   end: GenerationEnd | undefined,

@@ -104,7 +104,9 @@ function asReminder(placed: PlacedBlock): PlacedBlock {
   return { block: { type: 'text', text } as PlacedBlock['block'], at: placed.at }
 }
 
-/** Results of tools come first, as the API demands of a client, and each is a message; what else is said is one more. */
+/**
+ * Results of tools come first, as the API demands of a client, and each is a message; what else is said is one more.
+ */
 function lowerUser(blocks: readonly PlacedBlock[]): ChatMessage[] {
   const results = blocks.filter(({ block }) => block.type === 'tool_result').map(toolResultOf)
   const said = blocks.filter(({ block }) => block.type !== 'tool_result')

@@ -164,8 +164,8 @@ class ItemsBeingLowered implements LoweredItems {
   }
 
   /**
-   * What one agent of Codex says to another. The tool's argument that carries it is marked `encrypted`: OpenAI's service
-   * would seal it, and open it again for the reader. Here it is in both places what the model wrote.
+   * What one agent of Codex says to another. The tool's argument that carries it is marked `encrypted`: OpenAI's
+   * service would seal it, and open it again for the reader. Here it is in both places what the model wrote.
    */
   #addAgentMessage(item: InputItem, at: string): void {
     const { content } = checkAgentMessage(item, at)

@@ -1,7 +1,7 @@
 /**
- * Harbor's task directories. A task is a directory with `task.toml` (settings and free metadata) and `instruction.md` (what
- * the agent is told); environment, tests and solution are the agent-run server's business.
- * Format: https://www.harborframework.com/docs/tasks
+ * Harbor's task directories. A task is a directory with `task.toml` (settings and free metadata) and `instruction.md`
+ * (what the agent is told); environment, tests and solution are the agent-run server's business. Format:
+ * https://www.harborframework.com/docs/tasks
  */
 import { readdir, readFile } from 'node:fs/promises'
 import { basename, join, relative, resolve, sep } from 'node:path'
@@ -62,7 +62,9 @@ interface Candidate {
   names: ReadonlySet<string>
 }
 
-/** Directories that are tasks, or should be: those at the ends of the tree that have neither file. In order of names. */
+/**
+ * Directories that are tasks, or should be: those at the ends of the tree that have neither file. In order of names.
+ */
 async function search(path: string, depth: number): Promise<Candidate[]> {
   const entries = await readdir(path, { withFileTypes: true }).catch((cause: unknown) => {
     throw new ProxyError('start_failed', `cannot read the directory ${path}`, { cause })

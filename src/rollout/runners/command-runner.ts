@@ -53,8 +53,8 @@ interface VerifierFiles {
 const ANSWERS = ['tests', 'solution']
 
 /**
- * Runs each agent as a command on this machine, in a directory and a process group of its own; docs/rollouts.md tells what
- * it finds in its environment.
+ * Runs each agent as a command on this machine, in a directory and a process group of its own; docs/rollouts.md tells
+ * what it finds in its environment.
  */
 export class CommandRunner implements AgentRunner {
   readonly #options: CommandRunnerOptions

@@ -56,8 +56,8 @@ export class HarborClient {
   }
 
   /**
-   * Runs one agent; the archive is made of the directory at `metadata.task_path`. A run that took longer than `timeoutMs`
-   * is answered with the status `timeout`.
+   * Runs one agent; the archive is made of the directory at `metadata.task_path`. A run that took longer than
+   * `timeoutMs` is answered with the status `timeout`.
    * @throws Error that says what the server, or the connection, answered; `signal.reason`
    */
   async submit(metadata: HarborMetadata, signal: AbortSignal): Promise<HarborRun> {

@@ -15,8 +15,8 @@ const TIME_LIMIT_MS = 30 * 60_000
 const QUOTED_LENGTH = 300
 
 /**
- * Tells a webhook of each task, and waits until the session is completed or aborted by whoever runs the agent. The reward
- * is the session's own.
+ * Tells a webhook of each task, and waits until the session is completed or aborted by whoever runs the agent. The
+ * reward is the session's own.
  */
 export class HttpRunner implements AgentRunner {
   readonly #options: HttpRunnerOptions

@@ -43,8 +43,8 @@ export interface Sandbox {
 const PRIVATE = ['/tmp', '/var/tmp', '/dev/shm', '/run', '/home', '/root', '/mnt', '/media', '/srv']
 
 /**
- * Sees the system, its own processes, and the network. A SIGTERM is for the program, which may have things to finish: bubblewrap
- * would end at once, and everything in it.
+ * Sees the system, its own processes, and the network. A SIGTERM is for the program, which may have things to finish:
+ * bubblewrap would end at once, and everything in it.
  */
 const BASE = [
   ...['env', '--ignore-signal=TERM', 'bwrap', '--die-with-parent'],

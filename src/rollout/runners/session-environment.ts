@@ -26,8 +26,8 @@ const PASSED_ON = [
 ]
 
 /**
- * Of the trainer's own environment what programs need to run. The rest is the trainer's: keys of llm-proxy, tokens of model
- * hubs, of clouds and of trackers are nobody else's.
+ * Of the trainer's own environment what programs need to run. The rest is the trainer's: keys of llm-proxy, tokens of
+ * model hubs, of clouds and of trackers are nobody else's.
  * @param more names of further variables
  */
 export function outerEnvironment(env: NodeJS.ProcessEnv, more: readonly string[] = []): NodeJS.ProcessEnv {

@@ -3,9 +3,9 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { create } from 'tar'
 
 /**
- * A directory as tar.gz, under its own name: `/data/tasks/hello` becomes `hello/…`. Files are byte for byte, with links,
- * empty directories and who may execute what; owners and times are left out and the order is fixed, so that equal
- * directories give equal archives.
+ * A directory as tar.gz, under its own name: `/data/tasks/hello` becomes `hello/…`. Files are byte for byte, with
+ * links, empty directories and who may execute what; owners and times are left out and the order is fixed, so that
+ * equal directories give equal archives.
  * @throws the operating system's error
  */
 export async function taskArchive(directory: string): Promise<Buffer> {

@@ -41,8 +41,8 @@ export async function rewardsOf(end: GroupEnd, rewardFile: string): Promise<Reco
 const REWARD_LIMIT_BYTES = 64 * 1024
 
 /**
- * A verifier runs what the agent made, which may have put anything in this place: a link is not followed, and a pipe, which
- * would be waited for, is not opened for long.
+ * A verifier runs what the agent made, which may have put anything in this place: a link is not followed, and a pipe,
+ * which would be waited for, is not opened for long.
  * @returns undefined if nothing is there @throws Error for what is no plain file of a reward's size
  */
 async function readReward(path: string): Promise<string | undefined> {

@@ -114,8 +114,8 @@ function spokenTo({ systemKey, toolsKey }: Opening): string {
 }
 
 /**
- * Two of three: a conversation may lose its first message to a summary, be given other tools, or tell another time. What
- * is not there is no likeness: a helper without tools may well be asked the same question.
+ * Two of three: a conversation may lose its first message to a summary, be given other tools, or tell another time.
+ * What is not there is no likeness: a helper without tools may well be asked the same question.
  */
 function likenessesOf({ systemKey, toolsKey, firstKey }: Opening): { agent: string; task: string[] } {
   const task: string[] = []

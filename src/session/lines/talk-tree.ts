@@ -1,4 +1,6 @@
-/** The talks of a session's calls as a tree, without what the system says and without tools: both may change mid-way. */
+/**
+ * The talks of a session's calls as a tree, without what the system says and without tools: both may change mid-way.
+ */
 import type { Line } from './line.ts'
 import type { LinedMessage } from './opening.ts'
 

@@ -51,7 +51,9 @@ export function keyOf(message: Message): MessageKey {
   return keyed.of(message)!.key
 }
 
-/** Tools are the same by value and in the same order, which a template shows; no tools, however it is written, are one. */
+/**
+ * Tools are the same by value and in the same order, which a template shows; no tools, however it is written, are one.
+ */
 function toolsKey(tools: readonly Tool[]): string {
   return digestOf(canonicalJson(tools))
 }

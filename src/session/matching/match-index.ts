@@ -51,8 +51,8 @@ interface Passage<Turn> {
 }
 
 /**
- * The one way on which an index leads to a message. It hangs on the message, so that the calls of each conversation that
- * a session has begin where the call before passed its parent.
+ * The one way on which an index leads to a message. It hangs on the message, so that the calls of each conversation
+ * that a session has begin where the call before passed its parent.
  */
 interface Way {
   readonly index: object
@@ -105,8 +105,8 @@ export class MatchIndex<Turn> {
   }
 
   /**
-   * A call has been answered. From now on it can be continued, even if its answer did not reach the agent: a retry may be
-   * given it.
+   * A call has been answered. From now on it can be continued, even if its answer did not reach the agent: a retry may
+   * be given it.
    */
   add(call: MatchedCall<Turn>, completion: SampledMessage, turn: Turn): MatchableTurn<Turn> {
     const { parent, sharedMessages, order, conversation } = call

@@ -106,8 +106,8 @@ function partOf(part: unknown): unknown {
 }
 
 /**
- * Parts as text that no other parts have. Text stands in it as it is, with its length: to escape a long one takes longer
- * than to hash it. Lone surrogates are escaped, because hashing would take all of them for the same character.
+ * Parts as text that no other parts have. Text stands in it as it is, with its length: to escape a long one takes
+ * longer than to hash it. Lone surrogates are escaped, because hashing would take all of them for the same character.
  */
 function partsText(parts: readonly unknown[]): string {
   const texts = parts.map((part) =>

@@ -6,10 +6,10 @@ import type { MatchedCall } from '../matching/match-index.ts'
 import type { KnownTurn } from './session-turns.ts'
 
 /**
- * `extended`: the recorded ids of an earlier turn, and then only what is new. `forked`: the same, where another call has
- * continued that turn before. Everything else is rendered whole:
- * `first`, nothing is recorded yet; `branched`, no recorded turn begins like this call; `nothing_new`, the call ends with
- * the answer that it continues; and the reasons why the template's new part cannot be rendered by itself.
+ * `extended`: the recorded ids of an earlier turn, and then only what is new. `forked`: the same, where another call
+ * has continued that turn before. Everything else is rendered whole: `first`, nothing is recorded yet; `branched`, no
+ * recorded turn begins like this call; `nothing_new`, the call ends with the answer that it continues; and the reasons
+ * why the template's new part cannot be rendered by itself.
  */
 export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | 'nothing_new' | RefusalReason
 

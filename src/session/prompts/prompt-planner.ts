@@ -114,8 +114,8 @@ interface AskedPrompt {
 }
 
 /**
- * A final message that was sampled and cut off goes on from its tokens. Any other is rendered: it is prompt, and what is
- * sampled behind it is on record as the end of the message that both make.
+ * A final message that was sampled and cut off goes on from its tokens. Any other is rendered: it is prompt, and what
+ * is sampled behind it is on record as the end of the message that both make.
  */
 async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPrompt> {
   const { model, session, conversation, call, talk, options } = asked
@@ -253,7 +253,8 @@ export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): 
 
 /**
  * As vLLM gives them to the template: the effort under its own name, whatever the variables say, and as the switch that
- * some templates have instead, unless they say (`build_chat_params` of `vllm/entrypoints/openai/chat_completion/protocol.py`).
+ * some templates have instead, unless they say (`build_chat_params` of
+ * `vllm/entrypoints/openai/chat_completion/protocol.py`).
  */
 function templateVariables({
   chat_template_kwargs: kwargs,

@@ -1,4 +1,6 @@
-/** Which turns a client's retries repeat, so that an answer that never reached its agent is kept apart from a sample. */
+/**
+ * Which turns a client's retries repeat, so that an answer that never reached its agent is kept apart from a sample.
+ */
 import { hash as digest } from 'node:crypto'
 import { answeredRetriesOf } from '../../store/answered-retries.ts'
 import type { TurnRecord } from '../../store/turn-store.ts'
@@ -25,8 +27,8 @@ export interface Try {
  *
  * A retry says that one earlier try of the very same request brought its client nothing. That is a try that failed or
  * was aborted, where there is one that no other retry has spoken for: the client knows of it. Only where there is none
- * was an answer lost on its way, and it was one answer: the latest that can be it. The others are samples that the agent
- * has read.
+ * was an answer lost on its way, and it was one answer: the latest that can be it. The others are samples that the
+ * agent has read.
  */
 export class Retries {
   readonly #requests = new RequestKeys()

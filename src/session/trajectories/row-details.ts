@@ -1,7 +1,8 @@
 /**
- * Details of a row: those of its turns, moved to where their tokens are in it. What is of a sampled token is there where
- * the row trains it; what is of a place of the sequence (the prompt's logprobs, the experts) is there wherever a turn
- * reported it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first read, the token.
+ * Details of a row: those of its turns, moved to where their tokens are in it. What is of a sampled token is there
+ * where the row trains it; what is of a place of the sequence (the prompt's logprobs, the experts) is there wherever a
+ * turn reported it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first
+ * read, the token.
  */
 import type { Details, ExpertTable, TokenTable, VersionSpan } from '../../canonical/details/details.ts'
 import { rowBytes } from '../../canonical/details/details.ts'
@@ -12,7 +13,10 @@ export interface PlacedTurn {
   readonly turnId: string
   readonly promptLength: number
   readonly completionLength: number
-  /** Where its completion is in the row's response; empty where the cut left nothing of it, or the row does not train it. */
+  /**
+   * Where its completion is in the row's response; empty where the cut left nothing of it, or the row does not train
+   * it.
+   */
   readonly start: number
   readonly end: number
   readonly weightVersionStart: string | null
@@ -45,7 +49,10 @@ export interface RowExperts {
   readonly known: readonly (readonly [from: number, to: number])[]
 }
 
-/** null: no turn of the row has any. Lists have an entry per token, null where none was reported, or the row does not train it. */
+/**
+ * null: no turn of the row has any. Lists have an entry per token, null where none was reported, or the row does not
+ * train it.
+ */
 export interface RowDetails {
   /** Per token of the response. */
   readonly sampling_mask: (TokenRow | null)[] | null

@@ -124,8 +124,8 @@ export class TurnTree {
   }
 
   /**
-   * The last turns of all conversations, in call order. Without a turn that was left out, the one that it went on from is
-   * a last one.
+   * The last turns of all conversations, in call order. Without a turn that was left out, the one that it went on from
+   * is a last one.
    * @param leftOut ids of turns that count for nothing
    */
   leaves(leftOut: ReadonlySet<string>): TurnNode[] {

@@ -27,8 +27,8 @@ export interface RunningTry extends TryWord {
 }
 
 /**
- * A try that was under way when the proxy was killed. No other retry finds it until this is disposed of, which is to be done
- * when the one that has found it is among those that run.
+ * A try that was under way when the proxy was killed. No other retry finds it until this is disposed of, which is to be
+ * done when the one that has found it is among those that run.
  */
 export interface UnfinishedTry extends Disposable {
   readonly turnId: string

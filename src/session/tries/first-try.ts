@@ -38,10 +38,10 @@ export function mayBeRetry(
 }
 
 /**
- * Agents send equal requests on purpose and want a sample for each: a retry gets an earlier answer only where it can be no
- * other call's. A key says which call it is. A count says that one earlier try brought its client nothing: that is one
- * whose connection broke, or which failed; only if there is none, an answer that looks delivered was lost on its way,
- * and then there must be one such answer alone.
+ * Agents send equal requests on purpose and want a sample for each: a retry gets an earlier answer only where it can be
+ * no other call's. A key says which call it is. A count says that one earlier try brought its client nothing: that is
+ * one whose connection broke, or which failed; only if there is none, an answer that looks delivered was lost on its
+ * way, and then there must be one such answer alone.
  * @param tries in call order
  * @returns the try whose answer the retry gets; undefined: it is a call like any other
  */

@@ -27,8 +27,8 @@ export function unnamedPart({ refusal, extra }: CompletionFold): UnnamedAnswer |
 }
 
 /**
- * Whether the record has all of a turn's answer. The engine's own entries of logprobs, with texts and alternatives, go to
- * the agent that asks for them and to no column.
+ * Whether the record has all of a turn's answer. The engine's own entries of logprobs, with texts and alternatives, go
+ * to the agent that asks for them and to no column.
  */
 export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
   const { logprobs } = JSON.parse(params) as { logprobs?: unknown }

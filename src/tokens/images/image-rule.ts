@@ -13,7 +13,9 @@ export interface ImageRule {
   tokensOf(image: ImageSide): number | undefined
 }
 
-/** Image processors whose rule is {@link smartResize}: of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and who took it over. */
+/**
+ * Image processors whose rule is {@link smartResize}: of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and who took it over.
+ */
 const QWEN_PROCESSORS = /^Qwen2(_5)?VLImageProcessor(Fast|Pil)?$/
 /** What they are built with where the file does not say. */
 const QWEN_DEFAULTS = { patch: 14, merge: 2, minPixels: 56 * 56, maxPixels: 28 * 28 * 1280 }

@@ -4,7 +4,9 @@ import { imageDigest, splitDataUrl } from '../../canonical/images.ts'
 import { ProxyError } from '../../errors.ts'
 import type { ImageSide } from './smart-resize.ts'
 
-/** What every engine reads. Others are not looked at: their formats are large, and so were the faults of their readers. */
+/**
+ * What every engine reads. Others are not looked at: their formats are large, and so were the faults of their readers.
+ */
 const READ = new Set(['gif', 'jpg', 'png', 'webp'])
 disableTypes(types.filter((type) => !READ.has(type)))
 
@@ -16,7 +18,8 @@ export interface ReadImage extends ImageSide {
 
 /**
  * @param param the image's path in the request
- * @throws ProxyError `unsupported` for another address than a `data:` URL, `invalid_request` for bytes that are no image
+ * @throws ProxyError `unsupported` for another address than a `data:` URL, `invalid_request` for bytes that are no
+ *   image
  */
 export function readImage(url: string | undefined, param: string): ReadImage {
   const data = url === undefined ? undefined : splitDataUrl(url)

@@ -43,9 +43,9 @@ export const nemotronJson = blockFamily('nemotron_json', [], {
 })
 
 /**
- * Cohere's Command R7B and A: `<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {…}}]<|END_ACTION|>`.
- * Its ids count from 0 in each answer.
- * Sources: the chat template of Command R7B; SGLang's `cohere_command4_detector.py`.
+ * Cohere's Command R7B and A: `<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters":
+ * {…}}]<|END_ACTION|>`. Its ids count from 0 in each answer. Sources: the chat template of Command R7B; SGLang's
+ * `cohere_command4_detector.py`.
  */
 export const cohere = blockFamily('cohere_command', [], {
   reasoning: { open: '<|START_THINKING|>', close: '<|END_THINKING|>' },

@@ -1,6 +1,6 @@
 /**
- * The tokens of a row as text. Made by hand, not by Preact: blocks of text, all of which the browser can search, and which
- * get an element for each token when they come near what is seen.
+ * The tokens of a row as text. Made by hand, not by Preact: blocks of text, all of which the browser can search, and
+ * which get an element for each token when they come near what is seen.
  */
 import { useLayoutEffect, useRef } from 'preact/hooks'
 import { type ColourBy, classesOf } from '../lib/colours.ts'

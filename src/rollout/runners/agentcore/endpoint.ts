@@ -1,4 +1,6 @@
-/** The two calls of AgentCore's data plane, each within the rate of its endpoint, tried again where that can do no harm. */
+/**
+ * The two calls of AgentCore's data plane, each within the rate of its endpoint, tried again where that can do no harm.
+ */
 import { addAbortSignal, type Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
@@ -82,7 +84,9 @@ export class AgentCoreEndpoint {
     })
   }
 
-  /** For a session that runs, which it may be whatever this throws. A question may be asked again however it was lost. */
+  /**
+   * For a session that runs, which it may be whatever this throws. A question may be asked again however it was lost.
+   */
   async ask(sessionId: string, payload: object, signal: AbortSignal): Promise<unknown> {
     const body = encode(payload)
     return this.#tries([...NOT_TAKEN, 'lost'], signal, async () => {

@@ -1,6 +1,6 @@
 /**
- * Results by asking the session itself, without S3: the envelope of agentcore-rl-toolkit 0.2 (`AgentCoreRuntimeApp`). An app
- * that knows no envelope and answers when it is done works as well.
+ * Results by asking the session itself, without S3: the envelope of agentcore-rl-toolkit 0.2 (`AgentCoreRuntimeApp`).
+ * An app that knows no envelope and answers when it is done works as well.
  */
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'

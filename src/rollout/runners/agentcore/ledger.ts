@@ -1,7 +1,8 @@
 /**
- * Which AgentCore sessions may be running, on disk: a session costs money until it is stopped, also when the process that
- * started it is gone. Each runner writes a file of its own into one folder, `{"opened": id}` before a session is started and
- * `{"closed": id}` when it is stopped; the next one to open the folder takes over what a dead one left open.
+ * Which AgentCore sessions may be running, on disk: a session costs money until it is stopped, also when the process
+ * that started it is gone. Each runner writes a file of its own into one folder, `{"opened": id}` before a session is
+ * started and `{"closed": id}` when it is stopped; the next one to open the folder takes over what a dead one left
+ * open.
  */
 import { randomUUID } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, readFile, stat, unlink, utimes } from 'node:fs/promises'

@@ -1,7 +1,7 @@
 /**
- * The calls of one AgentCore endpoint, spread evenly: starts, stops and polls share one quota of calls a second. Kinds of
- * calls take turns, and within a kind the first to ask goes first, so that neither a thousand polls keep a session from being
- * stopped, nor a thousand starts. No second, wherever it begins, has more calls than the rate.
+ * The calls of one AgentCore endpoint, spread evenly: starts, stops and polls share one quota of calls a second. Kinds
+ * of calls take turns, and within a kind the first to ask goes first, so that neither a thousand polls keep a session
+ * from being stopped, nor a thousand starts. No second, wherever it begins, has more calls than the rate.
  */
 
 export type CallKind = 'start' | 'stop' | 'poll'

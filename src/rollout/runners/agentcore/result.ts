@@ -5,7 +5,8 @@ type Fields = Readonly<Record<string, unknown>>
 
 /**
  * The result that an agent left in S3, or gave by its session.
- * - `status_code` other than 2xx: the agent failed, for the reason `stop_reason` (both as the toolkit's app writes them)
+ * - `status_code` other than 2xx: the agent failed, for the reason `stop_reason` (both as the toolkit's app writes
+ *   them)
  * - `reward`: a number, or an object of named numbers; else `rewards`: the same, or a list whose last number counts
  * - `input_id`: if it is there, it is the one that the agent was given
  * @param inputId what the agent was given

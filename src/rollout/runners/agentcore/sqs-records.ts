@@ -19,8 +19,8 @@ export interface StoredObject {
 }
 
 /**
- * The objects that a message says were written; none in one that is about something else, or no notification. A message that
- * SNS passed on is read as well.
+ * The objects that a message says were written; none in one that is about something else, or no notification. A message
+ * that SNS passed on is read as well.
  */
 export function writtenObjects(body: string): StoredObject[] {
   const message = parse(body)
@@ -35,8 +35,8 @@ export function writtenObjects(body: string): StoredObject[] {
 }
 
 /**
- * The AgentCore session whose result is at a key: the last part is `{session}.json`, or `{input}_{session}.json` as older
- * apps write it. Our sessions' ids have no `_` in them.
+ * The AgentCore session whose result is at a key: the last part is `{session}.json`, or `{input}_{session}.json` as
+ * older apps write it. Our sessions' ids have no `_` in them.
  */
 export function sessionOfObjectKey(key: string): string {
   const name = key.slice(key.lastIndexOf('/') + 1).replace(/\.json$/, '')
