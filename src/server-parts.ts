@@ -4,7 +4,6 @@ import { type DetailWish, parseWish, wishOrNone } from './canonical/details/kind
 import { FALLBACK_NOTE, fallsBack, isOpenDoor } from './config/notes.ts'
 import type { ServeConfig } from './config/options/serve.ts'
 import type { Connect } from './engine/connection.ts'
-import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
 import { checkEngines, openEngines, openServer } from './engine/open-engines.ts'
 import { ProxyError } from './errors.ts'
 import { type HealthPort, openHealthPort } from './http/health/health-port.ts'
@@ -28,6 +27,7 @@ import { TokenPrompts } from './session/prompts/token-prompts.ts'
 import { TurnRunner } from './session/run-turn.ts'
 import { Sessions } from './session/sessions.ts'
 import { describeHeld, type HeldSweep } from './session/sweep-guard.ts'
+import { modelOptionsOf } from './start-model.ts'
 import { MemoryTurnStore } from './store/memory.ts'
 import { openSqliteStore, type SpawnThread } from './store/sqlite/open.ts'
 import type { TurnStore } from './store/turn-store.ts'
@@ -228,8 +228,8 @@ async function openPrompts(
   store: TurnStore,
   { opened, logger, openModel = openTokenModel }: PromptsOpening,
 ): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; markup?: MarkupFacts }> {
-  const { tokenizer, toolParser, promptFormat, contextLength } = config
-  if (tokenizer === undefined) {
+  const options = modelOptionsOf(config)
+  if (options === undefined) {
     return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked)) }
   }
   const { members } = backend.status()
@@ -240,8 +240,7 @@ async function openPrompts(
         'leave out --tokenizer, or use vLLM or SGLang',
     )
   }
-  const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
-  const model = await openModel({ source, parser: toolParser, promptFormat, contextLength })
+  const model = await openModel(options)
   opened.defer(() => model.close())
   if (model.encodedBy !== 'rust')
     logger.warn(

@@ -1,5 +1,6 @@
 import { checkServeConfig } from '../config/check-serve.ts'
 import type { ServeConfig } from '../config/options/serve.ts'
+import type { StartingModel } from '../tokens/token-model.ts'
 import { announce } from './announce.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
@@ -9,15 +10,29 @@ import { endWhenLost, serveUntilSignal, watchUnforeseen } from './process-life.t
 export async function run(config: ServeConfig): Promise<number> {
   checkServeConfig(config)
   const logger = createLogger(config.logLevel)
+  const model = config.tokenizer === undefined ? undefined : await beginModel(config)
   const { startServer } = await import('../main.ts')
-  const server = await startServer(config, { logger }).catch((error: unknown) => {
-    throw explainListenFailure(error, config.host, config.port)
-  })
+  const outside = model && { openModel: () => model.ready() }
+  const server = await startServer(config, { logger, ...(outside && { outside }) }).catch(
+    async (error: unknown) => {
+      await model?.close()
+      throw explainListenFailure(error, config.host, config.port)
+    },
+  )
   watchUnforeseen(logger)
   endWhenLost(server.lost, logger)
   const served = serveUntilSignal(server, config.shutdownGraceMs, logger)
   announce(readyLine(config, server.url), hints(server.url))
   return served
+}
+
+/**
+ * First of all, as Python takes as long to start on its thread as the rest of the program to be loaded on this one, and as a
+ * wrong tokenizer should be told of before anything else is done.
+ */
+async function beginModel(config: ServeConfig): Promise<StartingModel | undefined> {
+  const { startModel } = await import('../start-model.ts')
+  return startModel(config)
 }
 
 /** `llm-proxy listening on http://127.0.0.1:8080 (local, embedded engine, db ./llm-proxy.db)` */

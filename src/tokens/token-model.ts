@@ -1,10 +1,10 @@
 /** A model as token mode needs it: its tokenizer, its template tried out, its markup, its limits. */
 import { ProxyError } from '../errors.ts'
-import { readChatTemplate } from './chat-template.ts'
+import { type ChatTemplateFiles, readChatTemplate } from './chat-template.ts'
 import { ContentMemory } from './content-memory.ts'
 import { openJavaScriptEncoder, openRustEncoder, type TextEncoder } from './encoder.ts'
 import { type ImageRule, readImageRule } from './images/image-rule.ts'
-import { loadModelFiles } from './load-model-files.ts'
+import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
 import { chooseParser, type ParserChoice, parserNamed } from './parsers/choose-parser.ts'
 import type { ParserFamily } from './parsers/output-parser.ts'
 import { PromptRenderer } from './prompt/prompt-renderer.ts'
@@ -51,13 +51,33 @@ export interface TokenModelOptions {
   contextLength?: number | undefined
 }
 
+/** A model whose files were found, and whose template Python gets ready on its thread. */
+export interface StartingModel {
+  /**
+   * Reads the tokenizer, on this thread, and waits for Python; once.
+   * @throws ProxyError `config_invalid` for a tokenizer or a template that cannot be used, `start_failed` without Python
+   */
+  ready(): Promise<TokenModel>
+  /** For a start that has failed meanwhile. */
+  close(): Promise<void>
+}
+
 /**
- * Reads a model's files and tries its template out; takes a second or two.
+ * Reads a model's files and tries its template out; takes about a second of processor time.
  * @throws ProxyError `config_invalid` for files that are missing or broken, `start_failed` when the hub is out of reach
  */
 export async function openTokenModel(options: TokenModelOptions): Promise<TokenModel> {
+  return (await startTokenModel(options)).ready()
+}
+
+/**
+ * The first part of {@link openTokenModel}, after which there is a second's work left that has two threads. Whoever has
+ * something else to do on this one does it before the second part.
+ * @throws ProxyError `config_invalid` for files that are missing, `start_failed` when the hub is out of reach
+ */
+export async function startTokenModel(options: TokenModelOptions): Promise<StartingModel> {
   const modelFiles = await loadModelFiles(options.source)
-  const { directory, contextLength, eosTokenIds: configured } = modelFiles
+  const { directory, eosTokenIds: configured } = modelFiles
   const files = readTokenizerFilesWithoutModel(directory)
   const template = readChatTemplate(directory, files.tokenizerConfig)
   if (template === undefined) {
@@ -66,36 +86,66 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
       `${options.source} has no chat template, which token mode renders prompts with`,
     )
   }
-  // Python starts on its thread while the tokenizer is read on this one.
   const { addedTokens, eosTokenId } = readAddedTokens(files)
   const eosTokenIds = [eosTokenId ?? [], configured].flat()
   const tokens = { ids: addedTokens, eosIds: new Set(eosTokenIds) }
   const promptFormat = choosePromptFormat(options.promptFormat ?? 'auto', template.withTools)
-  const starting = PromptThread.start({ template: { ...template, format: promptFormat.name }, tokens })
-  starting.catch(() => {})
-  const { tokenizer, encoder } = await openTokenizer(directory, files)
-  const added = files.tokenizerJson.added_tokens ?? []
-  const memory = new ContentMemory((text) => encoder.encode(text), added)
-  const prompts = await starting
+  const prompts = new PromptThread({ template: { ...template, format: promptFormat.name }, tokens })
+  const templateWorks = prompts.begin()
+  templateWorks.catch(() => {})
+  const read: ReadModel = { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat }
+  const ready = async () => {
+    const { tokenizer, encoder } = await openTokenizer(directory, files)
+    await templateWorks
+    return modelOf(read, tokenizer, encoder, prompts)
+  }
+  return {
+    ready: () =>
+      ready().catch(async (error: unknown) => {
+        await prompts.close()
+        throw error
+      }),
+    close: () => prompts.close(),
+  }
+}
+
+/** What a model's files say, but for the vocabulary. */
+interface ReadModel {
+  options: TokenModelOptions
+  modelFiles: ModelFiles
+  files: TokenizerFiles
+  template: ChatTemplateFiles
+  addedTokens: ReadonlyMap<string, number>
+  eosTokenIds: number[]
+  promptFormat: PromptFormatChoice
+}
+
+function modelOf(
+  read: ReadModel,
+  tokenizer: Tokenizer,
+  encoder: TextEncoder,
+  prompts: PromptThread,
+): TokenModel {
+  const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
+  const memory = new ContentMemory((text) => encoder.encode(text), files.tokenizerJson.added_tokens ?? [])
   const parserChoice: ParserChoice =
     options.parser === 'auto'
       ? chooseParser(template.withTools)
       : { family: parserNamed(options.parser), chosenBy: 'name', evidence: [] }
-  const encode = (text: string) => memory.encode(text)
   return {
     tokenizer,
     renderer: new PromptRenderer(prompts, tokenizer, {
       source: promptFormat.name === 'harmony' ? HARMONY_VARIABLES : template.withTools + template.plain,
       eosTokenIds,
-      encode,
+      encode: (text: string) => memory.encode(text),
     }),
-    imageRule: readImageRule(directory, addedTokens),
+    imageRule: readImageRule(modelFiles.directory, addedTokens),
     parser: parserChoice.family,
     parserChoice,
     promptFormat,
     eosTokenIds,
     encodedBy: encoder.kind,
-    contextLength: options.contextLength ?? contextLength,
+    contextLength: options.contextLength ?? modelFiles.contextLength,
     // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
     vocabularySize: Math.max(modelFiles.vocabularySize ?? tokenizer.vocabSize, highest(addedTokens) + 1),
     close: async () => {

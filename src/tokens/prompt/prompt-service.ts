@@ -7,7 +7,13 @@ import { ProxyError } from '../../errors.ts'
 import { startThread } from '../../standalone/own-files.ts'
 import type { MessageOrJson, RenderOptions } from '../chat-template.ts'
 import type { Beginnings, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
-import type { PromptAnswer, PromptJob, PromptReply, PromptThreadData } from './prompt-thread.ts'
+import type {
+  PromptAnswer,
+  PromptJob,
+  PromptProgress,
+  PromptReply,
+  PromptThreadData,
+} from './prompt-thread.ts'
 
 /** What renders prompts, wherever it does it. */
 export interface PromptService {
@@ -47,21 +53,25 @@ export class PromptThread implements PromptService {
   #timer: NodeJS.Timeout | undefined
   #closed = false
 
-  private constructor(data: Omit<PromptThreadData, 'maxMemoryBytes'>, limits: PromptThreadLimits) {
+  constructor(data: Omit<PromptThreadData, 'maxMemoryBytes'>, limits: PromptThreadLimits = {}) {
     this.#data = { ...data, maxMemoryBytes: limits.maxMemoryBytes ?? 2 ** 30 }
     this.#timeLimitMs = limits.timeLimitMs ?? 10_000
     this.#maxQueued = limits.maxQueued ?? 1024
   }
 
-  /** @throws ProxyError `config_invalid` if the template is not valid, `start_failed` if Python does not start */
-  static async start(
-    data: Omit<PromptThreadData, 'maxMemoryBytes'>,
-    limits: PromptThreadLimits = {},
-  ): Promise<PromptThread> {
-    const thread = new PromptThread(data, limits)
-    // The first job is answered when the thread is ready for it.
-    await thread.beginnings({})
-    return thread
+  /**
+   * Starts the thread at once, and not with its first job.
+   * @throws ProxyError `config_invalid` if the template is not valid, `start_failed` if Python does not start
+   */
+  async begin(): Promise<void> {
+    try {
+      // A job is answered when the thread is ready for it.
+      await this.beginnings({})
+    } catch (error) {
+      // Nobody has called yet: what is wrong is the template.
+      if (!(error instanceof ProxyError) || error.code !== 'invalid_request') throw error
+      throw new ProxyError('config_invalid', error.message, { cause: error })
+    }
   }
 
   async beginnings(options: PromptOptions): Promise<Beginnings> {
@@ -109,26 +119,27 @@ export class PromptThread implements PromptService {
     else this.#send(this.#worker, this.#current)
   }
 
-  /** Its first message says that it is ready. */
+  /** Its first messages say that Python works, and then that the template does. */
   #spawn(): void {
     const worker = startThread(ENTRY_POINT, { workerData: this.#data, name: 'prompts' })
     this.#worker = worker
-    let isReady = false
-    worker.on('message', (reply: PromptReply) => {
+    let works: 'nothing' | 'python' | 'template' = 'nothing'
+    worker.on('message', (reply: PromptProgress | PromptReply) => {
       if (this.#worker !== worker) return
       clearTimeout(this.#timer)
-      if (isReady) {
-        this.#settle(reply)
-        return
-      }
-      isReady = 'answer' in reply
-      if (isReady) this.#send(worker, this.#current!)
+      if ('works' in reply) {
+        works = reply.works
+        if (works === 'template') this.#send(worker, this.#current!)
+        else this.#limitTemplate()
+      } else if (works === 'template') this.#settle(reply)
       else this.#lose('error' in reply ? errorOf(reply.error) : startError(undefined))
     })
     worker.on('error', (cause) => {
       if (this.#worker !== worker) return
       this.#lose(
-        isReady ? new ProxyError('internal', 'the prompt thread died', { cause }) : startError(cause),
+        works === 'template'
+          ? new ProxyError('internal', 'the prompt thread died', { cause })
+          : startError(cause),
       )
     })
     this.#limit(START_LIMIT_MS, () => startError(undefined))
@@ -137,6 +148,10 @@ export class PromptThread implements PromptService {
   #send(worker: Worker, { job }: Waiting): void {
     worker.ref()
     worker.postMessage(job)
+    this.#limitTemplate()
+  }
+
+  #limitTemplate(): void {
     this.#limit(this.#timeLimitMs, () => refusal(`it takes more than ${this.#timeLimitMs / 1000} s`))
   }
 

@@ -32,6 +32,11 @@ export type PromptJob =
 
 export type PromptAnswer = Beginnings | string | NewPartAnswer
 
+/** What works from now on, the one before the other. */
+export interface PromptProgress {
+  works: 'python' | 'template'
+}
+
 export type PromptReply =
   | { answer: PromptAnswer }
   /** The fields of a {@link ProxyError}. */
@@ -45,18 +50,21 @@ limitMemory(maxMemoryBytes)
 
 void serve()
 
-/** Says `ready`, or why not. */
+/** Says what works, or why it does not. */
 async function serve(): Promise<void> {
-  const reply = await start().then(
-    () => ({ answer: 'ready' }) satisfies PromptReply,
-    (error: unknown) => replyOf(error),
-  )
-  port.postMessage(reply)
+  const python = await PythonTemplates.start()
+  say({ works: 'python' })
+  try {
+    const engine = new PromptEngine(new ChatTemplate(python, template), tokens)
+    port.on('message', (job: PromptJob) => say(replyTo(engine, job)))
+    say({ works: 'template' })
+  } catch (error) {
+    say(replyOf(error))
+  }
 }
 
-async function start(): Promise<void> {
-  const engine = new PromptEngine(new ChatTemplate(await PythonTemplates.start(), template), tokens)
-  port.on('message', (job: PromptJob) => port.postMessage(replyTo(engine, job)))
+function say(reply: PromptProgress | PromptReply): void {
+  port.postMessage(reply)
 }
 
 function run(engine: PromptEngine, job: PromptJob): PromptAnswer {

@@ -4,8 +4,14 @@ import { chatTemplateFiles } from '../../../src/tokens/chat-template.ts'
 import { PromptThread, type PromptThreadLimits } from '../../../src/tokens/prompt/prompt-service.ts'
 
 const tokens = { ids: new Map([['<|im_end|>', 1]]), eosIds: new Set([1]) }
-const start = (source: string, limits?: PromptThreadLimits) =>
-  PromptThread.start({ template: chatTemplateFiles(source), tokens }, limits)
+async function start(source: string, limits?: PromptThreadLimits): Promise<PromptThread> {
+  const thread = new PromptThread({ template: chatTemplateFiles(source), tokens }, limits)
+  await thread.begin().catch(async (error: unknown) => {
+    await thread.close()
+    throw error
+  })
+  return thread
+}
 const saying = (content: string) => [JSON.stringify({ role: 'user', content })]
 
 const HOSTILE =
@@ -71,4 +77,18 @@ t.test('what waits is bounded, and fails when the proxy shuts down', async (t) =
   await prompts.close()
   await ended
   await t.rejects(prompts.render(saying('a'), {}), { code: 'shutting_down' })
+})
+
+t.test('a template that takes too long to be tried out is wrong, and Python is not', async (t) => {
+  const slow = '{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}'
+  await t.rejects(start(slow, { timeLimitMs: 1_000 }), {
+    code: 'config_invalid',
+    message: /the chat template .* more than 1 s/,
+  })
+  // Found to take text by then, and slow only where a prompt is made.
+  const later = `{% if messages[0].content == "next" %}${slow}{% endif %}{{ messages[0].content }}`
+  await t.rejects(start(later, { timeLimitMs: 1_000 }), {
+    code: 'config_invalid',
+    message: /the chat template .* more than 1 s/,
+  })
 })

@@ -1,0 +1,21 @@
+/** Token mode's model, for whoever wants it to start before the rest of the program is loaded. */
+import type { ServeConfig } from './config/options/serve.ts'
+import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
+import { type StartingModel, startTokenModel, type TokenModelOptions } from './tokens/token-model.ts'
+
+/** @returns undefined in chat mode */
+export function modelOptionsOf(config: ServeConfig): TokenModelOptions | undefined {
+  const { tokenizer, toolParser: parser, promptFormat, contextLength } = config
+  if (tokenizer === undefined) return undefined
+  const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
+  return { source, parser, promptFormat, contextLength }
+}
+
+/**
+ * @returns undefined in chat mode
+ * @throws what {@link startTokenModel} throws
+ */
+export async function startModel(config: ServeConfig): Promise<StartingModel | undefined> {
+  const options = modelOptionsOf(config)
+  return options && (await startTokenModel(options))
+}

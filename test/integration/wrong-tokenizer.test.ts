@@ -1,0 +1,72 @@
+/** A start in token mode that cannot succeed: it says why in one line, and ends. */
+import { cpSync, existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import t from 'tap'
+import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
+import { runLlmProxy } from '../helpers/llm-proxy.ts'
+
+/** The embedded model's files, and these in their place or beside them; null: none of that name. */
+function model(folder: string, files: Record<string, string | null>): string {
+  cpSync(embeddedModelFolder(), folder, { recursive: true })
+  for (const [name, content] of Object.entries(files)) {
+    if (content === null) rmSync(join(folder, name), { force: true })
+    else writeFileSync(join(folder, name), content)
+  }
+  return folder
+}
+
+function configWithout(field: string): string {
+  const config = JSON.parse(readFileSync(join(embeddedModelFolder(), 'tokenizer_config.json'), 'utf8'))
+  return JSON.stringify({ ...config, [field]: undefined })
+}
+
+const WRONG: Record<string, { files: Record<string, string | null>; says: RegExp }> = {
+  'no tokenizer.json': {
+    files: { 'tokenizer.json': null },
+    says: /is neither a tokenizer\.json nor a directory that holds one\n$/,
+  },
+  'a broken tokenizer.json': {
+    files: { 'tokenizer.json': '{"added_tokens":' },
+    says: /cannot read .*tokenizer\.json: /,
+  },
+  'no chat template': {
+    files: { 'chat_template.jinja': null, 'tokenizer_config.json': configWithout('chat_template') },
+    says: /has no chat template, which token mode renders prompts with\n$/,
+  },
+}
+
+for (const [name, { files, says }] of Object.entries(WRONG)) {
+  t.test(`a model with ${name} ends the start before there is a database`, async (t) => {
+    const folder = model(t.testdir(), files)
+    const args = ['serve', '--port', '0', '--db', 'turns.db', '--tokenizer', folder]
+    const { code, stderr } = await runLlmProxy(args, { cwd: folder })
+    t.match(stderr, says)
+    t.equal(stderr.trim().split('\n').length, 1, 'in one line')
+    t.equal(code, 2)
+    t.notOk(existsSync(join(folder, 'turns.db')))
+  })
+}
+
+t.test('a chat template that is no valid Jinja ends the start with the reason', async (t) => {
+  const folder = model(t.testdir(), { 'chat_template.jinja': '{% for message in messages %}{{ message' })
+  const { code, stderr } = await runLlmProxy(
+    ['serve', '--port', '0', '--db', 'memory', '--tokenizer', folder],
+    { cwd: folder },
+  )
+  t.match(stderr, /llm-proxy: the chat template is not valid: .*unexpected end of template/)
+  t.equal(code, 2)
+})
+
+t.test('a port that is taken ends the start, however far Python is', async (t) => {
+  const taken = createServer()
+  await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => taken.close())
+  const { port } = taken.address() as { port: number }
+  const { code, stderr } = await runLlmProxy(
+    ['serve', '--port', `${port}`, '--db', 'memory', '--tokenizer', 'embedded'],
+    { cwd: t.testdir() },
+  )
+  t.match(stderr, new RegExp(`llm-proxy: .*${port}`))
+  t.equal(code, 1)
+})
