@@ -81,6 +81,30 @@ async def test_a_turn_has_the_steps_that_verl_tells_and_the_way_it_ended(
     assert (cut["finish_reason"], ended["finish_reason"]) == ("length", "stop")
 
 
+@pytest.mark.parametrize(
+    ("said", "last", "count", "recorded"),
+    [
+        # SGLang leaves a place of the context free, so that it ends before the limit.
+        ("length", 300, 15, "length"),
+        ("stop", 300, 16, "stop"),
+        ("length", END_OF_TURN, 16, "stop"),
+        ("completed", 300, 15, "stop"),
+    ],
+)
+async def test_the_way_a_completion_ended_is_what_the_engine_says_where_it_says_it(
+    relay_proxy: Proxy, http: aiohttp.ClientSession, said: str, last: int, count: int, recorded: str
+) -> None:
+    async def ended(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+        output = completion(prompt_ids, count=count)
+        output.token_ids[-1], output.stop_reason = last, said
+        return output
+
+    async with worker_of(relay_proxy.url, RolloutServers(ended)):
+        await relay_proxy.chat(http, f"{said}-{last}-{count}", QUESTION)
+    (turn,) = await relay_proxy.turns(http, f"{said}-{last}-{count}")
+    assert turn["finish_reason"] == recorded
+
+
 async def test_sampling_parameters_reach_verl_under_its_names(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
@@ -216,7 +240,12 @@ async def test_a_generation_that_verl_aborts_is_tried_again(
 
 @pytest.mark.parametrize(
     ("wrong", "code"),
-    [("raises", "engine_failed"), ("says nothing", "engine_failed"), ("miscounts", "engine_failed")],
+    [
+        ("raises", "engine_failed"),
+        ("says nothing", "engine_failed"),
+        ("miscounts", "engine_failed"),
+        ("breaks half-way", "engine_failed"),
+    ],
 )
 async def test_an_engine_that_fails_is_the_agents_error_and_ends_nothing_else(
     relay_proxy: Proxy, http: aiohttp.ClientSession, wrong: str, code: str
@@ -229,6 +258,8 @@ async def test_an_engine_that_fails_is_the_agents_error_and_ends_nothing_else(
             output.token_ids, output.log_probs = [], []
         if wrong == "miscounts":
             output.log_probs = [-0.5]
+        if wrong == "breaks half-way":
+            output.stop_reason = "error"
         return output
 
     servers = RolloutServers(fail)

@@ -137,6 +137,9 @@ class VerlEngine:
         if output.stop_reason in ("aborted", "abort"):
             # Of a client that does not resume; nothing has reached the agent, so the proxy may try again.
             raise CallError("engine_lost", "verl aborted this completion, as it does to replace weights")
+        if output.stop_reason == "error":
+            # vLLM's word for a call that broke half-way; what it had sampled until then is no finished sample.
+            raise CallError("engine_failed", "verl's engine failed while it sampled this completion")
         token_ids = [int(token) for token in output.token_ids]
         if not token_ids:
             raise CallError("engine_failed", "verl's engine returned no tokens")
@@ -145,13 +148,10 @@ class VerlEngine:
         start, end = _global_steps(extra)
         self._weight_version = self._weight_version if end is None else end
         log_probs = self._log_probs(output.log_probs, len(token_ids))
-        limit = self._limits.completion_limit(prompt_tokens, asked)
-        # verl says "completed" for both; an end of turn that fell on the limit is one.
-        cut = len(token_ids) >= limit and token_ids[-1] not in self._limits.eos_token_ids
         return Completion(
             token_ids=token_ids,
             log_probs=log_probs,
-            finish_reason="length" if cut else "stop",
+            finish_reason=self._finish_reason(output, prompt_tokens, asked),
             text=self._text_of(request, token_ids),
             agent_logprobs=self._agent_logprobs(request, token_ids, log_probs),
             weight_version_start=start,
@@ -159,6 +159,17 @@ class VerlEngine:
             cached_tokens=extra.get("num_cached_tokens"),
             details=_details(request, output, prompt_tokens + len(token_ids)),
         )
+
+    def _finish_reason(self, output: TokenOutput, prompt_tokens: int, asked: int | None) -> str:
+        """``stop`` or ``length``. An end of turn that fell on the limit is one, whatever verl says of it."""
+        if output.token_ids[-1] in self._limits.eos_token_ids:
+            return "stop"
+        # SGLang's own words, of which verl's client that resumes has one too.
+        if output.stop_reason in ("stop", "length"):
+            return str(output.stop_reason)
+        # "completed" stands for both.
+        limit = self._limits.completion_limit(prompt_tokens, asked)
+        return "length" if len(output.token_ids) >= limit else "stop"
 
     def _log_probs(self, log_probs: Sequence[float | None] | None, count: int) -> list[float] | None:
         if log_probs is None:
