@@ -8,9 +8,9 @@
  * everything before it in the list is so, too.
  */
 import { RecentlyUsed } from '../recently-used.ts'
-import { GrowingBytes } from './growing-json.ts'
 import { endOfString, endOfValue, findElements, LETTERS, skipSpace } from './json-list.ts'
 import { type JsonWeight, together, WEIGHTLESS, weigh } from './json-weight.ts'
+import { KeptBytes, type KnownBytes, ProvenBytes } from './known-bytes.ts'
 import { isNestedTooDeeply, MAX_NESTING } from './nesting.ts'
 import {
   holdsTools,
@@ -50,8 +50,8 @@ export interface ReadRequest {
 
 export interface ReadList {
   readonly elements: readonly unknown[]
-  /** Their JSON as it came, with the commas between them and without brackets. */
-  readonly json: Buffer
+  /** Their JSON as it came, with the commas between them and without brackets; undefined unless it was asked for. */
+  readonly json: Buffer | undefined
 }
 
 /** Makes something of a part of a request, once for all requests that repeat the part. */
@@ -72,9 +72,10 @@ export interface Repeats {
 export const NO_REPEATS: Repeats = { once: (step, part, ...context) => step(part, ...context) }
 
 /** A list that has been read. */
-interface ParsedList extends ReadList {
+interface ParsedList {
+  readonly elements: readonly unknown[]
   /** What its JSON is the beginning of. */
-  readonly bytes: GrowingBytes
+  readonly bytes: KnownBytes
   /** The byte after each element. */
   readonly ends: readonly number[]
   /** Of all elements up to each. */
@@ -93,12 +94,12 @@ export type Admit = (weight: JsonWeight) => void
 /** What a step made of objects, or of texts. */
 type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never, unknown>
 
-const NOTHING: ParsedList = {
-  elements: [],
-  ends: [],
-  weights: [],
-  json: Buffer.alloc(0),
-  bytes: new GrowingBytes(),
+const NOTHING: ParsedList = { elements: [], ends: [], weights: [], bytes: ProvenBytes.NONE }
+
+/** What of a request is wanted besides what it says. */
+export interface ReadWishes {
+  /** {@link ReadList.json}: such lists are kept as they came; of others, only as much as proves that they come again. */
+  listJson?: boolean
 }
 
 export class RequestReader implements Repeats {
@@ -112,9 +113,10 @@ export class RequestReader implements Repeats {
   #parsed = 0
   #steps = 0
 
-  /** What it keeps in memory: the parts of requests as they came, and as much for their values. */
+  /** What it keeps in memory: of requests as they came, and for the values of all that they said. */
   get bytes(): number {
-    return 2 * (this.#lists.reduce((sum, { bytes }) => sum + bytes.capacity, 0) + this.#partBytes)
+    const lists = this.#lists.reduce((sum, { bytes, ends }) => sum + bytes.bytes + (ends.at(-1) ?? 0), 0)
+    return lists + 2 * this.#partBytes
   }
 
   /** How many elements of lists have been parsed so far. */
@@ -131,8 +133,8 @@ export class RequestReader implements Repeats {
    * @param json in UTF-8; what is new in it is copied, and nothing of it is kept
    * @throws SyntaxError, and what `admit` throws
    */
-  read(json: Buffer, admit: Admit = () => {}): ReadRequest {
-    const read = json.length < MIN_BYTES ? undefined : this.#readParts(json, admit)
+  read(json: Buffer, admit: Admit = () => {}, wishes: ReadWishes = {}): ReadRequest {
+    const read = json.length < MIN_BYTES ? undefined : this.#readParts(json, admit, wishes)
     if (read !== undefined) return read
     admit(weigh(json))
     return { value: parseRequest(json.toString()) }
@@ -162,16 +164,16 @@ export class RequestReader implements Repeats {
   }
 
   /** @returns undefined for what is to be left to the parser, whether it is JSON or not */
-  #readParts(json: Buffer, admit: Admit): ReadRequest | undefined {
+  #readParts(json: Buffer, admit: Admit, wishes: ReadWishes): ReadRequest | undefined {
     try {
-      return this.#readObject(json, admit)
+      return this.#readObject(json, admit, wishes)
     } catch (thrown) {
       if (thrown instanceof SyntaxError) return undefined
       throw thrown
     }
   }
 
-  #readObject(json: Buffer, admit: Admit): ReadRequest | undefined {
+  #readObject(json: Buffer, admit: Admit, wishes: ReadWishes): ReadRequest | undefined {
     const members = new Map<string, unknown>()
     let weight: JsonWeight = { nodes: 1, commas: 0, widest: 0 }
     const add = (more: JsonWeight) => {
@@ -194,7 +196,7 @@ export class RequestReader implements Repeats {
       if (typeof name !== 'string' || members.has(name)) return undefined
       add({ nodes: 1, commas: members.size === 0 ? 0 : 1, widest: members.size + 1 })
       if (list === undefined && json[start] === LETTERS.list && LIST_FIELDS.includes(name)) {
-        const found = this.#readList(json, start + 1, add)
+        const found = this.#readList(json, start + 1, add, wishes)
         if (found === undefined) return undefined
         list = found.list
         // A copy: who changes it changes what later requests are made of no more.
@@ -212,7 +214,7 @@ export class RequestReader implements Repeats {
     const isWhole = json[at] === LETTERS.objectEnd && skipSpace(json, at + 1) === json.length
     if (!isWhole || list?.ends.length === 0) return undefined
     const value = Object.fromEntries(members)
-    return list === undefined ? { value } : { value, list: { elements, json: list.json } }
+    return list === undefined ? { value } : { value, list: { elements, json: wholeOf(list, wishes) } }
   }
 
   /** @returns undefined if it is nested too deeply */
@@ -242,8 +244,13 @@ export class RequestReader implements Repeats {
   }
 
   /** @param start the byte after the opening bracket */
-  #readList(json: Buffer, start: number, add: Admit): { list: ParsedList; close: number } | undefined {
-    const { place, shared } = this.#mostAlike(json.subarray(start))
+  #readList(
+    json: Buffer,
+    start: number,
+    add: Admit,
+    wishes: ReadWishes,
+  ): { list: ParsedList; close: number } | undefined {
+    const { place, shared, alike } = this.#mostAlike(json.subarray(start))
     const goesOn = shared.ends.length > 0
     const from = start + (shared.ends.at(-1) ?? 0)
     const found = findElements(json, from, goesOn)
@@ -266,29 +273,31 @@ export class RequestReader implements Repeats {
       elements: [...shared.elements, ...added],
       ends,
       weights,
-      ...grown(shared, json.subarray(start, start + (ends.at(-1) ?? 0))),
+      bytes: knownNow(shared.bytes, json.subarray(start, start + (ends.at(-1) ?? 0)), alike, wishes),
     }
     this.#remember(list, place, shared)
     return { list, close: found.close }
   }
 
-  /** The known list that begins most alike, and what the two share. @param json from the first byte of a list on */
-  #mostAlike(json: Buffer): { place: number; shared: ParsedList } {
-    let [place, shared] = [-1, NOTHING]
-    for (const [at, list] of this.#lists.entries()) {
-      const count = sharedCount(json, list)
-      if (count > shared.ends.length) {
-        place = at
-        shared = {
-          json: list.json,
-          bytes: list.bytes,
-          ends: list.ends.slice(0, count),
-          weights: list.weights.slice(0, count),
-          elements: list.elements.slice(0, count),
-        }
-      }
+  /**
+   * The known list that begins most alike, what the two share, and how many bytes that is at least.
+   * @param json from the first byte of a list on
+   */
+  #mostAlike(json: Buffer): { place: number; shared: ParsedList; alike: number } {
+    let best = { place: -1, count: 0, alike: 0 }
+    for (const [place, { bytes, ends }] of this.#lists.entries()) {
+      const alike = bytes.sharedWith(json)
+      const count = alike === bytes.length ? ends.length : ends.findLastIndex((end) => end <= alike) + 1
+      if (count > best.count) best = { place, count, alike }
+      // All of it: whether another one has more is not worth the time.
+      if (alike === bytes.length) break
     }
-    return { place, shared }
+    const { place, count, alike } = best
+    if (count === 0) return { place, shared: NOTHING, alike: 0 }
+    const { bytes, ends, weights, elements } = this.#lists[place]!
+    const first = <Each>(all: readonly Each[]) => all.slice(0, count)
+    const shared = { bytes, ends: first(ends), weights: first(weights), elements: first(elements) }
+    return { place, shared, alike }
   }
 
   /** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
@@ -314,13 +323,15 @@ function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): 
   return { json, weight, value: parse(json.toString()) }
 }
 
-/** The list as bytes to keep: behind those that are known, if nothing else stands there already. */
-function grown({ bytes: known, ends }: ParsedList, list: Buffer): Pick<ParsedList, 'json' | 'bytes'> {
-  const shared = ends.at(-1) ?? 0
-  const goesOn = shared > 0 && known.length === shared
-  const bytes = goesOn ? known : new GrowingBytes()
-  bytes.append(goesOn ? list.subarray(shared) : list)
-  return { bytes, json: bytes.upTo(list.length) }
+/** @param alike how many bytes of the list are known at least */
+function knownNow(known: KnownBytes, list: Buffer, alike: number, { listJson }: ReadWishes): KnownBytes {
+  const isAsWished = known instanceof KeptBytes === (listJson === true)
+  if (isAsWished) return known.followedBy(list, Math.min(alike, list.length))
+  return listJson === true ? KeptBytes.of(list) : ProvenBytes.of(list)
+}
+
+function wholeOf({ bytes }: ParsedList, { listJson }: ReadWishes): Buffer | undefined {
+  return listJson === true && bytes instanceof KeptBytes ? bytes.whole : undefined
 }
 
 /** Never cut from a larger buffer, as `Buffer.from` does. */
@@ -338,19 +349,6 @@ function weightsOf(list: Buffer, ends: readonly number[], known: readonly JsonWe
     weights.push(together(element, weights.at(-1) ?? WEIGHTLESS))
   }
   return weights
-}
-
-/** How many elements of the known list the two begin with. */
-function sharedCount(json: Buffer, { json: list, ends }: ParsedList): number {
-  const isShared = (from: number, to: number) => list.subarray(from, to).equals(json.subarray(from, to))
-  // All of them, as a rule. Otherwise the first one that is not shared is searched for by halves.
-  let shared = isShared(0, ends.at(-1)!) ? ends.length : 0
-  for (let over = ends.length; shared + 1 < over; ) {
-    const middle = (shared + over) >> 1
-    if (isShared(ends[shared - 1] ?? 0, ends[middle - 1]!)) shared = middle
-    else over = middle
-  }
-  return shared
 }
 
 /** @param from the byte after the element before, or after the opening bracket */

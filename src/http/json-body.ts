@@ -2,7 +2,7 @@ import { isUtf8 } from 'node:buffer'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { JsonWeight } from '../canonical/json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../canonical/nesting.ts'
-import { type Admit, type ReadRequest, RequestReader } from '../canonical/request-reader.ts'
+import { type Admit, type ReadRequest, type ReadWishes, RequestReader } from '../canonical/request-reader.ts'
 import { ProxyError } from '../errors.ts'
 
 /**
@@ -53,13 +53,19 @@ export function takeAnyBodyAsBytes(app: FastifyInstance): void {
  * @param reader of the session that the body is of
  * @throws ProxyError `invalid_json`, `invalid_request`, `body_too_large`
  */
-export function readBody(request: FastifyRequest, body: Buffer, reader: RequestReader): ReadRequest {
+export function readBody(
+  request: FastifyRequest,
+  body: Buffer,
+  reader: RequestReader,
+  wishes: ReadWishes = {},
+): ReadRequest {
   // Decoded all the same it would be recorded, and sampled from, with other text than was meant.
   if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
-  const read = parseJson(body, reader, (weight) => {
+  const admit: Admit = (weight) => {
     refuseTooMany(weight)
     request.bodyMemoryBytes = body.length + weight.nodes * NODE_BYTES + weight.commas * ELEMENT_BYTES
-  })
+  }
+  const read = parseJson(body, () => reader.read(body, admit, wishes))
   if (read.list !== undefined || !isNestedTooDeeply(read.value)) return read
   throw new ProxyError(
     'invalid_request',
@@ -81,9 +87,9 @@ function refuseCompression(encoding = 'identity'): void {
   throw new ProxyError('unsupported', message, { status: 415 })
 }
 
-function parseJson(body: Buffer, reader: RequestReader, admit: Admit): ReadRequest {
+function parseJson(body: Buffer, read: () => ReadRequest): ReadRequest {
   try {
-    return reader.read(body, admit)
+    return read()
   } catch (error) {
     if (error instanceof ProxyError) throw error
     const text = body.toString()

@@ -84,7 +84,7 @@ class RequestFrames {
     const session = SESSION.exec(data.toString('latin1', 0, SESSION_WITHIN_BYTES))?.[1]
     if (session === undefined) return { value: JSON.parse(data.toString()) }
     const reader = this.#readers.get(session) ?? new RequestReader()
-    const read = reader.read(data)
+    const read = reader.read(data, undefined, { listJson: true })
     if (reader.bytes > 0) this.#readers.set(session, reader)
     return read
   }
@@ -121,7 +121,8 @@ export class ProxyConnection {
         read = requests.read(json)
         return read.value
       })
-      this.#onMessage(frame, read?.list && [read.list.json])
+      const json = read?.list?.json
+      this.#onMessage(frame, json && [json])
     })
     this.#socket.on('ping', () => this.#heard())
     this.#socket.on('unexpected-response', (_request, { statusCode }) => this.#onNoSocket(statusCode))

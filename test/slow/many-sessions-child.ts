@@ -40,14 +40,15 @@ async function talk(sessionId: string): Promise<void> {
   for (let calls = 0; calls < CALLS; calls += 1) {
     messages.push({ role: 'user', content: `${calls} ${TEXT}` })
     using held = sessions.hold(sessionId)
-    const { value, list } = held.memory.requests.read(Buffer.from(JSON.stringify({ model: 'm', messages })))
+    const body = Buffer.from(JSON.stringify({ model: 'm', messages }))
+    const { value, list } = held.memory.requests.read(body, undefined, { listJson: true })
     const call = {
       sessionId,
       dialect: 'chat',
       request: { kind: 'chat' as const, body: value as { messages: never[] } },
       stream: false,
       word: { retryCount: 0, hasAgentKey: false },
-      ...(list && { messagesJson: [list.json] }),
+      ...(list?.json && { messagesJson: [list.json] }),
     }
     const turn = await runner.begin(call, new AbortController().signal)
     for await (const _ of turn.events);

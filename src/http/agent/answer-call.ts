@@ -164,7 +164,8 @@ function jsonOfMessages(
   { body }: LoweredRequest,
   { list }: ReadRequest,
 ): { messagesJson?: readonly Buffer[] } {
-  return list !== undefined && body.messages === list.elements ? { messagesJson: [list.json] } : {}
+  const json = body.messages === list?.elements ? list?.json : undefined
+  return json ? { messagesJson: [json] } : {}
 }
 
 function whole(

@@ -64,12 +64,12 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
   const limit = new CallLimit(options.callLimit ?? CALL_LIMIT)
   app.addHook('onRequest', limit.hook)
   const call = callHandler({ ...options, limit })
+  const chat = {
+    ...docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
+    config: { sendsMessagesOn: true },
+  }
   for (const base of BASE_PATHS) {
-    app.post(
-      `${base}/chat/completions`,
-      docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
-      call(CHAT),
-    )
+    app.post(`${base}/chat/completions`, chat, call(CHAT))
     app.post(
       `${base}/completions`,
       docs('Completions', CompletionRequest, CompletionAnswer),
@@ -77,11 +77,7 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
     )
     modelRoutes(app, base, options.backend)
   }
-  app.post(
-    '/v1/chat/completions/:sessionId',
-    docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
-    call(CHAT),
-  )
+  app.post('/v1/chat/completions/:sessionId', chat, call(CHAT))
   app.register(messagesRoutes, options)
   app.register(responsesRoutes, options)
   done()

@@ -33,6 +33,10 @@ const NO_BODY: SessionBody = { read: { value: undefined }, repeats: NO_REPEATS, 
 const LARGE_BYTES = 16 * 1024
 
 declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** Bodies have canonical messages: engines are sent them as they came. */
+    sendsMessagesOn?: boolean
+  }
   interface FastifyRequest {
     /** null: it has no body. */
     sessionBody: SessionBody | null
@@ -84,8 +88,9 @@ function readWith(sessions: Sessions, waiting: WaitingBodies): preHandlerAsyncHo
     }
     const sessionId = await namedSession(request, sessions)
     const requests = sessionId === undefined ? new RequestReader() : requestsOf(sessionId, sessions, raw)
+    const listJson = request.routeOptions.config.sendsMessagesOn === true
     request.sessionBody = {
-      read: readBody(request, body, requests),
+      read: readBody(request, body, requests, { listJson }),
       repeats: requests,
       nextStep: isLarge ? () => slices.further() : AT_ONCE,
     }

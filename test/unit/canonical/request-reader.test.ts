@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { type ReadRequest, RequestReader } from '../../../src/canonical/request-reader.ts'
+import { type ReadRequest, type ReadWishes, RequestReader } from '../../../src/canonical/request-reader.ts'
 
 interface Body {
   messages: object[]
@@ -13,8 +13,8 @@ const message = (place: number, content: unknown = `${place} ${LONG}`) => ({ rol
 const HISTORY = Array.from({ length: 8 }, (_, place) => message(place))
 const TOOLS = [{ type: 'function', function: { name: 'f' } }]
 
-function read(bodies: RequestReader, body: object | string): ReadRequest {
-  return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)))
+function read(bodies: RequestReader, body: object | string, wishes: ReadWishes = {}): ReadRequest {
+  return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)), undefined, wishes)
 }
 
 function parse(bodies: RequestReader, body: object | string): Body {
@@ -46,6 +46,35 @@ t.test('a body that differs in the middle shares what is before', (t) => {
   t.end()
 })
 
+t.test(
+  'of a long list only as much is kept as proves that it comes again, unless its JSON is wanted',
+  (t) => {
+    const long = Array.from({ length: 300 }, (_, place) => message(place))
+    const size = JSON.stringify(long).length
+    for (const [wishes, copies] of [
+      [{}, 1],
+      [{ listJson: true }, 2],
+    ] as const) {
+      const bodies = new RequestReader()
+      const first = read(bodies, { messages: long }, wishes).value as Body
+      t.ok(bodies.bytes < (copies + 0.2) * size, `${bodies.bytes} bytes of ${size}`)
+      const longer = [...long, message(300)]
+      const { parsed } = bodies
+      const { value, list } = read(bodies, { messages: longer }, wishes)
+      t.equal(bodies.parsed, parsed + 1)
+      t.equal((value as Body).messages[299], first.messages[299])
+      t.equal(list?.json?.toString(), copies === 2 ? JSON.stringify(longer).slice(1, -1) : undefined)
+      // Where it branches off early, messages just before that may be read again.
+      const branch = long.with(150, message(150, 'edited'))
+      const branched = read(bodies, { messages: branch }, wishes).value as Body
+      t.strictSame(branched.messages, branch)
+      t.equal(branched.messages[130], first.messages[130])
+      t.ok(bodies.parsed - parsed <= 1 + 150 + 20)
+    }
+    t.end()
+  },
+)
+
 t.test('what comes before or behind the list may change', (t) => {
   const bodies = new RequestReader()
   const first = parse(bodies, { model: 'm', messages: HISTORY, seed: 1 })
@@ -60,10 +89,10 @@ t.test('a list is shared wherever it stands, and its JSON is at hand', (t) => {
   const bodies = new RequestReader()
   const first = parse(bodies, { request: 1, messages: HISTORY })
   const text = `{"request":"two","n":{"messages":[]},"messages": ${JSON.stringify(HISTORY)} ,"x":1}`
-  const { value, list } = read(bodies, text)
+  const { value, list } = read(bodies, text, { listJson: true })
   t.equal(JSON.stringify(value), JSON.stringify(JSON.parse(text)))
   t.equal((value as Body).messages[7], first.messages[7])
-  t.equal(`[${list?.json}]`, JSON.stringify(HISTORY))
+  t.equal(`[${list?.json?.toString()}]`, JSON.stringify(HISTORY))
   t.end()
 })
 
@@ -72,13 +101,13 @@ t.test('the bytes that were read may be used for something else', (t) => {
   const lists = [4, 6, 8, 5, 7].map((length) => HISTORY.slice(0, length))
   const read = lists.map((messages) => {
     const bytes = Buffer.from(JSON.stringify({ messages, tools: TOOLS }))
-    const { list } = bodies.read(bytes)
+    const { list } = bodies.read(bytes, undefined, { listJson: true })
     bytes.fill('?')
     return list!
   })
   for (const [at, { elements, json }] of read.entries()) {
     t.same(elements, lists[at])
-    t.equal(`[${json}]`, JSON.stringify(lists[at]))
+    t.equal(`[${json?.toString()}]`, JSON.stringify(lists[at]))
   }
   t.end()
 })
@@ -178,7 +207,7 @@ t.test('whatever came before, a body says what it says', (t) => {
   }
   const isSourceRight = (bodies: RequestReader, text: string): boolean => {
     try {
-      const { value, list } = read(bodies, text)
+      const { value, list } = read(bodies, text, { listJson: true })
       const { messages, input } = value as Body
       if (list === undefined) return true
       const isTheList = list.elements === messages || list.elements === input
