@@ -3,6 +3,7 @@
  * that one's completion, and a little more. A session's memory so grows with its tokens and not with the square of its
  * turns, and two prompts that go on from the same one are compared from there on. The store's rows say it alike.
  */
+import { roomForNotes } from './note.ts'
 import { concatIds, sharedLength } from './token-ids.ts'
 
 const NO_IDS = new Int32Array(0)
@@ -21,7 +22,7 @@ export class PromptIds {
   /** What was sampled after it, once that is whole and known to be exact. */
   completion: Int32Array = NO_IDS
   /** What others keep with it: see {@link Note}. */
-  readonly notes: unknown[] = []
+  readonly notes = roomForNotes()
 
   /**
    * @param rest not to be changed any more

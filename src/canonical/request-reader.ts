@@ -113,10 +113,14 @@ export class RequestReader implements Repeats {
   #parsed = 0
   #steps = 0
 
-  /** What it keeps in memory: of requests as they came, and for the values of all that they said. */
+  /** What it keeps in memory, but for {@link valueBytes}: requests as they came, and the values of their large parts. */
   get bytes(): number {
-    const lists = this.#lists.reduce((sum, { bytes, ends }) => sum + bytes.bytes + (ends.at(-1) ?? 0), 0)
-    return lists + 2 * this.#partBytes
+    return this.#lists.reduce((sum, { bytes }) => sum + bytes.bytes, 2 * this.#partBytes)
+  }
+
+  /** What the elements of its lists keep in memory. */
+  get valueBytes(): number {
+    return this.#lists.reduce((sum, { ends }) => sum + (ends.at(-1) ?? 0), 0)
   }
 
   /** How many elements of lists have been parsed so far. */

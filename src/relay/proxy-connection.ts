@@ -77,7 +77,10 @@ const MAX_READ_BYTES = 64 * 1024 * 1024
 /** The large frames of a proxy are requests, each of which repeats the conversation of one before it. */
 class RequestFrames {
   /** By their session. */
-  readonly #readers = new RecentlyUsed<string, RequestReader>(MAX_READ_BYTES, ({ bytes }) => bytes)
+  readonly #readers = new RecentlyUsed<string, RequestReader>(
+    MAX_READ_BYTES,
+    ({ bytes, valueBytes }) => bytes + valueBytes,
+  )
 
   read(data: FrameData): ReadRequest {
     if (!Buffer.isBuffer(data)) return { value: JSON.parse(data.toString()) }

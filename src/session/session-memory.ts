@@ -34,7 +34,14 @@ export class SessionMemory {
   get bytes(): number {
     const { requests, messages, prompts, turns, idempotencyKeys: keys } = this
     const known = requests.bytes + messages.bytes + prompts.bytes + (turns?.bytes ?? 0)
-    return known + (keys?.size ?? 0) * KEY_BYTES
+    // The same values, as long as all that was read has become messages.
+    const values = Math.max(requests.valueBytes, messages.valueBytes)
+    return known + values + (keys?.size ?? 0) * KEY_BYTES
+  }
+
+  /** Lets go of what only a call that is under way needs. */
+  rest(): void {
+    this.messages.letGoOfJson()
   }
 }
 
@@ -96,6 +103,7 @@ export class SessionMemories {
 
   #release(sessionId: string, entry: Entry): void {
     entry.holders -= 1
+    if (entry.holders === 0) entry.memory.rest()
     // What was forgotten meanwhile is counted no more.
     if (this.#entries.get(sessionId) !== entry) return
     const bytes = SESSION_BYTES + entry.memory.bytes

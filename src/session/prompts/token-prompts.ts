@@ -97,6 +97,8 @@ export class TokenPrompts implements Prompts {
   }
 
   #readTurns(sessionId: string, { messages, requests }: SessionMemory): Promise<SessionTurns> {
+    // Templates are shown all of them, with each call.
+    messages.keepJson()
     const read = recordedConversations(messages, requests)
     const store = { readSteps: (id: string) => withJoinedMessages(this.#store.readSteps(id)) }
     return readSessionTurns(store, sessionId, (turn) =>

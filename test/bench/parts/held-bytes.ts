@@ -9,6 +9,8 @@ export const MEASURE = 'measure'
 export interface MemoryParts {
   requests: number
   messages: number
+  /** Of both of them. */
+  values: number
   prompts: number
   turns: number
   /** With what a session takes besides. */

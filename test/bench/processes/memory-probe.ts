@@ -33,12 +33,20 @@ async function measure(): Promise<HeldBytes> {
 }
 
 function countedParts(): MemoryParts {
-  const sum: MemoryParts = { requests: 0, messages: 0, prompts: 0, turns: 0, all: memories?.bytes ?? 0 }
+  const sum: MemoryParts = {
+    requests: 0,
+    messages: 0,
+    values: 0,
+    prompts: 0,
+    turns: 0,
+    all: memories?.bytes ?? 0,
+  }
   for (const sessionId of sessions) {
     using held = hold.call(memories!, sessionId)
     const { requests, messages, prompts, turns } = held.memory
     sum.requests += requests.bytes
     sum.messages += messages.bytes
+    sum.values += Math.max(requests.valueBytes, messages.valueBytes)
     sum.prompts += prompts.bytes
     sum.turns += turns?.bytes ?? 0
   }

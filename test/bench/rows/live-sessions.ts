@@ -134,6 +134,7 @@ function perSession(before: HeldBytes, after: HeldBytes, sessions: number): Held
     counted: {
       requests: grown(now.requests, then.requests),
       messages: grown(now.messages, then.messages),
+      values: grown(now.values, then.values),
       prompts: grown(now.prompts, then.prompts),
       turns: grown(now.turns, then.turns),
       all: grown(now.all, then.all),
@@ -145,7 +146,14 @@ function reportOf(all: readonly Figures[]): string {
   const kib = (bytes: number) => figure(bytes / KIB)
   const rows = all.map(({ dialect, textBytes, ids, held, ratio }) => {
     const { counted } = held
-    const parts = [counted.requests, counted.messages, counted.prompts, counted.turns, counted.all]
+    const parts = [
+      counted.requests,
+      counted.messages,
+      counted.values,
+      counted.prompts,
+      counted.turns,
+      counted.all,
+    ]
     const process = [held.heapBytes, held.externalBytes, held.rssBytes]
     const content = textBytes + ID_BYTES * ids
     return [
@@ -154,7 +162,7 @@ function reportOf(all: readonly Figures[]): string {
       `${figure(ratio)} ×`,
     ]
   })
-  const counted = ['requests', 'messages', 'prompts', 'turns', 'all that is counted']
+  const counted = ['requests', 'messages', 'values', 'prompts', 'turns', 'all that is counted']
   const head = [
     'KiB of a session',
     'text',
