@@ -55,10 +55,10 @@ const NODE_BYTES = 1_000
 
 /**
  * What tells the JSON of two messages apart. Long ones are told by 256 bits, so that nobody finds two with the same.
- * No digest begins like JSON does.
+ * No digest is an object of JSON.
  */
 function keyOf(json: string): string {
-  return json.length <= MAX_KEY_CHARS ? json : `#${hash('sha256', json, 'base64')}`
+  return json.length <= MAX_KEY_CHARS ? json : hash('sha256', json, 'base64')
 }
 
 const MAX_KEY_CHARS = 64

@@ -12,6 +12,7 @@ import { endOfString, endOfValue, findElements, LETTERS, skipSpace } from './jso
 import { type JsonWeight, together, WEIGHTLESS, weigh } from './json-weight.ts'
 import { KeptBytes, type KnownBytes, ProvenBytes } from './known-bytes.ts'
 import { isNestedTooDeeply, MAX_NESTING } from './nesting.ts'
+import { tagOf } from './secret-tag.ts'
 import {
   holdsTools,
   keepWrittenNumbers,
@@ -32,6 +33,12 @@ const MIN_BYTES = 4 * 1024
 
 /** Shorter texts, too. */
 const MIN_TEXT_BYTES = 256
+
+/** Longer parts are known by their tags. */
+const MIN_TAGGED_BYTES = 4 * 1024
+
+/** Of a part besides its JSON and its value. */
+const PART_BYTES = 300
 
 /** An agent may send ever new ones. */
 const MAX_FIELDS = 64
@@ -83,9 +90,17 @@ interface ParsedList {
 }
 
 interface ParsedPart {
-  readonly json: Buffer
   readonly value: unknown
   readonly weight: JsonWeight
+  /** Of its JSON. */
+  readonly length: number
+}
+
+/** A part that has been read, and what its JSON is known by. */
+interface KnownPart extends ParsedPart {
+  /** Of a short one, which is compared sooner than its tag is made. */
+  readonly json: Buffer | undefined
+  readonly tag: string
 }
 
 /** Called with what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
@@ -106,7 +121,7 @@ export class RequestReader implements Repeats {
   /** The latest first. */
   readonly #lists: ParsedList[] = []
   /** By the name of their field, the latest first. */
-  readonly #parts = new Map<string, ParsedPart[]>()
+  readonly #parts = new Map<string, KnownPart[]>()
   /** By the step that made it. */
   readonly #made = new Map<unknown, Results>()
   #partBytes = 0
@@ -115,7 +130,7 @@ export class RequestReader implements Repeats {
 
   /** What it keeps in memory, but for {@link valueBytes}: requests as they came, and the values of their large parts. */
   get bytes(): number {
-    return this.#lists.reduce((sum, { bytes }) => sum + bytes.bytes, 2 * this.#partBytes)
+    return this.#lists.reduce((sum, { bytes }) => sum + bytes.bytes, this.#partBytes)
   }
 
   /** What the elements of its lists keep in memory. */
@@ -211,7 +226,7 @@ export class RequestReader implements Repeats {
         const part = this.#readPart(name, json, start, add)
         if (part === undefined) return undefined
         members.set(name, part.value)
-        at = start + part.json.length
+        at = start + part.length
       }
       at = skipSpace(json, at)
     } while (json[at] === LETTERS.comma)
@@ -224,7 +239,7 @@ export class RequestReader implements Repeats {
   /** @returns undefined if it is nested too deeply */
   #readPart(name: string, json: Buffer, start: number, add: Admit): ParsedPart | undefined {
     const parts = this.#parts.get(name) ?? []
-    const place = parts.findIndex((part) => json.subarray(start, start + part.json.length).equals(part.json))
+    const place = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
     if (place !== -1) {
       const [known] = parts.splice(place, 1)
       parts.unshift(known!)
@@ -232,18 +247,18 @@ export class RequestReader implements Repeats {
       return known
     }
     const parse = WRITTEN_FIELDS.includes(name) ? parseAsWritten : JSON.parse
-    const part = parsePart(json.subarray(start, endOfValue(json, start)), parse, add)
+    const bytes = json.subarray(start, endOfValue(json, start))
+    const part = parsePart(bytes, parse, add)
     if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined
-    if (isWorthKeeping(part)) this.#keepPart(name, parts, part)
+    if (isWorthKeeping(part)) this.#keepPart(name, parts, knownPart(part, bytes))
     return part
   }
 
-  /** As a copy of its bytes: the rest of the request is not kept for it. */
-  #keepPart(name: string, parts: ParsedPart[], { json, ...part }: ParsedPart): void {
+  #keepPart(name: string, parts: KnownPart[], part: KnownPart): void {
     if (!this.#parts.has(name) && this.#parts.size >= MAX_FIELDS) return
-    parts.unshift({ json: copied(json), ...part })
-    this.#partBytes += json.length
-    if (parts.length > MAX_PARTS) this.#partBytes -= parts.pop()!.json.length
+    parts.unshift(part)
+    this.#partBytes += bytesOf(part)
+    if (parts.length > MAX_PARTS) this.#partBytes -= bytesOf(parts.pop()!)
     this.#parts.set(name, parts)
   }
 
@@ -315,16 +330,29 @@ export class RequestReader implements Repeats {
 }
 
 /** Objects always: whatever is made of one is made once. */
-function isWorthKeeping({ json, value }: ParsedPart): boolean {
-  return typeof value === 'string'
-    ? json.length >= MIN_TEXT_BYTES
-    : typeof value === 'object' && value !== null
+function isWorthKeeping({ length, value }: ParsedPart): boolean {
+  return typeof value === 'string' ? length >= MIN_TEXT_BYTES : typeof value === 'object' && value !== null
+}
+
+/** With a copy of its bytes, if any: the rest of the request is not kept for it. */
+function knownPart(part: ParsedPart, json: Buffer): KnownPart {
+  const isShort = json.length < MIN_TAGGED_BYTES
+  return { ...part, json: isShort ? copied(json) : undefined, tag: isShort ? '' : tagOf(json) }
+}
+
+function isSame({ json, length, tag }: KnownPart, bytes: Buffer): boolean {
+  return json === undefined ? bytes.length === length && tagOf(bytes) === tag : bytes.equals(json)
+}
+
+/** What a part keeps in memory with its value, and with the text that is made of it for the record, more or less. */
+function bytesOf({ json, length }: KnownPart): number {
+  return PART_BYTES + 2 * length + (json?.length ?? 0)
 }
 
 function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): ParsedPart {
   const weight = weigh(json)
   add(weight)
-  return { json, weight, value: parse(json.toString()) }
+  return { weight, length: json.length, value: parse(json.toString()) }
 }
 
 /** @param alike how many bytes of the list are known at least */

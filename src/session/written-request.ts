@@ -55,10 +55,7 @@ export function jsonAtHand(
   return {
     promptLists: prompts,
     ...(json && { messagesJson: json }),
-    ...(tools.length > 0 && { toolsJson: requests.once(elementsJson, tools) }),
+    // From the text that is on record: kept as well, these bytes would be the tools' third copy.
+    ...(tools.length > 0 && { toolsJson: Buffer.from(requests.once(toolsText, tools).slice(1, -1)) }),
   }
-}
-
-function elementsJson(list: readonly object[]): Buffer {
-  return Buffer.from(JSON.stringify(list).slice(1, -1))
 }

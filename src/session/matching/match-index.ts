@@ -16,7 +16,7 @@ export interface MatchableTurn<Turn> {
   readonly parent: MatchableTurn<Turn> | undefined
   readonly request: Node<Turn>
   readonly completion: Node<Turn>
-  readonly continuations: Set<MatchableTurn<Turn>>
+  continuations: readonly MatchableTurn<Turn>[]
 }
 
 /** A call and the turn that it continues. */
@@ -42,6 +42,8 @@ interface EchoPath<Turn> {
   /** How well the echo keeps the wording; means something only against the other paths of the same call. */
   readonly likeness: number
 }
+
+const NONE: readonly never[] = []
 
 /** Where a call passed a turn that it may continue. */
 interface Passage<Turn> {
@@ -100,7 +102,7 @@ export class MatchIndex<Turn> {
     }
     if (isOneWay) this.#remember(passed, toolsKey)
     const parent = choose(turnsOfMostAlike(passed.paths.filter(isAnswered)), paths)
-    const isFork = parent !== undefined && parent.continuations.size > 0
+    const isFork = parent !== undefined && parent.continuations.length > 0
     return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, order, conversation }
   }
 
@@ -123,10 +125,10 @@ export class MatchIndex<Turn> {
       parent,
       request,
       completion: node,
-      continuations: new Set(),
+      continuations: NONE,
     }
-    node.answers.push(added)
-    parent?.continuations.add(added)
+    node.addAnswer(added)
+    if (parent) parent.continuations = [...parent.continuations, added]
     return added
   }
 
@@ -189,10 +191,8 @@ function choose<Turn>(
   const latestFirst = turns.toSorted((left, right) => right.order - left.order)
   const known = new Set(requests.map(({ node }) => node))
   return (
-    latestFirst.find(({ continuations }) =>
-      continuations.values().some(({ request }) => known.has(request)),
-    ) ??
-    latestFirst.find(({ continuations }) => continuations.size === 0) ??
+    latestFirst.find(({ continuations }) => continuations.some(({ request }) => known.has(request))) ??
+    latestFirst.find(({ continuations }) => continuations.length === 0) ??
     latestFirst[0]
   )
 }

@@ -28,8 +28,6 @@ export interface AssistantKey {
   /** Without white space at its ends; undefined when there is none. */
   readonly reasoning: string | undefined
   readonly arguments: readonly ToolArguments[]
-  /** All of the message that is neither reasoning nor arguments. */
-  readonly frame: string
   readonly toolCallIds: readonly (string | undefined)[]
   readonly message: LooseMessage
 }
@@ -118,23 +116,35 @@ function partsText(parts: readonly unknown[]): string {
 
 function assistantKey(message: LooseMessage): AssistantMessageKey {
   const calls = toolCallsOf(message)
-  const fields = canonicalJson([
-    isEmpty(message.name) ? null : message.name,
-    isEmpty(message.function_call) ? null : message.function_call,
-    calls.map(({ type, function: called, custom }) => [type ?? 'function', called?.name, custom]),
-  ])
-  const frame = `${partsText(trimEnds(joinTexts(partsOf(message.content))))}${fields}`
   const args = calls.map((call) => readArguments(call.function?.arguments))
   return {
-    digest: digestOf(`assistant${JSON.stringify(args.map(({ text }) => text))}${frame}`),
+    digest: digestOf(`assistant${JSON.stringify(args.map(({ text }) => text))}${frameOf(message)}`),
     assistant: {
       reasoning: reasoningOf(message),
       arguments: args,
-      frame,
       toolCallIds: calls.map(({ id }) => (typeof id === 'string' && id !== '' ? id : undefined)),
       message,
     },
   }
+}
+
+/** All of an assistant message that is neither reasoning nor arguments: as long as its text, and so made when it is needed. */
+function frameOf(message: LooseMessage): string {
+  const fields = canonicalJson([
+    isEmpty(message.name) ? null : message.name,
+    isEmpty(message.function_call) ? null : message.function_call,
+    toolCallsOf(message).map(({ type, function: called, custom }) => [
+      type ?? 'function',
+      called?.name,
+      custom,
+    ]),
+  ])
+  return `${partsText(trimEnds(joinTexts(partsOf(message.content))))}${fields}`
+}
+
+/** Of what an echo of a message keeps whose arguments are malformed. */
+export function frameDigestOf({ message }: AssistantKey): string {
+  return digestOf(frameOf(message))
 }
 
 interface AssistantMessageKey extends MessageKey {

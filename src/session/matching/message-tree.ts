@@ -2,7 +2,7 @@
  * The messages of a session as a tree: conversations share the nodes of what they begin with. A node keeps digests,
  * and no text but an answer's reasoning.
  */
-import { type AssistantKey, digestOf, type MessageKey, type Wording, wordingOf } from './message-key.ts'
+import { type AssistantKey, frameDigestOf, type MessageKey, type Wording, wordingOf } from './message-key.ts'
 import { areEchoed, type ToolArguments } from './tool-arguments.ts'
 
 /** Of an assistant message, what an echo is compared with. */
@@ -15,18 +15,24 @@ interface SaidOnRecord {
     | undefined
 }
 
+/** One for all nodes, of which there are many. A list that an element is pushed to has room for sixteen more. */
+const NONE: readonly never[] = []
+
 /** A message after those before it. `Answer` is what is known of a turn that was answered with this message. */
 export class MessageNode<Answer> {
   readonly #digest: string
   readonly #said: SaidOnRecord | undefined
   /**
-   * By digest. Several assistant messages have one digest when they differ in reasoning or wording: each stays
-   * apart, because an echo may be of any of them and its continuations belong to one.
+   * With one digest, those that came first; nearly always that is one, and the only one. Several assistant messages have
+   * one digest when they differ in reasoning or wording: each stays apart, because an echo may be of any of them and
+   * its continuations belong to one.
    */
-  #children: Map<string, MessageNode<Answer>[]> | undefined
+  #children: readonly MessageNode<Answer>[] = NONE
+  /** With other digests. */
+  #others: Map<string, readonly MessageNode<Answer>[]> | undefined
   /** Those children that an echo may have under another digest. */
-  readonly #malformed: MessageNode<Answer>[] = []
-  readonly answers: Answer[] = []
+  #malformed: readonly MessageNode<Answer>[] = NONE
+  #answers: readonly Answer[] = NONE
 
   private constructor(digest: string, said: SaidOnRecord | undefined) {
     this.#digest = digest
@@ -38,14 +44,22 @@ export class MessageNode<Answer> {
     return new MessageNode('', undefined)
   }
 
+  get answers(): readonly Answer[] {
+    return this.#answers
+  }
+
+  addAnswer(answer: Answer): void {
+    this.#answers = [...this.#answers, answer]
+  }
+
   /** The recorded messages that a call's next message may be an echo of. */
-  echoedBy(key: MessageKey): MessageNode<Answer>[] {
-    const alike = this.#children?.get(key.digest) ?? []
+  echoedBy(key: MessageKey): readonly MessageNode<Answer>[] {
+    const alike = this.#withDigest(key.digest)
     const said = key.assistant
     if (said === undefined) return alike
     const echoed = alike.filter((child) => child.#hasReasoningOf(said))
     if (this.#malformed.length === 0) return echoed
-    const frameDigest = digestOf(said.frame)
+    const frameDigest = frameDigestOf(said)
     const tidied = this.#malformed.filter(
       (child) => child.#digest !== key.digest && child.#isTidiedTo(said, frameDigest),
     )
@@ -58,16 +72,29 @@ export class MessageNode<Answer> {
    */
   descend({ digest, assistant }: MessageKey, forked: () => void): MessageNode<Answer> {
     const said = assistant && saidOnRecord(assistant)
-    this.#children ??= new Map()
-    const alike = this.#children.get(digest) ?? []
+    const alike = this.#withDigest(digest)
     const known = alike.find((child) => child.#isWordedLike(said))
     if (known !== undefined) return known
     const child = new MessageNode<Answer>(digest, said)
     if (alike.length > 0 || said?.malformed !== undefined) forked()
-    alike.push(child)
-    this.#children.set(digest, alike)
-    if (said?.malformed !== undefined) this.#malformed.push(child)
+    this.#put(digest, [...alike, child])
+    if (said?.malformed !== undefined) this.#malformed = [...this.#malformed, child]
     return child
+  }
+
+  #withDigest(digest: string): readonly MessageNode<Answer>[] {
+    const [first] = this.#children
+    if (first !== undefined && first.#digest === digest) return this.#children
+    return this.#others?.get(digest) ?? NONE
+  }
+
+  #put(digest: string, alike: readonly MessageNode<Answer>[]): void {
+    const first = this.#children[0] ?? alike[0]!
+    if (first.#digest === digest) this.#children = alike
+    else {
+      this.#others ??= new Map()
+      this.#others.set(digest, alike)
+    }
   }
 
   /**
@@ -121,7 +148,7 @@ function saidOnRecord(assistant: AssistantKey): SaidOnRecord {
     reasoning: assistant.reasoning,
     wording: wordingOf(assistant),
     malformed: isMalformed
-      ? { arguments: assistant.arguments, frameDigest: digestOf(assistant.frame) }
+      ? { arguments: assistant.arguments, frameDigest: frameDigestOf(assistant) }
       : undefined,
   }
 }

@@ -22,7 +22,6 @@ export interface HeldBytes {
   heapBytes: number
   /** Buffers. */
   externalBytes: number
-  rssBytes: number
   counted: MemoryParts
 }
 

@@ -28,8 +28,8 @@ async function measure(): Promise<HeldBytes> {
     globalThis.gc!()
     await new Promise((resolve) => setImmediate(resolve))
   }
-  const { heapUsed, external, rss } = process.memoryUsage()
-  return { heapBytes: heapUsed, externalBytes: external, rssBytes: rss, counted: countedParts() }
+  const { heapUsed, external } = process.memoryUsage()
+  return { heapBytes: heapUsed, externalBytes: external, counted: countedParts() }
 }
 
 function countedParts(): MemoryParts {

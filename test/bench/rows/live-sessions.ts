@@ -9,7 +9,7 @@ import { figure, table } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
 import type { Bench, Row } from './row.ts'
 
-const FULL = { sessions: 16, promptTokens: 100_000 }
+const FULL = { sessions: 12, promptTokens: 100_000 }
 const QUICK = { sessions: 2, promptTokens: 25_000 }
 /** Of the first call of each session: system prompt, tools, and a task. */
 const FIRST_TOKENS = 20_000
@@ -63,15 +63,14 @@ async function measure({ engineUrl, folder, quick }: Bench, dialect: ReplayDiale
     nodeArgs: PROBE_ARGS,
   })
   await using pool = new Disposing(new Pool(proxy.url, { connections: sessions, pipelining: 1 }))
-  const replay = (name: string, tokens: number) =>
+  const replay = (name: string, count: number) =>
     Promise.all(
-      Array.from({ length: sessions }, (_, at) => run(pool.it, dialect, `${name}-${at}`, tokens, at)),
+      Array.from({ length: count }, (_, at) => run(pool.it, dialect, `${name}-${at}`, promptTokens, at)),
     )
-  // What is made once for all sessions is none of theirs.
-  await replay('before', FIRST_TOKENS + 10 * GROWTH_TOKENS)
-  for (let at = 0; at < sessions; at += 1) await complete(pool.it, `before-${at}`)
+  // What is made once for all sessions is there by then.
+  await replay('first', Math.ceil(sessions / 2))
   const before = await heldBy(proxy)
-  const bodies = await replay('live', promptTokens)
+  const bodies = await replay('live', sessions)
   const held = perSession(before, await heldBy(proxy), sessions)
   const textBytes = bodies.reduce((sum, bytes) => sum + bytes, 0) / sessions
   const ratio = (held.heapBytes + held.externalBytes) / (textBytes + ID_BYTES * promptTokens)
@@ -99,13 +98,9 @@ async function run(
   return bytes
 }
 
-function complete(pool: Pool, session: string): Promise<void> {
-  return post(pool, `/sessions/${session}/complete`)
-}
-
 /** @throws Error for any status but 200 */
-async function post(pool: Pool, path: string, body: Buffer | null = null): Promise<void> {
-  const headers = body === null ? {} : { 'content-type': 'application/json' }
+async function post(pool: Pool, path: string, body: Buffer): Promise<void> {
+  const headers = { 'content-type': 'application/json' }
   const answer = await pool.request({ path, method: 'POST', headers, body })
   const text = await answer.body.text()
   if (answer.statusCode !== 200)
@@ -130,7 +125,6 @@ function perSession(before: HeldBytes, after: HeldBytes, sessions: number): Held
   return {
     heapBytes: grown(after.heapBytes, before.heapBytes),
     externalBytes: grown(after.externalBytes, before.externalBytes),
-    rssBytes: grown(after.rssBytes, before.rssBytes),
     counted: {
       requests: grown(now.requests, then.requests),
       messages: grown(now.messages, then.messages),
@@ -154,7 +148,7 @@ function reportOf(all: readonly Figures[]): string {
       counted.turns,
       counted.all,
     ]
-    const process = [held.heapBytes, held.externalBytes, held.rssBytes]
+    const process = [held.heapBytes, held.externalBytes]
     const content = textBytes + ID_BYTES * ids
     return [
       dialect,
@@ -163,16 +157,6 @@ function reportOf(all: readonly Figures[]): string {
     ]
   })
   const counted = ['requests', 'messages', 'values', 'prompts', 'turns', 'all that is counted']
-  const head = [
-    'KiB of a session',
-    'text',
-    'ids',
-    'both',
-    ...counted,
-    'heap',
-    'buffers',
-    'RSS',
-    'held of both',
-  ]
+  const head = ['KiB of a session', 'text', 'ids', 'both', ...counted, 'heap', 'buffers', 'held of both']
   return table(head, rows)
 }
