@@ -4,7 +4,7 @@
  * turns, and two prompts that go on from the same one are compared from there on. The store's rows say it alike.
  */
 import { roomForNotes } from './note.ts'
-import { concatIds, sharedLength } from './token-ids.ts'
+import { concatIds, sharedLength, type TokenIds } from './token-ids.ts'
 
 const NO_IDS = new Int32Array(0)
 
@@ -74,7 +74,7 @@ export class PromptIds {
   }
 
   /** The prompt of a call that goes on from this one and its completion. */
-  continuedBy(...more: readonly (readonly number[])[]): PromptIds {
+  continuedBy(...more: readonly TokenIds[]): PromptIds {
     return new PromptIds(concatIds(...more), this, this.tokenCount)
   }
 

@@ -1,5 +1,7 @@
 /** What is done to lists of ids as a whole: prompts of 100,000 are common. */
 
+export type TokenIds = readonly number[] | Int32Array
+
 /** Compared by the C library first: prompts differ near their end. */
 const BLOCK = 1024
 
@@ -24,7 +26,7 @@ function bytes(ids: Int32Array, from: number): Buffer {
 }
 
 /** Ids one after the other, in a list of their own. Its memory is not filled with zeros first, which takes longer than the rest. */
-export function concatIds(...parts: readonly (Int32Array | readonly number[])[]): Int32Array<ArrayBuffer> {
+export function concatIds(...parts: readonly TokenIds[]): Int32Array<ArrayBuffer> {
   const length = parts.reduce((sum, part) => sum + part.length, 0)
   const ids = new Int32Array(Buffer.allocUnsafeSlow(length * Int32Array.BYTES_PER_ELEMENT).buffer)
   let at = 0

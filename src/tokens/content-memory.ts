@@ -5,17 +5,23 @@
  * again.
  */
 import { hash } from 'node:crypto'
+import { concatIds } from '../canonical/token-ids.ts'
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'
 
 /** As many as 16 million ids. */
 const MAX_BYTES = 64 * 1024 * 1024
 /** What is shorter is looked up together with its neighbours. */
 const MIN_CHARS = 256
+/** Of one prompt. All of a long one would be hundreds in the queue of those who tokenize. */
+const PIECES_AT_ONCE = 4
 /** Of an entry, besides its ids: about what its key and the map need. */
 const ENTRY_BYTES = 200
 
+/** @param promptChars of the prompt that the text is a piece of */
+type EncodePiece = (text: string, promptChars: number) => Promise<ArrayLike<number>>
+
 export class ContentMemory {
-  readonly #encode: (text: string) => Promise<ArrayLike<number>>
+  readonly #encode: EncodePiece
   readonly #finder: AddedTokenFinder | undefined
   readonly #boundaries: ReadonlySet<number>
   readonly #maxBytes: number
@@ -25,11 +31,7 @@ export class ContentMemory {
   readonly #underWay = new Map<string, Promise<Int32Array>>()
   #bytes = 0
 
-  constructor(
-    encode: (text: string) => Promise<ArrayLike<number>>,
-    addedTokens: readonly AddedToken[],
-    maxBytes = MAX_BYTES,
-  ) {
+  constructor(encode: EncodePiece, addedTokens: readonly AddedToken[], maxBytes = MAX_BYTES) {
     this.#encode = encode
     this.#maxBytes = maxBytes
     // Tokens that are found in normalized text are found later, within what is between the others.
@@ -49,16 +51,21 @@ export class ContentMemory {
   }
 
   /** The same ids as those of the text as a whole. @throws what the encoder throws */
-  async encode(text: string): Promise<number[]> {
+  async encode(text: string): Promise<Int32Array> {
     // A text as a whole is worth its place where it is short, as what ends a message is.
-    if (this.#finder === undefined && text.length >= MIN_CHARS) return Array.from(await this.#encode(text))
-    const parts = await Promise.all(this.#piecesOf(text).map((piece) => this.#remembered(piece)))
-    const ids = new Array<number>(parts.reduce((sum, part) => sum + part.length, 0))
-    let at = 0
-    for (const part of parts) {
-      for (let index = 0; index < part.length; index += 1, at += 1) ids[at] = part[index]!
+    if (this.#finder === undefined && text.length >= MIN_CHARS)
+      return Int32Array.from(await this.#encode(text, text.length))
+    const pieces = this.#piecesOf(text)
+    const parts = new Array<Int32Array>(pieces.length)
+    let next = 0
+    const encodeSome = async () => {
+      while (next < pieces.length) {
+        const at = next++
+        parts[at] = await this.#remembered(pieces[at]!, text.length)
+      }
     }
-    return ids
+    await Promise.all(Array.from({ length: PIECES_AT_ONCE }, encodeSome))
+    return concatIds(...parts)
   }
 
   /** Each begins with a boundary, but for the first; short ones in a row are one. */
@@ -82,7 +89,7 @@ export class ContentMemory {
     return pieces
   }
 
-  #remembered(text: string): Promise<Int32Array> | Int32Array {
+  #remembered(text: string, promptChars: number): Promise<Int32Array> | Int32Array {
     const key = hash('sha256', text, 'base64')
     const known = this.#known.get(key)
     if (known !== undefined) {
@@ -92,7 +99,7 @@ export class ContentMemory {
     }
     const underWay = this.#underWay.get(key)
     if (underWay !== undefined) return underWay
-    const encoding = this.#encode(text)
+    const encoding = this.#encode(text, promptChars)
       .then((ids) => this.#remember(key, Int32Array.from(ids)))
       .finally(() => this.#underWay.delete(key))
     this.#underWay.set(key, encoding)

@@ -11,8 +11,11 @@ import type { TokenNames } from './vocabulary.ts'
 
 export interface TextEncoder {
   readonly kind: 'rust' | 'javascript'
-  /** @throws ProxyError `queue_full`, `shutting_down`, `internal` */
-  encode(text: string): Promise<ArrayLike<number>>
+  /**
+   * @param promptChars of the prompt that the text is a piece of; default: the text is all of it
+   * @throws ProxyError `queue_full`, `shutting_down`, `internal`
+   */
+  encode(text: string, promptChars?: number): Promise<ArrayLike<number>>
   close(): Promise<void>
 }
 
@@ -60,7 +63,7 @@ class JavaScriptEncoder implements TextEncoder {
 }
 
 /** What is used of the library's tokenizer. Each text is encoded on one of libuv's threads. */
-interface RustTokenizer {
+export interface RustTokenizer {
   encode(text: string, pair: null, options: { addSpecialTokens: boolean }): Promise<{ getIds(): number[] }>
   idToToken(id: number): string | null
   tokenToId(token: string): number | null
@@ -68,6 +71,7 @@ interface RustTokenizer {
 
 interface Job {
   text: string
+  promptChars: number
   /** How many shorter ones went before it. */
   overtaken: number
   resolve(ids: number[]): void
@@ -75,8 +79,8 @@ interface Job {
 }
 
 /**
- * How many long texts are encoded at once. libuv has four threads, which files and names need, too; one core is the event
- * loop's. One thread more is for short texts alone: they take a millisecond, and a long one some hundreds.
+ * How many texts of long prompts are encoded at once. libuv has four threads, which files and names need, too; one core is
+ * the event loop's. One thread more is for short prompts alone: they take a millisecond, and a long one some hundreds.
  */
 const LONG_THREADS = Math.max(1, Math.min(2, availableParallelism() - 1))
 const LONG_CHARS = 16 * 1024
@@ -96,13 +100,13 @@ export class RustEncoder implements TextEncoder, TokenNames {
     this.#tokenizer = tokenizer
   }
 
-  encode(text: string): Promise<number[]> {
+  encode(text: string, promptChars = text.length): Promise<number[]> {
     return new Promise((resolve, reject) => {
       if (this.#closed) return reject(closedError())
       if (this.#queue.length >= MAX_QUEUED) {
         return reject(new ProxyError('queue_full', 'too many texts wait to be tokenized', { retryAfterS: 1 }))
       }
-      this.#queue.push({ text, overtaken: 0, resolve, reject })
+      this.#queue.push({ text, promptChars, overtaken: 0, resolve, reject })
       this.#dispatch()
     })
   }
@@ -131,8 +135,7 @@ export class RustEncoder implements TextEncoder, TokenNames {
   }
 
   /**
-   * Long texts wait for short ones, but not for ever: those that have waited go in turn with the shortest. A long prompt is
-   * hundreds of texts, and a short one would wait for all of them.
+   * Long prompts wait for short ones, but not for ever: those that have waited go in turn with the shortest.
    * @returns undefined: none may begin now
    */
   #next(): number | undefined {
@@ -142,7 +145,7 @@ export class RustEncoder implements TextEncoder, TokenNames {
     for (const [index, job] of this.#queue.entries()) {
       if (isLong(job) && !mayBeLong) continue
       if (job.overtaken >= MAX_OVERTAKEN) waited ??= index
-      if (shortest === undefined || job.text.length < this.#queue[shortest]!.text.length) shortest = index
+      if (shortest === undefined || job.promptChars < this.#queue[shortest]!.promptChars) shortest = index
     }
     this.#isTurnOfWaited = waited !== undefined && !this.#isTurnOfWaited
     return this.#isTurnOfWaited ? waited : shortest
@@ -163,8 +166,8 @@ export class RustEncoder implements TextEncoder, TokenNames {
   }
 }
 
-function isLong({ text }: Job): boolean {
-  return text.length > LONG_CHARS
+function isLong({ promptChars }: Job): boolean {
+  return promptChars > LONG_CHARS
 }
 
 function closedError(): ProxyError {

@@ -127,7 +127,8 @@ function modelOf(
   prompts: PromptThread,
 ): TokenModel {
   const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
-  const memory = new ContentMemory((text) => encoder.encode(text), files.tokenizerJson.added_tokens ?? [])
+  const added = files.tokenizerJson.added_tokens ?? []
+  const memory = new ContentMemory((text, promptChars) => encoder.encode(text, promptChars), added)
   const parserChoice: ParserChoice =
     options.parser === 'auto'
       ? chooseParser(template.withTools)

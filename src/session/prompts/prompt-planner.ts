@@ -3,6 +3,7 @@ import type { ChatMessage } from '../../canonical/messages.ts'
 import { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../canonical/request-reader.ts'
+import { concatIds } from '../../canonical/token-ids.ts'
 import { toolsText } from '../../canonical/written-numbers.ts'
 import { ProxyError } from '../../errors.ts'
 import type { RenderOptions } from '../../tokens/chat-template.ts'
@@ -73,7 +74,7 @@ async function planWhole(
   refused?: PromptReason,
 ): Promise<PlannedPrompt> {
   const { text, ids: rendered } = await renderWhole(model.renderer, talk, options)
-  const ids = PromptIds.from(rendered)
+  const ids = new PromptIds(concatIds(rendered))
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
   const origin = { reason, reusedTokens: 0 }
   return { ids, text, origin, call, parent: undefined, images: placedImages(ids, talk) }

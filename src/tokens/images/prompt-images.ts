@@ -6,6 +6,7 @@ import { type Message, messagesBetween } from '../../canonical/conversation.ts'
 import { imagePartsOf, imageRuns, isImagePart } from '../../canonical/images.ts'
 import type { ChatMessage } from '../../canonical/messages.ts'
 import { Note } from '../../canonical/note.ts'
+import type { TokenIds } from '../../canonical/token-ids.ts'
 import { ProxyError } from '../../errors.ts'
 import type { ImageRule } from './image-rule.ts'
 import { type ReadImage, readImage } from './read-image.ts'
@@ -88,19 +89,22 @@ function tokenImage(url: string | undefined, rule: ImageRule | undefined, param:
  * @throws ProxyError `invalid_request` if there are others: a text that spells the placeholder out
  */
 export function withImages(
-  ids: readonly number[],
+  ids: TokenIds,
   images: readonly TokenImage[],
   rule: ImageRule | undefined,
-): number[] {
-  if (rule === undefined) return ids as number[]
-  const found = ids.reduce((count, id) => count + Number(id === rule.tokenId), 0)
+): TokenIds {
+  if (rule === undefined) return ids
+  let found = 0
+  for (let at = 0; at < ids.length; at += 1) if (ids[at] === rule.tokenId) found += 1
   if (found !== images.length) {
     const message = `the template shows ${found} images where the messages have ${images.length}`
     throw new ProxyError('invalid_request', message, { param: 'messages' })
   }
-  if (found === 0) return ids as number[]
+  if (found === 0) return ids
   let next = 0
-  return ids.flatMap((id) => (id === rule.tokenId ? new Array(images[next++]!.tokens).fill(id) : id))
+  return Array.from(ids).flatMap((id) =>
+    id === rule.tokenId ? new Array(images[next++]!.tokens).fill(id) : id,
+  )
 }
 
 /** An image, and where its placeholders begin in a prompt. */

@@ -1,4 +1,5 @@
 /** Where recorded ids end and new ones begin. */
+import type { TokenIds } from '../../canonical/token-ids.ts'
 import type { Tokenizer } from '../tokenizer.ts'
 import type { NewPart } from './prompt-engine.ts'
 import type { Refused } from './refusal.ts'
@@ -7,7 +8,7 @@ export interface JoinedIds {
   /** The end of turn that the completion lacks. */
   glueIds: number[]
   /** The template's separator, the new messages and the generation prompt. */
-  newIds: number[]
+  newIds: TokenIds
 }
 
 export interface CompletionEnd {
@@ -22,7 +23,7 @@ export interface CompletionEnd {
  *   they are behind any past if they begin with a special token
  */
 export function joinIds(
-  ids: number[],
+  ids: TokenIds,
   { endId, closingIds }: Omit<NewPart, 'text'>,
   completion: CompletionEnd,
   tokenizer: Tokenizer,
@@ -42,7 +43,7 @@ function missingOf(closingIds: readonly number[], { lastId, endedItself }: Compl
 }
 
 /** The completion may have opened the next message; one that opened another message cannot be gone on from. */
-function joinAtOpening(ids: number[], { lastId, endedItself }: CompletionEnd): JoinedIds | Refused {
+function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinedIds | Refused {
   if (lastId === ids[0]) return { glueIds: [], newIds: ids.slice(1) }
   return endedItself ? { refused: 'other_message_opened' } : { glueIds: [], newIds: ids }
 }

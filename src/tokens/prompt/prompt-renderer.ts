@@ -4,6 +4,7 @@
  * the conversation. Where what is added cannot be rendered by itself it is refused, and the caller renders the whole.
  */
 import type { ChatMessage } from '../../canonical/messages.ts'
+import type { TokenIds } from '../../canonical/token-ids.ts'
 import type { MessageOrJson, RenderOptions } from '../chat-template.ts'
 import type { Tokenizer } from '../tokenizer.ts'
 import { type CompletionEnd, type JoinedIds, joinIds } from './join-ids.ts'
@@ -20,12 +21,12 @@ export interface PromptRendererOptions {
   /** Ids that end a turn for the engine. */
   eosTokenIds?: readonly number[]
   /** Default: on the spot. A {@link TokenizerPool} keeps long texts off the event loop. */
-  encode?: (text: string) => number[] | Promise<number[]>
+  encode?: (text: string) => TokenIds | Promise<TokenIds>
 }
 
 export interface RenderedPrompt {
   text: string
-  ids: number[]
+  ids: TokenIds
 }
 
 /** A conversation, cut in two behind the assistant's message that echoes a completion. */
@@ -56,7 +57,7 @@ export class PromptRenderer {
   readonly #tokenizer: Tokenizer
   readonly #source: string
   readonly #eosTokenIds: ReadonlySet<number>
-  readonly #encode: (text: string) => number[] | Promise<number[]>
+  readonly #encode: (text: string) => TokenIds | Promise<TokenIds>
   readonly #beginnings = new Map<string, Promise<Beginnings>>()
 
   constructor(service: PromptService, tokenizer: Tokenizer, options: PromptRendererOptions) {

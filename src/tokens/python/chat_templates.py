@@ -7,6 +7,7 @@ on namespaces. A test renders every known family's template with transformers it
 What JavaScript calls takes and gives text only, so that numbers and key orders are those of the JSON that came in.
 """
 
+import gc
 import json
 from datetime import datetime
 
@@ -170,13 +171,30 @@ def value_of(given):
     return json.loads(given) if isinstance(given, str) else given
 
 
+def parsed(given):
+    """@param given JSON, or JavaScript's bytes of it"""
+    return json.loads(given if isinstance(given, str) else given.to_bytes())
+
+
+# Python looks for circles that nothing refers to after so many new objects. A render leaves none, and the looking would be
+# half of the time that a long one takes.
+OBJECTS_BETWEEN_COLLECTIONS = 100_000
+
+
 def open_template(source, special_tokens):
     """@param special_tokens JSON: text by name, `bos_token` and its like"""
-    return ChatTemplate(source, json.loads(special_tokens))
+    return settled(ChatTemplate(source, json.loads(special_tokens)))
 
 
 def open_harmony():
-    return HarmonyTemplate()
+    return settled(HarmonyTemplate())
+
+
+def settled(template):
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    # What is there by now stays, and is not looked through again.
+    gc.freeze()
+    return template
 
 
 def needs_of(template):
@@ -184,19 +202,19 @@ def needs_of(template):
 
 
 def render(template, messages, tools, options):
-    """Each argument but the first is JSON. The answer's first character tells what the rest is: `=` a prompt,
+    """Each argument but the first is JSON, or bytes of it. The answer's first character tells what the rest is: `=` a prompt,
     `!` why the template refuses, `?` what it cannot be given (JSON), `*` that there was not enough memory."""
     try:
         asked = json.loads(options)
         now = asked.get("now_s")
         template.now = None if now is None else datetime.fromtimestamp(now)
-        prepared = template.prepared(json.loads(messages))
+        prepared = template.prepared(parsed(messages))
         continues = asked.get("continue_final_message", False)
         if continues:
             tag_final_text(prepared)
         text = template.render(
             prepared,
-            json.loads(tools),
+            parsed(tools),
             value_of(asked.get("documents")),
             asked["add_generation_prompt"],
             value_of(asked.get("kwargs")) or {},

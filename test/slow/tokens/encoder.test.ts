@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { openRustEncoder } from '../../../src/tokens/encoder.ts'
+import { openRustEncoder, RustEncoder } from '../../../src/tokens/encoder.ts'
 import { loadTokenizer } from '../../../src/tokens/tokenizer.ts'
 import { modelDirectory, REAL_MODELS, readFixture } from '../../unit/tokens/real-models.ts'
 
@@ -90,6 +90,32 @@ t.test('a short text is one of the next, however many longer ones have waited', 
   t.ok(longer < 250, `${longer} of 300 went before it`)
   await Promise.all(all)
   t.equal(done.length, 401)
+})
+
+t.test('the pieces of long prompts leave a thread to short prompts', async (t) => {
+  const begun: string[] = []
+  const ends: (() => void)[] = []
+  const encoder = new RustEncoder({
+    encode(text) {
+      begun.push(text)
+      return new Promise((resolve) => ends.push(() => resolve({ getIds: () => [text.length] })))
+    },
+    idToToken: () => null,
+    tokenToId: () => null,
+  })
+  const pieces = Array.from({ length: 10 }, (_, number) => encoder.encode(`piece ${number}`, 400_000))
+  const before = begun.length
+  t.ok(before >= 1 && before <= 2, 'one or two, by the number of cores')
+  const short = encoder.encode('short')
+  t.equal(begun.at(-1), 'short')
+  ends.at(-1)!()
+  t.same(await short, [5])
+  t.equal(begun.length, before + 1, 'its thread is kept for the next one')
+  for (let at = 0; at < ends.length; at += 1) {
+    ends[at]!()
+    await new Promise(setImmediate)
+  }
+  t.equal((await Promise.all(pieces)).length, 10)
 })
 
 t.test('a broken tokenizer.json is refused', async (t) => {

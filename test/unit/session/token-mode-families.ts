@@ -99,7 +99,7 @@ async function renderedIds({ renderer }: TokenModel, turn: TurnRecord): Promise<
   const messages = turn.requestMessages.map((message) => JSON.parse(message))
   const tools = turn.tools === null ? null : JSON.parse(turn.tools)
   return await renderer.renderFull(messages, { tools }).then(
-    ({ ids }) => ids,
+    ({ ids }) => [...ids],
     () => undefined,
   )
 }

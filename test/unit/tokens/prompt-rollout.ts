@@ -56,7 +56,7 @@ export class Rollout {
 
   async play(steps: Step[]): Promise<this> {
     const first = await this.#model.renderer.renderFull(this.#messages, this.#options)
-    this.#ids = first.ids
+    this.#ids = [...first.ids]
     this.#text = first.text
     for (const step of steps) {
       const lastCompletionId = this.#sample(step)
@@ -92,7 +92,7 @@ export class Rollout {
     this.#messages = [...request.history, ...next]
     this.#ids = [...this.#ids, ...added.glueIds, ...added.newIds]
     this.#text += (ended ? '' : this.#end.text) + added.text
-    return added.newIds
+    return [...added.newIds]
   }
 
   #compareWithFullRender(newIds: number[]): void {
