@@ -1,5 +1,5 @@
 import Type, { type Static, type TObject, type TSchema } from 'typebox'
-import { Compile } from 'typebox/compile'
+import { Compile, type Validator } from 'typebox/compile'
 import { NO_REPEATS, type Repeats } from '../canonical/request-reader.ts'
 import { ProxyError } from '../errors.ts'
 
@@ -16,16 +16,25 @@ interface SchemaError {
   params: object
 }
 
+/** What checks by this schema, compiled when it is first asked for: a start waits for a hundred of them, a call for one. */
+export function compiledLater(schema: TSchema): () => Validator {
+  let compiled: Validator | undefined
+  return () => {
+    compiled ??= Compile(schema)
+    return compiled
+  }
+}
+
 /**
  * Compiles a schema into a check that returns its argument, typed, and untouched.
  * @returns the check; its second argument is where in the body the value is, as `messages.0.content.1`
  * @throws (the check) ProxyError `invalid_request` whose `param` names the field at fault, as `messages.0.role`
  */
 export function checker<S extends TSchema>(schema: S): (value: unknown, at?: string) => Static<S> {
-  const compiled = Compile(schema)
+  const compiled = compiledLater(schema)
   return (value, at) => {
-    if (compiled.Check(value)) return value as Static<S>
-    throw describe([...compiled.Errors(value)] as SchemaError[], at === undefined ? [] : at.split('.'))
+    if (compiled().Check(value)) return value as Static<S>
+    throw describe([...compiled().Errors(value)] as SchemaError[], at === undefined ? [] : at.split('.'))
   }
 }
 
@@ -39,11 +48,11 @@ export function listChecker<S extends TObject>(
   element: TSchema,
 ): (value: unknown, repeats?: Repeats) => Static<S> {
   const checkAll = checker(schema)
-  const frame = Compile(Type.Object({ ...schema.properties, [field]: Type.Array(Type.Unknown()) }))
-  const compiled = Compile(element)
-  const passes = (part: object) => compiled.Check(part)
+  const frame = compiledLater(Type.Object({ ...schema.properties, [field]: Type.Array(Type.Unknown()) }))
+  const compiled = compiledLater(element)
+  const passes = (part: object) => compiled().Check(part)
   return (value, repeats = NO_REPEATS) => {
-    const list: unknown = frame.Check(value) ? (value as Record<string, unknown>)[field] : undefined
+    const list: unknown = frame().Check(value) ? (value as Record<string, unknown>)[field] : undefined
     const isKnown =
       Array.isArray(list) &&
       list.length > 0 &&

@@ -1,8 +1,8 @@
 /** Checks requests of the sessions and admin APIs against their schemas. */
 import type { FastifySchemaCompiler, FastifySchemaValidationError } from 'fastify'
 import type { TSchema } from 'typebox'
-import { Compile } from 'typebox/compile'
 import { Value } from 'typebox/value'
+import { compiledLater } from '../dialects/check.ts'
 import { ProxyError } from '../errors.ts'
 
 /**
@@ -11,12 +11,12 @@ import { ProxyError } from '../errors.ts'
  * Fails with ProxyError `invalid_request` that names the field.
  */
 export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
-  const compiled = Compile(schema)
+  const compiled = compiledLater(schema)
   return (value: unknown) => {
     const read = httpPart === 'querystring' ? readQuery(schema, value) : (value ?? {})
     const filled = Value.Default(schema, read)
-    if (compiled.Check(filled)) return { value: filled }
-    return { error: describe(compiled.Errors(filled)) }
+    if (compiled().Check(filled)) return { value: filled }
+    return { error: describe(compiled().Errors(filled)) }
   }
 }
 
