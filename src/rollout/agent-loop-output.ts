@@ -33,7 +33,7 @@ export interface AgentLoopMetrics {
   failed: 0 | 1
   /** 1: there is nothing to train on, and the row is there only so that the sample has one. */
   inert: 0 | 1
-  /** Rows that the session has; each of them has the reward. */
+  /** Rows of the rollout; each of them has the reward. */
   num_rows: number
   /** Turns without exact token ids, which are in no row. */
   inexact_turns: number
@@ -82,11 +82,13 @@ export type AgentLoopOutputs = [AgentLoopOutput, ...AgentLoopOutput[]]
  * `num_rows`.
  */
 export function outputsOf(session: SessionTrajectories, facts: RolloutFacts): AgentLoopOutputs {
-  const rows = session.trajectories.filter(({ exact }) => exact)
-  const inexactTurns = session.trajectories.length - rows.length
+  const exact = session.trajectories.filter((row) => row.exact)
+  const inexactTurns = session.trajectories.length - exact.length
   const reward = { score: session.reward, components: session.reward_components }
+  // What a cut left of a branch may be what another row trains: one more row would only count the reward once more.
+  const rows = exact.filter(({ response_mask: mask }) => mask.includes(1))
   if (rows.length === 0) {
-    const why = session.trajectories[0]?.inexact_reason ?? whyNoTurns(session)
+    const why = session.trajectories.find((row) => !row.exact)?.inexact_reason ?? whyNothing(session)
     return [inertOutput({ ...facts, error: facts.error ?? why }, reward, { inexactTurns })]
   }
   const metrics = metricsOf(facts, { num_rows: rows.length, inexact_turns: inexactTurns })
@@ -156,7 +158,8 @@ function extraFieldsOf(
   }
 }
 
-function whyNoTurns({ excluded_turns: excluded }: SessionTrajectories): string {
+function whyNothing({ trajectories, excluded_turns: excluded }: SessionTrajectories): string {
+  if (trajectories.length > 0) return 'no sampled token is left of its rows'
   const others = Object.entries(excluded).filter(([, count]) => count > 0)
   if (others.length === 0) return 'the agent made no call'
   return `no call to train on: ${others.map(([status, count]) => `${count} ${status}`).join(', ')}`

@@ -75,6 +75,19 @@ t.test('a session that branched is several outputs, each with the whole reward',
   ])
 })
 
+t.test('a row that trains nothing, because another one trains what is left of it, is none', async (t) => {
+  const shared = { ...ROW, response_ids: [3], response_mask: [0], response_logprobs: [0], truncated: true }
+  t.match(outputsOf(session([ROW, shared]), FACTS), [{ metrics: { num_rows: 1 }, extra_fields: { row: 0 } }])
+  t.equal(outputsOf(session([ROW, shared]), FACTS).length, 1)
+  t.match(outputsOf(session([shared]), FACTS), [
+    {
+      response_mask: [0],
+      metrics: { inert: 1 },
+      extra_fields: { error: 'no sampled token is left of its rows' },
+    },
+  ])
+})
+
 t.test('a reward that nobody gave is null', async (t) => {
   t.equal(outputsOf(session([ROW], { reward: null, reward_components: {} }), FACTS)[0].reward_score, null)
 })
