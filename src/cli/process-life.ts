@@ -23,6 +23,19 @@ const SIGNAL_EXIT_CODES = { SIGINT: 130, SIGTERM: 143 } as const
 type Signal = keyof typeof SIGNAL_EXIT_CODES
 
 /**
+ * The first process of a container gets no signal that it does not handle, so that one which came before it served would be
+ * lost: it ends at once, as any other process does without this, as long as nothing else has a use for the signal.
+ */
+export function endAtSignals(port: ProcessPort = process, pid: number = process.pid): void {
+  if (pid !== 1) return
+  for (const [name, code] of Object.entries(SIGNAL_EXIT_CODES)) {
+    port.on(name, () => {
+      if (port.listenerCount(name) === 1) port.exit(code)
+    })
+  }
+}
+
+/**
  * How long something that has no more work to do, such as a library that tries an export again, may hold the end up.
  */
 const LINGER_MS = 1_000

@@ -1,6 +1,11 @@
 import { EventEmitter } from 'node:events'
 import t from 'tap'
-import { endWhenLost, serveUntilSignal, watchUnforeseen } from '../../../src/cli/process-life.ts'
+import {
+  endAtSignals,
+  endWhenLost,
+  serveUntilSignal,
+  watchUnforeseen,
+} from '../../../src/cli/process-life.ts'
 import { ProxyError } from '../../../src/errors.ts'
 
 /** Stands in for `process`, and notes the codes that it was told to exit with. */
@@ -31,6 +36,33 @@ t.test('nothing stops before a signal; the first one drains with the grace perio
     t.strictSame(graces, [1234])
     t.strictSame(port.exits, [])
   }
+})
+
+t.test('the first process of a container ends at a signal that comes before it serves', async (t) => {
+  for (const [signal, code] of [
+    ['SIGTERM', 143],
+    ['SIGINT', 130],
+  ] as const) {
+    const port = fakeProcess()
+    endAtSignals(port, 1)
+    port.emit(signal)
+    t.strictSame(port.exits, [code], signal)
+  }
+})
+
+t.test('the first process of a container drains at a signal like any other once it serves', async (t) => {
+  const port = fakeProcess()
+  endAtSignals(port, 1)
+  const served = serveUntilSignal({ stop: async () => ({ drained: true }) }, 0, fakeLogger(), port)
+  port.emit('SIGTERM')
+  t.equal(await served, 0)
+  t.strictSame(port.exits, [])
+})
+
+t.test('any other process leaves a signal before it serves to the system', async (t) => {
+  const port = fakeProcess()
+  endAtSignals(port, 2)
+  t.strictSame(port.eventNames(), [])
 })
 
 t.test('a process whose store is gone says so and ends', async (t) => {
