@@ -1,4 +1,5 @@
 /** One worker as the proxy knows it: its calls, and the connection that it has at the moment, if any. */
+import { giveBack } from '../canonical/give-back.ts'
 import type { PromptIds } from '../canonical/prompt-ids.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
 import { ProxyError } from '../errors.ts'
@@ -140,7 +141,7 @@ export class ConnectedWorker {
     for (const [, { call }] of kept) call.acknowledgeAgain()
     for (const [requestId, { call, request }] of [...this.#calls]) {
       if (held.has(requestId)) continue
-      if (call.received === 0 && request) socket.send(requestJson(request, requestId, 2), AS_TEXT)
+      if (call.received === 0 && request) sendRequest(socket, requestJson(request, requestId, 2))
       else call.fail(lost(this.identity.workerId, 'came back without this call'))
     }
   }
@@ -185,7 +186,7 @@ export class ConnectedWorker {
       noteReportedPrompt(request, { requestId, ids, reportedBy: this }),
     )
     this.#calls.set(requestId, { call, request })
-    socket.send(json, AS_TEXT)
+    sendRequest(socket, json)
     return call
   }
 
@@ -363,6 +364,13 @@ function withoutRecord(request: GenerationRequest): GenerationRequest {
   if (request.record === undefined) return request
   const { record: _wish, ...rest } = request
   return rest
+}
+
+/** A frame of hundreds of kilobytes that nobody needs again: should it get lost, it is written anew. */
+function sendRequest(socket: RelaySocket, json: string | Buffer): void {
+  socket.send(json, AS_TEXT, () => {
+    if (typeof json !== 'string') giveBack(json)
+  })
 }
 
 function aliveMs({ heartbeatMs, callTimeoutMs }: WorkerLimits): number {

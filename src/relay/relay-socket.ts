@@ -4,8 +4,11 @@
  */
 export interface RelaySocket {
   send(text: string): void
-  /** Bytes are a text frame in UTF-8 if `binary` is false. */
-  send(data: string | Buffer, options: { binary: boolean }): void
+  /**
+   * Bytes are a text frame in UTF-8 if `binary` is false.
+   * @param sent called when they are not needed any more: they have been written, or never will be
+   */
+  send(data: string | Buffer, options: { binary: boolean }, sent?: () => void): void
   ping(): void
   close(code: number, reason: string): void
   /** Ends the connection without the other side's consent. */
