@@ -1,7 +1,9 @@
 /** The worker's side of one WebSocket: says hello, waits for the ack, and ends the socket when it falls silent. */
-import { isIPv4, type LookupFunction } from 'node:net'
+import { isIPv4, type LookupFunction, type Socket } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
-import { type ReadRequest, RequestReader } from '../canonical/request-reader.ts'
+import { giveBack } from '../canonical/give-back.ts'
+import { RequestReader } from '../canonical/request-reader.ts'
+import { toolsText } from '../canonical/written-numbers.ts'
 import type { Clock } from '../inference/clock.ts'
 import { RecentlyUsed } from '../recently-used.ts'
 import { type Frame, type FrameData, helloAckV2, parseFrame } from './frames.ts'
@@ -13,6 +15,7 @@ import {
   type WorkerHelloAckV2,
   type WorkerHelloV2,
 } from './protocol.ts'
+import type { FrameJson } from './requests-on-wire.ts'
 
 export interface DialOptions extends ClientOptions {
   /** Says which address the URL's host has; `ws` hands it on to the socket. */
@@ -37,9 +40,8 @@ export interface ProxyConnectionOptions {
   /** The hello for this connection: it names the calls that are held at this moment. */
   hello(): WorkerHelloV2
   greeted(ack: WorkerHelloAckV2): void
-  /** A frame after the ack. */
-  /** @param messagesJson the messages of a request, as their bytes came */
-  received(frame: Frame, messagesJson?: readonly Buffer[]): void
+  /** A frame after the ack. @param json of a request what is there as bytes */
+  received(frame: Frame, json?: FrameJson): void
 }
 
 export interface ConnectionEnd {
@@ -74,6 +76,11 @@ const SESSION_WITHIN_BYTES = 1_024
 /** Of the requests of all sessions, which take as much again for their values: some 100 sessions of 40,000 tokens. */
 const MAX_READ_BYTES = 64 * 1024 * 1024
 
+interface ReadFrame {
+  readonly value: unknown
+  readonly json?: FrameJson
+}
+
 /** The large frames of a proxy are requests, each of which repeats the conversation of one before it. */
 class RequestFrames {
   /** By their session. */
@@ -82,14 +89,18 @@ class RequestFrames {
     ({ bytes, valueBytes }) => bytes + valueBytes,
   )
 
-  read(data: FrameData): ReadRequest {
+  read(data: FrameData): ReadFrame {
     if (!Buffer.isBuffer(data)) return { value: JSON.parse(data.toString()) }
     const session = SESSION.exec(data.toString('latin1', 0, SESSION_WITHIN_BYTES))?.[1]
     if (session === undefined) return { value: JSON.parse(data.toString()) }
     const reader = this.#readers.get(session) ?? new RequestReader()
-    const read = reader.read(data, undefined, { listJson: true })
+    const { value, list } = reader.read(data, undefined, { listJson: true })
     if (reader.bytes > 0) this.#readers.set(session, reader)
-    return read
+    if (list?.json === undefined) return { value }
+    const { tools } = value as { tools?: unknown }
+    const isList = Array.isArray(tools) && tools.length > 0
+    const toolsJson = isList && Buffer.from(reader.once(toolsText, tools).slice(1, -1))
+    return { value, json: { messagesJson: [list.json], ...(toolsJson && { toolsJson }) } }
   }
 }
 
@@ -98,6 +109,9 @@ export class ProxyConnection {
   readonly ended: Promise<ConnectionEnd>
   readonly #options: ProxyConnectionOptions
   readonly #socket: WebSocket
+  /** What the frames are written to, once it is there. */
+  #connection: Socket | undefined
+  #isGathering = false
   #greetedAtMs: number | undefined
   #lastHeardMs: number
   #silenceMs = HELLO_TIMEOUT_MS
@@ -116,16 +130,20 @@ export class ProxyConnection {
       ...(options.address !== undefined && { lookup: always(options.address) }),
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
     })
+    this.#socket.on('upgrade', ({ socket }) => {
+      this.#connection = socket
+    })
     this.#socket.on('open', () => this.#socket.send(JSON.stringify(options.hello())))
     const requests = new RequestFrames()
     this.#socket.on('message', (data, isBinary) => {
-      let read: ReadRequest | undefined
-      const frame = parseFrame(data, isBinary, (json) => {
-        read = requests.read(json)
+      let read: ReadFrame | undefined
+      const frame = parseFrame(data, isBinary, (bytes) => {
+        read = requests.read(bytes)
         return read.value
       })
-      const json = read?.list?.json
-      this.#onMessage(frame, json && [json])
+      // Of a request of hundreds of kilobytes, what is new has been copied.
+      if (Buffer.isBuffer(data)) giveBack(data)
+      this.#onMessage(frame, read?.json)
     })
     this.#socket.on('ping', () => this.#heard())
     this.#socket.on('unexpected-response', (_request, { statusCode }) => this.#onNoSocket(statusCode))
@@ -140,7 +158,20 @@ export class ProxyConnection {
   }
 
   send(text: string): void {
+    this.#gather()
     this.#socket.send(text)
+  }
+
+  /** One turn of the event loop may bring a token to each of many calls: their frames go out in one write. */
+  #gather(): void {
+    const connection = this.#connection
+    if (connection === undefined || this.#isGathering) return
+    this.#isGathering = true
+    connection.cork()
+    setImmediate(() => {
+      this.#isGathering = false
+      connection.uncork()
+    })
   }
 
   /** Leaves: the proxy need not wait for this worker. */
@@ -156,11 +187,11 @@ export class ProxyConnection {
     this.#socket.terminate()
   }
 
-  #onMessage(frame: Frame | undefined, messagesJson: readonly Buffer[] | undefined): void {
+  #onMessage(frame: Frame | undefined, json: FrameJson | undefined): void {
     this.#heard()
     if (frame === undefined) this.#refuse('the proxy sent a frame that is not JSON with a type')
     else if (frame.type === 'ping') this.send('{"type":"pong"}')
-    else if (this.#greetedAtMs !== undefined) this.#options.received(frame, messagesJson)
+    else if (this.#greetedAtMs !== undefined) this.#options.received(frame, json)
     else if (helloAckV2.passes(frame)) this.#greeted(frame)
     else this.#refuse(`the proxy does not speak this protocol: ${helloAckV2.explain(frame)}`)
   }

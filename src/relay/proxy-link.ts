@@ -23,7 +23,7 @@ import {
   type WorkerStatus,
 } from './protocol.ts'
 import { type ConnectionEnd, type Dial, ProxyConnection } from './proxy-connection.ts'
-import { requestFromV2 } from './requests-on-wire.ts'
+import { type FrameJson, requestFromV2 } from './requests-on-wire.ts'
 import { ServedCall } from './served-call.ts'
 import { WorkerPrompts } from './worker-prompts.ts'
 
@@ -126,7 +126,7 @@ export class ProxyLink {
         this.#resume(ack)
         connected()
       },
-      received: (frame, messagesJson) => this.#receive(frame, messagesJson),
+      received: (frame, json) => this.#receive(frame, json),
     })
     const end = await this.#connection.ended
     if (end.keyRefused) this.#refusals += 1
@@ -224,8 +224,8 @@ export class ProxyLink {
     })
   }
 
-  #receive(frame: Frame, messagesJson?: readonly Buffer[]): void {
-    if (frames.requestV2.passes(frame)) this.#begin(frame, messagesJson)
+  #receive(frame: Frame, json?: FrameJson): void {
+    if (frames.requestV2.passes(frame)) this.#begin(frame, json)
     else if (frames.ack.passes(frame)) this.#acknowledge(frame.request_id, frame.seq)
     else if (frames.cancel.passes(frame)) this.#cancel(frame.request_id)
     else if (frames.workerStatusRequest.passes(frame)) void this.#answerStatus(frame.seq)
@@ -233,24 +233,20 @@ export class ProxyLink {
   }
 
   /** A request that is here already has come again with a reconnect: it is being served. */
-  #begin(frame: CompletionRequestV2, messagesJson?: readonly Buffer[]): void {
+  #begin(frame: CompletionRequestV2, json?: FrameJson): void {
     if (this.#calls.has(frame.request_id) || !this.#ack) return
     const call = new ServedCall(frame.request_id, this.#ack.window_bytes)
     this.#calls.set(frame.request_id, call)
     if (this.#draining) this.#fail(call, new ProxyError('shutting_down', 'the worker is shutting down'))
-    else void this.#serve(call, frame, messagesJson)
+    else void this.#serve(call, frame, json)
   }
 
   /** Never rejects: whatever goes wrong becomes the last frame. */
-  async #serve(
-    call: ServedCall,
-    frame: CompletionRequestV2,
-    messagesJson?: readonly Buffer[],
-  ): Promise<void> {
+  async #serve(call: ServedCall, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
     let lease: Lease | undefined
     try {
       const promptLists = this.#prompts.listsOf(frame.session_id)
-      const request = { ...requestFromV2(frame, messagesJson), promptLists }
+      const request = { ...requestFromV2(frame, json), promptLists }
       call.byIds = request.kind === 'chat' && request.promptTokenIds !== undefined
       await this.#engineAnswers
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)

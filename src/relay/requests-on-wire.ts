@@ -62,14 +62,11 @@ export function requestJson(
   return Buffer.concat(jsonPieces(rest, { tools: [toolsJson], messages: messagesJson }))
 }
 
-/**
- * The request as the proxy's own backend would have got it. @throws RangeError on token ids that are none
- * @param messagesJson the frame's messages as JSON, as {@link GenerationRequest} has them
- */
-export function requestFromV2(
-  frame: CompletionRequestV2,
-  messagesJson?: readonly Buffer[],
-): GenerationRequest {
+/** What of a frame is there as JSON, as {@link GenerationRequest} has it. */
+export type FrameJson = Pick<GenerationRequest, 'messagesJson' | 'toolsJson'>
+
+/** The request as the proxy's own backend would have got it. @throws RangeError on token ids that are none */
+export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): GenerationRequest {
   const call = {
     requestId: frame.request_id,
     sessionId: frame.session_id,
@@ -85,7 +82,7 @@ export function requestFromV2(
       ...call,
       kind: 'chat',
       body,
-      ...(messagesJson && { messagesJson }),
+      ...json,
       ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
       ...imagesFromWire(frame),
     }

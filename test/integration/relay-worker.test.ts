@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { WebSocketServer } from 'ws'
+import type { GenerationRequest } from '../../src/canonical/request.ts'
 import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
@@ -138,6 +139,36 @@ t.test('one worker serves several proxies within one limit', async (t) => {
   )
   for (const text of await Promise.all(texts)) t.equal(text, countedText(3))
   t.equal(engine.mostRunning, 2)
+})
+
+t.test('a worker has messages and tools as their JSON came, numbers as they were written', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const engine = new CountingBackend({ pieces: 1 })
+  const asked: GenerationRequest[] = []
+  const generate = engine.generate.bind(engine)
+  engine.generate = (request, signal) => {
+    asked.push(request)
+    return generate(request, signal)
+  }
+  await connected(t, url, 'w', engine)
+  const parameters = '{"type":"object","properties":{"share":{"type":"number","default":1.0}}}'
+  const look = `{"type":"function","function":{"name":"look","description":"${'é'.repeat(5_000)}","parameters":${parameters}}}`
+  const opening = '{"role":"user","content":"Look here."}'
+  const conversations = [opening, `${opening},{"role":"assistant","content":"0 "},${opening}`]
+  for (const messages of conversations) {
+    const { requestId } = chatRequest('')
+    const json = { messagesJson: [Buffer.from(messages)], toolsJson: Buffer.from(look) }
+    const body = { messages: JSON.parse(`[${messages}]`), tools: [JSON.parse(look)] }
+    await eventsOf(backend, { requestId, sessionId: 's', stream: true, kind: 'chat', body, ...json })
+  }
+  t.same(
+    asked.map(({ messagesJson = [] }) => Buffer.concat(messagesJson).toString()),
+    conversations,
+  )
+  t.same(
+    asked.map(({ toolsJson }) => String(toolsJson)),
+    [look, look],
+  )
 })
 
 t.test('a worker tells its load, models and weights when they change', async (t) => {
