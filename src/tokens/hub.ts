@@ -59,9 +59,9 @@ export async function fetchModelDirectory(
   } catch (error) {
     signal?.throwIfAborted()
     if (error instanceof ProxyError) throw error
-    throw new ProxyError('start_failed', `cannot download ${modelId} from ${endpoint} into ${repository}`, {
-      cause: error,
-    })
+    // A folder's name that was mistyped looks like a model's id.
+    const message = `there is no ${modelId} on this machine, and it cannot be downloaded from ${endpoint} into ${repository}`
+    throw new ProxyError('start_failed', message, { cause: error })
   }
 }
 

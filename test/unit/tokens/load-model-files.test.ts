@@ -143,7 +143,10 @@ t.test('models that cannot be had are refused with the reason', async (t) => {
     message: /no tokenizer\.json/,
   })
   const nowhere = { HF_HOME: cache, HF_ENDPOINT: 'http://127.0.0.1:1' }
-  await t.rejects(loadModelFiles('org/model', { environment: nowhere }), { code: 'start_failed' })
+  await t.rejects(loadModelFiles('org/model', { environment: nowhere }), {
+    code: 'start_failed',
+    message: /no org\/model on this machine/,
+  })
 })
 
 t.test('what is neither on this machine nor a model id never reaches a URL or a path', async (t) => {
