@@ -7,6 +7,7 @@
 import { hash } from 'node:crypto'
 import { concatIds } from '../canonical/token-ids.ts'
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'
+import { cutAtSpaces } from './safe-cuts.ts'
 
 /** As many as 16 million ids. */
 const MAX_BYTES = 64 * 1024 * 1024
@@ -20,20 +21,33 @@ const ENTRY_BYTES = 200
 /** @param promptChars of the prompt that the text is a piece of */
 type EncodePiece = (text: string, promptChars: number) => Promise<ArrayLike<number>>
 
+export interface ContentMemoryOptions {
+  /** Default: 64 MiB. */
+  maxBytes?: number
+  /** What `mayCutAtSpaces` says of the tokenizer: long texts are known by their parts as well. Default: no. */
+  cutsAtSpaces?: boolean
+}
+
 export class ContentMemory {
   readonly #encode: EncodePiece
   readonly #finder: AddedTokenFinder | undefined
   readonly #boundaries: ReadonlySet<number>
   readonly #maxBytes: number
+  readonly #cutsAtSpaces: boolean
   /** By hash of the text, in order of use. */
   readonly #known = new Map<string, Int32Array>()
   /** Several sessions that begin with one prompt wait for one encoding. */
   readonly #underWay = new Map<string, Promise<Int32Array>>()
   #bytes = 0
 
-  constructor(encode: EncodePiece, addedTokens: readonly AddedToken[], maxBytes = MAX_BYTES) {
+  constructor(
+    encode: EncodePiece,
+    addedTokens: readonly AddedToken[],
+    { maxBytes = MAX_BYTES, cutsAtSpaces = false }: ContentMemoryOptions = {},
+  ) {
     this.#encode = encode
     this.#maxBytes = maxBytes
+    this.#cutsAtSpaces = cutsAtSpaces
     // Tokens that are found in normalized text are found later, within what is between the others.
     const early = addedTokens.filter(({ normalized }) => !normalized)
     const isPlain = ({ special, lstrip, rstrip }: AddedToken) => special === true && !lstrip && !rstrip
@@ -55,7 +69,8 @@ export class ContentMemory {
     // A text as a whole is worth its place where it is short, as what ends a message is.
     if (this.#finder === undefined && text.length >= MIN_CHARS)
       return Int32Array.from(await this.#encode(text, text.length))
-    const pieces = this.#piecesOf(text)
+    const whole = this.#piecesOf(text)
+    const pieces = this.#cutsAtSpaces ? whole.flatMap(cutAtSpaces) : whole
     const parts = new Array<Int32Array>(pieces.length)
     let next = 0
     const encodeSome = async () => {

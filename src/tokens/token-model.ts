@@ -15,6 +15,7 @@ import {
   type PromptFormat,
   type PromptFormatChoice,
 } from './prompt-format.ts'
+import { mayCutAtSpaces } from './safe-cuts.ts'
 import { loadTokenizer, readAddedTokens, type Tokenizer, tokenizerNamedBy } from './tokenizer.ts'
 import { readTokenizerFilesWithoutModel, type TokenizerFiles } from './tokenizer-files.ts'
 
@@ -128,7 +129,9 @@ function modelOf(
 ): TokenModel {
   const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
   const added = files.tokenizerJson.added_tokens ?? []
-  const memory = new ContentMemory((text, promptChars) => encoder.encode(text, promptChars), added)
+  const memory = new ContentMemory((text, promptChars) => encoder.encode(text, promptChars), added, {
+    cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson),
+  })
   const parserChoice: ParserChoice =
     options.parser === 'auto'
       ? chooseParser(template.withTools)

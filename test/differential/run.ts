@@ -15,6 +15,7 @@ import { ContentMemory } from '../../src/tokens/content-memory.ts'
 import { openRustEncoder } from '../../src/tokens/encoder.ts'
 import { readImageRule } from '../../src/tokens/images/image-rule.ts'
 import { HARMONY_VARIABLES } from '../../src/tokens/prompt-format.ts'
+import { mayCutAtSpaces } from '../../src/tokens/safe-cuts.ts'
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
 import { readTokenizerFiles } from '../../src/tokens/tokenizer-files.ts'
 import { rendererFor, templateOf } from '../helpers/templates.ts'
@@ -177,8 +178,10 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   borrowTokenizer(directory, tokensOf(source, family), specialTokens)
   const tokenizer = loadTokenizer(directory)
   const encoder = (await openRustEncoder(directory))!
-  const added = readTokenizerFiles(directory).tokenizerJson.added_tokens ?? []
-  const memory = new ContentMemory((text) => encoder.encode(text), added)
+  const files = readTokenizerFiles(directory).tokenizerJson
+  const memory = new ContentMemory((text) => encoder.encode(text), files.added_tokens ?? [], {
+    cutsAtSpaces: mayCutAtSpaces(files),
+  })
   const eosTokenIds = family.eos.map((token) => tokenizer.tokenToId(token)!)
   const template = templateOf(source, specialTokens, family.format)
   const renderer = rendererFor(template, tokenizer, {

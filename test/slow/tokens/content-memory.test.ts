@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { ContentMemory } from '../../../src/tokens/content-memory.ts'
 import { openRustEncoder } from '../../../src/tokens/encoder.ts'
+import { mayCutAtSpaces } from '../../../src/tokens/safe-cuts.ts'
 import { readTokenizerFiles } from '../../../src/tokens/tokenizer-files.ts'
 import { loadModel } from '../../unit/tokens/prompt-rollout.ts'
 import { modelDirectory, REAL_MODELS } from '../../unit/tokens/real-models.ts'
@@ -22,7 +23,7 @@ function memoryOf(maxBytes?: number) {
     encoded.push(text)
     return tokenizer.encode(text)
   }
-  return { memory: new ContentMemory(encode, SPECIAL, maxBytes), encoded }
+  return { memory: new ContentMemory(encode, SPECIAL, maxBytes === undefined ? {} : { maxBytes }), encoded }
 }
 
 const message = (role: string, text: string) => `<|im_start|>${role}\n${text}<|im_end|>\n`
@@ -32,15 +33,56 @@ for (const name of REAL_MODELS) {
   t.test(`${name}: ids are those of the whole text, known or not`, async (t) => {
     const encoder = (await openRustEncoder(modelDirectory(name)))!
     t.teardown(() => encoder.close())
-    const added = readTokenizerFiles(modelDirectory(name)).tokenizerJson.added_tokens ?? []
-    const memory = new ContentMemory((text) => encoder.encode(text), added)
+    const files = readTokenizerFiles(modelDirectory(name)).tokenizerJson
+    const added = files.added_tokens ?? []
+    const cutsAtSpaces = mayCutAtSpaces(files)
+    t.equal(cutsAtSpaces, name !== 'gemma3', 'its expressions are known')
+    const memory = new ContentMemory((text) => encoder.encode(text), added, { cutsAtSpaces })
     const token = fc.constantFrom(...added.map(({ content }) => content).slice(0, 40), ' <', '<|', '\n')
     const word = fc.oneof(
       fc.string({ unit: 'grapheme' }),
       fc.constantFrom(' ', '\n\n', 'é', '1234', '▁', '\u00a0'),
     )
     const long = fc.tuple(word, fc.integer({ min: 60, max: 400 })).map(([text, times]) => text.repeat(times))
-    const text = fc.array(fc.oneof(token, word, long), { maxLength: 12 }).map((parts) => parts.join(''))
+    // Long enough to be cut: words, white space of all kinds behind them, and now and then what tokenizers trip over.
+    const plain = fc.constantFrom(
+      'word',
+      'A',
+      "it's",
+      'I',
+      'x1',
+      '42',
+      'Zürich',
+      'ſ',
+      "don'T",
+      '}',
+      '——',
+      '漢字',
+    )
+    const space = fc.constantFrom(
+      ' ',
+      '  ',
+      '\n',
+      '\r\n',
+      ' \t',
+      '\n\n  ',
+      ' \u0301',
+      '\u00a0 ',
+      '\u2028',
+      ',\n',
+    )
+    const talk = fc
+      .tuple(
+        fc.array(fc.tuple(fc.oneof(plain, word), space), { minLength: 8, maxLength: 60 }),
+        fc.integer({ min: 20, max: 80 }),
+      )
+      .map(([words, times]) =>
+        words
+          .map((pair) => pair.join(''))
+          .join('')
+          .repeat(times),
+      )
+    const text = fc.array(fc.oneof(token, word, long, talk), { maxLength: 12 }).map((parts) => parts.join(''))
     await fc.assert(
       fc.asyncProperty(text, async (whole) => {
         const expected = [...((await encoder.encode(whole)) as number[])]
@@ -61,6 +103,27 @@ t.test('what any session tokenized is not tokenized again', async (t) => {
   t.same([...(await memory.encode(second))], tokenizer.encode(second))
   t.notOk(encoded.some((text) => text.includes('long rule')))
 })
+
+t.test(
+  'of a long text that differs in a place, only what is around that place is tokenized again',
+  async (t) => {
+    const encoded: string[] = []
+    const encode = async (text: string) => {
+      encoded.push(text)
+      return tokenizer.encode(text)
+    }
+    const memory = new ContentMemory(encode, SPECIAL, { cutsAtSpaces: true })
+    const letters = 'abcdefghijklmnop'
+    const wordAt = (at: number) => `${at % 97}rule${letters[(at * 7919) % 13]}${letters[at % 16]}`
+    const rules = Array.from({ length: 6000 }, (_, at) => wordAt(at)).join(' ')
+    const systemOf = (where: string) => message('system', `You are in ${where} now. ${rules}`)
+    const total = () => encoded.reduce((sum, text) => sum + text.length, 0)
+    t.same([...(await memory.encode(systemOf('a place')))], tokenizer.encode(systemOf('a place')))
+    const first = total()
+    t.same([...(await memory.encode(systemOf('quite another')))], tokenizer.encode(systemOf('quite another')))
+    t.ok(total() - first < first / 2, `${total() - first} characters after ${first}`)
+  },
+)
 
 t.test('a long prompt has a few of its texts tokenized at once, whatever number it is of', async (t) => {
   let running = 0
