@@ -63,6 +63,10 @@ function keyOf(json: string): string {
 
 const MAX_KEY_CHARS = 64
 
+function isKey(said: string | ChatMessage): boolean {
+  return typeof said === 'string' && said.length <= MAX_KEY_CHARS
+}
+
 /**
  * The messages that follow on one: by their keys, and by the texts or objects that said them last, which saves writing
  * them again. Nearly always that is one message.
@@ -92,7 +96,8 @@ class Following {
       return
     }
     const before = lastSaid.of(message)
-    if (before !== undefined) this.#others!.delete(before)
+    // A short text is its own key, by which the message is found.
+    if (before !== undefined && !isKey(before)) this.#others!.delete(before)
     this.#others!.set(said, message)
     lastSaid.put(message, said)
   }

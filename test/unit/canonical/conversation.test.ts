@@ -111,3 +111,15 @@ t.test('whatever is let go of, each message is the same and says the same', asyn
     { numRuns: 500 },
   )
 })
+
+t.test(
+  'a message that is said as text, then as one object and then as another, is one message',
+  async (t) => {
+    const tree = new MessageTree()
+    tree.lastOf([{ role: 'user', content: 'first' }])
+    const said = () => ({ role: 'user', content: 'b' }) as const
+    const second = tree.lastOfTexts([JSON.stringify(said())])
+    t.equal(tree.lastOf([said()]), second)
+    t.equal(tree.lastOf([said()]), second)
+  },
+)
