@@ -17,15 +17,19 @@ const MAX_LISTS = 16
 const NO_IDS = new Int32Array(0)
 const COMMA = 0x2c
 
-/** A list that an engine wrote: its ids, and what proves that the next one begins with the same text. */
-interface ReadIds {
+interface List {
   readonly ids: PromptIds
+  /** How many of the ids are not those of another list. */
+  readonly own: number
+}
+
+/** A list that an engine wrote: its ids, and what proves that the next one begins with the same text. */
+interface ReadIds extends List {
   readonly text: ProvenBytes
 }
 
 /** A list that was written for an engine. It is sent again, and so its text is kept. */
-interface WrittenIds {
-  readonly ids: PromptIds
+interface WrittenIds extends List {
   readonly json: JsonSoFar
 }
 
@@ -40,6 +44,12 @@ export class PromptLists {
   /** What is kept in memory, besides the ids themselves. */
   get bytes(): number {
     return this.#bytes
+  }
+
+  /** What the ids of its prompts keep in memory. Turns that are on record have the same ones. */
+  get idBytes(): number {
+    const lists: readonly List[] = [...this.#read, ...this.#written]
+    return lists.reduce((sum, { own }) => sum + own, 0) * Int32Array.BYTES_PER_ELEMENT
   }
 
   /** How many ids have been read from JSON or written so far, because they were not known. */
@@ -63,7 +73,8 @@ export class PromptLists {
     const ids = shared === 0 ? new PromptIds(more) : new PromptIds(more, known!.ids, shared)
     if (list.length >= MIN_BYTES) {
       const text = (known?.text ?? ProvenBytes.NONE).followedBy(list, alike)
-      keep(this.#read, { ids, text }, known, shared)
+      const own = more.length + (isReplaced(known, shared) ? known.own : 0)
+      keep(this.#read, { ids, own, text }, known, shared)
       this.#count()
     }
     return ids
@@ -78,7 +89,8 @@ export class PromptLists {
     if (known !== undefined && more.length === 0) return piecesOf(known.json)
     const json = jsonAfter(known?.json, writeIds(more))
     if (ids.length * 2 >= MIN_BYTES) {
-      keep(this.#written, { ids, json }, known, from)
+      const own = more.length + (isReplaced(known, from) ? known.own : 0)
+      keep(this.#written, { ids, own, json }, known, from)
       this.#count()
     }
     return piecesOf(json)
@@ -108,14 +120,13 @@ export class PromptLists {
   }
 }
 
-/** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
-function keep<List extends { ids: PromptIds }>(
-  lists: List[],
-  list: List,
-  known: List | undefined,
-  shared: number,
-): void {
-  if (known && shared * 2 >= known.ids.length) lists.splice(lists.indexOf(known), 1)
+/** By the list that goes on from it; one that shares less than half of another's is another one. */
+function isReplaced<Known extends List>(known: Known | undefined, shared: number): known is Known {
+  return known !== undefined && shared * 2 >= known.ids.length
+}
+
+function keep<Kept extends List>(lists: Kept[], list: Kept, known: Kept | undefined, shared: number): void {
+  if (isReplaced(known, shared)) lists.splice(lists.indexOf(known), 1)
   lists.unshift(list)
   lists.length = Math.min(lists.length, MAX_LISTS)
 }

@@ -8,7 +8,7 @@ import { MIN_REPORTED_IDS } from './reported-prompts.ts'
 /** Some 300 prompts of 100,000 tokens, each counted as if it shared nothing. */
 const MAX_TOLD_BYTES = 128 * 1024 * 1024
 
-/** Some 300 sessions with prompts of 100,000 tokens. */
+/** Some 600 sessions with prompts of 100,000 tokens. */
 const MAX_LIST_BYTES = 256 * 1024 * 1024
 
 export class WorkerPrompts {
@@ -18,7 +18,10 @@ export class WorkerPrompts {
     ({ length }) => length * Int32Array.BYTES_PER_ELEMENT,
   )
   /** By session, of those that have any. */
-  readonly #lists = new RecentlyUsed<string, PromptLists>(MAX_LIST_BYTES, ({ bytes }) => bytes)
+  readonly #lists = new RecentlyUsed<string, PromptLists>(
+    MAX_LIST_BYTES,
+    ({ bytes, idBytes }) => bytes + idBytes,
+  )
 
   /** What a call of the session reads and writes its prompt with. */
   listsOf(sessionId: string): PromptLists {

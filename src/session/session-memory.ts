@@ -33,10 +33,10 @@ export class SessionMemory {
 
   get bytes(): number {
     const { requests, messages, prompts, turns, idempotencyKeys: keys } = this
-    const known = requests.bytes + messages.bytes + prompts.bytes + (turns?.bytes ?? 0)
-    // The same values, as long as all that was read has become messages.
+    // The same values, as long as all that was read has become messages; and the same ids, of calls that were recorded.
     const values = Math.max(requests.valueBytes, messages.valueBytes)
-    return known + values + (keys?.size ?? 0) * KEY_BYTES
+    const ids = Math.max(prompts.idBytes, turns?.bytes ?? 0)
+    return requests.bytes + messages.bytes + prompts.bytes + values + ids + (keys?.size ?? 0) * KEY_BYTES
   }
 
   /** Lets go of what only a call that is under way needs. */

@@ -85,7 +85,8 @@ export function lowerItems(items: readonly InputItem[], repeats: Repeats = NO_RE
 function lowerGroup(_last: InputItem, group: readonly PlacedItem[]): LoweredItems {
   const conversation = new ItemsBeingLowered()
   for (const { item, at } of group) conversation.add(item, at)
-  return { messages: conversation.messages, tools: conversation.tools }
+  // A copy: a list that was pushed to has room for sixteen more, and these are many, and are kept.
+  return { messages: conversation.messages.slice(), tools: conversation.tools }
 }
 
 /** Items that are parts of one answer are a group, and so is each other item. */

@@ -128,7 +128,7 @@ export class MatchIndex<Turn> {
       continuations: NONE,
     }
     node.addAnswer(added)
-    if (parent) parent.continuations = [...parent.continuations, added]
+    if (parent) parent.continuations = parent.continuations.concat(added)
     return added
   }
 

@@ -15,7 +15,7 @@ interface SaidOnRecord {
     | undefined
 }
 
-/** One for all nodes, of which there are many. A list that an element is pushed to has room for sixteen more. */
+/** One for all nodes, of which there are many. Lists grow by `concat`: one that is pushed to has room for sixteen more. */
 const NONE: readonly never[] = []
 
 /** A message after those before it. `Answer` is what is known of a turn that was answered with this message. */
@@ -49,7 +49,7 @@ export class MessageNode<Answer> {
   }
 
   addAnswer(answer: Answer): void {
-    this.#answers = [...this.#answers, answer]
+    this.#answers = this.#answers.concat([answer])
   }
 
   /** The recorded messages that a call's next message may be an echo of. */
@@ -77,8 +77,8 @@ export class MessageNode<Answer> {
     if (known !== undefined) return known
     const child = new MessageNode<Answer>(digest, said)
     if (alike.length > 0 || said?.malformed !== undefined) forked()
-    this.#put(digest, [...alike, child])
-    if (said?.malformed !== undefined) this.#malformed = [...this.#malformed, child]
+    this.#put(digest, alike.concat(child))
+    if (said?.malformed !== undefined) this.#malformed = this.#malformed.concat(child)
     return child
   }
 

@@ -27,9 +27,12 @@ export interface HeldBytes {
 
 const PATIENCE_MS = 60_000
 
-/** Arguments of `node` for a proxy that can be asked; it needs a channel for messages. */
+/** Arguments of `node` for a proxy that can be asked, with as little compiled code as can be; it needs a channel for messages. */
 export const PROBE_ARGS = [
   '--expose-gc',
+  '--no-flush-bytecode',
+  '--no-opt',
+  '--no-sparkplug',
   '--import',
   join(import.meta.dirname, '../processes/memory-probe.ts'),
 ]

@@ -117,7 +117,7 @@ function isStreamed(body: Buffer): boolean {
 }
 
 /** As each dialect says it: what passes bytes through passes on those of all of them. */
-const LIMITS = ['"max_tokens":', '"max_output_tokens":']
+const LIMITS = ['"max_tokens":', '"max_output_tokens":', '"max_completion_tokens":']
 
 function limitOf(body: Buffer): number {
   for (const limit of LIMITS) {

@@ -2,11 +2,15 @@
  * Loaded into a proxy before its own program (`node --expose-gc --import`): tells, when it is asked, what the process holds
  * after a collection, and what its sessions count of that.
  */
+import { getHeapSpaceStatistics } from 'node:v8'
 import { SessionMemories } from '../../../src/session/session-memory.ts'
 import { type HeldBytes, MEASURE, type MemoryParts } from '../parts/held-bytes.ts'
 
 /** What one collection frees may be what keeps something else: finalizers, buffers, weak maps. */
 const COLLECTIONS = 4
+
+/** Compiled code comes and goes by megabytes, and is none of a session's. */
+const CODE_SPACES = /code|trusted/
 
 let memories: SessionMemories | undefined
 const sessions = new Set<string>()
@@ -28,8 +32,10 @@ async function measure(): Promise<HeldBytes> {
     globalThis.gc!()
     await new Promise((resolve) => setImmediate(resolve))
   }
-  const { heapUsed, external } = process.memoryUsage()
-  return { heapBytes: heapUsed, externalBytes: external, counted: countedParts() }
+  const heapBytes = getHeapSpaceStatistics()
+    .filter(({ space_name: name }) => !CODE_SPACES.test(name))
+    .reduce((sum, { space_used_size: bytes }) => sum + bytes, 0)
+  return { heapBytes, externalBytes: process.memoryUsage().external, counted: countedParts() }
 }
 
 function countedParts(): MemoryParts {
