@@ -1,6 +1,7 @@
 /** Readers of bytes and frames: bodies of agents, answers of engines, frames of workers. */
 import { findElements } from '../../../src/canonical/json-list.ts'
 import { weigh } from '../../../src/canonical/json-weight.ts'
+import { KeptBytes, ProvenBytes } from '../../../src/canonical/known-bytes.ts'
 import { isNestedTooDeeply } from '../../../src/canonical/nesting.ts'
 import { RequestReader } from '../../../src/canonical/request-reader.ts'
 import { readIds, writeIds } from '../../../src/canonical/token-ids-json.ts'
@@ -224,6 +225,23 @@ export const WIRES: readonly Subject[] = [
       'a list that does not end': (n) => {
         const json = Buffer.from(`[${repeated('{}, ', n)}`)
         return () => findElements(json, 1, false)
+      },
+    },
+  },
+  {
+    name: 'bytes that have been read before',
+    covers: ['src/canonical/known-bytes.ts', 'src/canonical/secret-tag.ts'],
+    cases: {
+      'as they were': (n) => {
+        const bytes = Buffer.alloc(16 * n, 'x')
+        const known = ProvenBytes.of(bytes)
+        return () => known.followedBy(bytes, known.sharedWith(bytes))
+      },
+      'with another byte late': (n) => {
+        const [bytes, others] = [Buffer.alloc(16 * n, 'x'), Buffer.alloc(16 * n, 'x')]
+        others[15 * n] = 0
+        const both = [KeptBytes.of(bytes), ProvenBytes.of(bytes)]
+        return () => both.map((known) => known.followedBy(others, known.sharedWith(others)))
       },
     },
   },
