@@ -137,9 +137,20 @@ function unitedInto(role: string, shapes: readonly MessageShape[]): MessageShape
 }
 
 function withoutRepeats(shapes: readonly MessageShape[]): MessageShape[] {
-  const capped = shapes.map((shape) => ({ ...shape, calls: Math.min(shape.calls, MANY) }))
+  const capped = shapes.map((shape) => (shape.calls <= MANY ? shape : { ...shape, calls: MANY }))
   return capped.filter((shape, index) =>
-    [1, MANY].some((back) => index < back || JSON.stringify(shape) !== JSON.stringify(capped[index - back])),
+    [1, MANY].some((back) => index < back || !isSameShape(shape, capped[index - back]!)),
+  )
+}
+
+/** Of all messages of a past, with each call: by its fields, and not by text that is made of them. */
+function isSameShape(left: MessageShape, right: MessageShape): boolean {
+  return (
+    left.role === right.role &&
+    left.says === right.says &&
+    left.reasons === right.reasons &&
+    left.calls === right.calls &&
+    left.images === right.images
   )
 }
 
