@@ -3,9 +3,8 @@
  * folded into the turn on the way; the last one is held back until the turn is on disk, so that an answer which an
  * agent has read to its end is never lost.
  */
-import { randomUUID } from 'node:crypto'
 import { CompletionFold } from '../canonical/completion.ts'
-import { type DetailWish, wishOrNone } from '../canonical/details/kinds.ts'
+import type { DetailWish } from '../canonical/details/kinds.ts'
 import type { GenerationEvent, GenerationStream } from '../canonical/events.ts'
 import type { ChatBody } from '../canonical/request.ts'
 import { ProxyError, toProxyError } from '../errors.ts'
@@ -15,7 +14,7 @@ import type { OpenTurn, TurnOutcome, TurnStore } from '../store/turn-store.ts'
 import { Activity } from './activity.ts'
 import { type AgentCall, type AgentWord, agentLeft, type Turn } from './agent-call.ts'
 import type { AnnouncedWeights } from './announced-weights.ts'
-import { requestOfChoice } from './choice.ts'
+import { askedTurn, generationOf, underRules } from './asked-turn.ts'
 import { overrule } from './overrule.ts'
 import { policyOf } from './policies.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from './prompts/prompts.ts'
@@ -134,36 +133,13 @@ export class TurnRunner {
   }
 
   #open(call: AgentCall, written: WrittenRequest, place: CallPlace, agentSignal: AbortSignal): Turn {
-    const { sessionId, dialect, stream, word, messagesJson, choice, span } = call
-    const { sessionCall, held, takesOver } = place
-    const isHeard = sessionCall.trustAgent || !word.hasAgentKey
-    const { idempotencyKey } = word
-    const line = this.#lineOf(word, sessionCall)
-    const policy = policyOf(sessionCall.policies, line?.told)
-    const annotations: Record<string, unknown> = {
-      ...call.annotations,
-      ...(line && { line }),
-      ...(choice && { choice }),
-      ...(policy !== undefined && { policy }),
-      ...(idempotencyKey !== undefined && { idempotency_key: idempotencyKey }),
-    }
-    if (idempotencyKey !== undefined) held.memory.idempotencyKeys?.add(idempotencyKey)
-    const turnId = choice?.index === 0 ? choice.call : randomUUID()
-    const model = policy ?? this.#options.model
-    const overruled = overrule(call.request, sessionCall.samplingParams, model)
-    const { request, recorded } = requestOfChoice(overruled, choice)
-    const open: OpenTurn = {
-      turnId,
-      sessionId,
-      index: sessionCall.index,
-      dialect,
-      startedAtMs: this.#clock(),
-      ...written,
-      // The session's sampling parameters included: what was really asked of the engine.
-      params: recorded === call.request ? written.params : paramsText(recorded),
-      retryCount: isHeard ? word.retryCount : 0,
-    }
-    const opened = this.#options.store.openTurn(open)
+    const { sessionId, stream, word, choice } = call
+    const { sessionCall, held } = place
+    if (word.idempotencyKey !== undefined) held.memory.idempotencyKeys?.add(word.idempotencyKey)
+    const { model, store, weights, record = {} } = this.#options
+    const asked = askedTurn(call, written, sessionCall, { model, startedAtMs: this.#clock() })
+    const { open, annotations } = asked
+    const opened = store.openTurn(open)
     // Awaited before the turn is closed as well; until then a rejection must have an owner.
     opened.catch(() => sessionCall.unrecorded())
     const fold = new CompletionFold()
@@ -175,23 +151,15 @@ export class TurnRunner {
       closeActivity()
       resolve()
     }
-    const { lastMessage } = written
-    const record = wishOrNone(sessionCall.record ?? this.#options.record ?? {})
     const generation = {
-      ...request,
-      requestId: turnId,
-      sessionId,
-      stream,
-      lastMessage,
-      ...(policy !== undefined && { mustServe: true }),
-      // An answer from before would be put on record with the version that was told since.
-      ...(takesOver !== undefined && this.#options.weights?.version === undefined && { takesOver }),
-      ...jsonAtHand(request, written, held.memory, messagesJson),
-      ...(record && { record }),
-      ...(span && { spans: span.turn(open) }),
-      ...(choice && { choiceOf: choice.call }),
+      ...generationOf(call, asked, {
+        record: sessionCall.record ?? record,
+        // An answer from before would be put on record with the version that was told since.
+        takesOver: weights?.version === undefined ? place.takesOver : undefined,
+      }),
+      ...jsonAtHand(asked.request, written, held.memory, call.messagesJson),
       onAsked: () => {
-        inFlight.weightsAsked = this.#options.weights?.version
+        inFlight.weightsAsked = weights?.version
       },
     }
     const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
@@ -215,11 +183,6 @@ export class TurnRunner {
     return turn.first(agentSignal)
   }
 
-  /** As the call tells it, where it is heard. */
-  #lineOf({ line, hasAgentKey }: AgentWord, { trustAgent }: Pick<SessionCall, 'trustAgent'>) {
-    return trustAgent || !hasAgentKey ? line : undefined
-  }
-
   /** The turn of the call's first try, if its answer can be had, or which one was under way when the proxy ended. */
   async #firstTry(
     call: AgentCall,
@@ -230,8 +193,7 @@ export class TurnRunner {
     const { sessionId, dialect, word } = call
     const session = await this.#options.sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
-    const model = policyOf(session.policies, this.#lineOf(word, session)?.told) ?? this.#options.model
-    const params = paramsText(overrule(call.request, session.samplingParams, model))
+    const params = paramsText(underRules(call, session, this.#options.model).request)
     const { first, idempotencyKeys } = await this.#tries.find(sessionId, word, {
       ...written,
       dialect,
