@@ -54,7 +54,7 @@ export interface SessionsOptions {
   memoryBytes?: number
 }
 
-/** Some 300 sessions of 100,000 tokens. */
+/** Some 280 sessions of 100,000 tokens. */
 const MEMORY_BYTES = 512 * 1024 * 1024
 
 export interface WaitResult {
