@@ -3,7 +3,7 @@
  */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
-import { FALLBACK_NOTE, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './config/notes.ts'
+import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './config/notes.ts'
 import type { ServeConfig } from './config/options/serve.ts'
 import type { WorkerConfig } from './config/options/worker.ts'
 import { trustedAuthorities } from './config/trusted-authorities.ts'
@@ -147,7 +147,7 @@ function healthFacts(config: ServeConfig, parts: ServerParts) {
     ...markup,
     ...(drift && { drift: drift.meter.state() }),
     notes: [
-      ...notesOn(config).filter((note) => note !== FALLBACK_NOTE || isFallback()),
+      ...notesOn(config).filter((note) => note !== fallbackNote(config) || isFallback()),
       ...(hasNoEngine ? [NO_ENGINE_NOTE] : []),
       ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : []),
     ],
@@ -167,7 +167,7 @@ export interface RunningWorker {
 export function startWorker(config: WorkerConfig, { logger, outside = {} }: ServerHooks): RunningWorker {
   const { maxConcurrency, proxyUrls, workerKeys: apiKeys } = config
   const workerId = config.workerId ?? `${hostname()}-${process.pid}`
-  if (namesNoEngine(config)) logger.warn({}, FALLBACK_NOTE)
+  if (namesNoEngine(config)) logger.warn({}, fallbackNote())
   const backend = createLocalBackend({
     clients: openEngines({ ...config, connect: outside.connect }),
     maxConcurrencyPerEngine: maxConcurrency,

@@ -1,7 +1,7 @@
 /** The parts of a server, each made of the options that concern it. */
 import { hostname } from 'node:os'
 import { type DetailWish, parseWish, wishOrNone } from './canonical/details/kinds.ts'
-import { FALLBACK_NOTE, fallsBack, isOpenDoor } from './config/notes.ts'
+import { fallbackNote, fallsBack, isOpenDoor } from './config/notes.ts'
 import type { ServeConfig } from './config/options/serve.ts'
 import type { Connect } from './engine/connection.ts'
 import { checkEngines, openEngines, openServer } from './engine/open-engines.ts'
@@ -171,7 +171,7 @@ function openSessions(
     strict: config.strictSessions,
     defaultTtlMs: config.sessionTtlMs || null,
     memoryBytes: config.sessionMemoryBytes,
-    metadata: () => (isFallback() ? { llm_proxy_note: FALLBACK_NOTE } : {}),
+    metadata: () => (isFallback() ? { llm_proxy_note: fallbackNote(config) } : {}),
   })
 }
 

@@ -2,8 +2,10 @@ import type { ServeConfig } from './options/serve.ts'
 import type { WorkerConfig } from './options/worker.ts'
 
 /** For the log, `/health`, and each session that the embedded engine answers unasked. */
-export const FALLBACK_NOTE =
-  'No engine was named: the small embedded model answers. Name one with --engine-url.'
+export function fallbackNote({ tokenizer = 'embedded' }: { tokenizer?: string | undefined } = {}): string {
+  const beyond = tokenizer === 'embedded' ? '' : `, and it refuses prompts in the tokens of ${tokenizer}`
+  return `No engine was named: the small embedded model answers${beyond}. Name one with --engine-url.`
+}
 
 /** For `/health` of local mode. */
 export const NO_ENGINE_NOTE =
@@ -36,7 +38,7 @@ export function notesOn(config: ServeConfig): string[] {
       'Keys and prompts cross the network in plain HTTP: give --tls-cert and --tls-key, or name the ingress that has TLS with ' +
         '--trusted-proxy.',
     ],
-    [fallsBack(config), FALLBACK_NOTE],
+    [fallsBack(config), fallbackNote(config)],
     [db === 'memory', 'Sessions are kept in memory only and end with this process.'],
   ]
   return notes.filter(([holds]) => holds).map(([, note]) => note)
