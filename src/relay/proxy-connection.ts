@@ -1,5 +1,5 @@
 /** The worker's side of one WebSocket: says hello, waits for the ack, and ends the socket when it falls silent. */
-import { isIPv4, type LookupFunction, type Socket } from 'node:net'
+import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
 import { giveBack } from '../canonical/give-back.ts'
 import { RequestReader } from '../canonical/request-reader.ts'
@@ -109,9 +109,6 @@ export class ProxyConnection {
   readonly ended: Promise<ConnectionEnd>
   readonly #options: ProxyConnectionOptions
   readonly #socket: WebSocket
-  /** What the frames are written to, once it is there. */
-  #connection: Socket | undefined
-  #isGathering = false
   #greetedAtMs: number | undefined
   #lastHeardMs: number
   #silenceMs = HELLO_TIMEOUT_MS
@@ -129,9 +126,6 @@ export class ProxyConnection {
       ...(options.ca && { ca: options.ca }),
       ...(options.address !== undefined && { lookup: always(options.address) }),
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
-    })
-    this.#socket.on('upgrade', ({ socket }) => {
-      this.#connection = socket
     })
     this.#socket.on('open', () => this.#socket.send(JSON.stringify(options.hello())))
     const requests = new RequestFrames()
@@ -158,20 +152,7 @@ export class ProxyConnection {
   }
 
   send(text: string): void {
-    this.#gather()
     this.#socket.send(text)
-  }
-
-  /** One turn of the event loop may bring a token to each of many calls: their frames go out in one write. */
-  #gather(): void {
-    const connection = this.#connection
-    if (connection === undefined || this.#isGathering) return
-    this.#isGathering = true
-    connection.cork()
-    setImmediate(() => {
-      this.#isGathering = false
-      connection.uncork()
-    })
   }
 
   /** Leaves: the proxy need not wait for this worker. */

@@ -23,26 +23,18 @@ type Row = Readonly<Record<string, unknown>>
 /** An open turn: its id, and the columns of its request. */
 type OpenRow = Row & { id: number; tree: number; node: number }
 
-const REQUEST_COLUMNS = [
-  ...['tree', 'call_index', 'turn_id', 'dialect', 'started_at_ms', 'retry_count', 'node', 'tools', 'params'],
-  'prompt_node',
-]
+/** Of a request, in the order in which their values are bound. */
+const REQUEST_COLUMNS = columns(
+  'tree call_index turn_id dialect started_at_ms retry_count node tools params prompt_node',
+)
 
-const OUTCOME_COLUMNS = [
-  ...[
-    'status',
-    'ended_at_ms',
-    'first_token_at_ms',
-    'model',
-    'engine',
-    'finish_reason',
-    'stop_reason',
-    'exact',
-  ],
-  ...['inexact_reason', 'weight_version_start', 'weight_version_end', 'usage', 'annotations', 'error_code'],
-  ...['error_message', 'completion_text', 'reasoning', 'tool_calls', 'prompt_base', 'prompt_shared'],
-  ...['prompt_rest', 'completion_ids', 'completion_logprobs', 'ids_sum', 'turn_sum'],
-]
+/** The same of an outcome. */
+const OUTCOME_COLUMNS = columns(
+  'status ended_at_ms first_token_at_ms model engine finish_reason stop_reason exact inexact_reason',
+  'weight_version_start weight_version_end usage annotations error_code error_message completion_text',
+  'reasoning tool_calls prompt_base prompt_shared prompt_rest completion_ids completion_logprobs',
+  'ids_sum turn_sum',
+)
 
 const OPENED_COLUMNS = [...REQUEST_COLUMNS, 'status']
 const RECORDED_COLUMNS = [...REQUEST_COLUMNS, ...OUTCOME_COLUMNS]
@@ -240,6 +232,10 @@ function packAnnotations(json: string): StoredText | null {
 
 function annotationsOf({ annotations }: EndedRow): Annotations {
   return JSON.parse(unpackOptionalText(annotations) ?? '{}')
+}
+
+function columns(...names: readonly string[]): readonly string[] {
+  return names.flatMap((some) => some.split(' '))
 }
 
 function valuesOf(row: Row, columns: readonly string[]): unknown[] {
