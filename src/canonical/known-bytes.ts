@@ -103,7 +103,8 @@ export class ProvenBytes implements KnownBytes {
   followedBy(others: Buffer, shared: number): ProvenBytes {
     const units = Math.max(0, Math.ceil((others.length - END_BYTES - UNIT_BYTES) / UNIT_BYTES))
     const known = Math.min(units, this.#tags.length, Math.floor(shared / UNIT_BYTES))
-    const goesOn = shared === this.length && this.#end.length === this.#endLength
+    // Not nothing: that is one for all, and whatever was written behind it would stay with it.
+    const goesOn = this.length > 0 && shared === this.length && this.#end.length === this.#endLength
     if (goesOn && units === this.#tags.length) {
       this.#end.append(others.subarray(shared))
       return new ProvenBytes(this.#tags, this.#allTag, this.#end)

@@ -110,3 +110,8 @@ t.test('of proven bytes hardly more is kept than their end', (t) => {
   t.ok(KeptBytes.of(megabyte).bytes < 1.2 * megabyte.length)
   t.end()
 })
+
+t.test('nothing stays nothing: what follows on it is kept by its own session alone', async (t) => {
+  ProvenBytes.NONE.followedBy(Buffer.from('["of one session"'), 0)
+  t.strictSame([ProvenBytes.NONE.length, ProvenBytes.NONE.bytes], [0, 0])
+})
