@@ -3,6 +3,11 @@
 /** The JSON of a list's elements, with commas between them, in pieces. */
 export type ListJson = readonly Buffer[]
 
+/** Of a list's JSON, the elements in UTF-8. A copy: where the text is kept, these bytes need not be. */
+export function elementsOf(listJson: string): Buffer {
+  return Buffer.from(listJson.slice(1, -1))
+}
+
 /**
  * An object as JSON, in UTF-8, with more members, which are lists.
  * @returns in pieces, those of the lists as they are: no copy of them is made

@@ -46,12 +46,12 @@ export function toolsText(tools: readonly Tool[]): string {
   return JSON.stringify(tools)
 }
 
-/** What a template is given beside the talk and its tools. */
+/** What a template is given beside the conversation and its tools. */
 export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'documents']
 
 /**
- * Reads a request, and keeps the numbers of its tools and of the calls in its talk as they were written. All others are
- * numbers: the proxy reads them itself.
+ * Reads a request, and keeps the numbers of its tools and of the calls in its conversation as they were written. All
+ * others are numbers: the proxy reads them itself.
  * @throws SyntaxError
  */
 export function parseRequest(text: string): unknown {
@@ -69,7 +69,7 @@ export function parseRequest(text: string): unknown {
 }
 
 /**
- * The same for one element of the talk, which has been read already.
+ * The same for one element of the conversation, which has been read already.
  * @param element is changed
  * @param text its JSON
  * @param left characters that the request may still have read with their source
@@ -86,7 +86,7 @@ export function keepWrittenNumbers(element: unknown, text: string, left: number)
 /** Calls whose arguments are no text, and what else a template is given. */
 const OTHER_VALUES = /"arguments"\s*:\s*\{|"(?:chat_template_kwargs|documents)"/
 
-/** Whether there may be numbers to keep in the JSON of a request, or of some of its talk. */
+/** Whether there may be numbers to keep in the JSON of a request, or of some of its conversation. */
 export function holdsTools(text: string): boolean {
   return text.includes('"tools"') || text.includes('"tool_use"') || OTHER_VALUES.test(text)
 }

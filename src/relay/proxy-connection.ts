@@ -2,6 +2,7 @@
 import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
 import { giveBack } from '../canonical/give-back.ts'
+import { elementsOf } from '../canonical/json-member.ts'
 import { RequestReader } from '../canonical/request-reader.ts'
 import { toolsText } from '../canonical/written-numbers.ts'
 import type { Clock } from '../inference/clock.ts'
@@ -99,7 +100,7 @@ class RequestFrames {
     if (list?.json === undefined) return { value }
     const { tools } = value as { tools?: unknown }
     const isList = Array.isArray(tools) && tools.length > 0
-    const toolsJson = isList && Buffer.from(reader.once(toolsText, tools).slice(1, -1))
+    const toolsJson = isList && elementsOf(reader.once(toolsText, tools))
     return { value, json: { messagesJson: [list.json], ...(toolsJson && { toolsJson }) } }
   }
 }

@@ -1,4 +1,5 @@
 /** A request as it goes on record. */
+import { elementsOf } from '../canonical/json-member.ts'
 import type { CanonicalRequest, GenerationRequest } from '../canonical/request.ts'
 import { toolsText } from '../canonical/written-numbers.ts'
 import { ProxyError } from '../errors.ts'
@@ -56,6 +57,6 @@ export function jsonAtHand(
     promptLists: prompts,
     ...(json && { messagesJson: json }),
     // From the text that is on record: kept as well, these bytes would be the tools' third copy.
-    ...(tools.length > 0 && { toolsJson: Buffer.from(requests.once(toolsText, tools).slice(1, -1)) }),
+    ...(tools.length > 0 && { toolsJson: elementsOf(requests.once(toolsText, tools)) }),
   }
 }
