@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import type { ChatMessage, Tool } from '../canonical/messages.ts'
 import { ProxyError } from '../errors.ts'
 import { readModelFile, readModelJson } from './model-file.ts'
+import type { TemplateWords } from './prompt/template-words.ts'
 import type { PromptFormat } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
 import { specialTokenText } from './tokenizer.ts'
@@ -89,6 +90,15 @@ export class ChatTemplate {
   /** In which form it takes messages, as JSON; see `python/template_messages.py`. */
   needs(withTools: boolean): string {
     return (withTools ? this.#withTools : this.#plain).needs
+  }
+
+  /** What it looks for in what messages say, with tools and without; see `python/template_words.py`. */
+  words(): TemplateWords {
+    const found = [this.#plain, this.#withTools].map(({ words }) => JSON.parse(words) as TemplateWords)
+    return {
+      inside: found.flatMap(({ inside }) => inside),
+      whole: found.flatMap(({ whole }) => whole),
+    }
   }
 
   /**

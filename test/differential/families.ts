@@ -54,6 +54,8 @@ export const FAMILIES: Readonly<Record<string, Family>> = {
   'Kimi K2 Thinking': { template: 'Kimi-K2-Thinking', eos: ['<|im_end|>'] },
   'MiniMax M2': { template: 'MiniMax-M2', eos: ['[e~['] },
   'Nemotron 3': { template: 'NVIDIA-Nemotron-3-Nano-30B-A3B-BF16', eos: ['<|im_end|>'] },
+  'Nemotron Nano 2': { template: 'NVIDIA-Nemotron-Nano-v2', eos: ['<SPECIAL_12>'] },
+  'Ling 3': { template: 'inclusionai-ling-3.0-flash', eos: ['<|role_end|>'] },
   SmolLM3: { template: 'HuggingFaceTB-SmolLM3-3B', eos: ['<|im_end|>'] },
   'Seed-OSS': { template: 'ByteDance-Seed-OSS', eos: ['<seed:eos>'], bos: '<seed:bos>' },
   'Hunyuan 3': { template: 'tencent-Hy3', eos: ['<｜hy_eos:opensource｜>'], fill: ':opensource' },

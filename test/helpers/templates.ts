@@ -38,6 +38,7 @@ export function serviceOf(
   const eosIds = new Set([tokenizer.eosTokenId!, ...eosTokenIds])
   const engine = new PromptEngine(template, { ids: tokenizer.addedTokens, eosIds })
   return {
+    words: async () => engine.words,
     beginnings: async (options) => engine.beginnings(options),
     render: async (messages, options) => engine.render(messages, options),
     newPart: async (request, options) => engine.newPart(request, options),

@@ -1,4 +1,5 @@
 /** How the prompt of a chat call comes about in token mode. */
+import { type Message, messagesBetween } from '../../canonical/conversation.ts'
 import type { ChatMessage } from '../../canonical/messages.ts'
 import { PromptIds } from '../../canonical/prompt-ids.ts'
 import type { ChatBody, GenerationRequest } from '../../canonical/request.ts'
@@ -173,6 +174,7 @@ interface ShownTalk {
   /** Of all messages. */
   readonly images: readonly TokenImage[]
   readonly imageRule: ImageRule | undefined
+  readonly lastMessage: Message | undefined
 }
 
 async function renderWhole(
@@ -193,7 +195,7 @@ function talkOf(
     lastMessage === undefined
       ? body.messages.map((message, place) => shownMessage(message, imageRule, place))
       : shownMessages(lastMessage, imageRule)
-  return { body, shown, images: shown.flatMap((message) => message.images), imageRule }
+  return { body, shown, images: shown.flatMap((message) => message.images), imageRule, lastMessage }
 }
 
 /** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
@@ -218,7 +220,7 @@ export async function withVariables(
 
 async function extend(
   renderer: PromptRenderer,
-  { body, shown, imageRule }: ShownTalk,
+  { body, shown, imageRule, lastMessage }: ShownTalk,
   { sharedMessages }: MatchedCall<KnownTurn>,
   parent: KnownTurn,
   options: PromptOptions,
@@ -229,7 +231,8 @@ async function extend(
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
   const texts = shown.map(({ json }) => json)
-  const asked = { history, newMessages, texts, lastCompletionId }
+  const known = lastMessage && messagesBetween(undefined, lastMessage)
+  const asked = { history, newMessages, texts, known, lastCompletionId }
   const continuation = await renderer.renderContinuation(asked, options)
   if ('refused' in continuation) return continuation
   const newImages = shown.slice(sharedMessages).flatMap((message) => message.images)

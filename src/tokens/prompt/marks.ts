@@ -59,6 +59,17 @@ export function saysTheSame(before: string, after: string): boolean {
   return pieces(after).every((piece, index) => isCutOutOf(was[index]!, piece))
 }
 
+/**
+ * Whether a past that has no marks lost something at most: nothing came, and nothing moved. That it was reasoning that went,
+ * a past of marks shows.
+ */
+export function losesAtMost(before: string, after: string): boolean {
+  let found = 0
+  for (let at = 0; at < before.length && found < after.length; at += 1)
+    if (before[at] === after[found]) found += 1
+  return found === after.length
+}
+
 /** Whether `rest` is `whole` less one piece. */
 function isCutOutOf(whole: string, rest: string): boolean {
   if (rest.length > whole.length) return false

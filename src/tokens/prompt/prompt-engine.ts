@@ -2,7 +2,8 @@
  * Renders prompts, and what new messages add to one. What they add is the text behind the completion's echo in the
  * whole conversation. It is rendered behind a short conversation of the same shape instead, so that it costs what is
  * new; that this gives the same text is proved on the conversation itself when a situation first comes up, and again
- * each time that it has come up twice as often. Where the two differ, that situation is rendered in full from then on.
+ * each time that it has come up twice as often. Where the two differ, that situation is rendered in full from then on,
+ * and so is each conversation that says one of the words that the template looks for (`template-words.ts`).
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../canonical/messages.ts'
@@ -10,7 +11,7 @@ import { ProxyError } from '../../errors.ts'
 import { AddedTokenFinder } from '../added-tokens.ts'
 import type { ChatTemplate, MessageOrJson, RenderOptions } from '../chat-template.ts'
 import { type BoundaryTokens, type Closing, type EndOfTurn, findClosing, findEndOfTurn } from './closing.ts'
-import { endOfMarks, hasMark, markOf, saysTheSame, textBeforeMark } from './marks.ts'
+import { endOfMarks, hasMark, losesAtMost, markOf, saysTheSame, textBeforeMark } from './marks.ts'
 import type { Refused } from './refusal.ts'
 import {
   type EchoShape,
@@ -22,6 +23,7 @@ import {
   situationKey,
   standIns,
 } from './shape.ts'
+import type { TemplateWords } from './template-words.ts'
 
 /** How a prompt begins and what is in it; its end is another matter. */
 export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>
@@ -30,6 +32,8 @@ export interface NewPartRequest {
   situation: Situation
   /** All of the past but the echo, in case that it is needed; see {@link NewPartAnswer}. */
   history?: readonly MessageOrJson[] | undefined
+  /** What the echo says, where that has such a word. */
+  echoText?: string | undefined
   newMessages: readonly MessageOrJson[]
 }
 
@@ -65,6 +69,7 @@ const MAX_KNOWN_PASTS = 512
 const MAX_PAST_CHARS = 32 * 1024
 
 export class PromptEngine {
+  readonly words: TemplateWords
   readonly #template: ChatTemplate
   readonly #finder: AddedTokenFinder
   readonly #eosIds: ReadonlySet<number>
@@ -74,6 +79,7 @@ export class PromptEngine {
   readonly #pasts = new Map<string, string>()
 
   constructor(template: ChatTemplate, tokens: BoundaryTokens) {
+    this.words = template.words()
     this.#template = template
     this.#finder = new AddedTokenFinder(tokens.ids)
     this.#eosIds = tokens.eosIds
@@ -101,15 +107,24 @@ export class PromptEngine {
     const end = this.#endOfTurn(options)
     if (end === undefined) return { refused: 'no_end_of_turn' }
     const key = situationKey(request.situation) + variablesOf(options)
-    const known = this.#situations.get(key) ?? { count: 0, shortHolds: true, closing: undefined }
+    const known = this.#situations.get(key) ?? {
+      count: 0,
+      shortHolds: !request.situation.hasWords,
+      closing: undefined,
+    }
     // The date passes: all that is compared is rendered under one.
     const dated = { now: new Date(), ...options }
-    const short = known.shortHolds ? this.#behindShort(request, dated, key) : undefined
-    if (short === PAST_CHANGES) return { refused: PAST_CHANGES }
+    const ofShort = this.#behindShort(request, dated, key)
+    if (ofShort === PAST_CHANGES) return { refused: PAST_CHANGES }
+    const short = known.shortHolds ? ofShort : undefined
     const isProof = isPowerOfTwo(known.count + 1)
     if ((isProof || short === undefined) && request.history === undefined) return 'needs_history'
+    // A past of marks tells what it was that went; where there is none, the texts alone have to.
+    const staysTheSame = ofShort === undefined ? saysTheSame : losesAtMost
     const whole =
-      isProof || short === undefined ? this.#behindWhole(request, dated, short === undefined) : short
+      isProof || short === undefined
+        ? this.#behindWhole(request, dated, short === undefined ? staysTheSame : undefined)
+        : short
     if (whole === PAST_CHANGES) return { refused: PAST_CHANGES }
     // A past that the template refuses as a whole was sampled all the same: Llama's takes one call a message.
     const behind = whole ?? short
@@ -145,15 +160,16 @@ export class PromptEngine {
   }
 
   #behindWhole(
-    { situation, history, newMessages }: NewPartRequest,
+    { situation, history, echoText, newMessages }: NewPartRequest,
     options: PromptOptions,
-    checksPast: boolean,
+    staysTheSame: typeof saysTheSame | undefined,
   ): Behind {
     const stays: StaysAsItWas = (form, after) => {
-      const before = checksPast ? this.#pastAlone(history!, form, options) : undefined
-      return before === undefined || saysTheSame(before, after)
+      const before = staysTheSame && this.#pastAlone(history!, form, options)
+      return before === undefined || staysTheSame!(before, after)
     }
-    return this.#behind(history!, situation.echo, newMessages, options, stays)
+    const echo = { ...situation.echo, text: echoText }
+    return this.#behind(history!, echo, newMessages, options, stays)
   }
 
   #behind(
@@ -302,7 +318,12 @@ const BEGINNING_TOOLS = [
  * Some templates refuse text or reasoning beside calls, and some show no calls at all: the first form is taken whose
  * marks are to be seen. What was sampled is not printed from here anyway.
  */
-function formsOf(echo: EchoShape): EchoShape[] {
+function formsOf({ text, ...echo }: EchoShape): EchoShape[] {
+  const forms = wordlessForms(echo)
+  return text === undefined ? forms : [...forms.map((form) => ({ ...form, text })), ...forms]
+}
+
+function wordlessForms(echo: EchoShape): EchoShape[] {
   if (echo.calls === 0) return [echo, { ...echo, reasons: false }]
   const mute = { ...echo, reasons: false }
   const spoken = { ...mute, says: true }

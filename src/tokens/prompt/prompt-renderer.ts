@@ -3,15 +3,17 @@
  * recorded ids is never tokenized again, so it stays what the engine saw, and the cost of a turn does not grow with
  * the conversation. Where what is added cannot be rendered by itself it is refused, and the caller renders the whole.
  */
+import type { Message } from '../../canonical/conversation.ts'
 import type { ChatMessage } from '../../canonical/messages.ts'
 import type { TokenIds } from '../../canonical/token-ids.ts'
 import type { MessageOrJson, RenderOptions } from '../chat-template.ts'
 import type { Tokenizer } from '../tokenizer.ts'
 import { type CompletionEnd, type JoinedIds, joinIds } from './join-ids.ts'
-import type { Beginnings, NewPartRequest, PromptOptions } from './prompt-engine.ts'
+import type { Beginnings, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
 import type { PromptService } from './prompt-service.ts'
 import type { Refused } from './refusal.ts'
 import { situationOf } from './shape.ts'
+import { saidIn, WordFinder } from './template-words.ts'
 
 export type { PromptOptions } from './prompt-engine.ts'
 
@@ -36,6 +38,8 @@ export interface CutConversation {
   newMessages: readonly ChatMessage[]
   /** JSON of each message, the new ones last, as it came in. */
   texts?: readonly string[] | undefined
+  /** All of them in their session's conversation, which keeps what is known of each. */
+  known?: readonly Message[] | undefined
 }
 
 export interface ContinuationRequest extends CutConversation {
@@ -59,6 +63,7 @@ export class PromptRenderer {
   readonly #eosTokenIds: ReadonlySet<number>
   readonly #encode: (text: string) => TokenIds | Promise<TokenIds>
   readonly #beginnings = new Map<string, Promise<Beginnings>>()
+  #words: Promise<WordFinder> | undefined
 
   constructor(service: PromptService, tokenizer: Tokenizer, options: PromptRendererOptions) {
     this.#service = service
@@ -82,21 +87,32 @@ export class PromptRenderer {
     return { text, ids: await this.#encode(text) }
   }
 
-  /** Takes time by the new messages; by the whole conversation where its situation is not proved. */
+  /**
+   * Takes time by the new messages; by the whole conversation where its situation is not proved, or where it says what
+   * the template looks for.
+   */
   async renderContinuation(
     request: ContinuationRequest,
     options: PromptOptions = {},
   ): Promise<Continuation | Refused> {
-    const { history, newMessages, texts } = request
+    const { history, newMessages, texts, known } = request
     const all: readonly MessageOrJson[] = texts ?? [...history, ...newMessages]
+    const words = await this.#wordFinder()
+    const hasWords = history.some((message, at) => words.isIn(message, known?.[at]))
     const asked: NewPartRequest = {
-      situation: situationOf(history, newMessages, Boolean(options.tools)),
+      situation: {
+        ...situationOf(history, newMessages, Boolean(options.tools)),
+        ...(hasWords && { hasWords }),
+      },
       newMessages: all.slice(history.length),
     }
     const short = this.#variablesOf(options)
-    let part = await this.#service.newPart(asked, { ...short, tools: options.tools ? [] : null })
+    let part: NewPartAnswer = 'needs_history'
+    if (!hasWords) part = await this.#service.newPart(asked, { ...short, tools: options.tools ? [] : null })
     if (part === 'needs_history') {
-      const whole = { ...asked, history: all.slice(0, history.length - 1) }
+      const echo = history.at(-1)!
+      const echoText = words.isIn(echo) ? saidIn(echo) : undefined
+      const whole = { ...asked, history: all.slice(0, history.length - 1), echoText }
       part = await this.#service.newPart(whole, { ...short, tools: options.tools })
     }
     if (part === 'needs_history') return { refused: 'template_refuses' }
@@ -120,6 +136,17 @@ export class PromptRenderer {
     const variables = this.#variablesOf(options)
     const { withTools, withoutTools } = await this.#beginningsOf(JSON.stringify(variables), variables)
     return options.tools ? withTools : withoutTools
+  }
+
+  #wordFinder(): Promise<WordFinder> {
+    if (this.#words === undefined) {
+      this.#words = this.#service.words().then((words) => new WordFinder(words))
+      // A thread that was replaced is asked again.
+      this.#words.catch(() => {
+        this.#words = undefined
+      })
+    }
+    return this.#words
   }
 
   #beginningsOf(key: string, variables: PromptOptions): Promise<Beginnings> {

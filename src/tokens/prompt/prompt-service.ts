@@ -14,9 +14,12 @@ import type {
   PromptReply,
   PromptThreadData,
 } from './prompt-thread.ts'
+import type { TemplateWords } from './template-words.ts'
 
 /** What renders prompts, wherever it does it. */
 export interface PromptService {
+  /** What the template looks for in what messages say. */
+  words(): Promise<TemplateWords>
   beginnings(options: PromptOptions): Promise<Beginnings>
   /** @throws ProxyError `invalid_request` if the template refuses these messages, `unsupported` for what is no text */
   render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string>
@@ -72,6 +75,10 @@ export class PromptThread implements PromptService {
       if (!(error instanceof ProxyError) || error.code !== 'invalid_request') throw error
       throw new ProxyError('config_invalid', error.message, { cause: error })
     }
+  }
+
+  async words(): Promise<TemplateWords> {
+    return (await this.#ask({ kind: 'words' })) as TemplateWords
   }
 
   async beginnings(options: PromptOptions): Promise<Beginnings> {

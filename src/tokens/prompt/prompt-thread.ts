@@ -17,6 +17,7 @@ import {
   PromptEngine,
   type PromptOptions,
 } from './prompt-engine.ts'
+import type { TemplateWords } from './template-words.ts'
 
 export interface PromptThreadData {
   template: ChatTemplateFiles
@@ -26,11 +27,12 @@ export interface PromptThreadData {
 }
 
 export type PromptJob =
+  | { kind: 'words' }
   | { kind: 'beginnings'; options: PromptOptions }
   | { kind: 'render'; messages: readonly MessageOrJson[]; options: RenderOptions }
   | { kind: 'newPart'; request: NewPartRequest; options: PromptOptions }
 
-export type PromptAnswer = Beginnings | string | NewPartAnswer
+export type PromptAnswer = TemplateWords | Beginnings | string | NewPartAnswer
 
 /** What works from now on, the one before the other. */
 export interface PromptProgress {
@@ -69,6 +71,8 @@ function say(reply: PromptProgress | PromptReply): void {
 
 function run(engine: PromptEngine, job: PromptJob): PromptAnswer {
   switch (job.kind) {
+    case 'words':
+      return engine.words
     case 'beginnings':
       return engine.beginnings(job.options)
     case 'render':

@@ -19,6 +19,8 @@ export interface MessageShape {
 
 /** The assistant's message that echoes a completion; templates print names and ids of its calls with the results. */
 export interface EchoShape extends MessageShape {
+  /** What it says in front of its marks. Default: nothing. */
+  text?: string | undefined
   toolCalls: readonly Pick<ToolCall, 'id' | 'function'>[]
 }
 
@@ -29,6 +31,8 @@ export interface Situation {
   echo: EchoShape
   newShapes: readonly MessageShape[]
   withTools: boolean
+  /** Something that was said has a word that the template looks for. */
+  hasWords?: true
   /** Of the whole past, where it has any: a template may number them. */
   pastImages?: number
 }
@@ -189,7 +193,7 @@ export function markedEcho(echo: EchoShape): { message: ChatMessage; marks: stri
     function: { name, arguments: JSON.stringify({ text: call }) },
   }))
   const says = echo.says || toolCalls.length === 0
-  const message = assistant({ ...echo, says }, says ? text : '', reasoning, toolCalls)
+  const message = assistant({ ...echo, says }, says ? (echo.text ?? '') + text : '', reasoning, toolCalls)
   return { message, marks: [text, call, reasoning] }
 }
 

@@ -32,6 +32,7 @@ type Modules = Readonly<Record<string, URL>>
 
 const MODULES: Modules = {
   template_messages: new URL('./template_messages.py', import.meta.url),
+  template_words: new URL('./template_words.py', import.meta.url),
   harmony: new URL('./harmony.py', import.meta.url),
   chat_templates: new URL('./chat_templates.py', import.meta.url),
 }

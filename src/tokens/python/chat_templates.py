@@ -19,6 +19,7 @@ from jinja2.utils import Namespace
 
 from harmony import HarmonyTemplate
 from template_messages import Unsupported, find_needs, template_messages
+from template_words import find_words
 
 
 class GenerationBlocks(Extension):
@@ -120,7 +121,9 @@ class ChatTemplate:
         )
         self.special_tokens = special_tokens
         self.template = environment.from_string(source)
-        self.needs = find_needs(environment.parse(source), self.try_to_render)
+        syntax_tree = environment.parse(source)
+        self.needs = find_needs(syntax_tree, self.try_to_render)
+        self.words = find_words(syntax_tree)
 
     def strftime_now(self, format):
         return (self.now or datetime.now()).strftime(format)
@@ -199,6 +202,10 @@ def settled(template):
 
 def needs_of(template):
     return json.dumps(template.needs._asdict())
+
+
+def words_of(template):
+    return json.dumps(template.words)
 
 
 def render(template, messages, tools, options):

@@ -12,6 +12,7 @@ from datetime import datetime
 from jinja2 import TemplateError
 
 from template_messages import REASONING_FIELDS, parts_of, Needs
+from template_words import NO_WORDS
 
 # What the model's own template has in these places, too.
 MODEL_IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
@@ -26,6 +27,7 @@ class HarmonyTemplate:
     """In the place of a compiled template."""
 
     needs = NEEDS
+    words = NO_WORDS
 
     def __init__(self):
         self.now = None

@@ -26,6 +26,8 @@ export type RenderOutcome =
 export interface PythonTemplate {
   /** What it was found to take, as JSON; see `template_messages.py`. */
   readonly needs: string
+  /** What it looks for in texts, as JSON; see `template_words.py`. */
+  readonly words: string
   /** @param messages JSON of the list @param tools JSON of the list, or `null` */
   render(messages: string, tools: string, variables: RenderVariables): RenderOutcome
 }
@@ -34,6 +36,7 @@ interface ChatTemplatesModule extends PyProxy {
   open_template(source: string, specialTokens: string): PyProxy
   open_harmony(): PyProxy
   needs_of(template: PyProxy): string
+  words_of(template: PyProxy): string
   render(template: PyProxy, messages: Given, tools: Given, options: string): string
 }
 
@@ -66,6 +69,7 @@ export class PythonTemplates {
   #opened(template: PyProxy): PythonTemplate {
     return {
       needs: this.#module.needs_of(template),
+      words: this.#module.words_of(template),
       render: (messages, tools, variables) =>
         readOutcome(this.#module.render(template, given(messages), given(tools), JSON.stringify(variables))),
     }

@@ -94,6 +94,7 @@ function serviceOf(engine: PromptEngine): PromptService {
     return answer()
   }
   return {
+    words: () => after(() => engine.words),
     beginnings: (options) => after(() => engine.beginnings(options)),
     render: (messages, options) => after(() => engine.render(messages, options)),
     newPart: (request, options) => after(() => engine.newPart(request, options)),

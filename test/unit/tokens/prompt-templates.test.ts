@@ -124,6 +124,44 @@ t.test('where no short past stands for the whole, the whole is rendered', async 
   }
 })
 
+/** Asks what a text says in the ways that published templates do it. */
+const SWITCHES = {
+  'in a text': '"/no_think" in messages[0].content',
+  'at its end': 'messages[0].content.endswith("/no_think")',
+  'in small letters': '"/no_think" in messages[0].content.lower()',
+  'to cut it out': '(messages[0].content | replace("/no_think", "")) != messages[0].content',
+  'as the whole text': 'messages[0].content | trim == "quiet"',
+  'by a name': 'word in messages[0].content',
+  'in what the model said': '"/no_think" in messages[1].content',
+}
+
+for (const [how, asks] of Object.entries(SWITCHES)) {
+  t.test(`a template that looks for a word ${how} is shown each text that has it`, async (t) => {
+    const named = '{% set word = "/no_think" %}'
+    const ending = `{% if ${asks} %}<think></think>{% endif %}`
+    const renderer = rendererOf(chatMl(MESSAGE, named) + ending)
+    const said = how === 'as the whole text' ? ' quiet\n' : 'Be brief. /NO_THINK /no_think'
+    const inAnswer = how === 'in what the model said'
+    const quiet: ChatMessage[] = [
+      inAnswer ? QUESTION : { role: 'user', content: said },
+      inAnswer ? { role: 'assistant', content: said } : ANSWER,
+    ]
+    for (const past of [[QUESTION, ANSWER], [QUESTION, ANSWER], quiet, [QUESTION, ANSWER], quiet]) {
+      const { text } = await continued(renderer, ended(past, QUESTION))
+      const whole = await renderer.renderFull([...past, QUESTION])
+      t.ok(whole.text.endsWith(`assistant\n${past === quiet ? '<think></think>' : ''}`), whole.text)
+      t.ok(whole.text.endsWith(text), `${text} of ${whole.text}`)
+    }
+  })
+}
+
+t.test('a word that changes what the past says is refused', async (t) => {
+  const renderer = rendererOf(chatMl(`{% if "/quiet" in messages[-1].content %}hush{% endif %}${MESSAGE}`))
+  const shown: ChatMessage = { role: 'user', content: 'What does /quiet do?' }
+  t.match(await renderer.renderContinuation(ended([shown, ANSWER], QUESTION)), { text: /What/ })
+  t.same(await renderer.renderContinuation(ended([shown, ANSWER], shown)), { refused: 'past_changes' })
+})
+
 t.test('one situation that needs the whole leaves others as they are', async (t) => {
   const counting = `{% if m.role == "tool" %}{{ loop.index }}{% endif %}${MESSAGE}`
   const renderer = rendererOf(chatMl(counting))

@@ -7,7 +7,7 @@ import t from 'tap'
 import { bootPython, bootWithout } from '../../../src/tokens/python/boot.ts'
 
 const FOLDER = join(import.meta.dirname, '../../../src/tokens/python')
-const NAMES = ['template_messages', 'harmony', 'chat_templates']
+const NAMES = ['template_messages', 'template_words', 'harmony', 'chat_templates']
 
 /** Copies of our modules whose answers are those of an edited program. */
 function editedModules(folder: string): Record<string, URL> {
