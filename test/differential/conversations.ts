@@ -97,7 +97,11 @@ export function randomTalk(random: Random, { withTools }: { withTools: boolean }
   }
   return {
     opening: [
-      ...(chance(0.6) ? [{ role: 'system' as const, content: text() }] : []),
+      // Codex has two.
+      ...Array.from({ length: chance(0.6) ? (chance(0.2) ? 2 : 1) : 0 }, () => ({
+        role: 'system' as const,
+        content: text(),
+      })),
       { role: 'user', content: text() },
     ],
     tools: hasTools ? `[${tools.join(',')}]` : null,

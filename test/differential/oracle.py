@@ -145,7 +145,19 @@ def prepared(messages, needs):
         if "reasoning_content" in message:
             message["reasoning"] = message["reasoning_content"]
         result.append(message)
-    return result
+    return result if needs["takes_systems"] else with_one_system(result)
+
+
+def with_one_system(messages):
+    while len(messages) > 1 and messages[0]["role"] == messages[1]["role"] == "system":
+        first, second, *rest = messages
+        content = second["content"]
+        if isinstance(content, str):
+            joined = first["content"] + "\n" + content
+        else:
+            joined = [{"type": "text", "text": first["content"][0]["text"] + "\n" + content[0]["text"]}]
+        messages = [{**first, "content": joined}, *rest]
+    return messages
 
 
 def arguments(function, needs):

@@ -8,6 +8,7 @@ lose something, the template's needs go first. No standard says those: they are 
 (`docs/CAPABILITIES_AND_POLYFILLS.md` of ochafik/minja).
 """
 
+import itertools
 import json
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ class Needs(NamedTuple):
     arguments_as_text: bool
     # A message with calls and no text has the content null, not an empty one.
     null_content: bool
+    # Several system messages at the beginning are all rendered. Some templates drop the second in silence, some refuse it.
+    takes_systems: bool
 
 
 # The names that a message's reasoning has, the one that counts first.
@@ -35,7 +38,22 @@ REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
 def template_messages(messages, needs):
-    return [template_message(message, needs, f"messages.{at}") for at, message in enumerate(messages)]
+    prepared = [template_message(message, needs, f"messages.{at}") for at, message in enumerate(messages)]
+    return prepared if needs.takes_systems else with_one_system(prepared, needs)
+
+
+def with_one_system(messages, needs):
+    """Codex begins with its instructions, and a message of the developer."""
+    rules = list(itertools.takewhile(lambda message: message.get("role") == "system", messages))
+    texts = [text for rule in rules for text in texts_of(rule["content"])]
+    # An image has no text.
+    if len(rules) < 2 or None in texts:
+        return messages
+    return [{**rules[0], "content": content_of(["\n".join(texts)], needs)}, *messages[len(rules) :]]
+
+
+def texts_of(content):
+    return [part.get("text") for part in content] if isinstance(content, list) else [content]
 
 
 def template_message(message, needs, path):
@@ -133,11 +151,14 @@ def find_needs(syntax_tree, try_to_render):
         return try_to_render(template_messages(messages, needs))
 
     takes_parts = loops_over_content(syntax_tree)
-    basic = Needs(True, takes_parts, True, False, False)
+    basic = Needs(True, takes_parts, True, False, False, True)
     user = {"role": "user", "content": "trial_text"}
     basic = basic._replace(takes_text=not takes_parts or "trial_text" in shown([user], basic._replace(takes_parts=False)))
     rule = {"role": "developer", "content": "trial_rule"}
     basic = basic._replace(takes_developer="trial_rule" in shown([rule, user], basic))
+    rules = [{"role": "system", "content": text} for text in ("trial_rule", "trial_order")]
+    takes = [all(rule["content"] in shown([*rules, user], basic._replace(takes_systems=each)) for rule in rules) for each in (True, False)]
+    basic = basic._replace(takes_systems=takes != [False, True])
     trials = [basic._replace(**trial) for trial in CALL_TRIALS]
     return next((needs for needs in trials if shows_call(shown(trial_call(user), needs))), trials[0])
 

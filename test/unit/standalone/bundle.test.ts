@@ -27,6 +27,7 @@ t.test(
       'src/tokens/python/harmony.py',
       'src/tokens/python/python.snapshot',
       'src/tokens/python/template_messages.py',
+      'src/tokens/python/template_words.py',
       'src/tokens/python/vendor/jinja2-3.1.6-py3-none-any.whl',
       'src/tokens/python/vendor/markupsafe-3.0.4-cp314-cp314-win_arm64.whl',
     ])

@@ -168,6 +168,39 @@ t.test('text parts become one text, unless the template loops over them', async 
   }
 })
 
+const ONE_SYSTEM = {
+  'drops the second':
+    '{% if messages[0].role == "system" %}<{{ messages[0].content }}>{% endif %}' +
+    '{% for m in messages if m.role == "user" %}{{ m.content }}{% endfor %}',
+  'refuses the second':
+    '{% for m in messages %}{% if m.role == "system" and not loop.first %}{{ raise_exception("at the beginning") }}{% endif %}' +
+    '{% if m.role == "system" %}<{{ m.content }}>{% elif m.role == "user" %}{{ m.content }}{% endif %}{% endfor %}',
+  'takes parts only':
+    '{% if messages[0].role == "system" %}<{% for part in messages[0].content %}{{ part.text }}{% endfor %}>{% endif %}' +
+    '{% for m in messages if m.role == "user" %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}',
+}
+
+for (const [what, source] of Object.entries(ONE_SYSTEM)) {
+  t.test(`a template that ${what} is given the first system messages as one`, async (t) => {
+    const rule = (content: string): ChatMessage => ({ role: 'system', content })
+    const developer: ChatMessage = { role: 'developer', content: 'c' }
+    const template = templateOf(source)
+    t.equal(template.render([rule('a'), rule('b'), developer, ...HI]), '<a\nb\nc>Hi')
+    t.equal(template.render([rule('a'), ...HI]), '<a>Hi')
+  })
+}
+
+t.test('a template that shows each system message is given them as they are', async (t) => {
+  const roles = '{% for m in messages %}{{ m.role }}:{{ m.content }},{% endfor %}'
+  const rules: ChatMessage[] = [
+    { role: 'system', content: 'a' },
+    { role: 'system', content: 'b' },
+  ]
+  t.equal(templateOf(roles).render([...rules, ...HI]), 'system:a,system:b,user:Hi,')
+  const none = '{% for m in messages if m.role == "user" %}{{ m.content }}{% endfor %}'
+  t.equal(templateOf(none).render([...rules, ...HI]), 'Hi', 'where none is shown there is nothing to join')
+})
+
 t.test('text stays text, and one part becomes text, for a template that takes both', async (t) => {
   const both =
     "{% for m in messages %}{% if m.content is string %}'{{ m.content }}'" +
