@@ -2,15 +2,15 @@
  * llm-proxy as a library: the server, the inference worker that dials it, and the trainer's side of both. Importing it
  * starts nothing.
  */
-export { loadConfig } from './config/load.ts'
-export { SERVE, type ServeConfig } from './config/options/serve.ts'
-export { WORKER, type WorkerConfig } from './config/options/worker.ts'
-export { type EngineChoice, openEngines } from './engine/open-engines.ts'
-export { ERROR_CATALOGUE, type ErrorCode, ProxyError } from './errors.ts'
-export { createLocalBackend, type LocalBackendOptions } from './inference/local-backend.ts'
-export type { Logger } from './logger.ts'
+
+export { ERROR_CATALOGUE, type ErrorCode, ProxyError } from './base/errors.ts'
+export type { Logger } from './base/logger.ts'
 export { type RunningServer, type RunningWorker, startServer, startWorker } from './main.ts'
-export { InferenceWorkerClient } from './relay/inference-worker-client.ts'
+export { loadConfig } from './proxy/config/load.ts'
+export { SERVE, type ServeConfig } from './proxy/config/options/serve.ts'
+export { WORKER, type WorkerConfig } from './proxy/config/options/worker.ts'
+export { type EngineChoice, openEngines } from './proxy/engines/clients/open-engines.ts'
+export { createLocalBackend, type LocalBackendOptions } from './proxy/engines/dispatch/local-backend.ts'
 export type {
   AgentLoopExtraFields,
   AgentLoopMetrics,
@@ -30,3 +30,4 @@ export { HarborRunner, type HarborRunnerOptions } from './rollout/runners/harbor
 export { HttpRunner, type HttpRunnerOptions } from './rollout/runners/http-runner.ts'
 export type { AgentResult, AgentRunner, AgentStatus, AgentTask, Sample } from './rollout/runners/runner.ts'
 export type { AgentWork, RewardVerifier as Verifier } from './rollout/runners/verifier.ts'
+export { InferenceWorkerClient } from './worker/inference-worker-client.ts'

@@ -3,20 +3,22 @@
  */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
-import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './config/notes.ts'
-import type { ServeConfig } from './config/options/serve.ts'
-import type { WorkerConfig } from './config/options/worker.ts'
-import { trustedAuthorities } from './config/trusted-authorities.ts'
-import { openEngines } from './engine/open-engines.ts'
-import { textsOfTokens } from './engine/texts-of-tokens.ts'
-import type { ProxyError } from './errors.ts'
-import { healthOf } from './http/health/health-route.ts'
-import { listen, type ServerOptions } from './http/server.ts'
-import { createLocalBackend } from './inference/local-backend.ts'
-import type { Logger } from './logger.ts'
-import { InferenceWorkerClient } from './relay/inference-worker-client.ts'
-import { MAX_FRAME_BYTES } from './relay/protocol.ts'
-import { refuseWorkers } from './relay/refuse-workers.ts'
+import type { ProxyError } from './base/errors.ts'
+import type { Logger } from './base/logger.ts'
+import { VERSION } from './base/version.ts'
+import { MAX_FRAME_BYTES } from './protocol/worker/protocol.ts'
+import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './proxy/config/notes.ts'
+import type { ServeConfig } from './proxy/config/options/serve.ts'
+import type { WorkerConfig } from './proxy/config/options/worker.ts'
+import { trustedAuthorities } from './proxy/config/trusted-authorities.ts'
+import { openEngines } from './proxy/engines/clients/open-engines.ts'
+import { textsOfTokens } from './proxy/engines/clients/texts-of-tokens.ts'
+import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
+import { healthOf } from './proxy/http/operator/health/health-route.ts'
+import { listen, type ServerOptions } from './proxy/http/server.ts'
+import { refuseWorkers } from './proxy/relay/refuse-workers.ts'
+import { shownNode } from './proxy/session/state/nodes.ts'
+import { describeHeld } from './proxy/session/state/sweep-guard.ts'
 import {
   certificateFilesOf,
   openHealth,
@@ -24,9 +26,7 @@ import {
   type ServerHooks,
   type ServerParts,
 } from './server-parts.ts'
-import { shownNode } from './session/nodes.ts'
-import { describeHeld } from './session/sweep-guard.ts'
-import { VERSION } from './version.ts'
+import { InferenceWorkerClient } from './worker/inference-worker-client.ts'
 
 export type { Outside, ServerHooks } from './server-parts.ts'
 

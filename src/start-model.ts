@@ -1,7 +1,12 @@
 /** Token mode's model, for whoever wants it to start before the rest of the program is loaded. */
-import type { ServeConfig } from './config/options/serve.ts'
-import { embeddedModelFolder } from './engine/embedded/embedded-model.ts'
-import { type StartingModel, startTokenModel, type TokenModelOptions } from './tokens/token-model.ts'
+
+import { embeddedModelFolder } from './embedded/engine/embedded-model.ts'
+import type { ServeConfig } from './proxy/config/options/serve.ts'
+import {
+  type StartingModel,
+  startTokenModel,
+  type TokenModelOptions,
+} from './proxy/tokens/model/token-model.ts'
 
 /** @returns undefined in chat mode */
 export function modelOptionsOf(config: ServeConfig): TokenModelOptions | undefined {

@@ -1,6 +1,6 @@
 /**
  * Configurations of load balancers in front of several nodes, as in docs/nodes.md: the calls of a session go to its own
- * node, everything else to `llm-proxy front`. A node's number is a hash of the session's id (src/session/nodes.ts), which
+ * node, everything else to `llm-proxy front`. A node's number is a hash of the session's id (src/proxy/session/state/nodes.ts), which
  * each balancer computes from the path of a call or from the key of its agent.
  *
  *     npm run --silent deploy:balancer -- haproxy :8080 front:8090 node-1:8080 node-2:8080 ... > haproxy.cfg

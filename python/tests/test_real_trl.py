@@ -44,7 +44,7 @@ print(messages[1]["content"], messages[3]["content"])
 def tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
-    file = REPOSITORY / "src/engine/embedded/model/tokenizer.json"
+    file = REPOSITORY / "src/embedded/model/tokenizer.json"
     return PreTrainedTokenizerFast(
         tokenizer_file=str(file), eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )

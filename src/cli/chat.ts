@@ -1,9 +1,9 @@
 /** `llm-proxy chat`: one call through everything, to see whether tokens arrive and are recorded. */
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
-import type { ChatConfig } from '../config/options/operator.ts'
-import { ProxyError } from '../errors.ts'
-import { SessionWithTurns } from '../http/sessions/schemas.ts'
+import { ProxyError } from '../base/errors.ts'
+import type { ChatConfig } from '../proxy/config/options/operator.ts'
+import { SessionWithTurns } from '../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from './proxy-client.ts'
 import type { TurnJson } from './sessions/api.ts'
 

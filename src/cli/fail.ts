@@ -1,6 +1,6 @@
 /** The mapper from errors to the terminal: one line on stderr, and an exit code. */
 import { CommanderError } from 'commander'
-import { ProxyError } from '../errors.ts'
+import { ProxyError } from '../base/errors.ts'
 
 /** The command line, the environment or a file is wrong; the same command will fail the same way again. */
 const EXIT_USAGE = 2

@@ -1,6 +1,6 @@
-import type { HealthConfig } from '../config/options/health.ts'
-import { trustedAuthorities } from '../config/trusted-authorities.ts'
-import { ProxyError } from '../errors.ts'
+import { ProxyError } from '../base/errors.ts'
+import type { HealthConfig } from '../proxy/config/options/health.ts'
+import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
 import { ask } from './ask.ts'
 import { serverOfEnvironment } from './proxy-client.ts'
 

@@ -1,6 +1,6 @@
 import { pino } from 'pino'
-import type { ServeConfig } from '../config/options/serve.ts'
-import type { Logger } from '../logger.ts'
+import type { Logger } from '../base/logger.ts'
+import type { ServeConfig } from '../proxy/config/options/serve.ts'
 
 /** JSON lines on stderr: stdout belongs to what a command was asked for. */
 export function createLogger(level: ServeConfig['logLevel']): Logger {

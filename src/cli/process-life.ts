@@ -1,7 +1,7 @@
 /** How a process that serves lives and ends: signals, draining, and errors that nobody caught. */
 import type { EventEmitter } from 'node:events'
-import { ProxyError } from '../errors.ts'
-import type { Logger } from '../logger.ts'
+import { ProxyError } from '../base/errors.ts'
+import type { Logger } from '../base/logger.ts'
 
 /** Whatever serves until it is told to stop. */
 export interface Stoppable {

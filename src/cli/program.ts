@@ -1,14 +1,14 @@
 /** The command line, built from the option tables. */
 import { Command, Option } from 'commander'
-import { COMMANDS } from '../config/commands.ts'
-import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../config/load.ts'
-import { type CommandSpec, type ConfigOf, envNames, type OptionSpec } from '../config/option.ts'
-import { DATASET_HARBOR } from '../config/options/dataset.ts'
-import { DEMO } from '../config/options/demo.ts'
-import { DOCTOR } from '../config/options/doctor.ts'
-import { ENGINE } from '../config/options/engine.ts'
-import { FRONT } from '../config/options/front.ts'
-import { HEALTH } from '../config/options/health.ts'
+import { COMMANDS } from '../proxy/config/commands.ts'
+import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../proxy/config/load.ts'
+import { type CommandSpec, type ConfigOf, envNames, type OptionSpec } from '../proxy/config/option.ts'
+import { DATASET_HARBOR } from '../proxy/config/options/dataset.ts'
+import { DEMO } from '../proxy/config/options/demo.ts'
+import { DOCTOR } from '../proxy/config/options/doctor.ts'
+import { ENGINE } from '../proxy/config/options/engine.ts'
+import { FRONT } from '../proxy/config/options/front.ts'
+import { HEALTH } from '../proxy/config/options/health.ts'
 import {
   CHAT,
   COMPLETION,
@@ -20,13 +20,18 @@ import {
   TOP,
   WEIGHTS_SET,
   WORKERS_LIST,
-} from '../config/options/operator.ts'
-import { ROLLOUT } from '../config/options/rollout.ts'
-import { SERVE } from '../config/options/serve.ts'
-import { SESSIONS_DIFF, SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from '../config/options/sessions.ts'
-import { VERIFY } from '../config/options/verify.ts'
-import { VIEW } from '../config/options/view.ts'
-import { WORKER } from '../config/options/worker.ts'
+} from '../proxy/config/options/operator.ts'
+import { ROLLOUT } from '../proxy/config/options/rollout.ts'
+import { SERVE } from '../proxy/config/options/serve.ts'
+import {
+  SESSIONS_DIFF,
+  SESSIONS_EXPORT,
+  SESSIONS_LIST,
+  SESSIONS_SHOW,
+} from '../proxy/config/options/sessions.ts'
+import { VERIFY } from '../proxy/config/options/verify.ts'
+import { VIEW } from '../proxy/config/options/view.ts'
+import { WORKER } from '../proxy/config/options/worker.ts'
 
 const HELP_WIDTH = 100
 

@@ -6,12 +6,12 @@ import { createInterface } from 'node:readline'
 import { buffer, text } from 'node:stream/consumers'
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
-import { loadConfig } from '../config/load.ts'
-import { SERVE } from '../config/options/serve.ts'
-import { trustedAuthorities } from '../config/trusted-authorities.ts'
-import { ProxyError } from '../errors.ts'
-import { baseUrl } from '../http/base-url.ts'
-import { ErrorReply } from '../http/described.ts'
+import { ProxyError } from '../base/errors.ts'
+import { loadConfig } from '../proxy/config/load.ts'
+import { SERVE } from '../proxy/config/options/serve.ts'
+import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
+import { ErrorReply } from '../proxy/http/schemas/described.ts'
+import { baseUrl } from '../proxy/http/transport/base-url.ts'
 
 export interface ProxyAddress {
   /** Its base URL; absent: where `serve` would listen in this environment. */

@@ -1,5 +1,5 @@
 /** Entry of the command line. */
-import { VERSION } from '../version.ts'
+import { VERSION } from '../base/version.ts'
 import { describeFailure } from './fail.ts'
 import { endAtSignals } from './process-life.ts'
 import { buildProgram } from './program.ts'

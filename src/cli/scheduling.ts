@@ -1,6 +1,6 @@
 /** `llm-proxy pause`, `resume` and `weights set`: what a trainer does around a change of weights, by hand. */
 import Type from 'typebox'
-import type { PauseConfig, ResumeConfig, WeightsSetConfig } from '../config/options/operator.ts'
+import type { PauseConfig, ResumeConfig, WeightsSetConfig } from '../proxy/config/options/operator.ts'
 import { OperatorClient } from './proxy-client.ts'
 
 const Paused = Type.Object({ status: Type.String(), drained: Type.Boolean(), in_flight: Type.Integer() })

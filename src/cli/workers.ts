@@ -1,6 +1,6 @@
 import type { Static } from 'typebox'
-import type { WorkersListConfig } from '../config/options/operator.ts'
-import { type Worker, Workers } from '../http/workers/schemas.ts'
+import type { WorkersListConfig } from '../proxy/config/options/operator.ts'
+import { type Worker, Workers } from '../proxy/http/operator/workers/schemas.ts'
 import { OperatorClient } from './proxy-client.ts'
 import { type Column, printable, renderTable } from './table.ts'
 

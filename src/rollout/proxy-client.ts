@@ -1,7 +1,7 @@
 /** What a rollout asks of the proxy: its REST API, docs/http-api.md. */
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
-import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../errors.ts'
+import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../base/errors.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { HttpAnswer, HttpClient } from './http-client.ts'
 import { nullable, rowDetailFields, shownDetails } from './row-details.ts'

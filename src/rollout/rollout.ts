@@ -3,8 +3,8 @@
  * of its own. That of a failed try is aborted before the next begins, which cancels its calls in flight and refuses
  * those that come later, from whatever machine: nothing of it is in the session that counts.
  */
-import { type ProxyError, toProxyError } from '../errors.ts'
-import type { Logger } from '../logger.ts'
+import { type ProxyError, toProxyError } from '../base/errors.ts'
+import type { Logger } from '../base/logger.ts'
 import { type AgentLoopOutputs, inertOutput, outputsOf, type RolloutFacts } from './agent-loop-output.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { ProxyClient, RowChoice } from './proxy-client.ts'

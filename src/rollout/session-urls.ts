@@ -1,4 +1,4 @@
-import { ProxyError } from '../errors.ts'
+import { ProxyError } from '../base/errors.ts'
 
 /** `http://proxy:8080` from what the user gave: a worker's `ws://` URL names the same proxy. No slash at the end. */
 export function proxyBaseUrl(url: string): string {

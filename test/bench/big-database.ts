@@ -2,7 +2,7 @@
  * `node test/bench/big-database.ts FILE`: 10,000 sessions to look at, and two long ones: of 500 turns and 100,000
  * tokens, and of 1,000 turns and 200,000 tokens.
  */
-import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { recordTurn } from '../helpers/sessions-api.ts'
 
 const SESSIONS = 10_000

@@ -2,8 +2,8 @@
 import { existsSync } from 'node:fs'
 import { chromium } from 'playwright-core'
 import t from 'tap'
-import { startFront } from '../../src/http/front/server.ts'
-import { nodeOfSession } from '../../src/session/nodes.ts'
+import { startFront } from '../../src/proxy/http/front/server.ts'
+import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 

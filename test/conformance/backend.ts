@@ -1,7 +1,7 @@
 /** What every backend keeps, whether its members are engines or workers. */
 import type { Test } from 'tap'
-import type { Backend } from '../../src/inference/backend.ts'
-import { inexactReason } from '../../src/session/exactness.ts'
+import type { Backend } from '../../src/proxy/engines/port/backend.ts'
+import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { chatRequest, collect, eventually, fold, noAbort } from './engine-client.ts'
 
 export interface MemberUnderTest {

@@ -1,11 +1,11 @@
 /** What every engine client keeps, whatever engine it speaks to. */
 import type { Test } from 'tap'
-import { CompletionFold } from '../../src/canonical/completion.ts'
-import type { GenerationEvent, GenerationStream } from '../../src/canonical/events.ts'
-import { PromptIds } from '../../src/canonical/prompt-ids.ts'
-import type { GenerationRequest } from '../../src/canonical/request.ts'
-import type { EngineClient } from '../../src/inference/engine-client.ts'
-import { inexactReason } from '../../src/session/exactness.ts'
+import { CompletionFold } from '../../src/protocol/canonical/completion.ts'
+import type { GenerationEvent, GenerationStream } from '../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
+import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
+import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 
 export interface EngineUnderTest {
   client: EngineClient

@@ -1,14 +1,14 @@
 /** What every {@link TurnStore} tells of sessions without their turns, and of turns without their tokens. */
 import fc from 'fast-check'
 import type { Test } from 'tap'
-import { TrajectoryBuilder } from '../../src/session/trajectories.ts'
+import { TrajectoryBuilder } from '../../src/proxy/session/trajectories/trajectories.ts'
 import type {
   SessionQuery,
   TurnOutline,
   TurnRecord,
   TurnStep,
   TurnStore,
-} from '../../src/store/turn-store.ts'
+} from '../../src/proxy/store/port/turn-store.ts'
 import { anOutcome, aSession, aTurn, record, turnsOf } from './turn-store.ts'
 
 const COUNTS = { turnCount: 0, openTurns: 0, failedTurns: 0, inexactTurns: 0, sampledTokens: 0 }

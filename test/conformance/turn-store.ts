@@ -7,10 +7,16 @@ import {
   type PackedDetail,
   packDetails,
   unpackDetails,
-} from '../../src/canonical/details/details.ts'
-import { DETAIL_KINDS } from '../../src/canonical/details/kinds.ts'
-import { PromptIds } from '../../src/canonical/prompt-ids.ts'
-import type { NewSession, OpenTurn, TurnOutcome, TurnRecord, TurnStore } from '../../src/store/turn-store.ts'
+} from '../../src/protocol/details/details.ts'
+import { DETAIL_KINDS } from '../../src/protocol/details/kinds.ts'
+import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
+import type {
+  NewSession,
+  OpenTurn,
+  TurnOutcome,
+  TurnRecord,
+  TurnStore,
+} from '../../src/proxy/store/port/turn-store.ts'
 import { lastOfTexts } from '../helpers/messages.ts'
 import { asPrompt, type OutcomeFields } from '../helpers/prompt-ids.ts'
 import { detailsOf } from '../helpers/reported-details.ts'

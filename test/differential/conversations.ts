@@ -1,5 +1,5 @@
 /** Random conversations between an agent and a model, with all that templates were seen to trip over. */
-import type { ChatMessage, ToolCall } from '../../src/canonical/messages.ts'
+import type { ChatMessage, ToolCall } from '../../src/protocol/canonical/messages.ts'
 
 export interface Talk {
   opening: ChatMessage[]

@@ -9,15 +9,15 @@ import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'no
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { parseArgs } from 'node:util'
-import type { ChatMessage } from '../../src/canonical/messages.ts'
-import { ProxyError } from '../../src/errors.ts'
-import { ContentMemory } from '../../src/tokens/content-memory.ts'
-import { openRustEncoder } from '../../src/tokens/encoder.ts'
-import { readImageRule } from '../../src/tokens/images/image-rule.ts'
-import { HARMONY_VARIABLES } from '../../src/tokens/prompt-format.ts'
-import { mayCutAtSpaces } from '../../src/tokens/safe-cuts.ts'
-import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
-import { readTokenizerFiles } from '../../src/tokens/tokenizer-files.ts'
+import { ProxyError } from '../../src/base/errors.ts'
+import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
+import { readImageRule } from '../../src/proxy/tokens/images/image-rule.ts'
+import { HARMONY_VARIABLES } from '../../src/proxy/tokens/templates/prompt-format.ts'
+import { ContentMemory } from '../../src/proxy/tokens/tokenizer/content-memory.ts'
+import { openRustEncoder } from '../../src/proxy/tokens/tokenizer/encoder.ts'
+import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
+import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import { rendererFor, templateOf } from '../helpers/templates.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 import { FAMILIES, type Family } from './families.ts'
@@ -25,7 +25,7 @@ import { FAMILIES, type Family } from './families.ts'
 const ROOT = join(import.meta.dirname, '../..')
 const CACHE = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
 const PAGE = join(ROOT, 'docs/token-mode.md')
-const EMBEDDED = join(ROOT, 'src/engine/embedded/model')
+const EMBEDDED = join(ROOT, 'src/embedded/model')
 const PACKAGES = [
   ...['transformers==5.23.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0'],
   'openai-harmony==0.0.8',

@@ -1,6 +1,6 @@
 /** Which key opens which route: the table of `docs/security.md`, as the code decides it. */
-import type { RouteScope } from '../../src/http/access/guard.ts'
-import { type Caller, scopeRefusal } from '../../src/http/access/scopes.ts'
+import type { RouteScope } from '../../src/proxy/http/access/guard.ts'
+import { type Caller, scopeRefusal } from '../../src/proxy/http/access/scopes.ts'
 
 /** Who calls, by the head of its column. `this session`: the one that the path names. */
 export const CALLERS = {

@@ -1,6 +1,6 @@
 /** Answers of every form, for libraries that judge what becomes of them in each dialect. */
-import type { GenerationEvent } from '../../src/canonical/events.ts'
-import type { ToolCallDelta } from '../../src/canonical/messages.ts'
+import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
+import type { ToolCallDelta } from '../../src/protocol/canonical/messages.ts'
 import { wholeAnswer } from './scripted-backend.ts'
 
 const [start, , , end] = wholeAnswer() as [GenerationEvent, GenerationEvent, GenerationEvent, GenerationEvent]

@@ -1,8 +1,8 @@
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { GenerationStream } from '../../src/canonical/events.ts'
-import { PromptIds } from '../../src/canonical/prompt-ids.ts'
-import type { GenerationRequest } from '../../src/canonical/request.ts'
+import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 
 export interface Counting {

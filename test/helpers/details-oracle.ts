@@ -2,9 +2,9 @@
  * The details that a row must show, found the slow way: each token of the row is looked up in the plan of the
  * conversation, without what the code under test knows of turns, rows and cuts.
  */
-import type { Details, TokenTable } from '../../src/canonical/details/details.ts'
-import { numbersOf, type Tensor } from '../../src/canonical/details/tensors.ts'
-import type { Trajectory } from '../../src/session/trajectories.ts'
+import type { Details, TokenTable } from '../../src/protocol/details/details.ts'
+import { numbersOf, type Tensor } from '../../src/protocol/details/tensors.ts'
+import type { Trajectory } from '../../src/proxy/session/trajectories/trajectories.ts'
 
 export interface ToldTurn {
   turnId: string

@@ -1,7 +1,7 @@
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
-import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/engine/embedded/embedded-engine.ts'
-import { buildEngineServer, type EngineServer } from '../../src/http/engine/server.ts'
+import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/embedded/engine/embedded-engine.ts'
+import { buildEngineServer, type EngineServer } from '../../src/embedded/server/server.ts'
 
 export interface TestEngine {
   url: string

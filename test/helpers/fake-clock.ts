@@ -1,4 +1,4 @@
-import type { Clock } from '../../src/inference/clock.ts'
+import type { Clock } from '../../src/base/clock.ts'
 
 /** A clock that stands still until a test moves it; tasks run in order of their time. */
 export class FakeClock implements Clock {

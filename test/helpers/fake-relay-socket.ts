@@ -1,5 +1,5 @@
 import { EventEmitter } from 'node:events'
-import type { RelaySocket } from '../../src/relay/relay-socket.ts'
+import type { RelaySocket } from '../../src/proxy/relay/relay-socket.ts'
 
 /** A worker's socket whose other side is the test. */
 export class FakeRelaySocket extends EventEmitter implements RelaySocket {

@@ -1,7 +1,7 @@
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
-import { EmbeddedEngine } from '../../src/engine/embedded/embedded-engine.ts'
-import { buildEngineServer } from '../../src/http/engine/server.ts'
+import { EmbeddedEngine } from '../../src/embedded/engine/embedded-engine.ts'
+import { buildEngineServer } from '../../src/embedded/server/server.ts'
 
 /** Tells half of each logprob: the root of each probability. */
 class HalvedEngine extends EmbeddedEngine {

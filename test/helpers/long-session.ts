@@ -1,4 +1,4 @@
-import type { TurnRecord } from '../../src/store/turn-store.ts'
+import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
 import { QUIET_TURN } from './sessions-api.ts'
 
 /** A store's session that is long and is made as it is read. */

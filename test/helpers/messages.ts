@@ -1,6 +1,6 @@
-import { type Message, MessageTree } from '../../src/canonical/conversation.ts'
-import type { ChatMessage, Tool } from '../../src/canonical/messages.ts'
-import { type KeyedConversation, readConversation } from '../../src/session/matching/conversation.ts'
+import { type Message, MessageTree } from '../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage, Tool } from '../../src/protocol/canonical/messages.ts'
+import { type KeyedConversation, readConversation } from '../../src/proxy/session/matching/conversation.ts'
 
 const tree = new MessageTree()
 

@@ -3,9 +3,9 @@
  * back to the call that it came from.
  */
 
-import type { GenerationStream } from '../../src/canonical/events.ts'
-import { PromptIds } from '../../src/canonical/prompt-ids.ts'
-import type { GenerationRequest } from '../../src/canonical/request.ts'
+import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { type Script, untilAborted } from './scripted-backend.ts'
 
 /** Says which completion a call gets; undefined: none, the engine hangs until the call is cancelled. */

@@ -1,9 +1,9 @@
-import { CompletionFold } from '../../src/canonical/completion.ts'
-import type { GenerationStream } from '../../src/canonical/events.ts'
-import type { GenerationRequest } from '../../src/canonical/request.ts'
-import type { Backend } from '../../src/inference/backend.ts'
-import type { Prompts } from '../../src/session/prompts/prompts.ts'
-import { SessionMemory } from '../../src/session/session-memory.ts'
+import { CompletionFold } from '../../src/protocol/canonical/completion.ts'
+import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import type { Backend } from '../../src/proxy/engines/port/backend.ts'
+import type { Prompts } from '../../src/proxy/session/prompts/prompts.ts'
+import { SessionMemory } from '../../src/proxy/session/state/session-memory.ts'
 
 const memories = new Map<string, SessionMemory>()
 

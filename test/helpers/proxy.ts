@@ -1,8 +1,8 @@
 import type { Test } from 'tap'
-import { loadConfig } from '../../src/config/load.ts'
-import { SERVE, type ServeConfig } from '../../src/config/options/serve.ts'
-import type { Logger } from '../../src/logger.ts'
+import type { Logger } from '../../src/base/logger.ts'
 import { type RunningServer, startServer } from '../../src/main.ts'
+import { loadConfig } from '../../src/proxy/config/load.ts'
+import { SERVE, type ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { watched } from './no-stalls.ts'
 import { silentLogger } from './silent-logger.ts'
 

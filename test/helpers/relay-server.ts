@@ -1,15 +1,15 @@
 import type { AddressInfo } from 'node:net'
 import Fastify from 'fastify'
 import type { Test } from 'tap'
-import type { GenerationEvent } from '../../src/canonical/events.ts'
-import type { GenerationRequest } from '../../src/canonical/request.ts'
-import { workerSocket } from '../../src/http/worker-socket.ts'
-import { MAX_FRAME_BYTES } from '../../src/relay/protocol.ts'
+import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { MAX_FRAME_BYTES } from '../../src/protocol/worker/protocol.ts'
+import { workerSocket } from '../../src/proxy/http/worker/worker-socket.ts'
 import {
   createRelayBackend,
   type RelayBackend,
   type RelayBackendOptions,
-} from '../../src/relay/relay-backend.ts'
+} from '../../src/proxy/relay/relay-backend.ts'
 import { silentLogger } from './silent-logger.ts'
 
 export interface RelayServer {

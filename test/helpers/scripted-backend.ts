@@ -1,8 +1,8 @@
-import type { GenerationEvent, GenerationStream } from '../../src/canonical/events.ts'
-import { PromptIds } from '../../src/canonical/prompt-ids.ts'
-import type { GenerationRequest } from '../../src/canonical/request.ts'
-import type { Backend, BackendStatus } from '../../src/inference/backend.ts'
-import type { ModelInfo } from '../../src/inference/engine-client.ts'
+import type { GenerationEvent, GenerationStream } from '../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
+import type { Backend, BackendStatus } from '../../src/proxy/engines/port/backend.ts'
+import type { ModelInfo } from '../../src/proxy/engines/port/engine-client.ts'
 
 export type Script = (request: GenerationRequest, signal: AbortSignal) => GenerationStream
 

@@ -1,3 +1,3 @@
-import type { Logger } from '../../src/logger.ts'
+import type { Logger } from '../../src/base/logger.ts'
 
 export const silentLogger: Logger = { debug() {}, info() {}, warn() {}, error() {} }

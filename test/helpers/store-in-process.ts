@@ -1,12 +1,12 @@
 /** The store's threads without threads: for tests that open a database many times. */
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
-import { openForReading, openForWriting } from '../../src/store/sqlite/database.ts'
-import { Reader } from '../../src/store/sqlite/reader.ts'
-import { ReaderLoop, type ReaderMessage } from '../../src/store/sqlite/reader-loop.ts'
-import type { SpawnThread, ThreadPort } from '../../src/store/sqlite/store-thread.ts'
-import { Writer } from '../../src/store/sqlite/writer.ts'
-import { WriterLoop, type WriterMessage } from '../../src/store/sqlite/writer-loop.ts'
+import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
+import { Reader } from '../../src/proxy/store/sqlite/reader.ts'
+import { ReaderLoop, type ReaderMessage } from '../../src/proxy/store/sqlite/reader-loop.ts'
+import type { SpawnThread, ThreadPort } from '../../src/proxy/store/sqlite/store-thread.ts'
+import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
+import { WriterLoop, type WriterMessage } from '../../src/proxy/store/sqlite/writer-loop.ts'
 
 const CACHE_BYTES = 1024 * 1024
 

@@ -1,9 +1,9 @@
 /** The writer and the reader of the store on a database of the test's, without their threads. */
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { openForReading, openForWriting } from '../../src/store/sqlite/database.ts'
-import { Reader } from '../../src/store/sqlite/reader.ts'
-import { Writer } from '../../src/store/sqlite/writer.ts'
+import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
+import { Reader } from '../../src/proxy/store/sqlite/reader.ts'
+import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
 
 const CACHE_BYTES = 64 * 1024
 

@@ -1,17 +1,18 @@
 /** Chat templates in this process: one Python for all of a test file. */
+
+import { PromptEngine } from '../../src/proxy/tokens/prompt/prompt-engine.ts'
+import { PromptRenderer, type PromptRendererOptions } from '../../src/proxy/tokens/prompt/prompt-renderer.ts'
+import type { PromptService } from '../../src/proxy/tokens/prompt/prompt-service.ts'
 import {
   ChatTemplate,
   type ChatTemplateSource,
   chatTemplateFiles,
   readChatTemplate,
-} from '../../src/tokens/chat-template.ts'
-import { PromptEngine } from '../../src/tokens/prompt/prompt-engine.ts'
-import { PromptRenderer, type PromptRendererOptions } from '../../src/tokens/prompt/prompt-renderer.ts'
-import type { PromptService } from '../../src/tokens/prompt/prompt-service.ts'
-import type { PromptFormat } from '../../src/tokens/prompt-format.ts'
-import { PythonTemplates } from '../../src/tokens/python/python-templates.ts'
-import type { Tokenizer } from '../../src/tokens/tokenizer.ts'
-import { readTokenizerFiles, type TokenizerConfig } from '../../src/tokens/tokenizer-files.ts'
+} from '../../src/proxy/tokens/templates/chat-template.ts'
+import type { PromptFormat } from '../../src/proxy/tokens/templates/prompt-format.ts'
+import { PythonTemplates } from '../../src/proxy/tokens/templates/python/python-templates.ts'
+import type { Tokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { readTokenizerFiles, type TokenizerConfig } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 
 const python = await PythonTemplates.start()
 

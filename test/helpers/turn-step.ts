@@ -1,4 +1,4 @@
-import type { TurnStep } from '../../src/store/turn-store.ts'
+import type { TurnStep } from '../../src/proxy/store/port/turn-store.ts'
 
 /** A completed turn of session `s`, as a store hands it to whoever makes rows. */
 export function turnStep(index: number, prompt: readonly number[], completion: readonly number[]): TurnStep {

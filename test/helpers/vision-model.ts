@@ -2,9 +2,9 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { readTokenizerFiles } from '../../src/tokens/tokenizer-files.ts'
+import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 
-const EMBEDDED = join(import.meta.dirname, '../../src/engine/embedded/model')
+const EMBEDDED = join(import.meta.dirname, '../../src/embedded/model')
 const PLACEHOLDERS = ['<|vision_start|>', '<|image_pad|>', '<|vision_end|>']
 
 /** ChatML whose messages may show images, numbered on demand; tools' results may show them, too. */

@@ -1,5 +1,5 @@
 /** A counting worker as a process: `node worker-process.ts <proxy-url> <worker-id> <counting-as-json>`. */
-import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
+import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { CountingBackend } from './counting-backend.ts'
 import { silentLogger } from './silent-logger.ts'
 

@@ -9,8 +9,8 @@ import type {
   ResponseInput,
 } from 'openai/resources/responses/responses'
 import t, { type Test } from 'tap'
-import type { GenerationEvent } from '../../src/canonical/events.ts'
-import { ProxyError } from '../../src/errors.ts'
+import { ProxyError } from '../../src/base/errors.ts'
+import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'

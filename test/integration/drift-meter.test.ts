@@ -1,7 +1,7 @@
 /** `--verify-share`: turns are verified while they are recorded, and what is found shows in /health and metrics. */
 import OpenAI from 'openai'
 import t from 'tap'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startHalvedEngine } from '../helpers/halved-engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'

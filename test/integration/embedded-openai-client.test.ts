@@ -2,8 +2,8 @@
 import OpenAI, { type APIError } from 'openai'
 import type { ChatCompletionMessageParam, ChatCompletionTool } from 'openai/resources/chat/completions'
 import t, { type Test } from 'tap'
-import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/engine/embedded/embedded-engine.ts'
-import { buildEngineServer, type EngineServer } from '../../src/http/engine/server.ts'
+import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/embedded/engine/embedded-engine.ts'
+import { buildEngineServer, type EngineServer } from '../../src/embedded/server/server.ts'
 import { eventually } from '../conformance/engine-client.ts'
 
 const CALCULATOR: ChatCompletionTool = {

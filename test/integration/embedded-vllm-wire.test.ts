@@ -1,11 +1,11 @@
 /** The served engine's bytes are vLLM's, field by field, null by null. */
 import t from 'tap'
-import type { GenerationStream } from '../../src/canonical/events.ts'
-import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/engine/embedded/embedded-engine.ts'
-import { Playbook } from '../../src/engine/embedded/playbook.ts'
-import { ProxyError } from '../../src/errors.ts'
-import type { ServedEngine } from '../../src/http/engine/served-engine.ts'
-import { buildEngineServer } from '../../src/http/engine/server.ts'
+import { ProxyError } from '../../src/base/errors.ts'
+import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/embedded/engine/embedded-engine.ts'
+import { Playbook } from '../../src/embedded/engine/playbook.ts'
+import type { ServedEngine } from '../../src/embedded/server/served-engine.ts'
+import { buildEngineServer } from '../../src/embedded/server/server.ts'
+import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Hello!' }]
 

@@ -1,11 +1,11 @@
 import t, { type Test } from 'tap'
-import { createAutoClient } from '../../src/engine/auto-client.ts'
-import type { EmbeddedEngineOptions } from '../../src/engine/embedded/embedded-engine.ts'
-import { Playbook } from '../../src/engine/embedded/playbook.ts'
-import { createSglangClient } from '../../src/engine/sglang/client.ts'
-import { createVllmClient } from '../../src/engine/vllm/client.ts'
-import type { EngineClient } from '../../src/inference/engine-client.ts'
-import { inexactReason } from '../../src/session/exactness.ts'
+import type { EmbeddedEngineOptions } from '../../src/embedded/engine/embedded-engine.ts'
+import { Playbook } from '../../src/embedded/engine/playbook.ts'
+import { createAutoClient } from '../../src/proxy/engines/clients/auto-client.ts'
+import { createSglangClient } from '../../src/proxy/engines/clients/sglang/client.ts'
+import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
+import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
+import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import {
   chatRequest,
   collect,

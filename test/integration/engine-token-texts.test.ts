@@ -1,10 +1,10 @@
 /** In chat mode the texts of tokens are the engine's, where it tells. */
 import t from 'tap'
-import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
-import { textsOfTokens } from '../../src/engine/texts-of-tokens.ts'
-import { createVllmClient } from '../../src/engine/vllm/client.ts'
-import { tokenTexts } from '../../src/tokens/token-texts.ts'
-import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
+import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { textsOfTokens } from '../../src/proxy/engines/clients/texts-of-tokens.ts'
+import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
+import { tokenTexts } from '../../src/proxy/tokens/model/token-texts.ts'
+import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 

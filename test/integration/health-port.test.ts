@@ -1,6 +1,6 @@
 import { Worker } from 'node:worker_threads'
 import t, { type Test } from 'tap'
-import { openHealthPort } from '../../src/http/health/health-port.ts'
+import { openHealthPort } from '../../src/proxy/http/operator/health/health-port.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
 

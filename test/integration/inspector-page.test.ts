@@ -3,14 +3,14 @@ import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
-import { CONTENT_SECURITY_POLICY } from '../../src/http/ui/routes.ts'
+import { CONTENT_SECURITY_POLICY } from '../../src/inspector/routes/routes.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 const MAX_GZIPPED_BYTES = 80 * 1024
 
 t.before(() => {
-  execFileSync(process.execPath, [join(import.meta.dirname, '../../src/http/ui/make-page.ts')])
+  execFileSync(process.execPath, [join(import.meta.dirname, '../../tools/make-page.ts')])
 })
 
 t.test(

@@ -1,6 +1,6 @@
 import t from 'tap'
-import { createVllmClient } from '../../src/engine/vllm/client.ts'
-import { createLocalBackend } from '../../src/inference/local-backend.ts'
+import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
+import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
 import { backendSuite, type MemberUnderTest } from '../conformance/backend.ts'
 import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
 

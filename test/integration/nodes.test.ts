@@ -2,8 +2,8 @@
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { nodeOfSession } from '../../src/session/nodes.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
+import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 
 /** An id that belongs to this node of four. */

@@ -1,7 +1,7 @@
 /** A session names the model of each line, and no agent, engine or worker can have it otherwise. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine, type TestEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { joinWorker, turnsOf } from '../helpers/relay-rig.ts'

@@ -1,8 +1,8 @@
 /** An answer that is not streamed brings nothing for minutes: the worker says meanwhile that it works on it. */
 import { once } from 'node:events'
 import t, { type Test } from 'tap'
-import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
-import type { RelayBackend } from '../../src/relay/relay-backend.ts'
+import type { RelayBackend } from '../../src/proxy/relay/relay-backend.ts'
+import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { FakeClock } from '../helpers/fake-clock.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { chatRequest, eventsOf, relayServerFor, textOf } from '../helpers/relay-server.ts'

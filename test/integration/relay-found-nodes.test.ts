@@ -1,7 +1,7 @@
 /** A worker that is given one name for all nodes: it dials each address of it, and follows the name's changes. */
 import { once } from 'node:events'
 import t, { type Test } from 'tap'
-import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
+import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { freePort } from '../helpers/free-port.ts'
 import { chatRequest, eventsOf, type RelayServer, startRelayServer, textOf } from '../helpers/relay-server.ts'

@@ -2,7 +2,7 @@
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import type { Test } from 'tap'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { type Loss, type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'

@@ -1,11 +1,11 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import * as reads from '../../src/http/read/schemas.ts'
-import * as schemas from '../../src/http/sessions/schemas.ts'
-import { Trace, TracesQueryBody } from '../../src/http/traces/schemas.ts'
-import { NewEngineBody, Worker } from '../../src/http/workers/schemas.ts'
-import { RESERVED_SEGMENTS } from '../../src/session/sessions.ts'
+import { NewEngineBody, Worker } from '../../src/proxy/http/operator/workers/schemas.ts'
+import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
+import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
+import { Trace, TracesQueryBody } from '../../src/proxy/http/trainer/traces/schemas.ts'
+import { RESERVED_SEGMENTS } from '../../src/proxy/session/state/sessions.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 const page = readFileSync(join(import.meta.dirname, '../../docs/http-api.md'), 'utf8')

@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import t from 'tap'
-import * as reads from '../../src/http/read/schemas.ts'
-import * as schemas from '../../src/http/sessions/schemas.ts'
+import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
+import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { untilAborted } from '../helpers/scripted-backend.ts'
 import { recordTurn, STORES, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 

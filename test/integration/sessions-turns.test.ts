@@ -1,6 +1,6 @@
 import t from 'tap'
-import * as schemas from '../../src/http/sessions/schemas.ts'
-import { promptPieces } from '../../src/session/prompt-pieces.ts'
+import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
+import { promptPieces } from '../../src/proxy/session/prompts/prompt-pieces.ts'
 import { recordTurn, STORES, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 
 interface Shown {

@@ -4,7 +4,7 @@ import { type AddressInfo, connect } from 'node:net'
 import { text } from 'node:stream/consumers'
 import Fastify from 'fastify'
 import t, { type Test } from 'tap'
-import { SseReply } from '../../src/http/agent/sse-reply.ts'
+import { SseReply } from '../../src/proxy/http/agent/sse-reply.ts'
 
 const PIECES = ['data: a\n\n', 'data: \u{1F30A}é\n\n', ': keep-alive\n\n']
 

@@ -1,5 +1,5 @@
 /** Puts turns on record until it is killed, and names each one on stdout once it is acknowledged. */
-import { type Durability, openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { type Durability, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
 
 const CALLERS = 8

@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import t from 'tap'
-import { type Durability, openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { type Durability, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { turnsOf } from '../conformance/turn-store.ts'
 import { startChild } from '../helpers/children.ts'
 

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t from 'tap'
-import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 
 const docs = readFileSync(new URL('../../docs/store.md', import.meta.url), 'utf8')

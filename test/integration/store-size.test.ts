@@ -1,8 +1,8 @@
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { promptPieces } from '../../src/session/prompt-pieces.ts'
-import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { promptPieces } from '../../src/proxy/session/prompts/prompt-pieces.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
 
 const TURNS = 100

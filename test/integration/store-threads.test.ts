@@ -1,8 +1,8 @@
 import { join } from 'node:path'
 import type { Worker } from 'node:worker_threads'
 import t from 'tap'
-import { queryTrajectories } from '../../src/http/sessions/trajectory-query.ts'
-import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { queryTrajectories } from '../../src/proxy/http/trainer/sessions/trajectory-query.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 

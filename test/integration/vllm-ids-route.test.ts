@@ -1,8 +1,8 @@
 /** vLLM's `/inference/v1/generate`: which calls without images are asked there, and what becomes of those that cannot be. */
 import t, { type Test } from 'tap'
-import type { GenerationRequest } from '../../src/canonical/request.ts'
-import { createVllmClient } from '../../src/engine/vllm/client.ts'
-import { inexactReason } from '../../src/session/exactness.ts'
+import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
+import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
 import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 

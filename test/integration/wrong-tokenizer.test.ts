@@ -3,7 +3,7 @@ import { cpSync, existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
-import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
+import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 
 /** The embedded model's files, and these in their place or beside them; null: none of that name. */

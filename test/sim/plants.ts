@@ -10,7 +10,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'an answer is acknowledged before its commit',
     edits: [
       {
-        file: 'src/session/run-turn.ts',
+        file: 'src/proxy/session/turn/run-turn.ts',
         find: '    await Promise.all([turn.opened, closed])\n',
         put: '    Promise.all([turn.opened, closed]).catch(() => {})\n',
       },
@@ -20,7 +20,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'a worker of an older epoch is taken on',
     edits: [
       {
-        file: 'src/relay/worker-registry.ts',
+        file: 'src/proxy/relay/worker-registry.ts',
         find: 'if (hello.epoch < knownEpoch) {',
         put: 'if (hello.epoch < 0) {',
       },
@@ -30,7 +30,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'the index of a turn that could not be put on record is kept',
     edits: [
       {
-        file: 'src/session/run-turn.ts',
+        file: 'src/proxy/session/turn/run-turn.ts',
         find: 'opened.catch(() => sessionCall.unrecorded())',
         put: 'opened.catch(() => {})',
       },
@@ -40,17 +40,17 @@ export const PLANTS: readonly Plant[] = [
     name: 'a sample of an equal request is superseded',
     edits: [
       {
-        file: 'src/session/trajectories/retries.ts',
+        file: 'src/proxy/session/trajectories/retries.ts',
         find: '  if (!tries.some(({ retryCount }) => retryCount > 0)) return []\n',
         put: '',
       },
       {
-        file: 'src/session/trajectories/retries.ts',
+        file: 'src/proxy/session/trajectories/retries.ts',
         find: '    if (retry.retryCount === 0) return []\n',
         put: '',
       },
       {
-        file: 'src/session/trajectories/retries.ts',
+        file: 'src/proxy/session/trajectories/retries.ts',
         find: '(turn.answeredCount ?? turn.retryCount) < retry.retryCount && ',
         put: '',
       },
@@ -60,7 +60,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'the lease of a call that failed before its first event is not given back',
     edits: [
       {
-        file: 'src/inference/failover.ts',
+        file: 'src/proxy/engines/dispatch/failover.ts',
         find: '      lease.release()\n',
         put: '      if (begun) lease.release()\n',
       },
@@ -70,7 +70,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'a reset leaves the turns on record',
     edits: [
       {
-        file: 'src/store/sqlite/sessions.ts',
+        file: 'src/proxy/store/sqlite/sessions.ts',
         find: `    if (this.#dropTree.run(sessionId).changes === 0) return undefined
     this.#reset.run({ sessionId, tree: this.#plantTree(), atMs })`,
         put: `    const tree = this.#reader.tree(sessionId)
@@ -83,12 +83,12 @@ export const PLANTS: readonly Plant[] = [
     name: 'what comes again after a reconnect is delivered twice',
     edits: [
       {
-        file: 'src/relay/outgoing-call.ts',
+        file: 'src/worker/outgoing-call.ts',
         find: 'this.#kept.filter((frame) => frame.seq > received).map(',
         put: 'this.#kept.map(',
       },
       {
-        file: 'src/relay/incoming-call.ts',
+        file: 'src/proxy/relay/incoming-call.ts',
         find: "    if (seq <= this.#received) return 'duplicate'\n",
         put: '',
       },
@@ -98,7 +98,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'a frame that comes twice is delivered twice',
     edits: [
       {
-        file: 'src/relay/incoming-call.ts',
+        file: 'src/proxy/relay/incoming-call.ts',
         find: "    if (seq <= this.#received) return 'duplicate'\n",
         put: '',
       },
@@ -106,13 +106,15 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'a call is handed on after its agent has had a part of the answer',
-    edits: [{ file: 'src/inference/failover.ts', find: 'if (begun || verdict', put: 'if (verdict' }],
+    edits: [
+      { file: 'src/proxy/engines/dispatch/failover.ts', find: 'if (begun || verdict', put: 'if (verdict' },
+    ],
   },
   {
     name: '/health says ok while nothing can be put on record',
     edits: [
       {
-        file: 'src/store/sqlite/sqlite-turn-store.ts',
+        file: 'src/proxy/store/sqlite/sqlite-turn-store.ts',
         find: "    await this.#call('tryCommit', [])\n",
         put: '',
       },
@@ -122,7 +124,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'a call is answered after its session has ended',
     edits: [
       {
-        file: 'src/session/live-session.ts',
+        file: 'src/proxy/session/state/live-session.ts',
         find: 'return this.#state?.active ?? false',
         put: 'return true',
       },
@@ -132,7 +134,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'a completion that several rows share trains in each of them',
     edits: [
       {
-        file: 'src/session/trajectories.ts',
+        file: 'src/proxy/session/trajectories/trajectories.ts',
         find: 'options, trainedBy.get(turn) === plan)',
         put: 'options, trainedBy.has(turn))',
       },
@@ -142,7 +144,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'an answer is tokenized anew for the prompt that goes on from it',
     edits: [
       {
-        file: 'src/session/prompts/prompt-planner.ts',
+        file: 'src/proxy/session/prompts/prompt-planner.ts',
         find: "if (parent && extended && 'ids' in extended) {",
         put: "if (parent && extended && 'ids' in extended && call.isFork) {",
       },

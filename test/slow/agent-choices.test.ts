@@ -2,7 +2,7 @@
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t, { type Test } from 'tap'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'

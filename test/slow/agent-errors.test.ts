@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t from 'tap'
-import { type ErrorCode, ProxyError, type ProxyErrorOptions } from '../../src/errors.ts'
+import { type ErrorCode, ProxyError, type ProxyErrorOptions } from '../../src/base/errors.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 

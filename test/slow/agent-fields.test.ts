@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
+import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { type ScriptedServer, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { modelDirectory } from '../unit/tokens/real-models.ts'

@@ -4,8 +4,8 @@ import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { BALANCERS } from '../../deploy/balancers/make.ts'
-import { makeAgentKey } from '../../src/http/access/agent-key.ts'
-import { nodeOfSession } from '../../src/session/nodes.ts'
+import { makeAgentKey } from '../../src/proxy/http/access/agent-key.ts'
+import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
 import { type BalancerKind, PACKAGES, programOf, startBalancer } from '../helpers/balancer.ts'
 
 /** A server that says its name and the path that it was asked for. */

@@ -1,6 +1,6 @@
 /** `npm run demo`, as its command runs it. */
 import t from 'tap'
-import { openSqliteReader } from '../../src/store/sqlite/open.ts'
+import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
 import { ended, said } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 

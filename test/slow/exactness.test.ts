@@ -1,7 +1,7 @@
 /** What an engine says wrongly of its tokens: the call goes on, and the turn is on record as not exact, in both modes. */
 import t, { type Test } from 'tap'
-import { createVllmClient } from '../../src/engine/vllm/client.ts'
-import { createLocalBackend } from '../../src/inference/local-backend.ts'
+import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
+import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'

@@ -1,9 +1,9 @@
 /** Several nodes behind one front: a trainer sees one proxy, and hears which nodes are away. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { SESSION_ROUTES, startFront } from '../../src/http/front/server.ts'
-import { nodeOfSession } from '../../src/session/nodes.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
+import { SESSION_ROUTES, startFront } from '../../src/proxy/http/front/server.ts'
+import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
 import { watched } from '../helpers/no-stalls.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'

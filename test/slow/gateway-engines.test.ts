@@ -1,6 +1,6 @@
 /** Engines that a trainer registers while the proxy runs, and the one list of who serves. */
 import t from 'tap'
-import { Worker } from '../../src/http/workers/schemas.ts'
+import { Worker } from '../../src/proxy/http/operator/workers/schemas.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { agentOf, relayProxy, streamed, turnsOf, untilWorkers, workerFor } from '../helpers/relay-rig.ts'

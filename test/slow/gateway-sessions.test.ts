@@ -1,9 +1,9 @@
 /** The second contract of rLLM's model gateway: sessions below /admin, keys that end with them, calls with their lineage. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { ProxyError } from '../../src/errors.ts'
-import { SessionTraces } from '../../src/http/gateway/schemas.ts'
-import { TraceGraph } from '../../src/http/traces/schemas.ts'
+import { ProxyError } from '../../src/base/errors.ts'
+import { SessionTraces } from '../../src/proxy/http/trainer/gateway/schemas.ts'
+import { TraceGraph } from '../../src/proxy/http/trainer/traces/schemas.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'

@@ -2,9 +2,9 @@
 import fc from 'fast-check'
 import OpenAI from 'openai'
 import t from 'tap'
-import { ProxyError } from '../../src/errors.ts'
-import { Trace } from '../../src/http/traces/schemas.ts'
-import type { OpenTurn, TurnOutcome } from '../../src/store/turn-store.ts'
+import { ProxyError } from '../../src/base/errors.ts'
+import { Trace } from '../../src/proxy/http/trainer/traces/schemas.ts'
+import type { OpenTurn, TurnOutcome } from '../../src/proxy/store/port/turn-store.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import type { OutcomeFields } from '../helpers/prompt-ids.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -33,8 +33,8 @@ for (const mode of ['local', 'relay'] as const) {
   t.test(`in ${mode} mode the traces of a session are its turns, in call order`, async (t) => {
     const proxy = mode === 'local' ? await startProxy(t) : await relayProxy(t)
     if (mode === 'relay') {
-      const { createLocalBackend } = await import('../../src/inference/local-backend.ts')
-      const { openEngines } = await import('../../src/engine/open-engines.ts')
+      const { createLocalBackend } = await import('../../src/proxy/engines/dispatch/local-backend.ts')
+      const { openEngines } = await import('../../src/proxy/engines/clients/open-engines.ts')
       const backend = createLocalBackend({ clients: openEngines({ engineUrls: [], engineKind: 'auto' }) })
       t.teardown(() => backend.close())
       workerFor(t, proxy.url, 'w', backend)

@@ -1,7 +1,7 @@
 /** An answer that an agent has read to its end is on disk, whatever happens to the process next. */
 import OpenAI from 'openai'
 import t from 'tap'
-import { openSqliteReader } from '../../src/store/sqlite/open.ts'
+import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
 import { ended, said } from '../helpers/children.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 

@@ -1,6 +1,6 @@
 /** Bodies that would hold everybody up, or fill the memory: refused before they are parsed, or while others wait. */
 import t from 'tap'
-import { BODY_VALUES } from '../../src/http/json-body.ts'
+import { BODY_VALUES } from '../../src/proxy/http/transport/json-body.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { aside } from '../helpers/no-stalls.ts'
 import { startProxy } from '../helpers/proxy.ts'

@@ -3,10 +3,10 @@
  * and how many sessions are remembered.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ChatPrompts } from '../../src/session/prompts/chat-prompts.ts'
-import { TurnRunner } from '../../src/session/run-turn.ts'
-import { Sessions } from '../../src/session/sessions.ts'
-import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { ChatPrompts } from '../../src/proxy/session/prompts/chat-prompts.ts'
+import { Sessions } from '../../src/proxy/session/state/sessions.ts'
+import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 

@@ -1,8 +1,8 @@
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import t from 'tap'
-import { promptPieces } from '../../src/session/prompt-pieces.ts'
-import { MemoryTurnStore } from '../../src/store/memory.ts'
+import { promptPieces } from '../../src/proxy/session/prompts/prompt-pieces.ts'
+import { MemoryTurnStore } from '../../src/proxy/store/port/memory.ts'
 import { aSession, aTurn } from '../conformance/turn-store.ts'
 
 setFlagsFromString('--expose-gc')

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import type { TestProxy } from '../helpers/proxy.ts'

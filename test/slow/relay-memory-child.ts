@@ -1,5 +1,5 @@
 /** Serves calls over a relay and a worker, a tenth of them aborted, and prints the heap's size between rounds as JSON. */
-import { InferenceWorkerClient } from '../../src/relay/inference-worker-client.ts'
+import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
 import { chatRequest, startRelayServer } from '../helpers/relay-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'

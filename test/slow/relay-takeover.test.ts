@@ -4,8 +4,8 @@
  */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { createVllmClient } from '../../src/engine/vllm/client.ts'
-import { createLocalBackend } from '../../src/inference/local-backend.ts'
+import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
+import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
 import { ended, said } from '../helpers/children.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { startEngine } from '../helpers/engine.ts'

@@ -1,11 +1,11 @@
 /** 500 rollouts at once with agents that fail in every way: each sample has one result, of one try, and the books balance. */
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import type { SessionRecord, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import type { AgentLoopOutput, AgentLoopOutputs } from '../../src/rollout/agent-loop-output.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import { CommandRunner } from '../../src/rollout/runners/command-runner.ts'
 import type { AgentResult, AgentRunner, AgentTask } from '../../src/rollout/runners/runner.ts'
-import type { SessionRecord, TurnStore } from '../../src/store/turn-store.ts'
 import { plainTokens } from '../helpers/plain-tokens.ts'
 import { STORES, startSessionsApi } from '../helpers/sessions-api.ts'
 import { type Behaviour, HANG, Talk, type TalkTask } from './rollouts-many-talk.ts'

@@ -6,7 +6,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { makeAgentKey } from '../../src/http/access/agent-key.ts'
+import { makeAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { hasPython, installFromPyPI } from '../agents/parts/install.ts'
 import { runProgram } from '../agents/parts/programs.ts'
 import { KEYS } from '../helpers/keys.ts'

@@ -11,7 +11,7 @@ import {
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t from 'tap'
-import { openSqliteReader, openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 

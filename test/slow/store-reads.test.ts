@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t from 'tap'
-import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { sessionReadsConformance } from '../conformance/session-reads.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'

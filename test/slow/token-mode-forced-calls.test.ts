@@ -1,8 +1,8 @@
 /** In token mode, an agent that forces a call gets one: the engine is held to a JSON schema, and its answer is read as calls. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
-import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
+import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { type SeenRequest, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 

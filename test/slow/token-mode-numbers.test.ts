@@ -1,7 +1,7 @@
 /** Token mode: the model is shown the numbers of tools and calls as the agent wrote them, and as Python writes what it reads. */
 import t, { type Test } from 'tap'
-import { embeddedModelFolder } from '../../src/engine/embedded/embedded-model.ts'
-import { loadTokenizer } from '../../src/tokens/tokenizer.ts'
+import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 

@@ -1,8 +1,8 @@
 /** Spans of calls, as a receiver of OTLP gets them. */
 import t, { type Test } from 'tap'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
-import type { Logger } from '../../src/logger.ts'
-import { traceIdOf } from '../../src/tracing/session-ids.ts'
+import type { Logger } from '../../src/base/logger.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
+import { traceIdOf } from '../../src/proxy/tracing/session-ids.ts'
 import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
 import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'

@@ -1,9 +1,9 @@
 /** `llm-proxy verify` as a program, over what a proxy recorded with the embedded engine. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { packDetails } from '../../src/canonical/details/details.ts'
-import type { ServeConfig } from '../../src/config/options/serve.ts'
-import { openSqliteStore } from '../../src/store/sqlite/open.ts'
+import { packDetails } from '../../src/protocol/details/details.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startHalvedEngine } from '../helpers/halved-engine.ts'
 import { KEYS } from '../helpers/keys.ts'

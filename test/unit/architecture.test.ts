@@ -14,27 +14,27 @@ const ROOT = join(import.meta.dirname, '../..')
 
 /** What every part may import. */
 const GROUND = [
-  'src/around.ts',
-  'src/errors.ts',
-  'src/logger.ts',
-  'src/recently-used.ts',
-  'src/version.ts',
+  'src/base/around.ts',
+  'src/base/errors.ts',
+  'src/base/logger.ts',
+  'src/base/recently-used.ts',
+  'src/base/version.ts',
   'src/canonical',
   'src/standalone',
 ]
 const PORTS = ['src/inference', 'src/tokens', 'src/store', ...GROUND]
-const ADAPTERS = ['src/engine', 'src/relay', 'src/store/sqlite']
+const ADAPTERS = ['src/engine', 'src/relay', 'src/proxy/store/sqlite']
 /** Trainers' side: it knows the proxy by its HTTP API alone. */
 const ROLLOUT = 'src/rollout'
 const ALL_BELOW_MAIN = [
   ...ADAPTERS,
   'src/http',
-  'src/metrics',
-  'src/config',
+  'src/proxy/metrics',
+  'src/proxy/config',
   'src/dialects',
   'src/session',
-  'src/tracing',
-  'src/verify',
+  'src/proxy/tracing',
+  'src/proxy/verify',
   ...PORTS,
 ]
 
@@ -52,33 +52,33 @@ const RULES: ArchitectureRules = {
     'src/index.ts': ['src/main.ts', ROLLOUT, ...ALL_BELOW_MAIN],
     'src/main.ts': ['src/server-parts.ts', ...ALL_BELOW_MAIN],
     'src/server-parts.ts': ['src/start-model.ts', ...ALL_BELOW_MAIN],
-    'src/start-model.ts': ['src/config', 'src/engine', 'src/tokens'],
+    'src/start-model.ts': ['src/proxy/config', 'src/engine', 'src/tokens'],
     // The page that a browser runs: of the proxy it knows what the API answers, as types.
-    'src/ui': ['src/http'],
+    'src/inspector/page': ['src/http'],
     'src/http/ui': GROUND,
-    'src/http': ['src/http/ui', 'src/dialects', 'src/metrics', 'src/session', ...PORTS],
-    'src/metrics': ['src/session', ...PORTS],
-    'src/tracing': ['src/session', ...PORTS],
+    'src/http': ['src/http/ui', 'src/dialects', 'src/proxy/metrics', 'src/session', ...PORTS],
+    'src/proxy/metrics': ['src/session', ...PORTS],
+    'src/proxy/tracing': ['src/session', ...PORTS],
     'src/dialects': PORTS,
     'src/session': PORTS,
-    'src/verify': PORTS,
-    [ROLLOUT]: ['src/config', 'src/errors.ts', 'src/logger.ts'],
+    'src/proxy/verify': PORTS,
+    [ROLLOUT]: ['src/proxy/config', 'src/base/errors.ts', 'src/base/logger.ts'],
     'src/engine': PORTS,
     'src/relay': PORTS,
-    'src/store/sqlite': ['src/store', ...GROUND],
+    'src/proxy/store/sqlite': ['src/store', ...GROUND],
     [`${ROLLOUT}/datasets`]: GROUND,
     'src/inference': GROUND,
     'src/tokens': GROUND,
     'src/store': GROUND,
-    'src/config': ['src/errors.ts'],
-    'src/canonical': ['src/errors.ts', 'src/recently-used.ts'],
-    'src/standalone': ['src/errors.ts'],
-    'src/standalone/build': ['src/standalone', 'src/cli'],
-    'src/around.ts': [],
-    'src/errors.ts': [],
-    'src/logger.ts': [],
-    'src/recently-used.ts': [],
-    'src/version.ts': [],
+    'src/proxy/config': ['src/base/errors.ts'],
+    'src/canonical': ['src/base/errors.ts', 'src/base/recently-used.ts'],
+    'src/standalone': ['src/base/errors.ts'],
+    'tools/build': ['src/standalone', 'src/cli'],
+    'src/base/around.ts': [],
+    'src/base/errors.ts': [],
+    'src/base/logger.ts': [],
+    'src/base/recently-used.ts': [],
+    'src/base/version.ts': [],
   },
   owners: {
     // Node's own, where it has one: Node 22 lacks it.
@@ -90,22 +90,22 @@ const RULES: ArchitectureRules = {
     '@fastify/type-provider-typebox': 'src/http',
     '@fastify/websocket': 'src/http',
     '@huggingface/tokenizers': 'src/tokens',
-    '@preact/signals': 'src/ui',
-    '@opentelemetry/api': 'src/tracing',
-    '@opentelemetry/core': 'src/tracing',
-    '@opentelemetry/exporter-trace-otlp-proto': 'src/tracing',
-    '@opentelemetry/resources': 'src/tracing',
-    '@opentelemetry/sdk-trace-base': 'src/tracing',
+    '@preact/signals': 'src/inspector/page',
+    '@opentelemetry/api': 'src/proxy/tracing',
+    '@opentelemetry/core': 'src/proxy/tracing',
+    '@opentelemetry/exporter-trace-otlp-proto': 'src/proxy/tracing',
+    '@opentelemetry/resources': 'src/proxy/tracing',
+    '@opentelemetry/sdk-trace-base': 'src/proxy/tracing',
     'image-size': 'src/tokens',
     pyodide: 'src/tokens',
     tokenizers: 'src/tokens',
-    'better-sqlite3': 'src/store/sqlite',
+    'better-sqlite3': 'src/proxy/store/sqlite',
     commander: 'src/cli',
-    diff: 'src/ui',
-    preact: 'src/ui',
-    uplot: 'src/ui',
-    '@yao-pkg/pkg': 'src/standalone/build',
-    esbuild: ['src/standalone/build', 'src/http/ui'],
+    diff: 'src/inspector/page',
+    preact: 'src/inspector/page',
+    uplot: 'src/inspector/page',
+    '@yao-pkg/pkg': 'tools/build',
+    esbuild: ['tools/build', 'src/http/ui'],
     fastify: ['src/http', 'src/http/ui'],
     'apache-arrow': `${ROLLOUT}/datasets`,
     hyparquet: `${ROLLOUT}/datasets`,
@@ -122,10 +122,13 @@ const RULES: ArchitectureRules = {
 }
 
 t.test('every import of src keeps to the layers, and every library to its one folder', async (t) => {
-  const graph = new Map(readImportGraph(ROOT, ['tsconfig.json', 'src/ui/tsconfig.json']))
+  const graph = new Map(readImportGraph(ROOT, ['tsconfig.json', 'src/inspector/page/tsconfig.json']))
   // The demo's agent stands for a program that knows nothing of the proxy; it runs in a process of its own.
   graph.delete('src/cli/demo/agent.ts')
-  t.ok(graph.has('src/errors.ts') && graph.has('src/ui/app.tsx'), 'the graph is of this repository')
+  t.ok(
+    graph.has('src/base/errors.ts') && graph.has('src/inspector/page/app.tsx'),
+    'the graph is of this repository',
+  )
   t.strictSame(violations(graph, RULES), [])
   t.strictSame(folderCycles(graph), [], 'no folders import each other in a circle')
   t.strictSame(fileCycles(graph), [], 'nor do files')
@@ -142,8 +145,8 @@ t.test('what is known of messages is kept by the messages, and in no map beside 
   }))
   const filesWith = (pattern: RegExp) =>
     sources.filter(({ text }) => pattern.test(text)).map(({ file }) => file)
-  t.strictSame(filesWith(/\bnew WeakMap\b(?!<Logger,)/), ['src/canonical/request-reader.ts'])
-  t.strictSame(filesWith(/\bclass Message(Tree)?\b/), ['src/canonical/conversation.ts'])
+  t.strictSame(filesWith(/\bnew WeakMap\b(?!<Logger,)/), ['src/protocol/canonical/request-reader.ts'])
+  t.strictSame(filesWith(/\bclass Message(Tree)?\b/), ['src/protocol/canonical/conversation.ts'])
   t.strictSame(filesWith(FORMER_MEMORIES), [])
 })
 
@@ -151,16 +154,16 @@ const graphOf = (imports: Record<string, string[]>): ImportGraph => new Map(Obje
 
 t.test('an import against the direction is a violation', async (t) => {
   for (const [file, target] of [
-    ['src/session/run-turn.ts', 'src/http/errors.ts'],
-    ['src/dialects/chat/answer.ts', 'src/session/sessions.ts'],
-    ['src/engine/openai/client.ts', 'src/store/sqlite/store.ts'],
-    ['src/relay/hub.ts', 'src/engine/connection.ts'],
-    ['src/store/turn-store.ts', 'src/store/sqlite/schema.ts'],
-    ['src/http/server.ts', 'src/main.ts'],
+    ['src/proxy/session/turn/run-turn.ts', 'src/proxy/http/transport/errors.ts'],
+    ['src/proxy/dialects/chat/answer.ts', 'src/proxy/session/state/sessions.ts'],
+    ['src/proxy/engines/clients/openai/client.ts', 'src/store/sqlite/store.ts'],
+    ['src/relay/hub.ts', 'src/proxy/engines/clients/wire/connection.ts'],
+    ['src/proxy/store/port/turn-store.ts', 'src/proxy/store/sqlite/schema.ts'],
+    ['src/proxy/http/server.ts', 'src/main.ts'],
     ['src/main.ts', 'src/cli/run.ts'],
-    ['src/rollout/rollout.ts', 'src/http/sessions/schemas.ts'],
-    ['src/http/server.ts', 'src/rollout/remote-agent-loop.ts'],
-    ['src/errors.ts', 'src/canonical/events.ts'],
+    ['src/rollout/rollout.ts', 'src/proxy/http/trainer/sessions/schemas.ts'],
+    ['src/proxy/http/server.ts', 'src/rollout/remote-agent-loop.ts'],
+    ['src/base/errors.ts', 'src/protocol/canonical/events.ts'],
   ] as const) {
     t.match(violations(graphOf({ [file]: [target] }), RULES), [`${file} imports ${target}: `])
   }
@@ -168,10 +171,10 @@ t.test('an import against the direction is a violation', async (t) => {
 
 t.test('an import along the direction is none', async (t) => {
   const graph = graphOf({
-    'src/main.ts': ['src/store/sqlite/store.ts', 'src/http/server.ts', 'node:fs'],
-    'src/store/sqlite/store.ts': ['src/store/turn-store.ts', 'better-sqlite3', 'typebox/value'],
-    'src/canonical/messages.ts': ['openai/resources/chat/completions'],
-    'src/version.ts': ['package.json'],
+    'src/main.ts': ['src/store/sqlite/store.ts', 'src/proxy/http/server.ts', 'node:fs'],
+    'src/store/sqlite/store.ts': ['src/proxy/store/port/turn-store.ts', 'better-sqlite3', 'typebox/value'],
+    'src/protocol/canonical/messages.ts': ['openai/resources/chat/completions'],
+    'src/base/version.ts': ['package.json'],
   })
   t.strictSame(violations(graph, RULES), [])
 })
@@ -180,14 +183,14 @@ t.test(
   'a library outside of its folder, one without an owner, and an import from test are violations',
   async (t) => {
     const graph = graphOf({
-      'src/session/run-turn.ts': ['fastify', 'pyodide/types', 'left-pad'],
-      'src/http/server.ts': ['test/helpers/import-graph.ts'],
+      'src/proxy/session/turn/run-turn.ts': ['fastify', 'pyodide/types', 'left-pad'],
+      'src/proxy/http/server.ts': ['test/helpers/import-graph.ts'],
     })
     t.strictSame(violations(graph, RULES), [
-      'src/session/run-turn.ts imports fastify, which belongs to src/http and src/http/ui',
-      'src/session/run-turn.ts imports pyodide, which belongs to src/tokens',
-      'src/session/run-turn.ts imports left-pad, which has no owner in the rules',
-      'src/http/server.ts imports test/helpers/import-graph.ts, which is in no part',
+      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/http and src/http/ui',
+      'src/proxy/session/turn/run-turn.ts imports pyodide, which belongs to src/tokens',
+      'src/proxy/session/turn/run-turn.ts imports left-pad, which has no owner in the rules',
+      'src/proxy/http/server.ts imports test/helpers/import-graph.ts, which is in no part',
     ])
   },
 )
@@ -208,9 +211,9 @@ t.test(
     })
     t.strictSame(folderCycles(cycle), [['src/a', 'src/b', 'src/c']])
     const nested = graphOf({
-      'src/http/server.ts': ['src/http/agent/routes.ts'],
-      'src/http/agent/routes.ts': ['src/http/errors.ts'],
-      'src/http/errors.ts': [],
+      'src/proxy/http/server.ts': ['src/proxy/http/agent/routes.ts'],
+      'src/proxy/http/agent/routes.ts': ['src/proxy/http/transport/errors.ts'],
+      'src/proxy/http/transport/errors.ts': [],
     })
     t.strictSame(folderCycles(nested), [])
   },

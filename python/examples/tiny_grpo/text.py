@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 HERE = Path(__file__).parent
-EMBEDDED = HERE.parents[2] / "src/engine/embedded/model"
+EMBEDDED = HERE.parents[2] / "src/embedded/model"
 TEMPLATE = (HERE / "chat_template.jinja").read_text()
 
 tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))

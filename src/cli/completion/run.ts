@@ -1,5 +1,5 @@
-import { COMMANDS } from '../../config/commands.ts'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
+import { COMMANDS } from '../../proxy/config/commands.ts'
 import { completionScript } from './scripts.ts'
 import { completedCommands, SHELLS } from './words.ts'
 

@@ -1,5 +1,5 @@
 /** What a shell may complete, from the option tables. */
-import type { CommandSpec, OptionSpec } from '../../config/option.ts'
+import type { CommandSpec, OptionSpec } from '../../proxy/config/option.ts'
 
 export interface CompletedOption {
   flag: string

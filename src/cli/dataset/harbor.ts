@@ -1,7 +1,7 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { DatasetHarborConfig } from '../../config/options/dataset.ts'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
+import type { DatasetHarborConfig } from '../../proxy/config/options/dataset.ts'
 import {
   type HarborTasks,
   readHarborTasks,

@@ -1,7 +1,7 @@
 /** What engines answer, seen through a proxy that is made for it: a call each, and what was recorded of it. */
-import type { ServeConfig } from '../../config/options/serve.ts'
-import { parseEndpoint } from '../../engine/endpoint.ts'
-import { NO_KEYS } from '../../http/access/keyring.ts'
+import type { ServeConfig } from '../../proxy/config/options/serve.ts'
+import { parseEndpoint } from '../../proxy/engines/clients/endpoint.ts'
+import { NO_KEYS } from '../../proxy/http/access/keyring.ts'
 import { createLogger } from '../logger.ts'
 import type { SessionWithTurnsJson, TurnJson } from '../sessions/api.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'

@@ -1,5 +1,5 @@
-import { checkServeConfig } from '../../config/check-serve.ts'
-import type { DoctorConfig } from '../../config/options/doctor.ts'
+import { checkServeConfig } from '../../proxy/config/check-serve.ts'
+import type { DoctorConfig } from '../../proxy/config/options/doctor.ts'
 import { coloured } from '../colours.ts'
 import { printable } from '../table.ts'
 import { lookAtEngine } from './engines.ts'

@@ -1,5 +1,5 @@
-import type { RolloutConfig } from '../../config/options/rollout.ts'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
+import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
 import { AgentCoreRunner } from '../../rollout/runners/agentcore/agentcore-runner.ts'
 import { CommandRunner } from '../../rollout/runners/command-runner.ts'
 import { HarborRunner } from '../../rollout/runners/harbor-runner.ts'

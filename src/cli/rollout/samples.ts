@@ -1,6 +1,6 @@
 import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
 import { readTasks as readDataset } from '../../rollout/datasets/read-tasks.ts'
 import type { Sample } from '../../rollout/runners/runner.ts'
 

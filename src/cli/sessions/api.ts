@@ -1,9 +1,9 @@
 /** What the `sessions` commands read: the sessions API, of a running proxy or over a database file. */
 import type { Static } from 'typebox'
-import type { SessionList } from '../../http/read/schemas.ts'
-import type { Session, SessionWithTurns, Trajectories } from '../../http/sessions/schemas.ts'
-import type { TrajectoryQuery } from '../../http/sessions/trajectory-query.ts'
-import type { SessionSort, SessionStatus } from '../../store/turn-store.ts'
+import type { SessionList } from '../../proxy/http/trainer/read/schemas.ts'
+import type { Session, SessionWithTurns, Trajectories } from '../../proxy/http/trainer/sessions/schemas.ts'
+import type { TrajectoryQuery } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
+import type { SessionSort, SessionStatus } from '../../proxy/store/port/turn-store.ts'
 
 export type SessionJson = Static<typeof Session>
 export type TurnJson = SessionWithTurnsJson['turns'][number]

@@ -1,10 +1,10 @@
 import { existsSync } from 'node:fs'
-import { ProxyError } from '../../errors.ts'
-import { metadataFilter } from '../../http/sessions/metadata-filter.ts'
-import { sessionToWire, sessionWithTurns } from '../../http/sessions/serialise.ts'
-import { queryTrajectories } from '../../http/sessions/trajectory-query.ts'
-import { openSqliteReader, type SqliteReader } from '../../store/sqlite/open.ts'
-import type { SessionRecord } from '../../store/turn-store.ts'
+import { ProxyError } from '../../base/errors.ts'
+import { metadataFilter } from '../../proxy/http/trainer/sessions/metadata-filter.ts'
+import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessions/serialise.ts'
+import { queryTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
+import type { SessionRecord } from '../../proxy/store/port/turn-store.ts'
+import { openSqliteReader, type SqliteReader } from '../../proxy/store/sqlite/open.ts'
 import type { SessionsApi } from './api.ts'
 
 /**

@@ -1,5 +1,5 @@
-import { concatIds, sharedLength } from '../../canonical/token-ids.ts'
-import type { SessionsDiffConfig } from '../../config/options/sessions.ts'
+import { concatIds, sharedLength } from '../../protocol/token-ids/token-ids.ts'
+import type { SessionsDiffConfig } from '../../proxy/config/options/sessions.ts'
 import { printable, renderTable } from '../table.ts'
 import type { SessionsApi, TrajectoriesJson } from './api.ts'
 import { withSessionsApi } from './open-api.ts'

@@ -1,7 +1,7 @@
 /** `llm-proxy sessions abort` and `sessions delete`. Each returns the exit code: 1 if a session was not there. */
 import type { Static, TSchema } from 'typebox'
-import type { SessionsAbortConfig, SessionsDeleteConfig } from '../../config/options/operator.ts'
-import { DeletedSession, EndedSession } from '../../http/sessions/schemas.ts'
+import type { SessionsAbortConfig, SessionsDeleteConfig } from '../../proxy/config/options/operator.ts'
+import { DeletedSession, EndedSession } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { printable } from '../table.ts'
 

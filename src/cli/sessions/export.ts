@@ -1,7 +1,7 @@
 import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import type { SessionsExportConfig } from '../../config/options/sessions.ts'
+import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
 import { writeWhole } from '../../rollout/datasets/whole-file.ts'
 import type { SessionsApi } from './api.ts'
 import { namedOrAll } from './list.ts'

@@ -1,5 +1,5 @@
-import type { SessionsListConfig } from '../../config/options/sessions.ts'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
+import type { SessionsListConfig } from '../../proxy/config/options/sessions.ts'
 import { coloured } from '../colours.ts'
 import { type Column, printable, renderTable } from '../table.ts'
 import type { ListQuery, SessionJson, SessionsApi } from './api.ts'

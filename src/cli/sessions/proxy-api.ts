@@ -1,5 +1,5 @@
-import { SessionList } from '../../http/read/schemas.ts'
-import { SessionWithTurns, Trajectories } from '../../http/sessions/schemas.ts'
+import { SessionList } from '../../proxy/http/trainer/read/schemas.ts'
+import { SessionWithTurns, Trajectories } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient, type ProxyAddress } from '../proxy-client.ts'
 import type { SessionsApi } from './api.ts'
 

@@ -1,4 +1,4 @@
-import type { SessionsShowConfig } from '../../config/options/sessions.ts'
+import type { SessionsShowConfig } from '../../proxy/config/options/sessions.ts'
 import { type Column, printable, renderTable } from '../table.ts'
 import type { SessionWithTurnsJson, TurnJson } from './api.ts'
 import { withSessionsApi } from './open-api.ts'

@@ -1,7 +1,7 @@
 /** One look at a running proxy: all that `top` knows of a moment. */
 import Type, { type Static } from 'typebox'
-import { OpenTurns } from '../../http/admin.ts'
-import { Workers } from '../../http/workers/schemas.ts'
+import { OpenTurns } from '../../proxy/http/operator/admin.ts'
+import { Workers } from '../../proxy/http/operator/workers/schemas.ts'
 import type { OperatorClient } from '../proxy-client.ts'
 import { MetricSamples } from './metric-samples.ts'
 

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { TopConfig } from '../../config/options/operator.ts'
+import type { TopConfig } from '../../proxy/config/options/operator.ts'
 import { Interrupt } from '../interrupt.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { type Look, look } from './look.ts'

@@ -1,7 +1,7 @@
 /** What `llm-proxy verify` found, for people. */
-import type { Comparison } from '../../verify/compare.ts'
-import type { VerifyRun } from '../../verify/run.ts'
-import type { TurnResult } from '../../verify/verifier.ts'
+import type { Comparison } from '../../proxy/verify/compare.ts'
+import type { VerifyRun } from '../../proxy/verify/run.ts'
+import type { TurnResult } from '../../proxy/verify/verifier.ts'
 import { type Column, printable, renderTable } from '../table.ts'
 
 export interface Report extends VerifyRun {

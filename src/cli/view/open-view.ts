@@ -1,12 +1,12 @@
 import { existsSync } from 'node:fs'
-import { textsOfTokens } from '../../engine/texts-of-tokens.ts'
-import { ProxyError } from '../../errors.ts'
-import type { ViewOptions } from '../../http/view.ts'
-import type { Logger } from '../../logger.ts'
-import { openSqliteReader } from '../../store/sqlite/open.ts'
-import { loadModelFiles } from '../../tokens/load-model-files.ts'
-import { loadTokenizer } from '../../tokens/tokenizer.ts'
-import { VERSION } from '../../version.ts'
+import { ProxyError } from '../../base/errors.ts'
+import type { Logger } from '../../base/logger.ts'
+import { VERSION } from '../../base/version.ts'
+import { textsOfTokens } from '../../proxy/engines/clients/texts-of-tokens.ts'
+import type { ViewOptions } from '../../proxy/http/view.ts'
+import { openSqliteReader } from '../../proxy/store/sqlite/open.ts'
+import { loadModelFiles } from '../../proxy/tokens/model/load-model-files.ts'
+import { loadTokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 
 export interface ViewSource {
   db: string

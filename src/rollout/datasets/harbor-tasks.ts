@@ -6,7 +6,7 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { basename, join, relative, resolve, sep } from 'node:path'
 import { parse, TomlError } from 'smol-toml'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
 import type { Value } from './shape.ts'
 
 export interface HarborTask {

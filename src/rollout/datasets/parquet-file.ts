@@ -3,7 +3,7 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import { asyncBufferFromFile, type Compressors, parquetMetadataAsync, parquetReadObjects } from 'hyparquet'
 import { parquetWriteBuffer } from 'hyparquet-writer'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
 import { type Columns, columnsOf, type Row } from './parquet-columns.ts'
 import { writeWhole } from './whole-file.ts'
 

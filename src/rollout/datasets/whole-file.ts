@@ -1,5 +1,5 @@
 import { rename, rm } from 'node:fs/promises'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
 
 /**
  * Writes a file whole or not at all: a reader of `path` never sees half of it.

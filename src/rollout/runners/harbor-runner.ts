@@ -1,4 +1,4 @@
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
 import { HarborClient, type HarborMetadata } from './harbor-client.ts'
 import type { AgentResult, AgentRunner, AgentTask } from './runner.ts'
 import { sessionEnvironment } from './session-environment.ts'

@@ -6,7 +6,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, realpathSync, statSync } from 'node:fs'
 import { homedir, tmpdir } from 'node:os'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
-import { ProxyError } from '../../errors.ts'
+import { ProxyError } from '../../base/errors.ts'
 import type { CommandLine } from './process-group.ts'
 
 const SANDBOX_MODES = ['auto', 'bwrap', 'none'] as const

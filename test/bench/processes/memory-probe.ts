@@ -3,7 +3,7 @@
  * after a collection, and what its sessions count of that.
  */
 import { getHeapSpaceStatistics } from 'node:v8'
-import { SessionMemories } from '../../../src/session/session-memory.ts'
+import { SessionMemories } from '../../../src/proxy/session/state/session-memory.ts'
 import { type HeldBytes, MEASURE, type MemoryParts } from '../parts/held-bytes.ts'
 
 /** What one collection frees may be what keeps something else: finalizers, buffers, weak maps. */

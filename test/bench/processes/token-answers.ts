@@ -4,7 +4,7 @@
  *
  * Fields as in `CompletionResponseStreamChoice` of `vllm/entrypoints/openai/completion/protocol.py`.
  */
-import { loadTokenizer } from '../../../src/tokens/tokenizer.ts'
+import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { ANSWER_TOKENS } from '../parts/replay-job.ts'
 import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
 

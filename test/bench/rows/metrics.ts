@@ -3,12 +3,12 @@
  * time that the proxy takes of a call. Both in one run, so that the share says something on a busy machine too.
  */
 import { join } from 'node:path'
-import type { GenerationEvent } from '../../../src/canonical/events.ts'
-import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
-import type { GenerationRequest } from '../../../src/canonical/request.ts'
-import type { Backend } from '../../../src/inference/backend.ts'
-import { Metrics } from '../../../src/metrics/metrics.ts'
-import type { OpenTurn, TurnOutcome, TurnStore } from '../../../src/store/turn-store.ts'
+import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import type { Backend } from '../../../src/proxy/engines/port/backend.ts'
+import { Metrics } from '../../../src/proxy/metrics/metrics.ts'
+import type { OpenTurn, TurnOutcome, TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
 import { Children } from '../parts/children.ts'
 import { table } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'

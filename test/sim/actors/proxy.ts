@@ -1,10 +1,11 @@
 /** The proxy as `llm-proxy serve` makes it, and whoever starts it again when it has died. */
-import { loadConfig } from '../../../src/config/load.ts'
-import { SERVE, type ServeConfig } from '../../../src/config/options/serve.ts'
-import { buildApp } from '../../../src/http/app.ts'
-import type { HttpServer, ServerOptions } from '../../../src/http/server.ts'
-import { createStrangers, createWebServer } from '../../../src/http/transport/web-server.ts'
+
 import { type Outside, type RunningServer, startServer } from '../../../src/main.ts'
+import { loadConfig } from '../../../src/proxy/config/load.ts'
+import { SERVE, type ServeConfig } from '../../../src/proxy/config/options/serve.ts'
+import { buildApp } from '../../../src/proxy/http/app.ts'
+import type { HttpServer, ServerOptions } from '../../../src/proxy/http/server.ts'
+import { createStrangers, createWebServer } from '../../../src/proxy/http/transport/web-server.ts'
 import { connectEngine, loggerOf } from '../world/ports.ts'
 import { Machine, pause, type World } from '../world/world.ts'
 
@@ -131,7 +132,7 @@ export class SimProxy {
     }
   }
 
-  /** What `src/http/server.ts` does, but for the sockets. */
+  /** What `src/proxy/http/server.ts` does, but for the sockets. */
   async #listen(options: ServerOptions): Promise<HttpServer> {
     const strangers = createStrangers()
     const app = await buildApp(options, {

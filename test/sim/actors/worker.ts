@@ -1,8 +1,9 @@
 /** An inference worker as `llm-proxy worker` makes it. */
-import { loadConfig } from '../../../src/config/load.ts'
-import { WORKER, type WorkerConfig } from '../../../src/config/options/worker.ts'
-import type { Logger } from '../../../src/logger.ts'
+
+import type { Logger } from '../../../src/base/logger.ts'
 import { type RunningWorker, startWorker } from '../../../src/main.ts'
+import { loadConfig } from '../../../src/proxy/config/load.ts'
+import { WORKER, type WorkerConfig } from '../../../src/proxy/config/options/worker.ts'
 import type { Link, SimSocket } from '../world/network.ts'
 import { connectEngine, dialProxy, loggerOf } from '../world/ports.ts'
 import { Machine, pause, type World } from '../world/world.ts'

@@ -1,9 +1,9 @@
 /** The simulated world as the ports of the product. */
 import type { Socket } from 'node:net'
 import WebSocket from 'ws'
-import type { Connect } from '../../../src/engine/connection.ts'
-import type { Logger } from '../../../src/logger.ts'
-import type { Dial } from '../../../src/relay/proxy-connection.ts'
+import type { Logger } from '../../../src/base/logger.ts'
+import type { Connect } from '../../../src/proxy/engines/clients/wire/connection.ts'
+import type { Dial } from '../../../src/worker/proxy-connection.ts'
 import type { Network } from './network.ts'
 import { Machine, type World } from './world.ts'
 

@@ -2,17 +2,17 @@
  * The model of token mode in the proxy's own process: the embedded engine's tokenizer and chat template, rendered by the same
  * Python as on the product's thread. Answers take their time; who waits for them may be dead by then.
  */
-import { embeddedModelFolder } from '../../../src/engine/embedded/embedded-model.ts'
-import { ChatTemplate, readChatTemplate } from '../../../src/tokens/chat-template.ts'
-import { ContentMemory } from '../../../src/tokens/content-memory.ts'
-import { chooseParser } from '../../../src/tokens/parsers/choose-parser.ts'
-import { PromptEngine } from '../../../src/tokens/prompt/prompt-engine.ts'
-import { PromptRenderer } from '../../../src/tokens/prompt/prompt-renderer.ts'
-import type { PromptService } from '../../../src/tokens/prompt/prompt-service.ts'
-import { PythonTemplates } from '../../../src/tokens/python/python-templates.ts'
-import type { TokenModel } from '../../../src/tokens/token-model.ts'
-import { loadTokenizer, readAddedTokens } from '../../../src/tokens/tokenizer.ts'
-import { readTokenizerFiles } from '../../../src/tokens/tokenizer-files.ts'
+import { embeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
+import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import { chooseParser } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { PromptEngine } from '../../../src/proxy/tokens/prompt/prompt-engine.ts'
+import { PromptRenderer } from '../../../src/proxy/tokens/prompt/prompt-renderer.ts'
+import type { PromptService } from '../../../src/proxy/tokens/prompt/prompt-service.ts'
+import { ChatTemplate, readChatTemplate } from '../../../src/proxy/tokens/templates/chat-template.ts'
+import { PythonTemplates } from '../../../src/proxy/tokens/templates/python/python-templates.ts'
+import { ContentMemory } from '../../../src/proxy/tokens/tokenizer/content-memory.ts'
+import { loadTokenizer, readAddedTokens } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import type { Vocabulary } from '../actors/oracle.ts'
 import { pause } from './world.ts'
 

@@ -8,7 +8,7 @@
 import crypto from 'node:crypto'
 import { syncBuiltinESMExports } from 'node:module'
 import timers from 'node:timers/promises'
-import { seededRandom } from '../../../src/engine/embedded/random.ts'
+import { seededRandom } from '../../../src/embedded/engine/random.ts'
 import { Machine } from './machine.ts'
 
 /** Any moment will do, as long as it is always the same: 2026-01-01. */

@@ -1,6 +1,6 @@
 /** What all actors of one run share: time, network, disk, random numbers, and the log that two runs of a seed have in common. */
 import { createHash } from 'node:crypto'
-import { seededRandom } from '../../../src/engine/embedded/random.ts'
+import { seededRandom } from '../../../src/embedded/engine/random.ts'
 import { hash } from '../actors/oracle.ts'
 import { Disk } from './disk.ts'
 import { Machine } from './machine.ts'

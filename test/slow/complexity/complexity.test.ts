@@ -19,17 +19,17 @@ const READERS = [
   'src/canonical/*.ts',
   'src/dialects/**/*.ts',
   'src/engine/*.ts',
-  'src/http/json-body.ts',
+  'src/proxy/http/transport/json-body.ts',
   'src/relay/{frames,protocol,token-ids,answers-*,*-on-wire}.ts',
-  'src/session/lines/**/*.ts',
-  'src/session/matching/*.ts',
-  'src/tokens/parsers/*.ts',
+  'src/proxy/session/roles/**/*.ts',
+  'src/proxy/session/matching/*.ts',
+  'src/proxy/tokens/parsers/*.ts',
   'src/tokens/{added-tokens,markers,stop-strings,streaming-decoder,token-pieces}.ts',
 ]
 
 /** Files there that walk through nothing of anybody's, or only write. */
 const WALK_THROUGH_NOTHING = [
-  'src/canonical/give-back.ts',
+  'src/protocol/json/give-back.ts',
   // Types, and folds of events that add each one once.
   'src/canonical/{completion,spans,events,messages,request,prompt-ids,prompt-lists,token-ids,json-member,growing-json}.ts',
   // Errors, in words of our own.
@@ -38,7 +38,7 @@ const WALK_THROUGH_NOTHING = [
   'src/engine/{auto-client,client-of-kind,connection,context-length,detect,endpoint,failures,generation}.ts',
   'src/engine/{models,sampled-ids,open-engines,optional-routes,request,score,texts-of-tokens,weight-version}.ts',
   // Written by the proxy, and read with the frames' own schemas.
-  'src/relay/requests-on-wire.ts',
+  'src/protocol/worker/requests-on-wire.ts',
 ]
 
 for (const { name, cases, n = 8_000 } of SUBJECTS) {

@@ -1,15 +1,16 @@
 /** Readers of what models write: tokens, markers, tool calls. */
-import { AddedTokenFinder } from '../../../src/tokens/added-tokens.ts'
-import { MarkerSearch, MarkerSet } from '../../../src/tokens/markers.ts'
-import { PARSER_FAMILIES } from '../../../src/tokens/parsers/choose-parser.ts'
-import { createForcedCallParser } from '../../../src/tokens/parsers/forced-calls.ts'
-import { JsonScanner } from '../../../src/tokens/parsers/json-scanner.ts'
-import type { OutputParser, ParserFamily } from '../../../src/tokens/parsers/output-parser.ts'
-import { readPythonCalls } from '../../../src/tokens/parsers/python-calls.ts'
-import { jsonOfTextArguments } from '../../../src/tokens/parsers/text-arguments.ts'
-import { StopStrings } from '../../../src/tokens/stop-strings.ts'
-import { StreamingDecoder } from '../../../src/tokens/streaming-decoder.ts'
-import { pieceFromBytes, type TokenPieces } from '../../../src/tokens/token-pieces.ts'
+
+import { PARSER_FAMILIES } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { createForcedCallParser } from '../../../src/proxy/tokens/parsers/forced-calls.ts'
+import { JsonScanner } from '../../../src/proxy/tokens/parsers/json-scanner.ts'
+import type { OutputParser, ParserFamily } from '../../../src/proxy/tokens/parsers/output-parser.ts'
+import { readPythonCalls } from '../../../src/proxy/tokens/parsers/python-calls.ts'
+import { jsonOfTextArguments } from '../../../src/proxy/tokens/parsers/text-arguments.ts'
+import { AddedTokenFinder } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
+import { MarkerSearch, MarkerSet } from '../../../src/proxy/tokens/tokenizer/markers.ts'
+import { StopStrings } from '../../../src/proxy/tokens/tokenizer/stop-strings.ts'
+import { StreamingDecoder } from '../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
+import { pieceFromBytes, type TokenPieces } from '../../../src/proxy/tokens/tokenizer/token-pieces.ts'
 import { BEGUN } from '../../helpers/begun-calls.ts'
 import { ofUnits, repeated, type Subject, times, UNITS } from './subject.ts'
 
@@ -32,7 +33,7 @@ function familySubject(family: ParserFamily): Subject {
   }
   return {
     name: `parser ${family.name}`,
-    covers: ['src/tokens/parsers/*'],
+    covers: ['src/proxy/tokens/parsers/*'],
     cases: {
       ...ofUnits((text) => () => parse(family.create({ tools: TOOLS }), begun + text, PIECE), units),
       'its markers, whole': (n) => {
@@ -56,7 +57,7 @@ export const MARKUP: readonly Subject[] = [
   ...[...PARSER_FAMILIES.values()].map(familySubject),
   {
     name: 'forced calls',
-    covers: ['src/tokens/parsers/*'],
+    covers: ['src/proxy/tokens/parsers/*'],
     cases: ofUnits((text) => () => {
       const family = PARSER_FAMILIES.get('hermes')!
       parse(
@@ -68,12 +69,12 @@ export const MARKUP: readonly Subject[] = [
   },
   {
     name: 'JSON scanner',
-    covers: ['src/tokens/parsers/*'],
+    covers: ['src/proxy/tokens/parsers/*'],
     cases: ofUnits((text) => () => new JsonScanner().read(`{"a": "${text}`, 0)),
   },
   {
     name: 'calls in Python',
-    covers: ['src/tokens/parsers/*'],
+    covers: ['src/proxy/tokens/parsers/*'],
     cases: {
       ...ofUnits((text) => () => readPythonCalls(`[f(a="${text}`)),
       calls: (n) => {
@@ -88,7 +89,7 @@ export const MARKUP: readonly Subject[] = [
   },
   {
     name: 'arguments as text',
-    covers: ['src/tokens/parsers/*'],
+    covers: ['src/proxy/tokens/parsers/*'],
     cases: {
       many: (n) => {
         const many = times(n / 10, (at) => ({ name: `a${at}`, text: ' 5 ' }))
@@ -99,7 +100,7 @@ export const MARKUP: readonly Subject[] = [
   },
   {
     name: 'marker search',
-    covers: ['src/tokens/markers.ts'],
+    covers: ['src/proxy/tokens/tokenizer/markers.ts'],
     cases: {
       'a marker that almost comes': (n) => {
         const text = repeated('a', n)
@@ -114,7 +115,7 @@ export const MARKUP: readonly Subject[] = [
   },
   {
     name: 'stop strings',
-    covers: ['src/tokens/stop-strings.ts'],
+    covers: ['src/proxy/tokens/tokenizer/stop-strings.ts'],
     cases: {
       'one that almost comes, character by character': (n) => () => {
         const stops = new StopStrings([`${'a'.repeat(30)}b`])
@@ -124,7 +125,7 @@ export const MARKUP: readonly Subject[] = [
   },
   {
     name: 'added tokens in text',
-    covers: ['src/tokens/added-tokens.ts'],
+    covers: ['src/proxy/tokens/tokenizer/added-tokens.ts'],
     cases: ofUnits(
       (text) => () => [
         ...new AddedTokenFinder(
@@ -143,7 +144,7 @@ export const MARKUP: readonly Subject[] = [
   },
   {
     name: 'decoding in pieces',
-    covers: ['src/tokens/streaming-decoder.ts', 'src/tokens/token-pieces.ts'],
+    covers: ['src/proxy/tokens/tokenizer/streaming-decoder.ts', 'src/proxy/tokens/tokenizer/token-pieces.ts'],
     cases: {
       'characters that never end': (n) => () => {
         const decoder = new StreamingDecoder(BYTES)

@@ -1,17 +1,17 @@
 /** What is made of a request that has been read: lowering, matching, lines. */
-import { MessageTree } from '../../../src/canonical/conversation.ts'
-import { imageUrlsOf, splitDataUrl } from '../../../src/canonical/images.ts'
-import { lowerChatRequest } from '../../../src/dialects/chat/request.ts'
-import { lowerCompletionRequest } from '../../../src/dialects/completions/request.ts'
-import { lowerMessagesRequest } from '../../../src/dialects/messages/request.ts'
-import { lowerResponsesRequest } from '../../../src/dialects/responses/request.ts'
-import { checkResponsesRequest } from '../../../src/dialects/responses/schema.ts'
-import { unseal } from '../../../src/dialects/sealed-reasoning.ts'
-import { LineFinder } from '../../../src/session/lines/line-finder.ts'
-import { canonicalJson } from '../../../src/session/matching/canonical-json.ts'
-import { MatchIndex } from '../../../src/session/matching/match-index.ts'
-import { messageKey } from '../../../src/session/matching/message-key.ts'
-import { readArguments } from '../../../src/session/matching/tool-arguments.ts'
+import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
+import { imageUrlsOf, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
+import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
+import { unseal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
+import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/request.ts'
+import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
+import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
+import { checkResponsesRequest } from '../../../src/proxy/dialects/responses/schema.ts'
+import { canonicalJson } from '../../../src/proxy/session/matching/canonical-json.ts'
+import { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
+import { messageKey } from '../../../src/proxy/session/matching/message-key.ts'
+import { readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
+import { LineFinder } from '../../../src/proxy/session/roles/line-finder.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 import {
   type Case,
@@ -57,10 +57,10 @@ export const REQUESTS: readonly Subject[] = [
   {
     name: 'Chat Completions',
     covers: [
-      'src/dialects/chat/*',
-      'src/dialects/check.ts',
-      'src/dialects/choices.ts',
-      'src/dialects/lowered.ts',
+      'src/proxy/dialects/chat/*',
+      'src/proxy/dialects/common/check.ts',
+      'src/proxy/dialects/common/choices.ts',
+      'src/proxy/dialects/common/lowered.ts',
     ],
     n: 500,
     cases: {
@@ -79,7 +79,7 @@ export const REQUESTS: readonly Subject[] = [
   },
   {
     name: 'Completions',
-    covers: ['src/dialects/completions/*'],
+    covers: ['src/proxy/dialects/completions/*'],
     cases: {
       ids: fresh(
         (n) => times(n, (at) => at),
@@ -93,7 +93,11 @@ export const REQUESTS: readonly Subject[] = [
   },
   {
     name: 'Messages',
-    covers: ['src/dialects/messages/*', 'src/dialects/volatile.ts', 'src/dialects/json-text.ts'],
+    covers: [
+      'src/proxy/dialects/messages/*',
+      'src/proxy/dialects/common/volatile.ts',
+      'src/proxy/dialects/common/json-text.ts',
+    ],
     n: 500,
     cases: {
       messages: fresh(talk, (messages) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages })),
@@ -123,7 +127,7 @@ export const REQUESTS: readonly Subject[] = [
   },
   {
     name: 'Responses',
-    covers: ['src/dialects/responses/*', 'src/dialects/sealed-reasoning.ts'],
+    covers: ['src/proxy/dialects/responses/*', 'src/proxy/dialects/common/sealed-reasoning.ts'],
     n: 500,
     cases: {
       messages: fresh(talk, (input) => lowerItems(input)),
@@ -143,7 +147,7 @@ export const REQUESTS: readonly Subject[] = [
   },
   {
     name: 'URLs of images',
-    covers: ['src/canonical/images.ts'],
+    covers: ['src/protocol/canonical/images.ts'],
     cases: {
       parameters: (n) => {
         const url = `data:a/b${repeated(';a=b', n)}`
@@ -162,9 +166,9 @@ export const REQUESTS: readonly Subject[] = [
   {
     name: 'keys of messages',
     covers: [
-      'src/session/matching/message-key.ts',
-      'src/session/matching/canonical-json.ts',
-      'src/session/matching/tool-arguments.ts',
+      'src/proxy/session/matching/message-key.ts',
+      'src/proxy/session/matching/canonical-json.ts',
+      'src/proxy/session/matching/tool-arguments.ts',
     ],
     cases: {
       'deep values': fresh(deepValues, canonicalJson),
@@ -191,12 +195,12 @@ export const REQUESTS: readonly Subject[] = [
   {
     name: 'matching',
     covers: [
-      'src/session/matching/match-index.ts',
-      'src/session/matching/conversation.ts',
-      'src/session/matching/message-tree.ts',
-      'src/session/matching/rebuild-index.ts',
-      'src/canonical/conversation.ts',
-      'src/canonical/note.ts',
+      'src/proxy/session/matching/match-index.ts',
+      'src/proxy/session/matching/conversation.ts',
+      'src/proxy/session/matching/message-tree.ts',
+      'src/proxy/session/matching/rebuild-index.ts',
+      'src/protocol/canonical/conversation.ts',
+      'src/base/note.ts',
     ],
     n: 300,
     cases: {
@@ -228,7 +232,7 @@ export const REQUESTS: readonly Subject[] = [
   },
   {
     name: 'lines',
-    covers: ['src/session/lines/*', 'src/session/lines/rules/*'],
+    covers: ['src/proxy/session/roles/*', 'src/proxy/session/roles/rules/*'],
     n: 300,
     cases: {
       'calls that all open anew': (n) => {

@@ -1,18 +1,19 @@
 /** Readers of bytes and frames: bodies of agents, answers of engines, frames of workers. */
-import { findElements } from '../../../src/canonical/json-list.ts'
-import { weigh } from '../../../src/canonical/json-weight.ts'
-import { KeptBytes, ProvenBytes } from '../../../src/canonical/known-bytes.ts'
-import { isNestedTooDeeply } from '../../../src/canonical/nesting.ts'
-import { RequestReader } from '../../../src/canonical/request-reader.ts'
-import { readIds, writeIds } from '../../../src/canonical/token-ids-json.ts'
-import { parseAsWritten, parseRequest } from '../../../src/canonical/written-numbers.ts'
-import { AnswerReader } from '../../../src/engine/answer-reader.ts'
-import { parseAnswer } from '../../../src/engine/parse-answer.ts'
-import { SseParser } from '../../../src/engine/sse.ts'
-import { chunkOf, eventsOfChunk } from '../../../src/relay/answers-on-wire.ts'
-import { eventsOfV1 } from '../../../src/relay/answers-v1.ts'
-import * as frames from '../../../src/relay/frames.ts'
-import { packTokenIds, unpackTokenIds } from '../../../src/relay/token-ids.ts'
+
+import { RequestReader } from '../../../src/protocol/canonical/request-reader.ts'
+import { parseAsWritten, parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
+import { findElements } from '../../../src/protocol/json/json-list.ts'
+import { weigh } from '../../../src/protocol/json/json-weight.ts'
+import { KeptBytes, ProvenBytes } from '../../../src/protocol/json/known-bytes.ts'
+import { isNestedTooDeeply } from '../../../src/protocol/json/nesting.ts'
+import { readIds, writeIds } from '../../../src/protocol/token-ids/token-ids-json.ts'
+import { chunkOf, eventsOfChunk } from '../../../src/protocol/worker/answers-on-wire.ts'
+import * as frames from '../../../src/protocol/worker/frames.ts'
+import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token-ids.ts'
+import { AnswerReader } from '../../../src/proxy/engines/clients/wire/answer-reader.ts'
+import { parseAnswer } from '../../../src/proxy/engines/clients/wire/parse-answer.ts'
+import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
+import { eventsOfV1 } from '../../../src/proxy/relay/answers-v1.ts'
 import {
   type Case,
   deepValues,
@@ -62,7 +63,7 @@ const ANSWER = {
 export const WIRES: readonly Subject[] = [
   {
     name: 'server-sent events',
-    covers: ['src/engine/sse.ts', 'src/engine/joined.ts'],
+    covers: ['src/proxy/engines/clients/wire/sse.ts', 'src/proxy/engines/clients/wire/joined.ts'],
     cases: {
       ...ofUnits((text) => () => feed(Buffer.from(text), 7), {
         newlines: '\n',
@@ -79,7 +80,7 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'answers of engines as JSON',
-    covers: ['src/engine/parse-answer.ts'],
+    covers: ['src/proxy/engines/clients/wire/parse-answer.ts'],
     cases: {
       ...documents((json) => parseAnswer(json)),
       'ids of a prompt': (n) => {
@@ -94,7 +95,10 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'answers of engines',
-    covers: ['src/engine/answer-reader.ts', 'src/engine/answer-message.ts'],
+    covers: [
+      'src/proxy/engines/clients/wire/answer-reader.ts',
+      'src/proxy/engines/clients/wire/answer-message.ts',
+    ],
     n: 500,
     cases: {
       'chunks without anything': (n) => {
@@ -136,7 +140,7 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'frames',
-    covers: ['src/relay/frames.ts', 'src/relay/protocol.ts'],
+    covers: ['src/protocol/worker/frames.ts', 'src/protocol/worker/protocol.ts'],
     cases: {
       ...documents((json) => frames.parseFrame(json, false)),
       'numbers that are none': (n) => {
@@ -156,7 +160,11 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'events of a frame',
-    covers: ['src/relay/answers-on-wire.ts', 'src/relay/answers-v1.ts', 'src/relay/token-ids.ts'],
+    covers: [
+      'src/protocol/worker/answers-on-wire.ts',
+      'src/proxy/relay/answers-v1.ts',
+      'src/protocol/worker/token-ids.ts',
+    ],
     cases: {
       deltas: (n) => {
         const deltas = times(n / 20, () => ({ content: 'x' }))
@@ -195,12 +203,12 @@ export const WIRES: readonly Subject[] = [
   {
     name: 'bodies of requests',
     covers: [
-      'src/http/json-body.ts',
-      'src/canonical/request-reader.ts',
-      'src/canonical/json-weight.ts',
-      'src/canonical/json-list.ts',
-      'src/canonical/nesting.ts',
-      'src/canonical/written-numbers.ts',
+      'src/proxy/http/transport/json-body.ts',
+      'src/protocol/canonical/request-reader.ts',
+      'src/protocol/json/json-weight.ts',
+      'src/protocol/json/json-list.ts',
+      'src/protocol/json/nesting.ts',
+      'src/protocol/canonical/written-numbers.ts',
     ],
     cases: {
       ...documents((json) => {
@@ -230,7 +238,7 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'bytes that have been read before',
-    covers: ['src/canonical/known-bytes.ts', 'src/canonical/secret-tag.ts'],
+    covers: ['src/protocol/json/known-bytes.ts', 'src/protocol/json/secret-tag.ts'],
     cases: {
       'as they were': (n) => {
         const bytes = Buffer.alloc(16 * n, 'x')
@@ -247,7 +255,7 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'token ids as JSON',
-    covers: ['src/canonical/token-ids-json.ts'],
+    covers: ['src/protocol/token-ids/token-ids-json.ts'],
     cases: {
       ids: (n) => {
         const bytes = writeIds(Int32Array.from({ length: n }, (_, at) => at))

@@ -1,10 +1,10 @@
 /** Keeps a database, and names each turn in a file beside it once it is acknowledged. Ends without a word to the store. */
 import { openSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
-import { ProxyError } from '../../../src/errors.ts'
-import type { Durability } from '../../../src/store/sqlite/database.ts'
-import { openSqliteStore } from '../../../src/store/sqlite/open.ts'
-import type { TurnStore } from '../../../src/store/turn-store.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import type { TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
+import type { Durability } from '../../../src/proxy/store/sqlite/database.ts'
+import { openSqliteStore } from '../../../src/proxy/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn } from '../../conformance/turn-store.ts'
 
 const TURNS = 4

@@ -1,11 +1,14 @@
 /** Images in token mode: what the engine is asked, and how later prompts go on from them. */
 import t, { type Test } from 'tap'
-import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import type { GenerationRequest } from '../../../src/canonical/request.ts'
-import { TrajectoryBuilder, type TrajectoryOptions } from '../../../src/session/trajectories.ts'
-import type { MemoryTurnStore } from '../../../src/store/memory.ts'
-import type { TurnRecord } from '../../../src/store/turn-store.ts'
-import { openTokenModel, type TokenModel } from '../../../src/tokens/token-model.ts'
+import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
+import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
+import {
+  TrajectoryBuilder,
+  type TrajectoryOptions,
+} from '../../../src/proxy/session/trajectories/trajectories.ts'
+import type { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
+import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
+import { openTokenModel, type TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
 

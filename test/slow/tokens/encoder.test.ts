@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { openRustEncoder, RustEncoder } from '../../../src/tokens/encoder.ts'
-import { loadTokenizer } from '../../../src/tokens/tokenizer.ts'
+import { openRustEncoder, RustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
+import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { modelDirectory, REAL_MODELS, readFixture } from '../../unit/tokens/real-models.ts'
 
 /** Of Unicode's characters, those that tokenizers were seen to trip over. */

@@ -1,5 +1,9 @@
 import t, { type Test } from 'tap'
-import { INLINE_LIMIT_CHARS, TokenizerPool, type TokenizerPoolOptions } from '../../../src/tokens/pool.ts'
+import {
+  INLINE_LIMIT_CHARS,
+  TokenizerPool,
+  type TokenizerPoolOptions,
+} from '../../../src/proxy/tokens/tokenizer/pool.ts'
 import { loadRealTokenizer, modelDirectory } from '../../unit/tokens/real-models.ts'
 
 const tokenizer = loadRealTokenizer('qwen3')

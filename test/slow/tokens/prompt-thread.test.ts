@@ -1,7 +1,7 @@
 import t from 'tap'
-import { parseRequest } from '../../../src/canonical/written-numbers.ts'
-import { chatTemplateFiles } from '../../../src/tokens/chat-template.ts'
-import { PromptThread, type PromptThreadLimits } from '../../../src/tokens/prompt/prompt-service.ts'
+import { parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
+import { PromptThread, type PromptThreadLimits } from '../../../src/proxy/tokens/prompt/prompt-service.ts'
+import { chatTemplateFiles } from '../../../src/proxy/tokens/templates/chat-template.ts'
 
 const tokens = { ids: new Map([['<|im_end|>', 1]]), eosIds: new Set([1]) }
 async function start(source: string, limits?: PromptThreadLimits): Promise<PromptThread> {

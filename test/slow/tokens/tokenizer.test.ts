@@ -1,6 +1,6 @@
 import t from 'tap'
-import { ProxyError } from '../../../src/errors.ts'
-import { loadTokenizer } from '../../../src/tokens/tokenizer.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import {
   loadRealTokenizer,
   REAL_MODELS,

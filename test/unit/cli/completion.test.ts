@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process'
 import t from 'tap'
 import { completionScript } from '../../../src/cli/completion/scripts.ts'
 import { completedCommands, SHELLS } from '../../../src/cli/completion/words.ts'
-import { COMMANDS } from '../../../src/config/commands.ts'
+import { COMMANDS } from '../../../src/proxy/config/commands.ts'
 
 const commands = completedCommands(COMMANDS)
 

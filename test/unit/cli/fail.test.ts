@@ -1,7 +1,7 @@
 import { CommanderError } from 'commander'
 import t from 'tap'
+import { ProxyError } from '../../../src/base/errors.ts'
 import { describeFailure, explainListenFailure } from '../../../src/cli/fail.ts'
-import { ProxyError } from '../../../src/errors.ts'
 
 const systemError = (code: string) =>
   Object.assign(new Error(`${code}: refused`), { code, syscall: 'listen' })

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import t from 'tap'
+import { VERSION } from '../../../src/base/version.ts'
 import { ownCommand } from '../../../src/cli/own-command.ts'
-import { VERSION } from '../../../src/version.ts'
 
 t.test('the own command runs this llm-proxy, from any directory', async (t) => {
   const [file, ...args] = ownCommand()

@@ -1,12 +1,12 @@
 import { EventEmitter } from 'node:events'
 import t from 'tap'
+import { ProxyError } from '../../../src/base/errors.ts'
 import {
   endAtSignals,
   endWhenLost,
   serveUntilSignal,
   watchUnforeseen,
 } from '../../../src/cli/process-life.ts'
-import { ProxyError } from '../../../src/errors.ts'
 
 /** Stands in for `process`, and notes the codes that it was told to exit with. */
 function fakeProcess() {

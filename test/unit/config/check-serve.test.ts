@@ -1,7 +1,7 @@
 import t from 'tap'
-import { checkServeConfig } from '../../../src/config/check-serve.ts'
-import { type Flags, loadConfig } from '../../../src/config/load.ts'
-import { SERVE } from '../../../src/config/options/serve.ts'
+import { checkServeConfig } from '../../../src/proxy/config/check-serve.ts'
+import { type Flags, loadConfig } from '../../../src/proxy/config/load.ts'
+import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 
 const check = (flags: Flags) => () => checkServeConfig(loadConfig(SERVE, flags, {}))
 const engineUrls = ['http://127.0.0.1:8000']

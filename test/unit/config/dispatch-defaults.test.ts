@@ -1,8 +1,8 @@
 import t from 'tap'
-import { loadConfig } from '../../../src/config/load.ts'
-import { SERVE } from '../../../src/config/options/serve.ts'
-import { WORKER } from '../../../src/config/options/worker.ts'
-import { DISPATCH_DEFAULTS } from '../../../src/inference/dispatcher.ts'
+import { loadConfig } from '../../../src/proxy/config/load.ts'
+import { SERVE } from '../../../src/proxy/config/options/serve.ts'
+import { WORKER } from '../../../src/proxy/config/options/worker.ts'
+import { DISPATCH_DEFAULTS } from '../../../src/proxy/engines/dispatch/dispatcher.ts'
 
 t.test('the commands wait and serve by the same defaults as the backends', async (t) => {
   const { queueLimit, queueWaitMs, maxConcurrency, pauseLimitMs } = loadConfig(SERVE, {}, {})

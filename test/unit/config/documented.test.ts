@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { COMMANDS } from '../../../src/config/commands.ts'
-import { type CommandSpec, envNames, fileKey, type OptionSpec } from '../../../src/config/option.ts'
-import { REMOTE_AGENT } from '../../../src/config/options/rollout.ts'
-import { ERROR_CATALOGUE } from '../../../src/errors.ts'
+import { ERROR_CATALOGUE } from '../../../src/base/errors.ts'
+import { COMMANDS } from '../../../src/proxy/config/commands.ts'
+import { type CommandSpec, envNames, fileKey, type OptionSpec } from '../../../src/proxy/config/option.ts'
+import { REMOTE_AGENT } from '../../../src/proxy/config/options/rollout.ts'
 import { generatedSection } from '../../helpers/generated-text.ts'
 
 const DOCS = join(import.meta.dirname, '../../../docs')

@@ -1,12 +1,12 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { COMMANDS } from '../../../src/config/commands.ts'
-import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../../../src/config/load.ts'
-import { ENGINE } from '../../../src/config/options/engine.ts'
-import { REMOTE_AGENT } from '../../../src/config/options/rollout.ts'
-import { SERVE } from '../../../src/config/options/serve.ts'
-import { ProxyError } from '../../../src/errors.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import { COMMANDS } from '../../../src/proxy/config/commands.ts'
+import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../../../src/proxy/config/load.ts'
+import { ENGINE } from '../../../src/proxy/config/options/engine.ts'
+import { REMOTE_AGENT } from '../../../src/proxy/config/options/rollout.ts'
+import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 
 /** The message of the `config_invalid` that loading fails with. */
 function refusal(load: () => unknown): string {

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { didYouMean, nearest } from '../../../src/config/nearest.ts'
+import { didYouMean, nearest } from '../../../src/proxy/config/nearest.ts'
 
 const NAMES = ['port', 'host', 'engine-url', 'engine-kind', 'db']
 

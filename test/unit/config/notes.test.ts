@@ -1,7 +1,7 @@
 import t from 'tap'
-import { loadConfig } from '../../../src/config/load.ts'
-import { notesOn } from '../../../src/config/notes.ts'
-import { SERVE } from '../../../src/config/options/serve.ts'
+import { loadConfig } from '../../../src/proxy/config/load.ts'
+import { notesOn } from '../../../src/proxy/config/notes.ts'
+import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 
 const notes = (flags: Record<string, string | string[]>) => notesOn(loadConfig(SERVE, flags, {}))
 

@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import t from 'tap'
-import type { OptionSpec } from '../../../src/config/option.ts'
-import { SERVE } from '../../../src/config/options/serve.ts'
-import { expectation, parseValue } from '../../../src/config/values.ts'
+import type { OptionSpec } from '../../../src/proxy/config/option.ts'
+import { SERVE } from '../../../src/proxy/config/options/serve.ts'
+import { expectation, parseValue } from '../../../src/proxy/config/values.ts'
 
 const base = { flag: 'x', group: 'g', help: 'h' }
 const option = (rest: object) => ({ ...base, ...rest }) as OptionSpec

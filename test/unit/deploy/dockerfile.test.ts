@@ -1,10 +1,10 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { COMMANDS } from '../../../src/config/commands.ts'
-import { loadConfig, refuseUnknownEnv } from '../../../src/config/load.ts'
-import { SERVE } from '../../../src/config/options/serve.ts'
-import { VERSION } from '../../../src/version.ts'
+import { VERSION } from '../../../src/base/version.ts'
+import { COMMANDS } from '../../../src/proxy/config/commands.ts'
+import { loadConfig, refuseUnknownEnv } from '../../../src/proxy/config/load.ts'
+import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 import { ROOT, readDockerfile } from '../../helpers/dockerfile.ts'
 
 const { bases, runs, image } = readDockerfile()

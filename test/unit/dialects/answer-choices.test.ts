@@ -1,11 +1,11 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { CompletionFold } from '../../../src/canonical/completion.ts'
-import type { GenerationEvent } from '../../../src/canonical/events.ts'
-import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
-import { ChatStreamWriter, chatCompletion } from '../../../src/dialects/chat/answer.ts'
-import { ChoicesWriter, usageOfChoices } from '../../../src/dialects/choices.ts'
-import { CompletionStreamWriter, textCompletion } from '../../../src/dialects/completions/answer.ts'
+import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import { ChatStreamWriter, chatCompletion } from '../../../src/proxy/dialects/chat/answer.ts'
+import { ChoicesWriter, usageOfChoices } from '../../../src/proxy/dialects/common/choices.ts'
+import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/answer.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
 const wishes = { logprobs: false, tokenIds: true, reasoning: true, streamUsage: true }

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { CompletionFold } from '../../../src/canonical/completion.ts'
-import type { GenerationDelta, GenerationEvent } from '../../../src/canonical/events.ts'
-import type { ToolCallDelta } from '../../../src/canonical/messages.ts'
-import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
-import { ChatStreamWriter, chatCompletion } from '../../../src/dialects/chat/answer.ts'
+import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import type { GenerationDelta, GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import type { ToolCallDelta } from '../../../src/protocol/canonical/messages.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import { ChatStreamWriter, chatCompletion } from '../../../src/proxy/dialects/chat/answer.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
 const quiet = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false }

@@ -1,6 +1,6 @@
 import t from 'tap'
-import { lowerChatRequest } from '../../../src/dialects/chat/request.ts'
-import { ProxyError } from '../../../src/errors.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
 
 const messages = [{ role: 'user', content: 'hi' }]
 

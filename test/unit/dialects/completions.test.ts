@@ -1,9 +1,9 @@
 import t from 'tap'
-import { CompletionFold } from '../../../src/canonical/completion.ts'
-import type { GenerationEvent } from '../../../src/canonical/events.ts'
-import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
-import { CompletionStreamWriter, textCompletion } from '../../../src/dialects/completions/answer.ts'
-import { lowerCompletionRequest } from '../../../src/dialects/completions/request.ts'
+import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/answer.ts'
+import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/request.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
 const entry = (token: string, logprob: number) => ({

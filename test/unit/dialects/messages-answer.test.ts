@@ -3,12 +3,16 @@ import { Anthropic } from '@anthropic-ai/sdk'
 import type { Message } from '@anthropic-ai/sdk/resources/messages'
 import fc from 'fast-check'
 import t from 'tap'
-import { CompletionFold } from '../../../src/canonical/completion.ts'
-import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../../src/canonical/events.ts'
-import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
-import { message } from '../../../src/dialects/messages/answer.ts'
-import { lowerMessagesRequest } from '../../../src/dialects/messages/request.ts'
-import { MessagesStreamWriter } from '../../../src/dialects/messages/stream.ts'
+import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import type {
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+} from '../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import { message } from '../../../src/proxy/dialects/messages/answer.ts'
+import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
+import { MessagesStreamWriter } from '../../../src/proxy/dialects/messages/stream.ts'
 
 const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
 const wishes = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }

@@ -1,6 +1,10 @@
 import t from 'tap'
-import { anthropicError, anthropicErrorEvent, anthropicStatus } from '../../../src/dialects/messages/error.ts'
-import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../../../src/errors.ts'
+import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../../../src/base/errors.ts'
+import {
+  anthropicError,
+  anthropicErrorEvent,
+  anthropicStatus,
+} from '../../../src/proxy/dialects/messages/error.ts'
 
 /** Those that Anthropic's API has: https://platform.claude.com/docs/en/api/errors */
 const TYPE_OF_STATUS: Record<number, string> = {

@@ -1,6 +1,9 @@
 import t from 'tap'
-import { lowerCountTokensRequest, lowerMessagesRequest } from '../../../src/dialects/messages/request.ts'
-import { ProxyError } from '../../../src/errors.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import {
+  lowerCountTokensRequest,
+  lowerMessagesRequest,
+} from '../../../src/proxy/dialects/messages/request.ts'
 
 const ask = { model: 'm', max_tokens: 10 }
 const hi = [{ role: 'user', content: 'hi' }]

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { removeVolatile, VOLATILE_RULES } from '../../../src/dialects/volatile.ts'
+import { removeVolatile, VOLATILE_RULES } from '../../../src/proxy/dialects/common/volatile.ts'
 
 const header = 'x-anthropic-billing-header: cc_version=2.1.329.3f1; cc_entrypoint=sdk-cli; cch=00000;'
 

@@ -1,6 +1,6 @@
 import t from 'tap'
-import { openAiError } from '../../../src/dialects/openai-error.ts'
-import { ProxyError } from '../../../src/errors.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import { openAiError } from '../../../src/proxy/dialects/common/openai-error.ts'
 
 const tooLong =
   "This model's maximum context length is 4096 tokens and your prompt contains 5000 input tokens."

@@ -6,7 +6,7 @@ import {
   freeformArguments,
   freeformCallId,
   modelCallId,
-} from '../../../src/dialects/responses/freeform.ts'
+} from '../../../src/proxy/dialects/responses/freeform.ts'
 
 /** What the agent gets for these arguments, and what comes of its echo. */
 function thereAndBack(pieces: readonly string[]): { input: string; pieces: string; echo: string } {

@@ -1,9 +1,9 @@
 import t from 'tap'
-import { lowerItems } from '../../../src/dialects/responses/items.ts'
-import { lowerResponsesRequest } from '../../../src/dialects/responses/request.ts'
-import { checkResponsesRequest, type InputItem } from '../../../src/dialects/responses/schema.ts'
-import { seal, unseal } from '../../../src/dialects/sealed-reasoning.ts'
-import { ProxyError } from '../../../src/errors.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import { seal, unseal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
+import { lowerItems } from '../../../src/proxy/dialects/responses/items.ts'
+import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
+import { checkResponsesRequest, type InputItem } from '../../../src/proxy/dialects/responses/schema.ts'
 
 const hi: InputItem[] = [{ type: 'message', role: 'user', content: 'hi' }]
 

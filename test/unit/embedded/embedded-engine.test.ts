@@ -1,12 +1,12 @@
 import fc from 'fast-check'
 import t from 'tap'
-import type { CompletionFold } from '../../../src/canonical/completion.ts'
-import type { Tool } from '../../../src/canonical/messages.ts'
-import { renderChatMl } from '../../../src/engine/embedded/chat-ml.ts'
-import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../../src/engine/embedded/embedded-engine.ts'
-import { loadEmbeddedModel } from '../../../src/engine/embedded/embedded-model.ts'
-import { scoreTokens } from '../../../src/engine/embedded/ngram-model.ts'
-import { Playbook } from '../../../src/engine/embedded/playbook.ts'
+import { renderChatMl } from '../../../src/embedded/engine/chat-ml.ts'
+import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../../src/embedded/engine/embedded-engine.ts'
+import { loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
+import { scoreTokens } from '../../../src/embedded/engine/ngram-model.ts'
+import { Playbook } from '../../../src/embedded/engine/playbook.ts'
+import type { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import type { Tool } from '../../../src/protocol/canonical/messages.ts'
 import {
   chatRequest,
   collect,

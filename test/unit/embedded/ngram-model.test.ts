@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { loadEmbeddedModel } from '../../../src/engine/embedded/embedded-model.ts'
-import { NgramModel, scoreTokens } from '../../../src/engine/embedded/ngram-model.ts'
-import { countNgrams } from '../../../src/engine/embedded/train/count-ngrams.ts'
+import { loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
+import { NgramModel, scoreTokens } from '../../../src/embedded/engine/ngram-model.ts'
+import { countNgrams } from '../../../tools/embedded-model/count-ngrams.ts'
 
 const { ngrams, tokenizer } = loadEmbeddedModel()
 const anyId = fc.nat(ngrams.vocabularySize - 1)

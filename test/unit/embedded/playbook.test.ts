@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { Playbook } from '../../../src/engine/embedded/playbook.ts'
-import type { PromptConversation, PromptMessage } from '../../../src/engine/embedded/prompt-conversation.ts'
+import { Playbook } from '../../../src/embedded/engine/playbook.ts'
+import type { PromptConversation, PromptMessage } from '../../../src/embedded/engine/prompt-conversation.ts'
 
 function talk(messages: PromptMessage[], tools: string[] = []): PromptConversation {
   const taskAt = messages.findLastIndex((message) => message.role === 'user')
@@ -121,7 +121,7 @@ t.test('the example of the documentation runs through its three steps', async (t
 
 t.test('the built-in playbook works sums out with a calculator', async (t) => {
   const book = Playbook.fromFile(
-    join(import.meta.dirname, '../../../src/engine/embedded/default-playbook.json'),
+    join(import.meta.dirname, '../../../src/embedded/engine/default-playbook.json'),
   )
   /** The expressions that the calculator gets, one per step, and the last sentence. */
   const solve = (task: string): string[] => {

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { seededRandom } from '../../../src/engine/embedded/random.ts'
+import { seededRandom } from '../../../src/embedded/engine/random.ts'
 
 t.test('numbers are in [0, 1) and repeat with their seed', async () => {
   fc.assert(

@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { loadEmbeddedModel } from '../../../src/engine/embedded/embedded-model.ts'
-import type { NextToken } from '../../../src/engine/embedded/ngram-model.ts'
-import { Sampler } from '../../../src/engine/embedded/sampler.ts'
-import { readSamplingParams } from '../../../src/engine/embedded/sampling-params.ts'
+import { loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
+import type { NextToken } from '../../../src/embedded/engine/ngram-model.ts'
+import { Sampler } from '../../../src/embedded/engine/sampler.ts'
+import { readSamplingParams } from '../../../src/embedded/engine/sampling-params.ts'
 
 const { ngrams, tokenizer } = loadEmbeddedModel()
 const limits = { contextLength: 1000, promptLength: 1, defaultMaxTokens: 100 }

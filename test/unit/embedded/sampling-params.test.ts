@@ -1,5 +1,5 @@
 import t from 'tap'
-import { readLogprobsWish, readSamplingParams } from '../../../src/engine/embedded/sampling-params.ts'
+import { readLogprobsWish, readSamplingParams } from '../../../src/embedded/engine/sampling-params.ts'
 
 const rejectedAt = (param: string) => ({ code: 'engine_rejected', param })
 const limits = { contextLength: 100, promptLength: 60, defaultMaxTokens: 16 }

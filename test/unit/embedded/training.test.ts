@@ -2,12 +2,12 @@ import { readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import t from 'tap'
-import { decodeNgrams, encodeNgrams } from '../../../src/engine/embedded/ngram-file.ts'
-import { trainBpe } from '../../../src/engine/embedded/train/bpe.ts'
-import { countNgrams } from '../../../src/engine/embedded/train/count-ngrams.ts'
-import { trainModel } from '../../../src/engine/embedded/train/train-model.ts'
+import { decodeNgrams, encodeNgrams } from '../../../src/embedded/engine/ngram-file.ts'
+import { trainBpe } from '../../../tools/embedded-model/bpe.ts'
+import { countNgrams } from '../../../tools/embedded-model/count-ngrams.ts'
+import { trainModel } from '../../../tools/embedded-model/train-model.ts'
 
-const COMMITTED = new URL('../../../src/engine/embedded/model/', import.meta.url)
+const COMMITTED = new URL('../../../src/embedded/model/', import.meta.url)
 const FILES = ['tokenizer.json', 'tokenizer_config.json', 'ngrams.bin']
 
 t.test('training again gives the committed model, byte for byte', async (t) => {

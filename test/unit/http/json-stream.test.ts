@@ -7,7 +7,7 @@ import {
   numberArray,
   openObject,
   textArray,
-} from '../../../src/http/sessions/json-stream.ts'
+} from '../../../src/proxy/http/trainer/sessions/json-stream.ts'
 
 const written = (pieces: Iterable<string>) => JSON.parse([...pieces].join(''))
 

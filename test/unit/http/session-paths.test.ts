@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { sessionPaths } from '../../../src/http/session-paths.ts'
-import { isSessionId } from '../../../src/session/session-id.ts'
+import { sessionPaths } from '../../../src/proxy/http/transport/session-paths.ts'
+import { isSessionId } from '../../../src/proxy/session/state/session-id.ts'
 
 const ROUTES = [
   'GET /health',

@@ -1,6 +1,6 @@
 import { Socket } from 'node:net'
 import t from 'tap'
-import { Strangers } from '../../../src/http/transport/strangers.ts'
+import { Strangers } from '../../../src/proxy/http/transport/strangers.ts'
 
 let ports = 1_000
 

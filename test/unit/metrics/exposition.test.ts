@@ -1,6 +1,6 @@
 import t from 'tap'
-import { expose } from '../../../src/metrics/exposition.ts'
-import { Counter, Gauge, Histogram } from '../../../src/metrics/families.ts'
+import { expose } from '../../../src/proxy/metrics/exposition.ts'
+import { Counter, Gauge, Histogram } from '../../../src/proxy/metrics/families.ts'
 
 const lines = (...families: Parameters<typeof expose>[0]) =>
   expose(families)

@@ -1,8 +1,8 @@
 import t from 'tap'
-import type { BackendStatus } from '../../../src/inference/backend.ts'
-import { expose } from '../../../src/metrics/exposition.ts'
-import { ProxyMetrics } from '../../../src/metrics/proxy-metrics.ts'
-import { readBackend } from '../../../src/metrics/state.ts'
+import type { BackendStatus } from '../../../src/proxy/engines/port/backend.ts'
+import { expose } from '../../../src/proxy/metrics/exposition.ts'
+import { ProxyMetrics } from '../../../src/proxy/metrics/proxy-metrics.ts'
+import { readBackend } from '../../../src/proxy/metrics/state.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 
 const member = (name: string) => ({

@@ -1,11 +1,11 @@
 import t from 'tap'
-import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
-import { ProxyError } from '../../../src/errors.ts'
-import { expose } from '../../../src/metrics/exposition.ts'
-import { ProxyMetrics } from '../../../src/metrics/proxy-metrics.ts'
-import { TurnWatch } from '../../../src/metrics/turn-watch.ts'
-import { MemoryTurnStore } from '../../../src/store/memory.ts'
-import type { TurnStore } from '../../../src/store/turn-store.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import { expose } from '../../../src/proxy/metrics/exposition.ts'
+import { ProxyMetrics } from '../../../src/proxy/metrics/proxy-metrics.ts'
+import { TurnWatch } from '../../../src/proxy/metrics/turn-watch.ts'
+import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
+import type { TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
 import { QUIET_TURN, recordTurn } from '../../helpers/sessions-api.ts'
 
 const session = {

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { parseFrame } from '../../../src/relay/frames.ts'
+import { parseFrame } from '../../../src/protocol/worker/frames.ts'
 
 const MIB = 1024 * 1024
 const parsed = (text: string) => parseFrame(Buffer.from(text), false)

@@ -1,21 +1,26 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import type { GenerationDelta, GenerationEvent } from '../../../src/canonical/events.ts'
-import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
-import type { GenerationRequest } from '../../../src/canonical/request.ts'
-import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../../../src/errors.ts'
+import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../../../src/base/errors.ts'
+import type { GenerationDelta, GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import {
   chunkOf,
   endOfResponse,
   eventsOfChunk,
   failureOf,
   responseOf,
-} from '../../../src/relay/answers-on-wire.ts'
-import { eventsOfV1 } from '../../../src/relay/answers-v1.ts'
-import * as frames from '../../../src/relay/frames.ts'
-import { requestFromV2, requestJson, requestToV1, requestToV2 } from '../../../src/relay/requests-on-wire.ts'
-import { packTokenIds, unpackTokenIds } from '../../../src/relay/token-ids.ts'
+} from '../../../src/protocol/worker/answers-on-wire.ts'
+import * as frames from '../../../src/protocol/worker/frames.ts'
+import {
+  requestFromV2,
+  requestJson,
+  requestToV1,
+  requestToV2,
+} from '../../../src/protocol/worker/requests-on-wire.ts'
+import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token-ids.ts'
+import { eventsOfV1 } from '../../../src/proxy/relay/answers-v1.ts'
 
 const ids = fc.array(fc.nat({ max: 2 ** 31 - 1 }), { maxLength: 20 })
 const text = fc.string({ unit: 'binary' })

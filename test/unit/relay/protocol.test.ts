@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import t from 'tap'
 import Type from 'typebox'
-import * as protocol from '../../../src/relay/protocol.ts'
+import * as protocol from '../../../src/protocol/worker/protocol.ts'
 
 /**
  * Workers of other versions, and of other people, are out there. A changed hash means a changed wire: if an old worker

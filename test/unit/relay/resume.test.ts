@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import type { GenerationEvent } from '../../../src/canonical/events.ts'
-import { IncomingCall } from '../../../src/relay/incoming-call.ts'
-import { OutgoingCall } from '../../../src/relay/outgoing-call.ts'
+import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import { IncomingCall } from '../../../src/proxy/relay/incoming-call.ts'
+import { OutgoingCall } from '../../../src/worker/outgoing-call.ts'
 
 const WINDOW_BYTES = 30
 

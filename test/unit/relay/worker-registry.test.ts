@@ -1,6 +1,6 @@
 import t from 'tap'
-import type { ConnectedWorker } from '../../../src/relay/connected-worker.ts'
-import { WorkerRegistry } from '../../../src/relay/worker-registry.ts'
+import type { ConnectedWorker } from '../../../src/proxy/relay/connected-worker.ts'
+import { WorkerRegistry } from '../../../src/proxy/relay/worker-registry.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
 import { FakeRelaySocket } from '../../helpers/fake-relay-socket.ts'
 import { chatRequest } from '../../helpers/relay-server.ts'

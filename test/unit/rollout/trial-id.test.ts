@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
+import { isSessionId } from '../../../src/proxy/session/state/session-id.ts'
 import { newTrialId, sessionIdOfTry } from '../../../src/rollout/trial-id.ts'
-import { isSessionId } from '../../../src/session/session-id.ts'
 
 t.test('a trial id is the instance id and something random', async (t) => {
   t.match(newTrialId({ instance_id: 'django__django-1' }), /^django__django-1-[0-9a-f]{16}$/)

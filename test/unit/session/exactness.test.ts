@@ -1,8 +1,12 @@
 import t from 'tap'
-import { CompletionFold } from '../../../src/canonical/completion.ts'
-import type { GenerationDelta, GenerationEnd, GenerationStart } from '../../../src/canonical/events.ts'
-import { PromptIds } from '../../../src/canonical/prompt-ids.ts'
-import { inexactCode, inexactReason } from '../../../src/session/exactness.ts'
+import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import type {
+  GenerationDelta,
+  GenerationEnd,
+  GenerationStart,
+} from '../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import { inexactCode, inexactReason } from '../../../src/proxy/session/prompts/exactness.ts'
 
 const usage = (prompt: number, completion: number) => ({
   prompt_tokens: prompt,

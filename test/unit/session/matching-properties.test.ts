@@ -1,9 +1,9 @@
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import t from 'tap'
-import { MessageTree } from '../../../src/canonical/conversation.ts'
-import type { Tool } from '../../../src/canonical/messages.ts'
-import { type MatchedCall, MatchIndex } from '../../../src/session/matching/match-index.ts'
+import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
+import type { Tool } from '../../../src/protocol/canonical/messages.ts'
+import { type MatchedCall, MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 /** A message as an agent writes it. */

@@ -1,6 +1,6 @@
 import t from 'tap'
-import type { MatchIndex } from '../../../src/session/matching/match-index.ts'
-import { type MatchableRecord, rebuildIndex } from '../../../src/session/matching/rebuild-index.ts'
+import type { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
+import { type MatchableRecord, rebuildIndex } from '../../../src/proxy/session/matching/rebuild-index.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 interface Recorded extends MatchableRecord {

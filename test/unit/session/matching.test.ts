@@ -1,9 +1,9 @@
 import t from 'tap'
-import { MessageTree, messagesBetween } from '../../../src/canonical/conversation.ts'
-import type { ChatMessage, Tool } from '../../../src/canonical/messages.ts'
-import { keyOf, readConversation } from '../../../src/session/matching/conversation.ts'
-import { MatchIndex, type SampledMessage } from '../../../src/session/matching/match-index.ts'
-import type { MessageKey } from '../../../src/session/matching/message-key.ts'
+import { MessageTree, messagesBetween } from '../../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
+import { keyOf, readConversation } from '../../../src/proxy/session/matching/conversation.ts'
+import { MatchIndex, type SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
+import type { MessageKey } from '../../../src/proxy/session/matching/message-key.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 type Loose = Record<string, unknown>

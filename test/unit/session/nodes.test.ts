@@ -1,8 +1,8 @@
 import { crc32 } from 'node:zlib'
 import fc from 'fast-check'
 import t from 'tap'
-import { ProxyError } from '../../../src/errors.ts'
-import { isOwn, nodeOfSession, parseNode, refuseForeign } from '../../../src/session/nodes.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import { isOwn, nodeOfSession, parseNode, refuseForeign } from '../../../src/proxy/session/state/nodes.ts'
 
 t.test('a session belongs to one node, the same one wherever it is asked', async (t) => {
   await fc.assert(

@@ -1,7 +1,12 @@
 import t from 'tap'
-import type { StatedLine } from '../../../src/session/lines/line.ts'
-import { type Policies, policyOf, policyOnRecord, readPolicies } from '../../../src/session/policies.ts'
-import { TrajectoryBuilder } from '../../../src/session/trajectories.ts'
+import type { StatedLine } from '../../../src/proxy/session/roles/line.ts'
+import {
+  type Policies,
+  policyOf,
+  policyOnRecord,
+  readPolicies,
+} from '../../../src/proxy/session/state/policies.ts'
+import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import { QUIET_TURN } from '../../helpers/sessions-api.ts'
 
 t.test('one name is the policy of every line', async (t) => {

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { promptJson, promptPieces } from '../../../src/session/prompt-pieces.ts'
+import { promptJson, promptPieces } from '../../../src/proxy/session/prompts/prompt-pieces.ts'
 
 const ids = fc.array(fc.nat(150_000), { minLength: 1, maxLength: 1500 })
 const text = fc.string({ unit: 'binary', maxLength: 4000, size: 'max' })

@@ -5,11 +5,14 @@
 import { deepStrictEqual } from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { type Details, type ExpertTable, packDetails } from '../../../src/canonical/details/details.ts'
-import { DETAIL_KINDS, type DetailKind } from '../../../src/canonical/details/kinds.ts'
-import { detailMembers } from '../../../src/http/sessions/details.ts'
-import { TrajectoryBuilder, type TrajectoryOptions } from '../../../src/session/trajectories.ts'
-import type { TurnReader } from '../../../src/store/turn-store.ts'
+import { type Details, type ExpertTable, packDetails } from '../../../src/protocol/details/details.ts'
+import { DETAIL_KINDS, type DetailKind } from '../../../src/protocol/details/kinds.ts'
+import { detailMembers } from '../../../src/proxy/http/trainer/sessions/details.ts'
+import {
+  TrajectoryBuilder,
+  type TrajectoryOptions,
+} from '../../../src/proxy/session/trajectories/trajectories.ts'
+import type { TurnReader } from '../../../src/proxy/store/port/turn-store.ts'
 import { DetailOracle, type ToldTurn } from '../../helpers/details-oracle.ts'
 import { turnStep } from '../../helpers/turn-step.ts'
 

@@ -1,12 +1,12 @@
 import fc from 'fast-check'
 import t from 'tap'
-import type { Details } from '../../../src/canonical/details/details.ts'
-import { type RowDetails, rowDetails } from '../../../src/session/trajectories/row-details.ts'
+import type { Details } from '../../../src/protocol/details/details.ts'
+import { type RowDetails, rowDetails } from '../../../src/proxy/session/trajectories/row-details.ts'
 import {
   type Trajectory,
   TrajectoryBuilder,
   type TrajectoryOptions,
-} from '../../../src/session/trajectories.ts'
+} from '../../../src/proxy/session/trajectories/trajectories.ts'
 import {
   detailsOf,
   expertsOf,

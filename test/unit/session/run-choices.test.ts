@@ -1,13 +1,13 @@
 /** One call of several answers is several turns, and one call all the same: it succeeds as a whole or not at all. */
 import t, { type Test } from 'tap'
-import type { CompletionBody } from '../../../src/canonical/request.ts'
-import { ProxyError } from '../../../src/errors.ts'
-import { beginChoices, type Choices } from '../../../src/session/run-choices.ts'
-import { type AgentCall, TurnRunner } from '../../../src/session/run-turn.ts'
-import { Sessions } from '../../../src/session/sessions.ts'
-import { TrajectoryBuilder } from '../../../src/session/trajectories.ts'
-import { MemoryTurnStore } from '../../../src/store/memory.ts'
-import type { OpenTurn } from '../../../src/store/turn-store.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import type { CompletionBody } from '../../../src/protocol/canonical/request.ts'
+import { Sessions } from '../../../src/proxy/session/state/sessions.ts'
+import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
+import { beginChoices, type Choices } from '../../../src/proxy/session/turn/run-choices.ts'
+import { type AgentCall, TurnRunner } from '../../../src/proxy/session/turn/run-turn.ts'
+import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
+import type { OpenTurn } from '../../../src/proxy/store/port/turn-store.ts'
 import {
   answer,
   type Script,

@@ -1,11 +1,11 @@
 import t, { type Test } from 'tap'
-import type { GenerationEvent } from '../../../src/canonical/events.ts'
-import { ProxyError } from '../../../src/errors.ts'
-import { AnnouncedWeights } from '../../../src/session/announced-weights.ts'
-import { type AgentCall, type Turn, TurnRunner } from '../../../src/session/run-turn.ts'
-import { Sessions } from '../../../src/session/sessions.ts'
-import { MemoryTurnStore } from '../../../src/store/memory.ts'
-import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../src/store/turn-store.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import { Sessions } from '../../../src/proxy/session/state/sessions.ts'
+import { AnnouncedWeights } from '../../../src/proxy/session/turn/announced-weights.ts'
+import { type AgentCall, type Turn, TurnRunner } from '../../../src/proxy/session/turn/run-turn.ts'
+import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
+import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import {
   answer,
   type Script,

@@ -5,7 +5,7 @@ import {
   isSessionId,
   parseSessionId,
   RESERVED_SEGMENTS,
-} from '../../../src/session/session-id.ts'
+} from '../../../src/proxy/session/state/session-id.ts'
 
 const IDS = [
   'a',

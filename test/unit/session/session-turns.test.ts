@@ -1,8 +1,8 @@
 import t from 'tap'
-import { MessageTree } from '../../../src/canonical/conversation.ts'
-import { recordedConversations } from '../../../src/session/matching/rebuild-index.ts'
-import { readSessionTurns } from '../../../src/session/prompts/session-turns.ts'
-import type { TurnStep } from '../../../src/store/turn-store.ts'
+import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
+import { recordedConversations } from '../../../src/proxy/session/matching/rebuild-index.ts'
+import { readSessionTurns } from '../../../src/proxy/session/matching/session-turns.ts'
+import type { TurnStep } from '../../../src/proxy/store/port/turn-store.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 const question = { role: 'user', content: 'Why?' }

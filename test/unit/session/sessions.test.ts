@@ -3,11 +3,15 @@ import { once } from 'node:events'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
-import { ProxyError } from '../../../src/errors.ts'
-import { type SessionCall, Sessions, type SessionsOptions } from '../../../src/session/sessions.ts'
-import type { HeldSweep } from '../../../src/session/sweep-guard.ts'
-import { MemoryTurnStore } from '../../../src/store/memory.ts'
-import type { NewSession, OpenTurn } from '../../../src/store/turn-store.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import {
+  type SessionCall,
+  Sessions,
+  type SessionsOptions,
+} from '../../../src/proxy/session/state/sessions.ts'
+import type { HeldSweep } from '../../../src/proxy/session/state/sweep-guard.ts'
+import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
+import type { NewSession, OpenTurn } from '../../../src/proxy/store/port/turn-store.ts'
 
 /** A store that counts and can be made to fail or wait. */
 class ObservedStore extends MemoryTurnStore {

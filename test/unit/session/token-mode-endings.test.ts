@@ -1,10 +1,10 @@
 /** Prompts that do not end where the assistant's turn begins: `continue_final_message`, `add_generation_prompt: false`. */
 import t, { type Test } from 'tap'
-import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import { TrajectoryBuilder } from '../../../src/session/trajectories.ts'
-import type { MemoryTurnStore } from '../../../src/store/memory.ts'
-import type { TurnRecord } from '../../../src/store/turn-store.ts'
-import type { TokenModel } from '../../../src/tokens/token-model.ts'
+import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
+import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
+import type { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
+import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
+import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 

@@ -1,7 +1,7 @@
 /** What models say, in the markup of their family, and how agents' clients write it back. */
 import fc from 'fast-check'
-import type { Completion } from '../../../src/canonical/completion.ts'
-import type { ChatMessage, Tool, ToolCall } from '../../../src/canonical/messages.ts'
+import type { Completion } from '../../../src/protocol/canonical/completion.ts'
+import type { ChatMessage, Tool, ToolCall } from '../../../src/protocol/canonical/messages.ts'
 
 export interface SampledCall {
   name: string

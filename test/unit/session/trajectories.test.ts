@@ -3,16 +3,16 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
 import t from 'tap'
-import type { LinedTurn } from '../../../src/session/lines/opening.ts'
-import type { TriedTurn } from '../../../src/session/trajectories/retries.ts'
-import type { TrainableTurn } from '../../../src/session/trajectories/turn-tree.ts'
+import type { LinedTurn } from '../../../src/proxy/session/roles/opening.ts'
+import type { TriedTurn } from '../../../src/proxy/session/trajectories/retries.ts'
 import {
   type Trajectory,
   TrajectoryBuilder,
   type TrajectoryOptions,
   type TurnSelection,
-} from '../../../src/session/trajectories.ts'
-import type { TurnRecord } from '../../../src/store/turn-store.ts'
+} from '../../../src/proxy/session/trajectories/trajectories.ts'
+import type { TrainableTurn } from '../../../src/proxy/session/trajectories/turn-tree.ts'
+import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 
 type RecordedTurn = TrainableTurn & Pick<TurnRecord, 'promptTokenIds'> & LinedTurn & TriedTurn
 

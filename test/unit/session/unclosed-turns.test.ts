@@ -1,6 +1,6 @@
 import t from 'tap'
-import { UnclosedTurns } from '../../../src/session/unclosed-turns.ts'
-import type { TurnOutcome } from '../../../src/store/turn-store.ts'
+import { UnclosedTurns } from '../../../src/proxy/session/turn/unclosed-turns.ts'
+import type { TurnOutcome } from '../../../src/proxy/store/port/turn-store.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
 
 t.test('a turn whose closing was refused is closed once the store takes it', async (t) => {

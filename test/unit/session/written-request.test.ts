@@ -1,9 +1,9 @@
 import t from 'tap'
-import { messagesBetween } from '../../../src/canonical/conversation.ts'
-import type { ChatMessage, Tool } from '../../../src/canonical/messages.ts'
-import type { CanonicalRequest } from '../../../src/canonical/request.ts'
-import { SessionMemory } from '../../../src/session/session-memory.ts'
-import { writeRequest } from '../../../src/session/written-request.ts'
+import { messagesBetween } from '../../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
+import type { CanonicalRequest } from '../../../src/protocol/canonical/request.ts'
+import { SessionMemory } from '../../../src/proxy/session/state/session-memory.ts'
+import { writeRequest } from '../../../src/proxy/session/turn/written-request.ts'
 
 const said = (content: string): ChatMessage => ({ role: 'user', content })
 const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]

@@ -1,6 +1,6 @@
 import t from 'tap'
-import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import { readChatTemplate } from '../../../src/tokens/chat-template.ts'
+import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
+import { readChatTemplate } from '../../../src/proxy/tokens/templates/chat-template.ts'
 import { loadTemplate, templateOf } from '../../helpers/templates.ts'
 import { modelDirectory, REAL_MODELS, readFixture } from './real-models.ts'
 

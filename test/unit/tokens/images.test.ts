@@ -1,9 +1,9 @@
 import { hash } from 'node:crypto'
 import t from 'tap'
-import { collapsedIds, imageRuns, imageUrlsOf, splitDataUrl } from '../../../src/canonical/images.ts'
-import { readImageRule } from '../../../src/tokens/images/image-rule.ts'
-import { shownMessage, withImages } from '../../../src/tokens/images/prompt-images.ts'
-import { readImage } from '../../../src/tokens/images/read-image.ts'
+import { collapsedIds, imageRuns, imageUrlsOf, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
+import { readImageRule } from '../../../src/proxy/tokens/images/image-rule.ts'
+import { shownMessage, withImages } from '../../../src/proxy/tokens/images/prompt-images.ts'
+import { readImage } from '../../../src/proxy/tokens/images/read-image.ts'
 import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
 
 /** Of 40 by 30 pixels, as Pillow writes them. */

@@ -2,7 +2,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
-import { loadModelFiles } from '../../../src/tokens/load-model-files.ts'
+import { loadModelFiles } from '../../../src/proxy/tokens/model/load-model-files.ts'
 
 const COMMIT = '0123456789abcdef0123456789abcdef01234567'
 

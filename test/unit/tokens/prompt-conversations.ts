@@ -1,6 +1,6 @@
 /** Random conversations between an agent, its tools and a model, as the tests of prompts need them. */
 import fc from 'fast-check'
-import type { ChatMessage, Tool, ToolCall } from '../../../src/canonical/messages.ts'
+import type { ChatMessage, Tool, ToolCall } from '../../../src/protocol/canonical/messages.ts'
 
 export interface Step {
   completion: ChatMessage

@@ -1,8 +1,8 @@
 /** What holds of the chat template of each family of models: `npm test` tries some, `npm run test:slow` the others. */
 import fc from 'fast-check'
 import type { Test } from 'tap'
-import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import type { RefusalReason } from '../../../src/tokens/prompt/refusal.ts'
+import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
+import type { RefusalReason } from '../../../src/proxy/tokens/prompt/refusal.ts'
 import { type Conversation, conversations, TALK, WORK } from './prompt-conversations.ts'
 import { loadModel, Rollout } from './prompt-rollout.ts'
 

@@ -1,7 +1,7 @@
 /** gpt-oss's prompts by harmony's rules, against what vLLM's own code and openai-harmony made of the same chats. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
-import { choosePromptFormat } from '../../../src/tokens/prompt-format.ts'
+import { choosePromptFormat } from '../../../src/proxy/tokens/templates/prompt-format.ts'
 import { templateOf } from '../../helpers/templates.ts'
 
 interface Fixture {

@@ -1,10 +1,10 @@
 /** Plays agent and model of a conversation on recorded ids, and compares each prompt with the full render. */
 import assert from 'node:assert/strict'
-import type { ChatMessage } from '../../../src/canonical/messages.ts'
-import { ProxyError } from '../../../src/errors.ts'
-import type { ChatTemplate, RenderOptions } from '../../../src/tokens/chat-template.ts'
-import type { PromptOptions, PromptRenderer } from '../../../src/tokens/prompt/prompt-renderer.ts'
-import { loadTokenizer, type Tokenizer } from '../../../src/tokens/tokenizer.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
+import type { PromptOptions, PromptRenderer } from '../../../src/proxy/tokens/prompt/prompt-renderer.ts'
+import type { ChatTemplate, RenderOptions } from '../../../src/proxy/tokens/templates/chat-template.ts'
+import { loadTokenizer, type Tokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { loadTemplate, rendererFor } from '../../helpers/templates.ts'
 import type { Conversation, Step } from './prompt-conversations.ts'
 import { modelDirectory } from './real-models.ts'
@@ -22,7 +22,7 @@ export interface Model {
 /** Where it is not the tokenizer's own. */
 const ENDS: Record<string, string> = { gemma3: '<end_of_turn>' }
 
-const EMBEDDED = new URL('../../../src/engine/embedded/model', import.meta.url).pathname
+const EMBEDDED = new URL('../../../src/embedded/model', import.meta.url).pathname
 
 /** @param name one of the real models, or `embedded` */
 export function loadModel(name: string): Model {

@@ -1,16 +1,16 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
-import type { ChatMessage, Tool } from '../../../src/canonical/messages.ts'
-import { ChatTemplate, chatTemplateFiles } from '../../../src/tokens/chat-template.ts'
+import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
 import type {
   Continuation,
   ContinuationRequest,
   PromptOptions,
   PromptRenderer,
   PromptRendererOptions,
-} from '../../../src/tokens/prompt/prompt-renderer.ts'
-import { REFUSALS } from '../../../src/tokens/prompt/refusal.ts'
-import { PythonTemplates } from '../../../src/tokens/python/python-templates.ts'
+} from '../../../src/proxy/tokens/prompt/prompt-renderer.ts'
+import { REFUSALS } from '../../../src/proxy/tokens/prompt/refusal.ts'
+import { ChatTemplate, chatTemplateFiles } from '../../../src/proxy/tokens/templates/chat-template.ts'
+import { PythonTemplates } from '../../../src/proxy/tokens/templates/python/python-templates.ts'
 import { rendererFor, templateOf } from '../../helpers/templates.ts'
 import { TOOLS } from './prompt-conversations.ts'
 import { loadModel } from './prompt-rollout.ts'

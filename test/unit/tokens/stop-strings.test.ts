@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { StopStrings } from '../../../src/tokens/stop-strings.ts'
+import { StopStrings } from '../../../src/proxy/tokens/tokenizer/stop-strings.ts'
 
 t.test('text before a stop string is shown, the stop string and what follows is not', async (t) => {
   const stops = new StopStrings(['\nObservation:'])

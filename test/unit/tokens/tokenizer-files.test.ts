@@ -1,10 +1,13 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { embeddedModelFolder } from '../../../src/engine/embedded/embedded-model.ts'
-import { openRustEncoder } from '../../../src/tokens/encoder.ts'
-import { loadTokenizer, tokenizerNamedBy } from '../../../src/tokens/tokenizer.ts'
-import { readTokenizerFilesWithoutModel, type TokenizerJson } from '../../../src/tokens/tokenizer-files.ts'
+import { embeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
+import { openRustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
+import { loadTokenizer, tokenizerNamedBy } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import {
+  readTokenizerFilesWithoutModel,
+  type TokenizerJson,
+} from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 
 const TEXT = readFileSync(join(embeddedModelFolder(), 'tokenizer.json'), 'utf8')
 const WHOLE = JSON.parse(TEXT) as TokenizerJson

@@ -1,6 +1,12 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { atTemperature, compare, firstDifference, isWithin, pairTokens } from '../../../src/verify/compare.ts'
+import {
+  atTemperature,
+  compare,
+  firstDifference,
+  isWithin,
+  pairTokens,
+} from '../../../src/proxy/verify/compare.ts'
 
 const logSoftmax = (logits: readonly number[]) => {
   const sum = Math.log(logits.reduce((total, logit) => total + Math.exp(logit), 0))

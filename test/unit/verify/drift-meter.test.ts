@@ -1,8 +1,12 @@
 import t from 'tap'
-import { EmbeddedEngine } from '../../../src/engine/embedded/embedded-engine.ts'
-import { ProxyError } from '../../../src/errors.ts'
-import type { TurnRecord } from '../../../src/store/turn-store.ts'
-import { DriftMeter, type DriftMeterOptions, type DriftVerdict } from '../../../src/verify/drift-meter.ts'
+import { ProxyError } from '../../../src/base/errors.ts'
+import { EmbeddedEngine } from '../../../src/embedded/engine/embedded-engine.ts'
+import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
+import {
+  DriftMeter,
+  type DriftMeterOptions,
+  type DriftVerdict,
+} from '../../../src/proxy/verify/drift-meter.ts'
 import { QUIET_TURN } from '../../helpers/sessions-api.ts'
 import { silentLogger } from '../../helpers/silent-logger.ts'
 import { until } from '../../helpers/until.ts'

@@ -1,8 +1,8 @@
 /** `verify` finds each of eight faults that were put there on purpose, in both wire formats, and passes clean data. */
 import t, { type Test } from 'tap'
-import { CLIENT_OF_KIND } from '../../../src/engine/client-of-kind.ts'
-import { verifyTurns } from '../../../src/verify/run.ts'
-import { type VerifiableTurn, Verifier, type VerifyOptions } from '../../../src/verify/verifier.ts'
+import { CLIENT_OF_KIND } from '../../../src/proxy/engines/clients/client-of-kind.ts'
+import { verifyTurns } from '../../../src/proxy/verify/run.ts'
+import { type VerifiableTurn, Verifier, type VerifyOptions } from '../../../src/proxy/verify/verifier.ts'
 import {
   randomOf,
   type ScoringEngine,

@@ -1,5 +1,5 @@
 import { randomBytes, randomUUID } from 'node:crypto'
-import { ProxyError } from '../../../errors.ts'
+import { ProxyError } from '../../../base/errors.ts'
 import type { AgentResult, AgentRunner, AgentTask } from '../runner.ts'
 import { AgentCoreEndpoint } from './endpoint.ts'
 import { EnvelopeResults } from './envelope-results.ts'

@@ -4,7 +4,7 @@
 import { addAbortSignal, type Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
-import { ProxyError } from '../../../errors.ts'
+import { ProxyError } from '../../../base/errors.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { type LimiterClock, limiterOf, type RateLimiter } from './rate-limiter.ts'
 import { AgentCoreRefusal, agentCoreRefusal, type RefusalKind } from './refusals.ts'

@@ -1,5 +1,5 @@
 import type { S3Client } from '@aws-sdk/client-s3'
-import { ProxyError } from '../../../errors.ts'
+import { ProxyError } from '../../../base/errors.ts'
 
 /** Where results lie in S3. */
 export class ResultBucket {

@@ -1,6 +1,6 @@
 /** S3's messages of results, from a queue of SQS. */
 import type { Message, SQSClient } from '@aws-sdk/client-sqs'
-import { ProxyError } from '../../../errors.ts'
+import { ProxyError } from '../../../base/errors.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { sessionOfObjectKey, writtenObjects } from './sqs-records.ts'
 

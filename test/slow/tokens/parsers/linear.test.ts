@@ -1,10 +1,10 @@
 /** The work of a parser grows with the text and with nothing else, whatever a model writes. */
 import t from 'tap'
-import { MarkerSet } from '../../../../src/tokens/markers.ts'
-import { PARSER_FAMILIES } from '../../../../src/tokens/parsers/choose-parser.ts'
-import { JsonScanner } from '../../../../src/tokens/parsers/json-scanner.ts'
-import type { ParserFamily } from '../../../../src/tokens/parsers/output-parser.ts'
-import { RunScanner, TextReader } from '../../../../src/tokens/parsers/text-reader.ts'
+import { PARSER_FAMILIES } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { JsonScanner } from '../../../../src/proxy/tokens/parsers/json-scanner.ts'
+import type { ParserFamily } from '../../../../src/proxy/tokens/parsers/output-parser.ts'
+import { RunScanner, TextReader } from '../../../../src/proxy/tokens/parsers/text-reader.ts'
+import { MarkerSet } from '../../../../src/proxy/tokens/tokenizer/markers.ts'
 import { BEGUN } from '../../../helpers/begun-calls.ts'
 import { TOOLS } from '../../../unit/tokens/parsers/parse.ts'
 

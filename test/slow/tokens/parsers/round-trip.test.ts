@@ -1,9 +1,9 @@
 /** A parser reads what its model's own template writes. */
 import fc from 'fast-check'
 import t from 'tap'
-import type { ChatMessage, Tool } from '../../../../src/canonical/messages.ts'
-import { chooseParser } from '../../../../src/tokens/parsers/choose-parser.ts'
-import { StreamingDecoder } from '../../../../src/tokens/streaming-decoder.ts'
+import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
+import { chooseParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { StreamingDecoder } from '../../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
 import { parseWhole } from '../../../helpers/parsed-output.ts'
 import { loadTemplate } from '../../../helpers/templates.ts'
 import { loadRealTokenizer, modelDirectory } from '../../../unit/tokens/real-models.ts'

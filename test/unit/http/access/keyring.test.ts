@@ -1,7 +1,7 @@
 import { createHmac } from 'node:crypto'
 import t from 'tap'
-import { makeAgentKey, newKeyTag, ownerOfAgentKey } from '../../../../src/http/access/agent-key.ts'
-import { Keyring, NO_KEYS } from '../../../../src/http/access/keyring.ts'
+import { makeAgentKey, newKeyTag, ownerOfAgentKey } from '../../../../src/proxy/http/access/agent-key.ts'
+import { Keyring, NO_KEYS } from '../../../../src/proxy/http/access/keyring.ts'
 
 const SETTINGS = {
   adminKeys: ['admin-key-number-one', 'admin-key-number-two'],

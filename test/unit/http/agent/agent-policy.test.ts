@@ -1,8 +1,12 @@
 import type { ChatCompletionCreateParams } from 'openai/resources/chat/completions'
 import type { CompletionCreateParams } from 'openai/resources/completions'
 import t from 'tap'
-import type { ChatBody } from '../../../../src/canonical/request.ts'
-import { type AgentPolicy, agentPolicy, type OPENAI_FIELDS } from '../../../../src/http/agent/agent-policy.ts'
+import type { ChatBody } from '../../../../src/protocol/canonical/request.ts'
+import {
+  type AgentPolicy,
+  agentPolicy,
+  type OPENAI_FIELDS,
+} from '../../../../src/proxy/http/agent/agent-policy.ts'
 
 type OpenAiField = keyof ChatCompletionCreateParams | keyof CompletionCreateParams
 type Listed = (typeof OPENAI_FIELDS)[number]

@@ -1,6 +1,11 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { mergeLists, mergeMetrics, poolRewards, type Rewards } from '../../../../src/http/front/merge.ts'
+import {
+  mergeLists,
+  mergeMetrics,
+  poolRewards,
+  type Rewards,
+} from '../../../../src/proxy/http/front/merge.ts'
 
 function rewardsOf(values: number[]): Rewards {
   const count = values.length

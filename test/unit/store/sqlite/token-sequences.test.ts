@@ -1,8 +1,8 @@
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { openForWriting } from '../../../../src/store/sqlite/database.ts'
-import { packIds } from '../../../../src/store/sqlite/packing.ts'
-import { TokenSequences } from '../../../../src/store/sqlite/token-sequences.ts'
+import { openForWriting } from '../../../../src/proxy/store/sqlite/database.ts'
+import { packIds } from '../../../../src/proxy/store/sqlite/packing.ts'
+import { TokenSequences } from '../../../../src/proxy/store/sqlite/token-sequences.ts'
 
 /** So small that nothing but the newest sequence is remembered. */
 const NO_CACHE = 1

@@ -4,9 +4,9 @@ import {
   opensReasoning,
   PARSER_FAMILIES,
   parserNamed,
-} from '../../../../src/tokens/parsers/choose-parser.ts'
-import { hermes } from '../../../../src/tokens/parsers/hermes.ts'
-import { plain } from '../../../../src/tokens/parsers/plain.ts'
+} from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { hermes } from '../../../../src/proxy/tokens/parsers/hermes.ts'
+import { plain } from '../../../../src/proxy/tokens/parsers/plain.ts'
 import { readModelConfig } from '../real-models.ts'
 import { parseBriefly } from './parse.ts'
 

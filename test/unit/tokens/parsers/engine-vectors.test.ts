@@ -1,8 +1,8 @@
 /** What SGLang's own parsers read in a text is what ours read, for every family that it knows. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
-import type { Tool } from '../../../../src/canonical/messages.ts'
-import { parserNamed } from '../../../../src/tokens/parsers/choose-parser.ts'
+import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
+import { parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../helpers/parsed-output.ts'
 
 interface Vectors {

@@ -1,6 +1,6 @@
 import t from 'tap'
-import { parserNamed } from '../../../../src/tokens/parsers/choose-parser.ts'
-import { createForcedCallParser } from '../../../../src/tokens/parsers/forced-calls.ts'
+import { parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { createForcedCallParser } from '../../../../src/proxy/tokens/parsers/forced-calls.ts'
 import { mergeDeltas, parseWhole } from '../../../helpers/parsed-output.ts'
 import { TOOLS } from './parse.ts'
 

@@ -1,7 +1,7 @@
 /** Families beside those that have a file of their own; texts as their templates and vLLM's parsers have them. */
 import t from 'tap'
-import type { Tool } from '../../../../src/canonical/messages.ts'
-import { PARSER_FAMILIES, parserNamed } from '../../../../src/tokens/parsers/choose-parser.ts'
+import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
+import { PARSER_FAMILIES, parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { assertCutsChangeNothing, parse, parseBriefly } from './parse.ts'
 
 const tools: Tool[] = [

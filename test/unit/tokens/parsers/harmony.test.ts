@@ -1,5 +1,5 @@
 import t from 'tap'
-import { harmony } from '../../../../src/tokens/parsers/harmony.ts'
+import { harmony } from '../../../../src/proxy/tokens/parsers/harmony.ts'
 import { assertCutsChangeNothing, parseBriefly, TOOLS } from './parse.ts'
 
 const ANALYSIS = '<|channel|>analysis<|message|>I think.<|end|>'

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { JsonScanner } from '../../../../src/tokens/parsers/json-scanner.ts'
+import { JsonScanner } from '../../../../src/proxy/tokens/parsers/json-scanner.ts'
 
 /** What one scanner makes of a text in pieces: how many characters it took, whether they are whole, the members. */
 function scan(...pieces: string[]) {

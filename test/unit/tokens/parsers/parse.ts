@@ -1,7 +1,7 @@
 /** Parses as the tests need it: with tools, with ids that can be foretold, and in pieces. */
 import fc from 'fast-check'
-import type { Tool } from '../../../../src/canonical/messages.ts'
-import type { OutputParserOptions, ParserFamily } from '../../../../src/tokens/parsers/output-parser.ts'
+import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
+import type { OutputParserOptions, ParserFamily } from '../../../../src/proxy/tokens/parsers/output-parser.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../helpers/parsed-output.ts'
 
 export const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]

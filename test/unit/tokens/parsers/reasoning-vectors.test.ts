@@ -1,7 +1,7 @@
 /** What engines' own parsers read in a completion is what ours read: SGLang's of reasoning, OpenAI's of harmony. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
-import { parserNamed } from '../../../../src/tokens/parsers/choose-parser.ts'
+import { parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../helpers/parsed-output.ts'
 import { TOOLS } from './parse.ts'
 

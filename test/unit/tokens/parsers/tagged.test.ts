@@ -1,8 +1,8 @@
 /** The families that write arguments as tagged text: Qwen3-Coder and GLM. */
 import t from 'tap'
-import type { Tool } from '../../../../src/canonical/messages.ts'
-import { glm } from '../../../../src/tokens/parsers/glm.ts'
-import { qwen3Coder } from '../../../../src/tokens/parsers/tagged-families.ts'
+import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
+import { glm } from '../../../../src/proxy/tokens/parsers/glm.ts'
+import { qwen3Coder } from '../../../../src/proxy/tokens/parsers/tagged-families.ts'
 import { assertCutsChangeNothing, parseBriefly } from './parse.ts'
 
 const tools: Tool[] = [

@@ -1,0 +1,83 @@
+/**
+ * Puts files that the operating system or a library wants to see as files into the temporary directory. They go into a
+ * folder that nobody else may enter and are named by their content, so that processes share them and any number of
+ * starts leaves one copy. A file that is there stays the same file, for other threads of this process load it too.
+ */
+import { createHash } from 'node:crypto'
+import { linkSync, lstatSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { threadId } from 'node:worker_threads'
+import { ProxyError } from './errors.ts'
+
+export interface PackedFile {
+  name: string
+  content: Uint8Array
+}
+
+/**
+ * @returns the folder that holds the files
+ * @throws ProxyError `start_failed` if the temporary directory cannot be used
+ */
+export function unpack(files: readonly PackedFile[]): string {
+  try {
+    const folder = join(privateFolder(), digest(files))
+    makeFolder(folder)
+    for (const { name, content } of files) {
+      const path = join(folder, name)
+      if (!holds(path, content)) put(path, content)
+    }
+    return folder
+  } catch (cause) {
+    const message = `cannot unpack into ${tmpdir()}, set TMPDIR to another directory: ${(cause as Error).message}`
+    throw new ProxyError('start_failed', message, { cause })
+  }
+}
+
+/** The temporary directory belongs to everybody: whoever comes first could have put a folder of that name there. */
+function privateFolder(): string {
+  const own = process.getuid!()
+  const path = join(tmpdir(), `llm-proxy-${own}`)
+  makeFolder(path)
+  const found = lstatSync(path)
+  const isOursAlone = found.isDirectory() && found.uid === own && (found.mode & 0o077) === 0
+  if (!isOursAlone) throw new Error(`${path} is no folder that only this user may enter`)
+  return path
+}
+
+function makeFolder(path: string): void {
+  try {
+    mkdirSync(path, { mode: 0o700 })
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+  }
+}
+
+function digest(files: readonly PackedFile[]): string {
+  const hash = createHash('sha256')
+  for (const { name, content } of files) hash.update(`${name} ${content.length}\n`).update(content)
+  return hash.digest('hex').slice(0, 16)
+}
+
+/** A machine that lost its power may have left half a file. */
+function holds(path: string, content: Uint8Array): boolean {
+  try {
+    return readFileSync(path).equals(content)
+  } catch {
+    return false
+  }
+}
+
+/** All at once. Of several threads and processes that do it at the same time, the first one's file is everybody's. */
+function put(path: string, content: Uint8Array): void {
+  const unfinished = `${path}.${process.pid}.${threadId}`
+  writeFileSync(unfinished, content, { mode: 0o600 })
+  try {
+    linkSync(unfinished, path)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+    if (!holds(path, content)) renameSync(unfinished, path)
+  } finally {
+    rmSync(unfinished, { force: true })
+  }
+}

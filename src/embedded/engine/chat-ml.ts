@@ -1,0 +1,104 @@
+/**
+ * The embedded model's chat template by hand: its engine starts at once and has no use for Python. A test compares it
+ * with `train/chat-template.jinja`, rendered by Jinja2.
+ */
+
+import { ProxyError } from '../../base/errors.ts'
+import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
+import { rawNumber } from '../../protocol/canonical/written-numbers.ts'
+
+const DEFAULT_SYSTEM = 'You are a helpful assistant.'
+
+/** Around the tools, a line each. */
+const TOOLS_HEAD =
+  '\n\n# Tools\n\nYou may call one or more functions to assist with the user query.' +
+  '\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>'
+const TOOLS_TAIL =
+  '\n</tools>\n\nFor each function call, return a json object with function name and arguments within ' +
+  '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+
+/** @throws ProxyError `unsupported` for content that is not text */
+export function renderChatMl(
+  messages: readonly ChatMessage[],
+  tools: readonly Tool[] | null,
+  addGenerationPrompt: boolean,
+): string {
+  const [first] = messages
+  const hasSystem = first?.role === 'system' || first?.role === 'developer'
+  const system = (hasSystem && textOf(first, 0)) || (hasSystem ? '' : DEFAULT_SYSTEM)
+  const toolLines = (tools ?? []).map((tool) => `\n${pythonJson(tool)}`)
+  const signatures = toolLines.length === 0 ? '' : TOOLS_HEAD + toolLines.join('') + TOOLS_TAIL
+  const blocks = messages.flatMap((_, index) =>
+    index === 0 && hasSystem ? [] : [renderMessage(messages, index, hasSystem ? 1 : 0)],
+  )
+  return [
+    `<|im_start|>system\n${system}${signatures}<|im_end|>\n`,
+    ...blocks,
+    addGenerationPrompt ? '<|im_start|>assistant\n' : '',
+  ].join('')
+}
+
+function renderMessage(messages: readonly ChatMessage[], index: number, start: number): string {
+  const message = messages[index]!
+  const content = textOf(message, index)
+  switch (message.role) {
+    case 'assistant':
+      return `<|im_start|>assistant\n${renderAnswer(message, content)}<|im_end|>\n`
+    case 'tool': {
+      const opens = index === start || messages[index - 1]?.role !== 'tool'
+      const closes = messages[index + 1]?.role !== 'tool'
+      const block = `\n<tool_response>\n${content}\n</tool_response>`
+      return `${opens ? '<|im_start|>user' : ''}${block}${closes ? '<|im_end|>\n' : ''}`
+    }
+    default:
+      return `<|im_start|>${message.role}\n${content}<|im_end|>\n`
+  }
+}
+
+function renderAnswer(message: ChatMessage, content: string): string {
+  const { reasoning_content, reasoning } = message as ChatMessage & { reasoning?: string | null }
+  const thought = reasoning_content || reasoning || ''
+  const said = thought === '' ? content : content.replace(/^\n+/, '')
+  const calls = ((message.role === 'assistant' && message.tool_calls) || []) as ToolCall[]
+  let text = thought === '' ? said : `<think>\n${thought.replace(/^\n+|\n+$/g, '')}\n</think>\n\n${said}`
+  for (const [index, { function: called }] of calls.entries()) {
+    if (index > 0 || (said !== '' && !said.endsWith('\n'))) text += '\n'
+    const { name, arguments: written } = called
+    text += `<tool_call>\n{"name": ${pythonJson(name)}, "arguments": ${argumentsOf(written)}}\n</tool_call>`
+  }
+  return text
+}
+
+/** Arguments that are no object stay the text that the model wrote. */
+function argumentsOf(written: unknown): string {
+  if (written === undefined || written === null || written === '') return '{}'
+  if (typeof written !== 'string') return pythonJson(written)
+  try {
+    const parsed: unknown = JSON.parse(written)
+    return typeof parsed === 'object' && parsed !== null ? pythonJson(parsed) : written
+  } catch {
+    return written
+  }
+}
+
+function textOf({ content }: ChatMessage, index: number): string {
+  if (content === null || content === undefined) return ''
+  if (typeof content === 'string') return content
+  const texts = content.map((part, at) => {
+    if (part.type === 'text') return part.text
+    if (part.type === 'refusal') return part.refusal
+    const message = `content of type ${part.type} cannot be turned into tokens by the proxy`
+    throw new ProxyError('unsupported', message, { param: `messages.${index}.content.${at}` })
+  })
+  return texts.join('\n')
+}
+
+/** JSON as Python writes it, with a space after each comma and colon. */
+export function pythonJson(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(pythonJson).join(', ')}]`
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value)
+  const number = rawNumber(value)
+  if (number !== undefined) return number
+  const members = Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${pythonJson(item)}`)
+  return `{${members.join(', ')}}`
+}

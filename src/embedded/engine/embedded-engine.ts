@@ -1,0 +1,223 @@
+import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
+import type { ChatBody, GenerationRequest } from '../../protocol/canonical/request.ts'
+import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
+import { isTokenRequest, refuseImages } from '../../proxy/engines/clients/wire/request.ts'
+import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
+import type { Scored, ScoreRequest } from '../../proxy/engines/port/score.ts'
+import { hermes } from '../../proxy/tokens/parsers/hermes.ts'
+import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
+import { TokenizerPool } from '../../proxy/tokens/tokenizer/pool.ts'
+import { cannedCompletion } from './canned-completion.ts'
+import defaultPlaybook from './default-playbook.json' with { type: 'json' }
+import { type EmbeddedModel, embeddedModelFolder, loadEmbeddedModel } from './embedded-model.ts'
+import { Generation } from './generation.ts'
+import { Pace } from './pace.ts'
+import { Playbook } from './playbook.ts'
+import { chatPrompt, checkTokenIds, completionPrompt, type EncodedPrompt, tokenPrompt } from './prompt.ts'
+import { readPrompt } from './prompt-conversation.ts'
+import { readLogprobsWish, readSamplingParams, type SamplingParams, tooLong } from './sampling-params.ts'
+import { type RankedToken, rankTokens } from './score.ts'
+
+export interface EmbeddedEngineOptions {
+  /** The model's name in answers and lists. Requests may ask for any other. Default: `embedded`. */
+  model?: string
+  /** Tokens of prompt and completion together. Default: 32768. */
+  contextLength?: number
+  /** Time to the first token, in milliseconds. Default: 0. */
+  latencyMs?: number
+  /** Pace after the first token; 0 is as fast as it goes. Default: 0. */
+  tokensPerSecond?: number
+  /** Which weights are said to sample; `EmbeddedEngine.weightVersion` changes it later. Default: none. */
+  weightVersion?: string
+  /** Answers that are forced. Default: the built-in playbook, a calculator's tool loop. */
+  playbook?: Playbook
+  /**
+   * For benchmarks: every completion is the same text, this many tokens long if the request does not limit it
+   * earlier; nothing is sampled. The logprobs are still the model's own. Default: off.
+   */
+  cannedTokens?: number
+}
+
+/** A completion request's default in OpenAI's and vLLM's API. */
+const COMPLETION_MAX_TOKENS = 16
+
+/** Takes some 16 ms on the spot, and a thread as long to start. As many may wait as calls may. */
+const ENCODING = { inlineLimitChars: 16 * 1024, maxQueued: 8_192 }
+
+export class EmbeddedEngine implements EngineClient {
+  readonly kind = 'embedded'
+  readonly name = 'embedded'
+  readonly takesTokenIds = true
+  readonly model: string
+  readonly contextLength: number
+  /** What new completions, and those under way when they end, name as their weights. */
+  weightVersion: string | undefined
+  #running = 0
+  readonly #model: EmbeddedModel
+  readonly #encoder: TokenizerPool
+  readonly #playbook: Playbook
+  readonly #latencyMs: number
+  readonly #tokensPerSecond: number
+  readonly #canned: readonly number[] | undefined
+
+  constructor(options: EmbeddedEngineOptions = {}) {
+    this.model = options.model ?? 'embedded'
+    this.contextLength = options.contextLength ?? 32_768
+    this.weightVersion = options.weightVersion
+    this.#model = loadEmbeddedModel()
+    this.#encoder = new TokenizerPool(this.#model.tokenizer, embeddedModelFolder(), ENCODING)
+    this.#playbook = options.playbook ?? new Playbook(defaultPlaybook, 'default-playbook.json')
+    this.#latencyMs = options.latencyMs ?? 0
+    this.#tokensPerSecond = options.tokensPerSecond ?? 0
+    this.#canned = options.cannedTokens ? cannedCompletion(this.#model, options.cannedTokens) : undefined
+  }
+
+  /** Completions under way. */
+  get running(): number {
+    return this.#running
+  }
+
+  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    signal.throwIfAborted()
+    refuseImages(request, this.name)
+    const { promptIds, generation } = await this.#begin(request)
+    const start: GenerationEvent = {
+      type: 'start',
+      engine: this.name,
+      model: this.model,
+      promptTokenIds: promptIds,
+    }
+    if (this.weightVersion !== undefined) start.weightVersion = this.weightVersion
+    const batches = this.#run(generation, signal)
+    let events: GenerationEvent[] = [start]
+    for await (const batch of batches) {
+      events.push(...batch)
+      if (!request.stream) continue
+      yield events
+      events = []
+    }
+    if (events.length > 0) yield events
+  }
+
+  checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    signal.throwIfAborted()
+    const health: EngineHealth = { models: [{ id: this.model, maxModelLen: this.contextLength }] }
+    if (this.weightVersion !== undefined) health.weightVersion = this.weightVersion
+    return Promise.resolve(health)
+  }
+
+  close(): Promise<void> {
+    return this.#encoder.close()
+  }
+
+  /** The prompt that the messages become, as `generate` uses it. @throws ProxyError as `generate` */
+  async tokenizeChat(body: ChatBody): Promise<number[]> {
+    return (await chatPrompt((text) => this.#encoder.encode(text), body)).ids
+  }
+
+  async countTokens(body: ChatBody): Promise<number> {
+    return (await this.tokenizeChat(body)).length
+  }
+
+  async score({ promptTokenIds, completionTokenIds, alternatives }: ScoreRequest): Promise<Scored> {
+    const ids = [...promptTokenIds, ...completionTokenIds]
+    return { tokens: this.rankTokens(ids, promptTokenIds.length, alternatives) }
+  }
+
+  /** @param from the first token that is ranked @throws ProxyError `engine_rejected` for ids that are none */
+  rankTokens(ids: readonly number[], from: number, count: number): RankedToken[] {
+    checkTokenIds(this.#model, ids, 'prompt')
+    return rankTokens(this.#model.ngrams, ids, from, count)
+  }
+
+  tokenizeText(text: string): Promise<number[]> {
+    return this.#encoder.encode(text)
+  }
+
+  detokenize(ids: readonly number[]): string {
+    checkTokenIds(this.#model, ids, 'tokens')
+    return this.#model.tokenizer.decode(ids)
+  }
+
+  /** The vocabulary's entry of each token. */
+  tokenStrings(ids: readonly number[]): string[] {
+    return ids.map((id) => this.#model.tokenizer.idToToken(id) ?? '')
+  }
+
+  async #begin(request: GenerationRequest): Promise<{ promptIds: PromptIds; generation: Generation }> {
+    const { kind, body } = request
+    const prompt = await this.#promptOf(request)
+    const params = readSamplingParams(body, {
+      contextLength: this.contextLength,
+      promptLength: prompt.ids.length,
+      defaultMaxTokens: kind === 'chat' ? this.contextLength : COMPLETION_MAX_TOKENS,
+    })
+    const logprobsWish = readLogprobsWish(body)
+    const forced = this.#force(prompt, body.model, params)
+    const generation = new Generation(this.#model, {
+      promptIds: prompt.ids,
+      ...forced,
+      ...(kind === 'chat' && !isTokenRequest(request) ? { parser: makeParser(body) } : {}),
+      logprobsWish,
+      record: request.record,
+    })
+    return { promptIds: PromptIds.from(prompt.ids), generation }
+  }
+
+  /** What cannot fit, whatever its tokens are, is not encoded first. */
+  readonly #encodePrompt = (text: string): Promise<number[]> => {
+    const atLeast = Math.ceil(text.length / this.#model.longestTokenChars)
+    if (atLeast > this.contextLength) throw tooLong({ contextLength: this.contextLength, atLeast })
+    return this.#encoder.encode(text)
+  }
+
+  async #promptOf(request: GenerationRequest): Promise<EncodedPrompt> {
+    if (isTokenRequest(request)) return tokenPrompt(this.#model, Array.from(request.promptTokenIds))
+    return request.kind === 'chat'
+      ? await chatPrompt(this.#encodePrompt, request.body)
+      : await completionPrompt(this.#model, this.#encodePrompt, request.body)
+  }
+
+  /** What the completion begins with, and the parameters with the length at which a rule cuts it off. */
+  #force(
+    prompt: EncodedPrompt,
+    model: string | undefined,
+    params: SamplingParams,
+  ): { params: SamplingParams; forcedIds?: readonly number[] } {
+    if (this.#canned) return { params, forcedIds: this.#canned }
+    const conversation = this.#playbook.isEmpty ? undefined : readPrompt(prompt.text())
+    const answer = conversation && this.#playbook.answer(conversation, model)
+    if (!answer) return { params }
+    const forcedIds = [...this.#model.tokenizer.encode(answer.text), this.#model.eosTokenId]
+    if (answer.cutAfterTokens === undefined) return { params, forcedIds }
+    const maxTokens = Math.min(params.maxTokens, answer.cutAfterTokens)
+    return { params: { ...params, maxTokens }, forcedIds }
+  }
+
+  /** Batches of events, at the engine's pace; other work gets its turn between any two of them. */
+  async *#run(generation: Generation, signal: AbortSignal): AsyncGenerator<GenerationEvent[]> {
+    const pace = new Pace(this.#latencyMs, this.#tokensPerSecond)
+    this.#running++
+    try {
+      while (!generation.done) {
+        const events: GenerationEvent[] = []
+        await pace.takeDue(signal, () => {
+          events.push(...generation.next())
+          return !generation.done
+        })
+        if (generation.done) this.#nameWeightsAtEnd(events.at(-1)!)
+        yield events
+      }
+    } finally {
+      this.#running--
+    }
+  }
+
+  #nameWeightsAtEnd(end: GenerationEvent): void {
+    if (end.type === 'end' && this.weightVersion !== undefined) end.weightVersion = this.weightVersion
+  }
+}
+
+function makeParser(body: ChatBody): OutputParser {
+  return hermes.create({ tools: body.tool_choice === 'none' ? null : body.tools })
+}

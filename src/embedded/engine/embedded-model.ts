@@ -1,0 +1,39 @@
+import { readFileSync } from 'node:fs'
+import { folderPath } from '../../base/own-files.ts'
+import { loadTokenizer, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
+import { NgramModel } from './ngram-model.ts'
+
+/** Where `train/train-model.ts` puts the tokenizer, its chat template and the n-gram counts. */
+export function embeddedModelFolder(): string {
+  return folderPath(new URL('model', import.meta.url))
+}
+
+export interface EmbeddedModel {
+  tokenizer: Tokenizer
+  ngrams: NgramModel
+  /** Ends an assistant message. */
+  eosTokenId: number
+  /** Of the text of any token: so many letters are a token at least. */
+  longestTokenChars: number
+}
+
+/** Reads the committed model; about 20 ms. */
+export function loadEmbeddedModel(): EmbeddedModel {
+  const folder = embeddedModelFolder()
+  const file = (name: string) => readFileSync(`${folder}/${name}`)
+  const tokenizer = loadTokenizer(folder)
+  if (tokenizer.eosTokenId === undefined) {
+    throw new Error(`${folder} lacks an end-of-turn token; train it again`)
+  }
+  const ngrams = NgramModel.fromFile(file('ngrams.bin'))
+  return { tokenizer, ngrams, eosTokenId: tokenizer.eosTokenId, longestTokenChars: longestOf(tokenizer) }
+}
+
+/** In the vocabulary a letter stands for a byte, and a letter of a text has a byte or more. */
+function longestOf(tokenizer: Tokenizer): number {
+  let longest = 0
+  for (let id = 0; id < tokenizer.vocabSize; id += 1) {
+    longest = Math.max(longest, tokenizer.idToToken(id)?.length ?? 0)
+  }
+  return longest
+}

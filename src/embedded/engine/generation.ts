@@ -1,0 +1,149 @@
+/**
+ * One completion, token by token: forced or sampled ids in, generation events out. Pure apart from the random seed of
+ * a request that names none: no clock, no input or output.
+ */
+
+import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
+import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
+import type { DetailWish } from '../../protocol/details/kinds.ts'
+import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
+import type { ParsedDelta } from '../../proxy/tokens/parsers/parsed-delta.ts'
+import { StopStrings } from '../../proxy/tokens/tokenizer/stop-strings.ts'
+import { StreamingDecoder } from '../../proxy/tokens/tokenizer/streaming-decoder.ts'
+import type { EmbeddedModel } from './embedded-model.ts'
+import type { NextToken } from './ngram-model.ts'
+import { Sampler } from './sampler.ts'
+import type { LogprobsWish, SamplingParams } from './sampling-params.ts'
+import { alternativesOf, describeToken } from './token-logprob.ts'
+
+export interface GenerationInput {
+  promptIds: readonly number[]
+  params: SamplingParams
+  /** What the completion begins with, whatever the model thinks of it; sampling goes on behind it. */
+  forcedIds?: readonly number[]
+  /** Turns text into content, reasoning and tool calls. Without one, all text is content. */
+  parser?: OutputParser
+  /** Set where the request asks to see logprobs; events carry those of the sampled tokens in any case. */
+  logprobsWish?: LogprobsWish | undefined
+  /** What is recorded beyond ids and logprobs. */
+  record?: DetailWish | undefined
+}
+
+/** Why a completion ends with the token just taken. */
+type Ending = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
+
+export class Generation {
+  readonly #model: EmbeddedModel
+  readonly #input: GenerationInput
+  readonly #sampler: Sampler
+  readonly #decoder: StreamingDecoder
+  readonly #stops: StopStrings
+  /** Prompt and completion. */
+  readonly #ids: number[]
+  #hasToolCalls = false
+  #done = false
+
+  constructor(model: EmbeddedModel, input: GenerationInput) {
+    this.#model = model
+    this.#input = input
+    this.#ids = [...input.promptIds]
+    this.#sampler = new Sampler({
+      params: input.params,
+      vocabularySize: model.ngrams.vocabularySize,
+      eosTokenId: model.eosTokenId,
+      promptIds: input.promptIds,
+    })
+    const { skipSpecialTokens, stop, includeStop } = input.params
+    this.#decoder = new StreamingDecoder(model.tokenizer, { skipSpecialTokens })
+    this.#stops = new StopStrings(stop, { include: includeStop })
+  }
+
+  get done(): boolean {
+    return this.#done
+  }
+
+  /** Takes the next token. @returns its delta and, behind the last token, the end */
+  next(): GenerationEvent[] {
+    const next = this.#model.ngrams.next(this.#ids)
+    const id = this.#input.forcedIds?.[this.#completionLength] ?? this.#sampler.draw(next)
+    this.#ids.push(id)
+    this.#sampler.accept(id)
+    const { text, ending } = this.#readToken(id)
+    const delta = this.#makeDelta(id, next, this.#parse(text, ending !== undefined))
+    return ending ? [delta, this.#finish(ending)] : [delta]
+  }
+
+  get #completionLength(): number {
+    return this.#ids.length - this.#input.promptIds.length
+  }
+
+  /** A stop string wins over the length limit, as in vLLM. */
+  #readToken(id: number): { text: string; ending?: Ending } {
+    const { params } = this.#input
+    const byToken = this.#endingWith(id)
+    const decoded = byToken && !params.includeStop ? '' : this.#decoder.push([id])
+    // vLLM looks for stop strings one token later than for stop tokens (`vllm/v1/engine/detokenizer.py`).
+    const text = this.#stops.push(decoded, this.#completionLength > params.minTokens)
+    const stop = this.#stops.matched
+    if (byToken) return { text: text + this.#takeHeld(), ending: byToken }
+    if (stop !== undefined) return { text, ending: { finishReason: 'stop', stopReason: stop } }
+    if (this.#completionLength < params.maxTokens) return { text }
+    return { text: text + this.#takeHeld(), ending: { finishReason: 'length', stopReason: null } }
+  }
+
+  #endingWith(id: number): Ending | undefined {
+    const { params } = this.#input
+    if (this.#completionLength < params.minTokens) return undefined
+    if (id === this.#model.eosTokenId && !params.ignoreEos) return { finishReason: 'stop', stopReason: null }
+    return params.stopTokenIds.includes(id) ? { finishReason: 'stop', stopReason: id } : undefined
+  }
+
+  /** Text that was held back in case more of a stop string or of a character would come. */
+  #takeHeld(): string {
+    return this.#stops.flush() + this.#decoder.flush()
+  }
+
+  #parse(text: string, isLast: boolean): ParsedDelta {
+    const { parser } = this.#input
+    if (parser === undefined) return text === '' ? {} : { content: text }
+    const parsed = parser.push(text)
+    return isLast ? joinDeltas(parsed, parser.finish()) : parsed
+  }
+
+  #makeDelta(id: number, next: NextToken, parsed: ParsedDelta): GenerationDelta {
+    if (parsed.toolCalls) this.#hasToolCalls = true
+    const delta: GenerationDelta = { type: 'delta', ...parsed, tokenIds: [id], logprobs: [next.logprob(id)] }
+    const { topLogprobs } = this.#input.record ?? {}
+    if (topLogprobs !== undefined)
+      delta.details = { top_logprobs: alternativesOf(this.#model.tokenizer, next, topLogprobs) }
+    if (this.#input.logprobsWish) delta.logprobsContent = [this.#describe(id, next)]
+    return delta
+  }
+
+  #describe(id: number, next: NextToken): TokenLogprob {
+    return describeToken(this.#model.tokenizer, next, id, this.#input.logprobsWish!)
+  }
+
+  #finish({ finishReason, stopReason }: Ending): GenerationEnd {
+    this.#done = true
+    const [promptTokens, completionTokens] = [this.#input.promptIds.length, this.#completionLength]
+    return {
+      type: 'end',
+      finishReason: finishReason === 'stop' && this.#hasToolCalls ? 'tool_calls' : finishReason,
+      stopReason: stopReason ?? null,
+      usage: {
+        prompt_tokens: promptTokens,
+        completion_tokens: completionTokens,
+        total_tokens: promptTokens + completionTokens,
+      },
+    }
+  }
+}
+
+function joinDeltas(first: ParsedDelta, second: ParsedDelta): ParsedDelta {
+  const joined: ParsedDelta = { ...first, ...second }
+  if (first.content && second.content) joined.content = first.content + second.content
+  if (first.reasoning && second.reasoning) joined.reasoning = first.reasoning + second.reasoning
+  if (first.toolCalls && second.toolCalls) joined.toolCalls = [...first.toolCalls, ...second.toolCalls]
+  return joined
+}

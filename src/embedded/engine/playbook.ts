@@ -1,0 +1,196 @@
+/**
+ * A playbook forces answers, so that tool loops and agents can be driven without a capable model: an ordered list
+ * of rules, conditions on the conversation and the answer to give. The first rule that applies wins. The format is
+ * described in `docs/embedded-engine.md`.
+ */
+import { readFileSync } from 'node:fs'
+import Type, { type Static } from 'typebox'
+import { ProxyError } from '../../base/errors.ts'
+import { pythonJson } from './chat-ml.ts'
+import type { PromptConversation } from './prompt-conversation.ts'
+import { firstSchemaError } from './schema-error.ts'
+
+const closed = { additionalProperties: false }
+
+const Conditions = Type.Object(
+  {
+    role: Type.Optional(Type.Enum(['user', 'tool'], { description: 'Role of the last message.' })),
+    text: Type.Optional(Type.String({ description: 'Regular expression on the text of the last message.' })),
+    user: Type.Optional(
+      Type.String({ description: 'Regular expression on the text of the last user message: the task.' }),
+    ),
+    step: Type.Optional(
+      Type.Integer({ minimum: 0, description: 'Assistant messages since the last user message.' }),
+    ),
+    tool: Type.Optional(Type.String({ description: 'Name of a tool that the request must offer.' })),
+    model: Type.Optional(Type.String({ description: 'Name of the model that the request must ask for.' })),
+    messages: Type.Optional(
+      Type.Integer({ minimum: 0, description: 'Number of messages, without system messages.' }),
+    ),
+  },
+  closed,
+)
+
+const PlaybookToolCall = Type.Object(
+  { name: Type.String({ minLength: 1 }), arguments: Type.Record(Type.String(), Type.Unknown()) },
+  closed,
+)
+
+const Answer = Type.Object(
+  {
+    reasoning: Type.Optional(Type.String()),
+    content: Type.Optional(Type.String()),
+    tool_calls: Type.Optional(Type.Array(PlaybookToolCall)),
+    cut_after_tokens: Type.Optional(
+      Type.Integer({ minimum: 1, description: 'Ends there with finish_reason "length".' }),
+    ),
+  },
+  closed,
+)
+
+const Rule = Type.Object({ name: Type.String({ minLength: 1 }), when: Conditions, answer: Answer }, closed)
+
+export const PlaybookFile = Type.Object({ rules: Type.Array(Rule) }, closed)
+
+type Conditions = Static<typeof Conditions>
+type Answer = Static<typeof Answer>
+
+/** An answer as the model is to write it. */
+export interface ForcedAnswer {
+  /** Name of the rule. */
+  rule: string
+  /** Reasoning, content and tool calls in the chat template's format, without the end-of-turn token. */
+  text: string
+  cutAfterTokens: number | undefined
+}
+
+interface CompiledRule {
+  name: string
+  when: Conditions
+  text: RegExp | undefined
+  user: RegExp | undefined
+  answer: Answer
+}
+
+export class Playbook {
+  readonly #rules: readonly CompiledRule[]
+
+  /**
+   * @param source the parsed JSON of a playbook file
+   * @param origin what error messages call it
+   * @throws ProxyError `config_invalid` naming the rule and the field at fault
+   */
+  constructor(source: unknown, origin = 'playbook') {
+    const error = firstSchemaError(PlaybookFile, source)
+    if (error) throw playbookError(origin, `${error.path || 'the whole'} ${error.reason}`)
+    this.#rules = (source as Static<typeof PlaybookFile>).rules.map((rule, i) => ({
+      ...rule,
+      text: compilePattern(rule.when.text, `${origin}: rules.${i}.when.text`),
+      user: compilePattern(rule.when.user, `${origin}: rules.${i}.when.user`),
+    }))
+  }
+
+  /** @throws ProxyError `config_invalid` if the file cannot be read or is not a playbook */
+  static fromFile(path: string): Playbook {
+    const origin = `playbook ${path}`
+    let source: unknown
+    try {
+      source = JSON.parse(readFileSync(path, 'utf8'))
+    } catch (error) {
+      throw playbookError(origin, (error as Error).message, error)
+    }
+    return new Playbook(source, origin)
+  }
+
+  /** Whether there is any rule, so that a conversation is worth looking at. */
+  get isEmpty(): boolean {
+    return this.#rules.length === 0
+  }
+
+  /** The answer of the first rule that applies; undefined if none does. */
+  answer(conversation: PromptConversation, model: string | undefined): ForcedAnswer | undefined {
+    for (const rule of this.#rules) {
+      const values = matchRule(rule, conversation, model)
+      if (values === undefined) continue
+      return {
+        rule: rule.name,
+        text: writeAnswer(rule.answer, values),
+        cutAfterTokens: rule.answer.cut_after_tokens,
+      }
+    }
+    return undefined
+  }
+}
+
+/** What `$1` and `$<name>` stand for. */
+type Captures = ReadonlyMap<string, string>
+
+function matchRule(
+  rule: CompiledRule,
+  conversation: PromptConversation,
+  model?: string,
+): Captures | undefined {
+  const { role, step, tool, messages, model: wantedModel } = rule.when
+  const last = conversation.messages.at(-1)
+  if (last === undefined || last.role === 'assistant') return undefined
+  if (role !== undefined && last.role !== role) return undefined
+  if (step !== undefined && conversation.step !== step) return undefined
+  if (tool !== undefined && !conversation.tools.has(tool)) return undefined
+  if (messages !== undefined && conversation.messages.length !== messages) return undefined
+  if (wantedModel !== undefined && model !== wantedModel) return undefined
+  const captures = new Map<string, string>()
+  if (rule.user && !capture(rule.user, conversation.task, captures)) return undefined
+  // Read last, so that $1 is the last message's where both patterns have groups.
+  if (rule.text && !capture(rule.text, last.text, captures)) return undefined
+  return captures
+}
+
+function capture(pattern: RegExp, text: string, captures: Map<string, string>): boolean {
+  const match = pattern.exec(text)
+  if (!match) return false
+  match.forEach((group, i) => {
+    captures.set(String(i), group ?? '')
+  })
+  for (const [name, group] of Object.entries(match.groups ?? {})) captures.set(name, group ?? '')
+  return true
+}
+
+/** The format is the chat template's; a reasoning that the template renders later must be written the same way. */
+function writeAnswer(answer: Answer, captures: Captures): string {
+  const reasoning = substitute(answer.reasoning ?? '', captures)
+  const content = substitute(answer.content ?? '', captures)
+  const calls = (answer.tool_calls ?? []).map((call) => {
+    const args = substituteDeep(call.arguments, captures)
+    return `<tool_call>\n{"name": ${JSON.stringify(call.name)}, "arguments": ${pythonJson(args)}}\n</tool_call>`
+  })
+  const spoken = [...(content === '' ? [] : [content]), ...calls].join('\n')
+  return reasoning === '' ? spoken : `<think>\n${reasoning}\n</think>\n\n${spoken}`
+}
+
+/** `$1` and `$<name>`, in the notation of JavaScript's `replace`; `$$` is a dollar. */
+function substitute(text: string, captures: Captures): string {
+  return text.replace(/\$(?:\$|(\d)|<(\w+)>)/g, (whole, digit?: string, name?: string) => {
+    if (whole === '$$') return '$'
+    return captures.get((digit ?? name)!) ?? ''
+  })
+}
+
+function substituteDeep(value: unknown, captures: Captures): unknown {
+  if (typeof value === 'string') return substitute(value, captures)
+  if (Array.isArray(value)) return value.map((item) => substituteDeep(item, captures))
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, substituteDeep(item, captures)]))
+}
+
+function compilePattern(pattern: string | undefined, path: string): RegExp | undefined {
+  if (pattern === undefined) return undefined
+  try {
+    return new RegExp(pattern, 'iu')
+  } catch (error) {
+    throw playbookError(path, (error as Error).message, error)
+  }
+}
+
+function playbookError(origin: string, reason: string, cause?: unknown): ProxyError {
+  return new ProxyError('config_invalid', `${origin}: ${reason}`, { cause })
+}

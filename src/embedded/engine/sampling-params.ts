@@ -1,0 +1,147 @@
+/**
+ * The sampling fields that this engine honours, under vLLM's names and with vLLM's meanings and defaults
+ * (`vllm/sampling_params.py`). Fields that are not here are ignored, as vLLM ignores what it does not know.
+ */
+import Type, { type Static } from 'typebox'
+import type { ProxyError } from '../../base/errors.ts'
+import type { SamplingFields } from '../../protocol/canonical/request.ts'
+import { rejection } from './rejection.ts'
+import { firstSchemaError } from './schema-error.ts'
+
+/** vLLM's `--max-logprobs` default. */
+const MAX_TOP_LOGPROBS = 20
+
+const count = (minimum: number) => Type.Optional(Type.Integer({ minimum }))
+const number = (minimum: number, maximum?: number) =>
+  Type.Optional(Type.Number({ minimum, ...(maximum === undefined ? {} : { maximum }) }))
+
+const SamplingRequest = Type.Object({
+  temperature: number(0),
+  top_p: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 1 })),
+  top_k: count(-1),
+  min_p: number(0, 1),
+  seed: Type.Optional(Type.Integer()),
+  repetition_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0 })),
+  presence_penalty: number(-2, 2),
+  frequency_penalty: number(-2, 2),
+  max_tokens: count(1),
+  max_completion_tokens: count(1),
+  min_tokens: count(0),
+  stop: Type.Optional(Type.Array(Type.String({ minLength: 1 }))),
+  stop_token_ids: Type.Optional(Type.Array(Type.Integer({ minimum: 0 }))),
+  ignore_eos: Type.Optional(Type.Boolean()),
+  skip_special_tokens: Type.Optional(Type.Boolean()),
+  include_stop_str_in_output: Type.Optional(Type.Boolean()),
+  n: Type.Optional(Type.Integer({ minimum: 1, maximum: 1 })),
+  return_tokens_as_token_ids: Type.Optional(Type.Boolean()),
+})
+
+export interface SamplingParams {
+  /** 0: always the most probable token. */
+  temperature: number
+  topP: number
+  /** 0: all tokens. */
+  topK: number
+  minP: number
+  /** undefined: another completion each time. */
+  seed: number | undefined
+  repetitionPenalty: number
+  presencePenalty: number
+  frequencyPenalty: number
+  maxTokens: number
+  minTokens: number
+  stop: readonly string[]
+  stopTokenIds: readonly number[]
+  ignoreEos: boolean
+  /** Leaves special tokens out of the text. */
+  skipSpecialTokens: boolean
+  /** What ends a completion, a string or a token, belongs to its text. */
+  includeStop: boolean
+}
+
+/** What the answer is to tell about each token. */
+export interface LogprobsWish {
+  /** How many of the most probable tokens to list beside the sampled one. */
+  top: number
+  /** Tokens are written as `token_id:42` and not as their text. */
+  asTokenIds: boolean
+}
+
+export interface SamplingLimits {
+  /** Tokens of prompt and completion together. */
+  contextLength: number
+  promptLength: number
+  /** Where the request names no limit. */
+  defaultMaxTokens: number
+}
+
+/** @throws ProxyError `engine_rejected` naming the field, or because prompt and completion do not fit */
+export function readSamplingParams(body: SamplingFields, limits: SamplingLimits): SamplingParams {
+  const request = checkSampling(body)
+  const maxTokens = request.max_completion_tokens ?? request.max_tokens
+  checkContext(limits, maxTokens ?? 1)
+  return {
+    temperature: request.temperature ?? 1,
+    topP: request.top_p ?? 1,
+    topK: Math.max(request.top_k ?? 0, 0),
+    minP: request.min_p ?? 0,
+    seed: request.seed,
+    repetitionPenalty: request.repetition_penalty ?? 1,
+    presencePenalty: request.presence_penalty ?? 0,
+    frequencyPenalty: request.frequency_penalty ?? 0,
+    maxTokens: Math.min(maxTokens ?? limits.defaultMaxTokens, limits.contextLength - limits.promptLength),
+    minTokens: request.min_tokens ?? 0,
+    stop: request.stop ?? [],
+    stopTokenIds: request.stop_token_ids ?? [],
+    ignoreEos: request.ignore_eos ?? false,
+    skipSpecialTokens: request.skip_special_tokens ?? true,
+    includeStop: request.include_stop_str_in_output ?? false,
+  }
+}
+
+/**
+ * `logprobs` is a boolean with `top_logprobs` beside it in a chat request and a number in a completion request.
+ * @returns undefined if the request wants none
+ */
+export function readLogprobsWish(body: SamplingFields): LogprobsWish | undefined {
+  const { logprobs, top_logprobs: topLogprobs } = body
+  if (logprobs === undefined || logprobs === null || logprobs === false) return undefined
+  const top = logprobs === true ? (topLogprobs ?? 0) : logprobs
+  if (!Number.isInteger(top) || Number(top) < 0) {
+    throw rejection('logprobs must be a non-negative integer', 'logprobs')
+  }
+  if (Number(top) > MAX_TOP_LOGPROBS) {
+    const asked = `Requested sample logprobs of ${top}`
+    throw rejection(`${asked}, which is greater than max allowed: ${MAX_TOP_LOGPROBS}`, 'logprobs')
+  }
+  return { top: Number(top), asTokenIds: body.return_tokens_as_token_ids === true }
+}
+
+function checkSampling(body: SamplingFields): Static<typeof SamplingRequest> {
+  const set = Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null))
+  if (typeof set.stop === 'string') set.stop = [set.stop]
+  const error = firstSchemaError(SamplingRequest, set)
+  if (error) throw rejection(`${error.path} ${error.reason}`, error.path)
+  return set as Static<typeof SamplingRequest>
+}
+
+/** The words are vLLM's (`vllm/renderers/params.py`): agents look for them to know that they must shorten. */
+function checkContext({ contextLength, promptLength }: SamplingLimits, maxTokens: number): void {
+  if (promptLength + maxTokens <= contextLength) return
+  throw rejection(
+    `This model's maximum context length is ${contextLength} tokens. However, you requested ${maxTokens} output ` +
+      `tokens and your prompt contains ${promptLength} input tokens, for a total of ${promptLength + maxTokens} ` +
+      'tokens. Please reduce the length of the input prompt or the number of requested output tokens. ' +
+      `(parameter=input_tokens, value=${promptLength})`,
+    'input_tokens',
+  )
+}
+
+/** Of a prompt that has more tokens than fit, however few they may be: nobody need count them. */
+export function tooLong({ contextLength, atLeast }: { contextLength: number; atLeast: number }): ProxyError {
+  return rejection(
+    `This model's maximum context length is ${contextLength} tokens. However, your prompt contains at least ${atLeast} ` +
+      `input tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=${atLeast})`,
+    'input_tokens',
+  )
+}

@@ -1,0 +1,88 @@
+/** vLLM's chat answers (`vllm/entrypoints/openai/chat_completion/{protocol,serving}.py`). */
+import type { Completion } from '../../protocol/canonical/completion.ts'
+import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
+import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
+import type { AnswerFields, AnswerFormat, AnswerHead, ChunkMaker } from './answer-wire.ts'
+
+export const chatFormat: AnswerFormat = {
+  idPrefix: 'chatcmpl-',
+  wholeObject: 'chat.completion',
+  chunkObject: 'chat.completion.chunk',
+  whole: wholeChat,
+  chunks: (wishes) => new ChatChunks(wishes),
+}
+
+function wholeChat(head: AnswerHead, completion: Completion, wishes: AnswerFields): object {
+  const { start, end, toolCalls } = completion
+  return {
+    ...head,
+    choices: [
+      {
+        index: 0,
+        message: {
+          role: 'assistant',
+          content: completion.content ?? (toolCalls.length > 0 ? null : ''),
+          refusal: null,
+          annotations: null,
+          audio: null,
+          function_call: null,
+          ...(toolCalls.length > 0 ? { tool_calls: toolCalls } : {}),
+          reasoning: completion.reasoning,
+        },
+        logprobs: wishes.logprobs ? { content: completion.logprobsContent } : null,
+        finish_reason: end?.finishReason,
+        stop_reason: end?.stopReason ?? null,
+        token_ids: wishes.tokenIds ? completion.tokenIds : null,
+      },
+    ],
+    service_tier: null,
+    system_fingerprint: null,
+    usage: { ...end?.usage, prompt_tokens_details: null },
+    prompt_logprobs: null,
+    prompt_token_ids: wishes.tokenIds ? Array.from(start?.promptTokenIds ?? []) : null,
+    kv_transfer_params: null,
+  }
+}
+
+class ChatChunks implements ChunkMaker {
+  readonly #wishes: AnswerFields
+
+  constructor(wishes: AnswerFields) {
+    this.#wishes = wishes
+  }
+
+  first(promptTokenIds: PromptIds | undefined): object {
+    const delta = { role: 'assistant', content: '' }
+    return {
+      choices: [{ index: 0, delta, logprobs: null, finish_reason: null }],
+      prompt_token_ids: this.#wishes.tokenIds ? Array.from(promptTokenIds ?? []) : null,
+    }
+  }
+
+  delta(event: GenerationDelta, end: GenerationEnd | undefined): object | undefined {
+    const { tokenIds, logprobs } = this.#wishes
+    const delta = messageDelta(event)
+    // A token whose text the parser holds back is a chunk for those only who count tokens.
+    if (Object.keys(delta).length === 0 && end === undefined && !tokenIds && !logprobs) return undefined
+    return {
+      choices: [
+        {
+          index: 0,
+          delta,
+          logprobs: logprobs ? { content: event.logprobsContent ?? [] } : null,
+          finish_reason: end?.finishReason ?? null,
+          ...(end ? { stop_reason: end.stopReason ?? null } : {}),
+          token_ids: tokenIds ? (event.tokenIds ?? []) : null,
+        },
+      ],
+    }
+  }
+}
+
+function messageDelta({ content, reasoning, toolCalls }: GenerationDelta): object {
+  const delta: { content?: string; reasoning?: string; tool_calls?: unknown } = {}
+  if (content !== undefined) delta.content = content
+  if (reasoning !== undefined) delta.reasoning = reasoning
+  if (toolCalls !== undefined) delta.tool_calls = toolCalls
+  return delta
+}

@@ -1,0 +1,146 @@
+import { randomUUID } from 'node:crypto'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { ProxyError, toProxyError } from '../../base/errors.ts'
+import { CompletionFold } from '../../protocol/canonical/completion.ts'
+import type { GenerationStream } from '../../protocol/canonical/events.ts'
+import type { CanonicalRequest, ChatBody, CompletionBody } from '../../protocol/canonical/request.ts'
+import { SseReply } from '../../proxy/http/agent/sse-reply.ts'
+import { clientGone } from '../../proxy/http/transport/client-gone.ts'
+import { type AnswerFormat, type AnswerHead, readWishes, StreamText } from './answer-wire.ts'
+import { chatFormat } from './chat-wire.ts'
+import { completionFormat } from './completion-wire.ts'
+import type { EngineCounters } from './counters.ts'
+import { vllmError } from './errors.ts'
+import { promptLogprobs } from './prompt-logprobs.ts'
+import {
+  type AnyCompletionRequest,
+  type CompletionRequest,
+  checkChatRequest,
+  checkCompletionRequest,
+} from './request-schemas.ts'
+import type { ServedEngine } from './served-engine.ts'
+
+export interface CompletionRoutesOptions {
+  engine: ServedEngine
+  counters: EngineCounters
+}
+
+interface EngineCall {
+  format: AnswerFormat
+  body: AnyCompletionRequest & { logprobs?: unknown }
+  generation: CanonicalRequest
+}
+
+export async function completionRoutes(app: FastifyInstance, options: CompletionRoutesOptions) {
+  app.post('/v1/chat/completions', (request, reply) => {
+    const body = checkChatRequest(request.body)
+    const generation: CanonicalRequest = { kind: 'chat', body: body as ChatBody }
+    return answer({ format: chatFormat, body, generation }, options, request, reply)
+  })
+  app.post('/v1/completions', (request, reply) => {
+    const body = checkCompletionRequest(request.body)
+    const prompt = onlyPrompt(body.prompt)
+    const generation: CanonicalRequest = { kind: 'completion', body: { ...body, prompt } as CompletionBody }
+    const format =
+      typeof body.prompt_logprobs === 'number' ? scoringFormat(options.engine, body) : completionFormat
+    return answer({ format, body, generation }, options, request, reply)
+  })
+}
+
+/** As completions, with what the model thinks of the prompt's tokens on the choice. */
+function scoringFormat(engine: ServedEngine, { prompt_logprobs: count }: CompletionRequest): AnswerFormat {
+  return {
+    ...completionFormat,
+    whole: (head, completion, wishes) => {
+      const answer = completionFormat.whole(head, completion, wishes) as { choices: object[] }
+      const prompt_logprobs = promptLogprobs(
+        engine,
+        completion.start?.promptTokenIds?.whole() ?? [],
+        count ?? 0,
+      )
+      return { ...answer, choices: answer.choices.map((choice) => ({ ...choice, prompt_logprobs })) }
+    },
+  }
+}
+
+/** vLLM also takes a list of prompts; this engine takes one, alone or in a list. */
+function onlyPrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
+  if (typeof prompt === 'string') return prompt
+  const [first] = prompt
+  return typeof first === 'string' || Array.isArray(first) ? first : (prompt as number[])
+}
+
+async function answer(
+  { format, body, generation }: EngineCall,
+  { engine, counters }: CompletionRoutesOptions,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<unknown> {
+  refuseUnknownModel(body.model, engine)
+  const requestId = requestIdOf(request, body)
+  const stream = body.stream === true
+  const signal = clientGone(reply)
+  const events = engine.generate({ ...generation, requestId, sessionId: requestId, stream }, signal)
+  const head: AnswerHead = {
+    id: format.idPrefix + requestId,
+    object: stream ? format.chunkObject : format.wholeObject,
+    created: Math.floor(Date.now() / 1000),
+    model: engine.model,
+  }
+  const wishes = readWishes(body)
+  const counted = countCompletion(events, counters, signal)
+  if (!stream) return format.whole(head, await foldAll(counted), wishes)
+  await sendStream(counted, new StreamText(head, format.chunks(wishes), wishes), reply)
+  return reply
+}
+
+function refuseUnknownModel(model: string | null | undefined, engine: ServedEngine): void {
+  if (!model || model === engine.model) return
+  throw new ProxyError('engine_rejected', `The model \`${model}\` does not exist.`, {
+    status: 404,
+    param: 'model',
+  })
+}
+
+/** The header wins over the body, as in vLLM. */
+function requestIdOf(request: FastifyRequest, body: AnyCompletionRequest): string {
+  const header = request.headers['x-request-id']
+  return typeof header === 'string' ? header : (body.request_id ?? randomUUID().replaceAll('-', ''))
+}
+
+async function* countCompletion(
+  events: GenerationStream,
+  counters: EngineCounters,
+  signal: AbortSignal,
+): GenerationStream {
+  counters.running++
+  let outcome: 'served' | 'aborted' | 'failed' = 'failed'
+  try {
+    yield* events
+    outcome = 'served'
+  } finally {
+    counters.running--
+    counters[signal.aborted ? 'aborted' : outcome]++
+  }
+}
+
+async function foldAll(events: GenerationStream): Promise<CompletionFold> {
+  const completion = new CompletionFold()
+  for await (const batch of events) for (const event of batch) completion.add(event)
+  return completion
+}
+
+/** What fails before the first event is an HTTP error; what fails later is an event in a stream of status 200. */
+async function sendStream(events: GenerationStream, text: StreamText, reply: FastifyReply): Promise<void> {
+  let sse: SseReply | undefined
+  try {
+    for await (const batch of events) {
+      sse ??= new SseReply(reply)
+      await sse.send(text.write(batch))
+    }
+  } catch (thrown) {
+    if (!sse) throw thrown
+    await sse.send(`data: ${JSON.stringify(vllmError(toProxyError(thrown)))}\n\ndata: [DONE]\n\n`)
+  }
+  sse?.end()
+}

@@ -1,0 +1,89 @@
+/** vLLM's answers of the older completions API (`vllm/entrypoints/openai/completion/{protocol,serving}.py`). */
+import type { Completion } from '../../protocol/canonical/completion.ts'
+import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
+import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
+import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
+import type { AnswerFields, AnswerFormat, AnswerHead, ChunkMaker } from './answer-wire.ts'
+
+export const completionFormat: AnswerFormat = {
+  idPrefix: 'cmpl-',
+  wholeObject: 'text_completion',
+  chunkObject: 'text_completion',
+  whole: wholeCompletion,
+  chunks: (wishes) => new CompletionChunks(wishes),
+}
+
+function wholeCompletion(head: AnswerHead, completion: Completion, wishes: AnswerFields): object {
+  const { start, end } = completion
+  return {
+    ...head,
+    choices: [
+      {
+        index: 0,
+        text: completion.content ?? '',
+        logprobs: wishes.logprobs ? listLogprobs(completion.logprobsContent, 0) : null,
+        finish_reason: end?.finishReason,
+        stop_reason: end?.stopReason ?? null,
+        token_ids: wishes.tokenIds ? completion.tokenIds : null,
+        prompt_logprobs: null,
+        prompt_token_ids: wishes.tokenIds ? Array.from(start?.promptTokenIds ?? []) : null,
+      },
+    ],
+    service_tier: null,
+    system_fingerprint: null,
+    usage: { ...end?.usage, prompt_tokens_details: null },
+    kv_transfer_params: null,
+  }
+}
+
+class CompletionChunks implements ChunkMaker {
+  readonly #wishes: AnswerFields
+  /** Sent with the first token, then null. */
+  #promptTokenIds: number[] | null = null
+  /** Length of the tokens' text so far. */
+  #textOffset = 0
+
+  constructor(wishes: AnswerFields) {
+    this.#wishes = wishes
+  }
+
+  first(promptTokenIds: PromptIds | undefined): undefined {
+    if (this.#wishes.tokenIds) this.#promptTokenIds = Array.from(promptTokenIds ?? [])
+  }
+
+  delta(event: GenerationDelta, end: GenerationEnd | undefined): object {
+    const choice = {
+      index: 0,
+      text: event.content ?? '',
+      logprobs: this.#wishes.logprobs ? this.#logprobs(event.logprobsContent ?? []) : null,
+      finish_reason: end?.finishReason ?? null,
+      stop_reason: end?.stopReason ?? null,
+      token_ids: this.#wishes.tokenIds ? (event.tokenIds ?? []) : null,
+      prompt_token_ids: this.#promptTokenIds,
+    }
+    this.#promptTokenIds = null
+    return { choices: [choice], usage: null }
+  }
+
+  #logprobs(entries: readonly TokenLogprob[]): object {
+    const logprobs = listLogprobs(entries, this.#textOffset)
+    for (const { token } of entries) this.#textOffset += token.length
+    return logprobs
+  }
+}
+
+/** Lists side by side instead of a list of entries; the alternatives of a token include the token itself. */
+function listLogprobs(entries: readonly TokenLogprob[], firstOffset: number): object {
+  let offset = firstOffset
+  return {
+    text_offset: entries.map(({ token }) => {
+      offset += token.length
+      return offset - token.length
+    }),
+    token_logprobs: entries.map(({ logprob }) => logprob),
+    tokens: entries.map(({ token }) => token),
+    top_logprobs: entries.map((entry) =>
+      Object.fromEntries([entry, ...entry.top_logprobs].map(({ token, logprob }) => [token, logprob])),
+    ),
+  }
+}

@@ -1,0 +1,14 @@
+import type { ProxyError } from '../../base/errors.ts'
+
+const TYPES: Readonly<Record<number, string>> = {
+  400: 'BadRequestError',
+  404: 'NotFoundError',
+  413: 'RequestEntityTooLargeError',
+}
+
+/** vLLM's error body; `code` is the HTTP status (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorResponse`). */
+export function vllmError(error: ProxyError): unknown {
+  if (error.engineBody !== undefined) return error.engineBody
+  const type = TYPES[error.status] ?? 'InternalServerError'
+  return { error: { message: error.message, type, param: error.param ?? null, code: error.status } }
+}

@@ -1,0 +1,46 @@
+/** What the API answers, as its own schemas say. */
+import type { Static } from 'typebox'
+import type * as workers from '../../../proxy/http/operator/workers/schemas.ts'
+import type * as reads from '../../../proxy/http/trainer/read/schemas.ts'
+import type * as sessions from '../../../proxy/http/trainer/sessions/schemas.ts'
+
+export type Session = Static<typeof sessions.Session>
+export type Turn = Omit<
+  Static<typeof sessions.Turn>,
+  'completion_token_ids' | 'completion_logprobs' | 'prompt_token_ids'
+>
+export type SessionList = Static<typeof reads.SessionList>
+export type Totals = Static<typeof reads.Totals>
+export type Group = Static<typeof reads.Group>
+export type Groups = Static<typeof reads.Groups>
+export type Tree = Static<typeof reads.Tree>
+export type TreeTurn = Static<typeof reads.TreeTurn>
+export type TokenTexts = Static<typeof reads.TokenTexts>
+export type Alternatives = Static<typeof reads.Alternatives>
+export type ProxyEvent = Static<typeof reads.ProxyEvent>
+export type LiveEvent = Static<typeof reads.LiveEvent>
+/** A front says of which node it is. */
+export type Member = Static<typeof workers.Worker> & { node?: string }
+
+/** Beside its own fields a row has those of a trajectory without the arrays. */
+export type Row = Static<typeof reads.RowSummary> &
+  Omit<
+    Static<typeof sessions.TrajectoryRow>,
+    'prompt_ids' | 'response_ids' | 'response_mask' | 'response_logprobs'
+  >
+
+export interface Health {
+  status: string
+  mode: 'local' | 'relay' | 'view' | 'file' | 'front'
+  connected_workers?: number
+  queued?: number
+  paused?: boolean
+  prompts?: Record<string, number>
+  uptime_s?: number
+  version?: string
+  db?: string
+  notes?: string[]
+  /** Of a front: those that answer, and those that do not. */
+  nodes?: Health[]
+  away?: { node: string; error: string }[]
+}

@@ -1,0 +1,102 @@
+/** A completion put together from its generation events. */
+import type { Details } from '../details/details.ts'
+import { DetailsFold } from '../details/fold.ts'
+import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from './events.ts'
+import type { TokenLogprob, ToolCall, ToolCallDelta } from './messages.ts'
+
+/** What has come of a completion so far; whole once `end` is set. */
+export interface Completion {
+  readonly start: GenerationStart | undefined
+  readonly end: GenerationEnd | undefined
+  /** null: no piece carried text. */
+  readonly content: string | null
+  readonly reasoning: string | null
+  readonly refusal: string | null
+  readonly toolCalls: readonly ToolCall[]
+  readonly tokenIds: readonly number[]
+  readonly logprobs: readonly number[]
+  readonly logprobsContent: readonly TokenLogprob[]
+  /** Message fields without a name in the events; a later value replaces an earlier one. */
+  readonly extra: Readonly<Record<string, unknown>>
+  /** What was reported beyond ids and logprobs. */
+  readonly details?: DetailsFold | undefined
+}
+
+/** Folds events into a {@link Completion}; one pass, constant work per event. */
+export class CompletionFold implements Completion {
+  start: GenerationStart | undefined
+  end: GenerationEnd | undefined
+  content: string | null = null
+  reasoning: string | null = null
+  refusal: string | null = null
+  readonly toolCalls: ToolCall[] = []
+  readonly tokenIds: number[] = []
+  readonly logprobs: number[] = []
+  readonly logprobsContent: TokenLogprob[] = []
+  extra: Record<string, unknown> = {}
+  /** undefined: nothing was reported beyond ids and logprobs. */
+  details: DetailsFold | undefined
+  readonly #callByIndex = new Map<number, ToolCall>()
+
+  add(event: GenerationEvent): void {
+    if (event.type === 'delta') this.#addDelta(event)
+    else if (event.type === 'start') this.start = event
+    else this.end = event
+  }
+
+  /** What has come so far, as the events of one batch: for a reader who comes late. */
+  soFar(): GenerationEvent[] {
+    const { start, end } = this
+    const delta: GenerationDelta = { type: 'delta' }
+    if (this.content !== null) delta.content = this.content
+    if (this.reasoning !== null) delta.reasoning = this.reasoning
+    if (this.refusal !== null) delta.refusal = this.refusal
+    if (this.toolCalls.length > 0) delta.toolCalls = this.#toolCallDeltas()
+    if (this.tokenIds.length > 0) delta.tokenIds = [...this.tokenIds]
+    if (this.logprobs.length > 0) delta.logprobs = [...this.logprobs]
+    if (this.logprobsContent.length > 0) delta.logprobsContent = [...this.logprobsContent]
+    if (Object.keys(this.extra).length > 0) delta.extra = this.extra
+    const said = Object.keys(delta).length > 1 ? [delta] : []
+    return [...(start ? [start] : []), ...said, ...(end ? [end] : [])]
+  }
+
+  /** Copies: the calls still grow. */
+  #toolCallDeltas(): ToolCallDelta[] {
+    return [...this.#callByIndex].map(([index, { id, type, function: called }]) => ({
+      index,
+      id,
+      type,
+      function: { ...called },
+    }))
+  }
+
+  #addDelta(delta: GenerationDelta): void {
+    if (delta.content !== undefined) this.content = (this.content ?? '') + delta.content
+    if (delta.reasoning !== undefined) this.reasoning = (this.reasoning ?? '') + delta.reasoning
+    if (delta.refusal !== undefined) this.refusal = (this.refusal ?? '') + delta.refusal
+    if (delta.toolCalls) for (const piece of delta.toolCalls) this.#addToolCall(piece)
+    if (delta.details) this.#addDetails(delta.details, delta.tokenIds?.length ?? 0)
+    // Loops, not push(...spread): a whole answer brings tens of thousands of ids in one event.
+    if (delta.tokenIds) for (const id of delta.tokenIds) this.tokenIds.push(id)
+    if (delta.logprobs) for (const logprob of delta.logprobs) this.logprobs.push(logprob)
+    if (delta.logprobsContent) for (const entry of delta.logprobsContent) this.logprobsContent.push(entry)
+    if (delta.extra) this.extra = { ...this.extra, ...delta.extra }
+  }
+
+  #addDetails(details: Details, tokens: number): void {
+    this.details ??= new DetailsFold()
+    this.details.add(details, this.tokenIds.length, tokens)
+  }
+
+  #addToolCall(piece: ToolCallDelta): void {
+    let call = this.#callByIndex.get(piece.index)
+    if (!call) {
+      call = { id: '', type: 'function', function: { name: '', arguments: '' } }
+      this.#callByIndex.set(piece.index, call)
+      this.toolCalls.push(call)
+    }
+    if (piece.id) call.id = piece.id
+    if (piece.function?.name) call.function.name += piece.function.name
+    if (piece.function?.arguments) call.function.arguments += piece.function.arguments
+  }
+}

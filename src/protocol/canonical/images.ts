@@ -1,0 +1,90 @@
+/**
+ * The images of a talk, in the order in which a prompt has them. They stay in the messages, as `data:` URLs; what goes
+ * beside them says which tokens of the prompt stand for them.
+ */
+import { hash } from 'node:crypto'
+import { concatIds } from '../token-ids/token-ids.ts'
+import type { ChatMessage } from './messages.ts'
+
+/** What a prompt of token ids has of images. */
+export interface PromptImages {
+  /** The token that a prompt has in the place of an image, as many times as the image has tokens. */
+  readonly tokenId: number
+  /** How many tokens each image has, in the order of the messages' image parts. */
+  readonly tokens: readonly number[]
+}
+
+export interface ImagePart {
+  /** Undefined where the part has none that is text. */
+  readonly url: string | undefined
+  /** The part's path in the message. */
+  readonly path: string
+}
+
+/** The image parts of a message. */
+export function imagePartsOf({ content }: Pick<ChatMessage, 'content'>): ImagePart[] {
+  if (!Array.isArray(content)) return []
+  return (content as readonly unknown[]).flatMap((part, at) =>
+    isImagePart(part) ? [{ url: urlOf(part.image_url), path: `content.${at}` }] : [],
+  )
+}
+
+/** The URLs of all images of a talk. */
+export function imageUrlsOf(messages: readonly Pick<ChatMessage, 'content'>[]): string[] {
+  return messages.flatMap((message) => imagePartsOf(message).map(({ url }) => url ?? ''))
+}
+
+export function isImagePart(part: unknown): part is { type: 'image_url'; image_url?: unknown } {
+  return typeof part === 'object' && part !== null && (part as { type?: unknown }).type === 'image_url'
+}
+
+function urlOf(image: unknown): string | undefined {
+  const url = typeof image === 'object' && image !== null ? (image as { url?: unknown }).url : image
+  return typeof url === 'string' ? url : undefined
+}
+
+/** A run of placeholders in a prompt. */
+export interface ImageRun {
+  readonly offset: number
+  readonly length: number
+}
+
+/** Where the images stand. @throws RangeError if the ids are not those of the images */
+export function imageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages): ImageRun[] {
+  let from = 0
+  return tokens.map((length) => {
+    const offset = ids.indexOf(tokenId, from)
+    from = offset + length
+    if (offset === -1 || ids[from - 1] !== tokenId)
+      throw new RangeError('an image has no place in the prompt')
+    return { offset, length }
+  })
+}
+
+/** Ids with one placeholder for each image. @throws RangeError as {@link imageRuns} */
+export function collapsedIds(ids: Int32Array, images: PromptImages): Int32Array {
+  const parts: Int32Array[] = []
+  let from = 0
+  for (const { offset, length } of imageRuns(ids, images)) {
+    parts.push(ids.subarray(from, offset + 1))
+    from = offset + length
+  }
+  return concatIds(...parts, ids.subarray(from))
+}
+
+/** By which an image is named on record: of its bytes, in hexadecimal. */
+export function imageDigest(bytes: Uint8Array): string {
+  return hash('sha256', bytes, 'hex')
+}
+
+const DATA_URL = /^data:([\w.+-]+\/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*;base64,/i
+
+/** @returns undefined for what is no `data:` URL in base64 */
+export function splitDataUrl(url: string): { mediaType: string; base64: string } | undefined {
+  const head = DATA_URL.exec(url)
+  if (head === null) return undefined
+  return {
+    mediaType: (head[1] ?? 'application/octet-stream').toLowerCase(),
+    base64: url.slice(head[0].length),
+  }
+}

@@ -1,0 +1,390 @@
+/**
+ * Parses the requests of one session as `JSON.parse` does, but for numbers that prompts show as they were written (see
+ * `written-numbers.ts`). An agent sends its whole conversation with every call, and its
+ * client writes it the same way each time: what a list of messages repeats, byte for byte, of a list before it is not
+ * parsed again, nor is any other large part of the request that comes again. Comparing takes a hundredth of the time.
+ *
+ * What is repeated is the very object of before; so nobody may change it. An element is the object of before only if
+ * everything before it in the list is so, too.
+ */
+import { RecentlyUsed } from '../../base/recently-used.ts'
+import { endOfString, endOfValue, findElements, LETTERS, skipSpace } from '../json/json-list.ts'
+import { type JsonWeight, together, WEIGHTLESS, weigh } from '../json/json-weight.ts'
+import { KeptBytes, type KnownBytes, ProvenBytes } from '../json/known-bytes.ts'
+import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
+import { tagOf } from '../json/secret-tag.ts'
+import {
+  holdsTools,
+  keepWrittenNumbers,
+  MAX_WRITTEN_LENGTH,
+  parseAsWritten,
+  parseRequest,
+  TEMPLATE_FIELDS,
+} from './written-numbers.ts'
+
+/** Where conversations are: in Chat Completions and Messages, and in Responses. */
+const LIST_FIELDS: readonly string[] = ['messages', 'input']
+
+/** What templates show, and with it each number as it was written. */
+const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]
+
+/** Shorter requests are parsed in no time. */
+const MIN_BYTES = 4 * 1024
+
+/** Shorter texts, too. */
+const MIN_TEXT_BYTES = 256
+
+/** Longer parts are known by their tags. */
+const MIN_TAGGED_BYTES = 4 * 1024
+
+/** Of a part besides its JSON and its value. */
+const PART_BYTES = 300
+
+/** An agent may send ever new ones. */
+const MAX_FIELDS = 64
+
+/** Conversations that one session has at the same time: those of an agent and its helpers. */
+const MAX_LISTS = 16
+
+/** Values that one field has by turns: each conversation has a system prompt and tools of its own. */
+const MAX_PARTS = 16
+
+export interface ReadRequest {
+  readonly value: unknown
+  /** Of a request that was read by its parts, none of which is nested too deeply. */
+  readonly list?: ReadList
+}
+
+export interface ReadList {
+  readonly elements: readonly unknown[]
+  /** Their JSON as it came, with the commas between them and without brackets; undefined unless it was asked for. */
+  readonly json: Buffer | undefined
+}
+
+/** Makes something of a part of a request, once for all requests that repeat the part. */
+export interface Repeats {
+  /**
+   * @param step a function that is the same each time; what it throws is thrown again with the next request
+   * @param part an object of the request, or one of few texts
+   * @param context what else the step needs to know: follows from the part, and for an element from all before it
+   */
+  once<Part extends object | string, Context extends unknown[], Made>(
+    step: (part: Part, ...context: Context) => Made,
+    part: Part,
+    ...context: Context
+  ): Made
+}
+
+/** For a request that comes alone. */
+export const NO_REPEATS: Repeats = { once: (step, part, ...context) => step(part, ...context) }
+
+/** A list that has been read. */
+interface ParsedList {
+  readonly elements: readonly unknown[]
+  /** What its JSON is the beginning of. */
+  readonly bytes: KnownBytes
+  /** The byte after each element. */
+  readonly ends: readonly number[]
+  /** Of all elements up to each. */
+  readonly weights: readonly JsonWeight[]
+}
+
+interface ParsedPart {
+  readonly value: unknown
+  readonly weight: JsonWeight
+  /** Of its JSON. */
+  readonly length: number
+}
+
+/** A part that has been read, and what its JSON is known by. */
+interface KnownPart extends ParsedPart {
+  /** Of a short one, which is compared sooner than its tag is made. */
+  readonly json: Buffer | undefined
+  readonly tag: string
+}
+
+/** Called with what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
+export type Admit = (weight: JsonWeight) => void
+
+/** What a step made of objects, or of texts. */
+type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never, unknown>
+
+const NOTHING: ParsedList = { elements: [], ends: [], weights: [], bytes: ProvenBytes.NONE }
+
+/** What of a request is wanted besides what it says. */
+export interface ReadWishes {
+  /** {@link ReadList.json}: such lists are kept as they came; of others, only as much as proves that they come again. */
+  listJson?: boolean
+}
+
+export class RequestReader implements Repeats {
+  /** The latest first. */
+  readonly #lists: ParsedList[] = []
+  /** By the name of their field, the latest first. */
+  readonly #parts = new Map<string, KnownPart[]>()
+  /** By the step that made it. */
+  readonly #made = new Map<unknown, Results>()
+  #partBytes = 0
+  #parsed = 0
+  #steps = 0
+
+  /** What it keeps in memory, but for {@link valueBytes}: requests as they came, and the values of their large parts. */
+  get bytes(): number {
+    return this.#lists.reduce((sum, { bytes }) => sum + bytes.bytes, this.#partBytes)
+  }
+
+  /** What the elements of its lists keep in memory. */
+  get valueBytes(): number {
+    return this.#lists.reduce((sum, { ends }) => sum + (ends.at(-1) ?? 0), 0)
+  }
+
+  /** How many elements of lists have been parsed so far. */
+  get parsed(): number {
+    return this.#parsed
+  }
+
+  /** How often something has been made of a part so far, because it was not known. */
+  get steps(): number {
+    return this.#steps
+  }
+
+  /**
+   * @param json in UTF-8; what is new in it is copied, and nothing of it is kept
+   * @throws SyntaxError, and what `admit` throws
+   */
+  read(json: Buffer, admit: Admit = () => {}, wishes: ReadWishes = {}): ReadRequest {
+    const read = json.length < MIN_BYTES ? undefined : this.#readParts(json, admit, wishes)
+    if (read !== undefined) return read
+    admit(weigh(json))
+    return { value: parseRequest(json.toString()) }
+  }
+
+  once<Part extends object | string, Context extends unknown[], Made>(
+    step: (part: Part, ...context: Context) => Made,
+    part: Part,
+    ...context: Context
+  ): Made {
+    const results = this.#resultsOf(step, part)
+    const known = results.get(part as never)
+    if (known !== undefined) return known as Made
+    this.#steps += 1
+    const made = step(part, ...context)
+    results.set(part as never, made)
+    return made
+  }
+
+  #resultsOf(step: unknown, part: object | string): Results {
+    let results = this.#made.get(step)
+    if (results === undefined) {
+      results = typeof part === 'string' ? new RecentlyUsed(MAX_PARTS, () => 1) : new WeakMap()
+      this.#made.set(step, results)
+    }
+    return results
+  }
+
+  /** @returns undefined for what is to be left to the parser, whether it is JSON or not */
+  #readParts(json: Buffer, admit: Admit, wishes: ReadWishes): ReadRequest | undefined {
+    try {
+      return this.#readObject(json, admit, wishes)
+    } catch (thrown) {
+      if (thrown instanceof SyntaxError) return undefined
+      throw thrown
+    }
+  }
+
+  #readObject(json: Buffer, admit: Admit, wishes: ReadWishes): ReadRequest | undefined {
+    const members = new Map<string, unknown>()
+    let weight: JsonWeight = { nodes: 1, commas: 0, widest: 0 }
+    const add = (more: JsonWeight) => {
+      weight = together(weight, more)
+      admit(weight)
+    }
+    let list: ParsedList | undefined
+    let elements: readonly unknown[] = []
+    let at = skipSpace(json, 0)
+    if (json[at] !== LETTERS.object) return undefined
+    do {
+      const key = skipSpace(json, at + 1)
+      if (json[key] !== LETTERS.quote) return undefined
+      const keyEnd = endOfString(json, key)
+      const colon = skipSpace(json, keyEnd)
+      if (json[colon] !== LETTERS.colon) return undefined
+      const name: unknown = JSON.parse(json.toString('utf8', key, keyEnd))
+      const start = skipSpace(json, colon + 1)
+      // Of a field that comes twice the last one counts, in the place of the first.
+      if (typeof name !== 'string' || members.has(name)) return undefined
+      add({ nodes: 1, commas: members.size === 0 ? 0 : 1, widest: members.size + 1 })
+      if (list === undefined && json[start] === LETTERS.list && LIST_FIELDS.includes(name)) {
+        const found = this.#readList(json, start + 1, add, wishes)
+        if (found === undefined) return undefined
+        list = found.list
+        // A copy: who changes it changes what later requests are made of no more.
+        elements = [...list.elements]
+        members.set(name, elements)
+        at = found.close + 1
+      } else {
+        const part = this.#readPart(name, json, start, add)
+        if (part === undefined) return undefined
+        members.set(name, part.value)
+        at = start + part.length
+      }
+      at = skipSpace(json, at)
+    } while (json[at] === LETTERS.comma)
+    const isWhole = json[at] === LETTERS.objectEnd && skipSpace(json, at + 1) === json.length
+    if (!isWhole || list?.ends.length === 0) return undefined
+    const value = Object.fromEntries(members)
+    return list === undefined ? { value } : { value, list: { elements, json: wholeOf(list, wishes) } }
+  }
+
+  /** @returns undefined if it is nested too deeply */
+  #readPart(name: string, json: Buffer, start: number, add: Admit): ParsedPart | undefined {
+    const parts = this.#parts.get(name) ?? []
+    const place = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
+    if (place !== -1) {
+      const [known] = parts.splice(place, 1)
+      parts.unshift(known!)
+      add(known!.weight)
+      return known
+    }
+    const parse = WRITTEN_FIELDS.includes(name) ? parseAsWritten : JSON.parse
+    const bytes = json.subarray(start, endOfValue(json, start))
+    const part = parsePart(bytes, parse, add)
+    if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined
+    if (isWorthKeeping(part)) this.#keepPart(name, parts, knownPart(part, bytes))
+    return part
+  }
+
+  #keepPart(name: string, parts: KnownPart[], part: KnownPart): void {
+    if (!this.#parts.has(name) && this.#parts.size >= MAX_FIELDS) return
+    parts.unshift(part)
+    this.#partBytes += bytesOf(part)
+    if (parts.length > MAX_PARTS) this.#partBytes -= bytesOf(parts.pop()!)
+    this.#parts.set(name, parts)
+  }
+
+  /** @param start the byte after the opening bracket */
+  #readList(
+    json: Buffer,
+    start: number,
+    add: Admit,
+    wishes: ReadWishes,
+  ): { list: ParsedList; close: number } | undefined {
+    const { place, shared, alike } = this.#mostAlike(json.subarray(start))
+    const goesOn = shared.ends.length > 0
+    const from = start + (shared.ends.at(-1) ?? 0)
+    const found = findElements(json, from, goesOn)
+    if (found === undefined) return undefined
+    const ends = [...shared.ends, ...found.ends.map((end) => end - start)]
+    const weights = weightsOf(json.subarray(start, found.close), ends, shared.weights)
+    if (weights.length > 0) add(together({ nodes: 1, commas: 0, widest: 0 }, weights.at(-1)!))
+    const more = json.toString('utf8', from, found.close)
+    const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
+    if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
+    if (holdsTools(more)) {
+      let left = MAX_WRITTEN_LENGTH
+      for (const [place, element] of added.entries()) {
+        const before = found.ends[place - 1] ?? from
+        left = keepWrittenNumbers(element, elementText(json, before, found.ends[place]!), left)
+      }
+    }
+    this.#parsed += added.length
+    const list = {
+      elements: [...shared.elements, ...added],
+      ends,
+      weights,
+      bytes: knownNow(shared.bytes, json.subarray(start, start + (ends.at(-1) ?? 0)), alike, wishes),
+    }
+    this.#remember(list, place, shared)
+    return { list, close: found.close }
+  }
+
+  /**
+   * The known list that begins most alike, what the two share, and how many bytes that is at least.
+   * @param json from the first byte of a list on
+   */
+  #mostAlike(json: Buffer): { place: number; shared: ParsedList; alike: number } {
+    let best = { place: -1, count: 0, alike: 0 }
+    for (const [place, { bytes, ends }] of this.#lists.entries()) {
+      const alike = bytes.sharedWith(json)
+      const count = alike === bytes.length ? ends.length : ends.findLastIndex((end) => end <= alike) + 1
+      if (count > best.count) best = { place, count, alike }
+      // All of it: whether another one has more is not worth the time.
+      if (alike === bytes.length) break
+    }
+    const { place, count, alike } = best
+    if (count === 0) return { place, shared: NOTHING, alike: 0 }
+    const { bytes, ends, weights, elements } = this.#lists[place]!
+    const first = <Each>(all: readonly Each[]) => all.slice(0, count)
+    const shared = { bytes, ends: first(ends), weights: first(weights), elements: first(elements) }
+    return { place, shared, alike }
+  }
+
+  /** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
+  #remember(list: ParsedList, place: number, shared: ParsedList): void {
+    if (list.ends.length === 0) return
+    const before = this.#lists[place]
+    if (before && shared.ends.length * 2 >= before.ends.length) this.#lists.splice(place, 1)
+    this.#lists.unshift(list)
+    this.#lists.length = Math.min(this.#lists.length, MAX_LISTS)
+  }
+}
+
+/** Objects always: whatever is made of one is made once. */
+function isWorthKeeping({ length, value }: ParsedPart): boolean {
+  return typeof value === 'string' ? length >= MIN_TEXT_BYTES : typeof value === 'object' && value !== null
+}
+
+/** With a copy of its bytes, if any: the rest of the request is not kept for it. */
+function knownPart(part: ParsedPart, json: Buffer): KnownPart {
+  const isShort = json.length < MIN_TAGGED_BYTES
+  return { ...part, json: isShort ? copied(json) : undefined, tag: isShort ? '' : tagOf(json) }
+}
+
+function isSame({ json, length, tag }: KnownPart, bytes: Buffer): boolean {
+  return json === undefined ? bytes.length === length && tagOf(bytes) === tag : bytes.equals(json)
+}
+
+/** What a part keeps in memory with its value, and with the text that is made of it for the record, more or less. */
+function bytesOf({ json, length }: KnownPart): number {
+  return PART_BYTES + 2 * length + (json?.length ?? 0)
+}
+
+function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): ParsedPart {
+  const weight = weigh(json)
+  add(weight)
+  return { weight, length: json.length, value: parse(json.toString()) }
+}
+
+/** @param alike how many bytes of the list are known at least */
+function knownNow(known: KnownBytes, list: Buffer, alike: number, { listJson }: ReadWishes): KnownBytes {
+  const isAsWished = known instanceof KeptBytes === (listJson === true)
+  if (isAsWished) return known.followedBy(list, Math.min(alike, list.length))
+  return listJson === true ? KeptBytes.of(list) : ProvenBytes.of(list)
+}
+
+function wholeOf({ bytes }: ParsedList, { listJson }: ReadWishes): Buffer | undefined {
+  return listJson === true && bytes instanceof KeptBytes ? bytes.whole : undefined
+}
+
+/** Never cut from a larger buffer, as `Buffer.from` does. */
+function copied(json: Buffer): Buffer {
+  const copy = Buffer.allocUnsafeSlow(json.length)
+  json.copy(copy)
+  return copy
+}
+
+/** @param known of the first elements */
+function weightsOf(list: Buffer, ends: readonly number[], known: readonly JsonWeight[]): JsonWeight[] {
+  const weights = [...known]
+  for (let place = weights.length; place < ends.length; place += 1) {
+    const element = weigh(list.subarray(ends[place - 1] ?? 0, ends[place]))
+    weights.push(together(element, weights.at(-1) ?? WEIGHTLESS))
+  }
+  return weights
+}
+
+/** @param from the byte after the element before, or after the opening bracket */
+function elementText(json: Buffer, from: number, to: number): string {
+  const text = json.toString('utf8', from, to)
+  return text.trimStart().replace(/^,/, '')
+}

@@ -1,0 +1,94 @@
+/**
+ * Details: what an engine can tell of a turn's tokens beyond their ids and one logprob each. Who wants them on record
+ * names them; what an engine does not give is not there. A detail travels and is kept packed, under the name of its kind.
+ */
+import { ProxyError } from '../../base/errors.ts'
+
+/** Every kind that can be on record, by its name on each wire. */
+export const DETAIL_KINDS = [
+  'sampling_mask',
+  'sampling_logprobs',
+  'top_logprobs',
+  'prompt_logprobs',
+  'routed_experts',
+  'weight_versions',
+] as const
+
+export type DetailKind = (typeof DETAIL_KINDS)[number]
+
+/** What can be asked for. `sampling_logprobs` come with the mask that they are normalised over. */
+const RECORDABLE_DETAILS = DETAIL_KINDS.filter((kind) => kind !== 'sampling_logprobs')
+
+/**
+ * The details that a call is recorded with. Numbers: how many alternatives there are to be per token, beside the token
+ * itself.
+ */
+export interface DetailWish {
+  readonly samplingMask?: boolean
+  readonly topLogprobs?: number
+  readonly promptLogprobs?: number
+  readonly routedExperts?: boolean
+  readonly weightVersions?: boolean
+}
+
+/** vLLM's own limit, unless it is started with another one. */
+const DEFAULT_ALTERNATIVES = 20
+
+/** SGLang and vLLM take any number; a whole vocabulary per token is a mistake. */
+const MAX_ALTERNATIVES = 1_024
+
+/**
+ * Reads `sampling_mask`, `top_logprobs:64` and the like; `top_logprobs` alone is 20, `prompt_logprobs` alone is the
+ * prompt's own tokens without alternatives.
+ * @throws ProxyError `invalid_request` that names what is no such word
+ */
+export function parseWish(names: readonly string[]): DetailWish {
+  return Object.assign({}, ...names.map(wishOf))
+}
+
+/** Whether {@link parseWish} knows it. */
+export function isRecordable(name: string): boolean {
+  try {
+    wishOf(name)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** @throws ProxyError `invalid_request` */
+function wishOf(name: string): DetailWish {
+  const [, kind, count] = /^([a-z_]+)(?::(\d{1,4}))?$/.exec(name) ?? []
+  const alternatives = count === undefined ? undefined : Number(count)
+  if (alternatives !== undefined && alternatives > MAX_ALTERNATIVES) throw noSuchDetail(name)
+  if (kind === 'top_logprobs') return { topLogprobs: Math.max(1, alternatives ?? DEFAULT_ALTERNATIVES) }
+  if (kind === 'prompt_logprobs') return { promptLogprobs: alternatives ?? 0 }
+  if (alternatives !== undefined) throw noSuchDetail(name)
+  if (kind === 'sampling_mask') return { samplingMask: true }
+  if (kind === 'routed_experts') return { routedExperts: true }
+  if (kind === 'weight_versions') return { weightVersions: true }
+  throw noSuchDetail(name)
+}
+
+function noSuchDetail(name: string): ProxyError {
+  const words = `${RECORDABLE_DETAILS.join(', ')}; top_logprobs:64 and prompt_logprobs:8 say how many per token`
+  return new ProxyError('invalid_request', `'${name}' is nothing that can be recorded: ${words}`, {
+    param: 'record',
+  })
+}
+
+/** The names that {@link parseWish} reads the same wish from. */
+export function wishNames(wish: DetailWish): string[] {
+  return [
+    ...(wish.samplingMask ? ['sampling_mask'] : []),
+    ...(wish.topLogprobs === undefined ? [] : [`top_logprobs:${wish.topLogprobs}`]),
+    ...(wish.promptLogprobs === undefined ? [] : [`prompt_logprobs:${wish.promptLogprobs}`]),
+    ...(wish.routedExperts ? ['routed_experts'] : []),
+    ...(wish.weightVersions ? ['weight_versions'] : []),
+  ]
+}
+
+/** @returns undefined for a wish without anything in it, which costs a call nothing then */
+export function wishOrNone(wish: DetailWish): DetailWish | undefined {
+  return wishNames(wish).length > 0 ? wish : undefined
+}

@@ -1,0 +1,149 @@
+/**
+ * The prompts of one session as engines read and write them: as JSON lists of ids. The list of a call begins with the list
+ * of an earlier one, as a rule, and comparing the two takes a thirtieth of the time of reading or writing that JSON: 10 µs
+ * instead of 300 for 40,000 ids.
+ */
+import { type JsonSoFar, jsonAfter, piecesOf } from '../json/growing-json.ts'
+import { ProvenBytes } from '../json/known-bytes.ts'
+import { PromptIds } from './prompt-ids.ts'
+import { readIds, writeIds } from './token-ids-json.ts'
+
+/** Lists that are read anew in no time are not kept. */
+const MIN_BYTES = 4 * 1024
+
+/** Conversations that one session has at the same time: those of an agent and its helpers. */
+const MAX_LISTS = 16
+
+const NO_IDS = new Int32Array(0)
+const COMMA = 0x2c
+
+interface List {
+  readonly ids: PromptIds
+  /** How many of the ids are not those of another list. */
+  readonly own: number
+}
+
+/** A list that an engine wrote: its ids, and what proves that the next one begins with the same text. */
+interface ReadIds extends List {
+  readonly text: ProvenBytes
+}
+
+/** A list that was written for an engine. It is sent again, and so its text is kept. */
+interface WrittenIds extends List {
+  readonly json: JsonSoFar
+}
+
+export class PromptLists {
+  /** The latest first. */
+  readonly #read: ReadIds[] = []
+  /** The latest first. */
+  readonly #written: WrittenIds[] = []
+  #bytes = 0
+  #converted = 0
+
+  /** What is kept in memory, besides the ids themselves. */
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  /** What the ids of its prompts keep in memory. Turns that are on record have the same ones. */
+  get idBytes(): number {
+    const lists: readonly List[] = [...this.#read, ...this.#written]
+    return lists.reduce((sum, { own }) => sum + own, 0) * Int32Array.BYTES_PER_ELEMENT
+  }
+
+  /** How many ids have been read from JSON or written so far, because they were not known. */
+  get converted(): number {
+    return this.#converted
+  }
+
+  /**
+   * Reads ids with commas between them.
+   * @param end the byte after the last id
+   * @returns undefined for anything else
+   */
+  read(bytes: Buffer, start: number, end: number): PromptIds | undefined {
+    const list = bytes.subarray(start, end)
+    const { known, alike } = this.#mostAlike(list)
+    const { shared, from } = known === undefined ? NOTHING_SHARED : sharedIds(known, list, alike)
+    const isKnown = shared > 0 && from === list.length
+    const more = isKnown ? NO_IDS : readIds(list, shared === 0 ? 0 : from + 1, list.length)
+    if (more === undefined) return undefined
+    this.#converted += more.length
+    const ids = shared === 0 ? new PromptIds(more) : new PromptIds(more, known!.ids, shared)
+    if (list.length >= MIN_BYTES) {
+      const text = (known?.text ?? ProvenBytes.NONE).followedBy(list, alike)
+      const own = more.length + (isReplaced(known, shared) ? known.own : 0)
+      keep(this.#read, { ids, own, text }, known, shared)
+      this.#count()
+    }
+    return ids
+  }
+
+  /** @returns the ids with commas between them, in pieces that are not to be changed */
+  write(ids: PromptIds): readonly Buffer[] {
+    const known = this.#written.find((list) => list.ids.sharedWith(ids) >= list.ids.length)
+    const from = known?.ids.length ?? 0
+    const more = ids.slice(from, ids.length)
+    this.#converted += more.length
+    if (known !== undefined && more.length === 0) return piecesOf(known.json)
+    const json = jsonAfter(known?.json, writeIds(more))
+    if (ids.length * 2 >= MIN_BYTES) {
+      const own = more.length + (isReplaced(known, from) ? known.own : 0)
+      keep(this.#written, { ids, own, json }, known, from)
+      this.#count()
+    }
+    return piecesOf(json)
+  }
+
+  /** The list that most of the bytes are known from, and how many. */
+  #mostAlike(list: Buffer): { known: ReadIds | undefined; alike: number } {
+    let best: ReadIds | undefined
+    let most = 0
+    for (const known of list.length < MIN_BYTES ? [] : this.#read) {
+      const alike = known.text.sharedWith(list)
+      if (alike > most) [best, most] = [known, alike]
+      // All of it: whether another one has more of the list is not worth the time.
+      if (alike === known.text.length) break
+    }
+    return { known: best, alike: most }
+  }
+
+  #count(): void {
+    // Pieces that several lists share are there once.
+    const pieces = new Set<JsonSoFar['piece']>()
+    for (const { json } of this.#written) {
+      for (let at: JsonSoFar | undefined = json; at !== undefined; at = at.piece.before) pieces.add(at.piece)
+    }
+    const written = [...pieces].reduce((sum, { capacity }) => sum + capacity, 0)
+    this.#bytes = this.#read.reduce((sum, { text }) => sum + text.bytes, written)
+  }
+}
+
+/** By the list that goes on from it; one that shares less than half of another's is another one. */
+function isReplaced<Known extends List>(known: Known | undefined, shared: number): known is Known {
+  return known !== undefined && shared * 2 >= known.ids.length
+}
+
+function keep<Kept extends List>(lists: Kept[], list: Kept, known: Kept | undefined, shared: number): void {
+  if (isReplaced(known, shared)) lists.splice(lists.indexOf(known), 1)
+  lists.unshift(list)
+  lists.length = Math.min(lists.length, MAX_LISTS)
+}
+
+const NOTHING_SHARED = { shared: 0, from: 0 }
+
+/** How many ids of a known list another one begins with, and where in it the last of these ends. */
+function sharedIds({ ids, text }: ReadIds, list: Buffer, alike: number): { shared: number; from: number } {
+  const isWhole = alike === text.length && (alike === list.length || list[alike] === COMMA)
+  if (isWhole) return { shared: ids.length, from: alike }
+  // Up to the last comma: the id behind it may be longer in one of the two.
+  const from = list.lastIndexOf(COMMA, alike - 1)
+  return from < MIN_BYTES ? NOTHING_SHARED : { shared: 1 + commasIn(list, from), from }
+}
+
+function commasIn(list: Buffer, end: number): number {
+  let count = 0
+  for (let at = 0; at < end; at += 1) if (list[at] === COMMA) count += 1
+  return count
+}

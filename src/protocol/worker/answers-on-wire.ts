@@ -1,0 +1,263 @@
+/** Version 2's answers on the wire: generation events and errors, there and back. */
+
+import { type ErrorCode, ProxyError } from '../../base/errors.ts'
+import type {
+  EngineSampling,
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+  GenerationStart,
+} from '../canonical/events.ts'
+import type { TokenLogprob, Usage } from '../canonical/messages.ts'
+import { type Details, isDetailKind, packDetails, unpackDetails } from '../details/details.ts'
+import { PromptIds } from '../token-ids/prompt-ids.ts'
+import type {
+  CompletionChunk,
+  CompletionResponseV2,
+  DeltaOnWire,
+  ErrorOnWire,
+  StartOnWire,
+} from './protocol.ts'
+import { packTokenIds, unpackTokenIds } from './token-ids.ts'
+
+/**
+ * What was ready at once as one chunk; undefined when `events` has nothing but an end.
+ * @param base ids that the proxy has: of the prompt only what differs from them is sent
+ */
+export function chunkOf(
+  requestId: string,
+  events: readonly GenerationEvent[],
+  base?: PromptIds,
+): ((seq: number) => string) | undefined {
+  let start: StartOnWire | undefined
+  const deltas: DeltaOnWire[] = []
+  for (const event of events) {
+    if (event.type === 'delta') deltas.push(deltaToWire(event))
+    else if (event.type === 'start') start = startToWire(event, base)
+  }
+  if (start === undefined && deltas.length === 0) return undefined
+  return (seq) => {
+    const frame: CompletionChunk = {
+      type: 'completion_chunk',
+      request_id: requestId,
+      seq,
+      ...(start && { start }),
+      deltas,
+    }
+    return JSON.stringify(frame)
+  }
+}
+
+/** The last frame of a completion that is whole. */
+export function responseOf(requestId: string, end: GenerationEnd): (seq: number) => string {
+  const { finishReason, stopReason, usage, weightVersion } = end
+  return (seq) => {
+    const frame: CompletionResponseV2 = {
+      type: 'completion_response',
+      request_id: requestId,
+      seq,
+      finish_reason: finishReason,
+      ...(stopReason !== undefined && { stop_reason: stopReason }),
+      ...(usage && { usage: { ...usage } }),
+      ...(weightVersion !== undefined && { weight_version: weightVersion }),
+      error: null,
+    }
+    return JSON.stringify(frame)
+  }
+}
+
+/** The last frame of a call that failed. */
+export function failureOf(requestId: string, error: ProxyError): (seq: number) => string {
+  return (seq) => {
+    const frame: CompletionResponseV2 = {
+      type: 'completion_response',
+      request_id: requestId,
+      seq,
+      finish_reason: null,
+      error: errorToWire(error),
+    }
+    return JSON.stringify(frame)
+  }
+}
+
+/**
+ * @param workerId goes before the engine's name, for the record
+ * @param base as the worker knows it
+ * @throws RangeError on token ids that are none
+ */
+export function eventsOfChunk(chunk: CompletionChunk, workerId: string, base?: PromptIds): GenerationEvent[] {
+  const events: GenerationEvent[] = chunk.deltas.map(deltaFromWire)
+  if (chunk.start) events.unshift(startFromWire(chunk.start, workerId, base))
+  return events
+}
+
+/** @throws ProxyError that the worker reports */
+export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
+  if (response.error) throw errorFromWire(response.error)
+  const {
+    finish_reason: finishReason,
+    stop_reason: stopReason,
+    usage,
+    weight_version: weightVersion,
+  } = response
+  return {
+    type: 'end',
+    finishReason: finishReason ?? 'stop',
+    ...(stopReason !== undefined && { stopReason }),
+    ...(usage && { usage: usage as unknown as Usage }),
+    ...(weightVersion !== undefined && { weightVersion }),
+  }
+}
+
+function startToWire(
+  { engine, model, promptTokenIds, weightVersion, sampling }: GenerationStart,
+  base: PromptIds | undefined,
+): StartOnWire {
+  return {
+    engine,
+    ...(model !== undefined && { model }),
+    ...(promptTokenIds && promptToWire(promptTokenIds, base)),
+    ...(weightVersion !== undefined && { weight_version: weightVersion }),
+    ...(sampling && { sampling: samplingToWire(sampling) }),
+  }
+}
+
+function samplingToWire({ logprobsMode, defaults }: EngineSampling): NonNullable<StartOnWire['sampling']> {
+  return { ...(logprobsMode !== undefined && { logprobs_mode: logprobsMode }), ...(defaults && { defaults }) }
+}
+
+function samplingFromWire({
+  logprobs_mode: logprobsMode,
+  defaults,
+}: NonNullable<StartOnWire['sampling']>): EngineSampling {
+  return { ...(logprobsMode !== undefined && { logprobsMode }), ...(defaults && { defaults }) }
+}
+
+function promptToWire(
+  ids: PromptIds,
+  base: PromptIds | undefined,
+): Pick<StartOnWire, 'prompt_token_ids' | 'prompt_shared'> {
+  // What was sampled after the base, if this side knows it at all, the other one may not know yet.
+  const shared = base === undefined ? 0 : Math.min(base.sharedWith(ids), base.length)
+  const rest = packTokenIds(ids.slice(shared, ids.length))
+  return { ...(shared > 0 && { prompt_shared: shared }), prompt_token_ids: rest }
+}
+
+function promptFromWire(
+  { prompt_token_ids: packed, prompt_shared: shared = 0 }: StartOnWire,
+  base: PromptIds | undefined,
+): PromptIds | undefined {
+  if (packed === undefined) return undefined
+  const rest = unpackTokenIds(packed)
+  if (shared > (base?.length ?? 0)) throw new RangeError('prompt begins with one that it was not told of')
+  return new PromptIds(rest, base, shared)
+}
+
+function startFromWire(start: StartOnWire, workerId: string, base: PromptIds | undefined): GenerationStart {
+  const { engine, model, weight_version: weightVersion, sampling } = start
+  const promptTokenIds = promptFromWire(start, base)
+  return {
+    type: 'start',
+    engine: `${workerId}/${engine}`,
+    ...(model !== undefined && { model }),
+    ...(promptTokenIds && { promptTokenIds }),
+    ...(weightVersion !== undefined && { weightVersion }),
+    ...(sampling && { sampling: samplingFromWire(sampling) }),
+  }
+}
+
+// One object and few branches per piece in each direction: this is the path that fifty thousand pieces a second take.
+
+function deltaToWire(delta: GenerationDelta): DeltaOnWire {
+  const wire: DeltaOnWire = {}
+  if (delta.content !== undefined) wire.content = delta.content
+  if (delta.reasoning !== undefined) wire.reasoning = delta.reasoning
+  if (delta.refusal !== undefined) wire.refusal = delta.refusal
+  if (delta.toolCalls !== undefined) wire.tool_calls = delta.toolCalls
+  if (delta.tokenIds !== undefined) wire.token_ids = delta.tokenIds
+  if (delta.logprobs !== undefined) wire.log_probs = delta.logprobs
+  if (delta.logprobsContent !== undefined) wire.logprobs_content = delta.logprobsContent.map(asRecord)
+  if (delta.details !== undefined) wire.details = detailsToWire(delta.details)
+  if (delta.extra !== undefined) wire.extra = delta.extra
+  return wire
+}
+
+function deltaFromWire(wire: DeltaOnWire): GenerationDelta {
+  const delta: GenerationDelta = { type: 'delta' }
+  if (wire.content !== undefined) delta.content = wire.content
+  if (wire.reasoning !== undefined) delta.reasoning = wire.reasoning
+  if (wire.refusal !== undefined) delta.refusal = wire.refusal
+  if (wire.tool_calls !== undefined) delta.toolCalls = wire.tool_calls
+  if (wire.token_ids !== undefined) delta.tokenIds = wire.token_ids.map(orNaN)
+  if (wire.log_probs !== undefined) delta.logprobs = wire.log_probs.map(orNaN)
+  if (wire.logprobs_content !== undefined) {
+    delta.logprobsContent = wire.logprobs_content as unknown as TokenLogprob[]
+  }
+  if (wire.details !== undefined) delta.details = detailsFromWire(wire.details)
+  if (wire.extra !== undefined) delta.extra = wire.extra
+  return delta
+}
+
+function detailsToWire(details: Details): NonNullable<DeltaOnWire['details']> {
+  const packed = packDetails(details).map(({ kind, body }) => [kind, Buffer.from(body).toString('base64')])
+  return Object.fromEntries(packed)
+}
+
+/** Kinds that only a newer worker knows are left out. @throws RangeError on what is no packed detail */
+function detailsFromWire(wire: NonNullable<DeltaOnWire['details']>): Details {
+  return unpackDetails(
+    Object.entries(wire).flatMap(([kind, text]) =>
+      isDetailKind(kind) ? [{ kind, body: Buffer.from(text, 'base64') }] : [],
+    ),
+  )
+}
+
+/** null on the wire is a number that the engine did not tell, or that JSON cannot write. */
+function orNaN(value: number | null): number {
+  return value ?? Number.NaN
+}
+
+function asRecord(entry: TokenLogprob): Record<string, unknown> {
+  return entry as unknown as Record<string, unknown>
+}
+
+function errorToWire(error: ProxyError): ErrorOnWire {
+  return {
+    code: error.code,
+    message: error.message,
+    status: error.status,
+    ...(error.param !== undefined && { param: error.param }),
+    ...(error.retryAfterS !== undefined && { retry_after_s: error.retryAfterS }),
+    ...(error.engineBody !== undefined && { engine_body: error.engineBody }),
+    log_message: error.logMessage.slice(0, 1_000),
+  }
+}
+
+/**
+ * What a worker may say of a call: how its engines fared, and that the request is wrong. The other codes are the proxy's
+ * own: an agent must not be told by a worker that its key is wrong or its session over, nor a turn that its agent has left.
+ */
+const WORKERS_CODES: ReadonlySet<string> = new Set<ErrorCode>([
+  'invalid_request',
+  'unsupported',
+  'context_length_exceeded',
+  'engine_rejected',
+  'engine_failed',
+  'engine_lost',
+  'engine_unreachable',
+  'engine_timeout',
+  'no_worker',
+  'queue_full',
+  'shutting_down',
+])
+
+function errorFromWire(wire: ErrorOnWire): ProxyError {
+  const code = WORKERS_CODES.has(wire.code) ? (wire.code as ErrorCode) : 'engine_failed'
+  return new ProxyError(code, wire.message, {
+    status: wire.status,
+    ...(wire.param !== undefined && { param: wire.param }),
+    ...(wire.retry_after_s !== undefined && { retryAfterS: wire.retry_after_s }),
+    ...(wire.engine_body !== undefined && { engineBody: wire.engine_body }),
+    logMessage: wire.log_message ?? `the worker reported ${code}`,
+  })
+}

@@ -1,0 +1,138 @@
+/** Generation requests on the wire: what a worker of each version gets, and what a version-2 worker makes of it. */
+
+import { ProxyError } from '../../base/errors.ts'
+import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
+import { isRecordable, parseWish, wishNames } from '../details/kinds.ts'
+import { jsonPieces } from '../json/json-member.ts'
+import { PromptIds } from '../token-ids/prompt-ids.ts'
+import type { CompletionRequestV1, CompletionRequestV2 } from './protocol.ts'
+import { packTokenIds, unpackTokenIds } from './token-ids.ts'
+
+const DEFAULT_MAX_TOKENS = 2048
+
+/**
+ * Version 1's request, each field of it always there.
+ * @throws ProxyError `unsupported` for a text completion and for token mode: version 1 has messages only
+ */
+export function requestToV1(request: GenerationRequest, requestId: string): CompletionRequestV1 {
+  if (request.kind !== 'chat' || request.promptTokenIds) {
+    throw new ProxyError('unsupported', 'the worker speaks protocol version 1, which has chat messages only')
+  }
+  return fieldsOfV1(request, request.body.messages, requestId)
+}
+
+/**
+ * Version 2's request. What is large stands in it once: messages and tools as version 1 has them, a prompt of token
+ * ids packed, and `body` with all the rest as the agent sent it.
+ */
+export function requestToV2(request: GenerationRequest, requestId: string): CompletionRequestV2 {
+  if (request.kind === 'chat') {
+    const { messages, tools, ...rest } = request.body
+    const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
+    const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds.whole()) }
+    const more = { ...imagesToWire(request), ...besideBody(request) }
+    return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
+  }
+  const { prompt, ...rest } = request.body
+  const fields = {
+    ...fieldsOfV1(request, [], requestId),
+    kind: 'completion',
+    ...besideBody(request),
+  } as const
+  if (typeof prompt === 'string') return { ...fields, body: { ...rest, prompt } }
+  return { ...fields, body: rest, prompt_token_ids: packTokenIds(prompt) }
+}
+
+/**
+ * A request's frame, as text or in UTF-8; messages that are there as JSON already are not written again.
+ * @param promptBase the call whose prompt a worker of version 2 may refer to
+ */
+export function requestJson(
+  request: GenerationRequest,
+  requestId: string,
+  version: 1 | 2,
+  promptBase?: string,
+): string | Buffer {
+  const frame = version === 1 ? requestToV1(request, requestId) : requestToV2(request, requestId)
+  const fields = { ...frame, ...(promptBase !== undefined && { prompt_base: promptBase }) }
+  const { messagesJson, toolsJson } = request
+  if (messagesJson === undefined) return JSON.stringify(fields)
+  const { messages: _messages, tools, ...rest } = fields
+  if (toolsJson === undefined || tools === null)
+    return Buffer.concat(jsonPieces({ ...rest, tools }, { messages: messagesJson }))
+  return Buffer.concat(jsonPieces(rest, { tools: [toolsJson], messages: messagesJson }))
+}
+
+/** What of a frame is there as JSON, as {@link GenerationRequest} has it. */
+export type FrameJson = Pick<GenerationRequest, 'messagesJson' | 'toolsJson'>
+
+/** The request as the proxy's own backend would have got it. @throws RangeError on token ids that are none */
+export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): GenerationRequest {
+  const call = {
+    requestId: frame.request_id,
+    sessionId: frame.session_id,
+    stream: frame.stream,
+    ...recordFromWire(frame),
+    ...(frame.traceparent !== undefined && { traceparent: frame.traceparent }),
+  }
+  const packed = frame.prompt_token_ids
+  if (frame.kind === 'chat') {
+    const tools = frame.tools === null ? undefined : { tools: frame.tools }
+    const body = { ...frame.body, messages: frame.messages, ...tools } as ChatBody
+    return {
+      ...call,
+      kind: 'chat',
+      body,
+      ...json,
+      ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
+      ...imagesFromWire(frame),
+    }
+  }
+  const prompt = packed === undefined ? undefined : { prompt: Array.from(unpackTokenIds(packed)) }
+  return { ...call, kind: 'completion', body: { ...frame.body, ...prompt } as CompletionBody }
+}
+
+function imagesToWire({ images }: GenerationRequest) {
+  return images && { image_token_id: images.tokenId, image_tokens: [...images.tokens] }
+}
+
+function imagesFromWire({ image_token_id: tokenId, image_tokens: tokens }: CompletionRequestV2) {
+  return tokenId === undefined || tokens === undefined ? undefined : { images: { tokenId, tokens } }
+}
+
+/** What version 2 says of a call that is not the agent's word. */
+function besideBody(request: GenerationRequest) {
+  const { traceparent } = request
+  return { ...recordToWire(request), ...(traceparent !== undefined && { traceparent }) }
+}
+
+function recordToWire({ record, expertsStart }: GenerationRequest) {
+  if (record === undefined) return undefined
+  return { record: wishNames(record), ...(expertsStart !== undefined && { experts_start: expertsStart }) }
+}
+
+/** A name that only a newer proxy knows is left out. */
+function recordFromWire({ record: names, experts_start: expertsStart }: CompletionRequestV2) {
+  if (names === undefined) return undefined
+  const record = parseWish(names.filter(isRecordable))
+  return { record, ...(expertsStart !== undefined && { expertsStart }) }
+}
+
+function fieldsOfV1(request: GenerationRequest, messages: unknown[], requestId: string): CompletionRequestV1 {
+  const { body } = request
+  const maxTokens = body.max_completion_tokens ?? body.max_tokens
+  const { tools, repetition_penalty: repetitionPenalty } = body
+  return {
+    type: 'completion_request',
+    request_id: requestId,
+    session_id: request.sessionId,
+    messages,
+    temperature: body.temperature ?? 1.0,
+    top_p: body.top_p ?? 1.0,
+    max_tokens: maxTokens ?? DEFAULT_MAX_TOKENS,
+    stop: body.stop ?? null,
+    tools: Array.isArray(tools) ? tools : null,
+    repetition_penalty: typeof repetitionPenalty === 'number' ? repetitionPenalty : null,
+    stream: request.stream,
+  }
+}

@@ -1,0 +1,71 @@
+/** What holds between options of `serve`: an option that would have no effect is refused, not ignored. */
+import { ProxyError } from '../../base/errors.ts'
+import type { ServeConfig } from './options/serve.ts'
+
+/** @throws ProxyError `config_invalid` */
+export function checkServeConfig(config: ServeConfig): void {
+  const hasEngines = config.engineUrls.length > 0
+  if (config.mode === 'relay' && (hasEngines || config.engineKind === 'embedded')) {
+    refuse('relay mode calls no engine itself: give engine-url to the workers, or use --mode local')
+  }
+  if (config.engineKind === 'embedded' && hasEngines) {
+    refuse('the embedded engine has no URL: leave out engine-url, or give --engine-kind auto')
+  }
+  if (config.awaitEngines && (config.mode === 'relay' || hasEngines || config.engineKind === 'embedded')) {
+    refuse(
+      'await-engines is for local mode without an engine: leave it out, or engine-url or the embedded engine',
+    )
+  }
+  if (config.playbook !== undefined && (config.mode === 'relay' || hasEngines || config.awaitEngines)) {
+    refuse('a playbook is for the embedded engine: leave out playbook, or use local mode without engine-url')
+  }
+  if (
+    config.tokenizer === undefined &&
+    (config.toolParser !== 'auto' || config.promptFormat !== 'auto' || config.contextLength !== undefined)
+  ) {
+    refuse(
+      'tool-parser, prompt-format and context-length are for token mode: give tokenizer as well, or leave them out',
+    )
+  }
+  if ((config.tlsCert === undefined) !== (config.tlsKey === undefined)) {
+    refuse('tls-cert and tls-key belong together: give both, or none for plain HTTP')
+  }
+  if (config.verifyEngineUrl !== undefined && config.verifyShare === 0) {
+    refuse('verify-engine-url is for the turns of verify-share: give that as well, or leave it out')
+  }
+  if (config.verifyShare > 0 && config.mode === 'relay' && config.verifyEngineUrl === undefined) {
+    refuse('verify-share needs verify-engine-url in relay mode, where the proxy reaches no engine itself')
+  }
+  checkKeys(config)
+}
+
+/** Keys close the proxy; a scope that nobody has a key of would be shut for good, or be less safe than it looks. */
+function checkKeys({
+  mode,
+  adminKeys,
+  workerKeys,
+  agentKeySecrets,
+  viewKeys,
+  metricsKeys,
+}: ServeConfig): void {
+  const isClosed = adminKeys.length > 0
+  const others = { workerKeys, agentKeySecrets, viewKeys, metricsKeys }
+  if (!isClosed && Object.values(others).some((keys) => keys.length > 0)) {
+    refuse(
+      'worker-key, agent-key-secret, view-key and metrics-key need an admin-key: without one nobody could end a session',
+    )
+  }
+  if (isClosed && mode === 'relay' && workerKeys.length === 0) {
+    refuse('relay mode with an admin-key needs a worker-key: without one no worker could connect')
+  }
+  const all = [adminKeys, ...Object.values(others)].flatMap((keys) => [...new Set(keys)])
+  if (new Set(all).size < all.length) {
+    refuse(
+      'admin-key, worker-key, agent-key-secret, view-key and metrics-key must differ: who has one must not have another',
+    )
+  }
+}
+
+function refuse(message: string): never {
+  throw new ProxyError('config_invalid', message)
+}

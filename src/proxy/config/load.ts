@@ -1,0 +1,212 @@
+/**
+ * From flags, environment and file to a checked configuration; a flag goes before the environment, that before the
+ * file.
+ */
+import { readFileSync } from 'node:fs'
+import { ProxyError } from '../../base/errors.ts'
+import { didYouMean, nearest } from './nearest.ts'
+import { CONFIG_FLAG, type CommandSpec, type ConfigOf, envNames, fileKey, type OptionSpec } from './option.ts'
+import { expectation, parseValue } from './values.ts'
+
+/** What the user typed, by option key. */
+export type Flags = Readonly<Record<string, string | boolean | readonly string[] | undefined>>
+
+export type Env = Readonly<Record<string, string | undefined>>
+
+/** A value as it was found, and where, in the words of a message. */
+interface Given {
+  value: unknown
+  from: string
+}
+
+interface ConfigFile {
+  path: string
+  values: Readonly<Record<string, unknown>>
+}
+
+/**
+ * The command's configuration. Nothing is read but `flags`, `env` and the file that they name.
+ * @throws ProxyError `config_invalid`: one line that says what is wrong, where it was given and what is allowed
+ */
+export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env: Env): ConfigOf<C> {
+  const file = readConfigFile(command, flags, env)
+  const config: Record<string, unknown> = {}
+  for (const [key, option] of Object.entries(command.options)) {
+    const given = fromFlag(option, flags[key]) ?? fromEnv(command, option, env) ?? fromFile(option, file)
+    config[key] = given ? parseGiven(option, given) : defaultOf(option)
+  }
+  return config as ConfigOf<C>
+}
+
+function fromFlag(option: OptionSpec, value: Flags[string]): Given | undefined {
+  return value === undefined ? undefined : { value, from: `--${option.flag}` }
+}
+
+/** A variable that is set to nothing counts as not set, as it does for compose files and shells. */
+function fromEnv(command: CommandSpec, option: OptionSpec, env: Env): Given | undefined {
+  for (const name of envNames(command, option)) {
+    const text = env[name]
+    if (!text || isServiceLink(name, text)) continue
+    return { value: option.repeatable ? splitList(option, text) : text, from: name }
+  }
+  return undefined
+}
+
+function splitList(option: OptionSpec, text: string): string[] {
+  return text
+    .split(option.type === 'path' ? /[,:]/ : ',')
+    .map((item) => item.trim())
+    .filter((item) => item !== '')
+}
+
+function fromFile(option: OptionSpec, file: ConfigFile | undefined): Given | undefined {
+  const key = fileKey(option)
+  if (!file || key === undefined || !Object.hasOwn(file.values, key)) return undefined
+  return { value: file.values[key], from: `${key} in ${file.path}` }
+}
+
+function defaultOf(option: OptionSpec): unknown {
+  if (option.repeatable) return []
+  return option.default === undefined ? undefined : parseValue(option, option.default)
+}
+
+function parseGiven(option: OptionSpec, given: Given): unknown {
+  if (!option.repeatable) return parseOne(option, given.value, given.from)
+  const items = Array.isArray(given.value) ? given.value : [given.value]
+  const values = option.type === 'key' ? items.flatMap((item) => keysOf(item, given.from)) : items
+  return values.map((value) => parseOne(option, value, given.from))
+}
+
+/** `@file` stands for the lines of the file; another value for itself. */
+function keysOf(item: unknown, from: string): unknown[] {
+  if (typeof item !== 'string' || !item.startsWith('@')) return [item]
+  const path = item.slice(1)
+  const keys = readText(path, from)
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '')
+  if (keys.length === 0) throw new ProxyError('config_invalid', `${from}: there is no key in ${path}`)
+  return keys
+}
+
+/** What deployment files ship in the place of a key. */
+const PLACEHOLDER = /^change[-_]?me/i
+
+function refusePlaceholder(option: OptionSpec, text: string, from: string): void {
+  if (option.type !== 'key' || !PLACEHOLDER.test(text)) return
+  throw new ProxyError(
+    'config_invalid',
+    `${from} still has its placeholder: put a key of your own there, such as openssl rand -hex 32 makes`,
+  )
+}
+
+function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
+  const text = asText(option, value)
+  if (text !== undefined) refusePlaceholder(option, text, from)
+  const parsed = text === undefined ? undefined : parseValue(option, text)
+  if (parsed !== undefined) return parsed
+  const shown = option.secret ? 'the value' : withoutCredentials(JSON.stringify(value))
+  const hint = option.type === 'enum' && text !== undefined ? didYouMean(text, option.values) : ''
+  throw new ProxyError('config_invalid', `${from}: ${shown} will not do; give ${expectation(option)}${hint}`)
+}
+
+/** A file may hold a number or a boolean where the option is one; everything else must be text. */
+function asText(option: OptionSpec, value: unknown): string | undefined {
+  const isQuantity = ['port', 'integer', 'number', 'bytes', 'duration'].includes(option.type)
+  switch (typeof value) {
+    case 'string':
+      return value
+    case 'boolean':
+      return option.type === 'boolean' ? String(value) : undefined
+    case 'number':
+      return isQuantity ? String(value) : undefined
+    case 'object':
+      return option.type === 'json' ? JSON.stringify(value) : undefined
+    default:
+      return undefined
+  }
+}
+
+function withoutCredentials(text: string): string {
+  return text.replace(/\/\/[^/@]*@/, '//***@')
+}
+
+function readConfigFile(command: CommandSpec, flags: Flags, env: Env): ConfigFile | undefined {
+  const entry = Object.entries(command.options).find(([, option]) => option.flag === CONFIG_FLAG)
+  if (!entry) return undefined
+  const [key, option] = entry
+  const given = fromFlag(option, flags[key]) ?? fromEnv(command, option, env)
+  if (!given) return undefined
+  const path = String(parseGiven(option, given))
+  const values = parseConfigFile(path, readText(path, given.from))
+  refuseUnknownKeys(command, { path, values })
+  return { path, values }
+}
+
+function readText(path: string, from: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    const reason =
+      (error as NodeJS.ErrnoException).code === 'ENOENT' ? 'there is no such file' : String(error)
+    throw new ProxyError('config_invalid', `${from}: cannot read ${path}: ${reason}`, { cause: error })
+  }
+}
+
+function parseConfigFile(path: string, text: string): Readonly<Record<string, unknown>> {
+  let parsed: unknown
+  try {
+    parsed = JSON.parse(text)
+  } catch (error) {
+    // The parser quotes the text around the fault, and there may be keys in it.
+    const reason = (error as Error).message.replace(/, (\.\.\.)?".*/s, '')
+    throw new ProxyError('config_invalid', `${path} is not JSON: ${reason}`)
+  }
+  if (typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed)) {
+    return parsed as Record<string, unknown>
+  }
+  throw new ProxyError('config_invalid', `${path} must hold one JSON object with an option per key`)
+}
+
+function refuseUnknownKeys(command: CommandSpec, file: ConfigFile): void {
+  const known = Object.values(command.options).flatMap((option) => fileKey(option) ?? [])
+  const unknown = Object.keys(file.values).find((key) => !known.includes(key))
+  if (unknown === undefined) return
+  const hint = didYouMean(unknown, known)
+  throw new ProxyError('config_invalid', `${file.path}: there is no option "${unknown}"${hint}`)
+}
+
+/**
+ * Variables that Kubernetes and Docker set in every container beside a service called `llm-proxy`:
+ * `LLM_PROXY_PORT=tcp://10.0.0.1:8080`. They are not meant for us.
+ * @see https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+ */
+function isServiceLink(name: string, text: string): boolean {
+  return /_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)/.test(name) || /^(tcp|udp|sctp):\/\//.test(text)
+}
+
+const PREFIX = 'LLM_PROXY_'
+
+/**
+ * Refuses variables with our prefix that mean nothing to any command: a misspelt one would be silently without
+ * effect.
+ * @throws ProxyError `config_invalid`
+ */
+export function refuseUnknownEnv(commands: readonly CommandSpec[], env: Env): void {
+  const known = commands.flatMap((command) =>
+    Object.values(command.options).flatMap((option) => envNames(command, option)),
+  )
+  for (const [name, text] of Object.entries(env)) {
+    if (!name.startsWith(PREFIX) || known.includes(name) || isServiceLink(name, text ?? '')) continue
+    throw new ProxyError('config_invalid', `${name} is not a setting of llm-proxy${hintFor(name, known)}`)
+  }
+}
+
+/** The prefix, which all of them have, makes no two of them alike. */
+function hintFor(name: string, known: readonly string[]): string {
+  const ownParts = known
+    .filter((other) => other.startsWith(PREFIX))
+    .map((other) => other.slice(PREFIX.length))
+  const meant = nearest(name.slice(PREFIX.length), ownParts)
+  return meant === undefined ? '' : ` (did you mean ${PREFIX}${meant}?)`
+}

@@ -1,0 +1,76 @@
+/** OpenAI Chat Completions, the request: https://platform.openai.com/docs/api-reference/chat/create */
+import Type from 'typebox'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { listChecker, nullable } from '../common/check.ts'
+import { choicesOf } from '../common/choices.ts'
+import type { LoweredRequest } from '../common/lowered.ts'
+
+/** Parts beyond `type` are the engine's business: text, images, audio, files, and what comes after them. */
+const ContentPart = Type.Object({ type: Type.String() })
+
+const MessageToolCall = Type.Object({
+  id: Type.Optional(Type.String()),
+  type: Type.Optional(Type.String()),
+  function: Type.Optional(Type.Object({ name: Type.String(), arguments: Type.Optional(Type.Unknown()) })),
+})
+
+const Message = Type.Object({
+  role: Type.String({ minLength: 1 }),
+  content: nullable(Type.Union([Type.String(), Type.Array(ContentPart)])),
+  name: nullable(Type.String()),
+  tool_calls: nullable(Type.Array(MessageToolCall)),
+  tool_call_id: nullable(Type.String()),
+  reasoning_content: nullable(Type.String()),
+})
+
+/**
+ * What the proxy reads or must be able to rely on. Every other field is allowed and goes to the engine as it came;
+ * so do the fields here, whatever else they hold.
+ */
+export const ChatCompletionRequest = Type.Object(
+  {
+    model: nullable(Type.String()),
+    messages: Type.Array(Message, { minItems: 1 }),
+    stream: nullable(Type.Boolean()),
+    stream_options: nullable(Type.Object({ include_usage: nullable(Type.Boolean()) })),
+    n: nullable(Type.Integer({ minimum: 1 })),
+    max_tokens: nullable(Type.Integer({ minimum: 0 })),
+    max_completion_tokens: nullable(Type.Integer({ minimum: 0 })),
+    temperature: nullable(Type.Number({ minimum: 0 })),
+    top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
+    seed: nullable(Type.Integer()),
+    stop: nullable(Type.Union([Type.String(), Type.Array(Type.String())])),
+    logprobs: nullable(Type.Boolean()),
+    top_logprobs: nullable(Type.Integer({ minimum: 0 })),
+    return_token_ids: nullable(Type.Boolean()),
+    include_reasoning: nullable(Type.Boolean()),
+    tools: nullable(Type.Array(Type.Object({ type: Type.String() }))),
+    tool_choice: nullable(Type.Union([Type.String(), Type.Object({ type: Type.String() })])),
+    parallel_tool_calls: nullable(Type.Boolean()),
+    response_format: nullable(Type.Object({ type: Type.String() })),
+  },
+  { $id: 'ChatCompletionRequest', description: 'OpenAI Chat Completions; unknown fields are forwarded.' },
+)
+
+const check = listChecker(ChatCompletionRequest, 'messages', Message)
+
+/**
+ * Checks a Chat Completions body and lowers it. The body is not copied and not changed.
+ * @throws ProxyError `invalid_request` naming the field
+ */
+export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): LoweredRequest {
+  const request = check(raw, repeats)
+  return {
+    kind: 'chat',
+    body: request as ChatBody,
+    stream: request.stream === true,
+    ...choicesOf(request.n),
+    wishes: {
+      logprobs: request.logprobs === true,
+      tokenIds: request.return_token_ids === true,
+      reasoning: request.include_reasoning !== false,
+      streamUsage: request.stream_options?.include_usage === true,
+    },
+  }
+}

@@ -1,0 +1,98 @@
+import Type, { type Static, type TObject, type TSchema } from 'typebox'
+import { Compile, type Validator } from 'typebox/compile'
+import { ProxyError } from '../../../base/errors.ts'
+import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+
+/** A field that may be absent or null; clients write either for the same. */
+export function nullable<S extends TSchema>(schema: S) {
+  return Type.Optional(Type.Union([schema, Type.Null()]))
+}
+
+/** An error of a schema, as far as the choice of the best one needs it. */
+interface SchemaError {
+  keyword: string
+  instancePath: string
+  message: string
+  params: object
+}
+
+/** What checks by this schema, compiled when it is first asked for: a start waits for a hundred of them, a call for one. */
+export function compiledLater(schema: TSchema): () => Validator {
+  let compiled: Validator | undefined
+  return () => {
+    compiled ??= Compile(schema)
+    return compiled
+  }
+}
+
+/**
+ * Compiles a schema into a check that returns its argument, typed, and untouched.
+ * @returns the check; its second argument is where in the body the value is, as `messages.0.content.1`
+ * @throws (the check) ProxyError `invalid_request` whose `param` names the field at fault, as `messages.0.role`
+ */
+export function checker<S extends TSchema>(schema: S): (value: unknown, at?: string) => Static<S> {
+  const compiled = compiledLater(schema)
+  return (value, at) => {
+    if (compiled().Check(value)) return value as Static<S>
+    throw describe([...compiled().Errors(value)] as SchemaError[], at === undefined ? [] : at.split('.'))
+  }
+}
+
+/**
+ * As {@link checker}, for an object with a list of which most elements have been checked with earlier requests.
+ * @param element what each element of the list must be
+ */
+export function listChecker<S extends TObject>(
+  schema: S,
+  field: string,
+  element: TSchema,
+): (value: unknown, repeats?: Repeats) => Static<S> {
+  const checkAll = checker(schema)
+  const frame = compiledLater(Type.Object({ ...schema.properties, [field]: Type.Array(Type.Unknown()) }))
+  const compiled = compiledLater(element)
+  const passes = (part: object) => compiled().Check(part)
+  return (value, repeats = NO_REPEATS) => {
+    const list: unknown = frame().Check(value) ? (value as Record<string, unknown>)[field] : undefined
+    const isKnown =
+      Array.isArray(list) &&
+      list.length > 0 &&
+      list.every((part) => isObject(part) && repeats.once(passes, part))
+    return isKnown ? (value as Static<S>) : checkAll(value)
+  }
+}
+
+function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null
+}
+
+/**
+ * A union fails with an error for each of its members. The one that got deepest into the value is the one that the
+ * caller meant; that is the one to tell about.
+ */
+function describe(errors: readonly SchemaError[], at: readonly string[]): ProxyError {
+  const named = errors.map((error) => ({ error, path: [...at, ...pathOf(error)] }))
+  named.sort((a, b) => b.path.length - a.path.length)
+  const best = named[0]
+  if (!best) return new ProxyError('invalid_request', 'The request body is not valid')
+  const param = best.path.join('.')
+  const siblings = named
+    .filter((other) => other.path.join('.') === param)
+    .map((other) => reasonOf(other.error))
+  const reasons = [...new Set(siblings)].filter((reason) => reason !== 'must match a schema in anyOf')
+  const reason = reasons.join(' or ') || 'is not valid'
+  if (param === '') return new ProxyError('invalid_request', `The request body ${reason}`)
+  return new ProxyError('invalid_request', `'${param}' ${reason}`, { param })
+}
+
+function pathOf(error: SchemaError): string[] {
+  const path = error.instancePath.split('/').slice(1)
+  const missing = (error.params as { requiredProperties?: string[] }).requiredProperties
+  return error.keyword === 'required' && missing?.[0] !== undefined ? [...path, missing[0]] : path
+}
+
+function reasonOf(error: SchemaError): string {
+  if (error.keyword === 'required') return 'is required'
+  if (error.keyword === 'const')
+    return `must be ${JSON.stringify((error.params as { allowedValue?: unknown }).allowedValue)}`
+  return error.message
+}

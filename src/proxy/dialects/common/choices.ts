@@ -1,0 +1,77 @@
+/** What an answer of several choices (`n` above 1) has for all of them, in either of OpenAI's dialects. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
+import type { Usage } from '../../../protocol/canonical/messages.ts'
+
+/** Some events of one choice. */
+export interface ChoiceEvents {
+  /** From 0. */
+  readonly choice: number
+  readonly events: readonly GenerationEvent[]
+}
+
+/** Whole and valid `n`, of a body that its schema has passed. */
+export function choicesOf(n: number | null | undefined): { choices?: number } {
+  return n === undefined || n === null || n === 1 ? {} : { choices: n }
+}
+
+/** @throws ProxyError `invalid_request` for more choices than one call may have */
+export function refuseTooManyChoices(choices: number, limit: number): void {
+  if (choices <= limit) return
+  throw new ProxyError('invalid_request', `'n' must be at most ${limit}, and is ${choices}`, { param: 'n' })
+}
+
+/** As OpenAI counts: the prompt once, and what was sampled of all choices. undefined while one has none. */
+export function usageOfChoices(completions: readonly Pick<Completion, 'end'>[]): Usage | undefined {
+  const usages = completions.map(({ end }) => end?.usage).filter((usage) => usage !== undefined)
+  const [first] = usages
+  if (first === undefined || usages.length < completions.length) return undefined
+  const completionTokens = usages.reduce((sum, usage) => sum + usage.completion_tokens, 0)
+  const details = usages.flatMap(({ completion_tokens_details: some }) => (some ? [some] : []))
+  return {
+    ...first,
+    completion_tokens: completionTokens,
+    total_tokens: first.prompt_tokens + completionTokens,
+    ...(details.length > 0 && { completion_tokens_details: summed(details) }),
+  }
+}
+
+function summed(records: readonly object[]): Record<string, number> {
+  const sums: Record<string, number> = {}
+  for (const [name, count] of records.flatMap((record) => Object.entries(record))) {
+    if (typeof count === 'number') sums[name] = (sums[name] ?? 0) + count
+  }
+  return sums
+}
+
+/** Writes the pieces of one choice, and nothing of what comes once for all choices. */
+interface ChoiceWriter {
+  write(events: readonly GenerationEvent[]): string
+  /** Usage, if the agent wants it, and the end of the stream. */
+  finish(usage: Usage | undefined): string
+}
+
+/** Writes a stream of several choices, piece by piece as they come, each with its `index`. */
+export class ChoicesWriter {
+  readonly #writers: readonly ChoiceWriter[]
+  /** Of the choices that are whole. */
+  readonly #ends: (GenerationEnd | undefined)[]
+
+  /** @param writerOf makes the writer of a choice */
+  constructor(count: number, writerOf: (choice: number) => ChoiceWriter) {
+    this.#writers = Array.from({ length: count }, (_, choice) => writerOf(choice))
+    this.#ends = new Array<undefined>(count).fill(undefined)
+  }
+
+  write({ choice, events }: ChoiceEvents): string {
+    const writer = this.#writers[choice]!
+    const text = writer.write(events)
+    const end = events.findLast((event) => event.type === 'end')
+    if (end === undefined) return text
+    this.#ends[choice] = end
+    if (this.#ends.includes(undefined)) return text
+    return text + writer.finish(usageOfChoices(this.#ends.map((end) => ({ end }))))
+  }
+}

@@ -1,0 +1,69 @@
+import type { ProxyError } from '../../../base/errors.ts'
+import { readContextOverflow } from './context-overflow.ts'
+
+/** OpenAI's error shape, as its SDKs read it. */
+export interface OpenAiErrorBody {
+  error: {
+    message: string
+    type: string
+    param: string | null
+    code: string | number | null
+    [field: string]: unknown
+  }
+}
+
+/**
+ * An error as OpenAI's API words it: https://platform.openai.com/docs/guides/error-codes. What the engine refused
+ * keeps the engine's own words; that a prompt does not fit has the code by which agents know it.
+ */
+export function openAiError(error: ProxyError): OpenAiErrorBody {
+  const fromEngine = engineError(error.engineBody)
+  if (fromEngine) {
+    return {
+      error: {
+        ...fromEngine,
+        message: String(fromEngine.message ?? error.message),
+        type: typeof fromEngine.type === 'string' ? fromEngine.type : typeOf(error.status),
+        param: typeof fromEngine.param === 'string' ? fromEngine.param : null,
+        code: codeOf(fromEngine.code) ?? error.code,
+        ...overlong(error),
+      },
+    }
+  }
+  return {
+    error: {
+      message: error.message,
+      type: typeOf(error.status),
+      param: error.param ?? null,
+      code: error.code,
+      ...overlong(error),
+    },
+  }
+}
+
+/** Engines have types of their own for it, and their code is the status. */
+function overlong(error: ProxyError): { type?: string; code?: string } {
+  if (!readContextOverflow(error)) return {}
+  return { type: 'invalid_request_error', code: 'context_length_exceeded' }
+}
+
+/** Engines wrap their error as `{"error": {...}}` or lay it flat as `{"object": "error", "message": ...}`. */
+function engineError(body: unknown): Record<string, unknown> | undefined {
+  if (typeof body !== 'object' || body === null) return undefined
+  const { error, message } = body as { error?: unknown; message?: unknown }
+  if (typeof error === 'object' && error !== null) return error as Record<string, unknown>
+  if (typeof error === 'string') return { message: error }
+  return typeof message === 'string' ? (body as Record<string, unknown>) : undefined
+}
+
+function codeOf(code: unknown): string | number | undefined {
+  return typeof code === 'string' || typeof code === 'number' ? code : undefined
+}
+
+function typeOf(status: number): string {
+  if (status === 401) return 'authentication_error'
+  if (status === 403) return 'permission_error'
+  if (status === 404) return 'not_found_error'
+  if (status === 429) return 'rate_limit_error'
+  return status < 500 ? 'invalid_request_error' : 'server_error'
+}

@@ -1,0 +1,88 @@
+/** OpenAI Completions (legacy), the request: https://platform.openai.com/docs/api-reference/completions/create */
+import Type, { type Static } from 'typebox'
+import { ProxyError } from '../../../base/errors.ts'
+import type { CompletionBody } from '../../../protocol/canonical/request.ts'
+import { MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
+import { checker, nullable } from '../common/check.ts'
+import { choicesOf } from '../common/choices.ts'
+import type { LoweredRequest } from '../common/lowered.ts'
+
+const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
+
+export const CompletionRequest = Type.Object(
+  {
+    model: nullable(Type.String()),
+    prompt: Type.Union([
+      Type.String(),
+      Type.Array(TokenId, { minItems: 1 }),
+      Type.Array(Type.String(), { minItems: 1 }),
+      Type.Array(Type.Array(TokenId, { minItems: 1 }), { minItems: 1 }),
+    ]),
+    stream: nullable(Type.Boolean()),
+    stream_options: nullable(Type.Object({ include_usage: nullable(Type.Boolean()) })),
+    n: nullable(Type.Integer({ minimum: 1 })),
+    best_of: nullable(Type.Integer({ minimum: 1 })),
+    echo: nullable(Type.Boolean()),
+    max_tokens: nullable(Type.Integer({ minimum: 0 })),
+    temperature: nullable(Type.Number({ minimum: 0 })),
+    top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
+    seed: nullable(Type.Integer()),
+    stop: nullable(Type.Union([Type.String(), Type.Array(Type.String())])),
+    logprobs: nullable(Type.Integer({ minimum: 0 })),
+    return_token_ids: nullable(Type.Boolean()),
+  },
+  { $id: 'CompletionRequest', description: 'OpenAI Completions; unknown fields are forwarded.' },
+)
+
+const check = checker(CompletionRequest)
+
+/**
+ * Checks a Completions body and lowers it.
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for several prompts, for samples that are thrown
+ *   away (`best_of` above `n`), and for `echo`
+ */
+export function lowerCompletionRequest(raw: unknown): LoweredRequest {
+  const { best_of: bestOf, ...request } = check(raw)
+  refuseWhatTurnsCannotHold(request, bestOf ?? 1)
+  return {
+    kind: 'completion',
+    body: { ...request, prompt: onePrompt(request.prompt) } as CompletionBody,
+    stream: request.stream === true,
+    ...choicesOf(request.n),
+    wishes: {
+      logprobs: typeof request.logprobs === 'number',
+      tokenIds: request.return_token_ids === true,
+      reasoning: false,
+      streamUsage: request.stream_options?.include_usage === true,
+    },
+  }
+}
+
+function refuseWhatTurnsCannotHold({ n, echo }: Static<typeof CompletionRequest>, bestOf: number): void {
+  if (echo) {
+    throw new ProxyError(
+      'unsupported',
+      "'echo' is not supported: a turn records what was sampled, not its prompt",
+      {
+        param: 'echo',
+      },
+    )
+  }
+  if (bestOf > (n ?? 1)) {
+    throw new ProxyError(
+      'unsupported',
+      "'best_of' must not be above 'n': every sample is a turn that the agent reads",
+      { param: 'best_of' },
+    )
+  }
+}
+
+function onePrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
+  if (typeof prompt === 'string') return prompt
+  const first = prompt[0]
+  if (typeof first === 'number') return prompt as number[]
+  if (prompt.length === 1) return first as string | number[]
+  throw new ProxyError('unsupported', `'prompt' holds ${prompt.length} prompts; send one prompt per call`, {
+    param: 'prompt',
+  })
+}

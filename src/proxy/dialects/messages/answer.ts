@@ -1,0 +1,122 @@
+/** Anthropic Messages, the answer that is not streamed: https://platform.claude.com/docs/en/api/messages */
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
+import type { ToolCall } from '../../../protocol/canonical/messages.ts'
+import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import type { AnswerIdentity, AnswerWishes } from '../common/lowered.ts'
+import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
+import { INVALID_JSON } from './blocks.ts'
+
+/** The body of an answer that was not streamed. `completion.end` must be set. */
+export function message(identity: AnswerIdentity, wishes: AnswerWishes, completion: Completion): object {
+  const { start, end } = completion
+  return {
+    ...messageHead(identity, start),
+    content: contentBlocks(identity, wishes, completion),
+    ...(end && stopFields(end, completion.toolCalls.length > 0)),
+    usage: usage(start, end, completion.tokenIds.length),
+  }
+}
+
+/**
+ * A message before anything is said. Here as everywhere a key without a value is left out, but for the two that the API
+ * always sends: clients that check what they get (the AI SDK) refuse others that are null.
+ */
+export function messageHead({ turnId, model }: AnswerIdentity, start: GenerationStart | undefined): object {
+  return {
+    // Claude Code takes letters and digits for an id, no dashes.
+    id: `msg_${turnId.replaceAll('-', '')}`,
+    type: 'message',
+    role: 'assistant',
+    model: start?.model ?? model,
+    content: [],
+    stop_reason: null,
+    stop_sequence: null,
+  }
+}
+
+function contentBlocks(identity: AnswerIdentity, wishes: AnswerWishes, completion: Completion): object[] {
+  const { reasoning, content, refusal, toolCalls } = completion
+  const text = `${content ?? ''}${refusal ?? ''}`
+  const blocks: object[] = []
+  if (reasoning && wishes.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
+  else if (reasoning && wishes.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
+  // The API has no texts of white space alone; it stands between reasoning and tool calls and says nothing.
+  if (isSaid(text)) blocks.push(textBlock(text))
+  toolCalls.forEach((call, index) => {
+    const id = call.id || toolUseId(identity, index)
+    blocks.push(toolUseBlock(id, call.function.name, inputOf(call)))
+  })
+  return blocks
+}
+
+export function isSaid(text: string): boolean {
+  return /\S/.test(text)
+}
+
+export function textBlock(text: string): object {
+  return { type: 'text', text }
+}
+
+export function thinkingBlock(thinking: string, signature: string): object {
+  return { type: 'thinking', thinking, signature }
+}
+
+export function toolUseBlock(id: string, name: string, input: object): object {
+  return { type: 'tool_use', id, name, input, caller: { type: 'direct' } }
+}
+
+/** For a call that came without an id: workers of version 1 may leave it out. */
+export function toolUseId({ turnId }: AnswerIdentity, index: number): string {
+  return `toolu_${turnId.replaceAll('-', '')}_${index}`
+}
+
+function inputOf({ function: { arguments: written } }: ToolCall): object {
+  if (written.trim() === '') return {}
+  try {
+    const parsed: unknown = JSON.parse(written)
+    const isObject = typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed)
+    if (isObject && !isNestedTooDeeply(parsed)) return parsed
+  } catch {
+    // What the model wrote reaches the agent and comes back whole, JSON or not.
+  }
+  return { [INVALID_JSON]: written }
+}
+
+/** Why the model stopped, in Anthropic's words. */
+export function stopFields({ finishReason, stopReason }: GenerationEnd, calledTools: boolean): object {
+  const stopped = typeof stopReason === 'string' && finishReason === 'stop'
+  return {
+    stop_reason: stopped ? 'stop_sequence' : stopReasonOf(finishReason, calledTools),
+    stop_sequence: stopped ? stopReason : null,
+  }
+}
+
+function stopReasonOf(finishReason: string, calledTools: boolean): string {
+  if (finishReason === 'length') return 'max_tokens'
+  if (finishReason === 'content_filter') return 'refusal'
+  // Engines say `stop` for a call that the request forced.
+  return finishReason === 'tool_calls' || calledTools ? 'tool_use' : 'end_turn'
+}
+
+/**
+ * Tokens by the engine's own count, else by the ids that it reported. Anthropic counts cached input apart from the
+ * rest.
+ */
+export function usage(
+  start: GenerationStart | undefined,
+  end: GenerationEnd | undefined,
+  outputTokens: number,
+): object {
+  const counted = end?.usage
+  const input = counted?.prompt_tokens ?? start?.promptTokenIds?.length ?? 0
+  const cached = counted?.prompt_tokens_details?.cached_tokens ?? 0
+  const thinking = counted?.completion_tokens_details?.reasoning_tokens
+  return {
+    input_tokens: input - cached,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: cached,
+    output_tokens: counted?.completion_tokens ?? outputTokens,
+    ...(thinking !== undefined && { output_tokens_details: { thinking_tokens: thinking } }),
+  }
+}

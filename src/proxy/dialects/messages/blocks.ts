@@ -1,0 +1,157 @@
+/**
+ * Content blocks of Anthropic Messages as parts of canonical messages. Of a block only what a model reads is taken:
+ * `cache_control`, `citations`, titles and signatures stay out of the prompt, and so may change from call to call.
+ */
+import Type from 'typebox'
+import { ProxyError } from '../../../base/errors.ts'
+import type { ToolCall } from '../../../protocol/canonical/messages.ts'
+import { checker } from '../common/check.ts'
+import { jsonText } from '../common/json-text.ts'
+import { unseal } from '../common/sealed-reasoning.ts'
+import type { Block } from './schema.ts'
+
+/** A block, and where in the body it stands. */
+export interface PlacedBlock {
+  block: Block
+  at: string
+}
+
+export type ContentPart = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
+
+/** Text that a client has no JSON object for; Anthropic's documentation on streamed tool input names this wrapping. */
+export const INVALID_JSON = 'INVALID_JSON'
+
+const checkText = checker(Type.Object({ text: Type.String() }))
+const checkThinking = checker(
+  Type.Object({ thinking: Type.String(), signature: Type.Optional(Type.String()) }),
+)
+const checkSource = checker(Type.Object({ source: Type.Object({ type: Type.String() }) }))
+const checkBase64 = checker(
+  Type.Object({
+    source: Type.Object({ media_type: Type.String({ minLength: 1 }), data: Type.String({ minLength: 1 }) }),
+  }),
+)
+const checkUrl = checker(Type.Object({ source: Type.Object({ url: Type.String({ minLength: 1 }) }) }))
+const checkTextSource = checker(Type.Object({ source: Type.Object({ data: Type.String() }) }))
+const checkContentSource = checker(
+  Type.Object({
+    source: Type.Object({
+      content: Type.Union([Type.String(), Type.Array(Type.Object({ type: Type.String() }))]),
+    }),
+  }),
+)
+const checkToolUse = checker(
+  Type.Object({
+    id: Type.String({ minLength: 1 }),
+    name: Type.String({ minLength: 1 }),
+    input: Type.Unknown(),
+  }),
+)
+const checkToolResult = checker(
+  Type.Object({
+    tool_use_id: Type.String({ minLength: 1 }),
+    content: Type.Optional(
+      Type.Union([Type.String(), Type.Array(Type.Object({ type: Type.String() })), Type.Null()]),
+    ),
+    is_error: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+  }),
+)
+
+/** @throws ProxyError `invalid_request`, `unsupported` */
+export function textOf({ block, at }: PlacedBlock): string {
+  if (block.type !== 'text') throw unsupportedBlock({ block, at })
+  return checkText(block, at).text
+}
+
+export function thinkingOf({ block, at }: PlacedBlock): string {
+  const { thinking, signature } = checkThinking(block, at)
+  return thinking === '' && signature !== undefined ? (unseal(signature) ?? '') : thinking
+}
+
+/** What a user, or a tool's result, shows to the model. @throws ProxyError `invalid_request`, `unsupported` */
+export function partsOf(placed: PlacedBlock): ContentPart[] {
+  const { type } = placed.block
+  if (type === 'image') return [{ type: 'image_url', image_url: { url: imageUrl(placed) } }]
+  if (type === 'document') return documentParts(placed)
+  return [{ type: 'text', text: textOf(placed) }]
+}
+
+function imageUrl({ block, at }: PlacedBlock): string {
+  const { type } = checkSource(block, at).source
+  if (type === 'url') return checkUrl(block, at).source.url
+  if (type !== 'base64') throw unsupportedSource(type, at)
+  const { media_type, data } = checkBase64(block, at).source
+  return `data:${media_type};base64,${data}`
+}
+
+/** A document of text is its text; one that would have to be rendered, fetched or parsed is refused. */
+function documentParts({ block, at }: PlacedBlock): ContentPart[] {
+  const { type } = checkSource(block, at).source
+  if (type === 'text') return [{ type: 'text', text: checkTextSource(block, at).source.data }]
+  if (type !== 'content') throw unsupportedSource(type, at)
+  return contentParts(checkContentSource(block, at).source.content, `${at}.source.content`)
+}
+
+function unsupportedSource(type: string, at: string): ProxyError {
+  const param = `${at}.source.type`
+  return new ProxyError('unsupported', `${param}: a source of type '${type}' is not supported`, { param })
+}
+
+export function unsupportedBlock({ block, at }: PlacedBlock): ProxyError {
+  return new ProxyError('unsupported', `${at}: a block of type '${block.type}' is not supported here`, {
+    param: `${at}.type`,
+  })
+}
+
+/** Content as text or as blocks. @param at where it stands */
+export function placedBlocks(content: string | readonly Block[], at: string): PlacedBlock[] {
+  if (typeof content === 'string') return [{ block: { type: 'text', text: content }, at }]
+  return content.map((block, index) => ({ block, at: `${at}.${index}` }))
+}
+
+function contentParts(content: string | readonly Block[], at: string): ContentPart[] {
+  return placedBlocks(content, at).flatMap(partsOf)
+}
+
+/** One text is said as text; the engine or the chat template joins several, as it does for Chat Completions. */
+export function contentOf(parts: readonly ContentPart[]): string | ContentPart[] {
+  const [first, second] = parts
+  if (first === undefined) return ''
+  return first.type === 'text' && second === undefined ? first.text : [...parts]
+}
+
+/**
+ * `input` is an object that the client parsed from what the model wrote, so spacing and the spelling of numbers are its
+ * own; turns are matched with a tolerance for that. Text that was no JSON object comes back as it was.
+ */
+export function toolCallOf({ block, at }: PlacedBlock): ToolCall {
+  const { id, name, input } = checkToolUse(block, at)
+  return { id, type: 'function', function: { name, arguments: argumentsOf(input) } }
+}
+
+function argumentsOf(input: unknown): string {
+  if (typeof input === 'object' && input !== null && Object.keys(input).length === 1) {
+    const { [INVALID_JSON]: written } = input as Record<string, unknown>
+    if (typeof written === 'string') return written
+  }
+  return jsonText(input)
+}
+
+/** Canonical tool messages have no flag for it, and the model must be able to tell a failure from a result. */
+const ERROR_PREFIX = 'Error: '
+
+export interface ToolResult {
+  toolCallId: string
+  parts: ContentPart[]
+}
+
+export function toolResultOf({ block, at }: PlacedBlock): ToolResult {
+  const { tool_use_id: toolCallId, content, is_error: isError } = checkToolResult(block, at)
+  const parts = contentParts(content ?? '', `${at}.content`)
+  return { toolCallId, parts: isError === true ? asError(parts) : parts }
+}
+
+function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {
+  if (first?.type === 'text') return [{ type: 'text', text: ERROR_PREFIX + first.text }, ...rest]
+  return [{ type: 'text', text: ERROR_PREFIX }, ...(first ? [first] : []), ...rest]
+}

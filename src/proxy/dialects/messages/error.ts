@@ -1,0 +1,66 @@
+/** Errors as Anthropic's API words them: https://platform.claude.com/docs/en/api/errors */
+import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
+import { readContextOverflow } from '../common/context-overflow.ts'
+import { overflowWords } from './overflow-words.ts'
+import { sseEvent } from './stream.ts'
+
+/** The SDK's tool runner asks for a thread, and sends the whole talk when it reads this. */
+const NO_THREADS = 'thread_unsupported_request'
+
+export interface AnthropicErrorBody {
+  type: 'error'
+  error: {
+    type: string
+    message: string
+    /** The SDK shows it as `errorCode`; here it is the proxy's own code (`docs/errors.md`). */
+    details: { error_code: ErrorCode | typeof NO_THREADS; param?: string }
+  }
+  request_id: string | null
+}
+
+export function anthropicError(error: ProxyError, requestId: string | null = null): AnthropicErrorBody {
+  const { code, param, message } = error
+  const overflow = readContextOverflow(error)
+  return {
+    type: 'error',
+    error: {
+      type: typeOf(anthropicStatus(error)),
+      // Agents shorten their talk when they read the API's own words for it, and other words tell them nothing.
+      message: overflow ? overflowWords(overflow, message) : message,
+      details: {
+        error_code: code === 'unsupported' && param === 'thread' ? NO_THREADS : code,
+        ...(param !== undefined && { param }),
+      },
+    },
+    request_id: requestId,
+  }
+}
+
+/** An error that comes after the stream began, as the text of its event. */
+export function anthropicErrorEvent(error: ProxyError): string {
+  const { type, ...fields } = anthropicError(error)
+  return sseEvent(type, fields)
+}
+
+/** Too many calls at once have a status of their own in this API. */
+const OVERLOADED = 529
+
+export function anthropicStatus({ code, status }: ProxyError): number {
+  return code === 'queue_full' || code === 'no_worker' ? OVERLOADED : status
+}
+
+const TYPE_BY_STATUS: Readonly<Record<number, string>> = {
+  401: 'authentication_error',
+  402: 'billing_error',
+  403: 'permission_error',
+  404: 'not_found_error',
+  409: 'conflict_error',
+  413: 'request_too_large',
+  429: 'rate_limit_error',
+  504: 'timeout_error',
+  [OVERLOADED]: 'overloaded_error',
+}
+
+function typeOf(status: number): string {
+  return TYPE_BY_STATUS[status] ?? (status < 500 ? 'invalid_request_error' : 'api_error')
+}

@@ -1,0 +1,145 @@
+/** The talk of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import {
+  contentOf,
+  type PlacedBlock,
+  partsOf,
+  placedBlocks,
+  textOf,
+  thinkingOf,
+  toolCallOf,
+  toolResultOf,
+  unsupportedBlock,
+} from './blocks.ts'
+import type { MessageParam } from './schema.ts'
+
+/** What one side says until another one speaks. */
+interface Utterance {
+  role: MessageParam['role']
+  messages: PlacedMessage[]
+}
+
+interface PlacedMessage {
+  message: MessageParam
+  index: number
+  /** The system speaks in the middle of a talk. */
+  isReminder: boolean
+}
+
+/** How chat templates that want text join the parts of a message. */
+const JOINT = '\n'
+
+/**
+ * Utterance by utterance: one that is known is not lowered again.
+ * @returns the system message first, if there is one
+ * @throws ProxyError `invalid_request`, `unsupported`
+ */
+export function lowerTalk(
+  systemTexts: readonly string[],
+  messages: readonly MessageParam[],
+  repeats: Repeats,
+): ChatMessage[] {
+  refusePrefill(messages)
+  const utterances = utterancesOf(messages)
+  const opening = utterances[0]?.role === 'system' ? blocksOf(utterances.shift()!).map(textOf) : undefined
+  const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
+  const talk = utterances.flatMap((utterance) =>
+    repeats.once(lowerUtterance, utterance.messages.at(-1)!.message, utterance),
+  )
+  return system === '' ? talk : [repeats.once(systemMessage, system), ...talk]
+}
+
+function systemMessage(content: string): ChatMessage {
+  return { role: 'system', content }
+}
+
+/** @param _last its last message, which says with all before it what the utterance is */
+function lowerUtterance(_last: MessageParam, utterance: Utterance): ChatMessage[] {
+  const blocks = blocksOf(utterance)
+  return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks)
+}
+
+function blocksOf({ messages }: Utterance): PlacedBlock[] {
+  return messages.flatMap(({ message, index, isReminder }) => {
+    const blocks = placedBlocks(message.content, `messages.${index}.content`)
+    return isReminder ? blocks.map(asReminder) : blocks
+  })
+}
+
+/** A completion that goes on inside a message would not be the whole of what the next call sends back. */
+function refusePrefill(messages: readonly MessageParam[]): void {
+  if (messages.at(-1)?.role !== 'assistant') return
+  throw new ProxyError(
+    'unsupported',
+    'This model does not support assistant message prefill. The conversation must end with a user message.',
+    { param: `messages.${messages.length - 1}.role` },
+  )
+}
+
+/** "Consecutive user or assistant turns in your request will be combined into a single turn." */
+function utterancesOf(messages: readonly MessageParam[]): Utterance[] {
+  const utterances: Utterance[] = []
+  let hasBegun = false
+  for (const [index, message] of messages.entries()) {
+    hasBegun ||= message.role !== 'system'
+    const isReminder = message.role === 'system' && hasBegun
+    const role = isReminder ? 'user' : message.role
+    const placed = { message, index, isReminder }
+    const last = utterances.at(-1)
+    if (last?.role === role) last.messages.push(placed)
+    else utterances.push({ role, messages: [placed] })
+  }
+  return utterances
+}
+
+/**
+ * What the system says in the middle of a talk, as Claude Code tells of its environment. Chat templates refuse a system
+ * message there (Qwen3.5, Mistral, Gemma) or move it to the front (DeepSeek), where it would change a prompt that was
+ * sampled from; so it is said on the user's side, in the tags that Claude Code itself has for that.
+ */
+function asReminder(placed: PlacedBlock): PlacedBlock {
+  const text = `<system-reminder>\n${textOf(placed)}\n</system-reminder>`
+  return { block: { type: 'text', text } as PlacedBlock['block'], at: placed.at }
+}
+
+/**
+ * Results of tools come first, as the API demands of a client, and each is a message; what else is said is one more.
+ */
+function lowerUser(blocks: readonly PlacedBlock[]): ChatMessage[] {
+  const results = blocks.filter(({ block }) => block.type === 'tool_result').map(toolResultOf)
+  const said = blocks.filter(({ block }) => block.type !== 'tool_result')
+  const tools = results.map(
+    ({ toolCallId, parts }) =>
+      ({ role: 'tool', tool_call_id: toolCallId, content: contentOf(parts) }) as ChatMessage,
+  )
+  if (said.length === 0 && tools.length > 0) return tools
+  return [...tools, { role: 'user', content: contentOf(said.flatMap(partsOf)) } as ChatMessage]
+}
+
+/**
+ * Texts are joined without a seam, as the answer's writer cuts them wherever reasoning or a tool call comes between.
+ * Redacted thinking is sealed for another model and says nothing to this one.
+ */
+function lowerAssistant(blocks: readonly PlacedBlock[]): ChatMessage {
+  const texts: string[] = []
+  const thoughts: string[] = []
+  const toolCalls = []
+  for (const placed of blocks) {
+    const { type } = placed.block
+    if (type === 'text') texts.push(textOf(placed))
+    else if (type === 'thinking') thoughts.push(thinkingOf(placed))
+    else if (type === 'tool_use') toolCalls.push(toolCallOf(placed))
+    else if (type !== 'redacted_thinking') throw unsupportedBlock(placed)
+  }
+  const content = texts.join('')
+  const reasoning = thoughts.join('')
+  return {
+    role: 'assistant',
+    content: content === '' && toolCalls.length > 0 ? null : content,
+    ...(reasoning !== '' && { reasoning_content: reasoning }),
+    ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
+  }
+}

@@ -1,0 +1,50 @@
+/** Anthropic's tools and tool choice as those of Chat Completions. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { Tool } from '../../../protocol/canonical/messages.ts'
+import type { ToolChoice, ToolParam } from './schema.ts'
+
+/** @throws ProxyError `unsupported` for tools that Anthropic's servers run, or whose schema only Claude knows */
+export function lowerTools(tools: readonly ToolParam[]): Tool[] {
+  return tools.map(lowerTool)
+}
+
+function lowerTool(tool: ToolParam, index: number): Tool {
+  const { name, description, input_schema: parameters, strict, type } = tool
+  if (parameters === undefined) {
+    const what = type ? `a tool of type '${type}'` : 'a tool without input_schema'
+    throw new ProxyError(
+      'unsupported',
+      `tools.${index}: ${what} is not supported: declare it as a custom tool with a name and an input_schema`,
+      { param: `tools.${index}.${type ? 'type' : 'input_schema'}` },
+    )
+  }
+  return {
+    type: 'function',
+    function: {
+      name,
+      ...(description && { description }),
+      parameters,
+      // Templates write whatever a tool holds into the prompt.
+      ...(strict && { strict }),
+    },
+  }
+}
+
+/**
+ * The fields of a canonical request that say which tools the model may or must call.
+ * @throws ProxyError `invalid_request` for a choice of no tool
+ */
+export function lowerToolChoice(choice: ToolChoice): Record<string, unknown> {
+  return {
+    tool_choice: choiceOf(choice),
+    ...(choice.disable_parallel_tool_use && { parallel_tool_calls: false }),
+  }
+}
+
+function choiceOf({ type, name }: ToolChoice): unknown {
+  if (type === 'any') return 'required'
+  if (type !== 'tool') return type
+  if (name) return { type: 'function', function: { name } }
+  throw new ProxyError('invalid_request', "'tool_choice.name' is required", { param: 'tool_choice.name' })
+}

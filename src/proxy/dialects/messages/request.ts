@@ -1,0 +1,214 @@
+/** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { listChecker } from '../common/check.ts'
+import { jsonText } from '../common/json-text.ts'
+import type { AnswerWishes, LoweredRequest } from '../common/lowered.ts'
+import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
+import { lowerTalk } from './lower-messages.ts'
+import { lowerToolChoice, lowerTools } from './lower-tools.ts'
+import { CountTokensRequest, Message, MessagesRequest } from './schema.ts'
+
+const checkMessages = listChecker(MessagesRequest, 'messages', Message)
+const checkCountTokens = listChecker(CountTokensRequest, 'messages', Message)
+
+/**
+ * Checks a Messages body and lowers it. What has no place in a canonical request is kept with the turn.
+ * @param volatileRules what to take out of the system prompt; none: nothing
+ * @param repeats knows what was lowered with the session's earlier requests
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for what cannot be honoured
+ */
+export function lowerMessagesRequest(
+  raw: unknown,
+  volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
+  repeats: Repeats = NO_REPEATS,
+): LoweredRequest {
+  const request = checkMessages(raw, repeats)
+  refuseServerFeatures(request)
+  const { prompt, removed } = lowerPrompt(request, volatileRules, repeats)
+  const body = { ...fieldsFor('engine', request), ...prompt, ...samplingOf(request) } as ChatBody
+  const annotations = annotationsOf(fieldsFor('record', request), removed)
+  return {
+    kind: 'chat',
+    body,
+    refuseOverlong: true,
+    stream: request.stream === true,
+    wishes: { logprobs: false, tokenIds: false, streamUsage: true, ...thinkingWishes(request) },
+    ...(annotations && { annotations }),
+  }
+}
+
+/** The prompt that a Messages request with these fields would make. @throws as {@link lowerMessagesRequest} */
+export function lowerCountTokensRequest(
+  raw: unknown,
+  volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
+  repeats: Repeats = NO_REPEATS,
+): ChatBody {
+  const request = checkCountTokens(raw, repeats)
+  refuseServerFeatures(request)
+  const { prompt } = lowerPrompt(request, volatileRules, repeats)
+  // With what a template may read besides, such as `documents`.
+  const body = { ...fieldsFor('engine', request), ...prompt }
+  // Whoever counts writes it as JSON, or walks through it.
+  jsonText(body)
+  return body
+}
+
+/** What runs on Anthropic's servers: a session there, a connection from there, a container there. */
+const SERVER_FEATURES = ['thread', 'mcp_servers', 'container', 'compaction']
+
+function refuseServerFeatures(request: Record<string, unknown>): void {
+  for (const field of SERVER_FEATURES) {
+    const value = request[field]
+    if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue
+    throw new ProxyError('unsupported', `'${field}' is not supported: it works on Anthropic's servers only`, {
+      param: field,
+    })
+  }
+}
+
+function lowerPrompt(
+  request: CountTokensRequest,
+  rules: readonly VolatileRule[],
+  repeats: Repeats,
+): { prompt: ChatBody; removed: Removal[] } {
+  const { system, tools, tool_choice: toolChoice, model } = request
+  const blocks = typeof system === 'string' ? [system] : (system ?? []).map(({ text }) => text)
+  const { texts, removed } = removeVolatile(blocks, rules)
+  const prompt = {
+    model,
+    messages: lowerTalk(texts, request.messages, repeats),
+    ...(tools && tools.length > 0 && { tools: repeats.once(lowerTools, tools) }),
+    ...(toolChoice && lowerToolChoice(toolChoice)),
+    ...reasoningFields(request),
+    ...formatField(request),
+  }
+  return { prompt, removed }
+}
+
+/** Chat templates of models that can do without reasoning look at `enable_thinking`; others do not look at it. */
+function reasoningFields(request: CountTokensRequest): Partial<ChatBody> {
+  const effort = request.output_config?.effort
+  const kwargs = templateKwargs(request)
+  return {
+    ...(kwargs && { chat_template_kwargs: kwargs }),
+    // The two highest efforts have no name that all engines know.
+    ...(effort && { reasoning_effort: effort === 'xhigh' || effort === 'max' ? 'high' : effort }),
+  }
+}
+
+/** The agent's own word for the template wins; one that is no object is left for the engine to refuse. */
+function templateKwargs(request: CountTokensRequest): object | undefined {
+  const { chat_template_kwargs: kwargs } = request as Record<string, unknown>
+  const { type } = request.thinking ?? {}
+  if (kwargs !== undefined && !isObject(kwargs)) return undefined
+  if (type !== 'enabled' && type !== 'disabled') return kwargs
+  return { enable_thinking: type === 'enabled', ...kwargs }
+}
+
+function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null
+}
+
+function formatField({ output_config, output_format }: CountTokensRequest): Partial<ChatBody> {
+  const format = output_config?.format ?? output_format
+  if (!format) return {}
+  const schema = { name: 'output', schema: format.schema, strict: true }
+  return { response_format: { type: 'json_schema', json_schema: schema } }
+}
+
+function samplingOf(request: MessagesRequest): Partial<ChatBody> {
+  const { max_tokens, stop_sequences: stop, temperature, top_p, top_k } = request
+  return {
+    max_tokens,
+    ...(typeof temperature === 'number' && { temperature }),
+    ...(typeof top_p === 'number' && { top_p }),
+    ...(typeof top_k === 'number' && { top_k }),
+    ...(stop && stop.length > 0 && { stop }),
+  }
+}
+
+function thinkingWishes({ thinking }: MessagesRequest): Pick<AnswerWishes, 'reasoning' | 'sealedReasoning'> {
+  const wanted = thinking?.type !== 'disabled'
+  const sealed = wanted && thinking?.display === 'omitted'
+  return { reasoning: wanted && !sealed, ...(sealed && { sealedReasoning: true }) }
+}
+
+/** Fields that {@link lowerPrompt} and {@link samplingOf} translate without loss. */
+const TRANSLATED = new Set([
+  'model',
+  'messages',
+  'system',
+  'tools',
+  'tool_choice',
+  'max_tokens',
+  'stream',
+  'stop_sequences',
+  'temperature',
+  'top_p',
+  'top_k',
+])
+
+/** Fields that are Anthropic's, and that no engine knows or knows as something else. */
+const ANTHROPICS = new Set([
+  ...SERVER_FEATURES,
+  'metadata',
+  'thinking',
+  'output_config',
+  'output_format',
+  'context_management',
+  'cache_control',
+  'service_tier',
+  'speed',
+  'inference_geo',
+  'diagnostics',
+  'betas',
+  'fallbacks',
+  'fallback_credit_token',
+  'billing_policy',
+  'safeguards',
+])
+
+/** Fields of Chat Completions that would contradict what was lowered, or ask for what this API cannot show. */
+const CHATS = new Set([
+  'prompt',
+  'n',
+  'best_of',
+  'stop',
+  'max_completion_tokens',
+  'stream_options',
+  'logprobs',
+  'top_logprobs',
+  'return_token_ids',
+  'functions',
+  'function_call',
+  'echo',
+  'continue_final_message',
+  'add_generation_prompt',
+])
+
+/** Where a field goes that is not translated: engines have fields of their own, such as `repetition_penalty`. */
+function fieldsFor(whom: 'engine' | 'record', request: Record<string, unknown>): Record<string, unknown> {
+  const isKept = (field: string) => ANTHROPICS.has(field) || CHATS.has(field)
+  return Object.fromEntries(
+    Object.entries(request).filter(
+      ([field]) => !TRANSLATED.has(field) && isKept(field) === (whom === 'record'),
+    ),
+  )
+}
+
+function annotationsOf(
+  fields: Record<string, unknown>,
+  removed: readonly Removal[],
+): Record<string, unknown> | undefined {
+  const hasFields = Object.keys(fields).length > 0
+  if (!hasFields && removed.length === 0) return undefined
+  // The record is written when the answer is there, and must not fail then.
+  jsonText(fields)
+  return {
+    ...(hasFields && { request_fields: fields }),
+    ...(removed.length > 0 && { removed_from_prompt: removed }),
+  }
+}

@@ -1,0 +1,80 @@
+/** Anthropic Messages, what its requests look like: https://platform.claude.com/docs/en/api/messages */
+import Type, { type Static } from 'typebox'
+import { nullable } from '../common/check.ts'
+
+const Json = Type.Record(Type.String(), Type.Unknown())
+
+/** What else a block holds depends on its type: `blocks.ts` knows those that can be put into a prompt. */
+const Block = Type.Object({ type: Type.String() })
+export type Block = Static<typeof Block> & Record<string, unknown>
+
+export const Message = Type.Object({
+  role: Type.Union([Type.Literal('user'), Type.Literal('assistant'), Type.Literal('system')]),
+  content: Type.Union([Type.String(), Type.Array(Block)]),
+})
+export type MessageParam = Static<typeof Message>
+
+const Tool = Type.Object({
+  name: Type.String({ minLength: 1 }),
+  type: nullable(Type.String()),
+  description: nullable(Type.String()),
+  input_schema: Type.Optional(Json),
+  strict: nullable(Type.Boolean()),
+})
+export type ToolParam = Static<typeof Tool>
+
+const ToolChoice = Type.Object({
+  type: Type.Union([Type.Literal('auto'), Type.Literal('any'), Type.Literal('tool'), Type.Literal('none')]),
+  /** Of type `tool` only, and there it must be. */
+  name: nullable(Type.String()),
+  disable_parallel_tool_use: nullable(Type.Boolean()),
+})
+export type ToolChoice = Static<typeof ToolChoice>
+
+const OutputFormat = Type.Object({ type: Type.Literal('json_schema'), schema: Json })
+export type OutputFormat = Static<typeof OutputFormat>
+
+/** What becomes a prompt, and so is counted; the rest is about sampling. */
+const prompt = {
+  model: Type.String({ minLength: 1 }),
+  messages: Type.Array(Message, { minItems: 1 }),
+  system: nullable(
+    Type.Union([Type.String(), Type.Array(Type.Object({ type: Type.Literal('text'), text: Type.String() }))]),
+  ),
+  tools: nullable(Type.Array(Tool)),
+  tool_choice: nullable(ToolChoice),
+  thinking: nullable(
+    Type.Object({
+      type: Type.String(),
+      budget_tokens: nullable(Type.Integer({ minimum: 0 })),
+      display: nullable(Type.String()),
+    }),
+  ),
+  output_config: nullable(Type.Object({ effort: nullable(Type.String()), format: nullable(OutputFormat) })),
+  output_format: nullable(OutputFormat),
+}
+
+export const MessagesRequest = Type.Object(
+  {
+    ...prompt,
+    max_tokens: Type.Integer({ minimum: 1 }),
+    stream: nullable(Type.Boolean()),
+    stop_sequences: nullable(Type.Array(Type.String({ minLength: 1 }))),
+    temperature: nullable(Type.Number({ minimum: 0 })),
+    top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
+    top_k: nullable(Type.Integer({ minimum: 0 })),
+    metadata: nullable(Type.Object({ user_id: nullable(Type.String()) })),
+    context_management: nullable(
+      Type.Object({ edits: nullable(Type.Array(Type.Object({ type: Type.String() }))) }),
+    ),
+    mcp_servers: nullable(Type.Array(Json)),
+  },
+  { $id: 'MessagesRequest', description: 'Anthropic Messages; unknown fields are forwarded.' },
+)
+export type MessagesRequest = Static<typeof MessagesRequest>
+
+export const CountTokensRequest = Type.Object(prompt, {
+  $id: 'CountTokensRequest',
+  description: 'Anthropic token counting: what a Messages request says, without the sampling.',
+})
+export type CountTokensRequest = Static<typeof CountTokensRequest>

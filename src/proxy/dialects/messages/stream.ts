@@ -1,0 +1,175 @@
+/** Anthropic Messages, the streamed answer: https://platform.claude.com/docs/en/build-with-claude/streaming */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type {
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+  GenerationStart,
+} from '../../../protocol/canonical/events.ts'
+import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
+import type { AnswerIdentity, AnswerWishes } from '../common/lowered.ts'
+import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
+import {
+  isSaid,
+  messageHead,
+  stopFields,
+  textBlock,
+  thinkingBlock,
+  toolUseBlock,
+  toolUseId,
+  usage,
+} from './answer.ts'
+
+export function sseEvent(type: string, fields: object = {}): string {
+  return `event: ${type}\ndata: ${JSON.stringify({ type, ...fields })}\n\n`
+}
+
+/** Says that the answer is still to come; SDKs skip it wherever it stands. */
+export const PING = sseEvent('ping')
+
+type BlockKind = 'text' | 'thinking' | 'tool_use'
+
+/**
+ * Writes a stream of Messages events. Blocks come one after another: a piece of another kind closes the block that is
+ * open, and a tool call that has been closed takes no more pieces.
+ */
+export class MessagesStreamWriter {
+  readonly #identity: AnswerIdentity
+  readonly #wishes: AnswerWishes
+  #start: GenerationStart | undefined
+  #open: BlockKind | undefined
+  /** Of the block that is open, or was last. */
+  #index = -1
+  /** What is the same in each piece of the open block: there is one piece for every token. */
+  #deltaHead = ''
+  /** The engine's index of the tool call that is open, or was last. */
+  #call = -1
+  readonly #calls = new Set<number>()
+  /** White space that is the beginning of a text, or nothing. */
+  #heldSpace = ''
+  /** What the open thinking block says in its signature. */
+  #unsaid = ''
+  #outputTokens = 0
+
+  constructor(identity: AnswerIdentity, wishes: AnswerWishes) {
+    this.#identity = identity
+    this.#wishes = wishes
+  }
+
+  /**
+   * The text to send for these events; empty when none of them shows.
+   * @throws ProxyError `engine_failed` for a piece of a tool call that another one has followed
+   */
+  write(events: readonly GenerationEvent[]): string {
+    let text = ''
+    for (const event of events) {
+      if (event.type === 'delta') text += this.#delta(event)
+      else if (event.type === 'end') text += this.#end(event)
+      else text += this.#begin(event)
+    }
+    return text
+  }
+
+  #begin(start: GenerationStart): string {
+    this.#start = start
+    const message = { ...messageHead(this.#identity, start), usage: usage(start, undefined, 0) }
+    return sseEvent('message_start', { message })
+  }
+
+  #delta({ reasoning, content, refusal, toolCalls, tokenIds }: GenerationDelta): string {
+    this.#outputTokens += tokenIds?.length ?? 0
+    let text = ''
+    if (reasoning) text += this.#thinking(reasoning)
+    if (content) text += this.#text(content)
+    if (refusal) text += this.#text(refusal)
+    if (toolCalls) for (const piece of toolCalls) text += this.#toolCall(piece)
+    return text
+  }
+
+  #thinking(reasoning: string): string {
+    const { reasoning: shown, sealedReasoning: sealed } = this.#wishes
+    if (!shown && !sealed) return ''
+    const opened = this.#openBlock('thinking', () => thinkingBlock('', ''))
+    if (shown) return `${opened}${this.#piece(reasoning)}`
+    this.#unsaid += reasoning
+    return opened
+  }
+
+  #text(content: string): string {
+    if (this.#open === 'text') return this.#piece(content)
+    this.#heldSpace += content
+    if (!isSaid(this.#heldSpace)) return ''
+    const held = this.#heldSpace
+    const opened = this.#openBlock('text', () => textBlock(''))
+    return `${opened}${this.#piece(held)}`
+  }
+
+  #toolCall({ index, id, function: said }: ToolCallDelta): string {
+    const opened =
+      index === this.#call && this.#open === 'tool_use' ? '' : this.#openCall(index, id, said?.name)
+    return said?.arguments ? `${opened}${this.#piece(said.arguments)}` : opened
+  }
+
+  #openCall(index: number, id: string | undefined, name: string | undefined): string {
+    if (this.#calls.has(index)) {
+      throw new ProxyError('engine_failed', `The engine went back to tool call ${index} after it had gone on`)
+    }
+    const block = toolUseBlock(id || toolUseId(this.#identity, this.#calls.size), name ?? '', {})
+    this.#calls.add(index)
+    const opened = this.#closeBlock() + this.#startBlock('tool_use', block)
+    this.#call = index
+    return opened
+  }
+
+  /** Nothing if a block of this kind is open. */
+  #openBlock(kind: BlockKind, block: () => object): string {
+    return this.#open === kind ? '' : this.#closeBlock() + this.#startBlock(kind, block())
+  }
+
+  #startBlock(kind: BlockKind, block: object): string {
+    this.#open = kind
+    this.#heldSpace = ''
+    this.#index += 1
+    const [type, field] = DELTA_OF_KIND[kind]
+    const head = { type: 'content_block_delta', index: this.#index, delta: { type, [field]: '' } }
+    // Up to the quotes of the empty text.
+    this.#deltaHead = `event: content_block_delta\ndata: ${JSON.stringify(head).slice(0, -'""}}'.length)}`
+    return sseEvent('content_block_start', { index: this.#index, content_block: block })
+  }
+
+  #piece(text: string): string {
+    return `${this.#deltaHead}${JSON.stringify(text)}}}\n\n`
+  }
+
+  #closeBlock(): string {
+    if (this.#open === undefined) return ''
+    const index = this.#index
+    const signed = this.#open === 'thinking' ? this.#sign() : ''
+    this.#open = undefined
+    return signed + sseEvent('content_block_stop', { index })
+  }
+
+  #sign(): string {
+    const signature = this.#unsaid === '' ? SIGNATURE : seal(this.#unsaid)
+    this.#unsaid = ''
+    return sseEvent('content_block_delta', {
+      index: this.#index,
+      delta: { type: 'signature_delta', signature },
+    })
+  }
+
+  #end(end: GenerationEnd): string {
+    const closed = this.#closeBlock()
+    const delta = stopFields(end, this.#calls.size > 0)
+    const counts = usage(this.#start, end, this.#outputTokens)
+    return closed + sseEvent('message_delta', { delta, usage: counts }) + sseEvent('message_stop')
+  }
+}
+
+/** Type and field of a piece of each kind of block. */
+const DELTA_OF_KIND = {
+  text: ['text_delta', 'text'],
+  thinking: ['thinking_delta', 'thinking'],
+  tool_use: ['input_json_delta', 'partial_json'],
+} as const

@@ -1,0 +1,78 @@
+/** Content parts of the Responses API as Chat Completions has them. */
+
+import Type, { type Static } from 'typebox'
+import { ProxyError } from '../../../base/errors.ts'
+import { nullable } from '../common/check.ts'
+
+const Part = Type.Object({
+  type: Type.String(),
+  text: Type.Optional(Type.String()),
+  refusal: Type.Optional(Type.String()),
+  image_url: nullable(Type.String()),
+  file_data: nullable(Type.String()),
+})
+type Part = Static<typeof Part> & Record<string, unknown>
+
+export const Content = Type.Union([Type.String(), Type.Array(Part)])
+export type Content = string | Part[]
+
+/** Not for a model: what an agent echoes of an answer's text. */
+const ECHOED_FIELDS = ['annotations', 'logprobs']
+
+/** One plain text part says the same as text, and is what most agents send. @throws ProxyError `unsupported` */
+export function lowerContent(content: Content, at: string): string | object[] {
+  if (typeof content === 'string') return content
+  const parts = content.map((part, index) => lowerPart(part, `${at}.${index}`))
+  const only = parts.length === 1 ? parts[0] : undefined
+  if (only && 'text' in only && Object.keys(only).length === 2) return only.text as string
+  return parts
+}
+
+function lowerPart(part: Part, at: string): object {
+  const { type, ...fields } = part
+  if (type === 'input_text' || type === 'output_text' || type === 'text') {
+    return { type: 'text', ...without(fields, ECHOED_FIELDS), text: textOf(part, at) }
+  }
+  if (type === 'input_image') return lowerImage(part, at)
+  if (type === 'input_file' && typeof part.file_data === 'string') {
+    const { file_data, filename } = part
+    return { type: 'file', file: { file_data, ...(filename !== undefined && { filename }) } }
+  }
+  if (type === 'input_audio') return part
+  if (type === 'refusal') return { type, refusal: part.refusal ?? '' }
+  throw unsupported(`Content of type '${type}' is not supported in this form`, at)
+}
+
+function lowerImage({ image_url, detail }: Part, at: string): object {
+  if (typeof image_url !== 'string') throw unsupported("An image must be given as 'image_url'", at)
+  const how = typeof detail === 'string' ? { detail } : {}
+  return { type: 'image_url', image_url: { url: image_url, ...how } }
+}
+
+/** The text of what an assistant said, and what it refused. */
+export function assistantTexts(
+  content: Content,
+  at: string,
+): { text: string | null; refusal: string | null } {
+  if (typeof content === 'string') return { text: content, refusal: null }
+  const said: { text: string | null; refusal: string | null } = { text: null, refusal: null }
+  for (const [index, part] of content.entries()) {
+    if (part.type === 'refusal') said.refusal = (said.refusal ?? '') + (part.refusal ?? '')
+    else if (part.type.endsWith('text')) said.text = (said.text ?? '') + textOf(part, `${at}.${index}`)
+    else throw unsupported(`Content of type '${part.type}' cannot be an assistant's`, `${at}.${index}`)
+  }
+  return said
+}
+
+function textOf({ text }: Part, at: string): string {
+  if (text !== undefined) return text
+  throw new ProxyError('invalid_request', `'${at}.text' is required`, { param: `${at}.text` })
+}
+
+function unsupported(message: string, param: string): ProxyError {
+  return new ProxyError('unsupported', message, { param })
+}
+
+function without(fields: Record<string, unknown>, names: readonly string[]): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.includes(name)))
+}

@@ -1,0 +1,251 @@
+/** Input items and canonical messages. The shapes are those of the API and of Codex (`ResponseItem` in codex-rs). */
+import Type from 'typebox'
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
+import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { checker, nullable } from '../common/check.ts'
+import { jsonText } from '../common/json-text.ts'
+import { unseal } from '../common/sealed-reasoning.ts'
+import { assistantTexts, Content, lowerContent } from './content.ts'
+import { freeformArguments, modelCallId } from './freeform.ts'
+import type { InputItem, ToolParam } from './schema.ts'
+import { modelName } from './tools.ts'
+
+const CallId = Type.String({ minLength: 1 })
+const called = { name: Type.String({ minLength: 1 }), namespace: nullable(Type.String()) }
+const Texts = Type.Array(Type.Object({ text: Type.String() }))
+
+const checkMessage = checker(
+  Type.Object({
+    role: Type.Union(['user', 'assistant', 'system', 'developer'].map((role) => Type.Literal(role))),
+    content: Content,
+  }),
+)
+const checkAgentMessage = checker(
+  Type.Object({
+    content: Type.Array(
+      Type.Union([
+        Type.Object({ type: Type.Literal('input_text'), text: Type.String() }),
+        Type.Object({ type: Type.Literal('encrypted_content'), encrypted_content: Type.String() }),
+      ]),
+    ),
+  }),
+)
+const checkReasoning = checker(
+  Type.Object({
+    summary: nullable(Texts),
+    content: nullable(Texts),
+    encrypted_content: nullable(Type.String()),
+  }),
+)
+const checkFunctionCall = checker(Type.Object({ ...called, call_id: CallId, arguments: Type.String() }))
+const checkCustomCall = checker(Type.Object({ ...called, call_id: CallId, input: Type.String() }))
+const Action = Type.Object({
+  command: Type.Array(Type.String()),
+  env: nullable(Type.Record(Type.String(), Type.Unknown())),
+})
+const checkShellCall = checker(
+  Type.Object({ call_id: nullable(CallId), id: nullable(CallId), action: Action }),
+)
+const checkOutput = checker(Type.Object({ call_id: CallId, output: Content }))
+const checkTools = checker(Type.Object({ tools: Type.Array(Type.Object({ type: Type.String() })) }))
+
+/** Codex has a form of request that brings its tools among the items. */
+export interface ToolsAmongItems {
+  tools: ToolParam[]
+  /** Where they are in the request. */
+  at: string
+}
+
+export interface LoweredItems {
+  messages: ChatMessage[]
+  tools: ToolsAmongItems[]
+}
+
+interface PlacedItem {
+  item: InputItem
+  at: string
+}
+
+/**
+ * What stands for one message is lowered together; what is known is not lowered again.
+ * @throws ProxyError `invalid_request` naming the field, `unsupported` for items that no message can stand for
+ */
+export function lowerItems(items: readonly InputItem[], repeats: Repeats = NO_REPEATS): LoweredItems {
+  const lowered: LoweredItems = { messages: [], tools: [] }
+  for (const group of groupsOf(items)) {
+    const { messages, tools } = repeats.once(lowerGroup, group.at(-1)!.item, group)
+    lowered.messages.push(...messages)
+    lowered.tools.push(...tools)
+  }
+  return lowered
+}
+
+/** @param _last its last item, which says with all before it what the group is */
+function lowerGroup(_last: InputItem, group: readonly PlacedItem[]): LoweredItems {
+  const conversation = new ItemsBeingLowered()
+  for (const { item, at } of group) conversation.add(item, at)
+  // A copy: a list that was pushed to has room for sixteen more, and these are many, and are kept.
+  return { messages: conversation.messages.slice(), tools: conversation.tools }
+}
+
+/** Items that are parts of one answer are a group, and so is each other item. */
+function groupsOf(items: readonly InputItem[]): PlacedItem[][] {
+  const groups: PlacedItem[][] = []
+  let isOpen = false
+  let before: string | undefined
+  for (const [index, item] of items.entries()) {
+    const type = item.type ?? 'message'
+    const isPart = isPartOfAnswer(type, item)
+    // Two messages in a row are two answers: an agent's own examples, for instance.
+    const goesOn = isOpen && isPart && !(type === 'message' && before === 'message')
+    const placed = { item, at: `input.${index}` }
+    if (goesOn) groups.at(-1)!.push(placed)
+    else groups.push([placed])
+    isOpen = isPart
+    before = type
+  }
+  return groups
+}
+
+function isPartOfAnswer(type: string, { role }: InputItem): boolean {
+  if (type === 'message') return role === 'assistant'
+  return type === 'reasoning' || type === 'additional_tools' || type.endsWith('_call')
+}
+
+interface AssistantMessage {
+  role: 'assistant'
+  content: string | null
+  reasoning_content?: string
+  refusal?: string
+  tool_calls?: ToolCall[]
+}
+
+/**
+ * One completion comes back as several items: reasoning, a message, calls. They become one message again, because
+ * that is what the model said in one go, and what the next call is matched with.
+ */
+class ItemsBeingLowered implements LoweredItems {
+  readonly messages: ChatMessage[] = []
+  readonly tools: ToolsAmongItems[] = []
+  /** What the next item of the same answer adds to. */
+  #answer: AssistantMessage | undefined
+  #lastWasMessage = false
+
+  add(item: InputItem, at: string): void {
+    const type = item.type ?? 'message'
+    if (type === 'message') this.#addMessage(item, at)
+    else if (type === 'agent_message') this.#addAgentMessage(item, at)
+    else if (type === 'reasoning') this.#addReasoning(item, at)
+    else if (type.endsWith('_call')) this.#addCallItem(type, item, at)
+    else if (type.endsWith('_call_output')) this.#addOutput(type, item, at)
+    else if (type === 'additional_tools') {
+      this.tools.push({ tools: checkTools(item, at).tools, at: `${at}.tools` })
+    } else throw unsupported(type, at)
+    this.#lastWasMessage = type === 'message'
+  }
+
+  #addMessage(item: InputItem, at: string): void {
+    const { role, content } = checkMessage(item, at)
+    // Two messages in a row are two answers: an agent's own examples, for instance.
+    if (role !== 'assistant' || this.#lastWasMessage) this.#answer = undefined
+    if (role === 'assistant') {
+      const answer = this.#openAnswer()
+      const { text, refusal } = assistantTexts(content, `${at}.content`)
+      if (text !== null) answer.content = (answer.content ?? '') + text
+      if (refusal !== null) answer.refusal = (answer.refusal ?? '') + refusal
+      return
+    }
+    const said = {
+      // Few templates have a developer; what it says is what others call the system prompt.
+      role: role === 'developer' ? 'system' : role,
+      content: lowerContent(content, `${at}.content`),
+    }
+    this.messages.push({ ...ownFields(item), ...said } as ChatMessage)
+  }
+
+  /**
+   * What one agent of Codex says to another. The tool's argument that carries it is marked `encrypted`: OpenAI's
+   * service would seal it, and open it again for the reader. Here it is in both places what the model wrote.
+   */
+  #addAgentMessage(item: InputItem, at: string): void {
+    const { content } = checkAgentMessage(item, at)
+    const texts = content.map((part) => (part.type === 'input_text' ? part.text : part.encrypted_content))
+    this.#answer = undefined
+    this.messages.push({ role: 'user', content: texts.join('') })
+  }
+
+  #addCallItem(type: string, item: InputItem, at: string): void {
+    if (type === 'function_call') {
+      const { call_id, name, namespace, arguments: written } = checkFunctionCall(item, at)
+      this.#addCall(call_id, modelName(name, namespace), written)
+    } else if (type === 'custom_tool_call') {
+      const { call_id, name, namespace, input } = checkCustomCall(item, at)
+      this.#addCall(modelCallId(call_id), modelName(name, namespace), freeformArguments(call_id, input))
+    } else if (type === 'local_shell_call') {
+      const { call_id, id, action } = checkShellCall(item, at)
+      this.#addCall(call_id ?? id ?? '', 'local_shell', shellArguments(action))
+    } else throw unsupported(type, at)
+  }
+
+  #addOutput(type: string, item: InputItem, at: string): void {
+    if (!OUTPUTS.includes(type)) throw unsupported(type, at)
+    this.#answer = undefined
+    // The API has the call's id of a local shell as `id`; Codex sends a function's output for it.
+    const isShell = type === 'local_shell_call_output' && item.call_id === undefined
+    const { call_id, output } = checkOutput(isShell ? { ...item, call_id: item.id } : item, at)
+    const content = lowerContent(output, `${at}.output`)
+    this.messages.push({ role: 'tool', tool_call_id: modelCallId(call_id), content } as ChatMessage)
+  }
+
+  /** The text as it was, before what was shown of it. */
+  #addReasoning(item: InputItem, at: string): void {
+    const { encrypted_content, content, summary } = checkReasoning(item, at)
+    const sealed = encrypted_content ? unseal(encrypted_content) : undefined
+    const shown = content?.length ? content : (summary ?? [])
+    const text = sealed ?? shown.map((part) => part.text).join('')
+    const answer = this.#openAnswer()
+    if (text !== '') answer.reasoning_content = (answer.reasoning_content ?? '') + text
+  }
+
+  #addCall(id: string, name: string, written: string): void {
+    const answer = this.#openAnswer()
+    answer.tool_calls ??= []
+    answer.tool_calls.push({ id, type: 'function', function: { name, arguments: written } })
+  }
+
+  #openAnswer(): AssistantMessage {
+    if (this.#answer === undefined) {
+      this.#answer = { role: 'assistant', content: null }
+      this.messages.push(this.#answer)
+    }
+    return this.#answer
+  }
+}
+
+function unsupported(type: string, at: string): ProxyError {
+  const message = `Input items of type '${type}' are not supported`
+  return new ProxyError('unsupported', message, { param: `${at}.type` })
+}
+
+const OUTPUTS: readonly string[] = [
+  'function_call_output',
+  'custom_tool_call_output',
+  'local_shell_call_output',
+]
+
+/** What an agent keeps with a message for itself, or for the API. */
+const BOOKKEEPING = ['type', 'id', 'status', 'phase', 'internal_chat_message_metadata_passthrough']
+
+function ownFields(item: InputItem): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(item).filter(([name]) => !BOOKKEEPING.includes(name)))
+}
+
+/** The API's action has every field; the model wrote those that say something. */
+function shellArguments(action: { env?: Record<string, unknown> | null | undefined }): string {
+  const said = Object.entries(action).filter(([name, value]) => {
+    if (name === 'type' || value === null) return false
+    return name !== 'env' || Object.keys(value as object).length > 0
+  })
+  return jsonText(Object.fromEntries(said))
+}

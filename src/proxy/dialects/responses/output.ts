@@ -1,0 +1,136 @@
+/**
+ * The output of a response: items that grow with the generation's events, and the events that tell an agent so
+ * (https://platform.openai.com/docs/api-reference/responses-streaming). A whole answer is the same with one event that
+ * brings everything, so that both say the same.
+ */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
+import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
+import { CallInProgress } from './calls.ts'
+import type { OutputItem, ResponseEvent } from './output-item.ts'
+import { MessageItem, ReasoningItem } from './text-items.ts'
+import type { WireTools } from './tools.ts'
+
+export interface OutputOptions {
+  turnId: string
+  wireTools: WireTools
+  /** Whether text comes with the log-probabilities of its tokens. */
+  logprobs: boolean
+  reasoning: boolean
+  /** `include: ["reasoning.encrypted_content"]` */
+  sealedReasoning: boolean
+}
+
+type CompletionPart = Pick<Completion, 'content' | 'reasoning' | 'refusal' | 'toolCalls'> &
+  Partial<Pick<Completion, 'logprobsContent' | 'extra'>>
+
+/** The output items of a whole completion. */
+export function outputOf(options: OutputOptions, completion: CompletionPart, isWhole: boolean): OutputItem[] {
+  const { content, reasoning, refusal, toolCalls, logprobsContent, extra } = completion
+  const output = new ResponseOutput(options)
+  output.add({
+    type: 'delta',
+    ...(reasoning !== null && { reasoning }),
+    ...(content !== null && { content }),
+    ...(refusal !== null && { refusal }),
+    toolCalls: toolCalls.map((call, index) => ({ index, ...call })),
+    ...(logprobsContent && { logprobsContent: [...logprobsContent] }),
+    ...(extra && Object.keys(extra).length > 0 && { extra }),
+  })
+  output.end(isWhole)
+  return output.items
+}
+
+export class ResponseOutput {
+  readonly #options: OutputOptions
+  /** By their place; whole when the output has ended. */
+  readonly items: OutputItem[] = []
+  #places = 0
+  /** What text or reasoning is added to. */
+  #text: ReasoningItem | MessageItem | undefined
+  /** What the last piece of a call was added to. */
+  #call: CallInProgress | undefined
+  readonly #calls = new Map<number, CallInProgress>()
+  /** How often an item of each kind has begun, for its id. */
+  readonly #count = { rs: 0, msg: 0 }
+
+  constructor(options: OutputOptions) {
+    this.#options = options
+  }
+
+  add(delta: GenerationDelta): ResponseEvent[] {
+    const { reasoning, content, refusal, toolCalls, extra } = delta
+    const events: ResponseEvent[] = []
+    if (reasoning && this.#options.reasoning) events.push(...this.#reason(reasoning))
+    if (content || refusal || extra) events.push(...this.#say(delta))
+    for (const piece of toolCalls ?? []) events.push(...this.#addToCall(piece))
+    return this.#keep(events)
+  }
+
+  /** @param isWhole false: the model was cut off in the last item */
+  end(isWhole: boolean): ResponseEvent[] {
+    // An answer without a word is an answer still: the agent has something to go on from.
+    const begun =
+      this.#places === 0 && this.#calls.size === 0 ? this.#say({ type: 'delta', content: '' }) : []
+    const open = [this.#text, this.#call].filter((item) => item !== undefined)
+    const ended = open.flatMap((item) =>
+      item.close(isWhole || item !== open.at(-1) ? 'completed' : 'incomplete'),
+    )
+    return this.#keep([...begun, ...ended])
+  }
+
+  #keep(events: ResponseEvent[]): ResponseEvent[] {
+    for (const { type, item, output_index } of events) {
+      if (type === 'response.output_item.done') this.items[output_index as number] = item as OutputItem
+    }
+    return events
+  }
+
+  #reason(text: string): ResponseEvent[] {
+    if (this.#text instanceof ReasoningItem) return this.#text.add(text)
+    const closed = this.#closeText()
+    const { sealedReasoning } = this.#options
+    const item = new ReasoningItem({ id: this.#id('rs'), outputIndex: this.#places++ }, sealedReasoning)
+    this.#text = item
+    return [...closed, ...item.add(text)]
+  }
+
+  #say(delta: GenerationDelta): ResponseEvent[] {
+    if (this.#text instanceof MessageItem) return this.#text.add(delta)
+    const closed = this.#closeText()
+    const item = new MessageItem({ id: this.#id('msg'), outputIndex: this.#places++ }, this.#options.logprobs)
+    this.#text = item
+    return [...closed, ...item.add(delta)]
+  }
+
+  /**
+   * A call is over when the next one begins, so that an agent can run it and finds the calls in their order.
+   * @throws ProxyError `engine_failed` for a piece of a call that is over
+   */
+  #addToCall(piece: ToolCallDelta): ResponseEvent[] {
+    const events = this.#closeText()
+    const known = this.#calls.get(piece.index)
+    if (known !== undefined && known !== this.#call)
+      throw new ProxyError('engine_failed', 'The engine went on with a tool call after it began the next')
+    if (known !== undefined) return [...events, ...known.add(piece)]
+    if (this.#call) events.push(...this.#call.close('completed'))
+    const { turnId, wireTools } = this.#options
+    const itemId = `${turnId}_${this.#calls.size}`
+    const place = () => this.#places++
+    this.#call = new CallInProgress({ itemId, fallbackCallId: `call_${itemId}`, wireTools, place })
+    this.#calls.set(piece.index, this.#call)
+    return [...events, ...this.#call.add(piece)]
+  }
+
+  #closeText(): ResponseEvent[] {
+    const events = this.#text?.close('completed') ?? []
+    this.#text = undefined
+    return events
+  }
+
+  #id(prefix: 'rs' | 'msg'): string {
+    return `${prefix}_${this.#options.turnId}_${this.#count[prefix]++}`
+  }
+}

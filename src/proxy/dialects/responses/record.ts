@@ -1,0 +1,129 @@
+/** Responses from the record: what `previous_response_id`, `GET …/responses/{id}` and item references stand for. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'
+import type { TurnRecord } from '../../store/port/turn-store.ts'
+import { outputOf } from './output.ts'
+import type { OutputItem } from './output-item.ts'
+import type { ResponsesAnnotation } from './request.ts'
+import { endState, outputOptions, type ResponseFrame, responseObject, turnIdOf } from './response.ts'
+import type { InputItem, ResponsesRequest } from './schema.ts'
+
+/** Finds a turn of the call's own session. */
+export type FindTurn = (turnId: string) => Promise<TurnRecord | undefined>
+
+/** The messages that a call goes on from. The instructions of earlier calls are not among them, as in the API. */
+export async function historyOf(request: ResponsesRequest, find: FindTurn): Promise<ChatMessage[]> {
+  const { previous_response_id: id } = request
+  if (id === undefined || id === null) return []
+  const turn = await findResponse(id, find, 'previous_response_id')
+  const messages = turn.requestMessages.map((text) => JSON.parse(text) as ChatMessage)
+  return [...(annotationOf(turn).instructions ? messages.slice(1) : messages), assistantMessage(turn)]
+}
+
+/** The input as items, with the items that it only refers to. */
+export async function inputItems({ input }: ResponsesRequest, find: FindTurn): Promise<InputItem[]> {
+  if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }]
+  const items: InputItem[] = []
+  for (const [index, item] of ((input ?? []) as InputItem[]).entries()) {
+    const isReference = item.type === 'item_reference'
+    items.push(isReference ? await referredItem(item.id, `input.${index}.id`, find) : item)
+  }
+  return items
+}
+
+/** Our items are named after their turn: `msg_{turnId}_0`. */
+async function referredItem(id: unknown, param: string, find: FindTurn): Promise<InputItem> {
+  const turnId = typeof id === 'string' ? /^[a-z]+_(.+)_\d+$/.exec(id)?.[1] : undefined
+  const turn = turnId === undefined ? undefined : await find(turnId)
+  const item = turn && isResponse(turn) && outputItems(turn).find((candidate) => candidate.id === id)
+  if (item) return item
+  throw new ProxyError('response_not_found', `Item with id '${String(id)}' not found.`, { param })
+}
+
+/** @throws ProxyError `response_not_found`; also for one that was asked not to be stored, or has no answer */
+export async function findResponse(id: string, find: FindTurn, param: string): Promise<TurnRecord> {
+  const turnId = turnIdOf(id)
+  const turn = turnId === undefined ? undefined : await find(turnId)
+  if (turn && isResponse(turn)) return turn
+  throw new ProxyError('response_not_found', `Response with id '${id}' not found.`, { param })
+}
+
+function isResponse(turn: TurnRecord): boolean {
+  const isAnswered = turn.finishReason !== null
+  return turn.dialect === 'responses' && isAnswered && paramsOf(turn).store !== false
+}
+
+/** The response object of a turn. Its tools are the functions that the model was told of. */
+export function recordedResponse(turn: TurnRecord): object {
+  const frame = frameOf(turn)
+  return responseObject(frame, {
+    ...endState({ finishReason: turn.finishReason ?? '' }),
+    model: turn.model ?? undefined,
+    output: outputItems(turn),
+    usage: turn.usage === null ? undefined : (JSON.parse(turn.usage) as Usage),
+    endedAtS: turn.endedAtMs === null ? undefined : Math.floor(turn.endedAtMs / 1000),
+  })
+}
+
+function outputItems(turn: TurnRecord): OutputItem[] {
+  const isWhole = endState({ finishReason: turn.finishReason ?? '' }).status === 'completed'
+  const completion = {
+    content: turn.completionText,
+    reasoning: turn.reasoning,
+    refusal: null,
+    toolCalls: JSON.parse(turn.toolCalls) as ToolCall[],
+  }
+  return outputOf(outputOptions(frameOf(turn)), completion, isWhole)
+}
+
+function assistantMessage(turn: TurnRecord): ChatMessage {
+  const toolCalls = JSON.parse(turn.toolCalls) as ToolCall[]
+  return {
+    role: 'assistant',
+    content: turn.completionText,
+    ...(turn.reasoning !== null && { reasoning_content: turn.reasoning }),
+    ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
+  } as ChatMessage
+}
+
+function frameOf(turn: TurnRecord): ResponseFrame {
+  const annotation = annotationOf(turn)
+  const params = paramsOf(turn)
+  const first = annotation.instructions
+    ? (JSON.parse(turn.requestMessages[0] ?? '{}') as ChatMessage)
+    : undefined
+  return {
+    identity: {
+      turnId: turn.turnId,
+      createdS: Math.floor(turn.startedAtMs / 1000),
+      model: params.model ?? '',
+    },
+    wishes: { logprobs: false, reasoning: params.include_reasoning !== false, tokenIds: false },
+    annotation,
+    wireTools: new Map(Object.entries(annotation.wire_tools)),
+    params,
+    instructions: typeof first?.content === 'string' ? first.content : null,
+    tools: (turn.tools === null ? [] : (JSON.parse(turn.tools) as Tool[])).map(flatTool),
+    toolChoice: flatChoice(params.tool_choice),
+  }
+}
+
+/** Chat Completions nests what the Responses API lays flat. */
+function flatTool(tool: Tool): Tool {
+  return tool.type === 'function' ? ({ type: 'function', ...tool.function } as unknown as Tool) : tool
+}
+
+function flatChoice(choice: unknown): unknown {
+  if (typeof choice !== 'object' || choice === null) return choice ?? 'auto'
+  return { type: 'function', ...(choice as { function: object }).function }
+}
+
+function paramsOf(turn: TurnRecord): ResponseFrame['params'] {
+  return JSON.parse(turn.params) as ResponseFrame['params']
+}
+
+/** Every answered turn of this dialect has one. */
+function annotationOf(turn: TurnRecord): ResponsesAnnotation {
+  return (JSON.parse(turn.annotations) as { responses: ResponsesAnnotation }).responses
+}

@@ -1,0 +1,189 @@
+/** OpenAI Responses, the request: https://platform.openai.com/docs/api-reference/responses/create */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { jsonText } from '../common/json-text.ts'
+import type { LoweredRequest } from '../common/lowered.ts'
+import { lowerItems, type ToolsAmongItems } from './items.ts'
+import {
+  checkJsonSchemaFormat,
+  type InputItem,
+  type ResponsesRequest,
+  type TextFormat,
+  type ToolParam,
+} from './schema.ts'
+import { type LoweredTools, lowerToolChoice, lowerTools, type WireTool, type WireTools } from './tools.ts'
+
+/** What the answer needs to know of its request, and a later call of the turn's record; JSON. */
+export interface ResponsesAnnotation {
+  /** Whether the first message is the instructions, which hold for this call alone. */
+  instructions: boolean
+  previous_response_id: string | null
+  include: string[]
+  reasoning: { effort?: string | null; summary?: string | null } | null
+  text: object | null
+  truncation: 'auto' | 'disabled'
+  max_tool_calls: number | null
+  /** How the agent knows the tools that are not plain functions. */
+  wire_tools: Record<string, WireTool>
+  /** Types of hosted tools that the model was not told of. */
+  dropped_tools: string[]
+}
+
+export interface LoweredResponses {
+  lowered: LoweredRequest & { kind: 'chat' }
+  annotation: ResponsesAnnotation
+  wireTools: WireTools
+}
+
+/**
+ * Lowers a checked request to the body of Chat Completions.
+ * @param history what the request goes on from: messages and completion of `previous_response_id`
+ * @param items the input, its item references resolved
+ * @param repeats knows what was lowered with the session's earlier requests
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for what no engine can be asked
+ */
+export function lowerResponsesRequest(
+  request: ResponsesRequest,
+  history: readonly ChatMessage[],
+  items: readonly InputItem[],
+  repeats: Repeats = NO_REPEATS,
+): LoweredResponses {
+  refuseWhatNeedsOpenAi(request)
+  const { messages, tools: itemTools } = lowerItems(items, repeats)
+  const instructions = request.instructions ? [repeats.once(systemMessage, request.instructions)] : []
+  const all = [...instructions, ...history, ...messages]
+  if (all.length === 0)
+    throw new ProxyError('invalid_request', "'input' must hold at least one message", { param: 'input' })
+  const tools = allTools(request, itemTools, repeats)
+  const annotation = annotationOf(request, tools)
+  // The answer repeats these, and the record keeps them: they must not fail there.
+  jsonText([annotation, request.tools, request.tool_choice])
+  const body = {
+    ...forwardedFields(request),
+    messages: all,
+    ...toolFields(request, tools),
+    ...samplingFields(request),
+  } as ChatBody
+  const wishes = {
+    logprobs: body.logprobs === true,
+    tokenIds: request.return_token_ids === true,
+    reasoning: request.include_reasoning !== false,
+    streamUsage: true,
+  }
+  const annotations = { responses: annotation }
+  return {
+    lowered: {
+      kind: 'chat',
+      body,
+      refuseOverlong: true,
+      stream: request.stream === true,
+      wishes,
+      annotations,
+    },
+    annotation,
+    wireTools: tools.wireTools,
+  }
+}
+
+/** What only OpenAI's own service can do, because it is about what it keeps. */
+function refuseWhatNeedsOpenAi({ background, conversation, prompt }: ResponsesRequest): void {
+  const param = background ? 'background' : conversation ? 'conversation' : prompt ? 'prompt' : undefined
+  if (param !== undefined) throw new ProxyError('unsupported', `'${param}' is not supported`, { param })
+}
+
+function systemMessage(content: string): ChatMessage {
+  return { role: 'system', content }
+}
+
+function allTools(
+  { tools }: ResponsesRequest,
+  among: readonly ToolsAmongItems[],
+  repeats: Repeats,
+): LoweredTools {
+  const own = repeats.once(lowerTools, tools ?? NO_TOOLS, 'tools')
+  if (among.length === 0) return own
+  const lowered = [own, ...among.map((some) => lowerTools(some.tools, some.at))]
+  return {
+    tools: lowered.flatMap((some) => some.tools),
+    wireTools: new Map(lowered.flatMap((some) => [...some.wireTools])),
+    dropped: lowered.flatMap((some) => some.dropped),
+  }
+}
+
+const NO_TOOLS: ToolParam[] = []
+
+function annotationOf(request: ResponsesRequest, { wireTools, dropped }: LoweredTools): ResponsesAnnotation {
+  return {
+    instructions: Boolean(request.instructions),
+    previous_response_id: request.previous_response_id ?? null,
+    include: request.include ?? [],
+    reasoning: request.reasoning ?? null,
+    text: request.text ?? null,
+    truncation: request.truncation ?? 'disabled',
+    max_tool_calls: request.max_tool_calls ?? null,
+    wire_tools: Object.fromEntries(wireTools),
+    dropped_tools: dropped,
+  }
+}
+
+/** Fields that mean something to the Responses API alone, or have another form or name in Chat Completions. */
+const LOWERED_FIELDS: readonly string[] = [
+  'input',
+  'instructions',
+  'previous_response_id',
+  'include',
+  'tools',
+  'tool_choice',
+  'reasoning',
+  'text',
+  'truncation',
+  'max_output_tokens',
+  'max_tool_calls',
+  'top_logprobs',
+  'stream',
+  'stream_options',
+  'background',
+  'conversation',
+  'prompt',
+  // This API shows one answer: more would be paid for and not read.
+  'n',
+  'best_of',
+]
+
+/** Fields that Chat Completions has as well, and fields that nobody here knows. */
+function forwardedFields(request: ResponsesRequest): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(request).filter(([name]) => !LOWERED_FIELDS.includes(name)))
+}
+
+function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: LoweredTools): object {
+  const { choice, tools } = asked ? lowerToolChoice(asked, lowered.tools) : { choice: undefined, ...lowered }
+  // Engines take a choice for an error where there is nothing to choose from.
+  const isIdle = tools.length === 0 && (choice === 'auto' || choice === 'none')
+  return {
+    ...(tools.length > 0 && { tools }),
+    ...(choice !== undefined && !isIdle && { tool_choice: choice }),
+  }
+}
+
+function samplingFields(request: ResponsesRequest): object {
+  const { reasoning, text, max_output_tokens, top_logprobs, include } = request
+  const wantsLogprobs = (top_logprobs ?? 0) > 0 || include?.includes('message.output_text.logprobs')
+  const format = text?.format && responseFormat(text.format)
+  return {
+    ...(max_output_tokens !== undefined && { max_completion_tokens: max_output_tokens }),
+    ...(reasoning?.effort && { reasoning_effort: reasoning.effort }),
+    ...(text?.verbosity && { verbosity: text.verbosity }),
+    ...(format && { response_format: format }),
+    ...(wantsLogprobs && { logprobs: true, top_logprobs: top_logprobs ?? 0 }),
+  }
+}
+
+function responseFormat(format: TextFormat): object | undefined {
+  if (format.type === 'text') return undefined
+  if (format.type === 'json_object') return { type: 'json_object' }
+  const { type, ...json_schema } = format
+  return { type, json_schema: checkJsonSchemaFormat(json_schema, 'text.format') }
+}

@@ -1,0 +1,147 @@
+/** The response object: https://platform.openai.com/docs/api-reference/responses/object */
+
+import type { ProxyError } from '../../../base/errors.ts'
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
+import type { Tool, Usage } from '../../../protocol/canonical/messages.ts'
+import type { SamplingFields } from '../../../protocol/canonical/request.ts'
+import type { AnswerIdentity, AnswerWishes } from '../common/lowered.ts'
+import { openAiError } from '../common/openai-error.ts'
+import { type OutputOptions, outputOf } from './output.ts'
+import type { OutputItem } from './output-item.ts'
+import type { ResponsesAnnotation } from './request.ts'
+import type { ToolParam } from './schema.ts'
+import type { WireTools } from './tools.ts'
+
+/** What an answer repeats of its request, and how it is written. */
+export interface ResponseFrame {
+  identity: AnswerIdentity
+  wishes: Pick<AnswerWishes, 'logprobs' | 'reasoning' | 'tokenIds'>
+  annotation: ResponsesAnnotation
+  wireTools: WireTools
+  /** The canonical body without its messages. */
+  params: SamplingFields
+  instructions: string | null
+  /** As the agent sent them, or, from the record, as functions. */
+  tools: readonly (ToolParam | Tool)[]
+  toolChoice: unknown
+}
+
+/** What has become of the response so far. */
+export interface ResponseState {
+  status: 'in_progress' | 'completed' | 'incomplete' | 'failed'
+  model?: string | undefined
+  output: readonly OutputItem[]
+  incompleteReason?: string | undefined
+  usage?: Usage | undefined
+  error?: ProxyError | undefined
+  /** In seconds since the epoch. */
+  endedAtS?: number | undefined
+  tokenFields?: object | undefined
+}
+
+export const responseId = (turnId: string) => `resp_${turnId}`
+
+/** @returns undefined for an id that is none of ours */
+export function turnIdOf(responseId: string): string | undefined {
+  return responseId.startsWith('resp_') ? responseId.slice('resp_'.length) : undefined
+}
+
+export function responseObject(frame: ResponseFrame, state: ResponseState): object {
+  const { identity, annotation, params, instructions, tools, toolChoice } = frame
+  const { status, output, incompleteReason, usage, error } = state
+  return {
+    id: responseId(identity.turnId),
+    object: 'response',
+    created_at: identity.createdS,
+    status,
+    completed_at: status === 'completed' ? (state.endedAtS ?? null) : null,
+    background: false,
+    error: error ? responseError(error) : null,
+    incomplete_details: incompleteReason === undefined ? null : { reason: incompleteReason },
+    instructions,
+    max_output_tokens: params.max_completion_tokens ?? null,
+    max_tool_calls: annotation.max_tool_calls,
+    metadata: params.metadata ?? {},
+    model: state.model ?? identity.model,
+    output,
+    parallel_tool_calls: params.parallel_tool_calls ?? true,
+    previous_response_id: annotation.previous_response_id,
+    prompt_cache_key: params.prompt_cache_key ?? null,
+    reasoning: { effort: null, summary: null, ...annotation.reasoning },
+    safety_identifier: params.safety_identifier ?? null,
+    service_tier: params.service_tier ?? 'default',
+    store: params.store ?? true,
+    temperature: params.temperature ?? null,
+    text: { format: { type: 'text' }, ...annotation.text },
+    tool_choice: toolChoice,
+    tools,
+    top_logprobs: params.top_logprobs ?? 0,
+    top_p: params.top_p ?? null,
+    truncation: annotation.truncation,
+    usage: usage ? responseUsage(usage) : null,
+    user: params.user ?? null,
+    ...state.tokenFields,
+  }
+}
+
+/** How a generation that came to its end left the response. */
+export function endState({ finishReason }: Pick<GenerationEnd, 'finishReason'>): {
+  status: 'completed' | 'incomplete'
+  incompleteReason?: string
+} {
+  if (finishReason === 'length') return { status: 'incomplete', incompleteReason: 'max_output_tokens' }
+  if (finishReason === 'content_filter') return { status: 'incomplete', incompleteReason: finishReason }
+  return { status: 'completed' }
+}
+
+/** The body of an answer that was not streamed. `completion.end` must be set. */
+export function wholeResponse(frame: ResponseFrame, completion: Completion): object {
+  const { start, end } = completion
+  const ended = endState(end!)
+  return responseObject(frame, {
+    ...ended,
+    model: start?.model,
+    output: outputOf(outputOptions(frame), completion, ended.status === 'completed'),
+    usage: end?.usage,
+    endedAtS: frame.identity.endedS,
+    tokenFields: tokenFields(frame, completion),
+  })
+}
+
+export function outputOptions({ identity, wishes, annotation, wireTools }: ResponseFrame): OutputOptions {
+  const { logprobs, reasoning } = wishes
+  const sealedReasoning = annotation.include.includes('reasoning.encrypted_content')
+  return { turnId: identity.turnId, wireTools, logprobs, reasoning, sealedReasoning }
+}
+
+/** For agents that asked for token ids; named as in Chat Completions. */
+export function tokenFields(
+  { wishes }: ResponseFrame,
+  { start, tokenIds }: Pick<Completion, 'start' | 'tokenIds'>,
+): object | undefined {
+  if (!wishes.tokenIds) return undefined
+  return {
+    prompt_token_ids: start?.promptTokenIds ? Array.from(start.promptTokenIds) : null,
+    token_ids: tokenIds,
+    provider_specific_fields: { token_ids: tokenIds },
+  }
+}
+
+function responseUsage(usage: Usage): object {
+  return {
+    input_tokens: usage.prompt_tokens,
+    input_tokens_details: {
+      cached_tokens: usage.prompt_tokens_details?.cached_tokens ?? 0,
+      cache_write_tokens: 0,
+    },
+    output_tokens: usage.completion_tokens,
+    output_tokens_details: { reasoning_tokens: usage.completion_tokens_details?.reasoning_tokens ?? 0 },
+    total_tokens: usage.total_tokens,
+  }
+}
+
+function responseError(error: ProxyError): object {
+  const { message, type, code, param } = openAiError(error).error
+  return { code: String(code), message, type, param }
+}

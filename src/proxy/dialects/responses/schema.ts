@@ -1,0 +1,80 @@
+/** OpenAI Responses, what its requests look like: https://platform.openai.com/docs/api-reference/responses/create */
+import Type, { type Static } from 'typebox'
+import { checker, listChecker, nullable } from '../common/check.ts'
+
+/** What else an item or a tool holds depends on its type: `items.ts` and `tools.ts` check those that they know. */
+const InputItem = Type.Object({ type: nullable(Type.String()) })
+export type InputItem = Static<typeof InputItem> & Record<string, unknown>
+
+const Tool = Type.Object({ type: Type.String({ minLength: 1 }) })
+export type ToolParam = Static<typeof Tool> & Record<string, unknown>
+
+const ToolChoice = Type.Union([
+  Type.Union([Type.Literal('none'), Type.Literal('auto'), Type.Literal('required')]),
+  Type.Object({
+    type: Type.String(),
+    name: nullable(Type.String({ minLength: 1 })),
+    namespace: nullable(Type.String()),
+    mode: nullable(Type.Union([Type.Literal('auto'), Type.Literal('required')])),
+    tools: nullable(
+      Type.Array(
+        Type.Object({
+          type: Type.String(),
+          name: nullable(Type.String({ minLength: 1 })),
+          namespace: nullable(Type.String()),
+        }),
+      ),
+    ),
+  }),
+])
+export type ToolChoice = Static<typeof ToolChoice>
+
+const TextFormat = Type.Object({
+  type: Type.Union([Type.Literal('text'), Type.Literal('json_object'), Type.Literal('json_schema')]),
+})
+export type TextFormat = Static<typeof TextFormat>
+
+/** @throws ProxyError `invalid_request` naming the field */
+export const checkJsonSchemaFormat = checker(
+  Type.Object({
+    name: Type.String(),
+    schema: Type.Record(Type.String(), Type.Unknown()),
+    description: nullable(Type.String()),
+    strict: nullable(Type.Boolean()),
+  }),
+)
+
+/** What the proxy reads or must be able to rely on. Every other field is allowed, and goes to the engine as it came. */
+export const ResponsesRequest = Type.Object(
+  {
+    model: nullable(Type.String()),
+    input: nullable(Type.Union([Type.String(), Type.Array(InputItem)])),
+    instructions: nullable(Type.String()),
+    previous_response_id: nullable(Type.String()),
+    store: nullable(Type.Boolean()),
+    stream: nullable(Type.Boolean()),
+    include: nullable(Type.Array(Type.String())),
+    tools: nullable(Type.Array(Tool)),
+    tool_choice: nullable(ToolChoice),
+    parallel_tool_calls: nullable(Type.Boolean()),
+    max_tool_calls: nullable(Type.Integer({ minimum: 0 })),
+    reasoning: nullable(Type.Object({ effort: nullable(Type.String()), summary: nullable(Type.String()) })),
+    text: nullable(Type.Object({ format: nullable(TextFormat), verbosity: nullable(Type.String()) })),
+    truncation: nullable(Type.Union([Type.Literal('auto'), Type.Literal('disabled')])),
+    max_output_tokens: nullable(Type.Integer({ minimum: 0 })),
+    temperature: nullable(Type.Number({ minimum: 0 })),
+    top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
+    top_logprobs: nullable(Type.Integer({ minimum: 0 })),
+    metadata: nullable(Type.Record(Type.String(), Type.Unknown())),
+    background: nullable(Type.Boolean()),
+    conversation: nullable(Type.Union([Type.String(), Type.Object({ id: Type.String() })])),
+    prompt: nullable(Type.Object({ id: Type.String() })),
+    return_token_ids: nullable(Type.Boolean()),
+    include_reasoning: nullable(Type.Boolean()),
+  },
+  { $id: 'ResponsesRequest', description: 'OpenAI Responses; unknown fields are forwarded.' },
+)
+export type ResponsesRequest = Static<typeof ResponsesRequest>
+
+/** @throws ProxyError `invalid_request` naming the field */
+export const checkResponsesRequest = listChecker(ResponsesRequest, 'input', InputItem)

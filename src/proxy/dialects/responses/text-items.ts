@@ -1,0 +1,132 @@
+/** Output items that hold text: reasoning and messages. */
+import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
+import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
+import { seal } from '../common/sealed-reasoning.ts'
+import type { ItemInProgress, ItemStatus, ResponseEvent } from './output-item.ts'
+
+interface ItemPlace {
+  id: string
+  outputIndex: number
+}
+
+/** What the model thought, as the text it is. */
+export class ReasoningItem implements ItemInProgress {
+  readonly #place: ItemPlace
+  readonly #sealed: boolean
+  #text = ''
+
+  constructor(place: ItemPlace, sealed: boolean) {
+    this.#place = place
+    this.#sealed = sealed
+  }
+
+  add(text: string): ResponseEvent[] {
+    const events = this.#text === '' ? this.#begin() : []
+    this.#text += text
+    events.push({ type: 'response.reasoning_text.delta', ...this.#at(), delta: text })
+    return events
+  }
+
+  close(status: ItemStatus): ResponseEvent[] {
+    const part = { type: 'reasoning_text', text: this.#text }
+    return [
+      { type: 'response.reasoning_text.done', ...this.#at(), text: this.#text },
+      { type: 'response.content_part.done', ...this.#at(), part },
+      this.#itemEvent('done', status, [part]),
+    ]
+  }
+
+  #begin(): ResponseEvent[] {
+    const part = { type: 'reasoning_text', text: '' }
+    return [
+      this.#itemEvent('added', 'in_progress', []),
+      { type: 'response.content_part.added', ...this.#at(), part },
+    ]
+  }
+
+  #at() {
+    return { item_id: this.#place.id, output_index: this.#place.outputIndex, content_index: 0 }
+  }
+
+  #itemEvent(what: 'added' | 'done', status: ItemStatus, content: object[]): ResponseEvent {
+    const { id, outputIndex: output_index } = this.#place
+    const sealed = this.#sealed && what === 'done' && { encrypted_content: seal(this.#text) }
+    const item = { type: 'reasoning', id, summary: [], content, ...sealed, status }
+    return { type: `response.output_item.${what}`, output_index, item }
+  }
+}
+
+/** What the assistant says, in one part, and what it refuses to say, in another. */
+export class MessageItem implements ItemInProgress {
+  readonly #place: ItemPlace
+  readonly #showLogprobs: boolean
+  readonly #parts: MessagePart[] = []
+  #extra: Record<string, unknown> = {}
+  #hasBegun = false
+
+  constructor(place: ItemPlace, showLogprobs: boolean) {
+    this.#place = place
+    this.#showLogprobs = showLogprobs
+  }
+
+  add({ content, refusal, logprobsContent, extra }: GenerationDelta): ResponseEvent[] {
+    const events = this.#hasBegun ? [] : [this.#itemEvent('added', 'in_progress')]
+    this.#hasBegun = true
+    if (extra) this.#extra = { ...this.#extra, ...extra }
+    const logprobs = this.#showLogprobs ? (logprobsContent ?? []) : []
+    if (content !== undefined) events.push(...this.#addTo('output_text', content, logprobs))
+    if (refusal) events.push(...this.#addTo('refusal', refusal, []))
+    return events
+  }
+
+  close(status: ItemStatus): ResponseEvent[] {
+    const events = this.#parts.flatMap((part, index) => [
+      { ...textEvent(part, 'done'), ...this.#at(index) },
+      { type: 'response.content_part.done', ...this.#at(index), part: wholePart(part) },
+    ])
+    return [...events, this.#itemEvent('done', status)]
+  }
+
+  #addTo(type: MessagePart['type'], text: string, logprobs: TokenLogprob[]): ResponseEvent[] {
+    const events: ResponseEvent[] = []
+    let index = this.#parts.findIndex((part) => part.type === type)
+    if (index < 0) {
+      index = this.#parts.push({ type, text: '', logprobs: [] }) - 1
+      const part = wholePart(this.#parts[index]!)
+      events.push({ type: 'response.content_part.added', ...this.#at(index), part })
+    }
+    const part = this.#parts[index]!
+    part.text += text
+    for (const entry of logprobs) part.logprobs.push(entry)
+    if (text !== '') events.push({ ...textEvent({ type, text, logprobs }, 'delta'), ...this.#at(index) })
+    return events
+  }
+
+  #at(contentIndex: number) {
+    return { item_id: this.#place.id, output_index: this.#place.outputIndex, content_index: contentIndex }
+  }
+
+  #itemEvent(what: 'added' | 'done', status: ItemStatus): ResponseEvent {
+    const { id, outputIndex: output_index } = this.#place
+    const content = this.#parts.map(wholePart)
+    const item = { type: 'message', id, role: 'assistant', status, content, ...this.#extra }
+    return { type: `response.output_item.${what}`, output_index, item }
+  }
+}
+
+interface MessagePart {
+  type: 'output_text' | 'refusal'
+  text: string
+  logprobs: TokenLogprob[]
+}
+
+function wholePart({ type, text, logprobs }: MessagePart): object {
+  return type === 'refusal' ? { type, refusal: text } : { type, text, annotations: [], logprobs }
+}
+
+/** A piece of a part, or all of it. */
+function textEvent({ type, text, logprobs }: MessagePart, what: 'delta' | 'done'): ResponseEvent {
+  const isDelta = what === 'delta'
+  const field = isDelta ? 'delta' : type === 'refusal' ? 'refusal' : 'text'
+  return { type: `response.${type}.${what}`, [field]: text, ...(type === 'output_text' && { logprobs }) }
+}

@@ -1,0 +1,164 @@
+/**
+ * Tools of the Responses API and functions, both ways. Engines know functions only; what else an agent brings becomes
+ * one, and {@link WireTools} tells how to write the model's calls as the agent expects them.
+ */
+import Type from 'typebox'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Tool } from '../../../protocol/canonical/messages.ts'
+import { checker, nullable } from '../common/check.ts'
+import { FREEFORM_PARAMETERS } from './freeform.ts'
+import type { ToolChoice, ToolParam } from './schema.ts'
+
+/** A tool as the agent knows it. */
+export interface WireTool {
+  type: 'function' | 'custom' | 'local_shell'
+  name: string
+  namespace?: string
+}
+
+/** By the name that the model calls. Plain functions are not in it: they are called by their own name. */
+export type WireTools = ReadonlyMap<string, WireTool>
+
+export interface LoweredTools {
+  tools: Tool[]
+  wireTools: Map<string, WireTool>
+  /** Types of hosted tools that were left out. */
+  dropped: string[]
+}
+
+const Json = Type.Record(Type.String(), Type.Unknown())
+const named = { name: Type.String({ minLength: 1 }), description: nullable(Type.String()) }
+
+const checkFunction = checker(
+  Type.Object({ ...named, parameters: nullable(Json), strict: nullable(Type.Boolean()) }),
+)
+const checkCustom = checker(Type.Object({ ...named, format: nullable(Type.Object({ type: Type.String() })) }))
+const checkGrammar = checker(Type.Object({ syntax: Type.String(), definition: Type.String() }))
+const checkNamespace = checker(
+  Type.Object({ ...named, tools: Type.Array(Type.Object({ type: Type.String() })) }),
+)
+
+/**
+ * Tools that OpenAI runs on its own servers. The proxy cannot, and Codex sends some with every request: the model is
+ * not told of them, so it does not call them, and the turn says that they were left out.
+ */
+const HOSTED =
+  /^(web_search|file_search|code_interpreter|image_generation|mcp|tool_search|programmatic_tool_calling)/
+
+/** Fields of a function that tell OpenAI's servers how to offer it; no model sees them. */
+const SERVICE_FIELDS = ['type', 'strict', 'defer_loading', 'allowed_callers', 'output_schema', 'async']
+
+/** @throws ProxyError `invalid_request` naming the field, `unsupported` for a tool that neither side could run */
+export function lowerTools(params: readonly ToolParam[], at: string): LoweredTools {
+  const lowered: LoweredTools = { tools: [], wireTools: new Map(), dropped: [] }
+  for (const [index, param] of params.entries()) lowerTool(param, `${at}.${index}`, undefined, lowered)
+  return lowered
+}
+
+function lowerTool(param: ToolParam, at: string, namespace: string | undefined, lowered: LoweredTools): void {
+  const { type } = param
+  if (type === 'function') addTool('function', functionOf(checkFunction(param, at)), namespace, lowered)
+  else if (type === 'custom') addTool('custom', customOf(checkCustom(param, at), at), namespace, lowered)
+  else if (type === 'local_shell') addTool('local_shell', LOCAL_SHELL, namespace, lowered)
+  else if (type === 'namespace' && namespace === undefined) {
+    const { name, tools } = checkNamespace(param, at)
+    for (const [index, tool] of tools.entries()) lowerTool(tool, `${at}.tools.${index}`, name, lowered)
+  } else if (HOSTED.test(type)) lowered.dropped.push(type)
+  else {
+    throw new ProxyError('unsupported', `Tools of type '${type}' are not supported`, { param: `${at}.type` })
+  }
+}
+
+type FunctionDefinition = Extract<Tool, { type: 'function' }>['function']
+
+function addTool(
+  type: WireTool['type'],
+  definition: FunctionDefinition,
+  namespace: string | undefined,
+  { tools, wireTools }: LoweredTools,
+): void {
+  const name = modelName(definition.name, namespace)
+  tools.push({ type: 'function', function: { ...definition, name } })
+  if (type === 'function' && namespace === undefined) return
+  wireTools.set(name, { type, name: definition.name, ...(namespace !== undefined && { namespace }) })
+}
+
+/** Codex's namespaces of MCP servers end in the separator already: `mcp__github__`. */
+export function modelName(name: string, namespace: string | null | undefined): string {
+  if (!namespace) return name
+  return namespace.endsWith('__') ? namespace + name : `${namespace}__${name}`
+}
+
+function functionOf(param: { name: string; strict?: boolean | null | undefined }): FunctionDefinition {
+  const fields = Object.entries(param).filter(
+    ([field, value]) => value !== null && !SERVICE_FIELDS.includes(field),
+  )
+  // False is what leaving it out means; templates write whatever a tool holds into the prompt.
+  return { ...Object.fromEntries(fields), ...(param.strict && { strict: true }) } as FunctionDefinition
+}
+
+type CustomTool = ReturnType<typeof checkCustom>
+
+function customOf({ name, description, format }: CustomTool, at: string): FunctionDefinition {
+  const grammar = format?.type === 'grammar' && grammarText(checkGrammar(format, `${at}.format`))
+  const texts = [description, grammar].filter(Boolean)
+  return {
+    name,
+    ...(texts.length > 0 && { description: texts.join('\n\n') }),
+    parameters: FREEFORM_PARAMETERS,
+  }
+}
+
+/** No engine holds a model to a grammar by tool; the model is told of it. */
+function grammarText({ syntax, definition }: { syntax: string; definition: string }): string {
+  return `The input must match this grammar (${syntax}):\n${definition}`
+}
+
+/** The action of a `local_shell_call`, as the agent runs it. */
+const LOCAL_SHELL: FunctionDefinition = {
+  name: 'local_shell',
+  description: 'Runs a shell command and returns its output.',
+  parameters: {
+    type: 'object',
+    properties: {
+      command: { type: 'array', items: { type: 'string' }, description: 'The command and its arguments' },
+      working_directory: { type: 'string' },
+      timeout_ms: { type: 'integer' },
+      env: { type: 'object', additionalProperties: { type: 'string' } },
+      user: { type: 'string' },
+    },
+    required: ['command'],
+  },
+}
+
+/**
+ * The agent's choice as Chat Completions has it, and the tools that it leaves. No engine knows `allowed_tools`: the
+ * model is shown those tools and no others.
+ * @throws ProxyError `unsupported` for the choice of a hosted tool
+ */
+export function lowerToolChoice(
+  choice: ToolChoice,
+  tools: Tool[],
+): { choice: string | { type: 'function'; function: { name: string } }; tools: Tool[] } {
+  if (typeof choice === 'string') return { choice, tools }
+  if (choice.type === 'allowed_tools') {
+    const allowed = new Set(choice.tools?.map(chosenName))
+    const left = tools.filter((tool) => tool.type === 'function' && allowed.has(tool.function.name))
+    return { choice: choice.mode ?? 'auto', tools: left }
+  }
+  const name = chosenName(choice)
+  if (name !== undefined) return { choice: { type: 'function', function: { name } }, tools }
+  const message = `'tool_choice' of type '${choice.type}' is not supported`
+  throw new ProxyError('unsupported', message, { param: 'tool_choice.type' })
+}
+
+interface ChosenTool {
+  type: string
+  name?: string | null | undefined
+  namespace?: string | null | undefined
+}
+
+function chosenName({ type, name, namespace }: ChosenTool): string | undefined {
+  if (type === 'local_shell') return LOCAL_SHELL.name
+  return (type === 'function' || type === 'custom') && name ? modelName(name, namespace) : undefined
+}

@@ -1,0 +1,85 @@
+import { ProxyError } from '../../../base/errors.ts'
+import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
+import { cannotCount } from '../port/count-tokens.ts'
+import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
+import type { Scored, ScoreRequest } from '../port/score.ts'
+import { CLIENT_OF_KIND } from './client-of-kind.ts'
+import { detectEngineKind } from './detect.ts'
+import { parseEndpoint } from './endpoint.ts'
+import type { ConnectionOptions } from './wire/connection.ts'
+
+/** A client of a server whose kind is found out by asking it, when it is first needed and answers. */
+export function createAutoClient(options: ConnectionOptions): EngineClient {
+  return new AutoClient(options)
+}
+
+class AutoClient implements EngineClient {
+  readonly name: string
+  readonly #options: ConnectionOptions
+  #client: EngineClient | undefined
+
+  constructor(options: ConnectionOptions) {
+    this.#options = options
+    this.name = parseEndpoint(options.url, options.apiKey).name
+  }
+
+  /** `openai`, the least that a server can be, until it has been asked. */
+  get kind(): EngineKind {
+    return this.#client?.kind ?? 'openai'
+  }
+
+  /** True until the server has been asked what it is: one that is not up yet may take them, and a call asks first. */
+  get takesTokenIds(): boolean {
+    return this.#client?.takesTokenIds ?? true
+  }
+
+  get takesImages(): boolean {
+    return this.#client === undefined || this.#client.takesImages === true
+  }
+
+  get warning(): string | undefined {
+    return this.#client?.warning
+  }
+
+  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    const client = await this.#found(signal)
+    yield* client.generate(request, signal)
+  }
+
+  async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
+    const client = await this.#found(signal)
+    if (!client.countTokens) throw cannotCount(`the engine at ${this.name} cannot count the tokens of a chat`)
+    return await client.countTokens(body, signal)
+  }
+
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+    const client = await this.#found(signal)
+    if (client.score) return await client.score(request, signal)
+    throw new ProxyError(
+      'unsupported',
+      `the engine at ${this.name} cannot score tokens: it must be vLLM or SGLang`,
+    )
+  }
+
+  async tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
+    return (await this.#found(signal)).tokenTexts?.(model, ids, signal)
+  }
+
+  async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    const client = await this.#found(signal)
+    return client.checkHealth(signal)
+  }
+
+  async close(): Promise<void> {
+    await this.#client?.close()
+  }
+
+  async #found(signal: AbortSignal): Promise<EngineClient> {
+    if (this.#client) return this.#client
+    const kind = await detectEngineKind(this.#options, signal)
+    // Two calls may have asked at once; the first answer stays.
+    this.#client ??= CLIENT_OF_KIND[kind](this.#options)
+    return this.#client
+  }
+}

@@ -1,0 +1,113 @@
+/** From a choice of engines to their clients. */
+import { ProxyError, toProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import { EmbeddedEngine } from '../../../embedded/engine/embedded-engine.ts'
+import { Playbook } from '../../../embedded/engine/playbook.ts'
+import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
+import { createAutoClient } from './auto-client.ts'
+import { CLIENT_OF_KIND } from './client-of-kind.ts'
+import type { Connect, ConnectionOptions } from './wire/connection.ts'
+
+export interface EngineChoice {
+  /** None: the embedded engine. */
+  engineUrls: readonly string[]
+  engineKind: EngineKind | 'auto'
+  engineApiKey?: string | undefined
+  /** Names of headers, with commas between them; `none` for none. */
+  engineSessionHeader?: string | undefined
+  /** Opens sockets to engines; see {@link ConnectionOptions}. */
+  connect?: Connect | undefined
+  /** For the embedded engine: a file of forced answers, and the name that its model goes by. */
+  playbook?: string | undefined
+  model?: string | undefined
+}
+
+/** @throws ProxyError `config_invalid` for a playbook or URL that is none, and for a kind of server without a URL */
+export function openEngines(choice: EngineChoice): EngineClient[] {
+  const { engineUrls, engineKind } = choice
+  if (engineUrls.length === 0) {
+    refuseServerWithoutUrl(engineKind)
+    return [openEmbeddedEngine(choice)]
+  }
+  return engineUrls.map((url) => openServer(choice, url))
+}
+
+/** The client of one server. @throws ProxyError `config_invalid` for a URL that is none */
+export function openServer(
+  { engineKind, engineApiKey, engineSessionHeader, connect }: Omit<EngineChoice, 'engineUrls'>,
+  url: string,
+): EngineClient {
+  return openClient(engineKind, {
+    url,
+    ...(engineApiKey !== undefined && { apiKey: engineApiKey }),
+    sessionHeaders: sessionHeadersOf(engineSessionHeader ?? 'none'),
+    ...(connect && { connect }),
+  })
+}
+
+/** @throws ProxyError `config_invalid` for what cannot be a header, or is one that a call has anyway */
+function sessionHeadersOf(names: string): string[] {
+  if (names === 'none') return []
+  return names.split(',').map((part) => {
+    const name = part.trim()
+    const isTaken = ['authorization', 'content-type', 'content-length', 'host'].includes(name.toLowerCase())
+    if (/^[\w-]+$/.test(name) && !isTaken) return name
+    throw new ProxyError(
+      'config_invalid',
+      `engine-session-header: ${name || 'nothing'} cannot be a header's name here`,
+    )
+  })
+}
+
+/** Whoever names a server means it: what the embedded engine says in its place would be trained on. */
+function refuseServerWithoutUrl(kind: EngineChoice['engineKind']): void {
+  if (kind === 'auto' || kind === 'embedded') return
+  throw new ProxyError(
+    'config_invalid',
+    `engines of kind ${kind} have a URL: give --engine-url, or leave out --engine-kind for the embedded engine`,
+  )
+}
+
+function openEmbeddedEngine({ playbook, model }: EngineChoice): EngineClient {
+  return new EmbeddedEngine({
+    ...(model !== undefined && { model }),
+    ...(playbook !== undefined && { playbook: Playbook.fromFile(playbook) }),
+  })
+}
+
+function openClient(kind: EngineChoice['engineKind'], options: ConnectionOptions): EngineClient {
+  return kind === 'auto' || kind === 'embedded' ? createAutoClient(options) : CLIENT_OF_KIND[kind](options)
+}
+
+/** How long an engine may take to answer the first question that is put to it. */
+const CHECK_MS = 10_000
+
+/**
+ * Asks each engine whether it serves. One that answers is enough to start with: a dead one among healthy ones must
+ * not keep a cluster from training. None at all is a mistake in the configuration more often than not.
+ * @returns what those that answered said, by the names of their clients
+ * @throws ProxyError `start_failed` when none answers
+ */
+export async function checkEngines(
+  clients: readonly EngineClient[],
+  logger: Logger,
+): Promise<ReadonlyMap<string, EngineHealth>> {
+  const healths = new Map<string, EngineHealth>()
+  const failures: { engine: string; error: ProxyError }[] = []
+  const check = async (client: EngineClient) => {
+    try {
+      healths.set(client.name, await client.checkHealth(AbortSignal.timeout(CHECK_MS)))
+    } catch (thrown) {
+      failures.push({ engine: client.name, error: toProxyError(thrown) })
+    }
+  }
+  await Promise.all(clients.map(check))
+  for (const { engine, error } of failures) logger.warn({ engine, code: error.code }, error.message)
+  const [first] = failures
+  if (first === undefined || failures.length < clients.length) return healths
+  throw new ProxyError(
+    'start_failed',
+    `no engine answers: ${first.error.message}; start the engine first, or mend --engine-url ${first.engine}`,
+    { cause: first.error },
+  )
+}

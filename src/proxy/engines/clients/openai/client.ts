@@ -1,0 +1,46 @@
+import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
+import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
+import { type ConnectionOptions, EngineConnection } from '../wire/connection.ts'
+import { getModels } from '../wire/models.ts'
+import { refuseTokenRequest } from '../wire/request.ts'
+import { OpenaiRoutes } from './routes.ts'
+
+/** A client of any OpenAI-compatible server. What a server can tell beyond the text is found out by asking. */
+export function createOpenaiClient(options: ConnectionOptions): EngineClient {
+  return new OpenaiClient(options)
+}
+
+class OpenaiClient implements EngineClient {
+  readonly kind = 'openai'
+  /** Some such servers would, under names of their own; OpenAI's API has no way to say it of a chat. */
+  readonly takesTokenIds = false
+  readonly #connection: EngineConnection
+  readonly #routes: OpenaiRoutes
+
+  constructor(options: ConnectionOptions) {
+    this.#connection = new EngineConnection(options)
+    this.#routes = new OpenaiRoutes(this.#connection)
+  }
+
+  get name(): string {
+    return this.#connection.name
+  }
+
+  get warning(): string | undefined {
+    return this.#routes.warning
+  }
+
+  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    refuseTokenRequest(request, this.name)
+    yield* this.#routes.generate(request, signal)
+  }
+
+  async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    return await this.#routes.watch(async () => ({ models: await getModels(this.#connection, signal) }))
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.close()
+  }
+}

@@ -1,0 +1,85 @@
+import { ProxyError } from '../../../../base/errors.ts'
+import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
+import type { EngineConnection, EngineResponse } from '../wire/connection.ts'
+import { readAnswer } from '../wire/generation.ts'
+import { bodyJson, routeOf } from '../wire/request.ts'
+import { LearntAsks } from './learnt-asks.ts'
+import { asksFor, detailsBody, openaiBody } from './request.ts'
+
+/** The routes of OpenAI's API on a server of unknown make or version: what it can tell is found out by asking. */
+export class OpenaiRoutes {
+  readonly #connection: EngineConnection
+  readonly #learnt = new LearntAsks()
+  #wasAway = false
+
+  constructor(connection: EngineConnection) {
+    this.#connection = connection
+  }
+
+  /** As `EngineClient.generate`, of calls that are not in token mode. */
+  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    const response =
+      (request.record && (await this.#askForDetails(request, signal))) ?? (await this.#ask(request, signal))
+    yield* readAnswer(this.#connection, request, response, signal)
+  }
+
+  /**
+   * A server that refuses to be asked for details is asked without: its turns are on record all the same.
+   * @returns undefined when it refused
+   */
+  async #askForDetails(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
+    try {
+      const json = bodyJson(detailsBody(request), request)
+      return await this.#connection.request(routeOf(request), signal, json, request)
+    } catch (thrown) {
+      if (isMalformed(thrown)) return undefined
+      throw thrown
+    }
+  }
+
+  /** Why turns that this server samples are not exact, if that is for what it refuses to be asked. */
+  get warning(): string | undefined {
+    return this.#learnt.shortage
+  }
+
+  /** Makes a health check; once one has failed, what was learnt before is forgotten. @throws as `check` */
+  async watch<T>(check: () => Promise<T>): Promise<T> {
+    try {
+      const health = await check()
+      if (this.#wasAway) this.#learnt.forget()
+      this.#wasAway = false
+      return health
+    } catch (thrown) {
+      this.#wasAway = true
+      throw thrown
+    }
+  }
+
+  /**
+   * Asks for all there is first, and for less when that is refused as malformed (400, 422). What the agent itself did wrong
+   * is refused at every step, and teaches nothing.
+   */
+  async #ask(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse> {
+    const key = JSON.stringify([request.kind, request.body.model, request.stream])
+    const plan = this.#learnt.planFor(key, asksFor(request))
+    let refusal: unknown
+    for (const ask of plan.asks) {
+      try {
+        const json = bodyJson(openaiBody(request, ask), request)
+        const response = await this.#connection.request(routeOf(request), signal, json, request)
+        this.#learnt.accepted(key, plan, ask)
+        return response
+      } catch (thrown) {
+        if (!isMalformed(thrown)) throw thrown
+        refusal = thrown
+      }
+    }
+    this.#learnt.refused(key)
+    throw refusal
+  }
+}
+
+function isMalformed(thrown: unknown): boolean {
+  return thrown instanceof ProxyError && (thrown.status === 400 || thrown.status === 422)
+}

@@ -1,0 +1,115 @@
+import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
+import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
+import type { Scored, ScoreRequest } from '../../port/score.ts'
+import { OpenaiRoutes } from '../openai/routes.ts'
+import { type ConnectionOptions, EngineConnection } from '../wire/connection.ts'
+import { isRecord, parseJson } from '../wire/failures.ts'
+import { readWith } from '../wire/generation.ts'
+import { getModels } from '../wire/models.ts'
+import { OptionalRoutes } from '../wire/optional-routes.ts'
+import {
+  alternatives,
+  bodyWithIds,
+  isTokenRequest,
+  type TokenRequest,
+  wantsLogprobs,
+} from '../wire/request.ts'
+import { weightVersionOf } from '../wire/weight-version.ts'
+import { GenerateReader } from './generate-reader.ts'
+import { generateBody, imageBody } from './request.ts'
+import { readSglangScores, sglangScoreBody } from './score.ts'
+
+/**
+ * A client of SGLang's server: its routes of OpenAI's API (`python/sglang/srt/entrypoints/openai/`), whose versions differ
+ * in how they give ids, and in token mode its own `/generate`.
+ */
+export function createSglangClient(options: ConnectionOptions): EngineClient {
+  return new SglangClient(options)
+}
+
+class SglangClient implements EngineClient {
+  readonly kind = 'sglang'
+  readonly takesTokenIds = true
+  readonly takesImages = true
+  readonly #connection: EngineConnection
+  readonly #openai: OpenaiRoutes
+  readonly #routes: OptionalRoutes
+  /** By the names that it lists. */
+  #adapters: ReadonlySet<string> = new Set()
+
+  constructor(options: ConnectionOptions) {
+    this.#connection = new EngineConnection(options)
+    this.#openai = new OpenaiRoutes(this.#connection)
+    this.#routes = new OptionalRoutes(this.#connection)
+  }
+
+  get name(): string {
+    return this.#connection.name
+  }
+
+  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    const asked = this.#withAdapter(request)
+    if (isTokenRequest(asked)) yield* this.#generateTokens(asked, signal)
+    else yield* this.#openai.generate(asked, signal)
+  }
+
+  /** SGLang goes by `lora_path`, and takes any model's name for its own: the base weights would sample. */
+  #withAdapter(request: GenerationRequest): GenerationRequest {
+    const { model } = request.body
+    if (model === undefined || !this.#adapters.has(model)) return request
+    return { ...request, body: { ...request.body, lora_path: model } } as GenerationRequest
+  }
+
+  /**
+   * No `rid` goes with the request, and a cancelled one is not named to `/abort_request`: that route takes an id for all
+   * that begin with it. The server aborts what nobody is connected for.
+   */
+  async *#generateTokens(request: TokenRequest, signal: AbortSignal): GenerationStream {
+    const json =
+      request.images === undefined
+        ? bodyWithIds(generateBody(request), 'input_ids', request)
+        : JSON.stringify(imageBody(request, request.images))
+    const response = await this.#connection.request('/generate', signal, json, request)
+    const reader = new GenerateReader({
+      engine: this.name,
+      promptTokenIds: request.promptTokenIds,
+      hasImages: request.images !== undefined,
+      wantsLogprobs: wantsLogprobs(request),
+      ...(request.record && { record: request.record, alternatives: alternatives(request) }),
+      expertsStart: request.expertsStart,
+      redact: this.#connection.endpoint.redact,
+    })
+    yield* readWith(reader, this.#connection, response, signal)
+  }
+
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+    const response = await this.#connection.request('/generate', signal, sglangScoreBody(request))
+    const text = await this.#connection.text(response, signal)
+    return { tokens: readSglangScores(this.name, text, request) }
+  }
+
+  get warning(): string | undefined {
+    return this.#openai.warning
+  }
+
+  checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    return this.#openai.watch(() => this.#checkHealth(signal))
+  }
+
+  async #checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    // Generates a token, on most versions: a dead engine behind its server does not pass.
+    await this.#routes.get('/health', signal)
+    const models = await getModels(this.#connection, signal)
+    this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
+    const info =
+      (await this.#routes.get('/model_info', signal)) ?? (await this.#routes.get('/get_model_info', signal))
+    const said = info === undefined ? undefined : parseJson(info)
+    const weightVersion = isRecord(said) ? weightVersionOf(said.weight_version) : undefined
+    return { models, ...(weightVersion !== undefined && { weightVersion }) }
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.close()
+  }
+}

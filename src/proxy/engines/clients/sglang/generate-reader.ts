@@ -1,0 +1,253 @@
+/**
+ * Turns what SGLang's `/generate` answers into generation events; the wire is that of
+ * `python/sglang/srt/managers/tokenizer_manager.py`. In a stream, servers repeat everything from the start in each event
+ * unless they were started with `--incremental-streaming-output`; older ones, with `--stream-output`, repeat logprobs and
+ * text, but not ids. The request cannot choose, so each list is measured against `completion_tokens`, which always counts
+ * from the start.
+ *
+ * The text is not read: nothing in an event tells a text that goes on from one that starts anew. The ids say it all.
+ */
+
+import { ProxyError } from '../../../../base/errors.ts'
+import type {
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+} from '../../../../protocol/canonical/events.ts'
+import type { TokenLogprob, Usage } from '../../../../protocol/canonical/messages.ts'
+import type { Details } from '../../../../protocol/details/details.ts'
+import type { DetailWish } from '../../../../protocol/details/kinds.ts'
+import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
+import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
+import {
+  alternativesOf,
+  expertsInInt32,
+  promptEntries,
+  samplingLogprobs,
+  samplingMask,
+  tableOfAlternatives,
+  versionSpans,
+} from '../wire/details/read.ts'
+import { engineMessage, excerpt, isRecord, parseJson, saidBy } from '../wire/failures.ts'
+import type { JsonReader } from '../wire/generation.ts'
+import { sampledIds } from '../wire/sampled-ids.ts'
+import { firstWeightVersion, weightVersionOf } from '../wire/weight-version.ts'
+
+export interface GenerateReaderOptions {
+  /** The engine's name, for the record. */
+  engine: string
+  /** The ids that were sent; the engine does not repeat them. */
+  promptTokenIds: PromptIds
+  /** The engine writes placeholders itself, and only what it tells of the prompt is known. Default: no. */
+  hasImages?: boolean
+  /** Whether the agent asked for logprobs and gets the engine's own entries. */
+  wantsLogprobs: boolean
+  /** How many alternatives per token the agent gets; absent: all that come. */
+  alternatives?: number | undefined
+  /** What else is to be read of it. */
+  record?: DetailWish | undefined
+  /** The place of the prompt from which routed experts were asked for; absent: 0. */
+  expertsStart?: number | undefined
+  /** Cleans text of the engine that becomes part of an error. */
+  redact(text: string): string
+}
+
+/** `[logprob, id, text]`; the text only where it was asked for. */
+type Entry = [logprob: unknown, id: unknown, text?: unknown]
+
+export class GenerateReader implements JsonReader {
+  readonly #options: GenerateReaderOptions
+  #started = false
+  /** Tokens that have been passed on. */
+  #seen = 0
+  #meta: Record<string, unknown> = {}
+
+  constructor(options: GenerateReaderOptions) {
+    this.#options = options
+  }
+
+  /**
+   * @throws ProxyError `engine_failed` when it is the engine's error, an abort, or tokens that do not add up;
+   *   `engine_rejected` when the engine aborted the request for a fault of its own
+   */
+  read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
+    const answer = this.#parse(json.toString())
+    this.#meta = answer.meta_info
+    this.#failIfAborted()
+    if (!this.#started) events.push(this.#start(answer, isWhole))
+    const delta = this.#delta(answer)
+    if (delta !== undefined) events.push(delta)
+  }
+
+  /** @throws ProxyError `engine_lost` when no finish reason came */
+  end(): GenerationEnd {
+    const { finish_reason: finish, weight_version: weights } = this.#meta
+    if (!isRecord(finish) || typeof finish.type !== 'string') {
+      const { engine } = this.#options
+      throw new ProxyError(
+        'engine_lost',
+        `the answer of the engine at ${engine} ended without a finish reason`,
+      )
+    }
+    const { matched } = finish
+    const weightVersion = weightVersionOf(weights)
+    const usage = usageOf(this.#meta)
+    return {
+      type: 'end',
+      finishReason: finish.type,
+      stopReason: typeof matched === 'string' || typeof matched === 'number' ? matched : null,
+      ...(usage !== undefined && { usage }),
+      ...(weightVersion !== undefined && { weightVersion }),
+    }
+  }
+
+  #parse(json: string): Record<string, unknown> & { meta_info: Record<string, unknown> } {
+    const answer = parseJson(json)
+    if (isRecord(answer) && isRecord(answer.meta_info) && !answer.error) {
+      return { ...answer, meta_info: answer.meta_info }
+    }
+    const said = this.#options.redact(engineMessage(answer) ?? excerpt(json))
+    throw this.#failure('failed', `: ${said}`)
+  }
+
+  /** An abort ends an answer like any other, with ids that are not all there. */
+  #failIfAborted(): void {
+    const { finish_reason: finish } = this.#meta
+    if (!isRecord(finish) || finish.type !== 'abort') return
+    const said = this.#options.redact(String(finish.message ?? 'no reason given'))
+    const status = Number(finish.status_code)
+    if (status >= 400 && status < 500) {
+      throw new ProxyError('engine_rejected', said, {
+        status,
+        engineBody: { error: { message: said } },
+        logMessage: 'the engine aborted the call',
+      })
+    }
+    throw this.#failure('aborted the request', `: ${said}`)
+  }
+
+  #start({ prompt_token_ids: told }: Record<string, unknown>, isWhole: boolean): GenerationEvent {
+    this.#started = true
+    const { engine, promptTokenIds: sent, hasImages } = this.#options
+    const promptTokenIds = hasImages ? toldIds(told) : sent
+    const weightVersion = firstWeightVersion(this.#meta, isWhole)
+    return {
+      type: 'start',
+      engine,
+      ...(promptTokenIds && { promptTokenIds }),
+      ...(weightVersion !== undefined && { weightVersion }),
+    }
+  }
+
+  /** @returns undefined when there is no new token */
+  #delta({ output_ids: ids }: Record<string, unknown>): GenerationDelta | undefined {
+    if (!Array.isArray(ids)) throw this.#failure('gave no output_ids')
+    const fresh = this.#fresh(sampledIds(ids))
+    if (fresh === undefined) {
+      const { completion_tokens: count } = this.#meta
+      throw this.#failure(`lost token ids: it gave ${this.#seen}, then ${ids.length}, of ${count}`)
+    }
+    const details = this.#options.record && this.#details(this.#options.record, fresh.length)
+    if (fresh.length === 0) return details && { type: 'delta', details }
+    const delta: GenerationDelta = { type: 'delta', tokenIds: fresh, ...(details && { details }) }
+    this.#addLogprobs(delta, fresh)
+    this.#seen += fresh.length
+    return delta
+  }
+
+  /** @param count tokens that are new */
+  #details(wish: DetailWish, count: number): Details | undefined {
+    const { promptTokenIds, expertsStart = 0 } = this.#options
+    const meta = this.#meta
+    const fresh = (list: unknown) => (Array.isArray(list) ? this.#fresh<unknown>(list) : undefined)
+    const freshOf = (list: unknown) => {
+      const rows = fresh(list)
+      return rows?.length === count && count > 0 ? rows : undefined
+    }
+    const support = wish.samplingMask ? freshOf(meta.output_token_sampling_logprobs) : undefined
+    const tops = wish.topLogprobs === undefined ? undefined : freshOf(meta.output_top_logprobs)
+    const details: { [Kind in keyof Details]: Details[Kind] | undefined } = {
+      ...(wish.samplingMask && {
+        sampling_mask: samplingMask(freshOf(meta.output_token_sampling_mask), support),
+        sampling_logprobs: samplingLogprobs(support),
+      }),
+      top_logprobs:
+        tops && tableOfAlternatives(tops.map((row) => alternativesOf(row)?.slice(0, wish.topLogprobs))),
+      ...(wish.promptLogprobs !== undefined && {
+        prompt_logprobs: promptEntries(
+          meta.input_token_logprobs,
+          meta.input_top_logprobs,
+          wish.promptLogprobs,
+        ),
+      }),
+      ...(wish.routedExperts && {
+        routed_experts: expertsInInt32(
+          meta.routed_experts,
+          expertsStart,
+          promptTokenIds.length + Number(meta.completion_tokens),
+        ),
+      }),
+      ...(wish.weightVersions && { weight_versions: versionSpans(meta.weight_versions) }),
+    }
+    const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
+    return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)
+  }
+
+  /**
+   * What of a list is new: all of it, or what comes after the tokens that were seen. Once a token was seen, the lengths
+   * of the two differ.
+   * @returns undefined when the list is neither
+   */
+  #fresh<T>(list: T[]): T[] | undefined {
+    const count = this.#meta.completion_tokens
+    if (this.#seen === 0) return list
+    if (list.length === count) return list.slice(this.#seen)
+    return this.#seen + list.length === count ? list : undefined
+  }
+
+  /** Without an entry for each id there are none, and the turn's record says that they are missing. */
+  #addLogprobs(delta: GenerationDelta, ids: readonly number[]): void {
+    const { output_token_logprobs: all, output_top_logprobs: allTops } = this.#meta
+    const entries = Array.isArray(all) ? this.#fresh<Entry>(all) : undefined
+    if (entries?.length !== ids.length) return
+    // A logprob that is null, or of another token, keeps its place and cannot be mistaken for a probability.
+    delta.logprobs = entries.map(([logprob, id], at) =>
+      typeof logprob === 'number' && id === ids[at] ? logprob : Number.NaN,
+    )
+    if (!this.#options.wantsLogprobs) return
+    const tops = Array.isArray(allTops) ? this.#fresh<Entry[] | null>(allTops) : undefined
+    delta.logprobsContent = entries.map((entry, at) => ({
+      ...tokenLogprob(entry),
+      top_logprobs: (tops?.[at] ?? []).slice(0, this.#options.alternatives).map(tokenLogprob),
+    }))
+  }
+
+  #failure(what: string, said = ''): ProxyError {
+    return saidBy('engine_failed', `the engine at ${this.#options.engine} ${what}`, said)
+  }
+}
+
+/** undefined: it did not tell, or not in ids. */
+function toldIds(ids: unknown): PromptIds | undefined {
+  return Array.isArray(ids) && ids.every(isTokenId) ? PromptIds.from(ids) : undefined
+}
+
+function tokenLogprob([logprob, , text]: Entry): Omit<TokenLogprob, 'top_logprobs'> {
+  const token = typeof text === 'string' ? text : ''
+  return {
+    token,
+    logprob: typeof logprob === 'number' ? logprob : Number.NaN,
+    bytes: [...Buffer.from(token)],
+  }
+}
+
+function usageOf(meta: Record<string, unknown>): Usage | undefined {
+  const { prompt_tokens: prompt, completion_tokens: completion, cached_tokens: cached } = meta
+  if (typeof prompt !== 'number' || typeof completion !== 'number') return undefined
+  return {
+    prompt_tokens: prompt,
+    completion_tokens: completion,
+    total_tokens: prompt + completion,
+    ...(typeof cached === 'number' && { prompt_tokens_details: { cached_tokens: cached } }),
+  }
+}

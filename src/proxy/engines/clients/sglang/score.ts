@@ -1,0 +1,62 @@
+/**
+ * Scores on SGLang's `/generate`: `return_logprob` and `logprob_start_len` of `GenerateReqInput` in
+ * `python/sglang/srt/managers/io_struct.py`; the answer's `meta_info` in `tokenizer_manager.py`, the scores in
+ * `layers/logits_processor.py`, where inputs are normalised without temperature and top_p.
+ */
+import type { ScoredToken, ScoreRequest } from '../../port/score.ts'
+import { isRecord, parseJson } from '../wire/failures.ts'
+import { logprobOf, notScored, scoredIds } from '../wire/score.ts'
+
+export function sglangScoreBody(request: ScoreRequest): string {
+  const { promptTokenIds, loraPath, alternatives } = request
+  return JSON.stringify({
+    input_ids: scoredIds(request),
+    ...(loraPath !== undefined && { lora_path: loraPath }),
+    sampling_params: { max_new_tokens: 0, temperature: 0 },
+    return_logprob: true,
+    // The first entry has no logprob: it is the last token of the prompt.
+    logprob_start_len: Math.max(0, promptTokenIds.length - 1),
+    top_logprobs_num: alternatives,
+    return_text_in_logprobs: false,
+    stream: false,
+  })
+}
+
+/** @throws ProxyError `engine_failed` */
+export function readSglangScores(engine: string, text: string, request: ScoreRequest): ScoredToken[] {
+  const answer = parseJson(text)
+  const meta = isRecord(answer) ? answer.meta_info : undefined
+  const entries = isRecord(meta) ? meta.input_token_logprobs : undefined
+  if (!isRecord(meta) || !Array.isArray(entries)) throw notScored(engine, 'it has no input_token_logprobs')
+  const { completionTokenIds: ids } = request
+  const tops: unknown = meta.input_top_logprobs
+  // From the end: versions differ in how much of the prompt they begin with.
+  const from = entries.length - ids.length
+  if (from < 0) throw notScored(engine, `it tells ${entries.length} tokens of ${ids.length}`)
+  return Array.from(ids, (id, at) => {
+    const [value, said] = tripleOf(entries[from + at])
+    if (said !== id) throw notScored(engine, 'it read other tokens than it was sent')
+    const logprob = value === null ? undefined : logprobOf(value)
+    if (logprob === undefined) throw notScored(engine, `it does not tell token ${at} of the completion`)
+    const top = Array.isArray(tops) ? topOf(tops[tops.length - ids.length + at]) : []
+    return {
+      logprob,
+      alternatives: top.map(([value]) => value),
+      alternativeIds: top.map(([, id]) => id),
+    }
+  })
+}
+
+/** `[logprob, token id, text or null]` */
+function tripleOf(entry: unknown): readonly unknown[] {
+  return Array.isArray(entry) ? entry : []
+}
+
+function topOf(entries: unknown): (readonly [logprob: number, id: number])[] {
+  if (!Array.isArray(entries)) return []
+  return entries.flatMap((entry) => {
+    const [value, id] = tripleOf(entry)
+    const logprob = logprobOf(value)
+    return logprob === undefined ? [] : [[logprob, Number(id)] as const]
+  })
+}

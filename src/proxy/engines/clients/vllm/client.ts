@@ -1,0 +1,178 @@
+import { ProxyError } from '../../../../base/errors.ts'
+import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { PromptImages } from '../../../../protocol/canonical/images.ts'
+import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
+import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
+import type { Scored, ScoreRequest } from '../../port/score.ts'
+import { type ConnectionOptions, EngineConnection, type EngineResponse } from '../wire/connection.ts'
+import { ContextLength } from '../wire/context-length.ts'
+import { isRecord, parseJson } from '../wire/failures.ts'
+import { readAnswer } from '../wire/generation.ts'
+import { getModels } from '../wire/models.ts'
+import { OptionalRoutes } from '../wire/optional-routes.ts'
+import {
+  type BodyPieces,
+  bodyJson,
+  bodyWithIds,
+  isTokenRequest,
+  maxTokensOf,
+  routeOf,
+  type TokenRequest,
+} from '../wire/request.ts'
+import { weightVersionOf } from '../wire/weight-version.ts'
+import { IDS_ROUTE, mayLackRoute, vllmFeaturesBody, vllmIdsBody, wantsMaskByIds } from './ids-route.ts'
+import { placedFeatures, RENDER_PATH, vllmRenderBody } from './images.ts'
+import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
+import { readVllmScores, vllmScoreBody } from './score.ts'
+import { DetokenizedTexts } from './token-texts.ts'
+
+/**
+ * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
+ * uses `/v1/completions`, and `/inference/v1/generate` for what only that gives: see `ids-route.ts`.
+ */
+export function createVllmClient(options: ConnectionOptions): EngineClient {
+  return new VllmClient(options)
+}
+
+class VllmClient implements EngineClient {
+  readonly kind = 'vllm'
+  readonly takesTokenIds = true
+  readonly takesImages = true
+  readonly #connection: EngineConnection
+  readonly #contextLength: ContextLength
+  readonly #routes: OptionalRoutes
+  /** Lacks the route, or runs without masks. Until the next health check: it may be another server by then. */
+  #tellsNoMasks = false
+  /** Of the model that was asked for last. */
+  #texts: { model: string; of: DetokenizedTexts } | undefined
+
+  constructor(options: ConnectionOptions) {
+    this.#connection = new EngineConnection(options)
+    this.#contextLength = new ContextLength(this.#connection)
+    this.#routes = new OptionalRoutes(this.#connection)
+  }
+
+  get name(): string {
+    return this.#connection.name
+  }
+
+  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    if (isTokenRequest(request) && request.images !== undefined) {
+      yield* this.#generateWithImages(request, request.images, signal)
+      return
+    }
+    const byIds = isTokenRequest(request) ? await this.#askForMask(request, signal) : undefined
+    if (byIds !== undefined && byIds !== 'no route') {
+      yield* this.#watchingForMasks(
+        readAnswer(this.#connection, { ...request, stream: false }, byIds, signal),
+      )
+      return
+    }
+    const json = isTokenRequest(request)
+      ? await this.#tokenBody(request, signal)
+      : bodyJson(vllmBody(request), request)
+    const response = await this.#connection.request(routeOf(request), signal, json, request)
+    // The server answers this call: it was not the model that it did not know.
+    if (byIds === 'no route') this.#tellsNoMasks = true
+    yield* readAnswer(this.#connection, request, response, signal)
+  }
+
+  /** @returns undefined for a call that needs no mask, or cannot have one; `/v1/completions` is for all but an answer */
+  async #askForMask(
+    request: TokenRequest,
+    signal: AbortSignal,
+  ): Promise<EngineResponse | 'no route' | undefined> {
+    if (this.#tellsNoMasks || !wantsMaskByIds(request)) return undefined
+    const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
+    const body = bodyWithIds(vllmIdsBody(request, maxTokens), 'token_ids', request)
+    try {
+      return await this.#connection.request(IDS_ROUTE, signal, body, request)
+    } catch (thrown) {
+      if (mayLackRoute(thrown)) return 'no route'
+      throw thrown
+    }
+  }
+
+  /** Without masks there is no reason to ask for answers whole. */
+  async *#watchingForMasks(events: GenerationStream): GenerationStream {
+    let sampled = false
+    let masked = false
+    for await (const batch of events) {
+      for (const event of batch) {
+        if (event.type !== 'delta') continue
+        sampled ||= (event.tokenIds?.length ?? 0) > 0
+        masked ||= event.details?.sampling_mask !== undefined
+      }
+      yield batch
+    }
+    if (sampled && !masked) this.#tellsNoMasks = true
+  }
+
+  /**
+   * vLLM makes features of the images on one route and samples after ids with such features on another. Asked whole: its
+   * stream leaves out a last step that has no new ids, and the finish reason with it.
+   */
+  async *#generateWithImages(
+    request: TokenRequest,
+    images: PromptImages,
+    signal: AbortSignal,
+  ): GenerationStream {
+    const ask = async (path: string, json: string | BodyPieces) =>
+      await this.#connection.request(path, signal, json, request)
+    const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
+    const rendered = await ask(RENDER_PATH, JSON.stringify(vllmRenderBody(request)))
+    const features = placedFeatures(await this.#connection.text(rendered, signal), request, images, this.name)
+    const body = vllmFeaturesBody(request, maxTokens, features)
+    const response = await ask(IDS_ROUTE, bodyWithIds(body, 'token_ids', request))
+    yield* readAnswer(this.#connection, { ...request, stream: false }, response, signal)
+  }
+
+  async #tokenBody(request: TokenRequest, signal: AbortSignal): Promise<BodyPieces> {
+    const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
+    return bodyWithIds(vllmTokenBody(request, maxTokens), 'prompt', request)
+  }
+
+  async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
+    const response = await this.#connection.request(
+      '/tokenize',
+      signal,
+      JSON.stringify(vllmTokenizeBody(body)),
+    )
+    const said = parseJson(await this.#connection.text(response, signal))
+    if (isRecord(said) && typeof said.count === 'number') return said.count
+    throw new ProxyError('engine_failed', `the engine at ${this.name} counted no tokens`)
+  }
+
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+    const response = await this.#connection.request('/v1/completions', signal, vllmScoreBody(request))
+    const text = await this.#connection.text(response, signal)
+    return { tokens: readVllmScores(this.name, text, request) }
+  }
+
+  tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
+    const ask = async (path: string, json: string) =>
+      this.#connection.text(await this.#connection.request(path, signal, json), signal)
+    if (this.#texts?.model !== model) this.#texts = { model, of: new DetokenizedTexts(model) }
+    return this.#texts.of.textsOf(ids, ask)
+  }
+
+  async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    this.#tellsNoMasks = false
+    // The list of models is answered even when the engine behind the server is dead; /health is not.
+    await this.#routes.get('/health', signal)
+    const models = await getModels(this.#connection, signal)
+    this.#contextLength.note(models)
+    const weightVersion = weightVersionIn(await this.#routes.get('/weight_info', signal))
+    return { models, ...(weightVersion !== undefined && { weightVersion }) }
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.close()
+  }
+}
+
+/** `GET /weight_info` of a vLLM in development mode: `{"weight_version": "v7"}`. */
+function weightVersionIn(info: string | undefined): string | undefined {
+  const said = info === undefined ? undefined : parseJson(info)
+  return isRecord(said) ? weightVersionOf(said.weight_version) : undefined
+}

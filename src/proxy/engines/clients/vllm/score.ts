@@ -1,0 +1,69 @@
+/**
+ * Scores on vLLM's `/v1/completions`: `prompt_logprobs` of `vllm/entrypoints/openai/completion/protocol.py`; the answer in
+ * `serving.py` there and `vllm/logprobs.py`. Prompts are scored before temperature and filters in each `--logprobs-mode`.
+ */
+import type { ScoredToken, ScoreRequest } from '../../port/score.ts'
+import { isRecord, parseJson } from '../wire/failures.ts'
+import { logprobOf, notScored, scoredIds } from '../wire/score.ts'
+
+export function vllmScoreBody(request: ScoreRequest): string {
+  const { model, alternatives } = request
+  return JSON.stringify({
+    ...(model !== undefined && { model }),
+    prompt: scoredIds(request),
+    add_special_tokens: false,
+    // The least that the route samples.
+    max_tokens: 1,
+    temperature: 0,
+    // 0: the prompt's own tokens and no alternatives.
+    prompt_logprobs: alternatives,
+    return_token_ids: true,
+    stream: false,
+  })
+}
+
+/** @throws ProxyError `engine_failed` */
+export function readVllmScores(engine: string, text: string, request: ScoreRequest): ScoredToken[] {
+  const answer = parseJson(text)
+  const choice = isRecord(answer) && Array.isArray(answer.choices) ? answer.choices[0] : undefined
+  const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined
+  const ids = scoredIds(request)
+  if (!isRecord(choice) || !Array.isArray(entries)) throw notScored(engine, 'it has no prompt_logprobs')
+  if (entries.length !== ids.length) {
+    throw notScored(engine, `it read ${entries.length} tokens for the ${ids.length} that it was sent`)
+  }
+  const seen: unknown = choice.prompt_token_ids
+  if (Array.isArray(seen) && ids.some((id, at) => seen[at] !== id)) {
+    throw notScored(engine, 'it read other tokens than it was sent')
+  }
+  const from = request.promptTokenIds.length
+  return entries.slice(from).map((entry: unknown, at) => {
+    const scored = isRecord(entry) ? scoredToken(entry, ids[from + at]!, request.alternatives) : undefined
+    if (scored === undefined) throw notScored(engine, `it does not tell token ${at} of the completion`)
+    return scored
+  })
+}
+
+/** @param entry by token id: this one, and the most probable ones, of which it may be one */
+function scoredToken(
+  entry: Record<string, unknown>,
+  id: number,
+  alternatives: number,
+): ScoredToken | undefined {
+  const own = logprobIn(entry[String(id)])
+  if (own === undefined) return undefined
+  if (alternatives === 0) return { logprob: own, alternatives: [], alternativeIds: [] }
+  const known = Object.entries(entry).flatMap(([key, told]) => {
+    const logprob = logprobIn(told)
+    return logprob === undefined ? [] : [{ id: Number(key), logprob }]
+  })
+  return {
+    logprob: own,
+    alternatives: known.map(({ logprob }) => logprob),
+    alternativeIds: known.map(({ id }) => id),
+  }
+}
+
+function logprobIn(entry: unknown): number | undefined {
+  return isRecord(entry) ? logprobOf(entry.logprob) : undefined
+}

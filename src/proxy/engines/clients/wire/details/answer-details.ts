@@ -1,0 +1,72 @@
+/** Details in answers of OpenAI's routes: of vLLM's, of SGLang's, and of servers that took over a name of theirs. */
+
+import type { TokenLogprob } from '../../../../../protocol/canonical/messages.ts'
+import type { Details } from '../../../../../protocol/details/details.ts'
+import type { DetailWish } from '../../../../../protocol/details/kinds.ts'
+import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
+import { isRecord } from '../failures.ts'
+import {
+  expertsInInt32,
+  expertsInNpy,
+  promptObjects,
+  samplingLogprobs,
+  samplingMask,
+  tableOfAlternatives,
+  versionSpans,
+  writtenAlternatives,
+} from './read.ts'
+
+export interface DetailedAnswer {
+  readonly answer: Record<string, unknown>
+  readonly choice: Record<string, unknown>
+  /** Ids of the prompt, where they are known. */
+  readonly prompt: PromptIds | undefined
+  /** Tokens of the completion with those of this piece. */
+  readonly tokens: number
+  /** The engine's entries for the tokens of this piece, as it sent them. */
+  readonly entries: readonly TokenLogprob[]
+  /** The place of the prompt from which routed experts were asked for. */
+  readonly expertsStart: number
+}
+
+/** @returns undefined when the piece tells nothing that is wished for */
+export function answerDetails(wish: DetailWish, said: DetailedAnswer): Details | undefined {
+  const { answer, choice, prompt, entries } = said
+  const meta = isRecord(choice.meta_info) ? choice.meta_info : {}
+  const details: { [Kind in keyof Details]: Details[Kind] | undefined } = {
+    ...(wish.samplingMask && maskOf(choice, meta)),
+    ...(wish.topLogprobs !== undefined && { top_logprobs: topLogprobs(entries) }),
+    ...(wish.promptLogprobs !== undefined && {
+      prompt_logprobs: promptObjects(answer.prompt_logprobs ?? choice.prompt_logprobs, prompt),
+    }),
+    ...(wish.routedExperts && { routed_experts: expertsOf(said, meta) }),
+    ...(wish.weightVersions && {
+      weight_versions: versionSpans(
+        choice.weight_versions ??
+          meta.weight_versions ??
+          (isRecord(answer.metadata) ? answer.metadata.weight_versions : undefined),
+      ),
+    }),
+  }
+  const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
+  return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)
+}
+
+function maskOf(choice: Record<string, unknown>, meta: Record<string, unknown>) {
+  const rows = choice.sampling_mask ?? meta.output_token_sampling_mask
+  const logprobs = choice.sampling_mask_logprobs ?? meta.output_token_sampling_logprobs
+  return { sampling_mask: samplingMask(rows, logprobs), sampling_logprobs: samplingLogprobs(logprobs) }
+}
+
+function topLogprobs(entries: readonly TokenLogprob[]) {
+  const rows = entries.map(({ top_logprobs: tops }) => writtenAlternatives(tops ?? []))
+  return rows.some((row) => row !== undefined && row.length > 0) ? tableOfAlternatives(rows) : undefined
+}
+
+function expertsOf({ answer, choice, prompt, tokens, expertsStart }: DetailedAnswer, meta: object) {
+  if (prompt === undefined) return undefined
+  const npy = expertsInNpy(choice.routed_experts, expertsStart, prompt.length + tokens)
+  if (npy !== undefined) return npy
+  const said = isRecord(answer.sglext) ? answer.sglext : (meta as Record<string, unknown>)
+  return expertsInInt32(said.routed_experts, expertsStart, prompt.length + tokens)
+}

@@ -1,0 +1,167 @@
+/**
+ * Details in the JSON of engines, by what they are. Each gives undefined for what is absent or of another form: a detail
+ * that is half known is not known. `docs/engines.md` lists where each engine says them, with the source.
+ */
+import type {
+  ExpertTable,
+  PromptTable,
+  TokenTable,
+  VersionSpan,
+} from '../../../../../protocol/details/details.ts'
+import { integersTensor, numbersOf, type Tensor } from '../../../../../protocol/details/tensors.ts'
+import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
+import { isTokenId } from '../../../../../protocol/token-ids/token-ids.ts'
+import { isRecord } from '../failures.ts'
+import { weightVersionOf } from '../weight-version.ts'
+import { readNpy } from './npy.ts'
+
+/** A token and its logprob; NaN: not reported. */
+export type Alternative = readonly [id: number, logprob: number]
+
+/** Rows of alternatives; a row that is undefined was not reported. */
+export function tableOfAlternatives(rows: readonly (readonly Alternative[] | undefined)[]): TokenTable {
+  const table = { counts: [] as number[], ids: [] as number[], logprobs: [] as number[] }
+  for (const row of rows) {
+    table.counts.push(row?.length ?? 0)
+    for (const [id, logprob] of row ?? []) {
+      table.ids.push(id)
+      table.logprobs.push(logprob)
+    }
+  }
+  return table
+}
+
+/**
+ * A list of ids for each token, and one of logprobs where the engine gives them for all ids.
+ * @param logprobs of the same lengths; otherwise they are of something else, and left out
+ */
+export function samplingMask(rows: unknown, logprobs?: unknown): TokenTable | undefined {
+  if (!Array.isArray(rows)) return undefined
+  const ids: number[] = []
+  const counts: number[] = []
+  for (const row of rows) {
+    if (!Array.isArray(row) || !row.every(isTokenId)) return undefined
+    counts.push(row.length)
+    for (const id of row) ids.push(id)
+  }
+  const values = Array.isArray(logprobs) ? ragged(logprobs, counts) : undefined
+  return { counts, ids, ...(values && { logprobs: values }) }
+}
+
+function ragged(rows: readonly unknown[], counts: readonly number[]): number[] | undefined {
+  const isOfCounts = rows.every((row, at) => Array.isArray(row) && row.length === counts[at])
+  return rows.length === counts.length && isOfCounts ? rows.flat().map(numberOrNaN) : undefined
+}
+
+/** A logprob for each token. */
+export function samplingLogprobs(values: unknown): number[] | undefined {
+  if (!Array.isArray(values) || values.length === 0 || values.some(Array.isArray)) return undefined
+  return values.map(numberOrNaN)
+}
+
+/** SGLang's `[logprob, id, text]`. */
+export function alternativesOf(row: unknown): Alternative[] | undefined {
+  if (!Array.isArray(row)) return undefined
+  const alternatives = row.map((entry): Alternative => [entry?.[1], numberOrNaN(entry?.[0])])
+  return alternatives.every(([id]) => isTokenId(id)) ? alternatives : undefined
+}
+
+const TOKEN_ID = /^token_id:(\d+)$/
+
+/** Tokens that are written as `token_id:123`, with a logprob each. */
+export function writtenAlternatives(
+  entries: readonly { token: string; logprob: unknown }[],
+): Alternative[] | undefined {
+  const alternatives: Alternative[] = []
+  for (const { token, logprob } of entries) {
+    const id = Number(TOKEN_ID.exec(token)?.[1] ?? Number.NaN)
+    if (!isTokenId(id)) return undefined
+    alternatives.push([id, numberOrNaN(logprob)])
+  }
+  return alternatives
+}
+
+/**
+ * vLLM's objects of `{logprob}` by token id, one for each place of the prompt. Their order does not survive JSON here:
+ * the prompt's own token comes first, then the likeliest.
+ */
+export function promptObjects(rows: unknown, prompt: PromptIds | undefined): PromptTable | undefined {
+  if (!Array.isArray(rows) || rows.length !== prompt?.length) return undefined
+  const ids = prompt.whole()
+  const alternatives = rows.map((row, place) => {
+    if (!isRecord(row)) return undefined
+    const alternatives = Object.entries(row).map(([id, said]): Alternative => {
+      return [Number(id), isRecord(said) ? numberOrNaN(said.logprob) : Number.NaN]
+    })
+    const isOwn = ([id]: Alternative) => id === ids[place]
+    return alternatives.sort((a, b) => Number(isOwn(b)) - Number(isOwn(a)) || b[1] - a[1])
+  })
+  return { ...tableOfAlternatives(alternatives), start: 0 }
+}
+
+/**
+ * SGLang's lists for each place of the prompt.
+ * @param tops alternatives, by the same places
+ * @param count how many of them at most
+ */
+export function promptEntries(entries: unknown, tops: unknown, count: number): PromptTable | undefined {
+  if (!Array.isArray(entries)) return undefined
+  const rows = entries.map((entry, at) => {
+    const own = alternativesOf([entry])
+    // The first token of all has no logprob: nothing came before it.
+    if (own === undefined || Number.isNaN(own[0]![1])) return undefined
+    const others = alternativesOf(Array.isArray(tops) ? tops[at] : undefined) ?? []
+    return [...own, ...others.slice(0, count).filter(([id]) => id !== own[0]![0])]
+  })
+  return { ...tableOfAlternatives(rows), start: 0 }
+}
+
+/**
+ * vLLM: a `.npy` file in base64, a row for each token but the last.
+ * @param start the place from which they were asked for; a server that does not know that tells all of them
+ * @param tokens of prompt and completion together
+ */
+export function expertsInNpy(base64: unknown, start: number, tokens: number): ExpertTable | undefined {
+  if (typeof base64 !== 'string') return undefined
+  const experts = readNpy(Buffer.from(base64, 'base64'))
+  if (experts === undefined || experts.shape.length < 2) return undefined
+  const first = tokens - 1 - experts.shape[0]!
+  return first === start || first === 0 ? { start: first, experts } : undefined
+}
+
+/**
+ * SGLang: int32 in base64, a row for each token but the last. It does not say how many layers there are, so a row is flat.
+ * @param tokens of prompt and completion together
+ */
+export function expertsInInt32(base64: unknown, start: number, tokens: number): ExpertTable | undefined {
+  if (typeof base64 !== 'string') return undefined
+  const bytes = Buffer.from(base64, 'base64')
+  const rows = tokens - 1 - start
+  if (rows <= 0 || bytes.length === 0 || bytes.length % (rows * 4) !== 0) return undefined
+  const { dtype, data } = narrowed({ dtype: 'I32', shape: [bytes.length / 4], data: bytes })
+  return { start, experts: { dtype, shape: [rows, bytes.length / 4 / rows], data } }
+}
+
+/** Most models have at most 256 experts: a quarter of the bytes, and the same numbers. */
+function narrowed(numbers: Tensor): Tensor {
+  const values = numbersOf(numbers)
+  return values.every((value) => value >= 0) ? integersTensor(values) : numbers
+}
+
+/** `[{version, start, end}]` in tokens of the completion. */
+export function versionSpans(spans: unknown): VersionSpan[] | undefined {
+  if (!Array.isArray(spans)) return undefined
+  const read = spans.map((span) => {
+    const said = isRecord(span) ? span : {}
+    return { version: weightVersionOf(said.version) ?? '', start: Number(said.start), end: Number(said.end) }
+  })
+  return read.every(isSpan) ? read : undefined
+}
+
+function isSpan({ version, start, end }: VersionSpan): boolean {
+  return version !== '' && isTokenId(start) && isTokenId(end) && start <= end
+}
+
+function numberOrNaN(value: unknown): number {
+  return typeof value === 'number' ? value : Number.NaN
+}

@@ -1,0 +1,124 @@
+/** What can go wrong between the proxy and an engine, as ProxyErrors. */
+import { type ErrorCode, ProxyError } from '../../../../base/errors.ts'
+
+const EXCERPT_CHARS = 200
+const NOT_HTTP = /^HPE_/
+const LOST = new Set(['UND_ERR_SOCKET', 'ECONNRESET', 'EPIPE', 'UND_ERR_DESTROYED', 'UND_ERR_CLOSED'])
+const SILENT = new Set(['UND_ERR_HEADERS_TIMEOUT', 'UND_ERR_BODY_TIMEOUT'])
+
+/** An error of undici before the engine's answer began: was there a connection? */
+export function requestFailure(engine: string, thrown: unknown): ProxyError {
+  const code = codeOf(thrown)
+  if (SILENT.has(code) || LOST.has(code) || NOT_HTTP.test(code)) return answerFailure(engine, thrown)
+  return failure('engine_unreachable', `cannot connect to the engine at ${engine}`, code, thrown)
+}
+
+/** An error of undici once there was a connection. */
+export function answerFailure(engine: string, thrown: unknown): ProxyError {
+  const code = codeOf(thrown)
+  if (SILENT.has(code)) return failure('engine_timeout', `the engine at ${engine} fell silent`, code, thrown)
+  if (NOT_HTTP.test(code)) {
+    // The parser's error holds what it could not read.
+    return failure('engine_failed', `what answered at ${engine} does not speak HTTP`, code, undefined)
+  }
+  return failure('engine_lost', `the connection to the engine at ${engine} was lost`, code, thrown)
+}
+
+function failure(code: ErrorCode, message: string, detail: string, cause: unknown): ProxyError {
+  return new ProxyError(code, detail === '' ? message : `${message} (${detail})`, { cause })
+}
+
+function codeOf(thrown: unknown): string {
+  if (!(thrown instanceof Error)) return ''
+  const { code, name } = thrown as Error & { code?: unknown }
+  // undici has no code for some of what its parser refuses.
+  if (code === undefined && name === 'HTTPParserError') return 'HPE_INVALID'
+  return code === undefined ? '' : String(code)
+}
+
+/** What is larger than any answer would end the process. @param limit in bytes */
+export function answerTooLarge(engine: string, limit: number): ProxyError {
+  return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)
+}
+
+export interface RefusedAnswer {
+  engine: string
+  status: number
+  /** The body, free of credentials. */
+  text: string
+  retryAfter?: string | undefined
+}
+
+/** An answer with an HTTP status that is not 2xx. */
+export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer): ProxyError {
+  const body = parseJson(text)
+  const said = engineMessage(body) ?? excerpt(text)
+  if (status >= 400 && status < 500) {
+    const retryAfterS = retryAfter === undefined ? undefined : secondsUntil(retryAfter)
+    return new ProxyError('engine_rejected', said === '' ? `the engine answered with HTTP ${status}` : said, {
+      status,
+      engineBody: body ?? text,
+      logMessage: 'the engine refused the call',
+      ...(retryAfterS !== undefined && { retryAfterS }),
+    })
+  }
+  const detail = said === '' ? '' : `: ${said}`
+  return saidBy('engine_failed', `the engine at ${engine} answered with HTTP ${status}`, detail)
+}
+
+/** A failure in words of ours, and then an engine's own, which are for the agent and the record, and no log. */
+export function saidBy(code: ErrorCode, ours: string, theirs: string): ProxyError {
+  return new ProxyError(code, ours + theirs, { logMessage: ours })
+}
+
+/** What went wrong when an engine was asked how it is; to a health check, every refusal is a failure. */
+export function healthFailure(thrown: unknown): unknown {
+  if (!(thrown instanceof ProxyError)) return thrown
+  const { code, message, status } = thrown
+  if (code === 'engine_lost' || code === 'engine_timeout') {
+    return new ProxyError('engine_unreachable', message, { cause: thrown })
+  }
+  if (code !== 'engine_rejected') return thrown
+  return new ProxyError('engine_failed', `the engine refused to say how it is (HTTP ${status}): ${message}`)
+}
+
+/** The text of a retry-after header, seconds or a date, in seconds. */
+function secondsUntil(retryAfter: string): number | undefined {
+  const seconds = /^\d+$/.test(retryAfter) ? Number(retryAfter) : (Date.parse(retryAfter) - Date.now()) / 1000
+  return Number.isFinite(seconds) ? Math.max(0, Math.ceil(seconds)) : undefined
+}
+
+/**
+ * What an error body says. Seen: `{"error":{"message"}}` (OpenAI, vLLM), `{"object":"error","message"}` (SGLang, older
+ * vLLM), `{"error":"Unauthorized"}` (vLLM's key check), `{"detail"}` (FastAPI).
+ */
+export function engineMessage(body: unknown): string | undefined {
+  if (!isRecord(body)) return undefined
+  for (const said of [isRecord(body.error) ? body.error.message : body.error, body.message, body.detail]) {
+    if (typeof said === 'string') return said
+    if (said !== undefined && said !== null) return excerpt(JSON.stringify(said))
+  }
+  return undefined
+}
+
+/** The beginning of a text, on one line. */
+export function excerpt(text: string): string {
+  const line = text
+    .slice(0, 2 * EXCERPT_CHARS)
+    .replace(/\s+/g, ' ')
+    .trim()
+  return line.length > EXCERPT_CHARS ? `${line.slice(0, EXCERPT_CHARS)}…` : line
+}
+
+/** @returns undefined when it is not JSON */
+export function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+export function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}

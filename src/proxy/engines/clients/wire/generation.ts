@@ -1,0 +1,128 @@
+import { ProxyError } from '../../../../base/errors.ts'
+import type {
+  GenerationEnd,
+  GenerationEvent,
+  GenerationStream,
+} from '../../../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
+import { AnswerReader } from './answer-reader.ts'
+import type { EngineConnection, EngineResponse } from './connection.ts'
+import { joinForNow } from './joined.ts'
+import { sentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
+import { type EventData, SseParser } from './sse.ts'
+
+const DONE = '[DONE]'
+
+/**
+ * The events of an engine's answer to `request`. Whether it is streamed is for the engine to say: some answer whole
+ * although a stream was asked for.
+ * @throws as EngineClient.generate
+ */
+export async function* readAnswer(
+  connection: EngineConnection,
+  request: GenerationRequest,
+  response: EngineResponse,
+  signal: AbortSignal,
+): GenerationStream {
+  const { promptLists: lists } = request
+  const reader = new AnswerReader({
+    engine: connection.name,
+    wantsLogprobs: wantsLogprobs(request),
+    ...(request.record && { record: request.record, alternatives: shownAlternatives(request) }),
+    expertsStart: request.expertsStart,
+    wantsIdsAsTokens: request.body.return_tokens_as_token_ids === true,
+    sentPromptTokenIds: sentPromptTokenIds(request),
+    ...(lists && { readPrompt: (bytes, start, end) => lists.read(bytes, start, end) }),
+    redact: connection.endpoint.redact,
+  })
+  yield* readWith(reader, connection, response, signal)
+}
+
+/** What turns the JSON of one engine's answers into events. */
+export interface JsonReader {
+  /**
+   * Reads one event of a stream, or the whole answer, as text or UTF-8, and appends what it says to `events`. Bytes are
+   * not to be kept.
+   * @param isWhole it is the whole answer; default: no
+   */
+  read(json: string | Buffer, events: GenerationEvent[], isWhole?: boolean): void
+  /** The event that ends the answer, to be asked for when the engine has said everything. */
+  end(): GenerationEnd
+}
+
+/** What a reader stumbles over is the engine's doing: an answer may have anything anywhere, nested to any depth. */
+class GuardedReader implements JsonReader {
+  readonly #reader: JsonReader
+  readonly #engine: string
+
+  constructor(reader: JsonReader, engine: string) {
+    this.#reader = reader
+    this.#engine = engine
+  }
+
+  read(json: string | Buffer, events: GenerationEvent[], isWhole?: boolean): void {
+    try {
+      this.#reader.read(json, events, isWhole)
+    } catch (cause) {
+      if (cause instanceof ProxyError) throw cause
+      const message = `the engine at ${this.#engine} answered with what cannot be read`
+      throw new ProxyError('engine_failed', message, { cause })
+    }
+  }
+
+  end(): GenerationEnd {
+    return this.#reader.end()
+  }
+}
+
+/** The events of an answer in JSON, whole or as server-sent events until `[DONE]`. @throws as EngineClient.generate */
+export async function* readWith(
+  unguarded: JsonReader,
+  connection: EngineConnection,
+  response: EngineResponse,
+  signal: AbortSignal,
+): GenerationStream {
+  const reader = new GuardedReader(unguarded, connection.name)
+  const contentType = response.headers['content-type']?.toString() ?? ''
+  if (contentType.includes('text/event-stream')) yield* streamed(connection, response, signal, reader)
+  else yield whole(await connection.pieces(response, signal), reader)
+}
+
+function whole(json: readonly Buffer[], reader: JsonReader): GenerationEvent[] {
+  const events: GenerationEvent[] = []
+  reader.read(joinForNow(json), events, true)
+  events.push(reader.end())
+  return events
+}
+
+async function* streamed(
+  connection: EngineConnection,
+  response: EngineResponse,
+  signal: AbortSignal,
+  reader: JsonReader,
+): GenerationStream {
+  const parser = new SseParser(connection.name, connection.maxAnswerBytes)
+  let done = false
+  for await (const chunk of connection.chunks(response, signal, () => done)) {
+    const events: GenerationEvent[] = []
+    try {
+      done = readEvents(parser.push(chunk), reader, events)
+    } catch (thrown) {
+      // What was sampled before the engine failed is on record.
+      if (events.length > 0) yield events
+      throw thrown
+    }
+    if (events.length > 0) yield events
+    if (done) break
+  }
+  yield [reader.end()]
+}
+
+/** @returns whether the engine has said everything */
+function readEvents(data: EventData[], reader: JsonReader, events: GenerationEvent[]): boolean {
+  for (const json of data) {
+    if (json === DONE) return true
+    reader.read(json, events)
+  }
+  return false
+}

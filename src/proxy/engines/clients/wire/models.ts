@@ -1,0 +1,27 @@
+import { ProxyError } from '../../../../base/errors.ts'
+import type { ModelInfo } from '../../port/engine-client.ts'
+import type { EngineConnection } from './connection.ts'
+import { excerpt, healthFailure, isRecord, parseJson } from './failures.ts'
+
+/** `GET /v1/models`. @throws ProxyError `engine_unreachable` or `engine_failed` */
+export async function getModels(connection: EngineConnection, signal: AbortSignal): Promise<ModelInfo[]> {
+  const text = await connection.getText('/v1/models', signal).catch((thrown) => {
+    throw healthFailure(thrown)
+  })
+  const answer = parseJson(text)
+  if (isRecord(answer) && Array.isArray(answer.data)) return answer.data.filter(isRecord).flatMap(modelInfo)
+  const said = excerpt(connection.endpoint.redact(text))
+  throw new ProxyError('engine_failed', `the engine at ${connection.name} lists no models: ${said}`)
+}
+
+function modelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, unknown>): ModelInfo[] {
+  if (typeof id !== 'string') return []
+  return [
+    {
+      id,
+      ...(typeof maxModelLen === 'number' && { maxModelLen }),
+      // vLLM and SGLang name the model below it.
+      ...(typeof parent === 'string' && { isAdapter: true }),
+    },
+  ]
+}

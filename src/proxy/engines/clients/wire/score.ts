@@ -1,0 +1,20 @@
+/** What the readers of scores have in common. */
+import { ProxyError } from '../../../../base/errors.ts'
+import type { ScoreRequest } from '../../port/score.ts'
+
+/** vLLM's own stand-in for minus infinity, which JSON lacks. */
+const NEVER = -9_999
+
+export function scoredIds({ promptTokenIds, completionTokenIds }: ScoreRequest): number[] {
+  return [...promptTokenIds, ...completionTokenIds]
+}
+
+/** @param value null where the engine had minus infinity */
+export function logprobOf(value: unknown): number | undefined {
+  if (value === null) return NEVER
+  return typeof value === 'number' && Number.isFinite(value) ? Math.max(value, NEVER) : undefined
+}
+
+export function notScored(engine: string, why: string): ProxyError {
+  return new ProxyError('engine_failed', `the engine at ${engine} did not score the tokens: ${why}`)
+}

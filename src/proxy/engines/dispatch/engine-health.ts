@@ -1,0 +1,187 @@
+import { type Clock, systemClock } from '../../../base/clock.ts'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-client.ts'
+
+export interface EngineHealthWatchOptions {
+  client: EngineClient
+  intervalMs: number
+  /** What the engine has said just now. Absent: it is asked at once. */
+  known?: EngineHealth | undefined
+  /** Called after each check, and when a call finds the engine dead. */
+  onHealth(report: EngineHealthReport): void
+  logger?: Logger
+  clock?: Clock
+}
+
+export interface EngineHealthReport {
+  healthy: boolean
+  models: string[]
+}
+
+/** A loaded engine answers late: only this many silent checks in a row make it unhealthy. */
+const SILENT_CHECKS = 3
+const CHECK_TIMEOUT_MS = 5_000
+
+/** Asks one engine at intervals how it is, from construction until `stop`. Healthy until something says otherwise. */
+export class EngineHealthWatch {
+  healthy = true
+  models: ModelInfo[] = []
+  /** What the engine reported last; undefined: nothing, or nothing since its weights may be others. */
+  weightVersion: string | undefined
+  /** Why it is not healthy. */
+  error: string | undefined
+  /** Resolves, whatever came of it, when the engine has been asked once. */
+  readonly firstCheck: Promise<void>
+  readonly #options: EngineHealthWatchOptions
+  readonly #clock: Clock
+  readonly #stopping = new AbortController()
+  #cancelNext: (() => void) | undefined
+  #silentChecks = 0
+  #healthyInLog = true
+  #warningInLog: string | undefined
+  /** The check that runs, or ran last. */
+  #last: Promise<void>
+  /** A check that begins when that one has ended. */
+  #next: Promise<void> | undefined
+  #timesForgotten = 0
+
+  constructor(options: EngineHealthWatchOptions) {
+    this.#options = options
+    this.#clock = options.clock ?? systemClock
+    this.firstCheck = options.known ? this.#begin(options.known) : this.#check()
+    this.#last = this.firstCheck
+  }
+
+  /**
+   * Asks at once, and believes nothing about the weights that was asked for before. Resolves, whatever came of it, when a
+   * question that was put after this call is answered.
+   */
+  refresh(): Promise<void> {
+    this.forgetWeights()
+    this.#next ??= this.#last.then(() => {
+      this.#next = undefined
+      return this.#checkNow()
+    })
+    return this.#next
+  }
+
+  /** A call has found the engine dead. It is healthy again when the next check says so. */
+  markUnhealthy(error: ProxyError): void {
+    this.healthy = false
+    this.error = error.message
+    this.forgetWeights()
+    this.#tell()
+  }
+
+  /** The weights may be others by now: no version is known until a check that begins later has told it. */
+  forgetWeights(): void {
+    this.weightVersion = undefined
+    this.#timesForgotten += 1
+  }
+
+  /** How often what was known of the weights was given up, because they may be others. */
+  get timesForgotten(): number {
+    return this.#timesForgotten
+  }
+
+  stop(): void {
+    this.#stopping.abort()
+    this.#cancelNext?.()
+  }
+
+  #checkNow(): Promise<void> {
+    this.#cancelNext?.()
+    this.#last = this.#check()
+    return this.#last
+  }
+
+  async #begin(known: EngineHealth): Promise<void> {
+    this.#noteHealth(known)
+    this.#goOn()
+  }
+
+  async #check(): Promise<void> {
+    if (this.#stopping.signal.aborted) return
+    const forgotten = this.#timesForgotten
+    const timeout = new AbortController()
+    const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
+    try {
+      const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
+      const { models, weightVersion } = await this.#options.client.checkHealth(signal)
+      const isOfNow = forgotten === this.#timesForgotten
+      this.#noteHealth({ models, ...(isOfNow && weightVersion !== undefined && { weightVersion }) })
+    } catch (thrown) {
+      this.#noteFailure(thrown, timeout.signal.aborted)
+    } finally {
+      cancelTimeout()
+    }
+    if (!this.#stopping.signal.aborted) this.#goOn()
+  }
+
+  #goOn(): void {
+    this.#tell()
+    this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#checkNow())
+  }
+
+  #noteHealth({ models, weightVersion }: EngineHealth): void {
+    this.healthy = true
+    this.error = undefined
+    this.models = models
+    this.weightVersion = weightVersion
+    this.#silentChecks = 0
+  }
+
+  #noteFailure(thrown: unknown, silent: boolean): void {
+    this.#silentChecks = silent ? this.#silentChecks + 1 : SILENT_CHECKS
+    if (this.#silentChecks < SILENT_CHECKS) return
+    this.healthy = false
+    // What comes up in its place may have begun with other weights.
+    this.forgetWeights()
+    this.error = silent ? `no answer within ${CHECK_TIMEOUT_MS / 1_000} s` : messageOf(thrown)
+  }
+
+  #tell(): void {
+    this.#logChange()
+    this.#options.onHealth({ healthy: this.healthy, models: this.models.map((model) => model.id) })
+  }
+
+  #logChange(): void {
+    this.#logWarning()
+    if (this.healthy === this.#healthyInLog) return
+    this.#healthyInLog = this.healthy
+    const { client, logger } = this.#options
+    if (this.healthy) logger?.info({ engine: client.name }, 'engine is healthy again')
+    else logger?.warn({ engine: client.name, error: this.error }, 'engine is not healthy and gets no calls')
+  }
+
+  /** Calls bring it about; the next check reports it. */
+  #logWarning(): void {
+    const { client, logger } = this.#options
+    if (client.warning === this.#warningInLog) return
+    this.#warningInLog = client.warning
+    const fields = { engine: client.name }
+    if (client.warning === undefined) logger?.info(fields, 'engine is asked for everything again')
+    else logger?.warn(fields, `engine is asked for less: ${client.warning}`)
+  }
+}
+
+const LOOK_MS = 500
+
+/**
+ * Runs `task` after so much time in which this process was able to hear an answer. One that was busy with itself for
+ * seconds finds its timers due before it has read what came meanwhile: that is no silence of the engine.
+ */
+function afterLooking(clock: Clock, delayMs: number, task: () => void): () => void {
+  let cancel = () => {}
+  const look = (leftMs: number) => {
+    if (leftMs <= 0) return task()
+    cancel = clock.after(Math.min(leftMs, LOOK_MS), () => look(leftMs - LOOK_MS))
+  }
+  look(delayMs)
+  return () => cancel()
+}
+
+function messageOf(thrown: unknown): string {
+  return thrown instanceof ProxyError ? thrown.message : `the health check failed: ${String(thrown)}`
+}

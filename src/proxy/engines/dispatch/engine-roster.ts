@@ -1,0 +1,104 @@
+/** The roster of local mode: engines that were named at the start, and those that are registered while it runs. */
+import { ProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import type { EngineClient } from '../port/engine-client.ts'
+import type { NewEngine, Roster, RosterEntry } from '../port/roster.ts'
+import type { PooledEngine } from './engine-pool.ts'
+import type { LocalBackend } from './local-backend.ts'
+
+export interface EngineRosterOptions {
+  backend: LocalBackend
+  /** Makes the client of a URL. @throws ProxyError `config_invalid` */
+  open(url: string): EngineClient
+  /** Token mode: an engine that does not take token ids is of no use. */
+  needsTokenIds: boolean
+  logger: Logger
+}
+
+export class EngineRoster implements Roster {
+  readonly #options: EngineRosterOptions
+
+  constructor(options: EngineRosterOptions) {
+    this.#options = options
+  }
+
+  list(): RosterEntry[] {
+    const { backend } = this.#options
+    const loads = backend.loads()
+    return backend.engines.all().map((engine) => entryOf(engine, loads.get(engine.client.name)))
+  }
+
+  async register({ url, weight, modelName }: NewEngine): Promise<RosterEntry> {
+    const engine = await this.#put(this.#options.open(url), { weight, modelName })
+    this.#retireStandIns()
+    await engine.watch.firstCheck
+    this.#refuseUseless(engine)
+    return entryOf(engine, this.#options.backend.loads().get(engine.client.name))
+  }
+
+  remove(id: string): void {
+    const engine = this.#options.backend.engines.all().find((each) => each.id === id)
+    if (engine === undefined) {
+      throw new ProxyError('worker_not_found', `There is no engine ${id}; GET /admin/workers lists them`)
+    }
+    this.#options.logger.info({ engine: engine.client.name }, 'engine is removed')
+    this.#options.backend.engines.retire(engine)
+  }
+
+  async #put(client: EngineClient, facts: { weight: number; modelName: string | null }) {
+    const { engines } = this.#options.backend
+    const known = engines.get(client.name)
+    if (known === undefined) {
+      this.#options.logger.info({ engine: client.name, weight: facts.weight }, 'engine is registered')
+      return engines.add(client, facts)
+    }
+    engines.renew(known, facts)
+    await client.close()
+    // Whoever started it anew registers it: what it was before says nothing of its weights.
+    await known.watch.refresh()
+    return known
+  }
+
+  /** At once, whether the new engine is up or not: what a stand-in says from now on might be trained on. */
+  #retireStandIns(): void {
+    for (const engine of this.#options.backend.engines.all()) {
+      if (!engine.standIn || engine.draining) continue
+      this.#options.logger.warn(
+        {},
+        'the embedded engine answers no more: from now on only engines that are registered do',
+      )
+      this.#options.backend.engines.retire(engine)
+    }
+  }
+
+  #refuseUseless(engine: PooledEngine): void {
+    if (!this.#options.needsTokenIds || engine.client.takesTokenIds) return
+    this.#options.backend.engines.retire(engine)
+    throw new ProxyError(
+      'unsupported',
+      `token mode needs engines that take token ids, and ${engine.client.name} does not: use vLLM or SGLang`,
+      { param: 'url' },
+    )
+  }
+}
+
+function entryOf(engine: PooledEngine, load: { inFlight: number; maxConcurrency: number } | undefined) {
+  const { id, client, watch, modelName, weight, draining, sinceMs } = engine
+  return {
+    id,
+    kind: 'engine',
+    url: client.kind === 'embedded' ? null : client.name,
+    engineKind: client.kind,
+    modelName,
+    weight,
+    version: null,
+    load: load?.inFlight ?? 0,
+    maxConcurrency: load?.maxConcurrency ?? 0,
+    models: watch.models.map((model) => model.id),
+    weightVersion: watch.weightVersion ?? null,
+    healthy: watch.healthy,
+    error: watch.error ?? null,
+    draining,
+    sinceMs,
+  } satisfies RosterEntry
+}

@@ -1,0 +1,95 @@
+/** What both backends do when the engine or worker that serves a call is lost: ask another one, within bounds. */
+import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { Dispatcher, Lease } from './dispatcher.ts'
+import { needOf } from './placement.ts'
+import type { QueuedCall } from './scheduler.ts'
+
+/**
+ * What a failure says. `lost`: something ended while it had the call, perhaps because of it. `away`: out of reach, and
+ * nothing was sampled. `final`: another member would not do better.
+ */
+export type FailureVerdict = 'lost' | 'away' | 'final'
+
+export interface FailoverRules {
+  dispatcher: Dispatcher
+  /**
+   * @param request as the member is to get it
+   * @param failedAttempts how many members have failed this call before
+   */
+  serve(memberId: string, request: GenerationRequest, failedAttempts: number): GenerationStream
+  /** Of a member, for the call's spans. */
+  kindOf(memberId: string): string
+  /** Asked before the member's slot is free again, or the next call that waits would get a dead one. */
+  judge(thrown: unknown, memberId: string): FailureVerdict
+  /** How many members a call may lose before its first event: one that kills them must not reach them all. */
+  maxLosses: number
+  /** How many members there are now. */
+  memberCount(): number
+  /** The member that has begun this call already. */
+  begunBy?: string | undefined
+}
+
+/** How often a call is tried at least, however few members there are: one that was restarted deserves another try. */
+const MIN_ATTEMPTS = 3
+
+/**
+ * Serves a request by one member after another until one does it. After its first event a call stays where it is:
+ * the agent may have seen it.
+ * @throws ProxyError as {@link Dispatcher.acquire}; the last member's error once its verdict is `final`, `maxLosses`
+ *   members are lost, or every member has had its turn (but at least three turns). After an abort: `signal.reason`.
+ */
+export async function* withFailover(
+  rules: FailoverRules,
+  request: GenerationRequest,
+  signal: AbortSignal,
+): GenerationStream {
+  const { requestId: callId, sessionId, body, mustServe } = request
+  const failed: string[] = []
+  for (let losses = 0; ; ) {
+    const wish = { model: body.model, mustServe, needs: needOf(request), avoid: failed }
+    const call = { callId, sessionId, ...wish, begunBy: rules.begunBy }
+    const lease = await leaseFor(call, rules, request, signal)
+    const { memberId } = lease
+    const span = request.spans?.asked({ ...request, member: memberId, memberKind: rules.kindOf(memberId) })
+    const sent = span ? { ...request, traceparent: span.traceparent } : request
+    let begun = false
+    request.onAsked?.()
+    try {
+      for await (const batch of rules.serve(memberId, sent, failed.length)) {
+        begun = true
+        yield batch
+      }
+      return
+    } catch (thrown) {
+      span?.end(signal.aborted ? signal.reason : thrown)
+      if (signal.aborted) throw signal.reason
+      const verdict = rules.judge(thrown, memberId)
+      if (verdict === 'lost') losses += 1
+      if (begun || verdict === 'final' || losses === rules.maxLosses) throw thrown
+      if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, rules.memberCount())) throw thrown
+      failed.push(memberId)
+      rules.dispatcher.failedOver()
+    } finally {
+      span?.end()
+      lease.release()
+    }
+  }
+}
+
+function leaseFor(
+  call: QueuedCall,
+  { dispatcher }: FailoverRules,
+  { spans }: GenerationRequest,
+  signal: AbortSignal,
+): Promise<Lease> {
+  const lease = dispatcher.acquire(call, signal)
+  if (spans) {
+    const span = spans.queued()
+    lease.then(
+      () => span.end(),
+      (thrown) => span.end(thrown),
+    )
+  }
+  return lease
+}

@@ -1,0 +1,194 @@
+/** The backend that speaks HTTP to engines: `Backend` over any number of engine clients. */
+
+import type { Clock } from '../../../base/clock.ts'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { Backend, BackendStatus } from '../port/backend.ts'
+import { cannotCount } from '../port/count-tokens.ts'
+import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-client.ts'
+import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from './dispatcher.ts'
+import { EnginePool } from './engine-pool.ts'
+import { type FailureVerdict, withFailover } from './failover.ts'
+import type { MemberLoad } from './placement.ts'
+import { WeightStamp } from './weight-stamp.ts'
+
+export interface LocalBackendOptions {
+  /** The engines that are there from the start. */
+  clients: readonly EngineClient[]
+  /** What some of them have said just now, by their names; the others are asked. */
+  known?: ReadonlyMap<string, EngineHealth>
+  /** They serve only until another engine is there. */
+  standIns?: boolean
+  /** Calls that one engine serves at once; engines batch, and queue on their own beyond what fits. */
+  maxConcurrencyPerEngine?: number
+  /** Calls that may wait for an engine. */
+  queueLimit?: number
+  /** How long a call waits while no engine could serve it. */
+  waitMs?: number
+  /** How long a pause may last before calls are refused, 0 for without end. */
+  pauseLimitMs?: number
+  healthIntervalMs?: number
+  logger?: Logger
+  clock?: Clock
+  watch?: DispatchWatch
+}
+
+export interface LocalBackend extends Backend {
+  readonly engines: EnginePool
+  /** Each engine's load by its name. */
+  loads(): ReadonlyMap<string, MemberLoad>
+}
+
+const HEALTH_INTERVAL_MS = 5_000
+/** How many engines a call may lose before its first event: one that kills engines must not reach them all. */
+const MAX_LOSSES = 2
+
+/** @throws ProxyError `config_invalid` when two clients reach the same engine */
+export function createLocalBackend(options: LocalBackendOptions): LocalBackend {
+  return new EngineBackend(options)
+}
+
+class EngineBackend implements LocalBackend {
+  readonly mode = 'local'
+  readonly engines: EnginePool
+  readonly #dispatcher: Dispatcher
+
+  constructor(options: LocalBackendOptions) {
+    const { clients, standIns = false, clock, logger, watch } = options
+    const { maxConcurrencyPerEngine, queueLimit, waitMs, pauseLimitMs, healthIntervalMs } = options
+    if (new Set(clients.map(({ name }) => name)).size < clients.length)
+      throw new ProxyError('config_invalid', 'an engine is named twice')
+    this.#dispatcher = new Dispatcher({
+      queueLimit: queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
+      waitMs: waitMs ?? DISPATCH_DEFAULTS.waitMs,
+      absent: { code: 'engine_unreachable', message: 'no engine that could serve this call is healthy' },
+      pauseLimitMs,
+      clock,
+      logger,
+      watch,
+    })
+    this.engines = new EnginePool({
+      dispatcher: this.#dispatcher,
+      maxConcurrency: maxConcurrencyPerEngine ?? DISPATCH_DEFAULTS.maxConcurrency,
+      healthIntervalMs: healthIntervalMs ?? HEALTH_INTERVAL_MS,
+      ...(clock && { clock }),
+      ...(logger && { logger }),
+    })
+    for (const client of clients)
+      this.engines.add(client, { standIn: standIns }, options.known?.get(client.name))
+  }
+
+  generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    return withFailover(
+      {
+        dispatcher: this.#dispatcher,
+        serve: (engine, asked) => this.#ask(engine, asked, signal),
+        kindOf: (engine) => this.#engine(engine).client.kind,
+        judge: (thrown, engine) => this.#judge(thrown, engine),
+        maxLosses: MAX_LOSSES,
+        memberCount: () => this.engines.size,
+      },
+      request,
+      signal,
+    )
+  }
+
+  async *#ask(engine: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    const { client, watch } = this.#engine(engine)
+    const weights = new WeightStamp(watch)
+    for await (const batch of client.generate(request, signal)) yield weights.stamp(batch)
+  }
+
+  #judge(thrown: unknown, engine: string): FailureVerdict {
+    if (!(thrown instanceof ProxyError)) return 'final'
+    if (thrown.code === 'engine_unreachable') {
+      // The health check says when it can be asked again.
+      this.#engine(engine).watch.markUnhealthy(thrown)
+      return 'away'
+    }
+    if (thrown.code !== 'engine_lost') return 'final'
+    // It died, and what is started in its place may have other weights; or it closed a connection that looked usable.
+    void this.#engine(engine).watch.refresh()
+    return 'lost'
+  }
+
+  /** Of one that has a call: it stays until the call has ended. */
+  #engine(name: string) {
+    return this.engines.get(name)!
+  }
+
+  async models(): Promise<ModelInfo[]> {
+    const models = new Map<string, ModelInfo>()
+    for (const { watch, draining } of this.engines.all()) {
+      await watch.firstCheck
+      for (const model of watch.healthy && !draining ? watch.models : []) {
+        if (!models.has(model.id)) models.set(model.id, model)
+      }
+    }
+    return [...models.values()]
+  }
+
+  /** Any healthy engine will do: all of them serve the same model. */
+  async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
+    for (const { client, watch, draining } of this.engines.all()) {
+      if (client.countTokens && watch.healthy && !draining) return await client.countTokens(body, signal)
+    }
+    throw cannotCount('No engine here can count the tokens of a prompt')
+  }
+
+  releaseSession(sessionId: string): void {
+    this.#dispatcher.releaseSession(sessionId)
+  }
+
+  status(): BackendStatus {
+    const { members, waiting, pausedSinceMs, moves } = this.#dispatcher.stats()
+    return {
+      queued: waiting,
+      pausedSinceMs,
+      moves,
+      members: members.map(({ id, inFlight, maxConcurrency: capacity }) => {
+        const { client, watch } = this.#engine(id)
+        const { healthy, models, weightVersion, error } = watch
+        return {
+          name: id,
+          kind: client.kind,
+          healthy,
+          inFlight,
+          capacity,
+          models: models.map((model) => model.id),
+          takesTokenIds: client.takesTokenIds,
+          ...(client.takesImages && { takesImages: true }),
+          ...(weightVersion !== undefined && { weightVersion }),
+          ...(error !== undefined && { error }),
+          ...(client.warning !== undefined && { warning: client.warning }),
+        }
+      }),
+    }
+  }
+
+  loads(): ReadonlyMap<string, MemberLoad> {
+    return new Map(this.#dispatcher.stats().members.map((member) => [member.id, member]))
+  }
+
+  pause(): void {
+    this.#dispatcher.pause()
+  }
+
+  resume(): Promise<void> {
+    return this.#dispatcher.resumeAfter(this.refresh())
+  }
+
+  async refresh(): Promise<void> {
+    const engines = this.engines.all()
+    for (const { watch } of engines) watch.forgetWeights()
+    const serving = engines.filter(({ watch }) => watch.healthy)
+    await Promise.all(serving.map(({ watch }) => watch.refresh()))
+  }
+
+  async close(): Promise<void> {
+    this.#dispatcher.close()
+    await this.engines.close()
+  }
+}

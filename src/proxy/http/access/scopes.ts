@@ -1,0 +1,74 @@
+/** Who may do what: the scopes of routes, the callers that keys tell apart, and the one decision between them. */
+import { ProxyError } from '../../../base/errors.ts'
+
+/**
+ * What a route asks of its callers. `open`: nothing. `admin`, `worker`: a key of this scope. `view`: it reads what is on
+ * record and changes nothing. `metrics`: it counts. `agent`: the key of the session that the call belongs to.
+ */
+export type Scope = 'open' | 'admin' | 'worker' | 'agent' | 'view' | 'metrics'
+
+export type Caller =
+  /** The proxy has no keys: everybody may do everything. */
+  | { is: 'anyone' }
+  | { is: 'admin' }
+  | { is: 'worker' }
+  /** May read everything, and write nothing. */
+  | { is: 'view' }
+  /** May read numbers that tell of no session. */
+  | { is: 'metrics' }
+  /** Has the key of this session; with a tag, of the one session of this name that has the tag on record. */
+  | { is: 'agent'; sessionId: string; keyTag: string | null }
+  /** Has no key, or one that is not known. */
+  | { is: 'stranger'; hasKey: boolean }
+
+/**
+ * An admin may make an agent's calls: `POST /sessions/{id}` would tell it the agent's key anyway. It may not pose as a
+ * worker, who sees the prompts of all sessions and answers for the model.
+ * @param sessionId of the path, if that names one
+ * @returns why the caller may not use a route of this scope; undefined if it may
+ */
+export function scopeRefusal(scope: Scope, caller: Caller, sessionId?: string): ProxyError | undefined {
+  if (scope === 'open' || caller.is === 'anyone') return undefined
+  switch (caller.is) {
+    case 'stranger':
+      return unauthorized(KEY_NAMES[scope], caller.hasKey)
+    case 'admin':
+      return scope === 'worker' ? forbidden('An admin key is not for workers') : undefined
+    case 'worker':
+      return scope === 'worker' ? undefined : forbidden('A worker key is for /ws/worker only')
+    case 'view':
+      return scope === 'view' || scope === 'metrics'
+        ? undefined
+        : forbidden('A view key reads, and does nothing else')
+    case 'metrics':
+      return scope === 'metrics' ? undefined : forbidden('A metrics key is for /metrics and /health')
+    case 'agent':
+      return refusalOfAgent(scope, caller.sessionId, sessionId)
+  }
+}
+
+function refusalOfAgent(scope: Scope, ownSession: string, sessionId = ownSession): ProxyError | undefined {
+  if (scope !== 'agent') return forbidden('The key of an agent is for the LLM calls of its session only')
+  if (sessionId !== ownSession) return forbidden('This key belongs to another session')
+  return undefined
+}
+
+const KEY_NAMES: Record<Exclude<Scope, 'open'>, string> = {
+  admin: 'an admin key',
+  worker: 'a worker key',
+  view: 'a view or admin key',
+  metrics: 'a metrics, view or admin key',
+  agent: "its session's key (agent_key of POST /sessions)",
+}
+
+/** @param needs what the call lacks: `an admin key` @param hasKey whether it came with some other key */
+export function unauthorized(needs: string, hasKey: boolean): ProxyError {
+  const message = hasKey
+    ? `The key is not valid: this call needs ${needs}`
+    : `No key: this call needs ${needs}, as bearer token or x-api-key`
+  return new ProxyError('unauthorized', message)
+}
+
+function forbidden(message: string): ProxyError {
+  return new ProxyError('forbidden', message)
+}

@@ -1,0 +1,224 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { type ProxyError, toProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
+import type { ReadRequest, Repeats } from '../../../protocol/canonical/request-reader.ts'
+import type { CallSpan } from '../../../protocol/canonical/spans.ts'
+import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/common/choices.ts'
+import type { AnswerIdentity, AnswerWishes, LoweredRequest } from '../../dialects/common/lowered.ts'
+import { statedLine } from '../../session/roles/stated-line.ts'
+import { beginChoices } from '../../session/turn/run-choices.ts'
+import type { Turn, TurnRunner } from '../../session/turn/run-turn.ts'
+import { clientGone } from '../transport/client-gone.ts'
+import { logFailure } from '../transport/errors.ts'
+import { triesOf } from './session-of-call.ts'
+import { SseReply } from './sse-reply.ts'
+import { reportDelivery, wholeAnswer } from './whole-answer.ts'
+
+/** What a dialect brings to the agent routes: pure functions from its wire format to canonical form and back. */
+export interface AgentDialect {
+  /** Name for the record. */
+  name: string
+  lower(body: unknown, repeats: Repeats): LoweredRequest
+  /** @param completions one, or as many as the request asked for */
+  whole(
+    identity: AnswerIdentity,
+    wishes: AnswerWishes,
+    ...completions: readonly [Completion, ...Completion[]]
+  ): object
+  streamWriter(identity: AnswerIdentity, wishes: AnswerWishes): StreamWriter
+  /** Of a stream of several choices; only a dialect that lowers to them has it. */
+  choicesWriter?(identity: AnswerIdentity, wishes: AnswerWishes, count: number): StreamWriter<ChoiceEvents>
+  /** An error that comes after the stream began, as the text of its event. */
+  streamError(error: ProxyError): string
+  /** The body of an error. */
+  errorBody(error: ProxyError): object
+  /** What a stream says while it has nothing to say. */
+  keepAlive: string
+  /** Headers by which an answer names its turn. */
+  headers(turnId: string): Record<string, string>
+}
+
+/** Turns events into the text to send for them. */
+export interface StreamWriter<Batch = readonly GenerationEvent[]> {
+  write(batch: Batch): string
+}
+
+/** What is being answered: a turn, or several of one call. */
+interface Answering<Batch> {
+  readonly turnId: string
+  readonly startedAtMs: number
+  readonly events: AsyncIterable<Batch>
+  readonly signal: AbortSignal
+  readonly isWhole: boolean
+  undelivered(): Promise<void>
+}
+
+export interface AnsweredCall {
+  dialect: AgentDialect
+  sessionId: string
+  body: ReadRequest
+  /** What was made of the parts of the session's earlier requests. */
+  repeats: Repeats
+  /** Before each step that takes time. @returns undefined: now; else when it may be done */
+  nextStep(): Promise<void> | undefined
+  runner: TurnRunner
+  logger: Logger
+  /** How long a stream may be silent; default: 15 s, well below the idle limits of clients and load balancers. */
+  keepAliveMs?: number
+  /** How often an answer that is not streamed shows a sign of life; absent: never. */
+  heartbeatMs?: number
+  /** Throws for what this caller may not ask of an engine. Default: it may ask for anything. */
+  mayAsk?(body: LoweredRequest['body']): void
+  /** Throws when its agent has too many calls under way to ask for so many answers at once. Default: nobody has. */
+  admitChoices?(count: number): void
+  /** Answers that one call may ask for; default: 128, as at OpenAI. */
+  choiceLimit?: number
+  /** Absent: nobody traces the call. */
+  span?: CallSpan
+}
+
+const KEEP_ALIVE_MS = 15_000
+const CHOICE_LIMIT = 128
+
+/** Runs one agent call as a turn and answers it, streamed or whole as the agent asked. */
+export async function answerCall(
+  answered: AnsweredCall,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<unknown> {
+  const { dialect, sessionId, body, repeats, nextStep, runner, span, choiceLimit = CHOICE_LIMIT } = answered
+  const lowered = dialect.lower(body.value, repeats)
+  answered.mayAsk?.(lowered.body)
+  const { stream, wishes, choices: count = 1 } = lowered
+  refuseTooManyChoices(count, choiceLimit)
+  answered.admitChoices?.(count)
+  await nextStep()
+  const { caller, headers } = request
+  const line = statedLine({ headers, request: lowered })
+  const call = {
+    sessionId,
+    dialect: dialect.name,
+    request: lowered,
+    ...jsonOfMessages(lowered, body),
+    stream,
+    word: {
+      ...triesOf(request),
+      hasAgentKey: caller.is === 'agent',
+      ...(caller.is === 'agent' && { keyTag: caller.keyTag }),
+      ...(line && { line }),
+    },
+    ...(lowered.annotations && { annotations: lowered.annotations }),
+    ...(span && { span }),
+  }
+  const exchange = { answered, request, reply }
+  const named = (turn: NamedTurn) => {
+    reply.headers(dialect.headers(turn.turnId))
+    span?.answeredBy(turn.turnId)
+    return identityOf(turn, lowered.body.model ?? '')
+  }
+  if (count > 1 && dialect.choicesWriter) {
+    const choices = await beginChoices(runner, call, count, clientGone(reply))
+    const identity = named(choices)
+    if (stream) return streamed(choices, dialect.choicesWriter(identity, wishes, count), exchange)
+    return whole(choices, exchange, () => dialect.whole(identity, wishes, ...choices.completions))
+  }
+  const turn = await runner.begin(call, clientGone(reply))
+  const identity = named(turn)
+  if (stream) return streamed(turn, dialect.streamWriter(identity, wishes), exchange)
+  return whole(turn, exchange, () => dialect.whole(identity, wishes, turn.completion))
+}
+
+interface Exchange {
+  answered: AnsweredCall
+  request: FastifyRequest
+  reply: FastifyReply
+}
+
+async function streamed<Batch>(
+  turn: Answering<Batch>,
+  writer: StreamWriter<Batch>,
+  { answered: { dialect, logger, keepAliveMs = KEEP_ALIVE_MS }, request, reply }: Exchange,
+): Promise<FastifyReply> {
+  const failed = await streamAnswer(turn, reply, { writer, dialect, keepAliveMs })
+  if (failed) logFailure(logger, request, failed)
+  return reply
+}
+
+type NamedTurn = Pick<Turn, 'turnId' | 'startedAtMs' | 'endedAtMs'>
+
+function identityOf(turn: NamedTurn, model: string): AnswerIdentity {
+  return {
+    turnId: turn.turnId,
+    createdS: Math.floor(turn.startedAtMs / 1000),
+    get endedS() {
+      return turn.endedAtMs === undefined ? undefined : Math.floor(turn.endedAtMs / 1000)
+    },
+    model,
+  }
+}
+
+/** Of a dialect that has canonical messages, their own bytes: nobody need write them again. */
+function jsonOfMessages(
+  { body }: LoweredRequest,
+  { list }: ReadRequest,
+): { messagesJson?: readonly Buffer[] } {
+  const json = body.messages === list?.elements ? list?.json : undefined
+  return json ? { messagesJson: [json] } : {}
+}
+
+function whole(
+  turn: Answering<unknown>,
+  { answered: { dialect, logger, heartbeatMs }, request, reply }: Exchange,
+  answer: () => object,
+): Promise<object> {
+  return wholeAnswer(turn, reply, {
+    answer,
+    errorBody: dialect.errorBody,
+    onLateError: (error) => logFailure(logger, request, error),
+    ...(heartbeatMs !== undefined && { heartbeatMs }),
+  })
+}
+
+interface StreamedAnswer<Batch> {
+  writer: StreamWriter<Batch>
+  dialect: AgentDialect
+  keepAliveMs: number
+}
+
+/**
+ * Until the engine has accepted the call, a failure is thrown and becomes an HTTP error; the status line goes out
+ * with the first event or keep-alive, and what fails after it is an event of the stream.
+ * @returns what failed after the status line
+ */
+async function streamAnswer<Batch>(
+  turn: Answering<Batch>,
+  reply: FastifyReply,
+  { writer, dialect, keepAliveMs }: StreamedAnswer<Batch>,
+): Promise<ProxyError | undefined> {
+  let sse: SseReply | undefined
+  let failed: ProxyError | undefined
+  const silence = setInterval(() => {
+    if (reply.raw.destroyed) return
+    sse ??= new SseReply(reply)
+    sse.keepAlive(dialect.keepAlive)
+  }, keepAliveMs)
+  try {
+    for await (const batch of turn.events) {
+      sse ??= new SseReply(reply)
+      if (turn.isWhole) reportDelivery(turn, reply)
+      const text = writer.write(batch)
+      if (text !== '') silence.refresh()
+      await sse.send(text, turn.signal)
+    }
+  } catch (thrown) {
+    failed = toProxyError(thrown)
+    if (!sse) throw failed
+    await sse.send(dialect.streamError(failed), turn.signal)
+  } finally {
+    clearInterval(silence)
+  }
+  sse?.end()
+  return failed
+}

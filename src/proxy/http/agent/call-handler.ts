@@ -1,0 +1,55 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import type { CallTracer } from '../../../protocol/canonical/spans.ts'
+import type { Sessions } from '../../session/state/sessions.ts'
+import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
+import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
+import type { CallLimit } from './call-limit.ts'
+import { beginSpan, toldOf } from './call-span.ts'
+import { sessionBodyOf } from './session-body.ts'
+import { sessionForCall } from './session-of-call.ts'
+
+export type CallHandlerOptions = Pick<
+  AnsweredCall,
+  'runner' | 'logger' | 'keepAliveMs' | 'heartbeatMs' | 'choiceLimit'
+> & {
+  sessions: Sessions
+  limit?: CallLimit
+  /** Default: calls are not traced. */
+  tracer?: CallTracer
+} & AgentPolicy
+
+/** A dialect that looks something up in the session before it can lower a call. */
+export type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Promise<AgentDialect>
+
+/** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
+export function callHandler(options: CallHandlerOptions) {
+  const { sessions, runner, logger, keepAliveMs, heartbeatMs, choiceLimit, limit, tracer, ...policy } =
+    options
+  const check = agentPolicy(policy)
+  return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
+    const sessionId = await sessionForCall(request, reply, sessions)
+    const { read, repeats, nextStep } = sessionBodyOf(request)
+    await nextStep()
+    const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
+    const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
+    const mayAsk = request.caller.is === 'agent' ? check : undefined
+    const call = {
+      dialect,
+      runner,
+      logger,
+      sessionId,
+      body: read,
+      repeats,
+      nextStep,
+      ...(keepAliveMs !== undefined && { keepAliveMs }),
+      ...(heartbeatMs !== undefined && { heartbeatMs }),
+      ...(mayAsk && { mayAsk }),
+      ...(choiceLimit !== undefined && { choiceLimit }),
+      ...(limit && { admitChoices: (count: number) => limit.takeMore(request, reply.raw, count - 1) }),
+      ...(span && { span }),
+    }
+    const answer = answerCall(call, request, reply)
+    return span ? toldOf(answer, span) : answer
+  }
+}

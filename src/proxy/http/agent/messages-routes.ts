@@ -1,0 +1,74 @@
+/** Anthropic's part of the agent routes: Messages, token counting, and errors in its own shape. */
+import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
+import type { Logger } from '../../../base/logger.ts'
+import type { VolatileRule } from '../../dialects/common/volatile.ts'
+import { message } from '../../dialects/messages/answer.ts'
+import { anthropicError, anthropicErrorEvent, anthropicStatus } from '../../dialects/messages/error.ts'
+import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/messages/request.ts'
+import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
+import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
+import { clientGone } from '../transport/client-gone.ts'
+import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
+import { agentPolicy } from './agent-policy.ts'
+import type { AgentDialect } from './answer-call.ts'
+import { type CallHandlerOptions, callHandler } from './call-handler.ts'
+import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-docs.ts'
+import { sessionBodyOf } from './session-body.ts'
+import { BASE_PATHS, namedSession, sessionOfCall } from './session-of-call.ts'
+
+export interface MessagesRoutesOptions extends CallHandlerOptions {
+  /** What to take out of system prompts; default: all that are known. An empty list: nothing. */
+  volatileRules?: readonly VolatileRule[]
+}
+
+function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect {
+  return {
+    name: 'messages',
+    lower: (body, repeats) => lowerMessagesRequest(body, volatileRules, repeats),
+    whole: message,
+    streamWriter: (identity, wishes) => new MessagesStreamWriter(identity, wishes),
+    streamError: anthropicErrorEvent,
+    errorBody: (error) => anthropicError(error),
+    keepAlive: PING,
+    headers: (turnId) => ({ 'request-id': `req_${turnId}`, 'x-request-id': turnId }),
+  }
+}
+
+export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app, options, done) => {
+  app.setErrorHandler(anthropicErrorHandler(options.logger))
+  const call = callHandler(options)(messagesDialect(options))
+  const count = countHandler(options)
+  for (const base of BASE_PATHS) {
+    app.post(`${base}/messages`, docs('Messages', MessagesRequest, MessageAnswer, AnthropicErrorReply), call)
+    const counting = docs('Tokens of a Messages prompt', CountTokensRequest, CountAnswer, AnthropicErrorReply)
+    app.post(`${base}/messages/count_tokens`, counting, count)
+  }
+  done()
+}
+
+/** A count is no turn: nothing is recorded, and no session is made for it. */
+function countHandler({ sessions, runner, volatileRules, ...policy }: MessagesRoutesOptions) {
+  const check = agentPolicy(policy)
+  return async (request: FastifyRequest, reply: FastifyReply) => {
+    const { caller } = request
+    const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall
+    const sessionId = await sessionOf(request, sessions)
+    const { read, repeats, nextStep } = sessionBodyOf(request)
+    await nextStep()
+    const body = lowerCountTokensRequest(read.value, volatileRules, repeats)
+    if (request.caller.is === 'agent') check(body)
+    return { input_tokens: await runner.countTokens(sessionId, body, clientGone(reply)) }
+  }
+}
+
+function anthropicErrorHandler(logger: Logger) {
+  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
+    const error = errorOf(thrown)
+    logFailure(logger, request, error)
+    const requestId = String(reply.getHeader('request-id') ?? request.id)
+    void reply
+      .code(anthropicStatus(error))
+      .headers({ ...errorHeaders(error), 'request-id': requestId })
+      .send(anthropicError(error, requestId))
+  }
+}

@@ -1,0 +1,90 @@
+/** OpenAI Responses among the agent routes. Errors are those of the other OpenAI routes. */
+import type { FastifyPluginCallback } from 'fastify'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import type { AnswerIdentity, AnswerWishes } from '../../dialects/common/lowered.ts'
+import {
+  type FindTurn,
+  findResponse,
+  historyOf,
+  inputItems,
+  recordedResponse,
+} from '../../dialects/responses/record.ts'
+import { lowerResponsesRequest } from '../../dialects/responses/request.ts'
+import { type ResponseFrame, wholeResponse } from '../../dialects/responses/response.ts'
+import { checkResponsesRequest, ResponsesRequest } from '../../dialects/responses/schema.ts'
+import { ResponsesStreamWriter } from '../../dialects/responses/stream.ts'
+import type { TurnStore } from '../../store/port/turn-store.ts'
+import type { AgentDialect } from './answer-call.ts'
+import { type CallHandlerOptions, callHandler } from './call-handler.ts'
+import { OPENAI } from './openai-common.ts'
+import { docs, docsOfRead, ResponseAnswer } from './route-docs.ts'
+import { BASE_PATHS, sessionOfCall } from './session-of-call.ts'
+
+export interface ResponsesRoutesOptions extends CallHandlerOptions {
+  store: Pick<TurnStore, 'getTurn'>
+}
+
+export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (app, options, done) => {
+  const { sessions, store } = options
+  const finder =
+    (sessionId: string): FindTurn =>
+    (turnId) =>
+      store.getTurn(sessionId, turnId)
+  const create = callHandler(options)((body, sessionId, repeats) =>
+    responsesCall(body, finder(sessionId), repeats),
+  )
+  const read = docsOfRead('A response of this session', ResponseAnswer)
+  for (const base of BASE_PATHS) {
+    app.post(`${base}/responses`, docs('Responses', ResponsesRequest, ResponseAnswer), create)
+    app.get(`${base}/responses/:responseId`, read, async (request) => {
+      refuseReplay(request.query as { stream?: string })
+      const { responseId } = request.params as { responseId: string }
+      const find = finder(await sessionOfCall(request, sessions))
+      return recordedResponse(await findResponse(responseId, find, 'response_id'))
+    })
+  }
+  done()
+}
+
+function refuseReplay({ stream }: { stream?: string }): void {
+  if (stream !== 'true') return
+  throw new ProxyError('unsupported', 'A response that is over is not streamed again', { param: 'stream' })
+}
+
+/**
+ * The dialect for one call: what it goes on from is looked up first, and its answer repeats what it asked for.
+ * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
+ */
+async function responsesCall(body: unknown, find: FindTurn, repeats: Repeats): Promise<AgentDialect> {
+  const request = checkResponsesRequest(body, repeats)
+  const history = await historyOf(request, find)
+  const { lowered, annotation, wireTools } = lowerResponsesRequest(
+    request,
+    history,
+    await inputItems(request, find),
+    repeats,
+  )
+  const frame = (identity: AnswerIdentity, wishes: AnswerWishes): ResponseFrame => ({
+    identity,
+    wishes,
+    annotation,
+    wireTools,
+    params: lowered.body,
+    instructions: request.instructions ?? null,
+    tools: request.tools ?? [],
+    toolChoice: request.tool_choice ?? 'auto',
+  })
+  let writer: ResponsesStreamWriter | undefined
+  return {
+    ...OPENAI,
+    name: 'responses',
+    lower: () => lowered,
+    whole: (identity, wishes, completion) => wholeResponse(frame(identity, wishes), completion),
+    streamWriter: (identity, wishes) => {
+      writer = new ResponsesStreamWriter(frame(identity, wishes))
+      return writer
+    },
+    streamError: (error) => writer?.fail(error) ?? OPENAI.streamError(error),
+  }
+}

@@ -1,0 +1,84 @@
+/**
+ * What the agent-facing routes say of themselves in the OpenAPI document. Bodies are checked by the dialects, which leave
+ * them as they came and word their errors for the dialect; answers go out as the dialects write them.
+ */
+import Type, { type TSchema } from 'typebox'
+import { nullable } from '../schemas/nullable.ts'
+
+const anything = () => Type.Record(Type.String(), Type.Unknown())
+const usage = () => Type.Optional(anything())
+
+export const OpenAiErrorReply = Type.Object({
+  error: Type.Object({
+    message: Type.String(),
+    type: Type.String(),
+    param: nullable(Type.String()),
+    code: nullable(Type.Union([Type.String(), Type.Number()])),
+  }),
+})
+
+export const AnthropicErrorReply = Type.Object({
+  type: Type.Literal('error'),
+  error: Type.Object({ type: Type.String(), message: Type.String() }),
+})
+
+const answerOf = <K extends string>(object: K) =>
+  Type.Object({
+    id: Type.String(),
+    object: Type.Literal(object),
+    created: Type.Integer(),
+    model: Type.Optional(Type.String()),
+    choices: Type.Array(anything()),
+    usage: usage(),
+  })
+
+export const ChatAnswer = answerOf('chat.completion')
+export const CompletionAnswer = answerOf('text_completion')
+
+export const ResponseAnswer = Type.Object({
+  id: Type.String(),
+  object: Type.Literal('response'),
+  created_at: Type.Integer(),
+  status: Type.Enum(['in_progress', 'completed', 'incomplete', 'failed']),
+  output: Type.Array(anything()),
+})
+
+export const MessageAnswer = Type.Object({
+  id: Type.String(),
+  type: Type.Literal('message'),
+  role: Type.Literal('assistant'),
+  content: Type.Array(anything()),
+  stop_reason: nullable(Type.String()),
+  usage: anything(),
+})
+
+export const CountAnswer = Type.Object({ input_tokens: Type.Integer() })
+
+export const Model = Type.Object({
+  id: Type.String(),
+  object: Type.Literal('model'),
+  created: Type.Integer(),
+  owned_by: Type.String(),
+  max_model_len: Type.Optional(Type.Integer()),
+})
+
+export const ModelList = Type.Object({ object: Type.Literal('list'), data: Type.Array(Model) })
+
+/** As they are: the schemas of answers document, and take nothing away. */
+const AS_THEY_ARE = { validatorCompiler: () => () => true, serializerCompiler: () => JSON.stringify }
+
+/** A route that only reads. */
+export function docsOfRead(summary: string, answer: TSchema) {
+  const response = { 200: answer, '4xx': OpenAiErrorReply, '5xx': OpenAiErrorReply }
+  return { schema: { tags: ['agent'], summary, response }, ...AS_THEY_ARE }
+}
+
+/** A call with this body. Where the body asks for a stream, the answer is server-sent events of its dialect. */
+export function docs(summary: string, body: object, answer: TSchema, error: TSchema = OpenAiErrorReply) {
+  const content = {
+    'application/json': { schema: answer },
+    'text/event-stream': { schema: Type.String() },
+  }
+  const response = { 200: { description: 'The answer', content }, '4xx': error, '5xx': error }
+  return { schema: { tags: ['agent'], summary, body, response }, ...AS_THEY_ARE }
+}

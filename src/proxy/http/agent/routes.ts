@@ -1,0 +1,116 @@
+/** Agent-facing routes: every dialect under every form of a session's base URL. */
+import '@fastify/swagger'
+import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import { ChatStreamWriter, chatCompletion } from '../../dialects/chat/answer.ts'
+import { ChatCompletionRequest, lowerChatRequest } from '../../dialects/chat/request.ts'
+import { ChoicesWriter } from '../../dialects/common/choices.ts'
+import { openAiError } from '../../dialects/common/openai-error.ts'
+import { CompletionStreamWriter, textCompletion } from '../../dialects/completions/answer.ts'
+import { CompletionRequest, lowerCompletionRequest } from '../../dialects/completions/request.ts'
+import type { Backend } from '../../engines/port/backend.ts'
+import type { ModelInfo } from '../../engines/port/engine-client.ts'
+import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
+import { defaultWaitingBytes, WaitingBodies } from '../transport/waiting-bodies.ts'
+import type { AgentDialect } from './answer-call.ts'
+import { callHandler } from './call-handler.ts'
+import { CallLimit } from './call-limit.ts'
+import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
+import { OPENAI } from './openai-common.ts'
+import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
+import { ChatAnswer, CompletionAnswer, docs, docsOfRead, Model, ModelList } from './route-docs.ts'
+import { readBodiesOfSessions } from './session-body.ts'
+import { BASE_PATHS, refuseEndedKeys } from './session-of-call.ts'
+
+export type AgentRoutesOptions = ResponsesRoutesOptions &
+  MessagesRoutesOptions & {
+    backend: Backend
+    /** Calls that the holder of an agent's key may have under way at once. Default: 128. */
+    callLimit?: number
+    /** Answers that one call may ask for. Default: 128. */
+    choiceLimit?: number
+    /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
+    waitingBytes?: number
+  }
+
+const CALL_LIMIT = 128
+
+const CHAT: AgentDialect = {
+  name: 'chat',
+  lower: lowerChatRequest,
+  whole: chatCompletion,
+  streamWriter: (identity, wishes) => new ChatStreamWriter(identity, wishes),
+  choicesWriter: (identity, wishes, count) =>
+    new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, wishes)),
+  ...OPENAI,
+}
+
+const COMPLETIONS: AgentDialect = {
+  name: 'completions',
+  lower: lowerCompletionRequest,
+  whole: textCompletion,
+  streamWriter: (identity, wishes) => new CompletionStreamWriter(identity, wishes),
+  choicesWriter: (identity, wishes, count) =>
+    new ChoicesWriter(count, (choice) => new CompletionStreamWriter({ ...identity, choice }, wishes)),
+  ...OPENAI,
+}
+
+export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
+  app.setErrorHandler(openAiErrorHandler(options.logger))
+  app.addHook('preHandler', refuseEndedKeys(options.sessions))
+  const waiting = new WaitingBodies(options.waitingBytes ?? defaultWaitingBytes())
+  readBodiesOfSessions(app, options.sessions, waiting)
+  const limit = new CallLimit(options.callLimit ?? CALL_LIMIT)
+  app.addHook('onRequest', limit.hook)
+  const call = callHandler({ ...options, limit })
+  const chat = {
+    ...docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
+    config: { sendsMessagesOn: true },
+  }
+  for (const base of BASE_PATHS) {
+    app.post(`${base}/chat/completions`, chat, call(CHAT))
+    app.post(
+      `${base}/completions`,
+      docs('Completions', CompletionRequest, CompletionAnswer),
+      call(COMPLETIONS),
+    )
+    modelRoutes(app, base, options.backend)
+  }
+  app.post('/v1/chat/completions/:sessionId', chat, call(CHAT))
+  app.register(messagesRoutes, options)
+  app.register(responsesRoutes, options)
+  done()
+}
+
+function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void {
+  app.get(`${base}/models`, docsOfRead('Models that the engines serve', ModelList), async () => ({
+    object: 'list',
+    data: (await backend.models()).map(modelObject),
+  }))
+  app.get(`${base}/models/*`, docsOfRead('A model that the engines serve', Model), async (request) => {
+    const id = (request.params as { '*': string })['*']
+    const model = (await backend.models()).find((candidate) => candidate.id === id)
+    if (!model)
+      throw new ProxyError('route_not_found', `No engine serves a model '${id}'`, { param: 'model' })
+    return modelObject(model)
+  })
+}
+
+function modelObject({ id, maxModelLen }: ModelInfo): object {
+  const length = maxModelLen === undefined ? {} : { max_model_len: maxModelLen }
+  return { id, object: 'model', created: 0, owned_by: 'llm-proxy', ...length }
+}
+
+function openAiErrorHandler(logger: Logger) {
+  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
+    const error = errorOf(thrown)
+    logFailure(logger, request, error)
+    // A turn's own, if the call had become one.
+    const requestId = String(reply.getHeader('x-request-id') ?? request.id)
+    void reply
+      .code(error.status)
+      .headers({ ...errorHeaders(error), 'x-request-id': requestId })
+      .send(openAiError(error))
+  }
+}

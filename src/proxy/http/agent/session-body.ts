@@ -1,0 +1,120 @@
+import type { ServerResponse } from 'node:http'
+import type {
+  FastifyInstance,
+  FastifyRequest,
+  preHandlerAsyncHookHandler,
+  preParsingHookHandler,
+} from 'fastify'
+import {
+  NO_REPEATS,
+  type ReadRequest,
+  type Repeats,
+  RequestReader,
+} from '../../../protocol/canonical/request-reader.ts'
+import { giveBack } from '../../../protocol/json/give-back.ts'
+import type { Sessions } from '../../session/state/sessions.ts'
+import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
+import type { WaitingBodies } from '../transport/waiting-bodies.ts'
+import { whenClosed } from '../transport/when-closed.ts'
+import { WorkSlices } from '../transport/work-slices.ts'
+import { namedSession } from './session-of-call.ts'
+
+/** A body, read with what is remembered of its session's earlier ones. */
+export interface SessionBody {
+  readonly read: ReadRequest
+  /** What was made of the parts of those. */
+  readonly repeats: Repeats
+  /** Before each further step of the call that takes time. @returns undefined: now; else when it may be done */
+  nextStep(): Promise<void> | undefined
+}
+
+/** Pieces of a longer body are left to the collector: they are rare. */
+const MAX_GIVEN_BACK = 4 * 1024 * 1024
+
+const AT_ONCE = () => undefined
+const NO_BODY: SessionBody = { read: { value: undefined }, repeats: NO_REPEATS, nextStep: AT_ONCE }
+
+/** Calls with shorter ones take no time. */
+const LARGE_BYTES = 16 * 1024
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** Bodies have canonical messages: engines are sent them as they came. */
+    sendsMessagesOn?: boolean
+  }
+  interface FastifyRequest {
+    /** null: it has no body. */
+    sessionBody: SessionBody | null
+    /** What came of the body from the socket, to be given back; null: nothing is. */
+    bodyPieces: Buffer[] | null
+  }
+}
+
+/** Of a call whose handler runs. */
+export function sessionBodyOf({ sessionBody }: FastifyRequest): SessionBody {
+  return sessionBody ?? NO_BODY
+}
+
+/**
+ * Reads each body once its session is known. What is remembered of the session is held until the call is answered.
+ * @param waiting counts what each body takes, before it is read and after
+ */
+export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions, waiting: WaitingBodies): void {
+  takeAnyBodyAsBytes(app)
+  app.decorateRequest('sessionBody', null)
+  app.decorateRequest('bodyPieces', null)
+  app.decorateRequest('heldBytes', 0)
+  app.addHook('preParsing', keepPieces)
+  app.addHook('preHandler', readWith(sessions, waiting))
+}
+
+const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
+  const { headers, routeOptions } = request
+  // Of one that is refused for its length nobody keeps anything.
+  if (Number(headers['content-length']) <= Math.min(MAX_GIVEN_BACK, routeOptions.bodyLimit ?? 0)) {
+    const pieces: Buffer[] = []
+    request.bodyPieces = pieces
+    payload.on('data', (piece: Buffer) => pieces.push(piece))
+  }
+  done(null, payload)
+}
+
+function readWith(sessions: Sessions, waiting: WaitingBodies): preHandlerAsyncHookHandler {
+  const slices = new WorkSlices()
+  return async (request, { raw }) => {
+    const { body } = request
+    if (!Buffer.isBuffer(body)) return
+    const isLarge = body.length >= LARGE_BYTES
+    waiting.take(request, raw, body.length)
+    const turn = isLarge ? slices.first() : undefined
+    if (turn) {
+      giveBackPieces(request)
+      await turn
+    }
+    const sessionId = await namedSession(request, sessions)
+    const requests = sessionId === undefined ? new RequestReader() : requestsOf(sessionId, sessions, raw)
+    const listJson = request.routeOptions.config.sendsMessagesOn === true
+    request.sessionBody = {
+      read: readBody(request, body, requests, { listJson }),
+      repeats: requests,
+      nextStep: isLarge ? () => slices.further() : AT_ONCE,
+    }
+    // All of it has been read, and the call may take minutes.
+    request.body = undefined
+    giveBack(body)
+    giveBackPieces(request)
+    waiting.take(request, raw, request.bodyMemoryBytes)
+  }
+}
+
+/** The body is a copy of them. */
+function giveBackPieces(request: FastifyRequest): void {
+  for (const piece of request.bodyPieces ?? []) giveBack(piece)
+  request.bodyPieces = null
+}
+
+function requestsOf(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {
+  const held = sessions.hold(sessionId)
+  whenClosed(response, () => held[Symbol.dispose]())
+  return held.memory.requests
+}

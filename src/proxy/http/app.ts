@@ -1,0 +1,310 @@
+/** The Fastify application: one plugin per concern, put together. */
+import { randomUUID } from 'node:crypto'
+import Fastify, {
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  type FastifyServerFactory,
+  type onSendHookHandler,
+} from 'fastify'
+import { ERROR_CATALOGUE, ProxyError } from '../../base/errors.ts'
+import type { Logger } from '../../base/logger.ts'
+import { uiRoutes } from '../../inspector/routes/routes.ts'
+import type { CallTracer } from '../../protocol/canonical/spans.ts'
+import { openAiError } from '../dialects/common/openai-error.ts'
+import type { VolatileRule } from '../dialects/common/volatile.ts'
+import { anthropicError } from '../dialects/messages/error.ts'
+import type { Backend } from '../engines/port/backend.ts'
+import type { Roster } from '../engines/port/roster.ts'
+import type { MetricsSource } from '../metrics/metrics.ts'
+import { Activity } from '../session/state/activity.ts'
+import type { NodePlace } from '../session/state/nodes.ts'
+import { MAX_SESSION_ID_BYTES } from '../session/state/session-id.ts'
+import type { Sessions } from '../session/state/sessions.ts'
+import type { AnnouncedWeights } from '../session/turn/announced-weights.ts'
+import type { TurnRunner } from '../session/turn/run-turn.ts'
+import type { TurnStore } from '../store/port/turn-store.ts'
+import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
+import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
+import { ownSessionsOnly } from './access/own-sessions.ts'
+import type { AgentPolicy } from './agent/agent-policy.ts'
+import { agentRoutes } from './agent/routes.ts'
+import { adminRoutes } from './operator/admin.ts'
+import { healthRoute } from './operator/health/health-route.ts'
+import { metricsRoute } from './operator/metrics.ts'
+import { workersRoutes } from './operator/workers/routes.ts'
+import { openApi, openApiRoute } from './schemas/openapi.ts'
+import { gatewayRoutes } from './trainer/gateway/routes.ts'
+import { eventsRoutes } from './trainer/read/events.ts'
+import { type ReadTokenTexts, readRoutes } from './trainer/read/routes.ts'
+import { sessionsRoutes } from './trainer/sessions/routes.ts'
+import { tracesRoutes } from './trainer/traces/routes.ts'
+import { BodyBudget, type BodyBudgetOptions } from './transport/body-budget.ts'
+import { type DiscardLimits, discardBody } from './transport/discard-body.ts'
+import { errorHeaders, errorOf, logFailure } from './transport/errors.ts'
+import { sessionPaths } from './transport/session-paths.ts'
+import type { Strangers } from './transport/strangers.ts'
+import { createStrangers, createWebServer, LIMITS } from './transport/web-server.ts'
+import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
+
+/** What every application stands on, whatever its routes are. */
+export interface AppBase {
+  logger: Logger
+  bodyLimitBytes: number
+  /** Of all bodies together that are on their way; at least twice the limit on one. Default: 256 MiB. */
+  bodyBudgetBytes?: number
+  /** Default: none, and everybody may do everything. */
+  keys?: KeySettings
+  /** The server listens where only its own machine reaches it. Default: it does not. */
+  loopbackOnly?: boolean
+  /** Addresses, or blocks of them, whose `X-Forwarded-*` headers are believed. Default: none. */
+  trustedProxies?: readonly string[]
+  /** Precedes every path: `/llm`. Default: nothing does. */
+  basePath?: string
+  /** Only sessions of this node are served, of several. Default: all are. */
+  node?: NodePlace | undefined
+  /** Default: there is no `/metrics`. */
+  metrics?: MetricsSource
+}
+
+export interface AppOptions extends AppBase, AgentPolicy {
+  sessions: Sessions
+  store: TurnStore
+  runner: TurnRunner
+  backend: Backend
+  /** Calls that an agent with a key may have under way at once. Default: 128. */
+  agentCallLimit?: number
+  /** Answers that one call may ask for. Default: 128. */
+  choiceLimit?: number
+  /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
+  waitingBytes?: number
+  /** What `/health` tells besides the state of the backend. */
+  facts: () => Record<string, unknown>
+  weights: AnnouncedWeights
+  /** What happens to sessions and turns. Default: nobody sees it. */
+  activity?: Activity
+  /** Default: no tokenizer is known. */
+  tokenTexts?: ReadTokenTexts
+  /** Takes over, or closes, the socket of whoever dials `/ws/worker`. */
+  acceptWorker: WorkerSocketOptions['accept']
+  maxWorkerFrameBytes: number
+  /** The engines or workers that serve. */
+  roster: Roster
+  /** How long an agent's stream may be silent; default: 15 s. */
+  keepAliveMs?: number
+  /** How often an answer that is not streamed shows a sign of life. Default: never. */
+  heartbeatMs?: number
+  /** What to take out of system prompts, because it changes from call to call; default: all that is known. */
+  volatileRules?: readonly VolatileRule[]
+  /** Default: calls are not traced. */
+  tracer?: CallTracer
+}
+
+export interface App {
+  fastify: FastifyInstance
+  /** Every route that there is, and what it asks of its callers. */
+  routes: readonly RouteScope[]
+  /** The answers that are not out yet. */
+  answering: ReadonlySet<unknown>
+}
+
+/** What the application listens on, and who is a stranger there. */
+export interface AppSockets {
+  serverFactory: FastifyServerFactory
+  strangers: Strangers
+}
+
+/** Whom routes may have to tell apart. */
+export interface AppDoors {
+  keyring: Keyring
+  strangers: Strangers
+}
+
+/** All routes of a proxy, not listening yet. */
+export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App> {
+  return buildAppWith(options, (app, doors) => addRoutes(app, options, doors), sockets)
+}
+
+/** An application with these routes below its base path, not listening yet. A route without a scope does not start. */
+export async function buildAppWith(
+  options: AppBase,
+  add: (app: FastifyInstance, doors: AppDoors) => Promise<void>,
+  { serverFactory, strangers }: AppSockets = plainSockets(),
+): Promise<App> {
+  const { logger, keys = NO_KEYS, loopbackOnly = false, trustedProxies = [] } = options
+  const keyring = new Keyring(keys)
+  let routable = (_method: string, url: string): string => url
+  const fastify = Fastify({
+    serverFactory,
+    bodyLimit: options.bodyLimitBytes,
+    trustProxy: trustedProxies.length > 0 && [...trustedProxies],
+    forceCloseConnections: 'idle',
+    // It goes out with refusals, to be found again in the log: unlike a count it is not the same after a restart.
+    genReqId: () => randomUUID(),
+    // Longer session ids than there can be deserve an answer that says so, not a 404; and each byte may be a `%2F`.
+    routerOptions: { maxParamLength: 4 * MAX_SESSION_ID_BYTES },
+    rewriteUrl: ({ method = '', url = '' }) => routable(method, url),
+    // A tool's JSON schema may have a property of any name; bodies are never merged into objects of ours.
+    onProtoPoisoning: 'ignore',
+    onConstructorPoisoning: 'ignore',
+    // What fails before there is a route: a URL that cannot be decoded, or a segment that is too long.
+    frameworkErrors: (thrown, request, reply) => {
+      discardBody(request.raw, REFUSED_BODY)
+      sendRouteless(errorOf(thrown), request, reply)
+    },
+  })
+  const answering = watchAnswers(fastify)
+  fastify.addHook('onReady', async () => {
+    routable = sessionPaths(routes)
+  })
+  const routes = guardRoutes(fastify, { keyring, strangers, logger, loopbackOnly })
+  if (options.node) fastify.addHook('onRequest', ownSessionsOnly(options.node))
+  fastify.addHook('onError', (_request, _reply, thrown, done) => {
+    options.metrics?.requestFailed(errorOf(thrown).code)
+    done()
+  })
+  const budget = new BodyBudget(bodyBudgetOf(options))
+  fastify.addHook('preParsing', ({ raw }, _reply, _payload, done) => {
+    budget.watch(raw)
+    done()
+  })
+  fastify.addHook('onSend', letBodyEnd)
+  fastify.setErrorHandler((thrown, request, reply) => {
+    const error = errorOf(thrown)
+    logFailure(logger, request, error)
+    if (request.is404) return sendRouteless(error, request, reply)
+    void reply.code(error.status).headers(errorHeaders(error)).send(detail(error))
+  })
+  fastify.setNotFoundHandler((request, reply) => {
+    const path = request.url.split('?')[0] ?? ''
+    const error = new ProxyError('route_not_found', `There is no ${request.method} ${path}`)
+    sendRouteless(error, request, reply)
+  })
+  await fastify.register(async (app) => add(app, { keyring, strangers }), {
+    prefix: options.basePath ?? '',
+  })
+  return { fastify, routes, answering }
+}
+
+function plainSockets(): AppSockets {
+  const strangers = createStrangers()
+  const serverFactory: FastifyServerFactory = (handler) => createWebServer(handler, { strangers })
+  return { serverFactory, strangers }
+}
+
+async function addRoutes(
+  app: FastifyInstance,
+  options: AppOptions,
+  { keyring, strangers }: AppDoors,
+): Promise<void> {
+  const {
+    sessions,
+    store,
+    runner,
+    backend,
+    logger,
+    agentCallLimit: callLimit,
+    choiceLimit,
+    waitingBytes,
+    agentFields,
+    agentMedia,
+    keepAliveMs,
+    heartbeatMs,
+    volatileRules,
+    tracer,
+    activity = new Activity(),
+  } = options
+  await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
+  await app.register(inScope('view', openApiRoute))
+  await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
+  if (options.metrics) await app.register(inScope('metrics', metricsRoute), { source: options.metrics })
+  await app.register(inScope('admin', sessionsRoutes), { sessions, keyring })
+  await app.register(inScope('view', readRoutes), {
+    reader: store,
+    tokenTexts: options.tokenTexts ?? (async () => undefined),
+    onRow: (row) => options.metrics?.rowRead(row, options.weights.version),
+  })
+  await app.register(inScope('open', uiRoutes))
+  await app.register(inScope('view', eventsRoutes), { activity, backend, reader: store })
+  await app.register(inScope('worker', workerSocket), {
+    accept: options.acceptWorker,
+    maxFrameBytes: options.maxWorkerFrameBytes,
+    greeted: (socket) => strangers.know(socket),
+  })
+  await app.register(inScope('admin', adminRoutes), {
+    backend,
+    weights: options.weights,
+    activity,
+    sessions,
+  })
+  await app.register(inScope('admin', workersRoutes), { roster: options.roster })
+  await app.register(inScope('view', tracesRoutes), { store })
+  await app.register(inScope('admin', gatewayRoutes), { sessions, store, keyring })
+  await app.register(inScope('agent', agentRoutes), {
+    sessions,
+    runner,
+    backend,
+    store,
+    logger,
+    ...(callLimit !== undefined && { callLimit }),
+    ...(choiceLimit !== undefined && { choiceLimit }),
+    ...(agentFields && { agentFields }),
+    ...(agentMedia && { agentMedia }),
+    ...(waitingBytes !== undefined && { waitingBytes }),
+    ...(keepAliveMs !== undefined && { keepAliveMs }),
+    ...(heartbeatMs !== undefined && { heartbeatMs }),
+    ...(volatileRules && { volatileRules }),
+    ...(tracer && { tracer }),
+  })
+}
+
+/** For a burst of agents, and twice the largest body in any case. */
+function bodyBudgetOf({ bodyLimitBytes, bodyBudgetBytes = LIMITS.bodyBytes }: AppBase): BodyBudgetOptions {
+  return { bodyLimitBytes, totalBytes: Math.max(bodyBudgetBytes, 2 * bodyLimitBytes) }
+}
+
+/** The answers that are not out yet, kept up to date. */
+function watchAnswers(fastify: FastifyInstance): ReadonlySet<unknown> {
+  const answering = new Set<unknown>()
+  fastify.addHook('onRequest', (_request, { raw }, done) => {
+    answering.add(raw)
+    // Each concern of a call waits for its end once, on its own; that is no leak, as Node would warn of.
+    raw.setMaxListeners(MAX_LISTENERS)
+    raw.once('close', () => answering.delete(raw))
+    done()
+  })
+  return answering
+}
+
+const MAX_LISTENERS = 32
+
+/** A body over the limit is given this much more, so that its client comes to read the refusal. */
+const OVERSIZED_BODY: DiscardLimits = { bytes: 256 * 1024 * 1024, ms: 30_000 }
+
+/** Fastify would close the connection under a client that still sends its body. */
+const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {
+  if (reply.statusCode === ERROR_CATALOGUE.body_too_large.status) {
+    reply.removeHeader('connection')
+    discardBody(request.raw, OVERSIZED_BODY)
+  }
+  done()
+}
+
+/** An error of no route; the path tells whether an agent asked, and of which API. */
+function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: FastifyReply): void {
+  const headers = { ...errorHeaders(error), 'x-request-id': id }
+  if (url.includes('/v1/messages')) {
+    void reply
+      .code(error.status)
+      .headers({ ...headers, 'request-id': id })
+      .send(anthropicError(error, id))
+  } else {
+    const inShape = url.includes('/v1/') ? openAiError : detail
+    void reply.code(error.status).headers(headers).send(inShape(error))
+  }
+}
+
+/** The error shape of everything that is not an agent's dialect. */
+function detail({ message, code, param }: ProxyError): object {
+  return { detail: message, code, param: param ?? null }
+}

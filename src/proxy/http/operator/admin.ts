@@ -1,0 +1,199 @@
+/** Admin routes of scheduling and weights: hold calls while weights change, and tell which weights these are. */
+import type { FastifyPluginCallback } from 'fastify'
+import Type, { type Static } from 'typebox'
+import { type Clock, systemClock } from '../../../base/clock.ts'
+import type { Backend } from '../../engines/port/backend.ts'
+import type { Activity, LiveTurn } from '../../session/state/activity.ts'
+import type { Sessions } from '../../session/state/sessions.ts'
+import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
+import { described } from '../schemas/described.ts'
+import { typedApp } from '../schemas/typed-app.ts'
+import { readAnyBodyAsJson } from '../transport/json-body.ts'
+
+export interface AdminOptions {
+  backend: Backend
+  weights: AnnouncedWeights
+  activity: Activity
+  sessions: Pick<Sessions, 'sweep' | 'heldSweep'>
+  clock?: Clock
+}
+
+const STRICT = { additionalProperties: false }
+const Version = Type.Union([Type.String(), Type.Number()])
+const WeightVersionBody = Type.Object({ weight_version: Type.Union([Version, Type.Null()]) }, STRICT)
+const PauseQuery = Type.Object(
+  {
+    drain_timeout_s: Type.Number({
+      minimum: 0,
+      maximum: 3_600,
+      default: 60,
+      description: 'How long to wait for the calls that run; the pause holds whether they have ended or not',
+    }),
+  },
+  STRICT,
+)
+const NoBody = Type.Object({}, STRICT)
+const Paused = Type.Object({
+  status: Type.Literal('paused'),
+  drained: Type.Boolean(),
+  in_flight: Type.Integer(),
+})
+const Resumed = Type.Object({ status: Type.Literal('running') })
+const Flushed = Type.Object({ status: Type.Literal('flushed') })
+const SweepBody = Type.Object(
+  {
+    at_most: Type.Integer({
+      minimum: 0,
+      default: 0,
+      description:
+        "The operator's word that up to so many sessions may go now, however large a share of all they are",
+    }),
+  },
+  STRICT,
+)
+const Swept = Type.Object({
+  status: Type.Enum(['swept', 'held'], {
+    description: 'held: so many at once wait, or for a larger at_most',
+  }),
+  deleted: Type.Integer(),
+  expired: Type.Integer({ description: 'Sessions that wait to be deleted' }),
+  wait_s: Type.Union([Type.Number(), Type.Null()], {
+    description: 'After so long they are deleted without a word; null: none waits',
+  }),
+})
+const OpenTurnsQuery = Type.Object(
+  { limit: Type.Integer({ minimum: 0, maximum: 1_000, default: 100 }) },
+  STRICT,
+)
+/** Shared with the command that shows them. */
+export const OpenTurns = Type.Object({
+  turns: Type.Array(
+    Type.Object({
+      session_id: Type.String(),
+      index: Type.Integer(),
+      started_at: Type.Number({ description: 'Seconds since the epoch' }),
+      open_ms: Type.Integer({ description: 'For how long it has been open' }),
+      sampled_tokens: Type.Integer({ description: 'What has come of its answer' }),
+    }),
+  ),
+  total: Type.Integer({ description: 'How many turns are open' }),
+  sampled_tokens: Type.Integer({ description: 'Of all that are open' }),
+})
+const DRAIN_POLL_MS = 20
+
+export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options, done) => {
+  const { backend, weights, activity, sessions, clock = systemClock } = options
+  const app = typedApp(plain)
+  readAnyBodyAsJson(app)
+
+  app.post(
+    '/admin/pause',
+    {
+      schema: described('admin', 'Let new calls wait, and wait until those that run have ended', Paused, {
+        querystring: PauseQuery,
+      }),
+    },
+    async ({ query }) => {
+      backend.pause()
+      activity.tell({ type: 'paused' })
+      const inFlight = await drained(backend, clock, query.drain_timeout_s * 1_000)
+      return { status: 'paused', drained: inFlight === 0, in_flight: inFlight }
+    },
+  )
+
+  app.post('/admin/resume', { schema: described('admin', 'Serve calls again', Resumed, {}) }, async () => {
+    await backend.resume()
+    activity.tell({ type: 'resumed' })
+    return { status: 'running' }
+  })
+
+  // A turn is on disk before the last byte of its answer leaves, so that nothing is ever left to be written.
+  app.post(
+    '/admin/flush',
+    {
+      schema: described('admin', 'Answers once every answered call is on record', Flushed, { body: NoBody }),
+    },
+    async () => ({ status: 'flushed' }),
+  )
+
+  app.post(
+    '/admin/sweep',
+    {
+      schema: described('admin', 'Delete the sessions whose time to live is over', Swept, {
+        description:
+          'The proxy does so every minute by itself; a large share of all waits for an hour first.',
+        body: SweepBody,
+      }),
+    },
+    async ({ body }) => {
+      const { length: deleted } = await sessions.sweep(body.at_most)
+      const held = sessions.heldSweep
+      return {
+        status: held ? 'held' : 'swept',
+        deleted,
+        expired: held?.expired ?? 0,
+        wait_s: held ? held.restMs / 1_000 : null,
+      } as const
+    },
+  )
+
+  app.get(
+    '/admin/turns',
+    {
+      config: { scope: 'view' },
+      schema: described('admin', 'The turns that are open now, the oldest first', OpenTurns, {
+        querystring: OpenTurnsQuery,
+      }),
+    },
+    async ({ query }) => openTurns(activity.openTurns(), query.limit, Date.now()),
+  )
+
+  app.get(
+    '/admin/weight_version',
+    {
+      config: { scope: 'view' },
+      schema: described('admin', 'The weight version that was announced', WeightVersionBody, {}),
+    },
+    async () => ({ weight_version: weights.announced }),
+  )
+
+  app.post(
+    '/admin/weight_version',
+    {
+      schema: described('admin', 'Tell the weight version, for engines that do not', WeightVersionBody, {
+        body: WeightVersionBody,
+      }),
+    },
+    async ({ body }) => {
+      weights.announced = body.weight_version
+      // What an engine said before must not stand against this.
+      await backend.refresh()
+      return { weight_version: weights.announced }
+    },
+  )
+  done()
+}
+
+function openTurns(turns: readonly LiveTurn[], limit: number, nowMs: number): Static<typeof OpenTurns> {
+  return {
+    turns: turns.slice(0, limit).map(({ sessionId, index, startedAtMs, completion }) => ({
+      session_id: sessionId,
+      index,
+      started_at: startedAtMs / 1_000,
+      open_ms: Math.max(0, Math.round(nowMs - startedAtMs)),
+      sampled_tokens: completion.tokenIds.length,
+    })),
+    total: turns.length,
+    sampled_tokens: turns.reduce((sum, { completion }) => sum + completion.tokenIds.length, 0),
+  }
+}
+
+/** @returns how many calls still run when all have ended or the time is up */
+async function drained(backend: Backend, clock: Clock, timeoutMs: number): Promise<number> {
+  const endMs = clock.nowMs() + timeoutMs
+  for (;;) {
+    const inFlight = backend.status().members.reduce((sum, member) => sum + member.inFlight, 0)
+    if (inFlight === 0 || clock.nowMs() >= endMs) return inFlight
+    await new Promise<void>((resolve) => clock.after(DRAIN_POLL_MS, resolve))
+  }
+}

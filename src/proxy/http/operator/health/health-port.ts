@@ -1,0 +1,70 @@
+/**
+ * A second port, on which a thread of its own answers `GET /health` and nothing else. On the proxy's port a probe stands in
+ * one queue with the agents: where hundreds of them begin at once it waits for its turn, and whoever watches would end a
+ * proxy that is only busy.
+ */
+import { once } from 'node:events'
+import type { Worker } from 'node:worker_threads'
+import { ProxyError } from '../../../../base/errors.ts'
+import { startThread } from '../../../../base/own-files.ts'
+import { baseUrl } from '../../transport/base-url.ts'
+import type { HealthAnswer, HealthThreadData, HealthThreadReply } from './health-thread.ts'
+
+export interface HealthPortOptions {
+  host: string
+  /** 0: any free one. */
+  port: number
+  /** Precedes `/health`. Default: nothing does. */
+  basePath?: string
+  /** What `/health` would answer now to somebody without a key. */
+  health: () => Promise<HealthAnswer>
+  /** How often the thread gets a report. Default: 1 s. */
+  intervalMs?: number
+  /** Of a proxy that has said nothing for so long the thread says that it is stuck. Default: 30 s. */
+  stuckMs?: number
+}
+
+export interface HealthPort {
+  /** `http://127.0.0.1:8081/health` */
+  readonly url: string
+  close(): Promise<void>
+}
+
+const ENTRY_POINT = new URL('./health-thread.ts', import.meta.url)
+
+const INTERVAL_MS = 1_000
+/** More than the longest turn of the event loop that is no fault, and less than the patience of who watches. */
+const STUCK_MS = 30_000
+
+/** @throws ProxyError `start_failed` when it cannot listen */
+export async function openHealthPort(options: HealthPortOptions): Promise<HealthPort> {
+  const { host, basePath = '', health, intervalMs = INTERVAL_MS, stuckMs = STUCK_MS } = options
+  const path = `${basePath}/health`
+  const workerData: HealthThreadData = { host, port: options.port, path, stuckMs }
+  const thread = startThread(ENTRY_POINT, { workerData, name: 'health' })
+  try {
+    const port = await portOf(thread)
+    const tell = async () => thread.postMessage(await health())
+    await tell()
+    // A failure to ask is no news: the thread finds by itself that no report comes.
+    const telling = setInterval(() => void tell().catch(() => {}), intervalMs).unref()
+    thread.unref()
+    return {
+      url: `${baseUrl({ host, port })}${path}`,
+      close: async () => {
+        clearInterval(telling)
+        await thread.terminate()
+      },
+    }
+  } catch (error) {
+    await thread.terminate()
+    throw error
+  }
+}
+
+async function portOf(thread: Worker): Promise<number> {
+  const [reply] = (await once(thread, 'message')) as [HealthThreadReply]
+  if ('failure' in reply)
+    throw new ProxyError('start_failed', `--health-port cannot be used: ${reply.failure}`)
+  return reply.port
+}

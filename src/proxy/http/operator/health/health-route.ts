@@ -1,0 +1,90 @@
+import type { FastifyPluginCallback } from 'fastify'
+import Type, { type Static } from 'typebox'
+import type { Backend } from '../../../engines/port/backend.ts'
+import type { TurnRunner } from '../../../session/turn/run-turn.ts'
+import type { TurnStore } from '../../../store/port/turn-store.ts'
+import type { Caller } from '../../access/scopes.ts'
+
+const SEES_ALL: ReadonlySet<Caller['is']> = new Set(['anyone', 'admin', 'view', 'metrics'])
+
+const Health = Type.Object({
+  status: Type.Enum(['ok', 'draining', 'store_failed']),
+  mode: Type.Enum(['local', 'relay']),
+  connected_workers: Type.Integer(),
+})
+
+export interface HealthOptions {
+  backend: Backend
+  /** What else is worth telling: version, database, how prompts came about, notes such as the fall-back engine. */
+  facts: () => Record<string, unknown>
+  runner: TurnRunner
+  store: Pick<TurnStore, 'check'>
+}
+
+type ProxyHealth = Static<typeof Health>
+
+/** What everybody may know. */
+export async function healthOf({
+  backend,
+  runner,
+  store,
+}: Omit<HealthOptions, 'facts'>): Promise<{ code: 200 | 503; health: ProxyHealth }> {
+  const isRecording = await store.check().then(
+    () => true,
+    () => false,
+  )
+  const status = runner.isDraining ? 'draining' : isRecording ? 'ok' : 'store_failed'
+  const { members } = backend.status()
+  const workers = backend.mode === 'relay' ? members.filter((member) => member.connected).length : 0
+  return {
+    code: status === 'ok' ? 200 : 503,
+    health: { status, mode: backend.mode, connected_workers: workers },
+  }
+}
+
+/**
+ * `GET /health`: 200 while the proxy takes calls, 503 once it drains or can put nothing on record, so that a load balancer
+ * looks elsewhere. Probes have no key; engines, workers and the rest of the inside are for admins and for those who only
+ * look.
+ */
+export const healthRoute: FastifyPluginCallback<HealthOptions> = (
+  app,
+  { backend, facts, runner, store },
+  done,
+) => {
+  app.get(
+    '/health',
+    {
+      schema: {
+        tags: ['health'],
+        summary: 'Whether the proxy takes calls',
+        response: { 200: Health, 503: Health },
+      },
+      serializerCompiler: () => JSON.stringify,
+    },
+    async ({ caller }, reply) => {
+      const { code, health } = await healthOf({ backend, runner, store })
+      reply.code(code)
+      if (!SEES_ALL.has(caller.is)) return health
+      const { members, queued, pausedSinceMs } = backend.status()
+      return {
+        ...health,
+        [backend.mode === 'relay' ? 'workers' : 'engines']: members.map(
+          ({ inFlight, weightVersion, takesTokenIds, takesImages, ...member }) => ({
+            ...member,
+            in_flight: inFlight,
+            takes_token_ids: takesTokenIds,
+            takes_images: takesImages === true,
+            weight_version: weightVersion ?? null,
+          }),
+        ),
+        queued,
+        paused: pausedSinceMs !== undefined,
+        paused_since: pausedSinceMs === undefined ? null : pausedSinceMs / 1_000,
+        uptime_s: Math.round(process.uptime()),
+        ...facts(),
+      }
+    },
+  )
+  done()
+}

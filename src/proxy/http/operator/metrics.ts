@@ -1,0 +1,27 @@
+import type { FastifyPluginCallback } from 'fastify'
+import Type from 'typebox'
+import type { MetricsSource } from '../../metrics/metrics.ts'
+import { ErrorReply } from '../schemas/described.ts'
+
+/** The two formats; which one depends on what the caller accepts. */
+const MEDIA = ['text/plain', 'application/openmetrics-text']
+
+/** `GET /metrics`: Prometheus' text, or OpenMetrics for those who accept it. */
+export const metricsRoute: FastifyPluginCallback<{ source: MetricsSource }> = (app, { source }, done) => {
+  const schema = {
+    tags: ['health'],
+    summary: 'Metrics for Prometheus',
+    response: {
+      200: {
+        description: 'The metrics',
+        content: Object.fromEntries(MEDIA.map((media) => [media, { schema: Type.String() }])),
+      },
+      '4xx': ErrorReply,
+    },
+  }
+  app.get('/metrics', { schema, serializerCompiler: () => JSON.stringify }, async ({ headers }, reply) => {
+    const { contentType, text } = await source.expose(headers.accept)
+    return reply.header('content-type', contentType).send(text)
+  })
+  done()
+}

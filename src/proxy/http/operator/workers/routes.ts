@@ -1,0 +1,92 @@
+/**
+ * Who serves, over HTTP: engines and workers in one list, and engines that a trainer registers while the proxy runs.
+ * Paths and fields are those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `WorkerInfo` in `models.py`).
+ */
+import type { FastifyPluginCallback } from 'fastify'
+import type { Static } from 'typebox'
+import type { Roster, RosterEntry } from '../../../engines/port/roster.ts'
+import { described } from '../../schemas/described.ts'
+import { typedApp } from '../../schemas/typed-app.ts'
+import { readAnyBodyAsJson } from '../../transport/json-body.ts'
+import { engineUrlOf } from './engine-url.ts'
+import * as schemas from './schemas.ts'
+
+export interface WorkersRoutesOptions {
+  roster: Roster
+}
+
+export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain, { roster }, done) => {
+  const app = typedApp(plain)
+  readAnyBodyAsJson(app)
+
+  app.get(
+    '/admin/workers',
+    {
+      config: { scope: 'view' },
+      schema: described('admin', 'The engines and workers that serve', schemas.Workers, {}),
+    },
+    async () => roster.list().map(workerToWire),
+  )
+  app.post(
+    '/admin/workers',
+    {
+      schema: described('admin', 'Register an engine', schemas.Worker, {
+        description: 'An engine that is there already, by its URL, is found, and gets the new weight.',
+        body: schemas.NewEngineBody,
+      }),
+    },
+    async ({ body }) => {
+      const { weight, model_name: modelName = null } = body
+      return workerToWire(await roster.register({ url: engineUrlOf(body), weight, modelName }))
+    },
+  )
+  app.delete(
+    '/admin/workers/:workerId',
+    {
+      schema: described('admin', 'Take an engine out of service', schemas.RemovedWorker, {
+        description: 'It gets nothing new, and leaves the list when the calls that it serves have ended.',
+        params: schemas.WorkerParams,
+        body: schemas.NoBody,
+      }),
+    },
+    async ({ params: { workerId } }) => {
+      roster.remove(workerId)
+      return { removed: workerId }
+    },
+  )
+  app.get(
+    '/health/workers',
+    {
+      config: { scope: 'view' },
+      schema: described('health', 'Whether the engines and workers serve', schemas.WorkersHealth, {}),
+    },
+    async () => {
+      const workers = roster.list().map(workerToWire)
+      return { workers, healthy: workers.filter(({ healthy }) => healthy).length, total: workers.length }
+    },
+  )
+  done()
+}
+
+function workerToWire(entry: RosterEntry): Static<typeof schemas.Worker> {
+  return {
+    worker_id: entry.id,
+    kind: entry.kind,
+    // Text in any case: rLLM's client refuses the whole list for a null.
+    url: entry.url ?? '',
+    api_path: entry.url === null ? '' : '/v1',
+    engine: entry.engineKind,
+    model_name: entry.modelName,
+    weight: entry.weight,
+    version: entry.version,
+    load: entry.load,
+    active_requests: entry.load,
+    max_concurrency: entry.maxConcurrency,
+    models: entry.models,
+    weight_version: entry.weightVersion,
+    healthy: entry.healthy,
+    error: entry.error,
+    draining: entry.draining,
+    connected_since: entry.sinceMs / 1_000,
+  }
+}

@@ -1,0 +1,117 @@
+/** `GET /openapi.json`: the HTTP API as an OpenAPI document, made from the schemas that validate it. */
+import swagger, { type FastifyDynamicSwaggerOptions } from '@fastify/swagger'
+import type { FastifyPluginAsync, FastifySchema, RouteOptions } from 'fastify'
+import Type, { type TSchema } from 'typebox'
+import packageJson from '../../../../package.json' with { type: 'json' }
+
+export interface OpenApiOptions {
+  /** Precedes every path. */
+  basePath: string
+  /** Whether callers must show a key. */
+  asksForKeys: boolean
+}
+
+const BEARER = 'bearer'
+const API_KEY = 'apiKey'
+const SECURITY_SCHEMES = {
+  [BEARER]: { type: 'http', scheme: 'bearer' },
+  [API_KEY]: { type: 'apiKey', in: 'header', name: 'x-api-key' },
+} as const
+
+const describeApi: FastifyPluginAsync<OpenApiOptions> = async (app, options) => {
+  await app.register(swagger, {
+    openapi: {
+      openapi: '3.1.0',
+      info: { title: 'llm-proxy', version: packageJson.version, description: packageJson.description },
+      ...(options.asksForKeys && { components: { securitySchemes: SECURITY_SCHEMES } }),
+    },
+    transform: operationOf(options),
+    transformObject: (made) =>
+      'openapiObject' in made ? withOptionalBodies(made.openapiObject) : made.swaggerObject,
+  })
+}
+
+export const openApiRoute: FastifyPluginAsync = async (app) => {
+  app.get('/openapi.json', { schema: { hide: true } }, async () => app.swagger())
+}
+
+/**
+ * To be registered before the routes that it describes. It sees them because Fastify, told by this symbol, gives it
+ * no scope of its own.
+ */
+export const openApi = Object.assign(describeApi, { [Symbol.for('skip-override')]: true })
+
+type Transform = NonNullable<FastifyDynamicSwaggerOptions['transform']>
+
+/** What the document says of a route beside its own schema. */
+function operationOf({ basePath, asksForKeys }: OpenApiOptions): Transform {
+  return ({ schema, url, route }) => {
+    const named = namedRest(url)
+    const { params, querystring, body } = schema as Record<
+      'params' | 'querystring' | 'body',
+      TSchema | undefined
+    >
+    const isOpen = !asksForKeys || route.config?.scope === 'open'
+    return {
+      url: named.url,
+      schema: {
+        ...(schema as FastifySchema),
+        operationId: operationIdOf(route, named.url.slice(basePath.length)),
+        ...(querystring && { querystring: withoutRequiredDefaults(querystring) }),
+        ...(body && { body: withoutRequiredDefaults(body) }),
+        ...(named.params && { params: named.params }),
+        ...(params && !named.params && { params }),
+        ...(!isOpen && { security: [{ [BEARER]: [] }, { [API_KEY]: [] }] }),
+      },
+    }
+  }
+}
+
+/** The document has no word for the rest of a path. */
+function namedRest(url: string): { url: string; params?: TSchema } {
+  if (!url.endsWith('/*')) return { url }
+  const names = [...url.matchAll(/:(\w+)/g)].map(([, name]) => [name!, Type.String()])
+  const model = Type.String({ description: 'May have slashes' })
+  return { url: `${url.slice(0, -1)}:model`, params: Type.Object({ ...Object.fromEntries(names), model }) }
+}
+
+/** `GET /sessions/:sessionId/rows` is `getSessionsBySessionIdRows`. */
+function operationIdOf({ method }: RouteOptions, path: string): string {
+  const words = path
+    .replaceAll(/:(\w+)/g, 'by-$1')
+    .split(/[^A-Za-z0-9]+/)
+    .filter((word) => word !== '')
+  const name = words.map((word) => word.charAt(0).toUpperCase() + word.slice(1)).join('')
+  return String(method).toLowerCase() + name
+}
+
+/** What is filled in has always a value for the handler, but the caller need not send it. */
+function withoutRequiredDefaults(schema: TSchema): TSchema {
+  const { properties = {}, required = [] } = schema as {
+    properties?: Record<string, { default?: unknown }>
+    required?: string[]
+  }
+  const { required: _all, ...rest } = schema as TSchema & { required?: string[] }
+  const needed = required.filter((name) => properties[name]?.default === undefined)
+  return needed.length === 0 ? rest : { ...rest, required: needed }
+}
+
+type Made = Parameters<NonNullable<FastifyDynamicSwaggerOptions['transformObject']>>[0]
+type ApiDocument = Extract<Made, { openapiObject: unknown }>['openapiObject']
+
+/** A body in which nothing is required may be left out; those of LLM calls are the dialects', which want one. */
+function withOptionalBodies(document: ApiDocument): ApiDocument {
+  for (const path of Object.values(document.paths ?? {})) {
+    for (const method of ['post', 'delete'] as const) {
+      const { requestBody, tags }: Operation = (path as Record<string, Operation>)[method] ?? {}
+      const needed = requestBody?.content?.['application/json']?.schema.required ?? []
+      if (requestBody && needed.length === 0 && !tags?.includes('agent')) requestBody.required = false
+    }
+  }
+  return document
+}
+
+interface Operation {
+  tags?: string[]
+  requestBody?: { required?: boolean; content?: Record<string, { schema: { required?: string[] } }> }
+}

@@ -1,0 +1,65 @@
+/** Checks requests of the sessions and admin APIs against their schemas. */
+import type { FastifySchemaCompiler, FastifySchemaValidationError } from 'fastify'
+import type { TSchema } from 'typebox'
+import { Value } from 'typebox/value'
+import { ProxyError } from '../../../base/errors.ts'
+import { compiledLater } from '../../dialects/common/check.ts'
+
+/**
+ * Fills in defaults, and reads numbers and booleans of a query from their text; a body is taken as it is, so that
+ * `"1.0"` is no reward. An absent body counts as an empty object.
+ * Fails with ProxyError `invalid_request` that names the field.
+ */
+export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
+  const compiled = compiledLater(schema)
+  return (value: unknown) => {
+    const read = httpPart === 'querystring' ? readQuery(schema, value) : (value ?? {})
+    const filled = Value.Default(schema, read)
+    if (compiled().Check(filled)) return { value: filled }
+    return { error: describe(compiled().Errors(filled)) }
+  }
+}
+
+/** As JSON writes numbers: `1e21` is how most languages write a large one. */
+const NUMBER = /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/
+
+function readQuery(schema: TSchema, query: unknown): Record<string, unknown> {
+  const properties = (schema as { properties?: Record<string, { type?: string }> }).properties ?? {}
+  return Object.fromEntries(
+    Object.entries(query as object).map(([name, text]) => [name, readText(properties[name]?.type, text)]),
+  )
+}
+
+function readText(type: string | undefined, text: unknown): unknown {
+  if (typeof text !== 'string') return text
+  if ((type === 'number' || type === 'integer') && NUMBER.test(text)) return Number(text)
+  if (type === 'boolean' && (text === 'true' || text === 'false')) return text === 'true'
+  return text
+}
+
+/** The first error is enough, but an unknown field goes first: next to a typo, `required` would only puzzle. */
+function describe(errors: FastifySchemaValidationError[]): ProxyError {
+  const unknown = errors.find(({ keyword }) => keyword === 'additionalProperties')
+  const error = unknown ?? errors[0]!
+  const param = [...error.instancePath.split('/').slice(1), ...namesOf(error)].join('.')
+  const message = param === '' ? `The request ${reasonOf(error)}` : `'${param}' ${reasonOf(error)}`
+  return new ProxyError('invalid_request', message, param === '' ? {} : { param })
+}
+
+function namesOf({ keyword, params }: FastifySchemaValidationError): string[] {
+  const names = { required: params.requiredProperties, additionalProperties: params.additionalProperties }
+  const [first] = (names[keyword as keyof typeof names] as string[] | undefined) ?? []
+  return first === undefined ? [] : [first]
+}
+
+/** A pattern that lists what there is, with parts left open: `^(all|policy:.+)$`. */
+const CHOICES = /^\^\((.*)\)\$$/
+
+function reasonOf({ keyword, params, message }: FastifySchemaValidationError): string {
+  if (keyword === 'required') return 'is required'
+  if (keyword === 'additionalProperties') return 'is not a field of this request'
+  if (keyword === 'enum') return `must be one of ${(params.allowedValues as unknown[]).join(', ')}`
+  const choices = keyword === 'pattern' && CHOICES.exec(params.pattern as string)?.[1]
+  if (choices) return `must be one of ${choices.replaceAll('|', ', ').replaceAll('.+', '…')}`
+  return message ?? 'is not valid'
+}

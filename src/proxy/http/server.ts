@@ -1,0 +1,119 @@
+/** The HTTP server: the application on its sockets. */
+import { Server as HttpsServer } from 'node:https'
+import type { AddressInfo, Server } from 'node:net'
+import type { FastifyServerFactory } from 'fastify'
+import type { RouteScope } from './access/guard.ts'
+import { type App, type AppBase, type AppOptions, type AppSockets, buildApp } from './app.ts'
+import { baseUrl } from './transport/base-url.ts'
+import {
+  type Certificate,
+  type CertificateFiles,
+  readCertificate,
+  watchCertificate,
+} from './transport/certificate.ts'
+import { addHandles, closeHandles, holdPort, SHARED_PORT, SHARES_PORTS } from './transport/many-handles.ts'
+import type { Strangers } from './transport/strangers.ts'
+import { createStrangers, createWebServer } from './transport/web-server.ts'
+
+export interface ListenOptions extends AppBase {
+  host: string
+  /** 0: any free one. */
+  port: number
+  /** Absent: plain HTTP. */
+  certificateFiles?: CertificateFiles
+  /** How often they are read. Default: 10 s. */
+  certificateIntervalMs?: number
+}
+
+export interface ServerOptions extends AppOptions, Omit<ListenOptions, keyof AppBase> {}
+
+export interface HttpServer {
+  /** Where it listens, with the port that it got and the base path. */
+  readonly url: string
+  /** Every route that there is, and what it asks of its callers. */
+  readonly routes: readonly RouteScope[]
+  /** Lets the answers that are on their way go out, then closes. */
+  close(): Promise<void>
+}
+
+/** @throws ProxyError `config_invalid` for a certificate; the operating system's error when it cannot listen */
+export function listen(options: ServerOptions): Promise<HttpServer> {
+  return listenWith(options, (sockets) => buildApp(options, sockets))
+}
+
+/** As {@link listen}, with whatever application. */
+export async function listenWith(
+  options: ListenOptions,
+  build: (sockets: AppSockets) => Promise<App>,
+): Promise<HttpServer> {
+  const { host, port, certificateFiles, basePath = '' } = options
+  const certificate = certificateFiles && readCertificate(certificateFiles)
+  const strangers = createStrangers()
+  // `localhost` may be two addresses, and then Fastify makes two servers.
+  const servers: ReturnType<typeof createWebServer>[] = []
+  const serverFactory: FastifyServerFactory = (handler) => {
+    const server = createWebServer(handler, { certificate, strangers })
+    servers.push(server)
+    return server
+  }
+  const app = await build({ serverFactory, strangers })
+  if (certificateFiles && certificate)
+    renewCertificate(app, servers, { ...options, certificateFiles, certificate })
+  // A port that somebody holds is in use, and listening without sharing it says so.
+  const held = SHARES_PORTS && port !== 0 ? await holdPort(port) : undefined
+  const shared = SHARES_PORTS && (port === 0 || held !== undefined)
+  try {
+    await app.fastify.listen({ host, port, ...(shared && SHARED_PORT) })
+  } catch (error) {
+    held?.close()
+    throw error
+  }
+  const handles = shared ? (await Promise.all(servers.map(addHandles))).flat() : []
+  const bound = app.fastify.server.address() as AddressInfo
+  const hold = held ?? (shared ? await holdPort(bound.port) : undefined)
+  return {
+    url: baseUrl({ host: bound.address, port: bound.port, secure: certificate !== undefined, basePath }),
+    routes: app.routes,
+    close: async () => {
+      await closeServer(app, handles, strangers)
+      hold?.close()
+    },
+  }
+}
+
+interface Renewal extends Pick<ListenOptions, 'logger' | 'certificateIntervalMs'> {
+  certificateFiles: CertificateFiles
+  certificate: Certificate
+}
+
+function renewCertificate({ fastify }: App, servers: readonly object[], options: Renewal): void {
+  const { certificateFiles: files, certificate: current, certificateIntervalMs: intervalMs, logger } = options
+  const stop = watchCertificate({
+    files,
+    current,
+    logger,
+    renewed: (certificate) => {
+      for (const server of servers) if (server instanceof HttpsServer) server.setSecureContext(certificate)
+    },
+    ...(intervalMs !== undefined && { intervalMs }),
+  })
+  fastify.addHook('onClose', async () => stop())
+}
+
+/** How long an answer may take on its last way out. */
+const CLOSE_MS = 5_000
+
+/** Connections that wait for a next request, or for a first one, hold nothing up: only answers on their way do. */
+async function closeServer(
+  { fastify, answering }: App,
+  handles: readonly Server[],
+  strangers: Strangers,
+): Promise<void> {
+  const giveUpAtMs = performance.now() + CLOSE_MS
+  const poll = setInterval(() => {
+    if (answering.size > 0 && performance.now() < giveUpAtMs) return
+    fastify.server.closeAllConnections()
+    strangers.closeAll()
+  }, 10)
+  await Promise.all([fastify.close(), closeHandles(handles)]).finally(() => clearInterval(poll))
+}

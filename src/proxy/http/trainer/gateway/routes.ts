@@ -1,0 +1,103 @@
+/**
+ * The second contract of rLLM's model gateway (`rllm_model_gateway/v2`: `server.py`, `client.py`): a session is made and
+ * read below `/admin`, and its agent has a key that ends with it.
+ */
+import type { FastifyPluginCallback } from 'fastify'
+import Type from 'typebox'
+import { ProxyError } from '../../../../base/errors.ts'
+import { encodeSessionId } from '../../../session/state/session-id.ts'
+import type { Sessions } from '../../../session/state/sessions.ts'
+import { linkedTracesOf } from '../../../session/trajectories/traces.ts'
+import type { TurnStore } from '../../../store/port/turn-store.ts'
+import { newKeyTag } from '../../access/agent-key.ts'
+import type { Keyring } from '../../access/keyring.ts'
+import { described, ErrorReply } from '../../schemas/described.ts'
+import { typedApp } from '../../schemas/typed-app.ts'
+import { readAnyBodyAsJson } from '../../transport/json-body.ts'
+import { streamJson } from '../sessions/json-stream.ts'
+import { SessionParams } from '../sessions/schemas.ts'
+import { NewGatewaySessionBody, SessionCredentials, SessionTraces } from './schemas.ts'
+import { sessionTracesToWire } from './serialise.ts'
+
+export interface GatewayRoutesOptions {
+  sessions: Sessions
+  store: TurnStore
+  keyring: Keyring
+}
+
+export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain, options, done) => {
+  const { sessions, store, keyring } = options
+  const app = typedApp(plain)
+  readAnyBodyAsJson(app)
+
+  app.post(
+    '/admin/sessions',
+    {
+      schema: described(
+        'gateway',
+        'Create a session whose agent has a key that ends with it',
+        SessionCredentials,
+        {
+          body: NewGatewaySessionBody,
+        },
+      ),
+    },
+    async ({ body: { session_id: wanted, sampling_params: samplingParams } }) => {
+      refuseWithoutAgentKeys(keyring)
+      const keyTag = newKeyTag()
+      const { created, session } = await sessions.create({
+        ...(wanted !== undefined && { sessionId: wanted }),
+        ...(samplingParams !== undefined && { samplingParams }),
+        ...(!keyring.isOpen && { keyTag }),
+      })
+      const { sessionId } = session
+      if (!created) throw new ProxyError('session_exists', `Session ${sessionId} exists already`)
+      // On an open proxy a session's key is its id.
+      return {
+        session_id: sessionId,
+        agent_key: keyring.agentKey(sessionId, keyTag) ?? encodeSessionId(sessionId),
+      }
+    },
+  )
+  app.get(
+    '/admin/sessions/:sessionId',
+    {
+      config: { scope: 'view' },
+      schema: described(
+        'gateway',
+        'Read the answered calls of a session, with what each goes on from',
+        SessionTraces,
+        {
+          params: SessionParams,
+        },
+      ),
+    },
+    async ({ params: { sessionId } }, reply) => {
+      const session = await sessions.get(sessionId)
+      return streamJson(reply, sessionTracesToWire(session, linkedTracesOf(store, sessionId, {})))
+    },
+  )
+  app.delete(
+    '/admin/sessions/:sessionId',
+    {
+      schema: {
+        ...described('gateway', 'Remove a session, its turns and the key of its agent', Type.Null(), {
+          params: SessionParams,
+        }),
+        response: { 204: Type.Null({ description: 'It is gone' }), '4xx': ErrorReply, '5xx': ErrorReply },
+      },
+    },
+    async ({ params: { sessionId } }, reply) => {
+      const deleted = await sessions.delete(sessionId)
+      if (!deleted) throw new ProxyError('session_not_found', 'Session not found')
+      return reply.code(204).send(null)
+    },
+  )
+  done()
+}
+
+/** @throws ProxyError `unsupported` where the admin key is the only one that makes LLM calls */
+function refuseWithoutAgentKeys(keyring: Keyring): void {
+  if (keyring.isOpen || keyring.agentKey('any') !== undefined) return
+  throw new ProxyError('unsupported', 'Agents have no keys of their own here: start with --agent-key-secret')
+}

@@ -1,0 +1,93 @@
+/** Turns as the traces of the second model-gateway contract, in pieces of JSON text. */
+import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
+import type { LinkedTurn } from '../../../session/trajectories/traces.ts'
+import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.ts'
+import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
+import { wholeNumber } from '../traces/serialise.ts'
+
+const NONE = { ids: new Int32Array(), logprobs: new Float64Array() }
+
+/** A session with its answered calls; holds one of them at a time. */
+export async function* sessionTracesToWire(
+  { sessionId, createdAtMs }: Pick<SessionRecord, 'sessionId' | 'createdAtMs'>,
+  turns: AsyncIterable<LinkedTurn>,
+): AsyncGenerator<string> {
+  yield `${openObject({ session_id: sessionId, created_at: createdAtMs / 1_000 })},"traces":[`
+  let separator = ''
+  for await (const traced of turns) {
+    yield separator
+    yield* gatewayTrace(traced)
+    separator = ','
+  }
+  yield ']}'
+}
+
+function* gatewayTrace({ turn, lineage }: LinkedTurn): Generator<string> {
+  yield openObject({
+    lineage: { parent_request_id: lineage.parent?.turnId ?? null, root_request_id: lineage.root },
+    started_at: turn.startedAtMs / 1_000,
+    completed_at: (turn.endedAtMs ?? turn.startedAtMs) / 1_000,
+  })
+  yield* member('request', request(turn))
+  yield* member('response', response(turn))
+  yield* member('input', input(turn))
+  yield* member('output', output(turn))
+  yield '}'
+}
+
+/** Exactly one of messages, prompt and prompt_token_ids: rLLM's client refuses the session otherwise. */
+function* request({ turnId, sessionId, requestMessages, promptPieces, tools, params }: TurnRecord) {
+  yield openObject({ request_id: turnId, session_id: sessionId })
+  yield* member('messages', textArray(requestMessages))
+  const prompt = promptPieces.length === 0 ? ['null'] : [...promptJson(promptPieces)]
+  const isIds = prompt[0]!.startsWith('[')
+  yield* member('prompt', isIds ? ['null'] : prompt)
+  yield* member('prompt_token_ids', isIds ? prompt : ['null'])
+  yield* member('tools', [tools ?? '[]'])
+  yield* member('sampling_params', [params])
+  yield '}'
+}
+
+function* response(turn: TurnRecord): Generator<string> {
+  yield openObject({
+    request_id: turn.turnId,
+    text: turn.completionText ?? '',
+    content: turn.completionText,
+    reasoning_content: turn.reasoning,
+    finish_reason: turn.finishReason,
+    prompt_tokens: turn.promptTokenIds.length,
+    completion_tokens: turn.completionTokenIds.length,
+  })
+  yield* member('tool_calls', [turn.toolCalls])
+  yield '}'
+}
+
+/** Of a turn without exact ids there are none: training on what there is would be a guess. */
+function* input({ sessionId, params, promptTokenIds, exact }: TurnRecord): Generator<string> {
+  yield openObject({ routing_key: sessionId })
+  yield* member('prompt_token_ids', numberArray(exact ? promptTokenIds : NONE.ids))
+  yield* member('sampling_params', [params])
+  yield '}'
+}
+
+function* output(turn: TurnRecord): Generator<string> {
+  const { exact, inexactReason, engine, dialect, index, weightVersionStart, weightVersionEnd } = turn
+  yield openObject({
+    routed_experts: null,
+    finish_reason: turn.finishReason,
+    // The client takes no null here.
+    weight_version: wholeNumber(weightVersionStart) ?? 0,
+    metadata: {
+      index,
+      dialect,
+      engine,
+      exact,
+      inexact_reason: inexactReason,
+      weight_version_start: weightVersionStart,
+      weight_version_end: weightVersionEnd,
+    },
+  })
+  yield* member('completion_token_ids', numberArray(exact ? turn.completionTokenIds : NONE.ids))
+  yield* member('logprobs', numberArray(exact ? turn.completionLogprobs : NONE.logprobs))
+  yield '}'
+}

@@ -1,0 +1,75 @@
+/** What else might have been sampled at some places of a row. */
+import type { Static } from 'typebox'
+import { type PackedDetail, unpackDetails } from '../../../../protocol/details/details.ts'
+import { type RowLayout, type TokenRow, topLogprobs } from '../../../session/trajectories/row-details.ts'
+import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
+import type { TextsOfTokens } from './rows.ts'
+import type { Alternatives } from './schemas.ts'
+
+type AtToken = Static<typeof Alternatives>['alternatives'][number]
+
+interface Row {
+  row: Pick<Trajectory, 'prompt_ids' | 'response_ids'>
+  layout: () => RowLayout
+}
+
+/** In tokens of prompt and response. */
+interface Window {
+  from: number
+  count: number
+}
+
+interface Sources {
+  details(turnIds: readonly string[]): Promise<ReadonlyMap<string, readonly PackedDetail[]>>
+  texts(ids: Int32Array): Promise<TextsOfTokens | undefined>
+}
+
+/** @returns an entry for each token of the window that the row has; only details of its own turns are read */
+export async function alternativesOf(
+  { row, layout: layoutOf }: Row,
+  { from, count }: Window,
+  { details, texts }: Sources,
+): Promise<AtToken[]> {
+  const promptLength = row.prompt_ids.length
+  const end = Math.min(from + count, promptLength + row.response_ids.length)
+  const layout = layoutOf()
+  const turns = layout.turns.filter(
+    (turn) => turn.start < turn.end && promptLength + turn.start < end && promptLength + turn.end > from,
+  )
+  const packed = await details(turns.map(({ turnId }) => turnId))
+  const known = new Map([...packed].map(([turnId, parts]) => [turnId, unpackDetails(parts)]))
+  const rows = topLogprobs({ ...layout, turns }, known)
+  const shown: (TokenRow | null)[] = []
+  for (let place = from; place < end; place += 1) shown.push(rows?.[place - promptLength] ?? null)
+  const textOf = await textsOf(shown, texts)
+  return shown.map((at) =>
+    at === null
+      ? null
+      : at.ids.map((id, place) => ({
+          id,
+          logprob: finite(at.logprobs?.[place]),
+          text: textOf.get(id) ?? null,
+        })),
+  )
+}
+
+/** Each token by itself: none of them follows another one. */
+async function textsOf(
+  rows: readonly (TokenRow | null)[],
+  texts: Sources['texts'],
+): Promise<Map<number, string>> {
+  const found = new Map<number, string>()
+  const ids = new Set(rows.flatMap((row) => row?.ids ?? []))
+  // An engine that tells the texts learns all of them in one request, and has them for those below.
+  if (ids.size === 0 || (await texts(Int32Array.from(ids))) === undefined) return found
+  for (const id of ids) {
+    const answer = await texts(Int32Array.of(id))
+    if (answer === undefined) return found
+    found.set(id, answer.texts[0] ?? '')
+  }
+  return found
+}
+
+function finite(logprob: number | undefined): number | null {
+  return logprob !== undefined && Number.isFinite(logprob) ? logprob : null
+}

@@ -1,0 +1,145 @@
+/** What happens, as it happens: newline-delimited JSON for as long as the client stays. */
+import type { FastifyPluginCallback, FastifyReply } from 'fastify'
+import type { Backend, BackendMember } from '../../../engines/port/backend.ts'
+import type { Activity, LiveTurn } from '../../../session/state/activity.ts'
+import type { TurnReader } from '../../../store/port/turn-store.ts'
+import { described, inMedia } from '../../schemas/described.ts'
+import { validatorCompiler } from '../../schemas/validate.ts'
+import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
+import { SessionParams } from '../sessions/schemas.ts'
+import { foundSession } from './found-session.ts'
+import { LiveEvent, ProxyEvent } from './schemas.ts'
+
+export interface EventsOptions {
+  activity: Activity
+  backend: Backend
+  reader: TurnReader
+}
+
+/** How often the state of engines and workers, and the text of open turns, is looked at while somebody watches. */
+const MEMBERS_MS = 1_000
+const LIVE_MS = 100
+/** A line now and then, so that a client and the proxies in between know that the connection lives. */
+const KEEP_ALIVE_MS = 15_000
+
+export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options, done) => {
+  const { activity, backend, reader } = options
+  const watching = new Set<NdjsonReply>()
+  // The server waits for answers that are on their way; these would never end.
+  app.addHook('preClose', async () => {
+    for (const lines of watching) lines.end()
+  })
+  const linesTo = (reply: FastifyReply) => {
+    const lines = new NdjsonReply(reply)
+    lines.every(KEEP_ALIVE_MS, () => lines.send({ type: 'ping' }))
+    watching.add(lines)
+    lines.until(() => watching.delete(lines))
+    return lines
+  }
+  app.setValidatorCompiler(validatorCompiler)
+  app.get(
+    '/events',
+    { schema: described('sessions', 'What happens, as it happens', inMedia(NDJSON, ProxyEvent), {}) },
+    async (_request, reply) => {
+      const lines = linesTo(reply)
+      lines.until(activity.listen((event) => lines.send(event)))
+      const members = new Members(backend)
+      lines.every(MEMBERS_MS, () => {
+        for (const event of members.changes()) lines.send(event)
+      })
+      return reply
+    },
+  )
+  app.get<{ Params: { sessionId: string } }>(
+    '/sessions/:sessionId/live',
+    {
+      schema: described(
+        'sessions',
+        "What a session's open turns have said, and say",
+        inMedia(NDJSON, LiveEvent),
+        {
+          params: SessionParams,
+        },
+      ),
+    },
+    async ({ params: { sessionId } }, reply) => {
+      await foundSession(reader, sessionId)
+      const lines = linesTo(reply)
+      const tail = new Tail()
+      const look = () => {
+        for (const event of tail.additions(activity.turnsOf(sessionId))) lines.send(event)
+      }
+      look()
+      lines.every(LIVE_MS, look)
+      return reply
+    },
+  )
+  done()
+}
+
+/** Engines and workers that came up, went down or left between two looks; the first look tells of all. */
+class Members {
+  readonly #backend: Backend
+  #up = new Map<string, boolean>()
+
+  constructor(backend: Backend) {
+    this.#backend = backend
+  }
+
+  changes(): object[] {
+    const up = new Map(this.#backend.status().members.map((member) => [member.name, isUp(member)]))
+    const left = [...this.#up.keys()].filter((name) => !up.has(name))
+    const changed = [...up].filter(([name, is]) => this.#up.get(name) !== is)
+    this.#up = up
+    return [
+      ...changed.map(([member, is]) => ({ type: is ? 'member_up' : 'member_down', member })),
+      ...left.map((member) => ({ type: 'member_left', member })),
+    ]
+  }
+}
+
+function isUp({ healthy, connected = true }: BackendMember): boolean {
+  return healthy && connected
+}
+
+interface ShownLengths {
+  text: number
+  reasoning: number
+  tools: string
+}
+
+/** What turns have said since the look before. */
+class Tail {
+  #shown: ReadonlyMap<LiveTurn, ShownLengths> = new Map()
+
+  additions(turns: Iterable<LiveTurn>): object[] {
+    const shown = new Map<LiveTurn, ShownLengths>()
+    const events: object[] = []
+    for (const turn of turns) {
+      const before = this.#shown.get(turn) ?? { text: 0, reasoning: 0, tools: '[]' }
+      const { content, reasoning, toolCalls } = turn.completion
+      const now = {
+        text: content?.length ?? 0,
+        reasoning: reasoning?.length ?? 0,
+        tools: JSON.stringify(toolCalls),
+      }
+      const isNew = !this.#shown.has(turn)
+      shown.set(turn, now)
+      const grew = now.text > before.text || now.reasoning > before.reasoning || now.tools !== before.tools
+      if (!isNew && !grew) continue
+      events.push({
+        type: isNew ? 'turn' : 'delta',
+        index: turn.index,
+        ...(isNew && { started_at: turn.startedAtMs / 1000 }),
+        text: content?.slice(before.text) ?? '',
+        reasoning: reasoning?.slice(before.reasoning) ?? '',
+        ...(now.tools !== before.tools && { tool_calls: toolCalls }),
+      })
+    }
+    for (const { index } of [...this.#shown.keys()].filter((turn) => !shown.has(turn))) {
+      events.push({ type: 'turn_closed', index })
+    }
+    this.#shown = shown
+    return events
+  }
+}

@@ -1,0 +1,34 @@
+/** Conditions on sessions as a query has them, and what the sessions come to as an answer has it. */
+import type { Static } from 'typebox'
+import type { SessionFilter, SessionGroup, SessionTotals } from '../../../store/port/turn-store.ts'
+import { metadataFilter } from '../sessions/metadata-filter.ts'
+import type { Group, GroupsQuery, ListQuery, Totals } from './schemas.ts'
+
+export function filterOf(query: Static<typeof ListQuery> | Static<typeof GroupsQuery>): SessionFilter {
+  const { status, since, q, reward_min: rewardMin, reward_max: rewardMax, inexact, failed } = query
+  return {
+    metadata: metadataFilter(query),
+    ...(status !== undefined && { status }),
+    ...(since !== undefined && { sinceMs: since * 1_000 }),
+    ...(q !== undefined && { text: q }),
+    ...(rewardMin !== undefined && { rewardMin }),
+    ...(rewardMax !== undefined && { rewardMax }),
+    ...(inexact !== undefined && { inexact }),
+    ...(failed !== undefined && { failed }),
+  }
+}
+
+export function totalsToWire({ rewards, sampledTokens, ...counts }: SessionTotals): Static<typeof Totals> {
+  return { ...counts, sampled_tokens: sampledTokens, rewards }
+}
+
+export function groupToWire(group: SessionGroup): Static<typeof Group> {
+  const { rewards, sampledTokens, createdAtMs, ...counts } = group
+  return {
+    ...counts,
+    sampled_tokens: sampledTokens,
+    rewards,
+    zero_variance: rewards.count > 1 && rewards.std === 0,
+    created_at: createdAtMs / 1000,
+  }
+}

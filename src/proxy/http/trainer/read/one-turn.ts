@@ -1,0 +1,32 @@
+/** One turn of a session, shown by itself. */
+import { ProxyError } from '../../../../base/errors.ts'
+import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.ts'
+import type { TurnReader } from '../../../store/port/turn-store.ts'
+import { RequestsSoFar } from '../sessions/new-parts.ts'
+import { turnToWire } from '../sessions/serialise.ts'
+
+export interface TurnQuery {
+  messages: 'all' | 'new'
+  /** Whether token ids and logprobs are shown. */
+  ids: boolean
+}
+
+/**
+ * The turn as pieces of one JSON text. Its line and what is new of its request depend on the turns before it, of which the
+ * outlines are read.
+ * @throws ProxyError `turn_not_found`
+ */
+export async function turnByIndex(reader: TurnReader, sessionId: string, index: number, query: TurnQuery) {
+  const lines = new LineFinder()
+  const requests = new RequestsSoFar()
+  for await (const outline of reader.readOutlines(sessionId)) {
+    const line: FoundLine = lines.add(outline)
+    const newParts = requests.add(outline)
+    if (outline.index < index) continue
+    if (outline.index > index) break
+    const turn = query.ids ? await reader.getTurn(sessionId, outline.turnId) : outline
+    if (turn === undefined) break
+    return turnToWire(turn, line, query.messages === 'new' ? newParts : undefined)
+  }
+  throw new ProxyError('turn_not_found', `The session has no turn ${index}`)
+}

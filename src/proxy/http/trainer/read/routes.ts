@@ -1,0 +1,227 @@
+/** Everything that can be read of sessions; writes nothing. Serves a proxy, and a database without one. */
+import { Readable } from 'node:stream'
+import type { FastifyPluginCallback } from 'fastify'
+import Type, { type Static } from 'typebox'
+import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
+import type { TurnReader } from '../../../store/port/turn-store.ts'
+import { described, inMedia } from '../../schemas/described.ts'
+import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
+import { jsonStream, streamJson } from '../sessions/json-stream.ts'
+import * as schemas from '../sessions/schemas.ts'
+import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
+import { queryTrajectories } from '../sessions/trajectory-query.ts'
+import { alternativesOf } from './alternatives.ts'
+import { sendCompressed } from './compressed.ts'
+import { filterOf, groupToWire, totalsToWire } from './filter.ts'
+import { foundSession } from './found-session.ts'
+import { turnByIndex } from './one-turn.ts'
+import { idsOf, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
+import * as reads from './schemas.ts'
+import { treeOf } from './tree.ts'
+
+/** The texts of tokens, by the tokenizer of this model; undefined where none is known. */
+export type ReadTokenTexts = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
+
+export interface ReadRoutesOptions {
+  reader: TurnReader
+  tokenTexts: ReadTokenTexts
+  /** Called for each row that a trainer reads. */
+  onRow?: (row: Trajectory) => void
+}
+
+export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, options, done) => {
+  const app = typedApp(plain)
+  listRoutes(app, options)
+  wholeRoutes(app, options)
+  turnRoutes(app, options)
+  rowRoutes(app, options)
+  done()
+}
+
+function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
+  app.get(
+    '/sessions',
+    {
+      schema: described('sessions', 'List sessions', reads.SessionList, {
+        description:
+          'Any number of `metadata.<key>=<value>` parameters keep the sessions that have this metadata.',
+        querystring: reads.ListQuery,
+      }),
+    },
+    async (request, reply) => {
+      const { limit, sort, order, cursor, totals } = request.query
+      const filter = filterOf(request.query)
+      const page = await reader.listSessions({ ...filter, limit, sort, order, ...(cursor && { cursor }) })
+      return sendCompressed(
+        request,
+        reply,
+        jsonOf({
+          sessions: page.sessions.map(sessionToWire),
+          next_cursor: page.nextCursor ?? null,
+          ...(totals && { totals: totalsToWire(await reader.totalSessions(filter)) }),
+        }),
+      )
+    },
+  )
+  app.get(
+    '/groups',
+    {
+      schema: described('sessions', 'Sessions by a metadata value, and their rewards', reads.Groups, {
+        description: 'The same filters as in the list of sessions.',
+        querystring: reads.GroupsQuery,
+      }),
+    },
+    async (request, reply) => {
+      const { by, limit } = request.query
+      const groups = await reader.groupSessions(by, filterOf(request.query))
+      const shown = groups.slice(0, limit).map(groupToWire)
+      return sendCompressed(request, reply, jsonOf({ by, groups: shown, total: groups.length }))
+    },
+  )
+}
+
+function wholeRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
+  app.get(
+    '/sessions/:sessionId',
+    {
+      schema: described('sessions', 'Read a session with all its turns', schemas.ShownSessionWithTurns, {
+        params: schemas.SessionParams,
+        querystring: schemas.TurnsQuery,
+      }),
+    },
+    async ({ params: { sessionId }, query }, reply) => {
+      const session = await foundSession(reader, sessionId)
+      const turns = query.ids ? reader.readTurns(sessionId) : reader.readOutlines(sessionId)
+      return streamJson(reply, sessionWithTurns(session, turns, query.messages))
+    },
+  )
+  app.get(
+    '/sessions/:sessionId/trajectories',
+    {
+      schema: described('sessions', 'Read a session as training-ready rows', schemas.Trajectories, {
+        params: schemas.SessionParams,
+        querystring: schemas.TrajectoriesQuery,
+      }),
+    },
+    async ({ params: { sessionId }, query }, reply) => {
+      const session = await foundSession(reader, sessionId)
+      return streamJson(reply, await queryTrajectories(reader, session, query, onRow))
+    },
+  )
+}
+
+function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
+  app.get(
+    '/sessions/:sessionId/tree',
+    {
+      schema: described('sessions', 'How the turns of a session hang together', reads.Tree, {
+        params: schemas.SessionParams,
+      }),
+    },
+    async (request, reply) => {
+      const { sessionId } = request.params
+      const session = await foundSession(reader, sessionId)
+      const turns = await treeOf(reader.readOutlines(sessionId))
+      return sendCompressed(request, reply, jsonOf({ ...sessionToWire(session), turns }))
+    },
+  )
+  app.get(
+    '/sessions/:sessionId/turns/:index',
+    {
+      schema: described('sessions', 'Read one turn', schemas.ShownTurn, {
+        params: reads.TurnParams,
+        querystring: reads.OneTurnQuery,
+      }),
+    },
+    async (request, reply) => {
+      const { sessionId, index } = request.params
+      await foundSession(reader, sessionId)
+      const pieces = await turnByIndex(reader, sessionId, Number(index), request.query)
+      return sendCompressed(request, reply, jsonStream(pieces))
+    },
+  )
+}
+
+const TENSORS = inMedia('application/octet-stream', Type.String({ format: 'binary' }))
+
+function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): void {
+  const rowOf = async (
+    { sessionId, row }: Static<typeof reads.RowParams>,
+    query: Static<typeof reads.RowsQuery>,
+  ) => readRow(reader, await foundSession(reader, sessionId), Number(row), rowQueryOf(query))
+  app.get(
+    '/sessions/:sessionId/rows',
+    {
+      schema: described('sessions', 'What the training-ready rows come to', reads.Rows, {
+        description: 'The fields of a trajectory without its lists of tokens, and their lengths.',
+        params: schemas.SessionParams,
+        querystring: reads.RowsQuery,
+      }),
+    },
+    async (request, reply) => {
+      const session = await foundSession(reader, request.params.sessionId)
+      const { rows } = await readRows(reader, session, rowQueryOf(request.query))
+      return sendCompressed(request, reply, jsonOf({ rows: [...rows].map(rowSummary) }))
+    },
+  )
+  app.get(
+    '/sessions/:sessionId/rows/:row/tokens',
+    {
+      schema: described('sessions', 'The tokens of a training-ready row', TENSORS, {
+        description:
+          'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, and `row` in its metadata; with `texts=true` also ' +
+          '`text` and `text_ends`, and their `tokenizer` in the metadata.',
+        params: reads.RowParams,
+        querystring: reads.TokensQuery,
+      }),
+    },
+    async ({ params, query }, reply) => {
+      const { row, model } = await rowOf(params, query)
+      const texts = query.texts ? await tokenTexts(model, idsOf(row)) : undefined
+      return reply
+        .type('application/octet-stream')
+        .send(Readable.from(rowTensors(row, Number(params.row), texts), { objectMode: false }))
+    },
+  )
+  app.get(
+    '/sessions/:sessionId/rows/:row/token_texts',
+    {
+      schema: described('sessions', 'The texts of a training-ready row, token by token', reads.TokenTexts, {
+        params: reads.RowParams,
+        querystring: reads.RowsQuery,
+      }),
+    },
+    async (request, reply) => {
+      const { row, model } = await rowOf(request.params, request.query)
+      const texts = await tokenTexts(model, idsOf(row))
+      return sendCompressed(request, reply, jsonOf(texts ?? { source: null, texts: null }))
+    },
+  )
+  app.get(
+    '/sessions/:sessionId/rows/:row/alternatives',
+    {
+      schema: described('sessions', 'What else might have been sampled', reads.Alternatives, {
+        description: 'Of the tokens of a training-ready row, where `top_logprobs` is on record.',
+        params: reads.RowParams,
+        querystring: reads.AlternativesQuery,
+      }),
+    },
+    async (request, reply) => {
+      const { params, query } = request
+      const placed = await rowOf(params, query)
+      const alternatives = await alternativesOf(placed, query, {
+        details: (turnIds) => reader.readDetails(params.sessionId, turnIds, ['top_logprobs']),
+        texts: (ids) => tokenTexts(placed.model, ids),
+      })
+      return sendCompressed(request, reply, jsonOf({ from: query.from, alternatives }))
+    },
+  )
+}
+
+function rowQueryOf({ side_calls: sideCalls }: { side_calls: boolean }) {
+  return { sideCalls }
+}
+
+function jsonOf(value: unknown): Readable {
+  return Readable.from([JSON.stringify(value)], { objectMode: false })
+}

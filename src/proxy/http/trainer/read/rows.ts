@@ -1,0 +1,122 @@
+/** Training-ready rows one by one: what they come to, and their tokens as binary. */
+
+import { ProxyError } from '../../../../base/errors.ts'
+import {
+  type PlacedRow,
+  type Trajectory,
+  TrajectoryBuilder,
+} from '../../../session/trajectories/trajectories.ts'
+import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
+import { safetensors } from './safetensors.ts'
+
+/** Of a token that no turn sampled. */
+const NO_TURN = -1
+
+export interface RowQuery {
+  sideCalls: boolean
+}
+
+/** Reads the session. @returns its rows, each put together when it is pulled, and the model of each turn */
+export async function readRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
+  const { placed, models } = await readPlacedRows(reader, session, { sideCalls })
+  return { rows: rowsOf(placed), models }
+}
+
+function* rowsOf(placed: Iterable<PlacedRow>): Generator<Trajectory> {
+  for (const { row } of placed) yield row
+}
+
+async function readPlacedRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
+  const builder = new TrajectoryBuilder({ sideCalls })
+  const models = new Map<number, string | null>()
+  for await (const turn of reader.readSteps(session.sessionId)) {
+    builder.add(turn)
+    models.set(turn.index, turn.model)
+  }
+  return { placed: builder.placedRows({ select: 'all' }, session.reward), models }
+}
+
+/** @throws ProxyError `row_not_found` */
+export async function readRow(reader: TurnReader, session: SessionRecord, number: number, query: RowQuery) {
+  const { placed, models } = await readPlacedRows(reader, session, query)
+  let place = 0
+  for (const { row, layout } of placed) {
+    if (place === number) return { row, layout, model: models.get(row.turns.at(-1)!.index) ?? null }
+    place += 1
+  }
+  throw new ProxyError('row_not_found', `The session has ${place} rows, counted from 0`)
+}
+
+/** A row without its arrays: how long they are, and what they come to. */
+export function rowSummary(row: Trajectory, number: number) {
+  const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
+  let [trained, sum, lowest] = [0, 0, 0]
+  for (const [place, bit] of response_mask.entries()) {
+    if (bit === 0) continue
+    const logprob = response_logprobs[place]!
+    trained += 1
+    sum += logprob
+    lowest = Math.min(lowest, logprob)
+  }
+  return {
+    row: number,
+    prompt_tokens: prompt_ids.length,
+    response_tokens: response_ids.length,
+    trained_tokens: trained,
+    mean_logprob: trained === 0 ? null : finite(sum / trained),
+    min_logprob: trained === 0 ? null : finite(lowest),
+    ...rest,
+  }
+}
+
+/** What each token adds to the text, and the tokenizer that says so. */
+export interface TextsOfTokens {
+  source: string
+  texts: readonly string[]
+}
+
+/** The prompt and the response. */
+export function idsOf({ prompt_ids: prompt, response_ids: response }: Trajectory): Int32Array {
+  const ids = new Int32Array(prompt.length + response.length)
+  ids.set(prompt)
+  ids.set(response, prompt.length)
+  return ids
+}
+
+/**
+ * `ids` are the prompt and the response; the other arrays go with them, one entry for each. Of texts there is the whole
+ * as `text`, in UTF-8, and in `text_ends` where in it each token ends.
+ */
+export function* rowTensors(row: Trajectory, number: number, texts?: TextsOfTokens): Generator<Uint8Array> {
+  const promptLength = row.prompt_ids.length
+  const ids = idsOf(row)
+  const length = ids.length
+  const logprobs = new Float32Array(length)
+  logprobs.set(row.response_logprobs, promptLength)
+  const mask = new Uint8Array(length)
+  mask.set(row.response_mask, promptLength)
+  const turns = new Int32Array(length).fill(NO_TURN)
+  for (const { index, start, end } of row.turns) turns.fill(index, promptLength + start, promptLength + end)
+  yield* safetensors(
+    {
+      ids: { dtype: 'I32', data: ids },
+      logprobs: { dtype: 'F32', data: logprobs },
+      turns: { dtype: 'I32', data: turns },
+      ...(texts && { text_ends: { dtype: 'I32', data: endsOf(texts.texts) } }),
+      // Last, for their lengths are no multiples of the others' alignment.
+      mask: { dtype: 'U8', data: mask },
+      ...(texts && { text: { dtype: 'U8', data: Buffer.from(texts.texts.join('')) } }),
+    },
+    { row: JSON.stringify(rowSummary(row, number)), ...(texts && { tokenizer: texts.source }) },
+  )
+}
+
+/** In bytes. */
+function endsOf(texts: readonly string[]): Int32Array {
+  let end = 0
+  return Int32Array.from(texts, (text) => (end += Buffer.byteLength(text)))
+}
+
+function finite(value: number): number {
+  return Number.isFinite(value) ? value : -Number.MAX_VALUE
+}

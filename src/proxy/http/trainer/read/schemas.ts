@@ -1,0 +1,224 @@
+/** The light reads as schemas; see `sessions/schemas.ts`. */
+import Type from 'typebox'
+import { nullable } from '../../schemas/nullable.ts'
+import { Session, sessionFields } from '../sessions/schemas.ts'
+
+const STRICT = { additionalProperties: false }
+const nullableText = () => nullable(Type.String())
+const nullableNumber = () => nullable(Type.Number())
+const count = (description: string) => Type.Integer({ description })
+
+const filterFields = {
+  status: Type.Optional(Type.Enum(['active', 'completed', 'aborted'])),
+  since: Type.Optional(
+    Type.Number({ description: 'Only sessions that changed then or later; seconds since the epoch' }),
+  ),
+  q: Type.Optional(Type.String({ description: 'Part of the id or of a metadata value, in whatever case' })),
+  reward_min: Type.Optional(Type.Number()),
+  reward_max: Type.Optional(Type.Number()),
+  inexact: Type.Optional(Type.Boolean({ description: 'Has inexact turns, or has none' })),
+  failed: Type.Optional(Type.Boolean({ description: 'Has failed or interrupted turns, or has none' })),
+}
+const METADATA = { patternProperties: { '^metadata\\..+$': Type.String() } }
+
+export const ListQuery = Type.Object(
+  {
+    limit: Type.Integer({ minimum: 1, maximum: 1000, default: 100 }),
+    cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before' })),
+    sort: Type.Enum(['created', 'changed', 'reward', 'turns', 'tokens'], { default: 'created' }),
+    order: Type.Enum(['desc', 'asc'], { default: 'desc' }),
+    totals: Type.Boolean({ default: false, description: 'Count all sessions that match, on every page' }),
+    ...filterFields,
+  },
+  { ...STRICT, ...METADATA },
+)
+
+export const GroupsQuery = Type.Object(
+  {
+    by: Type.String({ minLength: 1, description: 'A metadata key' }),
+    limit: Type.Integer({ minimum: 1, maximum: 100_000, default: 1000 }),
+    ...filterFields,
+  },
+  { ...STRICT, ...METADATA },
+)
+
+const rewardFields = {
+  count: count('Sessions that have a reward'),
+  mean: nullableNumber(),
+  std: nullable(Type.Number({ description: 'Of the sample: divided by n - 1' })),
+  min: nullableNumber(),
+  max: nullableNumber(),
+}
+/** What groups and totals count; each is a sum over sessions. */
+export const countFields = {
+  sessions: Type.Integer(),
+  active: Type.Integer(),
+  completed: Type.Integer(),
+  aborted: Type.Integer(),
+  failed: count('Sessions with failed or interrupted turns'),
+  inexact: count('Sessions with inexact turns'),
+  turns: Type.Integer(),
+  sampled_tokens: Type.Integer(),
+}
+export const Totals = Type.Object({
+  ...countFields,
+  rewards: Type.Object({
+    ...rewardFields,
+    histogram: Type.Array(Type.Object({ from: Type.Number(), to: Type.Number(), count: Type.Integer() })),
+  }),
+})
+
+export const SessionList = Type.Object({
+  sessions: Type.Array(Session),
+  next_cursor: nullableText(),
+  totals: Type.Optional(Totals),
+})
+
+export const Group = Type.Object({
+  value: Type.Union([Type.String(), Type.Number(), Type.Boolean()]),
+  ...countFields,
+  rewards: Type.Object(rewardFields),
+  zero_variance: Type.Boolean({ description: 'Two rewards or more, all equal: nothing to learn from' }),
+  created_at: Type.Number({ description: 'Of its first session; seconds since the epoch' }),
+})
+export const Groups = Type.Object({
+  by: Type.String(),
+  groups: Type.Array(Group),
+  total: count('How many groups there are'),
+})
+
+export const TreeTurn = Type.Object({
+  index: Type.Integer(),
+  line: Type.String(),
+  status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted']),
+  parent: nullable(Type.Integer({ description: 'Index of the turn that the prompt begins like' })),
+  shared_tokens: count('How many tokens of the prompt are those of its parent'),
+  continues: Type.Boolean({
+    description: "The prompt begins with all of its parent's prompt and completion",
+  }),
+  prompt_tokens: Type.Integer(),
+  sampled_tokens: Type.Integer(),
+  prompt_reason: nullable(Type.String({ description: 'How the prompt came about; see docs/token-mode.md' })),
+  started_at: Type.Number({ description: 'Seconds since the epoch' }),
+  first_token_ms: nullable(
+    Type.Number({ description: 'After `started_at`, the wait in the queue included' }),
+  ),
+  duration_ms: nullableNumber(),
+  finish_reason: nullableText(),
+  exact: Type.Boolean(),
+  inexact_reason: nullableText(),
+  weight_version_start: nullableText(),
+  weight_version_end: nullableText(),
+  retry_count: Type.Integer(),
+  error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
+})
+export const Tree = Type.Object({ ...sessionFields, turns: Type.Array(TreeTurn) })
+
+export const TurnParams = Type.Object({
+  sessionId: Type.String(),
+  index: Type.String({ pattern: '^\\d{1,9}$' }),
+})
+export const OneTurnQuery = Type.Object(
+  {
+    messages: Type.Enum(['new', 'all'], {
+      default: 'new',
+      description: "`new`: only the messages that no earlier turn's request begins with",
+    }),
+    ids: Type.Boolean({ default: false, description: 'Token ids and logprobs as well' }),
+  },
+  STRICT,
+)
+
+export const RowParams = Type.Object({
+  sessionId: Type.String(),
+  row: Type.String({ pattern: '^\\d{1,9}$' }),
+})
+const rowsQuery = { side_calls: Type.Boolean({ default: false }) }
+export const RowsQuery = Type.Object(rowsQuery, STRICT)
+export const TokensQuery = Type.Object(
+  {
+    ...rowsQuery,
+    texts: Type.Boolean({
+      default: false,
+      description: 'The text of each token as well, where a tokenizer is known',
+    }),
+  },
+  STRICT,
+)
+
+export const RowSummary = Type.Object({
+  row: count('Its place in `trajectories`'),
+  prompt_tokens: Type.Integer(),
+  response_tokens: Type.Integer(),
+  trained_tokens: count('Those with mask 1'),
+  mean_logprob: nullable(Type.Number({ description: 'Of the trained tokens' })),
+  min_logprob: nullableNumber(),
+})
+export const Rows = Type.Object({ rows: Type.Array(RowSummary) })
+
+export const TokenTexts = Type.Object({
+  source: nullable(Type.String({ description: 'The tokenizer; null: none is known for the model' })),
+  texts: nullable(Type.Array(Type.String({ description: 'What each token adds to the text' }))),
+})
+
+export const AlternativesQuery = Type.Object(
+  {
+    ...rowsQuery,
+    from: Type.Integer({ minimum: 0, default: 0, description: 'First token, of prompt and response' }),
+    count: Type.Integer({ minimum: 1, maximum: 256, default: 64, description: 'How many tokens' }),
+  },
+  STRICT,
+)
+export const Alternatives = Type.Object({
+  from: Type.Integer(),
+  alternatives: Type.Array(
+    nullable(
+      Type.Array(
+        Type.Object({
+          id: Type.Integer(),
+          logprob: nullableNumber(),
+          text: nullable(Type.String({ description: 'null: no tokenizer is known for the model' })),
+        }),
+      ),
+    ),
+    {
+      description:
+        "For each token, in the engine's order; null: none on record, or the row does not train it",
+    },
+  ),
+})
+
+const at = Type.Number({ description: 'Seconds since the epoch' })
+export const ProxyEvent = Type.Object({
+  type: Type.Enum([
+    'session_opened',
+    'session_ended',
+    'session_reset',
+    'session_deleted',
+    'reward',
+    'turn_opened',
+    'turn_closed',
+    'member_up',
+    'member_down',
+    'member_left',
+    'paused',
+    'resumed',
+    'ping',
+  ]),
+  at,
+  session_id: Type.Optional(Type.String()),
+  index: Type.Optional(Type.Integer()),
+  status: Type.Optional(Type.String()),
+  finish_reason: Type.Optional(nullableText()),
+  reward: Type.Optional(Type.Number()),
+  member: Type.Optional(Type.String()),
+})
+export const LiveEvent = Type.Object({
+  type: Type.Enum(['turn', 'delta', 'turn_closed', 'ping']),
+  at,
+  index: Type.Optional(Type.Integer()),
+  started_at: Type.Optional(Type.Number()),
+  text: Type.Optional(Type.String({ description: 'What has come since the line before' })),
+  reasoning: Type.Optional(Type.String({ description: 'As `text`' })),
+  tool_calls: Type.Optional(Type.Array(Type.Unknown(), { description: 'All of them so far' })),
+})

@@ -1,0 +1,142 @@
+/** Details of rows and traces as JSON, written piece by piece: those of a long row come to many megabytes. */
+
+import { ProxyError } from '../../../../base/errors.ts'
+import { type Details, unpackDetails } from '../../../../protocol/details/details.ts'
+import { DETAIL_KINDS, type DetailKind } from '../../../../protocol/details/kinds.ts'
+import type { Tensor } from '../../../../protocol/details/tensors.ts'
+import {
+  type RowDetails,
+  type RowExperts,
+  type RowLayout,
+  rowDetails,
+  type TokenRow,
+} from '../../../session/trajectories/row-details.ts'
+import type { TurnReader } from '../../../store/port/turn-store.ts'
+import { member } from './json-stream.ts'
+
+/** What a reader may ask to see: the kinds, and with which parameters turns were sampled. */
+const DETAIL_NAMES = [...DETAIL_KINDS, 'sampling'] as const
+
+type DetailName = (typeof DETAIL_NAMES)[number]
+
+export class DetailChoice {
+  readonly kinds: readonly DetailKind[]
+  readonly sampling: boolean
+
+  /** @param names of what to show */
+  private constructor(names: ReadonlySet<DetailName>) {
+    this.kinds = DETAIL_KINDS.filter((kind) => names.has(kind))
+    this.sampling = names.has('sampling')
+  }
+
+  /**
+   * @param text names with commas between them, or `all`; undefined: nothing
+   * @throws ProxyError `invalid_request`
+   */
+  static parse(text: string | undefined): DetailChoice {
+    if (text === 'all') return new DetailChoice(new Set(DETAIL_NAMES))
+    const names = (text ?? '').split(',').filter((name) => name !== '')
+    const unknown = names.find((name) => !isDetailName(name))
+    if (unknown === undefined) return new DetailChoice(new Set(names.filter(isDetailName)))
+    const message = `'${unknown}' is no detail: ${DETAIL_NAMES.join(', ')}, or all`
+    throw new ProxyError('invalid_request', message, { param: 'details' })
+  }
+}
+
+function isDetailName(name: string): name is DetailName {
+  return (DETAIL_NAMES as readonly string[]).includes(name)
+}
+
+/** The members of a row that show its details; each kind that was asked for is there, null where nothing was reported. */
+export async function* detailMembers(
+  reader: Pick<TurnReader, 'readDetails'>,
+  sessionId: string,
+  layoutOf: () => RowLayout,
+  kinds: readonly DetailKind[],
+): AsyncGenerator<string> {
+  if (kinds.length === 0) return
+  const layout = layoutOf()
+  const turnIds = layout.turns.map(({ turnId }) => turnId)
+  const packed = await reader.readDetails(sessionId, turnIds, kinds)
+  const details = new Map<string, Details>()
+  for (const [turnId, parts] of packed) details.set(turnId, unpackDetails(parts))
+  const row = rowDetails(layout, details)
+  for (const kind of kinds) yield* MEMBERS[kind](row)
+}
+
+const MEMBERS: Readonly<Record<DetailKind, (row: RowDetails) => Generator<string>>> = {
+  *sampling_mask({ sampling_mask: rows }) {
+    yield* member('sampling_mask', listOf(rows, idsText))
+    yield* member('sampling_mask_logprobs', listOf(hasLogprobs(rows) ? rows : null, logprobsText))
+  },
+  *sampling_logprobs({ sampling_logprobs: logprobs }) {
+    yield* member('sampling_logprobs', listOf(logprobs, JSON.stringify))
+  },
+  *top_logprobs({ top_logprobs: rows }) {
+    yield* member('top_logprob_ids', listOf(rows, idsText))
+    yield* member('top_logprobs', listOf(rows, logprobsText))
+  },
+  *prompt_logprobs({ prompt_logprobs: rows }) {
+    yield* member('prompt_logprob_ids', listOf(rows, idsText))
+    yield* member('prompt_logprobs', listOf(rows, logprobsText))
+  },
+  *routed_experts({ routed_experts: experts }) {
+    yield* member('routed_experts', experts === null ? ['null'] : expertsText(experts))
+  },
+  *weight_versions({ weight_versions: spans }) {
+    yield* member('weight_versions', [JSON.stringify(spans)])
+  },
+}
+
+/** Entries to one piece of text. */
+const ENTRIES_PER_PIECE = 256
+
+function* listOf<Entry>(
+  entries: readonly (Entry | null)[] | null,
+  text: (entry: Entry) => string,
+): Generator<string> {
+  if (entries === null) return yield 'null'
+  yield '['
+  for (let start = 0; start < entries.length; start += ENTRIES_PER_PIECE) {
+    const piece = entries.slice(start, start + ENTRIES_PER_PIECE)
+    const texts = piece.map((entry) => (entry === null ? 'null' : text(entry)))
+    yield (start > 0 ? ',' : '') + texts.join(',')
+  }
+  yield ']'
+}
+
+function idsText({ ids }: TokenRow): string {
+  return `[${ids.join(',')}]`
+}
+
+/** What is not finite is null: there are no numbers for it in JSON, and a mask has no sampled token there. */
+function logprobsText({ logprobs }: TokenRow): string {
+  return JSON.stringify(logprobs ?? null)
+}
+
+function hasLogprobs(rows: readonly (TokenRow | null)[] | null): boolean {
+  return rows?.some((row) => row?.logprobs !== undefined) ?? false
+}
+
+/** As NumPy names them. */
+const DTYPES: Readonly<Record<Tensor['dtype'], string>> = {
+  U8: 'uint8',
+  I8: 'int8',
+  U16: 'uint16',
+  I16: 'int16',
+  I32: 'int32',
+  F32: 'float32',
+  F64: 'float64',
+}
+
+/** Bytes to one piece; a multiple of three, so that pieces of base64 are one text when they are joined. */
+const BYTES_PER_PIECE = 3 * 16_384
+
+function* expertsText({ dtype, shape, data, known }: RowExperts): Generator<string> {
+  const head = JSON.stringify({ dtype: DTYPES[dtype], shape, known })
+  yield `${head.slice(0, -1)},"data":"`
+  const bytes = Buffer.from(data.buffer, data.byteOffset, data.byteLength)
+  for (let start = 0; start < bytes.length; start += BYTES_PER_PIECE)
+    yield bytes.toString('base64', start, start + BYTES_PER_PIECE)
+  yield '"}'
+}

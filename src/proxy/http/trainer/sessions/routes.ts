@@ -1,0 +1,176 @@
+/** The sessions API: what a trainer does with sessions, over HTTP. What it reads of them is in `../read/`. */
+import type { FastifyPluginCallback } from 'fastify'
+import type { Static } from 'typebox'
+import { ProxyError } from '../../../../base/errors.ts'
+import type { NewSessionRequest } from '../../../session/state/new-session.ts'
+import type { Sessions } from '../../../session/state/sessions.ts'
+import type { SessionRecord } from '../../../store/port/turn-store.ts'
+import type { Keyring } from '../../access/keyring.ts'
+import { described } from '../../schemas/described.ts'
+import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
+import { clientGone } from '../../transport/client-gone.ts'
+import { readAnyBodyAsJson } from '../../transport/json-body.ts'
+import * as schemas from './schemas.ts'
+import { sessionToWire } from './serialise.ts'
+
+export interface SessionsRoutesOptions {
+  sessions: Sessions
+  keyring: Keyring
+}
+
+export const sessionsRoutes: FastifyPluginCallback<SessionsRoutesOptions> = (plain, options, done) => {
+  const app = typedApp(plain)
+  readAnyBodyAsJson(app)
+  creationRoutes(app, options)
+  lifeRoutes(app, options)
+  done()
+}
+
+function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOptions): void {
+  const create = async (request: NewSessionRequest) => {
+    const { created, session } = await sessions.create(request)
+    return createdToWire(created, session, keyring.agentKey(session.sessionId, session.keyTag))
+  }
+  app.post(
+    '/sessions',
+    {
+      schema: described('sessions', 'Create a session', schemas.CreatedSession, {
+        body: schemas.NewSessionBody,
+      }),
+    },
+    async (request) => create(newSessionOf(request.body)),
+  )
+  app.post(
+    '/sessions/:sessionId',
+    {
+      schema: described('sessions', 'Create a session of this id, or find it', schemas.CreatedSession, {
+        params: schemas.SessionParams,
+        body: schemas.NewSessionBody,
+      }),
+    },
+    async ({ params: { sessionId }, body }) => {
+      if (body.session_id !== undefined && body.session_id !== sessionId) {
+        throw new ProxyError('invalid_request', "'session_id' is not the one in the path", {
+          param: 'session_id',
+        })
+      }
+      return create(newSessionOf({ ...body, session_id: sessionId }))
+    },
+  )
+}
+
+function lifeRoutes(app: TypedApp, { sessions }: SessionsRoutesOptions): void {
+  const changes = {
+    complete: {
+      summary: 'End a session well',
+      answer: schemas.EndedSession,
+      change: (id: string) => unlessMissing(id, async () => sessionToWire(await sessions.complete(id))),
+    },
+    abort: {
+      summary: 'End a session badly',
+      answer: schemas.EndedSession,
+      change: (id: string) => unlessMissing(id, async () => sessionToWire(await sessions.abort(id))),
+    },
+    reset: {
+      summary: 'Forget its turns and open it again',
+      answer: schemas.Session,
+      change: async (id: string) => sessionToWire(await sessions.reset(id)),
+    },
+  }
+  for (const [name, { summary, answer, change }] of Object.entries(changes)) {
+    const schema = described('sessions', summary, answer, {
+      params: schemas.SessionParams,
+      body: schemas.EmptyBody,
+    })
+    app.post(`/sessions/:sessionId/${name}`, { schema }, ({ params }) => change(params.sessionId))
+  }
+  app.post(
+    '/sessions/:sessionId/reward',
+    {
+      schema: described('sessions', 'Set the reward', schemas.Session, {
+        params: schemas.SessionParams,
+        body: schemas.RewardBody,
+      }),
+    },
+    async ({ params, body: { reward, components = {}, lines } }) =>
+      sessionToWire(
+        await sessions.setReward(params.sessionId, { reward, components, ...(lines && { lines }) }),
+      ),
+  )
+  app.get(
+    '/sessions/:sessionId/wait',
+    {
+      config: { scope: 'view' },
+      schema: described('sessions', 'Wait until a session is completed or aborted', schemas.WaitedSession, {
+        params: schemas.SessionParams,
+        querystring: schemas.WaitQuery,
+      }),
+    },
+    async ({ params, query }, reply) => {
+      const timeoutMs = query.timeout_s * 1000
+      const { session, timedOut } = await sessions.wait(params.sessionId, timeoutMs, clientGone(reply))
+      return { ...sessionToWire(session), timed_out: timedOut }
+    },
+  )
+  app.delete(
+    '/sessions/:sessionId',
+    {
+      schema: described('sessions', 'Remove a session and its turns', schemas.DeletedSession, {
+        params: schemas.SessionParams,
+      }),
+    },
+    async ({ params: { sessionId } }) => {
+      const deleted = await sessions.delete(sessionId)
+      return { session_id: sessionId, status: deleted ? 'deleted' : 'not_found', deleted: deleted ? 1 : 0 }
+    },
+  )
+  app.post(
+    '/sessions/batch_delete',
+    {
+      schema: described('sessions', 'Remove sessions and their turns', schemas.DeletedSessions, {
+        description: 'Those that are not there are not counted.',
+        body: schemas.BatchDeleteBody,
+      }),
+    },
+    async ({ body }) => {
+      const ids = [...new Set(body.session_ids)]
+      const deleted = await Promise.all(ids.map((sessionId) => sessions.delete(sessionId)))
+      return { deleted: deleted.filter(Boolean).length }
+    },
+  )
+}
+
+/**
+ * Trainers end and remove sessions in a `finally`, whether their agent has made a call or not: an error there would cost
+ * them the whole rollout. So nothing to end is no error; the answer says that there was none.
+ */
+async function unlessMissing(sessionId: string, change: () => Promise<object>): Promise<object> {
+  try {
+    return await change()
+  } catch (error) {
+    if (!(error instanceof ProxyError) || error.code !== 'session_not_found') throw error
+    return { session_id: sessionId, status: 'not_found', completed: false }
+  }
+}
+
+function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
+  const { session_id: sessionId, metadata, sampling_params: samplingParams, ttl_s: ttlS } = body
+  const { trust_agent: trustAgent, record, policy } = body
+  return {
+    ...(sessionId !== undefined && { sessionId }),
+    ...(metadata !== undefined && { metadata }),
+    ...(samplingParams !== undefined && { samplingParams }),
+    ...(trustAgent !== undefined && { trustAgent }),
+    ...(record !== undefined && { record }),
+    ...(policy !== undefined && { policy }),
+    ...(ttlS !== undefined && { ttlMs: ttlS === null ? null : ttlS * 1000 }),
+  }
+}
+
+function createdToWire(created: boolean, { sessionId }: SessionRecord, agentKey: string | undefined) {
+  return {
+    session_id: sessionId,
+    status: created ? 'created' : 'exists',
+    ...(agentKey !== undefined && { agent_key: agentKey }),
+  }
+}

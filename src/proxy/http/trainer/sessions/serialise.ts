@@ -1,0 +1,179 @@
+/** Records of the store as the sessions API shows them. */
+import type { Static } from 'typebox'
+import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
+import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.ts'
+import { isTrace } from '../../../session/trajectories/traces.ts'
+import type { ExcludedTurns, Trajectory } from '../../../session/trajectories/trajectories.ts'
+import type { TurnSampling } from '../../../session/turn/sampling.ts'
+import type { SessionRecord, TurnOutline, TurnRecord } from '../../../store/port/turn-store.ts'
+import { member, numberArray, openObject, textArray } from './json-stream.ts'
+import { type NewParts, RequestsSoFar } from './new-parts.ts'
+import type { Session } from './schemas.ts'
+
+const toSeconds = (ms: number) => ms / 1000
+const toSecondsOrNull = (ms: number | null) => (ms === null ? null : toSeconds(ms))
+
+export function sessionToWire(session: SessionRecord): Static<typeof Session> {
+  return {
+    session_id: session.sessionId,
+    status: session.status,
+    completed: session.status === 'completed',
+    created_at: toSeconds(session.createdAtMs),
+    updated_at: toSeconds(session.updatedAtMs),
+    ended_at: toSecondsOrNull(session.endedAtMs),
+    ttl_s: toSecondsOrNull(session.ttlMs),
+    metadata: session.metadata,
+    sampling_params: session.samplingParams,
+    trust_agent: session.trustAgent,
+    record: session.record && [...session.record],
+    policy: session.policies,
+    reward: session.reward?.reward ?? null,
+    reward_components: session.reward?.components ?? {},
+    reward_lines: session.reward?.lines ?? {},
+    turn_count: session.turnCount,
+    num_turns: session.turnCount,
+    open_turns: session.openTurns,
+    failed_turns: session.failedTurns,
+    inexact_turns: session.inexactTurns,
+    sampled_tokens: session.sampledTokens,
+  }
+}
+
+/** The session with its turns, as pieces of one JSON text; holds one turn at a time. */
+export async function* sessionWithTurns(
+  session: SessionRecord,
+  turns: AsyncIterable<TurnRecord | TurnOutline>,
+  messages: 'all' | 'new',
+): AsyncGenerator<string> {
+  const soFar = messages === 'new' ? new RequestsSoFar() : undefined
+  const lines = new LineFinder()
+  yield `${openObject(sessionToWire(session))},"turns":[`
+  const prompts: Record<string, number> = {}
+  let traceCount = 0
+  let separator = ''
+  for await (const turn of turns) {
+    yield separator
+    yield* turnToWire(turn, lines.add(turn), soFar?.add(turn))
+    separator = ','
+    if (isTrace(turn)) traceCount += 1
+    for (const word of promptWordsOf(turn)) prompts[word] = (prompts[word] ?? 0) + 1
+  }
+  yield `],"trace_count":${traceCount},"prompts":${JSON.stringify(prompts)}}`
+}
+
+/** How the turn's prompt came about, as its annotations say, and whether the engine saw another one. */
+function promptWordsOf({ annotations }: Pick<TurnRecord, 'annotations'>): string[] {
+  const { prompt } = JSON.parse(annotations) as { prompt?: { reason?: string; mismatched?: boolean } }
+  return [prompt?.reason ?? [], prompt?.mismatched === true ? 'mismatched' : []].flat()
+}
+
+/**
+ * Messages, tools and the like are JSON texts in the store, and go out unparsed. Of an outline the lists of tokens are
+ * left out.
+ * @param newParts what to show of the request; absent: all
+ */
+export function* turnToWire(
+  turn: TurnRecord | TurnOutline,
+  { line, rule }: FoundLine,
+  newParts: NewParts | undefined,
+): Generator<string> {
+  const known = newParts?.messages
+  const shown = newParts?.prompt
+  yield openObject({
+    turn_id: turn.turnId,
+    index: turn.index,
+    line,
+    line_rule: rule,
+    status: turn.status,
+    dialect: turn.dialect,
+    ...(known && { request_messages_from: known.count, request_messages_of: known.turnId }),
+    ...(shown && { prompt_of: shown.turnId }),
+    completion_text: turn.completionText ?? '',
+    finish_reason: turn.finishReason,
+    reasoning_content: turn.reasoning,
+    model: turn.model,
+    engine: turn.engine,
+    exact: turn.exact,
+    inexact_reason: turn.inexactReason,
+    weight_version_start: turn.weightVersionStart,
+    weight_version_end: turn.weightVersionEnd,
+    started_at: toSeconds(turn.startedAtMs),
+    first_token_at: toSecondsOrNull(turn.firstTokenAtMs),
+    ended_at: toSecondsOrNull(turn.endedAtMs),
+    latency_ms: turn.endedAtMs === null ? null : turn.endedAtMs - turn.startedAtMs,
+    error: turn.error,
+    retry_count: turn.retryCount,
+  })
+  yield* member('request_messages', textArray(turn.requestMessages.slice(known?.count ?? 0)))
+  yield* member('tools', [turn.tools ?? '[]'])
+  yield* member('params', paramsToWire(turn.params, shown?.pieces ?? turn.promptPieces))
+  yield* member('tool_calls', [turn.toolCalls])
+  yield* member('stop_reason', [turn.stopReason ?? 'null'])
+  yield* member('usage', [turn.usage ?? 'null'])
+  yield* member('annotations', [turn.annotations])
+  if ('promptTokenIds' in turn) yield* turnTokens(turn)
+  yield '}'
+}
+
+function* turnTokens(turn: TurnRecord): Generator<string> {
+  yield* member('prompt_token_ids', numberArray(turn.promptTokenIds))
+  yield* member('completion_token_ids', numberArray(turn.completionTokenIds))
+  yield* member('completion_logprobs', numberArray(turn.completionLogprobs))
+}
+
+/** All of the request that is neither messages nor tools. */
+function* paramsToWire(params: string, prompt: readonly string[]): Generator<string> {
+  if (prompt.length === 0) return yield params
+  yield params === '{}' ? '{"prompt":' : `${params.slice(0, -1)},"prompt":`
+  yield* promptJson(prompt)
+  yield '}'
+}
+
+/** A row, and what is to be shown of it beyond ids and logprobs. */
+export interface ShownRow {
+  row: Trajectory
+  /** Members of a JSON object, each after a comma. */
+  details: AsyncIterable<string>
+  sampling(turnId: string): TurnSampling | undefined
+}
+
+/** The session with its trajectories, as pieces of one JSON text; holds one row at a time. */
+export async function* sessionWithTrajectories(
+  session: SessionRecord,
+  excluded: ExcludedTurns,
+  rows: Iterable<ShownRow>,
+  images?: ReadonlyMap<string, string>,
+): AsyncGenerator<string> {
+  yield `${openObject({ ...sessionToWire(session), excluded_turns: excluded })},"trajectories":[`
+  let separator = ''
+  for (const row of rows) {
+    yield separator
+    yield* rowToWire(row, session.status === 'completed')
+    separator = ','
+  }
+  yield ']'
+  if (images !== undefined) yield* member('images', imagesToWire(images))
+  yield '}'
+}
+
+function* imagesToWire(images: ReadonlyMap<string, string>): Generator<string> {
+  let separator = '{'
+  for (const [sha256, url] of images) {
+    yield `${separator}"${sha256}":${JSON.stringify(url)}`
+    separator = ','
+  }
+  yield images.size === 0 ? '{}' : '}'
+}
+
+async function* rowToWire({ row, details, sampling }: ShownRow, finished: boolean): AsyncGenerator<string> {
+  const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
+  const turns = rest.turns.map((turn) => {
+    const sampled = sampling(turn.turn_id)
+    return sampled ? { ...turn, sampling: sampled } : turn
+  })
+  yield openObject({ ...rest, turns, finished })
+  const arrays = { prompt_ids, response_ids, response_mask, response_logprobs }
+  for (const [name, numbers] of Object.entries(arrays)) yield* member(name, numberArray(numbers))
+  yield* details
+  yield '}'
+}

@@ -1,0 +1,101 @@
+/** A session's trajectories as a query asks for them. */
+import type { Static } from 'typebox'
+import { ProxyError } from '../../../../base/errors.ts'
+import { imageDigest, imageUrlsOf, splitDataUrl } from '../../../../protocol/canonical/images.ts'
+import {
+  type PlacedRow,
+  type Trajectory,
+  TrajectoryBuilder,
+  type TrajectoryOptions,
+  type TurnSelection,
+} from '../../../session/trajectories/trajectories.ts'
+import { samplingOf, type TurnSampling } from '../../../session/turn/sampling.ts'
+import type { SessionRecord, TurnReader, TurnStep } from '../../../store/port/turn-store.ts'
+import { DetailChoice, detailMembers } from './details.ts'
+import type { TrajectoriesQuery } from './schemas.ts'
+import { type ShownRow, sessionWithTrajectories } from './serialise.ts'
+
+export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
+
+/**
+ * Reads the turns; their details row by row, as the answer is read.
+ * @param onRow called with each row
+ * @returns the answer, as pieces of one JSON text
+ * @throws ProxyError `invalid_request`; `session_not_found` for one that was removed or reset while it was read
+ */
+export async function queryTrajectories(
+  reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'readDetails'>,
+  session: SessionRecord,
+  query: TrajectoryQuery,
+  onRow: (row: Trajectory) => void = () => {},
+): Promise<AsyncGenerator<string>> {
+  const choice = DetailChoice.parse(query.details)
+  const { sessionId } = session
+  const builder = new TrajectoryBuilder(selectionOf(query))
+  const samplings = new Map<string, TurnSampling>()
+  const images = query.images ? new Map<string, string>() : undefined
+  for await (const turn of reader.readSteps(sessionId)) {
+    const added = builder.add(turn)
+    if (added.length > 0) images && addImages(images, turn)
+    if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, session.samplingParams))
+  }
+  refuseHalf(session, await reader.getSession(sessionId))
+  const isLeftOut = query.finished_only && session.status !== 'completed'
+  const rows = isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward)
+  const shown = ({ row, layout }: PlacedRow): ShownRow => {
+    onRow(row)
+    return {
+      row,
+      details: detailMembers(reader, sessionId, layout, choice.kinds),
+      sampling: (turnId) => samplings.get(turnId),
+    }
+  }
+  return sessionWithTrajectories(session, builder.excluded(), mapped(rows, shown), images)
+}
+
+/** A session that is removed ends its reading: what was read until then is no whole session, though each row looks like one. */
+function refuseHalf(before: SessionRecord, after: SessionRecord | undefined): void {
+  const hasEnded = before.endedAtMs !== null
+  if (after && after.turnCount >= before.turnCount && (!hasEnded || after.endedAtMs === before.endedAtMs))
+    return
+  throw new ProxyError('session_not_found', 'The session was removed or reset while it was read')
+}
+
+/** By their digests, as the agent sent them. */
+function addImages(
+  images: Map<string, string>,
+  { requestMessages }: Pick<TurnStep, 'requestMessages'>,
+): void {
+  for (const json of requestMessages) {
+    if (!json.includes('"image_url"')) continue
+    for (const url of imageUrlsOf([JSON.parse(json)])) {
+      const data = splitDataUrl(url)
+      if (data) images.set(imageDigest(Buffer.from(data.base64, 'base64')), url)
+    }
+  }
+}
+
+function* mapped<From, To>(values: Iterable<From>, change: (value: From) => To): Generator<To> {
+  for (const value of values) yield change(value)
+}
+
+function selectionOf({ select, side_calls }: TrajectoryQuery): TurnSelection {
+  return { lines: select === 'main' ? 'main' : 'all', sideCalls: side_calls }
+}
+
+function optionsOf(query: TrajectoryQuery): TrajectoryOptions {
+  const { prompt_length: promptLength, response_length: responseLength, select, per_turn: perTurn } = query
+  return {
+    ...selectedBy(select),
+    perTurn,
+    ...(promptLength !== undefined && { promptLength }),
+    ...(responseLength !== undefined && { responseLength }),
+  }
+}
+
+const POLICY = 'policy:'
+
+function selectedBy(select: string): Pick<TrajectoryOptions, 'select' | 'policy'> {
+  if (select.startsWith(POLICY)) return { select: 'all', policy: select.slice(POLICY.length) }
+  return { select: select === 'longest' || select === 'last' ? select : 'all' }
+}

@@ -1,0 +1,99 @@
+/**
+ * Recorded calls as traces, for trainers that put their rows together themselves. Paths and fields are those of rLLM's
+ * model gateway (`rllm-model-gateway`: `server.py`, `TraceRecord` in `models.py`), whose client AgentCore's trainers use too.
+ */
+import type { FastifyPluginCallback } from 'fastify'
+import { ProxyError } from '../../../../base/errors.ts'
+import {
+  isTrace,
+  linkedTracesOf,
+  parseTraceId,
+  type TraceQuery,
+  tracesOf,
+} from '../../../session/trajectories/traces.ts'
+import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
+import { described } from '../../schemas/described.ts'
+import { typedApp } from '../../schemas/typed-app.ts'
+import { readAnyBodyAsJson } from '../../transport/json-body.ts'
+import { DetailChoice } from '../sessions/details.ts'
+import { streamJson } from '../sessions/json-stream.ts'
+import { SessionParams } from '../sessions/schemas.ts'
+import * as schemas from './schemas.ts'
+import { graphToWire, tracesToWire, traceToWire } from './serialise.ts'
+
+export interface TracesRoutesOptions {
+  store: TurnStore
+}
+
+export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, options, done) => {
+  const { store } = options
+  const shown = (details: string | undefined) => ({ reader: store, choice: DetailChoice.parse(details) })
+  const app = typedApp(plain)
+  readAnyBodyAsJson(app)
+
+  app.get(
+    '/sessions/:sessionId/traces',
+    {
+      schema: described(
+        'traces',
+        'Read the answered calls of a session, in call order',
+        schemas.TracesOrGraph,
+        {
+          description: 'A session that is not there, or that nobody called, has none.',
+          params: SessionParams,
+          querystring: schemas.TracesQuery,
+        },
+      ),
+    },
+    async ({ params: { sessionId }, query }, reply) => {
+      const [asked, details] = [[store, sessionId, queryOf(query)] as const, shown(query.details)]
+      const isGraph = query.format === 'compact'
+      return streamJson(
+        reply,
+        isGraph ? graphToWire(linkedTracesOf(...asked), details) : tracesToWire(tracesOf(...asked), details),
+      )
+    },
+  )
+  app.post(
+    '/traces/query',
+    {
+      schema: described('traces', 'Read the answered calls of several sessions', schemas.Traces, {
+        description: 'Session by session, as they are named; one that is not there has none.',
+        body: schemas.TracesQueryBody,
+      }),
+    },
+    async ({ body }, reply) =>
+      streamJson(
+        reply,
+        tracesToWire(tracesOfAll(store, body.session_ids, queryOf(body)), shown(body.details)),
+      ),
+  )
+  app.get(
+    '/traces/:traceId',
+    {
+      schema: described('traces', 'Read one answered call', schemas.Trace, {
+        params: schemas.TraceParams,
+        querystring: schemas.TraceQuery,
+      }),
+    },
+    async ({ params, query }, reply) => {
+      const { sessionId, turnId } = parseTraceId(params.traceId)
+      const turn = await store.getTurn(sessionId, turnId)
+      if (turn === undefined || !isTrace(turn)) throw new ProxyError('trace_not_found', 'Trace not found')
+      return streamJson(reply, traceToWire(turn, shown(query.details)))
+    },
+  )
+  done()
+}
+
+async function* tracesOfAll(
+  store: TurnStore,
+  sessionIds: readonly string[],
+  query: TraceQuery,
+): AsyncGenerator<TurnRecord> {
+  for (const sessionId of sessionIds) yield* tracesOf(store, sessionId, query)
+}
+
+function queryOf({ since, limit }: { since?: number; limit?: number }): TraceQuery {
+  return { ...(since !== undefined && { sinceMs: since * 1_000 }), ...(limit !== undefined && { limit }) }
+}

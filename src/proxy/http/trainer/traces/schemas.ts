@@ -1,0 +1,93 @@
+/** Traces as schemas; names and types are those of `TraceRecord` in rLLM's model gateway. */
+import Type from 'typebox'
+import { nullable } from '../../schemas/nullable.ts'
+import { detailFields, detailsParameter, Sampling } from '../sessions/schemas.ts'
+
+const STRICT = { additionalProperties: false }
+const fields = () => Type.Record(Type.String(), Type.Unknown())
+
+const since = Type.Optional(
+  Type.Number({ description: 'Only calls that ended then or later; seconds since the epoch' }),
+)
+const limit = Type.Optional(Type.Integer({ minimum: 0, description: 'Only the first n of a session' }))
+
+export const TracesQuery = Type.Object(
+  {
+    since,
+    limit,
+    details: detailsParameter(),
+    format: Type.Optional(
+      Type.String({
+        description:
+          '`compact`: as a graph, each call with what it adds to its parent. Others change nothing',
+      }),
+    ),
+  },
+  STRICT,
+)
+export const TracesQueryBody = Type.Object(
+  { session_ids: Type.Array(Type.String()), since, limit, details: detailsParameter() },
+  STRICT,
+)
+export const TraceQuery = Type.Object({ details: detailsParameter() }, STRICT)
+export const TraceParams = Type.Object({ traceId: Type.String() })
+
+const facts = {
+  trace_id: Type.String(),
+  session_id: Type.String(),
+  turn_id: Type.String({ description: 'The turn in `GET /sessions/{session_id}`' }),
+  model: Type.String(),
+  finish_reason: nullable(Type.String()),
+  weight_version: nullable(
+    Type.Integer({ description: 'At the start; null if it is no whole number: see `metadata`' }),
+  ),
+  latency_ms: Type.Number(),
+  token_counts: Type.Record(Type.String(), Type.Integer(), { description: '`prompt`, `completion`' }),
+  timestamp: Type.Number({ description: 'When the call ended; seconds since the epoch' }),
+  metadata: Type.Object({
+    index: Type.Integer(),
+    dialect: Type.String(),
+    engine: nullable(Type.String()),
+    exact: Type.Boolean(),
+    inexact_reason: nullable(Type.String()),
+    weight_version_start: nullable(Type.String()),
+    weight_version_end: nullable(Type.String()),
+  }),
+}
+const answer = {
+  response_message: fields(),
+  completion_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
+  logprobs: Type.Array(Type.Number(), { description: 'As many as `completion_token_ids`' }),
+  ...detailFields,
+  sampling: Type.Optional(Sampling),
+}
+
+export const Trace = Type.Object({
+  ...facts,
+  messages: Type.Array(fields()),
+  prompt_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
+  ...answer,
+})
+export const Traces = Type.Array(Trace)
+/** Names are those of `TraceGraph` and `TraceDelta` in rLLM's model gateway. */
+export const TraceGraph = Type.Object({
+  format: Type.Literal('compact'),
+  version: Type.Literal(1),
+  deltas: Type.Array(
+    Type.Object({
+      ...facts,
+      parent_trace_id: nullable(
+        Type.String({ description: 'The call that this one goes on from; null: the lists are whole' }),
+      ),
+      lineage_id: Type.String({ description: 'The turn that the conversation began with' }),
+      messages_suffix: Type.Array(fields(), {
+        description: "What comes after the parent's messages and its `response_message`",
+      }),
+      prompt_ids_suffix: Type.Array(Type.Integer(), {
+        description: "What comes after the parent's prompt and completion",
+      }),
+      ...answer,
+    }),
+  ),
+})
+export const TracesOrGraph = Type.Union([Traces, TraceGraph])

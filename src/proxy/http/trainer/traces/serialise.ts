@@ -1,0 +1,157 @@
+/** Turns as traces, in pieces of JSON text. */
+
+import type { RowLayout } from '../../../session/trajectories/row-details.ts'
+import { type LinkedTurn, traceIdOf } from '../../../session/trajectories/traces.ts'
+import { samplingOf } from '../../../session/turn/sampling.ts'
+import type { TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
+import { type DetailChoice, detailMembers } from '../sessions/details.ts'
+import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
+
+/** Of a turn without exact ids: training on what there is would be a guess. */
+const NO_TOKENS = {
+  promptTokenIds: new Int32Array(),
+  completionTokenIds: new Int32Array(),
+  completionLogprobs: new Float64Array(),
+}
+
+/** What to show of traces beyond ids and logprobs. */
+export interface TraceDetails {
+  readonly reader: TurnReader
+  readonly choice: DetailChoice
+}
+
+/** An array; holds one turn at a time. */
+export async function* tracesToWire(
+  turns: AsyncIterable<TurnRecord>,
+  details: TraceDetails,
+): AsyncGenerator<string> {
+  yield '['
+  let separator = ''
+  for await (const turn of turns) {
+    yield separator
+    yield* traceToWire(turn, details)
+    separator = ','
+  }
+  yield ']'
+}
+
+/**
+ * The calls as a graph, each with what it adds to its parent: the form that rLLM's newer clients ask for. Grows with
+ * what is new in each call, not with its whole prompt. A call whose parent is not in the answer has no parent there.
+ */
+export async function* graphToWire(
+  turns: AsyncIterable<LinkedTurn>,
+  details: TraceDetails,
+): AsyncGenerator<string> {
+  yield '{"format":"compact","version":1,"deltas":['
+  const given = new Set<string>()
+  let separator = ''
+  for await (const { turn, lineage } of turns) {
+    const parent = lineage.parent && given.has(lineage.parent.turnId) ? lineage.parent : null
+    given.add(turn.turnId)
+    const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
+    yield separator
+    yield openObject({
+      ...traceFacts(turn),
+      parent_trace_id: parent && traceIdOf({ sessionId: turn.sessionId, turnId: parent.turnId }),
+      lineage_id: lineage.root,
+    })
+    yield* member(
+      'messages_suffix',
+      textArray(turn.requestMessages.slice(parent ? parent.messageCount + 1 : 0)),
+    )
+    yield* member('prompt_ids_suffix', numberArray(promptTokenIds.subarray(parent?.tokenCount ?? 0)))
+    yield* answerMembers(turn)
+    yield* shownDetails(turn, details)
+    yield '}'
+    separator = ','
+  }
+  yield ']}'
+}
+
+/** Messages and tool calls are JSON texts in the store, and go out unparsed. */
+export async function* traceToWire(turn: TurnRecord, details: TraceDetails): AsyncGenerator<string> {
+  const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
+  yield openObject(traceFacts(turn))
+  yield* member('messages', textArray(turn.requestMessages))
+  yield* member('prompt_token_ids', numberArray(promptTokenIds))
+  yield* answerMembers(turn)
+  yield* shownDetails(turn, details)
+  yield '}'
+}
+
+function traceFacts(turn: TurnRecord) {
+  const endedAtMs = turn.endedAtMs ?? turn.startedAtMs
+  return {
+    trace_id: traceIdOf(turn),
+    session_id: turn.sessionId,
+    turn_id: turn.turnId,
+    model: turn.model ?? '',
+    finish_reason: turn.finishReason,
+    weight_version: wholeNumber(turn.weightVersionStart),
+    latency_ms: endedAtMs - turn.startedAtMs,
+    token_counts: tokenCounts(turn),
+    timestamp: endedAtMs / 1_000,
+    metadata: {
+      index: turn.index,
+      dialect: turn.dialect,
+      engine: turn.engine,
+      exact: turn.exact,
+      inexact_reason: turn.inexactReason,
+      weight_version_start: turn.weightVersionStart,
+      weight_version_end: turn.weightVersionEnd,
+    },
+  }
+}
+
+function* answerMembers(turn: TurnRecord): Generator<string> {
+  const { completionTokenIds, completionLogprobs } = turn.exact ? turn : NO_TOKENS
+  yield* member('response_message', responseMessage(turn))
+  yield* member('completion_token_ids', numberArray(completionTokenIds))
+  yield* member('logprobs', numberArray(completionLogprobs))
+}
+
+async function* shownDetails(turn: TurnRecord, { reader, choice }: TraceDetails): AsyncGenerator<string> {
+  const { sessionId } = turn
+  if (turn.exact) yield* detailMembers(reader, sessionId, () => layoutOf(turn), choice.kinds)
+  if (!choice.sampling) return
+  const session = await reader.getSession(sessionId)
+  yield* member('sampling', [JSON.stringify(samplingOf(turn, session?.samplingParams ?? {}))])
+}
+
+/** A row that the turn alone would be. */
+function layoutOf(turn: TurnRecord): RowLayout {
+  const { turnId, promptTokenIds, completionTokenIds, weightVersionStart, weightVersionEnd } = turn
+  const [promptLength, completionLength] = [promptTokenIds.length, completionTokenIds.length]
+  const span = { start: 0, end: completionLength }
+  return {
+    turns: [{ turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd, ...span }],
+    first: 0,
+    base: promptLength,
+    responseLength: completionLength,
+  }
+}
+
+/** Reasoning under both names that engines give it: trainers read either. */
+function* responseMessage({ completionText, reasoning, toolCalls }: TurnRecord): Generator<string> {
+  yield openObject({
+    role: 'assistant',
+    content: completionText,
+    ...(reasoning !== null && { reasoning_content: reasoning, reasoning }),
+  })
+  if (toolCalls !== '[]') yield* member('tool_calls', [toolCalls])
+  yield '}'
+}
+
+/** rLLM's client refuses every trace of a session for one version that is no whole number. */
+export function wholeNumber(version: string | null): number | null {
+  const number = version !== null && /^-?\d+$/.test(version) ? Number(version) : null
+  return Number.isSafeInteger(number) ? number : null
+}
+
+function tokenCounts({ usage, promptTokenIds, completionTokenIds }: TurnRecord) {
+  const counted: Record<string, unknown> = usage === null ? {} : JSON.parse(usage)
+  const prompt = counted.prompt_tokens ?? promptTokenIds.length
+  const completion = counted.completion_tokens ?? completionTokenIds.length
+  return { ...(Number.isInteger(prompt) && { prompt }), ...(Number.isInteger(completion) && { completion }) }
+}

@@ -1,0 +1,78 @@
+/** The server's certificate: read at start, and again when its files have changed, for they are renewed while it runs. */
+import { X509Certificate } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { createSecureContext } from 'node:tls'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+
+export interface CertificateFiles {
+  /** PEM, with the certificates between it and the authority. */
+  certPath: string
+  /** PEM. */
+  keyPath: string
+}
+
+/** Both as PEM text. */
+export interface Certificate {
+  cert: string
+  key: string
+}
+
+/** @throws ProxyError `config_invalid`: a file is not there, is not PEM, or they do not belong together */
+export function readCertificate({ certPath, keyPath }: CertificateFiles): Certificate {
+  try {
+    const certificate = { cert: readFileSync(certPath, 'utf8'), key: readFileSync(keyPath, 'utf8') }
+    createSecureContext(certificate)
+    return certificate
+  } catch (error) {
+    const { message } = error as Error
+    throw new ProxyError(
+      'config_invalid',
+      `tls-cert ${certPath} and tls-key ${keyPath} will not do: ${message}`,
+    )
+  }
+}
+
+export interface CertificateWatchOptions {
+  files: CertificateFiles
+  /** What is in use. */
+  current: Certificate
+  /** Takes a new one into use. */
+  renewed(certificate: Certificate): void
+  logger: Logger
+  /** Default: 10 s. */
+  intervalMs?: number
+}
+
+const INTERVAL_MS = 10_000
+
+/**
+ * Reads the files again and again: they are small, and neither the events nor the times of files tell reliably when a
+ * mounted secret is swapped. Two files are not replaced at once; a pair that does not fit is left for the next look.
+ * @returns stops it
+ */
+export function watchCertificate({
+  files,
+  current,
+  renewed,
+  logger,
+  ...options
+}: CertificateWatchOptions): () => void {
+  let lastTrouble = ''
+  const look = () => {
+    try {
+      const certificate = readCertificate(files)
+      lastTrouble = ''
+      if (certificate.cert === current.cert && certificate.key === current.key) return
+      renewed(certificate)
+      current = certificate
+      logger.info({ valid_to: new X509Certificate(certificate.cert).validTo }, 'new certificate in use')
+    } catch (error) {
+      const { message } = error as Error
+      if (message !== lastTrouble) logger.warn({}, `the certificate in use stays: ${message}`)
+      lastTrouble = message
+    }
+  }
+  const timer = setInterval(look, options.intervalMs ?? INTERVAL_MS).unref()
+  return () => clearInterval(timer)
+}

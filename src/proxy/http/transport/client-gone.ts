@@ -1,0 +1,17 @@
+import type { FastifyReply } from 'fastify'
+import { ProxyError } from '../../../base/errors.ts'
+import { whenClosed } from './when-closed.ts'
+
+/** A signal that aborts when the client's connection closes before its answer was sent: `agent_gone`, or why we closed it. */
+export function clientGone({ raw }: FastifyReply): AbortSignal {
+  const controller = new AbortController()
+  whenClosed(raw, () => {
+    if (raw.writableFinished) return
+    controller.abort(
+      raw.errored instanceof ProxyError
+        ? raw.errored
+        : new ProxyError('agent_gone', 'The client closed its connection before its answer was whole'),
+    )
+  })
+  return controller.signal
+}

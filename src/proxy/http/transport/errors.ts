@@ -1,0 +1,90 @@
+/** What every route does with an error, whatever shape it has on the wire. */
+import type { FastifyRequest } from 'fastify'
+import { type ErrorCode, ProxyError, toProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+
+/**
+ * Fastify's own refusals (a body over the limit, a broken content-length), and clients that leave before their request
+ * is whole, as errors of ours.
+ */
+export function errorOf(thrown: unknown): ProxyError {
+  if (thrown instanceof ProxyError || !(thrown instanceof Error)) return toProxyError(thrown)
+  const { statusCode: status, code } = thrown as { statusCode?: number; code?: string }
+  if (code === 'ECONNRESET') {
+    return new ProxyError('agent_gone', 'The client closed its connection before its request was whole')
+  }
+  if (status === undefined || status >= 500 || !code?.startsWith('FST_')) return toProxyError(thrown)
+  const own: ErrorCode = status === 413 ? 'body_too_large' : 'invalid_request'
+  return new ProxyError(own, thrown.message, { status, cause: thrown })
+}
+
+/** An agent with a key gets so many lines about calls that failed in each stretch; what is wrong with one is said by then. */
+const LINES_PER_STRETCH = 10
+const STRETCH_MS = 10_000
+
+interface Stretch {
+  endsAtMs: number
+  failures: number
+}
+
+/** By logger, as each server has its own; by session the agents that had failures in this stretch. */
+const stretches = new WeakMap<Logger, Map<string, Stretch>>()
+
+/** @returns the failures that were left out before this one, to be reported with it; undefined: leave this one out, too */
+function leftOut(logger: Logger, sessionId: string): number | undefined {
+  const of = stretches.get(logger) ?? new Map<string, Stretch>()
+  stretches.set(logger, of)
+  const nowMs = performance.now()
+  const last = of.get(sessionId)
+  if (last && nowMs < last.endsAtMs) {
+    last.failures += 1
+    return last.failures <= LINES_PER_STRETCH ? 0 : undefined
+  }
+  for (const [id, { endsAtMs }] of of) if (endsAtMs <= nowMs && id !== sessionId) of.delete(id)
+  of.set(sessionId, { endsAtMs: nowMs + STRETCH_MS, failures: 1 })
+  return Math.max(0, (last?.failures ?? 0) - LINES_PER_STRETCH)
+}
+
+/**
+ * One line for a call that failed: what it was, never what was in it. Strangers have a log of their own, and an agent with a
+ * key cannot fill the disk with lines of its own making.
+ */
+export function logFailure(logger: Logger, request: FastifyRequest, error: ProxyError): void {
+  const { caller } = request
+  if (caller?.is === 'stranger') return
+  const missing = caller?.is === 'agent' ? leftOut(logger, caller.sessionId) : 0
+  if (missing === undefined) return
+  const { sessionId } = request.params as { sessionId?: string }
+  const level = error.logLevel === 'fatal' ? 'error' : error.logLevel
+  const { code, status, cause } = error
+  const more = missing > 0 ? { left_out: missing } : {}
+  logger[level](
+    { code, status, request_id: request.id, session_id: sessionId, err: cause, ...more },
+    error.logMessage,
+  )
+}
+
+/** Trying again cannot help; the OpenAI and Anthropic SDKs would otherwise retry every 409 and 5xx. */
+const FINAL: ReadonlySet<ErrorCode> = new Set(['session_ended', 'turn_cancelled', 'data_damaged', 'internal'])
+
+/**
+ * Seconds, where the error itself knows no better: what is away (an engine, a worker, the disk) is rarely back within
+ * the second or two after which the SDKs would give up.
+ */
+const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
+  engine_unreachable: 5,
+  no_worker: 5,
+  node_away: 5,
+  paused: 5,
+  store_failed: 5,
+}
+
+/** Headers that go with an error: what the SDKs' retry loops act on, and what HTTP asks for. */
+export function errorHeaders(error: ProxyError): Record<string, string> {
+  if (error.code === 'wrong_node') return { 'x-should-retry': 'false', 'x-llm-proxy-node': error.node ?? '' }
+  // 501: not implemented, now or later.
+  if (FINAL.has(error.code) || error.status === 501) return { 'x-should-retry': 'false' }
+  if (error.status === 401) return { 'www-authenticate': 'Bearer realm="llm-proxy"' }
+  const retryAfterS = error.retryAfterS ?? RETRY_AFTER_S[error.code]
+  return retryAfterS === undefined ? {} : { 'retry-after': String(retryAfterS) }
+}

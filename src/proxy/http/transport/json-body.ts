@@ -1,0 +1,114 @@
+import { isUtf8 } from 'node:buffer'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import { ProxyError } from '../../../base/errors.ts'
+import {
+  type Admit,
+  type ReadRequest,
+  type ReadWishes,
+  RequestReader,
+} from '../../../protocol/canonical/request-reader.ts'
+import type { JsonWeight } from '../../../protocol/json/json-weight.ts'
+import { isNestedTooDeeply, MAX_NESTING } from '../../../protocol/json/nesting.ts'
+
+/**
+ * Python writes numbers that JSON does not have; the field's name is then worth more than the parser's message. Each part
+ * is bounded, for the text is anybody's.
+ */
+const NOT_FINITE = /"([^"\\]{1,200})"\s{0,20}:\s{0,20}(NaN|-?Infinity)/
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** The memory that its body takes, about, in bytes; 0 for none. */
+    bodyMemoryBytes: number
+  }
+}
+
+/**
+ * Bounds what one body makes the proxy do: reading it and looking through it takes 0.2 s at most. A conversation of 2,000
+ * turns with 200 tools has some 30,000 nodes, the longest prompt of token ids a million commas.
+ */
+export const BODY_VALUES = { nodes: 250_000, commas: 2_000_000, members: 10_000 } as const
+
+/** What a value takes on the heap beside its bytes. */
+const NODE_BYTES = 64
+const ELEMENT_BYTES = 8
+
+/** Bodies are JSON whatever their content type says; an empty one is no body. */
+export function readAnyBodyAsJson(app: FastifyInstance): void {
+  app.removeAllContentTypeParsers()
+  app.decorateRequest('bodyMemoryBytes', 0)
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, async (request: FastifyRequest, body: Buffer) => {
+    refuseCompression(request.headers['content-encoding'])
+    return readBody(request, body, new RequestReader()).value
+  })
+}
+
+/** Bodies stay bytes, whatever their content type says, until it is known which session they are of. */
+export function takeAnyBodyAsBytes(app: FastifyInstance): void {
+  app.removeAllContentTypeParsers()
+  app.decorateRequest('bodyMemoryBytes', 0)
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, async (request: FastifyRequest, body: Buffer) => {
+    refuseCompression(request.headers['content-encoding'])
+    return body
+  })
+}
+
+/**
+ * A body as JSON; an empty one is no body. Notes with the request what it takes in memory.
+ * @param reader of the session that the body is of
+ * @throws ProxyError `invalid_json`, `invalid_request`, `body_too_large`
+ */
+export function readBody(
+  request: FastifyRequest,
+  body: Buffer,
+  reader: RequestReader,
+  wishes: ReadWishes = {},
+): ReadRequest {
+  // Decoded all the same it would be recorded, and sampled from, with other text than was meant.
+  if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
+  const admit: Admit = (weight) => {
+    refuseTooMany(weight)
+    request.bodyMemoryBytes = body.length + weight.nodes * NODE_BYTES + weight.commas * ELEMENT_BYTES
+  }
+  const read = parseJson(body, () => reader.read(body, admit, wishes))
+  if (read.list !== undefined || !isNestedTooDeeply(read.value)) return read
+  throw new ProxyError(
+    'invalid_request',
+    `The request body is nested too deeply: ${MAX_NESTING} levels are the limit`,
+  )
+}
+
+function refuseTooMany({ nodes, commas, widest }: JsonWeight): void {
+  if (nodes <= BODY_VALUES.nodes && commas <= BODY_VALUES.commas && widest <= BODY_VALUES.members) return
+  const message =
+    `The request body holds too many values: ${BODY_VALUES.nodes} objects, lists and members, ` +
+    `${BODY_VALUES.commas} commas and ${BODY_VALUES.members} members of one object are the limit`
+  throw new ProxyError('body_too_large', message)
+}
+
+function refuseCompression(encoding = 'identity'): void {
+  if (encoding.toLowerCase() === 'identity') return
+  const message = `A body with content-encoding '${encoding}' is not read: send it uncompressed`
+  throw new ProxyError('unsupported', message, { status: 415 })
+}
+
+function parseJson(body: Buffer, read: () => ReadRequest): ReadRequest {
+  try {
+    return read()
+  } catch (error) {
+    if (error instanceof ProxyError) throw error
+    const text = body.toString()
+    if (text.trim() === '') return { value: undefined }
+    throw invalidJson(text, error as Error)
+  }
+}
+
+function invalidJson(text: string, { message }: Error): ProxyError {
+  const [, param, value] = NOT_FINITE.exec(text) ?? []
+  if (param !== undefined) {
+    return new ProxyError('invalid_request', `'${param}' must be a finite number, not ${value}`, { param })
+  }
+  // The parser quotes the text around the fault, and errors are logged: prompts must not be.
+  const reason = message.replace(/, (\.\.\.)?".*/s, '')
+  return new ProxyError('invalid_json', `The request body is not valid JSON: ${reason}`)
+}

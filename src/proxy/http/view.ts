@@ -1,0 +1,47 @@
+/** What was recorded, to look at: the reads and the inspector's page over a database, without a proxy. */
+import type { FastifyPluginCallback } from 'fastify'
+import { uiRoutes } from '../../inspector/routes/routes.ts'
+import { inScope } from './access/guard.ts'
+import { type App, type AppBase, type AppSockets, buildAppWith } from './app.ts'
+import { type HttpServer, type ListenOptions, listenWith } from './server.ts'
+import { type ReadRoutesOptions, readRoutes } from './trainer/read/routes.ts'
+
+/** What `/health` tells besides its state. */
+export interface ViewFacts {
+  version: string
+  /** The database file. */
+  db: string
+}
+
+export interface ViewOptions extends AppBase, ReadRoutesOptions {
+  facts: ViewFacts
+}
+
+export function listenToViewers(options: ViewOptions & ListenOptions): Promise<HttpServer> {
+  return listenWith(options, (sockets) => buildView(options, sockets))
+}
+
+/** Not listening yet. */
+export function buildView(options: ViewOptions, sockets?: AppSockets): Promise<App> {
+  const { reader, tokenTexts, facts } = options
+  const add: Parameters<typeof buildAppWith>[1] = async (app) => {
+    await app.register(inScope('open', viewHealth), { facts })
+    await app.register(inScope('view', readRoutes), { reader, tokenTexts })
+    await app.register(inScope('view', noEvents))
+    await app.register(inScope('open', uiRoutes))
+  }
+  return buildAppWith(options, add, sockets)
+}
+
+const viewHealth: FastifyPluginCallback<{ facts: ViewFacts }> = (app, { facts }, done) => {
+  app.get('/health', async () => ({ status: 'ok', mode: 'view', connected_workers: 0, ...facts }))
+  done()
+}
+
+/** Who writes the database tells nobody here. */
+const noEvents: FastifyPluginCallback = (app, _options, done) => {
+  for (const path of ['/events', '/sessions/:sessionId/live']) {
+    app.get(path, (_request, reply) => reply.code(204).send())
+  }
+  done()
+}

@@ -1,0 +1,130 @@
+/** The metrics of one proxy: what watches its parts, and what a scrape gets. */
+
+import { VERSION } from '../../base/version.ts'
+import type { DispatchWatch } from '../engines/dispatch/dispatcher.ts'
+import type { Backend, BackendMember } from '../engines/port/backend.ts'
+import type { Prompts } from '../session/prompts/prompts.ts'
+import type { Trajectory } from '../session/trajectories/trajectories.ts'
+import type { TurnStore } from '../store/port/turn-store.ts'
+import { type Exposition, expose } from './exposition.ts'
+import { ProxyMetrics } from './proxy-metrics.ts'
+import { ProcessReader, readBackend, readFiles, readSessions } from './state.ts'
+import { TurnWatch } from './turn-watch.ts'
+
+/** What is asked for at the door. */
+export interface MetricsSource {
+  /** @param accept the header of this name */
+  expose(accept: string | undefined): Promise<Exposition>
+  /** A request was answered with an error. @param code of the catalogue */
+  requestFailed(code: string): void
+  /** A trainer has read a row. @param trainerVersion that the trainer says it has */
+  rowRead(row: ReadRow, trainerVersion: string | undefined): void
+}
+
+/** Which weights sampled it. */
+export type ReadRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
+
+export interface ScrapedParts {
+  backend: Backend
+  store: Pick<TurnStore, 'totalSessions'>
+  /** Absent: the record is in memory. */
+  databasePath?: string
+  prompts: Pick<Prompts, 'counts'>
+}
+
+/** Of versions whose names end in a number, as `step-120` does. @returns undefined where one has none */
+function staleness(oldest: string, served: string | undefined): number | undefined {
+  const [from, to] = [numberOf(oldest), numberOf(served ?? '')]
+  return from === undefined || to === undefined ? undefined : Math.max(0, to - from)
+}
+
+function newest(members: readonly BackendMember[]): string | undefined {
+  const versions = members.flatMap(({ weightVersion }) => weightVersion ?? [])
+  return versions.reduce<string | undefined>(
+    (best, version) => ((numberOf(version) ?? -1) >= (numberOf(best ?? '') ?? -1) ? version : best),
+    undefined,
+  )
+}
+
+function numberOf(version: string): number | undefined {
+  const digits = /\d{1,15}$/.exec(version)?.[0]
+  return digits === undefined ? undefined : Number(digits)
+}
+
+export class Metrics implements Disposable {
+  readonly #metrics = new ProxyMetrics()
+  readonly #turns = new TurnWatch(this.#metrics)
+  readonly #process = new ProcessReader()
+  /** What other parts count themselves, as it was at the last scrape. */
+  readonly #seen = new Map<string, number>()
+
+  /** @returns the store to be used in place of `store` */
+  watchStore(store: TurnStore): TurnStore {
+    return this.#turns.ofStore(store)
+  }
+
+  /** @returns the backend to be used in place of `backend` */
+  watchBackend<T extends Backend>(backend: T): T {
+    return this.#turns.ofBackend(backend)
+  }
+
+  readonly dispatch: DispatchWatch = {
+    waited: (ms) => this.#metrics.queueWait.observe(ms / 1_000),
+    failedOver: () => this.#metrics.failovers.add(1),
+    tookOver: () => this.#metrics.takeovers.add(1),
+    refused: (code) => this.#metrics.queueRefusals.add(1, code),
+  }
+
+  committed(operations: number, tookMs: number): void {
+    this.#metrics.commitOperations.observe(operations)
+    this.#metrics.commitTime.observe(tookMs / 1_000)
+  }
+
+  /** @param meanDifference of a turn that was compared, in nats */
+  verified(verdict: string, meanDifference: number | undefined): void {
+    this.#metrics.verified.add(1, verdict)
+    if (meanDifference !== undefined) this.#metrics.verifiedDifference.observe(meanDifference)
+  }
+
+  workerConnected(): void {
+    this.#metrics.connections.add(1)
+  }
+
+  /** What the HTTP server needs of them. */
+  source(parts: ScrapedParts): MetricsSource {
+    return {
+      expose: (accept) => this.#expose(parts, accept),
+      requestFailed: (code) => this.#metrics.httpErrors.add(1, code),
+      rowRead: ({ weight_version_min: oldest, unversioned_turns: unversioned }, trainerVersion) => {
+        const served = trainerVersion ?? newest(parts.backend.status().members)
+        if (unversioned > 0) this.#metrics.unversionedRows.add(1)
+        const versions = oldest === null ? undefined : staleness(oldest, served)
+        if (versions !== undefined) this.#metrics.rowStaleness.observe(versions)
+      },
+    }
+  }
+
+  async #expose(parts: ScrapedParts, accept: string | undefined): Promise<Exposition> {
+    const metrics = this.#metrics
+    const { backend, databasePath, prompts, store } = parts
+    readBackend(metrics, backend, this.#turns.openCount)
+    for (const [reason, count] of Object.entries(prompts.counts())) {
+      metrics.prompts.add(this.#growth(`prompts ${reason}`, count), reason)
+    }
+    metrics.moves.add(this.#growth('moves', backend.status().moves ?? 0))
+    metrics.buildInfo.set(1, VERSION, backend.mode, process.versions.node)
+    await Promise.all([this.#process.read(metrics), readSessions(metrics, store)])
+    if (databasePath !== undefined) await readFiles(metrics, databasePath)
+    return expose(metrics.families, accept)
+  }
+
+  [Symbol.dispose](): void {
+    this.#process[Symbol.dispose]()
+  }
+
+  #growth(of: string, count: number): number {
+    const before = this.#seen.get(of) ?? 0
+    this.#seen.set(of, count)
+    return count - before
+  }
+}

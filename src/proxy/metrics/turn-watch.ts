@@ -1,0 +1,230 @@
+/**
+ * What turns, their engines and their record tell, watched from outside: at the store's port a turn begins and ends, at
+ * the backend's its answer comes. A piece of an answer costs a look at the clock, everything else happens once a turn.
+ */
+import { type Around, watched } from '../../base/around.ts'
+import { ProxyError } from '../../base/errors.ts'
+import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
+import type { Backend } from '../engines/port/backend.ts'
+import { inexactCode } from '../session/prompts/exactness.ts'
+import { answeredRetriesOf } from '../store/port/answered-retries.ts'
+import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
+import type { ProxyMetrics } from './proxy-metrics.ts'
+
+/** Times are of a clock that is never set, in milliseconds. */
+interface WatchedTurn {
+  readonly dialect: string
+  readonly openedAtMs: number
+  isStreamed: boolean
+  askedAtMs?: number
+  firstPieceAtMs?: number
+  lastPieceAtMs?: number
+  longestGapMs: number
+}
+
+/** What other finish reasons of engines are counted under is `other`. */
+const FINISH_REASONS = new Set(['stop', 'length', 'tool_calls', 'content_filter'])
+
+export class TurnWatch {
+  readonly #metrics: ProxyMetrics
+  /** Open turns by their id. */
+  readonly #turns = new Map<string, WatchedTurn>()
+
+  constructor(metrics: ProxyMetrics) {
+    this.#metrics = metrics
+  }
+
+  /** Turns that are open now. */
+  get openCount(): number {
+    return this.#turns.size
+  }
+
+  /** @returns the store, with everything that is written to it counted */
+  ofStore(store: TurnStore): TurnStore {
+    const metrics = this.#metrics
+    return watched(store, {
+      openTurn: (call, turn) => {
+        this.#open(turn)
+        return call()
+      },
+      closeTurn: (call, outcome) => this.#close(call, outcome),
+      answerRetry: async (call) => {
+        const answered = await call()
+        if (answered !== undefined) metrics.answeredRetries.add(1, 'recorded')
+        return answered
+      },
+      ...sessionWatch(metrics),
+    })
+  }
+
+  /** @returns the backend, with the answers of turns timed */
+  ofBackend<T extends Backend>(backend: T): T {
+    const around: Around<Backend> = {
+      generate: (call, request) => {
+        const turn = this.#turns.get(request.requestId)
+        if (turn === undefined) return call()
+        turn.askedAtMs = performance.now()
+        turn.isStreamed = request.stream
+        return new TimedStream(call(), turn)
+      },
+    }
+    return watched(backend, around as Around<T>)
+  }
+
+  #open({ turnId, dialect, retryCount }: OpenTurn): void {
+    const turn = { dialect, openedAtMs: performance.now(), isStreamed: false, longestGapMs: 0 }
+    this.#turns.set(turnId, turn)
+    if (retryCount > 0) this.#metrics.retries.add(1)
+  }
+
+  /** The outcome is read before the store takes its arrays over. */
+  #close(call: () => Promise<void>, outcome: TurnOutcome): Promise<void> {
+    const turn = this.#turns.get(outcome.turnId)
+    if (turn === undefined) return call()
+    this.#turns.delete(outcome.turnId)
+    const closedAtMs = performance.now()
+    this.#count(turn, outcome)
+    if (outcome.status === 'completed') this.#countAnswer(turn, outcome, closedAtMs)
+    const closed = call()
+    closed.then(
+      () => this.#recorded(turn, outcome, closedAtMs),
+      (error) => countFailure(this.#metrics, error),
+    )
+    return closed
+  }
+
+  #count({ dialect }: WatchedTurn, { status, error, annotations }: TurnOutcome): void {
+    const { turns, turnErrors, lines, answeredRetries } = this.#metrics
+    turns.add(1, dialect, status)
+    const joined = answeredRetriesOf({ annotations }).length
+    if (joined > 0) answeredRetries.add(joined, 'running')
+    lines.add(1, lineOf(annotations))
+    if (error) turnErrors.add(1, error.code)
+  }
+
+  #countAnswer(turn: WatchedTurn, outcome: TurnOutcome, closedAtMs: number): void {
+    const metrics = this.#metrics
+    const { finishReason, inexactReason, weightVersionStart, weightVersionEnd } = outcome
+    metrics.finishReasons.add(1, FINISH_REASONS.has(finishReason ?? '') ? finishReason! : 'other')
+    if (inexactReason !== null) metrics.inexact.add(1, inexactCode(inexactReason))
+    if (weightVersionStart !== weightVersionEnd) metrics.weightChanges.add(1)
+    const { prompt, completion } = tokenCounts(outcome)
+    metrics.promptTokens.add(prompt)
+    metrics.completionTokens.add(completion)
+    const reused = reusedTokens(outcome.annotations)
+    if (reused !== undefined) {
+      metrics.reusedTokens.add(reused)
+      metrics.renderedTokens.add(Math.max(0, prompt - reused))
+    }
+    if (turn.isStreamed) this.#countStream(turn, outcome.turnId, completion)
+    if (turn.askedAtMs === undefined || turn.lastPieceAtMs === undefined) return
+    metrics.overhead.observe((turn.askedAtMs - turn.openedAtMs) / 1_000, 'before')
+    metrics.overhead.observe((closedAtMs - turn.lastPieceAtMs) / 1_000, 'after')
+  }
+
+  #countStream(turn: WatchedTurn, turnId: string, tokens: number): void {
+    const { firstToken, perToken, longestGap } = this.#metrics
+    const { openedAtMs, firstPieceAtMs: firstMs, lastPieceAtMs: lastMs, longestGapMs } = turn
+    if (firstMs === undefined || lastMs === undefined) return
+    firstToken.observeTurn((firstMs - openedAtMs) / 1_000, turnId)
+    // An answer that came at once says nothing of the time between its tokens.
+    if (lastMs === firstMs || tokens < 2) return
+    perToken.observeTurn((lastMs - firstMs) / 1_000 / (tokens - 1), turnId)
+    longestGap.observeTurn(longestGapMs / 1_000, turnId)
+  }
+
+  #recorded({ openedAtMs }: WatchedTurn, { status, turnId }: TurnOutcome, closedAtMs: number): void {
+    const nowMs = performance.now()
+    this.#metrics.overhead.observe((nowMs - closedAtMs) / 1_000, 'commit')
+    if (status === 'completed') this.#metrics.duration.observeTurn((nowMs - openedAtMs) / 1_000, turnId)
+  }
+}
+
+/** An answer with the times of its pieces noted; a layer of one promise, not of one more generator. */
+class TimedStream implements AsyncIterableIterator<readonly GenerationEvent[]> {
+  readonly #events: AsyncIterator<readonly GenerationEvent[]>
+  readonly #turn: WatchedTurn
+
+  constructor(stream: GenerationStream, turn: WatchedTurn) {
+    this.#events = stream[Symbol.asyncIterator]()
+    this.#turn = turn
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this
+  }
+
+  next(): Promise<IteratorResult<readonly GenerationEvent[]>> {
+    return this.#events.next().then(this.#note)
+  }
+
+  async return(): Promise<IteratorResult<readonly GenerationEvent[]>> {
+    return (await this.#events.return?.()) ?? { done: true, value: undefined }
+  }
+
+  readonly #note = (result: IteratorResult<readonly GenerationEvent[]>) => {
+    // What only says that the engine has begun is no piece.
+    if (result.done || result.value.at(-1)?.type === 'start') return result
+    const turn = this.#turn
+    const nowMs = performance.now()
+    turn.firstPieceAtMs ??= nowMs
+    turn.longestGapMs = Math.max(turn.longestGapMs, nowMs - (turn.lastPieceAtMs ?? nowMs))
+    turn.lastPieceAtMs = nowMs
+    return result
+  }
+}
+
+function sessionWatch(metrics: ProxyMetrics): Around<TurnStore> {
+  const counted = <T>(written: Promise<T>, count: (value: T) => void): Promise<T> => {
+    written.then(count, (error) => countFailure(metrics, error))
+    return written
+  }
+  return {
+    createSession: (call) => counted(call(), ({ created }) => metrics.sessionsCreated.add(created ? 1 : 0)),
+    endSession: (call, _id, status, atMs) =>
+      counted(call(), (session) => countEnd(metrics, session, status, atMs)),
+    setReward: (call, _id, { reward }) =>
+      counted(call(), (session) => {
+        if (session) metrics.reward.observe(reward)
+      }),
+    resetSession: (call) => counted(call(), () => {}),
+    deleteSession: (call) => counted(call(), () => {}),
+    sweep: (call) => counted(call(), () => {}),
+  }
+}
+
+/** A session that had ended before is not counted twice. */
+function countEnd(
+  metrics: ProxyMetrics,
+  session: SessionRecord | undefined,
+  status: string,
+  atMs: number,
+): void {
+  if (session?.endedAtMs !== atMs) return
+  metrics.sessionsEnded.add(1, status)
+  metrics.sessionTurns.observe(session.turnCount)
+}
+
+function countFailure(metrics: ProxyMetrics, error: unknown): void {
+  if (error instanceof ProxyError && error.code === 'store_failed') metrics.storeFailures.add(1)
+}
+
+/** Where the engine reported no ids, its own count is all that is known. */
+function tokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutcome) {
+  if (promptTokenIds.length > 0 || usage === null) {
+    return { prompt: promptTokenIds.length, completion: completionTokenIds.length }
+  }
+  const counts = JSON.parse(usage) as { prompt_tokens?: number; completion_tokens?: number }
+  return { prompt: counts.prompt_tokens ?? 0, completion: counts.completion_tokens ?? 0 }
+}
+
+/** Of a prompt of token mode: its origin is among the annotations as the prompt service writes it. */
+function reusedTokens(annotations: string): number | undefined {
+  const match = /"reused_tokens":(\d+)/.exec(annotations)
+  return match ? Number(match[1]) : undefined
+}
+
+/** What the turn said of its line; helpers of one rollout are many, and count as one. */
+function lineOf(annotations: string): string {
+  return /"line":\{"told":"(main|subagent|compaction|side)/.exec(annotations)?.[1] ?? 'untold'
+}

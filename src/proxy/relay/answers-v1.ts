@@ -1,0 +1,73 @@
+/** Version 1's answers: the whole completion comes at once and becomes one event per field. */
+
+import { ProxyError } from '../../base/errors.ts'
+import type { GenerationDelta, GenerationEvent } from '../../protocol/canonical/events.ts'
+import type { ToolCallDelta } from '../../protocol/canonical/messages.ts'
+import type { CompletionResponseV1 } from '../../protocol/worker/protocol.ts'
+
+/**
+ * The events of a version-1 answer. There are no prompt ids in it, so no token of it can be trained on.
+ * @throws ProxyError `engine_failed` with the worker's own words when it reports an error, or sends tool calls that
+ *   cannot be read
+ */
+export function eventsOfV1(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
+  if (response.error) {
+    const logMessage = 'the worker reported that the call failed'
+    throw new ProxyError('engine_failed', response.error, { logMessage })
+  }
+  const toolCalls = toolCallDeltas(response)
+  // content_text is what an agent should see; completion_text still has the markup of the tool calls in it.
+  const content = response.content_text ?? (toolCalls.length > 0 ? null : response.completion_text)
+  const deltas: GenerationDelta[] = []
+  if (content) deltas.push({ type: 'delta', content })
+  if (toolCalls.length > 0) deltas.push({ type: 'delta', toolCalls })
+  if (response.token_ids?.length) deltas.push({ type: 'delta', ...tokensOf(response) })
+  return [
+    { type: 'start', engine: workerId },
+    ...deltas,
+    { type: 'end', finishReason: response.finish_reason ?? (toolCalls.length > 0 ? 'tool_calls' : 'stop') },
+  ]
+}
+
+function tokensOf(response: CompletionResponseV1): Pick<GenerationDelta, 'tokenIds' | 'logprobs'> {
+  const tokenIds = (response.token_ids ?? []).map((id) => id ?? Number.NaN)
+  return response.log_probs
+    ? { tokenIds, logprobs: response.log_probs.map((value) => value ?? Number.NaN) }
+    : { tokenIds }
+}
+
+interface ToolCallV1 {
+  id?: string | null
+  function: { name: string; arguments?: unknown }
+}
+
+function toolCallDeltas({
+  request_id: requestId,
+  tool_calls: toolCalls,
+}: CompletionResponseV1): ToolCallDelta[] {
+  return listOf(toolCalls ?? []).map((call, index) => ({
+    index,
+    id: call.id ?? `call_${requestId}_${index}`,
+    type: 'function',
+    function: { name: call.function.name, arguments: argumentsText(call.function.arguments) },
+  }))
+}
+
+function listOf(toolCalls: ToolCallV1[] | string): ToolCallV1[] {
+  if (typeof toolCalls !== 'string') return toolCalls
+  let list: unknown
+  try {
+    list = JSON.parse(toolCalls)
+  } catch {
+    // The parser's error quotes them.
+    throw new ProxyError('engine_failed', 'the worker sent tool_calls that are not JSON')
+  }
+  if (!Array.isArray(list) || !list.every((call) => typeof call?.function?.name === 'string')) {
+    throw new ProxyError('engine_failed', 'the worker sent tool_calls that are not a list of function calls')
+  }
+  return list as ToolCallV1[]
+}
+
+function argumentsText(value: unknown): string {
+  return typeof value === 'string' ? value : JSON.stringify(value ?? {})
+}

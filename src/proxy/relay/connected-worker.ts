@@ -1,0 +1,397 @@
+/** One worker as the proxy knows it: its calls, and the connection that it has at the moment, if any. */
+
+import type { Clock } from '../../base/clock.ts'
+import { ProxyError } from '../../base/errors.ts'
+import type { Logger } from '../../base/logger.ts'
+import type { GenerationRequest } from '../../protocol/canonical/request.ts'
+import { giveBack } from '../../protocol/json/give-back.ts'
+import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
+import type { Frame } from '../../protocol/worker/frames.ts'
+import * as frames from '../../protocol/worker/frames.ts'
+import {
+  CAPABILITIES,
+  type CompletionAck,
+  type CompletionCancel,
+  MAX_FRAME_BYTES,
+  type Pong,
+  PROTOCOL_VERSION,
+  type WorkerHelloAckV1,
+  type WorkerHelloAckV2,
+  type WorkerHelloV2,
+  type WorkerStatusRequest,
+} from '../../protocol/worker/protocol.ts'
+import {
+  basePromptOf,
+  noteReportedPrompt,
+  type ReportedPrompt,
+} from '../../protocol/worker/reported-prompts.ts'
+import { requestJson } from '../../protocol/worker/requests-on-wire.ts'
+import type { ModelInfo } from '../engines/port/engine-client.ts'
+import { KeptCalls, type OfferedCall } from './kept-calls.ts'
+import { RelayCall } from './relay-call.ts'
+import type { RelaySocket } from './relay-socket.ts'
+import { StatusRequests } from './status-requests.ts'
+
+export interface WorkerLimits {
+  heartbeatMs: number
+  /** How long calls wait for a worker that lost its connection. */
+  graceMs: number
+  /** How long a worker may be silent about a call, signs of life included; a version-1 worker: how long it may take for one. */
+  callTimeoutMs: number
+  /** How long calls that a proxy before this one began wait for their agents; 0: not at all. */
+  keepMs: number
+  /** A call's bytes that a worker may send before the agent's side has taken them. */
+  windowBytes: number
+  /** Calls that a version-1 worker, which cannot tell, gets at once. */
+  v1MaxConcurrency: number
+}
+
+export interface WorkerContext {
+  limits: WorkerLimits
+  clock: Clock
+  logger: Logger
+}
+
+/** What a worker says of itself. */
+export interface WorkerIdentity {
+  workerId: string
+  version: 1 | 2
+  /** Undefined for version 1. */
+  epoch: number | undefined
+  capabilities: readonly string[]
+  maxConcurrency: number
+}
+
+/** Signs of life per longest silence: two may be late. */
+const SIGNS_OF_LIFE = 3
+
+/** Frames are text, whether they are handed over as such or in UTF-8. */
+const AS_TEXT = { binary: false }
+
+interface SentCall {
+  call: RelayCall
+  /** For a worker that never got it; undefined: a proxy before this one has sent it. */
+  request: GenerationRequest | undefined
+}
+
+export class ConnectedWorker {
+  identity: WorkerIdentity
+  readonly connectedSinceMs = Date.now()
+  models: ModelInfo[] = []
+  /** As it said last; undefined: it did not, or not since it was asked. */
+  weightVersion: string | undefined
+  healthy = true
+  draining = false
+  /** Calls that it serves, by its own count, for all its proxies. */
+  load = 0
+  /** Those of them that are for other proxies. */
+  busyElsewhere = 0
+  readonly #context: WorkerContext
+  readonly #calls = new Map<string, SentCall>()
+  readonly #kept: KeptCalls
+  readonly #statusRequests: StatusRequests
+  #socket: RelaySocket | undefined
+
+  constructor(identity: WorkerIdentity, context: WorkerContext) {
+    this.identity = identity
+    this.#context = context
+    this.#statusRequests = new StatusRequests(context.clock)
+    this.#kept = new KeptCalls(context.clock)
+  }
+
+  get isConnected(): boolean {
+    return this.#socket !== undefined
+  }
+
+  /** Calls of this proxy that it has. */
+  get callCount(): number {
+    return this.#calls.size
+  }
+
+  /** Whether its calls wait for it when its connection drops. */
+  get resumes(): boolean {
+    return this.#can(CAPABILITIES.resume) && this.#context.limits.graceMs > 0
+  }
+
+  isOn(socket: RelaySocket): boolean {
+    return this.#socket === socket
+  }
+
+  /** A version-1 worker has connected. */
+  connectV1(socket: RelaySocket): void {
+    this.#socket = socket
+    const { workerId } = this.identity
+    this.#send({
+      type: 'worker_hello_ack',
+      worker_id: workerId,
+      status: 'connected',
+    } satisfies WorkerHelloAckV1)
+  }
+
+  /**
+   * A version-2 worker has connected, or is back. Calls that both sides hold go on where they stopped; a request that
+   * never reached the worker is sent again; a call that the worker has forgotten is lost.
+   * @param keeps whether a proxy before this one may have begun what the worker offers
+   */
+  connectV2(socket: RelaySocket, hello: WorkerHelloV2, keeps = false): void {
+    this.#socket = socket
+    this.identity = identityOf(hello)
+    this.#setModels(hello.models)
+    this.weightVersion = hello.weight_version ?? undefined
+    this.healthy = hello.healthy ?? true
+    const held = new Set(hello.requests)
+    const kept = [...this.#calls].filter(([requestId]) => held.has(requestId))
+    const offered = keeps ? this.#keep(hello.offers ?? []) : []
+    this.#send(this.#ackV2(kept, offered))
+    for (const [, { call }] of kept) call.acknowledgeAgain()
+    for (const [requestId, { call, request }] of [...this.#calls]) {
+      if (held.has(requestId)) continue
+      if (call.received === 0 && request) sendRequest(socket, requestJson(request, requestId, 2))
+      else call.fail(lost(this.identity.workerId, 'came back without this call'))
+    }
+  }
+
+  /** The connection is gone; the calls wait for the next one. @returns the socket that was in use */
+  disconnect(): RelaySocket | undefined {
+    const socket = this.#socket
+    this.#socket = undefined
+    this.weightVersion = undefined
+    this.#statusRequests.giveUp()
+    return socket
+  }
+
+  /** The worker will not be back: its calls fail, and those of which no agent has seen anything go elsewhere. */
+  lose(why: string): void {
+    this.#kept.dropAll()
+    for (const { call } of [...this.#calls.values()]) call.fail(lost(this.identity.workerId, why))
+  }
+
+  /**
+   * Sends a request and gives the call that its answer will come in.
+   * @param requestId the request's id on the wire; new for each attempt
+   * @throws ProxyError `unsupported`, `body_too_large` for what no frame holds, or `worker_lost` without a connection
+   */
+  begin(asked: GenerationRequest, requestId: string): RelayCall {
+    // Without the pixels it would sample all the same, and after something else.
+    if (asked.images !== undefined && !this.#can(CAPABILITIES.images)) {
+      throw new ProxyError('unsupported', 'no worker here takes images beside token ids', {
+        param: 'messages',
+      })
+    }
+    const request = this.#can(CAPABILITIES.details) ? asked : withoutRecord(asked)
+    const socket = this.#socket
+    if (!socket) throw lost(this.identity.workerId, 'has no connection')
+    const base = this.#promptBaseOf(request, requestId)
+    const json = requestJson(request, requestId, this.identity.version, base?.requestId)
+    // A worker ends the connection over such a frame, comes back, and would get it again.
+    if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
+      throw new ProxyError('body_too_large', 'the request is larger than what a worker can be sent')
+    }
+    const call = this.#open(requestId, base?.ids, (ids) =>
+      noteReportedPrompt(request, { requestId, ids, reportedBy: this }),
+    )
+    this.#calls.set(requestId, { call, request })
+    sendRequest(socket, json)
+    return call
+  }
+
+  #open(requestId: string, promptBase: PromptIds | undefined, prompt: (ids: PromptIds) => void): RelayCall {
+    const { limits, clock } = this.#context
+    return new RelayCall({
+      workerId: this.identity.workerId,
+      windowBytes: this.identity.version === 1 ? Number.POSITIVE_INFINITY : limits.windowBytes,
+      promptBase,
+      timeoutMs: limits.callTimeoutMs,
+      clock,
+      prompt,
+      acknowledge: (seq) => this.#acknowledge(requestId, seq),
+      leave: (answered) => this.#leave(requestId, answered),
+    })
+  }
+
+  /** @returns those that are kept */
+  #keep(offers: readonly OfferedCall[]): string[] {
+    const { keepMs } = this.#context.limits
+    if (keepMs === 0 || !this.#can(CAPABILITIES.offer)) return []
+    for (const offer of offers) {
+      const call = this.#open(offer.request_id, undefined, () => {})
+      this.#calls.set(offer.request_id, { call, request: undefined })
+      this.#kept.keep(offer, call, keepMs)
+    }
+    return offers.map(({ request_id: requestId }) => requestId)
+  }
+
+  /** Whether it has the answer of a turn that was open when the proxy before this one ended. */
+  keeps(turnId: string): boolean {
+    return this.isConnected && this.#kept.has(turnId)
+  }
+
+  /** The call that such a turn's retry goes on with; undefined: it has none for it. */
+  take(request: GenerationRequest): RelayCall | undefined {
+    return this.#kept.take(request)
+  }
+
+  /** What may have become wrong to use: the engines' weights are about to change. */
+  dropKept(): void {
+    this.#kept.dropAll()
+  }
+
+  /** Asks the worker to ask its engines how they are. Resolves when it has answered, is gone, or keeps silent. */
+  async refresh(): Promise<void> {
+    if (!this.isConnected || !this.#can(CAPABILITIES.status)) return
+    this.weightVersion = undefined
+    await this.#statusRequests.ask((seq) =>
+      this.#send({ type: 'worker_status_request', seq } satisfies WorkerStatusRequest),
+    )
+  }
+
+  /** A frame has come over the current connection. @param bytes its size */
+  receive(frame: Frame, bytes: number): void {
+    switch (frame.type) {
+      case 'completion_chunk':
+      case 'completion_response':
+        this.#receiveAnswer(frame, bytes)
+        break
+      case 'worker_status':
+        this.#receiveStatus(frame)
+        break
+      case 'calls_alive':
+        this.#receiveAlive(frame)
+        break
+      case 'ping':
+        this.#send({ type: 'pong' } satisfies Pong)
+        break
+      case 'pong':
+        break
+      default:
+        this.#ignore(frame, 'is of a type that a worker does not send')
+    }
+  }
+
+  #promptBaseOf(request: GenerationRequest, requestId: string): ReportedPrompt | undefined {
+    if (this.identity.version === 1) return undefined
+    const ids = request.kind === 'chat' ? request.promptTokenIds : undefined
+    return ids ? { requestId, ids, reportedBy: this } : basePromptOf(request, this)
+  }
+
+  #setModels(models: readonly { id: string; max_model_len?: number }[]): void {
+    this.models = models.map(({ id, max_model_len: maxModelLen }) =>
+      maxModelLen === undefined ? { id } : { id, maxModelLen },
+    )
+  }
+
+  /** An answer that comes after its call was over, or twice, finds no call and changes nothing. */
+  #receiveAnswer(frame: Frame, bytes: number): void {
+    const call = typeof frame.request_id === 'string' ? this.#calls.get(frame.request_id)?.call : undefined
+    const v1 = this.identity.version === 1
+    if (!call) this.#ignore(frame, 'belongs to no call that runs')
+    else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.passes(frame))
+      call.receiveChunk(frame, bytes)
+    else if (!v1 && frames.responseV2.passes(frame)) call.receiveResponse(frame, bytes)
+    else if (v1 && frames.responseV1.passes(frame)) call.receiveWhole(frame, bytes)
+    else call.fail(new ProxyError('engine_failed', `the worker broke its protocol: ${this.#faultOf(frame)}`))
+  }
+
+  #faultOf(frame: Frame): string {
+    if (this.identity.version === 1) return frames.responseV1.explain(frame)
+    return (frame.type === 'completion_chunk' ? frames.chunk : frames.responseV2).explain(frame)
+  }
+
+  #receiveStatus(frame: Frame): void {
+    if (this.identity.version === 1 || !frames.workerStatus.passes(frame)) {
+      this.#ignore(frame, 'is not a status of this version')
+      return
+    }
+    this.load = frame.load
+    this.busyElsewhere = Math.max(0, frame.load - this.callCount)
+    this.healthy = frame.healthy
+    this.draining = frame.draining
+    this.weightVersion = frame.weight_version ?? undefined
+    this.#setModels(frame.models)
+    if (frame.answers !== undefined) this.#statusRequests.answered(frame.answers)
+  }
+
+  #receiveAlive(frame: Frame): void {
+    if (this.#can(CAPABILITIES.alive) && frames.callsAlive.passes(frame))
+      for (const requestId of frame.request_ids) this.#calls.get(requestId)?.call.noteAlive()
+    else this.#ignore(frame, 'is not agreed on')
+  }
+
+  #ignore({ type, request_id: requestId }: Frame, why: string): void {
+    const { workerId } = this.identity
+    const fields = {
+      worker_id: workerId,
+      frame: type.slice(0, 40),
+      ...(typeof requestId === 'string' && { request_id: requestId.slice(0, 256) }),
+    }
+    this.#context.logger.debug(fields, `frame ignored: it ${why}`)
+  }
+
+  #ackV2(held: [string, SentCall][], kept: string[]): WorkerHelloAckV2 {
+    const { limits } = this.#context
+    return {
+      type: 'worker_hello_ack',
+      worker_id: this.identity.workerId,
+      status: 'connected',
+      protocol: PROTOCOL_VERSION,
+      capabilities: [...this.identity.capabilities],
+      heartbeat_ms: limits.heartbeatMs,
+      grace_ms: this.resumes ? limits.graceMs : 0,
+      window_bytes: limits.windowBytes,
+      ...(this.#can(CAPABILITIES.alive) && { alive_ms: aliveMs(limits) }),
+      requests: held.map(([request_id, { call }]) => ({ request_id, received: call.received })),
+      ...(kept.length > 0 && { kept }),
+    }
+  }
+
+  #acknowledge(requestId: string, seq: number): void {
+    if (this.identity.version === 1) return
+    this.#send({ type: 'completion_ack', request_id: requestId, seq } satisfies CompletionAck)
+  }
+
+  #leave(requestId: string, answered: boolean): void {
+    if (!this.#calls.delete(requestId) || answered || !this.#can(CAPABILITIES.cancel)) return
+    this.#send({ type: 'completion_cancel', request_id: requestId } satisfies CompletionCancel)
+  }
+
+  #can(capability: string): boolean {
+    return this.identity.capabilities.includes(capability)
+  }
+
+  /** Without a connection nothing is sent: what still matters is settled when the worker is back. */
+  #send(frame: object): void {
+    this.#socket?.send(JSON.stringify(frame))
+  }
+}
+
+/** A worker that does not know details gets a call without any; its turns have none then. */
+function withoutRecord(request: GenerationRequest): GenerationRequest {
+  if (request.record === undefined) return request
+  const { record: _wish, ...rest } = request
+  return rest
+}
+
+/** A frame of hundreds of kilobytes that nobody needs again: should it get lost, it is written anew. */
+function sendRequest(socket: RelaySocket, json: string | Buffer): void {
+  socket.send(json, AS_TEXT, () => {
+    if (typeof json !== 'string') giveBack(json)
+  })
+}
+
+function aliveMs({ heartbeatMs, callTimeoutMs }: WorkerLimits): number {
+  return Math.max(1, Math.floor(Math.min(heartbeatMs, callTimeoutMs / SIGNS_OF_LIFE)))
+}
+
+export function identityOf(hello: WorkerHelloV2): WorkerIdentity {
+  return {
+    workerId: hello.worker_id,
+    version: 2,
+    epoch: hello.epoch,
+    capabilities: Object.values(CAPABILITIES).filter((name) => hello.capabilities.includes(name)),
+    maxConcurrency: hello.max_concurrency,
+  }
+}
+
+function lost(workerId: string, why: string): ProxyError {
+  return new ProxyError('worker_lost', `worker ${workerId} ${why}`)
+}

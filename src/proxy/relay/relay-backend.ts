@@ -1,0 +1,299 @@
+/** The backend whose engines dial in: `Backend` over the workers that are connected. */
+
+import { type Clock, systemClock } from '../../base/clock.ts'
+import { type ErrorCode, ProxyError } from '../../base/errors.ts'
+import type { Logger } from '../../base/logger.ts'
+import type { GenerationStream } from '../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../protocol/canonical/request.ts'
+import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
+import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from '../engines/dispatch/dispatcher.ts'
+import { type FailureVerdict, withFailover } from '../engines/dispatch/failover.ts'
+import type { Ability } from '../engines/dispatch/placement.ts'
+import type { Backend, BackendMember, BackendStatus } from '../engines/port/backend.ts'
+import { cannotCount } from '../engines/port/count-tokens.ts'
+import type { ModelInfo } from '../engines/port/engine-client.ts'
+import type { Roster, RosterEntry } from '../engines/port/roster.ts'
+import type { ConnectedWorker, WorkerLimits } from './connected-worker.ts'
+import type { RelaySocket } from './relay-socket.ts'
+import { Takeovers } from './takeovers.ts'
+import { WorkerRegistry } from './worker-registry.ts'
+
+export interface RelayBackendOptions extends Partial<WorkerLimits> {
+  logger: Logger
+  /** Calls that may wait for a worker. */
+  queueLimit?: number
+  /** How long a call waits while no worker could serve it. */
+  waitMs?: number
+  /** How long a pause may last before calls are refused, 0 for without end. */
+  pauseLimitMs?: number
+  clock?: Clock
+  watch?: DispatchWatch
+}
+
+export interface RelayBackend extends Backend, Roster {
+  /** Takes over a socket that was opened at `/ws/worker`. @param greeted is called when its worker's hello is accepted */
+  accept(socket: RelaySocket, greeted?: () => void): void
+}
+
+const DEFAULTS = {
+  heartbeatMs: 10_000,
+  graceMs: 30_000,
+  keepMs: 0,
+  callTimeoutMs: 300_000,
+  windowBytes: 1024 * 1024,
+  v1MaxConcurrency: DISPATCH_DEFAULTS.maxConcurrency,
+} as const satisfies WorkerLimits
+
+/** How many workers a call may lose before its first event: one that kills workers must not reach them all. */
+const MAX_LOSSES = 3
+
+/** The worker, or its engine, ended while it had the call. */
+const LOST: readonly ErrorCode[] = ['worker_lost', 'engine_lost']
+/** Every engine behind the worker is out of reach, or it leaves. */
+const AWAY: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down']
+
+const NO_ENGINE_SERVES = 'none of its engines serves'
+
+export function createRelayBackend(options: RelayBackendOptions): RelayBackend {
+  return new WorkerBackend(options)
+}
+
+class WorkerBackend implements RelayBackend {
+  readonly mode = 'relay'
+  readonly #registry: WorkerRegistry
+  readonly #dispatcher: Dispatcher
+  readonly #takeovers: Takeovers
+
+  constructor(options: RelayBackendOptions) {
+    const {
+      logger,
+      watch,
+      clock = systemClock,
+      queueLimit,
+      waitMs,
+      pauseLimitMs,
+    } = { ...DISPATCH_DEFAULTS, ...options }
+    const absent = {
+      code: 'no_worker',
+      message: 'no worker that could serve this call is connected',
+    } as const
+    this.#dispatcher = new Dispatcher({ queueLimit, waitMs, pauseLimitMs, absent, clock, logger, watch })
+    const limits = limitsOf(options)
+    this.#takeovers = new Takeovers({
+      waitMs: limits.keepMs,
+      connected: () => this.#registry.connected(),
+      clock,
+      watch,
+    })
+    this.#registry = new WorkerRegistry(
+      { limits, clock, logger },
+      {
+        joined: (worker) => {
+          this.#dispatcher.addMember(memberOf(worker))
+          this.#takeovers.joined()
+        },
+        changed: (worker) => this.#dispatcher.updateMember(worker.identity.workerId, memberOf(worker)),
+        left: (worker) => void this.#dispatcher.removeMember(worker.identity.workerId),
+      },
+    )
+  }
+
+  accept(socket: RelaySocket, greeted?: () => void): void {
+    this.#registry.accept(socket, greeted)
+  }
+
+  generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    const { takesOver } = request
+    return takesOver === undefined ? this.#generate(request, signal) : this.#goOn(takesOver, request, signal)
+  }
+
+  async *#goOn(turnId: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
+    yield* this.#generate(request, signal, await this.#takeovers.keeperOf(turnId, signal))
+  }
+
+  #generate(request: GenerationRequest, signal: AbortSignal, begunBy?: string): GenerationStream {
+    return withFailover(
+      {
+        dispatcher: this.#dispatcher,
+        serve: (workerId, asked, failedAttempts) => this.#ask(workerId, failedAttempts, asked, signal),
+        kindOf: () => 'worker',
+        judge,
+        maxLosses: MAX_LOSSES,
+        memberCount: () => this.#registry.connected().length,
+        begunBy,
+      },
+      request,
+      signal,
+    )
+  }
+
+  async *#ask(workerId: string, failedAttempts: number, request: GenerationRequest, signal: AbortSignal) {
+    const worker = this.#workerOf(workerId)
+    const begun = worker.take(request)
+    if (begun && (yield* this.#takeovers.handOver(begun, request, signal))) return
+    yield* worker.begin(request, wireId(request.requestId, failedAttempts)).stream(signal)
+  }
+
+  async countTokens(): Promise<never> {
+    throw cannotCount('Workers cannot be asked to count the tokens of a prompt')
+  }
+
+  async models(): Promise<ModelInfo[]> {
+    const models = new Map<string, ModelInfo>()
+    for (const worker of this.#registry.connected()) {
+      for (const model of worker.healthy ? worker.models : []) {
+        if (!models.has(model.id)) models.set(model.id, model)
+      }
+    }
+    return [...models.values()]
+  }
+
+  releaseSession(sessionId: string): void {
+    this.#dispatcher.releaseSession(sessionId)
+  }
+
+  status(): BackendStatus {
+    const { members, waiting, pausedSinceMs, moves } = this.#dispatcher.stats()
+    return {
+      queued: waiting,
+      pausedSinceMs,
+      moves,
+      members: members.flatMap(({ id, inFlight }) => {
+        const worker = this.#registry.get(id)
+        return worker ? [statusOf(worker, inFlight)] : []
+      }),
+    }
+  }
+
+  list(): RosterEntry[] {
+    return this.#registry.connected().map(entryOf)
+  }
+
+  async register(): Promise<never> {
+    throw new ProxyError(
+      'wrong_mode',
+      'In relay mode workers bring their engines: give this one to a worker (llm-proxy worker --engine-url …)',
+    )
+  }
+
+  remove(id: string): void {
+    if (this.#registry.get(id) === undefined) {
+      throw new ProxyError('worker_not_found', `There is no worker ${id}; GET /admin/workers lists them`)
+    }
+    throw new ProxyError('wrong_mode', `Worker ${id} would dial in again: stop it where it runs`)
+  }
+
+  /** A pause is for new weights: a call that no count of this proxy has must not go on under it, nor its answer be given. */
+  pause(): void {
+    this.#endTakeovers()
+    this.#dispatcher.pause()
+  }
+
+  resume(): Promise<void> {
+    return this.#dispatcher.resumeAfter(this.refresh())
+  }
+
+  async refresh(): Promise<void> {
+    await Promise.all(this.#registry.connected().map((worker) => worker.refresh()))
+  }
+
+  async close(): Promise<void> {
+    this.#endTakeovers()
+    this.#dispatcher.close()
+    this.#registry.close()
+  }
+
+  #endTakeovers(): void {
+    this.#takeovers.end()
+    this.#registry.dropKept()
+  }
+
+  /** @throws ProxyError `worker_lost` when it has gone since the lease was given */
+  #workerOf(workerId: string): ConnectedWorker {
+    const worker = this.#registry.get(workerId)
+    if (!worker) throw new ProxyError('worker_lost', `worker ${workerId} left`)
+    return worker
+  }
+}
+
+function limitsOf(options: RelayBackendOptions): WorkerLimits {
+  const { heartbeatMs, graceMs, keepMs, callTimeoutMs, windowBytes, v1MaxConcurrency } = {
+    ...DEFAULTS,
+    ...options,
+  }
+  return { heartbeatMs, graceMs, keepMs, callTimeoutMs, windowBytes, v1MaxConcurrency }
+}
+
+/**
+ * A request's id on the wire: the call's own, with the number of the attempt from the second on, so that what comes
+ * late of a first attempt can never be taken for a second one's.
+ */
+function wireId(callId: string, failedAttempts: number): string {
+  return failedAttempts === 0 ? callId : `${callId}.${failedAttempts + 1}`
+}
+
+function memberOf(worker: ConnectedWorker) {
+  return {
+    id: worker.identity.workerId,
+    maxConcurrency: worker.identity.maxConcurrency,
+    healthy: worker.isConnected && worker.healthy,
+    draining: worker.draining,
+    models: worker.models.map((model) => model.id),
+    lacks: lacksOf(worker),
+    busyElsewhere: worker.busyElsewhere,
+  }
+}
+
+function lacksOf({ identity: { version, capabilities } }: ConnectedWorker): Ability[] {
+  if (version === 1) return ['completion', 'token_ids', 'images']
+  const lacks: Ability[] = []
+  if (!capabilities.includes(CAPABILITIES.tokenIds)) lacks.push('token_ids')
+  if (!capabilities.includes(CAPABILITIES.images)) lacks.push('images')
+  return lacks
+}
+
+function entryOf(worker: ConnectedWorker): RosterEntry {
+  const { workerId, version, maxConcurrency } = worker.identity
+  return {
+    id: workerId,
+    kind: 'worker',
+    url: null,
+    engineKind: null,
+    modelName: null,
+    weight: 1,
+    version,
+    load: Math.max(worker.load, worker.callCount),
+    maxConcurrency,
+    models: worker.models.map((model) => model.id),
+    weightVersion: worker.weightVersion ?? null,
+    healthy: worker.healthy,
+    error: worker.healthy ? null : NO_ENGINE_SERVES,
+    draining: worker.draining,
+    sinceMs: worker.connectedSinceMs,
+  }
+}
+
+function statusOf(worker: ConnectedWorker, inFlight: number): BackendMember {
+  const { identity, weightVersion } = worker
+  const error = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
+  const healthy = worker.isConnected && worker.healthy
+  return {
+    name: identity.workerId,
+    kind: 'worker',
+    healthy,
+    connected: worker.isConnected,
+    inFlight,
+    capacity: identity.maxConcurrency,
+    models: worker.models.map((model) => model.id),
+    takesTokenIds: identity.capabilities.includes(CAPABILITIES.tokenIds),
+    ...(identity.capabilities.includes(CAPABILITIES.images) && { takesImages: true }),
+    ...(weightVersion !== undefined && { weightVersion }),
+    ...(!healthy && { error }),
+  }
+}
+
+function judge(thrown: unknown): FailureVerdict {
+  if (!(thrown instanceof ProxyError)) return 'final'
+  if (LOST.includes(thrown.code)) return 'lost'
+  return AWAY.includes(thrown.code) ? 'away' : 'final'
+}

@@ -1,0 +1,252 @@
+/** Who is connected: receives workers, tells silent ones from living ones, and keeps the absent for their grace time. */
+import { randomUUID } from 'node:crypto'
+import { type Frame, helloV1, helloV2, parseFrame } from '../../protocol/worker/frames.ts'
+import {
+  CLOSE,
+  HELLO_TIMEOUT_MS,
+  MISSED_HEARTBEATS,
+  PROXY_SHUTS_DOWN,
+  type WorkerHelloV1,
+  type WorkerHelloV2,
+} from '../../protocol/worker/protocol.ts'
+import { ConnectedWorker, identityOf, type WorkerContext } from './connected-worker.ts'
+import type { RelaySocket } from './relay-socket.ts'
+
+/** Called when workers come, change and go; calls are lost only after `left`. */
+export interface RegistryListener {
+  joined(worker: ConnectedWorker): void
+  changed(worker: ConnectedWorker): void
+  left(worker: ConnectedWorker): void
+}
+
+export class WorkerRegistry {
+  readonly #context: WorkerContext
+  readonly #listener: RegistryListener
+  readonly #workers = new Map<string, ConnectedWorker>()
+  /** Ends the wait for a worker that is away. */
+  readonly #cancelGrace = new Map<string, () => void>()
+  readonly #sockets = new Set<RelaySocket>()
+  /** Until when workers may come that hold calls of a proxy before this one. */
+  #offersEndMs: number
+
+  constructor(context: WorkerContext, listener: RegistryListener) {
+    this.#context = context
+    this.#listener = listener
+    this.#offersEndMs = context.clock.nowMs() + context.limits.graceMs
+  }
+
+  get(workerId: string): ConnectedWorker | undefined {
+    return this.#workers.get(workerId)
+  }
+
+  /** Those with a connection, in the order in which they came. */
+  connected(): ConnectedWorker[] {
+    return [...this.#workers.values()].filter((worker) => worker.isConnected)
+  }
+
+  /** A socket has been opened at `/ws/worker`; from here on it is the registry's. @param greeted tells of its hello */
+  accept(socket: RelaySocket, greeted: () => void = () => {}): void {
+    this.#sockets.add(socket)
+    const heartbeat = new Heartbeat(socket, this.#context)
+    let worker: ConnectedWorker | undefined
+    let refused = false
+    const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () => {
+      refused = true
+      refuse(socket, CLOSE.badHello, 'no worker_hello in time')
+    })
+    socket.on('message', (data, isBinary) => {
+      heartbeat.heard()
+      // A socket that was refused, or replaced by a newer one, may bring frames until it has closed.
+      if (refused || (worker && !worker.isOn(socket))) return
+      const frame = parseFrame(data, isBinary)
+      if (worker) this.#receive(worker, socket, frame, data)
+      else {
+        cancelHello()
+        worker = this.#welcome(socket, frame)
+        if (worker) {
+          heartbeat.start()
+          greeted()
+        } else refused = true
+      }
+    })
+    socket.on('pong', () => heartbeat.heard())
+    socket.on('close', (code) => {
+      cancelHello()
+      heartbeat.stop()
+      this.#sockets.delete(socket)
+      if (worker?.isOn(socket)) this.#dropped(worker, code)
+    })
+  }
+
+  /** Drops what workers began for a proxy before this one, and keeps nothing of the kind from here on. */
+  dropKept(): void {
+    this.#offersEndMs = Number.NEGATIVE_INFINITY
+    for (const worker of this.#workers.values()) worker.dropKept()
+  }
+
+  /** Sends every worker away; it will dial again. Calls that still run are lost. */
+  close(): void {
+    for (const worker of [...this.#workers.values()])
+      this.#remove(worker, 'was sent away: the proxy shuts down')
+    for (const socket of this.#sockets) socket.close(CLOSE.goingAway, PROXY_SHUTS_DOWN)
+  }
+
+  #welcome(socket: RelaySocket, frame: Frame | undefined): ConnectedWorker | undefined {
+    if (frame === undefined) return refuse(socket, CLOSE.badHello, 'the first frame is not JSON with a type')
+    if (frame.type !== 'worker_hello') {
+      return refuse(socket, CLOSE.notHello, 'the first frame must be a worker_hello')
+    }
+    if (frame.protocol === undefined || frame.protocol === 1) {
+      return helloV1.passes(frame)
+        ? this.#welcomeV1(socket, frame)
+        : refuse(socket, CLOSE.badHello, `bad worker_hello: ${helloV1.explain(frame)}`)
+    }
+    return helloV2.passes(frame)
+      ? this.#welcomeV2(socket, frame)
+      : refuse(socket, CLOSE.badHello, `bad worker_hello: ${helloV2.explain(frame)}`)
+  }
+
+  /** Version 1 has no epochs: who comes last is the worker. */
+  #welcomeV1(socket: RelaySocket, hello: WorkerHelloV1): ConnectedWorker {
+    const workerId = hello.worker_id ?? `worker-${randomUUID()}`
+    this.#replace(workerId)
+    const identity = {
+      workerId,
+      version: 1,
+      epoch: undefined,
+      capabilities: [],
+      maxConcurrency: this.#context.limits.v1MaxConcurrency,
+    } as const
+    const worker = new ConnectedWorker(identity, this.#context)
+    worker.connectV1(socket)
+    this.#join(worker)
+    return worker
+  }
+
+  #welcomeV2(socket: RelaySocket, hello: WorkerHelloV2): ConnectedWorker | undefined {
+    const known = this.#workers.get(hello.worker_id)
+    const knownEpoch = known?.identity.epoch ?? -1
+    if (hello.epoch < knownEpoch) {
+      this.#log('worker refused: one with a newer epoch is there', known)
+      return refuse(socket, CLOSE.staleEpoch, 'a worker of this id with a newer epoch is there')
+    }
+    if (known && hello.epoch === knownEpoch && known.resumes) return this.#resume(known, socket, hello)
+    this.#replace(hello.worker_id)
+    const worker = new ConnectedWorker(identityOf(hello), this.#context)
+    worker.connectV2(socket, hello, this.#context.clock.nowMs() < this.#offersEndMs)
+    this.#join(worker)
+    return worker
+  }
+
+  /** The same life of the same worker on a new connection. The old one may not have been found dead yet. */
+  #resume(worker: ConnectedWorker, socket: RelaySocket, hello: WorkerHelloV2): ConnectedWorker {
+    this.#endGrace(worker)
+    worker.disconnect()?.close(CLOSE.replaced, 'the worker has a newer connection')
+    worker.connectV2(socket, hello)
+    this.#log('worker is back', worker)
+    this.#listener.changed(worker)
+    return worker
+  }
+
+  #receive(worker: ConnectedWorker, socket: RelaySocket, frame: Frame | undefined, data: unknown): void {
+    if (frame === undefined) {
+      this.#remove(worker, 'sent a frame that is not JSON with a type')
+      socket.close(CLOSE.protocolError, 'a frame must be JSON text with a type')
+      return
+    }
+    worker.receive(frame, sizeOf(data))
+    if (frame.type === 'worker_status') this.#listener.changed(worker)
+  }
+
+  #dropped(worker: ConnectedWorker, code: number): void {
+    if (code === CLOSE.done || !worker.resumes) {
+      this.#remove(worker, `left (close code ${code})`)
+      return
+    }
+    worker.disconnect()
+    this.#log('worker lost its connection', worker, { close_code: code, calls: worker.callCount })
+    this.#listener.changed(worker)
+    const { graceMs } = this.#context.limits
+    const cancel = this.#context.clock.after(graceMs, () =>
+      this.#remove(worker, `lost its connection and was not back within ${graceMs / 1000} s`),
+    )
+    this.#cancelGrace.set(worker.identity.workerId, cancel)
+  }
+
+  /** Makes room for a newer worker of this id. */
+  #replace(workerId: string): void {
+    const known = this.#workers.get(workerId)
+    if (!known) return
+    const socket = known.disconnect()
+    this.#remove(known, 'was replaced by a newer worker of this id')
+    socket?.close(CLOSE.replaced, 'a newer worker of this id has come')
+  }
+
+  #join(worker: ConnectedWorker): void {
+    this.#workers.set(worker.identity.workerId, worker)
+    this.#log('worker connected', worker, { version: worker.identity.version })
+    this.#listener.joined(worker)
+  }
+
+  #remove(worker: ConnectedWorker, why: string): void {
+    this.#endGrace(worker)
+    worker.disconnect()
+    this.#workers.delete(worker.identity.workerId)
+    this.#log(`worker ${why}`, worker, { calls: worker.callCount })
+    this.#listener.left(worker)
+    worker.lose(why)
+  }
+
+  #endGrace({ identity: { workerId } }: ConnectedWorker): void {
+    this.#cancelGrace.get(workerId)?.()
+    this.#cancelGrace.delete(workerId)
+  }
+
+  #log(message: string, worker: ConnectedWorker | undefined, more: object = {}): void {
+    this.#context.logger.info({ worker_id: worker?.identity.workerId, ...more }, message)
+  }
+}
+
+/** Pings a socket and ends it once it has been silent for too long: a half-open connection never says so itself. */
+class Heartbeat {
+  readonly #socket: RelaySocket
+  readonly #context: WorkerContext
+  #lastHeardMs: number
+  #cancel: (() => void) | undefined
+
+  constructor(socket: RelaySocket, context: WorkerContext) {
+    this.#socket = socket
+    this.#context = context
+    this.#lastHeardMs = context.clock.nowMs()
+  }
+
+  heard(): void {
+    this.#lastHeardMs = this.#context.clock.nowMs()
+  }
+
+  start(): void {
+    const { clock, limits } = this.#context
+    this.#cancel = clock.after(limits.heartbeatMs, () => {
+      if (clock.nowMs() - this.#lastHeardMs >= limits.heartbeatMs * MISSED_HEARTBEATS) {
+        this.#socket.terminate()
+      } else {
+        this.#socket.ping()
+        this.start()
+      }
+    })
+  }
+
+  stop(): void {
+    this.#cancel?.()
+  }
+}
+
+function refuse(socket: RelaySocket, code: number, reason: string): undefined {
+  // A close frame's reason has at most 123 bytes; what stands here is ASCII.
+  socket.close(code, reason.slice(0, 120))
+  return undefined
+}
+
+function sizeOf(data: unknown): number {
+  return Buffer.isBuffer(data) ? data.length : Buffer.byteLength(String(data))
+}

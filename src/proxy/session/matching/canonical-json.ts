@@ -1,0 +1,17 @@
+import { rawNumber } from '../../../protocol/canonical/written-numbers.ts'
+
+/**
+ * A JSON value as text that is the same for equal values: without spaces, keys in order; numbers that were
+ * kept as they were written stay so. What JSON cannot carry is
+ * left out, as JSON.stringify does.
+ * @throws RangeError when the value is nested too deeply
+ */
+export function canonicalJson(value: unknown): string {
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value) ?? 'null'
+  const number = rawNumber(value)
+  if (number !== undefined) return number
+  if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item)).join(',')}]`
+  const members = Object.entries(value).filter(([, member]) => member !== undefined)
+  members.sort(([left], [right]) => (left < right ? -1 : 1))
+  return `{${members.map(([name, member]) => `${JSON.stringify(name)}:${canonicalJson(member)}`).join(',')}}`
+}

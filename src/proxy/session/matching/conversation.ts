@@ -1,0 +1,104 @@
+/** A call as matching sees it: its messages, each with a key, and a key for the tools. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import { Note } from '../../../base/note.ts'
+import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import type { Tool } from '../../../protocol/canonical/messages.ts'
+import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { canonicalJson } from './canonical-json.ts'
+import { digestOf, type MessageKey, messageKey } from './message-key.ts'
+
+export interface KeyedConversation {
+  readonly toolsKey: string
+  /** Its last message; the key of each is there. */
+  readonly last: Message | undefined
+}
+
+/** What matching knows of a message. */
+interface KeyedMessage {
+  readonly key: MessageKey
+  /** How many tool calls there are up to this message. */
+  readonly callCount: number
+}
+
+const keyed = new Note<Message, KeyedMessage>()
+
+/**
+ * Reads each message once, whatever number of calls repeats it.
+ * @param repeats knows tools that came before
+ * @throws ProxyError `invalid_request` for fields that are nested too deeply to be compared
+ */
+export function readConversation(
+  last: Message | undefined,
+  tools: readonly Tool[] | null | undefined,
+  repeats: Repeats = NO_REPEATS,
+): KeyedConversation {
+  try {
+    const added = messagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
+    const calls = new CallPlaces(added[0]?.parent)
+    for (const message of added) {
+      keyed.put(message, readMessage(message, calls))
+      calls.add(message)
+    }
+    return { toolsKey: tools && tools.length > 0 ? repeats.once(toolsKey, tools) : '', last }
+  } catch (cause) {
+    if (!(cause instanceof RangeError)) throw cause
+    throw new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
+  }
+}
+
+/** The key of a message of a conversation that has been read. */
+export function keyOf(message: Message): MessageKey {
+  return keyed.of(message)!.key
+}
+
+/**
+ * Tools are the same by value and in the same order, which a template shows; no tools, however it is written, are one.
+ */
+function toolsKey(tools: readonly Tool[]): string {
+  return digestOf(canonicalJson(tools))
+}
+
+function readMessage({ parent, value }: Message, calls: CallPlaces): KeyedMessage {
+  const answered = 'tool_call_id' in value ? calls.placeOf(value.tool_call_id) : undefined
+  const key = messageKey(value, answered)
+  return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
+}
+
+/**
+ * The places of tool calls among those of a conversation, by their ids. Some models use an id again: the latest counts.
+ * However many results ask, each message is looked at once, and older ones only for an id that newer ones do not have.
+ */
+class CallPlaces {
+  readonly #places = new Map<string | undefined, number>()
+  /** The newest message that has not been looked at. */
+  #older: Message | undefined
+
+  /** @param last of the messages that have been read before */
+  constructor(last: Message | undefined) {
+    this.#older = last
+  }
+
+  placeOf(id: string): number | undefined {
+    for (; this.#older !== undefined && !this.#places.has(id); this.#older = this.#older.parent) {
+      const older = placesIn(this.#older)
+      for (const [known, place] of older) if (!this.#places.has(known)) this.#places.set(known, place)
+    }
+    return this.#places.get(id)
+  }
+
+  /** The message that follows on all others. */
+  add(message: Message): void {
+    for (const [id, place] of placesIn(message)) this.#places.set(id, place)
+  }
+}
+
+function placesIn(message: Message): Map<string | undefined, number> {
+  const ids = keyOf(message).assistant?.toolCallIds ?? []
+  const before = callsUpTo(message.parent)
+  return new Map(ids.map((id, at) => [id, before + at]))
+}
+
+function callsUpTo(message: Message | undefined): number {
+  return message === undefined ? 0 : keyed.of(message)!.callCount
+}

@@ -1,0 +1,203 @@
+/** Finds the turn that a call continues: the tree of turns of one session, judged by their messages. */
+
+import { Note } from '../../../base/note.ts'
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import { type KeyedConversation, keyOf } from './conversation.ts'
+import type { MessageKey } from './message-key.ts'
+import { messageKey, wordingOf } from './message-key.ts'
+import { MessageNode } from './message-tree.ts'
+
+/** A completed turn in the tree. `turn` is the caller's own. */
+export interface MatchableTurn<Turn> {
+  readonly turn: Turn
+  /** In call order: the greater the later. */
+  readonly order: number
+  readonly parent: MatchableTurn<Turn> | undefined
+  readonly request: Node<Turn>
+  readonly completion: Node<Turn>
+  continuations: readonly MatchableTurn<Turn>[]
+}
+
+/** A call and the turn that it continues. */
+export interface MatchedCall<Turn> {
+  /** undefined: the call begins a branch of its own. */
+  readonly parent: MatchableTurn<Turn> | undefined
+  /** Another call had continued the parent by then: they are two branches from there on. */
+  readonly isFork: boolean
+  /** How many of the call's messages are the parent's, its completion included; 0 without a parent. */
+  readonly sharedMessages: number
+  readonly order: number
+  readonly conversation: KeyedConversation
+}
+
+/** What a turn was answered with. */
+export type SampledMessage = Pick<Completion, 'content' | 'reasoning' | 'toolCalls'>
+
+type Node<Turn> = MessageNode<MatchableTurn<Turn>>
+
+/** A way through the tree that the messages of a call may be an echo of. */
+interface EchoPath<Turn> {
+  readonly node: Node<Turn>
+  /** How well the echo keeps the wording; means something only against the other paths of the same call. */
+  readonly likeness: number
+}
+
+const NONE: readonly never[] = []
+
+/** Where a call passed a turn that it may continue. */
+interface Passage<Turn> {
+  /** The turn's last; undefined: before all messages. */
+  readonly message: Message | undefined
+  readonly paths: readonly EchoPath<Turn>[]
+}
+
+/**
+ * The one way on which an index leads to a message. It hangs on the message, so that the calls of each conversation
+ * that a session has begin where the call before passed its parent.
+ */
+interface Way {
+  readonly index: object
+  readonly toolsKey: string
+  /** Of the index: how often it had forked by then. */
+  readonly forkCount: number
+  readonly node: unknown
+}
+
+const ways = new Note<Message, Way>()
+
+/**
+ * A call's parent is the deepest completed turn whose messages and completion it extends, under the same tools.
+ * Turns in flight are nobody's parent, so that a call may be matched while others run.
+ *
+ * - Of several parents that are equally deep, the one whose wording the echo keeps best.
+ * - Of parents that are worded alike, the one that a call with these very messages has continued before (this is a
+ *   retry), or the latest one that nothing continues, or the latest of all: as trajectories have it.
+ *
+ * A call is one walk: per message one look-up for each recorded message that it may be an echo of. That is one, unless
+ * one prompt was sampled several times with answers that differ in nothing but what clients tidy. A call that goes on
+ * from an earlier one begins where that one passed its parent, as long as there is one way to there.
+ *
+ * `Turn` is what the caller keeps of a turn. An index is forgotten by letting go of it.
+ */
+export class MatchIndex<Turn> {
+  /** By the tools that the turns were sampled under. */
+  readonly #roots = new Map<string, Node<Turn>>()
+  /** How often there came to be two ways where there was one. */
+  #forkCount = 0
+  #callCount = 0
+
+  /** Changes nothing but the count of calls: the same call finds the same parent, unless a turn was added since. */
+  match(conversation: KeyedConversation): MatchedCall<Turn> {
+    const order = this.#callCount++
+    const { toolsKey, last } = conversation
+    let passed = this.#passageOf(conversation)
+    let { paths } = passed
+    let isOneWay = paths.length === 1
+    for (const message of messagesBetween(passed.message, last)) {
+      if (paths.length === 0) break
+      paths = follow(paths, keyOf(message))
+      isOneWay &&= paths.length < 2
+      if (paths.some(isAnswered)) passed = { message, paths }
+    }
+    if (isOneWay) this.#remember(passed, toolsKey)
+    const parent = choose(turnsOfMostAlike(passed.paths.filter(isAnswered)), paths)
+    const isFork = parent !== undefined && parent.continuations.length > 0
+    return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, order, conversation }
+  }
+
+  /**
+   * A call has been answered. From now on it can be continued, even if its answer did not reach the agent: a retry may
+   * be given it.
+   */
+  add(call: MatchedCall<Turn>, completion: SampledMessage, turn: Turn): MatchableTurn<Turn> {
+    const { parent, sharedMessages, order, conversation } = call
+    let request = parent?.completion ?? this.#rootOf(conversation.toolsKey)
+    // From the parent on: what the call says of older messages is an echo, and what was sampled stays.
+    const isShared = ({ depth }: Message) => depth <= sharedMessages
+    for (const message of messagesBetween(undefined, conversation.last, isShared)) {
+      request = request.descend(keyOf(message), this.#forked)
+    }
+    const node = request.descend(messageKey(asMessage(completion)), this.#forked)
+    const added: MatchableTurn<Turn> = {
+      turn,
+      order,
+      parent,
+      request,
+      completion: node,
+      continuations: NONE,
+    }
+    node.addAnswer(added)
+    if (parent) parent.continuations = parent.continuations.concat(added)
+    return added
+  }
+
+  readonly #forked = (): void => {
+    this.#forkCount += 1
+  }
+
+  /** The latest one on the call's way that is known, or the root. */
+  #passageOf({ toolsKey, last }: KeyedConversation): Passage<Turn> {
+    for (let message = last; message !== undefined; message = message.parent) {
+      const way = ways.of(message)
+      if (way?.index !== this || way.toolsKey !== toolsKey || way.forkCount !== this.#forkCount) continue
+      return { message, paths: [{ node: way.node as Node<Turn>, likeness: 0 }] }
+    }
+    const root = this.#roots.get(toolsKey)
+    return { message: undefined, paths: root === undefined ? [] : [{ node: root, likeness: 0 }] }
+  }
+
+  #remember({ message, paths: [path] }: Passage<Turn>, toolsKey: string): void {
+    if (message === undefined || path === undefined) return
+    ways.put(message, { index: this, toolsKey, forkCount: this.#forkCount, node: path.node })
+  }
+
+  #rootOf(toolsKey: string): Node<Turn> {
+    const root: Node<Turn> = this.#roots.get(toolsKey) ?? MessageNode.root()
+    this.#roots.set(toolsKey, root)
+    return root
+  }
+}
+
+/** One message further on every path, where it leads on. */
+function follow<Turn>(paths: readonly EchoPath<Turn>[], key: MessageKey): EchoPath<Turn>[] {
+  const next = paths.flatMap(({ node, likeness }) =>
+    node.echoedBy(key).map((echoed) => ({ node: echoed, likeness })),
+  )
+  const said = key.assistant
+  if (next.length < 2 || said === undefined) return next
+  const wording = wordingOf(said)
+  return next.map(({ node, likeness }) => ({
+    node,
+    likeness: likeness + node.likenessTo(wording, said.reasoning),
+  }))
+}
+
+function isAnswered<Turn>({ node }: EchoPath<Turn>): boolean {
+  return node.answers.length > 0
+}
+
+function turnsOfMostAlike<Turn>(paths: readonly EchoPath<Turn>[]): MatchableTurn<Turn>[] {
+  const best = paths.reduce((most, { likeness }) => Math.max(most, likeness), 0)
+  return paths.filter(({ likeness }) => likeness === best).flatMap(({ node }) => node.answers)
+}
+
+/** @param requests where the call's messages end in the tree */
+function choose<Turn>(
+  turns: readonly MatchableTurn<Turn>[],
+  requests: readonly EchoPath<Turn>[],
+): MatchableTurn<Turn> | undefined {
+  if (turns.length < 2) return turns[0]
+  const latestFirst = turns.toSorted((left, right) => right.order - left.order)
+  const known = new Set(requests.map(({ node }) => node))
+  return (
+    latestFirst.find(({ continuations }) => continuations.some(({ request }) => known.has(request))) ??
+    latestFirst.find(({ continuations }) => continuations.length === 0) ??
+    latestFirst[0]
+  )
+}
+
+function asMessage({ content, reasoning, toolCalls }: SampledMessage): ChatMessage {
+  return { role: 'assistant', content, reasoning_content: reasoning, tool_calls: [...toolCalls] }
+}

@@ -1,0 +1,76 @@
+import { MessageTree } from '../../../protocol/canonical/conversation.ts'
+import type { Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
+import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { parseAsWritten } from '../../../protocol/canonical/written-numbers.ts'
+import type { TurnRecord } from '../../store/port/turn-store.ts'
+import { type KeyedConversation, readConversation } from './conversation.ts'
+import { MatchIndex, type SampledMessage } from './match-index.ts'
+
+/** What of a turn on record matching reads. */
+export type MatchableRecord = Pick<
+  TurnRecord,
+  | 'status'
+  | 'startedAtMs'
+  | 'endedAtMs'
+  | 'requestMessages'
+  | 'tools'
+  | 'completionText'
+  | 'reasoning'
+  | 'toolCalls'
+>
+
+/**
+ * The index of a session that was recorded before, for instance by a process that is gone.
+ * @param records the session's turns in call order; those that are not completed, or are no chat, are passed over
+ * @param turnOf what the index is to keep of a turn; undefined: the turn is not to be continued
+ * @param conversationOf how calls are read for matching, when they are live as when they are on record
+ */
+export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
+  records: AsyncIterable<Recorded> | Iterable<Recorded>,
+  turnOf: (record: Recorded) => Turn | undefined,
+  conversationOf: (
+    record: Recorded,
+  ) => KeyedConversation | Promise<KeyedConversation> = recordedConversations(new MessageTree()),
+): Promise<MatchIndex<Turn>> {
+  const index = new MatchIndex<Turn>()
+  let inFlight: { endedAtMs: number; add: () => void }[] = []
+  // A call was matched against the turns that had ended by then, and is so again.
+  const addEnded = (nowMs: number) => {
+    const { ended = [], running = [] } = Object.groupBy(inFlight, ({ endedAtMs }) =>
+      endedAtMs <= nowMs ? 'ended' : 'running',
+    )
+    for (const { add } of ended) add()
+    inFlight = running
+  }
+  for await (const record of records) {
+    if (record.status !== 'completed' || record.requestMessages.length === 0) continue
+    const turn = turnOf(record)
+    if (turn === undefined) continue
+    addEnded(record.startedAtMs)
+    const call = index.match(await conversationOf(record))
+    const completion = completionOf(record)
+    inFlight.push({
+      endedAtMs: record.endedAtMs ?? record.startedAtMs,
+      add: () => index.add(call, completion, turn),
+    })
+  }
+  addEnded(Number.POSITIVE_INFINITY)
+  return index
+}
+
+/** Reads the calls of turns on record, as they were when they were live. @param tree of their session */
+export function recordedConversations(
+  tree: MessageTree,
+  repeats?: Repeats,
+): (record: Pick<MatchableRecord, 'requestMessages' | 'tools'>) => KeyedConversation {
+  let latest: { json: string; tools: Tool[] } | undefined
+  return ({ requestMessages, tools: json }) => {
+    if (json !== null && latest?.json !== json) latest = { json, tools: parseAsWritten(json) as Tool[] }
+    const tools = json === null ? null : latest!.tools
+    return readConversation(tree.lastOfTexts(requestMessages), tools, repeats)
+  }
+}
+
+function completionOf({ completionText, reasoning, toolCalls }: MatchableRecord): SampledMessage {
+  return { content: completionText, reasoning, toolCalls: JSON.parse(toolCalls) as ToolCall[] }
+}

@@ -1,0 +1,78 @@
+/** The turns of a session that its calls go on from: as messages, and as tokens. */
+import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
+import type { KeyedConversation } from './conversation.ts'
+import { type MatchedCall, MatchIndex, type SampledMessage } from './match-index.ts'
+import { rebuildIndex } from './rebuild-index.ts'
+
+/** A turn that can be continued. Its prompt has its completion. */
+export interface KnownTurn {
+  readonly turnId: string
+  readonly prompt: PromptIds
+  /** Whether the experts of all its tokens but the last are on record, with it and the turns that it continues. */
+  readonly hasExperts?: boolean
+}
+
+/** Of a turn besides its tokens: its place among the messages that calls are matched with. As measured. */
+const TURN_BYTES = 2_000
+
+export class SessionTurns {
+  readonly #index: MatchIndex<KnownTurn>
+  #bytes: number
+
+  /** @param bytes what the turns of the index keep in memory */
+  constructor(index: MatchIndex<KnownTurn> = new MatchIndex(), bytes = 0) {
+    this.#index = index
+    this.#bytes = bytes
+  }
+
+  /** What its turns keep in memory. 0: there are none. */
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  match(conversation: KeyedConversation): MatchedCall<KnownTurn> {
+    return this.#index.match(conversation)
+  }
+
+  add(call: MatchedCall<KnownTurn>, completion: SampledMessage, turn: KnownTurn): void {
+    this.#index.add(call, completion, turn)
+    this.#bytes += TURN_BYTES + turn.prompt.bytes
+  }
+}
+
+/**
+ * The turns of a session that was recorded before, for instance by a process that is gone.
+ * @param conversationOf reads a turn on record as its call was read
+ * @throws ProxyError `store_failed`
+ */
+export async function readSessionTurns(
+  store: Pick<TurnStore, 'readSteps'>,
+  sessionId: string,
+  conversationOf: (turn: TurnStep) => KeyedConversation | Promise<KeyedConversation>,
+): Promise<SessionTurns> {
+  /** Of any status: whatever a later prompt goes on from. */
+  const prompts = new Map<string, PromptIds>()
+  let bytes = 0
+  const turnOf = ({ turnId, exact }: TurnStep): KnownTurn | undefined => {
+    const prompt = prompts.get(turnId)!
+    bytes += TURN_BYTES + prompt.bytes
+    return exact ? { turnId, prompt } : undefined
+  }
+  const index = await rebuildIndex(notingPrompts(store.readSteps(sessionId), prompts), turnOf, conversationOf)
+  return new SessionTurns(index, bytes)
+}
+
+/** Puts each turn's prompt together: of those too that nobody continues, for another one may begin with their ids. */
+async function* notingPrompts(
+  turns: AsyncIterable<TurnStep>,
+  prompts: Map<string, PromptIds>,
+): AsyncGenerator<TurnStep> {
+  for await (const turn of turns) {
+    const { base, shared, rest } = turn.promptStep
+    const prompt = new PromptIds(rest, base === null ? undefined : prompts.get(base), shared)
+    prompt.completion = turn.completionTokenIds
+    prompts.set(turn.turnId, prompt)
+    yield turn
+  }
+}

@@ -1,0 +1,93 @@
+import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical/events.ts'
+import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
+import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
+import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
+import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
+
+export interface AnswerDecoderParts {
+  decoder: StreamingDecoder
+  stops: StopStrings
+  /** Tokens that end a completion if they are its last. */
+  endTokenIds: ReadonlySet<number>
+  /** What ends a completion belongs to its text. */
+  includeStop: boolean
+  /** Stop strings that come with these first tokens end nothing. */
+  minTokens: number
+  /** The agent takes one tool call: later ones are in the tokens, and not in the message, as vLLM has it. */
+  oneToolCall: boolean
+  parser: OutputParser
+}
+
+/**
+ * Turns an engine's tokens into what an agent reads. Every token is passed on as it came, with the text that it
+ * completed: none, while a character, a stop string or markup is not whole yet.
+ */
+export class AnswerDecoder {
+  readonly #parts: AnswerDecoderParts
+  #tokenCount = 0
+  /** The last token, if it may have ended the completion: then it shows no text. */
+  #undecided: number | undefined
+  #calledTools = false
+
+  constructor(parts: AnswerDecoderParts) {
+    this.#parts = parts
+  }
+
+  /** The tokens of `delta` with their text; the engine's own text is dropped. */
+  push({ content: _raw, ...tokens }: GenerationDelta): GenerationDelta {
+    let text = ''
+    for (const id of tokens.tokenIds ?? []) text += this.#read(id)
+    return { ...tokens, ...this.#note(this.#parts.parser.push(text)) }
+  }
+
+  /** What was held back until now, if anything, and the end in the words of the chat API. */
+  finish(end: GenerationEnd): [...GenerationDelta[], GenerationEnd] {
+    const { decoder, stops, parser, includeStop } = this.#parts
+    const endedByToken = end.finishReason === 'stop' && typeof end.stopReason !== 'string'
+    const last = endedByToken && !includeStop ? '' : this.#readUndecided()
+    const rest = last + stops.push(decoder.flush()) + stops.flush()
+    const deltas = [parser.push(rest), parser.finish()].map((parsed) => this.#note(parsed)).filter(isNotEmpty)
+    const finishReason = this.#calledTools && end.finishReason === 'stop' ? 'tool_calls' : end.finishReason
+    // null is an engine's word for a completion that ended by itself.
+    const stopReason = end.stopReason === undefined ? stops.matched : end.stopReason
+    return [
+      ...deltas.map((parsed) => ({ type: 'delta' as const, ...parsed })),
+      { ...end, finishReason, ...(stopReason !== undefined && { stopReason }) },
+    ]
+  }
+
+  /** The text that is clear with this token. */
+  #read(id: number): string {
+    const text = this.#readUndecided()
+    if (!this.#parts.endTokenIds.has(id)) return text + this.#decode(id)
+    this.#undecided = id
+    return text
+  }
+
+  /** It ended nothing: its text is as any token's. */
+  #readUndecided(): string {
+    if (this.#undecided === undefined) return ''
+    const text = this.#decode(this.#undecided)
+    this.#undecided = undefined
+    return text
+  }
+
+  #decode(id: number): string {
+    const { decoder, stops, minTokens } = this.#parts
+    this.#tokenCount += 1
+    return stops.push(decoder.push([id]), this.#tokenCount > minTokens)
+  }
+
+  #note(parsed: ParsedDelta): ParsedDelta {
+    if (parsed.toolCalls === undefined) return parsed
+    this.#calledTools ||= parsed.toolCalls.length > 0
+    if (!this.#parts.oneToolCall) return parsed
+    const { toolCalls, ...rest } = parsed
+    const first = toolCalls.filter(({ index }) => index === 0)
+    return first.length === 0 ? rest : { ...rest, toolCalls: first }
+  }
+}
+
+function isNotEmpty(parsed: ParsedDelta): boolean {
+  return Object.values(parsed).some((part) => part !== undefined)
+}

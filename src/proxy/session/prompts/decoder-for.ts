@@ -1,0 +1,41 @@
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import type { TokenModel } from '../../tokens/model/token-model.ts'
+import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
+import { createForcedCallParser } from '../../tokens/parsers/forced-calls.ts'
+import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
+import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
+import type { AnswerDecoderParts } from './answer-decoder.ts'
+
+/**
+ * What reads the answer to this request as the engine itself would have.
+ * @param promptText what the answer follows
+ * @param forcesCall the engine is held to write calls as JSON
+ */
+export function decoderFor(
+  { tokenizer, parser, eosTokenIds }: Pick<TokenModel, 'tokenizer' | 'parser' | 'eosTokenIds'>,
+  body: ChatBody,
+  { promptText, forcesCall }: { promptText: string; forcesCall: boolean },
+): AnswerDecoderParts {
+  const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
+  const parserOptions = {
+    tools: body.tool_choice === 'none' ? null : body.tools,
+    startsInReasoning: opensReasoning(parser, promptText),
+  }
+  const includeStop = body.include_stop_str_in_output === true
+  return {
+    decoder: new StreamingDecoder(tokenizer, {
+      skipSpecialTokens: body.skip_special_tokens !== false,
+      keepTokens: parser.keepTokens,
+    }),
+    stops: new StopStrings(stops, { include: includeStop }),
+    endTokenIds: new Set([...eosTokenIds, ...numbersOf(body.stop_token_ids)]),
+    includeStop,
+    oneToolCall: body.parallel_tool_calls === false,
+    minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
+    parser: forcesCall ? createForcedCallParser(parser, parserOptions) : parser.create(parserOptions),
+  }
+}
+
+function numbersOf(value: unknown): number[] {
+  return Array.isArray(value) ? value.filter((id) => typeof id === 'number') : []
+}

@@ -1,0 +1,106 @@
+/**
+ * A call that the agent forces: `tool_choice` of `required`, or of one function. The engine is held to a JSON schema,
+ * an array of `{"name": …, "parameters": …}`, as `response_format`, which vLLM and SGLang take beside token ids.
+ * Source: SGLang's `get_json_schema_constraint` of `function_call/utils.py`; vLLM's for `required` is the same.
+ */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { Tool } from '../../../protocol/canonical/messages.ts'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+
+type FunctionTool = Extract<Tool, { type: 'function' }>
+
+/**
+ * The schema that the answer must keep to; undefined if the agent forces no call.
+ * @throws ProxyError `unsupported` or `invalid_request`, naming the field
+ */
+export function forcedCallSchema(body: ChatBody): object | undefined {
+  const { tool_choice: choice } = body
+  if (choice === undefined || choice === null || choice === 'auto' || choice === 'none') return undefined
+  const tools = (body.tools ?? []).filter(isFunction)
+  if (tools.length === 0) throw invalid("'tool_choice' forces a call, and 'tools' offers no function")
+  refuseSecondConstraint(body)
+  if (choice === 'required') return schemaOfCalls(tools, body.parallel_tool_calls === false)
+  const name = nameIn(choice)
+  if (name === undefined) {
+    throw refused("in token mode 'tool_choice' must be auto, none, required or a function", 'tool_choice')
+  }
+  const tool = tools.find(({ function: { name: offered } }) => offered === name)
+  if (tool === undefined) throw invalid(`'tool_choice' names ${name}, which is none of the tools`)
+  return schemaOfCalls([tool], true)
+}
+
+/** What holds the engine to the calls, in place of the choice, which it is not told. */
+export function constrainedBody(body: ChatBody, schema: object): ChatBody {
+  const format = { type: 'json_schema', json_schema: { name: 'tool_calls', schema } }
+  return { ...body, response_format: format }
+}
+
+/** The engine takes one constraint; leaving one of two out would let an answer through that does not keep to it. */
+function refuseSecondConstraint(body: ChatBody): void {
+  const format = body.response_format as { type?: unknown } | null | undefined
+  const second = CONSTRAINTS.find((field) => body[field] !== undefined && body[field] !== null)
+  const field = format && format.type !== 'text' ? 'response_format' : second
+  if (field !== undefined) throw refused(`'${field}' cannot be asked for together with a forced call`, field)
+}
+
+const CONSTRAINTS = [
+  'structured_outputs',
+  'guided_json',
+  'guided_regex',
+  'guided_choice',
+  'guided_grammar',
+  'regex',
+  'ebnf',
+]
+
+function nameIn(choice: unknown): string | undefined {
+  const { type, function: named } = choice as { type?: unknown; function?: { name?: unknown } | null }
+  return type === 'function' && typeof named?.name === 'string' ? named.name : undefined
+}
+
+/** At least one call of these tools. Their definitions move to the root, where references look for them. */
+function schemaOfCalls(tools: readonly FunctionTool[], onlyOne: boolean): object {
+  const definitions: Record<string, unknown> = {}
+  const items = tools.map((tool) => {
+    const { $defs, ...parameters } = parametersOf(tool)
+    for (const [name, definition] of Object.entries($defs ?? {})) {
+      const known = Object.hasOwn(definitions, name) ? JSON.stringify(definitions[name]) : undefined
+      if (known !== undefined && known !== JSON.stringify(definition)) {
+        throw refused(
+          `two tools mean different things by the definition ${name}: force one by its name`,
+          'tools',
+        )
+      }
+      definitions[name] = definition
+    }
+    return {
+      type: 'object',
+      properties: { name: { type: 'string', enum: [tool.function.name] }, parameters },
+      required: ['name', 'parameters'],
+    }
+  })
+  return {
+    type: 'array',
+    minItems: 1,
+    ...(onlyOne && { maxItems: 1 }),
+    items: { type: 'object', anyOf: items },
+    ...(Object.keys(definitions).length > 0 && { $defs: definitions }),
+  }
+}
+
+function parametersOf({ function: { parameters } }: FunctionTool): { $defs?: object } {
+  return parameters ?? { type: 'object', properties: {} }
+}
+
+function isFunction(tool: Tool): tool is FunctionTool {
+  return tool.type === 'function'
+}
+
+function invalid(message: string): ProxyError {
+  return new ProxyError('invalid_request', message, { param: 'tool_choice' })
+}
+
+function refused(message: string, param: string): ProxyError {
+  return new ProxyError('unsupported', message, { param })
+}

@@ -1,0 +1,295 @@
+/** How the prompt of a chat call comes about in token mode. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { toolsText } from '../../../protocol/canonical/written-numbers.ts'
+import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
+import type { ImageRule } from '../../tokens/images/image-rule.ts'
+import {
+  type PlacedImage,
+  placesOf,
+  type ShownMessage,
+  shownMessage,
+  shownMessages,
+  type TokenImage,
+  withImages,
+} from '../../tokens/images/prompt-images.ts'
+import type { TokenModel } from '../../tokens/model/token-model.ts'
+import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
+import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
+import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
+import { type KeyedConversation, readConversation } from '../matching/conversation.ts'
+import type { MatchedCall } from '../matching/match-index.ts'
+import type { KnownTurn, SessionTurns } from '../matching/session-turns.ts'
+import type { PlannedPrompt, PromptReason } from '../state/planned-prompt.ts'
+import type { SessionMemory } from '../state/session-memory.ts'
+
+export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>
+
+export interface PlanningSession {
+  readonly memory: SessionMemory
+  readonly turns: SessionTurns
+}
+
+/** What planning needs of a model. */
+export type PlanningModel = Pick<TokenModel, 'renderer' | 'tokenizer' | 'parser' | 'imageRule'>
+
+/**
+ * @throws ProxyError `invalid_request` when the template refuses the messages, `unsupported` for what token mode
+ *   cannot do
+ */
+export async function planPrompt(
+  model: PlanningModel,
+  session: PlanningSession,
+  request: Pick<ChatGeneration, 'body' | 'lastMessage'>,
+): Promise<PlannedPrompt> {
+  const { renderer, imageRule } = model
+  const { body } = request
+  refuseWhatTokenModeCannotDo(body)
+  const options = promptOptionsOf(body, session.memory.requests)
+  const read = readConversation(request.lastMessage, body.tools, session.memory.requests)
+  const conversation = await withVariables(renderer, options, read)
+  const call = session.turns.match(conversation)
+  const parent = call.parent?.turn
+  const talk = talkOf(request, imageRule)
+  const asked = { model, session, conversation, call, talk, options }
+  const ending = endingOf(body)
+  if (ending !== undefined) return await planEnding(asked, ending)
+  const extended = parent && (await extend(renderer, talk, call, parent, options))
+  if (parent && extended && 'ids' in extended) {
+    const reason = call.isFork ? 'forked' : 'extended'
+    const origin = { reason, from: parent.turnId, reusedTokens: parent.prompt.tokenCount } as const
+    return { ...extended, origin, call, parent, images: placedImages(extended.ids, talk) }
+  }
+  const refused = extended && 'refused' in extended ? extended.refused : undefined
+  return await planWhole(asked, options, refused)
+}
+
+/** @param refused why the call does not go on from the turn that it continues */
+async function planWhole(
+  { model, session, call, talk }: AskedPrompt,
+  options: RenderOptions,
+  refused?: PromptReason,
+): Promise<PlannedPrompt> {
+  const { text, ids: rendered } = await renderWhole(model.renderer, talk, options)
+  const ids = new PromptIds(concatIds(rendered))
+  const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
+  const origin = { reason, reusedTokens: 0 }
+  return { ids, text, origin, call, parent: undefined, images: placedImages(ids, talk) }
+}
+
+/**
+ * The prompt of a call of no session.
+ * @throws ProxyError as {@link planPrompt}
+ */
+export async function wholePrompt(
+  { renderer, imageRule }: Pick<PlanningModel, 'renderer' | 'imageRule'>,
+  body: ChatBody,
+): Promise<RenderedPrompt> {
+  refuseWhatTokenModeCannotDo(body)
+  const talk = talkOf({ body, lastMessage: undefined }, imageRule)
+  return await renderWhole(renderer, talk, { ...promptOptionsOf(body), ...endingOf(body) })
+}
+
+/** A prompt that does not end where the assistant's turn begins. */
+type Ending = Required<Pick<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>>
+
+/** As vLLM has it; undefined: it ends where the assistant's turn begins. */
+function endingOf({
+  add_generation_prompt: opens,
+  continue_final_message: continues,
+}: ChatBody): Ending | undefined {
+  if (continues === true) return { addGenerationPrompt: false, continueFinalMessage: true }
+  return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
+}
+
+interface AskedPrompt {
+  readonly model: PlanningModel
+  readonly session: PlanningSession
+  readonly conversation: KeyedConversation
+  readonly call: MatchedCall<KnownTurn>
+  readonly talk: ShownTalk
+  readonly options: PromptOptions
+}
+
+/**
+ * A final message that was sampled and cut off goes on from its tokens. Any other is rendered: it is prompt, and what
+ * is sampled behind it is on record as the end of the message that both make.
+ */
+async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPrompt> {
+  const { model, session, conversation, call, talk, options } = asked
+  const { messages } = talk.body
+  const continues = ending.continueFinalMessage
+  const place = continues ? session.turns.match({ ...conversation, last: conversation.last?.parent }) : call
+  const said = continues ? { saidBefore: textOf(messages.at(-1)) } : undefined
+  const cut = call.parent?.turn
+  if (continues && cut && call.sharedMessages === messages.length && isCut(cut, model.renderer)) {
+    const ids = cut.prompt.continuedBy([])
+    const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
+    const text = reasonsAtEnd(cut, model) ? model.parser.reasoning!.open : ''
+    return { ids, text, origin, call: place, parent: cut, images: placedImages(ids, talk), ...said }
+  }
+  if (continues && isNoText(messages.at(-1)?.content)) {
+    const message = 'the final message has no text to continue'
+    throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
+  }
+  return { ...(await planWhole({ ...asked, call: place }, { ...options, ...ending })), ...said }
+}
+
+function isCut({ prompt }: KnownTurn, renderer: PromptRenderer): boolean {
+  return prompt.completion.length > 0 && !renderer.endsTurn(prompt.completion.at(-1))
+}
+
+/** Whether the model was reasoning when its completion was cut off. */
+function reasonsAtEnd({ prompt }: KnownTurn, { tokenizer, parser }: PlanningModel): boolean {
+  if (parser.reasoning === undefined) return false
+  const { open, close } = parser.reasoning
+  const said = tokenizer.decode(prompt.completion)
+  if (said.includes(open) || said.includes(close)) return said.lastIndexOf(open) > said.lastIndexOf(close)
+  // More than the head of a turn with a reasoning block that is open.
+  const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - 16), prompt.length))
+  return opensReasoning(parser, head)
+}
+
+function isNoText(content: unknown): boolean {
+  if (Array.isArray(content)) return !content.some((part) => typeof part?.text === 'string')
+  return typeof content !== 'string'
+}
+
+/** What a message says, as one text. */
+export function textOf(message: ChatMessage | undefined): string {
+  const content: unknown = message?.content
+  if (typeof content === 'string') return content
+  const parts = Array.isArray(content) ? (content as { text?: unknown }[]) : []
+  return parts.map(({ text }) => (typeof text === 'string' ? text : '')).join('')
+}
+
+/** A call's messages, and how the template is shown them. */
+interface ShownTalk {
+  readonly body: ChatBody
+  readonly shown: readonly ShownMessage[]
+  /** Of all messages. */
+  readonly images: readonly TokenImage[]
+  readonly imageRule: ImageRule | undefined
+  readonly lastMessage: Message | undefined
+}
+
+async function renderWhole(
+  renderer: PromptRenderer,
+  { body, shown, images, imageRule }: ShownTalk,
+  options: RenderOptions,
+): Promise<RenderedPrompt> {
+  const texts = shown.map(({ json }) => json)
+  const { text, ids } = await renderer.renderFull(body.messages, options, texts)
+  return { text, ids: withImages(ids, images, imageRule) }
+}
+
+function talkOf(
+  { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
+  imageRule: ImageRule | undefined,
+): ShownTalk {
+  const shown =
+    lastMessage === undefined
+      ? body.messages.map((message, place) => shownMessage(message, imageRule, place))
+      : shownMessages(lastMessage, imageRule)
+  return { body, shown, images: shown.flatMap((message) => message.images), imageRule, lastMessage }
+}
+
+/** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
+function placedImages(ids: PromptIds, { images, imageRule }: ShownTalk): PlacedImage[] {
+  if (imageRule === undefined || images.length === 0) return []
+  const places = placesOf(ids.whole(), images, imageRule.tokenId)
+  if (places !== undefined) return places
+  const message =
+    'the model has written a placeholder for an image, and the images cannot be told apart any more'
+  throw new ProxyError('unsupported', message, { param: 'messages' })
+}
+
+/** What is not a message and changes how the prompt begins, the tools' key stands for. */
+export async function withVariables(
+  renderer: PromptRenderer,
+  options: PromptOptions,
+  conversation: KeyedConversation,
+): Promise<KeyedConversation> {
+  const variablesKey = await renderer.variablesKey(options)
+  return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
+}
+
+async function extend(
+  renderer: PromptRenderer,
+  { body, shown, imageRule, lastMessage }: ShownTalk,
+  { sharedMessages }: MatchedCall<KnownTurn>,
+  parent: KnownTurn,
+  options: PromptOptions,
+): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
+  const { messages } = body
+  const newMessages = messages.slice(sharedMessages)
+  if (newMessages.length === 0) return { refused: 'nothing_new' }
+  const history = messages.slice(0, sharedMessages)
+  const lastCompletionId = parent.prompt.completion.at(-1)
+  const texts = shown.map(({ json }) => json)
+  const known = lastMessage && messagesBetween(undefined, lastMessage)
+  const asked = { history, newMessages, texts, known, lastCompletionId }
+  const continuation = await renderer.renderContinuation(asked, options)
+  if ('refused' in continuation) return continuation
+  const newImages = shown.slice(sharedMessages).flatMap((message) => message.images)
+  const newIds = withImages(continuation.newIds, newImages, imageRule)
+  return { ids: parent.prompt.continuedBy(continuation.glueIds, newIds), text: continuation.text }
+}
+
+/**
+ * What of a chat's body a template reads besides the messages.
+ * @param repeats knows tools that came before
+ */
+export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): PromptOptions {
+  const { tools, documents } = body
+  const kwargs = templateVariables(body)
+  return {
+    // As text: a number as it was written is lost on the way to another thread.
+    tools: tools && tools.length > 0 ? repeats.once(toolsText, tools) : null,
+    ...(kwargs && { kwargs }),
+    ...(Array.isArray(documents) && { documents }),
+  }
+}
+
+/**
+ * As vLLM gives them to the template: the effort under its own name, whatever the variables say, and as the switch that
+ * some templates have instead, unless they say (`build_chat_params` of
+ * `vllm/entrypoints/openai/chat_completion/protocol.py`).
+ */
+function templateVariables({
+  chat_template_kwargs: kwargs,
+  reasoning_effort: effort,
+}: ChatBody): Record<string, unknown> | undefined {
+  const given = isRecord(kwargs) ? kwargs : undefined
+  if (effort === undefined || effort === null) return given
+  return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function isSet(value: unknown): boolean {
+  return value !== undefined && value !== null
+}
+
+function refuseWhatTokenModeCannotDo(body: ChatBody): void {
+  const refuse = (param: string, why: string) => {
+    throw new ProxyError('unsupported', `'${param}' is not supported in token mode: ${why}`, { param })
+  }
+  if (body.continue_final_message === true && body.add_generation_prompt === true) {
+    const message = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
+    throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
+  }
+  if (body.chat_template) refuse('chat_template', "prompts are rendered with the model's own template")
+  if (body.echo === true) refuse('echo', 'a turn records what was sampled, not its prompt')
+  // Cut by the engine, the prompt would be another than the one on record.
+  if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
+  for (const field of ['functions', 'function_call'])
+    if (isSet(body[field])) refuse(field, 'offer tools instead')
+}

@@ -1,0 +1,59 @@
+/**
+ * The step between a session and its engines: how the prompt of a call comes about, and what is remembered of it for
+ * the calls that go on from there. Chat mode (`chat-prompts.ts`) leaves prompts to the engine and measures them; token
+ * mode (`token-prompts.ts`) makes them.
+ */
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { CountTokens } from '../../engines/port/count-tokens.ts'
+import type { SessionMemory } from '../state/session-memory.ts'
+
+export interface Prompts {
+  /**
+   * A call begins.
+   * @param memory the session's, which the call holds until it has ended
+   * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for what cannot become a prompt;
+   *   `store_failed`
+   */
+  begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt>
+  /**
+   * The tokens of the prompt that a body would become, as {@link CountTokens}.
+   * @param session of which the call would be: its prompt may go on from recorded tokens
+   */
+  countTokens(body: ChatBody, signal: AbortSignal, session?: CountedSession): Promise<number>
+  /** How prompts came about, counted by reason since the start of the process. */
+  counts(): Readonly<Record<string, number>>
+}
+
+export interface CountedSession {
+  readonly sessionId: string
+  readonly memory: SessionMemory
+}
+
+/** The prompt of one call. */
+export interface CallPrompt {
+  /** What the engine is to be asked. */
+  readonly request: GenerationRequest
+  /** Where no engine need be asked: its answer. */
+  readonly answer?: GenerationStream
+  /**
+   * What can be done while the engine works, and so costs the agent no time; to be awaited before anything is read.
+   * @throws ProxyError `invalid_request`
+   */
+  whileAsked(): Promise<void>
+  /** What the agent gets of what the engine said. */
+  read(events: readonly GenerationEvent[]): readonly GenerationEvent[]
+  /** The answer is whole. Before the agent can have read the end and go on from it. */
+  answered(completion: Completion): void
+}
+
+/** The prompt of a call that has no messages: it goes to the engine, and its answer to the agent, as they are. */
+export function plainPrompt(request: GenerationRequest): CallPrompt {
+  return {
+    request,
+    whileAsked: async () => {},
+    read: (events) => events,
+    answered() {},
+  }
+}

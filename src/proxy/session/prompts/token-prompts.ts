@@ -1,0 +1,321 @@
+/**
+ * Token mode: chat calls go in as messages and reach the engine as token ids, tokens come out of the engine and reach the
+ * agent as text, reasoning and tool calls. What is sampled stays what it is: the prompt of a call that continues a turn
+ * begins with that turn's recorded ids.
+ */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type {
+  GenerationEvent,
+  GenerationStart,
+  GenerationStream,
+} from '../../../protocol/canonical/events.ts'
+import type { PromptImages } from '../../../protocol/canonical/images.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
+import { type PlacedImage, placesOf } from '../../tokens/images/prompt-images.ts'
+import type { TokenModel } from '../../tokens/model/token-model.ts'
+import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
+import { recordedConversations } from '../matching/rebuild-index.ts'
+import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
+import type { PlannedPrompt } from '../state/planned-prompt.ts'
+import type { SessionMemory } from '../state/session-memory.ts'
+import { AnswerDecoder } from './answer-decoder.ts'
+import { decoderFor } from './decoder-for.ts'
+import { inexactReason } from './exactness.ts'
+import { constrainedBody, forcedCallSchema } from './forced-call.ts'
+import { PromptCounts } from './prompt-counts.ts'
+import {
+  type ChatGeneration,
+  planPrompt,
+  promptOptionsOf,
+  textOf,
+  wholePrompt,
+  withVariables,
+} from './prompt-planner.ts'
+import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
+
+export class TokenPrompts implements Prompts {
+  readonly #model: TokenModel
+  readonly #store: Pick<TurnStore, 'readSteps'>
+  readonly #counts = new PromptCounts()
+
+  /** The model stays its owner's to close. */
+  constructor(model: TokenModel, store: Pick<TurnStore, 'readSteps'>) {
+    this.#model = model
+    this.#store = store
+  }
+
+  async begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt> {
+    if (request.kind !== 'chat') return plainPrompt(request)
+    const forcedCall = this.#forcedCallOf(request.body)
+    const turns = await this.#turnsOf(request.sessionId, memory)
+    const prompt = await this.#planOnce(request, memory, turns)
+    this.#counts.add(prompt.origin.reason)
+    return this.#callWith({ request, turns, prompt, forcedCall, counts: this.#counts })
+  }
+
+  /** The answers of one call begin in the same moment, with the same prompt: it is rendered for the first of them. */
+  async #planOnce(
+    request: ChatGeneration,
+    memory: SessionMemory,
+    turns: SessionTurns,
+  ): Promise<PlannedPrompt> {
+    const plan = () => planPrompt(this.#model, { memory, turns }, request)
+    const { choiceOf: call } = request
+    if (call === undefined) return plan()
+    const known = memory.choicesPrompt
+    if (known?.call !== call) {
+      const planned = plan()
+      memory.choicesPrompt = { call, planned }
+      return planned
+    }
+    const planned = await known.planned
+    return { ...planned, ids: planned.ids.again() }
+  }
+
+  /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
+  async countTokens(body: ChatBody, _signal: AbortSignal, session?: CountedSession): Promise<number> {
+    if (session === undefined) return (await wholePrompt(this.#model, body)).ids.length
+    const { sessionId, memory } = session
+    const turns = await this.#turnsOf(sessionId, memory)
+    const lastMessage = memory.messages.lastOf(body.messages)
+    const { ids } = await planPrompt(this.#model, { memory, turns }, { body, lastMessage })
+    return ids.length
+  }
+
+  counts(): Readonly<Record<string, number>> {
+    return this.#counts.toJSON()
+  }
+
+  /** What is not in memory is read again from the record. @throws ProxyError `store_failed` */
+  async #turnsOf(sessionId: string, memory: SessionMemory): Promise<SessionTurns> {
+    if (memory.turns !== undefined) return memory.turns
+    memory.readingTurns ??= this.#readTurns(sessionId, memory).finally(() => {
+      memory.readingTurns = undefined
+    })
+    memory.turns = await memory.readingTurns
+    return memory.turns
+  }
+
+  #readTurns(sessionId: string, { messages, requests }: SessionMemory): Promise<SessionTurns> {
+    // Templates are shown all of them, with each call.
+    messages.keepJson()
+    const read = recordedConversations(messages, requests)
+    const store = { readSteps: (id: string) => withJoinedMessages(this.#store.readSteps(id)) }
+    return readSessionTurns(store, sessionId, (turn) =>
+      withVariables(this.#model.renderer, optionsOnRecord(turn), read(turn)),
+    )
+  }
+
+  /** @throws ProxyError `unsupported`, `invalid_request` */
+  #forcedCallOf(body: ChatBody): object | undefined {
+    const schema = forcedCallSchema(body)
+    if (schema === undefined || this.#model.parser.grammar !== undefined) return schema
+    throw new ProxyError(
+      'unsupported',
+      `the format ${this.#model.parser.name} leaves no place for a forced call in token mode: a session whose ` +
+        'sampling_params say {"tool_choice": "auto"} offers the tools instead',
+      { param: 'tool_choice' },
+    )
+  }
+
+  #callWith(parts: CallParts): CallPrompt {
+    const { request, prompt } = parts
+    const room = (this.#model.contextLength ?? Number.POSITIVE_INFINITY) - prompt.ids.length
+    if (room > 0) return new TokenCall(parts, this.#model, room)
+    if (request.refuseOverlong) throw this.#overlong(prompt.ids)
+    return new FullCall(parts)
+  }
+
+  /** In the words of vLLM: dialects tell it in their own. */
+  #overlong({ length }: PromptIds): ProxyError {
+    const limit = `This model's maximum context length is ${this.#model.contextLength} tokens.`
+    const message = `${limit} However, your prompt contains ${length} input tokens.`
+    return new ProxyError('context_length_exceeded', message)
+  }
+}
+
+interface CallParts {
+  readonly request: ChatGeneration
+  readonly turns: SessionTurns
+  readonly prompt: PlannedPrompt
+  /** What the engine is held to, where the agent forces a call. */
+  readonly forcedCall: object | undefined
+  readonly counts: PromptCounts
+}
+
+abstract class PlannedCall implements CallPrompt {
+  protected readonly parts: CallParts
+  abstract readonly request: GenerationRequest
+
+  constructor(parts: CallParts) {
+    this.parts = parts
+  }
+
+  async whileAsked(): Promise<void> {}
+
+  abstract read(events: readonly GenerationEvent[]): readonly GenerationEvent[]
+
+  answered(completion: Completion): void {
+    // A prompt that is built on ids which may be wrong or missing would be wrong with them.
+    if (inexactReason(completion) !== null) return
+    const { request, turns, prompt } = this.parts
+    const { content, reasoning, toolCalls, start, tokenIds } = completion
+    const seen = start?.promptTokenIds ?? prompt.ids
+    seen.completion = Int32Array.from(tokenIds)
+    const hasExperts = completion.details?.hasExperts ?? false
+    const turn = { turnId: request.requestId, prompt: seen, hasExperts }
+    const said = joinedText(prompt.saidBefore, content)
+    turns.add(prompt.call, { content: said, reasoning, toolCalls }, turn)
+  }
+}
+
+/** The engine is asked with ids, and what it samples is decoded. */
+class TokenCall extends PlannedCall {
+  readonly request: GenerationRequest
+  readonly #decoder: AnswerDecoder
+  readonly #vocabularySize: number
+
+  constructor(parts: CallParts, model: TokenModel, room: number) {
+    super(parts)
+    const { request, prompt, forcedCall } = parts
+    const body = withBudget(request.body, room)
+    const sent = forcedCall ? constrainedBody(body, forcedCall) : body
+    const tokenIds = { promptTokenIds: prompt.ids, ...imagesPart(prompt, model) }
+    this.request = { ...request, ...expertsPart(parts), ...tokenIds, body: sent }
+    this.#vocabularySize = model.vocabularySize
+    this.#decoder = new AnswerDecoder(
+      decoderFor(model, request.body, { promptText: prompt.text, forcesCall: forcedCall !== undefined }),
+    )
+  }
+
+  read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
+    return events.flatMap((event): GenerationEvent[] => {
+      if (event.type === 'delta') return [this.#decoder.push(event)]
+      return event.type === 'end' ? this.#decoder.finish(event) : [this.#startOf(event)]
+    })
+  }
+
+  /** The prompt's ids as the engine reports them; where it reports others than it was sent, the record says so. */
+  #startOf(start: GenerationStart): GenerationStart {
+    const { prompt, counts } = this.parts
+    const { promptTokenIds: reported = prompt.ids } = start
+    const mismatched = !reported.equals(prompt.ids)
+    if (mismatched) counts.add('mismatched')
+    const images = mismatched ? this.#imagesIn(reported, start.engine) : prompt.images
+    return {
+      ...start,
+      // Of two that are equal, the one that is in use: the other one's memory is free.
+      promptTokenIds: mismatched ? reported : prompt.ids,
+      vocabularySize: this.#vocabularySize,
+      annotations: { ...start.annotations, prompt: originToWire({ ...prompt, images }, mismatched) },
+    }
+  }
+
+  /** Where the images are in another prompt. Other images than those that were sent cannot be trained on. */
+  #imagesIn(prompt: PromptIds, engine: string): readonly PlacedImage[] {
+    const { images } = this.parts.prompt
+    if (images.length === 0) return images
+    const placed = placesOf(prompt.whole(), images, this.request.images!.tokenId)
+    if (placed !== undefined) return placed
+    throw new ProxyError(
+      'engine_failed',
+      `the engine at ${engine} saw the images in other tokens than the model's files say: it must run with the ` +
+        'image processor of these files',
+    )
+  }
+}
+
+/** The experts of what the prompt shares with an earlier turn are on record with that turn, but for its last token's. */
+function expertsPart({ request, prompt }: CallParts): { expertsStart?: number } {
+  const { parent, origin } = prompt
+  if (!request.record?.routedExperts || !parent?.hasExperts || origin.reusedTokens === 0) return {}
+  return { expertsStart: origin.reusedTokens - 1 }
+}
+
+/** The prompt fills the context: the answer is empty, and no engine is asked. */
+class FullCall extends PlannedCall {
+  readonly request: GenerationRequest
+  readonly answer: GenerationStream
+
+  constructor(parts: CallParts) {
+    super(parts)
+    this.request = parts.request
+    this.answer = emptyAnswer(parts.prompt)
+  }
+
+  read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
+    return events
+  }
+}
+
+/** A message that the completion continued is one message with it. */
+async function* withJoinedMessages(turns: AsyncIterable<TurnStep>): AsyncGenerator<TurnStep> {
+  for await (const turn of turns) {
+    const isJoined = turn.params.includes('"continue_final_message":true') && turn.requestMessages.length > 0
+    yield isJoined ? joined(turn) : turn
+  }
+}
+
+function joined(turn: TurnStep): TurnStep {
+  const final = JSON.parse(turn.requestMessages.at(-1)!) as ChatMessage
+  const completionText = joinedText(textOf(final), turn.completionText)
+  return { ...turn, requestMessages: turn.requestMessages.slice(0, -1), completionText }
+}
+
+function joinedText(before: string | undefined, content: string | null): string | null {
+  return before === undefined ? content : before + (content ?? '')
+}
+
+/** What of it a template reads besides the messages. */
+function optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
+  return { ...promptOptionsOf(JSON.parse(params)), tools: tools === '[]' ? null : tools }
+}
+
+async function* emptyAnswer(prompt: PlannedPrompt): GenerationStream {
+  const { ids } = prompt
+  const usage = { prompt_tokens: ids.length, completion_tokens: 0, total_tokens: ids.length }
+  const annotations = { prompt: originToWire(prompt, false) }
+  yield [
+    { type: 'start', engine: 'none', promptTokenIds: ids, annotations },
+    { type: 'delta', content: '' },
+    { type: 'end', finishReason: 'length', usage },
+  ]
+}
+
+/** At most as many tokens as there is room for; where the room is not known, what the agent asks for. */
+function withBudget(body: ChatBody, room: number): ChatBody {
+  const { max_completion_tokens: newer, max_tokens: older, ...rest } = body
+  const asked = newer ?? older
+  if (!Number.isFinite(room)) return asked === undefined ? rest : { ...rest, max_tokens: asked }
+  return { ...rest, max_tokens: Math.min(asked ?? room, room) }
+}
+
+function imagesPart({ images }: PlannedPrompt, { imageRule }: TokenModel): { images?: PromptImages } {
+  if (imageRule === undefined || images.length === 0) return {}
+  return { images: { tokenId: imageRule.tokenId, tokens: images.map(({ tokens }) => tokens) } }
+}
+
+/** Of the images only those that are new: the others are on record with the turns that it goes on from. */
+function originToWire(
+  { origin, images }: Pick<PlannedPrompt, 'origin' | 'images'>,
+  mismatched: boolean,
+): object {
+  const { reason, from, reusedTokens } = origin
+  const added = images.filter(({ at }) => at >= reusedTokens).map(imageToWire)
+  return {
+    reason,
+    ...(from !== undefined && { from }),
+    reused_tokens: reusedTokens,
+    mismatched,
+    ...(added.length > 0 && { images: added }),
+  }
+}
+
+function imageToWire({ sha256, mediaType, width, height, at, tokens }: PlacedImage): object {
+  return { sha256, media_type: mediaType, width, height, at, tokens }
+}

@@ -1,0 +1,44 @@
+/** What a session is created with. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import { parseWish } from '../../../protocol/details/kinds.ts'
+import { readPolicies } from './policies.ts'
+
+export interface NewSessionRequest {
+  /** Generated when absent. */
+  sessionId?: string
+  metadata?: Record<string, unknown>
+  samplingParams?: Record<string, unknown>
+  /** Whether an agent that has no more than the session's key is heard on its own record. Absent: it is not. */
+  trustAgent?: boolean
+  /**
+   * What its turns are recorded with beyond ids and logprobs: `top_logprobs:64`. Absent: what the proxy records of any.
+   */
+  record?: readonly string[]
+  /** The model of all calls, or of each line's; see {@link readPolicies}. Absent: what the agent asks for. */
+  policy?: string | Record<string, string>
+  /** null: for ever. Absent: the default. */
+  ttlMs?: number | null
+  /** What its agent's key must have in it. Absent: any key of the session's name is good. */
+  keyTag?: string
+}
+
+/** @throws ProxyError `invalid_request`, `unsupported`: no session can be created with this */
+export function checkNewSession({ samplingParams, record, policy }: NewSessionRequest): void {
+  refuseContent(samplingParams)
+  if (record) parseWish(record)
+  readPolicies(policy)
+}
+
+/** What an agent says is its own: a session overrules how it is answered, never what is asked or how many answers. */
+function refuseContent(samplingParams: Record<string, unknown> = {}): void {
+  for (const field of ['messages', 'tools', 'prompt', 'stream']) {
+    if (!(field in samplingParams)) continue
+    const message = `'sampling_params' cannot hold '${field}': it overrules how an agent is answered, not what it asks`
+    throw new ProxyError('invalid_request', message, { param: `sampling_params.${field}` })
+  }
+  if ((samplingParams.n ?? 1) !== 1) {
+    const message = "'sampling_params.n' must be 1: how many answers there are, the agent says"
+    throw new ProxyError('unsupported', message, { param: 'sampling_params.n' })
+  }
+}

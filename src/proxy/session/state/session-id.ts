@@ -1,0 +1,71 @@
+/** What may be the name of a session. */
+import { ProxyError } from '../../../base/errors.ts'
+
+/**
+ * First path segments that the API itself uses. A session of such a name would have a base URL that is not its own,
+ * so no session's id begins with one.
+ */
+export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
+  'admin',
+  'docs',
+  'events',
+  'favicon.ico',
+  'groups',
+  'health',
+  'metrics',
+  'openapi.json',
+  'robots.txt',
+  'sessions',
+  'traces',
+  'ui',
+  'v1',
+  'ws',
+])
+
+/** Of its UTF-8. */
+export const MAX_SESSION_ID_BYTES = 512
+
+/** Control characters, and halves of a character, which have no UTF-8. */
+const NO_TEXT = /[\p{Cc}\p{Cs}]/u
+
+/** Clients, and servers on the way, take these out of a path, and then it is another session's. */
+const UNSTABLE_SEGMENTS: readonly string[] = ['', '.', '..']
+
+/** Whatever a URL can carry to its end unchanged: `task-7`, `harbor/hello-world:0`, `größe +1`. */
+export function isSessionId(text: string): boolean {
+  return problemOf(text) === undefined
+}
+
+/** @returns `text` itself. @throws ProxyError `invalid_request` that says what is wrong with it */
+export function parseSessionId(text: string): string {
+  const problem = problemOf(text)
+  if (problem === undefined) return text
+  throw new ProxyError('invalid_request', `Not a session id: ${problem}`, { param: 'session_id' })
+}
+
+function problemOf(text: string): string | undefined {
+  if (text === '' || Buffer.byteLength(text) > MAX_SESSION_ID_BYTES)
+    return `it takes 1 to ${MAX_SESSION_ID_BYTES} bytes`
+  if (NO_TEXT.test(text)) return 'it holds a control character, or half of a character'
+  const segments = text.split('/')
+  const unstable = segments.find((segment) => UNSTABLE_SEGMENTS.includes(segment))
+  if (unstable !== undefined)
+    return `'${unstable}' between its slashes would not outlast the way of a URL through clients and servers`
+  const [first = ''] = segments
+  return RESERVED_SEGMENTS.has(first) ? `"${first}" is reserved` : undefined
+}
+
+/** The id in ASCII without spaces, as keys hold it: the characters of most ids stay, the others are percent-encoded. */
+export function encodeSessionId(sessionId: string): string {
+  return sessionId.replace(/[^A-Za-z0-9._~:-]+/g, encodeURIComponent)
+}
+
+/** @returns undefined for what {@link encodeSessionId} never makes: an id has one key, not several */
+export function decodeSessionId(encoded: string): string | undefined {
+  try {
+    const sessionId = decodeURIComponent(encoded)
+    return encodeSessionId(sessionId) === encoded ? sessionId : undefined
+  } catch {
+    return undefined
+  }
+}

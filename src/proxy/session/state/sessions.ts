@@ -1,0 +1,371 @@
+/**
+ * The life of sessions: created by a trainer or by an agent's first call, open to calls until completed or aborted,
+ * reset before a retry, deleted or swept in the end.
+ *
+ * Everything that happens to one session happens in the order in which it was asked for. A change (complete, abort,
+ * reset, delete) holds back the calls that come after it, cancels those in flight and waits until their turns are
+ * closed; only then is it written. So a trainer that reads after the answer sees a session at rest, and no turn from
+ * before a reset appears after it.
+ */
+import { randomUUID } from 'node:crypto'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
+import { Activity } from './activity.ts'
+import type { LiveSession, SessionCall } from './live-session.ts'
+import { LiveSessions } from './live-sessions.ts'
+import { checkNewSession, type NewSessionRequest } from './new-session.ts'
+import { isOwn, type NodePlace, refuseForeign } from './nodes.ts'
+import { readPolicies } from './policies.ts'
+import { parseSessionId } from './session-id.ts'
+import { type HeldMemory, SessionMemories } from './session-memory.ts'
+import type { HeldSweep } from './sweep-guard.ts'
+import { Sweeper, type SweeperHooks } from './sweeper.ts'
+
+export type { SessionCall } from './live-session.ts'
+export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
+
+export interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
+  /** What was remembered of its calls is over: completed, aborted, reset, deleted or swept. */
+  onEnded(sessionId: string): void
+}
+
+export interface SessionsOptions {
+  /** A call for a session that does not exist is refused instead of creating it. */
+  strict: boolean
+  /** Time to live of sessions that name none; null: for ever. */
+  defaultTtlMs: number | null
+  /** Called with what happens to sessions. */
+  activity?: Activity
+  /** Milliseconds since the epoch. */
+  clock?: () => number
+  /** Milliseconds from any beginning, which no setting of the clock changes. Default: the process's, or `clock`. */
+  steadyClock?: () => number
+  generateId?: () => string
+  /** Only sessions of this node are served, of several. Default: all are. */
+  node?: NodePlace | undefined
+  /** Metadata that a new session gets behind and below what its creator gives. */
+  metadata?: () => Record<string, unknown>
+  /** How long a change waits for cancelled calls to close their turns. */
+  settleMs?: number
+  sweepIntervalMs?: number
+  /** Sessions without calls or waiters that are kept in memory, so that their next call asks the store nothing. */
+  idleLimit?: number
+  /** What may be remembered of the calls of all sessions. Default: 512 MiB. */
+  memoryBytes?: number
+}
+
+/** Some 280 sessions of 100,000 tokens. */
+const MEMORY_BYTES = 512 * 1024 * 1024
+
+export interface WaitResult {
+  session: SessionRecord
+  /** The session was still active when the time was up. */
+  timedOut: boolean
+}
+
+export class Sessions {
+  readonly #store: TurnStore
+  readonly #hooks: SessionHooks
+  readonly #options: Required<Omit<SessionsOptions, 'node'>> & Pick<SessionsOptions, 'node'>
+  readonly #lives: LiveSessions
+  readonly #memories: SessionMemories
+  readonly #sweeper: Sweeper
+  #closed = false
+
+  constructor(store: TurnStore, hooks: SessionHooks, options: SessionsOptions) {
+    this.#store = store
+    this.#hooks = hooks
+    this.#options = {
+      activity: new Activity(),
+      clock: Date.now,
+      steadyClock: options.clock ?? (() => performance.now()),
+      generateId: randomUUID,
+      metadata: () => ({}),
+      settleMs: 10_000,
+      sweepIntervalMs: 60_000,
+      idleLimit: 10_000,
+      memoryBytes: MEMORY_BYTES,
+      ...options,
+    }
+    this.#lives = new LiveSessions(this.#options.idleLimit)
+    this.#memories = new SessionMemories(this.#options.memoryBytes)
+    const { clock, steadyClock, sweepIntervalMs: intervalMs } = this.#options
+    const onSwept = (sessionId: string) => this.#swept(sessionId)
+    this.#sweeper = new Sweeper(store, { ...hooks, onSwept }, { clock, steadyClock, intervalMs })
+  }
+
+  /** A call for a session that does not exist is refused. */
+  get strict(): boolean {
+    return this.#options.strict
+  }
+
+  /** An existing session is found, not changed. @throws ProxyError `invalid_request` for an id that cannot be one */
+  async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
+    checkNewSession(request)
+    const sessionId = parseSessionId(request.sessionId ?? this.#newId())
+    refuseForeign(sessionId, this.#options.node)
+    return this.#inOrder(sessionId, () => this.#createRecord(sessionId, request))
+  }
+
+  /** @throws ProxyError `session_not_found` */
+  async get(sessionId: string): Promise<SessionRecord> {
+    return found(await this.find(sessionId))
+  }
+
+  /** @returns undefined for one that is not there */
+  find(sessionId: string): Promise<SessionRecord | undefined> {
+    return this.#store.getSession(sessionId)
+  }
+
+  /**
+   * Ends the session well. A call in flight does not hold it up: it is cancelled, and its turn is `aborted`. A
+   * session that has ended stays as it is. @throws ProxyError `session_not_found`
+   */
+  complete(sessionId: string): Promise<SessionRecord> {
+    return this.#end(sessionId, 'completed')
+  }
+
+  /** Ends the session badly; otherwise as {@link complete}. */
+  abort(sessionId: string): Promise<SessionRecord> {
+    return this.#end(sessionId, 'aborted')
+  }
+
+  /** Forgets turns and reward and opens the session again, ended or not. @throws ProxyError `session_not_found` */
+  reset(sessionId: string): Promise<SessionRecord> {
+    return this.#change(sessionId, 'reset', async (live) => {
+      const session = await this.#store.resetSession(sessionId, this.#options.clock())
+      live.learn(session)
+      this.#onEnded(sessionId)
+      const reset = found(session)
+      this.#options.activity.tell({ type: 'session_reset', session_id: sessionId })
+      return reset
+    })
+  }
+
+  /** @returns whether there was such a session */
+  delete(sessionId: string): Promise<boolean> {
+    return this.#change(sessionId, 'deleted', async (live) => {
+      const deleted = await this.#store.deleteSession(sessionId)
+      this.#forget(live)
+      return deleted
+    })
+  }
+
+  /** @throws ProxyError `session_not_found` */
+  setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
+    return this.#inOrder(sessionId, async () => {
+      const session = found(await this.#store.setReward(sessionId, reward, this.#options.clock()))
+      this.#options.activity.tell({ type: 'reward', session_id: sessionId, reward: reward.reward })
+      return session
+    })
+  }
+
+  /**
+   * Resolves when the session is completed or aborted, or after `timeoutMs`. Waiting costs no polling.
+   * @throws ProxyError `session_not_found`, also when it is deleted meanwhile; `shutting_down`; `signal.reason`
+   */
+  async wait(sessionId: string, timeoutMs: number, signal: AbortSignal): Promise<WaitResult> {
+    const live = this.#lives.use(sessionId)
+    try {
+      // The outcome travels in an object: a promise in the return value would hold up the queue until it resolves.
+      const { session, ended } = await live.runInOrder(async () => {
+        const session = await this.get(sessionId)
+        if (session.status !== 'active') return { session, ended: undefined }
+        this.#refuseIfClosed()
+        return { session, ended: live.untilEnded(timeoutMs, signal) }
+      })
+      if (ended === undefined) return { session, timedOut: false }
+      const asEnded = await ended
+      return asEnded
+        ? { session: asEnded, timedOut: false }
+        : { session: await this.get(sessionId), timedOut: true }
+    } finally {
+      this.#lives.release(live)
+    }
+  }
+
+  /**
+   * Begins an agent call; the session is created if it is not there. Indexes follow the order of arrival, and go on
+   * where the record ends.
+   * @param keyTag of the agent's key, if the call came with one: null for one without a tag
+   * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an id that cannot be one),
+   *   `shutting_down`, `wrong_node`, `unauthorized` (as {@link refuseEndedKey})
+   */
+  beginCall(sessionId: string, keyTag?: string | null): Promise<SessionCall> {
+    this.refuseForeign(sessionId)
+    return this.#inOrder(sessionId, async (live) => {
+      this.#refuseIfClosed()
+      if (!live.isKnown) live.learn(await this.#forCall(sessionId, keyTag))
+      if (keyTag !== undefined && keyTag !== live.keyTag) throw endedKey()
+      if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
+      this.#lives.use(sessionId)
+      return live.beginCall(() => this.#lives.release(live))
+    })
+  }
+
+  /**
+   * A key with a tag is good as long as the session that it was made for is there; where that has a tag, no other key
+   * is.
+   * @throws ProxyError `unauthorized`
+   */
+  async refuseEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
+    const live = this.#lives.get(sessionId)
+    const held = live?.isKnown ? live : await this.find(sessionId)
+    if (keyTag !== (held?.keyTag ?? null)) throw endedKey()
+  }
+
+  /** Sessions that are to be removed, and wait because they are so many; as the last sweep found it. */
+  get heldSweep(): HeldSweep | undefined {
+    return this.#sweeper.held
+  }
+
+  /**
+   * Removes sessions whose time to live is over; where they are a large share of all, not before an hour has passed.
+   * Runs by itself as well.
+   * @param allowed the operator's word: up to so many may go at once, whatever their share
+   * @returns their ids
+   */
+  sweep(allowed = 0): Promise<string[]> {
+    return this.#sweeper.sweep(allowed)
+  }
+
+  /** Refuses new calls, ends those in flight and whoever waits. The store is its owner's to close. */
+  async close(): Promise<void> {
+    this.#closed = true
+    this.#sweeper.stop()
+    const reason = new ProxyError('shutting_down', 'llm-proxy is shutting down')
+    const lives = [...this.#lives.all()]
+    for (const live of lives) live.failWaiters(reason)
+    await Promise.all(lives.map((live) => live.cancelCalls(reason, this.#options.settleMs)))
+  }
+
+  /** What is remembered of the calls of all sessions, in bytes, and of how many. */
+  get memory(): { bytes: number; sessions: number } {
+    const { bytes, size } = this.#memories
+    return { bytes, sessions: size }
+  }
+
+  /** What is remembered of the session's calls, for a call; also of one that is not there yet. */
+  hold(sessionId: string): HeldMemory {
+    return this.#memories.hold(sessionId)
+  }
+
+  /** One of this node's own. */
+  #newId(): string {
+    const { generateId, node } = this.#options
+    let sessionId = generateId()
+    while (!isOwn(sessionId, node)) sessionId = generateId()
+    return sessionId
+  }
+
+  /** @throws ProxyError `wrong_node` for a session of another node */
+  refuseForeign(sessionId: string): void {
+    refuseForeign(sessionId, this.#options.node)
+  }
+
+  #onEnded(sessionId: string): void {
+    this.#memories.forget(sessionId)
+    this.#hooks.onEnded(sessionId)
+  }
+
+  async #createRecord(sessionId: string, request: NewSessionRequest) {
+    const made = await this.#store.createSession({
+      sessionId,
+      createdAtMs: this.#options.clock(),
+      ttlMs: request.ttlMs === undefined ? this.#options.defaultTtlMs : request.ttlMs,
+      // Twice: what the creator says comes first, and holds.
+      metadata: { ...request.metadata, ...this.#options.metadata(), ...request.metadata },
+      samplingParams: request.samplingParams ?? {},
+      trustAgent: request.trustAgent ?? false,
+      record: request.record ?? null,
+      policies: readPolicies(request.policy),
+      keyTag: request.keyTag ?? null,
+    })
+    if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
+    return made
+  }
+
+  /** A key that was made for one session makes no other. */
+  async #forCall(sessionId: string, keyTag: string | null = null): Promise<SessionRecord> {
+    if (keyTag === null) return this.#findOrCreate(sessionId)
+    const session = await this.find(sessionId)
+    if (session === undefined) throw endedKey()
+    return session
+  }
+
+  async #findOrCreate(sessionId: string): Promise<SessionRecord> {
+    if (this.#options.strict) return this.get(sessionId)
+    return (await this.#createRecord(parseSessionId(sessionId), {})).session
+  }
+
+  #end(sessionId: string, status: 'completed' | 'aborted'): Promise<SessionRecord> {
+    return this.#change(sessionId, status, async (live) => {
+      const atMs = this.#options.clock()
+      const record = await this.#store.endSession(sessionId, status, atMs)
+      live.learn(record)
+      const session = found(record)
+      this.#onEnded(sessionId)
+      live.tellWaiters(session)
+      // Not of one that had ended before.
+      if (session.endedAtMs === atMs) {
+        this.#options.activity.tell({ type: 'session_ended', session_id: sessionId, status })
+      }
+      return session
+    })
+  }
+
+  #change<T>(sessionId: string, how: string, write: (live: LiveSession) => Promise<T>): Promise<T> {
+    return this.#inOrder(sessionId, async (live) => {
+      await live.cancelCalls(cancelled(sessionId, how), this.#options.settleMs)
+      return write(live)
+    })
+  }
+
+  /** The session is gone from the store. */
+  #forget(live: LiveSession): void {
+    live.learn(undefined)
+    live.failWaiters(notFound())
+    this.#onEnded(live.sessionId)
+    this.#options.activity.tell({ type: 'session_deleted', session_id: live.sessionId })
+  }
+
+  #swept(sessionId: string): void {
+    const live = this.#lives.get(sessionId)
+    if (live === undefined) this.#onEnded(sessionId)
+    else {
+      // A call that has not opened its turn yet was no obstacle to the store: its session is gone under it.
+      void live.cancelCalls(cancelled(sessionId, 'deleted'), this.#options.settleMs)
+      this.#forget(live)
+    }
+  }
+
+  async #inOrder<T>(sessionId: string, task: (live: LiveSession) => Promise<T>): Promise<T> {
+    const live = this.#lives.use(sessionId)
+    try {
+      return await live.runInOrder(() => task(live))
+    } finally {
+      this.#lives.release(live)
+    }
+  }
+
+  #refuseIfClosed(): void {
+    if (this.#closed) throw new ProxyError('shutting_down', 'llm-proxy is shutting down')
+  }
+}
+
+function found(session: SessionRecord | undefined): SessionRecord {
+  if (session === undefined) throw notFound()
+  return session
+}
+
+function notFound(): ProxyError {
+  return new ProxyError('session_not_found', 'Session not found')
+}
+
+function endedKey(): ProxyError {
+  return new ProxyError('unauthorized', 'This key was made for a session that is no longer there')
+}
+
+function cancelled(sessionId: string, how: string): ProxyError {
+  return new ProxyError('turn_cancelled', `Session ${sessionId} was ${how} while this call was in flight`)
+}

@@ -1,0 +1,88 @@
+/** Removes sessions whose time to live is over: now and then by itself, and when somebody asks for it. */
+import { type ProxyError, toProxyError } from '../../../base/errors.ts'
+import type { TurnStore } from '../../store/port/turn-store.ts'
+import { type HeldSweep, SweepGuard } from './sweep-guard.ts'
+
+export interface SweeperHooks {
+  /** The session is gone from the store. */
+  onSwept(sessionId: string): void
+  /** A sweep failed; the next one tries again. */
+  onSweepFailed(error: ProxyError): void
+  /** So many sessions were to go at once that they wait. Once, until they have gone. */
+  onSweepHeld(held: HeldSweep): void
+}
+
+export interface SweeperOptions {
+  /** Milliseconds since the epoch. */
+  clock(): number
+  /** Milliseconds from any beginning, which no setting of the clock changes. */
+  steadyClock(): number
+  intervalMs: number
+}
+
+export class Sweeper {
+  readonly #store: Pick<TurnStore, 'countExpired' | 'sweep'>
+  readonly #hooks: SweeperHooks
+  readonly #options: SweeperOptions
+  /** Between the two clocks at the beginning. */
+  readonly #steadyOffsetMs: number
+  readonly #guard = new SweepGuard()
+  readonly #timer: NodeJS.Timeout
+
+  constructor(
+    store: Pick<TurnStore, 'countExpired' | 'sweep'>,
+    hooks: SweeperHooks,
+    options: SweeperOptions,
+  ) {
+    this.#store = store
+    this.#hooks = hooks
+    this.#options = options
+    this.#steadyOffsetMs = options.clock() - options.steadyClock()
+    this.#timer = setInterval(() => void this.#sweepOrTell(), options.intervalMs).unref()
+  }
+
+  /** Sessions that are to be removed, and wait because they are so many; as the last sweep found it. */
+  get held(): HeldSweep | undefined {
+    return this.#guard.held
+  }
+
+  /**
+   * Where sessions to be removed are a large share of all, they wait for an hour.
+   * @param allowed the operator's word: up to so many may go at once, whatever their share
+   * @returns the ids of those that were removed
+   */
+  async sweep(allowed: number): Promise<string[]> {
+    const nowMs = this.#nowMs()
+    const count = await this.#store.countExpired(nowMs)
+    const before = this.#guard.held
+    const isAllowed = count.expired <= allowed
+    const held = isAllowed ? undefined : this.#guard.check(count, this.#options.steadyClock())
+    if (held && !before) this.#hooks.onSweepHeld(held)
+    if (held) return []
+    const sessionIds = await this.#store.sweep(nowMs)
+    this.#guard.release()
+    for (const sessionId of sessionIds) this.#hooks.onSwept(sessionId)
+    return sessionIds
+  }
+
+  stop(): void {
+    clearInterval(this.#timer)
+  }
+
+  /**
+   * A clock that is set forward has not let the time pass: sessions go no earlier than the process has lived to see
+   * their end. One that is set back puts the end off.
+   */
+  #nowMs(): number {
+    const { clock, steadyClock } = this.#options
+    return Math.min(clock(), steadyClock() + this.#steadyOffsetMs)
+  }
+
+  async #sweepOrTell(): Promise<void> {
+    try {
+      await this.sweep(0)
+    } catch (error) {
+      this.#hooks.onSweepFailed(toProxyError(error))
+    }
+  }
+}

@@ -1,0 +1,127 @@
+/**
+ * Which turns a client's retries repeat, so that an answer that never reached its agent is kept apart from a sample.
+ */
+import { hash as digest } from 'node:crypto'
+import { answeredRetriesOf } from '../../store/port/answered-retries.ts'
+import type { TurnRecord } from '../../store/port/turn-store.ts'
+
+/** What of a turn tells whether it is a try of the same call as another one. */
+export type TriedTurn = Pick<
+  TurnRecord,
+  'turnId' | 'status' | 'retryCount' | 'requestMessages' | 'tools' | 'params' | 'promptPieces' | 'annotations'
+>
+
+/** Longer texts are compared by their digest: they would all be kept in memory. */
+const MAX_KEPT_CHARS = 1024
+
+export interface Try {
+  readonly turnId: string
+  readonly status: TurnRecord['status']
+  readonly retryCount: number
+  /** Of the last retry that was given this try's answer: it and those before it brought their client something. */
+  readonly answeredCount?: number | undefined
+}
+
+/**
+ * Takes all turns of a session, in call order and whatever their status.
+ *
+ * A retry says that one earlier try of the very same request brought its client nothing. That is a try that failed or
+ * was aborted, where there is one that no other retry has spoken for: the client knows of it. Only where there is none
+ * was an answer lost on its way, and it was one answer: the latest that can be it. The others are samples that the
+ * agent has read.
+ */
+export class Retries {
+  readonly #requests = new RequestKeys()
+  readonly #tries = new Map<string, Try[]>()
+
+  /** @returns the tries of the turn's request so far, this one the last */
+  add(turn: TriedTurn): readonly Try[] {
+    const key = this.#requests.keyOf(turn)
+    const tries = this.#tries.get(key) ?? []
+    const { turnId, status, retryCount } = turn
+    tries.push({ turnId, status, retryCount, answeredCount: answeredRetriesOf(turn).at(-1) })
+    this.#tries.set(key, tries)
+    return tries
+  }
+
+  /**
+   * @param wasRead whether the agent has read the answer of a completed turn, because something goes on from it
+   * @returns the ids of turns whose answer never reached the agent
+   */
+  ghosts(wasRead: (turnId: string) => boolean): Set<string> {
+    const ghosts = new Set<string>()
+    for (const tries of this.#tries.values()) {
+      for (const turn of repeated(tries, wasRead)) if (turn?.status === 'completed') ghosts.add(turn.turnId)
+    }
+    return ghosts
+  }
+}
+
+/** @param tries of one request, in call order @returns what the last one repeats, if it is a retry */
+export function repeatedByLast(
+  tries: readonly Try[],
+  wasRead: (turnId: string) => boolean,
+): string | undefined {
+  return tries.at(-1)?.retryCount ? repeated(tries, wasRead).at(-1)?.turnId : undefined
+}
+
+/** For each retry the earlier try that it repeats, which no other retry repeats; undefined: it is not on record. */
+function repeated(tries: readonly Try[], wasRead: (turnId: string) => boolean): (Try | undefined)[] {
+  if (!tries.some(({ retryCount }) => retryCount > 0)) return []
+  const spokenFor = new Set<Try>()
+  return tries.flatMap((retry, place) => {
+    if (retry.retryCount === 0) return []
+    const earlier = tries
+      .slice(0, place)
+      .filter((turn) => (turn.answeredCount ?? turn.retryCount) < retry.retryCount && !spokenFor.has(turn))
+    const first =
+      latestTry(earlier.filter(({ status }) => status !== 'completed')) ??
+      latestTry(earlier.filter(({ status, turnId }) => status === 'completed' && !wasRead(turnId)))
+    if (first !== undefined) spokenFor.add(first)
+    return [first]
+  })
+}
+
+/** Of the highest count; of several the last. */
+function latestTry(tries: readonly Try[]): Try | undefined {
+  const highest = Math.max(...tries.map(({ retryCount }) => retryCount))
+  return tries.findLast(({ retryCount }) => retryCount === highest)
+}
+
+/** A history, as far as a step of it tells. */
+interface HistoryNode {
+  readonly id: number
+  readonly text: string
+  readonly next: Map<string, HistoryNode>
+}
+
+/** Equal requests have equal keys. What a request repeats of the one before it is compared, not looked up. */
+class RequestKeys {
+  #lastId = 0
+  readonly #empty: HistoryNode = { id: 0, text: '', next: new Map() }
+  /** The history of the latest request. */
+  #latest: readonly HistoryNode[] = []
+
+  keyOf({ requestMessages, promptPieces, tools, params }: TriedTurn): string {
+    // A request has either of the two.
+    const texts = requestMessages.length > 0 ? requestMessages : promptPieces
+    const difference = this.#latest.findIndex(({ text }, place) => text !== texts[place])
+    const path = this.#latest.slice(0, difference === -1 ? this.#latest.length : difference)
+    for (const text of texts.slice(path.length)) path.push(this.#step(path.at(-1) ?? this.#empty, text))
+    this.#latest = path
+    return `${path.at(-1)?.id ?? 0} ${short(tools ?? '')} ${short(params)}`
+  }
+
+  #step(from: HistoryNode, text: string): HistoryNode {
+    const known = from.next.get(text)
+    if (known !== undefined) return known
+    this.#lastId += 1
+    const step = { id: this.#lastId, text, next: new Map() }
+    from.next.set(text, step)
+    return step
+  }
+}
+
+function short(text: string): string {
+  return text.length <= MAX_KEPT_CHARS ? text : digest('sha256', text, 'base64')
+}

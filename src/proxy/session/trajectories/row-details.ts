@@ -1,0 +1,241 @@
+/**
+ * Details of a row: those of its turns, moved to where their tokens are in it. What is of a sampled token is there
+ * where the row trains it; what is of a place of the sequence (the prompt's logprobs, the experts) is there wherever a
+ * turn reported it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first
+ * read, the token.
+ */
+import type { Details, ExpertTable, TokenTable, VersionSpan } from '../../../protocol/details/details.ts'
+import { rowBytes } from '../../../protocol/details/details.ts'
+import { numbersOf, TENSOR_BYTES, type Tensor } from '../../../protocol/details/tensors.ts'
+
+/** A turn that a row has tokens of, or goes on from. */
+export interface PlacedTurn {
+  readonly turnId: string
+  readonly promptLength: number
+  readonly completionLength: number
+  /**
+   * Where its completion is in the row's response; empty where the cut left nothing of it, or the row does not train
+   * it.
+   */
+  readonly start: number
+  readonly end: number
+  readonly weightVersionStart: string | null
+  readonly weightVersionEnd: string | null
+}
+
+export interface RowLayout {
+  /** In call order, from the first turn that the sequence begins with; also those before a row of one turn. */
+  readonly turns: readonly PlacedTurn[]
+  /** The row's first token, counted from the start of its first turn's prompt. */
+  readonly first: number
+  /** The first token of its response, counted from there too. */
+  readonly base: number
+  readonly responseLength: number
+}
+
+/** Ids, and their logprobs where there are any. */
+export interface TokenRow {
+  readonly ids: readonly number[]
+  readonly logprobs?: readonly number[]
+}
+
+export interface RowExperts {
+  readonly dtype: Tensor['dtype']
+  /** `[tokens of prompt and response, …]` */
+  readonly shape: readonly number[]
+  /** Zeros where no turn reported any. */
+  readonly data: Uint8Array
+  /** From which token up to which one a turn reported them; in order, and apart. */
+  readonly known: readonly (readonly [from: number, to: number])[]
+}
+
+/**
+ * null: no turn of the row has any. Lists have an entry per token, null where none was reported, or the row does not
+ * train it.
+ */
+export interface RowDetails {
+  /** Per token of the response. */
+  readonly sampling_mask: (TokenRow | null)[] | null
+  readonly sampling_logprobs: (number | null)[] | null
+  readonly top_logprobs: (TokenRow | null)[] | null
+  /** Per token of prompt and response. */
+  readonly prompt_logprobs: (TokenRow | null)[] | null
+  readonly routed_experts: RowExperts | null
+  /** In tokens of the response. */
+  readonly weight_versions: VersionSpan[] | null
+}
+
+/** Per token of the response, as {@link RowDetails} has them. */
+export function topLogprobs(
+  layout: RowLayout,
+  detailsOf: ReadonlyMap<string, Details>,
+): RowDetails['top_logprobs'] {
+  return perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.top_logprobs))
+}
+
+export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Details>): RowDetails {
+  return {
+    sampling_mask: perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.sampling_mask)),
+    sampling_logprobs: perToken(layout, (turn) => {
+      const logprobs = detailsOf.get(turn)?.sampling_logprobs
+      return logprobs && ((at) => (Number.isNaN(logprobs[at] ?? Number.NaN) ? null : logprobs[at]!))
+    }),
+    top_logprobs: topLogprobs(layout, detailsOf),
+    prompt_logprobs: promptLogprobs(layout, detailsOf),
+    routed_experts: routedExperts(layout, detailsOf),
+    weight_versions: weightVersions(layout, detailsOf),
+  }
+}
+
+/** What a turn tells at its nth token. */
+type At<Detail> = (token: number) => Detail | null
+
+function perToken<Detail>(
+  { turns, responseLength }: RowLayout,
+  detailOf: (turnId: string) => At<Detail> | undefined,
+): (Detail | null)[] | null {
+  const row = new Array<Detail | null>(responseLength).fill(null)
+  let isTold = false
+  for (const { turnId, start, end } of turns) {
+    const at = end > start ? detailOf(turnId) : undefined
+    if (at === undefined) continue
+    isTold = true
+    for (let token = start; token < end; token += 1) row[token] = at(token - start)
+  }
+  return isTold ? row : null
+}
+
+/** The rows of a table by their number; null for one that was not reported. */
+function rowsOf(table: TokenTable | undefined): At<TokenRow> | undefined {
+  if (table === undefined) return undefined
+  const { counts, ids, logprobs } = table
+  const ends: number[] = []
+  let end = 0
+  for (const count of counts) {
+    end += count
+    ends.push(end)
+  }
+  return (at) => {
+    const count = counts[at] ?? 0
+    if (count === 0) return null
+    const [from, to] = [ends[at]! - count, ends[at]!]
+    return { ids: ids.slice(from, to), ...(logprobs && { logprobs: logprobs.slice(from, to) }) }
+  }
+}
+
+function promptLogprobs(
+  { turns, first, base, responseLength }: RowLayout,
+  detailsOf: ReadonlyMap<string, Details>,
+): (TokenRow | null)[] | null {
+  const row = new Array<TokenRow | null>(base - first + responseLength).fill(null)
+  let isTold = false
+  for (const { turnId, promptLength } of turns) {
+    const table = detailsOf.get(turnId)?.prompt_logprobs
+    const at = rowsOf(table)
+    if (table === undefined || at === undefined) continue
+    isTold = true
+    const end = Math.min(promptLength, table.start + table.counts.length, first + row.length)
+    for (let place = Math.max(first, table.start); place < end; place += 1)
+      row[place - first] ??= at(place - table.start)
+  }
+  return isTold ? row : null
+}
+
+/** A turn's experts are those of its tokens but the last, which no forward pass has read. */
+function routedExperts(
+  { turns, first, base, responseLength }: RowLayout,
+  detailsOf: ReadonlyMap<string, Details>,
+): RowExperts | null {
+  const tables = turns.flatMap((turn) => {
+    const table = detailsOf.get(turn.turnId)?.routed_experts
+    return table === undefined ? [] : [{ table, end: turn.promptLength + turn.completionLength }]
+  })
+  const model = tables[0]?.table.experts
+  if (model === undefined) return null
+  const widest = tables.reduce((wide, { table }) => wider(wide, table.experts.dtype), model.dtype)
+  const length = base - first + responseLength
+  const bytes = rowBytes({ ...model, dtype: widest })
+  const data = new Uint8Array(length * bytes)
+  // Places that no turn has told yet, as far as tables were read; in order, and apart.
+  let untold: Span[] = [[first, first + length]]
+  for (const { table, end } of tables) {
+    if (!isOfModel(table, model)) continue
+    const told = [table.start, Math.min(table.start + table.experts.shape[0]!, end)] as const
+    const rows = asType(table.experts, widest)
+    for (const [from, to] of untold.flatMap((span) => within(span, told)))
+      data.set(
+        rows.subarray((from - table.start) * bytes, (to - table.start) * bytes),
+        (from - first) * bytes,
+      )
+    untold = untold.flatMap((span) => outside(span, told))
+  }
+  const known = outsideAll([first, first + length], untold)
+  return {
+    dtype: widest,
+    shape: [length, ...model.shape.slice(1)],
+    data,
+    known: known.map(([from, to]) => [from - first, to - first]),
+  }
+}
+
+type Span = readonly [from: number, to: number]
+
+/** What two spans share: one span, or none. */
+function within([from, to]: Span, [start, end]: Span): Span[] {
+  const shared: Span = [Math.max(from, start), Math.min(to, end)]
+  return shared[0] < shared[1] ? [shared] : []
+}
+
+/** What is left of a span without another one: two spans at most. */
+function outside([from, to]: Span, [start, end]: Span): Span[] {
+  if (end <= start) return [[from, to]]
+  return [...within([from, to], [from, start]), ...within([from, to], [end, to])]
+}
+
+function outsideAll(span: Span, others: readonly Span[]): Span[] {
+  return others.reduce((left, other) => left.flatMap((part) => outside(part, other)), [span])
+}
+
+function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
+  return experts.shape.slice(1).join() === model.shape.slice(1).join()
+}
+
+function wider(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
+  if (a === b) return a
+  const [narrow, wide] = TENSOR_BYTES[a] < TENSOR_BYTES[b] ? [a, b] : [b, a]
+  // Of two of one width that differ in their sign neither holds the other; nor does an unsigned one what is below 0.
+  const isLossy = TENSOR_BYTES[a] === TENSOR_BYTES[b] || (narrow.startsWith('I') && wide.startsWith('U'))
+  return isLossy ? 'I32' : wide
+}
+
+function asType(tensor: Tensor, dtype: Tensor['dtype']): Uint8Array {
+  if (tensor.dtype === dtype) return tensor.data
+  const values = numbersOf(tensor)
+  const array =
+    dtype === 'U16'
+      ? Uint16Array.from(values)
+      : dtype === 'I16'
+        ? Int16Array.from(values)
+        : Int32Array.from(values)
+  return new Uint8Array(array.buffer)
+}
+
+/** Where an engine tells one version at the start and at the end, all tokens between have it. */
+function weightVersions(
+  { turns, responseLength }: RowLayout,
+  detailsOf: ReadonlyMap<string, Details>,
+): VersionSpan[] | null {
+  const row: VersionSpan[] = []
+  for (const turn of turns) {
+    const { turnId, start, end, weightVersionStart: version } = turn
+    const isOne = version !== null && version === turn.weightVersionEnd
+    const spans =
+      detailsOf.get(turnId)?.weight_versions ??
+      (isOne ? [{ version, start: 0, end: turn.completionLength }] : [])
+    for (const span of spans) {
+      const [from, to] = [start + span.start, Math.min(start + span.end, end, responseLength)]
+      if (to > from) row.push({ version: span.version, start: from, end: to })
+    }
+  }
+  return row.length > 0 ? row : null
+}

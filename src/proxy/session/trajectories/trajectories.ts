@@ -1,0 +1,354 @@
+/**
+ * From a session's turns to training-ready rows: one row per leaf of the tree of turns, token for token as sampled,
+ * and each sampled token trained in one row only.
+ */
+import type { Reward, TurnStatus } from '../../store/port/turn-store.ts'
+import { isMainWork, type Line } from '../roles/line.ts'
+import { LineFinder } from '../roles/line-finder.ts'
+import type { LinedTurn } from '../roles/opening.ts'
+import { policyOnRecord } from '../state/policies.ts'
+import { Retries, repeatedByLast, type TriedTurn } from './retries.ts'
+import type { RowLayout } from './row-details.ts'
+import { beginOutside, endOutside, imagesWithin, type RowImage, SessionImages } from './row-images.ts'
+import { type TrainableTurn, type TurnNode, TurnTree } from './turn-tree.ts'
+
+/** Of which turns the rows are made. */
+export interface TurnSelection {
+  /** `main`: the main line, its compaction included. Default: `all`. */
+  lines?: 'all' | 'main'
+  /** Whether side calls are trained as well. Default: no. */
+  sideCalls?: boolean
+}
+
+export interface TrajectoryOptions {
+  /** Keeps the last n tokens of the prompt, like verl's left truncation. */
+  promptLength?: number
+  /** Keeps the first n tokens of the response. */
+  responseLength?: number
+  /** `longest`: the row with the longest uncut response (of equals the first). `last`: the one that ends last. */
+  select?: 'all' | 'longest' | 'last'
+  /** Splits the selected rows: a row per turn, with the turn's whole prompt. */
+  perTurn?: boolean
+  /** Trains the turns of this policy alone, and makes only rows that train one. Default: whatever policy a turn has. */
+  policy?: string
+}
+
+/** Where a turn's completion is in `response_ids`. */
+export interface TurnSpan {
+  turn_id: string
+  index: number
+  line: Line
+  /** The model that the session named for it; null: it named none. */
+  policy: string | null
+  /** Offsets; equal when the cut left nothing of the turn. */
+  start: number
+  end: number
+  /** Whether the mask is 1 there; if not, another row trains it. */
+  trained: boolean
+  finish_reason: string | null
+  weight_version_start: string | null
+  weight_version_end: string | null
+}
+
+/** One row, under the names that it has on the wire. */
+export interface Trajectory {
+  /** Of the last turn; of the turns before it, if that one sums them up. */
+  line: Line
+  /** Of all its turns; null where they have none, or several. */
+  policy: string | null
+  prompt_ids: Int32Array
+  response_ids: Int32Array
+  /** 1 on sampled tokens that this row trains, 0 elsewhere. As long as `response_ids`. */
+  response_mask: Uint8Array
+  /** 0.0 where the mask is 0. As long as `response_ids`. */
+  response_logprobs: Float64Array
+  turns: TurnSpan[]
+  num_turns: number
+  /** Of the last turn. */
+  finish_reason: string | null
+  /**
+   * Lowest and highest of the turns that the row keeps tokens of; null if one of them has none. See {@link
+   * versionRange}.
+   */
+  weight_version_min: string | null
+  weight_version_max: string | null
+  /** Of the turns that the row keeps tokens of, those whose version is not known at their start or their end. */
+  unversioned_turns: number
+  /** The line's, where it has one of its own, else the session's. */
+  reward: number | null
+  reward_components: Record<string, number>
+  /** False: the engine did not tell exact ids, and the row has none. */
+  exact: boolean
+  inexact_reason: string | null
+  /** `responseLength` cut something off. */
+  truncated: boolean
+  /** `promptLength` cut something off. */
+  prompt_truncated: boolean
+  /** Whose tokens are among those of prompt and response, in order; none is cut. Absent: there are none. */
+  images?: RowImage[]
+}
+
+/** Turns that no row is made of, by why. */
+export type ExcludedTurns = Record<Exclude<TurnStatus, 'completed'> | 'superseded' | 'side' | 'empty', number>
+
+export interface PlacedRow {
+  readonly row: Trajectory
+  layout(): RowLayout
+}
+
+/** A row before its tokens are put together. */
+interface Plan {
+  /** From the first turn to the last; each the parent of the next. Never empty. */
+  readonly chain: readonly TurnNode[]
+  readonly last: TurnNode
+  /** Length of the first turn's prompt, from where the response counts. */
+  readonly base: number
+  readonly responseLength: number
+  /** Of the last turn's prompt. */
+  readonly images: readonly RowImage[]
+}
+
+/** Takes turns one by one, in call order, and keeps of them what the rows need. */
+export class TrajectoryBuilder {
+  readonly #selection: Required<TurnSelection>
+  readonly #lines = new LineFinder()
+  readonly #tree = new TurnTree()
+  readonly #retries = new Retries()
+  /** By turn; of those that have one. */
+  readonly #policies = new Map<string, string>()
+  readonly #images = new SessionImages()
+  readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0, empty: 0 }
+
+  constructor({ lines = 'all', sideCalls = false }: TurnSelection = {}) {
+    this.#selection = { lines, sideCalls }
+  }
+
+  /** @returns the images that are new with this turn */
+  add(turn: TrainableTurn & LinedTurn & TriedTurn): readonly RowImage[] {
+    const { line } = this.#lines.add(turn)
+    const images = this.#images.add(turn)
+    const policy = policyOnRecord(turn)
+    if (policy !== null) this.#policies.set(turn.turnId, policy)
+    const sequence = this.#tree.read(turn)
+    const isSelected = this.#selects(line)
+    const tries = isSelected ? this.#retries.add(turn) : []
+    if (turn.status !== 'completed') this.#excluded[turn.status] += 1
+    else if (line === 'side' && !isSelected) this.#excluded.side += 1
+    // Nothing of it trains, and a prompt that fills the context was seen by no engine.
+    else if (isSelected && isEmpty(turn)) this.#excluded.empty += 1
+    else if (isSelected) this.#tree.add(turn, sequence, line, repeatedByLast(tries, this.#wasRead))
+    return images
+  }
+
+  #selects(line: Line): boolean {
+    if (line === 'side' && !this.#selection.sideCalls) return false
+    return this.#selection.lines === 'all' || isMainWork(line)
+  }
+
+  excluded(): ExcludedTurns {
+    return { ...this.#excluded, superseded: this.superseded().size }
+  }
+
+  /** The ids of turns whose answers never reached the agent, as its retries say; see {@link Retries}. */
+  superseded(): ReadonlySet<string> {
+    const ghosts = this.#retries.ghosts(this.#wasRead)
+    return new Set([...ghosts].filter((turnId) => this.#tree.has(turnId)))
+  }
+
+  /** The rows in order of their last turns; each is put together when it is pulled. */
+  *rows(options: TrajectoryOptions, reward: Reward | null): Generator<Trajectory> {
+    for (const { row } of this.placedRows(options, reward)) yield row
+  }
+
+  /** The same rows, each with where its turns are in it. */
+  *placedRows(options: TrajectoryOptions, reward: Reward | null): Generator<PlacedRow> {
+    const leaves = this.#tree.leaves(this.superseded())
+    const policyOf = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
+    const isAsked = (turn: TurnNode) => options.policy === undefined || policyOf(turn) === options.policy
+    const selected = select(leaves.map(this.#planOf), options.select ?? 'all')
+    const plans = options.perTurn ? splitByTurn(selected).map(this.#planOfChain) : selected
+    const trainedBy = assignTraining(plans, options, isAsked)
+    for (const plan of plans) {
+      const trains = plan.chain.some((turn) => trainedBy.get(turn) === plan)
+      if (!trains && options.policy !== undefined) continue
+      const row = assemble(plan, options, { trainedBy, reward, policyOf })
+      yield { row, layout: () => layoutOf(plan, row) }
+    }
+  }
+
+  readonly #planOf = (leaf: TurnNode): Plan => this.#planOfChain(chainTo(leaf))
+
+  readonly #planOfChain = (chain: readonly TurnNode[]): Plan => {
+    const last = chain.at(-1)!
+    const base = chain[0]!.promptLength
+    const responseLength = last.promptLength + last.completionLength - base
+    return { chain, last, base, responseLength, images: this.#images.of(last.turnId) }
+  }
+
+  readonly #wasRead = (turnId: string) => this.#tree.isContinued(turnId)
+}
+
+function isEmpty({ exact, completionTokenIds }: TrainableTurn): boolean {
+  return exact && completionTokenIds.length === 0
+}
+
+function chainTo(leaf: TurnNode): TurnNode[] {
+  const chain: TurnNode[] = []
+  for (let turn: TurnNode | undefined = leaf; turn !== undefined; turn = turn.parent) chain.push(turn)
+  return chain.reverse()
+}
+
+function select(plans: Plan[], which: 'all' | 'longest' | 'last'): Plan[] {
+  if (which === 'all' || plans.length === 0) return plans
+  if (which === 'last') return plans.slice(-1)
+  return [plans.reduce((longest, plan) => (plan.responseLength > longest.responseLength ? plan : longest))]
+}
+
+function splitByTurn(plans: Plan[]): TurnNode[][] {
+  const turns = new Set(plans.flatMap((plan) => plan.chain))
+  return [...turns].sort((a, b) => a.index - b.index).map((turn) => [turn])
+}
+
+/** Which row trains each turn: the one that keeps most of it, of equals the first. */
+function assignTraining(
+  plans: Plan[],
+  options: TrajectoryOptions,
+  isAsked: (turn: TurnNode) => boolean,
+): Map<TurnNode, Plan> {
+  const best = new Map<TurnNode, { plan: Plan; kept: number }>()
+  for (const plan of plans) {
+    for (const turn of plan.chain) {
+      if (!isAsked(turn)) continue
+      const { start, end } = spanOf(turn, plan, options)
+      if (end - start > (best.get(turn)?.kept ?? 0)) best.set(turn, { plan, kept: end - start })
+    }
+  }
+  return new Map([...best].map(([turn, { plan }]) => [turn, plan]))
+}
+
+function keptResponse(plan: Plan, { responseLength = Number.POSITIVE_INFINITY }: TrajectoryOptions): number {
+  if (responseLength >= plan.responseLength) return plan.responseLength
+  return endOutside(plan.images, plan.base + responseLength) - plan.base
+}
+
+function spanOf(turn: TurnNode, plan: Plan, options: TrajectoryOptions): { start: number; end: number } {
+  const kept = keptResponse(plan, options)
+  const start = turn.promptLength - plan.base
+  return { start: Math.min(start, kept), end: Math.min(start + turn.completionLength, kept) }
+}
+
+/** What all rows of a session have in common. */
+interface RowContext {
+  readonly trainedBy: ReadonlyMap<TurnNode, Plan>
+  readonly reward: Reward | null
+  policyOf(turn: TurnNode): string | null
+}
+
+function assemble(
+  plan: Plan,
+  options: TrajectoryOptions,
+  { trainedBy, reward, policyOf }: RowContext,
+): Trajectory {
+  const { chain, last, base } = plan
+  const tokens = last.tokens.read(base + plan.responseLength)
+  const kept = keptResponse(plan, options)
+  const { images } = plan
+  const promptStart = beginOutside(images, Math.max(0, base - (options.promptLength ?? base)))
+  const mask = new Uint8Array(kept)
+  const logprobs = new Float64Array(kept)
+  const turns = chain.map((turn) => ({
+    ...spanToWire(turn, plan, options, trainedBy.get(turn) === plan),
+    policy: policyOf(turn),
+  }))
+  const line = lineOf(chain)
+  turns.forEach(({ start, end, trained }, position) => {
+    if (!trained) return
+    mask.fill(1, start, end)
+    logprobs.set(chain[position]!.completionLogprobs.subarray(0, end - start), start)
+  })
+  const keptTurns = turns.filter(({ start, end }) => end > start)
+  const versions = versionRange(keptTurns)
+  return {
+    line,
+    policy: turns.every(({ policy }) => policy === turns[0]!.policy) ? turns[0]!.policy : null,
+    prompt_ids: tokens.subarray(promptStart, base),
+    response_ids: tokens.subarray(base, base + kept),
+    response_mask: mask,
+    response_logprobs: logprobs,
+    turns,
+    num_turns: chain.length,
+    finish_reason: last.finishReason,
+    weight_version_min: versions.min,
+    weight_version_max: versions.max,
+    unversioned_turns: keptTurns.filter(isUnversioned).length,
+    reward: reward?.lines?.[line] ?? reward?.reward ?? null,
+    reward_components: reward?.components ?? {},
+    exact: last.exact,
+    inexact_reason: last.inexactReason,
+    truncated: kept < plan.responseLength,
+    prompt_truncated: promptStart > 0,
+    ...(last.exact && images.length > 0 && { images: imagesWithin(images, promptStart, base + kept) }),
+  }
+}
+
+/** The turns before a row of one turn have reported its prompt as well. */
+function layoutOf({ chain, base }: Plan, row: Trajectory): RowLayout {
+  const history: TurnNode[] = []
+  for (let turn = chain[0]!.parent; turn !== undefined; turn = turn.parent) history.push(turn)
+  const placed = [...history.reverse(), ...chain].map((turn, place) => {
+    const span = row.turns[place - history.length]
+    const { turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd } = turn
+    const { start, end } = span?.trained ? span : { start: 0, end: 0 }
+    return { turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd, start, end }
+  })
+  return {
+    turns: placed,
+    first: base - row.prompt_ids.length,
+    base,
+    responseLength: row.response_ids.length,
+  }
+}
+
+function lineOf(chain: readonly TurnNode[]): Line {
+  return chain.findLast(({ line }) => line !== 'compaction')?.line ?? 'compaction'
+}
+
+function spanToWire(
+  turn: TurnNode,
+  plan: Plan,
+  options: TrajectoryOptions,
+  trained: boolean,
+): Omit<TurnSpan, 'policy'> {
+  return {
+    turn_id: turn.turnId,
+    index: turn.index,
+    line: turn.line,
+    ...spanOf(turn, plan, options),
+    trained,
+    finish_reason: turn.finishReason,
+    weight_version_start: turn.weightVersionStart,
+    weight_version_end: turn.weightVersionEnd,
+  }
+}
+
+/**
+ * The lowest and the highest version that sampled. If all are numbers they compare as numbers (`9` before `10`);
+ * other names have no order but that of their appearance: then it is the first and the last that was seen.
+ *
+ * Where the version of one turn is not known there is neither: tokens of any age may be in the row, and a trainer that
+ * drops stale rows must not take it for as fresh as its other turns.
+ */
+function versionRange(turns: readonly TurnSpan[]): { min: string | null; max: string | null } {
+  if (turns.some(isUnversioned)) return { min: null, max: null }
+  const versions = turns.flatMap((turn) => [turn.weight_version_start!, turn.weight_version_end!])
+  if (versions.every(isNumeric)) versions.sort((a, b) => Number(a) - Number(b))
+  return { min: versions[0] ?? null, max: versions.at(-1) ?? null }
+}
+
+function isUnversioned({ weight_version_start: start, weight_version_end: end }: TurnSpan): boolean {
+  return start === null || end === null
+}
+
+function isNumeric(version: string): boolean {
+  return version.trim() !== '' && Number.isFinite(Number(version))
+}

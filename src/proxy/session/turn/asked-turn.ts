@@ -1,0 +1,102 @@
+/** A call under the rules of its session: what is asked of an engine for it, and what goes on record of that. */
+import { randomUUID } from 'node:crypto'
+import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
+import { type DetailWish, wishOrNone } from '../../../protocol/details/kinds.ts'
+import type { OpenTurn } from '../../store/port/turn-store.ts'
+import type { LineOnRecord } from '../roles/stated-line.ts'
+import type { SessionCall } from '../state/live-session.ts'
+import { policyOf } from '../state/policies.ts'
+import type { AgentCall } from './agent-call.ts'
+import { requestOfChoice } from './choice.ts'
+import { overrule } from './overrule.ts'
+import { paramsText, type WrittenRequest } from './written-request.ts'
+
+type Rules = Pick<SessionCall, 'samplingParams' | 'trustAgent' | 'policies'>
+
+export interface AskedTurn {
+  readonly open: OpenTurn
+  readonly request: CanonicalRequest
+  readonly annotations: Record<string, unknown>
+  /** The session chose the model: only who serves it may be asked. */
+  readonly mustServe: boolean
+}
+
+interface RuledRequest {
+  readonly request: CanonicalRequest
+  /** As the agent tells it, where it is heard. */
+  readonly line: LineOnRecord | undefined
+  /** The session's model for the line; undefined: it names none. */
+  readonly policy: string | undefined
+}
+
+/** @param model replaces the one that the agent asks for, where the session names none */
+export function underRules(
+  { request, word }: AgentCall,
+  rules: Rules,
+  model: string | undefined,
+): RuledRequest {
+  const line = rules.trustAgent || !word.hasAgentKey ? word.line : undefined
+  const policy = policyOf(rules.policies, line?.told)
+  return { request: overrule(request, rules.samplingParams, policy ?? model), line, policy }
+}
+
+/** @param model as {@link underRules} has it */
+export function askedTurn(
+  call: AgentCall,
+  written: WrittenRequest,
+  sessionCall: SessionCall,
+  { model, startedAtMs }: { model: string | undefined; startedAtMs: number },
+): AskedTurn {
+  const { sessionId, dialect, word, choice } = call
+  const ruled = underRules(call, sessionCall, model)
+  const { line, policy } = ruled
+  const { request, recorded } = requestOfChoice(ruled.request, choice)
+  const isHeard = sessionCall.trustAgent || !word.hasAgentKey
+  const open: OpenTurn = {
+    turnId: choice?.index === 0 ? choice.call : randomUUID(),
+    sessionId,
+    index: sessionCall.index,
+    dialect,
+    startedAtMs,
+    ...written,
+    // The session's sampling parameters included: what was really asked of the engine.
+    params: recorded === call.request ? written.params : paramsText(recorded),
+    retryCount: isHeard ? word.retryCount : 0,
+  }
+  const annotations: Record<string, unknown> = {
+    ...call.annotations,
+    ...(line && { line }),
+    ...(choice && { choice }),
+    ...(policy !== undefined && { policy }),
+    ...(word.idempotencyKey !== undefined && { idempotency_key: word.idempotencyKey }),
+  }
+  return { open, request, annotations, mustServe: policy !== undefined }
+}
+
+/** What else an engine's side is told of the call, and asked to record. */
+export interface GenerationTerms {
+  /** Beyond ids and logprobs. */
+  record: DetailWish
+  /** The turn that the call goes on with, if whoever serves it has its answer. */
+  takesOver: string | undefined
+}
+
+export function generationOf(
+  { stream, choice, span }: AgentCall,
+  { open, request, mustServe }: AskedTurn,
+  { record, takesOver }: GenerationTerms,
+): GenerationRequest {
+  const wish = wishOrNone(record)
+  return {
+    ...request,
+    requestId: open.turnId,
+    sessionId: open.sessionId,
+    stream,
+    lastMessage: open.lastMessage,
+    ...(mustServe && { mustServe }),
+    ...(takesOver !== undefined && { takesOver }),
+    ...(wish && { record: wish }),
+    ...(span && { spans: span.turn(open) }),
+    ...(choice && { choiceOf: choice.call }),
+  }
+}

@@ -1,0 +1,113 @@
+/** A committed answer as events again, so that any dialect can write it as it wrote it first. */
+import { CompletionFold } from '../../../../protocol/canonical/completion.ts'
+import type {
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+  GenerationStart,
+  GenerationStream,
+} from '../../../../protocol/canonical/events.ts'
+import type { ToolCall } from '../../../../protocol/canonical/messages.ts'
+import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
+import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
+
+/** What an answer has that no column of a turn holds; kept where it is not empty. */
+export interface UnnamedAnswer {
+  refusal?: string
+  extra?: Record<string, unknown>
+}
+
+/** @returns undefined where there is nothing of the kind */
+export function unnamedPart({ refusal, extra }: CompletionFold): UnnamedAnswer | undefined {
+  const unnamed: UnnamedAnswer = {
+    ...(refusal !== null && { refusal }),
+    ...(Object.keys(extra).length > 0 && { extra }),
+  }
+  return Object.keys(unnamed).length > 0 ? unnamed : undefined
+}
+
+/**
+ * Whether the record has all of a turn's answer. The engine's own entries of logprobs, with texts and alternatives, go
+ * to the agent that asks for them and to no column.
+ */
+export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
+  const { logprobs } = JSON.parse(params) as { logprobs?: unknown }
+  return logprobs === undefined || logprobs === null || logprobs === false
+}
+
+/** The answer of a turn with a whole one. */
+function recordedAnswer(turn: TurnRecord): CompletionFold {
+  const fold = new CompletionFold()
+  for (const event of [startOf(turn), deltaOf(turn), endOf(turn)]) fold.add(event)
+  return fold
+}
+
+/** A committed answer, given to a retry. */
+export interface GivenAnswer {
+  turnId: string
+  startedAtMs: number
+  endedAtMs?: number
+  completion: CompletionFold
+  events: GenerationStream
+  /** How many retries it was given to, this one included. */
+  retriesAnswered: number
+}
+
+/** Gives a turn's answer to a retry, and puts that on record. @returns undefined where it is gone */
+export async function giveAgain(
+  store: Pick<TurnStore, 'getTurn' | 'answerRetry'>,
+  { sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>,
+  retryCount: number,
+): Promise<GivenAnswer | undefined> {
+  const turn = await store.getTurn(sessionId, turnId)
+  if (turn === undefined) return undefined
+  const retriesAnswered = await store.answerRetry(sessionId, turnId, retryCount)
+  if (retriesAnswered === undefined) return undefined
+  const completion = recordedAnswer(turn)
+  return {
+    turnId,
+    startedAtMs: turn.startedAtMs,
+    ...(turn.endedAtMs !== null && { endedAtMs: turn.endedAtMs }),
+    completion,
+    events: oneBatch(completion.soFar()),
+    retriesAnswered,
+  }
+}
+
+async function* oneBatch(events: readonly GenerationEvent[]): GenerationStream {
+  yield events
+}
+
+function startOf({ engine, model, promptTokenIds, weightVersionStart }: TurnRecord): GenerationStart {
+  return {
+    type: 'start',
+    engine: engine ?? '',
+    ...(model !== null && { model }),
+    ...(promptTokenIds.length > 0 && { promptTokenIds: PromptIds.from(promptTokenIds) }),
+    ...(weightVersionStart !== null && { weightVersion: weightVersionStart }),
+  }
+}
+
+function deltaOf(turn: TurnRecord): GenerationDelta {
+  const calls = JSON.parse(turn.toolCalls) as ToolCall[]
+  const { answer } = JSON.parse(turn.annotations) as { answer?: UnnamedAnswer }
+  return {
+    type: 'delta',
+    ...(turn.completionText !== null && { content: turn.completionText }),
+    ...(turn.reasoning !== null && { reasoning: turn.reasoning }),
+    ...(calls.length > 0 && { toolCalls: calls.map((call, index) => ({ index, ...call })) }),
+    tokenIds: [...turn.completionTokenIds],
+    logprobs: [...turn.completionLogprobs],
+    ...answer,
+  }
+}
+
+function endOf({ finishReason, stopReason, usage, weightVersionEnd }: TurnRecord): GenerationEnd {
+  return {
+    type: 'end',
+    finishReason: finishReason ?? 'stop',
+    ...(stopReason !== null && { stopReason: JSON.parse(stopReason) }),
+    ...(usage !== null && { usage: JSON.parse(usage) }),
+    ...(weightVersionEnd !== null && { weightVersion: weightVersionEnd }),
+  }
+}

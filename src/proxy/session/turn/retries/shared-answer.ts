@@ -1,0 +1,99 @@
+/**
+ * One answer for several connections: a client that tries its call again while the first try still runs joins it. Each
+ * reader gets the answer from its beginning, at its own pace; whoever is ahead asks the engine for more. The first
+ * reader, which nearly always is the only one, gets the very batches.
+ */
+import type { CompletionFold } from '../../../../protocol/canonical/completion.ts'
+import type { GenerationEvent, GenerationStream } from '../../../../protocol/canonical/events.ts'
+
+type Batch = readonly GenerationEvent[]
+
+/** A batch that was asked for, and the one after it once somebody has asked for that: readers behind hold the list. */
+interface Piece {
+  readonly result: Promise<IteratorResult<Batch>>
+  next: Piece | undefined
+}
+
+export class SharedAnswer {
+  readonly #events: AsyncIterator<Batch>
+  readonly #fold: CompletionFold
+  readonly #readers = new Set<Reader>()
+  #last: Piece = { result: Promise.resolve({ done: false, value: [] }), next: undefined }
+
+  /** @param fold holds whatever `events` has yielded, and nothing but an `end` that it has not */
+  constructor(events: GenerationStream, fold: CompletionFold) {
+    this.#events = events[Symbol.asyncIterator]()
+    this.#fold = fold
+  }
+
+  /** For the first reader, before anything was read. The last one to leave early ends the events. */
+  read(): GenerationStream {
+    return this.#newReader()
+  }
+
+  /** For one that comes later; a reader from now on. */
+  join(): GenerationStream {
+    return this.#joined(this.#newReader())
+  }
+
+  async *#joined(reader: Reader): GenerationStream {
+    try {
+      const at = this.#last
+      reader.goTo(at)
+      const { done, value } = await at.result
+      // From here to the first yield nothing is awaited: the fold is as it was when this piece came.
+      const isWhole = done === true || value.at(-1)?.type === 'end'
+      const soFar = this.#fold.soFar().filter(({ type }) => isWhole || type !== 'end')
+      if (soFar.length > 0) yield soFar
+      if (!isWhole) yield* reader
+    } finally {
+      await reader.return()
+    }
+  }
+
+  #newReader(): Reader {
+    const leave = async (reader: Reader) => {
+      if (this.#readers.delete(reader) && this.#readers.size === 0) await this.#events.return?.()
+    }
+    const reader = new Reader(this.#last, (piece) => this.#after(piece), leave)
+    this.#readers.add(reader)
+    return reader
+  }
+
+  #after(piece: Piece): Piece {
+    piece.next ??= { result: this.#events.next(), next: undefined }
+    if (piece === this.#last) this.#last = piece.next
+    return piece.next
+  }
+}
+
+/** One that reads, at its place in the answer. */
+class Reader implements AsyncIterableIterator<Batch> {
+  #at: Piece
+  readonly #after: (piece: Piece) => Piece
+  readonly #leave: (reader: Reader) => Promise<void>
+
+  constructor(at: Piece, after: (piece: Piece) => Piece, leave: (reader: Reader) => Promise<void>) {
+    this.#at = at
+    this.#after = after
+    this.#leave = leave
+  }
+
+  goTo(piece: Piece): void {
+    this.#at = piece
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this
+  }
+
+  next(): Promise<IteratorResult<Batch>> {
+    this.#at = this.#after(this.#at)
+    return this.#at.result
+  }
+
+  async return(): Promise<IteratorResult<Batch>> {
+    await this.#leave(this)
+    return { done: true, value: undefined }
+  }
+}

@@ -1,0 +1,359 @@
+/**
+ * The use case: one LLM call becomes one turn. The call's events pass through to the agent as they come and are
+ * folded into the turn on the way; the last one is held back until the turn is on disk, so that an answer which an
+ * agent has read to its end is never lost.
+ */
+
+import { ProxyError, toProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import { CompletionFold } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import type { DetailWish } from '../../../protocol/details/kinds.ts'
+import type { Backend } from '../../engines/port/backend.ts'
+import type { OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
+import { type CallPrompt, type Prompts, plainPrompt } from '../prompts/prompts.ts'
+import { Activity } from '../state/activity.ts'
+import { policyOf } from '../state/policies.ts'
+import type { HeldMemory, SessionMemory } from '../state/session-memory.ts'
+import type { SessionCall, Sessions } from '../state/sessions.ts'
+import { type AgentCall, type AgentWord, agentLeft, type Turn } from './agent-call.ts'
+import type { AnnouncedWeights } from './announced-weights.ts'
+import { askedTurn, generationOf, underRules } from './asked-turn.ts'
+import { overrule } from './overrule.ts'
+import { FirstTries, type UnfinishedTry } from './retries/first-tries.ts'
+import { mayBeRetry } from './retries/first-try.ts'
+import { giveAgain } from './retries/recorded-answer.ts'
+import { RunningTurn } from './retries/running-turn.ts'
+import { RunningCalls } from './running-calls.ts'
+import { stamped, withUsage } from './stamped-events.ts'
+import { startOf } from './started-answer.ts'
+import { type EndedTurn, refuseUnwritable, turnOutcome } from './turn-record.ts'
+import { UnclosedTurns } from './unclosed-turns.ts'
+import { jsonAtHand, paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
+
+export type { AgentCall, AgentWord, Turn } from './agent-call.ts'
+
+export interface TurnRunnerOptions {
+  sessions: Sessions
+  backend: Backend
+  /** How prompts come about. Absent: the engine's business, and nothing of them is remembered. */
+  prompts?: Prompts
+  store: TurnStore
+  logger: Logger
+  /** Model name that replaces the one agents ask for. */
+  model?: string
+  /** What a turn is recorded under when its engine does not tell its weight version. */
+  weights?: AnnouncedWeights
+  /** What turns are recorded with beyond ids and logprobs, where their session does not say. */
+  record?: DetailWish | undefined
+  /** What logprobs are of, of engines that do not tell it; recorded as it is. */
+  logprobsMode?: string | undefined
+  /** Called when turns open and close. */
+  activity?: Activity
+  /** Called for each completed turn that can be trained on, once it is on disk. */
+  onTrainable?(turn: Pick<OpenTurn, 'sessionId' | 'turnId'>): void
+  clock?: () => number
+  /** How long a turn goes on for an agent that has lost its connection and may try again; default: not at all. */
+  retryGraceMs?: number
+}
+
+/** Of a session. An agent that leaves each call could otherwise have any number of them run for nobody. */
+const MAX_AWAY = 8
+
+export class TurnRunner {
+  readonly #options: TurnRunnerOptions
+  readonly #clock: () => number
+  readonly #activity: Activity
+  readonly #running = new RunningCalls()
+  readonly #tries: FirstTries<RunningTurn>
+  readonly #unclosed: UnclosedTurns
+
+  constructor(options: TurnRunnerOptions) {
+    this.#options = options
+    this.#clock = options.clock ?? Date.now
+    this.#activity = options.activity ?? new Activity()
+    this.#tries = new FirstTries(options.store)
+    this.#unclosed = new UnclosedTurns(options.store)
+  }
+
+  /**
+   * Opens a turn in the session (which is made if there is none) and returns its events; nothing is asked of an
+   * engine before the first of them is pulled. A retry gets the turn of its first try, if that has an answer.
+   * @param agentSignal aborts when the agent has gone, with the ProxyError to record as its reason
+   * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `store_failed`; from `events`: as
+   *   {@link Prompts.begin} and {@link Backend.generate}
+   */
+  async begin(call: AgentCall, agentSignal: AbortSignal): Promise<Turn> {
+    if (this.isDraining)
+      throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
+    const { sessions } = this.#options
+    using early = sessions.hold(call.sessionId)
+    // Before the call has its place in the session: one that cannot be written down must not take it.
+    const written = writeRequest(call.request, early.memory)
+    const isRetry = call.choice === undefined && mayBeRetry(call.word, early.memory.idempotencyKeys)
+    const tried = isRetry ? await this.#firstTry(call, written, early.memory, agentSignal) : undefined
+    if (tried !== undefined && 'events' in tried) return tried
+    using unfinished = tried
+    const sessionCall = await sessions.beginCall(call.sessionId, call.word.keyTag)
+    const held = sessions.hold(call.sessionId)
+    // Nothing is on record that this memory could lack.
+    if (sessionCall.index === 0) {
+      held.memory.isWhole = true
+      held.memory.idempotencyKeys ??= new Set()
+    }
+    try {
+      // The session may have been reset, and its memory with it, while the call waited for its place.
+      const isCurrent = held.memory === early.memory
+      const request = isCurrent ? written : writeRequest(call.request, held.memory)
+      const takesOver = isCurrent ? unfinished?.turnId : undefined
+      return this.#open(call, request, { sessionCall, held, takesOver }, agentSignal)
+    } catch (error) {
+      // Nobody else would give its place back, and the session's end would wait for it.
+      sessionCall.done()
+      held[Symbol.dispose]()
+      throw error
+    }
+  }
+
+  /**
+   * Counts the tokens of the prompt that a call with this body would have now. Nothing is recorded, and no session is
+   * made. @throws ProxyError as {@link CountTokens}, `store_failed`
+   */
+  async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
+    const { backend, prompts, sessions } = this.#options
+    const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
+    const { samplingParams = {}, policies = {} } = session ?? {}
+    const model = policyOf(policies) ?? this.#options.model
+    const asked = overrule({ kind: 'chat', body }, samplingParams, model).body as ChatBody
+    if (prompts === undefined) return await backend.countTokens(asked, signal, session && sessionId)
+    if (session === undefined) return await prompts.countTokens(asked, signal)
+    using held = sessions.hold(session.sessionId)
+    const { memory } = held
+    return await prompts.countTokens(asked, signal, { sessionId: session.sessionId, memory })
+  }
+
+  #open(call: AgentCall, written: WrittenRequest, place: CallPlace, agentSignal: AbortSignal): Turn {
+    const { sessionId, stream, word, choice } = call
+    const { sessionCall, held } = place
+    if (word.idempotencyKey !== undefined) held.memory.idempotencyKeys?.add(word.idempotencyKey)
+    const { model, store, weights, record = {} } = this.#options
+    const asked = askedTurn(call, written, sessionCall, { model, startedAtMs: this.#clock() })
+    const { open, annotations } = asked
+    const opened = store.openTurn(open)
+    // Awaited before the turn is closed as well; until then a rejection must have an owner.
+    opened.catch(() => sessionCall.unrecorded())
+    const fold = new CompletionFold()
+    const cancel = this.#running.begin(sessionCall.signal)
+    const { index, startedAtMs } = open
+    const closeActivity = this.#activity.begin({ sessionId, index, startedAtMs, completion: fold })
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const over = () => {
+      closeActivity()
+      resolve()
+    }
+    const generation = {
+      ...generationOf(call, asked, {
+        record: sessionCall.record ?? record,
+        // An answer from before would be put on record with the version that was told since.
+        takesOver: weights?.version === undefined ? place.takesOver : undefined,
+      }),
+      ...jsonAtHand(asked.request, written, held.memory, call.messagesJson),
+      onAsked: () => {
+        inFlight.weightsAsked = weights?.version
+      },
+    }
+    const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
+    const turn = new RunningTurn({
+      open,
+      word,
+      fold,
+      cancel,
+      annotations,
+      events: this.#run(inFlight),
+      over: promise,
+      endedAtMs: () => inFlight.endedAtMs,
+      // Of several choices, nobody can join one.
+      graceMs: () => {
+        const hasBegun = stream && inFlight.firstTokenAtMs !== undefined
+        return choice ? 0 : this.#graceMs(sessionId, word, hasBegun)
+      },
+      undelivered: (retriesAnswered, why) => this.#undelivered(open, retriesAnswered, why),
+    })
+    this.#tries.add(sessionId, turn)
+    return turn.first(agentSignal)
+  }
+
+  /** The turn of the call's first try, if its answer can be had, or which one was under way when the proxy ended. */
+  async #firstTry(
+    call: AgentCall,
+    written: WrittenRequest,
+    memory: SessionMemory,
+    gone: AbortSignal,
+  ): Promise<Turn | UnfinishedTry | undefined> {
+    const { sessionId, dialect, word } = call
+    const session = await this.#options.sessions.find(sessionId)
+    if (session?.status !== 'active') return undefined
+    const params = paramsText(underRules(call, session, this.#options.model).request)
+    const { first, idempotencyKeys } = await this.#tries.find(sessionId, word, {
+      ...written,
+      dialect,
+      params,
+    })
+    memory.idempotencyKeys ??= idempotencyKeys
+    if (first === undefined || 'turnId' in first) return first
+    if ('running' in first) return first.running.join(word.retryCount, gone)
+    const of = { sessionId, turnId: first.recorded }
+    const given = await giveAgain(this.#options.store, of, word.retryCount)
+    return (
+      given && {
+        ...given,
+        signal: gone,
+        isWhole: true,
+        undelivered: (why) => this.#undelivered(of, given.retriesAnswered, why),
+      }
+    )
+  }
+
+  /** @param hasBegun a part of a stream has left: SDKs try only those again of which they have had nothing */
+  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: AgentWord, hasBegun: boolean): number {
+    const mayReturn = (tellsTries && !hasBegun) || idempotencyKey !== undefined
+    // The one that asks is among those that are away.
+    const isOneTooMany = this.isDraining || this.#tries.awayIn(sessionId) > MAX_AWAY
+    return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
+  }
+
+  async #undelivered(
+    { sessionId, turnId }: TurnName,
+    retriesAnswered: number,
+    why = unread(),
+  ): Promise<void> {
+    const { store, logger } = this.#options
+    const { code, message } = why
+    try {
+      await store.markUndelivered(sessionId, turnId, { code, message }, retriesAnswered)
+    } catch (error) {
+      logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not updated')
+    }
+  }
+
+  get isDraining(): boolean {
+    return this.#running.isDraining
+  }
+
+  async *#run(turn: TurnInFlight): GenerationStream {
+    const { sessionCall } = turn
+    const { signal } = turn.cancel
+    let status: TurnOutcome['status'] = 'aborted'
+    let failure: ProxyError | undefined
+    try {
+      signal.throwIfAborted()
+      // Where no engine is asked, for the prompt fills the context.
+      turn.weightsAsked = this.#options.weights?.version
+      const prompt = await this.#promptOf(turn)
+      signal.throwIfAborted()
+      let last: GenerationEvent | undefined
+      await using answer = startOf(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
+      await prompt.whileAsked()
+      for (let next = await answer.next(); !next.done; next = await answer.next()) {
+        const batch = prompt.read(next.value)
+        last = this.#fold(turn, batch)
+        if (last) prompt.answered(turn.fold)
+        const passed = last ? batch.slice(0, -1) : batch
+        if (passed.length > 0) yield passed
+      }
+      if (!last) throw new ProxyError('engine_lost', 'The engine ended its answer without a finish reason')
+      await this.#close(turn, 'completed', null)
+      yield [last]
+    } catch (thrown) {
+      failure = toProxyError(signal.aborted ? signal.reason : thrown)
+      status = failure.code === 'agent_gone' || failure.code === 'turn_cancelled' ? 'aborted' : 'failed'
+      throw failure
+    } finally {
+      // No failure: whoever read the events left the loop. An error is made here only, for making one is slow.
+      if (turn.endedAtMs === undefined) await this.#closeQuietly(turn, status, failure ?? agentLeft())
+      sessionCall.done()
+      turn.over()
+      turn.held[Symbol.dispose]()
+      this.#running.end(turn.cancel)
+    }
+  }
+
+  async #promptOf({ generation, held }: TurnInFlight): Promise<CallPrompt> {
+    return (await this.#options.prompts?.begin(generation, held.memory)) ?? plainPrompt(generation)
+  }
+
+  /**
+   * Takes no new calls, waits for those that run, and after the grace period cancels what is left.
+   * @returns whether every call had ended by itself
+   */
+  async drain(graceMs: number): Promise<boolean> {
+    const drained = await this.#running.drain(graceMs)
+    this.#unclosed.stop()
+    return drained
+  }
+
+  /** @returns the `end` event if this batch brought it; it is the last one of its batch */
+  #fold(turn: TurnInFlight, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
+    const { weights, logprobsMode } = this.#options
+    const stamps = { weightsAsked: turn.weightsAsked, weightsNow: weights?.version, logprobsMode }
+    let last: GenerationEvent | undefined
+    for (const event of batch) {
+      if (event.type === 'delta') turn.firstTokenAtMs ??= this.#clock()
+      refuseUnwritable(event)
+      last = event.type === 'end' ? withUsage(event, turn.fold) : undefined
+      turn.fold.add(stamped(last ?? event, stamps))
+    }
+    return last
+  }
+
+  async #close(turn: TurnInFlight, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
+    const endedAtMs = this.#clock()
+    const outcome = turnOutcome(turn, status, failure, endedAtMs)
+    const closed = this.#options.store.closeTurn(outcome)
+    // Closing a turn whose opening failed finds nothing to close, and is no record of it: both must be on disk.
+    await Promise.all([turn.opened, closed])
+    turn.endedAtMs = endedAtMs
+    if (status === 'completed' && outcome.exact) this.#options.onTrainable?.(turn.open)
+    const { sessionId: session_id, index } = turn.open
+    const { finishReason: finish_reason } = outcome
+    this.#activity.tell({ type: 'turn_closed', session_id, index, status, finish_reason })
+  }
+
+  async #closeQuietly(turn: TurnInFlight, status: TurnOutcome['status'], failure: ProxyError): Promise<void> {
+    try {
+      await this.#close(turn, status, failure)
+    } catch (error) {
+      const { sessionId, turnId } = turn.open
+      this.#options.logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not recorded')
+      const endedAtMs = this.#clock()
+      this.#unclosed.add(() => turnOutcome(turn, status, failure, endedAtMs))
+    }
+  }
+}
+
+/** What a call has of its session until it has ended. */
+interface CallPlace {
+  readonly sessionCall: SessionCall
+  readonly held: HeldMemory
+  /** The turn that this call goes on with, if whoever serves it has its answer. */
+  readonly takesOver?: string | undefined
+}
+
+/** What the steps of one running turn share. */
+interface TurnInFlight extends EndedTurn, CallPlace {
+  readonly opened: Promise<void>
+  readonly cancel: AbortController
+  /** The version that was announced when the engine was asked. */
+  weightsAsked?: string | undefined
+  /** Set when it is closed in the store. */
+  endedAtMs?: number
+  /** Takes it from among the turns in flight. */
+  over(): void
+}
+
+type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
+
+function unread(): ProxyError {
+  return new ProxyError('agent_gone', 'The agent left before its answer')
+}

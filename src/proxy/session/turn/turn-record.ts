@@ -1,0 +1,79 @@
+/** What of a turn goes on record when it is closed. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import type { CompletionFold } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
+import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
+import type { OpenTurn, TurnOutcome } from '../../store/port/turn-store.ts'
+import { inexactReason } from '../prompts/exactness.ts'
+import { unnamedPart } from './retries/recorded-answer.ts'
+
+/**
+ * What engines say without a name of ours is kept and handed on as it is; a turn that it made unwritable would stay
+ * open.
+ * @throws ProxyError `engine_failed` for nesting that JSON cannot carry
+ */
+export function refuseUnwritable(event: GenerationEvent): void {
+  const unnamed = event.type === 'delta' ? event.extra : event.type === 'end' ? event.usage : undefined
+  if (unnamed === undefined) return
+  try {
+    JSON.stringify(unnamed)
+  } catch (cause) {
+    throw new ProxyError('engine_failed', 'The engine nested its answer too deeply', { cause })
+  }
+}
+
+/** What is known of a turn when it ends. */
+export interface EndedTurn {
+  readonly generation: GenerationRequest
+  readonly open: OpenTurn
+  readonly fold: CompletionFold
+  readonly annotations: Record<string, unknown>
+  firstTokenAtMs?: number
+}
+
+export function turnOutcome(
+  turn: EndedTurn,
+  status: TurnOutcome['status'],
+  failure: ProxyError | null,
+  endedAtMs: number,
+): TurnOutcome {
+  const { fold, open, generation } = turn
+  const { start, end } = fold
+  const inexact = inexactReason(fold)
+  const answer = unnamedPart(fold)
+  const hasIds = fold.tokenIds.every(isTokenId)
+  return {
+    turnId: open.turnId,
+    sessionId: open.sessionId,
+    status,
+    endedAtMs,
+    firstTokenAtMs: turn.firstTokenAtMs ?? null,
+    model: start?.model ?? generation.body.model ?? null,
+    engine: start?.engine ?? null,
+    completionText: fold.content,
+    reasoning: fold.reasoning,
+    toolCalls: JSON.stringify(fold.toolCalls),
+    finishReason: end?.finishReason ?? null,
+    stopReason: end?.stopReason === undefined ? null : JSON.stringify(end.stopReason),
+    promptTokenIds: start?.promptTokenIds ?? PromptIds.of(),
+    // In 32 bits a number that is no id would become another token's: then none is kept.
+    completionTokenIds: Int32Array.from(hasIds ? fold.tokenIds : []),
+    completionLogprobs: Float64Array.from(fold.logprobs),
+    exact: inexact === null,
+    inexactReason: inexact,
+    weightVersionStart: start?.weightVersion ?? null,
+    weightVersionEnd: (end?.weightVersion === undefined ? start?.weightVersion : end.weightVersion) ?? null,
+    usage: end?.usage ? JSON.stringify(end.usage) : null,
+    annotations: JSON.stringify({
+      ...turn.annotations,
+      ...start?.annotations,
+      ...(answer && { answer }),
+      ...(start?.sampling && { sampling: start.sampling }),
+    }),
+    ...(fold.details && hasIds && { details: fold.details.pack(fold.tokenIds.length) }),
+    error: failure && { code: failure.code, message: failure.message },
+  }
+}

@@ -1,0 +1,366 @@
+/** A store that forgets everything with the process: for tests and throw-away runs. */
+
+import { ProxyError } from '../../../base/errors.ts'
+import { messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import { sharedLength } from '../../../protocol/token-ids/token-ids.ts'
+import { type Annotations, answerFor } from './answered-retries.ts'
+import {
+  comparePositions,
+  decodeCursor,
+  encodeCursor,
+  firstPosition,
+  type ListOrder,
+  type ListPosition,
+  matchesFilter,
+  orderOf,
+  sortValue,
+} from './session-list.ts'
+import { groupsOf, totalsOf } from './session-summary.ts'
+import {
+  type ExpiredCount,
+  MIN_SHARED_TOKENS,
+  type NewSession,
+  type OpenTurn,
+  type Reward,
+  type SessionFilter,
+  type SessionGroup,
+  type SessionPage,
+  type SessionQuery,
+  type SessionRecord,
+  type SessionTotals,
+  type TurnError,
+  type TurnOutcome,
+  type TurnOutline,
+  type TurnRecord,
+  type TurnStep,
+  type TurnStore,
+} from './turn-store.ts'
+
+interface Entry {
+  /** Order of creation. */
+  key: number
+  session: SessionRecord
+  /** In call order. */
+  turns: TurnRecord[]
+  /** Of the prompts of completions: each prompt repeats those of the one before. */
+  pieces: Map<string, string>
+  /** By turn. */
+  details: Map<string, readonly PackedDetail[]>
+}
+
+export class MemoryTurnStore implements TurnStore {
+  readonly #entries = new Map<string, Entry>()
+  #lastKey = 0
+  #closed = false
+  readonly lost = new Promise<never>(() => {})
+
+  async createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
+    const existing = this.#open().get(session.sessionId)
+    if (existing !== undefined) return { created: false, session: snapshot(existing) }
+    this.#lastKey += 1
+    const record = newRecord(session)
+    const maps = { pieces: new Map(), details: new Map() }
+    const entry: Entry = { key: this.#lastKey, session: record, turns: [], ...maps }
+    this.#entries.set(session.sessionId, entry)
+    return { created: true, session: snapshot(entry) }
+  }
+
+  async getSession(sessionId: string): Promise<SessionRecord | undefined> {
+    const entry = this.#open().get(sessionId)
+    return entry && snapshot(entry)
+  }
+
+  async listSessions(query: SessionQuery): Promise<SessionPage> {
+    const order = orderOf(query)
+    const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
+    const found = this.#matching(query)
+      .map((session) => ({ session, position: this.#positionOf(session, order) }))
+      .sort((a, b) => comparePositions(a.position, b.position, order))
+      .filter(({ position }) => comparePositions(after, position, order) < 0)
+    const page = found.slice(0, query.limit)
+    const last = page.at(-1)
+    return {
+      sessions: page.map(({ session }) => session),
+      ...(last && found.length > page.length && { nextCursor: encodeCursor(last.position, order) }),
+    }
+  }
+
+  async totalSessions(filter: SessionFilter): Promise<SessionTotals> {
+    return totalsOf(this.#matching(filter))
+  }
+
+  async groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
+    return groupsOf(this.#matching(filter), by)
+  }
+
+  async endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number) {
+    return this.#change(sessionId, ({ session }) => {
+      if (session.status !== 'active') return
+      Object.assign(session, { status, endedAtMs: atMs, updatedAtMs: atMs })
+    })
+  }
+
+  async setReward(sessionId: string, reward: Reward, atMs: number) {
+    return this.#change(sessionId, ({ session }) => {
+      Object.assign(session, { reward: structuredClone(reward), updatedAtMs: atMs })
+    })
+  }
+
+  async resetSession(sessionId: string, atMs: number) {
+    return this.#change(sessionId, (entry) => {
+      entry.turns = []
+      entry.pieces.clear()
+      entry.details.clear()
+      Object.assign(entry.session, { status: 'active', endedAtMs: null, updatedAtMs: atMs, reward: null })
+    })
+  }
+
+  async deleteSession(sessionId: string): Promise<boolean> {
+    return this.#open().delete(sessionId)
+  }
+
+  async countExpired(nowMs: number): Promise<ExpiredCount> {
+    return { sessions: this.#open().size, expired: this.#expired(nowMs).length }
+  }
+
+  async sweep(nowMs: number): Promise<string[]> {
+    const expired = this.#expired(nowMs)
+    for (const { session } of expired) this.#entries.delete(session.sessionId)
+    return expired.map(({ session }) => session.sessionId)
+  }
+
+  openTurn(turn: OpenTurn): Promise<void> {
+    const opened = this.#openTurn(turn)
+    // The caller need not wait.
+    opened.catch(() => {})
+    return opened
+  }
+
+  async closeTurn(outcome: TurnOutcome): Promise<void> {
+    const entry = this.#open().get(outcome.sessionId)
+    const turn = entry?.turns.find(({ turnId, status }) => turnId === outcome.turnId && status === 'open')
+    if (entry === undefined || turn === undefined) return
+    const { details, ...rest } = outcome
+    Object.assign(turn, { ...rest, promptTokenIds: outcome.promptTokenIds.whole() })
+    if (details !== undefined && details.length > 0) entry.details.set(outcome.turnId, details)
+    touch(entry.session, outcome.endedAtMs)
+  }
+
+  async markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered = 0) {
+    const turn = this.#find(sessionId, turnId)
+    if (turn?.status !== 'completed') return
+    const { answered_retries: answered = [] } = JSON.parse(turn.annotations) as Annotations
+    if (answered.length === retriesAnswered) Object.assign(turn, { status: 'aborted', error })
+  }
+
+  async answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined> {
+    const turn = this.#find(sessionId, turnId)
+    if (turn === undefined || this.#open().get(sessionId)?.session.status !== 'active') return undefined
+    const { status, finishReason, error } = turn
+    const annotations = JSON.parse(turn.annotations) as Annotations
+    const ended = { status, finishReason, errorCode: error?.code ?? null, annotations }
+    const answered = answerFor(retryCount, ended)
+    if (answered === undefined) return undefined
+    Object.assign(turn, { status: 'completed', error: null, annotations: JSON.stringify(answered) })
+    return answered.answered_retries.length
+  }
+
+  async *readTurns(sessionId: string): AsyncIterable<TurnRecord> {
+    for (const turn of [...(this.#open().get(sessionId)?.turns ?? [])]) yield structuredClone(turn)
+  }
+
+  async *readSteps(sessionId: string): AsyncIterable<TurnStep> {
+    for await (const { promptTokenIds: rest, ...turn } of this.readTurns(sessionId)) {
+      yield { ...turn, promptStep: { base: null, shared: 0, rest } }
+    }
+  }
+
+  async *readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
+    const turns = [...(this.#open().get(sessionId)?.turns ?? [])]
+    for (const turn of turns) {
+      const { promptTokenIds, completionTokenIds, completionLogprobs: _logprobs, ...outline } = turn
+      yield {
+        ...structuredClone(outline),
+        promptTokens: promptTokenIds.length,
+        sampledTokens: completionTokenIds.length,
+        base: baseOf(turn, turns),
+      }
+    }
+  }
+
+  async getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
+    const turn = this.#find(sessionId, turnId)
+    return turn && structuredClone(turn)
+  }
+
+  async readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
+    const found = new Map<string, readonly PackedDetail[]>()
+    const entry = this.#open().get(sessionId)
+    for (const turnId of turnIds) {
+      const details = entry?.details.get(turnId)?.filter(({ kind }) => kinds.includes(kind)) ?? []
+      if (details.length > 0) found.set(turnId, structuredClone(details))
+    }
+    return found
+  }
+
+  async check(): Promise<void> {
+    this.#open()
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    this.#entries.clear()
+  }
+
+  async #openTurn(turn: OpenTurn): Promise<void> {
+    const entry = this.#open().get(turn.sessionId)
+    if (entry === undefined) throw new ProxyError('session_not_found', 'Session not found')
+    if (entry.turns.some(({ turnId }) => turnId === turn.turnId)) {
+      throw new ProxyError('store_failed', `turn ${turn.turnId} is on record already`)
+    }
+    const place = entry.turns.findLastIndex(({ index }) => index <= turn.index) + 1
+    entry.turns.splice(place, 0, openRecord(turn, entry.pieces))
+    touch(entry.session, turn.startedAtMs)
+  }
+
+  #find(sessionId: string, turnId: string): TurnRecord | undefined {
+    return this.#open()
+      .get(sessionId)
+      ?.turns.find((each) => each.turnId === turnId)
+  }
+
+  #expired(nowMs: number): Entry[] {
+    return [...this.#open().values()].filter(({ session, turns }) => {
+      const { ttlMs, updatedAtMs } = session
+      return ttlMs !== null && updatedAtMs + ttlMs <= nowMs && !turns.some((turn) => turn.status === 'open')
+    })
+  }
+
+  #matching(filter: SessionFilter): SessionRecord[] {
+    return [...this.#open().values()].map(snapshot).filter((session) => matchesFilter(session, filter))
+  }
+
+  #positionOf(session: SessionRecord, order: ListOrder): ListPosition {
+    return { value: sortValue(session, order), key: this.#entries.get(session.sessionId)!.key }
+  }
+
+  #change(sessionId: string, change: (entry: Entry) => void): SessionRecord | undefined {
+    const entry = this.#open().get(sessionId)
+    if (entry === undefined) return undefined
+    change(entry)
+    return snapshot(entry)
+  }
+
+  #open(): Map<string, Entry> {
+    if (this.#closed) throw new ProxyError('store_failed', 'the turn store is closed')
+    return this.#entries
+  }
+}
+
+function newRecord(session: NewSession): SessionRecord {
+  const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent } = session
+  const { record = null, policies = {}, keyTag = null } = session
+  return {
+    sessionId,
+    status: 'active',
+    createdAtMs,
+    updatedAtMs: createdAtMs,
+    endedAtMs: null,
+    ttlMs,
+    metadata: structuredClone(metadata),
+    samplingParams: structuredClone(samplingParams),
+    trustAgent,
+    record: record && [...record],
+    policies: { ...policies },
+    keyTag,
+    reward: null,
+    ...countsOf([]),
+  }
+}
+
+/** @param known the session's pieces */
+function openRecord({ lastMessage, ...turn }: OpenTurn, known: Map<string, string>): TurnRecord {
+  return {
+    ...turn,
+    requestMessages: messagesBetween(undefined, lastMessage).map(({ json }) => json),
+    promptPieces: turn.promptPieces.map((piece) => knownPiece(piece, known)),
+    status: 'open',
+    endedAtMs: null,
+    firstTokenAtMs: null,
+    model: null,
+    engine: null,
+    completionText: null,
+    reasoning: null,
+    toolCalls: '[]',
+    finishReason: null,
+    stopReason: null,
+    promptTokenIds: new Int32Array(0),
+    completionTokenIds: new Int32Array(0),
+    completionLogprobs: new Float64Array(0),
+    exact: false,
+    inexactReason: null,
+    weightVersionStart: null,
+    weightVersionEnd: null,
+    usage: null,
+    annotations: '{}',
+    error: null,
+  }
+}
+
+/** One text for all turns that have the piece. A copy: a slice would keep the prompt that it was cut from. */
+function knownPiece(piece: string, known: Map<string, string>): string {
+  const before = known.get(piece)
+  if (before !== undefined) return before
+  const copy = Buffer.from(piece, 'utf16le').toString('utf16le')
+  known.set(copy, copy)
+  return copy
+}
+
+function touch(session: SessionRecord, atMs: number): void {
+  session.updatedAtMs = Math.max(session.updatedAtMs, atMs)
+}
+
+function snapshot({ session, turns }: Entry): SessionRecord {
+  return { ...structuredClone(session), ...countsOf(turns) }
+}
+
+function countsOf(turns: readonly TurnRecord[]) {
+  const count = (is: (turn: TurnRecord) => boolean) => turns.filter(is).length
+  return {
+    turnCount: turns.length,
+    nextIndex: (turns.at(-1)?.index ?? -1) + 1,
+    openTurns: count(({ status }) => status === 'open'),
+    failedTurns: count(({ status }) => status === 'failed' || status === 'interrupted'),
+    inexactTurns: count(({ status, exact }) => status === 'completed' && !exact),
+    sampledTokens: turns.reduce((sum, { completionTokenIds }) => sum + completionTokenIds.length, 0),
+  }
+}
+
+/** Of several with as much in common, the latest. */
+function baseOf(turn: TurnRecord, turns: readonly TurnRecord[]): TurnOutline['base'] {
+  const prompt = turn.promptTokenIds
+  let base = null as TurnOutline['base']
+  for (let at = turns.length - 1; at >= 0; at -= 1) {
+    const earlier = turns[at]!
+    const most = base?.shared ?? MIN_SHARED_TOKENS - 1
+    if (most >= prompt.length) break
+    // Only one that agrees there can have more in common. Without this look a session of a thousand turns takes seconds.
+    if (earlier.index >= turn.index || idAt(earlier, most) !== prompt[most]) continue
+    const shared = sharedWith(earlier, prompt)
+    if (shared > most) base = { index: earlier.index, shared }
+  }
+  return base
+}
+
+function idAt({ promptTokenIds, completionTokenIds }: TurnRecord, at: number): number | undefined {
+  const { length } = promptTokenIds
+  return at < length ? promptTokenIds[at] : completionTokenIds[at - length]
+}
+
+function sharedWith({ promptTokenIds, completionTokenIds }: TurnRecord, prompt: Int32Array): number {
+  const shared = sharedLength(promptTokenIds, prompt)
+  if (shared < promptTokenIds.length) return shared
+  return shared + sharedLength(completionTokenIds, prompt.subarray(shared))
+}

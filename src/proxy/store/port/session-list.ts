@@ -1,0 +1,121 @@
+/** What both stores share of `listSessions`: the order, the cursor and the filter. */
+import { ProxyError } from '../../../base/errors.ts'
+import type { SessionFilter, SessionQuery, SessionRecord, SessionSort } from './turn-store.ts'
+
+/** A list's order. */
+export interface ListOrder {
+  sort: SessionSort
+  order: 'asc' | 'desc'
+}
+
+/**
+ * Where a page ended: the last session's value in the order and the store's own number of it, which breaks ties.
+ * Sessions made later sort before it, so that inserts between two pages neither repeat nor hide a session.
+ */
+export interface ListPosition {
+  value: number
+  key: number
+}
+
+export function orderOf({ sort = 'created', order = 'desc' }: SessionQuery): ListOrder {
+  return { sort, order }
+}
+
+/** What a session is sorted by. */
+export function sortValue(session: SessionRecord, { sort, order }: ListOrder): number {
+  switch (sort) {
+    case 'created':
+      return session.createdAtMs
+    case 'changed':
+      return session.updatedAtMs
+    case 'turns':
+      return session.turnCount
+    case 'tokens':
+      return session.sampledTokens
+    case 'reward':
+      return session.reward?.reward ?? lastValue(order)
+  }
+}
+
+/** No session's value comes before it. */
+export function firstPosition({ order }: ListOrder): ListPosition {
+  return order === 'desc'
+    ? { value: Number.POSITIVE_INFINITY, key: Number.MAX_SAFE_INTEGER }
+    : { value: Number.NEGATIVE_INFINITY, key: 0 }
+}
+
+/** Where sessions without a value are. */
+export function lastValue(order: ListOrder['order']): number {
+  return order === 'desc' ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY
+}
+
+/** Negative: a comes first. */
+export function comparePositions(a: ListPosition, b: ListPosition, { order }: ListOrder): number {
+  // Two infinities are equal, and have no difference.
+  const ascending = a.value === b.value ? a.key - b.key : a.value - b.value
+  return order === 'desc' ? -ascending : ascending
+}
+
+export function encodeCursor({ value, key }: ListPosition, { sort, order }: ListOrder): string {
+  return Buffer.from(JSON.stringify([sort, order, value, key])).toString('base64url')
+}
+
+/** @throws ProxyError `invalid_request` with param `cursor` when no page of this list ended with it */
+export function decodeCursor(cursor: string, { sort, order }: ListOrder): ListPosition {
+  const position = parseJson(Buffer.from(cursor, 'base64url').toString())
+  if (!Array.isArray(position) || position.length !== 4 || position[0] !== sort || position[1] !== order) {
+    throw notOurs()
+  }
+  // JSON has no infinity: null is the place of those without a value.
+  const value = position[2] ?? lastValue(order)
+  const key = position[3]
+  if (typeof value !== 'number' || !Number.isFinite(key)) throw notOurs()
+  return { value, key }
+}
+
+export function matchesFilter(session: SessionRecord, filter: SessionFilter): boolean {
+  const { status, sinceMs = 0, rewardMin, rewardMax, inexact, failed, metadata, text } = filter
+  const reward = session.reward?.reward
+  if (status !== undefined && session.status !== status) return false
+  if (session.updatedAtMs < sinceMs) return false
+  if (rewardMin !== undefined && !(reward !== undefined && reward >= rewardMin)) return false
+  if (rewardMax !== undefined && !(reward !== undefined && reward <= rewardMax)) return false
+  if (inexact !== undefined && session.inexactTurns > 0 !== inexact) return false
+  if (failed !== undefined && session.failedTurns > 0 !== failed) return false
+  if (metadata !== undefined && !matchesMetadata(session.metadata, metadata)) return false
+  return text === undefined || holdsText(session, text.toLowerCase())
+}
+
+function matchesMetadata(
+  metadata: Record<string, unknown>,
+  wanted: NonNullable<SessionFilter['metadata']>,
+): boolean {
+  return Object.entries(wanted).every(
+    ([key, value]) => Object.hasOwn(metadata, key) && metadata[key] === value,
+  )
+}
+
+/** @param text in lower case */
+function holdsText({ sessionId, metadata }: SessionRecord, text: string): boolean {
+  return sessionId.toLowerCase().includes(text) || valueHolds(metadata, text)
+}
+
+function valueHolds(value: unknown, text: string): boolean {
+  if (typeof value === 'object' && value !== null) {
+    return Object.values(value).some((part) => valueHolds(part, text))
+  }
+  return value !== null && String(value).toLowerCase().includes(text)
+}
+
+function notOurs(): ProxyError {
+  const message = 'cursor is not one that this list returned, in this order'
+  return new ProxyError('invalid_request', message, { param: 'cursor' })
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,358 @@
+/**
+ * Port: where sessions and turns are kept. Adapters: `sqlite/` (the record) and `memory.ts` (tests, throw-away
+ * runs). Both pass `test/conformance/turn-store.ts`.
+ *
+ * Text that the store has no business to understand travels as JSON text, message by message, so that a long
+ * conversation is parsed and written as JSON once and its old messages are stored once.
+ */
+
+import type { ProxyError } from '../../../base/errors.ts'
+import type { Message } from '../../../protocol/canonical/conversation.ts'
+import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+
+export type SessionStatus = 'active' | 'completed' | 'aborted'
+
+/**
+ * `open`: in flight. `completed`: answered. `aborted`: the agent left, or the session was ended or reset under it.
+ * `failed`: the engine, the worker or the proxy failed it. `interrupted`: open when the process died.
+ */
+export type TurnStatus = 'open' | 'completed' | 'aborted' | 'failed' | 'interrupted'
+
+export interface Reward {
+  reward: number
+  components: Record<string, number>
+  /** Rewards of single lines, which their rows have instead. Absent: none has one. */
+  lines?: Record<string, number>
+}
+
+export interface SessionRecord {
+  sessionId: string
+  status: SessionStatus
+  /** Milliseconds since the epoch, like every time in this file. */
+  createdAtMs: number
+  updatedAtMs: number
+  endedAtMs: number | null
+  /** Swept this long after its last change; null: never. */
+  ttlMs: number | null
+  metadata: Record<string, unknown>
+  /** Overrule what the agent asks for. */
+  samplingParams: Record<string, unknown>
+  /** Whether an agent that has no more than the session's key is heard on its own record. */
+  trustAgent: boolean
+  /** What its turns are recorded with, by the names of `parseWish`; null: what the proxy records of any. */
+  record: readonly string[] | null
+  /** Names of models by line, which overrule what the agent asks for; empty: none does. */
+  policies: Record<string, string>
+  /** What its agent's key must have in it, so that the key ends with the session; null: any key of its name is good. */
+  keyTag: string | null
+  reward: Reward | null
+  /** Turns on record, whatever their status. */
+  turnCount: number
+  /** One more than the highest index on record. */
+  nextIndex: number
+  /** In flight. */
+  openTurns: number
+  /** `failed` or `interrupted`. */
+  failedTurns: number
+  /** Completed ones that cannot be trained on. */
+  inexactTurns: number
+  /** Of all turns together. */
+  sampledTokens: number
+}
+
+export interface NewSession {
+  sessionId: string
+  createdAtMs: number
+  ttlMs: number | null
+  metadata: Record<string, unknown>
+  samplingParams: Record<string, unknown>
+  trustAgent: boolean
+  /** Absent: null. */
+  record?: readonly string[] | null
+  /** Default: none. */
+  policies?: Record<string, string>
+  /** Absent: null. */
+  keyTag?: string | null
+}
+
+/** What is known when a call begins. */
+export interface OpenTurn {
+  turnId: string
+  sessionId: string
+  /** Order of calls in the session, from 0. A call that could not be put on record may leave a gap. */
+  index: number
+  /** The agent-facing route: `chat`, `completions`, `messages`, `responses`. */
+  dialect: string
+  startedAtMs: number
+  /** The last of the canonical messages, and by its parents all of them; undefined when there are none. */
+  lastMessage: Message | undefined
+  /** JSON text of the tools as sent; null when there were none. */
+  tools: string | null
+  /** JSON text of the rest of the canonical body: model, sampling, unknown fields. */
+  params: string
+  /**
+   * What a completion goes on from, as texts that are the whole when joined; none for a chat. A prompt that extends an
+   * earlier one begins with all its texts but the last. A record of an older database has none and its prompt in `params`.
+   */
+  promptPieces: readonly string[]
+  /** How many times the agent's client had tried this same call before, as its SDK tells; 0 when unknown. */
+  retryCount: number
+}
+
+/** What failed or aborted a turn. */
+export interface TurnError {
+  code: string
+  message: string
+}
+
+/** What is known when it ends. Arrays are handed over: the caller does not touch them again. */
+export interface TurnOutcome {
+  turnId: string
+  sessionId: string
+  status: Exclude<TurnStatus, 'open' | 'interrupted'>
+  endedAtMs: number
+  /** When the first piece of the completion came; null if none did. */
+  firstTokenAtMs: number | null
+  model: string | null
+  engine: string | null
+  completionText: string | null
+  reasoning: string | null
+  /** JSON text of the completed tool calls (an array; `[]` when there are none). */
+  toolCalls: string
+  finishReason: string | null
+  /** JSON text of the stop string or token id. */
+  stopReason: string | null
+  /** Token ids of the prompt as the engine saw it; none when it did not tell. */
+  promptTokenIds: PromptIds
+  /** Token ids sampled; empty when the engine did not tell. */
+  completionTokenIds: Int32Array
+  /** Natural-log probability of each sampled token, bit for bit as reported; length of completionTokenIds or 0. */
+  completionLogprobs: Float64Array
+  /** Whether ids and logprobs are complete and consistent, so that the turn can be trained on. */
+  exact: boolean
+  /** Why not. */
+  inexactReason: string | null
+  weightVersionStart: string | null
+  weightVersionEnd: string | null
+  /** JSON text of the engine's usage. */
+  usage: string | null
+  /** JSON object of what else is worth knowing of the turn: how its prompt came about, what was changed in it. */
+  annotations: string
+  error: TurnError | null
+  /** What else the engine reported of its tokens; kept apart, see {@link TurnReader.readDetails}. */
+  details?: readonly PackedDetail[]
+}
+
+/** One turn, whole. Everything of TurnOutcome is null or empty (`[]`, `{}`) while the turn is open or interrupted. */
+export type TurnRecord = Omit<OpenTurn, 'lastMessage'> &
+  Omit<TurnOutcome, 'status' | 'endedAtMs' | 'promptTokenIds' | 'details'> & {
+    promptTokenIds: Int32Array
+    /** JSON text of each canonical message, in order. */
+    requestMessages: readonly string[]
+    status: TurnStatus
+    endedAtMs: number | null
+  }
+
+/** A turn without its token ids and logprobs. */
+export type TurnOutline = Omit<TurnRecord, 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'> & {
+  promptTokens: number
+  sampledTokens: number
+  /**
+   * An earlier turn that the prompt begins like, and how many tokens the two have in common: at most all of that
+   * turn's prompt and completion. null: none, or too few to be more than chance.
+   */
+  base: { index: number; shared: number } | null
+}
+
+/**
+ * A turn with its prompt as the first `shared` tokens of what an earlier turn of the same reading has, prompt and
+ * completion together, and the `rest` of its own. `base` is that turn's id; null: nothing is shared.
+ */
+export type TurnStep = Omit<TurnRecord, 'promptTokenIds'> & {
+  promptStep: { base: string | null; shared: number; rest: Int32Array }
+}
+
+/** Prompts that share fewer tokens have no `base`. */
+export const MIN_SHARED_TOKENS = 8
+
+/** Which sessions; without any condition all of them. */
+export interface SessionFilter {
+  status?: SessionStatus
+  /** Only sessions whose metadata has each of these top-level values. */
+  metadata?: Record<string, string | number | boolean>
+  /** Only sessions that changed then or later; milliseconds since the epoch. */
+  sinceMs?: number
+  /** Part of the id or of a value anywhere in the metadata, in whatever case. */
+  text?: string
+  /** Inclusive. A session without a reward is in no range. */
+  rewardMin?: number
+  rewardMax?: number
+  /** Only sessions that have inexact turns, or that have none. */
+  inexact?: boolean
+  /** Only sessions that have failed or interrupted turns, or that have none. */
+  failed?: boolean
+}
+
+const SESSION_SORTS = ['created', 'changed', 'reward', 'turns', 'tokens'] as const
+
+export type SessionSort = (typeof SESSION_SORTS)[number]
+
+export interface SessionQuery extends SessionFilter {
+  /** Default: `created`. */
+  sort?: SessionSort
+  /** Default: `desc`. Sessions without a reward come last either way. */
+  order?: 'asc' | 'desc'
+  limit: number
+  /** From the previous page's `nextCursor`; its sort and order must be the same. */
+  cursor?: string
+}
+
+export interface SessionPage {
+  sessions: SessionRecord[]
+  /** Absent on the last page. */
+  nextCursor?: string
+}
+
+/** What sessions come to together. */
+export interface SessionTotals {
+  sessions: number
+  active: number
+  completed: number
+  aborted: number
+  /** Sessions with failed or interrupted turns. */
+  failed: number
+  /** Sessions with inexact turns. */
+  inexact: number
+  turns: number
+  sampledTokens: number
+  rewards: RewardStatistics
+}
+
+/** Of those sessions that have a reward. */
+export interface RewardStatistics {
+  count: number
+  /** These are null where there is no reward. */
+  mean: number | null
+  min: number | null
+  max: number | null
+  /** Sample standard deviation (divided by n - 1), as GRPO trainers take it; 0 of one reward. */
+  std: number | null
+  /** Of all rewards from the least to the greatest: `from` and `to` are both inside where they are equal. */
+  histogram: { from: number; to: number; count: number }[]
+}
+
+/** Sessions that have one value under a metadata key: the samples of one task, as a rule. */
+export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
+  value: string | number | boolean
+  rewards: Omit<RewardStatistics, 'histogram'>
+  /** Of its first session. */
+  createdAtMs: number
+}
+
+export interface ExpiredCount {
+  /** All that are there. */
+  readonly sessions: number
+  /** Those that a sweep would remove. */
+  readonly expired: number
+}
+
+/** What can be read, of a store that a proxy writes or of a file alone. */
+export interface TurnReader {
+  getSession(sessionId: string): Promise<SessionRecord | undefined>
+  listSessions(query: SessionQuery): Promise<SessionPage>
+  totalSessions(filter: SessionFilter): Promise<SessionTotals>
+  /** What {@link TurnStore.sweep} would remove at this time, in milliseconds since the epoch. */
+  countExpired(nowMs: number): Promise<ExpiredCount>
+  /** Groups in order of their first sessions, newest first; sessions without the metadata key are in none. */
+  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]>
+
+  /**
+   * The session's turns in call order; read in pages, so that a long session never stands in memory twice. Ends early
+   * if the session is deleted or reset meanwhile.
+   */
+  readTurns(sessionId: string): AsyncIterable<TurnRecord>
+
+  /** As {@link readTurns}, at a cost that does not grow with the length of prompts. */
+  readOutlines(sessionId: string): AsyncIterable<TurnOutline>
+
+  /** As {@link readTurns}, at a cost that grows with what is new in each prompt, not with the prompts' length. */
+  readSteps(sessionId: string): AsyncIterable<TurnStep>
+
+  /**
+   * What is on record of these turns beyond their rows, of these kinds; turns without any are not in it. All of it is in
+   * memory at once.
+   */
+  readDetails(
+    sessionId: string,
+    turnIds: readonly string[],
+    kinds: readonly DetailKind[],
+  ): Promise<ReadonlyMap<string, readonly PackedDetail[]>>
+
+  /** One turn of the session, at a cost that does not grow with its other turns; undefined: there is none. */
+  getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined>
+
+  close(): Promise<void>
+}
+
+/**
+ * Every method that changes something resolves when the change is durable, and rejects with ProxyError
+ * `store_failed` when it is not; a rejected change has not happened. Changes to one session take effect in call order.
+ */
+export interface TurnStore extends TurnReader {
+  /** Creates a session, or finds the one that has this id; an existing one is not changed. */
+  createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }>
+  /** @returns undefined when there is no such session; an ended session keeps the status it has. */
+  endSession(
+    sessionId: string,
+    status: 'completed' | 'aborted',
+    atMs: number,
+  ): Promise<SessionRecord | undefined>
+  setReward(sessionId: string, reward: Reward, atMs: number): Promise<SessionRecord | undefined>
+  /** Forgets the session's turns and reward and makes it active again. */
+  resetSession(sessionId: string, atMs: number): Promise<SessionRecord | undefined>
+  /** @returns whether there was such a session. */
+  deleteSession(sessionId: string): Promise<boolean>
+  /** Removes sessions whose time to live has run out; never one with a turn in flight. @returns their ids */
+  sweep(nowMs: number): Promise<string[]>
+
+  /**
+   * Puts a turn on record as `open`. The caller need not wait, nor handle a rejection: a later closeTurn of the same
+   * turn follows it, and rejects if the turn could not be put on record.
+   * @throws ProxyError `session_not_found`
+   */
+  openTurn(turn: OpenTurn): Promise<void>
+  /**
+   * Ends an open turn. Resolves when it is on disk. A turn that was deleted or reset meanwhile stays gone, and the
+   * promise resolves all the same.
+   */
+  closeTurn(outcome: TurnOutcome): Promise<void>
+  /**
+   * A completed turn whose answer never reached the agent becomes `aborted`.
+   * @param retriesAnswered how many retries had been given the answer when it was sent out. Where there are more by
+   *   now, the news is old: the turn stays as it is
+   */
+  markUndelivered(
+    sessionId: string,
+    turnId: string,
+    error: TurnError,
+    retriesAnswered?: number,
+  ): Promise<void>
+  /**
+   * A turn with a whole answer, delivered or not, is given to a retry: it is `completed`, and its annotations have the
+   * retry's count at the end of `answered_retries`.
+   * @returns how many retries it was given to; undefined, and nothing is changed: the session has ended, or there is no
+   *   such turn with a whole answer
+   */
+  answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined>
+
+  /** Resolves if a change could be made durable now. @throws ProxyError `store_failed` */
+  check(): Promise<void>
+
+  /** Resolves with the cause when the store has ended though nobody closed it; else never. */
+  readonly lost: Promise<ProxyError>
+
+  /** Ends after every change that was asked for is durable. */
+  close(): Promise<void>
+}

@@ -1,0 +1,172 @@
+/** Opens database files and says what to do when that fails. */
+import { existsSync, mkdirSync } from 'node:fs'
+import { dirname } from 'node:path'
+import Database from 'better-sqlite3'
+import { ProxyError } from '../../../base/errors.ts'
+import { createOwnerOnly, DatabaseFiles, restrictToOwner } from './database-files.ts'
+import { checkOwner, checkSchema, migrate } from './schema.ts'
+import { lockForWriting } from './writer-lock.ts'
+
+/**
+ * `power`: a commit waits until the disk has it, so that it survives loss of power. `process`: it waits until the
+ * operating system has it, so that it survives the end of the process, however sudden.
+ */
+export type Durability = 'power' | 'process'
+
+/** The writer's cache of database pages. */
+const CACHE_KIB = 16 * 1024
+
+/** A larger database is not read through at the start, which would take minutes. */
+const MAX_CHECKED_BYTES = 1024 * 1024 * 1024
+
+/** What the log file is cut back to, should a slow reader have let it grow. */
+const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
+
+/**
+ * The only connection that writes, to a database that is up to date and has no turn in flight.
+ * @throws ProxyError `start_failed`
+ */
+export function openForWriting(
+  path: string,
+  durability: Durability,
+): OwnedDatabase & { readonly files: DatabaseFiles } {
+  const opened = openLocked(path)
+  try {
+    explained(path, () => configureWriter(opened.db, path, durability))
+    return { ...opened, files: new DatabaseFiles(path) }
+  } catch (error) {
+    opened.close()
+    throw error
+  }
+}
+
+interface OwnedDatabase {
+  readonly db: Database.Database
+  /** Ends the connection and frees the file for other processes. */
+  close(): void
+}
+
+/** The file is looked at before the lock is made beside it. */
+function openLocked(path: string): OwnedDatabase {
+  makeFolder(path)
+  const db = explained(path, () => {
+    createOwnerOnly(path)
+    return openChecked(path, {}, checkOwner)
+  })
+  try {
+    const unlock = explained(path, () => lockForWriting(path))
+    restrictToOwner(path)
+    const close = () => {
+      db.close()
+      unlock()
+    }
+    return { db, close }
+  } catch (error) {
+    db.close()
+    throw error
+  }
+}
+
+/** @throws ProxyError `start_failed` */
+export function openForReading(path: string): Database.Database {
+  if (!existsSync(path)) {
+    throw new ProxyError(
+      'start_failed',
+      `there is no database at ${path}: name the file that the server writes`,
+    )
+  }
+  return explained(path, () => openChecked(path, { readonly: true }, checkSchema))
+}
+
+/** @returns the connection, if the check lets it pass */
+function openChecked(
+  path: string,
+  options: Database.Options,
+  check: (db: Database.Database, path: string) => void,
+): Database.Database {
+  const db = new Database(path, options)
+  try {
+    check(db, path)
+    return db
+  } catch (error) {
+    db.close()
+    throw error
+  }
+}
+
+function configureWriter(db: Database.Database, path: string, durability: Durability): void {
+  if (db.pragma('journal_mode = WAL', { simple: true }) !== 'wal') {
+    throw new ProxyError(
+      'start_failed',
+      `${path} is on a file system that cannot share memory, as network drives are: use a local disk`,
+    )
+  }
+  db.pragma(`synchronous = ${durability === 'power' ? 'FULL' : 'NORMAL'}`)
+  // On macOS fsync leaves the data in the drive's cache; elsewhere this changes nothing.
+  if (durability === 'power') db.pragma('fullfsync = ON')
+  // The writer checkpoints between commits (see writer.ts), never within one.
+  db.pragma('wal_autocheckpoint = 0')
+  db.pragma(`journal_size_limit = ${MAX_IDLE_WAL_BYTES}`)
+  db.pragma(`cache_size = -${CACHE_KIB}`)
+  refuseDamaged(db, path)
+  migrate(db, path)
+  // Nobody is left to close them: this is the only process that writes.
+  db.exec(CLOSE_OPEN_TURNS)
+}
+
+/** Checks how the pages hang together; what stands in them has no check sums. */
+function refuseDamaged(db: Database.Database, path: string): void {
+  const bytes = db.prepare<[], number>(
+    'SELECT page_count * page_size FROM pragma_page_count, pragma_page_size',
+  )
+  if (bytes.pluck().get()! > MAX_CHECKED_BYTES) return
+  const found = db.pragma('quick_check(1)', { simple: true })
+  if (found === 'ok') return
+  throw new ProxyError(
+    'start_failed',
+    `${path} is damaged (${found}): restore a backup of it, or name another file`,
+  )
+}
+
+/** In one transaction: sessions count their turns. */
+const CLOSE_OPEN_TURNS = `
+BEGIN IMMEDIATE;
+UPDATE sessions SET failed_turns = failed_turns + open_turns, open_turns = 0 WHERE open_turns > 0;
+UPDATE turns SET status = 'interrupted' WHERE status = 'open';
+COMMIT;`
+
+function makeFolder(path: string): void {
+  const folder = dirname(path)
+  try {
+    mkdirSync(folder, { recursive: true })
+  } catch (cause) {
+    const message = `the folder ${folder} cannot be created: ${(cause as Error).message}`
+    throw new ProxyError('start_failed', message, { cause })
+  }
+}
+
+function explained<T>(path: string, open: () => T): T {
+  try {
+    return open()
+  } catch (error) {
+    if (error instanceof ProxyError) throw error
+    throw new ProxyError('start_failed', explain(path, error), { cause: error })
+  }
+}
+
+function explain(path: string, error: unknown): string {
+  const code = error instanceof Database.SqliteError ? error.code : ''
+  const advice = ADVICE.find(([codes]) => codes.test(code))?.[1]
+  return `${path} ${advice ?? `cannot be opened: ${error instanceof Error ? error.message : error}`}`
+}
+
+const ADVICE: readonly [codes: RegExp, advice: string][] = [
+  [/^SQLITE_NOTADB/, 'is not a database: name another file, or restore a backup of it'],
+  [/^SQLITE_CORRUPT/, 'is damaged: restore a backup of it, or name another file'],
+  [/^SQLITE_BUSY/, "is locked by another program: end that program's transaction"],
+  [/^SQLITE_FULL/, 'cannot be written, because its disk is full: make room on it'],
+  [
+    /^SQLITE_(CANTOPEN|READONLY|PERM)/,
+    'cannot be opened: it must be a file that exists or can be created, with write permission on its folder',
+  ],
+]

@@ -1,0 +1,58 @@
+/** The SQLite store: a {@link TurnStore} on a file, and a reader beside it. */
+import type { TurnStore } from '../port/turn-store.ts'
+import type { Durability } from './database.ts'
+import type { ReadMethods } from './reader.ts'
+import type { ReaderData } from './reader-thread.ts'
+import { SqliteReader } from './sqlite-reader.ts'
+import { SqliteTurnStore } from './sqlite-turn-store.ts'
+import { type SpawnThread, StoreThread } from './store-thread.ts'
+import type { WriteMethods } from './writer.ts'
+import type { WriterData } from './writer-thread.ts'
+
+export type { Durability } from './database.ts'
+export type { SqliteReader } from './sqlite-reader.ts'
+export type { SpawnThread } from './store-thread.ts'
+
+export interface SqliteStoreOptions {
+  /** The database file; it and its folder are created if need be. */
+  path: string
+  /** What an acknowledged turn survives: loss of power, or only the sudden end of the process. */
+  durability: Durability
+  /** Called after each commit with how many operations shared it, and how long the first of them took. */
+  onCommit?: (operations: number, tookMs: number) => void
+  /** Starts the store's threads. Default: threads of this process. */
+  spawn?: SpawnThread | undefined
+}
+
+/** Token ids that each thread remembers, so that it need not put them together again for the next turn. */
+const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
+
+/**
+ * Opens the database for this process alone (readers excepted), brings it up to date and marks turns that a crash left
+ * open as `interrupted`.
+ * @throws ProxyError `start_failed` saying how to mend it
+ */
+export async function openSqliteStore({
+  path,
+  durability,
+  onCommit,
+  spawn,
+}: SqliteStoreOptions): Promise<TurnStore> {
+  const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
+  const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
+  try {
+    return new SqliteTurnStore(writer, await openSqliteReader(path, spawn))
+  } catch (error) {
+    await writer.close()
+    throw error
+  }
+}
+
+/**
+ * Opens the database to read it only, whether or not a server writes to it.
+ * @throws ProxyError `start_failed` saying how to mend it
+ */
+export async function openSqliteReader(path: string, spawn?: SpawnThread): Promise<SqliteReader> {
+  const readerData: ReaderData = { path, cacheBytes: TOKEN_CACHE_BYTES }
+  return new SqliteReader(await StoreThread.start<ReadMethods>('reader', readerData, { spawn }))
+}

@@ -1,0 +1,250 @@
+/**
+ * The messages, tools, params and prompts of requests. A request of a hundred messages repeats ninety-eight that are on
+ * record: histories form a trie per tree, in which a request is one node below the longest recorded request that it
+ * extends, and each text is stored once per tree. So it stays small even where an agent edits its first message on
+ * every call and thereby starts a new history each time. The pieces of a completion's prompt are such a list as well.
+ */
+import { hash as digest } from 'node:crypto'
+import type Database from 'better-sqlite3'
+import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { BlobWriter, cutBlobs } from './blobs.ts'
+import { NODE_SUMMED, sumOf } from './check-sums.ts'
+import { echoTemplate, type StoredCompletion } from './echo.ts'
+import { packIds, packText, type StoredText, unpackOptionalText } from './packing.ts'
+import { LINK_LENGTH, NO_TEXTS, type RecordedTexts, type SentTexts, type SentTurn } from './sent-turn.ts'
+
+/** The node of the empty list. */
+export const ROOT = NO_TEXTS.node
+
+/** A completion as it stands in `turns`. */
+export interface CompletionRow {
+  id: number
+  completion_text: StoredText | null
+  reasoning: StoredText | null
+  tool_calls: StoredText | null
+}
+
+export function toCompletion(row: CompletionRow): StoredCompletion {
+  return {
+    completionText: unpackOptionalText(row.completion_text),
+    reasoning: unpackOptionalText(row.reasoning),
+    toolCalls: unpackOptionalText(row.tool_calls),
+  }
+}
+
+type NewNode = { tree: number; parent: number; depth: number; texts: Buffer; hash: Buffer; sum: number }
+
+type NewText = { tree: number; hash: Buffer; echoOf: number | null; blobs: Buffer | null; body: StoredText }
+
+/** A text is hashed once, for its own row and for that of the list that it ends. */
+interface HashedText {
+  readonly text: string
+  readonly hash: Buffer
+}
+
+/** An assistant message is compared with the latest answers to the history before it, and with the session's latest. */
+const MAX_ANSWERS = 8
+
+/** For the latest answers of all trees. */
+const MAX_ANSWER_CHARS = 8 * 1024 * 1024
+
+interface Answer extends StoredCompletion {
+  /** Of the turn. */
+  readonly id: number
+}
+
+export class RequestWriter {
+  /** The latest answer in each tree: what a new assistant message repeats, as a rule. */
+  readonly #latestAnswer = new RecentlyUsed<number, Answer>(MAX_ANSWER_CHARS, charsOf)
+  readonly #blobs: BlobWriter
+  readonly #findText: Database.Statement<[number, Buffer], number>
+  readonly #treeOfText: Database.Statement<[number], number>
+  readonly #addText: Database.Statement<[NewText]>
+  readonly #findNode: Database.Statement<[number, Buffer], { id: number; depth: number }>
+  readonly #addNode: Database.Statement<[NewNode]>
+  readonly #answers: Database.Statement<[{ tree: number; node: number }], CompletionRow>
+
+  constructor(db: Database.Database) {
+    this.#blobs = new BlobWriter(db)
+    this.#findText = db
+      .prepare<[number, Buffer], number>('SELECT id FROM texts WHERE tree = ? AND hash = ?')
+      .pluck()
+    this.#treeOfText = db.prepare<[number], number>('SELECT tree FROM texts WHERE id = ?').pluck()
+    this.#addText = db.prepare(
+      'INSERT INTO texts (tree, hash, echo_of, blobs, body) VALUES (@tree, @hash, @echoOf, @blobs, @body)',
+    )
+    this.#findNode = db.prepare('SELECT id, depth FROM nodes WHERE tree = ? AND hash = ?')
+    this.#addNode = db.prepare(
+      'INSERT INTO nodes (tree, parent, depth, texts, hash, node_sum) VALUES (@tree, @parent, @depth, @texts, @hash, @sum)',
+    )
+    // The plus signs: a query that is sorted is otherwise planned anew for each new value of a parameter, which takes
+    // far longer than the query.
+    this.#answers = db.prepare(`
+      WITH
+        to_this AS (
+          SELECT id FROM turns WHERE tree = +@tree AND node = +@node AND tool_calls IS NOT NULL
+          ORDER BY id DESC LIMIT ${MAX_ANSWERS}
+        ),
+        latest AS (
+          SELECT id FROM turns WHERE tree = +@tree AND tool_calls IS NOT NULL
+          ORDER BY call_index DESC LIMIT ${MAX_ANSWERS}
+        )
+      SELECT id, completion_text, reasoning, tool_calls FROM turns
+      WHERE id IN (SELECT id FROM to_this UNION SELECT id FROM latest)
+      ORDER BY id DESC`)
+  }
+
+  /** @returns the message list as it is on record */
+  putMessages(tree: number, messages: SentTexts): RecordedTexts {
+    return this.#putList(tree, messages, (message, parent) => this.#putMessage(tree, parent, message))
+  }
+
+  /**
+   * The last piece is the only one that differs in the prompt that goes on from here, so that the others get a node of
+   * their own, for it to be below.
+   * @returns the prompt as it is on record, and without its last piece
+   */
+  putPrompt(tree: number, { base, texts }: SentTexts): { whole: RecordedTexts; butLast: RecordedTexts } {
+    const put = (piece: HashedText) => this.#putHashed(tree, piece)
+    const butLast = this.#putList(tree, { base, texts: texts.slice(0, -1) }, put)
+    return { whole: this.#putList(tree, { base: butLast, texts: texts.slice(-1) }, put), butLast }
+  }
+
+  #putList(
+    tree: number,
+    { base, texts }: SentTexts,
+    put: (text: HashedText, parent: number) => number,
+  ): RecordedTexts {
+    if (base.depth > 0 && this.#nodeAt(tree, base.link)?.id !== base.node)
+      throw new Error('the request that a request repeats is not on record')
+    const hashed = texts.map((text) => ({ text, hash: hashOf(text) }))
+    const links = linksOf(hashed, base.link)
+    const known = this.#deepestKnown(tree, links, base)
+    const added = hashed.slice(known.depth - base.depth)
+    if (added.length === 0) return known
+    const rows = added.map((text) => put(text, known.node))
+    const packed = packIds(Int32Array.from(rows))
+    const [depth, link] = [base.depth + texts.length, links.at(-1)!]
+    const row = { tree, parent: known.node, depth, texts: packed }
+    const hash = Buffer.from(link, 'latin1')
+    const node = rowid(this.#addNode.run({ ...row, hash, sum: sumOf(row, NODE_SUMMED) }))
+    return { node, depth, link }
+  }
+
+  /** A turn of the tree has been answered. */
+  rememberAnswer(tree: number, { id, completionText, reasoning, toolCalls }: Answer): void {
+    this.#latestAnswer.set(tree, { id, completionText, reasoning, toolCalls })
+  }
+
+  /** Of a tree that will not grow any more. */
+  forgetTree(tree: number): void {
+    this.#latestAnswer.delete(tree)
+  }
+
+  /** To be called after a rollback. */
+  forget(): void {
+    this.#latestAnswer.clear()
+  }
+
+  /** @returns the row of the tools */
+  putTools(tree: number, tools: Exclude<SentTurn['tools'], null>): number {
+    if (typeof tools === 'string') return this.putText(tree, tools)
+    if (this.#treeOfText.get(tools) !== tree)
+      throw new Error('the tools that a request repeats are not on record')
+    return tools
+  }
+
+  /** @returns the text's row */
+  putText(tree: number, text: string): number {
+    return this.#putHashed(tree, { text, hash: hashOf(text) })
+  }
+
+  #putHashed(tree: number, { text, hash }: HashedText): number {
+    return this.#findText.get(tree, hash) ?? this.#insertWhole(tree, hash, text)
+  }
+
+  /** From the end: a request may be sent again before it is known to be on record. */
+  #deepestKnown(tree: number, links: readonly string[], base: RecordedTexts): RecordedTexts {
+    for (let place = links.length - 1; place >= 0; place -= 1) {
+      const node = this.#nodeAt(tree, links[place]!)
+      if (node !== undefined) return { node: node.id, depth: node.depth, link: links[place]! }
+    }
+    return base
+  }
+
+  #nodeAt(tree: number, link: string): { id: number; depth: number } | undefined {
+    return this.#findNode.get(tree, Buffer.from(link, 'latin1'))
+  }
+
+  #putMessage(tree: number, node: number, { text: message, hash }: HashedText): number {
+    const known = this.#findText.get(tree, hash)
+    if (known !== undefined) return known
+    const echo = this.#asEcho(tree, node, message)
+    if (echo === undefined) return this.#insertWhole(tree, hash, message)
+    return this.#insert({ tree, hash, ...echo, blobs: null })
+  }
+
+  /** A message as what it adds to the answer that it echoes, if it echoes one; the latest is the likeliest. */
+  #asEcho(tree: number, node: number, message: string): Pick<NewText, 'echoOf' | 'body'> | undefined {
+    if (!message.includes('"assistant"')) return undefined
+    for (const answer of this.#answersFor(tree, node)) {
+      const template = echoTemplate(message, answer)
+      if (template !== undefined) return { echoOf: answer.id, body: packText(template) }
+    }
+    return undefined
+  }
+
+  *#answersFor(tree: number, node: number): Generator<Answer> {
+    const latest = this.#latestAnswer.get(tree)
+    if (latest !== undefined) yield latest
+    for (const row of this.#answers.iterate({ tree, node })) {
+      if (row.id !== latest?.id) yield { id: row.id, ...toCompletion(row) }
+    }
+  }
+
+  #insertWhole(tree: number, hash: Buffer, text: string): number {
+    const cut = cutBlobs(text)
+    if (cut === undefined)
+      return this.#insert({ tree, hash, echoOf: null, blobs: null, body: packText(text) })
+    const rows = Int32Array.from(cut.blobs, (blob) => this.#blobs.put(tree, blob))
+    const body = JSON.stringify(cut.literals)
+    return this.#insert({ tree, hash, echoOf: null, blobs: packIds(rows), body })
+  }
+
+  #insert(text: NewText): number {
+    return rowid(this.#addText.run(text))
+  }
+}
+
+function charsOf({ completionText, reasoning, toolCalls }: Answer): number {
+  return (completionText?.length ?? 0) + (reasoning?.length ?? 0) + (toolCalls?.length ?? 0)
+}
+
+/** The links of texts that come after that of `link`. */
+function linksOf(texts: readonly HashedText[], link: string): string[] {
+  let above = link
+  return texts.map(({ hash }) => {
+    above = shortened(digest('sha256', `${above}${hash.toString('latin1')}`, 'buffer')).toString('latin1')
+    return above
+  })
+}
+
+/**
+ * Texts with lone surrogates are hashed by another algorithm over UTF-16: in UTF-8 they would all be the same
+ * replacement character, and their UTF-16 could be another text's UTF-8.
+ */
+export function hashOf(text: string): Buffer {
+  return shortened(
+    text.isWellFormed()
+      ? digest('sha256', text, 'buffer')
+      : digest('sha512', Buffer.from(text, 'utf16le'), 'buffer'),
+  )
+}
+
+function shortened(whole: Buffer): Buffer {
+  return whole.subarray(0, LINK_LENGTH)
+}
+
+function rowid(result: Database.RunResult): number {
+  return Number(result.lastInsertRowid)
+}

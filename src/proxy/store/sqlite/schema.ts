@@ -1,0 +1,257 @@
+/**
+ * The tables, and how a database comes to have them. `docs/store.md` tells why they are as they are.
+ *
+ * There are no foreign keys: rows of a tree are written by one thread, and they are removed together, by tree.
+ */
+import type Database from 'better-sqlite3'
+import { ProxyError } from '../../../base/errors.ts'
+import { countIds } from './packing.ts'
+
+/** Marks a file as ours, `llmp` in ASCII; `PRAGMA application_id`. */
+const APPLICATION_ID = 0x6c6c6d70
+
+const FIRST_SCHEMA = `
+CREATE TABLE trees (
+  id      INTEGER PRIMARY KEY AUTOINCREMENT, -- Never given twice: a reader may still hold the id of one that is gone.
+  dropped INTEGER NOT NULL DEFAULT 0         -- 1: its session was deleted or reset; its rows are removed bit by bit.
+);
+CREATE INDEX trees_dropped ON trees (id) WHERE dropped = 1;
+
+CREATE TABLE sessions (
+  id                INTEGER PRIMARY KEY,
+  session_id        TEXT NOT NULL UNIQUE,
+  tree              INTEGER NOT NULL,  -- trees.id: where its turns are. A reset gives the session a new tree.
+  status            TEXT NOT NULL,     -- active, completed, aborted
+  created_at_ms     INTEGER NOT NULL,  -- This and all times: milliseconds since the epoch.
+  updated_at_ms     INTEGER NOT NULL,
+  ended_at_ms       INTEGER,
+  ttl_ms            INTEGER,           -- Swept this long after updated_at_ms; NULL: never.
+  metadata          TEXT NOT NULL,     -- JSON object
+  sampling_params   TEXT NOT NULL,     -- JSON object
+  reward            REAL,
+  reward_components TEXT,              -- JSON object; NULL where reward is NULL.
+  turn_count        INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX sessions_by_age ON sessions (created_at_ms);
+CREATE INDEX sessions_by_expiry ON sessions (updated_at_ms + ttl_ms) WHERE ttl_ms IS NOT NULL;
+
+-- Texts that turns point to: messages, tools, params. Each is stored once per tree.
+-- All text columns here and in turns hold a blob of UTF-16LE where the text has lone surrogates.
+CREATE TABLE texts (
+  id      INTEGER PRIMARY KEY,
+  tree    INTEGER NOT NULL,
+  hash    BLOB NOT NULL,    -- 16 bytes that tell texts apart; requests.ts makes them.
+  echo_of INTEGER,          -- turns.id whose completion this message repeats; NULL: body is the text itself.
+  body    TEXT NOT NULL     -- Of an echo: a JSON array of literal text and, at odd places, the names of what stands
+                            -- between: content, content_trimmed, reasoning, tool_calls, arguments.0, arguments.1 ...
+);
+CREATE UNIQUE INDEX texts_by_hash ON texts (tree, hash);
+
+-- Histories. A node is the message list of a request: its parent's list, then its own texts. The root is 0, the
+-- empty list, and has no row.
+CREATE TABLE nodes (
+  id     INTEGER PRIMARY KEY,
+  tree   INTEGER NOT NULL,
+  parent INTEGER NOT NULL,  -- nodes.id or 0
+  depth  INTEGER NOT NULL,  -- Number of messages from the root to here.
+  texts  BLOB NOT NULL,     -- texts.id of each message after the parent's, packed as turns.prompt_rest is.
+  hash   BLOB NOT NULL      -- 16 bytes that tell lists apart; requests.ts makes them.
+);
+CREATE UNIQUE INDEX nodes_by_hash ON nodes (tree, hash);
+
+CREATE TABLE turns (
+  id                   INTEGER PRIMARY KEY AUTOINCREMENT, -- Never given twice: caches of token ids are keyed by it.
+  tree                 INTEGER NOT NULL,
+  call_index           INTEGER NOT NULL,  -- Order of calls in the session, from 0.
+  turn_id              TEXT NOT NULL,
+  status               TEXT NOT NULL,     -- open, completed, aborted, failed, interrupted
+  dialect              TEXT NOT NULL,     -- chat, completions, messages, responses
+  started_at_ms        INTEGER NOT NULL,
+  retry_count          INTEGER NOT NULL,
+  node                 INTEGER NOT NULL,  -- nodes.id of the last request message; 0 where there is none.
+  tools                INTEGER,           -- texts.id
+  params               INTEGER NOT NULL,  -- texts.id
+  -- From here on NULL until the turn is closed.
+  ended_at_ms          INTEGER,
+  first_token_at_ms    INTEGER,
+  model                TEXT,
+  engine               TEXT,
+  finish_reason        TEXT,
+  stop_reason          TEXT,              -- JSON string or number
+  exact                INTEGER,           -- 1: ids and logprobs are complete and consistent.
+  inexact_reason       TEXT,
+  weight_version_start TEXT,
+  weight_version_end   TEXT,
+  usage                TEXT,              -- JSON object
+  annotations          TEXT,              -- JSON object; NULL where it is empty.
+  error_code           TEXT,
+  error_message        TEXT,
+  completion_text      TEXT,
+  reasoning            TEXT,
+  tool_calls           TEXT,              -- JSON array
+  -- The prompt's ids are the first prompt_shared ids of (prompt ids, completion ids) of the turn prompt_base, then
+  -- those in prompt_rest. All three are NULL where the engine told no prompt ids; prompt_base alone, where
+  -- prompt_rest has them all.
+  prompt_base          INTEGER,           -- turns.id of an earlier closed turn of the same tree.
+  prompt_shared        INTEGER,
+  prompt_rest          BLOB,              -- 0x01 and LEB128 numbers, or 0x02 and int32 numbers.
+  completion_ids       BLOB,              -- As prompt_rest.
+  completion_logprobs  BLOB               -- 0x01 and float32 numbers, or 0x02 and float64 numbers.
+);
+CREATE UNIQUE INDEX turns_by_id ON turns (tree, turn_id);
+CREATE INDEX turns_in_order ON turns (tree, call_index);
+CREATE INDEX turns_by_node ON turns (tree, node);
+CREATE INDEX turns_open ON turns (tree) WHERE status = 'open';
+`
+
+const TRUSTED_AGENTS = `
+-- 1: an agent that has no more than the session's key is heard on its own record.
+ALTER TABLE sessions ADD COLUMN trust_agent INTEGER NOT NULL DEFAULT 0;
+`
+
+/** `id_count` is the number of ids in a packed column; see {@link migrate}. */
+const SESSION_COUNTS = `
+-- Kept up to date with turns, so that a list of sessions need not read them.
+ALTER TABLE sessions ADD COLUMN open_turns     INTEGER NOT NULL DEFAULT 0; -- In flight.
+ALTER TABLE sessions ADD COLUMN failed_turns   INTEGER NOT NULL DEFAULT 0; -- failed or interrupted
+ALTER TABLE sessions ADD COLUMN inexact_turns  INTEGER NOT NULL DEFAULT 0; -- completed, but exact is 0
+ALTER TABLE sessions ADD COLUMN sampled_tokens INTEGER NOT NULL DEFAULT 0;
+UPDATE sessions SET
+  (open_turns, failed_turns, inexact_turns, sampled_tokens) = (
+    SELECT count(*) FILTER (WHERE status = 'open'),
+           count(*) FILTER (WHERE status IN ('failed', 'interrupted')),
+           count(*) FILTER (WHERE status = 'completed' AND exact = 0),
+           coalesce(sum(id_count(completion_ids)), 0)
+    FROM turns WHERE turns.tree = sessions.tree
+  );
+`
+
+const PROMPT_PIECES = `
+-- nodes.id of the pieces of a completion's prompt; 0 where there is none. Turns that are older have it in params.
+ALTER TABLE turns ADD COLUMN prompt_node INTEGER NOT NULL DEFAULT 0;
+`
+
+const DETAILS = `
+-- What an engine told of a turn's tokens beyond ids and logprobs. Apart from turns, so that reading those reads none of it.
+CREATE TABLE details (
+  id   INTEGER PRIMARY KEY,
+  tree INTEGER NOT NULL,
+  turn INTEGER NOT NULL,  -- turns.id
+  kind TEXT NOT NULL,     -- sampling_mask, top_logprobs, ...
+  body BLOB NOT NULL      -- A safetensors file.
+);
+CREATE UNIQUE INDEX details_by_turn ON details (tree, turn, kind);
+-- JSON array of what turns are recorded with; NULL: what the proxy records of any session.
+ALTER TABLE sessions ADD COLUMN record TEXT;
+`
+
+const POLICIES = `
+ALTER TABLE sessions ADD COLUMN policies     TEXT NOT NULL DEFAULT '{}'; -- JSON object: names of models by line
+ALTER TABLE sessions ADD COLUMN reward_lines TEXT;                       -- JSON object; NULL: no line has its own.
+`
+
+const CHECK_SUMS = `
+-- CRC-32 of what a row holds (check-sums.ts); NULL in rows that are older, and in turns that are open.
+ALTER TABLE turns ADD COLUMN ids_sum INTEGER;  -- Of the prompt's columns and completion_ids.
+ALTER TABLE turns ADD COLUMN turn_sum INTEGER; -- Of all others but status, the error's and annotations, which may change.
+ALTER TABLE nodes ADD COLUMN node_sum INTEGER;
+ALTER TABLE details ADD COLUMN detail_sum INTEGER;
+ALTER TABLE sessions ADD COLUMN reward_sum INTEGER; -- Of the reward and its components.
+`
+
+const KEY_TAGS = `
+-- Base64url of what is in the key of the session's agent and ends with it; NULL: the session's name alone is.
+ALTER TABLE sessions ADD COLUMN key_tag TEXT;
+`
+
+const BLOBS = `
+-- Bytes that messages bring as base64 (images): once for all sessions.
+CREATE TABLE blobs (
+  id     INTEGER PRIMARY KEY,
+  sha256 BLOB NOT NULL UNIQUE, -- Of body.
+  body   BLOB NOT NULL
+);
+-- Which trees have texts with a blob. It goes with the last of them.
+CREATE TABLE blob_uses (
+  id   INTEGER PRIMARY KEY,
+  tree INTEGER NOT NULL,
+  blob INTEGER NOT NULL        -- blobs.id
+);
+CREATE UNIQUE INDEX blob_uses_by_tree ON blob_uses (tree, blob);
+CREATE INDEX blob_uses_by_blob ON blob_uses (blob);
+CREATE TRIGGER blobs_unused AFTER DELETE ON blob_uses
+WHEN NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob = old.blob)
+BEGIN
+  DELETE FROM blobs WHERE id = old.blob;
+END;
+-- blobs.id of each blob in a text, packed as turns.prompt_rest is; body is then a JSON array of the texts before,
+-- between and after them. NULL: none. Texts that are older have the base64 in body.
+ALTER TABLE texts ADD COLUMN blobs BLOB;
+`
+
+/** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
+const MIGRATIONS: readonly string[] = [
+  FIRST_SCHEMA,
+  TRUSTED_AGENTS,
+  SESSION_COUNTS,
+  PROMPT_PIECES,
+  DETAILS,
+  POLICIES,
+  CHECK_SUMS,
+  KEY_TAGS,
+  BLOBS,
+]
+
+const SCHEMA_VERSION = MIGRATIONS.length
+
+/** Brings the database to this version. @throws ProxyError `start_failed` if it is newer, or not ours */
+export function migrate(db: Database.Database, path: string): void {
+  const version = checkOwner(db, path)
+  db.function('id_count', { deterministic: true }, (packed) =>
+    packed === null ? 0 : countIds(packed as Buffer),
+  )
+  for (const [step, sql] of MIGRATIONS.entries()) {
+    if (step < version) continue
+    const run = db.transaction(() => {
+      db.exec(sql)
+      db.pragma(`application_id = ${APPLICATION_ID}`)
+      db.pragma(`user_version = ${step + 1}`)
+    })
+    run.exclusive()
+  }
+}
+
+/** For readers, which must not migrate. @throws ProxyError `start_failed` unless it has exactly this version */
+export function checkSchema(db: Database.Database, path: string): void {
+  const version = checkOwner(db, path)
+  if (version === SCHEMA_VERSION) return
+  throw new ProxyError(
+    'start_failed',
+    `${path} has schema version ${version}, this llm-proxy reads version ${SCHEMA_VERSION}: ` +
+      'start the server on it once to bring it up to date',
+  )
+}
+
+/**
+ * @returns the schema version; 0 for an empty database
+ * @throws ProxyError `start_failed` if the database is newer than this program, or another program's
+ */
+export function checkOwner(db: Database.Database, path: string): number {
+  const version = db.pragma('user_version', { simple: true }) as number
+  const application = db.pragma('application_id', { simple: true })
+  const tables = db.prepare<[], number>('SELECT count(*) FROM sqlite_schema').pluck().get()
+  if (application !== APPLICATION_ID && (tables !== 0 || version !== 0)) {
+    throw new ProxyError(
+      'start_failed',
+      `${path} is a database of another program: name another file for llm-proxy`,
+    )
+  }
+  if (version > SCHEMA_VERSION) {
+    throw new ProxyError(
+      'start_failed',
+      `${path} has schema version ${version}, this llm-proxy knows versions up to ${SCHEMA_VERSION}: ` +
+        'use the newer llm-proxy that wrote it, or another file',
+    )
+  }
+  return version
+}

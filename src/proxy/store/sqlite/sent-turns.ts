@@ -1,0 +1,136 @@
+/** What the main thread knows to be on record, so that the next request of a session need not be sent whole. */
+
+import { Note } from '../../../base/note.ts'
+import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import { MIN_SHARED_TOKENS, type OpenTurn, type TurnOutcome } from '../port/turn-store.ts'
+import {
+  NO_TEXTS,
+  type RecordedRequest,
+  type RecordedTexts,
+  type SentOutcome,
+  type SentPrompt,
+  type SentTexts,
+  type SentTurn,
+} from './sent-turn.ts'
+
+/** Of the last prompts of completions, for all sessions together, and some for each session. */
+const MAX_CHARS = 16 * 1024 * 1024
+const SESSION_CHARS = 1_000
+
+/** Sets of tools: those of an agent and its helpers. */
+const MAX_TOOLS = 16
+
+/** A session's turns on record, from its first one, or its last reset, to the next. */
+class SessionRecords {
+  /** Rows by the tools' text. */
+  readonly tools = new RecentlyUsed<string, number>(MAX_TOOLS, () => 1)
+  /** The last one of a completion, without its last piece. */
+  prompt: { pieces: readonly string[]; recorded: RecordedTexts } | undefined
+
+  get chars(): number {
+    return (this.prompt?.pieces ?? []).reduce((sum, { length }) => sum + length, SESSION_CHARS)
+  }
+}
+
+/** The message list up to a message, where it is on record; good for these very records only. */
+interface OnRecord {
+  readonly records: SessionRecords
+  readonly messages: RecordedTexts
+}
+
+const onRecord = new Note<Message, OnRecord>()
+
+/** The turn of a prompt is on record; good for these very records only. */
+interface TurnOnRecord {
+  readonly records: SessionRecords
+  /** Its row. */
+  readonly turn: number
+}
+
+const turnOnRecord = new Note<PromptIds, TurnOnRecord>()
+
+export class SentTurns {
+  readonly #records = new RecentlyUsed<string, SessionRecords>(MAX_CHARS, ({ chars }) => chars)
+
+  /**
+   * The turn as it is to be sent, and what to note when it is on record. Until then the session's next request
+   * repeats what this one has.
+   */
+  pack(turn: OpenTurn): { sent: SentTurn; recorded(request: RecordedRequest): void } {
+    const { lastMessage: last, promptPieces: pieces, tools, ...rest } = turn
+    const records = this.#recordsOf(turn.sessionId)
+    return {
+      sent: {
+        ...rest,
+        messages: newMessages(last, records),
+        prompt: newPieces(pieces, records),
+        tools: tools === null ? null : (records.tools.get(tools) ?? tools),
+      },
+      recorded(known) {
+        if (last !== undefined) onRecord.put(last, { records, messages: known.messages })
+        if (tools !== null && known.tools !== null) records.tools.set(tools, known.tools)
+        if (pieces.length > 1) records.prompt = { pieces: pieces.slice(0, -1), recorded: known.prompt }
+      },
+    }
+  }
+
+  /** The turn's outcome as it is to be sent, and what to note when it is on record. */
+  packOutcome(outcome: TurnOutcome): { sent: SentOutcome; recorded(turn: number): void } {
+    const { promptTokenIds: ids, ...rest } = outcome
+    const records = this.#recordsOf(outcome.sessionId)
+    return {
+      sent: { ...rest, prompt: ids.length === 0 ? null : newIds(ids, records) },
+      recorded: (turn) => {
+        turnOnRecord.put(ids, { records, turn })
+      },
+    }
+  }
+
+  #recordsOf(sessionId: string): SessionRecords {
+    const records = this.#records.get(sessionId) ?? new SessionRecords()
+    this.#records.set(sessionId, records)
+    return records
+  }
+
+  /** To be called before the writer is told to remove the session's turns. */
+  forget(sessionId: string): void {
+    this.#records.delete(sessionId)
+  }
+
+  forgetAll(): void {
+    this.#records.clear()
+  }
+}
+
+function newMessages(last: Message | undefined, records: SessionRecords): SentTexts {
+  const baseOf = (message: Message) => {
+    const known = onRecord.of(message)
+    return known?.records === records ? known.messages : undefined
+  }
+  const added = messagesBetween(undefined, last, (message) => baseOf(message) !== undefined)
+  const before = added.length === 0 ? last : added[0]!.parent
+  return { base: (before && baseOf(before)) ?? NO_TEXTS, texts: added.map(({ json }) => json) }
+}
+
+/** Behind the nearest of the prompts that it goes on from whose turn is on record. */
+function newIds(ids: PromptIds, records: SessionRecords): SentPrompt {
+  let { shared } = ids
+  for (let { base } = ids; base !== undefined && shared >= MIN_SHARED_TOKENS; ) {
+    const known = turnOnRecord.of(base)
+    if (known?.records === records) return { base: known.turn, shared, rest: ids.slice(shared, ids.length) }
+    shared = Math.min(shared, base.shared)
+    base = base.base
+  }
+  return { base: null, shared: 0, rest: ids.slice(0, ids.length) }
+}
+
+/** The last piece of a prompt is sent always: as a rule it is another one, and those before it are a node themselves. */
+function newPieces(pieces: readonly string[], { prompt }: SessionRecords): SentTexts {
+  const goesOn = prompt !== undefined && prompt.pieces.length < pieces.length
+  if (!goesOn || prompt.pieces.some((piece, place) => piece !== pieces[place])) {
+    return { base: NO_TEXTS, texts: pieces }
+  }
+  return { base: prompt.recorded, texts: pieces.slice(prompt.pieces.length) }
+}

@@ -1,0 +1,367 @@
+/** Rows of `sessions`: the statements that change them (writer) and those that find them (reader). */
+import type Database from 'better-sqlite3'
+import {
+  decodeCursor,
+  encodeCursor,
+  firstPosition,
+  type ListOrder,
+  lastValue,
+  matchesFilter,
+  orderOf,
+  sortValue,
+} from '../port/session-list.ts'
+import { groupsOf, totalsOf } from '../port/session-summary.ts'
+import type {
+  ExpiredCount,
+  Reward,
+  SessionFilter,
+  SessionGroup,
+  SessionPage,
+  SessionQuery,
+  SessionRecord,
+  SessionSort,
+  SessionStatus,
+  SessionTotals,
+} from '../port/turn-store.ts'
+import { checkSum, REWARD_SUMMED, sumOf } from './check-sums.ts'
+
+interface SessionRow {
+  id: number
+  tree: number
+  session_id: string
+  status: SessionStatus
+  created_at_ms: number
+  updated_at_ms: number
+  ended_at_ms: number | null
+  ttl_ms: number | null
+  metadata: string
+  sampling_params: string
+  trust_agent: number
+  record: string | null
+  policies: string
+  key_tag: string | null
+  reward: number | null
+  reward_components: string | null
+  reward_lines: string | null
+  reward_sum: number | null
+  turn_count: number
+  next_index: number
+  open_turns: number
+  failed_turns: number
+  inexact_turns: number
+  sampled_tokens: number
+}
+
+/** A session counts its turns; where their order goes on only the turns themselves tell. */
+const SELECT_SESSIONS = `
+  SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM turns WHERE turns.tree = sessions.tree) AS next_index
+  FROM sessions`
+
+/** Of a session that a sweep at the time `?` removes. */
+const IS_EXPIRED = `
+  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ?
+  AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.tree = sessions.tree AND turns.status = 'open')`
+
+/** A new session with its objects as JSON text. */
+export interface NewSessionRow {
+  sessionId: string
+  createdAtMs: number
+  ttlMs: number | null
+  metadata: string
+  samplingParams: string
+  trustAgent: boolean
+  /** JSON text. */
+  record: string | null
+  policies: string
+  keyTag: string | null
+}
+
+/** What SQL can tell before a row's JSON is read. */
+interface RowFilter {
+  status: SessionStatus | null
+  rewardMin: number | null
+  rewardMax: number | null
+  inexact: number | null
+  failed: number | null
+}
+
+const ROW_FILTER = `
+  (@status IS NULL OR status = @status)
+  AND (@rewardMin IS NULL OR reward >= @rewardMin) AND (@rewardMax IS NULL OR reward <= @rewardMax)
+  AND (@inexact IS NULL OR (inexact_turns > 0) = @inexact) AND (@failed IS NULL OR (failed_turns > 0) = @failed)`
+
+/** `@none` is the place of sessions without a reward. */
+const SORT_COLUMNS: Record<SessionSort, string> = {
+  created: 'created_at_ms',
+  changed: 'updated_at_ms',
+  reward: 'ifnull(reward, @none)',
+  turns: 'turn_count',
+  tokens: 'sampled_tokens',
+}
+
+type ListParameters = RowFilter & { value: number; key: number; none?: number }
+
+export class SessionReader {
+  readonly #db: Database.Database
+  readonly #find: Database.Statement<[string], SessionRow>
+  readonly #tree: Database.Statement<[string], number>
+  readonly #matching: Database.Statement<[RowFilter], SessionRow>
+  readonly #expired: Database.Statement<[number], ExpiredCount>
+  /** By sort and order. */
+  readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
+
+  constructor(db: Database.Database) {
+    this.#db = db
+    this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
+    this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
+    this.#matching = db.prepare(`${SELECT_SESSIONS} WHERE ${ROW_FILTER} ORDER BY created_at_ms DESC, id DESC`)
+    this.#expired = db.prepare(
+      `SELECT count(*) AS sessions, count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM sessions`,
+    )
+  }
+
+  get(sessionId: string): SessionRecord | undefined {
+    const row = this.#find.get(sessionId)
+    return row && toRecord(row)
+  }
+
+  /** As {@link get}, for who goes by the reward. @throws ProxyError `data_damaged` */
+  getSound(sessionId: string): SessionRecord | undefined {
+    const row = this.#find.get(sessionId)
+    if (row === undefined) return undefined
+    checkSum(row, REWARD_SUMMED, { sum: row.reward_sum, what: `The reward of session ${sessionId}` })
+    return toRecord(row)
+  }
+
+  /** @returns `trees.id` of the session's turns */
+  tree(sessionId: string): number | undefined {
+    return this.#tree.get(sessionId)
+  }
+
+  list(query: SessionQuery): SessionPage {
+    const order = orderOf(query)
+    const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
+    const none = order.sort === 'reward' ? { none: lastValue(order.order) } : {}
+    const page: SessionPage = { sessions: [] }
+    let last: { session: SessionRecord; key: number } | undefined
+    for (const row of this.#inOrder(order).iterate({ ...rowFilter(query), ...after, ...none })) {
+      const session = toRecord(row)
+      if (!matchesFilter(session, query)) continue
+      if (last !== undefined && page.sessions.length >= query.limit) {
+        page.nextCursor = encodeCursor({ value: sortValue(last.session, order), key: last.key }, order)
+        break
+      }
+      page.sessions.push(session)
+      last = { session, key: row.id }
+    }
+    return page
+  }
+
+  totals(filter: SessionFilter): SessionTotals {
+    return totalsOf(this.#all(filter))
+  }
+
+  countExpired(nowMs: number): ExpiredCount {
+    return this.#expired.get(nowMs)!
+  }
+
+  groups(by: string, filter: SessionFilter): SessionGroup[] {
+    return groupsOf(this.#all(filter), by)
+  }
+
+  *#all(filter: SessionFilter): Generator<SessionRecord> {
+    for (const row of this.#matching.iterate(rowFilter(filter))) {
+      const session = toRecord(row)
+      if (matchesFilter(session, filter)) yield session
+    }
+  }
+
+  #inOrder({ sort, order }: ListOrder): Database.Statement<[ListParameters], SessionRow> {
+    const name = `${sort} ${order}`
+    const known = this.#lists.get(name)
+    if (known !== undefined) return known
+    const column = SORT_COLUMNS[sort]
+    const list = this.#db.prepare<[ListParameters], SessionRow>(`
+      ${SELECT_SESSIONS}
+      WHERE (${column}, id) ${order === 'desc' ? '<' : '>'} (@value, @key) AND ${ROW_FILTER}
+      ORDER BY ${column} ${order}, id ${order}`)
+    this.#lists.set(name, list)
+    return list
+  }
+}
+
+function rowFilter({ status, rewardMin, rewardMax, inexact, failed }: SessionFilter): RowFilter {
+  const asBit = (flag: boolean | undefined) => (flag === undefined ? null : Number(flag))
+  return {
+    status: status ?? null,
+    rewardMin: rewardMin ?? null,
+    rewardMax: rewardMax ?? null,
+    inexact: asBit(inexact),
+    failed: asBit(failed),
+  }
+}
+
+/** How a change of turns changes what the session counts. */
+export interface TurnChange {
+  newTurns?: number
+  openTurns?: number
+  failedTurns?: number
+  inexactTurns?: number
+  sampledTokens?: number
+}
+
+export class SessionWriter {
+  readonly #reader: SessionReader
+  readonly #create: Database.Statement<
+    [Omit<NewSessionRow, 'trustAgent'> & { tree: number; trustAgent: number }]
+  >
+  readonly #end: Database.Statement<[{ sessionId: string; status: string; atMs: number }]>
+  readonly #reward: Database.Statement<
+    [
+      {
+        sessionId: string
+        reward: number
+        components: string
+        lines: string | null
+        sum: number
+        atMs: number
+      },
+    ]
+  >
+  readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
+  readonly #delete: Database.Statement<[string]>
+  readonly #touch: Database.Statement<[Required<TurnChange> & { sessionId: string; atMs: number }]>
+  readonly #expired: Database.Statement<[number, number], string>
+  readonly #newTree: Database.Statement<[]>
+  readonly #dropTree: Database.Statement<[string]>
+
+  constructor(db: Database.Database) {
+    this.#reader = new SessionReader(db)
+    this.#create = db.prepare(`
+      INSERT INTO sessions
+        (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
+          record, policies, key_tag)
+      VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
+        @trustAgent, @record, @policies, @keyTag)`)
+    this.#end = db.prepare(`
+      UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
+      WHERE session_id = @sessionId AND status = 'active'`)
+    this.#reward = db.prepare(`
+      UPDATE sessions SET reward = @reward, reward_components = @components, reward_lines = @lines,
+        reward_sum = @sum, updated_at_ms = @atMs
+      WHERE session_id = @sessionId`)
+    this.#reset = db.prepare(`
+      UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
+        reward = NULL, reward_components = NULL, reward_lines = NULL, reward_sum = NULL, turn_count = 0,
+        open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
+      WHERE session_id = @sessionId`)
+    this.#delete = db.prepare('DELETE FROM sessions WHERE session_id = ?')
+    this.#touch = db.prepare(`
+      UPDATE sessions SET turn_count = turn_count + @newTurns, open_turns = open_turns + @openTurns,
+        failed_turns = failed_turns + @failedTurns, inexact_turns = inexact_turns + @inexactTurns,
+        sampled_tokens = sampled_tokens + @sampledTokens, updated_at_ms = max(updated_at_ms, @atMs)
+      WHERE session_id = @sessionId`)
+    this.#expired = db
+      .prepare<[number, number], string>(`
+      SELECT session_id FROM sessions WHERE ${IS_EXPIRED} LIMIT ?`)
+      .pluck()
+    this.#newTree = db.prepare('INSERT INTO trees DEFAULT VALUES')
+    this.#dropTree = db.prepare(
+      'UPDATE trees SET dropped = 1 WHERE id = (SELECT tree FROM sessions WHERE session_id = ?)',
+    )
+  }
+
+  tree(sessionId: string): number | undefined {
+    return this.#reader.tree(sessionId)
+  }
+
+  create(session: NewSessionRow): { created: boolean; session: SessionRecord } {
+    const existing = this.#reader.get(session.sessionId)
+    if (existing !== undefined) return { created: false, session: existing }
+    this.#create.run({ ...session, trustAgent: session.trustAgent ? 1 : 0, tree: this.#plantTree() })
+    return { created: true, session: this.#reader.get(session.sessionId)! }
+  }
+
+  end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined {
+    this.#end.run({ sessionId, status, atMs })
+    return this.#reader.get(sessionId)
+  }
+
+  setReward(
+    sessionId: string,
+    { reward, components, lines }: Reward,
+    atMs: number,
+  ): SessionRecord | undefined {
+    const json = { components: JSON.stringify(components), lines: lines ? JSON.stringify(lines) : null }
+    const row = { reward, reward_components: json.components, reward_lines: json.lines }
+    const sum = sumOf({ session_id: sessionId, ...row }, REWARD_SUMMED)
+    this.#reward.run({ sessionId, reward, ...json, sum, atMs })
+    return this.#reader.get(sessionId)
+  }
+
+  reset(sessionId: string, atMs: number): SessionRecord | undefined {
+    if (this.#dropTree.run(sessionId).changes === 0) return undefined
+    this.#reset.run({ sessionId, tree: this.#plantTree(), atMs })
+    return this.#reader.get(sessionId)
+  }
+
+  /** Takes the session off the record at once; its turns are removed later, bit by bit. */
+  delete(sessionId: string): boolean {
+    this.#dropTree.run(sessionId)
+    return this.#delete.run(sessionId).changes > 0
+  }
+
+  sweep(nowMs: number, limit: number): string[] {
+    const expired = this.#expired.all(nowMs, limit)
+    for (const sessionId of expired) this.delete(sessionId)
+    return expired
+  }
+
+  /** Notes that the session's turns changed. */
+  touch(sessionId: string, change: TurnChange, atMs: number): void {
+    this.#touch.run({ ...NO_CHANGE, ...change, sessionId, atMs })
+  }
+
+  #plantTree(): number {
+    return Number(this.#newTree.run().lastInsertRowid)
+  }
+}
+
+const NO_CHANGE: Required<TurnChange> = {
+  newTurns: 0,
+  openTurns: 0,
+  failedTurns: 0,
+  inexactTurns: 0,
+  sampledTokens: 0,
+}
+
+function toRecord(row: SessionRow): SessionRecord {
+  return {
+    sessionId: row.session_id,
+    status: row.status,
+    createdAtMs: row.created_at_ms,
+    updatedAtMs: row.updated_at_ms,
+    endedAtMs: row.ended_at_ms,
+    ttlMs: row.ttl_ms,
+    metadata: JSON.parse(row.metadata),
+    samplingParams: JSON.parse(row.sampling_params),
+    trustAgent: row.trust_agent === 1,
+    record: row.record === null ? null : JSON.parse(row.record),
+    policies: JSON.parse(row.policies),
+    keyTag: row.key_tag,
+    reward:
+      row.reward === null
+        ? null
+        : {
+            reward: row.reward,
+            components: JSON.parse(row.reward_components ?? '{}'),
+            ...(row.reward_lines !== null && { lines: JSON.parse(row.reward_lines) }),
+          },
+    turnCount: row.turn_count,
+    nextIndex: row.next_index,
+    openTurns: row.open_turns,
+    failedTurns: row.failed_turns,
+    inexactTurns: row.inexact_turns,
+    sampledTokens: row.sampled_tokens,
+  }
+}

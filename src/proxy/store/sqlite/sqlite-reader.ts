@@ -1,0 +1,137 @@
+/** Reads sessions and turns through the reader thread. */
+
+import type { ProxyError } from '../../../base/errors.ts'
+import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import { decodeCursor, orderOf } from '../port/session-list.ts'
+import type {
+  ExpiredCount,
+  SessionFilter,
+  SessionGroup,
+  SessionPage,
+  SessionQuery,
+  SessionRecord,
+  SessionTotals,
+  TurnOutline,
+  TurnReader,
+  TurnRecord,
+  TurnStep,
+} from '../port/turn-store.ts'
+import type { PagedList, PagedTurn, ReadMethods, TurnPage, TurnParts } from './reader.ts'
+import type { StoreThread } from './store-thread.ts'
+
+export class SqliteReader implements TurnReader {
+  readonly #thread: StoreThread<ReadMethods>
+  #lastReading = 0
+
+  constructor(thread: StoreThread<ReadMethods>) {
+    this.#thread = thread
+  }
+
+  getSession(sessionId: string): Promise<SessionRecord | undefined> {
+    return this.#thread.call('getSession', [sessionId])
+  }
+
+  async listSessions(query: SessionQuery): Promise<SessionPage> {
+    if (query.cursor !== undefined) decodeCursor(query.cursor, orderOf(query))
+    return this.#thread.call('listSessions', [query])
+  }
+
+  totalSessions(filter: SessionFilter): Promise<SessionTotals> {
+    return this.#thread.call('totalSessions', [filter])
+  }
+
+  countExpired(nowMs: number): Promise<ExpiredCount> {
+    return this.#thread.call('countExpired', [nowMs])
+  }
+
+  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
+    return this.#thread.call('groupSessions', [by, filter])
+  }
+
+  readTurns(sessionId: string): AsyncIterable<TurnRecord> {
+    return this.#read((reading) => this.#thread.call('readPage', [reading, sessionId]))
+  }
+
+  readSteps(sessionId: string): AsyncIterable<TurnStep> {
+    return this.#read((reading) => this.#thread.call('readStepPage', [reading, sessionId]))
+  }
+
+  readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
+    return this.#read((reading) => this.#thread.call('readOutlinePage', [reading, sessionId]))
+  }
+
+  async *#read<T extends TurnParts>(nextPage: (reading: number) => Promise<TurnPage<T>>): AsyncIterable<T> {
+    this.#lastReading += 1
+    const reading = this.#lastReading
+    const assembler = new TurnAssembler()
+    let done = false
+    try {
+      while (!done) {
+        const page = await nextPage(reading)
+        done = page.done
+        assembler.addTexts(page.texts)
+        for (const turn of page.turns) yield assembler.assemble(turn)
+      }
+    } finally {
+      // The consumer left early. A thread that is gone has forgotten the reading anyway.
+      if (!done) this.#thread.call('endReading', [reading]).catch(() => {})
+    }
+  }
+
+  async getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
+    const { texts, turns } = await this.#thread.call('readTurn', [sessionId, turnId])
+    const assembler = new TurnAssembler()
+    assembler.addTexts(texts)
+    return turns[0] && assembler.assemble(turns[0])
+  }
+
+  async readDetails(
+    sessionId: string,
+    turnIds: readonly string[],
+    kinds: readonly DetailKind[],
+  ): Promise<ReadonlyMap<string, readonly PackedDetail[]>> {
+    return this.#thread.call('readDetails', [sessionId, turnIds, kinds])
+  }
+
+  /** As {@link StoreThread.lost}. */
+  get lost(): Promise<ProxyError> {
+    return this.#thread.lost
+  }
+
+  close(): Promise<void> {
+    return this.#thread.close()
+  }
+}
+
+/** Puts turns together again. Turns share the strings of their common messages, so that memory grows with the text. */
+class TurnAssembler {
+  readonly #texts = new Map<number, string>()
+  #messages: readonly string[] = []
+  #prompt: readonly string[] = []
+
+  addTexts(texts: [number, string][]): void {
+    for (const [id, text] of texts) this.#texts.set(id, text)
+  }
+
+  assemble<T extends TurnParts>(paged: PagedTurn<T>): T {
+    const { messages, prompt, ...turn } = paged
+    this.#messages = this.#next(this.#messages, messages)
+    this.#prompt = this.#next(this.#prompt, prompt)
+    return {
+      ...turn,
+      requestMessages: this.#messages,
+      promptPieces: this.#prompt,
+      tools: turn.tools === null ? null : this.#text(turn.tools),
+      params: this.#text(turn.params),
+    } as unknown as T
+  }
+
+  #next(list: readonly string[], { shared, added }: PagedList): readonly string[] {
+    return [...list.slice(0, shared), ...added.map((id) => this.#text(id))]
+  }
+
+  #text(id: number): string {
+    return this.#texts.get(id)!
+  }
+}

@@ -1,0 +1,223 @@
+/** The port's methods, carried to the writer thread and the reader thread. */
+import type { Transferable } from 'node:worker_threads'
+import { ProxyError } from '../../../base/errors.ts'
+import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type {
+  ExpiredCount,
+  NewSession,
+  OpenTurn,
+  Reward,
+  SessionFilter,
+  SessionGroup,
+  SessionPage,
+  SessionQuery,
+  SessionRecord,
+  SessionTotals,
+  TurnError,
+  TurnOutcome,
+  TurnOutline,
+  TurnRecord,
+  TurnStep,
+  TurnStore,
+} from '../port/turn-store.ts'
+import { wholeBuffers } from './calls.ts'
+import { HeldOpenings } from './held-openings.ts'
+import type { SentOutcome } from './sent-turn.ts'
+import { SentTurns } from './sent-turns.ts'
+import type { SqliteReader } from './sqlite-reader.ts'
+import type { StoreThread } from './store-thread.ts'
+import type { WriteMethods } from './writer.ts'
+
+/** Sessions that one sweep operation removes, so that calls are served between two of them. */
+const SWEEP_BATCH = 200
+
+const NO_IDS = new Int32Array(0)
+
+export class SqliteTurnStore implements TurnStore {
+  readonly #writer: StoreThread<WriteMethods>
+  readonly #reader: SqliteReader
+  readonly #sent = new SentTurns()
+  /** Nobody knows whether a commit is possible: at the start, and once a write has failed. */
+  #isInDoubt = true
+  readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
+
+  constructor(writer: StoreThread<WriteMethods>, reader: SqliteReader) {
+    this.#writer = writer
+    this.#reader = reader
+    void writer.lost.then(() => {
+      this.#isInDoubt = true
+    })
+  }
+
+  createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
+    const { metadata, samplingParams, record = null, policies = {}, keyTag = null, ...rest } = session
+    const json = {
+      metadata: JSON.stringify(metadata),
+      samplingParams: JSON.stringify(samplingParams),
+      record: record && JSON.stringify(record),
+      policies: JSON.stringify(policies),
+      keyTag,
+    }
+    return this.#call('createSession', [{ ...rest, ...json }])
+  }
+
+  getSession(sessionId: string): Promise<SessionRecord | undefined> {
+    return this.#reader.getSession(sessionId)
+  }
+
+  listSessions(query: SessionQuery): Promise<SessionPage> {
+    return this.#reader.listSessions(query)
+  }
+
+  totalSessions(filter: SessionFilter): Promise<SessionTotals> {
+    return this.#reader.totalSessions(filter)
+  }
+
+  countExpired(nowMs: number): Promise<ExpiredCount> {
+    return this.#reader.countExpired(nowMs)
+  }
+
+  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
+    return this.#reader.groupSessions(by, filter)
+  }
+
+  endSession(
+    sessionId: string,
+    status: 'completed' | 'aborted',
+    atMs: number,
+  ): Promise<SessionRecord | undefined> {
+    this.#sent.forget(sessionId)
+    return this.#call('endSession', [sessionId, status, atMs])
+  }
+
+  setReward(sessionId: string, reward: Reward, atMs: number): Promise<SessionRecord | undefined> {
+    return this.#call('setReward', [sessionId, reward, atMs])
+  }
+
+  resetSession(sessionId: string, atMs: number): Promise<SessionRecord | undefined> {
+    this.#sent.forget(sessionId)
+    return this.#call('resetSession', [sessionId, atMs])
+  }
+
+  deleteSession(sessionId: string): Promise<boolean> {
+    this.#sent.forget(sessionId)
+    return this.#call('deleteSession', [sessionId])
+  }
+
+  async sweep(nowMs: number): Promise<string[]> {
+    const swept: string[] = []
+    let batch: string[]
+    do {
+      // Which sessions go is known too late: after the next request of one of them may have been sent.
+      this.#sent.forgetAll()
+      batch = await this.#call('sweep', [nowMs, SWEEP_BATCH])
+      swept.push(...batch)
+    } while (batch.length === SWEEP_BATCH)
+    return swept
+  }
+
+  openTurn(turn: OpenTurn): Promise<void> {
+    const opened = this.#openings.hold(turn)
+    // The caller need not wait; the turn's closing is refused if its opening was.
+    opened.catch(() => {})
+    return opened
+  }
+
+  closeTurn(outcome: TurnOutcome): Promise<void> {
+    const opening = this.#openings.take(outcome.sessionId, outcome.turnId)
+    if (opening === undefined) return this.#sendOutcome(outcome)
+    const recorded = this.#sendWhole(opening.turn, outcome)
+    opening.settle(recorded)
+    // Of a session that is not there, the opening is refused; there is nothing to close.
+    return recorded.catch(unlessSessionIsGone)
+  }
+
+  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered = 0): Promise<void> {
+    return this.#call('markUndelivered', [sessionId, turnId, error, retriesAnswered])
+  }
+
+  answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined> {
+    return this.#call('answerRetry', [sessionId, turnId, retryCount])
+  }
+
+  readTurns(sessionId: string): AsyncIterable<TurnRecord> {
+    return this.#reader.readTurns(sessionId)
+  }
+
+  readSteps(sessionId: string): AsyncIterable<TurnStep> {
+    return this.#reader.readSteps(sessionId)
+  }
+
+  readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
+    return this.#reader.readOutlines(sessionId)
+  }
+
+  readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
+    return this.#reader.readDetails(sessionId, turnIds, kinds)
+  }
+
+  getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
+    return this.#reader.getTurn(sessionId, turnId)
+  }
+
+  get lost(): Promise<ProxyError> {
+    return Promise.race([this.#writer.lost, this.#reader.lost])
+  }
+
+  /** Asks the writer first of all, and then only after a write has failed: probes come often, and a commit costs a sync. */
+  async check(): Promise<void> {
+    if (!this.#isInDoubt) return
+    await this.#call('tryCommit', [])
+    this.#isInDoubt = false
+  }
+
+  /** The reader first: the last connection to close tidies the log away. */
+  async close(): Promise<void> {
+    this.#openings.sendAll()
+    await this.#reader.close()
+    await this.#writer.close()
+  }
+
+  async #sendOpening(turn: OpenTurn): Promise<void> {
+    const { sent, recorded } = this.#sent.pack(turn)
+    recorded(await this.#write('openTurn', [sent]))
+  }
+
+  async #sendOutcome(outcome: TurnOutcome): Promise<void> {
+    const { sent, recorded } = this.#sent.packOutcome(outcome)
+    const turn = await this.#write('closeTurn', [sent], buffersOf(sent))
+    if (turn !== undefined) recorded(turn)
+  }
+
+  async #sendWhole(turn: OpenTurn, outcome: TurnOutcome): Promise<void> {
+    const request = this.#sent.pack(turn)
+    const answer = this.#sent.packOutcome(outcome)
+    const known = await this.#write('recordTurn', [request.sent, answer.sent], buffersOf(answer.sent))
+    request.recorded(known.request)
+    answer.recorded(known.turn)
+  }
+
+  /** For what may depend on the turns that are on record. Turns among themselves do not. */
+  #call: StoreThread<WriteMethods>['call'] = (method, args) => {
+    this.#openings.sendAll()
+    return this.#write(method, args)
+  }
+
+  #write: StoreThread<WriteMethods>['call'] = (method, args, buffers) => {
+    const written = this.#writer.call(method, args, buffers)
+    written.catch((error) => {
+      if (error instanceof ProxyError && error.code === 'store_failed') this.#isInDoubt = true
+    })
+    return written
+  }
+}
+
+function buffersOf(outcome: SentOutcome): Transferable[] {
+  const { prompt, completionTokenIds, completionLogprobs, details = [] } = outcome
+  const bodies = details.map(({ body }) => body)
+  return wholeBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs, ...bodies])
+}
+
+function unlessSessionIsGone(thrown: unknown): void {
+  if (!(thrown instanceof ProxyError) || thrown.code !== 'session_not_found') throw thrown
+}

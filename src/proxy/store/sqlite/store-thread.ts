@@ -1,0 +1,176 @@
+/** The main thread's end of one of the store's threads. */
+import type { Transferable } from 'node:worker_threads'
+import { ProxyError } from '../../../base/errors.ts'
+import { startThread } from '../../../base/own-files.ts'
+import { fromWireError, type Methods, type OpeningReport, type Reply, type ThreadCall } from './calls.ts'
+
+const ENTRY_POINTS = {
+  writer: new URL('./writer-thread.ts', import.meta.url),
+  reader: new URL('./reader-thread.ts', import.meta.url),
+}
+
+export type StoreRole = keyof typeof ENTRY_POINTS
+
+/** What the main thread needs of a thread; a `Worker` is one. */
+export interface ThreadPort {
+  postMessage(message: unknown, transfer?: readonly Transferable[]): void
+  on(event: 'message', listener: (replies: Reply[]) => void): unknown
+  on(event: 'error', listener: (cause: unknown) => void): unknown
+  once(event: 'message', listener: (report: OpeningReport) => void): unknown
+  once(event: 'error', listener: (cause: unknown) => void): unknown
+  once(event: 'exit', listener: (status: number) => void): unknown
+}
+
+/** Starts the thread of a role; its first message says whether it has opened the database. */
+export type SpawnThread = (role: StoreRole, workerData: object) => ThreadPort
+
+/** The one place where the store starts a thread. */
+const spawnWorker: SpawnThread = (role, workerData) =>
+  startThread(ENTRY_POINTS[role], { workerData, name: `store-${role}` })
+
+export interface StoreThreadOptions {
+  /** Called with how many calls each message of the thread answers, and how long ago the first of them was made. */
+  onReplies?: ((count: number, waitedMs: number) => void) | undefined
+  /** Default: a thread of this process. */
+  spawn?: SpawnThread | undefined
+}
+
+interface Unsent {
+  call: ThreadCall
+  transfer: Transferable[]
+}
+
+interface Pending {
+  resolve: (value: unknown) => void
+  reject: (error: ProxyError) => void
+  calledAtMs: number
+}
+
+export class StoreThread<T extends Methods<T>> {
+  readonly #worker: ThreadPort
+  readonly #exited: Promise<void>
+  readonly #pending = new Map<number, Pending>()
+  /** What this turn of the event loop has called for: to wake the thread up costs more than to tell it one call more. */
+  #unsent: Unsent[] = []
+  #lastId = 0
+  /** Set once no call can be served any more. */
+  #ended: ProxyError | undefined
+  readonly #loss = Promise.withResolvers<ProxyError>()
+
+  /** @throws ProxyError `start_failed` with what the thread found wrong */
+  static async start<T extends Methods<T>>(
+    role: StoreRole,
+    workerData: object,
+    { onReplies, spawn = spawnWorker }: StoreThreadOptions = {},
+  ): Promise<StoreThread<T>> {
+    const worker = spawn(role, workerData)
+    const report = await new Promise<OpeningReport>((resolve, reject) => {
+      worker.once('message', resolve)
+      worker.once('error', reject)
+      worker.once('exit', (status) => reject(new Error(`exit status ${status}`)))
+    }).catch((cause: unknown) => {
+      throw new ProxyError('start_failed', `the store's ${role} thread does not start`, { cause })
+    })
+    if (!report.opened) throw fromWireError(report.error)
+    return new StoreThread<T>(worker, role, onReplies)
+  }
+
+  private constructor(worker: ThreadPort, role: string, onReplies?: StoreThreadOptions['onReplies']) {
+    this.#worker = worker
+    worker.on('message', (replies: Reply[]) => {
+      if (onReplies) this.#tell(replies, onReplies)
+      this.#settle(replies)
+    })
+    worker.on('error', (cause) => this.#fail(`the store's ${role} thread died`, cause))
+    this.#exited = new Promise((resolve) => {
+      worker.once('exit', () => {
+        this.#fail(`the store's ${role} thread is gone`)
+        resolve()
+      })
+    })
+  }
+
+  /** Resolves with the cause when the thread has ended though nobody closed it; else never. */
+  get lost(): Promise<ProxyError> {
+    return this.#loss.promise
+  }
+
+  /** Calls are served in the order in which they are made. `transfer` moves buffers instead of copying them. */
+  call<M extends keyof T & string>(
+    method: M,
+    args: Parameters<T[M]>,
+    transfer: Transferable[] = [],
+  ): Promise<ReturnType<T[M]>> {
+    if (this.#ended !== undefined) return Promise.reject(this.#ended)
+    this.#lastId += 1
+    const id = this.#lastId
+    if (this.#unsent.length === 0) setImmediate(() => this.#send())
+    this.#unsent.push({ call: { id, method, args }, transfer })
+    return new Promise<unknown>((resolve, reject) => {
+      this.#pending.set(id, { resolve, reject, calledAtMs: performance.now() })
+    }) as Promise<ReturnType<T[M]>>
+  }
+
+  /** Lets every call that was made before end, then the thread. */
+  async close(): Promise<void> {
+    if (this.#ended === undefined) {
+      this.#send()
+      this.#worker.postMessage('close')
+      this.#ended = new ProxyError('store_failed', 'the turn store is closed')
+    }
+    await this.#exited
+  }
+
+  #send(): void {
+    const unsent = this.#unsent
+    this.#unsent = []
+    try {
+      if (unsent.length > 0) this.#post(unsent)
+    } catch {
+      // One that cannot be handed over holds up no other.
+      for (const each of unsent) this.#sendAlone(each)
+    }
+  }
+
+  #sendAlone(unsent: Unsent): void {
+    const { id, method } = unsent.call
+    try {
+      this.#post([unsent])
+    } catch (cause) {
+      // Arrays that were handed over before, as a rule.
+      const error = new ProxyError('store_failed', `${method} has what cannot be handed over`, { cause })
+      this.#pending.get(id)?.reject(error)
+      this.#pending.delete(id)
+    }
+  }
+
+  #post(unsent: readonly Unsent[]): void {
+    this.#worker.postMessage(
+      unsent.map(({ call }) => call),
+      unsent.flatMap(({ transfer }) => transfer),
+    )
+  }
+
+  #tell(replies: readonly Reply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
+    const first = replies[0] && this.#pending.get(replies[0].id)
+    if (first) onReplies(replies.length, performance.now() - first.calledAtMs)
+  }
+
+  #settle(replies: Reply[]): void {
+    for (const reply of replies) {
+      const pending = this.#pending.get(reply.id)
+      this.#pending.delete(reply.id)
+      if ('error' in reply) pending?.reject(fromWireError(reply.error))
+      else pending?.resolve(reply.value)
+    }
+  }
+
+  #fail(message: string, cause?: unknown): void {
+    if (this.#ended === undefined) {
+      this.#ended = new ProxyError('store_failed', message, { cause })
+      this.#loss.resolve(this.#ended)
+    }
+    for (const pending of this.#pending.values()) pending.reject(this.#ended)
+    this.#pending.clear()
+  }
+}

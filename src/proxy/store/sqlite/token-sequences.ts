@@ -1,0 +1,197 @@
+/**
+ * Prompt ids as the difference to an earlier turn. What a turn leaves behind is its sequence, prompt ids followed by
+ * completion ids; the next prompt of the conversation begins with it, so that only what is new must be stored.
+ */
+import type Database from 'better-sqlite3'
+import { ProxyError } from '../../../base/errors.ts'
+import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { sharedLength } from '../../../protocol/token-ids/token-ids.ts'
+import { MIN_SHARED_TOKENS } from '../port/turn-store.ts'
+import { checkSum, IDS_SUMMED } from './check-sums.ts'
+import { packIds, unpackIds } from './packing.ts'
+
+/** The columns of `turns` that hold a prompt. */
+export interface StoredPrompt {
+  base: number | null
+  shared: number | null
+  rest: Buffer | null
+}
+
+interface SequenceRow extends StoredPrompt {
+  id: number
+  completion: Buffer | null
+  sum: number | null
+}
+
+/** A node may have hundreds of turns (the same prompt, sampled again and again); this many are looked at. */
+const MAX_SIBLINGS = 16
+
+const NO_IDS = new Int32Array(0)
+
+/** Reads and writes sequences; remembers the ones used last, up to a number of bytes. */
+export class TokenSequences {
+  readonly #cache: RecentlyUsed<number, Int32Array>
+  readonly #row: Database.Statement<[number], SequenceRow>
+  readonly #siblings: Database.Statement<[{ tree: number; node: number; turn: number }], number>
+  readonly #previous: Database.Statement<[number, number], number>
+  readonly #turnsOf: Database.Statement<[number], number>
+
+  constructor(db: Database.Database, cacheBytes: number) {
+    this.#cache = new RecentlyUsed(cacheBytes, (sequence) => sequence.byteLength)
+    this.#row = db.prepare(`
+      SELECT id, prompt_base AS base, prompt_shared AS shared, prompt_rest AS rest, completion_ids AS completion,
+        ids_sum AS sum
+      FROM turns WHERE id = ?`)
+    // The plus signs: see RequestWriter.
+    this.#siblings = db
+      .prepare<[{ tree: number; node: number; turn: number }], number>(`
+      WITH RECURSIVE
+        up(node) AS (
+          SELECT @node
+          UNION ALL
+          SELECT nodes.parent FROM up JOIN nodes ON nodes.id = up.node
+        ),
+        nearest(node) AS (
+          SELECT up.node FROM up CROSS JOIN turns
+          WHERE turns.tree = +@tree AND turns.node = up.node AND turns.prompt_rest IS NOT NULL AND turns.id <> @turn
+          LIMIT 1
+        )
+      SELECT turns.id FROM nearest CROSS JOIN turns
+      WHERE turns.tree = +@tree AND turns.node = nearest.node AND turns.prompt_rest IS NOT NULL AND turns.id <> @turn
+      ORDER BY turns.id DESC LIMIT ${MAX_SIBLINGS}`)
+      .pluck()
+    this.#previous = db
+      .prepare<[number, number], number>(`
+      SELECT id FROM turns WHERE tree = +? AND id <> ? AND prompt_rest IS NOT NULL
+      ORDER BY call_index DESC LIMIT 1`)
+      .pluck()
+    this.#turnsOf = db.prepare<[number], number>('SELECT id FROM turns WHERE tree = ?').pluck()
+  }
+
+  /** Finds the turn whose sequence shares most with this turn's prompt, and packs the difference. */
+  pack(turn: { id: number; tree: number; node: number }, promptIds: Int32Array): StoredPrompt {
+    const best = this.#findBase(turn, promptIds)
+    // A reference to fewer would cost more than it saves.
+    if (best.shared < MIN_SHARED_TOKENS) return { base: null, shared: null, rest: packIds(promptIds) }
+    return { ...best, rest: packIds(promptIds.subarray(best.shared)) }
+  }
+
+  /** Drops what was remembered of a tree that will not grow any more. */
+  forgetTree(tree: number): void {
+    for (const id of this.#turnsOf.all(tree)) this.#cache.delete(id)
+  }
+
+  /** Drops what was remembered: a rolled back transaction may have put other ids under the same turns. */
+  forget(): void {
+    this.#cache.clear()
+  }
+
+  /** @returns copies, free to be handed over */
+  read(id: number): { promptIds: Int32Array; completionIds: Int32Array } {
+    const row = this.#rowOf(id)
+    const completionLength = row?.completion ? unpackIds(row.completion).length : 0
+    const sequence = this.#sequence(id)
+    const promptLength = sequence.length - completionLength
+    return { promptIds: sequence.slice(0, promptLength), completionIds: sequence.slice(promptLength) }
+  }
+
+  /** @throws ProxyError `data_damaged` */
+  #rowOf(id: number): SequenceRow | undefined {
+    const row = this.#row.get(id)
+    if (row !== undefined)
+      checkSum(inColumns(row), IDS_SUMMED, { sum: row.sum, what: `The prompt of turn ${id}` })
+    return row
+  }
+
+  #findBase(turn: { id: number; tree: number; node: number }, promptIds: Int32Array) {
+    let best = { base: 0, shared: 0 }
+    for (const base of this.#candidates(turn)) {
+      const sequence = this.#soundSequence(base)
+      if (sequence === undefined) continue
+      const shared = sharedLength(sequence, promptIds)
+      if (shared > best.shared) best = { base, shared }
+      // A sequence that the prompt extends to its end is the turn that this one continues.
+      if (shared === promptIds.length || (shared === sequence.length && shared > 0)) break
+    }
+    return best
+  }
+
+  /** The turn before this one is what it continues, as a rule; the search for others takes far longer than its comparison. */
+  *#candidates(turn: { id: number; tree: number; node: number }): Generator<number> {
+    const previous = this.#previous.get(turn.tree, turn.id)
+    if (previous !== undefined) yield previous
+    const siblings = this.#siblings.all({ tree: turn.tree, node: turn.node, turn: turn.id })
+    yield* siblings.filter((sibling) => sibling !== previous)
+  }
+
+  /** Nothing is made to depend on what is damaged. */
+  #soundSequence(id: number): Int32Array | undefined {
+    try {
+      return this.#sequence(id)
+    } catch (error) {
+      if (error instanceof ProxyError && error.code === 'data_damaged') return undefined
+      throw error
+    }
+  }
+
+  /** Builds from the nearest remembered ancestor on, in a loop: a chain may be ten thousand turns deep. */
+  #sequence(id: number): Int32Array {
+    const chain: SequenceRow[] = []
+    let start = this.#cache.get(id)
+    for (let at: number | null = id; start === undefined && at !== null; ) {
+      const row: SequenceRow | undefined = this.#rowOf(at)
+      if (row === undefined) throw new Error(`turn ${at}, the base of another one, is missing`)
+      chain.push(row)
+      at = row.base
+      if (at !== null) start = this.#cache.get(at)
+    }
+    if (chain.length === 0) return start ?? NO_IDS
+    const sequence = extend(start ?? NO_IDS, chain.reverse())
+    this.#cache.set(id, sequence)
+    return sequence
+  }
+}
+
+/** Applies a chain of turns, oldest first, each of which cuts its base's sequence and adds its own ids. */
+function extend(start: Int32Array, chain: SequenceRow[]): Int32Array {
+  const growing = new GrowingIds(start)
+  for (const row of chain) {
+    growing.cut(row.shared ?? 0)
+    if (row.rest !== null) growing.append(unpackIds(row.rest))
+    if (row.completion !== null) growing.append(unpackIds(row.completion))
+  }
+  return growing.take()
+}
+
+function inColumns({ base, shared, rest, completion }: SequenceRow) {
+  return { prompt_base: base, prompt_shared: shared, prompt_rest: rest, completion_ids: completion }
+}
+
+class GrowingIds {
+  #ids: Int32Array
+  #length: number
+
+  constructor(start: Int32Array) {
+    this.#ids = start.slice()
+    this.#length = start.length
+  }
+
+  cut(length: number): void {
+    this.#length = length
+  }
+
+  append(more: Int32Array): void {
+    const length = this.#length + more.length
+    if (length > this.#ids.length) {
+      const larger = new Int32Array(length * 2)
+      larger.set(this.#ids.subarray(0, this.#length))
+      this.#ids = larger
+    }
+    this.#ids.set(more, this.#length)
+    this.#length = length
+  }
+
+  take(): Int32Array {
+    return this.#ids.slice(0, this.#length)
+  }
+}

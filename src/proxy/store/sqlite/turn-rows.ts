@@ -1,0 +1,111 @@
+/** Rows of `turns` as they are read, and the parts of a turn's record that they make. */
+import type { TurnStatus } from '../port/turn-store.ts'
+import { countIds, type StoredText, unpackIds, unpackLogprobs, unpackOptionalText } from './packing.ts'
+import { toCompletion } from './requests.ts'
+
+export interface TurnRow {
+  id: number
+  call_index: number
+  turn_id: string
+  status: TurnStatus
+  dialect: string
+  started_at_ms: number
+  retry_count: number
+  node: number
+  tools: number | null
+  params: number
+  prompt_node: number
+  ended_at_ms: number | null
+  first_token_at_ms: number | null
+  model: StoredText | null
+  engine: StoredText | null
+  finish_reason: StoredText | null
+  stop_reason: StoredText | null
+  exact: number | null
+  inexact_reason: StoredText | null
+  weight_version_start: StoredText | null
+  weight_version_end: StoredText | null
+  usage: StoredText | null
+  annotations: StoredText | null
+  error_code: string | null
+  error_message: StoredText | null
+  completion_text: StoredText | null
+  reasoning: StoredText | null
+  tool_calls: StoredText | null
+  completion_logprobs: Buffer | null
+  turn_sum: number | null
+}
+
+export interface StepRow extends TurnRow {
+  prompt_base: number | null
+  prompt_shared: number | null
+  prompt_rest: Buffer | null
+  completion_ids: Buffer | null
+  ids_sum: number | null
+}
+
+export interface OutlineRow extends StepRow {
+  base_index: number | null
+}
+
+export const TURN_COLUMNS = `
+  id, call_index, turn_id, status, dialect, started_at_ms, retry_count, node, tools, params, prompt_node,
+  ended_at_ms, first_token_at_ms, model, engine, finish_reason, stop_reason, exact, inexact_reason,
+  weight_version_start, weight_version_end, usage, annotations, error_code, error_message,
+  completion_text, reasoning, tool_calls, completion_logprobs, turn_sum`
+
+export const STEP_COLUMNS = `${TURN_COLUMNS}, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum`
+
+export function idsOf(packed: Buffer | null): Int32Array {
+  return packed === null ? new Int32Array(0) : unpackIds(packed)
+}
+
+export function logprobsOf({ completion_logprobs: packed }: TurnRow): Float64Array {
+  return packed === null ? new Float64Array(0) : unpackLogprobs(packed)
+}
+
+export function outlinePart(row: OutlineRow) {
+  const { prompt_shared: shared, prompt_rest: rest, completion_ids: sampled, base_index: index } = row
+  return {
+    promptTokens: rest === null ? 0 : (shared ?? 0) + countIds(rest),
+    sampledTokens: sampled === null ? 0 : countIds(sampled),
+    base: index === null || shared === null ? null : { index, shared },
+  }
+}
+
+export function outcomePart(row: TurnRow) {
+  return {
+    endedAtMs: row.ended_at_ms,
+    firstTokenAtMs: row.first_token_at_ms,
+    model: unpackOptionalText(row.model),
+    engine: unpackOptionalText(row.engine),
+    ...toCompletion(row),
+    toolCalls: unpackOptionalText(row.tool_calls) ?? '[]',
+    finishReason: unpackOptionalText(row.finish_reason),
+    stopReason: unpackOptionalText(row.stop_reason),
+    exact: row.exact === 1,
+    inexactReason: unpackOptionalText(row.inexact_reason),
+    weightVersionStart: unpackOptionalText(row.weight_version_start),
+    weightVersionEnd: unpackOptionalText(row.weight_version_end),
+    usage: unpackOptionalText(row.usage),
+    annotations: unpackOptionalText(row.annotations) ?? '{}',
+    error:
+      row.error_code === null
+        ? null
+        : { code: row.error_code, message: unpackOptionalText(row.error_message) ?? '' },
+  }
+}
+
+export function requestPart(row: TurnRow, sessionId: string) {
+  return {
+    turnId: row.turn_id,
+    sessionId,
+    index: row.call_index,
+    status: row.status,
+    dialect: row.dialect,
+    startedAtMs: row.started_at_ms,
+    retryCount: row.retry_count,
+    tools: row.tools,
+    params: row.params,
+  }
+}

@@ -1,0 +1,197 @@
+/**
+ * Applies operations to the database, a group per transaction. Runs on the writer thread; knows nothing of threads.
+ */
+import type Database from 'better-sqlite3'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Reward, SessionRecord, TurnError } from '../port/turn-store.ts'
+import { invoke, type Reply, type ThreadCall, toWireError } from './calls.ts'
+import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
+import { type NewSessionRow, SessionWriter } from './sessions.ts'
+import { TurnWriter } from './turns.ts'
+
+export interface WriteMethods {
+  createSession(session: NewSessionRow): { created: boolean; session: SessionRecord }
+  endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
+  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
+  resetSession(sessionId: string, atMs: number): SessionRecord | undefined
+  deleteSession(sessionId: string): boolean
+  sweep(nowMs: number, limit: number): string[]
+  openTurn(turn: SentTurn): RecordedRequest
+  /** @returns the turn's row; undefined if it has gone meanwhile */
+  closeTurn(outcome: SentOutcome): number | undefined
+  /** Opens and closes a turn. */
+  recordTurn(turn: SentTurn, outcome: SentOutcome): RecordedTurn
+  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void
+  answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined
+  /** Writes, and changes nothing: to see whether a commit is possible. */
+  tryCommit(): void
+}
+
+/**
+ * How many rows of deleted sessions one step removes: about a millisecond's work. What points to others goes first: details
+ * to turns, those to nodes, these to texts, and those to blobs, which are large.
+ */
+const PURGE_STEPS = { details: 64, turns: 64, nodes: 64, texts: 64, blob_uses: 4 }
+
+/** Pages in the log from which on it is checkpointed even while there is work: about 16 MB. */
+const BUSY_CHECKPOINT_PAGES = 4096
+
+export class Writer {
+  readonly #db: Database.Database
+  readonly #turns: TurnWriter
+  readonly #methods: WriteMethods
+  /** Turns whose opening was refused, so that closing them must be refused too; as long as they are in flight. */
+  readonly #unopened = new Set<string>()
+  readonly #begin: Database.Statement
+  readonly #commit: Database.Statement
+  readonly #savepoint: Database.Statement
+  readonly #release: Database.Statement
+  readonly #undo: Database.Statement
+  readonly #walState: Database.Statement<[], { log: number; checkpointed: number }>
+  readonly #checkpoint: Database.Statement
+  readonly #droppedTree: Database.Statement<[], number>
+  readonly #purgeSome: readonly Database.Statement<[number]>[]
+  readonly #purgeTree: Database.Statement<[number]>
+  readonly #checkFiles: () => void
+
+  /** @param checkFiles throws if what is committed would go into files that are gone */
+  constructor(db: Database.Database, cacheBytes: number, checkFiles: () => void = () => {}) {
+    this.#checkFiles = checkFiles
+    const sessions = new SessionWriter(db)
+    this.#db = db
+    this.#turns = new TurnWriter(db, sessions, cacheBytes)
+    this.#methods = this.#methodsOf(sessions)
+    this.#begin = db.prepare('BEGIN IMMEDIATE')
+    this.#commit = db.prepare('COMMIT')
+    this.#savepoint = db.prepare('SAVEPOINT operation')
+    this.#release = db.prepare('RELEASE operation')
+    this.#undo = db.prepare('ROLLBACK TO operation')
+    this.#walState = db.prepare('PRAGMA wal_checkpoint(NOOP)')
+    this.#checkpoint = db.prepare('PRAGMA wal_checkpoint(PASSIVE)')
+    this.#droppedTree = db.prepare<[], number>('SELECT id FROM trees WHERE dropped = 1').pluck()
+    this.#purgeSome = Object.entries(PURGE_STEPS).map(([table, rows]) => {
+      const some = `SELECT id FROM ${table} WHERE tree = ? LIMIT ${rows}`
+      return db.prepare(`DELETE FROM ${table} WHERE id IN (${some})`)
+    })
+    this.#purgeTree = db.prepare('DELETE FROM trees WHERE id = ?')
+  }
+
+  /** One transaction. An operation that fails does so alone; if the commit fails, all of them have failed. */
+  commit(calls: readonly ThreadCall<WriteMethods>[]): Reply[] {
+    let replies: Reply[]
+    try {
+      this.#checkFiles()
+      this.#begin.run()
+      replies = this.#applyAll(calls) ?? calls.map((call) => this.#apply(call))
+      this.#commit.run()
+      // Once more: the commit may have gone into a file that has no name any more.
+      this.#checkFiles()
+    } catch (error) {
+      this.#rollback()
+      replies = calls.map(({ id }) => ({ id, error: toWireError(error) }))
+    }
+    this.#noteUnopened(calls, replies)
+    return replies
+  }
+
+  /** Removes some rows of deleted or reset sessions. @returns whether there may be more */
+  purge(): boolean {
+    const tree = this.#droppedTree.get()
+    if (tree === undefined) return false
+    if (!this.#purgeSome.some((some) => some.run(tree).changes > 0)) this.#purgeTree.run(tree)
+    return true
+  }
+
+  /** Checkpoints if the log has grown so long that it cannot wait for a quiet moment. */
+  checkpointIfDue(): void {
+    const { log, checkpointed } = this.#walState.get()!
+    if (log - checkpointed >= BUSY_CHECKPOINT_PAGES) this.checkpoint()
+  }
+
+  /** Moves the log into the database, as far as no reader needs it where it is. Waits for nobody. */
+  checkpoint(): void {
+    this.#checkFiles()
+    this.#checkpoint.get()
+  }
+
+  /**
+   * What a savepoint for each operation would cost is saved until one fails: two statements, and a copy of each page that it
+   * changes. @returns undefined if one has failed: nothing is changed then, and the transaction is a new one
+   */
+  #applyAll(calls: readonly ThreadCall<WriteMethods>[]): Reply[] | undefined {
+    try {
+      return calls.map((call) => ({ id: call.id, value: invoke(this.#methods, call) }))
+    } catch {
+      this.#rollback()
+      this.#begin.run()
+      return undefined
+    }
+  }
+
+  #apply(call: ThreadCall<WriteMethods>): Reply {
+    this.#savepoint.run()
+    try {
+      const value = invoke(this.#methods, call)
+      this.#release.run()
+      return { id: call.id, value }
+    } catch (error) {
+      // SQLite has rolled back all of the group (disk full, I/O error): nothing is left to undo one operation in.
+      if (!this.#db.inTransaction) throw error
+      this.#undo.run()
+      this.#release.run()
+      this.#turns.forget()
+      return { id: call.id, error: toWireError(error) }
+    }
+  }
+
+  #rollback(): void {
+    if (this.#db.inTransaction) this.#db.exec('ROLLBACK')
+    this.#turns.forget()
+  }
+
+  #noteUnopened(calls: readonly ThreadCall<WriteMethods>[], replies: readonly Reply[]): void {
+    for (const [place, call] of calls.entries()) {
+      if (call.method === 'closeTurn') this.#unopened.delete((call.args[0] as SentOutcome).turnId)
+      const reply = replies[place]!
+      const refused = 'error' in reply && reply.error.code === 'store_failed'
+      if (call.method === 'openTurn' && refused) this.#unopened.add((call.args[0] as SentTurn).turnId)
+    }
+  }
+
+  #closeTurn(outcome: SentOutcome): number | undefined {
+    const turn = this.#turns.close(outcome)
+    if (turn !== undefined) return turn
+    // No such open turn: it was deleted or reset meanwhile, which is well, or it never came to be, which is not.
+    if (!this.#unopened.has(outcome.turnId)) return undefined
+    throw new ProxyError('store_failed', 'the turn could not be put on record when it began')
+  }
+
+  #methodsOf(sessions: SessionWriter): WriteMethods {
+    return {
+      createSession: (session) => sessions.create(session),
+      endSession: (sessionId, status, atMs) => {
+        this.#turns.forgetSession(sessionId)
+        return sessions.end(sessionId, status, atMs)
+      },
+      setReward: (sessionId, reward, atMs) => sessions.setReward(sessionId, reward, atMs),
+      resetSession: (sessionId, atMs) => {
+        this.#turns.forgetSession(sessionId)
+        return sessions.reset(sessionId, atMs)
+      },
+      deleteSession: (sessionId) => {
+        this.#turns.forgetSession(sessionId)
+        return sessions.delete(sessionId)
+      },
+      sweep: (nowMs, limit) => sessions.sweep(nowMs, limit),
+      openTurn: (turn) => this.#turns.open(turn),
+      closeTurn: (outcome) => this.#closeTurn(outcome),
+      recordTurn: (turn, outcome) => this.#turns.record(turn, outcome),
+      markUndelivered: (...undelivered) => this.#turns.markUndelivered(...undelivered),
+      answerRetry: (...retry) => this.#turns.answerRetry(...retry),
+      tryCommit: () => {
+        const version = this.#db.pragma('user_version', { simple: true })
+        this.#db.pragma(`user_version = ${version}`)
+      },
+    }
+  }
+}

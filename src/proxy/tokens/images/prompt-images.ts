@@ -1,0 +1,126 @@
+/**
+ * Images on their way into a prompt. A template is shown that there is an image and nothing of it; the placeholder that
+ * it writes becomes as many as the image has tokens.
+ */
+
+import { ProxyError } from '../../../base/errors.ts'
+import { Note } from '../../../base/note.ts'
+import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { imagePartsOf, imageRuns, isImagePart } from '../../../protocol/canonical/images.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
+import type { ImageRule } from './image-rule.ts'
+import { type ReadImage, readImage } from './read-image.ts'
+import { SHOWN_IMAGE } from './shown-image.ts'
+
+export interface TokenImage extends ReadImage {
+  readonly tokens: number
+}
+
+/** A message as a template is given it. */
+export interface ShownMessage {
+  readonly json: string
+  readonly images: readonly TokenImage[]
+}
+
+const NO_IMAGES: readonly TokenImage[] = []
+
+const shown = new Note<Message, ShownMessage>()
+
+/**
+ * All messages up to this one; each is read once.
+ * @throws as {@link shownMessage}
+ */
+export function shownMessages(last: Message, rule: ImageRule | undefined): ShownMessage[] {
+  return messagesBetween(undefined, last).map(
+    (message) =>
+      shown.of(message) ??
+      shown.put(message, shownMessage(message.value, rule, message.depth - 1, message.json)),
+  )
+}
+
+/**
+ * @param place of the message in the request
+ * @param json of the message, as it came
+ * @throws ProxyError `unsupported` where the model's rule for images is not known, or an image is no `data:` URL;
+ *   `invalid_request` for one that cannot be read
+ */
+export function shownMessage(
+  message: ChatMessage,
+  rule: ImageRule | undefined,
+  place: number,
+  json?: string,
+): ShownMessage {
+  refuseShown(message, place)
+  const parts = imagePartsOf(message)
+  if (parts.length === 0) return { json: json ?? JSON.stringify(message), images: NO_IMAGES }
+  const images = parts.map(({ url, path }) => tokenImage(url, rule, `messages.${place}.${path}`))
+  const content = (message.content as readonly unknown[]).map((part) =>
+    isImagePart(part) ? SHOWN_IMAGE : part,
+  )
+  return { json: JSON.stringify({ ...message, content }), images }
+}
+
+/** An agent's own would be an image without pixels. */
+function refuseShown({ content }: ChatMessage, place: number): void {
+  if (!Array.isArray(content)) return
+  const at = (content as readonly { type?: unknown }[]).findIndex((part) => part?.type === SHOWN_IMAGE.type)
+  if (at === -1) return
+  const message = `content of type ${SHOWN_IMAGE.type} cannot be turned into tokens by the proxy`
+  throw new ProxyError('unsupported', message, { param: `messages.${place}.content.${at}` })
+}
+
+function tokenImage(url: string | undefined, rule: ImageRule | undefined, param: string): TokenImage {
+  if (rule === undefined) {
+    const message =
+      "this model's rule for images is not known to the proxy: token mode takes those of Qwen2-VL, Qwen2.5-VL, " +
+      'Qwen3-VL and Qwen3.5 by their preprocessor_config.json; run it in chat mode'
+    throw new ProxyError('unsupported', message, { param })
+  }
+  const image = readImage(url, param)
+  const tokens = rule.tokensOf(image)
+  if (tokens !== undefined) return { ...image, tokens }
+  const { width, height } = image
+  throw new ProxyError('invalid_request', `an image of ${width} by ${height} pixels is too narrow`, { param })
+}
+
+/**
+ * Ids with a placeholder for each token of each image.
+ * @param ids with one placeholder for each image
+ * @throws ProxyError `invalid_request` if there are others: a text that spells the placeholder out
+ */
+export function withImages(
+  ids: TokenIds,
+  images: readonly TokenImage[],
+  rule: ImageRule | undefined,
+): TokenIds {
+  if (rule === undefined) return ids
+  let found = 0
+  for (let at = 0; at < ids.length; at += 1) if (ids[at] === rule.tokenId) found += 1
+  if (found !== images.length) {
+    const message = `the template shows ${found} images where the messages have ${images.length}`
+    throw new ProxyError('invalid_request', message, { param: 'messages' })
+  }
+  if (found === 0) return ids
+  let next = 0
+  return Array.from(ids).flatMap((id) =>
+    id === rule.tokenId ? new Array(images[next++]!.tokens).fill(id) : id,
+  )
+}
+
+/** An image, and where its placeholders begin in a prompt. */
+export interface PlacedImage extends TokenImage {
+  readonly at: number
+}
+
+/** @returns undefined if the placeholders in the ids are not those of the images */
+export function placesOf(
+  ids: Int32Array,
+  images: readonly TokenImage[],
+  tokenId: number,
+): PlacedImage[] | undefined {
+  const wanted = images.reduce((sum, { tokens }) => sum + tokens, 0)
+  if (ids.reduce((count, id) => count + Number(id === tokenId), 0) !== wanted) return undefined
+  const runs = imageRuns(ids, { tokenId, tokens: images.map(({ tokens }) => tokens) })
+  return images.map((image, at) => ({ ...image, at: runs[at]!.offset }))
+}

@@ -1,0 +1,168 @@
+/**
+ * Model files from the Hugging Face hub, by way of its local cache. The cache has the layout of huggingface_hub
+ * (`models--org--name/{refs,snapshots}`, see its guide "Understand caching"), so that what other tools downloaded is
+ * found, and what is downloaded here is found by them.
+ */
+import { randomUUID } from 'node:crypto'
+import { createWriteStream, existsSync } from 'node:fs'
+import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import type { ReadableStream } from 'node:stream/web'
+import { ProxyError } from '../../../base/errors.ts'
+
+/** What huggingface_hub reads from the environment, as far as it is honoured here. */
+export interface HubEnvironment {
+  HF_HUB_CACHE?: string | undefined
+  HUGGINGFACE_HUB_CACHE?: string | undefined
+  HF_HOME?: string | undefined
+  XDG_CACHE_HOME?: string | undefined
+  HF_ENDPOINT?: string | undefined
+  HF_TOKEN?: string | undefined
+  HF_HUB_OFFLINE?: string | undefined
+}
+
+/** The files that tokenization needs, of those that a model may have. Only the first is indispensable. */
+const WANTED_FILES = [
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'chat_template.jinja',
+  'chat_template.json',
+  'config.json',
+  'generation_config.json',
+  'preprocessor_config.json',
+  'processor_config.json',
+] as const
+
+/**
+ * The directory with the model's files: from the cache if they are there, else downloaded into it.
+ * @param modelId `org/name` or `name`
+ * @throws ProxyError `config_invalid` if the hub has no such model or does not give it to us, `start_failed` if the
+ *   hub cannot be reached. After an abort: whatever `signal.reason` is.
+ */
+export async function fetchModelDirectory(
+  modelId: string,
+  environment: HubEnvironment,
+  signal?: AbortSignal,
+): Promise<string> {
+  const repository = join(cacheDirectory(environment), `models--${modelId.replaceAll('/', '--')}`)
+  const cached = await cachedSnapshot(repository)
+  if (cached !== undefined) return cached
+  if (/^(1|true|yes|on)$/i.test(environment.HF_HUB_OFFLINE ?? '')) {
+    throw new ProxyError('config_invalid', `${modelId} is not in ${repository}, and HF_HUB_OFFLINE is set`)
+  }
+  const endpoint = (environment.HF_ENDPOINT || 'https://huggingface.co').replace(/\/+$/, '')
+  try {
+    return await new Download(modelId, repository, endpoint, environment.HF_TOKEN, signal).run()
+  } catch (error) {
+    signal?.throwIfAborted()
+    if (error instanceof ProxyError) throw error
+    // A folder's name that was mistyped looks like a model's id.
+    const message = `there is no ${modelId} on this machine, and it cannot be downloaded from ${endpoint} into ${repository}`
+    throw new ProxyError('start_failed', message, { cause: error })
+  }
+}
+
+function cacheDirectory(environment: HubEnvironment): string {
+  const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME } = environment
+  const home = HF_HOME ?? join(XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'huggingface')
+  return HF_HUB_CACHE ?? HUGGINGFACE_HUB_CACHE ?? join(home, 'hub')
+}
+
+async function cachedSnapshot(repository: string): Promise<string | undefined> {
+  try {
+    const commit = await readFile(join(repository, 'refs', 'main'), 'utf8')
+    const directory = join(repository, 'snapshots', commit.trim())
+    return existsSync(join(directory, 'tokenizer.json')) ? directory : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** The hub's description of a revision, as far as it is read here. */
+interface Revision {
+  sha: string
+  siblings: { rfilename: string }[]
+}
+
+class Download {
+  readonly #modelId: string
+  readonly #repository: string
+  readonly #endpoint: string
+  readonly #request: RequestInit
+
+  constructor(modelId: string, repository: string, endpoint: string, token?: string, signal?: AbortSignal) {
+    this.#modelId = modelId
+    this.#repository = repository
+    this.#endpoint = endpoint
+    this.#request = {
+      headers: token ? { authorization: `Bearer ${token}` } : {},
+      ...(signal && { signal }),
+    }
+  }
+
+  /** The reference is written last: a snapshot that it names is whole, whatever happens meanwhile. */
+  async run(): Promise<string> {
+    const revision = await this.#readRevision()
+    const directory = join(this.#repository, 'snapshots', revision.sha)
+    const available = new Set(revision.siblings.map((sibling) => sibling.rfilename))
+    if (!available.has('tokenizer.json')) {
+      throw new ProxyError('config_invalid', `${this.#modelId} has no tokenizer.json on ${this.#endpoint}`)
+    }
+    await mkdir(directory, { recursive: true })
+    for (const file of WANTED_FILES) {
+      if (available.has(file)) await this.#downloadFile(revision.sha, file, join(directory, file))
+    }
+    await this.#writeReference(revision.sha)
+    return directory
+  }
+
+  async #readRevision(): Promise<Revision> {
+    const response = await this.#get(`api/models/${this.#modelId}/revision/main`)
+    const revision = (await response.json()) as Partial<Revision>
+    // It becomes a path on this machine.
+    if (!/^[0-9a-f]{40}$/.test(revision.sha ?? '') || !Array.isArray(revision.siblings)) {
+      throw new ProxyError('start_failed', `${this.#endpoint} describes ${this.#modelId} in an unknown way`)
+    }
+    return revision as Revision
+  }
+
+  async #downloadFile(commit: string, file: string, path: string): Promise<void> {
+    const response = await this.#get(`${this.#modelId}/resolve/${commit}/${file}`)
+    await replaceFile(path, async (partial) => {
+      await pipeline(Readable.fromWeb(response.body as ReadableStream), createWriteStream(partial))
+    })
+  }
+
+  async #writeReference(commit: string): Promise<void> {
+    const path = join(this.#repository, 'refs', 'main')
+    await mkdir(dirname(path), { recursive: true })
+    await replaceFile(path, async (partial) => await writeFile(partial, commit))
+  }
+
+  async #get(path: string): Promise<Response> {
+    const response = await fetch(`${this.#endpoint}/${path}`, this.#request)
+    if (response.ok) return response
+    await response.body?.cancel()
+    const refused = [401, 403, 404].includes(response.status)
+    const hint = refused ? '; if the model is private or gated, set HF_TOKEN' : ''
+    throw new ProxyError(
+      refused ? 'config_invalid' : 'start_failed',
+      `${this.#endpoint} answers ${response.status} for ${path}${hint}`,
+    )
+  }
+}
+
+/** Other processes see the file whole or not at all. */
+async function replaceFile(path: string, write: (partialPath: string) => Promise<void>): Promise<void> {
+  const partial = `${path}.${randomUUID()}.incomplete`
+  try {
+    await write(partial)
+    await rename(partial, path)
+  } catch (error) {
+    await rm(partial, { force: true })
+    throw error
+  }
+}

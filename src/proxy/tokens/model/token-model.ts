@@ -1,0 +1,173 @@
+/** A model as token mode needs it: its tokenizer, its template tried out, its markup, its limits. */
+import { ProxyError } from '../../../base/errors.ts'
+import { type ImageRule, readImageRule } from '../images/image-rule.ts'
+import { chooseParser, type ParserChoice, parserNamed } from '../parsers/choose-parser.ts'
+import type { ParserFamily } from '../parsers/output-parser.ts'
+import { PromptRenderer } from '../prompt/prompt-renderer.ts'
+import { PromptThread } from '../prompt/prompt-service.ts'
+import { type ChatTemplateFiles, readChatTemplate } from '../templates/chat-template.ts'
+import {
+  choosePromptFormat,
+  HARMONY_VARIABLES,
+  type PromptFormat,
+  type PromptFormatChoice,
+} from '../templates/prompt-format.ts'
+import { ContentMemory } from '../tokenizer/content-memory.ts'
+import { openJavaScriptEncoder, openRustEncoder, type TextEncoder } from '../tokenizer/encoder.ts'
+import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
+import { loadTokenizer, readAddedTokens, type Tokenizer, tokenizerNamedBy } from '../tokenizer/tokenizer.ts'
+import { readTokenizerFilesWithoutModel, type TokenizerFiles } from '../tokenizer/tokenizer-files.ts'
+import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
+
+export interface TokenModel {
+  readonly tokenizer: Tokenizer
+  readonly renderer: PromptRenderer
+  /** How many tokens an image has; undefined: the model has none, or its rule is not known. */
+  readonly imageRule: ImageRule | undefined
+  readonly parser: ParserFamily
+  /** What speaks for this parser. */
+  readonly parserChoice: ParserChoice
+  /** What writes the prompts. */
+  readonly promptFormat: PromptFormatChoice
+  /** Ids that end a completion unless the request says `ignore_eos`. */
+  readonly eosTokenIds: readonly number[]
+  /** Tokens of prompt and completion together; undefined where nothing tells. */
+  readonly contextLength: number | undefined
+  /** One more than the highest id that the model can sample, as its files tell. */
+  readonly vocabularySize: number
+  /** What turns text into ids; the one in JavaScript is slower, and not the same for all text. */
+  readonly encodedBy: TextEncoder['kind']
+  /** Ends the thread that prompts are rendered on, and those that long texts are tokenized on. */
+  close(): Promise<void>
+}
+
+export interface TokenModelOptions {
+  /** A directory, a `tokenizer.json`, or a model id of the Hugging Face hub. */
+  source: string
+  /** A family's name, or `auto`: the one that the template teaches the model to write. */
+  parser: string
+  /** Default: `auto`, harmony's rules for gpt-oss and the template for all others. */
+  promptFormat?: PromptFormat | 'auto'
+  /** Overrules what the model's files say. */
+  contextLength?: number | undefined
+}
+
+/** A model whose files were found, and whose template Python gets ready on its thread. */
+export interface StartingModel {
+  /**
+   * Reads the tokenizer, on this thread, and waits for Python; once.
+   * @throws ProxyError `config_invalid` for a tokenizer or a template that cannot be used, `start_failed` without Python
+   */
+  ready(): Promise<TokenModel>
+  /** For a start that has failed meanwhile. */
+  close(): Promise<void>
+}
+
+/**
+ * Reads a model's files and tries its template out; takes about a second of processor time.
+ * @throws ProxyError `config_invalid` for files that are missing or broken, `start_failed` when the hub is out of reach
+ */
+export async function openTokenModel(options: TokenModelOptions): Promise<TokenModel> {
+  return (await startTokenModel(options)).ready()
+}
+
+/**
+ * The first part of {@link openTokenModel}, after which there is a second's work left that has two threads. Whoever has
+ * something else to do on this one does it before the second part.
+ * @throws ProxyError `config_invalid` for files that are missing, `start_failed` when the hub is out of reach
+ */
+export async function startTokenModel(options: TokenModelOptions): Promise<StartingModel> {
+  const modelFiles = await loadModelFiles(options.source)
+  const { directory, eosTokenIds: configured } = modelFiles
+  const files = readTokenizerFilesWithoutModel(directory)
+  const template = readChatTemplate(directory, files.tokenizerConfig)
+  if (template === undefined) {
+    throw new ProxyError(
+      'config_invalid',
+      `${options.source} has no chat template, which token mode renders prompts with`,
+    )
+  }
+  const { addedTokens, eosTokenId } = readAddedTokens(files)
+  const eosTokenIds = [eosTokenId ?? [], configured].flat()
+  const tokens = { ids: addedTokens, eosIds: new Set(eosTokenIds) }
+  const promptFormat = choosePromptFormat(options.promptFormat ?? 'auto', template.withTools)
+  const prompts = new PromptThread({ template: { ...template, format: promptFormat.name }, tokens })
+  const templateWorks = prompts.begin()
+  templateWorks.catch(() => {})
+  const read: ReadModel = { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat }
+  const ready = async () => {
+    const { tokenizer, encoder } = await openTokenizer(directory, files)
+    await templateWorks
+    return modelOf(read, tokenizer, encoder, prompts)
+  }
+  return {
+    ready: () =>
+      ready().catch(async (error: unknown) => {
+        await prompts.close()
+        throw error
+      }),
+    close: () => prompts.close(),
+  }
+}
+
+/** What a model's files say, but for the vocabulary. */
+interface ReadModel {
+  options: TokenModelOptions
+  modelFiles: ModelFiles
+  files: TokenizerFiles
+  template: ChatTemplateFiles
+  addedTokens: ReadonlyMap<string, number>
+  eosTokenIds: number[]
+  promptFormat: PromptFormatChoice
+}
+
+function modelOf(
+  read: ReadModel,
+  tokenizer: Tokenizer,
+  encoder: TextEncoder,
+  prompts: PromptThread,
+): TokenModel {
+  const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
+  const added = files.tokenizerJson.added_tokens ?? []
+  const memory = new ContentMemory((text, promptChars) => encoder.encode(text, promptChars), added, {
+    cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson),
+  })
+  const parserChoice: ParserChoice =
+    options.parser === 'auto'
+      ? chooseParser(template.withTools)
+      : { family: parserNamed(options.parser), chosenBy: 'name', evidence: [] }
+  return {
+    tokenizer,
+    renderer: new PromptRenderer(prompts, tokenizer, {
+      source: promptFormat.name === 'harmony' ? HARMONY_VARIABLES : template.withTools + template.plain,
+      eosTokenIds,
+      encode: (text: string) => memory.encode(text),
+    }),
+    imageRule: readImageRule(modelFiles.directory, addedTokens),
+    parser: parserChoice.family,
+    parserChoice,
+    promptFormat,
+    eosTokenIds,
+    encodedBy: encoder.kind,
+    contextLength: options.contextLength ?? modelFiles.contextLength,
+    // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
+    vocabularySize: Math.max(modelFiles.vocabularySize ?? tokenizer.vocabSize, highest(addedTokens) + 1),
+    close: async () => {
+      await Promise.all([prompts.close(), encoder.close()])
+    },
+  }
+}
+
+async function openTokenizer(
+  directory: string,
+  files: TokenizerFiles,
+): Promise<{ tokenizer: Tokenizer; encoder: TextEncoder }> {
+  const rust = await openRustEncoder(directory)
+  if (rust !== undefined) return { tokenizer: tokenizerNamedBy(rust, files, directory), encoder: rust }
+  const tokenizer = loadTokenizer(directory)
+  return { tokenizer, encoder: openJavaScriptEncoder(directory, tokenizer) }
+}
+
+function highest(ids: ReadonlyMap<string, number>): number {
+  return Math.max(-1, ...ids.values())
+}

@@ -1,0 +1,235 @@
+/**
+ * The grammar of every family that writes tool calls as blocks behind an opening marker: Hermes, Qwen3-Coder, GLM,
+ * DeepSeek, Kimi, Mistral and others. They differ in the markers and in what stands inside a block:
+ * {@link BlockSyntax}.
+ */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import { type Grammar, GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import type { DeltaBuilder, WrittenCall } from './parsed-delta.ts'
+import { SpaceGate } from './space-gate.ts'
+import type { Reading, TextReader } from './text-reader.ts'
+
+/**
+ * What a block says: its calls, or that it is none.
+ * - `malformed`: what was read of it is text, and reading goes on behind it.
+ * - `misread`: a string of it never ended well; so it ended where its first closing marker is, as text. Only for
+ *   grammars whose strings end with a quote that no block behind can hide: see `json-calls.ts`.
+ * - `unclosed`: a value of it was not closed when the text ended. It is read again with `closesEarly`.
+ */
+export type BlockReading = WrittenCall[] | 'malformed' | 'misread' | 'unclosed'
+
+export interface BlockOptions extends OutputParserOptions {
+  /** No value behind here is closed properly: the closing marker of the block ends it. */
+  closesEarly: boolean
+}
+
+export interface CallSyntax {
+  /** What a block begins with: one of these. */
+  opens: readonly string[]
+  /** Without one, the next block's opening marker tells where a misread one ended. */
+  close?: string
+  /** Markers around a call or a group of calls, which mean nothing by themselves. */
+  wrapper?: Markers
+  /** Reads what stands behind the opening marker, the closing one included. */
+  read(reader: TextReader, options: BlockOptions): Reading<BlockReading>
+}
+
+export interface BlockSyntax {
+  /** Markers around reasoning at the beginning of a completion. */
+  reasoning?: Markers & {
+    /** A call may begin where reasoning was not closed: its wrapper's opening marker ends it. */
+    callEndsIt?: boolean
+  }
+  /** Markers around the text that is content. */
+  answer?: readonly Markers[]
+  call?: CallSyntax
+}
+
+export interface Markers {
+  open: string
+  close: string
+}
+
+/** The markers that most reasoning models write. */
+export const THINK = { open: '<think>', close: '</think>' } as const
+
+/** @param innerMarkers markers that stand inside a call */
+export function blockFamily(
+  name: string,
+  innerMarkers: readonly string[],
+  syntax: BlockSyntax,
+): ParserFamily {
+  const { reasoning, answer = [], call } = syntax
+  const pairs = [reasoning, ...answer, call?.wrapper].flatMap((pair) => [pair?.open, pair?.close])
+  const markers = [...pairs, ...(call?.opens ?? []), call?.close, ...innerMarkers]
+  const grammar = blockGrammar(syntax)
+  return {
+    name,
+    keepTokens: markers.filter((marker) => marker !== undefined),
+    ...(reasoning && { reasoning }),
+    grammar,
+    create: (options) => new GrammarParser(grammar, options),
+  }
+}
+
+export function blockGrammar(syntax: BlockSyntax): Grammar {
+  const { reasoning, answer = [], call } = syntax
+  const wrapper = call?.wrapper
+  const answerOpens = answer.map(({ open }) => open)
+  const answerCloses = answer.map(({ close }) => close)
+  const callMarkers = call ? [...call.opens, ...(wrapper ? [wrapper.open, wrapper.close] : [])] : []
+  const markersWithCalls = new MarkerSet([...callMarkers, ...answerCloses])
+  const markersWithoutCalls = new MarkerSet(answerCloses)
+  const callBegin = reasoning?.callEndsIt && wrapper ? [wrapper.open] : []
+  const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close] : [])
+  const reasoningOrCallEnd = new MarkerSet(reasoning ? [reasoning.close, ...callBegin] : [])
+
+  return function* readCompletion(reader, delta, options) {
+    const content = new ContentGate(delta)
+    const looksForCalls = call !== undefined && (options.tools?.length ?? 0) > 0
+    if (
+      reasoning &&
+      (options.startsInReasoning || (yield* opensReasoning(reader, reasoning.open, content)))
+    ) {
+      const ends = looksForCalls ? reasoningOrCallEnd : reasoningEnd
+      const end = yield* readReasoning(reader, delta, ends)
+      content.dropLeadingNewlines()
+      if (end !== undefined && end !== reasoning.close) reader.putBack(end)
+    }
+    if (answerOpens.length > 0) {
+      const space = yield* reader.space()
+      if ((yield* reader.oneOf(answerOpens)) === undefined) content.add(space)
+      else content.dropLeadingNewlines()
+    }
+    const markers = looksForCalls ? markersWithCalls : markersWithoutCalls
+    yield* readContent(reader, content, markers, call, options)
+    content.end()
+  }
+}
+
+/** Reasoning is recognised at the beginning only: later, its marker is a text about the marker. */
+function* opensReasoning(reader: TextReader, open: string, content: ContentGate): Reading<boolean> {
+  const space = yield* reader.space()
+  if (yield* reader.literal(open)) return true
+  content.add(space)
+  return false
+}
+
+/** @returns the marker that ended it */
+export function* readReasoning(
+  reader: TextReader,
+  delta: DeltaBuilder,
+  ends: MarkerSet,
+): Reading<string | undefined> {
+  const gate = new SpaceGate()
+  gate.dropLeadingNewlines()
+  const { marker } = yield* reader.upTo(ends, (text) => delta.addReasoning(gate.push(text)))
+  if (marker === undefined) delta.addReasoning(gate.flush())
+  return marker
+}
+
+function* readContent(
+  reader: TextReader,
+  content: ContentGate,
+  markers: MarkerSet,
+  call: CallSyntax | undefined,
+  options: OutputParserOptions,
+): Reading<void> {
+  let closesEarly = false
+  for (;;) {
+    const { marker } = yield* reader.upTo(markers, (text) => content.add(text))
+    if (marker === undefined) return
+    if (call?.opens.includes(marker)) {
+      closesEarly = yield* readBlock(reader, content, { call, open: marker }, { ...options, closesEarly })
+    } else if (marker === call?.wrapper?.open || marker === call?.wrapper?.close) {
+      content.addWrapper(marker, marker === call.wrapper?.open)
+    } else {
+      yield* readAnswerEnd(reader, content, marker)
+    }
+  }
+}
+
+/** It ends the answer if nothing but space follows it. */
+function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string): Reading<void> {
+  const space = yield* reader.space()
+  if (yield* reader.atEnd()) content.dropSpace()
+  else content.add(marker + space)
+}
+
+/** @returns whether the blocks behind close early */
+function* readBlock(
+  reader: TextReader,
+  content: ContentGate,
+  { call, open }: { call: CallSyntax; open: string },
+  options: BlockOptions,
+): Reading<boolean> {
+  reader.startRecord()
+  const reading = yield* call.read(reader, options)
+  const body = reader.stopRecord()
+  if (Array.isArray(reading)) {
+    content.addCalls(reading)
+  } else if (reading === 'unclosed' && !options.closesEarly) {
+    reader.putBack(open + body)
+    return true
+  } else {
+    const bodyLength = reading === 'misread' ? firstEndIn(body, call) : body.length
+    reader.putBack(body.slice(bodyLength))
+    content.add(open + body.slice(0, bodyLength))
+  }
+  return options.closesEarly
+}
+
+/** How much of a misread block stands before and in its first closing marker. */
+function firstEndIn(body: string, { opens, close }: CallSyntax): number {
+  if (close === undefined) {
+    const next = opens.map((open) => body.indexOf(open)).filter((index) => index !== -1)
+    return Math.min(body.length, ...next)
+  }
+  const index = body.indexOf(close)
+  return index === -1 ? body.length : index + close.length
+}
+
+/** Tells content from the space and the wrappers that belong to calls. */
+class ContentGate {
+  readonly #delta: DeltaBuilder
+  readonly #space = new SpaceGate()
+  /** Whether nothing but space and markup came since the last call. */
+  #behindCall = false
+
+  constructor(delta: DeltaBuilder) {
+    this.#delta = delta
+  }
+
+  dropLeadingNewlines(): void {
+    this.#space.dropLeadingNewlines()
+  }
+
+  add(text: string): void {
+    const solid = this.#space.push(text)
+    if (solid !== '') this.#behindCall = false
+    this.#delta.addContent(solid)
+  }
+
+  /** Whether a wrapper is markup depends on the call in it: one without a call is text. */
+  addWrapper(marker: string, isOpening: boolean): void {
+    if (isOpening) this.#space.hold(marker)
+    else if (this.#behindCall) this.#space.drop()
+    else this.add(marker)
+  }
+
+  /** What was held belongs to markup. */
+  dropSpace(): void {
+    this.#space.drop()
+  }
+
+  addCalls(calls: readonly WrittenCall[]): void {
+    this.#space.drop()
+    this.#behindCall = true
+    for (const call of calls) this.#delta.addCall(call)
+  }
+
+  /** Behind a call there is no text that the space could belong to. */
+  end(): void {
+    if (!this.#behindCall) this.#delta.addContent(this.#space.flush())
+  }
+}

@@ -1,0 +1,122 @@
+/** Which family of markup a model writes. */
+import { ProxyError } from '../../../base/errors.ts'
+import { apertus } from './apertus.ts'
+import { cohere, granite, hunyuanA13b, nemotronJson, phi4Mini } from './array-families.ts'
+import { deepseek } from './deepseek.ts'
+import { glm } from './glm.ts'
+import { harmony } from './harmony.ts'
+import { hermes } from './hermes.ts'
+import { hunyuan, hunyuanOpenSource } from './hunyuan.ts'
+import { kimi } from './kimi.ts'
+import { lfm2 } from './lfm2.ts'
+import { llama3 } from './llama3.ts'
+import { mistral } from './mistral.ts'
+import type { ParserFamily } from './output-parser.ts'
+import { plain } from './plain.ts'
+import { deepseekV32, minimaxM2, qwen3Coder, seedOss } from './tagged-families.ts'
+
+/**
+ * What a template must have in it, all of it, for a family to be chosen. The order matters: several of the later signs
+ * occur in earlier families' templates too.
+ */
+const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily])[] = [
+  [['<|channel|>', '<|message|>'], harmony],
+  [['<seed:tool_call>'], seedOss],
+  [['<minimax:tool_call>', '<invoke name='], minimaxM2],
+  [['｜DSML｜', 'function_calls'], deepseekV32],
+  [['tool_sep', 'arg_key', ':opensource'], hunyuanOpenSource],
+  [['tool_sep', 'arg_key', 'tool_calls'], hunyuan],
+  [['<tool_call>', '<function='], qwen3Coder],
+  [['<tool_call>', '<arg_key>'], glm],
+  [['<|tool_call_begin|>', '<|tool_call_argument_begin|>'], kimi],
+  [['<｜tool▁call▁begin｜>'], deepseek],
+  [['[TOOL_CALLS]'], mistral],
+  [['<|START_ACTION|>', 'tool_name'], cohere],
+  [['<|tools_prefix|>'], apertus],
+  [['<|tool_call_start|>'], lfm2],
+  [['<|tool_list_start|>'], lfm2],
+  [['List of tools: ['], lfm2],
+  [['<TOOLCALL>'], nemotronJson],
+  [['<tool_calls>', '<answer>'], hunyuanA13b],
+  [['<|tool|>', '<|/tool|>'], phi4Mini],
+  [['functools'], phi4Mini],
+  [['<|tool_call|>'], granite],
+  [['<tool_call>', '"arguments"'], hermes],
+  [['<tool_call>', '"name"'], hermes],
+  [['<|start_header_id|>', '"parameters"'], llama3],
+]
+
+/** The names are vLLM's, where it has one. */
+export const PARSER_FAMILIES: ReadonlyMap<string, ParserFamily> = new Map(
+  [...SIGNS.map(([, family]) => family), plain].map((family) => [family.name, family]),
+)
+
+/** What vLLM and SGLang call the same formats, or what serves those models there. */
+const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
+  openai: harmony,
+  'gpt-oss': harmony,
+  qwen: hermes,
+  qwen25: hermes,
+  qwen3: hermes,
+  qwq: hermes,
+  granite4: hermes,
+  smollm3: hermes,
+  mimo: qwen3Coder,
+  qwen3_xml: qwen3Coder,
+  nemotron_3: qwen3Coder,
+  step3p5: qwen3Coder,
+  glm47: glm,
+  deepseek_r1: deepseek,
+  deepseekv3: deepseek,
+  deepseek_v31: deepseek,
+  deepseekv31: deepseek,
+  deepseekv32: deepseekV32,
+  'minimax-m2': minimaxM2,
+  llama3: llama3,
+  cohere_command4: cohere,
+  apertus2509: apertus,
+  hunyuan,
+}
+
+/** A family, and what speaks for it. */
+export interface ParserChoice {
+  readonly family: ParserFamily
+  readonly chosenBy: 'name' | 'template'
+  /** Texts of the template that only this family's have; none if nothing was known. */
+  readonly evidence: readonly string[]
+  /** What an operator must know: calls in a format that is not known stay text. */
+  readonly warning?: string
+}
+
+/** Llama 3's own templates for chat show no tools, and its models write their calls all the same. */
+const LLAMA_3_TURN = '<|start_header_id|>'
+
+/** The family that a chat template teaches the model to write; `plain` if it teaches none that is known. */
+export function chooseParser(templateSource: string): ParserChoice {
+  const has = (sign: string) => templateSource.includes(sign)
+  const [evidence, family] = SIGNS.find(([signs]) => signs.every(has)) ?? [[], plain]
+  const showsTools = /\btools?\b|tool_calls/.test(templateSource)
+  if (family === plain && !showsTools && has(LLAMA_3_TURN)) {
+    return { family: llama3, chosenBy: 'template', evidence: [LLAMA_3_TURN] }
+  }
+  const isUnknown = family === plain && showsTools
+  return { family, chosenBy: 'template', evidence, ...(isUnknown && { warning: UNKNOWN_FORMAT }) }
+}
+
+const UNKNOWN_FORMAT =
+  "the chat template shows tools, but in no format of tool calls that is known: calls stay text in the model's answers; " +
+  'name the format with --tool-parser'
+
+/** @throws ProxyError `config_invalid` for an unknown name, with the known ones */
+export function parserNamed(name: string): ParserFamily {
+  const family =
+    PARSER_FAMILIES.get(name) ?? (Object.hasOwn(OTHER_NAMES, name) ? OTHER_NAMES[name] : undefined)
+  if (family !== undefined) return family
+  const known = [...PARSER_FAMILIES.keys()].join(', ')
+  throw new ProxyError('config_invalid', `there is no output parser called ${name}; there are ${known}`)
+}
+
+/** Whether a rendered prompt ends inside a reasoning block that its template opened. */
+export function opensReasoning(family: ParserFamily, prompt: string): boolean {
+  return family.reasoning !== undefined && prompt.trimEnd().endsWith(family.reasoning.open)
+}

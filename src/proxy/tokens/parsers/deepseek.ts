@@ -1,0 +1,45 @@
+/**
+ * DeepSeek's tool calls, of V3, R1 and V3.1. In V3 and R1:
+ * `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n` + "```json\n{…}\n```" + `<｜tool▁call▁end｜>`; in V3.1:
+ * `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. All calls stand in one pair of wrappers.
+ * Sources: the models' chat templates; vLLM's `deepseekv3_tool_parser.py` and `deepseekv31_tool_parser.py`.
+ */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import { type BlockReading, blockFamily, THINK } from './block-parser.ts'
+import { endsBlock, readArguments } from './json-calls.ts'
+import type { Reading, TextReader } from './text-reader.ts'
+
+const SEPARATOR = '<｜tool▁sep｜>'
+const CLOSE = '<｜tool▁call▁end｜>'
+const HEADER_ENDS = new MarkerSet([SEPARATOR, CLOSE])
+const NAME_ENDS = new MarkerSet(['\n', CLOSE])
+
+export const deepseek = blockFamily('deepseek_v3', [SEPARATOR], {
+  reasoning: THINK,
+  call: {
+    opens: ['<｜tool▁call▁begin｜>'],
+    close: CLOSE,
+    wrapper: { open: '<｜tool▁calls▁begin｜>', close: '<｜tool▁calls▁end｜>' },
+    read: readCall,
+  },
+})
+
+function* readCall(reader: TextReader): Reading<BlockReading> {
+  const header = yield* reader.upTo(HEADER_ENDS)
+  if (header.marker !== SEPARATOR) return 'malformed'
+  const space = yield* reader.space()
+  const isFenced = !space.includes('\n') && (yield* reader.peek()) !== '{'
+  let name = header.text
+  if (isFenced) {
+    const line = yield* reader.upTo(NAME_ENDS)
+    if (line.marker !== '\n' || !(yield* reader.literal('```json\n'))) return 'malformed'
+    name = line.text
+  }
+  const reading = yield* readArguments(reader, { name: name.trim() })
+  if (isFenced) {
+    yield* reader.space()
+    yield* reader.literal('```')
+  }
+  if (!Array.isArray(reading)) return reading
+  return (yield* endsBlock(reader, CLOSE)) ? reading : 'misread'
+}

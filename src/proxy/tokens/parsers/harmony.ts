@@ -1,0 +1,108 @@
+/**
+ * gpt-oss's harmony format: a completion is several messages, each a header, `<|message|>`, and a body. The header's
+ * channel tells reasoning (`analysis`) from content (`final`, `commentary`); a recipient makes it a tool call:
+ * `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>`.
+ * Sources: OpenAI's harmony guide (openai/harmony, `docs/format.md`); SGLang's `harmony_parser.py` and
+ * `gpt_oss_detector.py`.
+ */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import { JsonScanner } from './json-scanner.ts'
+import { GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import type { DeltaBuilder } from './parsed-delta.ts'
+import type { Reading, TextReader } from './text-reader.ts'
+
+const MESSAGE = '<|message|>'
+const HEADER_END = new MarkerSet([MESSAGE])
+/** What ends a body; a new header may begin without an end before it. */
+const BODY_ENDS = new MarkerSet(['<|end|>', '<|return|>', '<|call|>', '<|start|>', '<|channel|>'])
+
+export const harmony: ParserFamily = {
+  name: 'harmony',
+  keepTokens: ['<|start|>', '<|channel|>', '<|constrain|>', MESSAGE, '<|end|>', '<|call|>', '<|return|>'],
+  create: (options) => new GrammarParser(readMessages, options),
+}
+
+function* readMessages(
+  reader: TextReader,
+  delta: DeltaBuilder,
+  { tools }: OutputParserOptions,
+): Reading<void> {
+  const messages = new MessageJoiner(delta)
+  let opening = ''
+  for (;;) {
+    const { text, marker } = yield* reader.upTo(HEADER_END)
+    const header = opening + text
+    if (marker === undefined) {
+      // A header that was cut off says nothing to an agent; text that never had one does.
+      messages.begin('content')
+      if (!header.trimStart().startsWith('<|')) messages.show(header)
+      return
+    }
+    opening = yield* readBody(reader, header, messages, (tools?.length ?? 0) > 0)
+  }
+}
+
+/** @returns the marker that ended the body, if it begins a header; else nothing */
+function* readBody(
+  reader: TextReader,
+  header: string,
+  messages: MessageJoiner,
+  hasTools: boolean,
+): Reading<string> {
+  const name = hasTools ? recipientOf(header) : undefined
+  let end: string | undefined
+  if (name === undefined) {
+    messages.begin(/<\|channel\|>\s*analysis/.test(header) ? 'reasoning' : 'content')
+    end = (yield* reader.upTo(BODY_ENDS, (text) => messages.show(text))).marker
+  } else {
+    const { text, marker } = yield* reader.upTo(BODY_ENDS)
+    end = marker
+    messages.call(name, text, header)
+  }
+  return end === '<|start|>' || end === '<|channel|>' ? end : ''
+}
+
+type Kind = 'content' | 'reasoning'
+
+/** Puts messages of one kind together, a newline between them. */
+class MessageJoiner {
+  readonly #delta: DeltaBuilder
+  readonly #shown: Record<Kind, boolean> = { content: false, reasoning: false }
+  #kind: Kind = 'content'
+  #isFurther = false
+
+  constructor(delta: DeltaBuilder) {
+    this.#delta = delta
+  }
+
+  begin(kind: Kind): void {
+    this.#kind = kind
+    this.#isFurther = this.#shown[kind]
+  }
+
+  show(text: string): void {
+    if (text === '') return
+    const shown = this.#isFurther ? `\n${text}` : text
+    this.#isFurther = false
+    this.#shown[this.#kind] = true
+    if (this.#kind === 'content') this.#delta.addContent(shown)
+    else this.#delta.addReasoning(shown)
+  }
+
+  /** A message to a tool; one that is no JSON object is content. */
+  call(name: string, body: string, header: string): void {
+    const written = body.trim()
+    const scanner = new JsonScanner()
+    const end = scanner.read(written, 0)
+    if (written.startsWith('{') && scanner.isWhole && end === written.length) {
+      this.#delta.addCall({ name, arguments: written })
+    } else {
+      this.begin('content')
+      this.show(header + MESSAGE + body)
+    }
+  }
+}
+
+function recipientOf(header: string): string | undefined {
+  return /\bto=(?:functions\.)?([\w.-]+)/.exec(header)?.[1]
+}

@@ -1,0 +1,32 @@
+/**
+ * LFM2's tool calls: `<|tool_call_start|>[f(a=1), g(b="x")]<|tool_call_end|>`, or a JSON array between the markers.
+ * Sources: the chat template of LFM2.5; SGLang's `lfm2_detector.py`; vLLM's `lfm2_tool_parser.py`.
+ */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import { type BlockReading, blockFamily, THINK } from './block-parser.ts'
+import { readNamedCalls } from './json-calls.ts'
+import { readPythonCalls } from './python-calls.ts'
+import { type Reading, TextReader } from './text-reader.ts'
+
+const CLOSE = '<|tool_call_end|>'
+/** A token of its own, which no string holds. */
+const END = new MarkerSet([CLOSE])
+
+export const lfm2 = blockFamily('lfm2', [], {
+  reasoning: THINK,
+  call: { opens: ['<|tool_call_start|>'], close: CLOSE, read: readCalls },
+})
+
+function* readCalls(reader: TextReader): Reading<BlockReading> {
+  const { text } = yield* reader.upTo(END)
+  const isJson = /^\s*\[?\s*\{/.test(text)
+  return isJson ? readJson(text) : (readPythonCalls(text) ?? 'malformed')
+}
+
+function readJson(text: string): BlockReading {
+  const reader = new TextReader()
+  reader.push(text)
+  reader.end()
+  const { value } = readNamedCalls(reader, { name: 'name', arguments: ['arguments'] }).next()
+  return Array.isArray(value) ? value : 'malformed'
+}

@@ -1,0 +1,59 @@
+/** What an output parser gathers until its caller takes it. */
+import { randomBytes } from 'node:crypto'
+import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
+
+export interface ParsedDelta {
+  content?: string
+  reasoning?: string
+  /** Calls come whole: whether a call is well-formed is known at its end only. */
+  toolCalls?: ToolCallDelta[]
+}
+
+/** A tool call as a family's markup says it. */
+export interface WrittenCall {
+  /** Where the model itself names the call. */
+  id?: string
+  name: string
+  /** JSON text. */
+  arguments: string
+}
+
+export class DeltaBuilder {
+  readonly #makeToolCallId: () => string
+  #delta: ParsedDelta = {}
+  #callCount = 0
+
+  /** @param makeToolCallId names a call whose model gives it no id */
+  constructor(makeToolCallId = randomToolCallId) {
+    this.#makeToolCallId = makeToolCallId
+  }
+
+  addContent(text: string): void {
+    if (text !== '') this.#delta.content = (this.#delta.content ?? '') + text
+  }
+
+  addReasoning(text: string): void {
+    if (text !== '') this.#delta.reasoning = (this.#delta.reasoning ?? '') + text
+  }
+
+  addCall(call: WrittenCall): void {
+    const calls = this.#delta.toolCalls ?? []
+    this.#delta.toolCalls = calls
+    calls.push({
+      index: this.#callCount++,
+      id: call.id ?? this.#makeToolCallId(),
+      type: 'function',
+      function: { name: call.name, arguments: call.arguments },
+    })
+  }
+
+  take(): ParsedDelta {
+    const delta = this.#delta
+    this.#delta = {}
+    return delta
+  }
+}
+
+function randomToolCallId(): string {
+  return `call_${randomBytes(12).toString('hex')}`
+}

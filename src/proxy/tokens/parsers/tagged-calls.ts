@@ -1,0 +1,94 @@
+/**
+ * Calls whose parameters are elements with plain text in them, as in
+ * `<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>`. Families differ in how the tags are written.
+ *
+ * A value ends with its closing tag where a parameter or the call's end follows; so code about such tags can be a
+ * value. A parameter that begins on a line of its own ends one that lacks its closing tag, as in vLLM.
+ */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import type { BlockOptions, BlockReading, CallSyntax } from './block-parser.ts'
+import { jsonOfTextArguments, type TextArgument } from './text-arguments.ts'
+import type { Reading, TextReader } from './text-reader.ts'
+
+export interface TaggedSyntax {
+  /** What a call begins with, up to its name: `<function=`. */
+  call: string
+  callClose: string
+  /** What a parameter begins with, up to its name: `<parameter=`. */
+  parameter: string
+  parameterClose: string
+  /** What may end a name, and with it the tag. */
+  nameEnds: readonly string[]
+  /** The one of them that says that the value is a string, whatever the tool's schema says. */
+  stringEnd?: string
+  /** The one of them that says that the value is JSON. */
+  jsonEnd?: string
+  wrapper?: { open: string; close: string }
+}
+
+export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
+  const { call, callClose, parameter, parameterClose, wrapper } = syntax
+  const nameEnds = new MarkerSet([...syntax.nameEnds, '\n'])
+  /** What may follow a parameter; without the call's own end, that of its wrapper ends it too. */
+  const followers = [parameter, callClose, ...(wrapper ? [wrapper.close] : [])]
+  const valueEnds = new MarkerSet([parameterClose, `\n${parameter}`])
+  const earlyValueEnds = new MarkerSet([parameterClose, `\n${parameter}`, callClose])
+
+  function* readCall(reader: TextReader, options: BlockOptions): Reading<BlockReading> {
+    const { name } = yield* readName(reader)
+    if (name === '') return 'malformed'
+    const written: TextArgument[] = []
+    yield* reader.space()
+    let next = yield* reader.oneOf(followers)
+    while (next === parameter) {
+      const head = yield* readName(reader)
+      if (head.name === '') return 'malformed'
+      const { text, follower } = yield* readValue(reader, options.closesEarly)
+      if (follower === undefined) return 'unclosed'
+      written.push({ name: head.name, text: withoutOuterNewlines(text), ...typeSaidBy(head.end) })
+      next = follower
+    }
+    const isWhole = next !== undefined
+    return isWhole ? [{ name, arguments: jsonOfTextArguments(name, written, options.tools) }] : 'malformed'
+  }
+
+  /** @returns a tag's name, empty if it has none, and what ended it */
+  function* readName(reader: TextReader): Reading<{ name: string; end: string }> {
+    const { text, marker = '\n' } = yield* reader.upTo(nameEnds)
+    return { name: marker === '\n' ? '' : text.trim(), end: marker }
+  }
+
+  function typeSaidBy(nameEnd: string): Pick<TextArgument, 'type'> {
+    if (nameEnd === syntax.stringEnd) return { type: 'string' }
+    return nameEnd === syntax.jsonEnd ? { type: 'json' } : {}
+  }
+
+  /** @returns the value and what follows it; undefined if it is not closed */
+  function* readValue(
+    reader: TextReader,
+    closesEarly: boolean,
+  ): Reading<{ text: string; follower: string | undefined }> {
+    let text = ''
+    for (;;) {
+      const part = yield* reader.upTo(closesEarly ? earlyValueEnds : valueEnds)
+      text += part.text
+      if (part.marker === undefined) return { text, follower: undefined }
+      if (part.marker === callClose) return { text, follower: callClose }
+      if (part.marker !== parameterClose) return { text, follower: parameter }
+      const space = yield* reader.space()
+      const follower = yield* reader.oneOf(followers)
+      if (follower !== undefined) return { text, follower }
+      // The text may be over before the call was closed.
+      if (yield* reader.atEnd()) return { text, follower: callClose }
+      text += part.marker + space
+    }
+  }
+
+  return { opens: [call], close: callClose, ...(wrapper && { wrapper }), read: readCall }
+}
+
+/** A value's own first and last newline belong to the markup. */
+function withoutOuterNewlines(text: string): string {
+  const start = text.startsWith('\n') ? 1 : 0
+  return text.slice(start, text.endsWith('\n') ? Math.max(start, text.length - 1) : text.length)
+}

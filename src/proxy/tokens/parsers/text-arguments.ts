@@ -1,0 +1,78 @@
+/**
+ * Arguments that a model writes as plain text between tags, without JSON's quotes. What each text means depends on
+ * the type that the tool's schema gives the parameter: the same `5` is a number or a string.
+ */
+import type { Tool } from '../../../protocol/canonical/messages.ts'
+
+export interface TextArgument {
+  name: string
+  text: string
+  /** Where the markup itself says it. */
+  type?: 'string' | 'json'
+}
+
+/** The arguments as a JSON object; texts that are JSON of another type than string are taken over as written. */
+export function jsonOfTextArguments(
+  toolName: string,
+  textArguments: readonly TextArgument[],
+  tools: readonly Tool[] | null | undefined,
+): string {
+  const schemas = parameterSchemas(toolName, tools)
+  const members = textArguments.map(
+    ({ name, text, type }) =>
+      `${JSON.stringify(name)}: ${jsonOfText(text, type ? [type] : typesOf(schemas[name]))}`,
+  )
+  return `{${members.join(', ')}}`
+}
+
+function jsonOfText(text: string, types: readonly string[]): string {
+  const trimmed = text.trim()
+  if (types.includes('string')) {
+    return types.includes('null') && /^(null|None)$/.test(trimmed) ? 'null' : JSON.stringify(text)
+  }
+  if (types.length === 0) return JSON.stringify(text)
+  const json = PYTHON_LITERALS.get(trimmed) ?? trimmed
+  return isJson(json) ? json : JSON.stringify(text)
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Templates that write values with Python's `str` teach the model these. */
+const PYTHON_LITERALS = new Map([
+  ['True', 'true'],
+  ['False', 'false'],
+  ['None', 'null'],
+])
+
+/** A part of a JSON Schema, as an agent sent it: it may be anything. */
+interface Schema {
+  type?: string | string[]
+  properties?: Record<string, unknown>
+  anyOf?: unknown[]
+  oneOf?: unknown[]
+}
+
+function parameterSchemas(
+  toolName: string,
+  tools: readonly Tool[] | null | undefined,
+): Record<string, unknown> {
+  for (const tool of tools ?? []) {
+    if (tool.type !== 'function' || tool.function.name !== toolName) continue
+    return (tool.function.parameters as Schema | null | undefined)?.properties ?? {}
+  }
+  return {}
+}
+
+/** JSON Schema's types that the parameter may have; none if the schema does not say. */
+function typesOf(schema: unknown): string[] {
+  if (typeof schema !== 'object' || schema === null) return []
+  const { type, anyOf = [], oneOf = [] } = schema as Schema
+  return type === undefined ? [anyOf, oneOf].flat().flatMap(typesOf) : [type].flat()
+}

@@ -1,0 +1,158 @@
+/**
+ * A text that is still being written, read once from front to back. Grammars are generators: where the text is not
+ * there yet they yield, and go on from that place when there is more.
+ *
+ * What was read is kept as the parts it came in and joined when somebody asks for it: a text that grows by a few
+ * characters at a time is never copied as a whole for each of them.
+ */
+import { MarkerSearch, type MarkerSet } from '../tokenizer/markers.ts'
+
+/** A piece of grammar: yields where it takes more text to go on. */
+export type Reading<T> = Generator<void, T, void>
+
+/** Reads one value character by character; keeps its place between the pieces of a text. */
+export interface Scanner {
+  /** Reads `text` from `from`. @returns the index behind what belongs to the value */
+  read(text: string, from: number): number
+  /** Whether the value may go on. */
+  readonly isOpen: boolean
+}
+
+export class TextReader {
+  #ahead = ''
+  #at = 0
+  #isEnded = false
+  #record = ''
+  #isRecording = false
+
+  push(text: string): void {
+    this.#ahead = this.#at === this.#ahead.length ? text : this.#ahead.slice(this.#at) + text
+    this.#at = 0
+  }
+
+  /** No more text will come. */
+  end(): void {
+    this.#isEnded = true
+  }
+
+  /** Begins anew to keep what is read. */
+  startRecord(): void {
+    this.#record = ''
+    this.#isRecording = true
+  }
+
+  /** @returns what was read since {@link startRecord} */
+  stopRecord(): string {
+    this.#isRecording = false
+    return this.#record
+  }
+
+  /** Goes back behind `text`, which was read last. */
+  putBack(text: string): void {
+    if (text.length <= this.#at) {
+      this.#at -= text.length
+    } else {
+      this.#ahead = text + this.#ahead.slice(this.#at)
+      this.#at = 0
+    }
+  }
+
+  /** Whether the text ends here. */
+  *atEnd(): Reading<boolean> {
+    while (this.#at === this.#ahead.length && !this.#isEnded) yield
+    return this.#at === this.#ahead.length
+  }
+
+  /** The next character, which is not read with it; empty at the end. */
+  *peek(): Reading<string> {
+    return (yield* this.atEnd()) ? '' : this.#ahead[this.#at]!
+  }
+
+  /** Reads white space. */
+  *space(): Reading<string> {
+    return yield* this.scan(new RunScanner(/\s*/y))
+  }
+
+  /** Reads the one of the literals that comes next, if one does. None may be the beginning of another. */
+  *oneOf(literals: readonly string[]): Reading<string | undefined> {
+    for (;;) {
+      const found = literals.find((literal) => this.#ahead.startsWith(literal, this.#at))
+      if (found !== undefined) {
+        this.#take(this.#at + found.length)
+        return found
+      }
+      if (this.#isEnded || !literals.some((literal) => this.#mayBecome(literal))) return undefined
+      yield
+    }
+  }
+
+  /** Reads `literal` if it comes next. */
+  *literal(literal: string): Reading<boolean> {
+    return (yield* this.oneOf([literal])) !== undefined
+  }
+
+  /**
+   * Reads up to the first of the markers and the marker too, or to the end.
+   * @param onText gets the text before the marker as it comes, if it is not to be gathered
+   */
+  *upTo(markers: MarkerSet, onText?: (text: string) => void): Reading<{ text: string; marker?: string }> {
+    const search = new MarkerSearch(markers)
+    let text = ''
+    const gather = (more: string) => {
+      text += more
+    }
+    const pass = onText ?? gather
+    for (let searched = this.#at; ; searched = this.#at + search.heldLength) {
+      const match = search.read(this.#ahead, searched)
+      if (match !== undefined) {
+        pass(this.#take(match.end - match.marker.length))
+        this.#take(match.end)
+        return { text, marker: match.marker }
+      }
+      pass(this.#take(this.#isEnded ? this.#ahead.length : this.#ahead.length - search.heldLength))
+      if (this.#isEnded) return { text }
+      yield
+    }
+  }
+
+  /** Reads what `scanner` takes. @returns the text of it */
+  *scan(scanner: Scanner): Reading<string> {
+    let text = ''
+    while (scanner.isOpen && !(yield* this.atEnd())) {
+      text += this.#take(scanner.read(this.#ahead, this.#at))
+    }
+    return text
+  }
+
+  #mayBecome(literal: string): boolean {
+    return literal.startsWith(this.#ahead.slice(this.#at, this.#at + literal.length))
+  }
+
+  #take(end: number): string {
+    const taken = this.#ahead.slice(this.#at, end)
+    this.#at = end
+    if (this.#isRecording) this.#record += taken
+    return taken
+  }
+}
+
+/** Reads the characters that a sticky expression matches: a run of one class, which may be empty. */
+export class RunScanner implements Scanner {
+  readonly #run: RegExp
+  #isOpen = true
+
+  constructor(run: RegExp) {
+    this.#run = run
+  }
+
+  get isOpen(): boolean {
+    return this.#isOpen
+  }
+
+  read(text: string, from: number): number {
+    this.#run.lastIndex = from
+    const end = from + this.#run.exec(text)![0].length
+    this.#isOpen = end === text.length
+    return end
+  }
+}

@@ -1,0 +1,368 @@
+/**
+ * Renders prompts, and what new messages add to one. What they add is the text behind the completion's echo in the
+ * whole conversation. It is rendered behind a short conversation of the same shape instead, so that it costs what is
+ * new; that this gives the same text is proved on the conversation itself when a situation first comes up, and again
+ * each time that it has come up twice as often. Where the two differ, that situation is rendered in full from then on,
+ * and so is each conversation that says one of the words that the template looks for (`template-words.ts`).
+ */
+import { hash } from 'node:crypto'
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { ChatTemplate, MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
+import { type BoundaryTokens, type Closing, type EndOfTurn, findClosing, findEndOfTurn } from './closing.ts'
+import { endOfMarks, hasMark, losesAtMost, markOf, saysTheSame, textBeforeMark } from './marks.ts'
+import type { Refused } from './refusal.ts'
+import {
+  type EchoShape,
+  FIRST_MARK,
+  MARKED_TOOLS,
+  type MessageShape,
+  markedEcho,
+  type Situation,
+  situationKey,
+  standIns,
+} from './shape.ts'
+import type { TemplateWords } from './template-words.ts'
+
+/** How a prompt begins and what is in it; its end is another matter. */
+export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>
+
+export interface NewPartRequest {
+  situation: Situation
+  /** All of the past but the echo, in case that it is needed; see {@link NewPartAnswer}. */
+  history?: readonly MessageOrJson[] | undefined
+  /** What the echo says, where that has such a word. */
+  echoText?: string | undefined
+  newMessages: readonly MessageOrJson[]
+}
+
+export interface NewPart {
+  /** What follows the end of the completion's turn, the generation prompt included. */
+  text: string
+  /** What a completion that was cut off lacks. */
+  closingIds: readonly number[]
+  /** The token that the text follows; undefined: the model gives up the floor by sampling the text's first token. */
+  endId: number | undefined
+}
+
+export type NewPartAnswer = NewPart | Refused | 'needs_history'
+
+/** Digests of what prompts begin with, date and tools left out, for calls without and with tools. */
+export interface Beginnings {
+  withoutTools: string
+  withTools: string
+}
+
+interface KnownSituation {
+  /** How often it has come up. */
+  count: number
+  /** Whether the short past stands for the whole; else the whole is rendered. */
+  shortHolds: boolean
+  closing: Closing | undefined
+}
+
+/** What is known is found again when it was forgotten; an agent that sends ever new variables must not fill the memory. */
+const MAX_KNOWN = 4096
+/** Of the texts of short pasts. */
+const MAX_KNOWN_PASTS = 512
+const MAX_PAST_CHARS = 32 * 1024
+
+export class PromptEngine {
+  readonly words: TemplateWords
+  readonly #template: ChatTemplate
+  readonly #finder: AddedTokenFinder
+  readonly #eosIds: ReadonlySet<number>
+  readonly #ends = new Map<string, EndOfTurn | undefined>()
+  readonly #situations = new Map<string, KnownSituation>()
+  /** What the template writes of a short past and an echo when nothing follows. */
+  readonly #pasts = new Map<string, string>()
+
+  constructor(template: ChatTemplate, tokens: BoundaryTokens) {
+    this.words = template.words()
+    this.#template = template
+    this.#finder = new AddedTokenFinder(tokens.ids)
+    this.#eosIds = tokens.eosIds
+  }
+
+  /** @throws what {@link ChatTemplate.render} throws */
+  render(messages: readonly MessageOrJson[], options: RenderOptions): string {
+    return this.#template.render(messages, options)
+  }
+
+  /** @param options tools and date are left out */
+  beginnings(options: PromptOptions): Beginnings {
+    const fixed = { ...options, now: new Date(0), addGenerationPrompt: false }
+    const user: ChatMessage = { role: 'user', content: 'next' }
+    const digest = (tools: PromptOptions['tools']) => {
+      const texts = [[user], [{ role: 'system' as const, content: 'rule' }, user]].map((messages) =>
+        this.#tryRender(messages, { ...fixed, tools }),
+      )
+      return hash('sha256', JSON.stringify(texts), 'base64')
+    }
+    return { withoutTools: digest(null), withTools: digest(BEGINNING_TOOLS) }
+  }
+
+  newPart(request: NewPartRequest, options: PromptOptions): NewPartAnswer {
+    const end = this.#endOfTurn(options)
+    if (end === undefined) return { refused: 'no_end_of_turn' }
+    const key = situationKey(request.situation) + variablesOf(options)
+    const known = this.#situations.get(key) ?? {
+      count: 0,
+      shortHolds: !request.situation.hasWords,
+      closing: undefined,
+    }
+    // The date passes: all that is compared is rendered under one.
+    const dated = { now: new Date(), ...options }
+    const ofShort = this.#behindShort(request, dated, key)
+    if (ofShort === PAST_CHANGES) return { refused: PAST_CHANGES }
+    const short = known.shortHolds ? ofShort : undefined
+    const isProof = isPowerOfTwo(known.count + 1)
+    if ((isProof || short === undefined) && request.history === undefined) return 'needs_history'
+    // A past of marks tells what it was that went; where there is none, the texts alone have to.
+    const staysTheSame = ofShort === undefined ? saysTheSame : losesAtMost
+    const whole =
+      isProof || short === undefined
+        ? this.#behindWhole(request, dated, short === undefined ? staysTheSame : undefined)
+        : short
+    if (whole === PAST_CHANGES) return { refused: PAST_CHANGES }
+    // A past that the template refuses as a whole was sampled all the same: Llama's takes one call a message.
+    const behind = whole ?? short
+    if (behind === undefined) return { refused: 'template_refuses' }
+    known.closing ??= this.#closing(request, end, dated)
+    known.count += 1
+    known.shortHolds &&= behind === short
+    if (this.#situations.size >= MAX_KNOWN) this.#situations.clear()
+    this.#situations.set(key, known)
+    const { closing } = known
+    if (closing === undefined || !behind.startsWith(closing.text)) return { refused: 'no_end_of_turn' }
+    const { ids: closingIds, endId } = closing
+    return {
+      text: behind.slice(closing.text.length),
+      closingIds,
+      endId,
+    }
+  }
+
+  /**
+   * The text behind the echo, its past being a short one; undefined if that cannot stand for the whole.
+   * @param key of the situation
+   */
+  #behindShort({ situation, newMessages }: NewPartRequest, options: PromptOptions, key: string): Behind {
+    const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
+    const behind = firstOf(pastsOf(situation).entries().toArray(), ([index, past]) =>
+      this.#behind(past, situation.echo, newMessages, dressed, (form, after) =>
+        this.#staysShort(past, form, dressed, after, `${index} ${key}`),
+      ),
+    )
+    // A mark in it is a tool's or a past message's: it has to be the real one.
+    return behind !== undefined && hasMark(behind) ? undefined : behind
+  }
+
+  #behindWhole(
+    { situation, history, echoText, newMessages }: NewPartRequest,
+    options: PromptOptions,
+    staysTheSame: typeof saysTheSame | undefined,
+  ): Behind {
+    const stays: StaysAsItWas = (form, after) => {
+      const before = staysTheSame && this.#pastAlone(history!, form, options)
+      return before === undefined || staysTheSame!(before, after)
+    }
+    const echo = { ...situation.echo, text: echoText }
+    return this.#behind(history!, echo, newMessages, options, stays)
+  }
+
+  #behind(
+    past: readonly MessageOrJson[],
+    echo: EchoShape,
+    newMessages: readonly MessageOrJson[],
+    options: PromptOptions,
+    stays: StaysAsItWas,
+  ): Behind {
+    for (const form of formsOf(echo)) {
+      const { message, marks } = markedEcho(form)
+      const after = cutBehind(this.#tryRender([...past, message, ...newMessages], options), marks)
+      if (after !== undefined) return stays(form, after.past) ? after.behind : PAST_CHANGES
+    }
+    return undefined
+  }
+
+  /**
+   * Whether new messages leave a short past as it was. It is rendered by itself once for all calls of a situation, unless
+   * the template shows the ids of the echo's calls, which no two calls have in common.
+   */
+  #staysShort(
+    past: readonly MessageOrJson[],
+    form: EchoShape,
+    options: PromptOptions,
+    after: string,
+    situation: string,
+  ): boolean {
+    const key = JSON.stringify([situation, form.says, form.reasons, namesIn(form)])
+    const known = this.#pasts.get(key)
+    if (known !== undefined && saysTheSame(known, after)) return true
+    const before = this.#pastAlone(past, form, options)
+    if (before === undefined) return true
+    if (before.length <= MAX_PAST_CHARS && !form.toolCalls.some(({ id }) => before.includes(id))) {
+      if (this.#pasts.size >= MAX_KNOWN_PASTS) this.#pasts.clear()
+      this.#pasts.set(key, before)
+    }
+    return saysTheSame(before, after)
+  }
+
+  /** A past and the echo, up to its marks; undefined if the template does not show them. */
+  #pastAlone(past: readonly MessageOrJson[], form: EchoShape, options: PromptOptions): string | undefined {
+    const { message, marks } = markedEcho(form)
+    const text = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
+    return cutBehind(text, marks)?.past
+  }
+
+  /** What ends an answer in text. */
+  #endOfTurn(options: PromptOptions): EndOfTurn | undefined {
+    const key = variablesOf(options)
+    if (this.#ends.has(key)) return this.#ends.get(key)
+    const user: ChatMessage = { role: 'user', content: markOf('message', FIRST_MARK) }
+    const { message, marks } = markedEcho(ANSWER)
+    const followers: ChatMessage[][] = [[user], []]
+    // Some templates render nothing without tools.
+    const end = firstOf([null, MARKED_TOOLS], (tools) => {
+      const dressed = { ...options, tools }
+      const behinds = followers.flatMap((follower) => {
+        const cut = cutBehind(this.#tryRender([user, message, ...follower], dressed), marks)
+        // Hunyuan's writes nothing behind an answer that is the last message.
+        return cut === undefined || cut.behind === '' ? [] : [textBeforeMark(cut.behind)]
+      })
+      return findEndOfTurn(behinds, this.#generationPrompt(user, dressed), this.#finder, this.#eosIds)
+    })
+    if (this.#ends.size >= MAX_KNOWN) this.#ends.clear()
+    this.#ends.set(key, end)
+    return end
+  }
+
+  #generationPrompt(user: ChatMessage, options: PromptOptions): string {
+    const without = this.#tryRender([user], { ...options, addGenerationPrompt: false })
+    const whole = this.#tryRender([user], options)
+    return without !== undefined && whole?.startsWith(without) ? whole.slice(without.length) : ''
+  }
+
+  /** Found with marks for what the new messages say, so that none of it is taken for the template's. */
+  #closing({ situation }: NewPartRequest, end: EndOfTurn, options: PromptOptions): Closing | undefined {
+    const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS : null }
+    return firstOf(pastsOf(situation), (past) => this.#closingBehind(past, situation, end, dressed))
+  }
+
+  #closingBehind(
+    past: readonly ChatMessage[],
+    situation: Situation,
+    end: EndOfTurn,
+    options: PromptOptions,
+  ): Closing | undefined {
+    const following = followersOf(situation)
+    for (const echo of formsOf(situation.echo)) {
+      const { message, marks } = markedEcho(echo)
+      const followed = cutBehind(this.#tryRender([...past, message, ...following], options), marks)
+      if (followed === undefined) continue
+      const alone = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
+      const tail = cutBehind(alone, marks)?.behind ?? ''
+      return findClosing(textBeforeMark(followed.behind), tail, end, this.#finder, this.#eosIds)
+    }
+    return undefined
+  }
+
+  /** undefined if the template refuses these messages. */
+  #tryRender(messages: readonly MessageOrJson[], options: RenderOptions): string | undefined {
+    try {
+      return this.#template.render(messages, options)
+    } catch (error) {
+      if (error instanceof ProxyError) return undefined
+      throw error
+    }
+  }
+}
+
+const PAST_CHANGES = 'past_changes'
+
+/** Whether a past still says what it said before messages followed on this form of the echo. */
+type StaysAsItWas = (form: EchoShape, after: string) => boolean
+
+/** undefined: the template refuses the conversation, or does not show what the echo says. */
+type Behind = string | undefined
+
+/** Cuts a text behind the echo that bears these marks. */
+function cutBehind(
+  text: string | undefined,
+  marks: readonly string[],
+): { past: string; behind: string } | undefined {
+  // Reasoning alone does not show where the message ends.
+  const isShown = text !== undefined && marks.slice(0, 2).some((mark) => text.includes(mark))
+  const end = isShown ? endOfMarks(text, marks) : undefined
+  return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
+}
+
+function namesIn({ toolCalls }: EchoShape): string[] {
+  return toolCalls.map(({ function: { name } }) => name)
+}
+
+const MARKED_TOOLS_JSON = JSON.stringify(MARKED_TOOLS)
+
+const ANSWER: EchoShape = { role: 'assistant', says: true, reasons: false, calls: 0, toolCalls: [] }
+
+const BEGINNING_TOOLS = [
+  {
+    type: 'function' as const,
+    function: { name: 'first_tool', parameters: { type: 'object', properties: {} } },
+  },
+]
+
+/**
+ * Some templates refuse text or reasoning beside calls, and some show no calls at all: the first form is taken whose
+ * marks are to be seen. What was sampled is not printed from here anyway.
+ */
+function formsOf({ text, ...echo }: EchoShape): EchoShape[] {
+  const forms = wordlessForms(echo)
+  return text === undefined ? forms : [...forms.map((form) => ({ ...form, text })), ...forms]
+}
+
+function wordlessForms(echo: EchoShape): EchoShape[] {
+  if (echo.calls === 0) return [echo, { ...echo, reasons: false }]
+  const mute = { ...echo, reasons: false }
+  const spoken = { ...mute, says: true }
+  const single = { ...mute, says: false, calls: 1, toolCalls: echo.toolCalls.slice(0, 1) }
+  return [echo, mute, { ...echo, says: false }, { ...mute, says: false }, single, spoken, ANSWER]
+}
+
+/** Where a template takes one call a message, the past has no more. */
+function pastsOf({ past }: Situation): ChatMessage[][] {
+  const single = past
+    .map((shape) => ({ ...shape, calls: Math.min(1, shape.calls) }))
+    .filter(({ role }, index) => role !== 'tool' || past[index - 1]?.role !== 'tool')
+  return [past, single].map((shapes) => standIns(shapes, FIRST_MARK))
+}
+
+function firstOf<Item, Found>(
+  items: readonly Item[],
+  find: (item: Item) => Found | undefined,
+): Found | undefined {
+  for (const item of items) {
+    const found = find(item)
+    if (found !== undefined) return found
+  }
+  return undefined
+}
+
+/** Results of the echo's calls bear their ids. */
+function followersOf({ echo, newShapes, past }: Situation): ChatMessage[] {
+  const says = (shape: MessageShape): MessageShape => ({ ...shape, says: true })
+  const ids = echo.toolCalls.map(({ id }) => id)
+  return standIns(newShapes.map(says), FIRST_MARK + past.length).map((message) =>
+    message.role === 'tool' && ids.length > 0 ? { ...message, tool_call_id: ids.shift()! } : message,
+  )
+}
+
+function variablesOf({ kwargs, documents, tools }: PromptOptions): string {
+  return JSON.stringify([kwargs, documents, tools ? true : null])
+}
+
+function isPowerOfTwo(count: number): boolean {
+  return (count & (count - 1)) === 0
+}

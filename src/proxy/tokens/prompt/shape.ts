@@ -1,0 +1,253 @@
+/**
+ * What of a conversation matters to the text behind it: who spoke, with text, reasoning or calls, in which order. Two
+ * conversations of one shape are in the same situation, and a short one stands for both.
+ */
+import { isImagePart } from '../../../protocol/canonical/images.ts'
+import type { ChatMessage, Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
+import { SHOWN_IMAGE } from '../images/shown-image.ts'
+import { markOf } from './marks.ts'
+
+/** A message without what it says. */
+export interface MessageShape {
+  role: string
+  says: boolean
+  reasons: boolean
+  calls: number
+  /** How many; absent: none. */
+  images?: number
+}
+
+/** The assistant's message that echoes a completion; templates print names and ids of its calls with the results. */
+export interface EchoShape extends MessageShape {
+  /** What it says in front of its marks. Default: nothing. */
+  text?: string | undefined
+  toolCalls: readonly Pick<ToolCall, 'id' | 'function'>[]
+}
+
+/** Texts and arguments are left out; what is here does not grow with them. */
+export interface Situation {
+  /** The short past. */
+  past: readonly MessageShape[]
+  echo: EchoShape
+  newShapes: readonly MessageShape[]
+  withTools: boolean
+  /** Something that was said has a word that the template looks for. */
+  hasWords?: true
+  /** Of the whole past, where it has any: a template may number them. */
+  pastImages?: number
+}
+
+/** More of a kind in a row make no difference that two of them do not make. */
+const MANY = 2
+const MAX_NEW_SHAPES = 12
+
+/** @param history ends with the echo */
+export function situationOf(
+  history: readonly ChatMessage[],
+  newMessages: readonly ChatMessage[],
+  withTools: boolean,
+): Situation {
+  const echo = history.at(-1)!
+  const shapes = history.slice(0, -1).map(shapeOf)
+  const pastImages = shapes.reduce((count, { images = 0 }) => count + images, 0)
+  return {
+    past: withAllImages(shorten(shapes), pastImages),
+    ...(pastImages > 0 && { pastImages }),
+    echo: { ...shapeOf(echo), toolCalls: callsOf(echo).map(bareCall) },
+    newShapes: withoutRepeats(newMessages.map(shapeOf)).slice(0, MAX_NEW_SHAPES),
+    withTools,
+  }
+}
+
+/** Equal for situations that are alike but for names and ids. */
+export function situationKey({ past, echo: { toolCalls: _names, ...echo }, ...rest }: Situation): string {
+  return JSON.stringify({ past, echo: { ...echo, calls: Math.min(echo.calls, MANY) }, ...rest })
+}
+
+export function shapeOf(message: ChatMessage): MessageShape {
+  const { reasoning_content, reasoning } = message as ChatMessage & { reasoning?: unknown }
+  const images = imagesOf(message.content)
+  return {
+    ...(images > 0 && { images }),
+    role: message.role,
+    says: hasText(message.content),
+    reasons: hasText(reasoning_content ?? reasoning),
+    calls: callsOf(message).length,
+  }
+}
+
+/** All of them in the first message that had one and is left; where none is left, the past as a whole is rendered. */
+function withAllImages(past: readonly MessageShape[], count: number): MessageShape[] {
+  const first = past.findIndex(({ images }) => images !== undefined)
+  return past.map(({ images: _, ...shape }, index) => (index === first ? { ...shape, images: count } : shape))
+}
+
+/**
+ * A past in at most about a dozen messages: its head, one round for all that came before the latest question, the
+ * question, one round for all but the last since then, and the last.
+ */
+function shorten(shapes: readonly MessageShape[]): MessageShape[] {
+  const firstOther = shapes.findIndex(({ role }) => role !== 'system' && role !== 'developer')
+  const head = withoutRepeats(shapes.slice(0, firstOther === -1 ? shapes.length : firstOther))
+  const talk = firstOther === -1 ? [] : shapes.slice(firstOther)
+  const question = startOfLatestQuestion(talk)
+  return [...head, ...inOneRound(talk.slice(0, question)), ...currentRounds(talk.slice(question))]
+}
+
+function startOfLatestQuestion(talk: readonly MessageShape[]): number {
+  let start = talk.findLastIndex(({ role }) => role === 'user')
+  while (start > 0 && talk[start - 1]!.role === 'user') start -= 1
+  return Math.max(start, 0)
+}
+
+/** A question and its answer; with a call and its result between them if there were any. */
+function inOneRound(talk: readonly MessageShape[]): MessageShape[] {
+  if (talk.length === 0) return []
+  const answers = talk.filter(({ role, calls }) => role === 'assistant' && calls === 0)
+  const others = talk.filter(({ role }) => !['user', 'assistant', 'tool'].includes(role))
+  return [
+    ...talk.filter(({ role }) => role === 'user').slice(0, 1),
+    ...calledRound(talk),
+    ...unitedInto('assistant', answers),
+    ...withoutRepeats(others).slice(0, MANY),
+  ]
+}
+
+function currentRounds(talk: readonly MessageShape[]): MessageShape[] {
+  const starts = talk.flatMap(({ role }, index) => (role === 'assistant' ? [index] : []))
+  const last = starts.at(-1)
+  if (last === undefined) return withoutRepeats(talk)
+  const lead = withoutRepeats(talk.slice(0, starts[0]))
+  return [...lead, ...calledRound(talk.slice(starts[0], last)), ...withoutRepeats(talk.slice(last))]
+}
+
+function calledRound(talk: readonly MessageShape[]): MessageShape[] {
+  const calling = talk.filter(({ role, calls }) => role === 'assistant' && calls > 0)
+  const results = withoutRepeats(talk.filter(({ role }) => role === 'tool'))
+  return [...unitedInto('assistant', calling), ...results.slice(0, 1)]
+}
+
+/** One that has whatever any of them has; none for none. */
+function unitedInto(role: string, shapes: readonly MessageShape[]): MessageShape[] {
+  if (shapes.length === 0) return []
+  return [
+    {
+      role,
+      says: shapes.some(({ says }) => says),
+      reasons: shapes.some(({ reasons }) => reasons),
+      calls: Math.min(1, Math.max(...shapes.map(({ calls }) => calls))),
+    },
+  ]
+}
+
+function withoutRepeats(shapes: readonly MessageShape[]): MessageShape[] {
+  const capped = shapes.map((shape) => (shape.calls <= MANY ? shape : { ...shape, calls: MANY }))
+  return capped.filter((shape, index) =>
+    [1, MANY].some((back) => index < back || !isSameShape(shape, capped[index - back]!)),
+  )
+}
+
+/** Of all messages of a past, with each call: by its fields, and not by text that is made of them. */
+function isSameShape(left: MessageShape, right: MessageShape): boolean {
+  return (
+    left.role === right.role &&
+    left.says === right.says &&
+    left.reasons === right.reasons &&
+    left.calls === right.calls &&
+    left.images === right.images
+  )
+}
+
+/** Messages of these shapes that say nothing but marks, numbered from `from` on. */
+export function standIns(shapes: readonly MessageShape[], from: number): ChatMessage[] {
+  let openCalls: string[] = []
+  return shapes.map((shape, index) => {
+    const number = from + index
+    const content = shape.says ? markOf('message', number) : ''
+    if (shape.role === 'tool') {
+      const id = openCalls.shift() ?? callId(number, 0)
+      const said = withImages(content || markOf('message', number), shape)
+      return { role: 'tool', tool_call_id: id, content: said } as ChatMessage
+    }
+    if (shape.role !== 'assistant')
+      return { role: shape.role, content: withImages(content, shape) } as ChatMessage
+    const toolCalls = Array.from({ length: shape.calls }, (_, call) => emptyCall(callId(number, call)))
+    openCalls = toolCalls.map(({ id }) => id)
+    return assistant(shape, content, markOf('reasoning', number), toolCalls)
+  })
+}
+
+function withImages(text: string, { images = 0 }: MessageShape): string | object[] {
+  if (images === 0) return text
+  const shown = Array.from({ length: images }, () => SHOWN_IMAGE)
+  return text === '' ? shown : [...shown, { type: 'text', text }]
+}
+
+/** The message that stands for the echo, and the marks that it ends with. */
+export function markedEcho(echo: EchoShape): { message: ChatMessage; marks: string[] } {
+  const [text, call, reasoning] = [markOf('message', 0), markOf('message', 1), markOf('reasoning', 0)]
+  // In each of them: gpt-oss's template shows the first one only.
+  const toolCalls = echo.toolCalls.map(({ id, function: { name } }) => ({
+    id,
+    type: 'function' as const,
+    function: { name, arguments: JSON.stringify({ text: call }) },
+  }))
+  const says = echo.says || toolCalls.length === 0
+  const message = assistant({ ...echo, says }, says ? (echo.text ?? '') + text : '', reasoning, toolCalls)
+  return { message, marks: [text, call, reasoning] }
+}
+
+/** Numbers of an echo's own marks are below this. */
+export const FIRST_MARK = 2
+
+/** One tool stands for all, where a conversation has any. */
+export const MARKED_TOOLS: readonly Tool[] = [
+  {
+    type: 'function',
+    function: {
+      name: 'first_tool',
+      description: markOf('message', 999),
+      parameters: { type: 'object', properties: { text: { type: 'string', description: 'text' } } },
+    },
+  },
+]
+
+function assistant(
+  { reasons }: MessageShape,
+  content: string,
+  reasoning: string,
+  toolCalls: readonly ToolCall[],
+): ChatMessage {
+  return {
+    role: 'assistant',
+    content: content === '' ? null : content,
+    ...(reasons && { reasoning_content: reasoning }),
+    ...(toolCalls.length > 0 && { tool_calls: [...toolCalls] }),
+  }
+}
+
+/** Nine letters and digits: Mistral's templates refuse other ids. */
+function callId(message: number, call: number): string {
+  return `stand${String((message % 100) * 100 + call).padStart(4, '0')}`
+}
+
+function emptyCall(id: string): ToolCall {
+  return { id, type: 'function', function: { name: 'first_tool', arguments: '{}' } }
+}
+
+function bareCall({ id, function: called }: ToolCall): EchoShape['toolCalls'][number] {
+  return { id, function: { name: called?.name ?? '', arguments: '' } }
+}
+
+function callsOf(message: ChatMessage): readonly ToolCall[] {
+  return message.role === 'assistant' ? ((message.tool_calls ?? []) as ToolCall[]) : []
+}
+
+function imagesOf(content: unknown): number {
+  return Array.isArray(content) ? content.filter(isImagePart).length : 0
+}
+
+function hasText(content: unknown): boolean {
+  if (Array.isArray(content)) return content.some((part) => hasText(part?.text ?? part?.refusal))
+  return typeof content === 'string' && content !== ''
+}

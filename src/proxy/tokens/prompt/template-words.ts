@@ -1,0 +1,68 @@
+/**
+ * Messages that say something which their template looks for: a switch such as `/no_think`, markup that it takes for its
+ * own. The template gets such a text as it is; all others are alike to it.
+ */
+
+import { Note } from '../../../base/note.ts'
+import type { Message } from '../../../protocol/canonical/conversation.ts'
+import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
+
+/** As `python/template_words.py` finds them. */
+export interface TemplateWords {
+  /** Looked for in texts. */
+  readonly inside: readonly string[]
+  /** What a text as a whole is compared with. */
+  readonly whole: readonly string[]
+}
+
+/** Of a message that comes with each call, and is read once. A process has one template. */
+const saysWord = new Note<Message, boolean>()
+
+export class WordFinder {
+  readonly #inside: RegExp | undefined
+  readonly #whole: ReadonlySet<string>
+
+  constructor({ inside, whole }: TemplateWords) {
+    // Arguments are texts of JSON. Templates may ask for a text in small letters.
+    const written = new Set(inside.flatMap((word) => [word, JSON.stringify(word).slice(1, -1)]))
+    const pattern = [...written].map((word) => word.replaceAll(/\W/g, '\\$&')).join('|')
+    this.#inside = written.size > 0 ? new RegExp(pattern, 'i') : undefined
+    this.#whole = new Set(whole)
+  }
+
+  /** @param known the message in its session's conversation */
+  isIn(message: ChatMessage, known?: Message): boolean {
+    if (known === undefined) return this.#isSaidIn(message)
+    return saysWord.of(known) ?? saysWord.put(known, this.#isSaidIn(message))
+  }
+
+  #isSaidIn(message: ChatMessage): boolean {
+    return textsOf(message).some((text) => this.#inside?.test(text) || this.#whole.has(text.trim()))
+  }
+}
+
+/** What a message says, as one text; undefined: nothing. */
+export function saidIn({ content }: ChatMessage): string | undefined {
+  return contentTexts(content).join('\n') || undefined
+}
+
+function textsOf(message: ChatMessage): string[] {
+  const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & Said
+  const called = (tool_calls ?? []).flatMap(({ function: call }) => [call?.name, call?.arguments])
+  return [...contentTexts(content), reasoning_content, reasoning, ...called].filter(isText)
+}
+
+interface Said {
+  reasoning_content?: unknown
+  reasoning?: unknown
+  tool_calls?: readonly Partial<Pick<ToolCall & { type: 'function' }, 'function'>>[] | null
+}
+
+function contentTexts(content: unknown): string[] {
+  if (!Array.isArray(content)) return isText(content) ? [content] : []
+  return content.map((part) => part?.text ?? part?.refusal).filter(isText)
+}
+
+function isText(value: unknown): value is string {
+  return typeof value === 'string'
+}

@@ -1,0 +1,156 @@
+/**
+ * A model's chat template: messages in, prompt text out, as `apply_chat_template` of transformers does it. It is
+ * rendered in the thread that this is called on; see `prompt/` for the thread that the proxy has for it.
+ */
+import { join } from 'node:path'
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatMessage, Tool } from '../../../protocol/canonical/messages.ts'
+import type { TemplateWords } from '../prompt/template-words.ts'
+import { readModelFile, readModelJson } from '../tokenizer/model-file.ts'
+import { specialTokenText } from '../tokenizer/tokenizer.ts'
+import type { SpecialTokenConfig, TokenizerConfig } from '../tokenizer/tokenizer-files.ts'
+import type { PromptFormat } from './prompt-format.ts'
+import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
+
+/** A message, or the JSON that it came in as: numbers and the order of keys are those of the text. */
+export type MessageOrJson = ChatMessage | string
+
+export interface RenderOptions {
+  /** As a list, or as the JSON that it came in as. */
+  tools?: readonly Tool[] | string | null | undefined
+  /** Ends the text where the assistant's turn begins. Default: true. */
+  addGenerationPrompt?: boolean
+  /** Ends the text where the final message's text ends, for the model to go on from there. Default: no. */
+  continueFinalMessage?: boolean
+  /** The request's `chat_template_kwargs`: more variables for the template, such as `enable_thinking`. */
+  kwargs?: Readonly<Record<string, unknown>> | string | undefined
+  /** As the variables: values, or their JSON. */
+  documents?: readonly unknown[] | string | null | undefined
+  /** What `strftime_now` sees. Default: the present. */
+  now?: Date
+}
+
+/** A template's text, or several under names; `default` and, for requests with tools, `tool_use` are the ones used. */
+export type ChatTemplateSource = string | { name: string; template: string }[]
+
+/** Those of a model's files that its template is made of. */
+export interface ChatTemplateFiles {
+  /** For requests without tools. */
+  plain: string
+  withTools: string
+  /** Variables for the template: `bos_token`, `eos_token` … */
+  specialTokens: Readonly<Record<string, string>>
+  /** What writes the prompts. Default: the template. */
+  format?: PromptFormat | undefined
+}
+
+/**
+ * Reads a model's template as transformers does: `chat_template.jinja`, else `chat_template.json`, else the
+ * `chat_template` of `tokenizer_config.json`.
+ * @returns undefined if the model has none
+ * @throws ProxyError `config_invalid` if a file is broken
+ */
+export function readChatTemplate(directory: string, config: TokenizerConfig): ChatTemplateFiles | undefined {
+  const source = readTemplateFile(directory) ?? config.chat_template
+  return source === undefined ? undefined : chatTemplateFiles(source, config)
+}
+
+/** @throws ProxyError `config_invalid` if of several templates none is for everybody */
+export function chatTemplateFiles(
+  source: ChatTemplateSource,
+  config: TokenizerConfig = {},
+): ChatTemplateFiles {
+  const specialTokens = specialTokenVariables(config)
+  if (typeof source === 'string') return { plain: source, withTools: source, specialTokens }
+  const named = new Map(source.map(({ name, template }) => [name, template]))
+  const plain = named.get('default') ?? named.get('tool_use')
+  if (plain === undefined)
+    throw new ProxyError('config_invalid', 'the chat template has no entry named default')
+  return { plain, withTools: named.get('tool_use') ?? plain, specialTokens }
+}
+
+export class ChatTemplate {
+  readonly #plain: PythonTemplate
+  readonly #withTools: PythonTemplate
+
+  /** @throws ProxyError `config_invalid` if the template is not valid Jinja */
+  constructor(python: PythonTemplates, { plain, withTools, specialTokens, format }: ChatTemplateFiles) {
+    const open = (source: string) => {
+      try {
+        return python.open(source, specialTokens)
+      } catch (error) {
+        const message = `the chat template is not valid: ${(error as Error).message}`
+        throw new ProxyError('config_invalid', message, { cause: error })
+      }
+    }
+    this.#plain = format === 'harmony' ? python.openHarmony() : open(plain)
+    this.#withTools = plain === withTools || format === 'harmony' ? this.#plain : open(withTools)
+  }
+
+  /** In which form it takes messages, as JSON; see `python/template_messages.py`. */
+  needs(withTools: boolean): string {
+    return (withTools ? this.#withTools : this.#plain).needs
+  }
+
+  /** What it looks for in what messages say, with tools and without; see `python/template_words.py`. */
+  words(): TemplateWords {
+    const found = [this.#plain, this.#withTools].map(({ words }) => JSON.parse(words) as TemplateWords)
+    return {
+      inside: found.flatMap(({ inside }) => inside),
+      whole: found.flatMap(({ whole }) => whole),
+    }
+  }
+
+  /**
+   * @throws ProxyError `invalid_request` with the template's own words if it refuses these messages, `unsupported` for
+   *   content that is not text; {@link TemplateExhausted}
+   */
+  render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
+    const { tools, kwargs, documents, now, addGenerationPrompt = true, continueFinalMessage } = options
+    const template = tools ? this.#withTools : this.#plain
+    const toolsJson = typeof tools === 'string' ? tools : JSON.stringify(tools ?? null)
+    const outcome = template.render(`[${messages.map(jsonOf).join(',')}]`, toolsJson, {
+      add_generation_prompt: addGenerationPrompt,
+      ...(continueFinalMessage && { continue_final_message: true }),
+      kwargs,
+      documents,
+      ...(now && { now_s: now.getTime() / 1000 }),
+    })
+    if ('text' in outcome) return outcome.text
+    if ('exhausted' in outcome) throw new TemplateExhausted()
+    if ('refusal' in outcome) {
+      const message = `the chat template refuses these messages: ${outcome.refusal}`
+      const logMessage = 'the chat template refuses these messages'
+      throw new ProxyError('invalid_request', message, { param: 'messages', logMessage })
+    }
+    const { type, path } = outcome.unsupported
+    const message = `content of type ${type} cannot be turned into tokens by the proxy`
+    throw new ProxyError('unsupported', message, { param: path })
+  }
+}
+
+/** There is not enough memory for what the template does; the thread that it ran on is to be replaced. */
+export class TemplateExhausted extends Error {}
+
+function jsonOf(message: MessageOrJson): string {
+  return typeof message === 'string' ? message : JSON.stringify(message)
+}
+
+function readTemplateFile(directory: string): ChatTemplateSource | undefined {
+  return (
+    readModelFile(join(directory, 'chat_template.jinja')) ??
+    readModelJson<{ chat_template?: ChatTemplateSource }>(join(directory, 'chat_template.json'))
+      ?.chat_template
+  )
+}
+
+/** transformers' `special_tokens_map`: every `…_token` of the config that is set. */
+function specialTokenVariables(config: TokenizerConfig): Record<string, string> {
+  const variables: Record<string, string> = {}
+  for (const [name, value] of Object.entries(config)) {
+    if (!/^(bos|eos|unk|sep|pad|cls|mask)_token$/.test(name)) continue
+    const text = specialTokenText(value as SpecialTokenConfig)
+    if (text !== undefined) variables[name] = text
+  }
+  return variables
+}

@@ -1,0 +1,134 @@
+/**
+ * Tokens remembered by content, across sessions. A tokenizer splits every text at its special tokens before anything
+ * else, so the ids of what follows one of them, up to the next, are a function of that text alone: system prompts and
+ * tools, the task of a group's other samples, everything before a branch or a restart are looked up, not tokenized
+ * again.
+ */
+import { hash } from 'node:crypto'
+import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
+import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'
+import { cutAtSpaces } from './safe-cuts.ts'
+
+/** As many as 16 million ids. */
+const MAX_BYTES = 64 * 1024 * 1024
+/** What is shorter is looked up together with its neighbours. */
+const MIN_CHARS = 256
+/** Of one prompt. All of a long one would be hundreds in the queue of those who tokenize. */
+const PIECES_AT_ONCE = 4
+/** Of an entry, besides its ids: about what its key and the map need. */
+const ENTRY_BYTES = 200
+
+/** @param promptChars of the prompt that the text is a piece of */
+type EncodePiece = (text: string, promptChars: number) => Promise<ArrayLike<number>>
+
+export interface ContentMemoryOptions {
+  /** Default: 64 MiB. */
+  maxBytes?: number
+  /** What `mayCutAtSpaces` says of the tokenizer: long texts are known by their parts as well. Default: no. */
+  cutsAtSpaces?: boolean
+}
+
+export class ContentMemory {
+  readonly #encode: EncodePiece
+  readonly #finder: AddedTokenFinder | undefined
+  readonly #boundaries: ReadonlySet<number>
+  readonly #maxBytes: number
+  readonly #cutsAtSpaces: boolean
+  /** By hash of the text, in order of use. */
+  readonly #known = new Map<string, Int32Array>()
+  /** Several sessions that begin with one prompt wait for one encoding. */
+  readonly #underWay = new Map<string, Promise<Int32Array>>()
+  #bytes = 0
+
+  constructor(
+    encode: EncodePiece,
+    addedTokens: readonly AddedToken[],
+    { maxBytes = MAX_BYTES, cutsAtSpaces = false }: ContentMemoryOptions = {},
+  ) {
+    this.#encode = encode
+    this.#maxBytes = maxBytes
+    this.#cutsAtSpaces = cutsAtSpaces
+    // Tokens that are found in normalized text are found later, within what is between the others.
+    const early = addedTokens.filter(({ normalized }) => !normalized)
+    const isPlain = ({ special, lstrip, rstrip }: AddedToken) => special === true && !lstrip && !rstrip
+    this.#boundaries = new Set(early.filter(isPlain).map(({ id }) => id))
+    // Whether a word's neighbours let it be a token depends on more than where it is.
+    const isClear = early.every(({ single_word }) => !single_word) && this.#boundaries.size > 0
+    this.#finder = isClear
+      ? new AddedTokenFinder(new Map(early.map(({ content, id }) => [content, id])))
+      : undefined
+  }
+
+  /** What is kept, as far as it is counted: ids and entries. */
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  /** The same ids as those of the text as a whole. @throws what the encoder throws */
+  async encode(text: string): Promise<Int32Array> {
+    // A text as a whole is worth its place where it is short, as what ends a message is.
+    if (this.#finder === undefined && text.length >= MIN_CHARS)
+      return Int32Array.from(await this.#encode(text, text.length))
+    const whole = this.#piecesOf(text)
+    const pieces = this.#cutsAtSpaces ? whole.flatMap(cutAtSpaces) : whole
+    const parts = new Array<Int32Array>(pieces.length)
+    let next = 0
+    const encodeSome = async () => {
+      while (next < pieces.length) {
+        const at = next++
+        parts[at] = await this.#remembered(pieces[at]!, text.length)
+      }
+    }
+    await Promise.all(Array.from({ length: PIECES_AT_ONCE }, encodeSome))
+    return concatIds(...parts)
+  }
+
+  /** Each begins with a boundary, but for the first; short ones in a row are one. */
+  #piecesOf(text: string): string[] {
+    if (this.#finder === undefined || text.length < MIN_CHARS) return [text]
+    const begins = [...this.#finder.find(text)]
+      .filter(({ id }) => this.#boundaries.has(id))
+      .map(({ begin }) => begin)
+    const pieces: string[] = []
+    let shortFrom: number | undefined
+    let from = 0
+    for (const to of [...begins.filter((begin) => begin > 0), text.length]) {
+      if (to - from >= MIN_CHARS) {
+        if (shortFrom !== undefined) pieces.push(text.slice(shortFrom, from))
+        shortFrom = undefined
+        pieces.push(text.slice(from, to))
+      } else shortFrom ??= from
+      from = to
+    }
+    if (shortFrom !== undefined) pieces.push(text.slice(shortFrom))
+    return pieces
+  }
+
+  #remembered(text: string, promptChars: number): Promise<Int32Array> | Int32Array {
+    const key = hash('sha256', text, 'base64')
+    const known = this.#known.get(key)
+    if (known !== undefined) {
+      this.#known.delete(key)
+      this.#known.set(key, known)
+      return known
+    }
+    const underWay = this.#underWay.get(key)
+    if (underWay !== undefined) return underWay
+    const encoding = this.#encode(text, promptChars)
+      .then((ids) => this.#remember(key, Int32Array.from(ids)))
+      .finally(() => this.#underWay.delete(key))
+    this.#underWay.set(key, encoding)
+    return encoding
+  }
+
+  #remember(key: string, ids: Int32Array): Int32Array {
+    this.#known.set(key, ids)
+    this.#bytes += ids.byteLength + ENTRY_BYTES
+    for (const [oldest, { byteLength }] of this.#known) {
+      if (this.#bytes <= this.#maxBytes) break
+      this.#known.delete(oldest)
+      this.#bytes -= byteLength + ENTRY_BYTES
+    }
+    return ids
+  }
+}

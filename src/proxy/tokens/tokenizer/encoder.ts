@@ -1,0 +1,175 @@
+/**
+ * Text to ids, off the event loop: by Hugging Face's own tokenizer in Rust where npm has a binary for this machine, else
+ * by the one in JavaScript, which is slower and differs for some text (Unicode's digits, for one).
+ */
+import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
+import { ProxyError } from '../../../base/errors.ts'
+import { TokenizerPool } from './pool.ts'
+import type { Tokenizer } from './tokenizer.ts'
+import type { TokenNames } from './vocabulary.ts'
+
+export interface TextEncoder {
+  readonly kind: 'rust' | 'javascript'
+  /**
+   * @param promptChars of the prompt that the text is a piece of; default: the text is all of it
+   * @throws ProxyError `queue_full`, `shutting_down`, `internal`
+   */
+  encode(text: string, promptChars?: number): Promise<ArrayLike<number>>
+  close(): Promise<void>
+}
+
+/** @param directory holds the files that `tokenizer` was read from */
+export function openJavaScriptEncoder(directory: string, tokenizer: Tokenizer): TextEncoder {
+  return new JavaScriptEncoder(new TokenizerPool(tokenizer, directory))
+}
+
+/**
+ * Knows the tokens by name as well, as it has read them.
+ * @returns undefined if there is no binary for this machine
+ * @throws ProxyError `config_invalid` if it cannot use this tokenizer.json
+ */
+export async function openRustEncoder(directory: string): Promise<RustEncoder | undefined> {
+  const library = await import('tokenizers').catch(() => undefined)
+  if (library === undefined) return undefined
+  try {
+    const tokenizer = library.Tokenizer.fromFile(join(directory, 'tokenizer.json'))
+    // A file may ask for them; transformers switches them off for prompts.
+    tokenizer.disableTruncation()
+    tokenizer.disablePadding()
+    return new RustEncoder(tokenizer)
+  } catch (cause) {
+    throw new ProxyError('config_invalid', `cannot use this tokenizer.json: ${(cause as Error).message}`, {
+      cause,
+    })
+  }
+}
+
+class JavaScriptEncoder implements TextEncoder {
+  readonly kind = 'javascript'
+  readonly #pool: TokenizerPool
+
+  constructor(pool: TokenizerPool) {
+    this.#pool = pool
+  }
+
+  encode(text: string): Promise<number[]> {
+    return this.#pool.encode(text)
+  }
+
+  close(): Promise<void> {
+    return this.#pool.close()
+  }
+}
+
+/** What is used of the library's tokenizer. Each text is encoded on one of libuv's threads. */
+export interface RustTokenizer {
+  encode(text: string, pair: null, options: { addSpecialTokens: boolean }): Promise<{ getIds(): number[] }>
+  idToToken(id: number): string | null
+  tokenToId(token: string): number | null
+}
+
+interface Job {
+  text: string
+  promptChars: number
+  /** How many shorter ones went before it. */
+  overtaken: number
+  resolve(ids: number[]): void
+  reject(error: ProxyError): void
+}
+
+/**
+ * How many texts of long prompts are encoded at once. libuv has four threads, which files and names need, too; one core is
+ * the event loop's. One thread more is for short prompts alone: they take a millisecond, and a long one some hundreds.
+ */
+const LONG_THREADS = Math.max(1, Math.min(2, availableParallelism() - 1))
+const LONG_CHARS = 16 * 1024
+const MAX_QUEUED = 4096
+const MAX_OVERTAKEN = 64
+
+export class RustEncoder implements TextEncoder, TokenNames {
+  readonly kind = 'rust'
+  readonly #tokenizer: RustTokenizer
+  readonly #queue: Job[] = []
+  #running = 0
+  #runningLong = 0
+  #isTurnOfWaited = false
+  #closed = false
+
+  constructor(tokenizer: RustTokenizer) {
+    this.#tokenizer = tokenizer
+  }
+
+  encode(text: string, promptChars = text.length): Promise<number[]> {
+    return new Promise((resolve, reject) => {
+      if (this.#closed) return reject(closedError())
+      if (this.#queue.length >= MAX_QUEUED) {
+        return reject(new ProxyError('queue_full', 'too many texts wait to be tokenized', { retryAfterS: 1 }))
+      }
+      this.#queue.push({ text, promptChars, overtaken: 0, resolve, reject })
+      this.#dispatch()
+    })
+  }
+
+  tokenOf(id: number): string | undefined {
+    // The library would take -1, 0.5 and 2^32 for ids of other tokens.
+    return id >>> 0 === id ? (this.#tokenizer.idToToken(id) ?? undefined) : undefined
+  }
+
+  idOf(token: string): number | undefined {
+    return this.#tokenizer.tokenToId(token) ?? undefined
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    for (const job of this.#queue.splice(0)) job.reject(closedError())
+  }
+
+  #dispatch(): void {
+    while (this.#running <= LONG_THREADS) {
+      const next = this.#next()
+      if (next === undefined) return
+      for (const job of this.#queue.slice(0, next)) job.overtaken += 1
+      void this.#run(this.#queue.splice(next, 1)[0]!)
+    }
+  }
+
+  /**
+   * Long prompts wait for short ones, but not for ever: those that have waited go in turn with the shortest.
+   * @returns undefined: none may begin now
+   */
+  #next(): number | undefined {
+    const mayBeLong = this.#runningLong < LONG_THREADS
+    let shortest: number | undefined
+    let waited: number | undefined
+    for (const [index, job] of this.#queue.entries()) {
+      if (isLong(job) && !mayBeLong) continue
+      if (job.overtaken >= MAX_OVERTAKEN) waited ??= index
+      if (shortest === undefined || job.promptChars < this.#queue[shortest]!.promptChars) shortest = index
+    }
+    this.#isTurnOfWaited = waited !== undefined && !this.#isTurnOfWaited
+    return this.#isTurnOfWaited ? waited : shortest
+  }
+
+  async #run(job: Job): Promise<void> {
+    this.#running += 1
+    this.#runningLong += Number(isLong(job))
+    try {
+      job.resolve((await this.#tokenizer.encode(job.text, null, { addSpecialTokens: false })).getIds())
+    } catch (cause) {
+      job.reject(new ProxyError('internal', 'the text cannot be tokenized', { cause }))
+    } finally {
+      this.#running -= 1
+      this.#runningLong -= Number(isLong(job))
+      this.#dispatch()
+    }
+  }
+}
+
+function isLong({ promptChars }: Job): boolean {
+  return promptChars > LONG_CHARS
+}
+
+function closedError(): ProxyError {
+  return new ProxyError('shutting_down', 'the tokenizer is shutting down')
+}

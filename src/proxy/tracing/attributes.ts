@@ -1,0 +1,125 @@
+/**
+ * Attributes of spans: names of the conventions for HTTP and for generative AI
+ * (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/gen-ai-spans.md), and our own
+ * under `llm_proxy.`. None holds what an agent or a model said.
+ */
+import type { Attributes } from '@opentelemetry/api'
+import { toProxyError } from '../../base/errors.ts'
+import type { ArrivedCall, AskedEngine } from '../../protocol/canonical/spans.ts'
+import { inexactCode } from '../session/prompts/exactness.ts'
+import type { TurnOutcome } from '../store/port/turn-store.ts'
+
+export function attributesOfCall(call: ArrivedCall): Attributes {
+  return {
+    'http.request.method': call.method,
+    'http.route': call.route,
+    'url.path': call.path,
+    'url.scheme': call.scheme,
+    'session.id': call.sessionId,
+    'llm_proxy.dialect': call.dialect,
+  }
+}
+
+/** `chat`, or `text_completion`. */
+export function operationOf({ kind }: AskedEngine): string {
+  return kind === 'chat' ? 'chat' : 'text_completion'
+}
+
+/** Of what is asked; stop sequences are words of the agent's, and left out. */
+export function attributesOfAsked(sessionId: string, asked: AskedEngine): Attributes {
+  const { body } = asked
+  const number = (field: string) => (typeof body[field] === 'number' ? (body[field] as number) : undefined)
+  const effort = body.reasoning_effort
+  return given({
+    'gen_ai.operation.name': operationOf(asked),
+    'gen_ai.provider.name': asked.memberKind,
+    'gen_ai.conversation.id': sessionId,
+    'session.id': sessionId,
+    'gen_ai.request.model': typeof body.model === 'string' ? body.model : undefined,
+    'gen_ai.request.stream': asked.stream,
+    'gen_ai.request.temperature': number('temperature'),
+    'gen_ai.request.top_p': number('top_p'),
+    'gen_ai.request.top_k': number('top_k'),
+    'gen_ai.request.max_tokens': number('max_completion_tokens') ?? number('max_tokens'),
+    'gen_ai.request.seed': number('seed'),
+    'gen_ai.request.frequency_penalty': number('frequency_penalty'),
+    'gen_ai.request.presence_penalty': number('presence_penalty'),
+    'gen_ai.request.reasoning.level': typeof effort === 'string' ? effort : undefined,
+    'llm_proxy.member': asked.member,
+    ...addressOf(asked.member),
+  })
+}
+
+/** @param askedAtMs when the engine was asked, since the epoch */
+export function attributesOfAnswer(outcome: TurnOutcome, askedAtMs: number): Attributes {
+  const { usage, finishReason, firstTokenAtMs, promptTokenIds, completionTokenIds } = outcome
+  const told = usageOf(usage)
+  const hasIds = promptTokenIds.length > 0
+  return given({
+    'gen_ai.response.id': outcome.turnId,
+    'gen_ai.response.model': outcome.model ?? undefined,
+    'gen_ai.response.finish_reasons': finishReason === null ? undefined : [finishReason],
+    'gen_ai.response.time_to_first_chunk':
+      firstTokenAtMs === null ? undefined : Math.max(0, firstTokenAtMs - askedAtMs) / 1_000,
+    'gen_ai.usage.input_tokens': hasIds ? promptTokenIds.length : told.prompt_tokens,
+    'gen_ai.usage.output_tokens': hasIds ? completionTokenIds.length : told.completion_tokens,
+    'gen_ai.usage.cache_read.input_tokens': told.prompt_tokens_details?.cached_tokens,
+    'gen_ai.usage.reasoning.output_tokens': told.completion_tokens_details?.reasoning_tokens,
+    'llm_proxy.engine': outcome.engine ?? undefined,
+  })
+}
+
+/** What the record says of the turn; it stands on the span of the call and on those of the engine. */
+export function attributesOfTurn(outcome: TurnOutcome, index: number): Attributes {
+  const { inexactReason, weightVersionStart, weightVersionEnd } = outcome
+  const { line, prompt } = JSON.parse(outcome.annotations) as Annotations
+  return given({
+    'llm_proxy.turn.id': outcome.turnId,
+    'llm_proxy.turn.index': index,
+    'llm_proxy.turn.status': outcome.status,
+    'llm_proxy.line': line?.told,
+    'llm_proxy.exact': outcome.exact,
+    'llm_proxy.inexact_reason': inexactReason === null ? undefined : inexactCode(inexactReason),
+    'llm_proxy.prompt.reason': prompt?.reason,
+    'llm_proxy.prompt.reused_tokens': prompt?.reused_tokens,
+    'llm_proxy.weight_version': weightVersionStart ?? undefined,
+    'llm_proxy.weight_version_at_end':
+      weightVersionEnd === weightVersionStart ? undefined : weightVersionEnd!,
+    'error.type': outcome.error?.code,
+  })
+}
+
+/** Of errors the code goes out, and never the text: it may quote a prompt. */
+export function errorType(thrown: unknown): string {
+  return toProxyError(thrown).code
+}
+
+/** Those of the record that spans show. */
+interface Annotations {
+  line?: { told?: string }
+  prompt?: { reason?: string; reused_tokens?: number }
+}
+
+interface ToldUsage {
+  prompt_tokens?: number
+  completion_tokens?: number
+  prompt_tokens_details?: { cached_tokens?: number } | null
+  completion_tokens_details?: { reasoning_tokens?: number } | null
+}
+
+function usageOf(usage: string | null): ToldUsage {
+  return usage === null ? {} : (JSON.parse(usage) as ToldUsage)
+}
+
+/** Engines are named by their URL; workers, and the embedded engine, by a name. */
+function addressOf(member: string): Attributes {
+  const url = URL.parse(member)
+  if (url === null || !/^https?:$/.test(url.protocol)) return {}
+  const port = url.port === '' ? (url.protocol === 'https:' ? 443 : 80) : Number(url.port)
+  return { 'server.address': url.hostname, 'server.port': port }
+}
+
+/** Without what is not known. */
+function given(attributes: Attributes): Attributes {
+  return Object.fromEntries(Object.entries(attributes).filter(([, value]) => value != null))
+}

@@ -1,0 +1,209 @@
+import {
+  type Attributes,
+  type Context,
+  ROOT_CONTEXT,
+  type Span,
+  SpanKind,
+  SpanStatusCode,
+  type Tracer,
+  trace,
+} from '@opentelemetry/api'
+import { W3CTraceContextPropagator } from '@opentelemetry/core'
+import type {
+  ArrivedCall,
+  AskedEngine,
+  AskedSpan,
+  CallSpan,
+  OpenSpan,
+  TurnSpans,
+} from '../../protocol/canonical/spans.ts'
+import type { TurnOutcome } from '../store/port/turn-store.ts'
+import {
+  attributesOfAnswer,
+  attributesOfAsked,
+  attributesOfCall,
+  attributesOfTurn,
+  errorType,
+  operationOf,
+} from './attributes.ts'
+import type { SessionIds } from './session-ids.ts'
+
+export interface Tracers {
+  readonly tracer: Tracer
+  readonly ids: SessionIds
+}
+
+/** Turns that are not closed, by their ids. */
+export type OpenTurns = Map<string, TracedTurn>
+
+/** Of the agent's headers only these are read: what it sends as `baggage` goes nowhere. */
+const propagator = new W3CTraceContextPropagator()
+const headerOf = {
+  get: ({ traceparent, tracestate }: ArrivedCall, key: string) =>
+    key === 'traceparent' ? traceparent : tracestate,
+  keys: () => ['traceparent', 'tracestate'],
+}
+
+/** What the spans of one call have in common. */
+interface CallParts {
+  readonly call: ArrivedCall
+  readonly tracer: Tracer
+  /** In which spans of the call's steps begin. */
+  readonly context: Context
+  /** Milliseconds since the epoch: of one clock for all spans of a call, which is never set meanwhile. */
+  nowMs(): number
+}
+
+export class TracedCall implements CallSpan {
+  readonly #parts: CallParts
+  readonly #span: Span
+  readonly #turns: OpenTurns
+  #open = 0
+  #overAtMs: number | undefined
+
+  constructor(call: ArrivedCall, { tracer, ids }: Tracers, turns: OpenTurns) {
+    const offsetMs = Date.now() - performance.now()
+    const nowMs = () => offsetMs + performance.now()
+    const parent = propagator.extract(ROOT_CONTEXT, call, headerOf)
+    const options = {
+      kind: SpanKind.SERVER,
+      startTime: nowMs() - call.ageMs,
+      attributes: attributesOfCall(call),
+    }
+    this.#span = ids.inTraceOf(call.sessionId, () =>
+      tracer.startSpan(`${call.method} ${call.route}`, options, parent),
+    )
+    this.#parts = { call, tracer, nowMs, context: trace.setSpan(parent, this.#span) }
+    this.#turns = turns
+  }
+
+  turn({ turnId, index }: { turnId: string; index: number }): TurnSpans {
+    this.#open += 1
+    const closed = (outcome: TurnOutcome) => {
+      this.#open -= 1
+      // Of several choices, those of the first that ends stand here; each has its own with its engine's span.
+      if (this.#open === 0) this.#span.setAttributes(attributesOfTurn(outcome, index))
+      if (outcome.status === 'failed') this.#span.setStatus({ code: SpanStatusCode.ERROR })
+      this.#end()
+    }
+    const turn = new TracedTurn(this.#parts, index, closed)
+    this.#turns.set(turnId, turn)
+    return turn
+  }
+
+  answeredBy(turnId: string): void {
+    this.#span.setAttribute('llm_proxy.turn.id', turnId)
+  }
+
+  failed(code: string): void {
+    this.#span.setAttribute('error.type', code)
+  }
+
+  over({ status, isWhole }: { status: number; isWhole: boolean }): void {
+    this.#overAtMs ??= this.#parts.nowMs()
+    this.#span.setAttribute('http.response.status_code', status)
+    if (!isWhole) this.#span.setAttribute('error.type', 'agent_gone')
+    if (status >= 500) this.#span.setStatus({ code: SpanStatusCode.ERROR })
+    this.#end()
+  }
+
+  /** A turn may go on when its agent has left, and says what became of it later. */
+  #end(): void {
+    if (this.#overAtMs !== undefined && this.#open === 0) this.#span.end(this.#overAtMs)
+  }
+}
+
+class TracedTurn implements TurnSpans {
+  readonly #parts: CallParts
+  readonly #index: number
+  readonly #closed: (outcome: TurnOutcome) => void
+  /** They are ended with the turn, which knows what became of them. */
+  readonly #asked: TracedAsk[] = []
+
+  constructor(parts: CallParts, index: number, closed: (outcome: TurnOutcome) => void) {
+    this.#parts = parts
+    this.#index = index
+    this.#closed = closed
+  }
+
+  queued(): OpenSpan {
+    return new TracedStep(this.#parts, 'queue')
+  }
+
+  asked(engine: AskedEngine): AskedSpan {
+    const asked = new TracedAsk(this.#parts, engine)
+    this.#asked.push(asked)
+    return asked
+  }
+
+  /** @returns the span of the commit, which has begun */
+  closing(outcome: TurnOutcome): OpenSpan {
+    const turn = attributesOfTurn(outcome, this.#index)
+    for (const asked of this.#asked) asked.close(outcome, turn)
+    this.#closed(outcome)
+    return new TracedStep(this.#parts, 'commit')
+  }
+}
+
+/** A step of the proxy's own. */
+class TracedStep implements OpenSpan {
+  readonly #span: Span
+  readonly #nowMs: () => number
+
+  constructor({ tracer, context, nowMs }: CallParts, name: string) {
+    this.#nowMs = nowMs
+    this.#span = tracer.startSpan(name, { startTime: nowMs() }, context)
+  }
+
+  end(thrown?: unknown): void {
+    if (thrown !== undefined) markFailed(this.#span, thrown)
+    this.#span.end(this.#nowMs())
+  }
+}
+
+class TracedAsk implements AskedSpan {
+  readonly traceparent: string
+  readonly #span: Span
+  readonly #nowMs: () => number
+  readonly #askedAtMs: number
+  #endedAtMs: number | undefined
+  #hasFailed = false
+
+  constructor({ call, tracer, context, nowMs }: CallParts, engine: AskedEngine) {
+    this.#nowMs = nowMs
+    this.#askedAtMs = nowMs()
+    const { model } = engine.body
+    this.#span = tracer.startSpan(
+      typeof model === 'string' ? `${operationOf(engine)} ${model}` : operationOf(engine),
+      {
+        kind: SpanKind.CLIENT,
+        startTime: this.#askedAtMs,
+        attributes: attributesOfAsked(call.sessionId, engine),
+      },
+      context,
+    )
+    const { traceId, spanId, traceFlags } = this.#span.spanContext()
+    this.traceparent = `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, '0')}`
+  }
+
+  end(thrown?: unknown): void {
+    if (this.#endedAtMs !== undefined) return
+    this.#endedAtMs = this.#nowMs()
+    if (thrown === undefined) return
+    this.#hasFailed = true
+    markFailed(this.#span, thrown)
+  }
+
+  /** The answer is that of the last one that was asked; those before it have failed, each with an error of its own. */
+  close(outcome: TurnOutcome, turn: Attributes): void {
+    const { 'error.type': _ofTurn, ...others } = turn
+    if (this.#hasFailed) this.#span.setAttributes(others)
+    else this.#span.setAttributes({ ...turn, ...attributesOfAnswer(outcome, this.#askedAtMs) })
+    this.#span.end(this.#endedAtMs ?? this.#nowMs())
+  }
+}
+
+function markFailed(span: Span, thrown: unknown): void {
+  span.setAttribute('error.type', errorType(thrown))
+  span.setStatus({ code: SpanStatusCode.ERROR })
+}

@@ -1,0 +1,83 @@
+/**
+ * Spans of calls, exported by OTLP. The only file that is loaded for it, and all of OpenTelemetry with it, once the
+ * environment names an endpoint. Nothing is registered globally: what embeds the proxy may trace on its own.
+ */
+import { randomUUID } from 'node:crypto'
+import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-proto'
+import {
+  defaultResource,
+  detectResources,
+  envDetector,
+  resourceFromAttributes,
+} from '@opentelemetry/resources'
+import { BasicTracerProvider, BatchSpanProcessor } from '@opentelemetry/sdk-trace-base'
+import { watched } from '../../base/around.ts'
+import type { Logger } from '../../base/logger.ts'
+import { VERSION } from '../../base/version.ts'
+import type { ArrivedCall, CallSpan } from '../../protocol/canonical/spans.ts'
+import type { TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
+import { type OpenTurns, TracedCall, type Tracers } from './call-span.ts'
+import { LoggedExporter } from './logged-exporter.ts'
+import { SessionIds } from './session-ids.ts'
+import type { Tracing } from './tracing.ts'
+
+/** How long a receiver that is slow or away may hold the end of the process up. */
+const FLUSH_MS = 3_000
+
+export class OtlpTracing implements Tracing {
+  readonly #provider: BasicTracerProvider
+  readonly #tracers: Tracers
+  readonly #turns: OpenTurns = new Map()
+
+  constructor(endpoint: string, logger: Logger) {
+    const ids = new SessionIds()
+    this.#provider = new BasicTracerProvider({
+      idGenerator: ids,
+      resource: resource(),
+      spanProcessors: [new BatchSpanProcessor(new LoggedExporter(new OTLPTraceExporter(), endpoint, logger))],
+    })
+    this.#tracers = { tracer: this.#provider.getTracer('llm-proxy', VERSION), ids }
+  }
+
+  begin(call: ArrivedCall): CallSpan {
+    return new TracedCall(call, this.#tracers, this.#turns)
+  }
+
+  watchStore(store: TurnStore): TurnStore {
+    return watched(store, { closeTurn: (call, outcome) => this.#close(call, outcome) })
+  }
+
+  async close(): Promise<void> {
+    const { promise: late, resolve } = Promise.withResolvers<void>()
+    const timer = setTimeout(resolve, FLUSH_MS)
+    const flushed = this.#provider.shutdown().catch(() => {})
+    await Promise.race([flushed, late])
+    clearTimeout(timer)
+  }
+
+  /** The outcome is read before the store takes its arrays over. */
+  #close(call: () => Promise<void>, outcome: TurnOutcome): Promise<void> {
+    const turn = this.#turns.get(outcome.turnId)
+    if (turn === undefined) return call()
+    this.#turns.delete(outcome.turnId)
+    const commit = turn.closing(outcome)
+    const closed = call()
+    closed.then(
+      () => commit.end(),
+      (error) => commit.end(error),
+    )
+    return closed
+  }
+}
+
+/** What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say goes before what is said here. */
+function resource() {
+  const own = resourceFromAttributes({
+    'service.name': 'llm-proxy',
+    'service.version': VERSION,
+    'service.instance.id': randomUUID(),
+  })
+  return defaultResource()
+    .merge(own)
+    .merge(detectResources({ detectors: [envDetector] }))
+}

@@ -1,0 +1,197 @@
+/**
+ * Verifies a share of the turns while they are recorded: in the background, one at a time, and only when no call waits
+ * for an engine. What it finds is counted; nothing of it reaches an agent.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { toProxyError } from '../../base/errors.ts'
+import type { Logger } from '../../base/logger.ts'
+import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
+import type { TurnReader, TurnRecord } from '../store/port/turn-store.ts'
+import { isFiltered } from './hints.ts'
+import { MASK_KINDS, recordedLogprobsOf, recordedMasks } from './recorded-masks.ts'
+import { type TurnResult, type VerifiableTurn, type VerifiedTurn, Verifier } from './verifier.ts'
+
+/** Whom to ask about a turn, and what is known of it. */
+export interface DriftEngine {
+  readonly client: EngineClient
+  readonly health: EngineHealth
+}
+
+export type DriftVerdict = TurnResult['verdict'] | 'failed' | 'dropped'
+
+export interface DriftMeterOptions {
+  /** Of all completed turns that can be trained on; from 0 to 1. */
+  readonly share: number
+  readonly store: Pick<TurnReader, 'getTurn' | 'readDetails'>
+  /** @returns `busy`: nobody has time for it now; undefined: nobody can say. */
+  engineFor(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
+  /** Called for each turn that was drawn. */
+  onVerdict(verdict: DriftVerdict, result?: TurnResult): void
+  readonly logger: Logger
+  /** From 0 to 1. */
+  readonly random?: () => number
+  /** How long it waits when engines are busy. */
+  readonly patienceMs?: number
+}
+
+/** As `/health` shows it; counts are since the start of the process. */
+export interface DriftState {
+  share: number
+  waiting: number
+  same: number
+  differs: number
+  skipped: number
+  failed: number
+  /** Drawn while too many waited already. */
+  dropped: number
+  /** Of all tokens that were compared; null: none was. */
+  mean_difference: number | null
+  /** Whether an engine noticed a prompt that was changed on purpose; null: not tried yet. */
+  control_caught: boolean | null
+}
+
+/** Drawn turns that wait; one more is dropped. */
+const MAX_WAITING = 64
+const PATIENCE_MS = 1_000
+/** An engine has so long for one turn. */
+const TURN_MS = 120_000
+/** The control is tried on the first of so many turns. */
+const CONTROL_EVERY = 100
+
+interface Drawn {
+  readonly sessionId: string
+  readonly turnId: string
+}
+
+export class DriftMeter {
+  readonly #options: DriftMeterOptions
+  readonly #waiting: Drawn[] = []
+  readonly #counts: Record<DriftVerdict, number> = { same: 0, differs: 0, skipped: 0, failed: 0, dropped: 0 }
+  readonly #end = new AbortController()
+  #tokens = 0
+  #difference = 0
+  #compared = 0
+  #controlCaught: boolean | null = null
+  #work: Promise<void> | undefined
+
+  constructor(options: DriftMeterOptions) {
+    this.#options = options
+  }
+
+  /** A turn has been recorded, and can be trained on. Returns at once. */
+  offer(turn: Drawn): void {
+    const { share, random = Math.random } = this.#options
+    if (this.#end.signal.aborted || random() >= share) return
+    if (this.#waiting.length >= MAX_WAITING) {
+      this.#count('dropped')
+      return
+    }
+    this.#waiting.push(turn)
+    this.#work ??= this.#run().finally(() => {
+      this.#work = undefined
+    })
+  }
+
+  state(): DriftState {
+    return {
+      share: this.#options.share,
+      waiting: this.#waiting.length,
+      ...this.#counts,
+      mean_difference: this.#tokens === 0 ? null : this.#difference / this.#tokens,
+      control_caught: this.#controlCaught,
+    }
+  }
+
+  /** Leaves what waits. Resolves when nothing is asked any more. */
+  async close(): Promise<void> {
+    this.#end.abort()
+    await this.#work
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#end
+    while (!signal.aborted && this.#waiting.length > 0) {
+      const isDone = await this.#verifyFirst(signal).catch((thrown: unknown) => this.#fail(thrown))
+      if (isDone) this.#waiting.shift()
+      else
+        await sleep(this.#options.patienceMs ?? PATIENCE_MS, undefined, { signal, ref: false }).catch(
+          () => {},
+        )
+    }
+  }
+
+  /** @returns false if nobody had time for it */
+  async #verifyFirst(end: AbortSignal): Promise<boolean> {
+    const { store, engineFor } = this.#options
+    const { sessionId, turnId } = this.#waiting[0]!
+    const turn = await store.getTurn(sessionId, turnId)
+    // Deleted, reset or undelivered meanwhile: nothing of it trains.
+    if (turn === undefined) return this.#skip()
+    const signal = AbortSignal.any([end, AbortSignal.timeout(TURN_MS)])
+    signal.throwIfAborted()
+    const engine = await engineFor(turn, signal)
+    if (engine === 'busy') return false
+    if (engine === undefined) return this.#skip()
+    const verifier = new Verifier(engine.client)
+    verifier.know(engine.health)
+    const verifiable = await this.#verifiable(turn)
+    const verified = await verifier.verify(verifiable, signal)
+    if (end.aborted) return true
+    this.#judge(verified)
+    if (verified.pairs.length > 0) await this.#tryControl(verifier, verifiable, verified, signal)
+    return true
+  }
+
+  async #verifiable(turn: TurnRecord): Promise<VerifiableTurn> {
+    const { sessionId, turnId } = turn
+    const params = JSON.parse(turn.params)
+    const told = isFiltered(params)
+      ? await this.#options.store.readDetails(sessionId, [turnId], MASK_KINDS)
+      : undefined
+    const logprobsOf = recordedLogprobsOf(JSON.parse(turn.annotations))
+    return { ...turn, ...(logprobsOf && { logprobsOf }), ...recordedMasks(told?.get(turnId) ?? []), params }
+  }
+
+  #judge({ result, pairs }: VerifiedTurn): void {
+    for (const { recorded, recomputed } of pairs) this.#difference += Math.abs(recomputed - recorded)
+    this.#tokens += pairs.length
+    this.#count(result.verdict, result)
+    if (result.verdict !== 'differs') return
+    const { session_id, turn_id, comparison, hint } = result
+    const facts = { session_id, turn_id, mean_difference: comparison?.mean_difference, hint }
+    this.#options.logger.warn(facts, 'an engine thinks otherwise of a recorded turn')
+  }
+
+  async #tryControl(
+    verifier: Verifier,
+    turn: VerifiableTurn,
+    verified: VerifiedTurn,
+    signal: AbortSignal,
+  ): Promise<void> {
+    if (this.#compared++ % CONTROL_EVERY !== 0) return
+    this.#controlCaught = await verifier.control(turn, verified, signal)
+    if (this.#controlCaught) return
+    this.#options.logger.warn(
+      {},
+      'an engine did not notice a changed prompt: what it says of turns proves nothing',
+    )
+  }
+
+  #skip(): true {
+    this.#count('skipped')
+    return true
+  }
+
+  #fail(thrown: unknown): true {
+    if (this.#end.signal.aborted) return true
+    this.#count('failed')
+    const { code } = toProxyError(thrown)
+    this.#options.logger.debug({ code }, 'a turn could not be verified')
+    return true
+  }
+
+  #count(verdict: DriftVerdict, result?: TurnResult): void {
+    this.#counts[verdict] += 1
+    this.#options.onVerdict(verdict, result)
+  }
+}

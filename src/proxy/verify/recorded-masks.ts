@@ -1,0 +1,41 @@
+/** What is on record of a turn's sampling, as the {@link Verifier} compares it. */
+
+import type { EngineSampling } from '../../protocol/canonical/events.ts'
+import { type PackedDetail, unpackDetails } from '../../protocol/details/details.ts'
+import type { LogprobsOf, SamplingMask } from './compare.ts'
+
+export interface RecordedMasks {
+  /** What was left for each sampled token, if it is on record. */
+  readonly samplingMask?: SamplingMask
+  /** Each sampled token's logprob among what was left, if it is on record. */
+  readonly samplingLogprobs?: readonly (number | null)[]
+}
+
+/** The kinds that {@link recordedMasks} reads. */
+export const MASK_KINDS = ['sampling_mask', 'sampling_logprobs'] as const
+
+/** @throws RangeError for bytes that are no such details */
+export function recordedMasks(packed: Iterable<PackedDetail>): RecordedMasks {
+  const { sampling_mask: table, sampling_logprobs: logprobs } = unpackDetails(packed)
+  let end = 0
+  const rows = table?.counts.map((count) => {
+    end += count
+    return count === 0 ? null : table.ids.slice(end - count, end)
+  })
+  return {
+    ...(rows && { samplingMask: rows }),
+    ...(logprobs && {
+      samplingLogprobs: logprobs.map((logprob) => (Number.isNaN(logprob) ? null : logprob)),
+    }),
+  }
+}
+
+/**
+ * What a turn's logprobs are of, where its engine said so, or who runs the proxy (`--logprobs-mode`), in vLLM's words.
+ * @param annotations of the turn
+ */
+export function recordedLogprobsOf(annotations: { sampling?: EngineSampling }): LogprobsOf | undefined {
+  const mode = annotations.sampling?.logprobsMode
+  if (mode === 'raw_logprobs') return 'raw'
+  return mode === 'processed_logprobs' ? 'mask' : undefined
+}

@@ -1,0 +1,321 @@
+/**
+ * Asks an engine for the truth about recorded turns: it reads prompt and completion again, and what it then thinks of
+ * each sampled token is compared with what is on record.
+ */
+import { randomUUID } from 'node:crypto'
+import { ProxyError, toProxyError } from '../../base/errors.ts'
+import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
+import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
+import type { ScoredToken, ScoreRequest } from '../engines/port/score.ts'
+import {
+  type Comparison,
+  compare,
+  firstDifference,
+  isScaling,
+  isWithin,
+  type LogprobsOf,
+  pairMasked,
+  pairTokens,
+  type TokenDifference,
+  type TokenPair,
+  type Tolerance,
+} from './compare.ts'
+import { hintOf } from './hints.ts'
+import type { RecordedMasks } from './recorded-masks.ts'
+
+/** A recorded turn, as far as it matters here. */
+export interface VerifiableTurn extends RecordedMasks {
+  readonly sessionId: string
+  readonly turnId: string
+  readonly index: number
+  readonly status: string
+  readonly exact: boolean
+  readonly model: string | null
+  readonly params: Readonly<Record<string, unknown>>
+  readonly promptTokenIds: ArrayLike<number>
+  readonly completionTokenIds: ArrayLike<number>
+  readonly completionLogprobs: ArrayLike<number>
+  /** What its logprobs are of; absent: as engines of this kind have them by default. */
+  readonly logprobsOf?: LogprobsOf
+  readonly weightVersionStart: string | null
+  readonly weightVersionEnd: string | null
+}
+
+export interface VerifyOptions {
+  /** Default: 0.05 nats in the mean, 1 for a token. */
+  readonly tolerance?: Tolerance
+  /** Default: as the turn says, else as engines of this kind do by default. */
+  readonly logprobsOf?: LogprobsOf
+  /** Whether turns of other weights than the engine's are compared. Default: no. */
+  readonly anyWeights?: boolean
+  /** The model to ask for instead of each turn's own. */
+  readonly model?: string
+  /** Whether turns that were sampled greedily are sampled again. Default: no. */
+  readonly greedy?: boolean
+  /**
+   * How many of the most probable tokens to ask for where temperature matters. Default: 20, the most of vLLM's default.
+   */
+  readonly alternatives?: number
+}
+
+/** Why a turn was not compared. */
+export type SkipReason =
+  | 'not_completed'
+  | 'inexact'
+  | 'empty'
+  | 'other_weights'
+  | 'changed_weights'
+  | 'other_model'
+  | 'refused'
+
+export interface GreedyCheck {
+  same: boolean
+  /** The first token that came out differently; null: none. */
+  first_difference: { index: number; recorded: number; sampled: number | null } | null
+}
+
+/** Names as in the JSON that users get. */
+export interface TurnResult {
+  session_id: string
+  turn_id: string
+  index: number
+  verdict: 'same' | 'differs' | 'skipped'
+  /** Of a skipped one. */
+  reason?: SkipReason
+  /** What its logprobs were taken for; of one that was compared. */
+  logprobs?: LogprobsOf
+  comparison?: Comparison
+  /** Of the logprobs over the mask that are on record beside the others. */
+  masked?: Comparison
+  first_difference?: TokenDifference | null
+  hint?: string
+  greedy?: GreedyCheck
+}
+
+export interface VerifiedTurn {
+  readonly result: TurnResult
+  /** Of a turn that was compared. */
+  readonly pairs: readonly TokenPair[]
+  /** Of a turn that was compared: what the engine said. */
+  readonly scored: readonly ScoredToken[]
+}
+
+const TOLERANCE: Tolerance = { mean: 0.05, token: 1 }
+const ALTERNATIVES = 20
+/** Other prompts that the control tries on a turn. */
+const CONTROL_TRIES = 3
+
+export class Verifier {
+  readonly tolerance: Tolerance
+  readonly #engine: EngineClient
+  readonly #options: VerifyOptions
+  #health: EngineHealth | undefined
+
+  /** @throws ProxyError `unsupported` for an engine that cannot score */
+  constructor(engine: EngineClient, options: VerifyOptions = {}) {
+    if (!engine.score) {
+      const message = `the engine at ${engine.name} cannot score tokens: it must be vLLM, SGLang or the embedded one`
+      throw new ProxyError('unsupported', message)
+    }
+    this.#engine = engine
+    this.#options = options
+    this.tolerance = options.tolerance ?? TOLERANCE
+  }
+
+  /** What the engine said of itself: to be called before the first turn, and whenever it may have other weights. */
+  know(health: EngineHealth): void {
+    this.#health = health
+  }
+
+  /** Of turns that do not say it themselves: SGLang gives logprobs after temperature, others before it. */
+  get logprobsOf(): LogprobsOf {
+    return this.#options.logprobsOf ?? (this.#engine.kind === 'sglang' ? 'temperature' : 'raw')
+  }
+
+  #logprobsOf(turn: VerifiableTurn): LogprobsOf {
+    return this.#options.logprobsOf ?? turn.logprobsOf ?? this.logprobsOf
+  }
+
+  /** @throws ProxyError as {@link Score} but for `engine_rejected`, which skips the turn */
+  async verify(turn: VerifiableTurn, signal: AbortSignal): Promise<VerifiedTurn> {
+    const { sessionId: session_id, turnId: turn_id, index } = turn
+    const head = { session_id, turn_id, index }
+    const skipped = (reason: SkipReason): VerifiedTurn => ({
+      result: { ...head, verdict: 'skipped', reason },
+      pairs: [],
+      scored: [],
+    })
+    const reason = this.#skipReason(turn)
+    if (reason !== undefined) return skipped(reason)
+    try {
+      const scored = await this.#score(turn, Int32Array.from(turn.promptTokenIds), signal)
+      const pairs = this.#pairsOf(turn, scored)
+      const masked = maskedPairs(turn, scored)
+      const greedy = this.#isGreedyChecked(turn) ? await this.#sampleAgain(turn, signal) : undefined
+      return { result: { ...head, ...this.#judge(turn, { pairs, masked, greedy }) }, pairs, scored }
+    } catch (thrown) {
+      const error = toProxyError(thrown)
+      // A completion that fills the context leaves no room for the one token that vLLM samples after it.
+      if (error.code === 'engine_rejected') return skipped('refused')
+      throw error
+    }
+  }
+
+  /**
+   * The negative control: with another token at the end of its prompt the engine must think otherwise of the
+   * completion. One that does not notice is no judge.
+   * @param verified of {@link verify}
+   * @returns whether the difference was noticed
+   */
+  async control(turn: VerifiableTurn, { scored }: VerifiedTurn, signal: AbortSignal): Promise<boolean> {
+    const truth = scored.map(({ logprob }) => logprob)
+    for (const prompt of otherPrompts(turn)) {
+      const changed = await this.#score(turn, prompt, signal)
+      if (!isWithin(compare(pairTokens(truth, changed, 'raw', 1)), this.tolerance)) return true
+    }
+    return false
+  }
+
+  #pairsOf(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
+    const { completionLogprobs: recorded, completionTokenIds: tokenIds, samplingMask: mask = [] } = turn
+    const logprobsOf = this.#logprobsOf(turn)
+    if (logprobsOf === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, temperatureOf(turn))
+    return pairTokens(recorded, scored, logprobsOf, temperatureOf(turn))
+  }
+
+  #judge(
+    turn: VerifiableTurn,
+    { pairs, masked, greedy }: TurnFindings,
+  ): Omit<TurnResult, 'session_id' | 'turn_id' | 'index'> {
+    const { tolerance } = this
+    const comparison = compare(pairs)
+    const overMask = masked.length > 0 ? compare(masked) : undefined
+    const isSame = isWithin(comparison, tolerance)
+    const isMaskSame = overMask === undefined || isWithin(overMask, tolerance)
+    const hint = isSame ? undefined : hintOf({ pairs, params: turn.params, tolerance })
+    return {
+      verdict: isSame && isMaskSame && greedy?.same !== false ? 'same' : 'differs',
+      logprobs: this.#logprobsOf(turn),
+      comparison,
+      ...(overMask && { masked: overMask }),
+      ...(isSame && !isMaskSame && { hint: MASK_DIFFERS }),
+      first_difference: firstDifference(pairs, turn.completionTokenIds, tolerance),
+      ...(hint !== undefined && { hint }),
+      ...(greedy && { greedy }),
+    }
+  }
+
+  #skipReason(turn: VerifiableTurn): SkipReason | undefined {
+    if (turn.status !== 'completed') return 'not_completed'
+    if (!turn.exact) return 'inexact'
+    if (turn.completionTokenIds.length === 0) return 'empty'
+    const { weightVersion, models = [] } = this.#health ?? {}
+    const { weightVersionStart: start, weightVersionEnd: end } = turn
+    if (!this.#options.anyWeights) {
+      if (start !== end) return 'changed_weights'
+      if (weightVersion !== undefined && start !== null && start !== weightVersion) return 'other_weights'
+    }
+    const { model = turn.model } = this.#options
+    const isServed = model === null || models.length === 0 || models.some(({ id }) => id === model)
+    return isServed ? undefined : 'other_model'
+  }
+
+  async #score(
+    turn: VerifiableTurn,
+    promptTokenIds: Int32Array,
+    signal: AbortSignal,
+  ): Promise<readonly ScoredToken[]> {
+    const { model = turn.model, alternatives = ALTERNATIVES } = this.#options
+    const isAdapter = this.#health?.models.some(({ id, isAdapter: is }) => id === model && is)
+    const loraPath = isAdapter ? model : turn.params.lora_path
+    const request: ScoreRequest = {
+      promptTokenIds,
+      completionTokenIds: Int32Array.from(turn.completionTokenIds),
+      ...(model !== null && { model }),
+      ...(typeof loraPath === 'string' && { loraPath }),
+      alternatives: needsAlternatives(this.#logprobsOf(turn), turn) ? alternatives : 0,
+    }
+    return (await this.#engine.score!(request, signal)).tokens
+  }
+
+  #isGreedyChecked(turn: VerifiableTurn): boolean {
+    return this.#options.greedy === true && temperatureOf(turn) === 0 && this.#engine.takesTokenIds
+  }
+
+  /** What the engine samples after the same prompt, as long as what it sampled then. */
+  async #sampleAgain(turn: VerifiableTurn, signal: AbortSignal): Promise<GreedyCheck> {
+    const { model = turn.model } = this.#options
+    const { completionTokenIds: recorded } = turn
+    const id = randomUUID()
+    const { max_completion_tokens: _newer, n: _n, stream: _s, stream_options: _o, ...params } = turn.params
+    const body = {
+      ...params,
+      messages: [],
+      ...(model !== null && { model }),
+      max_tokens: recorded.length,
+    }
+    const request = {
+      kind: 'chat' as const,
+      body,
+      requestId: id,
+      sessionId: id,
+      stream: false,
+      promptTokenIds: new PromptIds(Int32Array.from(turn.promptTokenIds)),
+    }
+    const sampled: number[] = []
+    for await (const batch of this.#engine.generate(request, signal)) {
+      for (const event of batch) if (event.type === 'delta') sampled.push(...(event.tokenIds ?? []))
+    }
+    const index = Array.from(recorded).findIndex((token, at) => sampled[at] !== token)
+    if (index === -1) return { same: true, first_difference: null }
+    const difference = { index, recorded: recorded[index]!, sampled: sampled[index] ?? null }
+    return { same: false, first_difference: difference }
+  }
+}
+
+interface TurnFindings {
+  readonly pairs: readonly TokenPair[]
+  /** Over the mask; empty: no such logprobs are on record. */
+  readonly masked: readonly TokenPair[]
+  readonly greedy: GreedyCheck | undefined
+}
+
+const MASK_DIFFERS =
+  'the logprobs among what top_p, top_k or min_p had left differ: a mask is missing, or another one'
+
+function needsAlternatives(of: LogprobsOf, turn: VerifiableTurn): boolean {
+  return isScaling(of, temperatureOf(turn)) || turn.samplingLogprobs !== undefined
+}
+
+/** Of the tokens whose logprob over the mask is on record; the mask itself may be missing. */
+function maskedPairs(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
+  const { samplingLogprobs, samplingMask, completionTokenIds } = turn
+  if (samplingLogprobs === undefined) return []
+  const told = scored.map((_, at) => at).filter((at) => typeof samplingLogprobs[at] === 'number')
+  const tokens = {
+    recorded: told.map((at) => samplingLogprobs[at]!),
+    tokenIds: told.map((at) => completionTokenIds[at]!),
+    mask: told.map((at) => samplingMask?.[at] ?? null),
+  }
+  return pairMasked(
+    tokens,
+    told.map((at) => scored[at]!),
+    temperatureOf(turn),
+  )
+}
+
+/** As the call said; where it did not, engines take 1. */
+function temperatureOf({ params: { temperature } }: VerifiableTurn): number {
+  return typeof temperature === 'number' ? temperature : 1
+}
+
+/** The prompt with its last token, which no model can overlook, exchanged for another that the turn has. */
+function otherPrompts({ promptTokenIds, completionTokenIds }: VerifiableTurn): Int32Array[] {
+  const prompt = Int32Array.from(promptTokenIds)
+  const last = prompt.at(-1)!
+  const others = new Set([...Array.from(completionTokenIds), ...prompt.toReversed()])
+  others.delete(last)
+  // A turn of one and the same token.
+  if (others.size === 0) others.add(last === 0 ? 1 : last - 1)
+  return [...others].slice(0, CONTROL_TRIES).map((other) => prompt.with(-1, other))
+}

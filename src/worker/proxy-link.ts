@@ -1,0 +1,370 @@
+/** A worker's life with one proxy: the connection, kept up, and the calls, which outlive it. */
+
+import type { Clock } from '../base/clock.ts'
+import { ProxyError, toProxyError } from '../base/errors.ts'
+import type { Logger } from '../base/logger.ts'
+import type { GenerationEvent } from '../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../protocol/canonical/request.ts'
+import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
+import { chunkOf, failureOf, responseOf } from '../protocol/worker/answers-on-wire.ts'
+import type { Frame } from '../protocol/worker/frames.ts'
+import * as frames from '../protocol/worker/frames.ts'
+import {
+  CAPABILITIES,
+  type CallsAlive,
+  CLOSE,
+  type CompletionRequestV2,
+  PROTOCOL_VERSION,
+  PROXY_SHUTS_DOWN,
+  type WorkerHelloAckV2,
+  type WorkerHelloV2,
+  type WorkerStatus,
+} from '../protocol/worker/protocol.ts'
+import { type FrameJson, requestFromV2 } from '../protocol/worker/requests-on-wire.ts'
+import type { Dispatcher, Lease } from '../proxy/engines/dispatch/dispatcher.ts'
+import type { Backend } from '../proxy/engines/port/backend.ts'
+import { keepConnected } from './backoff.ts'
+import { type ConnectionEnd, type Dial, ProxyConnection } from './proxy-connection.ts'
+import { ServedCall } from './served-call.ts'
+import { WorkerPrompts } from './worker-prompts.ts'
+
+export interface ProxyLinkOptions {
+  /** Of the proxy's `/ws/worker`. */
+  url: string
+  /** Where its host stands for several proxies: the address of this one. */
+  address?: string | undefined
+  /** One of these is the proxy's, if it asks for any. */
+  apiKeys: readonly string[]
+  /** Authorities, PEM; undefined: those of Node.js. */
+  ca: string[] | undefined
+  workerId: string
+  epoch: number
+  maxConcurrency: number
+  backend: Backend
+  /** Slots that all links of the worker share. */
+  slots: Dispatcher
+  clock: Clock
+  dial: Dial
+  random(): number
+  logger: Logger
+  status(): WorkerStatus
+  connected(): void
+  disconnected(end: ConnectionEnd): void
+}
+
+export class ProxyLink {
+  readonly #options: ProxyLinkOptions
+  readonly #stopping = new AbortController()
+  readonly #calls = new Map<string, ServedCall>()
+  readonly #prompts = new WorkerPrompts()
+  #connection: ProxyConnection | undefined
+  /** How many keys were refused. */
+  #refusals = 0
+  #ack: WorkerHelloAckV2 | undefined
+  /** Resolves when the engines have been asked how they are since the ack. */
+  #engineAnswers: Promise<void> = Promise.resolve()
+  #cancelGrace: (() => void) | undefined
+  #cancelAlive: (() => void) | undefined
+  #draining = false
+  /** Calls ended here because the connection was lost for too long. */
+  #droppedCalls = false
+  #drained: (() => void) | undefined
+  #whenDrained: Promise<boolean> | undefined
+
+  constructor(options: ProxyLinkOptions) {
+    this.#options = options
+  }
+
+  get isConnected(): boolean {
+    return this.#ack !== undefined
+  }
+
+  /** Stays connected until `stop`. */
+  run(): Promise<void> {
+    const { clock, random } = this.#options
+    return keepConnected({ connection: () => this.#connect(), clock, random, signal: this.#stopping.signal })
+  }
+
+  /** Takes nothing new. Resolves when no call is left, with whether each was delivered or given up by its proxy. */
+  drain(): Promise<boolean> {
+    this.#whenDrained ??= new Promise((resolve) => {
+      this.#draining = true
+      this.sendStatus()
+      this.#drained = () => resolve(!this.#droppedCalls)
+      this.#checkDrained()
+    })
+    return this.#whenDrained
+  }
+
+  /** Ends what still runs, and the connection. */
+  stop(): void {
+    this.#stopping.abort()
+    this.#abandonAll('the worker was stopped')
+    this.#connection?.leave()
+  }
+
+  /** @param answers the number of the proxy's request for it */
+  sendStatus(answers?: number): void {
+    const status = {
+      ...this.#options.status(),
+      ...(this.#draining && { draining: true }),
+      ...(answers !== undefined && { answers }),
+    }
+    this.#send(JSON.stringify(status satisfies WorkerStatus))
+  }
+
+  async #connect(): Promise<number> {
+    const { url, address, apiKeys, ca, clock, dial, connected, disconnected } = this.#options
+    this.#connection = new ProxyConnection({
+      url,
+      address,
+      apiKey: apiKeys[this.#refusals % apiKeys.length],
+      ca,
+      clock,
+      dial,
+      hello: () => this.#hello(),
+      greeted: (ack) => {
+        this.#resume(ack)
+        connected()
+      },
+      received: (frame, json) => this.#receive(frame, json),
+    })
+    const end = await this.#connection.ended
+    if (end.keyRefused) this.#refusals += 1
+    this.#connection = undefined
+    this.#awaitReturn(end)
+    disconnected(end)
+    return end.heldMs
+  }
+
+  #hello(): WorkerHelloV2 {
+    const { workerId, epoch, maxConcurrency, status } = this.#options
+    const { models, weight_version, healthy } = status()
+    return {
+      type: 'worker_hello',
+      worker_id: workerId,
+      protocol: PROTOCOL_VERSION,
+      capabilities: this.#capabilities(),
+      models,
+      max_concurrency: maxConcurrency,
+      weight_version,
+      healthy,
+      epoch,
+      requests: [...this.#calls.keys()],
+      offers: [...this.#calls.values()]
+        .filter((call) => call.makeWhole())
+        .map(({ requestId, byIds }) => ({ request_id: requestId, by_ids: byIds })),
+    }
+  }
+
+  #capabilities(): string[] {
+    const { members } = this.#options.backend.status()
+    const lacks = new Set<string>()
+    if (members.length === 0 || members.some(({ takesTokenIds }) => !takesTokenIds))
+      lacks.add(CAPABILITIES.tokenIds)
+    if (members.length === 0 || members.some(({ takesImages }) => !takesImages))
+      lacks.add(CAPABILITIES.images)
+    return Object.values(CAPABILITIES).filter((name) => !lacks.has(name))
+  }
+
+  /** Calls that the proxy still wants go on where it stopped hearing of them; the others end. */
+  #resume(ack: WorkerHelloAckV2): void {
+    this.#cancelGrace?.()
+    this.#ack = ack
+    this.#askEngines()
+    const received = new Map(ack.requests.map((call) => [call.request_id, call.received]))
+    const kept = new Set(ack.kept)
+    for (const call of [...this.#calls.values()]) {
+      const last = received.get(call.requestId)
+      const frames = kept.has(call.requestId)
+        ? call.fromTheBeginning()
+        : last !== undefined && call.after(last)
+      if (frames === false) this.#abandon(call, 'the proxy has given this call up')
+      else {
+        for (const text of frames) this.#connection?.send(text)
+        call.setWindow(ack.window_bytes)
+      }
+    }
+    this.sendStatus()
+    if (ack.alive_ms !== undefined) this.#tellAlive(ack.alive_ms)
+  }
+
+  /** While it was away its proxy may have asked which weights engines have by now: what they said before is old. */
+  #askEngines(): void {
+    const asked = this.#options.backend.refresh()
+    this.#engineAnswers = asked.then(() => this.sendStatus())
+  }
+
+  /** An answer that is not streamed brings nothing for minutes; the proxy cannot tell that from a call that was lost. */
+  #tellAlive(everyMs: number): void {
+    this.#cancelAlive?.()
+    this.#cancelAlive = this.#options.clock.after(everyMs, () => {
+      const running = [...this.#calls.values()].filter((call) => !call.hasEnded)
+      const frame = { type: 'calls_alive', request_ids: running.map((call) => call.requestId) } as const
+      if (running.length > 0) this.#send(JSON.stringify(frame satisfies CallsAlive))
+      this.#tellAlive(everyMs)
+    })
+  }
+
+  /**
+   * The connection is gone. When the grace time is over the proxy has failed the calls, and they end here too; one that
+   * says that it shuts down has done so already.
+   */
+  #awaitReturn({ code, reason }: ConnectionEnd): void {
+    this.#cancelAlive?.()
+    if (!this.#ack) return
+    const graceMs = this.#ack.grace_ms
+    this.#ack = undefined
+    if (code === CLOSE.goingAway && reason === PROXY_SHUTS_DOWN) {
+      this.#abandonAll('the proxy has shut down, and has failed this call')
+      return
+    }
+    this.#cancelGrace = this.#options.clock.after(graceMs, () => {
+      this.#droppedCalls = this.#draining && this.#calls.size > 0
+      this.#abandonAll(`the connection to the proxy was lost for ${graceMs} ms`)
+    })
+  }
+
+  #receive(frame: Frame, json?: FrameJson): void {
+    if (frames.requestV2.passes(frame)) this.#begin(frame, json)
+    else if (frames.ack.passes(frame)) this.#acknowledge(frame.request_id, frame.seq)
+    else if (frames.cancel.passes(frame)) this.#cancel(frame.request_id)
+    else if (frames.workerStatusRequest.passes(frame)) void this.#answerStatus(frame.seq)
+    else if (frame.type !== 'pong') this.#reportUnreadable(frame)
+  }
+
+  /** A request that is here already has come again with a reconnect: it is being served. */
+  #begin(frame: CompletionRequestV2, json?: FrameJson): void {
+    if (this.#calls.has(frame.request_id) || !this.#ack) return
+    const call = new ServedCall(frame.request_id, this.#ack.window_bytes)
+    this.#calls.set(frame.request_id, call)
+    if (this.#draining) this.#fail(call, new ProxyError('shutting_down', 'the worker is shutting down'))
+    else void this.#serve(call, frame, json)
+  }
+
+  /** Never rejects: whatever goes wrong becomes the last frame. */
+  async #serve(call: ServedCall, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
+    let lease: Lease | undefined
+    try {
+      const promptLists = this.#prompts.listsOf(frame.session_id)
+      const request = { ...requestFromV2(frame, json), promptLists }
+      call.byIds = request.kind === 'chat' && request.promptTokenIds !== undefined
+      await this.#engineAnswers
+      lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
+      await this.#relay(call, request, this.#promptBaseOf(frame, request))
+    } catch (thrown) {
+      if (!call.signal.aborted && !call.hasEnded) this.#fail(call, this.#asError(thrown, call))
+    } finally {
+      lease?.release()
+      // There is one place for slots, which no session needs to find again.
+      this.#options.slots.releaseSession(frame.session_id)
+    }
+  }
+
+  /** The engine's events, as frames, as fast as the proxy takes them. */
+  async #relay(
+    call: ServedCall,
+    request: GenerationRequest,
+    promptBase: PromptIds | undefined,
+  ): Promise<void> {
+    let isFirst = true
+    for await (const batch of this.#options.backend.generate(request, call.signal)) {
+      const chunk = chunkOf(call.requestId, batch, call.isTakenOver ? undefined : promptBase)
+      this.#notePrompt(request, batch)
+      if (chunk) {
+        if (isFirst && promptBase) call.writesFirst(() => chunkOf(call.requestId, batch)!(1))
+        isFirst = false
+        this.#send(call.add(chunk))
+        await call.room()
+      }
+      const last = batch.at(-1)
+      if (last?.type === 'end') this.#send(call.end(responseOf(call.requestId, last)))
+    }
+    if (!call.hasEnded)
+      throw new ProxyError('engine_lost', 'the engine ended its answer without a finish reason')
+  }
+
+  /** The ids that the proxy has too. */
+  #promptBaseOf(frame: CompletionRequestV2, request: GenerationRequest): PromptIds | undefined {
+    if (frame.prompt_base === undefined) return undefined
+    if (frame.prompt_base === frame.request_id)
+      return request.kind === 'chat' ? request.promptTokenIds : undefined
+    return this.#prompts.of(frame.prompt_base)
+  }
+
+  #notePrompt(request: GenerationRequest, [first]: readonly GenerationEvent[]): void {
+    if (first?.type !== 'start' || !first.promptTokenIds) return
+    this.#prompts.tell(request, first.promptTokenIds)
+  }
+
+  #fail(call: ServedCall, error: ProxyError): void {
+    this.#send(call.end(failureOf(call.requestId, error)))
+  }
+
+  #asError(thrown: unknown, call: ServedCall): ProxyError {
+    const error =
+      thrown instanceof RangeError ? new ProxyError('invalid_request', thrown.message) : toProxyError(thrown)
+    if (error.code === 'internal') {
+      this.#options.logger.error({ err: thrown, request_id: call.requestId }, 'call failed')
+    }
+    return error
+  }
+
+  /** Two proxies may use the same id. */
+  #slotFor({ requestId, sessionId }: GenerationRequest) {
+    const { url, address = '' } = this.#options
+    return { callId: `${url} ${address} ${requestId}`, sessionId }
+  }
+
+  async #answerStatus(seq: number): Promise<void> {
+    await this.#options.backend.refresh()
+    this.sendStatus(seq)
+  }
+
+  #acknowledge(requestId: string, seq: number): void {
+    const call = this.#calls.get(requestId)
+    call?.acknowledge(seq)
+    if (call?.isDelivered) this.#forget(call)
+  }
+
+  #cancel(requestId: string): void {
+    const call = this.#calls.get(requestId)
+    if (call) this.#abandon(call, 'the proxy cancelled this call')
+  }
+
+  #abandonAll(why: string): void {
+    for (const call of [...this.#calls.values()]) this.#abandon(call, why)
+  }
+
+  #abandon(call: ServedCall, why: string): void {
+    this.#forget(call)
+    call.abort(new ProxyError('turn_cancelled', why))
+  }
+
+  #forget(call: ServedCall): void {
+    this.#calls.delete(call.requestId)
+    this.#checkDrained()
+  }
+
+  #checkDrained(): void {
+    if (this.#draining && this.#calls.size === 0) this.#drained?.()
+  }
+
+  /** Without a connection, or before its ack, nothing is sent: the ack brings up what the proxy lacks. */
+  #send(text: string): void {
+    if (this.#ack) this.#connection?.send(text)
+  }
+
+  #reportUnreadable(frame: Frame): void {
+    const { type, request_id: requestId } = frame
+    const isRequest = type === 'completion_request' && typeof requestId === 'string'
+    if (!isRequest || this.#calls.has(requestId) || !this.#ack) {
+      const fields = { frame: type.slice(0, 40), request_id: requestId }
+      this.#options.logger.warn(fields, 'frame ignored: it is not one that a proxy sends')
+      return
+    }
+    const call = new ServedCall(requestId, this.#ack.window_bytes)
+    this.#calls.set(requestId, call)
+    this.#fail(call, new ProxyError('invalid_request', `bad request: ${frames.requestV2.explain(frame)}`))
+  }
+}

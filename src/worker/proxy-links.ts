@@ -1,0 +1,104 @@
+/** A worker's links: one to each proxy that was named, and one to each that a name in DNS stands for at the moment. */
+import type { Clock } from '../base/clock.ts'
+import type { Logger } from '../base/logger.ts'
+import { ProxyAddresses, type Resolve } from './proxy-addresses.ts'
+import type { ProxyLink } from './proxy-link.ts'
+import { standsForSeveral, urlOfOne } from './proxy-url.ts'
+
+/** Which proxy a link leads to. */
+export interface ProxyName {
+  url: string
+  /** Of the proxies that the URL's host stands for this one. */
+  address?: string
+}
+
+export interface ProxyLinksOptions {
+  /** As the operator named them. */
+  proxyUrls: readonly string[]
+  /** Makes a link; it is to tell `lost` when its connection has ended. */
+  link(proxy: ProxyName, lost: () => void): ProxyLink
+  resolve: Resolve
+  lookupIntervalMs: number
+  clock: Clock
+  logger: Logger
+}
+
+export class ProxyLinks {
+  readonly #options: ProxyLinksOptions
+  readonly #links = new Set<ProxyLink>()
+  readonly #lives = new Set<Promise<void>>()
+  readonly #names: ProxyAddresses[] = []
+  #isLeaving = false
+
+  constructor(options: ProxyLinksOptions) {
+    this.#options = options
+  }
+
+  [Symbol.iterator](): Iterator<ProxyLink> {
+    return this.#links.values()
+  }
+
+  /** Dials what was named, and what is found. To be called once. */
+  start(): void {
+    if (this.#isLeaving) return
+    for (const url of this.#options.proxyUrls) {
+      if (standsForSeveral(url)) this.#watch(urlOfOne(url))
+      else this.#begin({ url })
+    }
+  }
+
+  /** Looks for no more proxies, and takes nothing new. @returns whether each call was delivered */
+  async drain(): Promise<boolean> {
+    this.#leave()
+    const links = await Promise.all([...this.#links].map((link) => link.drain()))
+    return links.every((delivered) => delivered)
+  }
+
+  /** Ends what still runs. Resolves when every connection is gone. */
+  async stop(): Promise<void> {
+    this.#leave()
+    for (const link of this.#links) link.stop()
+    await Promise.all(this.#lives)
+  }
+
+  #leave(): void {
+    this.#isLeaving = true
+    for (const each of this.#names) each.stop()
+  }
+
+  #watch(url: string): void {
+    const { resolve, lookupIntervalMs: intervalMs, clock, logger } = this.#options
+    const host = new URL(url).hostname.replace(/^\[|\]$/g, '')
+    const found = new Map<string, ProxyLink>()
+    const addresses = new ProxyAddresses({
+      ...{ host, resolve, intervalMs, clock },
+      found: (address) => {
+        logger.info({ host, address }, 'proxy found')
+        found.set(
+          address,
+          this.#begin({ url, address }, () => addresses.lookSoon()),
+        )
+      },
+      gone: (address) => {
+        logger.info({ host, address }, 'proxy no longer behind its name')
+        const link = found.get(address)
+        found.delete(address)
+        void link?.drain().then(() => link.stop())
+      },
+      failed: (error) => logger.warn({ err: error, host }, 'name of proxies not resolved; trying again'),
+    })
+    this.#names.push(addresses)
+    addresses.start()
+  }
+
+  #begin(proxy: ProxyName, lost: () => void = () => {}): ProxyLink {
+    const link = this.#options.link(proxy, lost)
+    this.#links.add(link)
+    const life = link.run().finally(() => {
+      this.#links.delete(link)
+      this.#lives.delete(life)
+    })
+    this.#lives.add(life)
+    return link
+  }
+}

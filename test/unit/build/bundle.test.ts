@@ -1,0 +1,48 @@
+import { join } from 'node:path'
+import t from 'tap'
+import { bundleProgram } from '../../../tools/build/bundle.ts'
+
+const ROOT = join(import.meta.dirname, '../../..')
+
+t.test(
+  'the program, its threads and the files that they read are in, and where it was built is not',
+  async (t) => {
+    const { main, assets } = await bundleProgram(ROOT, 'linux-x64')
+    t.strictSame([...assets.keys()].sort(), [
+      'node_modules/better-sqlite3/prebuilds/linux-x64.node',
+      'node_modules/pyodide/pyodide.asm.mjs',
+      'node_modules/pyodide/pyodide.asm.wasm',
+      'node_modules/pyodide/python_stdlib.zip',
+      'node_modules/tokenizers/tokenizers.linux-x64-gnu.node',
+      'src/embedded/model/ngrams.bin',
+      'src/embedded/model/tokenizer.json',
+      'src/embedded/model/tokenizer_config.json',
+      'src/proxy/http/operator/health/health-thread.ts',
+      'src/inspector/routes/page.json',
+      'src/proxy/store/sqlite/reader-thread.ts',
+      'src/proxy/store/sqlite/writer-thread.ts',
+      'src/proxy/tokens/tokenizer/pool-thread.ts',
+      'src/proxy/tokens/prompt/prompt-thread.ts',
+      'src/proxy/tokens/templates/python/chat_templates.py',
+      'src/proxy/tokens/templates/python/harmony.py',
+      'src/proxy/tokens/templates/python/python.snapshot',
+      'src/proxy/tokens/templates/python/template_messages.py',
+      'src/proxy/tokens/templates/python/template_words.py',
+      'src/proxy/tokens/templates/python/vendor/jinja2-3.1.6-py3-none-any.whl',
+      'src/proxy/tokens/templates/python/vendor/markupsafe-3.0.4-cp314-cp314-win_arm64.whl',
+    ])
+    const scripts = [...assets].filter(([key]) => key.endsWith('.ts')).map(([, script]) => String(script))
+    for (const script of [main, ...scripts]) {
+      t.notOk(script.includes(ROOT))
+    }
+  },
+)
+
+t.test('each kind of machine gets its own native module', async (t) => {
+  const { assets } = await bundleProgram(ROOT, 'darwin-x64')
+  const modules = [...assets.keys()].filter((key) => key.endsWith('.node'))
+  t.strictSame(modules.sort(), [
+    'node_modules/better-sqlite3/prebuilds/darwin-x64.node',
+    'node_modules/tokenizers/tokenizers.darwin-x64.node',
+  ])
+})

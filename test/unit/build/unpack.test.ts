@@ -1,0 +1,93 @@
+import { once } from 'node:events'
+import { chmodSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { Worker } from 'node:worker_threads'
+import t, { type Test } from 'tap'
+import { type PackedFile, unpack } from '../../../src/base/unpack.ts'
+
+/** What unpacks into a directory of the test's own. */
+function unpackInto(t: Test, temporary: string, files: readonly PackedFile[]): string {
+  const before = process.env.TMPDIR
+  t.teardown(() => {
+    if (before === undefined) delete process.env.TMPDIR
+    else process.env.TMPDIR = before
+  })
+  process.env.TMPDIR = temporary
+  return unpack(files)
+}
+
+const file = (name: string, text: string): PackedFile => ({ name, content: Buffer.from(text) })
+
+t.test('files that belong together end up in one folder that nobody else may enter', async (t) => {
+  const folder = unpackInto(t, t.testdir(), [file('a.json', '{}'), file('b.bin', 'b')])
+  t.strictSame(readdirSync(folder).sort(), ['a.json', 'b.bin'])
+  t.equal(readFileSync(join(folder, 'b.bin'), 'utf8'), 'b')
+  for (const path of [folder, dirname(folder)]) t.equal(statSync(path).mode & 0o777, 0o700)
+  t.equal(statSync(join(folder, 'b.bin')).mode & 0o777, 0o600)
+})
+
+t.test('unpacking again finds the files where they are, and other contents go elsewhere', async (t) => {
+  const temporary = t.testdir()
+  const first = unpackInto(t, temporary, [file('a', 'version 1')])
+  const { ino } = statSync(join(first, 'a'))
+  t.equal(unpackInto(t, temporary, [file('a', 'version 1')]), first)
+  t.equal(statSync(join(first, 'a')).ino, ino, 'a thread that loads it now loads what the others have')
+  t.not(unpackInto(t, temporary, [file('a', 'version 2')]), first)
+})
+
+t.test('threads that unpack at the same time all get the same file', async (t) => {
+  const TMPDIR = t.testdir()
+  const module = new URL('../../../src/base/unpack.ts', import.meta.url)
+  const code = `
+    const { parentPort, workerData: gate } = require('node:worker_threads')
+    import(${JSON.stringify(module)}).then(({ unpack }) => {
+      parentPort.postMessage('ready')
+      Atomics.wait(gate, 0, 0)
+      const folder = unpack([{ name: 'a', content: Buffer.alloc(20_000_000, 'a') }])
+      parentPort.postMessage(require('node:fs').statSync(folder + '/a').ino)
+    })`
+  const gate = new Int32Array(new SharedArrayBuffer(4))
+  const threads = Array.from(
+    { length: 4 },
+    () => new Worker(code, { eval: true, env: { TMPDIR }, workerData: gate }),
+  )
+  await Promise.all(threads.map((thread) => once(thread, 'message')))
+  const inodes = threads.map(async (thread) => (await once(thread, 'message'))[0])
+  Atomics.store(gate, 0, 1)
+  Atomics.notify(gate, 0)
+  t.equal(new Set(await Promise.all(inodes)).size, 1)
+})
+
+t.test('half a file that a crash left is replaced', async (t) => {
+  const temporary = t.testdir()
+  const folder = unpackInto(t, temporary, [file('a', 'the whole')])
+  writeFileSync(join(folder, 'a'), 'the wh')
+  unpackInto(t, temporary, [file('a', 'the whole')])
+  t.equal(readFileSync(join(folder, 'a'), 'utf8'), 'the whole')
+  t.strictSame(readdirSync(folder), ['a'])
+})
+
+t.test('a folder that somebody else could have filled is refused', async (t) => {
+  const own = `llm-proxy-${process.getuid!()}`
+  const root = t.testdir({
+    open: { [own]: {} },
+    linked: { [own]: t.fixture('symlink', '../elsewhere') },
+    elsewhere: {},
+    taken: { [own]: 'a file' },
+  })
+  chmodSync(join(root, 'open', own), 0o777)
+  chmodSync(join(root, 'elsewhere'), 0o700)
+  for (const name of ['open', 'linked', 'taken']) {
+    t.throws(() => unpackInto(t, join(root, name), [file('a', 'a')]), {
+      code: 'start_failed',
+      message: `cannot unpack into ${join(root, name)}, set TMPDIR to another directory: `,
+    })
+  }
+})
+
+t.test('a temporary directory that is not there is an error that says what to do', async (t) => {
+  t.throws(() => unpackInto(t, '/nowhere', [file('a', 'a')]), {
+    code: 'start_failed',
+    message: 'cannot unpack into /nowhere, set TMPDIR to another directory: ',
+  })
+})

@@ -1,0 +1,46 @@
+/** SGLang takes any model's name for its own: an adapter must be named by `lora_path`, or the base weights sample. */
+import t from 'tap'
+import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import { CLIENT_OF_KIND } from '../../../src/proxy/engines/clients/client-of-kind.ts'
+import { sendJson, startScriptedServer } from '../../helpers/scripted-server.ts'
+
+t.test(
+  'a call for an adapter that SGLang lists names it by lora_path, in chat and in token mode',
+  async (t) => {
+    const server = await startScriptedServer(({ method, path }, response) => {
+      if (method !== 'GET') return sendJson(response, { error: { message: 'enough' } }, 400)
+      if (path !== '/v1/models') return sendJson(response, {}, path === '/health' ? 200 : 404)
+      const base = { id: 'base', object: 'model', owned_by: 'sglang', root: 'base', parent: null }
+      sendJson(response, {
+        object: 'list',
+        data: [base, { ...base, id: 'critic', root: '/l', parent: 'base' }],
+      })
+    })
+    t.teardown(() => server.close())
+    const engine = CLIENT_OF_KIND.sglang({ url: server.url })
+    t.teardown(() => engine.close())
+    const { signal } = new AbortController()
+    const { models } = await engine.checkHealth(signal)
+    t.same(
+      models.map(({ id, isAdapter = false }) => [id, isAdapter]),
+      [
+        ['base', false],
+        ['critic', true],
+      ],
+    )
+    const askedFor = async (model: string, more: Partial<GenerationRequest>) => {
+      const body = { model, messages: [{ role: 'user' as const, content: 'hi' }] }
+      const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
+      const answer = engine.generate(request as GenerationRequest, signal)
+      await t.rejects(Array.fromAsync(answer), { code: 'engine_rejected' })
+      const { path, body: sent } = server.requests.at(-1)!
+      return [path, sent.lora_path]
+    }
+    const tokens = { promptTokenIds: PromptIds.of(1, 2) }
+    t.same(await askedFor('critic', tokens), ['/generate', 'critic'])
+    t.same(await askedFor('base', tokens), ['/generate', undefined])
+    t.same(await askedFor('critic', {}), ['/v1/chat/completions', 'critic'])
+    t.same(await askedFor('base', {}), ['/v1/chat/completions', undefined])
+  },
+)

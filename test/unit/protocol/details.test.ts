@@ -1,0 +1,170 @@
+import { inspect } from 'node:util'
+import fc from 'fast-check'
+import t from 'tap'
+import { type Details, packDetails, unpackDetails } from '../../../src/protocol/details/details.ts'
+import { DetailsFold } from '../../../src/protocol/details/fold.ts'
+import { parseWish, wishNames } from '../../../src/protocol/details/kinds.ts'
+import { packTensors, unpackTensors } from '../../../src/protocol/details/tensors.ts'
+import { detailsOf } from '../../helpers/reported-details.ts'
+
+const ids = fc.array(fc.integer({ min: 0, max: 2 ** 31 - 1 }), { maxLength: 6 })
+const logprob = fc.double({ max: 0 })
+const table = fc.array(ids, { maxLength: 8 }).chain((rows) => {
+  const flat = rows.flat()
+  return fc.record(
+    {
+      counts: fc.constant(rows.map((row) => row.length)),
+      ids: fc.constant(flat),
+      logprobs: fc.array(logprob, { minLength: flat.length, maxLength: flat.length }),
+    },
+    { requiredKeys: ['counts', 'ids'], noNullPrototype: true },
+  )
+})
+const experts = fc
+  .tuple(fc.constantFrom(...(['U8', 'U16', 'I16', 'I32'] as const)), fc.nat(5), fc.nat(3), fc.nat(3))
+  .chain(([dtype, rows, layers, count]) => {
+    const bytes = rows * layers * count * { U8: 1, U16: 2, I16: 2, I32: 4 }[dtype]
+    return fc.uint8Array({ minLength: bytes, maxLength: bytes }).map((data) => ({
+      start: rows,
+      experts: { dtype, shape: [rows, layers, count], data },
+    }))
+  })
+const span = fc.record({ version: fc.string(), start: fc.nat(), end: fc.nat() }, { noNullPrototype: true })
+const details: fc.Arbitrary<Details> = fc.record(
+  {
+    sampling_mask: table,
+    sampling_logprobs: fc.array(logprob),
+    top_logprobs: table,
+    prompt_logprobs: fc.tuple(table, fc.nat()).map(([rows, start]) => ({ ...rows, start })),
+    routed_experts: experts,
+    weight_versions: fc.array(span),
+  },
+  { requiredKeys: [], noNullPrototype: true },
+)
+
+/** As text that tells apart what JSON does not: bytes of buffers and arrays are the same, NaN is no infinity. */
+const plain = ({ routed_experts: experts, ...value }: Details) =>
+  inspect(
+    [value, experts && { ...experts, experts: { ...experts.experts, data: [...experts.experts.data] } }],
+    {
+      depth: null,
+      maxArrayLength: null,
+      maxStringLength: null,
+      sorted: true,
+    },
+  )
+
+t.test('each kind is unpacked as it was packed, bit for bit', async (t) => {
+  fc.assert(
+    fc.property(details, (given) => {
+      t.equal(plain(unpackDetails(packDetails(given))), plain(given))
+    }),
+  )
+})
+
+t.test('a packed detail is a safetensors file whose arrays begin where typed arrays may', async (t) => {
+  const [packed] = packDetails({ top_logprobs: { counts: [1], ids: [70_000], logprobs: [-0.1] } })
+  const { body } = packed!
+  const headerBytes = Number(Buffer.from(body).readBigUInt64LE())
+  t.equal(headerBytes % 8, 0)
+  const header = JSON.parse(Buffer.from(body).toString('utf8', 8, 8 + headerBytes))
+  t.same(header, {
+    __metadata__: {},
+    logprobs: { dtype: 'F64', shape: [1], data_offsets: [0, 8] },
+    ids: { dtype: 'I32', shape: [1], data_offsets: [8, 12] },
+    counts: { dtype: 'U8', shape: [1], data_offsets: [12, 13] },
+  })
+  t.equal(body.buffer.byteLength, body.byteLength, 'in memory of its own, which another thread can take over')
+})
+
+t.test('what is no packed detail is refused, and never half read', async (t) => {
+  const whole = packDetails(detailsOf([1, 2, 3], [4, 5]))
+  for (const { kind, body } of whole) {
+    for (const end of [0, 5, 9, body.length - 1])
+      t.throws(
+        () => unpackDetails([{ kind, body: body.subarray(0, end) }]),
+        RangeError,
+        `${kind}, ${end} bytes`,
+      )
+  }
+  const lying = packTensors({
+    tensors: {
+      counts: { dtype: 'U8', shape: [1], data: Uint8Array.of(2) },
+      ids: { dtype: 'U8', shape: [1], data: Uint8Array.of(9) },
+    },
+    metadata: {},
+  })
+  t.throws(() => unpackDetails([{ kind: 'sampling_mask', body: lying }]), RangeError)
+  fc.assert(
+    fc.property(fc.uint8Array({ maxLength: 64 }), (bytes) => {
+      try {
+        unpackTensors(bytes)
+      } catch (error) {
+        t.ok(error instanceof RangeError)
+      }
+    }),
+  )
+})
+
+t.test('wishes are read by their names, and written so that they are read again', async (t) => {
+  t.same(parseWish(['sampling_mask', 'top_logprobs', 'prompt_logprobs']), {
+    samplingMask: true,
+    topLogprobs: 20,
+    promptLogprobs: 0,
+  })
+  const wish = parseWish(['top_logprobs:256', 'prompt_logprobs:8', 'routed_experts', 'weight_versions'])
+  t.same(wish, { topLogprobs: 256, promptLogprobs: 8, routedExperts: true, weightVersions: true })
+  t.same(parseWish(wishNames(wish)), wish)
+  for (const name of [
+    '',
+    'masks',
+    'sampling_mask:3',
+    'top_logprobs:',
+    'top_logprobs:9999',
+    'top_logprobs:-1',
+  ])
+    t.throws(() => parseWish([name]), { code: 'invalid_request', param: 'record' }, name)
+})
+
+t.test('however a completion is cut into pieces, its details are those of the whole', async (t) => {
+  const pieces = fc.array(fc.tuple(fc.array(fc.nat(50_000), { maxLength: 5 }), fc.boolean()), {
+    maxLength: 8,
+  })
+  fc.assert(
+    fc.property(pieces, (cut) => {
+      const fold = new DetailsFold()
+      const tokens: number[] = []
+      for (const [piece, isTold] of cut) {
+        if (isTold) fold.add(detailsOf([9], piece), tokens.length, piece.length)
+        tokens.push(...piece)
+      }
+      const {
+        sampling_mask: mask,
+        top_logprobs: top,
+        sampling_logprobs: logprobs,
+      } = fold.details(tokens.length)
+      const expected = cut.flatMap(([piece, isTold]) => piece.map((token) => (isTold ? token : undefined)))
+      t.equal(
+        mask !== undefined,
+        cut.some(([, isTold]) => isTold),
+      )
+      if (mask === undefined) return
+      t.equal(mask.counts.length, tokens.length)
+      t.equal(top?.counts.length, tokens.length)
+      t.equal(logprobs?.length, tokens.length)
+      let at = 0
+      for (const [place, token] of expected.entries()) {
+        const count = mask.counts[place]!
+        t.equal(count > 0, token !== undefined, 'a piece that tells nothing leaves its place empty')
+        if (token !== undefined) t.equal(mask.ids[at], token)
+        at += count
+      }
+    }),
+  )
+})
+
+t.test('rows that are not as many as the tokens beside them are no rows of these tokens', async (t) => {
+  const fold = new DetailsFold()
+  fold.add(detailsOf([1], [2, 3]), 0, 1)
+  t.same(Object.keys(fold.details(1)).sort(), ['prompt_logprobs', 'routed_experts', 'weight_versions'])
+})

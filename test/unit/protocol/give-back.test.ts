@@ -1,0 +1,33 @@
+import t from 'tap'
+import { giveBack } from '../../../src/protocol/json/give-back.ts'
+import { joinForNow } from '../../../src/proxy/engines/clients/wire/joined.ts'
+
+t.test('bytes that share their memory with others are left alone, all others are freed', (t) => {
+  const whole = Buffer.alloc(10_000, 'x')
+  const part = whole.subarray(0, 9_999)
+  const pooled = Buffer.from('short')
+  giveBack(part)
+  giveBack(pooled)
+  t.equal(whole.toString(), 'x'.repeat(10_000))
+  t.equal(pooled.toString(), 'short')
+  giveBack(whole)
+  t.equal(whole.length, 0)
+  t.doesNotThrow(() => giveBack(whole), 'once more is once too often, and nothing else')
+  t.end()
+})
+
+t.test('pieces are joined in order, whatever memory they share, and however long they are', (t) => {
+  for (const length of [1, 100, 70_000, 3_000_000]) {
+    const read = Buffer.from('0123456789'.repeat(length))
+    const pieces = () => [
+      read.subarray(0, 3),
+      Buffer.from('between'),
+      read.subarray(3, length),
+      Buffer.alloc(length, 'y'),
+    ]
+    const expected = `${pieces().map(String).join('')}`
+    t.ok(joinForNow(pieces()).equals(Buffer.from(expected)), `${length}`)
+    t.ok(read.equals(Buffer.from('0123456789'.repeat(length))), 'the read is as it was')
+  }
+  t.end()
+})

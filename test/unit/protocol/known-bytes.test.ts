@@ -1,0 +1,117 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { KeptBytes, type KnownBytes, ProvenBytes } from '../../../src/protocol/json/known-bytes.ts'
+
+/** What is known of bytes may end here, where it is not all. */
+const UNIT_BYTES = 16 * 1024
+
+const KINDS: Readonly<Record<string, (bytes: Buffer) => KnownBytes>> = {
+  kept: KeptBytes.of,
+  proven: ProvenBytes.of,
+}
+
+/** Of as many bytes, which are others for another seed. */
+function someBytes(length: number, seed: number): Buffer {
+  return Buffer.from(Array.from({ length }, (_, at) => (Math.imul(at + 1, seed * 2 + 40_503) >>> 8) & 0xff))
+}
+
+const LONG = someBytes(100_000, 1)
+
+function changedAt(bytes: Buffer, at: number): Buffer {
+  const changed = Buffer.from(bytes)
+  changed[at]! ^= 1
+  return changed
+}
+
+for (const [name, of] of Object.entries(KINDS)) {
+  t.test(`${name}: bytes that go on from known ones begin with all of them`, (t) => {
+    let known = of(LONG)
+    for (let grown = 0; grown < 20; grown += 1) {
+      const others = Buffer.concat([LONG, someBytes(grown * 3_000, 2)])
+      const shared = known.sharedWith(others)
+      t.equal(shared, known.length)
+      known = known.followedBy(others, shared)
+      t.equal(known.length, others.length)
+      t.equal(known.sharedWith(others), others.length)
+      t.equal(known.sharedWith(others.subarray(0, -1)), others.length - 1, 'and all but their last byte')
+    }
+    t.end()
+  })
+
+  t.test(`${name}: one changed bit is seen, wherever it is`, (t) => {
+    const known = of(LONG)
+    for (const at of [0, 1, 16_383, 16_384, 40_000, 65_536, 81_919, 81_920, 99_998, 99_999]) {
+      const shared = known.sharedWith(changedAt(LONG, at))
+      t.ok(shared <= at && shared > at - UNIT_BYTES, `${shared} of ${at}`)
+      const whole = Buffer.concat([changedAt(LONG, at), LONG])
+      t.ok(known.sharedWith(whole) <= at)
+    }
+    t.end()
+  })
+
+  t.test(`${name}: near their end it is known to the byte where others differ`, (t) => {
+    const known = of(LONG)
+    for (const at of [LONG.length - 1, LONG.length - 5_000, LONG.length - UNIT_BYTES]) {
+      t.equal(known.sharedWith(changedAt(LONG, at)), at)
+    }
+    t.end()
+  })
+
+  t.test(`${name}: what was known stays known when others go on from it twice`, (t) => {
+    const known = of(LONG)
+    const left = Buffer.concat([LONG, Buffer.alloc(2_000, 'l')])
+    const right = Buffer.concat([LONG, Buffer.alloc(2_000, 'r')])
+    const one = known.followedBy(left, LONG.length)
+    const other = known.followedBy(right, LONG.length)
+    t.equal(one.sharedWith(left), left.length)
+    t.equal(other.sharedWith(right), right.length)
+    t.equal(one.sharedWith(right), LONG.length)
+    t.equal(known.sharedWith(left), LONG.length)
+    t.end()
+  })
+
+  t.test(`${name}: nothing of the bytes is kept but copies`, (t) => {
+    const bytes = Buffer.from(LONG)
+    const known = of(bytes)
+    bytes.fill(0)
+    t.equal(known.sharedWith(LONG), LONG.length)
+    t.end()
+  })
+}
+
+t.test('whatever was known before, as many bytes are said to be shared as are', async () => {
+  const step = fc.record({
+    from: fc.nat(9),
+    keep: fc.nat(110_000),
+    more: fc.nat(40_000),
+    seed: fc.nat(3),
+  })
+  fc.assert(
+    fc.property(fc.constantFrom(...Object.values(KINDS)), fc.array(step, { maxLength: 8 }), (of, steps) => {
+      const all = [{ bytes: LONG, known: of(LONG) }]
+      for (const { from, keep, more, seed } of steps) {
+        const { bytes, known } = all[from % all.length]!
+        const others = Buffer.concat([bytes.subarray(0, keep), someBytes(more, seed)])
+        const shared = known.sharedWith(others)
+        if (!bytes.subarray(0, shared).equals(others.subarray(0, shared))) return false
+        const next = known.followedBy(others, shared)
+        if (next.length !== others.length || next.sharedWith(others) !== others.length) return false
+        all.push({ bytes: others, known: next })
+      }
+      return all.every(({ bytes, known }) => known.sharedWith(bytes) === bytes.length)
+    }),
+    { numRuns: 60 },
+  )
+})
+
+t.test('of proven bytes hardly more is kept than their end', (t) => {
+  const megabyte = Buffer.alloc(1024 * 1024, 'x')
+  t.ok(ProvenBytes.of(megabyte).bytes < 50 * 1024)
+  t.ok(KeptBytes.of(megabyte).bytes < 1.2 * megabyte.length)
+  t.end()
+})
+
+t.test('nothing stays nothing: what follows on it is kept by its own session alone', async (t) => {
+  ProvenBytes.NONE.followedBy(Buffer.from('["of one session"'), 0)
+  t.strictSame([ProvenBytes.NONE.length, ProvenBytes.NONE.bytes], [0, 0])
+})

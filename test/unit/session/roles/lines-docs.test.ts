@@ -1,0 +1,21 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { INFERENCES } from '../../../../src/proxy/session/roles/line-finder.ts'
+import { LINE_RULES } from '../../../../src/proxy/session/roles/stated-line.ts'
+
+const page = readFileSync(join(import.meta.dirname, '../../../../docs/lines.md'), 'utf8')
+
+/** The first column of the table below a heading. */
+function rulesUnder(heading: string): string[] {
+  const section = page.split(/^## /m).find((part) => part.startsWith(heading)) ?? ''
+  return [...section.matchAll(/^\| `(\w+)` \|/gm)].map(([, name]) => name!)
+}
+
+t.test('docs/lines.md lists the rules that there are, in their order', async (t) => {
+  t.same(
+    rulesUnder('What a call says'),
+    LINE_RULES.map(({ name }) => name),
+  )
+  t.same(rulesUnder('What a call looks like'), INFERENCES)
+})

@@ -1,0 +1,47 @@
+/** Calls of agents, as lines see them. */
+import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
+import type { ChatBody } from '../../../../src/protocol/canonical/request.ts'
+import { type FoundLine, LineFinder } from '../../../../src/proxy/session/roles/line-finder.ts'
+import type { LinedTurn } from '../../../../src/proxy/session/roles/opening.ts'
+import { type Headers, statedLine } from '../../../../src/proxy/session/roles/stated-line.ts'
+
+export interface Call {
+  messages: ChatMessage[]
+  tools?: readonly string[]
+  headers?: Headers
+  /** Other fields of the body. */
+  body?: Partial<ChatBody>
+  status?: LinedTurn['status']
+}
+
+export const system = (content: string): ChatMessage => ({ role: 'system', content })
+export const user = (content: string): ChatMessage => ({ role: 'user', content })
+export const assistant = (content: string): ChatMessage => ({ role: 'assistant', content })
+
+/** The turn that a call leaves on record. */
+export function recorded({
+  messages,
+  tools = [],
+  headers = {},
+  body,
+  status = 'completed',
+}: Call): LinedTurn {
+  const functions = tools.map((name): Tool => ({ type: 'function', function: { name } }))
+  const chat = { ...body, messages, ...(functions.length > 0 && { tools: functions }) }
+  const line = statedLine({ headers, request: { kind: 'chat', body: chat } })
+  return {
+    status,
+    requestMessages: messages.map((message) => JSON.stringify(message)),
+    tools: functions.length > 0 ? JSON.stringify(functions) : null,
+    annotations: JSON.stringify({ ...(line && { line }) }),
+  }
+}
+
+export function find(calls: readonly Call[]): FoundLine[] {
+  const finder = new LineFinder()
+  return calls.map((call) => finder.add(recorded(call)))
+}
+
+export function linesOf(calls: readonly Call[]): string[] {
+  return find(calls).map(({ line }) => line)
+}

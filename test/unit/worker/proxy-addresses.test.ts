@@ -1,0 +1,93 @@
+import t from 'tap'
+import { ProxyAddresses } from '../../../src/worker/proxy-addresses.ts'
+import { FakeClock } from '../../helpers/fake-clock.ts'
+
+const INTERVAL_MS = 5_000
+
+/** Lets everything run that waits for nothing but promises. */
+const settle = () => new Promise((resolve) => setImmediate(resolve))
+
+/** A name that has what a test says, and what was told of it. */
+function setUp(first: readonly string[] | Error) {
+  const clock = new FakeClock()
+  const told: string[] = []
+  const name = { answer: first, lookups: 0 }
+  const addresses = new ProxyAddresses({
+    host: 'nodes',
+    clock,
+    intervalMs: INTERVAL_MS,
+    resolve: async () => {
+      name.lookups += 1
+      if (name.answer instanceof Error) throw name.answer
+      return name.answer
+    },
+    found: (address) => told.push(`+${address}`),
+    gone: (address) => told.push(`-${address}`),
+    failed: (error) => told.push((error as Error).message),
+  })
+  addresses.start()
+  const look = async (answer: readonly string[] | Error) => {
+    name.answer = answer
+    clock.advance(INTERVAL_MS)
+    await settle()
+  }
+  return { addresses, clock, told, name, look }
+}
+
+t.test('each address is found once, and a new one when it comes', async (t) => {
+  const { told, look } = setUp(['10.0.0.1', '10.0.0.2'])
+  await settle()
+  await look(['10.0.0.2', '10.0.0.1'])
+  await look(['10.0.0.1', '10.0.0.2', '10.0.0.3'])
+  t.strictSame(told, ['+10.0.0.1', '+10.0.0.2', '+10.0.0.3'])
+})
+
+t.test('an address is gone when two answers in a row lack it, and may be found again', async (t) => {
+  const { told, look } = setUp(['10.0.0.1', '10.0.0.2'])
+  await settle()
+  told.length = 0
+  await look(['10.0.0.1'])
+  await look(['10.0.0.1', '10.0.0.2'])
+  await look(['10.0.0.1'])
+  t.strictSame(told, [], 'one answer without it is none')
+  await look(['10.0.0.1'])
+  t.strictSame(told, ['-10.0.0.2'])
+  await look(['10.0.0.1', '10.0.0.2'])
+  t.strictSame(told, ['-10.0.0.2', '+10.0.0.2'])
+})
+
+t.test('a name that cannot be resolved changes nothing, and is told once', async (t) => {
+  const { told, look } = setUp(new Error('ENOTFOUND'))
+  await settle()
+  await look(new Error('ENOTFOUND'))
+  await look(['10.0.0.1'])
+  await look(new Error('SERVFAIL'))
+  await look(new Error('SERVFAIL'))
+  await look(new Error('SERVFAIL'))
+  t.strictSame(told, ['ENOTFOUND', '+10.0.0.1', 'SERVFAIL'])
+})
+
+t.test('of a name with addresses of both families only one is dialled', async (t) => {
+  const { told, look } = setUp(['fd00::1', '10.0.0.1', 'fd00::2', '10.0.0.2'])
+  await settle()
+  t.strictSame(told, ['+10.0.0.1', '+10.0.0.2'])
+  const six = setUp(['fd00::1'])
+  await settle()
+  t.strictSame(six.told, ['+fd00::1'])
+  await look(['10.0.0.1', '10.0.0.2'])
+})
+
+t.test('a loss is followed by a lookup at once, and after the end there is none', async (t) => {
+  const { addresses, clock, name } = setUp(['10.0.0.1'])
+  await settle()
+  addresses.lookSoon()
+  addresses.lookSoon()
+  clock.advance(500)
+  await settle()
+  t.equal(name.lookups, 2)
+  addresses.stop()
+  addresses.lookSoon()
+  clock.advance(60_000)
+  t.equal(name.lookups, 2)
+  t.equal(clock.pending, 0)
+})
