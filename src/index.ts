@@ -5,11 +5,11 @@
 
 export { ERROR_CATALOGUE, type ErrorCode, ProxyError } from './base/errors.ts'
 export type { Logger } from './base/logger.ts'
+export { type EngineChoice, openEngines } from './embedded/open-engines.ts'
 export { type RunningServer, type RunningWorker, startServer, startWorker } from './main.ts'
 export { loadConfig } from './proxy/config/load.ts'
 export { SERVE, type ServeConfig } from './proxy/config/options/serve.ts'
 export { WORKER, type WorkerConfig } from './proxy/config/options/worker.ts'
-export { type EngineChoice, openEngines } from './proxy/engines/clients/open-engines.ts'
 export { createLocalBackend, type LocalBackendOptions } from './proxy/engines/dispatch/local-backend.ts'
 export type {
   AgentLoopExtraFields,

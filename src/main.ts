@@ -6,12 +6,14 @@ import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import type { ProxyError } from './base/errors.ts'
 import type { Logger } from './base/logger.ts'
 import { VERSION } from './base/version.ts'
+import { loadEmbeddedTokenizer } from './embedded/engine/embedded-model.ts'
+import { openEngines } from './embedded/open-engines.ts'
+import { uiRoutes } from './inspector/routes/routes.ts'
 import { MAX_FRAME_BYTES } from './protocol/worker/protocol.ts'
 import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import type { WorkerConfig } from './proxy/config/options/worker.ts'
 import { trustedAuthorities } from './proxy/config/trusted-authorities.ts'
-import { openEngines } from './proxy/engines/clients/open-engines.ts'
 import { textsOfTokens } from './proxy/engines/clients/texts-of-tokens.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import { healthOf } from './proxy/http/operator/health/health-route.ts'
@@ -114,8 +116,11 @@ function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): S
     ...(!config.stripVolatile && { volatileRules: [] }),
     ...(tracing && { tracer: tracing }),
     facts: () => healthFacts(config, parts),
-    tokenTexts: textsOfTokens(tokenizer && { name: config.tokenizer!, tokenizer }, () =>
-      'engines' in backend ? backend.engines.all() : [],
+    inspector: uiRoutes,
+    tokenTexts: textsOfTokens(
+      tokenizer && { name: config.tokenizer!, tokenizer },
+      loadEmbeddedTokenizer,
+      () => ('engines' in backend ? backend.engines.all() : []),
     ),
     metrics: metrics.source({
       backend,

@@ -21,7 +21,7 @@ const textOf = (end: string) => outputFiles.find(({ path }) => path.endsWith(end
 const page = { script: textOf('.js'), style: textOf('.css') }
 // Whoever reads it meanwhile finds the one before, whole.
 const [path, partial] = ['page.json', `page.json.${process.pid}`].map((name) =>
-  join(import.meta.dirname, name),
+  join(SOURCE, '../routes', name),
 )
 writeFileSync(partial!, JSON.stringify(page))
 renameSync(partial!, path!)

@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs'
 import { chromium } from 'playwright-core'
 import t from 'tap'
+import { uiRoutes } from '../../src/inspector/routes/routes.ts'
 import { startFront } from '../../src/proxy/http/front/server.ts'
 import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
 import { startProxy } from '../helpers/proxy.ts'
@@ -13,7 +14,14 @@ const skip = !existsSync(CHROMIUM) && 'there is no chromium'
 t.test('the inspector of a front shows sessions and engines of every node', { skip }, async (t) => {
   const nodes = await Promise.all(['1/2', '2/2'].map((node) => startProxy(t, { db: 'memory', node })))
   const nodeUrls = nodes.map(({ url }) => url)
-  const options = { host: '127.0.0.1', port: 0, nodeUrls, timeoutMs: 60_000, logger: silentLogger }
+  const options = {
+    host: '127.0.0.1',
+    port: 0,
+    nodeUrls,
+    timeoutMs: 60_000,
+    logger: silentLogger,
+    inspector: uiRoutes,
+  }
   const front = await startFront(options)
   t.teardown(() => front.close(0))
   const call = async (path: string, body: object) => {

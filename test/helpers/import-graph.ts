@@ -1,4 +1,4 @@
-/** The import graph of `src/`, and what can be wrong with it. */
+/** The import graph of `src/` and `tools/`, and what can be wrong with it. */
 import { isBuiltin } from 'node:module'
 import { dirname, join, relative } from 'node:path'
 // The compiler's own list of imports is the only one that is right about comments, strings and types. The interface
@@ -21,7 +21,7 @@ export interface ArchitectureRules {
 }
 
 /**
- * Reads the TypeScript files below `src`.
+ * Reads the TypeScript files below `src` and `tools`.
  * @param projects the configurations that have them, relative to `root`
  */
 export function readImportGraph(root: string, projects = ['tsconfig.json']): ImportGraph {
@@ -33,7 +33,9 @@ function importsOf(root: string, project: string): (readonly [string, readonly s
   try {
     const snapshot = compiler.updateSnapshot({ openProject: join(root, project) })
     const program = snapshot.getProjects()[0]!.program
-    const files = program.getSourceFileNames().filter((file) => file.startsWith(join(root, 'src/')))
+    const files = program
+      .getSourceFileNames()
+      .filter((file) => PLACES.some((place) => file.startsWith(join(root, place))))
     return files.map((file) => {
       const source = program.getSourceFile(file)!
       const imported = source.imports.map((literal) => (literal as unknown as { text: string }).text)
@@ -44,6 +46,9 @@ function importsOf(root: string, project: string): (readonly [string, readonly s
     compiler.close()
   }
 }
+
+/** Where our own code is: what runs, and what makes files of it. */
+const PLACES = ['src/', 'tools/']
 
 /** `new URL('./writer.ts', import.meta.url)`: how worker threads name their code. */
 function threadsOf(text: string): string[] {
@@ -83,7 +88,7 @@ function libraryProblem(part: string, target: string, rules: ArchitectureRules):
 
 /** Everything below the root is a path with a folder of ours in front, or leaves the root. */
 function isLibrary(target: string): boolean {
-  return !/^(\.\.|src|test|bin|docs|python)\//.test(target)
+  return !/^(\.\.|src|tools|test|bin|docs|python)\//.test(target)
 }
 
 function partOf(file: string, rules: ArchitectureRules): string | undefined {

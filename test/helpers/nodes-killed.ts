@@ -5,6 +5,7 @@
 import { mkdirSync } from 'node:fs'
 import OpenAI from 'openai'
 import type { Test } from 'tap'
+import { uiRoutes } from '../../src/inspector/routes/routes.ts'
 import type { RunningWorker } from '../../src/main.ts'
 import { startFront } from '../../src/proxy/http/front/server.ts'
 import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
@@ -105,7 +106,14 @@ async function startAll(t: Ends, { balancer, folder }: NodesRun): Promise<Rig> {
     joinWorker(t, { proxyUrls: nodeUrls, engineUrls: [engine.url], workerId: `w${i}` }),
   )
   const host = '127.0.0.1'
-  const front = await startFront({ host, port: 0, nodeUrls, timeoutMs: 60_000, logger: silentLogger })
+  const front = await startFront({
+    host,
+    port: 0,
+    nodeUrls,
+    timeoutMs: 60_000,
+    logger: silentLogger,
+    inspector: uiRoutes,
+  })
   t.teardown(() => front.close(0))
   await until(async () => (await read(front.url, '/health/workers')).healthy === NODES * WORKERS)
   const hosts = nodeUrls.map((each) => new URL(each).host)

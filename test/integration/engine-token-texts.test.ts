@@ -1,6 +1,6 @@
 /** In chat mode the texts of tokens are the engine's, where it tells. */
 import t from 'tap'
-import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { embeddedModelFolder, loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import { textsOfTokens } from '../../src/proxy/engines/clients/texts-of-tokens.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { tokenTexts } from '../../src/proxy/tokens/model/token-texts.ts'
@@ -43,7 +43,7 @@ t.test('a token that was told once is not asked for again', async (t) => {
     await client.close()
     await server.close()
   })
-  const texts = textsOfTokens(undefined, () => [serving(client)])
+  const texts = textsOfTokens(undefined, loadEmbeddedTokenizer, () => [serving(client)])
   t.match(await texts('m', Int32Array.of(5, 6, 5)), { source: client.name, texts: [' t5', ' t6', ' t5'] })
   t.equal(asked, 2)
   t.match(await texts('m', Int32Array.of(6, 5)), { texts: [' t6', ' t5'] })
@@ -51,7 +51,13 @@ t.test('a token that was told once is not asked for again', async (t) => {
   t.match(await texts('m', Int32Array.of(6, 7)), { texts: [' t6', ' t7'] })
   t.equal(asked, 3)
   t.equal(await texts('another', Int32Array.of(6)), undefined, 'nobody serves the model')
-  t.equal(await textsOfTokens(undefined, () => [serving(client, false)])('m', Int32Array.of(6)), undefined)
+  t.equal(
+    await textsOfTokens(undefined, loadEmbeddedTokenizer, () => [serving(client, false)])(
+      'm',
+      Int32Array.of(6),
+    ),
+    undefined,
+  )
 })
 
 t.test('an engine without the route, or that cannot be understood, tells nothing', async (t) => {
@@ -67,6 +73,9 @@ t.test('an engine without the route, or that cannot be understood, tells nothing
       await client.close()
       await server.close()
     })
-    t.equal(await textsOfTokens(undefined, () => [serving(client)])('m', Int32Array.of(5)), undefined)
+    t.equal(
+      await textsOfTokens(undefined, loadEmbeddedTokenizer, () => [serving(client)])('m', Int32Array.of(5)),
+      undefined,
+    )
   }
 })

@@ -1,6 +1,7 @@
 /** Several nodes behind one front: a trainer sees one proxy, and hears which nodes are away. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
+import { uiRoutes } from '../../src/inspector/routes/routes.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { SESSION_ROUTES, startFront } from '../../src/proxy/http/front/server.ts'
 import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
@@ -17,7 +18,14 @@ async function setUp(t: Test, overrides: Partial<ServeConfig> = {}) {
     nodes.push(await startProxy(t, { db: 'memory', node: `${number}/${NODES}`, ...overrides }))
   const nodeUrls = nodes.map(({ url }) => url)
   const front = await watched(() =>
-    startFront({ host: '127.0.0.1', port: 0, nodeUrls, timeoutMs: 60_000, logger: silentLogger }),
+    startFront({
+      host: '127.0.0.1',
+      port: 0,
+      nodeUrls,
+      timeoutMs: 60_000,
+      logger: silentLogger,
+      inspector: uiRoutes,
+    }),
   )
   t.teardown(() => front.close(0))
   const ask = async (path: string, body?: object, headers: Record<string, string> = {}) => {

@@ -12,113 +12,129 @@ import {
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** What every part may import. */
-const GROUND = [
-  'src/base/around.ts',
-  'src/base/errors.ts',
-  'src/base/logger.ts',
-  'src/base/recently-used.ts',
-  'src/base/version.ts',
-  'src/canonical',
-  'src/standalone',
-]
-const PORTS = ['src/inference', 'src/tokens', 'src/store', ...GROUND]
-const ADAPTERS = ['src/engine', 'src/relay', 'src/proxy/store/sqlite']
-/** Trainers' side: it knows the proxy by its HTTP API alone. */
-const ROLLOUT = 'src/rollout'
-const ALL_BELOW_MAIN = [
-  ...ADAPTERS,
-  'src/http',
-  'src/proxy/metrics',
+/** What every room may import. */
+const GROUND = ['src/base', 'src/protocol']
+/** What the proxy's rooms ask for, whoever does it. */
+const PORTS = ['src/proxy/engines/port', 'src/proxy/tokens', 'src/proxy/store/port', ...GROUND]
+/** The engines of this process: what chooses among engines, and what speaks to them. */
+const ENGINES = ['src/proxy/engines/dispatch', 'src/proxy/engines/clients']
+const PROXY = [
   'src/proxy/config',
-  'src/dialects',
-  'src/session',
+  'src/proxy/dialects',
+  ...ENGINES,
+  'src/proxy/http',
+  'src/proxy/metrics',
+  'src/proxy/relay',
+  'src/proxy/session',
+  'src/proxy/store/sqlite',
   'src/proxy/tracing',
   'src/proxy/verify',
   ...PORTS,
 ]
+const PRODUCTS = ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/worker']
 
 /** The layers of the design, top down. Adapters implement ports and never know each other. */
 const RULES: ArchitectureRules = {
   parts: {
-    'src/cli': [
-      'src/main.ts',
-      'src/start-model.ts',
-      'src/http/ui',
-      ROLLOUT,
-      `${ROLLOUT}/datasets`,
-      ...ALL_BELOW_MAIN,
-    ],
-    'src/index.ts': ['src/main.ts', ROLLOUT, ...ALL_BELOW_MAIN],
-    'src/main.ts': ['src/server-parts.ts', ...ALL_BELOW_MAIN],
-    'src/server-parts.ts': ['src/start-model.ts', ...ALL_BELOW_MAIN],
-    'src/start-model.ts': ['src/proxy/config', 'src/engine', 'src/tokens'],
+    'src/cli': ['src/main.ts', 'src/start-model.ts', 'src/rollout/datasets', ...PRODUCTS, ...PROXY],
+    'src/index.ts': ['src/main.ts', ...PRODUCTS, ...PROXY],
+    'src/main.ts': ['src/server-parts.ts', ...PRODUCTS, ...PROXY],
+    'src/server-parts.ts': ['src/start-model.ts', ...PRODUCTS, ...PROXY],
+    'src/start-model.ts': ['src/embedded', 'src/proxy/config', 'src/proxy/tokens'],
     // The page that a browser runs: of the proxy it knows what the API answers, as types.
-    'src/inspector/page': ['src/http'],
-    'src/http/ui': GROUND,
-    'src/http': ['src/http/ui', 'src/dialects', 'src/proxy/metrics', 'src/session', ...PORTS],
-    'src/proxy/metrics': ['src/session', ...PORTS],
-    'src/proxy/tracing': ['src/session', ...PORTS],
-    'src/dialects': PORTS,
-    'src/session': PORTS,
-    'src/proxy/verify': PORTS,
-    [ROLLOUT]: ['src/proxy/config', 'src/base/errors.ts', 'src/base/logger.ts'],
-    'src/engine': PORTS,
-    'src/relay': PORTS,
-    'src/proxy/store/sqlite': ['src/store', ...GROUND],
-    [`${ROLLOUT}/datasets`]: GROUND,
-    'src/inference': GROUND,
-    'src/tokens': GROUND,
-    'src/store': GROUND,
-    'src/proxy/config': ['src/base/errors.ts'],
-    'src/canonical': ['src/base/errors.ts', 'src/base/recently-used.ts'],
-    'src/standalone': ['src/base/errors.ts'],
-    'tools/build': ['src/standalone', 'src/cli'],
-    'src/base/around.ts': [],
-    'src/base/errors.ts': [],
-    'src/base/logger.ts': [],
-    'src/base/recently-used.ts': [],
-    'src/base/version.ts': [],
+    'src/inspector/page': ['src/proxy/http'],
+    'src/inspector/routes': GROUND,
+    // Trainers' side: it knows the proxy by its HTTP API alone.
+    'src/rollout': ['src/proxy/config', ...GROUND],
+    'src/rollout/datasets': GROUND,
+    'src/embedded': ['src/proxy/dialects', 'src/proxy/http', 'src/proxy/engines/clients', ...PORTS],
+    'src/worker': ['src/proxy/engines/dispatch', ...PORTS],
+    'src/proxy/http': [
+      'src/proxy/dialects',
+      'src/proxy/engines/dispatch',
+      'src/proxy/metrics',
+      'src/proxy/session',
+      ...PORTS,
+    ],
+    'src/proxy/metrics': ['src/proxy/engines/dispatch', 'src/proxy/session', ...PORTS],
+    'src/proxy/tracing': ['src/proxy/session', ...PORTS],
+    'src/proxy/dialects': PORTS,
+    'src/proxy/session': PORTS,
+    'src/proxy/verify': ['src/proxy/engines/dispatch', ...PORTS],
+    'src/proxy/engines/clients': PORTS,
+    'src/proxy/engines/dispatch': ['src/proxy/engines/port', ...GROUND],
+    'src/proxy/engines/port': GROUND,
+    'src/proxy/relay': ['src/proxy/engines/dispatch', ...PORTS],
+    'src/proxy/store/sqlite': ['src/proxy/store/port', ...GROUND],
+    'src/proxy/store/port': GROUND,
+    'src/proxy/tokens': GROUND,
+    'src/proxy/config': ['src/base'],
+    'src/protocol': ['src/base'],
+    'src/base': [],
+    'tools/build': ['src/base', 'src/cli'],
+    'tools/embedded-model': ['src/embedded', 'src/proxy/tokens'],
+    'tools/make-page.ts': [],
+    'tools/make-snapshot.ts': ['src/proxy/tokens'],
   },
   owners: {
     // Node's own, where it has one: Node 22 lacks it.
     '@whatwg-node/disposablestack': 'src/main.ts',
-    '@aws-sdk/client-bedrock-agentcore': ROLLOUT,
-    '@aws-sdk/client-s3': ROLLOUT,
-    '@aws-sdk/client-sqs': ROLLOUT,
-    '@fastify/swagger': 'src/http',
-    '@fastify/type-provider-typebox': 'src/http',
-    '@fastify/websocket': 'src/http',
-    '@huggingface/tokenizers': 'src/tokens',
+    '@aws-sdk/client-bedrock-agentcore': 'src/rollout',
+    '@aws-sdk/client-s3': 'src/rollout',
+    '@aws-sdk/client-sqs': 'src/rollout',
+    '@fastify/swagger': 'src/proxy/http',
+    '@fastify/type-provider-typebox': 'src/proxy/http',
+    '@fastify/websocket': 'src/proxy/http',
+    '@huggingface/tokenizers': 'src/proxy/tokens',
     '@preact/signals': 'src/inspector/page',
     '@opentelemetry/api': 'src/proxy/tracing',
     '@opentelemetry/core': 'src/proxy/tracing',
     '@opentelemetry/exporter-trace-otlp-proto': 'src/proxy/tracing',
     '@opentelemetry/resources': 'src/proxy/tracing',
     '@opentelemetry/sdk-trace-base': 'src/proxy/tracing',
-    'image-size': 'src/tokens',
-    pyodide: 'src/tokens',
-    tokenizers: 'src/tokens',
+    'image-size': 'src/proxy/tokens',
+    pyodide: 'src/proxy/tokens',
+    tokenizers: 'src/proxy/tokens',
     'better-sqlite3': 'src/proxy/store/sqlite',
     commander: 'src/cli',
     diff: 'src/inspector/page',
     preact: 'src/inspector/page',
     uplot: 'src/inspector/page',
     '@yao-pkg/pkg': 'tools/build',
-    esbuild: ['tools/build', 'src/http/ui'],
-    fastify: ['src/http', 'src/http/ui'],
-    'apache-arrow': `${ROLLOUT}/datasets`,
-    hyparquet: `${ROLLOUT}/datasets`,
-    'hyparquet-writer': `${ROLLOUT}/datasets`,
-    openai: 'src/canonical',
+    esbuild: ['tools/build', 'tools/make-page.ts'],
+    // The embedded engine and the inspector have routes of their own; a rollout server has no other server.
+    fastify: ['src/proxy/http', 'src/embedded', 'src/inspector/routes'],
+    'apache-arrow': 'src/rollout/datasets',
+    hyparquet: 'src/rollout/datasets',
+    'hyparquet-writer': 'src/rollout/datasets',
+    openai: 'src/protocol',
     pino: 'src/cli',
-    'smol-toml': `${ROLLOUT}/datasets`,
-    tar: ROLLOUT,
+    'smol-toml': 'src/rollout/datasets',
+    tar: ['src/rollout', 'tools/build'],
     // Two clients of different servers, which have nothing in common but the library.
-    undici: ['src/engine', ROLLOUT],
-    ws: 'src/relay',
+    undici: ['src/proxy/engines/clients', 'src/rollout'],
+    ws: ['src/worker', 'src/proxy/relay'],
   },
   shared: ['typebox'],
+}
+
+/** Folders of rooms, which have no file of their own, but for those that put their rooms together. */
+const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
+  // The composition root, its parts, what has to start before they are loaded, and the package's door.
+  src: ['main.ts', 'server-parts.ts', 'start-model.ts', 'index.ts'],
+  'src/proxy': [],
+  'src/proxy/dialects': [],
+  'src/proxy/engines': [],
+  // What listens: the proxy's routes put together, and those of a record that is only looked at.
+  'src/proxy/http': ['app.ts', 'server.ts', 'view.ts'],
+  'src/proxy/session': [],
+  'src/proxy/store': [],
+  'src/proxy/tokens': [],
+  'src/protocol': [],
+  // From a choice of engines to their clients: its servers, or else the one that is embedded.
+  'src/embedded': ['open-engines.ts'],
+  'src/inspector': [],
+  tools: ['make-page.ts', 'make-snapshot.ts'],
 }
 
 t.test('every import of src keeps to the layers, and every library to its one folder', async (t) => {
@@ -134,9 +150,11 @@ t.test('every import of src keeps to the layers, and every library to its one fo
   t.strictSame(fileCycles(graph), [], 'nor do files')
 })
 
-/** Memories of messages and prompts that were many, each with a bound of its own. There is one for each thing now. */
-const FORMER_MEMORIES =
-  /\b(RepeatedJson|noteSource|sourceOf|RequestTextWriter|KnownMessages|Waypoint|RepeatedRequests|BackendAround|SessionsLines|TokenLine)\b/
+t.test('a folder of rooms has no loose file but those that put its rooms together', async (t) => {
+  for (const [folder, composing] of Object.entries(ROOMS_ALONE)) {
+    t.strictSame(globSync('*.ts', { cwd: join(ROOT, folder) }).sort(), composing.toSorted(), folder)
+  }
+})
 
 t.test('what is known of messages is kept by the messages, and in no map beside them', async (t) => {
   const sources = globSync('src/**/*.ts', { cwd: ROOT }).map((file) => ({
@@ -147,20 +165,22 @@ t.test('what is known of messages is kept by the messages, and in no map beside 
     sources.filter(({ text }) => pattern.test(text)).map(({ file }) => file)
   t.strictSame(filesWith(/\bnew WeakMap\b(?!<Logger,)/), ['src/protocol/canonical/request-reader.ts'])
   t.strictSame(filesWith(/\bclass Message(Tree)?\b/), ['src/protocol/canonical/conversation.ts'])
-  t.strictSame(filesWith(FORMER_MEMORIES), [])
 })
 
 const graphOf = (imports: Record<string, string[]>): ImportGraph => new Map(Object.entries(imports))
 
 t.test('an import against the direction is a violation', async (t) => {
   for (const [file, target] of [
-    ['src/proxy/session/turn/run-turn.ts', 'src/proxy/http/transport/errors.ts'],
+    ['src/proxy/session/turn/run-turn.ts', 'src/proxy/http/app.ts'],
     ['src/proxy/dialects/chat/answer.ts', 'src/proxy/session/state/sessions.ts'],
-    ['src/proxy/engines/clients/openai/client.ts', 'src/store/sqlite/store.ts'],
-    ['src/relay/hub.ts', 'src/proxy/engines/clients/wire/connection.ts'],
+    ['src/proxy/engines/clients/openai/client.ts', 'src/proxy/store/sqlite/open.ts'],
+    ['src/proxy/relay/relay-call.ts', 'src/proxy/engines/clients/wire/connection.ts'],
     ['src/proxy/store/port/turn-store.ts', 'src/proxy/store/sqlite/schema.ts'],
     ['src/proxy/http/server.ts', 'src/main.ts'],
+    ['src/proxy/http/app.ts', 'src/inspector/routes/routes.ts'],
+    ['src/proxy/engines/clients/open-servers.ts', 'src/embedded/open-engines.ts'],
     ['src/main.ts', 'src/cli/run.ts'],
+    ['src/worker/proxy-link.ts', 'src/proxy/relay/relay-call.ts'],
     ['src/rollout/rollout.ts', 'src/proxy/http/trainer/sessions/schemas.ts'],
     ['src/proxy/http/server.ts', 'src/rollout/remote-agent-loop.ts'],
     ['src/base/errors.ts', 'src/protocol/canonical/events.ts'],
@@ -171,8 +191,12 @@ t.test('an import against the direction is a violation', async (t) => {
 
 t.test('an import along the direction is none', async (t) => {
   const graph = graphOf({
-    'src/main.ts': ['src/store/sqlite/store.ts', 'src/proxy/http/server.ts', 'node:fs'],
-    'src/store/sqlite/store.ts': ['src/proxy/store/port/turn-store.ts', 'better-sqlite3', 'typebox/value'],
+    'src/main.ts': ['src/proxy/store/sqlite/open.ts', 'src/proxy/http/server.ts', 'node:fs'],
+    'src/proxy/store/sqlite/open.ts': [
+      'src/proxy/store/port/turn-store.ts',
+      'better-sqlite3',
+      'typebox/value',
+    ],
     'src/protocol/canonical/messages.ts': ['openai/resources/chat/completions'],
     'src/base/version.ts': ['package.json'],
   })
@@ -187,8 +211,8 @@ t.test(
       'src/proxy/http/server.ts': ['test/helpers/import-graph.ts'],
     })
     t.strictSame(violations(graph, RULES), [
-      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/http and src/http/ui',
-      'src/proxy/session/turn/run-turn.ts imports pyodide, which belongs to src/tokens',
+      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/proxy/http and src/embedded and src/inspector/routes',
+      'src/proxy/session/turn/run-turn.ts imports pyodide, which belongs to src/proxy/tokens',
       'src/proxy/session/turn/run-turn.ts imports left-pad, which has no owner in the rules',
       'src/proxy/http/server.ts imports test/helpers/import-graph.ts, which is in no part',
     ])
@@ -270,7 +294,7 @@ t.test('the graph knows every form of import, and neither comments nor strings',
 
 t.test('docs/architecture.md has every folder of the rules, and names files that there are', async (t) => {
   const page = readFileSync(join(ROOT, 'docs/architecture.md'), 'utf8')
-  const inMap = [...page.matchAll(/^\| `(src[^`]*)` \|/gm)].map(([, part]) => part!)
+  const inMap = [...page.matchAll(/^\| `((?:src|tools)[^`]*)` \|/gm)].map(([, part]) => part!)
   const folders = Object.keys(RULES.parts).filter((part) => !part.endsWith('.ts') || part === 'src/main.ts')
   t.strictSame(inMap.sort(), folders.sort())
   const named = [...page.matchAll(/`(src\/[\w./-]+|test\/[\w./-]+)`/g)].map(([, path]) => path!)

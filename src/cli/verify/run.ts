@@ -1,8 +1,8 @@
 /** `llm-proxy verify [session-id...]`. */
 
 import { ProxyError } from '../../base/errors.ts'
+import { openEngines } from '../../embedded/open-engines.ts'
 import type { VerifyConfig } from '../../proxy/config/options/verify.ts'
-import { openEngines } from '../../proxy/engines/clients/open-engines.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
 import { isFiltered } from '../../proxy/verify/hints.ts'
 import { type RecordedMasks, recordedLogprobsOf } from '../../proxy/verify/recorded-masks.ts'

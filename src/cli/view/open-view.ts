@@ -2,6 +2,8 @@ import { existsSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
+import { loadEmbeddedTokenizer } from '../../embedded/engine/embedded-model.ts'
+import { uiRoutes } from '../../inspector/routes/routes.ts'
 import { textsOfTokens } from '../../proxy/engines/clients/texts-of-tokens.ts'
 import type { ViewOptions } from '../../proxy/http/view.ts'
 import { openSqliteReader } from '../../proxy/store/sqlite/open.ts'
@@ -33,7 +35,8 @@ export async function withViewOf<T>(
     return await use({
       reader,
       logger,
-      tokenTexts: textsOfTokens(tokenizer && { name: name!, tokenizer }),
+      inspector: uiRoutes,
+      tokenTexts: textsOfTokens(tokenizer && { name: name!, tokenizer }, loadEmbeddedTokenizer),
       facts: { version: VERSION, db },
       bodyLimitBytes: NO_BODY_BYTES,
     })

@@ -3,9 +3,14 @@ import { folderPath } from '../../base/own-files.ts'
 import { loadTokenizer, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import { NgramModel } from './ngram-model.ts'
 
-/** Where `train/train-model.ts` puts the tokenizer, its chat template and the n-gram counts. */
+/** Where `tools/embedded-model/train-model.ts` puts the tokenizer, its chat template and the n-gram counts. */
 export function embeddedModelFolder(): string {
-  return folderPath(new URL('model', import.meta.url))
+  return folderPath(new URL('../model', import.meta.url))
+}
+
+/** Its tokenizer alone. */
+export function loadEmbeddedTokenizer(): Tokenizer {
+  return loadTokenizer(embeddedModelFolder())
 }
 
 export interface EmbeddedModel {

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import Fastify, {
   type FastifyInstance,
+  type FastifyPluginCallback,
   type FastifyReply,
   type FastifyRequest,
   type FastifyServerFactory,
@@ -9,7 +10,6 @@ import Fastify, {
 } from 'fastify'
 import { ERROR_CATALOGUE, ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
-import { uiRoutes } from '../../inspector/routes/routes.ts'
 import type { CallTracer } from '../../protocol/canonical/spans.ts'
 import { openAiError } from '../dialects/common/openai-error.ts'
 import type { VolatileRule } from '../dialects/common/volatile.ts'
@@ -63,6 +63,8 @@ export interface AppBase {
   basePath?: string
   /** Only sessions of this node are served, of several. Default: all are. */
   node?: NodePlace | undefined
+  /** The routes of a page for people. Default: there is none. */
+  inspector?: FastifyPluginCallback
   /** Default: there is no `/metrics`. */
   metrics?: MetricsSource
 }
@@ -224,7 +226,7 @@ async function addRoutes(
     tokenTexts: options.tokenTexts ?? (async () => undefined),
     onRow: (row) => options.metrics?.rowRead(row, options.weights.version),
   })
-  await app.register(inScope('open', uiRoutes))
+  if (options.inspector) await app.register(inScope('open', options.inspector))
   await app.register(inScope('view', eventsRoutes), { activity, backend, reader: store })
   await app.register(inScope('worker', workerSocket), {
     accept: options.acceptWorker,

@@ -1,6 +1,5 @@
 /** What was recorded, to look at: the reads and the inspector's page over a database, without a proxy. */
 import type { FastifyPluginCallback } from 'fastify'
-import { uiRoutes } from '../../inspector/routes/routes.ts'
 import { inScope } from './access/guard.ts'
 import { type App, type AppBase, type AppSockets, buildAppWith } from './app.ts'
 import { type HttpServer, type ListenOptions, listenWith } from './server.ts'
@@ -23,12 +22,12 @@ export function listenToViewers(options: ViewOptions & ListenOptions): Promise<H
 
 /** Not listening yet. */
 export function buildView(options: ViewOptions, sockets?: AppSockets): Promise<App> {
-  const { reader, tokenTexts, facts } = options
+  const { reader, tokenTexts, facts, inspector } = options
   const add: Parameters<typeof buildAppWith>[1] = async (app) => {
     await app.register(inScope('open', viewHealth), { facts })
     await app.register(inScope('view', readRoutes), { reader, tokenTexts })
     await app.register(inScope('view', noEvents))
-    await app.register(inScope('open', uiRoutes))
+    if (inspector) await app.register(inScope('open', inspector))
   }
   return buildAppWith(options, add, sockets)
 }

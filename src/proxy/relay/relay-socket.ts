@@ -1,6 +1,6 @@
 /**
  * What the proxy's side needs of a WebSocket; a socket of `ws` is one. The server that accepts sockets lives in
- * `src/http`, so that nothing here depends on how they come in.
+ * `../http`, so that nothing here depends on how they come in.
  */
 export interface RelaySocket {
   send(text: string): void

@@ -16,27 +16,34 @@ const SUBJECTS: readonly Subject[] = [...WIRES, ...REQUESTS, ...MARKUP]
 
 /** Where what strangers, engines, workers and models write is read. */
 const READERS = [
-  'src/canonical/*.ts',
-  'src/dialects/**/*.ts',
-  'src/engine/*.ts',
+  'src/protocol/{canonical,json,token-ids}/*.ts',
+  'src/proxy/dialects/**/*.ts',
+  'src/proxy/engines/clients/*.ts',
+  'src/proxy/engines/clients/wire/*.ts',
   'src/proxy/http/transport/json-body.ts',
-  'src/relay/{frames,protocol,token-ids,answers-*,*-on-wire}.ts',
+  'src/protocol/worker/{frames,protocol,token-ids,*-on-wire}.ts',
+  'src/proxy/relay/answers-v1.ts',
   'src/proxy/session/roles/**/*.ts',
   'src/proxy/session/matching/*.ts',
   'src/proxy/tokens/parsers/*.ts',
-  'src/tokens/{added-tokens,markers,stop-strings,streaming-decoder,token-pieces}.ts',
+  'src/proxy/tokens/tokenizer/{added-tokens,markers,stop-strings,streaming-decoder,token-pieces}.ts',
 ]
 
 /** Files there that walk through nothing of anybody's, or only write. */
 const WALK_THROUGH_NOTHING = [
   'src/protocol/json/give-back.ts',
   // Types, and folds of events that add each one once.
-  'src/canonical/{completion,spans,events,messages,request,prompt-ids,prompt-lists,token-ids,json-member,growing-json}.ts',
+  'src/protocol/canonical/{completion,spans,events,messages,request}.ts',
+  'src/protocol/token-ids/{prompt-ids,prompt-lists,token-ids}.ts',
+  'src/protocol/json/{json-member,growing-json}.ts',
+  // Puts together what the store has read and checked.
+  'src/proxy/session/matching/session-turns.ts',
   // Errors, in words of our own.
-  'src/dialects/{openai-error,context-overflow}.ts',
+  'src/proxy/dialects/common/{openai-error,context-overflow}.ts',
   // Connections to engines, what they are asked, and words of one line.
-  'src/engine/{auto-client,client-of-kind,connection,context-length,detect,endpoint,failures,generation}.ts',
-  'src/engine/{models,sampled-ids,open-engines,optional-routes,request,score,texts-of-tokens,weight-version}.ts',
+  'src/proxy/engines/clients/{auto-client,client-of-kind,detect,endpoint,open-servers,texts-of-tokens}.ts',
+  'src/proxy/engines/clients/wire/{connection,context-length,failures,generation}.ts',
+  'src/proxy/engines/clients/wire/{models,sampled-ids,optional-routes,request,score,weight-version}.ts',
   // Written by the proxy, and read with the frames' own schemas.
   'src/protocol/worker/requests-on-wire.ts',
 ]

@@ -1,6 +1,5 @@
-import { embeddedModelFolder } from '../../../embedded/engine/embedded-model.ts'
 import { tokenTexts } from '../../tokens/model/token-texts.ts'
-import { loadTokenizer, type Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
+import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { EngineClient } from '../port/engine-client.ts'
 
 export interface NamedTokenizer {
@@ -20,10 +19,12 @@ const ANSWER_MS = 10_000
 /**
  * Tells what tokens read like: by this tokenizer or, without one, by the embedded model's own for what that model sampled,
  * else by an engine that serves the model and tells.
+ * @param loadEmbedded is called once, for the first ids that the embedded model sampled
  * @returns undefined where no tokenizer is known
  */
 export function textsOfTokens(
   named: NamedTokenizer | undefined,
+  loadEmbedded: () => Tokenizer,
   engines: () => readonly Serving[] = () => [],
 ) {
   let embedded: Tokenizer | undefined
@@ -31,7 +32,7 @@ export function textsOfTokens(
     if (named !== undefined) return { source: named.name, texts: await tokenTexts(named.tokenizer, ids) }
     if (model === null) return undefined
     if (model !== 'embedded') return askEngines(engines(), model, ids)
-    embedded ??= loadTokenizer(embeddedModelFolder())
+    embedded ??= loadEmbedded()
     return { source: model, texts: await tokenTexts(embedded, ids) }
   }
 }

@@ -1,5 +1,5 @@
 /**
- * Port: one inference server that samples tokens. Adapters live in `src/engine/`; the local backend and the
+ * Port: one inference server that samples tokens. Adapters live in `../clients/`; the local backend and the
  * inference worker both use them. All adapters pass `test/conformance/engine-client.ts`.
  */
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'

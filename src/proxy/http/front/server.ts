@@ -6,10 +6,14 @@
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
-import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
+import Fastify, {
+  type FastifyInstance,
+  type FastifyPluginCallback,
+  type FastifyReply,
+  type FastifyRequest,
+} from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { uiRoutes } from '../../../inspector/routes/routes.ts'
 import { nodeOfSession } from '../../session/state/nodes.ts'
 import { MAX_SESSION_ID_BYTES } from '../../session/state/session-id.ts'
 import { parseTraceId } from '../../session/trajectories/traces.ts'
@@ -33,6 +37,8 @@ export interface FrontOptions {
   /** How long a node may take for a question to all of them. */
   timeoutMs: number
   logger: Logger
+  /** The routes of a page for people. */
+  inspector: FastifyPluginCallback
 }
 
 export interface RunningFront {
@@ -88,6 +94,7 @@ export async function startFront({
   nodeUrls,
   timeoutMs,
   logger,
+  inspector,
 }: FrontOptions): Promise<RunningFront> {
   const nodes = new Nodes(nodeUrls, timeoutMs)
   let routable = (_method: string, url: string): string => url
@@ -114,7 +121,7 @@ export async function startFront({
   bodyRoutes(app, nodes)
   questionRoutes(app, nodes)
   orderRoutes(app, nodes)
-  void app.register(uiRoutes)
+  void app.register(inspector)
   await app.ready()
   routable = sessionPaths(routes)
   app.server.listen({ host, port })

@@ -1,40 +1,24 @@
-/** From a choice of engines to their clients. */
+/** From a choice of engines' servers to their clients. */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { EmbeddedEngine } from '../../../embedded/engine/embedded-engine.ts'
-import { Playbook } from '../../../embedded/engine/playbook.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
 import { createAutoClient } from './auto-client.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import type { Connect, ConnectionOptions } from './wire/connection.ts'
 
-export interface EngineChoice {
-  /** None: the embedded engine. */
-  engineUrls: readonly string[]
+/** How servers are spoken to. */
+export interface ServerChoice {
   engineKind: EngineKind | 'auto'
   engineApiKey?: string | undefined
   /** Names of headers, with commas between them; `none` for none. */
   engineSessionHeader?: string | undefined
   /** Opens sockets to engines; see {@link ConnectionOptions}. */
   connect?: Connect | undefined
-  /** For the embedded engine: a file of forced answers, and the name that its model goes by. */
-  playbook?: string | undefined
-  model?: string | undefined
-}
-
-/** @throws ProxyError `config_invalid` for a playbook or URL that is none, and for a kind of server without a URL */
-export function openEngines(choice: EngineChoice): EngineClient[] {
-  const { engineUrls, engineKind } = choice
-  if (engineUrls.length === 0) {
-    refuseServerWithoutUrl(engineKind)
-    return [openEmbeddedEngine(choice)]
-  }
-  return engineUrls.map((url) => openServer(choice, url))
 }
 
 /** The client of one server. @throws ProxyError `config_invalid` for a URL that is none */
 export function openServer(
-  { engineKind, engineApiKey, engineSessionHeader, connect }: Omit<EngineChoice, 'engineUrls'>,
+  { engineKind, engineApiKey, engineSessionHeader, connect }: ServerChoice,
   url: string,
 ): EngineClient {
   return openClient(engineKind, {
@@ -59,23 +43,7 @@ function sessionHeadersOf(names: string): string[] {
   })
 }
 
-/** Whoever names a server means it: what the embedded engine says in its place would be trained on. */
-function refuseServerWithoutUrl(kind: EngineChoice['engineKind']): void {
-  if (kind === 'auto' || kind === 'embedded') return
-  throw new ProxyError(
-    'config_invalid',
-    `engines of kind ${kind} have a URL: give --engine-url, or leave out --engine-kind for the embedded engine`,
-  )
-}
-
-function openEmbeddedEngine({ playbook, model }: EngineChoice): EngineClient {
-  return new EmbeddedEngine({
-    ...(model !== undefined && { model }),
-    ...(playbook !== undefined && { playbook: Playbook.fromFile(playbook) }),
-  })
-}
-
-function openClient(kind: EngineChoice['engineKind'], options: ConnectionOptions): EngineClient {
+function openClient(kind: ServerChoice['engineKind'], options: ConnectionOptions): EngineClient {
   return kind === 'auto' || kind === 'embedded' ? createAutoClient(options) : CLIENT_OF_KIND[kind](options)
 }
 

@@ -1,0 +1,32 @@
+/** From a choice of engines to their clients: of the servers that it names, or else of the embedded engine. */
+import { ProxyError } from '../base/errors.ts'
+import { openServer, type ServerChoice } from '../proxy/engines/clients/open-servers.ts'
+import type { EngineClient } from '../proxy/engines/port/engine-client.ts'
+import { EmbeddedEngine } from './engine/embedded-engine.ts'
+import { Playbook } from './engine/playbook.ts'
+
+export interface EngineChoice extends ServerChoice {
+  /** None: the embedded engine. */
+  engineUrls: readonly string[]
+  /** For the embedded engine: a file of forced answers, and the name that its model goes by. */
+  playbook?: string | undefined
+  model?: string | undefined
+}
+
+/** @throws ProxyError `config_invalid` for a playbook or URL that is none, and for a kind of server without a URL */
+export function openEngines(choice: EngineChoice): EngineClient[] {
+  const { engineUrls, engineKind, playbook, model } = choice
+  if (engineUrls.length > 0) return engineUrls.map((url) => openServer(choice, url))
+  refuseServerWithoutUrl(engineKind)
+  const forced = playbook === undefined ? undefined : Playbook.fromFile(playbook)
+  return [new EmbeddedEngine({ ...(model !== undefined && { model }), ...(forced && { playbook: forced }) })]
+}
+
+/** Whoever names a server means it: what the embedded engine says in its place would be trained on. */
+function refuseServerWithoutUrl(kind: ServerChoice['engineKind']): void {
+  if (kind === 'auto' || kind === 'embedded') return
+  throw new ProxyError(
+    'config_invalid',
+    `engines of kind ${kind} have a URL: give --engine-url, or leave out --engine-kind for the embedded engine`,
+  )
+}
