@@ -1,6 +1,7 @@
 import type { Test } from 'tap'
 import type { TSchema } from 'typebox'
 import { Compile } from 'typebox/compile'
+import { uiRoutes } from '../../src/inspector/routes/routes.ts'
 import type { Roster } from '../../src/proxy/engines/port/roster.ts'
 import { type HttpServer, listen, type ServerOptions } from '../../src/proxy/http/server.ts'
 import { Metrics } from '../../src/proxy/metrics/metrics.ts'
@@ -78,6 +79,7 @@ export function serverParts(store: TurnStore, options: Partial<SessionsOptions> 
     acceptWorker: (socket) => socket.close(),
     maxWorkerFrameBytes: 1_000,
     roster: NO_ROSTER,
+    inspector: uiRoutes,
   }
   return { options: serverOptions, sessions, backend }
 }

@@ -17,11 +17,10 @@ t.test(
       'src/embedded/model/ngrams.bin',
       'src/embedded/model/tokenizer.json',
       'src/embedded/model/tokenizer_config.json',
-      'src/proxy/http/operator/health/health-thread.ts',
       'src/inspector/routes/page.json',
+      'src/proxy/http/operator/health/health-thread.ts',
       'src/proxy/store/sqlite/reader-thread.ts',
       'src/proxy/store/sqlite/writer-thread.ts',
-      'src/proxy/tokens/tokenizer/pool-thread.ts',
       'src/proxy/tokens/prompt/prompt-thread.ts',
       'src/proxy/tokens/templates/python/chat_templates.py',
       'src/proxy/tokens/templates/python/harmony.py',
@@ -30,6 +29,7 @@ t.test(
       'src/proxy/tokens/templates/python/template_words.py',
       'src/proxy/tokens/templates/python/vendor/jinja2-3.1.6-py3-none-any.whl',
       'src/proxy/tokens/templates/python/vendor/markupsafe-3.0.4-cp314-cp314-win_arm64.whl',
+      'src/proxy/tokens/tokenizer/pool-thread.ts',
     ])
     const scripts = [...assets].filter(([key]) => key.endsWith('.ts')).map(([, script]) => String(script))
     for (const script of [main, ...scripts]) {

@@ -6,7 +6,7 @@ import type { PyProxy } from 'pyodide/ffi'
 import t from 'tap'
 import { bootPython, bootWithout } from '../../../src/proxy/tokens/templates/python/boot.ts'
 
-const FOLDER = join(import.meta.dirname, '../../../src/tokens/python')
+const FOLDER = join(import.meta.dirname, '../../../src/proxy/tokens/templates/python')
 const NAMES = ['template_messages', 'template_words', 'harmony', 'chat_templates']
 
 /** Copies of our modules whose answers are those of an edited program. */
