@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
-import { WordFinder } from '../../../src/proxy/tokens/prompt/template-words.ts'
+import { WordFinder } from '../../../src/proxy/tokens/templates/template-words.ts'
 import { templateOf } from '../../helpers/templates.ts'
 
 /** Of a template that tests a message's content, `c`. */

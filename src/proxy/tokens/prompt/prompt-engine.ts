@@ -9,6 +9,7 @@ import { hash } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatTemplate, MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import type { TemplateWords } from '../templates/template-words.ts'
 import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
 import { type BoundaryTokens, type Closing, type EndOfTurn, findClosing, findEndOfTurn } from './closing.ts'
 import { endOfMarks, hasMark, losesAtMost, markOf, saysTheSame, textBeforeMark } from './marks.ts'
@@ -23,7 +24,6 @@ import {
   situationKey,
   standIns,
 } from './shape.ts'
-import type { TemplateWords } from './template-words.ts'
 
 /** How a prompt begins and what is in it; its end is another matter. */
 export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>

@@ -6,6 +6,7 @@ import type { Worker } from 'node:worker_threads'
 import { ProxyError } from '../../../base/errors.ts'
 import { startThread } from '../../../base/own-files.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import type { TemplateWords } from '../templates/template-words.ts'
 import type { Beginnings, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
 import type {
   PromptAnswer,
@@ -14,7 +15,6 @@ import type {
   PromptReply,
   PromptThreadData,
 } from './prompt-thread.ts'
-import type { TemplateWords } from './template-words.ts'
 
 /** What renders prompts, wherever it does it. */
 export interface PromptService {

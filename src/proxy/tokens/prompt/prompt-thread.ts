@@ -9,6 +9,7 @@ import {
   TemplateExhausted,
 } from '../templates/chat-template.ts'
 import { PythonTemplates } from '../templates/python/python-templates.ts'
+import type { TemplateWords } from '../templates/template-words.ts'
 import type { BoundaryTokens } from './closing.ts'
 import {
   type Beginnings,
@@ -17,7 +18,6 @@ import {
   PromptEngine,
   type PromptOptions,
 } from './prompt-engine.ts'
-import type { TemplateWords } from './template-words.ts'
 
 export interface PromptThreadData {
   template: ChatTemplateFiles

@@ -5,12 +5,12 @@
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, Tool } from '../../../protocol/canonical/messages.ts'
-import type { TemplateWords } from '../prompt/template-words.ts'
 import { readModelFile, readModelJson } from '../tokenizer/model-file.ts'
 import { specialTokenText } from '../tokenizer/tokenizer.ts'
 import type { SpecialTokenConfig, TokenizerConfig } from '../tokenizer/tokenizer-files.ts'
 import type { PromptFormat } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
+import type { TemplateWords } from './template-words.ts'
 
 /** A message, or the JSON that it came in as: numbers and the order of keys are those of the text. */
 export type MessageOrJson = ChatMessage | string
