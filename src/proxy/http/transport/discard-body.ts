@@ -11,10 +11,11 @@ export interface DiscardLimits {
 /**
  * Many clients read an answer when their body is sent, and not before: closing the connection under them would show
  * them a broken connection instead of the refusal. So some of the body is read and forgotten; after that many bytes the
- * client is left to wait, and a body that has not ended in time ends with its connection.
+ * client is left to wait, and a body that has not ended in time ends with its connection. Nothing is done about one
+ * that has been read: its connection may be in the middle of the next call by then.
  */
 export function discardBody(request: IncomingMessage, { bytes, ms }: DiscardLimits): void {
-  if (!hasBody(request)) return
+  if (!hasBody(request) || request.readableEnded || request.destroyed) return
   let left = bytes
   request.on('data', (chunk: Buffer) => {
     left -= chunk.length

@@ -1,0 +1,63 @@
+/** A connection outlives a refusal: an agent shortens what it sent, and goes on over the same one. */
+import { mock } from 'node:test'
+import t from 'tap'
+import { ProxyError } from '../../src/base/errors.ts'
+import { BODY_VALUES } from '../../src/proxy/http/transport/json-body.ts'
+import { RawConnection } from '../helpers/raw-connection.ts'
+import { answer, type Script, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { until } from '../helpers/until.ts'
+
+/** More than is waited for what is left of a refused body. */
+const A_WHILE_MS = 60_000
+
+const post = (body: string) =>
+  `POST /s/v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`
+const call = (fields = '') => post(`{"messages":[{"role":"user","content":"hi"}]${fields}}`)
+const tooManyMembers = Array.from({ length: BODY_VALUES.members + 1 }, (_, at) => `"${at}":0`).join()
+
+const refusedByEngine: Script = async function* () {
+  yield* []
+  throw new ProxyError('engine_rejected', '<h1>413 Request Entity Too Large</h1>', { status: 413 })
+}
+
+const REFUSALS = {
+  'the proxy finds too many values in': { request: call(`,"logit_bias":{${tooManyMembers}}`) },
+  'a router before the engine finds too large': { request: call(), script: refusedByEngine },
+}
+
+for (const [refused, { request, ...engine }] of Object.entries(REFUSALS)) {
+  t.test(`a call is answered long after one that ${refused}, on its connection`, async (t) => {
+    const { url, backend, call: ask } = await startSessionsApi(t)
+    if ('script' in engine) backend.script = engine.script
+    const connection = await RawConnection.open(url)
+    t.teardown(() => connection.socket.destroy())
+    mock.timers.enable({ apis: ['setTimeout'] })
+    t.teardown(() => mock.timers.reset())
+    await connection.send(request).until('413')
+
+    const before = backend.requests.length
+    const { promise: opened, resolve: open } = Promise.withResolvers<void>()
+    backend.script = async function* () {
+      await opened
+      yield* answer(wholeAnswer())
+    }
+    connection.send(call())
+    await until(() => backend.requests.length > before)
+    mock.timers.tick(A_WHILE_MS)
+    open()
+    await connection.until('hi there')
+    const { body } = await ask('GET', '/sessions/s')
+    t.match(body.turns.at(-1), { status: 'completed', completion_text: 'hi there' })
+  })
+}
+
+t.test('a refused body that does not end is closed with its connection', async (t) => {
+  const { url } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 100 })
+  const connection = await RawConnection.open(url)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  await connection.send(call('x'.repeat(100)).slice(0, -1)).until('413')
+  mock.timers.tick(A_WHILE_MS)
+  t.match(await connection.closed, /body_too_large/)
+})
