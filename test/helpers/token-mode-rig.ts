@@ -1,7 +1,8 @@
 /** Token mode without HTTP: turns of one session, over an engine that says what it is told to. */
 import type { Test } from 'tap'
-import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
+import type { ChatMessage, Usage } from '../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { TokenPrompts } from '../../src/proxy/session/prompts/token-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { beginChoices } from '../../src/proxy/session/turn/run-choices.ts'
@@ -17,6 +18,11 @@ export interface Answer {
   text: string
   /** It is cut off there, without the token that ends a turn. */
   isCut?: boolean
+  /** The engine tells the text, and no ids. */
+  isWithoutIds?: boolean
+  /** What the engine says that the prompt was. Default: as it was sent. */
+  seen?: readonly number[]
+  usage?: Usage
 }
 
 const never = new AbortController().signal
@@ -29,12 +35,18 @@ export function tokenModeRig(
   store = new MemoryTurnStore(),
 ) {
   const backend = new ScriptedBackend(async function* (request) {
-    const { text, isCut = false } = answer(request)
+    const { text, isCut = false, isWithoutIds = false, seen, usage } = answer(request)
     const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [model.tokenizer.eosTokenId!])]
     yield [
-      { type: 'start', engine: 'scripted', promptTokenIds: request.promptTokenIds! },
-      { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
-      { type: 'end', finishReason: isCut ? 'length' : 'stop' },
+      {
+        type: 'start',
+        engine: 'scripted',
+        promptTokenIds: seen ? PromptIds.of(...seen) : request.promptTokenIds!,
+      },
+      isWithoutIds
+        ? { type: 'delta', content: text }
+        : { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
+      { type: 'end', finishReason: isCut ? 'length' : 'stop', ...(usage && { usage }) },
     ]
   })
   const prompts = new TokenPrompts(model, store)

@@ -1,3 +1,4 @@
+import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical/events.ts'
 import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
 import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
@@ -28,20 +29,35 @@ export class AnswerDecoder {
   /** The last token, if it may have ended the completion: then it shows no text. */
   #undecided: number | undefined
   #calledTools = false
+  #hasIds = false
+  /** The engine's own text was there, of which nothing is passed on. */
+  #hasText = false
 
   constructor(parts: AnswerDecoderParts) {
     this.#parts = parts
   }
 
   /** The tokens of `delta` with their text; the engine's own text is dropped. */
-  push({ content: _raw, ...tokens }: GenerationDelta): GenerationDelta {
+  push({ content, ...tokens }: GenerationDelta): GenerationDelta {
+    this.#hasText ||= Boolean(content)
+    this.#hasIds ||= (tokens.tokenIds ?? []).length > 0
     let text = ''
     for (const id of tokens.tokenIds ?? []) text += this.#read(id)
     return { ...tokens, ...this.#note(this.#parts.parser.push(text)) }
   }
 
-  /** What was held back until now, if anything, and the end in the words of the chat API. */
+  /**
+   * What was held back until now, if anything, and the end in the words of the chat API.
+   * @throws ProxyError `engine_failed` where the engine sampled and told no ids: the agent would read an empty answer
+   */
   finish(end: GenerationEnd): [...GenerationDelta[], GenerationEnd] {
+    const hasSampled = this.#hasText || (end.usage?.completion_tokens ?? 0) > 0
+    if (hasSampled && !this.#hasIds) {
+      const message =
+        'The engine told no token ids of its answer, which token mode reads: a gateway before it may take them out, or ' +
+        'it may be too old for return_token_ids'
+      throw new ProxyError('engine_failed', message)
+    }
     const { decoder, stops, parser, includeStop } = this.#parts
     const endedByToken = end.finishReason === 'stop' && typeof end.stopReason !== 'string'
     const last = endedByToken && !includeStop ? '' : this.#readUndecided()

@@ -44,7 +44,7 @@ export interface CallPrompt {
   whileAsked(): Promise<void>
   /** What the agent gets of what the engine said. */
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[]
-  /** The answer is whole. Before the agent can have read the end and go on from it. */
+  /** The answer is whole, and on record. Before the agent can have read the end and go on from it. */
   answered(completion: Completion): void
 }
 

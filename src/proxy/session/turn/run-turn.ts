@@ -258,12 +258,13 @@ export class TurnRunner {
       for (let next = await answer.next(); !next.done; next = await answer.next()) {
         const batch = prompt.read(next.value)
         last = this.#fold(turn, batch)
-        if (last) prompt.answered(turn.fold)
         const passed = last ? batch.slice(0, -1) : batch
         if (passed.length > 0) yield passed
       }
       if (!last) throw new ProxyError('engine_lost', 'The engine ended its answer without a finish reason')
       await this.#close(turn, 'completed', null)
+      // On record, and not yet read: no call goes on from an answer before it is, nor misses it.
+      prompt.answered(turn.fold)
       yield [last]
     } catch (thrown) {
       failure = toProxyError(signal.aborted ? signal.reason : thrown)

@@ -1,0 +1,77 @@
+/** What token mode makes of an engine's answer, and what the next call goes on from. */
+import t, { type Test } from 'tap'
+import { ProxyError } from '../../../src/base/errors.ts'
+import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
+import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
+import type { TurnOutcome, TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
+import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import { type Answer, tokenModeRig } from '../../helpers/token-mode-rig.ts'
+import { loadTokenModel } from './token-mode-talk.ts'
+
+const model = loadTokenModel('qwen2_5')
+const user: ChatMessage = { role: 'user', content: 'Count.' }
+const says = (content: string): ChatMessage => ({ role: 'assistant', content })
+const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+
+function setUp(t: Test, answers: Answer[], store?: MemoryTurnStore) {
+  return tokenModeRig(t, model as TokenModel, () => answers.shift()!, store)
+}
+
+t.test('an engine that tells text and no ids has failed: its answer would be empty', async (t) => {
+  const usage = { prompt_tokens: 9, completion_tokens: 2, total_tokens: 11 }
+  const answers: Answer[] = [
+    { text: 'One.', isWithoutIds: true },
+    { text: 'One.', isWithoutIds: true, usage },
+    { text: '', isWithoutIds: true, usage },
+  ]
+  for (const answer of answers) {
+    const { ask, store } = setUp(t, [answer])
+    await t.rejects(ask([user]), { code: 'engine_failed', message: /no token ids/ })
+    t.match(await Array.fromAsync(store.readTurns('s')), [
+      { status: 'failed', exact: false, error: { code: 'engine_failed' } },
+    ])
+  }
+})
+
+t.test('an answer of nothing is an answer', async (t) => {
+  const turn = await setUp(t, [{ text: '', isWithoutIds: true }]).ask([user])
+  t.match(turn, { status: 'completed', exact: true, finishReason: 'stop' })
+})
+
+t.test(
+  'no call goes on from a turn whose commit failed: nobody could find its parent on record',
+  async (t) => {
+    class OnceFullStore extends MemoryTurnStore {
+      #isFull = true
+      override async closeTurn(outcome: TurnOutcome): Promise<void> {
+        if (!this.#isFull || outcome.status !== 'completed') return super.closeTurn(outcome)
+        this.#isFull = false
+        throw new ProxyError('store_failed', 'the disk is full')
+      }
+    }
+    const { ask, store } = setUp(
+      t,
+      [{ text: 'One.' }, { text: 'Two.' }, { text: 'Three.' }],
+      new OnceFullStore(),
+    )
+    await t.rejects(ask([user]), { code: 'store_failed' })
+    const next = await ask([user, says('One.'), user])
+    t.match(promptOf(next), { reason: 'first', from: undefined })
+    const later = await ask([user, says('One.'), user, says('Two.'), user])
+    t.match(promptOf(later), { reason: 'extended', from: next.turnId })
+    const known = (await Array.fromAsync(store.readTurns('s'))).filter(({ status }) => status === 'completed')
+    t.equal(known.length, 2)
+  },
+)
+
+t.test('the next prompt goes on from the ids that the engine says it saw', async (t) => {
+  const seen = [...model.tokenizer.encode('Another prompt than the one that was sent.')]
+  const { ask } = setUp(t, [{ text: 'One.', seen }, { text: 'Two.' }])
+  const first = await ask([user])
+  t.match(promptOf(first), { mismatched: true })
+  t.same([...first.promptTokenIds], seen)
+  const next = await ask([user, says('One.'), user])
+  t.match(promptOf(next), { reason: 'extended', from: first.turnId, mismatched: false })
+  const shared = [...seen, ...first.completionTokenIds]
+  t.same([...next.promptTokenIds].slice(0, shared.length), shared)
+})
