@@ -88,6 +88,9 @@ export class TurnRunner {
     if (this.isDraining)
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
     const { sessions } = this.#options
+    const { idempotencyKey: key } = call.word
+    // Answers to one call share its name.
+    using _turn = key && !call.choice ? await this.#tries.inTurn(call.sessionId, key) : undefined
     using early = sessions.hold(call.sessionId)
     // Before the call has its place in the session: one that cannot be written down must not take it.
     const written = writeRequest(call.request, early.memory)

@@ -52,6 +52,38 @@ async function read(turn: Pick<Turn, 'events'>): Promise<GenerationEvent[]> {
 const textOf = (events: GenerationEvent[]) =>
   events.map((event) => (event.type === 'delta' ? event.content : '')).join('')
 
+for (const [when, before] of [
+  ['that is not there yet', async () => {}],
+  [
+    'whose names are not known',
+    async (sessions: Sessions) => {
+      await sessions.create({ sessionId: 's' })
+    },
+  ],
+] as const) {
+  t.test(`tries of one name at once in a session ${when} are one call`, async (t) => {
+    const { backend, runner, sessions, turns, goOn } = setUp(t)
+    await before(sessions)
+    const keyed = (idempotencyKey: string) => runner.begin(call({ tellsTries: false, idempotencyKey }), never)
+    const begun = await Promise.all([keyed('k'), keyed('k'), keyed('k'), keyed('other')])
+    t.equal(new Set(begun.slice(0, 3).map(({ turnId }) => turnId)).size, 1)
+    const answers = Promise.all(begun.map(read))
+    goOn()
+    for (const events of await answers) t.equal(textOf(events), 'hi there')
+    t.equal(backend.requests.length, 2)
+    t.equal((await turns()).length, 2)
+  })
+}
+
+t.test('a try that cannot begin leaves its name to the next one', async (t) => {
+  const { runner, sessions } = setUp(t)
+  await sessions.create({ sessionId: 's' })
+  await sessions.complete('s')
+  const keyed = () => runner.begin(call({ tellsTries: false, idempotencyKey: 'k' }), never)
+  const outcomes = await Promise.allSettled([keyed(), keyed()])
+  t.match(outcomes, [{ reason: { code: 'session_ended' } }, { reason: { code: 'session_ended' } }])
+})
+
 t.test('a retry joins its first try while that runs, and both get the whole answer', async (t) => {
   const { backend, runner, turns, goOn } = setUp(t)
   const first = await runner.begin(call(), never)

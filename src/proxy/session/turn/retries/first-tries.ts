@@ -46,9 +46,29 @@ export class FirstTries<R extends RunningTry> {
   readonly #running = new Map<string, Set<R>>()
   /** Turns that retries have found unfinished, and that are not there to be seen yet. */
   readonly #claimed = new Set<string>()
+  /** Calls with a name that are about to run, the latest of each. */
+  readonly #beginning = new Map<string, Promise<void>>()
 
   constructor(store: Pick<TurnStore, 'readOutlines'>) {
     this.#store = store
+  }
+
+  /**
+   * Two tries of one call may come at once: the later one waits until the earlier one is among those that run.
+   * @returns to be disposed of then
+   */
+  async inTurn(sessionId: string, idempotencyKey: string): Promise<Disposable> {
+    const name = JSON.stringify([sessionId, idempotencyKey])
+    const before = this.#beginning.get(name)
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.#beginning.set(name, promise)
+    await before
+    return {
+      [Symbol.dispose]: () => {
+        if (this.#beginning.get(name) === promise) this.#beginning.delete(name)
+        resolve()
+      },
+    }
   }
 
   /** Until it is over. */
