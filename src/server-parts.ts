@@ -104,6 +104,7 @@ export async function openParts(
     logprobsMode: config.logprobsMode,
     activity,
     retryGraceMs: config.retryGraceMs,
+    editedCalls: config.editedCalls,
     ...(config.model !== undefined && { model: config.model }),
     ...(drift && { onTrainable: (turn) => drift.meter.offer(turn) }),
   })
@@ -231,7 +232,7 @@ async function openPrompts(
 ): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; markup?: MarkupFacts }> {
   const options = modelOptionsOf(config)
   if (options === undefined) {
-    return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked)) }
+    return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked), store) }
   }
   const { members } = backend.status()
   if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {

@@ -131,6 +131,7 @@ function sessionCells(cell: Cell): void {
       trustAgent: true,
       record: ['sampling_mask', 'top_logprobs:64'],
       policies: { main: 'actor', '*': 'base' },
+      editedCalls: 'keep',
       keyTag: 'AAECAwQFBgc',
     })
     const { created, session } = await store.createSession(given)

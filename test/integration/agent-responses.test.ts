@@ -237,6 +237,9 @@ const CODEX_INPUT = [
 // biome-ignore lint/suspicious/noExplicitAny: tests look into events of any shape
 type Json = any
 
+/** Whatever the engine calls them, agents get calls under ids of the proxy's own. */
+const DRAWN = /^call_[0-9a-f]{24}$/
+
 /** Posts as Codex does, and reads what its client reads: items as they are done, and the end. */
 async function codexTurn({ url }: SessionsApi, input: unknown[]): Promise<{ items: Json[]; last: Json }> {
   const response = await fetch(`${url}/s/v1/responses`, {
@@ -274,15 +277,16 @@ t.test('a Codex talk with custom tools, shell, namespaces and reasoning is one l
   t.match(items, [
     { type: 'reasoning', summary: [], encrypted_content: String },
     { type: 'message', content: [{ type: 'output_text', text: 'I patch it.' }] },
-    { type: 'custom_tool_call', call_id: 'c0', name: 'apply_patch', input: patch },
-    { type: 'local_shell_call', call_id: 'c1', action: { type: 'exec', command: ['ls'] } },
-    { type: 'function_call', call_id: 'c2', name: 'log', namespace: 'mcp__git__' },
+    { type: 'custom_tool_call', call_id: DRAWN, name: 'apply_patch', input: patch },
+    { type: 'local_shell_call', call_id: DRAWN, action: { type: 'exec', command: ['ls'] } },
+    { type: 'function_call', call_id: DRAWN, name: 'log', namespace: 'mcp__git__' },
   ])
+  const [c0, c1, c2] = items.slice(2).map(({ call_id }) => call_id)
   t.match(last, { type: 'response.completed', response: { usage: { input_tokens: 3, output_tokens: 3 } } })
   const outputs = [
-    { type: 'custom_tool_call_output', call_id: 'c0', output: 'Done!' },
-    { type: 'function_call_output', call_id: 'c1', output: 'a.txt' },
-    { type: 'function_call_output', call_id: 'c2', output: [{ type: 'input_text', text: 'commit' }] },
+    { type: 'custom_tool_call_output', call_id: c0, output: 'Done!' },
+    { type: 'function_call_output', call_id: c1, output: 'a.txt' },
+    { type: 'function_call_output', call_id: c2, output: [{ type: 'input_text', text: 'commit' }] },
   ]
   // As Codex keeps them: without ids.
   const echo = items.map(({ id: _id, status: _status, ...item }) => item)
@@ -293,11 +297,15 @@ t.test('a Codex talk with custom tools, shell, namespaces and reasoning is one l
       role: 'assistant',
       content: 'I patch it.',
       reasoning_content: 'hm',
-      tool_calls: calls.map(({ id, ...called }) => ({ id, type: 'function', function: called })),
+      tool_calls: calls.map(({ id: _, ...called }, at) => ({
+        id: [c0, c1, c2][at],
+        type: 'function',
+        function: called,
+      })),
     },
-    { role: 'tool', tool_call_id: 'c0', content: 'Done!' },
-    { role: 'tool', tool_call_id: 'c1', content: 'a.txt' },
-    { role: 'tool', tool_call_id: 'c2', content: 'commit' },
+    { role: 'tool', tool_call_id: c0, content: 'Done!' },
+    { role: 'tool', tool_call_id: c1, content: 'a.txt' },
+    { role: 'tool', tool_call_id: c2, content: 'commit' },
   ])
   const { body } = await api.call('GET', '/sessions/s')
   t.same(

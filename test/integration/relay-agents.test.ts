@@ -70,11 +70,13 @@ t.test("a version-1 worker's answer has usage, and text where it is empty, whole
 t.test('with a version-1 worker streaming calls and tool calls work', async (t) => {
   const proxy = await relayProxy(t)
   const call = { id: 'c1', type: 'function', function: { name: 'open', arguments: '{"box":1}' } }
-  await V1Worker.connect(`${proxy.url.replace('http', 'ws')}/ws/worker`, 'old', ({ tools }) =>
-    tools
+  let seen: unknown
+  await V1Worker.connect(`${proxy.url.replace('http', 'ws')}/ws/worker`, 'old', ({ tools, messages }) => {
+    seen = messages
+    return tools
       ? { content_text: 'I open it', tool_calls: [call], finish_reason: 'tool_calls' }
-      : { completion_text: 'a cat' },
-  )
+      : { completion_text: 'a cat' }
+  })
   t.same(await streamed(agentOf(proxy, 's')), { text: 'a cat', error: undefined })
   const stream = agentOf(proxy, 's').chat.completions.stream({
     model: 'm',
@@ -82,7 +84,21 @@ t.test('with a version-1 worker streaming calls and tool calls work', async (t) 
     tools: [{ type: 'function', function: { name: 'open', parameters: {} } }],
   })
   const { choices } = await stream.finalChatCompletion()
-  t.match(choices[0], { finish_reason: 'tool_calls', message: { content: 'I open it', tool_calls: [call] } })
+  const drawn = { ...call, id: /^call_[0-9a-f]{24}$/ }
+  t.match(choices[0], { finish_reason: 'tool_calls', message: { content: 'I open it', tool_calls: [drawn] } })
+  const { id } = choices[0]!.message.tool_calls![0]!
+  const [hi, echo, result] = [
+    { role: 'user' as const, content: 'open the box' },
+    {
+      role: 'assistant' as const,
+      content: 'I open it',
+      tool_calls: [{ ...call, id, type: 'function' as const }],
+    },
+    { role: 'tool' as const, tool_call_id: id, content: 'a cat' },
+  ]
+  await agentOf(proxy, 's').chat.completions.create({ model: 'm', messages: [hi, echo, result] })
+  const named = [hi, { ...echo, tool_calls: [call] }, { ...result, tool_call_id: 'c1' }]
+  t.same(seen, named, 'the worker reads the id that it gave')
 })
 
 t.test('an agent cannot tell relay mode from local mode, and neither can a trainer', async (t) => {

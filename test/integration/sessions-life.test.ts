@@ -67,6 +67,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         trust_agent: false,
         record: null,
         policy: {},
+        edited_calls: null,
         reward: null,
         reward_components: {},
         reward_lines: {},

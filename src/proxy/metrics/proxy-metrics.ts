@@ -86,6 +86,11 @@ export class ProxyMetrics {
     'Completed turns that cannot be trained on, by reason',
     ['reason'],
   )
+  readonly echoes = this.#counter(
+    'changed_echoes_total',
+    'Turns whose agent had changed the calls that it was given, by what was changed',
+    ['kind'],
+  )
   readonly prompts = this.#counter('prompts_total', 'Prompts, by how they were made', ['reason'])
   readonly reusedTokens = this.#counter(
     'prompt_tokens_reused_total',

@@ -370,6 +370,16 @@ export const SERVE = {
         'Details to record beyond ids and logprobs, if the engine gives them: sampling_mask, top_logprobs:20, ' +
         'prompt_logprobs, routed_experts, weight_versions; a session may choose its own',
     },
+    editedCalls: {
+      flag: 'edited-calls',
+      type: 'enum',
+      values: ['auto', 'keep', 'branch'],
+      default: 'auto',
+      group: 'Sessions',
+      help:
+        'Tool calls that an agent sends back otherwise than they were sampled: `keep` takes them for what was sampled, ' +
+        '`branch` begins a new row, `auto` does so only where most was cut away',
+    },
     logprobsMode: {
       flag: 'logprobs-mode',
       type: 'text',

@@ -1,10 +1,10 @@
 /** A call as matching sees it: its messages, each with a key, and a key for the tools. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import { Note } from '../../../base/note.ts'
 import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { isDrawn } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { digestOf, type MessageKey, messageKey } from './message-key.ts'
 
@@ -60,9 +60,15 @@ function toolsKey(tools: readonly Tool[]): string {
 }
 
 function readMessage({ parent, value }: Message, calls: CallPlaces): KeyedMessage {
-  const answered = 'tool_call_id' in value ? calls.placeOf(value.tool_call_id) : undefined
+  const answered = 'tool_call_id' in value ? answeredBy(value.tool_call_id, calls) : undefined
   const key = messageKey(value, answered)
   return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
+}
+
+/** An id that a proxy drew is the call's own, wherever that stands. */
+function answeredBy(id: string, calls: CallPlaces): number | string | undefined {
+  const place = calls.placeOf(id)
+  return place !== undefined && isDrawn(id) ? id : place
 }
 
 /**

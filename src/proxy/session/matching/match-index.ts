@@ -1,9 +1,9 @@
 /** Finds the turn that a call continues: the tree of turns of one session, judged by their messages. */
-
 import { Note } from '../../../base/note.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { EditedCalls } from '../../store/port/turn-store.ts'
 import { type KeyedConversation, keyOf } from './conversation.ts'
 import type { MessageKey } from './message-key.ts'
 import { messageKey, wordingOf } from './message-key.ts'
@@ -14,6 +14,8 @@ export interface MatchableTurn<Turn> {
   readonly turn: Turn
   /** In call order: the greater the later. */
   readonly order: number
+  /** How many messages there are up to its answer. */
+  readonly depth: number
   readonly parent: MatchableTurn<Turn> | undefined
   readonly request: Node<Turn>
   readonly completion: Node<Turn>
@@ -28,6 +30,8 @@ export interface MatchedCall<Turn> {
   readonly isFork: boolean
   /** How many of the call's messages are the parent's, its completion included; 0 without a parent. */
   readonly sharedMessages: number
+  /** The turn whose calls a message behind those has, but edited: there a branch begins. */
+  readonly edited: MatchableTurn<Turn> | undefined
   readonly order: number
   readonly conversation: KeyedConversation
 }
@@ -71,6 +75,7 @@ const ways = new Note<Message, Way>()
  * A call's parent is the deepest completed turn whose messages and completion it extends, under the same tools.
  * Turns in flight are nobody's parent, so that a call may be matched while others run.
  *
+ * - An answer's message is found by its calls, where the proxy drew their ids; all others by what they say.
  * - Of several parents that are equally deep, the one whose wording the echo keeps best.
  * - Of parents that are worded alike, the one that a call with these very messages has continued before (this is a
  *   retry), or the latest one that nothing continues, or the latest of all: as trajectories have it.
@@ -87,6 +92,12 @@ export class MatchIndex<Turn> {
   /** How often there came to be two ways where there was one. */
   #forkCount = 0
   #callCount = 0
+  readonly #editedCalls: EditedCalls
+
+  /** @param editedCalls what becomes of an answer's calls that come back otherwise than they were sampled */
+  constructor(editedCalls: EditedCalls = 'auto') {
+    this.#editedCalls = editedCalls
+  }
 
   /** Changes nothing but the count of calls: the same call finds the same parent, unless a turn was added since. */
   match(conversation: KeyedConversation): MatchedCall<Turn> {
@@ -95,16 +106,21 @@ export class MatchIndex<Turn> {
     let passed = this.#passageOf(conversation)
     let { paths } = passed
     let isOneWay = paths.length === 1
+    let edited: MatchableTurn<Turn> | undefined
     for (const message of messagesBetween(passed.message, last)) {
       if (paths.length === 0) break
-      paths = follow(paths, keyOf(message))
+      const key = keyOf(message)
+      edited ??= this.#editedBy(paths, key)
+      paths = this.#follow(paths, key)
       isOneWay &&= paths.length < 2
-      if (paths.some(isAnswered)) passed = { message, paths }
+      if (!paths.some(isAnswered)) continue
+      passed = { message, paths }
+      edited = undefined
     }
     if (isOneWay) this.#remember(passed, toolsKey)
     const parent = choose(turnsOfMostAlike(passed.paths.filter(isAnswered)), paths)
     const isFork = parent !== undefined && parent.continuations.length > 0
-    return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, order, conversation }
+    return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, edited, order, conversation }
   }
 
   /**
@@ -119,16 +135,19 @@ export class MatchIndex<Turn> {
     for (const message of messagesBetween(undefined, conversation.last, isShared)) {
       request = request.descend(keyOf(message), this.#forked)
     }
-    const node = request.descend(messageKey(asMessage(completion)), this.#forked)
+    const said = messageKey(sampledMessage(completion))
+    const node = request.descend(said, this.#forked)
     const added: MatchableTurn<Turn> = {
       turn,
       order,
+      depth: (conversation.last?.depth ?? 0) + 1,
       parent,
       request,
       completion: node,
       continuations: NONE,
     }
     node.addAnswer(added)
+    request.noteCalls(said, node)
     if (parent) parent.continuations = parent.continuations.concat(added)
     return added
   }
@@ -148,6 +167,32 @@ export class MatchIndex<Turn> {
     return { message: undefined, paths: root === undefined ? [] : [{ node: root, likeness: 0 }] }
   }
 
+  /** One message further on every path, where it leads on. */
+  #follow(paths: readonly EchoPath<Turn>[], key: MessageKey): EchoPath<Turn>[] {
+    const next = paths.flatMap(({ node, likeness }) =>
+      this.#echoedBy(node, key).map((echoed) => ({ node: echoed, likeness })),
+    )
+    const said = key.assistant
+    if (next.length < 2 || said === undefined) return next
+    const wording = wordingOf(said)
+    return next.map(({ node, likeness }) => ({
+      node,
+      likeness: likeness + node.likenessTo(wording, said.reasoning),
+    }))
+  }
+
+  /** Its calls name an answer; a message without such calls, or with calls that were edited, is what it says. */
+  #echoedBy(node: Node<Turn>, key: MessageKey): readonly Node<Turn>[] {
+    const answer = node.calledBy(key)
+    return answer?.isKeptBy(key, this.#editedCalls) ? [answer] : node.echoedBy(key)
+  }
+
+  #editedBy(paths: readonly EchoPath<Turn>[], key: MessageKey): MatchableTurn<Turn> | undefined {
+    if (key.assistant?.drawnCalls === undefined) return undefined
+    const answers = paths.flatMap(({ node }) => node.calledBy(key) ?? [])
+    return answers.find((answer) => !answer.isKeptBy(key, this.#editedCalls))?.answers[0]
+  }
+
   #remember({ message, paths: [path] }: Passage<Turn>, toolsKey: string): void {
     if (message === undefined || path === undefined) return
     ways.put(message, { index: this, toolsKey, forkCount: this.#forkCount, node: path.node })
@@ -158,20 +203,6 @@ export class MatchIndex<Turn> {
     this.#roots.set(toolsKey, root)
     return root
   }
-}
-
-/** One message further on every path, where it leads on. */
-function follow<Turn>(paths: readonly EchoPath<Turn>[], key: MessageKey): EchoPath<Turn>[] {
-  const next = paths.flatMap(({ node, likeness }) =>
-    node.echoedBy(key).map((echoed) => ({ node: echoed, likeness })),
-  )
-  const said = key.assistant
-  if (next.length < 2 || said === undefined) return next
-  const wording = wordingOf(said)
-  return next.map(({ node, likeness }) => ({
-    node,
-    likeness: likeness + node.likenessTo(wording, said.reasoning),
-  }))
 }
 
 function isAnswered<Turn>({ node }: EchoPath<Turn>): boolean {
@@ -198,6 +229,7 @@ function choose<Turn>(
   )
 }
 
-function asMessage({ content, reasoning, toolCalls }: SampledMessage): ChatMessage {
+/** What was sampled, as a message. */
+export function sampledMessage({ content, reasoning, toolCalls }: SampledMessage): ChatMessage {
   return { role: 'assistant', content, reasoning_content: reasoning, tool_calls: [...toolCalls] }
 }

@@ -13,6 +13,7 @@
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import { isDrawn } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { readArguments, type ToolArguments } from './tool-arguments.ts'
 
@@ -29,6 +30,8 @@ export interface AssistantKey {
   readonly reasoning: string | undefined
   readonly arguments: readonly ToolArguments[]
   readonly toolCallIds: readonly (string | undefined)[]
+  /** Names its set of calls, whatever their order, where a proxy drew all their ids; undefined: it did not. */
+  readonly drawnCalls: string | undefined
   readonly message: LooseMessage
 }
 
@@ -67,17 +70,17 @@ export function digestOf(text: string): string {
 }
 
 /**
- * @param answeredCall for the result of a tool call: which of the conversation's calls it answers. Its place stands
- *   for its id, because clients rename ids.
+ * @param answeredCall for the result of a tool call: which of the conversation's calls it answers. Where the id was not
+ *   drawn by a proxy, its place stands for it, because clients rename such ids.
  */
-export function messageKey(message: ChatMessage, answeredCall?: number): MessageKey {
+export function messageKey(message: ChatMessage, answeredCall?: number | string): MessageKey {
   const loose = message as LooseMessage
   return loose.role === 'assistant'
     ? assistantKey(loose)
     : { digest: digestOf(othersText(loose, answeredCall)) }
 }
 
-function othersText(message: LooseMessage, answeredCall: number | undefined): string {
+function othersText(message: LooseMessage, answeredCall: number | string | undefined): string {
   const { content, cache_control: _, ...fields } = message
   if (answeredCall !== undefined) delete fields.tool_call_id
   const meaningful = Object.entries(fields).filter(([, value]) => !isEmpty(value))
@@ -117,15 +120,38 @@ function partsText(parts: readonly unknown[]): string {
 function assistantKey(message: LooseMessage): AssistantMessageKey {
   const calls = toolCallsOf(message)
   const args = calls.map((call) => readArguments(call.function?.arguments))
+  const ids = calls.map(({ id }) => (typeof id === 'string' && id !== '' ? id : undefined))
   return {
     digest: digestOf(`assistant${JSON.stringify(args.map(({ text }) => text))}${frameOf(message)}`),
     assistant: {
       reasoning: reasoningOf(message),
       arguments: args,
-      toolCallIds: calls.map(({ id }) => (typeof id === 'string' && id !== '' ? id : undefined)),
+      toolCallIds: ids,
+      drawnCalls: drawnCallsOf(ids),
       message,
     },
   }
+}
+
+/** An id that comes twice names no call. */
+function drawnCallsOf(ids: readonly (string | undefined)[]): string | undefined {
+  const isDrawnSet = ids.length > 0 && ids.every((id) => id !== undefined && isDrawn(id))
+  return isDrawnSet && new Set(ids).size === ids.length ? ids.toSorted().join(' ') : undefined
+}
+
+/**
+ * How much an assistant message says in its text and its calls: letters and digits alone, for clients change white space,
+ * quotes and escapes.
+ */
+export function lettersOf({ message, arguments: args }: AssistantKey): number {
+  const names = toolCallsOf(message).map((call) => String(call.function?.name ?? ''))
+  const texts = partsOf(message.content).map((part) =>
+    typeof part === 'string' ? part : canonicalJson(part),
+  )
+  return [...texts, ...names, ...args.map(({ text }) => text)].reduce(
+    (count, text) => count + text.replace(/[^\p{L}\p{N}]+/gu, '').length,
+    0,
+  )
 }
 
 /** All of an assistant message that is neither reasoning nor arguments: as long as its text, and so made when it is needed. */

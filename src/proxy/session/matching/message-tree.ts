@@ -2,7 +2,15 @@
  * The messages of a session as a tree: conversations share the nodes of what they begin with. A node keeps digests,
  * and no text but an answer's reasoning.
  */
-import { type AssistantKey, frameDigestOf, type MessageKey, type Wording, wordingOf } from './message-key.ts'
+import type { EditedCalls } from '../../store/port/turn-store.ts'
+import {
+  type AssistantKey,
+  frameDigestOf,
+  lettersOf,
+  type MessageKey,
+  type Wording,
+  wordingOf,
+} from './message-key.ts'
 import { areEchoed, type ToolArguments } from './tool-arguments.ts'
 
 /** Of an assistant message, what an echo is compared with. */
@@ -14,6 +22,9 @@ interface SaidOnRecord {
     | { readonly arguments: readonly ToolArguments[]; readonly frameDigest: string }
     | undefined
 }
+
+/** Of calls, fewer letters and digits by more than this were cut away on purpose. */
+const MAX_TIDIED_AWAY = 1_000
 
 /** One for all nodes, of which there are many. Lists grow by `concat`: one that is pushed to has room for sixteen more. */
 const NONE: readonly never[] = []
@@ -32,7 +43,11 @@ export class MessageNode<Answer> {
   #others: Map<string, readonly MessageNode<Answer>[]> | undefined
   /** Those children that an echo may have under another digest. */
   #malformed: readonly MessageNode<Answer>[] = NONE
+  /** Those children that are answers whose calls have ids of the proxy's own, by the names of these sets. */
+  #called: Map<string, MessageNode<Answer>> | undefined
   #answers: readonly Answer[] = NONE
+  /** Of an answer with such calls. */
+  #letters = 0
 
   private constructor(digest: string, said: SaidOnRecord | undefined) {
     this.#digest = digest
@@ -50,6 +65,25 @@ export class MessageNode<Answer> {
 
   addAnswer(answer: Answer): void {
     this.#answers = this.#answers.concat([answer])
+  }
+
+  /** @param answer the node after this one of an answer that says this; its calls name it from now on */
+  noteCalls({ assistant }: MessageKey, answer: MessageNode<Answer>): void {
+    if (assistant?.drawnCalls === undefined) return
+    answer.#letters = lettersOf(assistant)
+    this.#called ??= new Map()
+    this.#called.set(assistant.drawnCalls, answer)
+  }
+
+  /** The answer with exactly the calls of this message, by their ids. */
+  calledBy({ assistant }: MessageKey): MessageNode<Answer> | undefined {
+    return assistant?.drawnCalls === undefined ? undefined : this.#called?.get(assistant.drawnCalls)
+  }
+
+  /** Whether a message with the calls of this answer is its echo. */
+  isKeptBy({ digest, assistant }: MessageKey, edited: EditedCalls): boolean {
+    if (digest === this.#digest || edited === 'keep') return true
+    return edited === 'auto' && this.#letters - lettersOf(assistant!) <= MAX_TIDIED_AWAY
   }
 
   /** The recorded messages that a call's next message may be an echo of. */

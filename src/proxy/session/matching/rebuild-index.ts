@@ -2,7 +2,7 @@ import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { parseAsWritten } from '../../../protocol/canonical/written-numbers.ts'
-import type { TurnRecord } from '../../store/port/turn-store.ts'
+import type { EditedCalls, TurnRecord } from '../../store/port/turn-store.ts'
 import { type KeyedConversation, readConversation } from './conversation.ts'
 import { MatchIndex, type SampledMessage } from './match-index.ts'
 
@@ -24,6 +24,7 @@ export type MatchableRecord = Pick<
  * @param records the session's turns in call order; those that are not completed, or are no chat, are passed over
  * @param turnOf what the index is to keep of a turn; undefined: the turn is not to be continued
  * @param conversationOf how calls are read for matching, when they are live as when they are on record
+ * @param editedCalls as it holds for the session
  */
 export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
   records: AsyncIterable<Recorded> | Iterable<Recorded>,
@@ -31,8 +32,9 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
   conversationOf: (
     record: Recorded,
   ) => KeyedConversation | Promise<KeyedConversation> = recordedConversations(new MessageTree()),
+  editedCalls?: EditedCalls,
 ): Promise<MatchIndex<Turn>> {
-  const index = new MatchIndex<Turn>()
+  const index = new MatchIndex<Turn>(editedCalls)
   let inFlight: { endedAtMs: number; add: () => void }[] = []
   // A call was matched against the turns that had ended by then, and is so again.
   const addEnded = (nowMs: number) => {
@@ -71,6 +73,11 @@ export function recordedConversations(
   }
 }
 
-function completionOf({ completionText, reasoning, toolCalls }: MatchableRecord): SampledMessage {
+/** What a turn on record was answered with. */
+export function completionOf({
+  completionText,
+  reasoning,
+  toolCalls,
+}: Pick<MatchableRecord, 'completionText' | 'reasoning' | 'toolCalls'>): SampledMessage {
   return { content: completionText, reasoning, toolCalls: JSON.parse(toolCalls) as ToolCall[] }
 }

@@ -1,9 +1,10 @@
 /** The turns of a session that its calls go on from: as messages, and as tokens. */
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
-import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
+import type { EditedCalls, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
+import { isDrawn } from '../matching/call-ids.ts'
 import type { KeyedConversation } from './conversation.ts'
 import { type MatchedCall, MatchIndex, type SampledMessage } from './match-index.ts'
-import { rebuildIndex } from './rebuild-index.ts'
+import { completionOf, rebuildIndex } from './rebuild-index.ts'
 
 /** A turn that can be continued. Its prompt has its completion. */
 export interface KnownTurn {
@@ -11,6 +12,8 @@ export interface KnownTurn {
   readonly prompt: PromptIds
   /** Whether the experts of all its tokens but the last are on record, with it and the turns that it continues. */
   readonly hasExperts?: boolean
+  /** What it was answered with, where that has calls under the proxy's own ids: agents rewrite those. */
+  readonly said?: SampledMessage
 }
 
 /** Of a turn besides its tokens: its place among the messages that calls are matched with. As measured. */
@@ -35,31 +38,45 @@ export class SessionTurns {
     return this.#index.match(conversation)
   }
 
-  add(call: MatchedCall<KnownTurn>, completion: SampledMessage, turn: KnownTurn): void {
-    this.#index.add(call, completion, turn)
-    this.#bytes += TURN_BYTES + turn.prompt.bytes
+  add(call: MatchedCall<KnownTurn>, completion: SampledMessage, turn: Omit<KnownTurn, 'said'>): void {
+    const known = { ...turn, ...saidPart(completion) }
+    this.#index.add(call, completion, known)
+    this.#bytes += bytesOf(known)
   }
+}
+
+function saidPart({ content, reasoning, toolCalls }: SampledMessage): Pick<KnownTurn, 'said'> {
+  const isDrawnFor = toolCalls.length > 0 && toolCalls.every(({ id }) => isDrawn(id))
+  return isDrawnFor ? { said: { content, reasoning, toolCalls } } : {}
+}
+
+function bytesOf({ prompt, said }: KnownTurn): number {
+  return TURN_BYTES + prompt.bytes + (said === undefined ? 0 : 2 * JSON.stringify(said).length)
 }
 
 /**
  * The turns of a session that was recorded before, for instance by a process that is gone.
  * @param conversationOf reads a turn on record as its call was read
+ * @param editedCalls as it holds for the session
  * @throws ProxyError `store_failed`
  */
 export async function readSessionTurns(
   store: Pick<TurnStore, 'readSteps'>,
   sessionId: string,
   conversationOf: (turn: TurnStep) => KeyedConversation | Promise<KeyedConversation>,
+  editedCalls?: EditedCalls,
 ): Promise<SessionTurns> {
   /** Of any status: whatever a later prompt goes on from. */
   const prompts = new Map<string, PromptIds>()
   let bytes = 0
-  const turnOf = ({ turnId, exact }: TurnStep): KnownTurn | undefined => {
-    const prompt = prompts.get(turnId)!
-    bytes += TURN_BYTES + prompt.bytes
-    return exact ? { turnId, prompt } : undefined
+  const turnOf = (turn: TurnStep): KnownTurn | undefined => {
+    const { turnId, exact } = turn
+    const known = { turnId, prompt: prompts.get(turnId)!, ...saidPart(completionOf(turn)) }
+    bytes += bytesOf(known)
+    return exact ? known : undefined
   }
-  const index = await rebuildIndex(notingPrompts(store.readSteps(sessionId), prompts), turnOf, conversationOf)
+  const turns = notingPrompts(store.readSteps(sessionId), prompts)
+  const index = await rebuildIndex(turns, turnOf, conversationOf, editedCalls)
   return new SessionTurns(index, bytes)
 }
 

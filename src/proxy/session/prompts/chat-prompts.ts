@@ -8,10 +8,13 @@ import { messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
+import type { TurnStore } from '../../store/port/turn-store.ts'
 import { keyOf, readConversation } from '../matching/conversation.ts'
-import type { MatchedCall } from '../matching/match-index.ts'
+import { type MatchedCall, MatchIndex } from '../matching/match-index.ts'
 import { type KnownTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
+import { withOwnIds } from './as-sampled.ts'
+import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import { PromptCounts } from './prompt-counts.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
@@ -27,14 +30,32 @@ export class ChatPrompts implements Prompts {
   readonly #countTokens: CountTokens
   readonly #counts = new PromptCounts()
 
-  /** @param countTokens the engines', which render prompts */
-  constructor(countTokens: CountTokens) {
+  readonly #store: Pick<TurnStore, 'readOutlines'> | undefined
+
+  /**
+   * @param countTokens the engines', which render prompts
+   * @param store knows the ids of calls that this process has not seen
+   */
+  constructor(countTokens: CountTokens, store?: Pick<TurnStore, 'readOutlines'>) {
     this.#countTokens = countTokens
+    this.#store = store
   }
 
   async begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
-    return new RenderedCall(request, memory, this.#counts)
+    const unknownIds = await this.#unknownIds(request, memory)
+    return new RenderedCall(underOwnIds(request, memory), { memory, unknownIds, counts: this.#counts })
+  }
+
+  async #unknownIds(
+    { sessionId, lastMessage }: ChatGeneration,
+    { callIds }: SessionMemory,
+  ): Promise<readonly string[]> {
+    const unknown = unknownIdsIn(lastMessage, callIds)
+    if (unknown.length === 0 || callIds.isWhole || this.#store === undefined) return unknown
+    for await (const turn of this.#store.readOutlines(sessionId)) callIds.learnFrom(turn)
+    callIds.isWhole = true
+    return unknown.filter((id) => callIds.isStray(id))
   }
 
   countTokens(body: ChatBody, signal: AbortSignal, session?: CountedSession): Promise<number> {
@@ -46,18 +67,44 @@ export class ChatPrompts implements Prompts {
   }
 }
 
+interface RenderedCallParts {
+  readonly memory: SessionMemory
+  readonly unknownIds: readonly string[]
+  readonly counts: PromptCounts
+}
+
+/**
+ * The messages go to the engine as the agent wrote them, but for calls that the model itself has named: its template shows
+ * it the names that it gave.
+ */
+function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatGeneration {
+  if (!callIds.hasOwn) return request
+  const sent = messagesBetween(undefined, request.lastMessage)
+  const named = withOwnIds(sent, callIds)
+  if (named === sent) return request
+  const { messagesJson: _, ...rest } = request
+  const pieces = named.map((message, at) => Buffer.from(`${at === 0 ? '' : ','}${message.json}`))
+  return {
+    ...rest,
+    messagesJson: pieces,
+    body: { ...request.body, messages: named.map(({ value }) => value) },
+  }
+}
+
 class RenderedCall implements CallPrompt {
   readonly request: ChatGeneration
   readonly #memory: SessionMemory
+  readonly #unknownIds: readonly string[]
   readonly #turns: SessionTurns
   readonly #counts: PromptCounts
   #call: MatchedCall<KnownTurn> | undefined
 
-  constructor(request: ChatGeneration, memory: SessionMemory, counts: PromptCounts) {
+  constructor(request: ChatGeneration, { memory, unknownIds, counts }: RenderedCallParts) {
     this.request = request
     this.#memory = memory
+    this.#unknownIds = unknownIds
     // Not from the record: to read a session again costs more than its measure is worth.
-    this.#turns = memory.turns ??= new SessionTurns()
+    this.#turns = memory.turns ??= new SessionTurns(new MatchIndex(memory.editedCalls))
     this.#counts = counts
   }
 
@@ -88,7 +135,8 @@ class RenderedCall implements CallPrompt {
     this.#counts.add(reason)
     const parent = this.#call?.parent
     const from = parent && { from: parent.turn.turnId }
-    return { ...start, annotations: { ...start.annotations, prompt: { reason, ...from } } }
+    const note = this.#call && echoNote(this.#call, this.request.lastMessage, this.#unknownIds)
+    return { ...start, annotations: { ...start.annotations, ...note, prompt: { reason, ...from } } }
   }
 
   #reasonOf({ promptTokenIds }: GenerationStart): RenderedPrompt {

@@ -22,11 +22,13 @@ import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
+import type { CallIds } from '../matching/call-ids.ts'
 import { type KeyedConversation, readConversation } from '../matching/conversation.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
 import type { KnownTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { PlannedPrompt, PromptReason } from '../state/planned-prompt.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
+import { asSampled, textOf } from './as-sampled.ts'
 
 export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>
 
@@ -55,7 +57,7 @@ export async function planPrompt(
   const conversation = await withVariables(renderer, options, read)
   const call = session.turns.match(conversation)
   const parent = call.parent?.turn
-  const talk = talkOf(request, imageRule)
+  const talk = talkOf(request, call, session.memory.callIds, imageRule)
   const asked = { model, session, conversation, call, talk, options }
   const ending = endingOf(body)
   if (ending !== undefined) return await planEnding(asked, ending)
@@ -91,7 +93,7 @@ export async function wholePrompt(
   body: ChatBody,
 ): Promise<RenderedPrompt> {
   refuseWhatTokenModeCannotDo(body)
-  const talk = talkOf({ body, lastMessage: undefined }, imageRule)
+  const talk = talkAsSent(body, imageRule)
   return await renderWhole(renderer, talk, { ...promptOptionsOf(body), ...endingOf(body) })
 }
 
@@ -122,7 +124,7 @@ interface AskedPrompt {
  */
 async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPrompt> {
   const { model, session, conversation, call, talk, options } = asked
-  const { messages } = talk.body
+  const { messages } = talk
   const continues = ending.continueFinalMessage
   const place = continues ? session.turns.match({ ...conversation, last: conversation.last?.parent }) : call
   const said = continues ? { saidBefore: textOf(messages.at(-1)) } : undefined
@@ -160,43 +162,50 @@ function isNoText(content: unknown): boolean {
   return typeof content !== 'string'
 }
 
-/** What a message says, as one text. */
-export function textOf(message: ChatMessage | undefined): string {
-  const content: unknown = message?.content
-  if (typeof content === 'string') return content
-  const parts = Array.isArray(content) ? (content as { text?: unknown }[]) : []
-  return parts.map(({ text }) => (typeof text === 'string' ? text : '')).join('')
-}
-
 /** A call's messages, and how the template is shown them. */
 interface ShownTalk {
-  readonly body: ChatBody
+  readonly messages: readonly ChatMessage[]
   readonly shown: readonly ShownMessage[]
   /** Of all messages. */
   readonly images: readonly TokenImage[]
   readonly imageRule: ImageRule | undefined
-  readonly lastMessage: Message | undefined
+  readonly known: readonly Message[] | undefined
 }
 
 async function renderWhole(
   renderer: PromptRenderer,
-  { body, shown, images, imageRule }: ShownTalk,
+  { messages, shown, images, imageRule }: ShownTalk,
   options: RenderOptions,
 ): Promise<RenderedPrompt> {
   const texts = shown.map(({ json }) => json)
-  const { text, ids } = await renderer.renderFull(body.messages, options, texts)
+  const { text, ids } = await renderer.renderFull(messages, options, texts)
   return { text, ids: withImages(ids, images, imageRule) }
 }
 
 function talkOf(
   { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
+  call: MatchedCall<KnownTurn>,
+  ids: CallIds,
   imageRule: ImageRule | undefined,
 ): ShownTalk {
-  const shown =
-    lastMessage === undefined
-      ? body.messages.map((message, place) => shownMessage(message, imageRule, place))
-      : shownMessages(lastMessage, imageRule)
-  return { body, shown, images: shown.flatMap((message) => message.images), imageRule, lastMessage }
+  if (lastMessage === undefined) return talkAsSent(body, imageRule)
+  const sent = messagesBetween(undefined, lastMessage)
+  const said = asSampled(sent, call.parent, ids)
+  const messages = said === sent ? body.messages : said.map(({ value }) => value)
+  return { ...shownTalk(messages, shownMessages(said, imageRule), imageRule), known: said }
+}
+
+function talkAsSent({ messages }: ChatBody, imageRule: ImageRule | undefined): ShownTalk {
+  const shown = messages.map((message, place) => shownMessage(message, imageRule, place))
+  return shownTalk(messages, shown, imageRule)
+}
+
+function shownTalk(
+  messages: readonly ChatMessage[],
+  shown: readonly ShownMessage[],
+  imageRule: ImageRule | undefined,
+): ShownTalk {
+  return { messages, shown, images: shown.flatMap((message) => message.images), imageRule, known: undefined }
 }
 
 /** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
@@ -221,18 +230,16 @@ export async function withVariables(
 
 async function extend(
   renderer: PromptRenderer,
-  { body, shown, imageRule, lastMessage }: ShownTalk,
+  { messages, shown, imageRule, known }: ShownTalk,
   { sharedMessages }: MatchedCall<KnownTurn>,
   parent: KnownTurn,
   options: PromptOptions,
 ): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
-  const { messages } = body
   const newMessages = messages.slice(sharedMessages)
   if (newMessages.length === 0) return { refused: 'nothing_new' }
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
   const texts = shown.map(({ json }) => json)
-  const known = lastMessage && messagesBetween(undefined, lastMessage)
   const asked = { history, newMessages, texts, known, lastCompletionId }
   const continuation = await renderer.renderContinuation(asked, options)
   if ('refused' in continuation) return continuation

@@ -19,12 +19,15 @@ import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import { type PlacedImage, placesOf } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
+import type { CallIds } from '../matching/call-ids.ts'
 import { recordedConversations } from '../matching/rebuild-index.ts'
 import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
 import type { PlannedPrompt } from '../state/planned-prompt.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { AnswerDecoder } from './answer-decoder.ts'
+import { textOf } from './as-sampled.ts'
 import { decoderFor } from './decoder-for.ts'
+import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import { constrainedBody, forcedCallSchema } from './forced-call.ts'
 import { PromptCounts } from './prompt-counts.ts'
@@ -32,7 +35,6 @@ import {
   type ChatGeneration,
   planPrompt,
   promptOptionsOf,
-  textOf,
   wholePrompt,
   withVariables,
 } from './prompt-planner.ts'
@@ -53,9 +55,11 @@ export class TokenPrompts implements Prompts {
     if (request.kind !== 'chat') return plainPrompt(request)
     const forcedCall = this.#forcedCallOf(request.body)
     const turns = await this.#turnsOf(request.sessionId, memory)
+    const unknownIds = unknownIdsIn(request.lastMessage, memory.callIds)
     const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
-    return this.#callWith({ request, turns, prompt, forcedCall, counts: this.#counts })
+    const note = echoNote(prompt.call, request.lastMessage, unknownIds)
+    return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts })
   }
 
   /** The answers of one call begin in the same moment, with the same prompt: it is rendered for the first of them. */
@@ -101,14 +105,21 @@ export class TokenPrompts implements Prompts {
     return memory.turns
   }
 
-  #readTurns(sessionId: string, { messages, requests }: SessionMemory): Promise<SessionTurns> {
+  async #readTurns(
+    sessionId: string,
+    { messages, requests, callIds, editedCalls }: SessionMemory,
+  ): Promise<SessionTurns> {
     // Templates are shown all of them, with each call.
     messages.keepJson()
     const read = recordedConversations(messages, requests)
-    const store = { readSteps: (id: string) => withJoinedMessages(this.#store.readSteps(id)) }
-    return readSessionTurns(store, sessionId, (turn) =>
-      withVariables(this.#model.renderer, optionsOnRecord(turn), read(turn)),
-    )
+    const store = {
+      readSteps: (id: string) => withJoinedMessages(learningIds(this.#store.readSteps(id), callIds)),
+    }
+    const conversationOf = (turn: TurnStep) =>
+      withVariables(this.#model.renderer, optionsOnRecord(turn), read(turn))
+    const turns = await readSessionTurns(store, sessionId, conversationOf, editedCalls)
+    callIds.isWhole = true
+    return turns
   }
 
   /** @throws ProxyError `unsupported`, `invalid_request` */
@@ -143,6 +154,8 @@ interface CallParts {
   readonly request: ChatGeneration
   readonly turns: SessionTurns
   readonly prompt: PlannedPrompt
+  /** What the agent changed in its calls. */
+  readonly note: object | undefined
   /** What the engine is held to, where the agent forces a call. */
   readonly forcedCall: object | undefined
   readonly counts: PromptCounts
@@ -202,7 +215,7 @@ class TokenCall extends PlannedCall {
 
   /** The prompt's ids as the engine reports them; where it reports others than it was sent, the record says so. */
   #startOf(start: GenerationStart): GenerationStart {
-    const { prompt, counts } = this.parts
+    const { prompt, note, counts } = this.parts
     const { promptTokenIds: reported = prompt.ids } = start
     const mismatched = !reported.equals(prompt.ids)
     if (mismatched) counts.add('mismatched')
@@ -212,7 +225,7 @@ class TokenCall extends PlannedCall {
       // Of two that are equal, the one that is in use: the other one's memory is free.
       promptTokenIds: mismatched ? reported : prompt.ids,
       vocabularySize: this.#vocabularySize,
-      annotations: { ...start.annotations, prompt: originToWire({ ...prompt, images }, mismatched) },
+      annotations: { ...start.annotations, ...note, prompt: originToWire({ ...prompt, images }, mismatched) },
     }
   }
 
@@ -245,11 +258,19 @@ class FullCall extends PlannedCall {
   constructor(parts: CallParts) {
     super(parts)
     this.request = parts.request
-    this.answer = emptyAnswer(parts.prompt)
+    this.answer = emptyAnswer(parts)
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
     return events
+  }
+}
+
+/** Of any turn, exact or not: agents send back what they were given. */
+async function* learningIds(turns: AsyncIterable<TurnStep>, ids: CallIds): AsyncGenerator<TurnStep> {
+  for await (const turn of turns) {
+    ids.learnFrom(turn)
+    yield turn
   }
 }
 
@@ -276,10 +297,10 @@ function optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
   return { ...promptOptionsOf(JSON.parse(params)), tools: tools === '[]' ? null : tools }
 }
 
-async function* emptyAnswer(prompt: PlannedPrompt): GenerationStream {
+async function* emptyAnswer({ prompt, note }: CallParts): GenerationStream {
   const { ids } = prompt
   const usage = { prompt_tokens: ids.length, completion_tokens: 0, total_tokens: ids.length }
-  const annotations = { prompt: originToWire(prompt, false) }
+  const annotations = { ...note, prompt: originToWire(prompt, false) }
   yield [
     { type: 'start', engine: 'none', promptTokenIds: ids, annotations },
     { type: 'delta', content: '' },

@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
 import { type DetailWish, parseWish } from '../../../protocol/details/kinds.ts'
-import type { SessionRecord } from '../../store/port/turn-store.ts'
+import type { EditedCalls, SessionRecord } from '../../store/port/turn-store.ts'
 import type { Policies } from './policies.ts'
 
 /** One agent call of a session, from its arrival until its turn is on record. */
@@ -21,6 +21,8 @@ export interface SessionCall {
   readonly record: DetailWish | null
   /** The session's models by line. */
   readonly policies: Policies
+  /** What becomes of calls that its agent edits; null: the session does not say. */
+  readonly editedCalls: EditedCalls | null
   /**
    * Aborts with a ProxyError when the session is ended, reset or deleted (`turn_cancelled`), or the proxy stops
    * (`shutting_down`). To be looked at, too, right before the turn is opened in the store.
@@ -39,6 +41,7 @@ interface SessionState {
   trustAgent: boolean
   record: DetailWish | null
   policies: Policies
+  editedCalls: EditedCalls | null
   keyTag: string | null
   nextIndex: number
   /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
@@ -95,6 +98,7 @@ export class LiveSession {
       trustAgent: record.trustAgent,
       record: record.record && parseWish(record.record),
       policies: record.policies,
+      editedCalls: record.editedCalls,
       keyTag: record.keyTag,
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
@@ -116,6 +120,7 @@ export class LiveSession {
       trustAgent: state.trustAgent,
       record: state.record,
       policies: state.policies,
+      editedCalls: state.editedCalls,
       signal: controller.signal,
       done: () => {
         if (!this.#calls.delete(call)) return

@@ -1,7 +1,7 @@
 /** What a session is created with. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import { parseWish } from '../../../protocol/details/kinds.ts'
+import type { EditedCalls } from '../../store/port/turn-store.ts'
 import { readPolicies } from './policies.ts'
 
 export interface NewSessionRequest {
@@ -17,6 +17,8 @@ export interface NewSessionRequest {
   record?: readonly string[]
   /** The model of all calls, or of each line's; see {@link readPolicies}. Absent: what the agent asks for. */
   policy?: string | Record<string, string>
+  /** What becomes of calls that its agent edits. Absent: as the proxy has it. */
+  editedCalls?: EditedCalls
   /** null: for ever. Absent: the default. */
   ttlMs?: number | null
   /** What its agent's key must have in it. Absent: any key of the session's name is good. */

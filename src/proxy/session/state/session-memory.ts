@@ -6,6 +6,8 @@
 import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { RequestReader } from '../../../protocol/canonical/request-reader.ts'
 import { PromptLists } from '../../../protocol/token-ids/prompt-lists.ts'
+import type { EditedCalls } from '../../store/port/turn-store.ts'
+import { CallIds } from '../matching/call-ids.ts'
 import type { SessionTurns } from '../matching/session-turns.ts'
 import type { ChoicesPrompt } from './planned-prompt.ts'
 
@@ -20,6 +22,9 @@ export class SessionMemory {
   readonly requests = new RequestReader()
   readonly messages = new MessageTree()
   readonly prompts = new PromptLists()
+  readonly callIds = new CallIds()
+  /** What becomes of calls that the agent sends back otherwise than they were sampled. */
+  editedCalls: EditedCalls = 'auto'
   /** The turns that calls go on from; undefined: not known yet. */
   turns: SessionTurns | undefined
   /** In chat mode: each turn of the session that can be continued is among {@link turns}. */
@@ -36,7 +41,8 @@ export class SessionMemory {
     // The same values, as long as all that was read has become messages; and the same ids, of calls that were recorded.
     const values = Math.max(requests.valueBytes, messages.valueBytes)
     const ids = Math.max(prompts.idBytes, turns?.bytes ?? 0)
-    return requests.bytes + messages.bytes + prompts.bytes + values + ids + (keys?.size ?? 0) * KEY_BYTES
+    const names = this.callIds.bytes + (keys?.size ?? 0) * KEY_BYTES
+    return requests.bytes + messages.bytes + prompts.bytes + values + ids + names
   }
 
   /** Lets go of what only a call that is under way needs. */

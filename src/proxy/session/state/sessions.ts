@@ -279,6 +279,7 @@ export class Sessions {
       trustAgent: request.trustAgent ?? false,
       record: request.record ?? null,
       policies: readPolicies(request.policy),
+      editedCalls: request.editedCalls ?? null,
       keyTag: request.keyTag ?? null,
     })
     if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })

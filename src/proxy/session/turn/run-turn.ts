@@ -3,7 +3,6 @@
  * folded into the turn on the way; the last one is held back until the turn is on disk, so that an answer which an
  * agent has read to its end is never lost.
  */
-
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { CompletionFold } from '../../../protocol/canonical/completion.ts'
@@ -11,7 +10,7 @@ import type { GenerationEvent, GenerationStream } from '../../../protocol/canoni
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { DetailWish } from '../../../protocol/details/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
-import type { OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
+import type { EditedCalls, OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
 import { policyOf } from '../state/policies.ts'
@@ -20,6 +19,7 @@ import type { SessionCall, Sessions } from '../state/sessions.ts'
 import { type AgentCall, type AgentWord, agentLeft, type Turn } from './agent-call.ts'
 import type { AnnouncedWeights } from './announced-weights.ts'
 import { askedTurn, generationOf, underRules } from './asked-turn.ts'
+import { DrawnCalls } from './drawn-calls.ts'
 import { overrule } from './overrule.ts'
 import { FirstTries, type UnfinishedTry } from './retries/first-tries.ts'
 import { mayBeRetry } from './retries/first-try.ts'
@@ -49,6 +49,8 @@ export interface TurnRunnerOptions {
   record?: DetailWish | undefined
   /** What logprobs are of, of engines that do not tell it; recorded as it is. */
   logprobsMode?: string | undefined
+  /** What becomes of calls that agents send back otherwise than they were sampled, where their session does not say. */
+  editedCalls?: EditedCalls
   /** Called when turns open and close. */
   activity?: Activity
   /** Called for each completed turn that can be trained on, once it is on disk. */
@@ -103,8 +105,10 @@ export class TurnRunner {
     // Nothing is on record that this memory could lack.
     if (sessionCall.index === 0) {
       held.memory.isWhole = true
+      held.memory.callIds.isWhole = true
       held.memory.idempotencyKeys ??= new Set()
     }
+    held.memory.editedCalls = sessionCall.editedCalls ?? this.#options.editedCalls ?? 'auto'
     try {
       // The session may have been reset, and its memory with it, while the call waited for its place.
       const isCurrent = held.memory === early.memory
@@ -166,7 +170,18 @@ export class TurnRunner {
         inFlight.weightsAsked = weights?.version
       },
     }
-    const inFlight: TurnInFlight = { ...place, generation, open, opened, fold, cancel, annotations, over }
+    const calls = new DrawnCalls(held.memory.callIds)
+    const inFlight: TurnInFlight = {
+      ...place,
+      generation,
+      open,
+      opened,
+      fold,
+      calls,
+      cancel,
+      annotations,
+      over,
+    }
     const turn = new RunningTurn({
       open,
       word,
@@ -259,7 +274,7 @@ export class TurnRunner {
       await using answer = startOf(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
       await prompt.whileAsked()
       for (let next = await answer.next(); !next.done; next = await answer.next()) {
-        const batch = prompt.read(next.value)
+        const batch = turn.calls.read(prompt.read(next.value))
         last = this.#fold(turn, batch)
         const passed = last ? batch.slice(0, -1) : batch
         if (passed.length > 0) yield passed

@@ -1,5 +1,4 @@
 /** What of a turn goes on record when it is closed. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { CompletionFold } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
@@ -8,6 +7,7 @@ import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
 import type { OpenTurn, TurnOutcome } from '../../store/port/turn-store.ts'
 import { inexactReason } from '../prompts/exactness.ts'
+import type { DrawnCalls } from './drawn-calls.ts'
 import { unnamedPart } from './retries/recorded-answer.ts'
 
 /**
@@ -30,6 +30,7 @@ export interface EndedTurn {
   readonly generation: GenerationRequest
   readonly open: OpenTurn
   readonly fold: CompletionFold
+  readonly calls: DrawnCalls
   readonly annotations: Record<string, unknown>
   firstTokenAtMs?: number
 }
@@ -71,6 +72,7 @@ export function turnOutcome(
       ...turn.annotations,
       ...start?.annotations,
       ...(answer && { answer }),
+      ...(!turn.calls.isEmpty && { call_ids: turn.calls.names }),
       ...(start?.sampling && { sampling: start.sampling }),
     }),
     ...(fold.details && hasIds && { details: fold.details.pack(fold.tokenIds.length) }),

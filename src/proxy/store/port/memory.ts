@@ -261,7 +261,7 @@ export class MemoryTurnStore implements TurnStore {
 
 function newRecord(session: NewSession): SessionRecord {
   const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent } = session
-  const { record = null, policies = {}, keyTag = null } = session
+  const { record = null, policies = {}, editedCalls = null, keyTag = null } = session
   return {
     sessionId,
     status: 'active',
@@ -274,6 +274,7 @@ function newRecord(session: NewSession): SessionRecord {
     trustAgent,
     record: record && [...record],
     policies: { ...policies },
+    editedCalls,
     keyTag,
     reward: null,
     ...countsOf([]),

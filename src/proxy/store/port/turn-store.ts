@@ -12,6 +12,12 @@ import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 
+/**
+ * Of a call that an agent sends back otherwise than it was sampled. `keep`: it is that call all the same; `branch`: it is
+ * another one; `auto`: it is the same, unless most of it was cut away.
+ */
+export type EditedCalls = 'auto' | 'keep' | 'branch'
+
 export type SessionStatus = 'active' | 'completed' | 'aborted'
 
 /**
@@ -45,6 +51,8 @@ export interface SessionRecord {
   record: readonly string[] | null
   /** Names of models by line, which overrule what the agent asks for; empty: none does. */
   policies: Record<string, string>
+  /** What becomes of calls that its agent edits; null: as the proxy has it. */
+  editedCalls: EditedCalls | null
   /** What its agent's key must have in it, so that the key ends with the session; null: any key of its name is good. */
   keyTag: string | null
   reward: Reward | null
@@ -73,6 +81,8 @@ export interface NewSession {
   record?: readonly string[] | null
   /** Default: none. */
   policies?: Record<string, string>
+  /** Absent: null. */
+  editedCalls?: EditedCalls | null
   /** Absent: null. */
   keyTag?: string | null
 }

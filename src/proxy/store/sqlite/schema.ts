@@ -189,6 +189,11 @@ END;
 ALTER TABLE texts ADD COLUMN blobs BLOB;
 `
 
+const EDITED_CALLS = `
+-- auto, keep or branch; NULL: as the proxy has it.
+ALTER TABLE sessions ADD COLUMN edited_calls TEXT;
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -200,6 +205,7 @@ const MIGRATIONS: readonly string[] = [
   CHECK_SUMS,
   KEY_TAGS,
   BLOBS,
+  EDITED_CALLS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

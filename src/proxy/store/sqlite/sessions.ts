@@ -12,6 +12,7 @@ import {
 } from '../port/session-list.ts'
 import { groupsOf, totalsOf } from '../port/session-summary.ts'
 import type {
+  EditedCalls,
   ExpiredCount,
   Reward,
   SessionFilter,
@@ -39,6 +40,7 @@ interface SessionRow {
   trust_agent: number
   record: string | null
   policies: string
+  edited_calls: EditedCalls | null
   key_tag: string | null
   reward: number | null
   reward_components: string | null
@@ -73,6 +75,7 @@ export interface NewSessionRow {
   /** JSON text. */
   record: string | null
   policies: string
+  editedCalls: EditedCalls | null
   keyTag: string | null
 }
 
@@ -240,9 +243,9 @@ export class SessionWriter {
     this.#create = db.prepare(`
       INSERT INTO sessions
         (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
-          record, policies, key_tag)
+          record, policies, edited_calls, key_tag)
       VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
-        @trustAgent, @record, @policies, @keyTag)`)
+        @trustAgent, @record, @policies, @editedCalls, @keyTag)`)
     this.#end = db.prepare(`
       UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
       WHERE session_id = @sessionId AND status = 'active'`)
@@ -348,6 +351,7 @@ function toRecord(row: SessionRow): SessionRecord {
     trustAgent: row.trust_agent === 1,
     record: row.record === null ? null : JSON.parse(row.record),
     policies: JSON.parse(row.policies),
+    editedCalls: row.edited_calls,
     keyTag: row.key_tag,
     reward:
       row.reward === null

@@ -50,12 +50,21 @@ export class SqliteTurnStore implements TurnStore {
   }
 
   createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
-    const { metadata, samplingParams, record = null, policies = {}, keyTag = null, ...rest } = session
+    const {
+      metadata,
+      samplingParams,
+      record = null,
+      policies = {},
+      editedCalls = null,
+      keyTag = null,
+      ...rest
+    } = session
     const json = {
       metadata: JSON.stringify(metadata),
       samplingParams: JSON.stringify(samplingParams),
       record: record && JSON.stringify(record),
       policies: JSON.stringify(policies),
+      editedCalls,
       keyTag,
     }
     return this.#call('createSession', [{ ...rest, ...json }])

@@ -2,10 +2,9 @@
  * Images on their way into a prompt. A template is shown that there is an image and nothing of it; the placeholder that
  * it writes becomes as many as the image has tokens.
  */
-
 import { ProxyError } from '../../../base/errors.ts'
 import { Note } from '../../../base/note.ts'
-import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import type { Message } from '../../../protocol/canonical/conversation.ts'
 import { imagePartsOf, imageRuns, isImagePart } from '../../../protocol/canonical/images.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
@@ -28,11 +27,11 @@ const NO_IMAGES: readonly TokenImage[] = []
 const shown = new Note<Message, ShownMessage>()
 
 /**
- * All messages up to this one; each is read once.
+ * Each message is read once.
  * @throws as {@link shownMessage}
  */
-export function shownMessages(last: Message, rule: ImageRule | undefined): ShownMessage[] {
-  return messagesBetween(undefined, last).map(
+export function shownMessages(messages: readonly Message[], rule: ImageRule | undefined): ShownMessage[] {
+  return messages.map(
     (message) =>
       shown.of(message) ??
       shown.put(message, shownMessage(message.value, rule, message.depth - 1, message.json)),

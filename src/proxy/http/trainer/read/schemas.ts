@@ -99,6 +99,9 @@ export const TreeTurn = Type.Object({
   prompt_tokens: Type.Integer(),
   sampled_tokens: Type.Integer(),
   prompt_reason: nullable(Type.String({ description: 'How the prompt came about; see docs/token-mode.md' })),
+  changed_calls: Type.Array(Type.String(), {
+    description: 'What the agent changed in the calls that it was given; see docs/token-mode.md',
+  }),
   started_at: Type.Number({ description: 'Seconds since the epoch' }),
   first_token_ms: nullable(
     Type.Number({ description: 'After `started_at`, the wait in the queue included' }),

@@ -1,5 +1,6 @@
 /** A session's turns without texts and ids: how they hang together, what they took, where a shared prefix broke. */
 import type { Static } from 'typebox'
+import { echoKindsOf } from '../../../session/prompts/echo-note.ts'
 import { LineFinder } from '../../../session/roles/line-finder.ts'
 import type { TurnOutline } from '../../../store/port/turn-store.ts'
 import type { TreeTurn } from './schemas.ts'
@@ -28,6 +29,7 @@ function treeTurn(turn: TurnOutline, line: string): Static<typeof TreeTurn> {
     prompt_tokens: turn.promptTokens,
     sampled_tokens: turn.sampledTokens,
     prompt_reason: promptReasonOf(turn.annotations),
+    changed_calls: [...echoKindsOf(turn)],
     started_at: turn.startedAtMs / 1000,
     first_token_ms: after(turn.firstTokenAtMs),
     duration_ms: after(turn.endedAtMs),

@@ -155,7 +155,7 @@ async function unlessMissing(sessionId: string, change: () => Promise<object>): 
 
 function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
   const { session_id: sessionId, metadata, sampling_params: samplingParams, ttl_s: ttlS } = body
-  const { trust_agent: trustAgent, record, policy } = body
+  const { trust_agent: trustAgent, record, policy, edited_calls: editedCalls } = body
   return {
     ...(sessionId !== undefined && { sessionId }),
     ...(metadata !== undefined && { metadata }),
@@ -163,6 +163,7 @@ function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRe
     ...(trustAgent !== undefined && { trustAgent }),
     ...(record !== undefined && { record }),
     ...(policy !== undefined && { policy }),
+    ...(editedCalls !== undefined && { editedCalls }),
     ...(ttlS !== undefined && { ttlMs: ttlS === null ? null : ttlS * 1000 }),
   }
 }

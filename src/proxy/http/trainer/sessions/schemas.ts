@@ -42,6 +42,13 @@ const newSessionFields = {
       description: 'The model or adapter of all calls, or of each line; see docs/policies.md',
     }),
   ),
+  edited_calls: Type.Optional(
+    Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], {
+      description:
+        'Of calls that the agent sends back otherwise than they were sampled: `keep` them, `branch`, or `auto`; ' +
+        'absent: as the proxy has it',
+    }),
+  ),
   ttl_s: Type.Optional(
     Type.Union([Type.Number({ exclusiveMinimum: 0 }), Type.Null()], {
       description: 'Removed this long after its last change; null: never; absent: the default of the proxy',
@@ -139,6 +146,11 @@ export const sessionFields = {
     Type.Array(Type.String(), { description: 'As it was created with; null: what the proxy records of any' }),
   ),
   policy: Type.Record(Type.String(), Type.String(), { description: 'Models by line; `*`: of all others' }),
+  edited_calls: nullable(
+    Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], {
+      description: 'As it was created with; null: as the proxy has it',
+    }),
+  ),
   reward: nullable(Type.Number()),
   reward_components: numbers(),
   reward_lines: numbers(),

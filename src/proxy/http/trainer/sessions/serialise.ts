@@ -27,6 +27,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     trust_agent: session.trustAgent,
     record: session.record && [...session.record],
     policy: session.policies,
+    edited_calls: session.editedCalls,
     reward: session.reward?.reward ?? null,
     reward_components: session.reward?.components ?? {},
     reward_lines: session.reward?.lines ?? {},

@@ -1,0 +1,130 @@
+/** What an agent changed in the calls that it was given: an annotation of the turn that came with the change. */
+
+import { Note } from '../../../base/note.ts'
+import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { CallIds } from '../matching/call-ids.ts'
+import { canonicalJson } from '../matching/canonical-json.ts'
+import { keyOf } from '../matching/conversation.ts'
+import { type MatchableTurn, type MatchedCall, sampledMessage } from '../matching/match-index.ts'
+import { messageKey } from '../matching/message-key.ts'
+import type { KnownTurn } from '../matching/session-turns.ts'
+import { readArguments } from '../matching/tool-arguments.ts'
+import { textOf } from './as-sampled.ts'
+
+/**
+ * `edited`: the calls are a turn's, but what they say counts as another message; `unknown_id`: a call has an id that a proxy
+ * drew, and not for this session. The others: what was changed in an echo.
+ */
+export type EchoKind = 'name' | 'arguments' | 'order' | 'text' | 'edited' | 'unknown_id'
+
+/** Values are JSON or text, cut where they are long; null: there was none. */
+interface EchoChange {
+  kind: EchoKind
+  /** The id of the call. */
+  call?: string
+  /** Of the arguments: which member. */
+  path?: string
+  sampled: string | null
+  echoed: string | null
+}
+
+interface EchoNote {
+  kinds: EchoKind[]
+  /** The turn whose answer it was. */
+  from?: string
+  changes?: EchoChange[]
+}
+
+type Call = { id: string; function?: { name?: string; arguments?: unknown } }
+
+const MAX_CHANGES = 32
+const MAX_CHARS = 200
+
+/** @returns undefined: the agent sent back what it was given */
+export function echoNote(
+  { parent, edited }: MatchedCall<KnownTurn>,
+  last: Message | undefined,
+  unknownIds: readonly string[],
+): { echo: EchoNote } | undefined {
+  const turn = edited ?? parent
+  const changes = turn === undefined ? [] : changesOf(turn, last)
+  const kinds = new Set<EchoKind>(edited === undefined ? [] : ['edited'])
+  for (const { kind } of changes) kinds.add(kind)
+  if (unknownIds.length > 0) kinds.add('unknown_id')
+  if (kinds.size === 0) return undefined
+  const told = { from: turn?.turn.turnId, changes: changes.slice(0, MAX_CHANGES) }
+  return { echo: { kinds: [...kinds], ...(turn !== undefined && changes.length > 0 && (told as object)) } }
+}
+
+function changesOf({ turn, depth }: MatchableTurn<KnownTurn>, last: Message | undefined): EchoChange[] {
+  let echo = last
+  while (echo !== undefined && echo.depth > depth) echo = echo.parent
+  if (turn.said === undefined || echo?.value.role !== 'assistant') return []
+  const sampled = sampledMessage(turn.said)
+  const echoed = (echo.value.tool_calls ?? []) as Call[]
+  const inOrder = turn.said.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
+  if (inOrder && messageKey(sampled).digest === keyOf(echo).digest) return []
+  const byId = new Map(echoed.map((call) => [call.id, call]))
+  const changes = turn.said.toolCalls.flatMap((call) => changesOfCall(call, byId.get(call.id)))
+  if (!inOrder) {
+    const idsOf = (calls: readonly { id: string }[]) => calls.map(({ id }) => id).join(' ')
+    changes.push(changed('order', {}, idsOf(turn.said.toolCalls), idsOf(echoed)))
+  }
+  const [said, says] = [textOf(sampled).trim(), textOf(echo.value).trim()]
+  if (said !== says) changes.push(changed('text', {}, said, says))
+  return changes
+}
+
+function changesOfCall({ id: call, function: sampled }: Call, echo: Call | undefined): EchoChange[] {
+  if (echo === undefined) return []
+  const [name, echoedName] = [sampled?.name ?? null, echo.function?.name ?? null]
+  const renamed = name === echoedName ? [] : [changed('name', { call }, name, echoedName)]
+  const [before, after] = [sampled?.arguments, echo.function?.arguments].map((args) => readArguments(args))
+  if (before!.text === after!.text) return renamed
+  if (before!.malformed || after!.malformed)
+    return [...renamed, changed('arguments', { call }, before!.text, after!.text)]
+  const [own, others] = [before!, after!].map(({ text }) => JSON.parse(text) as Record<string, unknown>)
+  const paths = new Set([...Object.keys(own!), ...Object.keys(others!)])
+  const members = [...paths].flatMap((path) => {
+    const [was, is] = [own!, others!].map((args) =>
+      Object.hasOwn(args, path) ? canonicalJson(args[path]) : null,
+    )
+    return was === is ? [] : [changed('arguments', { call, path }, was!, is!)]
+  })
+  return [...renamed, ...members]
+}
+
+function changed(
+  kind: EchoKind,
+  of: Pick<EchoChange, 'call' | 'path'>,
+  sampled: string | null,
+  echoed: string | null,
+): EchoChange {
+  return { kind, ...of, sampled: shortened(sampled), echoed: shortened(echoed) }
+}
+
+function shortened(text: string | null): string | null {
+  return text === null || text.length <= MAX_CHARS ? text : `${text.slice(0, MAX_CHARS)}…`.toWellFormed()
+}
+
+/** What a turn on record says that its agent changed. */
+export function echoKindsOf({ annotations }: { annotations: string }): readonly EchoKind[] {
+  // Most turns have none, and are not parsed for it.
+  if (!annotations.includes('"echo"')) return []
+  return (JSON.parse(annotations) as { echo?: EchoNote }).echo?.kinds ?? []
+}
+
+const looked = new Note<Message, true>()
+
+/** Ids in messages that no call of before had: those that a proxy drew, for no turn that is known here. */
+export function unknownIdsIn(last: Message | undefined, ids: CallIds): string[] {
+  const added = messagesBetween(undefined, last, (message) => looked.of(message) === true)
+  for (const message of added) looked.put(message, true)
+  return added.flatMap(({ value }) => callIdsIn(value)).filter((id) => ids.isStray(id))
+}
+
+function callIdsIn(message: ChatMessage): string[] {
+  if (message.role !== 'assistant' || !Array.isArray(message.tool_calls)) return []
+  return message.tool_calls.flatMap(({ id }) => (typeof id === 'string' ? [id] : []))
+}
