@@ -1,0 +1,275 @@
+/** Agents of each dialect, on its makers' client: each holds a conversation and echoes what it got as such agents do. */
+import Anthropic from '@anthropic-ai/sdk'
+import OpenAI from 'openai'
+import type { Dice } from './dice.ts'
+
+// biome-ignore lint/suspicious/noExplicitAny: bodies and answers hold fields that the clients' types do not have
+type Json = any
+
+/** What an agent understood of an answer. */
+export interface Said {
+  text: string
+  reasoning: string
+  calls: { id: string; name: string; arguments: string }[]
+  finish: string | null
+  /** If they were asked for and told. */
+  ids: number[]
+}
+
+/** How one call is asked; `sampling` has the names of Chat Completions. */
+export interface Asked {
+  stream: boolean
+  sampling: Readonly<Record<string, unknown>>
+  signal?: AbortSignal
+}
+
+export interface Agent {
+  /** @param url of the session, without `/v1` */
+  call(url: string, asked: Asked): Promise<Said>
+  /** Takes the answer into the conversation, and says something next. */
+  goOn(said: Said): void
+}
+
+export const MODEL = 'tiny'
+
+const text = { type: 'string' }
+const object = (properties: object, required: string[]) => ({ type: 'object', properties, required })
+const filters = { type: 'object', properties: { lang: text, safe: { type: 'boolean' } } }
+export const FUNCTIONS = [
+  ['get_weather', 'The weather of a city', object({ city: text, days: { type: 'integer' } }, ['city'])],
+  ['calculator', 'Works out an expression', object({ expression: text }, ['expression'])],
+  ['search', 'Searches', object({ query: text, limit: { type: 'number' }, filters }, ['query'])],
+  ['write_file', 'Writes a file', object({ path: text, content: text }, ['path', 'content'])],
+].map(([name, description, parameters]) => ({ name, description, parameters }))
+
+const TOOLS_SHARE = 0.75
+
+function someFunctions(dice: Dice) {
+  return dice.chance(TOOLS_SHARE) ? FUNCTIONS.slice(0, dice.int(1, FUNCTIONS.length)) : undefined
+}
+
+function nothing(): Said {
+  return { text: '', reasoning: '', calls: [], finish: null, ids: [] }
+}
+
+/** None of them tries again; a client that counts its tries could, and its call would go on for a while without it. */
+const CLIENT = {
+  apiKey: 'none',
+  maxRetries: 0,
+  timeout: 600_000,
+  defaultHeaders: { 'x-stainless-retry-count': null },
+}
+
+function openai(url: string): OpenAI {
+  return new OpenAI({ ...CLIENT, baseURL: `${url}/v1` })
+}
+
+/** One call of Chat Completions, whole or streamed. */
+export async function chat(url: string, body: Json, signal?: AbortSignal): Promise<Said> {
+  const answer = await openai(url).chat.completions.create(body, { signal: signal ?? null })
+  const said = nothing()
+  if (!body.stream) {
+    const { message, finish_reason, token_ids } = (answer as Json).choices[0]
+    add(said, message)
+    said.calls = (message.tool_calls ?? []).map(callOf)
+    return { ...said, finish: finish_reason, ids: token_ids ?? [] }
+  }
+  for await (const chunk of answer as unknown as AsyncIterable<Json>) {
+    const [choice] = chunk.choices
+    if (choice === undefined) continue
+    add(said, choice.delta)
+    for (const piece of choice.delta.tool_calls ?? []) {
+      said.calls[piece.index] ??= { id: '', name: '', arguments: '' }
+      const call = said.calls[piece.index]!
+      call.id += piece.id ?? ''
+      call.name += piece.function?.name ?? ''
+      call.arguments += piece.function?.arguments ?? ''
+    }
+    said.ids.push(...(choice.token_ids ?? []))
+    said.finish ??= choice.finish_reason
+  }
+  return said
+}
+
+function add(said: Said, { content, reasoning, reasoning_content }: Json): void {
+  said.text += content ?? ''
+  said.reasoning += reasoning_content ?? reasoning ?? ''
+}
+
+function callOf({ id, function: called }: Json): Said['calls'][number] {
+  return { id, name: called.name, arguments: called.arguments }
+}
+
+class ChatAgent implements Agent {
+  readonly messages: Json[] = []
+  readonly tools: Json[] | undefined
+  readonly #dice: Dice
+  readonly #echoesReasoning: boolean
+
+  constructor(dice: Dice) {
+    this.#dice = dice
+    this.#echoesReasoning = dice.chance(0.4)
+    if (dice.chance(0.5)) this.messages.push({ role: 'system', content: dice.text(12) })
+    const content = dice.chance(0.2) ? [{ type: 'text', text: dice.text(8) }] : dice.text(15)
+    this.messages.push({ role: 'user', content })
+    this.tools = someFunctions(dice)?.map((each) => ({ type: 'function', function: each }))
+  }
+
+  call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+    const { messages, tools } = this
+    const usage = stream && this.#dice.chance(0.5) ? { stream_options: { include_usage: true } } : {}
+    return chat(url, { model: MODEL, messages, tools, ...sampling, stream, ...usage }, signal)
+  }
+
+  goOn({ text: content, reasoning, calls }: Said): void {
+    const dice = this.#dice
+    const tool_calls = calls.map(({ id, ...called }) => ({ id, type: 'function', function: called }))
+    this.messages.push({
+      role: 'assistant',
+      content: content === '' && dice.chance(0.5) ? null : content,
+      ...(calls.length > 0 && { tool_calls }),
+      ...(reasoning !== '' && this.#echoesReasoning && { reasoning_content: reasoning }),
+    })
+    for (const { id } of calls) this.messages.push({ role: 'tool', tool_call_id: id, content: dice.text(10) })
+    if (calls.length === 0 || dice.chance(0.1)) this.messages.push({ role: 'user', content: dice.text(10) })
+  }
+}
+
+class MessagesAgent implements Agent {
+  readonly #dice: Dice
+  readonly #fixed: Json
+  readonly #messages: Json[] = []
+  #blocks: Json[] = []
+
+  constructor(dice: Dice) {
+    this.#dice = dice
+    const parts = () => [1, 2].map(() => ({ type: 'text', text: dice.text(5) }))
+    const system = dice.pick([undefined, dice.text(10), parts()])
+    const tools = someFunctions(dice)?.map(({ parameters, ...named }) => ({
+      ...named,
+      input_schema: parameters,
+    }))
+    this.#fixed = { model: MODEL, system, tools }
+    this.#messages.push({ role: 'user', content: dice.text(15) })
+  }
+
+  async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+    const client = new Anthropic({ ...CLIENT, baseURL: url })
+    const { stop, ...rest } = sampling
+    const body = { ...this.#fixed, messages: this.#messages, max_tokens: 100, ...rest, stop_sequences: stop }
+    const options = { signal: signal ?? null }
+    const answer = stream
+      ? await client.messages.stream(body, options).finalMessage()
+      : ((await client.messages.create(body, options)) as Anthropic.Message)
+    this.#blocks = answer.content
+    const said = { ...nothing(), finish: answer.stop_reason }
+    for (const block of this.#blocks) {
+      if (block.type === 'text') said.text += block.text
+      else if (block.type === 'thinking') said.reasoning += block.thinking
+      else said.calls.push({ id: block.id, name: block.name, arguments: JSON.stringify(block.input) })
+    }
+    return said
+  }
+
+  goOn({ calls }: Said): void {
+    const dice = this.#dice
+    const said = this.#blocks.length > 0 ? this.#blocks : [{ type: 'text', text: '…' }]
+    this.#messages.push({ role: 'assistant', content: said })
+    const content: Json[] = calls.map(({ id }) => ({
+      type: 'tool_result',
+      tool_use_id: id,
+      content: dice.text(8),
+    }))
+    if (calls.length === 0 || dice.chance(0.2)) content.push({ type: 'text', text: dice.text(10) })
+    this.#messages.push({ role: 'user', content })
+  }
+}
+
+class ResponsesAgent implements Agent {
+  readonly #dice: Dice
+  readonly #fixed: Json
+  readonly #isChained: boolean
+  #input: Json[]
+  #answer: Json
+
+  constructor(dice: Dice) {
+    this.#dice = dice
+    this.#isChained = dice.chance(0.3)
+    const instructions = dice.chance(0.6) ? dice.text(10) : undefined
+    const tools = someFunctions(dice)?.map((each) => ({ type: 'function', ...each, strict: false }))
+    this.#fixed = { model: MODEL, instructions, tools }
+    const content = dice.chance(0.5) ? dice.text(15) : [{ type: 'input_text', text: dice.text(10) }]
+    this.#input = [{ role: 'user', content }]
+  }
+
+  async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+    const { max_tokens: max_output_tokens, ...rest } = sampling
+    const previous_response_id = this.#isChained ? this.#answer?.id : undefined
+    const limits = { max_output_tokens, previous_response_id }
+    const body = { ...this.#fixed, input: this.#input, ...rest, ...limits, stream } as Json
+    const answer = (await openai(url).responses.create(body, { signal: signal ?? null })) as Json
+    this.#answer = stream ? undefined : answer
+    if (stream) for await (const event of answer) this.#answer = event.response ?? this.#answer
+    const said = { ...nothing(), finish: this.#answer.status }
+    for (const item of this.#answer.output) {
+      const parts = (item.content ?? []).map((part: Json) => part.text).join('')
+      if (item.type === 'message') said.text += parts
+      else if (item.type === 'reasoning') said.reasoning += parts
+      else said.calls.push({ id: item.call_id, name: item.name, arguments: item.arguments })
+    }
+    return said
+  }
+
+  goOn({ calls }: Said): void {
+    const dice = this.#dice
+    if (this.#isChained) this.#input = []
+    else this.#input.push(...this.#answer.output)
+    for (const { id } of calls)
+      this.#input.push({ type: 'function_call_output', call_id: id, output: dice.text(10) })
+    if (calls.length === 0 || dice.chance(0.1)) this.#input.push({ role: 'user', content: dice.text(10) })
+  }
+}
+
+/** Of the oldest API: one that writes the template itself, or one that thinks in ids. */
+class CompletionsAgent implements Agent {
+  readonly #dice: Dice
+  #prompt: string | number[]
+
+  constructor(dice: Dice) {
+    this.#dice = dice
+    this.#prompt = dice.chance(0.4) ? this.#ids(40) : `<|im_start|>user\n${dice.text(10)}${GLUE}`
+  }
+
+  async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+    const body = { model: MODEL, prompt: this.#prompt, ...sampling, stream, return_token_ids: true } as Json
+    const answer = (await openai(url).completions.create(body, { signal: signal ?? null })) as Json
+    const said = nothing()
+    for await (const { choices } of stream ? answer : [answer]) {
+      const [choice] = choices
+      if (choice === undefined) continue
+      said.text += choice.text
+      said.ids.push(...(choice.token_ids ?? []))
+      said.finish ??= choice.finish_reason
+    }
+    return said
+  }
+
+  goOn({ text: answer, ids }: Said): void {
+    const dice = this.#dice
+    if (typeof this.#prompt !== 'string') this.#prompt = [...this.#prompt, ...ids, ...this.#ids(10)]
+    else this.#prompt += `${answer}<|im_end|>\n<|im_start|>user\n${dice.text(8)}${GLUE}`
+  }
+
+  #ids(most: number): number[] {
+    return Array.from({ length: this.#dice.int(1, most) }, () => this.#dice.int(0, 151_000))
+  }
+}
+
+const GLUE = '<|im_end|>\n<|im_start|>assistant\n'
+
+export const AGENTS: Record<string, new (dice: Dice) => Agent> = {
+  chat: ChatAgent,
+  messages: MessagesAgent,
+  responses: ResponsesAgent,
+  completions: CompletionsAgent,
+}

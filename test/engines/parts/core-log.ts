@@ -1,0 +1,105 @@
+/** What an engine's core was asked and what it sampled, as the plugin in its process wrote it down. */
+import { existsSync, openSync, readSync } from 'node:fs'
+
+/** One line each; `vllm/plugin/core_log.py` says what is in them. */
+type Line =
+  | { asked: string; prompt: number[]; params: Record<string, unknown>; lora: string | null }
+  | {
+      sampled: string
+      ids: number[]
+      logprobs: number[] | null
+      heard: boolean
+      weights: string | null
+      finish: string | null
+      stop: string | number | null
+      at: number
+    }
+
+/** One request to the core. The ids of what was sampled after a stop string or an abort are left out: nobody got them. */
+export interface CoreCall {
+  prompt: readonly number[]
+  params: Record<string, unknown>
+  lora: string | null
+  ids: number[]
+  logprobs: number[]
+  /** Of each token. */
+  weights: (string | null)[]
+  finish: string | null
+  stop: string | number | null
+  /** When the core gave something for it the last time, heard or not, in ms since the epoch. */
+  lastAtMs: number
+}
+
+const CHUNK_BYTES = 1 << 20
+
+/** A log that grows while it is read. */
+export class CoreLog {
+  readonly #path: string
+  readonly #calls = new Map<string, CoreCall>()
+  #offset = 0
+  #rest = Buffer.alloc(0)
+  #file: number | undefined
+
+  constructor(path: string) {
+    this.#path = path
+  }
+
+  /** All calls until now, in order; those that were returned before have grown. */
+  calls(): CoreCall[] {
+    this.#read()
+    return [...this.#calls.values()]
+  }
+
+  /** @returns the last call with this prompt whose completion begins with these ids */
+  find(prompt: readonly number[], ids: readonly number[]): CoreCall | undefined {
+    const [prompted, sampled] = [prompt.join(), ids.join()]
+    return this.calls().findLast(
+      (call) => call.prompt.join() === prompted && call.ids.slice(0, ids.length).join() === sampled,
+    )
+  }
+
+  #read(): void {
+    if (this.#file === undefined) {
+      if (!existsSync(this.#path)) return
+      this.#file = openSync(this.#path, 'r')
+    }
+    const chunk = Buffer.alloc(CHUNK_BYTES)
+    for (;;) {
+      const count = readSync(this.#file, chunk, 0, CHUNK_BYTES, this.#offset)
+      if (count === 0) return
+      this.#offset += count
+      const bytes = Buffer.concat([this.#rest, chunk.subarray(0, count)])
+      const end = bytes.lastIndexOf('\n') + 1
+      this.#rest = Buffer.from(bytes.subarray(end))
+      for (const line of bytes.toString('utf8', 0, end).split('\n'))
+        if (line !== '') this.#take(JSON.parse(line))
+    }
+  }
+
+  #take(line: Line): void {
+    if ('asked' in line) {
+      const { asked, prompt, params, lora } = line
+      const call = {
+        prompt,
+        params,
+        lora,
+        ids: [],
+        logprobs: [],
+        weights: [],
+        finish: null,
+        stop: null,
+        lastAtMs: 0,
+      }
+      this.#calls.set(asked, call)
+      return
+    }
+    const call = this.#calls.get(line.sampled)
+    if (call === undefined) return
+    call.lastAtMs = line.at * 1_000
+    if (!line.heard) return
+    call.ids.push(...line.ids)
+    call.logprobs.push(...(line.logprobs ?? []))
+    call.weights.push(...line.ids.map(() => line.weights))
+    if (line.finish !== null) Object.assign(call, { finish: line.finish, stop: line.stop })
+  }
+}

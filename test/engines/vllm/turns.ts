@@ -1,0 +1,104 @@
+/** Random agents of every dialect, through every way to the engine: the record is what the core was asked and sampled. */
+import type { Test } from 'tap'
+import { AGENTS, type Asked } from '../parts/agents.ts'
+import type { CoreCall, CoreLog } from '../parts/core-log.ts'
+import { Dice } from '../parts/dice.ts'
+import type { Mode } from '../parts/proxies.ts'
+import { checkSession, type MadeCall } from '../parts/record.ts'
+
+const DIALECTS = Object.keys(AGENTS)
+const MOST_TURNS = 7
+/** Agents of one mode that call at once. */
+const AT_ONCE = 4
+const LONGEST = 160
+
+interface Conversation {
+  sessionId: string
+  made: MadeCall[]
+}
+
+/** @param turns of each mode */
+export async function checkTurns(
+  t: Test,
+  modes: readonly Mode[],
+  core: CoreLog,
+  { turns, seed }: { turns: number; seed: number },
+): Promise<void> {
+  const all = await Promise.all(modes.map((mode, at) => converse(mode, turns, seed + at * 1_000_003)))
+  for (const [at, { name, url }] of modes.entries()) {
+    await t.test(`${name}: what is on record is what the core was asked and sampled`, async (t) => {
+      let exact = 0
+      let tokens = 0
+      for (const { sessionId, made } of all[at]!) {
+        const verdict = await checkSession(url, sessionId, made, core)
+        t.strictSame(verdict.wrong, [], `${sessionId}: ${made.length} turns, ${verdict.tokens} tokens`)
+        if (verdict.wrong.length === 0) exact += verdict.turns
+        tokens += verdict.tokens
+      }
+      t.comment(`${name}: ${exact} turns exact, ${tokens} tokens`)
+      t.equal(exact, turns, 'every turn')
+    })
+  }
+}
+
+/** A check that finds nothing must be able to find something. */
+export async function checkTheCheck(t: Test, { url }: Mode, core: CoreLog): Promise<void> {
+  const agent = new AGENTS.chat!(new Dice(1))
+  const sampling = { temperature: 1, max_tokens: 8, min_tokens: 8 }
+  const said = await agent.call(`${url}/control`, { stream: false, sampling })
+  const check = (call: (call: CoreCall) => Partial<CoreCall>, text = said.text) => {
+    const changed = (found: CoreCall | undefined) => found && { ...found, ...call(found) }
+    const log = { find: (...ids: Parameters<CoreLog['find']>) => changed(core.find(...ids)) }
+    const made = [{ dialect: 'chat', stream: false, said: { ...said, text } }]
+    return checkSession(url, 'control', made, log)
+  }
+  t.same((await check((call) => call)).wrong, [])
+  const plants: Record<string, (call: CoreCall) => Partial<CoreCall>> = {
+    'a logprob at 3': ({ logprobs }) => ({
+      logprobs: logprobs.map((value, at) => (at === 3 ? value - 1e-4 : value)),
+    }),
+    '8 ids of the 9': ({ ids }) => ({ ids: [...ids, 1] }),
+    'ended by length': () => ({ finish: 'stop' }),
+    'weights default': ({ weights }) => ({ weights: weights.map(() => '7') }),
+    'temperature 1 on record': ({ params }) => ({ params: { ...params, temperature: 0.9 } }),
+  }
+  for (const [found, plant] of Object.entries(plants)) t.match((await check(plant)).wrong.join(), found)
+  t.match((await check((call) => call, `${said.text}!`)).wrong.join(), 'text')
+}
+
+/** At temperatures, limits and stops of all kinds, until so many calls were made. */
+async function converse({ name, url }: Mode, turns: number, seed: number): Promise<Conversation[]> {
+  const conversations: Conversation[] = []
+  let left = turns
+  const agents = Array.from({ length: AT_ONCE }, async () => {
+    while (left > 0) {
+      const number = conversations.length
+      const dice = new Dice(seed * 10_007 + number)
+      const dialect = DIALECTS[number % DIALECTS.length]!
+      const agent = new AGENTS[dialect]!(dice)
+      const made: MadeCall[] = []
+      const sessionId = `${name}-${number}`
+      conversations.push({ sessionId, made })
+      for (let more = dice.int(1, MOST_TURNS); more > 0 && left > 0; more -= 1) {
+        left -= 1
+        const asked = howAsked(dice, dialect)
+        const said = await agent.call(`${url}/${sessionId}`, asked)
+        made.push({ dialect, stream: asked.stream, said })
+        agent.goOn(said)
+      }
+    }
+  })
+  await Promise.all(agents)
+  return conversations
+}
+
+function howAsked(dice: Dice, dialect: string): Asked {
+  const sampling = {
+    temperature: dice.pick([1, 1, 0, 0.7, 1.3].filter((each) => each <= 1 || dialect !== 'messages')),
+    top_p: dice.pick([1, 1, 0.95, 0.5]),
+    ...(dialect !== 'responses' && dice.chance(0.3) && { top_k: dice.pick([0, 5, 50]) }),
+    ...(dice.chance(0.15) && { stop: dice.pick([['the'], ['\n\n', ' sea'], ['}']]) }),
+    max_tokens: dice.pick([1, 2, LONGEST / 2, LONGEST / 2, LONGEST]),
+  }
+  return { stream: dice.chance(0.5), sampling }
+}
