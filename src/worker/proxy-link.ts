@@ -85,7 +85,10 @@ export class ProxyLink {
     return keepConnected({ connection: () => this.#connect(), clock, random, signal: this.#stopping.signal })
   }
 
-  /** Takes nothing new. Resolves when no call is left, with whether each was delivered or given up by its proxy. */
+  /**
+   * Takes nothing new. Resolves when no call is left, with whether each was delivered or given up by its proxy; never if
+   * it is to stay after all.
+   */
   drain(): Promise<boolean> {
     this.#whenDrained ??= new Promise((resolve) => {
       this.#draining = true
@@ -94,6 +97,15 @@ export class ProxyLink {
       this.#checkDrained()
     })
     return this.#whenDrained
+  }
+
+  /** Takes `drain` back: calls go on, and new ones are welcome. */
+  stay(): void {
+    this.#draining = false
+    this.#whenDrained = undefined
+    this.#drained = undefined
+    this.#droppedCalls = false
+    this.sendStatus()
   }
 
   /** Ends what still runs, and the connection. */
@@ -247,7 +259,7 @@ export class ProxyLink {
     let lease: Lease | undefined
     try {
       const promptLists = this.#prompts.listsOf(frame.session_id)
-      const request = { ...requestFromV2(frame, json), promptLists }
+      const request = { ...readRequest(frame, json), promptLists }
       call.byIds = request.kind === 'chat' && request.promptTokenIds !== undefined
       await this.#engineAnswers
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
@@ -302,8 +314,7 @@ export class ProxyLink {
   }
 
   #asError(thrown: unknown, call: ServedCall): ProxyError {
-    const error =
-      thrown instanceof RangeError ? new ProxyError('invalid_request', thrown.message) : toProxyError(thrown)
+    const error = toProxyError(thrown)
     if (error.code === 'internal') {
       this.#options.logger.error({ err: thrown, request_id: call.requestId }, 'call failed')
     }
@@ -366,5 +377,14 @@ export class ProxyLink {
     const call = new ServedCall(requestId, this.#ack.window_bytes)
     this.#calls.set(requestId, call)
     this.#fail(call, new ProxyError('invalid_request', `bad request: ${frames.requestV2.explain(frame)}`))
+  }
+}
+
+/** @throws ProxyError `invalid_request` on token ids that are none */
+function readRequest(frame: CompletionRequestV2, json?: FrameJson): GenerationRequest {
+  try {
+    return requestFromV2(frame, json)
+  } catch (thrown) {
+    throw thrown instanceof RangeError ? new ProxyError('invalid_request', thrown.message) : thrown
   }
 }

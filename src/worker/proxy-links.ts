@@ -70,20 +70,28 @@ export class ProxyLinks {
     const { resolve, lookupIntervalMs: intervalMs, clock, logger } = this.#options
     const host = new URL(url).hostname.replace(/^\[|\]$/g, '')
     const found = new Map<string, ProxyLink>()
+    const leaving = new Map<string, ProxyLink>()
     const addresses = new ProxyAddresses({
       ...{ host, resolve, intervalMs, clock },
       found: (address) => {
         logger.info({ host, address }, 'proxy found')
-        found.set(
-          address,
-          this.#begin({ url, address }, () => addresses.lookSoon()),
-        )
+        // A proxy takes a second link of the same worker for one that lost its calls: there is never more than one.
+        const left = leaving.get(address)
+        leaving.delete(address)
+        left?.stay()
+        found.set(address, left ?? this.#begin({ url, address }, () => addresses.lookSoon()))
       },
       gone: (address) => {
         logger.info({ host, address }, 'proxy no longer behind its name')
         const link = found.get(address)
+        if (link === undefined) return
         found.delete(address)
-        void link?.drain().then(() => link.stop())
+        leaving.set(address, link)
+        void link.drain().then(() => {
+          if (leaving.get(address) !== link) return
+          leaving.delete(address)
+          link.stop()
+        })
       },
       failed: (error) => logger.warn({ err: error, host }, 'name of proxies not resolved; trying again'),
     })

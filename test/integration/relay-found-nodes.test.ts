@@ -79,6 +79,34 @@ t.test('a node that is added is dialled, and one that is taken away is left afte
   t.equal(textOf(await eventsOf(second.backend, chatRequest('count'))), countedText(3))
 })
 
+t.test('a node whose address was away for a while keeps its calls, and gets new ones again', async (t) => {
+  const { port, hosts, nodes } = await nodesFor(t, 1)
+  const [node] = nodes as [RelayServer]
+  let there: readonly string[] = hosts
+  const { promise: opened, resolve: open } = Promise.withResolvers<void>()
+  const engine = new CountingBackend({ pieces: 3, opened })
+  workerOf(t, port, () => there, engine)
+  await until(() => hasWorker(node))
+  const calls = ['waits', 'waits too'].map((text) => eventsOf(node.backend, chatRequest(text)).then(textOf))
+  await until(() => engine.running === 2)
+  // The answers of a resolver that is behind: the node itself is well all the time.
+  there = ['127.0.0.2']
+  await until(() => node.backend.list()[0]?.draining === true)
+  there = hosts
+  await until(() => node.backend.list()[0]?.draining === false)
+  t.equal(engine.running, 2)
+  open()
+  t.same(await Promise.all(calls), [countedText(3), countedText(3)])
+  t.equal(engine.requests.length, 2, 'nothing was sampled twice')
+  t.equal(textOf(await eventsOf(node.backend, chatRequest('count'))), countedText(3))
+  // It may leave and come back as often as it likes.
+  there = ['127.0.0.2']
+  await until(() => !hasWorker(node))
+  there = hosts
+  await until(() => hasWorker(node) && node.backend.list()[0]?.draining === false)
+  t.equal(textOf(await eventsOf(node.backend, chatRequest('count'))), countedText(3))
+})
+
 t.test('a node that comes back at another address is found again', async (t) => {
   const { port, hosts, nodes, start } = await nodesFor(t, 1)
   let there: readonly string[] = hosts
