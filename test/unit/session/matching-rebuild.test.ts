@@ -3,22 +3,17 @@ import type { MatchIndex } from '../../../src/proxy/session/matching/match-index
 import { type MatchableRecord, rebuildIndex } from '../../../src/proxy/session/matching/rebuild-index.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
-interface Recorded extends MatchableRecord {
-  turnId: string
-}
-
 type Message = { role: 'user' | 'assistant'; content: string }
 
 const user = (content: string): Message => ({ role: 'user', content })
 const assistant = (content: string): Message => ({ role: 'assistant', content })
 
-/** A turn on record that took from one time to another. */
-function turn(turnId: string, messages: Message[], answer: string, fromMs: number, toMs: number): Recorded {
+/** A turn on record. @param prompt how its prompt came about */
+function turn(turnId: string, messages: Message[], answer: string, prompt?: object): MatchableRecord {
   return {
     turnId,
     status: 'completed',
-    startedAtMs: fromMs,
-    endedAtMs: toMs,
+    annotations: JSON.stringify({ prompt }),
     requestMessages: messages.map((message) => JSON.stringify(message)),
     tools: null,
     completionText: answer,
@@ -27,7 +22,7 @@ function turn(turnId: string, messages: Message[], answer: string, fromMs: numbe
   }
 }
 
-const rebuild = (records: Recorded[]) => rebuildIndex(records, ({ turnId }) => turnId)
+const rebuild = (records: MatchableRecord[]) => rebuildIndex(records, ({ turnId }) => turnId)
 
 function found(index: MatchIndex<string>, messages: Message[], tools: [] | null = null): string {
   const { parent, sharedMessages } = index.match(conversationOf(messages, tools))
@@ -38,9 +33,9 @@ const second = [user('hi'), assistant('hello'), user('more')]
 
 t.test('a session read from the record is continued where it stood', async (t) => {
   const index = await rebuild([
-    turn('t1', [user('hi')], ' hello', 0, 10),
-    turn('t2', second, 'there', 10, 20),
-    turn('sub', [user('task')], 'done', 12, 18),
+    turn('t1', [user('hi')], ' hello'),
+    turn('t2', second, 'there'),
+    turn('sub', [user('task')], 'done'),
   ])
   t.equal(found(index, second), 't1:2')
   t.equal(found(index, [...second, assistant('there'), user('x')]), 't2:4')
@@ -52,7 +47,7 @@ t.test('reasoning, tool calls and tools are read from the record', async (t) => 
   const calls = [{ id: 'a', type: 'function' as const, function: { name: 'run', arguments: '{"n": 1}' } }]
   const index = await rebuild([
     {
-      ...turn('t1', [user('hi')], '', 0, 10),
+      ...turn('t1', [user('hi')], ''),
       completionText: null,
       reasoning: 'think',
       toolCalls: JSON.stringify(calls),
@@ -71,24 +66,28 @@ t.test('reasoning, tool calls and tools are read from the record', async (t) => 
 
 t.test('turns that were not completed, that are no chat or that are not wanted are no parents', async (t) => {
   const records = [
-    { ...turn('failed', [user('a')], 'hello', 0, 1), status: 'failed' as const },
-    { ...turn('aborted', [user('a')], 'hello', 0, 1), status: 'aborted' as const },
-    { ...turn('open', [user('a')], 'hello', 0, 1), status: 'open' as const, endedAtMs: null },
-    turn('completion', [], 'hello', 0, 1),
-    turn('unwanted', [user('a')], 'hello', 0, 1),
+    { ...turn('failed', [user('a')], 'hello'), status: 'failed' as const },
+    { ...turn('aborted', [user('a')], 'hello'), status: 'aborted' as const },
+    { ...turn('open', [user('a')], 'hello'), status: 'open' as const },
+    turn('completion', [], 'hello'),
+    turn('unwanted', [user('a')], 'hello'),
   ]
   const index = await rebuildIndex(records, ({ turnId }) => (turnId === 'unwanted' ? undefined : turnId))
   t.equal(found(index, [user('a'), assistant('hello')]), 'none:0')
   t.equal(found(index, [assistant('hello')]), 'none:0')
 })
 
-t.test('a call is matched against the turns that had ended when it came', async (t) => {
-  const twins = (endOfSecond: number) => [
-    turn('first', [user('hi')], 'hello', 0, 10),
-    turn('second', [user('hi')], 'hello', 0, endOfSecond),
-    turn('next', second, 'there', 20, 30),
+t.test('turns hang together as they did when they were live, whatever the clock said', async (t) => {
+  const twins = (prompt?: object) => [
+    turn('first', [user('hi')], 'hello', { reason: 'first' }),
+    turn('second', [user('hi')], 'hello', { reason: 'branched' }),
+    turn('next', second, 'there', prompt),
   ]
   const other = second.with(2, user('else'))
-  t.equal(found(await rebuild(twins(20)), other), 'first:2', 'the second sample has been continued')
-  t.equal(found(await rebuild(twins(21)), other), 'second:2', 'it came too late to be continued')
+  const isOther = async (prompt?: object) => found(await rebuild(twins(prompt)), other)
+  t.equal(await isOther({ reason: 'extended', from: 'first' }), 'second:2', 'the first has been continued')
+  t.equal(await isOther({ reason: 'extended', from: 'second' }), 'first:2')
+  t.equal(await isOther(), 'first:2', 'not on record: the latest that nothing continued had the child')
+  t.equal(await isOther({ reason: 'branched' }), 'second:2', 'neither had ended when the call came')
+  t.equal(await isOther({ reason: 'extended', from: 'lost' }), 'first:2', 'a turn that is not there')
 })

@@ -11,8 +11,7 @@ function aStep(turnId: string, more: Partial<TurnStep>): TurnStep {
   return {
     turnId,
     status: 'completed',
-    startedAtMs: 1,
-    endedAtMs: 2,
+    annotations: '{}',
     exact: true,
     requestMessages: [JSON.stringify(question)],
     tools: null,

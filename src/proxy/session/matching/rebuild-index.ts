@@ -4,14 +4,14 @@ import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { parseAsWritten } from '../../../protocol/canonical/written-numbers.ts'
 import type { EditedCalls, TurnRecord } from '../../store/port/turn-store.ts'
 import { type KeyedConversation, readConversation } from './conversation.ts'
-import { MatchIndex, type SampledMessage } from './match-index.ts'
+import { type MatchableTurn, type MatchedCall, MatchIndex, type SampledMessage } from './match-index.ts'
 
 /** What of a turn on record matching reads. */
 export type MatchableRecord = Pick<
   TurnRecord,
+  | 'turnId'
   | 'status'
-  | 'startedAtMs'
-  | 'endedAtMs'
+  | 'annotations'
   | 'requestMessages'
   | 'tools'
   | 'completionText'
@@ -35,29 +35,37 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
   editedCalls?: EditedCalls,
 ): Promise<MatchIndex<Turn>> {
   const index = new MatchIndex<Turn>(editedCalls)
-  let inFlight: { endedAtMs: number; add: () => void }[] = []
-  // A call was matched against the turns that had ended by then, and is so again.
-  const addEnded = (nowMs: number) => {
-    const { ended = [], running = [] } = Object.groupBy(inFlight, ({ endedAtMs }) =>
-      endedAtMs <= nowMs ? 'ended' : 'running',
-    )
-    for (const { add } of ended) add()
-    inFlight = running
-  }
+  const known = new Map<string, MatchableTurn<Turn>>()
   for await (const record of records) {
     if (record.status !== 'completed' || record.requestMessages.length === 0) continue
     const turn = turnOf(record)
     if (turn === undefined) continue
-    addEnded(record.startedAtMs)
     const call = index.match(await conversationOf(record))
-    const completion = completionOf(record)
-    inFlight.push({
-      endedAtMs: record.endedAtMs ?? record.startedAtMs,
-      add: () => index.add(call, completion, turn),
-    })
+    const added = index.add({ ...call, ...parentOnRecord(record, known) }, completionOf(record), turn)
+    known.set(record.turnId, added)
   }
-  addEnded(Number.POSITIVE_INFINITY)
   return index
+}
+
+/**
+ * The parent that the call had when it was live. Matched anew, it could get another one: a turn that was still under way
+ * then, or one whose equal answer was continued since.
+ * @returns undefined where the record does not tell it
+ */
+function parentOnRecord<Turn>(
+  { annotations }: MatchableRecord,
+  known: ReadonlyMap<string, MatchableTurn<Turn>>,
+): Pick<MatchedCall<Turn>, 'parent' | 'sharedMessages'> | undefined {
+  const { from, reason }: Partial<PromptOnRecord> = JSON.parse(annotations).prompt ?? {}
+  if (reason === 'first' || reason === 'branched') return { parent: undefined, sharedMessages: 0 }
+  const parent = from === undefined ? undefined : known.get(from)
+  return parent && { parent, sharedMessages: parent.depth }
+}
+
+/** How token mode came by a prompt. */
+interface PromptOnRecord {
+  reason: string
+  from?: string
 }
 
 /** Reads the calls of turns on record, as they were when they were live. @param tree of their session */

@@ -285,7 +285,9 @@ async function* withJoinedMessages(turns: AsyncIterable<TurnStep>): AsyncGenerat
 function joined(turn: TurnStep): TurnStep {
   const final = JSON.parse(turn.requestMessages.at(-1)!) as ChatMessage
   const completionText = joinedText(textOf(final), turn.completionText)
-  return { ...turn, requestMessages: turn.requestMessages.slice(0, -1), completionText }
+  // The turn that its prompt goes on from is the one whose message it continues, and not its parent.
+  const annotations = '{}'
+  return { ...turn, requestMessages: turn.requestMessages.slice(0, -1), completionText, annotations }
 }
 
 function joinedText(before: string | undefined, content: string | null): string | null {
