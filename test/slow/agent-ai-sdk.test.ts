@@ -1,0 +1,97 @@
+/**
+ * The AI SDK as its pages have it: tools with zod schemas. It sends back what zod made of a call (defaults filled in,
+ * unknown members dropped, texts trimmed, numbers converted) in place of what was sampled.
+ */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createAnthropic } from '@ai-sdk/anthropic'
+import { createOpenAI } from '@ai-sdk/openai'
+import { generateText, type LanguageModel, stepCountIs, tool } from 'ai'
+import t, { type Test } from 'tap'
+import { z } from 'zod'
+import { startProxy } from '../helpers/proxy.ts'
+
+/** What the model says, call by call; the tool's result names the next one. */
+const ARGUMENTS = [
+  { command: 'ls' },
+  { command: 'ls', timeout: 9 },
+  { command: 'ls -l', unknown_member: 1 },
+  { command: ' ls  ' },
+  { command: 'ls', timeout: '7' },
+  { command: 'ls', flag: true },
+  { flag: false, command: 'ls' },
+  { command: 'x'.repeat(300) },
+  { command: 'é "\\ \n' },
+  { unknown_member: { deep: [1, 2.5] }, command: 'a' },
+  { command: 5 },
+]
+const CALLS = [...ARGUMENTS, ...ARGUMENTS, ...ARGUMENTS].slice(0, 25)
+
+const rules = [
+  ...CALLS.map((args, at) => ({
+    name: `call ${at}`,
+    when: { tool: 'bash', text: at === 0 ? 'begin' : `next ${at}\\b` },
+    answer: {
+      content: `<tool_call>\n${JSON.stringify({ name: 'bash', arguments: args })}\n</tool_call>`,
+    },
+  })),
+  { name: 'end', when: { text: '' }, answer: { content: 'Done.' } },
+]
+
+const MODELS: Record<string, (url: string) => LanguageModel> = {
+  chat: (url) => createOpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none' }).chat('embedded'),
+  responses: (url) => createOpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none' }).responses('embedded'),
+  messages: (url) => createAnthropic({ baseURL: `${url}/s/v1`, apiKey: 'none' })('embedded'),
+}
+
+/** Rows and turns of the task. */
+async function runTask(t: Test, modelOf: (url: string) => LanguageModel, editedCalls: 'auto' | 'branch') {
+  const playbook = join(t.testdir({}), 'playbook.json')
+  writeFileSync(playbook, JSON.stringify({ rules }))
+  const proxy = await startProxy(t, { playbook, tokenizer: 'embedded', db: 'memory', editedCalls })
+  let calls = 0
+  const bash = tool({
+    inputSchema: z.object({
+      command: z.coerce.string().trim(),
+      timeout: z.coerce.number().default(5),
+      flag: z.boolean().default(false),
+    }),
+    execute: async () => {
+      calls += 1
+      return `next ${calls}`
+    },
+  })
+  const { text } = await generateText({
+    model: modelOf(proxy.url),
+    prompt: 'begin',
+    tools: { bash },
+    stopWhen: stepCountIs(30),
+    maxRetries: 0,
+  })
+  t.equal(text.trim(), 'Done.')
+  t.equal(calls, CALLS.length)
+  const { trajectories } = await proxy.get('/sessions/s/trajectories')
+  const { turns: tree } = await proxy.get('/sessions/s/tree')
+  const { turns } = await proxy.get('/sessions/s')
+  return { rows: trajectories, tree, turns }
+}
+
+for (const [dialect, modelOf] of Object.entries(MODELS)) {
+  t.test(`${dialect}: a task of 26 calls with zod's defaults is one row`, async (t) => {
+    const { rows, tree, turns } = await runTask(t, modelOf, 'auto')
+    t.equal(rows.length, 1)
+    t.match(rows[0], { num_turns: 26, exact: true })
+    const changed = tree.map(({ changed_calls: kinds }: { changed_calls: string[] }) => kinds.join())
+    t.equal(changed.filter((kinds: string) => kinds === 'arguments').length, 25)
+    t.match(turns[1].annotations.echo.changes, [
+      { path: 'flag', sampled: null, echoed: 'false' },
+      { path: 'timeout', sampled: null, echoed: '5' },
+    ])
+  })
+}
+
+t.test('under branch each call that zod has changed begins a row', async (t) => {
+  const { rows, tree } = await runTask(t, MODELS.chat!, 'branch')
+  t.equal(rows.length, 26)
+  t.match(tree[1].changed_calls, ['edited', 'arguments'])
+})
