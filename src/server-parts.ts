@@ -212,7 +212,6 @@ function openRelayBackend(config: ServeConfig, logger: Logger, metrics: Metrics)
     pauseLimitMs: config.pauseLimitMs,
     callTimeoutMs: config.relayTimeoutMs,
     graceMs: config.workerGraceMs,
-    keepMs: config.retryGraceMs,
     heartbeatMs: config.heartbeatIntervalMs,
     v1MaxConcurrency: config.maxConcurrency,
   })

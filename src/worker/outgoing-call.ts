@@ -68,12 +68,6 @@ export class OutgoingCall {
     return this.#kept.filter((frame) => frame.seq > received).map((frame) => frame.text)
   }
 
-  /** For a proxy that has received nothing. @param texts all frames so far, from the first one on */
-  startOver(texts: readonly string[]): void {
-    this.#kept = texts.map((text, at) => ({ seq: at + 1, text, bytes: Buffer.byteLength(text) }))
-    this.#keptBytes = this.#kept.reduce((sum, { bytes }) => sum + bytes, 0)
-  }
-
   /** The last frame has been made. */
   get hasEnded(): boolean {
     return this.#hasEnded

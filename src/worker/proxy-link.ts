@@ -163,9 +163,6 @@ export class ProxyLink {
       healthy,
       epoch,
       requests: [...this.#calls.keys()],
-      offers: [...this.#calls.values()]
-        .filter((call) => call.makeWhole())
-        .map(({ requestId, byIds }) => ({ request_id: requestId, by_ids: byIds })),
     }
   }
 
@@ -179,23 +176,23 @@ export class ProxyLink {
     return Object.values(CAPABILITIES).filter((name) => !lacks.has(name))
   }
 
-  /** Calls that the proxy still wants go on where it stopped hearing of them; the others end. */
+  /**
+   * Calls that the proxy still wants go on where it stopped hearing of them. The others end at once, and all of them
+   * where the proxy was started anew: it knows none, and engines must not sample for nobody.
+   */
   #resume(ack: WorkerHelloAckV2): void {
     this.#cancelGrace?.()
     this.#ack = ack
     this.#askEngines()
     const received = new Map(ack.requests.map((call) => [call.request_id, call.received]))
-    const kept = new Set(ack.kept)
     for (const call of [...this.#calls.values()]) {
       const last = received.get(call.requestId)
-      const frames = kept.has(call.requestId)
-        ? call.fromTheBeginning()
-        : last !== undefined && call.after(last)
-      if (frames === false) this.#abandon(call, 'the proxy has given this call up')
-      else {
-        for (const text of frames) this.#connection?.send(text)
-        call.setWindow(ack.window_bytes)
+      if (last === undefined) {
+        this.#abandon(call, 'the proxy does not know this call any more')
+        continue
       }
+      for (const text of call.after(last)) this.#connection?.send(text)
+      call.setWindow(ack.window_bytes)
     }
     this.sendStatus()
     if (ack.alive_ms !== undefined) this.#tellAlive(ack.alive_ms)
@@ -260,7 +257,6 @@ export class ProxyLink {
     try {
       const promptLists = this.#prompts.listsOf(frame.session_id)
       const request = { ...readRequest(frame, json), promptLists }
-      call.byIds = request.kind === 'chat' && request.promptTokenIds !== undefined
       await this.#engineAnswers
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
       await this.#relay(call, request, this.#promptBaseOf(frame, request))
@@ -279,13 +275,10 @@ export class ProxyLink {
     request: GenerationRequest,
     promptBase: PromptIds | undefined,
   ): Promise<void> {
-    let isFirst = true
     for await (const batch of this.#options.backend.generate(request, call.signal)) {
-      const chunk = chunkOf(call.requestId, batch, call.isTakenOver ? undefined : promptBase)
+      const chunk = chunkOf(call.requestId, batch, promptBase)
       this.#notePrompt(request, batch)
       if (chunk) {
-        if (isFirst && promptBase) call.writesFirst(() => chunkOf(call.requestId, batch)!(1))
-        isFirst = false
         this.#send(call.add(chunk))
         await call.room()
       }

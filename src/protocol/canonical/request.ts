@@ -86,11 +86,6 @@ export type GenerationRequest = CanonicalRequest & {
   promptTokenIds?: PromptIds
   /** With `promptTokenIds`: which of them stand for the images of the body's messages. Absent: there are none. */
   images?: PromptImages
-  /**
-   * The same call as one that was under way when the proxy ended, by that turn's id: whoever still has its answer may give
-   * it, to one call alone.
-   */
-  takesOver?: string
   /** Is called when an engine or a worker is about to be asked: not while the call waits for one, and for each one anew. */
   onAsked?(): void
   /** What is known of the session's prompts as engines read and write them. */

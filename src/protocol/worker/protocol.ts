@@ -54,8 +54,6 @@ export const CAPABILITIES = {
   details: 'details',
   /** Each of its engines serves chat calls by token ids that stand for the images of the messages. */
   images: 'images',
-  /** Offers calls to a proxy that was started anew, and sends their answers from the beginning to one that keeps them. */
-  offer: 'offer',
 } as const
 
 const RequestId = Type.String({ minLength: 1, maxLength: 256 })
@@ -148,7 +146,7 @@ export const WorkerHelloV2 = Type.Object({
   epoch: Type.Integer({ minimum: 0 }),
   /** Calls of this proxy that the worker still holds; empty on a first connection. */
   requests: Type.Array(RequestId),
-  /** Those of them whose answer it has from the first frame on, for a proxy that was started anew. */
+  /** Of workers of release 0.1; nobody reads it. */
   offers: Type.Optional(
     Type.Array(
       Type.Object({
@@ -177,7 +175,7 @@ export const WorkerHelloAckV2 = Type.Object({
   alive_ms: Type.Optional(Type.Integer({ minimum: 1 })),
   /** Of the hello's `requests`, those that the proxy still wants, with the last chunk that it has. */
   requests: Type.Array(Type.Object({ request_id: RequestId, received: Type.Integer({ minimum: 0 }) })),
-  /** Of the hello's `offers`, those that may be asked for again: to be sent from the first frame on. */
+  /** Of proxies of release 0.1; nobody reads it. */
   kept: Type.Optional(Type.Array(RequestId)),
 })
 

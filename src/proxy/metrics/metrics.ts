@@ -71,7 +71,6 @@ export class Metrics implements Disposable {
   readonly dispatch: DispatchWatch = {
     waited: (ms) => this.#metrics.queueWait.observe(ms / 1_000),
     failedOver: () => this.#metrics.failovers.add(1),
-    tookOver: () => this.#metrics.takeovers.add(1),
     refused: (code) => this.#metrics.queueRefusals.add(1, code),
   }
 

@@ -161,10 +161,6 @@ export class ProxyMetrics {
     'failovers_total',
     'Calls that moved to another engine or worker after a failure',
   )
-  readonly takeovers = this.#counter(
-    'takeovers_total',
-    'Calls answered from what a worker began before the proxy restarted',
-  )
   readonly moves = this.#counter(
     'session_moves_total',
     'Sessions that moved away from the engine or worker with their prefix cache',

@@ -5,7 +5,6 @@ import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { giveBack } from '../../protocol/json/give-back.ts'
-import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { Frame } from '../../protocol/worker/frames.ts'
 import * as frames from '../../protocol/worker/frames.ts'
 import {
@@ -27,7 +26,6 @@ import {
 } from '../../protocol/worker/reported-prompts.ts'
 import { requestJson } from '../../protocol/worker/requests-on-wire.ts'
 import type { ModelInfo } from '../engines/port/engine-client.ts'
-import { KeptCalls, type OfferedCall } from './kept-calls.ts'
 import { RelayCall } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { StatusRequests } from './status-requests.ts'
@@ -38,8 +36,6 @@ export interface WorkerLimits {
   graceMs: number
   /** How long a worker may be silent about a call, signs of life included; a version-1 worker: how long it may take for one. */
   callTimeoutMs: number
-  /** How long calls that a proxy before this one began wait for their agents; 0: not at all. */
-  keepMs: number
   /** A call's bytes that a worker may send before the agent's side has taken them. */
   windowBytes: number
   /** Calls that a version-1 worker, which cannot tell, gets at once. */
@@ -70,8 +66,8 @@ const AS_TEXT = { binary: false }
 
 interface SentCall {
   call: RelayCall
-  /** For a worker that never got it; undefined: a proxy before this one has sent it. */
-  request: GenerationRequest | undefined
+  /** For a worker that never got it. */
+  request: GenerationRequest
 }
 
 export class ConnectedWorker {
@@ -88,7 +84,6 @@ export class ConnectedWorker {
   busyElsewhere = 0
   readonly #context: WorkerContext
   readonly #calls = new Map<string, SentCall>()
-  readonly #kept: KeptCalls
   readonly #statusRequests: StatusRequests
   #socket: RelaySocket | undefined
 
@@ -96,7 +91,6 @@ export class ConnectedWorker {
     this.identity = identity
     this.#context = context
     this.#statusRequests = new StatusRequests(context.clock)
-    this.#kept = new KeptCalls(context.clock)
   }
 
   get isConnected(): boolean {
@@ -131,9 +125,8 @@ export class ConnectedWorker {
   /**
    * A version-2 worker has connected, or is back. Calls that both sides hold go on where they stopped; a request that
    * never reached the worker is sent again; a call that the worker has forgotten is lost.
-   * @param keeps whether a proxy before this one may have begun what the worker offers
    */
-  connectV2(socket: RelaySocket, hello: WorkerHelloV2, keeps = false): void {
+  connectV2(socket: RelaySocket, hello: WorkerHelloV2): void {
     this.#socket = socket
     this.identity = identityOf(hello)
     this.#setModels(hello.models)
@@ -141,12 +134,11 @@ export class ConnectedWorker {
     this.healthy = hello.healthy ?? true
     const held = new Set(hello.requests)
     const kept = [...this.#calls].filter(([requestId]) => held.has(requestId))
-    const offered = keeps ? this.#keep(hello.offers ?? []) : []
-    this.#send(this.#ackV2(kept, offered))
+    this.#send(this.#ackV2(kept))
     for (const [, { call }] of kept) call.acknowledgeAgain()
     for (const [requestId, { call, request }] of [...this.#calls]) {
       if (held.has(requestId)) continue
-      if (call.received === 0 && request) sendRequest(socket, requestJson(request, requestId, 2))
+      if (call.received === 0) sendRequest(socket, requestJson(request, requestId, 2))
       else call.fail(lost(this.identity.workerId, 'came back without this call'))
     }
   }
@@ -162,7 +154,6 @@ export class ConnectedWorker {
 
   /** The worker will not be back: its calls fail, and those of which no agent has seen anything go elsewhere. */
   lose(why: string): void {
-    this.#kept.dropAll()
     for (const { call } of [...this.#calls.values()]) call.fail(lost(this.identity.workerId, why))
   }
 
@@ -187,53 +178,20 @@ export class ConnectedWorker {
     if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
       throw new ProxyError('body_too_large', 'the request is larger than what a worker can be sent')
     }
-    const call = this.#open(requestId, base?.ids, (ids) =>
-      noteReportedPrompt(request, { requestId, ids, reportedBy: this }),
-    )
-    this.#calls.set(requestId, { call, request })
-    sendRequest(socket, json)
-    return call
-  }
-
-  #open(requestId: string, promptBase: PromptIds | undefined, prompt: (ids: PromptIds) => void): RelayCall {
     const { limits, clock } = this.#context
-    return new RelayCall({
+    const call = new RelayCall({
       workerId: this.identity.workerId,
       windowBytes: this.identity.version === 1 ? Number.POSITIVE_INFINITY : limits.windowBytes,
-      promptBase,
+      promptBase: base?.ids,
       timeoutMs: limits.callTimeoutMs,
       clock,
-      prompt,
+      prompt: (ids) => noteReportedPrompt(request, { requestId, ids, reportedBy: this }),
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
       leave: (answered) => this.#leave(requestId, answered),
     })
-  }
-
-  /** @returns those that are kept */
-  #keep(offers: readonly OfferedCall[]): string[] {
-    const { keepMs } = this.#context.limits
-    if (keepMs === 0 || !this.#can(CAPABILITIES.offer)) return []
-    for (const offer of offers) {
-      const call = this.#open(offer.request_id, undefined, () => {})
-      this.#calls.set(offer.request_id, { call, request: undefined })
-      this.#kept.keep(offer, call, keepMs)
-    }
-    return offers.map(({ request_id: requestId }) => requestId)
-  }
-
-  /** Whether it has the answer of a turn that was open when the proxy before this one ended. */
-  keeps(turnId: string): boolean {
-    return this.isConnected && this.#kept.has(turnId)
-  }
-
-  /** The call that such a turn's retry goes on with; undefined: it has none for it. */
-  take(request: GenerationRequest): RelayCall | undefined {
-    return this.#kept.take(request)
-  }
-
-  /** What may have become wrong to use: the engines' weights are about to change. */
-  dropKept(): void {
-    this.#kept.dropAll()
+    this.#calls.set(requestId, { call, request })
+    sendRequest(socket, json)
+    return call
   }
 
   /** Asks the worker to ask its engines how they are. Resolves when it has answered, is gone, or keeps silent. */
@@ -327,7 +285,7 @@ export class ConnectedWorker {
     this.#context.logger.debug(fields, `frame ignored: it ${why}`)
   }
 
-  #ackV2(held: [string, SentCall][], kept: string[]): WorkerHelloAckV2 {
+  #ackV2(held: [string, SentCall][]): WorkerHelloAckV2 {
     const { limits } = this.#context
     return {
       type: 'worker_hello_ack',
@@ -340,7 +298,6 @@ export class ConnectedWorker {
       window_bytes: limits.windowBytes,
       ...(this.#can(CAPABILITIES.alive) && { alive_ms: aliveMs(limits) }),
       requests: held.map(([request_id, { call }]) => ({ request_id, received: call.received })),
-      ...(kept.length > 0 && { kept }),
     }
   }
 

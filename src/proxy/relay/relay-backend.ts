@@ -15,7 +15,6 @@ import type { ModelInfo } from '../engines/port/engine-client.ts'
 import type { Roster, RosterEntry } from '../engines/port/roster.ts'
 import type { ConnectedWorker, WorkerLimits } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
-import { Takeovers } from './takeovers.ts'
 import { WorkerRegistry } from './worker-registry.ts'
 
 export interface RelayBackendOptions extends Partial<WorkerLimits> {
@@ -38,7 +37,6 @@ export interface RelayBackend extends Backend, Roster {
 const DEFAULTS = {
   heartbeatMs: 10_000,
   graceMs: 30_000,
-  keepMs: 0,
   callTimeoutMs: 300_000,
   windowBytes: 1024 * 1024,
   v1MaxConcurrency: DISPATCH_DEFAULTS.maxConcurrency,
@@ -62,7 +60,6 @@ class WorkerBackend implements RelayBackend {
   readonly mode = 'relay'
   readonly #registry: WorkerRegistry
   readonly #dispatcher: Dispatcher
-  readonly #takeovers: Takeovers
 
   constructor(options: RelayBackendOptions) {
     const {
@@ -79,19 +76,10 @@ class WorkerBackend implements RelayBackend {
     } as const
     this.#dispatcher = new Dispatcher({ queueLimit, waitMs, pauseLimitMs, absent, clock, logger, watch })
     const limits = limitsOf(options)
-    this.#takeovers = new Takeovers({
-      waitMs: limits.keepMs,
-      connected: () => this.#registry.connected(),
-      clock,
-      watch,
-    })
     this.#registry = new WorkerRegistry(
       { limits, clock, logger },
       {
-        joined: (worker) => {
-          this.#dispatcher.addMember(memberOf(worker))
-          this.#takeovers.joined()
-        },
+        joined: (worker) => this.#dispatcher.addMember(memberOf(worker)),
         changed: (worker) => this.#dispatcher.updateMember(worker.identity.workerId, memberOf(worker)),
         left: (worker) => void this.#dispatcher.removeMember(worker.identity.workerId),
       },
@@ -103,35 +91,19 @@ class WorkerBackend implements RelayBackend {
   }
 
   generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    const { takesOver } = request
-    return takesOver === undefined ? this.#generate(request, signal) : this.#goOn(takesOver, request, signal)
-  }
-
-  async *#goOn(turnId: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    yield* this.#generate(request, signal, await this.#takeovers.keeperOf(turnId, signal))
-  }
-
-  #generate(request: GenerationRequest, signal: AbortSignal, begunBy?: string): GenerationStream {
     return withFailover(
       {
         dispatcher: this.#dispatcher,
-        serve: (workerId, asked, failedAttempts) => this.#ask(workerId, failedAttempts, asked, signal),
+        serve: (workerId, asked, failedAttempts) =>
+          this.#workerOf(workerId).begin(asked, wireId(asked.requestId, failedAttempts)).stream(signal),
         kindOf: () => 'worker',
         judge,
         maxLosses: MAX_LOSSES,
         memberCount: () => this.#registry.connected().length,
-        begunBy,
       },
       request,
       signal,
     )
-  }
-
-  async *#ask(workerId: string, failedAttempts: number, request: GenerationRequest, signal: AbortSignal) {
-    const worker = this.#workerOf(workerId)
-    const begun = worker.take(request)
-    if (begun && (yield* this.#takeovers.handOver(begun, request, signal))) return
-    yield* worker.begin(request, wireId(request.requestId, failedAttempts)).stream(signal)
   }
 
   async countTokens(): Promise<never> {
@@ -183,9 +155,7 @@ class WorkerBackend implements RelayBackend {
     throw new ProxyError('wrong_mode', `Worker ${id} would dial in again: stop it where it runs`)
   }
 
-  /** A pause is for new weights: a call that no count of this proxy has must not go on under it, nor its answer be given. */
   pause(): void {
-    this.#endTakeovers()
     this.#dispatcher.pause()
   }
 
@@ -198,14 +168,8 @@ class WorkerBackend implements RelayBackend {
   }
 
   async close(): Promise<void> {
-    this.#endTakeovers()
     this.#dispatcher.close()
     this.#registry.close()
-  }
-
-  #endTakeovers(): void {
-    this.#takeovers.end()
-    this.#registry.dropKept()
   }
 
   /** @throws ProxyError `worker_lost` when it has gone since the lease was given */
@@ -217,11 +181,11 @@ class WorkerBackend implements RelayBackend {
 }
 
 function limitsOf(options: RelayBackendOptions): WorkerLimits {
-  const { heartbeatMs, graceMs, keepMs, callTimeoutMs, windowBytes, v1MaxConcurrency } = {
+  const { heartbeatMs, graceMs, callTimeoutMs, windowBytes, v1MaxConcurrency } = {
     ...DEFAULTS,
     ...options,
   }
-  return { heartbeatMs, graceMs, keepMs, callTimeoutMs, windowBytes, v1MaxConcurrency }
+  return { heartbeatMs, graceMs, callTimeoutMs, windowBytes, v1MaxConcurrency }
 }
 
 /**

@@ -27,12 +27,10 @@ export class WorkerRegistry {
   readonly #cancelGrace = new Map<string, () => void>()
   readonly #sockets = new Set<RelaySocket>()
   /** Until when workers may come that hold calls of a proxy before this one. */
-  #offersEndMs: number
 
   constructor(context: WorkerContext, listener: RegistryListener) {
     this.#context = context
     this.#listener = listener
-    this.#offersEndMs = context.clock.nowMs() + context.limits.graceMs
   }
 
   get(workerId: string): ConnectedWorker | undefined {
@@ -76,12 +74,6 @@ export class WorkerRegistry {
       this.#sockets.delete(socket)
       if (worker?.isOn(socket)) this.#dropped(worker, code)
     })
-  }
-
-  /** Drops what workers began for a proxy before this one, and keeps nothing of the kind from here on. */
-  dropKept(): void {
-    this.#offersEndMs = Number.NEGATIVE_INFINITY
-    for (const worker of this.#workers.values()) worker.dropKept()
   }
 
   /** Sends every worker away; it will dial again. Calls that still run are lost. */
@@ -133,7 +125,7 @@ export class WorkerRegistry {
     if (known && hello.epoch === knownEpoch && known.resumes) return this.#resume(known, socket, hello)
     this.#replace(hello.worker_id)
     const worker = new ConnectedWorker(identityOf(hello), this.#context)
-    worker.connectV2(socket, hello, this.#context.clock.nowMs() < this.#offersEndMs)
+    worker.connectV2(socket, hello)
     this.#join(worker)
     return worker
   }

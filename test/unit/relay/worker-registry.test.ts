@@ -19,7 +19,6 @@ function setUp() {
   const limits = {
     heartbeatMs: HEARTBEAT_MS,
     graceMs: GRACE_MS,
-    keepMs: 10_000,
     callTimeoutMs: CALL_TIMEOUT_MS,
     windowBytes: 1_000,
     v1MaxConcurrency: 4,

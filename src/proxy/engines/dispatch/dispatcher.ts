@@ -32,8 +32,6 @@ export interface DispatchWatch {
   waited(ms: number): void
   /** A call goes on to another member, as the one that had it was lost. */
   failedOver(): void
-  /** A call goes on with the answer that a worker began for a proxy before this one. */
-  tookOver(): void
   /** A call has got no slot. @param code of the error that it failed with */
   refused(code: string): void
 }

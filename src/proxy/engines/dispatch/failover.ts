@@ -26,8 +26,6 @@ export interface FailoverRules {
   maxLosses: number
   /** How many members there are now. */
   memberCount(): number
-  /** The member that has begun this call already. */
-  begunBy?: string | undefined
 }
 
 /** How often a call is tried at least, however few members there are: one that was restarted deserves another try. */
@@ -48,7 +46,7 @@ export async function* withFailover(
   const failed: string[] = []
   for (let losses = 0; ; ) {
     const wish = { model: body.model, mustServe, needs: needOf(request), avoid: failed }
-    const call = { callId, sessionId, ...wish, begunBy: rules.begunBy }
+    const call = { callId, sessionId, ...wish }
     const lease = await leaseFor(call, rules, request, signal)
     const { memberId } = lease
     const span = request.spans?.asked({ ...request, member: memberId, memberKind: rules.kindOf(memberId) })

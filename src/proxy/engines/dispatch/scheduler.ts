@@ -23,8 +23,6 @@ export interface QueuedCall {
   mustServe?: boolean | undefined
   /** Members that failed this call already; see {@link candidatesFor}. */
   avoid?: readonly string[] | undefined
-  /** The member that has begun this call already: it has it for as long as it could serve it. */
-  begunBy?: string | undefined
 }
 
 /** The call has got a slot of the member, until `release(callId)`. */
@@ -224,9 +222,7 @@ export class Scheduler {
   }
 
   #placeOf(call: QueuedCall): MemberLoad | undefined {
-    const candidates = this.#candidatesOf(call)
-    const begunBy = candidates.filter(({ id }) => id === call.begunBy)
-    return place(begunBy.length > 0 ? begunBy : candidates, this.#homes.get(call.sessionId))
+    return place(this.#candidatesOf(call), this.#homes.get(call.sessionId))
   }
 
   #start(call: QueuedCall, member: MemberLoad, sticky: boolean): void {

@@ -73,18 +73,11 @@ export function askedTurn(
   return { open, request, annotations, mustServe: policy !== undefined }
 }
 
-/** What else an engine's side is told of the call, and asked to record. */
-export interface GenerationTerms {
-  /** Beyond ids and logprobs. */
-  record: DetailWish
-  /** The turn that the call goes on with, if whoever serves it has its answer. */
-  takesOver: string | undefined
-}
-
+/** @param record what is asked of the engine beyond ids and logprobs */
 export function generationOf(
   { stream, choice, span }: AgentCall,
   { open, request, mustServe }: AskedTurn,
-  { record, takesOver }: GenerationTerms,
+  record: DetailWish,
 ): GenerationRequest {
   const wish = wishOrNone(record)
   return {
@@ -94,7 +87,6 @@ export function generationOf(
     stream,
     lastMessage: open.lastMessage,
     ...(mustServe && { mustServe }),
-    ...(takesOver !== undefined && { takesOver }),
     ...(wish && { record: wish }),
     ...(span && { spans: span.turn(open) }),
     ...(choice && { choiceOf: choice.call }),

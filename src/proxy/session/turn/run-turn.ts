@@ -21,7 +21,7 @@ import type { AnnouncedWeights } from './announced-weights.ts'
 import { askedTurn, generationOf, underRules } from './asked-turn.ts'
 import { DrawnCalls } from './drawn-calls.ts'
 import { overrule } from './overrule.ts'
-import { FirstTries, type UnfinishedTry } from './retries/first-tries.ts'
+import { FirstTries } from './retries/first-tries.ts'
 import { mayBeRetry } from './retries/first-try.ts'
 import { giveAgain } from './retries/recorded-answer.ts'
 import { RunningTurn } from './retries/running-turn.ts'
@@ -98,8 +98,7 @@ export class TurnRunner {
     const written = writeRequest(call.request, early.memory)
     const isRetry = call.choice === undefined && mayBeRetry(call.word, early.memory.idempotencyKeys)
     const tried = isRetry ? await this.#firstTry(call, written, early.memory, agentSignal) : undefined
-    if (tried !== undefined && 'events' in tried) return tried
-    using unfinished = tried
+    if (tried !== undefined) return tried
     const sessionCall = await sessions.beginCall(call.sessionId, call.word.keyTag)
     const held = sessions.hold(call.sessionId)
     // Nothing is on record that this memory could lack.
@@ -113,8 +112,7 @@ export class TurnRunner {
       // The session may have been reset, and its memory with it, while the call waited for its place.
       const isCurrent = held.memory === early.memory
       const request = isCurrent ? written : writeRequest(call.request, held.memory)
-      const takesOver = isCurrent ? unfinished?.turnId : undefined
-      return this.#open(call, request, { sessionCall, held, takesOver }, agentSignal)
+      return this.#open(call, request, { sessionCall, held }, agentSignal)
     } catch (error) {
       // Nobody else would give its place back, and the session's end would wait for it.
       sessionCall.done()
@@ -160,11 +158,7 @@ export class TurnRunner {
       resolve()
     }
     const generation = {
-      ...generationOf(call, asked, {
-        record: sessionCall.record ?? record,
-        // An answer from before would be put on record with the version that was told since.
-        takesOver: weights?.version === undefined ? place.takesOver : undefined,
-      }),
+      ...generationOf(call, asked, sessionCall.record ?? record),
       ...jsonAtHand(asked.request, written, held.memory, call.messagesJson),
       onAsked: () => {
         inFlight.weightsAsked = weights?.version
@@ -202,13 +196,13 @@ export class TurnRunner {
     return turn.first(agentSignal)
   }
 
-  /** The turn of the call's first try, if its answer can be had, or which one was under way when the proxy ended. */
+  /** The turn of the call's first try, if its answer can be had. */
   async #firstTry(
     call: AgentCall,
     written: WrittenRequest,
     memory: SessionMemory,
     gone: AbortSignal,
-  ): Promise<Turn | UnfinishedTry | undefined> {
+  ): Promise<Turn | undefined> {
     const { sessionId, dialect, word } = call
     const session = await this.#options.sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
@@ -219,7 +213,7 @@ export class TurnRunner {
       params,
     })
     memory.idempotencyKeys ??= idempotencyKeys
-    if (first === undefined || 'turnId' in first) return first
+    if (first === undefined) return undefined
     if ('running' in first) return first.running.join(word.retryCount, gone)
     const of = { sessionId, turnId: first.recorded }
     const given = await giveAgain(this.#options.store, of, word.retryCount)
@@ -355,8 +349,6 @@ export class TurnRunner {
 interface CallPlace {
   readonly sessionCall: SessionCall
   readonly held: HeldMemory
-  /** The turn that this call goes on with, if whoever serves it has its answer. */
-  readonly takesOver?: string | undefined
 }
 
 /** What the steps of one running turn share. */

@@ -26,17 +26,9 @@ export interface RunningTry extends TryWord {
   readonly over: Promise<unknown>
 }
 
-/**
- * A try that was under way when the proxy was killed. No other retry finds it until this is disposed of, which is to be
- * done when the one that has found it is among those that run.
- */
-export interface UnfinishedTry extends Disposable {
-  readonly turnId: string
-}
-
 export interface Found<R> {
   /** The try that a retry asks for again, if its answer can be had. */
-  first?: { running: R } | { recorded: string } | UnfinishedTry
+  first?: { running: R } | { recorded: string }
   /** Of all calls of the session. */
   idempotencyKeys: Set<string>
 }
@@ -44,8 +36,6 @@ export interface Found<R> {
 export class FirstTries<R extends RunningTry> {
   readonly #store: Pick<TurnStore, 'readOutlines'>
   readonly #running = new Map<string, Set<R>>()
-  /** Turns that retries have found unfinished, and that are not there to be seen yet. */
-  readonly #claimed = new Set<string>()
   /** Calls with a name that are about to run, the latest of each. */
   readonly #beginning = new Map<string, Promise<void>>()
 
@@ -102,21 +92,13 @@ export class FirstTries<R extends RunningTry> {
         await ending.over.catch(() => {})
         continue
       }
-      const unclaimed = recorded.filter(({ turnId }) => !this.#claimed.has(turnId))
-      const tries = [...unclaimed, ...running.map(asTry)].sort((a, b) => a.index - b.index)
+      const tries = [...recorded, ...running.map(asTry)].sort((a, b) => a.index - b.index)
       const found = firstTryOf(word, tries)
       if (found === undefined) return { idempotencyKeys }
       const { turnId } = found
       const joined = running.find((each) => each.turnId === turnId)
-      if (found.answer !== 'unfinished')
-        return { first: joined ? { running: joined } : { recorded: turnId }, idempotencyKeys }
-      return { first: this.#claim(turnId), idempotencyKeys }
+      return { first: joined ? { running: joined } : { recorded: turnId }, idempotencyKeys }
     }
-  }
-
-  #claim(turnId: string): UnfinishedTry {
-    this.#claimed.add(turnId)
-    return { turnId, [Symbol.dispose]: () => this.#claimed.delete(turnId) }
   }
 
   #alike(sessionId: string, wanted: Wanted): R[] {
@@ -173,7 +155,7 @@ function fromRecord(turn: TurnOutline): PlacedTry {
     retryCount,
     answeredCount: annotations.answered_retries?.at(-1),
     idempotencyKey: annotations.idempotency_key,
-    answer: isWhole && isRestorable(turn) ? 'whole' : status === 'interrupted' ? 'unfinished' : 'none',
+    answer: isWhole && isRestorable(turn) ? 'whole' : 'none',
     isLost: status === 'aborted' || status === 'interrupted',
     wasRead: false,
   }

@@ -16,11 +16,8 @@ export interface EarlierTry extends TryWord {
   turnId: string
   /** Of the last retry that was given its answer. */
   answeredCount?: number | undefined
-  /**
-   * `running`: its answer is under way. `whole`: it is on record. `unfinished`: it was under way when the proxy ended.
-   * `none`: there is none.
-   */
-  answer: 'running' | 'whole' | 'unfinished' | 'none'
+  /** `running`: its answer is under way. `whole`: it is on record. `none`: there is none. */
+  answer: 'running' | 'whole' | 'none'
   /** The connection broke before the answer was handed over. */
   isLost: boolean
   /** Something goes on from an answer to this request, so the agent has read one. */
