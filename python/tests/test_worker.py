@@ -238,6 +238,24 @@ async def test_a_generation_that_verl_aborts_is_tried_again(
     assert (turn["exact"], servers.started) == (True, 2)
 
 
+async def test_a_generation_that_its_engine_cancels_is_tried_again(
+    relay_proxy: Proxy, http: aiohttp.ClientSession
+) -> None:
+    async def cancelled_once(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+        if servers.started == 1:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            answer.cancel()
+            return await answer
+        return completion(prompt_ids)
+
+    servers = RolloutServers(cancelled_once)
+    async with worker_of(relay_proxy.url, servers):
+        status, _ = await asyncio.wait_for(relay_proxy.chat(http, "cancelled", QUESTION), timeout=30)
+    assert (status, servers.started) == (200, 2)
+    (turn,) = await relay_proxy.turns(http, "cancelled")
+    assert turn["exact"] is True
+
+
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [

@@ -222,6 +222,11 @@ class ProxyLink:
             self._send(call.end(lambda seq: frames.response_frame(request, completion, seq)))
         except CallError as error:
             self._fail(call, error)
+        except asyncio.CancelledError:
+            # A call that was given up here is forgotten before its task is cancelled: this one its engine gave up.
+            if call.request_id not in self._calls:
+                raise
+            self._fail(call, CallError("engine_lost", "verl's engine cancelled this completion"))
         except Exception as error:  # the engine's, of whatever kind
             kind, where = type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
             # Not its message, which may quote the prompt.
