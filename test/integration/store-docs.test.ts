@@ -1,3 +1,6 @@
+import { spawn, spawnSync } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
@@ -5,7 +8,8 @@ import t from 'tap'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 
-const docs = readFileSync(new URL('../../docs/store.md', import.meta.url), 'utf8')
+const read = (page: string) => readFileSync(new URL(`../../docs/${page}`, import.meta.url), 'utf8')
+const docs = read('store.md')
 const statements = [...docs.matchAll(/```sql\n([^`]*)```/g)].map(([, sql]) => sql!)
 
 t.test('docs/store.md names every table, and its statements work beside a running server', async (t) => {
@@ -37,4 +41,33 @@ t.test('docs/store.md names every table, and its statements work beside a runnin
   const restored = await openSqliteStore({ path: copy, durability: 'process' })
   t.teardown(() => restored.close())
   t.strictSame(await turnsOf(restored, 'my-session'), await turnsOf(store, 'my-session'))
+})
+
+const noShell = spawnSync('sqlite3', ['-version']).error !== undefined && 'sqlite3 is not installed'
+
+t.test('the backup of docs/deployment.md ends while turns are recorded', { skip: noShell }, async (t) => {
+  const folder = t.testdir()
+  const path = join(folder, 'turns.db')
+  const store = await openSqliteStore({ path, durability: 'process' })
+  t.teardown(() => store.close())
+  await store.createSession(aSession('s'))
+  let turns = 0
+  const recordOne = (completionText: string) =>
+    record(store, aTurn(`turn-${turns}`, { sessionId: 's', index: turns++ }), { completionText })
+  for (let at = 0; at < 32; at += 1) await recordOne(randomBytes(1_048_576).toString('hex'))
+
+  const [, command] = read('deployment.md').match(/^(sqlite3 -readonly .*)$/m)!
+  const copy = join(folder, 'copy.db')
+  const there = command!.replace('/data/llm-proxy.db', path).replace('/backup/llm-proxy.db', copy)
+  const before = turns
+  const shell = spawn('sh', ['-c', `exec ${there}`], { stdio: 'inherit', timeout: 20_000 })
+  const ended = once(shell, 'exit')
+  while (shell.exitCode === null && shell.signalCode === null) await recordOne('said meanwhile')
+  t.strictSame(await ended, [0, null])
+
+  const restored = new Database(copy, { readonly: true })
+  t.teardown(() => restored.close())
+  t.equal(restored.pragma('integrity_check', { simple: true }), 'ok')
+  const kept = restored.prepare<[], number>('SELECT count(*) FROM turns').pluck().get()!
+  t.ok(before <= kept && kept <= turns, `${before} of ${kept} of ${turns} turns`)
 })
