@@ -107,7 +107,7 @@ t.test("a verifier's exit code is the reward", async (t) => {
   await t.rejects(run({ command, verifier: 'no-such-verifier' }), {
     message: /could not be run: exit code 127/,
   })
-  await t.rejects(run({ command, verifier: 'kill -9 $$' }), { message: /could not be run: SIGKILL/ })
+  t.match((await run({ command, verifier: 'exit 255' })).rewards, { reward: 0 }, 'exit(-1) is a verdict')
 })
 
 t.test('a reward file goes before the exit code', async (t) => {
@@ -122,6 +122,18 @@ t.test('a reward file goes before the exit code', async (t) => {
       message: /^the reward file holds/,
     })
   }
+})
+
+t.test('a verifier that was killed gave no verdict, whatever it had written', async (t) => {
+  const killed = { message: /^the verifier was killed: SIG(KILL|SEGV)/ }
+  await t.rejects(run({ command: 'true', verifier: 'kill -9 $$' }), killed)
+  await t.rejects(run({ command: 'true', verifier: ['/bin/sh', '-c', 'kill -SEGV $$'] }), killed)
+  await t.rejects(
+    run({ command: 'true', verifier: 'sh -c "kill -9 \\$\\$" && true' }),
+    killed,
+    'under a shell',
+  )
+  await t.rejects(run({ command: 'true', verifier: 'echo 0 > "$REWARD_FILE"; kill -9 $$' }), killed)
 })
 
 t.test("the ground truth is the verifier's to see, not the agent's", async (t) => {

@@ -1,6 +1,6 @@
 /** What an agent in the sandbox cannot do: give itself a reward, see what judges it, or reach another try. */
 import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { delimiter, join } from 'node:path'
 import t, { type Test } from 'tap'
 import { CommandRunner, type CommandRunnerOptions } from '../../src/rollout/runners/command-runner.ts'
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
@@ -91,6 +91,30 @@ t.test('an agent writes nowhere but into its own directory', needsSandbox, async
   t.match(await run({ command }), { status: 'completed', output: /x\n$/ })
   t.equal(readFileSync(join(root, 'mine'), 'utf8'), 'as it was')
   t.notOk(existsSync(join(root, 'new')))
+})
+
+t.test('a verifier that was killed in the sandbox gave no verdict', needsSandbox, async (t) => {
+  const killed = { message: /^the verifier was killed: SIGKILL/ }
+  await t.rejects(run({ command: 'true', verifier: ['/bin/sh', '-c', 'kill -9 $$'] }), killed)
+  await t.rejects(run({ command: 'true', verifier: 'sh -c "kill -9 \\$\\$" && true' }), killed)
+  t.strictSame((await run({ command: 'true', verifier: 'exit 3' })).rewards, { reward: 0 })
+})
+
+t.test('a verifier that bubblewrap could not start gave none either', needsSandbox, async (t) => {
+  const directory = t.testdir()
+  const bwrap = (process.env.PATH ?? '').split(delimiter).find((path) => existsSync(join(path, 'bwrap')))
+  const refusal = 'echo "bwrap: Creating new namespace failed" >&2; exit 1'
+  // The machine's namespaces have run out when it is the verifier's turn.
+  const script = `#!/bin/sh\n[ -z "$AGENT_OUTPUT_FILE" ] || { ${refusal}; }\nexec ${bwrap}/bwrap "$@"\n`
+  writeFileSync(join(directory, 'bwrap'), script, { mode: 0o755 })
+  const path = process.env.PATH
+  process.env.PATH = `${directory}${delimiter}${path}`
+  t.teardown(() => {
+    process.env.PATH = path
+  })
+  await t.rejects(run({ command: 'true', verifier: 'true' }), {
+    message: 'the verifier could not be run: bwrap: Creating new namespace failed',
+  })
 })
 
 t.test('an agent that is asked to end may finish what it does', needsSandbox, async (t) => {

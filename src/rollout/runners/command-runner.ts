@@ -115,7 +115,9 @@ export class CommandRunner implements AgentRunner {
 
   #runCommand(command: CommandLine, view: View, env: NodeJS.ProcessEnv, signal: AbortSignal) {
     const { timeLimitMs = TIME_LIMIT_MS, graceMs = GRACE_MS } = this.#options
-    const options = { cwd: view.cwd, env, timeLimitMs, graceMs, outputLimitBytes: OUTPUT_LIMIT_BYTES }
+    const sandboxed = this.#sandbox.missing === undefined
+    const limits = { timeLimitMs, graceMs, outputLimitBytes: OUTPUT_LIMIT_BYTES }
+    const options = { cwd: view.cwd, env, sandboxed, ...limits }
     return runGroup(this.#sandbox.wrap(command, view), options, signal)
   }
 

@@ -1,5 +1,6 @@
 /** A command in a process group of its own, which ends with everything that it started. */
 import { type ChildProcess, spawn } from 'node:child_process'
+import type { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { OutputTail } from './output-tail.ts'
 
@@ -13,9 +14,13 @@ export interface GroupOptions {
   /** Between asking it to end and killing it. */
   graceMs: number
   outputLimitBytes: number
+  /** It is a sandbox, which says in file 3 whether the program in it ran: `--json-status-fd 3` of bubblewrap. */
+  sandboxed: boolean
 }
 
 export interface GroupEnd {
+  /** false when the sandbox could not start it: what there is of output and exit code is the sandbox's. */
+  started: boolean
   /** null when a signal ended it, or when it was stopped. */
   exitCode: number | null
   signal: NodeJS.Signals | null
@@ -41,6 +46,8 @@ function forget(child: ChildProcess): void {
   if (running.size === 0) process.off('exit', killAll)
 }
 
+/** Two short lines. */
+const STATUS_LIMIT_BYTES = 4096
 /** How long output is waited for that a program left behind which has left its group. */
 const LAST_WORDS_MS = 200
 
@@ -50,24 +57,28 @@ const LAST_WORDS_MS = 200
  */
 export async function runGroup(
   command: CommandLine,
-  { cwd, env, timeLimitMs, graceMs, outputLimitBytes }: GroupOptions,
+  { cwd, env, timeLimitMs, graceMs, outputLimitBytes, sandboxed }: GroupOptions,
   signal: AbortSignal,
 ): Promise<GroupEnd> {
   signal.throwIfAborted()
   const [program, ...args] = typeof command === 'string' ? ['/bin/sh', '-c', command] : command
-  const child = spawn(program!, args, { cwd, env, detached: true, stdio: ['ignore', 'pipe', 'pipe'] })
-  const tail = new OutputTail(outputLimitBytes)
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => tail.add(chunk))
+  const stdio = ['ignore', 'pipe', 'pipe', sandboxed ? 'pipe' : 'ignore'] as const
+  const child = spawn(program!, args, { cwd, env, detached: true, stdio: [...stdio] })
+  const [tail, status] = [new OutputTail(outputLimitBytes), new OutputTail(STATUS_LIMIT_BYTES)]
+  const [, stdout, stderr, sandbox] = child.stdio as (Readable | null)[]
+  for (const stream of [stdout, stderr]) stream!.on('data', (chunk: Buffer) => tail.add(chunk))
+  sandbox?.on('data', (chunk: Buffer) => status.add(chunk))
   const closed = new Promise<void>((resolve) => child.once('close', () => resolve()))
   const limit = new AbortController()
   const timer = setTimeout(() => limit.abort(), timeLimitMs)
   const stop = AbortSignal.any([signal, limit.signal])
   const { exitCode, exitSignal } = await untilExit(child, stop, graceMs).finally(() => clearTimeout(timer))
   await Promise.race([closed, sleep(LAST_WORDS_MS, undefined, { ref: false })])
-  child.stdout.destroy()
-  child.stderr.destroy()
+  for (const stream of [stdout, stderr, sandbox]) stream?.destroy()
   signal.throwIfAborted()
   return {
+    // Written when the program has ended, and only if it ever began.
+    started: !sandboxed || status.text().includes('"exit-code"'),
     exitCode,
     signal: exitSignal,
     timedOut: limit.signal.aborted && exitCode === null,

@@ -44,10 +44,11 @@ const PRIVATE = ['/tmp', '/var/tmp', '/dev/shm', '/run', '/home', '/root', '/mnt
 
 /**
  * Sees the system, its own processes, and the network. A SIGTERM is for the program, which may have things to finish:
- * bubblewrap would end at once, and everything in it.
+ * bubblewrap would end at once, and everything in it. Whether the program ran at all is told in file 3: bubblewrap's
+ * own failure has exit code 1, as many a program's verdict.
  */
 const BASE = [
-  ...['env', '--ignore-signal=TERM', 'bwrap', '--die-with-parent'],
+  ...['env', '--ignore-signal=TERM', 'bwrap', '--die-with-parent', '--json-status-fd', '3'],
   ...['--unshare-user', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--cap-drop', 'ALL'],
   ...['--ro-bind', '/', '/', '--dev', '/dev', '--proc', '/proc'],
 ]
@@ -70,6 +71,7 @@ function whyBubblewrapFails(): string | undefined {
   const { error, status, stderr } = spawnSync(BASE[0]!, [...BASE.slice(1), ...PROGRAM, 'true'], {
     encoding: 'utf8',
     timeout: 10_000,
+    stdio: ['ignore', 'pipe', 'pipe', 'pipe'],
   })
   if (error) return error.message
   if (status === 127) return 'bwrap is not installed'

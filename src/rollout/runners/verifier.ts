@@ -1,6 +1,7 @@
 /** What an agent achieved, judged by a program or a function. */
 import { constants } from 'node:fs'
 import { open } from 'node:fs/promises'
+import { constants as system } from 'node:os'
 import Type from 'typebox'
 import { Value } from 'typebox/value'
 import type { GroupEnd } from './process-group.ts'
@@ -19,22 +20,33 @@ export type RewardVerifier = (work: AgentWork, signal: AbortSignal) => Promise<R
 
 /** Shells give these to a command that is no program, or not there. */
 const NOT_RUN = [126, 127]
+/** Shells and bubblewrap add the number of the signal that killed a program. */
+const KILLED = 128
 
 /**
  * The reward that a verifier command gave: what it wrote into the reward file (a number, or a JSON object of named
- * numbers), else 1 if it exited with 0, and 0 if with anything else.
+ * numbers), else 1 if it exited with 0, and 0 if with anything else. One that was killed, as by the kernel when memory
+ * ran out, judged nothing, whatever it had written by then.
  * @throws Error when it gave none
  */
 export async function rewardsOf(end: GroupEnd, rewardFile: string): Promise<Record<string, number>> {
   if (end.timedOut) throw new Error('the verifier ran out of time')
+  const said = end.output.trim()
+  if (!end.started) throw new Error(`the verifier could not be run: ${said}`)
+  const killedBy = end.signal ?? signalOf(end.exitCode)
+  if (killedBy !== undefined) throw new Error(`the verifier was killed: ${killedBy}; ${said}`)
   const written = await readReward(rewardFile)
   if (written !== undefined) return parseRewards(written)
   if (end.exitCode === null || NOT_RUN.includes(end.exitCode)) {
-    throw new Error(
-      `the verifier could not be run: ${end.signal ?? `exit code ${end.exitCode}`}; ${end.output.trim()}`,
-    )
+    throw new Error(`the verifier could not be run: exit code ${end.exitCode}; ${said}`)
   }
   return { reward: end.exitCode === 0 ? 1 : 0 }
+}
+
+/** By which a program under a shell or in a sandbox was killed, if its exit code says that it was. */
+function signalOf(exitCode: number | null): string | undefined {
+  const number = (exitCode ?? 0) - KILLED
+  return Object.entries(system.signals).find(([, value]) => value === number)?.[0]
 }
 
 /** Far more than named numbers take. */
