@@ -63,7 +63,7 @@ export class OutputFile {
   missing(samples: readonly PlannedSample[]): PlannedSample[] {
     return samples.filter((sample) => {
       const row = this.#written.get(keyOf(sample.taskIndex, sample.sampleIndex))
-      if (row !== undefined && row.instance_id !== instanceOf(sample)) throw this.#ofOtherTasks(sample, row)
+      if (row !== undefined && !isOf(row, sample)) throw this.#ofOtherTasks(sample, row)
       return row === undefined
     })
   }
@@ -103,8 +103,9 @@ export class OutputFile {
 
   /** @throws ProxyError `start_failed` */
   append(sample: PlannedSample, outputs: AgentLoopOutputs): Promise<void> {
-    const { taskIndex, sampleIndex } = sample
-    const head = { task_index: taskIndex, sample_index: sampleIndex, instance_id: instanceOf(sample) }
+    const { taskIndex, sampleIndex, digest } = sample
+    const where = { task_index: taskIndex, sample_index: sampleIndex }
+    const head = { ...where, instance_id: instanceOf(sample), task_digest: digest }
     const text = outputs
       .map((output) => `${JSON.stringify({ ...head, ...output } satisfies OutputRow)}\n`)
       .join('')
@@ -132,8 +133,10 @@ export class OutputFile {
     this.#unlock()
   }
 
-  #ofOtherTasks({ taskIndex }: PlannedSample, { instance_id }: WrittenRow): ProxyError {
-    const message = `${this.#path} has rows of other tasks: task ${taskIndex} is ${instance_id} there; choose another --output`
+  #ofOtherTasks(sample: PlannedSample, { instance_id }: WrittenRow): ProxyError {
+    const { taskIndex } = sample
+    const other = instance_id !== instanceOf(sample) && instance_id !== null ? instance_id : 'another one'
+    const message = `${this.#path} has rows of other tasks: task ${taskIndex} is ${other} there; choose another --output`
     return new ProxyError('config_invalid', message)
   }
 }
@@ -149,6 +152,10 @@ function keyOf(taskIndex: number, sampleIndex: number): string {
 
 function instanceOf({ task }: PlannedSample): string | null {
   return instanceIdOf(task) ?? null
+}
+
+function isOf({ instance_id, task_digest }: WrittenRow, sample: PlannedSample): boolean {
+  return instance_id === instanceOf(sample) && (task_digest ?? sample.digest) === sample.digest
 }
 
 function cannot(what: string, path: string, error: unknown): ProxyError {

@@ -7,9 +7,11 @@ export const WrittenRow = Type.Object({
   task_index: Type.Integer(),
   sample_index: Type.Integer(),
   instance_id: Type.Union([Type.String(), Type.Null()]),
+  /** Of what the task says; rows of earlier versions have none. */
+  task_digest: Type.Optional(Type.String()),
   metrics: Type.Object({ num_rows: Type.Integer(), failed: Type.Optional(Type.Integer()) }),
 })
 
 export type WrittenRow = Static<typeof WrittenRow>
 
-export type OutputRow = Pick<WrittenRow, 'task_index' | 'sample_index' | 'instance_id'> & AgentLoopOutput
+export type OutputRow = Required<Omit<WrittenRow, 'metrics'>> & AgentLoopOutput

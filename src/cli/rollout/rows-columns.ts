@@ -66,6 +66,7 @@ const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson>, Shape> = {
   task_index: INTEGER,
   sample_index: INTEGER,
   instance_id: TEXT,
+  task_digest: TEXT,
   prompt_ids: listOf(INTEGER),
   response_ids: listOf(INTEGER),
   response_mask: listOf(INTEGER),

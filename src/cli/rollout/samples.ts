@@ -1,6 +1,8 @@
+import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { ProxyError } from '../../base/errors.ts'
+import { canonicalJson } from '../../proxy/session/matching/canonical-json.ts'
 import { readTasks as readDataset } from '../../rollout/datasets/read-tasks.ts'
 import type { Sample } from '../../rollout/runners/runner.ts'
 
@@ -9,13 +11,24 @@ export interface PlannedSample {
   taskIndex: number
   sampleIndex: number
   task: Sample
+  /** The same for tasks that say the same, in whatever order: many data sets have no other name for a task. */
+  digest: string
 }
+
+/** 64 bits: enough to tell the tasks of a file from those of another. */
+const DIGEST_LENGTH = 16
 
 /** The samples of one task after the other. */
 export function planSamples(tasks: readonly Sample[], samplesPerTask: number): PlannedSample[] {
-  return tasks.flatMap((task, taskIndex) =>
-    Array.from({ length: samplesPerTask }, (_, sampleIndex) => ({ taskIndex, sampleIndex, task })),
-  )
+  return tasks.flatMap((task, taskIndex) => {
+    const digest = createHash('sha256').update(canonicalJson(task)).digest('hex').slice(0, DIGEST_LENGTH)
+    return Array.from({ length: samplesPerTask }, (_, sampleIndex) => ({
+      taskIndex,
+      sampleIndex,
+      task,
+      digest,
+    }))
+  })
 }
 
 /**

@@ -1,4 +1,4 @@
-import { appendFileSync, existsSync, readFileSync, rmSync, truncateSync } from 'node:fs'
+import { appendFileSync, existsSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
@@ -66,6 +66,40 @@ t.test('what the file has is not missing, and more samples of the same tasks are
     output.missing(more),
     more.filter(({ sampleIndex }) => sampleIndex === 2),
   )
+})
+
+t.test(
+  'rows of other tasks are told by what the tasks say, also where they have no instance id',
+  async (t) => {
+    const tasksOf = (...prompts: string[]) =>
+      planSamples(
+        prompts.map((prompt) => ({ prompt, index: { n: 1 } })),
+        1,
+      )
+    const path = pathFor(t)
+    t.equal(await goOn(path, tasksOf('train 0', 'train 1')), 2)
+    const output = await OutputFile.open(path)
+    t.teardown(() => output.close())
+    const others = {
+      code: 'config_invalid',
+      message: `${path} has rows of other tasks: task 0 is another one there; choose another --output`,
+    }
+    t.throws(() => output.missing(tasksOf('test 0', 'test 1', 'test 2')), others)
+    t.throws(() => output.missing(tasksOf('train 1', 'train 0')), others, 'in another order')
+    const sameInAnotherOrder = planSamples([{ index: { n: 1 }, prompt: 'train 0' }], 1)
+    t.strictSame(output.missing(sameInAnotherOrder), [], 'the order of columns means nothing')
+  },
+)
+
+t.test('a file of an earlier version is gone on with by its instance ids', async (t) => {
+  const path = pathFor(t)
+  await goOn(path)
+  const before = readFileSync(path, 'utf8').replaceAll(/"task_digest":"[^"]*",/g, '')
+  writeFileSync(path, before)
+  t.equal(await goOn(path), 0)
+  const output = await OutputFile.open(path)
+  t.teardown(() => output.close())
+  t.throws(() => output.missing(planSamples([{ instance_id: 'b' }], 1)), { message: /task 0 is ä there/ })
 })
 
 t.test('wherever the file was cut off, going on gives each sample once and whole', async (t) => {
