@@ -10,12 +10,12 @@ const tokenizer = loadTokenizer(embeddedModelFolder())
 const END = tokenizer.eosTokenId!
 
 /** An engine in vLLM's words that writes `text`, whatever it is asked. */
-async function startWriter(t: Test, text: string) {
+async function startWriter(t: Test, text: string, version = '0.12.0') {
   const ids = [...tokenizer.encode(text), END]
   const server = await startScriptedServer(({ method, path, body }: SeenRequest, response) => {
     if (method === 'GET') {
       if (path === '/health') response.end()
-      else if (path === '/version') sendJson(response, { version: '0.12.0' })
+      else if (path === '/version') sendJson(response, { version })
       else
         sendJson(response, {
           object: 'list',
@@ -113,6 +113,60 @@ t.test('any of several functions: all are offered, with one call if calls may no
   t.equal(free.items.anyOf.length, 2)
   t.equal(free.maxItems, undefined)
   t.equal(single.maxItems, 1)
+})
+
+const MARKUP = '<tool_call>\n{"name": "weather", "arguments": {"city":  "Oslo"}}\n</tool_call>'
+
+t.test(
+  "an engine of today is held to the model's own markup, and what it wrote is read as a call",
+  async (t) => {
+    const { client, proxy, asked } = await startWriter(t, MARKUP, '0.32.0+cpu')
+    const body = { model: 'm', messages, tools: [weather, clock] }
+    const { choices } = await client.chat.completions.create({ ...body, tool_choice: 'required' })
+    t.match(choices[0]?.message, {
+      content: null,
+      tool_calls: [{ function: { name: 'weather', arguments: '{"city":  "Oslo"}' } }],
+    })
+    const [{ response_format: format, structured_outputs: held, ...rest }] = asked()
+    t.equal(format, undefined)
+    t.notOk('tools' in rest || 'call_format' in rest)
+    t.match(JSON.parse(held.structural_tag), {
+      type: 'structural_tag',
+      format: {
+        type: 'tags_with_separator',
+        stop_after_first: false,
+        tags: [{ begin: /^<tool_call>\n{"name": "weather"/ }],
+      },
+    })
+    const { turns } = await proxy.get('/sessions/s')
+    t.same(turns[0].completion_token_ids, [...tokenizer.encode(MARKUP), END])
+    t.equal((await proxy.get('/health')).engines[0].warning, undefined)
+  },
+)
+
+t.test('strict tools and one call at most bind what an engine of today samples', async (t) => {
+  const { client, asked } = await startWriter(t, MARKUP, '0.33.0')
+  const loose = { type: 'function' as const, function: { name: 'clock' } }
+  const body = { model: 'm', messages, tools: [loose] }
+  await client.chat.completions.create(body)
+  await client.chat.completions.create({ ...body, parallel_tool_calls: false })
+  await client.chat.completions.create({ ...body, tools: [weather] })
+  const [free, one, strict] = asked().map(({ structured_outputs: held }) =>
+    held === undefined ? undefined : JSON.parse(held.structural_tag).format,
+  )
+  t.equal(free, undefined)
+  t.match(one, { type: 'triggered_tags', stop_after_first: true, tags: [{ content: { json_schema: true } }] })
+  t.match(strict, {
+    stop_after_first: false,
+    tags: [{ content: { json_schema: weather.function.parameters } }],
+  })
+})
+
+t.test('an older engine is asked as ever, and what it cannot be held to is told', async (t) => {
+  const { client, proxy, asked } = await startWriter(t, 'No.')
+  await client.chat.completions.create({ model: 'm', messages, tools: [weather] })
+  t.notOk('structured_outputs' in asked()[0])
+  t.match((await proxy.get('/health')).engines[0].warning, /0\.32 or newer.*strict/)
 })
 
 t.test('an engine that was held to nothing may write its own markup', async (t) => {

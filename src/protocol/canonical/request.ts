@@ -84,6 +84,12 @@ export type GenerationRequest = CanonicalRequest & {
    * decodes and parses: events carry `tokenIds` and `logprobs`, and `content`, where an engine gives text, is its raw text.
    */
   promptTokenIds?: PromptIds
+  /**
+   * With `promptTokenIds`: how the model writes tool calls, by the name of the parser that reads them. An engine that can
+   * hold the answer to calls in this markup (`tools`, `tool_choice`, `parallel_tool_calls` of the body) does so; for any
+   * other a forced call has a JSON schema as its `response_format`.
+   */
+  callFormat?: string
   /** With `promptTokenIds`: which of them stand for the images of the body's messages. Absent: there are none. */
   images?: PromptImages
   /** Is called when an engine or a worker is about to be asked: not while the call waits for one, and for each one anew. */

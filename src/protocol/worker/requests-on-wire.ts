@@ -30,7 +30,7 @@ export function requestToV2(request: GenerationRequest, requestId: string): Comp
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
     const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds.whole()) }
-    const more = { ...imagesToWire(request), ...besideBody(request) }
+    const more = { ...imagesToWire(request), ...callFormatToWire(request), ...besideBody(request) }
     return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
   }
   const { prompt, ...rest } = request.body
@@ -86,6 +86,7 @@ export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): Gen
       ...json,
       ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
       ...imagesFromWire(frame),
+      ...(frame.call_format !== undefined && { callFormat: frame.call_format }),
     }
   }
   const prompt = packed === undefined ? undefined : { prompt: Array.from(unpackTokenIds(packed)) }
@@ -94,6 +95,10 @@ export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): Gen
 
 function imagesToWire({ images }: GenerationRequest) {
   return images && { image_token_id: images.tokenId, image_tokens: [...images.tokens] }
+}
+
+function callFormatToWire({ callFormat }: GenerationRequest) {
+  return callFormat === undefined ? undefined : { call_format: callFormat }
 }
 
 function imagesFromWire({ image_token_id: tokenId, image_tokens: tokens }: CompletionRequestV2) {

@@ -1,6 +1,7 @@
 /**
- * A call that the agent forces: `tool_choice` of `required`, or of one function. The engine is held to a JSON schema,
- * an array of `{"name": …, "parameters": …}`, as `response_format`, which vLLM and SGLang take beside token ids.
+ * A call that the agent forces: `tool_choice` of `required`, or of one function. An engine that cannot be held to the
+ * model's own markup (`callFormat` of the request) is held to a JSON schema, an array of `{"name": …, "parameters": …}`,
+ * as `response_format`, which vLLM and SGLang take beside token ids.
  * Source: SGLang's `get_json_schema_constraint` of `function_call/utils.py`; vLLM's for `required` is the same.
  */
 

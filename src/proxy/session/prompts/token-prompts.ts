@@ -199,7 +199,8 @@ class TokenCall extends PlannedCall {
     const body = withBudget(request.body, room)
     const sent = forcedCall ? constrainedBody(body, forcedCall) : body
     const tokenIds = { promptTokenIds: prompt.ids, ...imagesPart(prompt, model) }
-    this.request = { ...request, ...expertsPart(parts), ...tokenIds, body: sent }
+    const format = body.tools?.length ? { callFormat: model.parser.name } : {}
+    this.request = { ...request, ...expertsPart(parts), ...tokenIds, ...format, body: sent }
     this.#vocabularySize = model.vocabularySize
     this.#decoder = new AnswerDecoder(
       decoderFor(model, request.body, { promptText: prompt.text, forcesCall: forcedCall !== undefined }),

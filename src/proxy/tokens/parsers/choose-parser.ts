@@ -2,7 +2,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { apertus } from './apertus.ts'
 import { cohere, granite, hunyuanA13b, nemotronJson, phi4Mini } from './array-families.ts'
-import { deepseek } from './deepseek.ts'
+import { deepseek, deepseekV31 } from './deepseek.ts'
 import { glm } from './glm.ts'
 import { harmony } from './harmony.ts'
 import { hermes } from './hermes.ts'
@@ -29,7 +29,8 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['<tool_call>', '<function='], qwen3Coder],
   [['<tool_call>', '<arg_key>'], glm],
   [['<|tool_call_begin|>', '<|tool_call_argument_begin|>'], kimi],
-  [['<｜tool▁call▁begin｜>'], deepseek],
+  [['<｜tool▁call▁begin｜>', '```json'], deepseek],
+  [['<｜tool▁call▁begin｜>'], deepseekV31],
   [['[TOOL_CALLS]'], mistral],
   [['<|START_ACTION|>', 'tool_name'], cohere],
   [['<|tools_prefix|>'], apertus],
@@ -68,8 +69,7 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
   glm47: glm,
   deepseek_r1: deepseek,
   deepseekv3: deepseek,
-  deepseek_v31: deepseek,
-  deepseekv31: deepseek,
+  deepseekv31: deepseekV31,
   deepseekv32: deepseekV32,
   'minimax-m2': minimaxM2,
   llama3: llama3,

@@ -7,6 +7,7 @@
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockReading, blockFamily, THINK } from './block-parser.ts'
 import { endsBlock, readArguments } from './json-calls.ts'
+import type { ParserFamily } from './output-parser.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const SEPARATOR = '<｜tool▁sep｜>'
@@ -23,6 +24,9 @@ export const deepseek = blockFamily('deepseek_v3', [SEPARATOR], {
     read: readCall,
   },
 })
+
+/** The same reader: only what writes calls tells the two apart. */
+export const deepseekV31: ParserFamily = { ...deepseek, name: 'deepseek_v31' }
 
 function* readCall(reader: TextReader): Reading<BlockReading> {
   const header = yield* reader.upTo(HEADER_ENDS)

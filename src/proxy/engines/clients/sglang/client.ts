@@ -2,6 +2,7 @@ import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
+import { HeldCalls } from '../calls/held-calls.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
 import { type ConnectionOptions, EngineConnection } from '../wire/connection.ts'
 import { isRecord, parseJson } from '../wire/failures.ts'
@@ -16,6 +17,7 @@ import {
   wantsLogprobs,
 } from '../wire/request.ts'
 import { weightVersionOf } from '../wire/weight-version.ts'
+import { sglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
 import { generateBody, imageBody } from './request.ts'
 import { readSglangScores, sglangScoreBody } from './score.ts'
@@ -35,6 +37,7 @@ class SglangClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #openai: OpenaiRoutes
   readonly #routes: OptionalRoutes
+  readonly #heldCalls: HeldCalls
   /** By the names that it lists. */
   #adapters: ReadonlySet<string> = new Set()
 
@@ -42,6 +45,12 @@ class SglangClient implements EngineClient {
     this.#connection = new EngineConnection(options)
     this.#openai = new OpenaiRoutes(this.#connection)
     this.#routes = new OptionalRoutes(this.#connection)
+    this.#heldCalls = new HeldCalls(this.#connection, {
+      paths: ['/server_info', '/get_server_info'],
+      since: TAGS_SINCE,
+      // Its other backends know fewer kinds of tags.
+      allows: ({ grammar_backend: backend }) => (backend ?? 'xgrammar') === 'xgrammar',
+    })
   }
 
   get name(): string {
@@ -65,7 +74,8 @@ class SglangClient implements EngineClient {
    * No `rid` goes with the request, and a cancelled one is not named to `/abort_request`: that route takes an id for all
    * that begin with it. The server aborts what nobody is connected for.
    */
-  async *#generateTokens(request: TokenRequest, signal: AbortSignal): GenerationStream {
+  async *#generateTokens(asked: TokenRequest, signal: AbortSignal): GenerationStream {
+    const request = await this.#heldCalls.hold(asked, sglangCallTag(asked), signal)
     const json =
       request.images === undefined
         ? bodyWithIds(generateBody(request), 'input_ids', request)
@@ -90,11 +100,16 @@ class SglangClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    return this.#openai.warning
+    return this.#openai.warning ?? this.#heldCalls.warning
   }
 
   checkHealth(signal: AbortSignal): Promise<EngineHealth> {
-    return this.#openai.watch(() => this.#checkHealth(signal))
+    return this.#openai.watch(() =>
+      this.#checkHealth(signal).catch((thrown) => {
+        this.#heldCalls.forget()
+        throw thrown
+      }),
+    )
   }
 
   async #checkHealth(signal: AbortSignal): Promise<EngineHealth> {

@@ -4,6 +4,7 @@ import type { PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
+import { HeldCalls } from '../calls/held-calls.ts'
 import { type ConnectionOptions, EngineConnection, type EngineResponse } from '../wire/connection.ts'
 import { ContextLength } from '../wire/context-length.ts'
 import { isRecord, parseJson } from '../wire/failures.ts'
@@ -20,6 +21,7 @@ import {
   type TokenRequest,
 } from '../wire/request.ts'
 import { weightVersionOf } from '../wire/weight-version.ts'
+import { TAGS_SINCE, vllmCallTag } from './call-tags.ts'
 import { IDS_ROUTE, mayLackRoute, vllmFeaturesBody, vllmIdsBody, wantsMaskByIds } from './ids-route.ts'
 import { placedFeatures, RENDER_PATH, vllmRenderBody } from './images.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
@@ -41,6 +43,7 @@ class VllmClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
+  readonly #heldCalls: HeldCalls
   /** Lacks the route, or runs without masks. Until the next health check: it may be another server by then. */
   #tellsNoMasks = false
   /** Of the model that was asked for last. */
@@ -50,17 +53,21 @@ class VllmClient implements EngineClient {
     this.#connection = new EngineConnection(options)
     this.#contextLength = new ContextLength(this.#connection)
     this.#routes = new OptionalRoutes(this.#connection)
+    this.#heldCalls = new HeldCalls(this.#connection, { paths: ['/version'], since: TAGS_SINCE })
   }
 
   get name(): string {
     return this.#connection.name
   }
 
-  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    if (isTokenRequest(request) && request.images !== undefined) {
-      yield* this.#generateWithImages(request, request.images, signal)
+  async *generate(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
+    if (isTokenRequest(asked) && asked.images !== undefined) {
+      yield* this.#generateWithImages(asked, asked.images, signal)
       return
     }
+    const request = isTokenRequest(asked)
+      ? await this.#heldCalls.hold(asked, vllmCallTag(asked), signal)
+      : asked
     const byIds = isTokenRequest(request) ? await this.#askForMask(request, signal) : undefined
     if (byIds !== undefined && byIds !== 'no route') {
       yield* this.#watchingForMasks(
@@ -156,7 +163,20 @@ class VllmClient implements EngineClient {
     return this.#texts.of.textsOf(ids, ask)
   }
 
+  get warning(): string | undefined {
+    return this.#heldCalls.warning
+  }
+
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    try {
+      return await this.#checkHealth(signal)
+    } catch (thrown) {
+      this.#heldCalls.forget()
+      throw thrown
+    }
+  }
+
+  async #checkHealth(signal: AbortSignal): Promise<EngineHealth> {
     this.#tellsNoMasks = false
     // The list of models is answered even when the engine behind the server is dead; /health is not.
     await this.#routes.get('/health', signal)

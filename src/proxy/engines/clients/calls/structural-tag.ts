@@ -1,0 +1,62 @@
+/**
+ * Structural tags: what an engine's grammar makes of a text with calls in it. A format is JSON, `Format` of xgrammar's
+ * `python/xgrammar/structural_tag.py` (0.2.8); each field stands there as xgrammar itself writes it, so that an engine that
+ * keeps compiled grammars by their text knows a tag from its own chat route.
+ */
+export type Format = Readonly<Record<string, unknown>>
+
+/** How the arguments stand in the markup. */
+export type SchemaStyle = 'json' | 'qwen_xml' | 'minimax_xml' | 'deepseek_xml' | 'glm_xml'
+
+/** @param schema true: any value */
+export function jsonSchema(schema: unknown, style: SchemaStyle = 'json'): Format {
+  return {
+    type: 'json_schema',
+    json_schema: schema,
+    style,
+    any_order: false,
+    max_whitespace_cnt: null,
+    excludes: [],
+  }
+}
+
+export function tag(begin: string, content: Format, end: string): Format {
+  return { type: 'tag', begin, content, end }
+}
+
+export function constant(value: string): Format {
+  return { type: 'const_string', value }
+}
+
+export function anyText(excludes: readonly string[]): Format {
+  return { type: 'any_text', excludes, max_tokens: null, max_chars: null }
+}
+
+export function sequence(...elements: readonly Format[]): Format {
+  return { type: 'sequence', elements }
+}
+
+export function either(elements: readonly Format[]): Format {
+  return { type: 'or', elements }
+}
+
+/** At least one of the tags. */
+export function tagList(tags: readonly Format[], onlyOne: boolean, separator = ''): Format {
+  return { type: 'tags_with_separator', tags, separator, at_least_one: true, stop_after_first: onlyOne }
+}
+
+/** Free text, in which a trigger begins one of the tags. */
+export function triggeredTags(
+  trigger: string,
+  tags: readonly Format[],
+  more: { onlyOne: boolean; atLeastOne?: boolean; excludes?: readonly string[] },
+): Format {
+  return {
+    type: 'triggered_tags',
+    triggers: [trigger],
+    tags,
+    at_least_one: more.atLeastOne ?? false,
+    stop_after_first: more.onlyOne,
+    excludes: more.excludes ?? [],
+  }
+}

@@ -1,0 +1,114 @@
+/**
+ * What SGLang's chat route makes of tools that are strict, forced, or called one at a time, said to a call in token mode:
+ * `FunctionCallParser.get_structure_constraint` of `python/sglang/srt/function_call/function_call_parser.py` (0.5.23), with
+ * the default of `SGLANG_TOOL_STRICT_LEVEL`. So both modes sample from one distribution.
+ */
+import type { ChatBody } from '../../../../protocol/canonical/request.ts'
+import { type AskedCalls, askedCalls, type CallTool } from '../calls/asked-calls.ts'
+import { type CallFormat, deepseekV32, kimiK2, qwen3Coder } from '../calls/call-formats.ts'
+import { isRecord } from '../wire/failures.ts'
+import type { TokenRequest } from '../wire/request.ts'
+
+/** By the proxy's parser: the detectors that have a tag of xgrammar's (`get_structural_tag_name`). */
+const FORMATS: Readonly<Record<string, CallFormat>> = {
+  qwen3_coder: qwen3Coder,
+  deepseek_v32: deepseekV32,
+  kimi_k2: kimiK2,
+}
+
+/** The detectors that have none, by what each says of a call (`structure_info`). */
+const STRUCTURES: Readonly<
+  Record<string, { begin: string; afterName: string; end: string; trigger: string }>
+> = {
+  hermes: {
+    begin: '<tool_call>\n{"name":"',
+    afterName: '", "arguments":',
+    end: '}\n</tool_call>',
+    trigger: '<tool_call>',
+  },
+  llama3_json: {
+    begin: '<|python_tag|>{"name":"',
+    afterName: '", "arguments":',
+    end: '}',
+    trigger: '<|python_tag|>',
+  },
+  mistral: {
+    begin: '[TOOL_CALLS] [{"name":"',
+    afterName: '", "arguments":',
+    end: '}]',
+    trigger: '[TOOL_CALLS]',
+  },
+  deepseek_v3: {
+    begin: '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>',
+    afterName: '\n```json\n',
+    end: '\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    trigger: '<｜tool▁calls▁begin｜>',
+  },
+  deepseek_v31: {
+    begin: '<｜tool▁call▁begin｜>',
+    afterName: '<｜tool▁sep｜>',
+    end: '<｜tool▁call▁end｜>',
+    trigger: '<｜tool▁call▁begin｜>',
+  },
+  apertus: {
+    begin: '<|tools_prefix|>[{"',
+    afterName: '": ',
+    end: '}]<|tools_suffix|>',
+    trigger: '<|tools_prefix|>',
+  },
+}
+
+/** Older versions know no tag that needs a call to be in it (`at_least_one`). */
+export const TAGS_SINCE = '0.5.11'
+
+/** What of the body says how calls are to be written; undefined: nothing does. Any other constraint comes first. */
+export function sglangCallTag(request: TokenRequest): { response_format: object } | undefined {
+  const tag = callTag(request)
+  return tag && { response_format: { type: 'structural_tag', ...tag } }
+}
+
+function callTag(request: TokenRequest): object | undefined {
+  const calls = askedCalls(request)
+  if (calls === undefined) return undefined
+  const isForced = calls.choice !== 'auto'
+  const isFree = !calls.tools.some(({ strict }) => strict === true) || hasOtherConstraint(request.body)
+  if (!isForced && isFree) return undefined
+  const write = FORMATS[calls.format]
+  if (write === undefined) return structures(calls, isForced)
+  const format = write({
+    ...calls,
+    schemaOf: (tool) => nativeSchema(tool, calls.format === 'kimi_k2' && isForced),
+  })
+  return { format: withoutThinkExcludes(format) }
+}
+
+function hasOtherConstraint({ response_format: format, regex, ebnf }: ChatBody): boolean {
+  return Boolean(regex || ebnf) || (isRecord(format) && format.type !== 'text')
+}
+
+/** xgrammar takes only `strict: false` for free; Kimi's parser reads nothing but objects, so forced calls are some. */
+function nativeSchema({ strict, parameters }: CallTool, isForcedKimi: boolean): unknown {
+  if (isForcedKimi && !strict) return { type: 'object' }
+  return strict === false ? true : (parameters ?? true)
+}
+
+/** Every place where a tag excludes text says so in its own list: with a reasoning parser, these markers are its own. */
+function withoutThinkExcludes(format: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const { excludes } = format
+  if (!Array.isArray(excludes)) return format
+  return { ...format, excludes: excludes.filter((marker) => marker !== '<think>' && marker !== '</think>') }
+}
+
+/** SGLang lets a forced call of one function be a call of any that is offered; here the name is kept to. */
+function structures({ format, tools }: AskedCalls, isForced: boolean): object | undefined {
+  const written = STRUCTURES[format]
+  if (written === undefined) return undefined
+  const { begin, afterName, end, trigger } = written
+  return {
+    structures: tools.map(({ name, strict, parameters }) => {
+      return { begin: begin + name + afterName, schema: strict ? (parameters ?? {}) : {}, end }
+    }),
+    triggers: [trigger],
+    at_least_one: isForced,
+  }
+}
