@@ -137,12 +137,22 @@ t.test('a verifier that was killed gave no verdict, whatever it had written', as
 })
 
 t.test("the ground truth is the verifier's to see, not the agent's", async (t) => {
-  const sample = { instance_id: 'sea', reward_model: { style: 'rule', ground_truth: '42' } }
+  // As verl's own script makes rows of GSM8K: the worked solution is beside the ground truth.
+  const solution = 'It is 6 * 7. #### 42'
+  const tools_kwargs = { calc_gsm8k_reward: { create_kwargs: { ground_truth: '42' } } }
+  const sample = {
+    instance_id: 'sea',
+    reward_model: { style: 'rule', ground_truth: '42' },
+    extra_info: { split: 'train', answer: solution, tools_kwargs },
+  }
+  const answers = { answer: solution, solution, ground_truth: '42', patch: '+42', test_patch: '+== 42' }
   const { output, rewards } = await run(
     { command: 'cat "$TASK_FILE"; echo "{}" > "$TASK_FILE"', verifier: 'grep -q ground_truth "$TASK_FILE"' },
-    { sample },
+    { sample: { ...sample, ...answers } },
   )
   t.strictSame({ output, rewards }, { output: '{"instance_id":"sea"}', rewards: { reward: 1 } })
+  const shown = await run({ command: 'cat "$TASK_FILE"', hiddenColumns: ['reward_model'] }, { sample })
+  t.strictSame(JSON.parse(shown.output!), { instance_id: 'sea', extra_info: sample.extra_info })
 })
 
 t.test('an agent cannot leave a reward file for the verifier', async (t) => {

@@ -21,6 +21,7 @@ export function runnerOf(config: RolloutConfig, say: (text: string) => void): Ag
     sandbox,
     sandboxPaths,
     verifierEnv,
+    hiddenColumns,
   } = config
   switch (kindOf(config)) {
     case 'harbor':
@@ -41,6 +42,7 @@ export function runnerOf(config: RolloutConfig, say: (text: string) => void): Ag
         warn: say,
         ...(verifier !== undefined && { verifier }),
         ...(workDir !== undefined && { workDir }),
+        ...(hiddenColumns.length > 0 && { hiddenColumns }),
       })
   }
 }

@@ -25,6 +25,8 @@ export interface CommandRunnerOptions {
   sandbox?: SandboxOptions
   /** Variables of the trainer's environment that the verifier gets, such as a judge's key. */
   verifierEnvironment?: readonly string[]
+  /** Columns of the row that only the verifier sees. Default: those that hold answers in data sets of the field. */
+  hiddenColumns?: readonly string[]
   /** Called, once, to say that agents run without a sandbox. Default: a warning of the process. */
   warn?(text: string): void
 }
@@ -48,6 +50,17 @@ interface VerifierFiles {
   output: string
   reward: string
 }
+
+/**
+ * An agent may read what it finds. verl's scripts write the ground truth into `reward_model`, and worked solutions into
+ * `extra_info`; GSM8K and MATH have `answer` and `solution`, SWE-bench `patch` and `test_patch`.
+ * @see https://github.com/verl-project/verl/blob/main/examples/data_preprocess/gsm8k.py
+ */
+const HIDDEN_COLUMNS = [
+  'reward_model',
+  'extra_info',
+  ...['answer', 'solution', 'ground_truth', 'patch', 'test_patch'],
+]
 
 /** Where Harbor's tasks have their tests and a solution: the verifier's to see. */
 const ANSWERS = ['tests', 'solution']
@@ -93,12 +106,12 @@ export class CommandRunner implements AgentRunner {
   async close(): Promise<void> {}
 
   async #makeFiles({ sessionId, sample }: AgentTask): Promise<TryFiles> {
-    const { workDir } = this.#options
+    const { workDir, hiddenColumns = HIDDEN_COLUMNS } = this.#options
     const root =
       workDir === undefined ? await mkdtemp(join(tmpdir(), 'llm-proxy-agent-')) : join(workDir, sessionId)
     const [work, task] = [join(root, 'work'), join(root, 'task.json')]
     await mkdir(work, { recursive: true })
-    await writeAnew(task, JSON.stringify(withoutGroundTruth(sample)))
+    await writeAnew(task, JSON.stringify(withoutColumns(sample, hiddenColumns)))
     return { root, work, task }
   }
 
@@ -147,9 +160,8 @@ export class CommandRunner implements AgentRunner {
   }
 }
 
-/** Rows of verl's datasets have the ground truth in `reward_model`; an agent may read what it finds. */
-function withoutGroundTruth({ reward_model: _, ...shown }: Sample): Sample {
-  return shown
+function withoutColumns(sample: Sample, hidden: readonly string[]): Sample {
+  return Object.fromEntries(Object.entries(sample).filter(([name]) => !hidden.includes(name)))
 }
 
 /** The task is read-only, as every later try has the same, and comes without the answers. */

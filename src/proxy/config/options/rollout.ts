@@ -303,6 +303,15 @@ export const ROLLOUT = {
         'Directory that programs in the sandbox may read although it is in the home or another private place; ' +
         'may be given several times',
     },
+    hiddenColumns: {
+      flag: 'hide-column',
+      type: 'text',
+      repeatable: true,
+      group: 'Agent',
+      help:
+        'Column of the row that only the verifier sees, may be given several times; default: reward_model, ' +
+        'extra_info, answer, solution, ground_truth, patch, test_patch',
+    },
     verifierEnv: {
       flag: 'verifier-env',
       type: 'text',
