@@ -318,11 +318,8 @@ t.test(
     t.same(await wholeAnswer(undefined, announced), ['v1', 'v2'])
     t.same(await wholeAnswer(undefined, unknown), ['v1', null], 'and ended with nobody knows which')
     t.same(await wholeAnswer('v2', announced), ['v1', 'v2'], 'also where the engine tells that of the end')
-    t.same(
-      await wholeAnswer('v2', () => {}),
-      ['v2', 'v2'],
-      'which holds for all of it if nothing has changed',
-    )
+    t.same(await wholeAnswer('v2', noticed), ['v1', 'v2'], 'and nobody has said that they would change')
+    t.same(await wholeAnswer('v2', () => {}), ['v1', 'v2'], 'nor has anybody seen it yet')
   },
 )
 

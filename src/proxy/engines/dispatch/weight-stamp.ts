@@ -50,8 +50,7 @@ export class WeightStamp {
     const atEnd = end.weightVersion ?? start.weightVersion ?? this.#versionAtEnd(this.#asked !== undefined)
     // Nobody has said that they may have changed: what is known of the end holds for the start.
     const unchanged = this.#engine.timesForgotten === this.#timesForgotten ? (atEnd ?? undefined) : undefined
-    const isTold = end.weightVersion !== undefined
-    const atStart = start.weightVersion ?? (isTold ? (unchanged ?? this.#asked) : (this.#asked ?? unchanged))
+    const atStart = start.weightVersion ?? this.#asked ?? unchanged
     return {
       start: atStart === undefined ? start : { ...start, weightVersion: atStart },
       end: atEnd === undefined ? end : { ...end, weightVersion: atEnd },
