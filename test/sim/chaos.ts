@@ -18,6 +18,8 @@ const MISCHIEF: Partial<Record<FaultKind, Mischief>> = {
   engine_resets: 'reset',
   engine_ends_early: 'truncate',
   engine_bad_ids: 'bad_ids',
+  engine_loses_ids: 'lost_ids',
+  engine_reweighted: 'new_weights',
   engine_errors: 'error',
 }
 

@@ -3,7 +3,7 @@ import Database from 'better-sqlite3'
 import { ask } from './actors/client.ts'
 import type { Model, SimEngine } from './actors/engine.ts'
 import type { Attempt, History, Operation } from './actors/history.ts'
-import { type ChatMessage, callIn, contentOf, maxTokensOf, promptIds, sample } from './actors/oracle.ts'
+import { type ChatMessage, callIn, contentOf, promptIds, type Served } from './actors/oracle.ts'
 import type { Fault } from './faults.ts'
 import type { World } from './world/world.ts'
 
@@ -61,7 +61,7 @@ export async function checkRecord(world: World, checked: Checked): Promise<void>
     checkOperations(world, said, session)
     if (session) checkTurns(world, said, session, checked)
     if (session && checked.isTokenMode) checkPrompts(world, session, checked.model)
-    const mayBeInexact = faults.some(({ kind }) => kind === 'engine_bad_ids')
+    const mayBeInexact = faults.some(({ kind }) => kind === 'engine_bad_ids' || kind === 'engine_loses_ids')
     if (session && !mayBeInexact) checkExact(world, said, session)
     if (session && rows) checkRows(world, said, session.turns, rows.trajectories)
   }
@@ -217,28 +217,54 @@ function renderedPrompt(
   return params.prompt === undefined ? promptIds(messages) : vocabulary.encode(params.prompt)
 }
 
-function checkTokens(world: World, turn: TurnOnRecord, call: string, { model, isTokenMode }: Checked): void {
+function checkTokens(
+  world: World,
+  turn: TurnOnRecord,
+  call: string,
+  { model, isTokenMode, engines }: Checked,
+): void {
   const { prompt_token_ids: recorded, completion_token_ids: ids, completion_logprobs: logprobs } = turn
-  const isRendered = !isTokenMode || turn.params.prompt !== undefined
-  if (isRendered && recorded.length > 0 && !isSame(recorded, renderedPrompt(turn, model)))
-    world.violated(`the turn of ${call} has another prompt's ids`)
-  if (turn.status === 'completed' && !turn.exact) return
-  if (ids.length === 0 && turn.status !== 'completed') return
-  const weights = turn.weight_version_start
-  if (weights === null) {
-    world.violated(`the turn of ${call} has no weight version`)
-    return
-  }
-  const sampled = sample(model.vocabulary, recorded, weights, maxTokensOf(call))
   const isWhole = turn.status === 'completed'
-  const expectedIds = isWhole ? sampled.ids : sampled.ids.slice(0, ids.length)
-  const expectedLogprobs = isWhole ? sampled.logprobs : sampled.logprobs.slice(0, logprobs.length)
-  if (!turn.exact) return
-  if (!isSame(ids, expectedIds)) world.violated(`the turn of ${call} has other ids than its engine sampled`)
-  if (!isSame(logprobs, expectedLogprobs))
-    world.violated(`the turn of ${call} has other logprobs than its engine told`)
-  if (isWhole && turn.weight_version_end !== weights)
-    world.violated(`the turn of ${call} has two weight versions`)
+  if (isWhole ? !turn.exact : ids.length === 0) return
+  const isRendered = !isTokenMode || turn.params.prompt !== undefined
+  if (isRendered && isWhole && !isSame(recorded, renderedPrompt(turn, model)))
+    world.violated(`the turn of ${call} has another prompt's ids`)
+  const asked = engines
+    .flatMap(({ served }) => served)
+    .filter((served) => served.call === call && (!isWhole || isSame(served.prompt, recorded)))
+  const sampled = asked.find(({ tokens }) => {
+    const kept = isWhole ? tokens : tokens.slice(0, ids.length)
+    return (
+      isSame(
+        ids,
+        kept.map(({ id }) => id),
+      ) &&
+      isSame(
+        logprobs,
+        kept.map(({ logprob }) => logprob),
+      )
+    )
+  })
+  if (sampled !== undefined) checkWeights(world, turn, call, sampled)
+  // An answer that broke off may lack an id that its engine did not tell; nobody trains on it.
+  else if (isWhole)
+    world.violated(`the turn of ${call} has other ids or logprobs than any engine sampled for it`)
+}
+
+/** What an answer tells is on record; what it does not tell is known, or unknown, but never later than it was. */
+function checkWeights(
+  world: World,
+  { status, weight_version_start: start, weight_version_end: end }: TurnOnRecord,
+  call: string,
+  { weights, versions, tells }: Served,
+): void {
+  const first = weights[0]!
+  const isTrue = tells.start
+    ? start === first
+    : start === null || versions.indexOf(start) <= versions.indexOf(first)
+  if (!isTrue) world.violated(`the turn of ${call} began with weights ${first}, and its record says ${start}`)
+  if (status === 'completed' && tells.end && end !== weights.at(-1))
+    world.violated(`the turn of ${call} ended with weights ${weights.at(-1)}, and its record says ${end}`)
 }
 
 /**

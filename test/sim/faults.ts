@@ -17,6 +17,8 @@ export const FAULT_KINDS = [
   'engine_resets',
   'engine_ends_early',
   'engine_bad_ids',
+  'engine_loses_ids',
+  'engine_reweighted',
   'engine_errors',
   'disk_full',
   'disk_broken',

@@ -10,8 +10,9 @@ import {
   callIn,
   contentOf,
   promptIds,
-  type Sampled,
+  type Served,
   sample,
+  type Token,
   type Vocabulary,
 } from './oracle.ts'
 
@@ -35,18 +36,28 @@ export interface Model {
 }
 
 /** What goes wrong with the next calls. */
-export type Mischief = 'stall' | 'reset' | 'bad_ids' | 'error' | 'truncate'
+export type Mischief = 'stall' | 'reset' | 'bad_ids' | 'lost_ids' | 'new_weights' | 'error' | 'truncate'
+
+/**
+ * Where an engine tells its weights. `root`: on all that it sends, so with a whole answer those of its end; `spans`: a whole
+ * answer has those of each token; `aside`: only who asks `/weight_info` is told.
+ */
+const TELLS = ['root', 'spans', 'aside'] as const
 
 export class SimEngine {
   readonly name: string
   readonly address: { host: string; port: number }
-  weights = '1'
+  /** Of its weights, in order. */
+  readonly #versions = ['1']
   /** How slow it is: a slow one has calls under way whenever something happens. */
   readonly #slowness: number
   /** Generations that it works on. */
   running = 0
   /** Begun, by what the call says of itself. */
   readonly begun = new Map<string, number>()
+  /** All of its generations. */
+  readonly served: Served[] = []
+  readonly #tells: (typeof TELLS)[number]
   /** Is told of each token that is sent in a stream: its place in the answer, and over which socket it goes. */
   onToken: (place: number, socket: SimSocket) => void = () => {}
   readonly #world: World
@@ -61,6 +72,7 @@ export class SimEngine {
     this.#model = model
     this.name = name
     this.#slowness = world.random.engine() < 0.4 ? 40 : 1
+    this.#tells = TELLS[Math.floor(world.random.engine() * TELLS.length)]!
     this.address = { host: name, port: 8000 }
     this.#machine = new Machine(name)
     this.#server = this.#machine.run(() => this.#serve())
@@ -83,6 +95,14 @@ export class SimEngine {
     this.#machine = new Machine(this.name)
     this.#server = this.#machine.run(() => this.#serve())
     this.#stop = this.#machine.run(() => this.#world.network.listen(this.address, this.#server))
+  }
+
+  get weights(): string {
+    return this.#versions.at(-1)!
+  }
+
+  replaceWeights(version: string): void {
+    this.#versions.push(version)
   }
 
   misbehave(what: Mischief, calls: number): void {
@@ -124,7 +144,7 @@ export class SimEngine {
     const call = callIn(this.#textOf(body))
     this.begun.set(call, (this.begun.get(call) ?? 0) + 1)
     this.#world.log(this.name, `begins ${call}`)
-    await this.#generate(body, response, this.#nextMischief())
+    await this.#generate(call, body, response)
   }
 
   #nextMischief(): Mischief | undefined {
@@ -143,51 +163,81 @@ export class SimEngine {
     return typeof prompt === 'string' ? this.#model.vocabulary.encode(prompt) : prompt!
   }
 
-  async #generate(
-    body: GenerationBody,
-    response: ServerResponse,
-    mischief: Mischief | undefined,
-  ): Promise<void> {
+  async #generate(call: string, body: GenerationBody, response: ServerResponse): Promise<void> {
     const { engine: random } = this.#world.random
     const { vocabulary } = this.#model
+    const mischief = this.#nextMischief()
     const prompt = this.#promptOf(body)
-    const { weights } = this
     const limit = body.messages
       ? (body.max_completion_tokens ?? body.max_tokens)
       : (body.max_tokens ?? COMPLETION_TOKENS)
-    const sampled = sample(vocabulary, prompt, weights, limit)
-    const { ids } = sampled
-    const root = { id: 'cmpl-sim', created: 1, model: 'sim', weight_version: weights }
-    const wire = wireOf(body, { prompt, vocabulary, isHonest: mischief !== 'bad_ids' })
-    const finishReason = ids.at(-1) === vocabulary.endOfTurn ? 'stop' : 'length'
+    const drawn = sample(vocabulary, prompt, random(), limit)
+    const finishReason = drawn.at(-1)!.id === vocabulary.endOfTurn ? 'stop' : 'length'
+    const tells = {
+      start: this.#tells === 'spans' || (this.#tells === 'root' && body.stream === true),
+      end: this.#tells !== 'aside',
+    }
+    const served: Served = { call, prompt, tokens: [], weights: [], versions: this.#versions, tells }
+    this.served.push(served)
+    const losesOf = mischief === 'lost_ids' ? Math.floor(random() * 3) : undefined
+    const wire = wireOf(body, {
+      prompt: losesOf === 0 ? prompt.slice(0, -1) : prompt,
+      vocabulary,
+      isHonest: mischief !== 'bad_ids',
+    })
     await this.#wait(1 + 30 * random())
     if (mischief === 'error') return json(response, { error: { message: 'out of memory' } }, 500)
     if (mischief === 'stall') await this.#wait(20_000 + 40_000 * random())
     const usage = {
       prompt_tokens: prompt.length,
-      completion_tokens: ids.length,
-      total_tokens: prompt.length + ids.length,
+      completion_tokens: drawn.length,
+      total_tokens: prompt.length + drawn.length,
+    }
+    const strikesAt = Math.floor(random() * drawn.length)
+    const breaks = mischief === 'reset' || mischief === 'truncate'
+    const root = () => ({
+      ...{ id: 'cmpl-sim', created: 1, model: 'sim' },
+      ...(this.#tells !== 'aside' && { weight_version: this.weights }),
+    })
+    /** What is told of a token: of one all but its id. */
+    const told = (at: number, token: Token) =>
+      losesOf && at === strikesAt ? { ...token, isLost: true } : token
+    const step = (at: number, token: Token) => {
+      if (mischief === 'new_weights' && at === strikesAt) this.replaceWeights(`${this.weights}'`)
+      served.tokens.push(token)
+      served.weights.push(this.weights)
     }
     if (!body.stream) {
-      await this.#wait(ids.length * 5 * random())
-      if (mischief === 'reset' || mischief === 'truncate') return void response.destroy()
-      return json(response, { ...root, ...wire.whole(sampled, finishReason), usage })
+      for (const [at, token] of drawn.entries()) {
+        await this.#wait(5 * random())
+        step(at, token)
+      }
+      if (breaks) return void response.destroy()
+      const { weight_version, ...said } = root()
+      const spans = this.#tells === 'spans' ? { weight_versions: spansOf(served.weights) } : undefined
+      const answer = wire.whole(
+        drawn.map((token, at) => told(at, token)),
+        finishReason,
+        spans,
+      )
+      return json(response, { ...said, ...(!spans && { weight_version }), ...answer, usage })
     }
     response.writeHead(200, { 'content-type': 'text/event-stream' })
-    const send = (said: object) => response.write(`data: ${JSON.stringify({ ...root, ...said })}\n\n`)
-    send(wire.begin())
-    const breakAt = mischief === 'reset' || mischief === 'truncate' ? Math.floor(random() * ids.length) : -1
-    for (const [at, id] of ids.entries()) {
+    const send = (said: object) => response.write(`data: ${JSON.stringify({ ...root(), ...said })}\n\n`)
+    for (const [at, token] of drawn.entries()) {
       await this.#wait(random() < 0.5 ? 0 : 8 * random())
       if (response.destroyed) return
-      if (at === breakAt && mischief === 'reset') return void response.destroy()
-      if (at === breakAt) return void response.end()
-      const kept = send(wire.piece({ ids: [id], logprobs: [sampled.logprobs[at]!] }))
+      if (at === strikesAt && mischief === 'reset') return void response.destroy()
+      if (at === strikesAt && mischief === 'truncate') return void response.end()
+      step(at, token)
+      if (at === 0) send(wire.begin())
+      const kept = send(wire.piece([told(at, token)]))
+      // The last one says how it ended in the same breath, so that the weights are still those of its token.
+      if (at === drawn.length - 1) send(wire.end(finishReason))
       this.onToken(at, response.socket as unknown as SimSocket)
       if (!kept) await Promise.race([once(response, 'drain'), once(response, 'close')])
     }
-    send(wire.end(finishReason))
-    send({ choices: [], usage })
+    response.write(`data: ${JSON.stringify({ choices: [], usage })}\n\n`)
     response.end('data: [DONE]\n\n')
   }
 
@@ -196,10 +246,13 @@ export class SimEngine {
   }
 }
 
+/** As its engine tells it: of one that is lost only the text. */
+type ToldToken = Token & { isLost?: boolean }
+
 interface Wire {
-  whole(sampled: Sampled, finishReason: string): object
+  whole(tokens: readonly ToldToken[], finishReason: string, spans?: object): object
   begin(): object
-  piece(sampled: Sampled): object
+  piece(tokens: readonly ToldToken[]): object
   end(finishReason: string): object
 }
 
@@ -208,16 +261,18 @@ function wireOf(
   { messages }: GenerationBody,
   { prompt, vocabulary, isHonest }: { prompt: number[]; vocabulary: Vocabulary; isHonest: boolean },
 ): Wire {
-  const textOf = (ids: readonly number[]) => ids.map(vocabulary.textOf).join('')
-  const shown = (ids: number[]) => (isHonest ? ids : ids.map((id) => (id % 3 === 0 ? -id : id + 0.5)))
+  const textOf = (tokens: readonly Token[]) => tokens.map(({ id }) => vocabulary.textOf(id)).join('')
+  const keptOf = (tokens: readonly ToldToken[]) => tokens.filter(({ isLost }) => !isLost)
+  const idsOf = (tokens: readonly Token[]) =>
+    tokens.map(({ id }) => (isHonest ? id : id % 3 === 0 ? -id : id + 0.5))
   const one = (choice: object) => [{ index: 0, ...choice }]
   const promptField = { prompt_token_ids: prompt }
   if (messages) {
-    const told = ({ ids, logprobs }: Sampled) => ({
-      token_ids: shown(ids),
+    const told = (tokens: readonly ToldToken[]) => ({
+      token_ids: idsOf(keptOf(tokens)),
       logprobs: {
-        content: logprobs.map((logprob, at) => ({
-          token: vocabulary.textOf(ids[at]!),
+        content: keptOf(tokens).map(({ id, logprob }) => ({
+          token: vocabulary.textOf(id),
           logprob,
           bytes: null,
           top_logprobs: [],
@@ -225,33 +280,46 @@ function wireOf(
       },
     })
     return {
-      whole: (sampled, reason) => {
-        const message = { role: 'assistant', content: textOf(sampled.ids) }
-        return { ...promptField, choices: one({ message, ...told(sampled), finish_reason: reason }) }
+      whole: (tokens, reason, spans) => {
+        const message = { role: 'assistant', content: textOf(tokens) }
+        return {
+          ...promptField,
+          choices: one({ message, ...told(tokens), ...spans, finish_reason: reason }),
+        }
       },
       begin: () => ({ ...promptField, choices: one({ delta: { role: 'assistant', content: '' } }) }),
-      piece: (sampled) => ({ choices: one({ delta: { content: textOf(sampled.ids) }, ...told(sampled) }) }),
+      piece: (tokens) => ({ choices: one({ delta: { content: textOf(tokens) }, ...told(tokens) }) }),
       end: (reason) => ({ choices: one({ delta: {}, finish_reason: reason }) }),
     }
   }
-  const told = ({ ids, logprobs }: Sampled) => ({
-    text: textOf(ids),
-    token_ids: shown(ids),
+  const told = (tokens: readonly ToldToken[]) => ({
+    text: textOf(tokens),
+    token_ids: idsOf(keptOf(tokens)),
     logprobs: {
-      tokens: ids.map(vocabulary.textOf),
-      token_logprobs: logprobs,
+      tokens: keptOf(tokens).map(({ id }) => vocabulary.textOf(id)),
+      token_logprobs: keptOf(tokens).map(({ logprob }) => logprob),
       top_logprobs: null,
       text_offset: [],
     },
   })
   return {
-    whole: (sampled, reason) => ({
-      choices: one({ ...told(sampled), ...promptField, finish_reason: reason }),
+    whole: (tokens, reason, spans) => ({
+      choices: one({ ...told(tokens), ...promptField, ...spans, finish_reason: reason }),
     }),
     begin: () => ({ choices: one({ text: '', token_ids: [], ...promptField }) }),
-    piece: (sampled) => ({ choices: one(told(sampled)) }),
+    piece: (tokens) => ({ choices: one(told(tokens)) }),
     end: (reason) => ({ choices: one({ text: '', finish_reason: reason }) }),
   }
+}
+
+/** As `WeightVersionSpan` of vLLM. */
+function spansOf(weights: readonly string[]): { version: string; start: number; end: number }[] {
+  const starts = weights.flatMap((version, at) => (at === 0 || version !== weights[at - 1] ? [at] : []))
+  return starts.map((start, at) => ({
+    version: weights[start]!,
+    start,
+    end: starts[at + 1] ?? weights.length,
+  }))
 }
 
 function json(response: ServerResponse, body: object, status = 200): void {

@@ -1,4 +1,4 @@
-/** What every engine of the world samples: a function of the prompt and the weights, that the checker knows too. */
+/** What engines of the world make of prompts, and what they sample. */
 
 /** A message as it stands in a request, or on record. */
 export interface ChatMessage {
@@ -6,9 +6,22 @@ export interface ChatMessage {
   content: string | readonly { text?: string }[] | null
 }
 
-export interface Sampled {
-  ids: number[]
-  logprobs: number[]
+export interface Token {
+  id: number
+  logprob: number
+}
+
+/** What an engine has really done for a call, whatever it told of it: the checker holds the record against this. */
+export interface Served {
+  call: string
+  prompt: readonly number[]
+  readonly tokens: Token[]
+  /** Of each token. */
+  readonly weights: string[]
+  /** All that its engine has had, in order. */
+  readonly versions: readonly string[]
+  /** Whether its answer says of which weights its first and its last token are. */
+  readonly tells: { start: boolean; end: boolean }
 }
 
 /** What an engine can sample, and how its ids read. */
@@ -48,14 +61,14 @@ export function promptIds(messages: readonly ChatMessage[]): number[] {
   return [...ids, ROLES.assistant!]
 }
 
-/** The end of the turn is sampled too, unless the length is over before. */
+/** The end of the turn is sampled too, unless the length is over before. @param salt no two samples have the same */
 export function sample(
   vocabulary: Vocabulary,
   prompt: readonly number[],
-  weights: string,
+  salt: number,
   maxTokens = Number.POSITIVE_INFINITY,
-): Sampled {
-  let state = hash(`${weights} ${prompt.join(' ')}`)
+): Token[] {
+  let state = hash(`${salt} ${prompt.join(' ')}`)
   const next = () => {
     state = Math.imul(state ^ (state >>> 15), 0x2c1b3c6d) + 0x9e3779b9
     state ^= state >>> 13
@@ -65,7 +78,7 @@ export function sample(
   const words = Array.from({ length: 1 + (next() % mostWords) }, () => vocabulary.word(next()))
   const ids = [...words, vocabulary.endOfTurn].slice(0, maxTokens)
   // Sixteenths, so that they are the same number however they are written.
-  return { ids, logprobs: ids.map(() => -(next() % 160) / 16) }
+  return ids.map((id) => ({ id, logprob: -(next() % 160) / 16 }))
 }
 
 /** How many tokens a call asks for. A function of the call, so that each try asks for as many, and the checker knows. */

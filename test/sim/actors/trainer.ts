@@ -85,7 +85,7 @@ export async function updateWeights(
   if (isUndisturbed && isDrained && begun() !== before) world.violated('an engine got a call during a pause')
   if (isUndisturbed && isDrained && engines.some(({ running }) => running > 0))
     world.violated('a pause was said to be drained while an engine still sampled')
-  for (const engine of engines) engine.weights = version
+  for (const engine of engines) engine.replaceWeights(version)
   world.log('trainer', `weights are ${version}`)
   await resume(world)
 }
