@@ -117,7 +117,7 @@ export class Chaos {
   }
 
   #strikeMachine({ kind, pick, amount }: Fault): void {
-    const { world, proxy, engines } = this.#struck
+    const { world, proxy, engines, workers } = this.#struck
     const { disk } = world
     const forMs = 200 + 15_000 * amount ** 2
     const strikes: Partial<Record<FaultKind, () => void>> = {
@@ -145,7 +145,8 @@ export class Chaos {
       proxy_stopped: () => void proxy.stop(8_000 * amount),
       // Back or forth, by less than a day.
       clock_stepped: () => {
-        proxy.machine.skewMs += (amount - 0.5) * 24 * HOUR_MS
+        const { machine } = [proxy, ...workers][Math.floor(pick * (workers.length + 1))]!
+        machine.skewMs += (amount - 0.5) * 24 * HOUR_MS
       },
     }
     strikes[kind]?.()

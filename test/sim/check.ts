@@ -22,6 +22,7 @@ interface TurnOnRecord {
   turn_id: string
   index: number
   status: string
+  dialect: string
   request_messages: ChatMessage[]
   params: { prompt?: string }
   prompt_token_ids: number[]
@@ -343,6 +344,67 @@ function checkRows(
       world.violated(`a row of ${said.sessionId} masks other tokens than were sampled`)
   }
   checkTrained(world, said, turns, { shown, trained })
+  checkTries(world, said, turns, trained)
+  checkJoined(world, said, byId, rows)
+}
+
+/** Of the tries of one call that SDK's know as one, the answers that it has not read do not train beside the one that it has. */
+function checkTries(
+  world: World,
+  { attempts, sessionId }: SessionHistory,
+  turns: readonly TurnOnRecord[],
+  trained: ReadonlySet<string>,
+): void {
+  const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
+  const read = attempts.filter(({ outcome }) => outcome === 'read')
+  const wasRead = new Set(read.map(({ turnId }) => turnId))
+  for (const { turnId, retry, call } of read) {
+    const answered = byId.get(turnId ?? '')
+    if (retry === 0 || answered === undefined || answered.retry_count === 0) continue
+    const isEarlierTry = (turn: TurnOnRecord) =>
+      turn.index < answered.index &&
+      turn.dialect === answered.dialect &&
+      turn.params.prompt === answered.params.prompt &&
+      isSameText(turn.request_messages, answered.request_messages)
+    const lost = turns.find(
+      (turn) => isEarlierTry(turn) && trained.has(turn.turn_id) && !wasRead.has(turn.turn_id),
+    )
+    if (lost)
+      world.violated(`turn ${lost.index} of ${sessionId} trains, and ${call} was tried again after it`)
+  }
+}
+
+/** A call that goes on from an answer stands in a row with it. */
+function checkJoined(
+  world: World,
+  { attempts }: SessionHistory,
+  byId: ReadonlyMap<string, TurnOnRecord>,
+  rows: readonly Row[],
+): void {
+  for (const { turnId, goesOnFrom, call } of attempts) {
+    const turn = byId.get(turnId ?? '')
+    const before = byId.get(goesOnFrom ?? '')
+    if (turn?.status !== 'completed' || !turn.exact || !before?.exact) continue
+    const past = pastAfter(before)
+    // An equal sample is as good.
+    const equals = [...byId.values()].filter((other) => isSame(pastAfter(other), past))
+    const isAlone = !rows.some(
+      ({ turns }) =>
+        turns.some((part) => part.turn_id === turn.turn_id) &&
+        turns.some((part) => equals.some(({ turn_id: id }) => id === part.turn_id)),
+    )
+    const shown = rows.some(({ turns }) => turns.some((part) => part.turn_id === turn.turn_id))
+    if (shown && isAlone && isSame(past, turn.prompt_token_ids.slice(0, past.length)))
+      world.violated(`${call} goes on from turn ${before.index}, and is in no row with it`)
+  }
+}
+
+function pastAfter({ prompt_token_ids: asked, completion_token_ids: said }: TurnOnRecord): number[] {
+  return [...asked, ...said]
+}
+
+function isSameText(a: unknown, b: unknown): boolean {
+  return JSON.stringify(a) === JSON.stringify(b)
 }
 
 function checkTrained(

@@ -21,30 +21,48 @@ const CALL_TIMEOUT_MS = 100_000
 
 export async function runAgent(world: World, history: History, plan: AgentPlan): Promise<void> {
   const { sessionId, name, turns, startMs, random } = plan
-  const messages: ChatMessage[] = [{ role: 'system', content: `you are ${name}` }]
+  const talk: Talk = { messages: [{ role: 'system', content: `you are ${name}` }] }
+  const { messages } = talk
   await pause(startMs)
   for (let turn = 0; turn < turns; turn += 1) {
-    messages.push({ role: 'user', content: `${sessionId}/${name}/${turn} go on` })
-    const text = await call(world, history, plan, messages)
-    if (text === undefined) return
+    const hint = (what: string): ChatMessage => ({ role: 'user', content: `turn ${turn} is ${what}` })
+    const asks: ChatMessage = { role: 'user', content: `${sessionId}/${name}/${turn} go on` }
+    if (random() < 0.3) {
+      // The same question after another hint is another call.
+      if (random() < 0.3)
+        await attempt(world, history, plan, { ...talk, messages: [...messages, hint('easy'), asks] }, 0)
+      messages.push(hint('hard'))
+    }
+    messages.push(asks)
+    const read = await call(world, history, plan, talk)
+    if (read === undefined) return
+    const asked = { ...talk, messages: [...messages] }
     // Clients tidy what they were told.
-    messages.push({ role: 'assistant', content: random() < 0.5 ? text : text.trim() })
-    if (random() < 0.06) await attempt(world, history, plan, messages.slice(0, -1), 0)
+    messages.push({ role: 'assistant', content: random() < 0.5 ? read.text! : read.text!.trim() })
+    talk.goesOnFrom = read.turnId
+    if (random() < 0.06) await attempt(world, history, plan, asked, 0)
     await pause(3_000 * random() ** 2)
   }
 }
 
-/** @returns the answer, undefined when there is none to be had */
+/** A conversation so far. */
+interface Talk {
+  messages: ChatMessage[]
+  goesOnFrom?: string | undefined
+}
+
+/** @returns the try that was answered, undefined when there is no answer to be had */
 async function call(
   world: World,
   history: History,
   plan: AgentPlan,
-  messages: readonly ChatMessage[],
-): Promise<string | undefined> {
+  talk: Talk,
+): Promise<Attempt | undefined> {
   const { random } = plan
   for (let tries = 0; tries < MAX_TRIES; tries += 1) {
-    const { outcome, status, text } = await attempt(world, history, plan, messages, tries)
-    if (outcome === 'read') return text
+    const made = await attempt(world, history, plan, talk, tries)
+    const { outcome, status } = made
+    if (outcome === 'read') return made
     if (outcome === 'refused' && status! >= 400 && status! < 500 && status !== 429) return undefined
     if (outcome === 'left' && random() < 0.3) return undefined
     await pause((500 + 1_500 * random()) * (tries + 1))
@@ -56,12 +74,14 @@ async function attempt(
   world: World,
   history: History,
   { sessionId, name, dialect, random }: AgentPlan,
-  messages: readonly ChatMessage[],
+  { messages, goesOnFrom }: Talk,
   retry: number,
 ): Promise<Attempt> {
   const made: Attempt = {
     sessionId,
     call: callIn(contentOf(messages.at(-1)!)),
+    request: JSON.stringify(messages),
+    goesOnFrom,
     dialect,
     retry,
     sentAtMs: world.time.nowMs,

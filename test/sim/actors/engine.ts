@@ -171,7 +171,8 @@ export class SimEngine {
     const limit = body.messages
       ? (body.max_completion_tokens ?? body.max_tokens)
       : (body.max_tokens ?? COMPLETION_TOKENS)
-    const drawn = sample(vocabulary, prompt, random(), limit)
+    // Some sample the same again.
+    const drawn = sample(vocabulary, prompt, random() < 0.2 ? 0 : random(), limit)
     const finishReason = drawn.at(-1)!.id === vocabulary.endOfTurn ? 'stop' : 'length'
     const tells = {
       start: this.#tells === 'spans' || (this.#tells === 'root' && body.stream === true),
@@ -228,7 +229,8 @@ export class SimEngine {
       await this.#wait(random() < 0.5 ? 0 : 8 * random())
       if (response.destroyed) return
       if (at === strikesAt && mischief === 'reset') return void response.destroy()
-      if (at === strikesAt && mischief === 'truncate') return void response.end()
+      if (at === strikesAt && mischief === 'truncate')
+        return void response.end(random() < 0.5 ? 'data: [DONE]\n\n' : undefined)
       step(at, token)
       if (at === 0) send(wire.begin())
       const kept = send(wire.piece([told(at, token)]))
