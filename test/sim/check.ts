@@ -233,7 +233,7 @@ function checkTokens(
   const asked = engines
     .flatMap(({ served }) => served)
     .filter((served) => served.call === call && (!isWhole || isSame(served.prompt, recorded)))
-  const sampled = asked.find(({ tokens }) => {
+  const sampled = asked.filter(({ tokens }) => {
     const kept = isWhole ? tokens : tokens.slice(0, ids.length)
     return (
       isSame(
@@ -246,26 +246,26 @@ function checkTokens(
       )
     )
   })
-  if (sampled !== undefined) checkWeights(world, turn, call, sampled)
-  // An answer that broke off may lack an id that its engine did not tell; nobody trains on it.
-  else if (isWhole)
+  const wrong = sampled.map((served) => wrongWeights(turn, served))
+  // Several samples may be equal. One that broke off may lack an id that its engine did not tell; nobody trains on it.
+  if (wrong.length > 0 && wrong.every(Boolean)) world.violated(`the turn of ${call} ${wrong[0]}`)
+  if (wrong.length === 0 && isWhole)
     world.violated(`the turn of ${call} has other ids or logprobs than any engine sampled for it`)
 }
 
 /** What an answer tells is on record; what it does not tell is known, or unknown, but never later than it was. */
-function checkWeights(
-  world: World,
+function wrongWeights(
   { status, weight_version_start: start, weight_version_end: end }: TurnOnRecord,
-  call: string,
   { weights, versions, tells }: Served,
-): void {
+): string | undefined {
   const first = weights[0]!
-  const isTrue = tells.start
-    ? start === first
-    : start === null || versions.indexOf(start) <= versions.indexOf(first)
-  if (!isTrue) world.violated(`the turn of ${call} began with weights ${first}, and its record says ${start}`)
-  if (status === 'completed' && tells.end && end !== weights.at(-1))
-    world.violated(`the turn of ${call} ended with weights ${weights.at(-1)}, and its record says ${end}`)
+  const last = weights.at(-1)
+  const mayBegin = start === null || versions.indexOf(start) <= versions.indexOf(first)
+  if (tells.start ? start !== first : !mayBegin)
+    return `began with weights ${first}, and its record says ${start}`
+  if (status === 'completed' && tells.end && end !== last)
+    return `ended with weights ${last}, and its record says ${end}`
+  return undefined
 }
 
 /**

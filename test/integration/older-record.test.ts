@@ -1,0 +1,36 @@
+/**
+ * A record that an older program made gives the rows that it gave there, byte for byte: what was trained on stays what it was.
+ *
+ * `older-record/` has a database of commit 9fc4fe7 and its answers. Sessions of each dialect, in chat and in token mode, local and
+ * through a worker: conversations with answers that were cut and that agents tidied, tools, a sub-agent in between, edits,
+ * compaction, samples of one prompt, tries of one call.
+ */
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { brotliDecompressSync } from 'node:zlib'
+import t from 'tap'
+import { startProxy } from '../helpers/proxy.ts'
+
+type Row = Record<string, unknown>
+
+const unpacked = (name: string) =>
+  brotliDecompressSync(readFileSync(join(import.meta.dirname, 'older-record', `${name}.br`)))
+
+t.test('rows of a record of 9fc4fe7', async (t) => {
+  const db = join(t.testdir({}), 'record.db')
+  writeFileSync(db, unpacked('record.db'))
+  const proxy = await startProxy(t, { db })
+  const answers = JSON.parse(unpacked('rows.json').toString()) as Record<string, Row[]>
+  t.equal(Object.keys(answers).length, 88)
+  for (const [path, rows] of Object.entries(answers)) {
+    const { trajectories } = (await proxy.get(path)) as { trajectories: Row[] }
+    const today = rows.map((row, at) => membersOf(trajectories[at] ?? {}, row))
+    t.equal(JSON.stringify(today), JSON.stringify(rows), path)
+    t.equal(trajectories.length, rows.length, path)
+  }
+})
+
+/** A row may have more members by now. */
+function membersOf(row: Row, older: Row): Row {
+  return Object.fromEntries(Object.keys(older).map((name) => [name, row[name]]))
+}
