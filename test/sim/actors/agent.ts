@@ -30,7 +30,7 @@ export async function runAgent(world: World, history: History, plan: AgentPlan):
     if (random() < 0.3) {
       // The same question after another hint is another call.
       if (random() < 0.3)
-        await attempt(world, history, plan, { ...talk, messages: [...messages, hint('easy'), asks] }, 0)
+        await attempt(world, history, plan, { ...talk, messages: [...messages, hint('easy'), asks] })
       messages.push(hint('hard'))
     }
     messages.push(asks)
@@ -40,7 +40,7 @@ export async function runAgent(world: World, history: History, plan: AgentPlan):
     // Clients tidy what they were told.
     messages.push({ role: 'assistant', content: random() < 0.5 ? read.text! : read.text!.trim() })
     talk.goesOnFrom = read.turnId
-    if (random() < 0.06) await attempt(world, history, plan, asked, 0)
+    if (random() < 0.06) await attempt(world, history, plan, asked)
     await pause(3_000 * random() ** 2)
   }
 }
@@ -59,8 +59,10 @@ async function call(
   talk: Talk,
 ): Promise<Attempt | undefined> {
   const { random } = plan
+  // An SDK tries the very same body again.
+  const stream = random() < 0.7
   for (let tries = 0; tries < MAX_TRIES; tries += 1) {
-    const made = await attempt(world, history, plan, talk, tries)
+    const made = await attempt(world, history, plan, talk, { retry: tries, stream })
     const { outcome, status } = made
     if (outcome === 'read') return made
     if (outcome === 'refused' && status! >= 400 && status! < 500 && status !== 429) return undefined
@@ -75,19 +77,17 @@ async function attempt(
   history: History,
   { sessionId, name, dialect, random }: AgentPlan,
   { messages, goesOnFrom }: Talk,
-  retry: number,
+  { retry = 0, stream = random() < 0.7 } = {},
 ): Promise<Attempt> {
   const made: Attempt = {
     sessionId,
     call: callIn(contentOf(messages.at(-1)!)),
-    request: JSON.stringify(messages),
     goesOnFrom,
     dialect,
     retry,
     sentAtMs: world.time.nowMs,
   }
   history.attempts.push(made)
-  const stream = random() < 0.7
   const leaves = random() < 0.07
   const how = `${retry > 0 ? `, try ${retry + 1}` : ''}${stream ? ', streamed' : ''}`
   world.log(name, `asks ${made.call}, ${dialect}${how}`)

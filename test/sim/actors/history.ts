@@ -7,8 +7,6 @@ export interface Attempt {
   sessionId: string
   /** The last message of the call's prompt: no other call has it. */
   call: string
-  /** The whole prompt: what differs here is no try of the same call. */
-  request: string
   /** The turn whose answer is the last one in the prompt. */
   goesOnFrom?: string | undefined
   dialect: Dialect
