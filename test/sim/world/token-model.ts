@@ -80,6 +80,7 @@ async function openSimModel(): Promise<SimModel> {
         eosTokenIds,
         contextLength: 100_000,
         imageRule: undefined,
+        isTextOnly: true,
         vocabularySize: tokenizer.vocabSize,
         encodedBy: 'rust',
         close: async () => {},

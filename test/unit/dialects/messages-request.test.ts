@@ -376,3 +376,26 @@ t.test('a count is of the same prompt as a call', async (t) => {
   const told = { ...prompt, chat_template_kwargs: { style: 'short' } }
   t.same(lowerCountTokensRequest(told).chat_template_kwargs, { style: 'short' })
 })
+
+t.test('a tool that is deferred is shown with the search that found it, and not before', async (t) => {
+  const schema = { type: 'object', properties: { path: { type: 'string' } } }
+  const tools = [
+    { name: 'ToolSearch', input_schema: { type: 'object' } },
+    { name: 'NotebookEdit', description: 'Edits.', input_schema: schema, defer_loading: true },
+  ]
+  const references = ['NotebookEdit', 'Nowhere'].map((tool_name) => ({ type: 'tool_reference', tool_name }))
+  const found = [
+    ...hi,
+    { role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'ToolSearch', input: {} }] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'a', content: references }] },
+  ]
+  const body = lowered({ messages: found, tools })
+  t.match(body.tools, [{ function: { name: 'ToolSearch' } }])
+  t.equal((body.tools as unknown[]).length, 1, 'the same as before the search')
+  const said = (body.messages as { content: { text: string }[] }[]).at(-1)!.content.map(({ text }) => text)
+  t.same(JSON.parse(said[0]!), {
+    type: 'function',
+    function: { name: 'NotebookEdit', description: 'Edits.', parameters: schema },
+  })
+  t.equal(said[1], 'Tool: Nowhere')
+})

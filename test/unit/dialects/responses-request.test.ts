@@ -361,3 +361,19 @@ t.test('nesting that JSON cannot carry is refused before anything is recorded', 
   for (let depth = 0; depth < 100_000; depth++) deep = { deep }
   t.match(refusal({ tools: [{ type: 'web_search', deep }] }), { code: 'invalid_request', message: /deeply/ })
 })
+
+t.test('the output of a function that nobody called is what its name says to the model', async (t) => {
+  const item = { type: 'function_call_output', id: 'fco_1', name: 'goal_objective', namespace: 'agent' }
+  const image = { type: 'input_image', image_url: 'data:image/png;base64,AAAA' }
+  t.same(messagesOf({ ...item, output: 'Mend it.' }, { ...item, output: [image] }), [
+    { role: 'user', content: 'goal_objective: Mend it.' },
+    {
+      role: 'user',
+      content: [
+        { type: 'text', text: 'goal_objective:' },
+        { type: 'image_url', image_url: { url: image.image_url } },
+      ],
+    },
+  ])
+  t.match(refusal({}, [{ type: 'function_call_output', output: 'x' }]), { param: 'input.0.call_id' })
+})

@@ -19,6 +19,10 @@ const ROUTES = [
   'GET /:sessionId/v1/models/*',
   'GET /:sessionId/v1/responses/:responseId',
   'POST /sessions/:sessionId/v1/chat/completions',
+  'POST /:sessionId/v1/messages',
+  'POST /:sessionId/v1/messages/count_tokens',
+  'GET /:sessionId/v1/models',
+  'POST /v1/messages',
   'POST /v1/chat/completions',
   'POST /v1/chat/completions/:sessionId',
 ].map((route) => {
@@ -40,6 +44,11 @@ t.test('slashes of an id are encoded on every route, and nothing else is touched
     ['POST', '/v1/chat/completions/a/b', '/v1/chat/completions/a%2Fb'],
     ['GET', '/a/b/v1/models/Qwen/Qwen3', '/a%2Fb/v1/models/Qwen/Qwen3'],
     ['GET', '/a/b/v1/responses/r', '/a%2Fb/v1/responses/r'],
+    ['POST', '/a/v1/v1/messages', '/a/v1/messages'],
+    ['POST', '/a/b/v1/v1/messages/count_tokens?beta=true', '/a%2Fb/v1/messages/count_tokens?beta=true'],
+    ['GET', '/a/v1/v1/models', '/a/v1/models'],
+    ['POST', '/v1/v1/messages', '/v1/messages'],
+    ['POST', '/a%2Fv1/v1/messages', '/a%2Fv1/v1/messages'],
     ['GET', '/sessions/gr\xc3\xb6\xc3\x9fe/b', '/sessions/gr%C3%B6%C3%9Fe%2Fb'],
     ['GET', '/sessions/gr\xc3\xb6', '/sessions/gr%C3%B6'],
   ] as const) {

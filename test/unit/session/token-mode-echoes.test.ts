@@ -207,3 +207,30 @@ t.test(
     t.ok(textOf(foreign).includes('Return of toolu_01'))
   },
 )
+
+t.test('an image that a tool returns is told in words to a model that reads text only', async (t) => {
+  const url = 'data:image/png;base64,AAAA'
+  const image = { type: 'image_url', image_url: { url } }
+  const rig = rigOf(t, qwen, [hermes('run', { a: 1 }), 'I cannot see it.', 'Still not.'])
+  const first = await rig.ask([user('look')], { tools: TOOLS })
+  const { id } = callsOf(first)[0]!
+  const messages = [user('look'), echoOf(first), { role: 'tool', tool_call_id: id, content: [image] }]
+  const second = await rig.ask(messages as ChatMessage[], { tools: TOOLS })
+  t.match(notesOf(second).prompt, { reason: 'extended' })
+  t.match(textOf(second), /\[An image\. This model reads text only, and cannot see it\.\]/)
+  t.match(JSON.parse(second.requestMessages.at(-1)!), { content: [image] }, 'on record as it was sent')
+  const more = [...messages, { role: 'assistant', content: 'I cannot see it.' }, user('sure?')]
+  t.match(notesOf(await rig.ask(more as ChatMessage[], { tools: TOOLS })).prompt, { reason: 'extended' })
+  const own = [{ role: 'user', content: [image] }] as ChatMessage[]
+  await t.rejects(rig.ask(own), { code: 'unsupported' }, "an agent's own is refused")
+})
+
+t.test('a lone surrogate that an agent replaces, or a number that it rounds, ends no row', async (t) => {
+  const sampled =
+    '<tool_call>\n{"name": "run", "arguments": {"c": "\\ud800x", "n": 12345678901234567890}}\n</tool_call>'
+  const rig = rigOf(t, qwen, [sampled, 'Done.'])
+  const first = await rig.ask([user('task')], { tools: TOOLS })
+  const echo = echoOf(first, withArguments({ c: '\ufffdx', n: 12345678901234567000 }))
+  const second = await rig.ask([user('task'), echo, result(callsOf(first)[0]!.id, 'ok')], { tools: TOOLS })
+  t.match(notesOf(second), { prompt: { reason: 'extended' }, echo: { kinds: ['arguments'] } })
+})

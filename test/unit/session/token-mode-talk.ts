@@ -29,6 +29,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     promptFormat: { name: 'template', chosenBy: 'template', evidence: [] },
     eosTokenIds: [model.tokenizer.eosTokenId!],
     imageRule: undefined,
+    isTextOnly: true,
     encodedBy: 'javascript',
     contextLength: undefined,
     vocabularySize: model.tokenizer.vocabSize,

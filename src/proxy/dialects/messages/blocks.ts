@@ -8,7 +8,8 @@ import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { checker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
-import type { Block } from './schema.ts'
+import { foundTool } from './lower-tools.ts'
+import type { Block, ToolParam } from './schema.ts'
 
 /** A block, and where in the body it stands. */
 export interface PlacedBlock {
@@ -56,6 +57,8 @@ const checkToolResult = checker(
     is_error: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
   }),
 )
+
+const checkToolReference = checker(Type.Object({ tool_name: Type.String({ minLength: 1 }) }))
 
 /** @throws ProxyError `invalid_request`, `unsupported` */
 export function textOf({ block, at }: PlacedBlock): string {
@@ -145,10 +148,17 @@ export interface ToolResult {
   parts: ContentPart[]
 }
 
-export function toolResultOf({ block, at }: PlacedBlock): ToolResult {
+/** @param tools that a search among them may refer to */
+export function toolResultOf({ block, at }: PlacedBlock, tools: readonly ToolParam[] = []): ToolResult {
   const { tool_use_id: toolCallId, content, is_error: isError } = checkToolResult(block, at)
-  const parts = contentParts(content ?? '', `${at}.content`)
+  const parts = placedBlocks(content ?? '', `${at}.content`).flatMap((placed) =>
+    placed.block.type === 'tool_reference' ? [referredTool(placed, tools)] : partsOf(placed),
+  )
   return { toolCallId, parts: isError === true ? asError(parts) : parts }
+}
+
+function referredTool({ block, at }: PlacedBlock, tools: readonly ToolParam[]): ContentPart {
+  return { type: 'text', text: foundTool(checkToolReference(block, at).tool_name, tools) }
 }
 
 function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {

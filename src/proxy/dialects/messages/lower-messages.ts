@@ -14,12 +14,14 @@ import {
   toolResultOf,
   unsupportedBlock,
 } from './blocks.ts'
-import type { MessageParam } from './schema.ts'
+import type { CountTokensRequest, MessageParam, ToolParam } from './schema.ts'
 
 /** What one side says until another one speaks. */
 interface Utterance {
   role: MessageParam['role']
   messages: PlacedMessage[]
+  /** That its results may refer to. */
+  tools: readonly ToolParam[]
 }
 
 interface PlacedMessage {
@@ -39,11 +41,11 @@ const JOINT = '\n'
  */
 export function lowerTalk(
   systemTexts: readonly string[],
-  messages: readonly MessageParam[],
+  { messages, tools }: Pick<CountTokensRequest, 'messages' | 'tools'>,
   repeats: Repeats,
 ): ChatMessage[] {
   refusePrefill(messages)
-  const utterances = utterancesOf(messages)
+  const utterances = utterancesOf(messages, tools ?? [])
   const opening = utterances[0]?.role === 'system' ? blocksOf(utterances.shift()!).map(textOf) : undefined
   const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
   const talk = utterances.flatMap((utterance) =>
@@ -59,7 +61,7 @@ function systemMessage(content: string): ChatMessage {
 /** @param _last its last message, which says with all before it what the utterance is */
 function lowerUtterance(_last: MessageParam, utterance: Utterance): ChatMessage[] {
   const blocks = blocksOf(utterance)
-  return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks)
+  return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks, utterance.tools)
 }
 
 function blocksOf({ messages }: Utterance): PlacedBlock[] {
@@ -80,7 +82,7 @@ function refusePrefill(messages: readonly MessageParam[]): void {
 }
 
 /** "Consecutive user or assistant turns in your request will be combined into a single turn." */
-function utterancesOf(messages: readonly MessageParam[]): Utterance[] {
+function utterancesOf(messages: readonly MessageParam[], tools: readonly ToolParam[]): Utterance[] {
   const utterances: Utterance[] = []
   let hasBegun = false
   for (const [index, message] of messages.entries()) {
@@ -90,7 +92,7 @@ function utterancesOf(messages: readonly MessageParam[]): Utterance[] {
     const placed = { message, index, isReminder }
     const last = utterances.at(-1)
     if (last?.role === role) last.messages.push(placed)
-    else utterances.push({ role, messages: [placed] })
+    else utterances.push({ role, messages: [placed], tools })
   }
   return utterances
 }
@@ -108,15 +110,17 @@ function asReminder(placed: PlacedBlock): PlacedBlock {
 /**
  * Results of tools come first, as the API demands of a client, and each is a message; what else is said is one more.
  */
-function lowerUser(blocks: readonly PlacedBlock[]): ChatMessage[] {
-  const results = blocks.filter(({ block }) => block.type === 'tool_result').map(toolResultOf)
+function lowerUser(blocks: readonly PlacedBlock[], tools: readonly ToolParam[]): ChatMessage[] {
+  const results = blocks
+    .filter(({ block }) => block.type === 'tool_result')
+    .map((placed) => toolResultOf(placed, tools))
   const said = blocks.filter(({ block }) => block.type !== 'tool_result')
-  const tools = results.map(
+  const answers = results.map(
     ({ toolCallId, parts }) =>
       ({ role: 'tool', tool_call_id: toolCallId, content: contentOf(parts) }) as ChatMessage,
   )
-  if (said.length === 0 && tools.length > 0) return tools
-  return [...tools, { role: 'user', content: contentOf(said.flatMap(partsOf)) } as ChatMessage]
+  if (said.length === 0 && answers.length > 0) return answers
+  return [...answers, { role: 'user', content: contentOf(said.flatMap(partsOf)) } as ChatMessage]
 }
 
 /**

@@ -4,9 +4,18 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'
 
-/** @throws ProxyError `unsupported` for tools that Anthropic's servers run, or whose schema only Claude knows */
+/**
+ * Those that the model is shown from the start: a deferred one it finds by a search, whose result refers to it.
+ * @throws ProxyError `unsupported` for tools that Anthropic's servers run, or whose schema only Claude knows
+ */
 export function lowerTools(tools: readonly ToolParam[]): Tool[] {
-  return tools.map(lowerTool)
+  return tools.map(lowerTool).filter((_, index) => tools[index]!.defer_loading !== true)
+}
+
+/** What a search has found, in words: the tool as the others are told to the model. */
+export function foundTool(name: string, tools: readonly ToolParam[]): string {
+  const index = tools.findIndex((tool) => tool.name === name)
+  return index === -1 ? `Tool: ${name}` : JSON.stringify(lowerTool(tools[index]!, index))
 }
 
 function lowerTool(tool: ToolParam, index: number): Tool {

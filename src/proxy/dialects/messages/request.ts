@@ -79,7 +79,7 @@ function lowerPrompt(
   const { texts, removed } = removeVolatile(blocks, rules)
   const prompt = {
     model,
-    messages: lowerTalk(texts, request.messages, repeats),
+    messages: lowerTalk(texts, request, repeats),
     ...(tools && tools.length > 0 && { tools: repeats.once(lowerTools, tools) }),
     ...(toolChoice && lowerToolChoice(toolChoice)),
     ...reasoningFields(request),

@@ -20,6 +20,7 @@ const Tool = Type.Object({
   description: nullable(Type.String()),
   input_schema: Type.Optional(Json),
   strict: nullable(Type.Boolean()),
+  defer_loading: nullable(Type.Boolean()),
 })
 export type ToolParam = Static<typeof Tool>
 

@@ -48,6 +48,7 @@ const checkShellCall = checker(
   Type.Object({ call_id: nullable(CallId), id: nullable(CallId), action: Action }),
 )
 const checkOutput = checker(Type.Object({ call_id: CallId, output: Content }))
+const checkNotice = checker(Type.Object({ name: Type.String({ minLength: 1 }), output: Content }))
 const checkTools = checker(Type.Object({ tools: Type.Array(Type.Object({ type: Type.String() })) }))
 
 /** Codex has a form of request that brings its tools among the items. */
@@ -191,11 +192,24 @@ class ItemsBeingLowered implements LoweredItems {
   #addOutput(type: string, item: InputItem, at: string): void {
     if (!OUTPUTS.includes(type)) throw unsupported(type, at)
     this.#answer = undefined
+    if (isNotice(item)) {
+      this.#addNotice(item, at)
+      return
+    }
     // The API has the call's id of a local shell as `id`; Codex sends a function's output for it.
     const isShell = type === 'local_shell_call_output' && item.call_id === undefined
     const { call_id, output } = checkOutput(isShell ? { ...item, call_id: item.id } : item, at)
     const content = lowerContent(output, `${at}.output`)
     this.messages.push({ role: 'tool', tool_call_id: modelCallId(call_id), content } as ChatMessage)
+  }
+
+  /** Codex tells of its goals as the output of a function that nobody called: it has a name, and no call. */
+  #addNotice(item: InputItem, at: string): void {
+    const { name, output } = checkNotice(item, at)
+    const said = lowerContent(output, `${at}.output`)
+    const content =
+      typeof said === 'string' ? `${name}: ${said}` : [{ type: 'text', text: `${name}:` }, ...said]
+    this.messages.push({ role: 'user', content } as ChatMessage)
   }
 
   /** The text as it was, before what was shown of it. */
@@ -221,6 +235,10 @@ class ItemsBeingLowered implements LoweredItems {
     }
     return this.#answer
   }
+}
+
+function isNotice({ type, call_id, name }: InputItem): boolean {
+  return type === 'function_call_output' && call_id === undefined && typeof name === 'string'
 }
 
 function unsupported(type: string, at: string): ProxyError {

@@ -31,7 +31,7 @@ export function sessionPaths(routes: readonly { method: string; path: string }[]
   for (const list of templates.values()) list.sort((a, b) => b.behind.length - a.behind.length)
 
   return (method: string, url: string): string => {
-    const ascii = asAscii(url)
+    const ascii = withOneVersion(asAscii(url))
     const query = ascii.indexOf('?')
     const path = query === -1 ? ascii : ascii.slice(0, query)
     const segments = segmentsOf(path)
@@ -45,6 +45,14 @@ export function sessionPaths(routes: readonly { method: string; path: string }[]
     }
     return ascii
   }
+}
+
+/**
+ * Anthropic's SDKs put `/v1` behind a base URL themselves: with one that ends in it, as it does for all others, `v1` would
+ * become a part of the session's id.
+ */
+function withOneVersion(url: string): string {
+  return url.replace(/\/v1(\/v1\/(?:messages(?:\/count_tokens)?|models)(?:\?|$))/, '$1')
 }
 
 function segmentsOf(path: string): string[] {

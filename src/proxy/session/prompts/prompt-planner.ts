@@ -17,6 +17,7 @@ import {
   shownMessages,
   type TokenImage,
   withImages,
+  withImagesInWords,
 } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
@@ -38,7 +39,7 @@ export interface PlanningSession {
 }
 
 /** What planning needs of a model. */
-export type PlanningModel = Pick<TokenModel, 'renderer' | 'tokenizer' | 'parser' | 'imageRule'>
+export type PlanningModel = Pick<TokenModel, 'renderer' | 'tokenizer' | 'parser' | 'imageRule' | 'isTextOnly'>
 
 /**
  * @throws ProxyError `invalid_request` when the template refuses the messages, `unsupported` for what token mode
@@ -49,7 +50,7 @@ export async function planPrompt(
   session: PlanningSession,
   request: Pick<ChatGeneration, 'body' | 'lastMessage'>,
 ): Promise<PlannedPrompt> {
-  const { renderer, imageRule } = model
+  const { renderer } = model
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
   const options = promptOptionsOf(body, session.memory.requests)
@@ -57,7 +58,7 @@ export async function planPrompt(
   const conversation = await withVariables(renderer, options, read)
   const call = session.turns.match(conversation)
   const parent = call.parent?.turn
-  const talk = talkOf(request, call, session.memory.callIds, imageRule)
+  const talk = talkOf(request, call, session.memory.callIds, model)
   const asked = { model, session, conversation, call, talk, options }
   const ending = endingOf(body)
   if (ending !== undefined) return await planEnding(asked, ending)
@@ -186,12 +187,13 @@ function talkOf(
   { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
   call: MatchedCall<KnownTurn>,
   ids: CallIds,
-  imageRule: ImageRule | undefined,
+  { imageRule, isTextOnly }: Pick<PlanningModel, 'imageRule' | 'isTextOnly'>,
 ): ShownTalk {
   if (lastMessage === undefined) return talkAsSent(body, imageRule)
   const sent = messagesBetween(undefined, lastMessage)
-  const said = asSampled(sent, call.parent, ids)
-  const messages = said === sent ? body.messages : said.map(({ value }) => value)
+  const sampled = asSampled(sent, call.parent, ids)
+  const said = isTextOnly ? withImagesInWords(sampled) : sampled
+  const messages = said.map(({ value }) => value)
   return { ...shownTalk(messages, shownMessages(said, imageRule), imageRule), known: said }
 }
 

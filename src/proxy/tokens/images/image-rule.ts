@@ -41,14 +41,28 @@ export function readImageRule(
   directory: string,
   addedTokens: ReadonlyMap<string, number>,
 ): ImageRule | undefined {
-  const config =
-    readModelJson<ProcessorConfig>(join(directory, 'preprocessor_config.json')) ??
-    readModelJson<{ image_processor?: ProcessorConfig }>(join(directory, 'processor_config.json'))
-      ?.image_processor
+  const config = readProcessor(directory)
   const model = readModelJson<{ image_token_id?: number }>(join(directory, 'config.json'))
   const tokenId = model?.image_token_id ?? addedTokens.get(QWEN_PLACEHOLDER)
   if (config === undefined || tokenId === undefined) return undefined
   return QWEN_PROCESSORS.test(config.image_processor_type ?? '') ? qwenRule(config, tokenId) : undefined
+}
+
+function readProcessor(directory: string): ProcessorConfig | undefined {
+  return (
+    readModelJson<ProcessorConfig>(join(directory, 'preprocessor_config.json')) ??
+    readModelJson<{ image_processor?: ProcessorConfig }>(join(directory, 'processor_config.json'))
+      ?.image_processor
+  )
+}
+
+/** Whether the model's files speak of no images at all: it reads text, and nothing else. */
+export function isTextOnly(directory: string): boolean {
+  const model = readModelJson<{ vision_config?: unknown; image_token_id?: unknown }>(
+    join(directory, 'config.json'),
+  )
+  const hasEyes = (model?.vision_config ?? model?.image_token_id ?? null) !== null
+  return !hasEyes && readProcessor(directory) === undefined
 }
 
 function qwenRule(config: ProcessorConfig, tokenId: number): ImageRule | undefined {

@@ -4,7 +4,7 @@
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { Note } from '../../../base/note.ts'
-import type { Message } from '../../../protocol/canonical/conversation.ts'
+import { Message } from '../../../protocol/canonical/conversation.ts'
 import { imagePartsOf, imageRuns, isImagePart } from '../../../protocol/canonical/images.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
@@ -36,6 +36,28 @@ export function shownMessages(messages: readonly Message[], rule: ImageRule | un
       shown.of(message) ??
       shown.put(message, shownMessage(message.value, rule, message.depth - 1, message.json)),
   )
+}
+
+const UNSEEN = '[An image. This model reads text only, and cannot see it.]'
+
+const inWords = new Note<Message, Message>()
+
+/**
+ * For a model that reads text only: an image that a tool returned, as words. An agent's own image is refused, as it is part
+ * of the task; a tool's comes because the model asked for a file, and a refusal would end the agent.
+ */
+export function withImagesInWords(messages: readonly Message[]): readonly Message[] {
+  return messages.map((message) => inWords.of(message) ?? inWords.put(message, messageInWords(message)))
+}
+
+function messageInWords(message: Message): Message {
+  const { value } = message
+  if (value.role !== 'tool' || imagePartsOf(value).length === 0) return message
+  const parts = (value.content as readonly unknown[]).map((part) =>
+    isImagePart(part) ? { type: 'text', text: UNSEEN } : part,
+  )
+  const said = { ...value, content: parts.length === 1 ? UNSEEN : parts } as ChatMessage
+  return new Message(message.parent, JSON.stringify(said), said)
 }
 
 /**

@@ -1,6 +1,6 @@
 /** A model as token mode needs it: its tokenizer, its template tried out, its markup, its limits. */
 import { ProxyError } from '../../../base/errors.ts'
-import { type ImageRule, readImageRule } from '../images/image-rule.ts'
+import { type ImageRule, isTextOnly, readImageRule } from '../images/image-rule.ts'
 import { chooseParser, type ParserChoice, parserNamed } from '../parsers/choose-parser.ts'
 import type { ParserFamily } from '../parsers/output-parser.ts'
 import { PromptRenderer } from '../prompt/prompt-renderer.ts'
@@ -24,6 +24,8 @@ export interface TokenModel {
   readonly renderer: PromptRenderer
   /** How many tokens an image has; undefined: the model has none, or its rule is not known. */
   readonly imageRule: ImageRule | undefined
+  /** Its files speak of no images: one that a tool returns is told to it in words. */
+  readonly isTextOnly: boolean
   readonly parser: ParserFamily
   /** What speaks for this parser. */
   readonly parserChoice: ParserChoice
@@ -144,6 +146,7 @@ function modelOf(
       encode: (text: string) => memory.encode(text),
     }),
     imageRule: readImageRule(modelFiles.directory, addedTokens),
+    isTextOnly: isTextOnly(modelFiles.directory),
     parser: parserChoice.family,
     parserChoice,
     promptFormat,
