@@ -105,7 +105,7 @@ function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): S
     bodyLimitBytes: config.maxBodyBytes,
     agentCallLimit: config.agentCallLimit,
     choiceLimit: config.choiceLimit,
-    ...(config.heartbeatMs > 0 && { heartbeatMs: config.heartbeatMs }),
+    ...(config.answerKeepAliveMs > 0 && { answerKeepAliveMs: config.answerKeepAliveMs }),
     agentFields: config.agentFields,
     agentMedia: config.agentMedia,
     keys: config,

@@ -2,7 +2,13 @@
 import { Command, Option } from 'commander'
 import { COMMANDS } from '../proxy/config/commands.ts'
 import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../proxy/config/load.ts'
-import { type CommandSpec, type ConfigOf, envNames, type OptionSpec } from '../proxy/config/option.ts'
+import {
+  type CommandSpec,
+  type ConfigOf,
+  envNames,
+  flagsOf,
+  type OptionSpec,
+} from '../proxy/config/option.ts'
 import { DATASET_HARBOR } from '../proxy/config/options/dataset.ts'
 import { DEMO } from '../proxy/config/options/demo.ts'
 import { DOCTOR } from '../proxy/config/options/doctor.ts'
@@ -23,12 +29,7 @@ import {
 } from '../proxy/config/options/operator.ts'
 import { ROLLOUT } from '../proxy/config/options/rollout.ts'
 import { SERVE } from '../proxy/config/options/serve.ts'
-import {
-  SESSIONS_DIFF,
-  SESSIONS_EXPORT,
-  SESSIONS_LIST,
-  SESSIONS_SHOW,
-} from '../proxy/config/options/sessions.ts'
+import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from '../proxy/config/options/sessions.ts'
 import { VERIFY } from '../proxy/config/options/verify.ts'
 import { VIEW } from '../proxy/config/options/view.ts'
 import { WORKER } from '../proxy/config/options/worker.ts'
@@ -80,12 +81,6 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     SESSIONS_EXPORT,
     'export [session-id...]',
     async () => (await import('./sessions/export.ts')).run,
-  )
-  add(
-    sessions,
-    SESSIONS_DIFF,
-    'diff <session-a> <session-b>',
-    async () => (await import('./sessions/diff.ts')).run,
   )
   add(sessions, SESSIONS_TAIL, 'tail', async () => (await import('./sessions/tail.ts')).run)
   const ends = async () => await import('./sessions/end.ts')
@@ -144,16 +139,30 @@ function helpWidth(columns: number | undefined): number {
 /** @returns the option keys by the names under which commander has their values */
 function addOptions(command: Command, spec: CommandSpec): Map<string, string> {
   const keys = new Map<string, string>()
+  const hidden: Option[] = []
   for (const [key, entry] of Object.entries(spec.options)) {
-    for (const option of commanderOptions(spec, entry)) {
-      command.addOption(option)
-      keys.set(option.attributeName(), key)
+    for (const [place, flag] of flagsOf(entry).entries()) {
+      const [option, ...opposite] = commanderOptions(spec, { ...entry, flag })
+      if (entry.hidden && place === 0) hidden.push(option)
+      for (const each of [option, ...opposite]) {
+        command.addOption(each.hideHelp(each.hidden || entry.hidden || place > 0))
+        keys.set(each.attributeName(), key)
+      }
     }
   }
+  if (hidden.length > 0) addHelpForAll(command, hidden)
   return keys
 }
 
-function commanderOptions(spec: CommandSpec, entry: OptionSpec): Option[] {
+function addHelpForAll(command: Command, hidden: readonly Option[]): void {
+  command.option('--help-all', 'Print the help with all options')
+  command.on('option:help-all', () => {
+    for (const option of hidden) option.hideHelp(false)
+    command.help()
+  })
+}
+
+function commanderOptions(spec: CommandSpec, entry: OptionSpec): [Option, ...Option[]] {
   const description = describe(spec, entry)
   const group = `${entry.group}:`
   if (entry.type === 'boolean') {
@@ -202,5 +211,6 @@ function describe(spec: CommandSpec, entry: OptionSpec): string {
 
 function collectFlags(command: Command, keys: ReadonlyMap<string, string>): Flags {
   const values = command.opts<Flags>()
-  return Object.fromEntries([...keys].map(([name, key]) => [key, values[name]]))
+  const given = [...keys].filter(([name]) => values[name] !== undefined)
+  return Object.fromEntries(given.map(([name, key]) => [key, values[name]]))
 }

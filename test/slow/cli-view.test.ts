@@ -118,24 +118,3 @@ t.test('sessions are listed by what was asked for', async (t) => {
   const wrong = await runLlmProxy(['sessions', 'list', '--db', path, '--metadata', 'step'])
   t.match(wrong, { code: 2, stderr: /--metadata is key=value/ })
 })
-
-t.test('two sessions are compared token by token', async (t) => {
-  const path = join(t.testdir({}), 'turns.db')
-  const store = await openSqliteStore({ path, durability: 'process' })
-  for (const [sessionId, last] of [
-    ['a', 5],
-    ['b', 6],
-    ['c', 5],
-  ] as const) {
-    await store.createSession({ ...NEW_SESSION, sessionId })
-    const completion = { completionTokenIds: Int32Array.of(3, 4, last) }
-    await recordTurn(store, sessionId, 0, { ...completion, completionLogprobs: new Float64Array(3).fill(-1) })
-  }
-  await store.close()
-  const diff = (...words: string[]) => runLlmProxy(['sessions', 'diff', '--db', path, ...words])
-  t.match(await diff('a', 'c'), { code: 0, stdout: /row 0: the same, token for token\n$/ })
-  const differs = await diff('a', 'b')
-  t.equal(differs.code, 1)
-  t.match(differs.stdout, /row 0: token 4 is the first that differs: a has 5 in turn 0, b has 6 in turn 0\n$/)
-  t.match(JSON.parse((await diff('--json', 'a', 'b')).stdout), { rows: [{ first_difference: 4 }] })
-})

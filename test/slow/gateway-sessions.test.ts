@@ -189,7 +189,7 @@ t.test('traces in compact form are a graph that comes to the same calls', async 
 
 /** A call that is waited for until its client has seen a sign of life; what comes then. */
 async function slowCall(t: Test, end: 'answer' | ProxyError, path = 'chat/completions') {
-  const { url, backend, call } = await startSessionsApi(t, undefined, {}, { heartbeatMs: 20 })
+  const { url, backend, call } = await startSessionsApi(t, undefined, {}, { answerKeepAliveMs: 20 })
   const seen = Promise.withResolvers<void>()
   const { script } = backend
   backend.script = async function* (request, signal) {

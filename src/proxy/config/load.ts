@@ -5,7 +5,14 @@
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
 import { didYouMean, nearest } from './nearest.ts'
-import { CONFIG_FLAG, type CommandSpec, type ConfigOf, envNames, fileKey, type OptionSpec } from './option.ts'
+import {
+  CONFIG_FLAG,
+  type CommandSpec,
+  type ConfigOf,
+  envNames,
+  fileKeys,
+  type OptionSpec,
+} from './option.ts'
 import { expectation, parseValue } from './values.ts'
 
 /** What the user typed, by option key. */
@@ -60,8 +67,9 @@ function splitList(option: OptionSpec, text: string): string[] {
 }
 
 function fromFile(option: OptionSpec, file: ConfigFile | undefined): Given | undefined {
-  const key = fileKey(option)
-  if (!file || key === undefined || !Object.hasOwn(file.values, key)) return undefined
+  if (!file) return undefined
+  const key = fileKeys(option).find((name) => Object.hasOwn(file.values, name))
+  if (key === undefined) return undefined
   return { value: file.values[key], from: `${key} in ${file.path}` }
 }
 
@@ -169,7 +177,7 @@ function parseConfigFile(path: string, text: string): Readonly<Record<string, un
 }
 
 function refuseUnknownKeys(command: CommandSpec, file: ConfigFile): void {
-  const known = Object.values(command.options).flatMap((option) => fileKey(option) ?? [])
+  const known = Object.values(command.options).flatMap(fileKeys)
   const unknown = Object.keys(file.values).find((key) => !known.includes(key))
   if (unknown === undefined) return
   const hint = didYouMean(unknown, known)

@@ -11,6 +11,10 @@ interface OptionBase {
   /** Heading in the help text. */
   group: string
   help: string
+  /** Few need it: `--help` leaves it out, `--help-all` has it. */
+  hidden?: true
+  /** The flag's name in earlier releases, which is understood wherever the new one is. */
+  formerly?: string
   /** Further environment variables, read after the derived one. */
   env?: readonly string[]
   /** Says something about this one run, so that neither the environment nor a file has a say in it. */
@@ -104,14 +108,22 @@ export type ConfigOf<C extends CommandSpec> = {
 /** The option's environment variables, the first one that is set wins. */
 export function envNames(command: CommandSpec, option: OptionSpec): string[] {
   if (option.flagOnly) return []
-  const derived = command.envPrefix + option.flag.replaceAll('-', '_').toUpperCase()
-  return [derived, ...(option.env ?? [])]
+  const derived = flagsOf(option).map((flag) => command.envPrefix + underscored(flag).toUpperCase())
+  return [...derived, ...(option.env ?? [])]
 }
 
-/** The option's key in a configuration file; undefined where a file has no say. */
-export function fileKey(option: OptionSpec): string | undefined {
-  if (option.flagOnly || option.flag === CONFIG_FLAG) return undefined
-  return option.flag.replaceAll('-', '_')
+/** The option's keys in a configuration file, the first one that is there wins; empty where a file has no say. */
+export function fileKeys(option: OptionSpec): string[] {
+  return option.flagOnly || option.flag === CONFIG_FLAG ? [] : flagsOf(option).map(underscored)
+}
+
+/** Its flag, and the one of earlier releases, without dashes in front. */
+export function flagsOf({ flag, formerly }: OptionSpec): string[] {
+  return formerly === undefined ? [flag] : [flag, formerly]
+}
+
+function underscored(flag: string): string {
+  return flag.replaceAll('-', '_')
 }
 
 /** The flag that names the configuration file; a command without it reads none. */

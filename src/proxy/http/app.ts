@@ -95,7 +95,7 @@ export interface AppOptions extends AppBase, AgentPolicy {
   /** How long an agent's stream may be silent; default: 15 s. */
   keepAliveMs?: number
   /** How often an answer that is not streamed shows a sign of life. Default: never. */
-  heartbeatMs?: number
+  answerKeepAliveMs?: number
   /** What to take out of system prompts, because it changes from call to call; default: all that is known. */
   volatileRules?: readonly VolatileRule[]
   /** Default: calls are not traced. */
@@ -211,7 +211,7 @@ async function addRoutes(
     agentFields,
     agentMedia,
     keepAliveMs,
-    heartbeatMs,
+    answerKeepAliveMs,
     volatileRules,
     tracer,
     activity = new Activity(),
@@ -254,7 +254,7 @@ async function addRoutes(
     ...(agentMedia && { agentMedia }),
     ...(waitingBytes !== undefined && { waitingBytes }),
     ...(keepAliveMs !== undefined && { keepAliveMs }),
-    ...(heartbeatMs !== undefined && { heartbeatMs }),
+    ...(answerKeepAliveMs !== undefined && { answerKeepAliveMs }),
     ...(volatileRules && { volatileRules }),
     ...(tracer && { tracer }),
   })

@@ -2,6 +2,8 @@ import { join } from 'node:path'
 import type { Command } from 'commander'
 import t from 'tap'
 import { buildProgram } from '../../../src/cli/program.ts'
+import type { OptionTable } from '../../../src/proxy/config/option.ts'
+import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 import { generatedText } from '../../helpers/generated-text.ts'
 
 const HELP_TEXTS = join(import.meta.dirname, 'help')
@@ -26,3 +28,22 @@ for (const [path, command] of commandsOf(
     )
   })
 }
+
+t.test('serve --help has what most people set, --help-all every option', async (t) => {
+  const help = (flag: string) => {
+    const program = buildProgram('0.0.0', {}, () => {})
+    let text = ''
+    for (const command of program.commands)
+      command.configureOutput({ writeOut: (part) => (text += part), getOutHelpWidth: () => 100 })
+    t.throws(() => program.parse(['serve', flag], { from: 'user' }), { name: 'CommanderError' })
+    return text
+  }
+  const flagsIn = (text: string) => [...text.matchAll(/^ {2}(?:-\w, )?--([\w-]+)/gm)].map(([, flag]) => flag)
+  const [shown, all] = [flagsIn(help('--help')), flagsIn(help('--help-all'))]
+  t.ok(shown.length <= 30, `${shown.length} options`)
+  t.ok(shown.includes('help-all'))
+  for (const { flag, formerly } of Object.values(SERVE.options as OptionTable)) {
+    t.ok(all.includes(flag), flag)
+    t.notOk(all.includes(formerly), 'the name of earlier releases is understood, and not recommended')
+  }
+})

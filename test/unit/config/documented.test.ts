@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { ERROR_CATALOGUE } from '../../../src/base/errors.ts'
 import { COMMANDS } from '../../../src/proxy/config/commands.ts'
-import { type CommandSpec, envNames, fileKey, type OptionSpec } from '../../../src/proxy/config/option.ts'
+import { type CommandSpec, envNames, fileKeys, type OptionSpec } from '../../../src/proxy/config/option.ts'
 import { REMOTE_AGENT } from '../../../src/proxy/config/options/rollout.ts'
 import { generatedSection } from '../../helpers/generated-text.ts'
 
@@ -11,7 +11,7 @@ const DOCS = join(import.meta.dirname, '../../../docs')
 
 function optionRow(command: CommandSpec, option: OptionSpec): string {
   const env = envNames(command, option).map((name) => `\`${name}\``)
-  const key = fileKey(option)
+  const [key] = fileKeys(option)
   const hasFile = Object.values(command.options).some(({ flag }) => flag === 'config')
   const cells = [
     `\`--${option.flag}\``,

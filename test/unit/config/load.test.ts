@@ -202,3 +202,14 @@ t.test('the variables that Kubernetes sets beside a service called llm-proxy hav
   t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, env))
   t.equal(loadConfig(SERVE, {}, env).port, 8080)
 })
+
+t.test(
+  "an option's name of an earlier release is understood on the command line, in the environment and in files",
+  async (t) => {
+    const path = join(t.testdir({ 'config.json': '{"heartbeat": "3s"}' }), 'config.json')
+    t.equal(loadConfig(SERVE, {}, { LLM_PROXY_HEARTBEAT: '2s' }).answerKeepAliveMs, 2_000)
+    t.equal(loadConfig(SERVE, { config: path }, {}).answerKeepAliveMs, 3_000)
+    const both = { LLM_PROXY_HEARTBEAT: '2s', LLM_PROXY_ANSWER_KEEP_ALIVE: '4s' }
+    t.equal(loadConfig(SERVE, { config: path }, both).answerKeepAliveMs, 4_000)
+  },
+)

@@ -35,6 +35,7 @@ export const SERVE = {
     },
     healthPort: {
       flag: 'health-port',
+      hidden: true,
       type: 'port',
       group: 'Server',
       help:
@@ -43,6 +44,7 @@ export const SERVE = {
     },
     maxBodyBytes: {
       flag: 'max-body-bytes',
+      hidden: true,
       type: 'bytes',
       min: '1KiB',
       max: '512MiB',
@@ -64,6 +66,7 @@ export const SERVE = {
     },
     basePath: {
       flag: 'base-path',
+      hidden: true,
       type: 'basePath',
       default: '/',
       group: 'Server',
@@ -71,6 +74,7 @@ export const SERVE = {
     },
     trustedProxies: {
       flag: 'trusted-proxy',
+      hidden: true,
       type: 'network',
       repeatable: true,
       group: 'Server',
@@ -105,6 +109,7 @@ export const SERVE = {
     },
     metricsKeys: {
       flag: 'metrics-key',
+      hidden: true,
       type: 'key',
       secret: true,
       repeatable: true,
@@ -130,6 +135,7 @@ export const SERVE = {
     },
     awaitEngines: {
       flag: 'await-engines',
+      hidden: true,
       type: 'boolean',
       default: 'false',
       group: 'Engines',
@@ -139,7 +145,7 @@ export const SERVE = {
     },
     engineKind,
     engineApiKey,
-    engineSessionHeader,
+    engineSessionHeader: { ...engineSessionHeader, hidden: true },
     model: {
       flag: 'model',
       type: 'text',
@@ -148,12 +154,14 @@ export const SERVE = {
     },
     playbook: {
       flag: 'playbook',
+      hidden: true,
       type: 'path',
       group: 'Engines',
       help: 'JSON file of answers for the embedded engine',
     },
     healthIntervalMs: {
       flag: 'health-interval',
+      hidden: true,
       type: 'duration',
       min: '100ms',
       default: '5s',
@@ -177,6 +185,7 @@ export const SERVE = {
     },
     promptFormat: {
       flag: 'prompt-format',
+      hidden: true,
       type: 'enum',
       values: ['auto', 'template', 'harmony'],
       default: 'auto',
@@ -211,12 +220,14 @@ export const SERVE = {
     },
     verifyEngineUrl: {
       flag: 'verify-engine-url',
+      hidden: true,
       type: 'url',
       group: 'Drift',
       help: 'Engine that computes them; default: the one that sampled them, in local mode',
     },
     queueLimit: {
       flag: 'queue-limit',
+      hidden: true,
       type: 'integer',
       default: '8192',
       group: 'Scheduling',
@@ -224,6 +235,7 @@ export const SERVE = {
     },
     queueWaitMs: {
       flag: 'queue-wait',
+      hidden: true,
       type: 'duration',
       default: '30s',
       group: 'Scheduling',
@@ -231,6 +243,7 @@ export const SERVE = {
     },
     pauseLimitMs: {
       flag: 'pause-limit',
+      hidden: true,
       type: 'duration',
       default: '1h',
       group: 'Scheduling',
@@ -240,6 +253,7 @@ export const SERVE = {
     },
     agentCallLimit: {
       flag: 'agent-call-limit',
+      hidden: true,
       type: 'integer',
       min: '1',
       default: '128',
@@ -248,6 +262,7 @@ export const SERVE = {
     },
     choiceLimit: {
       flag: 'choice-limit',
+      hidden: true,
       type: 'integer',
       min: '1',
       default: '128',
@@ -256,8 +271,10 @@ export const SERVE = {
         'Answers that one call may ask for (n); more are refused with 400. Each counts as one call of its ' +
         'agent',
     },
-    heartbeatMs: {
-      flag: 'heartbeat',
+    answerKeepAliveMs: {
+      flag: 'answer-keep-alive',
+      formerly: 'heartbeat',
+      hidden: true,
       type: 'duration',
       default: '0',
       group: 'Server',
@@ -267,6 +284,7 @@ export const SERVE = {
     },
     retryGraceMs: {
       flag: 'retry-grace',
+      hidden: true,
       type: 'duration',
       default: '10s',
       group: 'Scheduling',
@@ -276,6 +294,7 @@ export const SERVE = {
     },
     agentFields: {
       flag: 'agent-fields',
+      hidden: true,
       type: 'text',
       repeatable: true,
       group: 'Keys',
@@ -285,6 +304,7 @@ export const SERVE = {
     },
     agentMedia: {
       flag: 'agent-media',
+      hidden: true,
       type: 'enum',
       values: ['data', 'any'],
       default: 'data',
@@ -306,6 +326,7 @@ export const SERVE = {
     },
     workerGraceMs: {
       flag: 'worker-grace',
+      hidden: true,
       type: 'duration',
       default: '30s',
       group: 'Relay mode',
@@ -313,6 +334,7 @@ export const SERVE = {
     },
     heartbeatIntervalMs: {
       flag: 'heartbeat-interval',
+      hidden: true,
       type: 'duration',
       min: '100ms',
       default: '10s',
@@ -328,6 +350,7 @@ export const SERVE = {
     },
     durability: {
       flag: 'durability',
+      hidden: true,
       type: 'enum',
       values: ['power', 'process'],
       default: 'power',
@@ -336,6 +359,7 @@ export const SERVE = {
     },
     node: {
       flag: 'node',
+      hidden: true,
       type: 'text',
       group: 'Sessions',
       help:
@@ -352,6 +376,7 @@ export const SERVE = {
     },
     sessionMemoryBytes: {
       flag: 'session-memory',
+      hidden: true,
       type: 'bytes',
       min: '1MiB',
       default: '512MiB',
@@ -372,6 +397,7 @@ export const SERVE = {
     },
     editedCalls: {
       flag: 'edited-calls',
+      hidden: true,
       type: 'enum',
       values: ['auto', 'keep', 'branch'],
       default: 'auto',
@@ -382,6 +408,7 @@ export const SERVE = {
     },
     logprobsMode: {
       flag: 'logprobs-mode',
+      hidden: true,
       type: 'text',
       group: 'Sessions',
       help:
@@ -390,6 +417,7 @@ export const SERVE = {
     },
     stripVolatile: {
       flag: 'strip-volatile',
+      hidden: true,
       type: 'boolean',
       default: 'true',
       group: 'Sessions',

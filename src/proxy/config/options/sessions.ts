@@ -87,16 +87,6 @@ export const SESSIONS_SHOW = {
   },
 } as const satisfies CommandSpec
 
-export const SESSIONS_DIFF = {
-  name: 'sessions diff',
-  summary: 'Compare two sessions token by token; exit 1 if they differ',
-  envPrefix: 'LLM_PROXY_',
-  options: {
-    ...sessionSource,
-    json: { ...json, help: 'Print the result as JSON instead of text' },
-  },
-} as const satisfies CommandSpec
-
 export const SESSIONS_EXPORT = {
   name: 'sessions export',
   summary: 'Write sessions as JSON lines (training rows, or turns), or as an HTML page',
@@ -163,5 +153,4 @@ export const SESSIONS_EXPORT = {
 
 export type SessionsListConfig = ConfigOf<typeof SESSIONS_LIST>
 export type SessionsShowConfig = ConfigOf<typeof SESSIONS_SHOW>
-export type SessionsDiffConfig = ConfigOf<typeof SESSIONS_DIFF>
 export type SessionsExportConfig = ConfigOf<typeof SESSIONS_EXPORT>

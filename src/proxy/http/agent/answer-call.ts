@@ -68,7 +68,7 @@ export interface AnsweredCall {
   /** How long a stream may be silent; default: 15 s, well below the idle limits of clients and load balancers. */
   keepAliveMs?: number
   /** How often an answer that is not streamed shows a sign of life; absent: never. */
-  heartbeatMs?: number
+  answerKeepAliveMs?: number
   /** Throws for what this caller may not ask of an engine. Default: it may ask for anything. */
   mayAsk?(body: LoweredRequest['body']): void
   /** Throws when its agent has too many calls under way to ask for so many answers at once. Default: nobody has. */
@@ -170,14 +170,14 @@ function jsonOfMessages(
 
 function whole(
   turn: Answering<unknown>,
-  { answered: { dialect, logger, heartbeatMs }, request, reply }: Exchange,
+  { answered: { dialect, logger, answerKeepAliveMs }, request, reply }: Exchange,
   answer: () => object,
 ): Promise<object> {
   return wholeAnswer(turn, reply, {
     answer,
     errorBody: dialect.errorBody,
     onLateError: (error) => logFailure(logger, request, error),
-    ...(heartbeatMs !== undefined && { heartbeatMs }),
+    ...(answerKeepAliveMs !== undefined && { answerKeepAliveMs }),
   })
 }
 

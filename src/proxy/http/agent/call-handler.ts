@@ -11,7 +11,7 @@ import { sessionForCall } from './session-of-call.ts'
 
 export type CallHandlerOptions = Pick<
   AnsweredCall,
-  'runner' | 'logger' | 'keepAliveMs' | 'heartbeatMs' | 'choiceLimit'
+  'runner' | 'logger' | 'keepAliveMs' | 'answerKeepAliveMs' | 'choiceLimit'
 > & {
   sessions: Sessions
   limit?: CallLimit
@@ -24,7 +24,7 @@ export type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats)
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {
-  const { sessions, runner, logger, keepAliveMs, heartbeatMs, choiceLimit, limit, tracer, ...policy } =
+  const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, limit, tracer, ...policy } =
     options
   const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
@@ -43,7 +43,7 @@ export function callHandler(options: CallHandlerOptions) {
       repeats,
       nextStep,
       ...(keepAliveMs !== undefined && { keepAliveMs }),
-      ...(heartbeatMs !== undefined && { heartbeatMs }),
+      ...(answerKeepAliveMs !== undefined && { answerKeepAliveMs }),
       ...(mayAsk && { mayAsk }),
       ...(choiceLimit !== undefined && { choiceLimit }),
       ...(limit && { admitChoices: (count: number) => limit.takeMore(request, reply.raw, count - 1) }),

@@ -19,7 +19,7 @@ export interface WholeAnswerOptions {
   /** Called with such an error. */
   onLateError(error: ProxyError): void
   /** A space is sent each time that so long has passed without the answer. Absent: none is. */
-  heartbeatMs?: number
+  answerKeepAliveMs?: number
 }
 
 /**
@@ -30,9 +30,9 @@ export interface WholeAnswerOptions {
 export async function wholeAnswer(
   turn: AwaitedAnswer,
   reply: FastifyReply,
-  { answer, errorBody, onLateError, heartbeatMs }: WholeAnswerOptions,
+  { answer, errorBody, onLateError, answerKeepAliveMs }: WholeAnswerOptions,
 ): Promise<object> {
-  const heart = heartbeatMs === undefined ? undefined : startHeartbeat(reply, heartbeatMs)
+  const heart = answerKeepAliveMs === undefined ? undefined : startHeartbeat(reply, answerKeepAliveMs)
   try {
     for await (const _ of turn.events);
     reportDelivery(turn, reply)
