@@ -57,7 +57,9 @@ t.test('whatever is missing or contradicts itself makes it inexact, and the reas
   ])
     t.match(reason({ ...whole, logprobs: [-1, none] }), /a logprob that is none/, `logprob ${none}`)
   t.match(reason(whole, { usage: usage(2, 3) }), /counted 3 completion tokens but reported 2 ids/)
+  t.match(reason(whole, { usage: usage(2, 1) }), /counted 1 completion tokens but reported 2 ids/)
   t.match(reason(whole, { usage: usage(1, 2) }), /counted 1 prompt tokens but reported 2 ids/)
+  t.match(reason(whole, { usage: usage(3, 2) }), /counted 3 prompt tokens but reported 2 ids/)
 })
 
 t.test('each reason has a code without its numbers', async (t) => {

@@ -188,6 +188,23 @@ t.test("a client's retry supersedes the answer that nobody continued", async (t)
   t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 2)
 })
 
+t.test('a retry repeats a request whose messages are all the same, and no other', async (t) => {
+  const texts = (...contents: string[]) =>
+    contents.map((content) => JSON.stringify({ role: 'user', content }))
+  const asked = (requestMessages: string[], completion: number, retryCount = 0): Sketch => ({
+    prompt: [1],
+    completion: [completion],
+    requestMessages,
+    retryCount,
+  })
+  const superseded = (...turns: Sketch[]) => turns.length - rowsOf(turns).flatMap(turnIds).length
+  t.equal(superseded(asked(texts('s', 'u'), 2), asked(texts('s', 'u'), 3, 1)), 1)
+  const between = asked(texts('s'), 4)
+  t.equal(superseded(asked(texts('s', 'u'), 2), between, asked(texts('s', 'u'), 3, 1)), 1)
+  for (const other of [texts('s', 'b', 'z'), texts('b', 'a', 'z'), texts('s', 'a', 'b'), texts('s', 'a')])
+    t.equal(superseded(asked(texts('s', 'a', 'z'), 2), asked(other, 3, 1)), 0)
+})
+
 const NOT_ANSWERED = {
   prompt: [],
   completion: [],

@@ -1,0 +1,60 @@
+import t from 'tap'
+import { giveAgain } from '../../../../src/proxy/session/turn/retries/recorded-answer.ts'
+import { MemoryTurnStore } from '../../../../src/proxy/store/port/memory.ts'
+import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+
+/** A store that has one turn. */
+class OneTurnStore extends MemoryTurnStore {
+  readonly #turn: Partial<TurnRecord>
+
+  constructor(turn: Partial<TurnRecord>) {
+    super()
+    this.#turn = turn
+  }
+
+  override async getTurn(): Promise<TurnRecord> {
+    return this.#turn as TurnRecord
+  }
+
+  override async answerRetry(): Promise<number> {
+    return 1
+  }
+}
+
+t.test('an answer that is given again has all that the record has of it', async (t) => {
+  const store = new OneTurnStore({
+    engine: 'e',
+    model: 'm',
+    startedAtMs: 1,
+    endedAtMs: 2,
+    promptTokenIds: Int32Array.of(1),
+    completionTokenIds: Int32Array.of(2, 3),
+    completionLogprobs: Float64Array.of(-1, -2),
+    weightVersionStart: 'v1',
+    weightVersionEnd: 'v2',
+    completionText: 'a',
+    reasoning: 'because',
+    toolCalls: '[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]',
+    annotations: '{}',
+    finishReason: 'tool_calls',
+    stopReason: '"x"',
+    usage: '{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}',
+  })
+  const given = await giveAgain(store, { sessionId: 's', turnId: 't' }, 1)
+  const { completion } = given!
+  t.match(completion, {
+    content: 'a',
+    reasoning: 'because',
+    toolCalls: [{ id: 'c', function: { name: 'f', arguments: '{}' } }],
+    start: { engine: 'e', model: 'm', weightVersion: 'v1' },
+    end: { finishReason: 'tool_calls', stopReason: 'x', weightVersion: 'v2', usage: { total_tokens: 3 } },
+  })
+  t.same([...completion.start!.promptTokenIds!.whole()], [1])
+  t.same(
+    [[...completion.tokenIds], [...completion.logprobs]],
+    [
+      [2, 3],
+      [-1, -2],
+    ],
+  )
+})
