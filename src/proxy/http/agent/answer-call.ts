@@ -10,7 +10,7 @@ import type { AnswerIdentity, AnswerWishes, LoweredRequest } from '../../dialect
 import { statedLine } from '../../session/roles/stated-line.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { Turn, TurnRunner } from '../../session/turn/run-turn.ts'
-import { clientGone } from '../transport/client-gone.ts'
+import { abortedByClient } from '../transport/client-gone.ts'
 import { logFailure } from '../transport/errors.ts'
 import { triesOf } from './session-of-call.ts'
 import { SseReply } from './sse-reply.ts'
@@ -112,19 +112,20 @@ export async function answerCall(
     ...(lowered.annotations && { annotations: lowered.annotations }),
     ...(span && { span }),
   }
-  const exchange = { answered, request, reply }
+  const gone = abortedByClient(reply)
+  const exchange = { answered, request, reply, gone }
   const named = (turn: NamedTurn) => {
     reply.headers(dialect.headers(turn.turnId))
     span?.answeredBy(turn.turnId)
     return identityOf(turn, lowered.body.model ?? '')
   }
   if (count > 1 && dialect.choicesWriter) {
-    const choices = await beginChoices(runner, call, count, clientGone(reply))
+    const choices = await beginChoices(runner, call, count, gone.signal)
     const identity = named(choices)
     if (stream) return streamed(choices, dialect.choicesWriter(identity, wishes, count), exchange)
     return whole(choices, exchange, () => dialect.whole(identity, wishes, ...choices.completions))
   }
-  const turn = await runner.begin(call, clientGone(reply))
+  const turn = await runner.begin(call, gone.signal)
   const identity = named(turn)
   if (stream) return streamed(turn, dialect.streamWriter(identity, wishes), exchange)
   return whole(turn, exchange, () => dialect.whole(identity, wishes, turn.completion))
@@ -134,14 +135,16 @@ interface Exchange {
   answered: AnsweredCall
   request: FastifyRequest
   reply: FastifyReply
+  /** Ends the call: when the agent has gone, or cannot be told what comes. */
+  gone: AbortController
 }
 
 async function streamed<Batch>(
   turn: Answering<Batch>,
   writer: StreamWriter<Batch>,
-  { answered: { dialect, logger, keepAliveMs = KEEP_ALIVE_MS }, request, reply }: Exchange,
+  { answered: { dialect, logger, keepAliveMs = KEEP_ALIVE_MS }, request, reply, gone }: Exchange,
 ): Promise<FastifyReply> {
-  const failed = await streamAnswer(turn, reply, { writer, dialect, keepAliveMs })
+  const failed = await streamAnswer(turn, reply, { writer, dialect, keepAliveMs, gone })
   if (failed) logFailure(logger, request, failed)
   return reply
 }
@@ -185,6 +188,7 @@ interface StreamedAnswer<Batch> {
   writer: StreamWriter<Batch>
   dialect: AgentDialect
   keepAliveMs: number
+  gone: AbortController
 }
 
 /**
@@ -195,7 +199,7 @@ interface StreamedAnswer<Batch> {
 async function streamAnswer<Batch>(
   turn: Answering<Batch>,
   reply: FastifyReply,
-  { writer, dialect, keepAliveMs }: StreamedAnswer<Batch>,
+  { writer, dialect, keepAliveMs, gone }: StreamedAnswer<Batch>,
 ): Promise<ProxyError | undefined> {
   let sse: SseReply | undefined
   let failed: ProxyError | undefined
@@ -208,7 +212,7 @@ async function streamAnswer<Batch>(
     for await (const batch of turn.events) {
       sse ??= new SseReply(reply)
       if (turn.isWhole) reportDelivery(turn, reply)
-      const text = writer.write(batch)
+      const text = written(batch, writer, gone)
       if (text !== '') silence.refresh()
       await sse.send(text, turn.signal)
     }
@@ -221,4 +225,14 @@ async function streamAnswer<Batch>(
   }
   sse?.end()
   return failed
+}
+
+/** What a dialect has no words for is the engine's fault, and on record as such: no agent has left. */
+function written<Batch>(batch: Batch, writer: StreamWriter<Batch>, gone: AbortController): string {
+  try {
+    return writer.write(batch)
+  } catch (thrown) {
+    gone.abort(toProxyError(thrown))
+    throw thrown
+  }
 }

@@ -256,7 +256,6 @@ export class TurnRunner {
   async *#run(turn: TurnInFlight): GenerationStream {
     const { sessionCall } = turn
     const { signal } = turn.cancel
-    let status: TurnOutcome['status'] = 'aborted'
     let failure: ProxyError | undefined
     try {
       signal.throwIfAborted()
@@ -280,11 +279,11 @@ export class TurnRunner {
       yield [last]
     } catch (thrown) {
       failure = toProxyError(signal.aborted ? signal.reason : thrown)
-      status = failure.code === 'agent_gone' || failure.code === 'turn_cancelled' ? 'aborted' : 'failed'
       throw failure
     } finally {
       // No failure: whoever read the events left the loop. An error is made here only, for making one is slow.
-      if (turn.endedAtMs === undefined) await this.#closeQuietly(turn, status, failure ?? agentLeft())
+      failure ??= signal.aborted ? toProxyError(signal.reason) : undefined
+      if (turn.endedAtMs === undefined) await this.#closeQuietly(turn, failure ?? agentLeft())
       sessionCall.done()
       turn.over()
       turn.held[Symbol.dispose]()
@@ -333,7 +332,8 @@ export class TurnRunner {
     this.#activity.tell({ type: 'turn_closed', session_id, index, status, finish_reason })
   }
 
-  async #closeQuietly(turn: TurnInFlight, status: TurnOutcome['status'], failure: ProxyError): Promise<void> {
+  async #closeQuietly(turn: TurnInFlight, failure: ProxyError): Promise<void> {
+    const status = failure.code === 'agent_gone' || failure.code === 'turn_cancelled' ? 'aborted' : 'failed'
     try {
       await this.#close(turn, status, failure)
     } catch (error) {
