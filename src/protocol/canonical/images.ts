@@ -77,11 +77,15 @@ export function imageDigest(bytes: Uint8Array): string {
   return hash('sha256', bytes, 'hex')
 }
 
+/** Of what is before the data. */
+const MAX_HEAD_CHARS = 1_000
+
 const DATA_URL = /^data:([\w.+-]+\/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*;base64,/i
 
 /** @returns undefined for what is no `data:` URL in base64 */
 export function splitDataUrl(url: string): { mediaType: string; base64: string } | undefined {
-  const head = DATA_URL.exec(url)
+  // The expression goes back over what it has read, on a stack that has an end.
+  const head = DATA_URL.exec(url.slice(0, MAX_HEAD_CHARS))
   if (head === null) return undefined
   return {
     mediaType: (head[1] ?? 'application/octet-stream').toLowerCase(),

@@ -399,3 +399,15 @@ t.test('a tool that is deferred is shown with the search that found it, and not 
   })
   t.equal(said[1], 'Tool: Nowhere')
 })
+
+t.test('a conversation that ends with the assistant can be counted, and not gone on with', async (t) => {
+  const messages = [
+    { role: 'user', content: 'Hi' },
+    { role: 'assistant', content: 'Hello' },
+  ]
+  t.match(lowerCountTokensRequest({ model: 'm', messages }).messages, messages)
+  t.throws(() => lowerMessagesRequest({ model: 'm', max_tokens: 9, messages }), {
+    code: 'unsupported',
+    param: 'messages.1.role',
+  })
+})

@@ -89,3 +89,25 @@ t.test('an input that was cut off is as long as it got', async (t) => {
   t.equal(thereAndBack(['{"input": "abc\\']).input, 'abc\\')
   t.equal(thereAndBack(['{"input": "a\\q\\uzzzz"}']).input, 'aquzzzz', 'escapes that are none')
 })
+
+t.test('an input is never given in halves of a character', async (t) => {
+  for (const pieces of [
+    ['{"input":"a\\ud83d', '\\ude00b"}'],
+    ['{"input":"a\ud83d', '\ude00b"}'],
+    ['raw \ud83d', '\ude00b'],
+  ]) {
+    const reader = new FreeformReader()
+    const given = [...pieces.map((piece) => reader.add(piece)), reader.end()]
+    for (const text of given) t.ok(text.isWellFormed(), JSON.stringify(given))
+    t.match(given.join(''), /a?\u{1f600}b$/u)
+    t.equal(given.join(''), reader.input)
+  }
+  const lone = new FreeformReader()
+  t.equal(lone.add('{"input":"\\ud83d"}') + lone.end(), '\ud83d', 'half of one that has no other half')
+})
+
+t.test('white space before the arguments costs what it is long', async (t) => {
+  const reader = new FreeformReader()
+  for (let count = 0; count < 100_000; count += 1) reader.add('  ')
+  t.equal(reader.add('{"input":"x"}') + reader.end(), 'x')
+})

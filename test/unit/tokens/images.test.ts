@@ -28,9 +28,14 @@ t.test("an image's sides are read from its bytes, whatever it calls itself", asy
 
 t.test('what is no image, or not in the body, is refused by its path', async (t) => {
   const refused = (url: string | undefined, code: string) =>
-    t.throws(() => readImage(url, 'messages.0.content.1'), { code, param: 'messages.0.content.1' }, url ?? '')
+    t.throws(
+      () => readImage(url, 'messages.0.content.1'),
+      { code, param: 'messages.0.content.1' },
+      url?.slice(0, 99) ?? '',
+    )
   refused('https://example.org/a.png', 'unsupported')
   refused('data:image/png,abc', 'unsupported')
+  refused(`data:image/png${';a=b'.repeat(4_000_000)};base64,`, 'unsupported')
   refused(undefined, 'unsupported')
   refused('data:image/png;base64,', 'invalid_request')
   refused(`data:image/png;base64,${IMAGES['image/png'].slice(0, 20)}`, 'invalid_request')

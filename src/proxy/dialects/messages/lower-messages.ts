@@ -44,7 +44,6 @@ export function lowerTalk(
   { messages, tools }: Pick<CountTokensRequest, 'messages' | 'tools'>,
   repeats: Repeats,
 ): ChatMessage[] {
-  refusePrefill(messages)
   const utterances = utterancesOf(messages, tools ?? [])
   const opening = utterances[0]?.role === 'system' ? blocksOf(utterances.shift()!).map(textOf) : undefined
   const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
@@ -72,7 +71,7 @@ function blocksOf({ messages }: Utterance): PlacedBlock[] {
 }
 
 /** A completion that goes on inside a message would not be the whole of what the next call sends back. */
-function refusePrefill(messages: readonly MessageParam[]): void {
+export function refusePrefill(messages: readonly MessageParam[]): void {
   if (messages.at(-1)?.role !== 'assistant') return
   throw new ProxyError(
     'unsupported',

@@ -7,7 +7,7 @@ import { listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { AnswerWishes, LoweredRequest } from '../common/lowered.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
-import { lowerTalk } from './lower-messages.ts'
+import { lowerTalk, refusePrefill } from './lower-messages.ts'
 import { lowerToolChoice, lowerTools } from './lower-tools.ts'
 import { CountTokensRequest, Message, MessagesRequest } from './schema.ts'
 
@@ -27,6 +27,7 @@ export function lowerMessagesRequest(
 ): LoweredRequest {
   const request = checkMessages(raw, repeats)
   refuseServerFeatures(request)
+  refusePrefill(request.messages)
   const { prompt, removed } = lowerPrompt(request, volatileRules, repeats)
   const body = { ...fieldsFor('engine', request), ...prompt, ...samplingOf(request) } as ChatBody
   const annotations = annotationsOf(fieldsFor('record', request), removed)

@@ -44,6 +44,8 @@ export class FreeformReader {
   state: 'head' | 'string' | 'tail' | 'raw' = 'head'
   input = ''
   #pending = ''
+  /** Of a character in two pieces the first: half of one has no UTF-8. */
+  #half = ''
 
   get isRaw(): boolean {
     return this.state === 'raw'
@@ -53,14 +55,18 @@ export class FreeformReader {
   add(piece: string): string {
     if (this.state === 'tail') return ''
     this.#pending += piece
-    if (this.state === 'head') this.#readHead()
+    // White space alone decides nothing, and of that a model may write any amount.
+    if (this.state === 'head' && /\S/.test(piece)) this.#readHead()
     return this.#give(this.state === 'string' ? this.#readString() : this.state === 'raw' ? this.#rest() : '')
   }
 
   /** The arguments are whole. @returns what is left of the input */
   end(): string {
     if (this.state === 'head') this.state = 'raw'
-    return this.#give(this.state === 'tail' ? '' : this.#rest())
+    const rest = this.#half + (this.state === 'tail' ? '' : this.#rest())
+    this.#half = ''
+    this.input += rest
+    return rest
   }
 
   #readHead(): void {
@@ -96,9 +102,12 @@ export class FreeformReader {
     return rest
   }
 
-  #give(text: string): string {
-    this.input += text
-    return text
+  #give(added: string): string {
+    const text = this.#half + added
+    this.#half = /[\ud800-\udbff]$/.exec(text)?.[0] ?? ''
+    const given = text.slice(0, text.length - this.#half.length)
+    this.input += given
+    return given
   }
 }
 

@@ -33,6 +33,7 @@ export class CallReader {
   readonly #messages = new Map<string, LinedMessage>()
   /** Of the latest call, whose messages the next one mostly repeats: to compare them is faster than to look them up. */
   #latest: readonly LinedMessage[] = []
+  #latestTools = { text: '', key: '' }
 
   read({ requestMessages, tools }: Pick<LinedTurn, 'requestMessages' | 'tools'>): RecordedCall {
     const messages = this.#read(requestMessages)
@@ -41,10 +42,17 @@ export class CallReader {
     const system = messages.slice(0, messages.length - talk.length)
     const opening = {
       systemKey: system.map(({ key }) => key).join(' '),
-      toolsKey: tools === null || tools === '[]' ? '' : tools,
+      toolsKey: this.#toolsKeyOf(tools),
       firstKey: talk[0]?.key ?? '',
     }
     return { opening, talk }
+  }
+
+  /** Short, for it is kept with each call: an agent's tools have 100 KB. */
+  #toolsKeyOf(tools: string | null): string {
+    if (tools === null || tools === '[]') return ''
+    if (tools !== this.#latestTools.text) this.#latestTools = { text: tools, key: digestOf(tools) }
+    return this.#latestTools.key
   }
 
   #read(texts: readonly string[]): LinedMessage[] {
