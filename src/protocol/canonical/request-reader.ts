@@ -18,6 +18,7 @@ import {
   keepWrittenNumbers,
   MAX_WRITTEN_LENGTH,
   parseAsWritten,
+  parseBody,
   parseRequest,
   TEMPLATE_FIELDS,
 } from './written-numbers.ts'
@@ -246,7 +247,7 @@ export class RequestReader implements Repeats {
       add(known!.weight)
       return known
     }
-    const parse = WRITTEN_FIELDS.includes(name) ? parseAsWritten : JSON.parse
+    const parse = name === 'body' ? parseBody : WRITTEN_FIELDS.includes(name) ? parseAsWritten : JSON.parse
     const bytes = json.subarray(start, endOfValue(json, start))
     const part = parsePart(bytes, parse, add)
     if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined

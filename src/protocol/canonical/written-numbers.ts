@@ -50,6 +50,17 @@ export function toolsText(tools: readonly Tool[]): string {
 export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'documents']
 
 /**
+ * Reads the `body` of a request to a worker, and keeps the numbers of {@link TEMPLATE_FIELDS} in it.
+ * @throws SyntaxError
+ */
+export function parseBody(text: string): unknown {
+  const value: unknown = JSON.parse(text)
+  const written = OTHER_VALUES.test(text) ? rawValueOf(text) : undefined
+  if (isObject(value) && isObject(written)) keepTemplateFields(value, written)
+  return value
+}
+
+/**
  * Reads a request, and keeps the numbers of its tools and of the calls in its conversation as they were written. All
  * others are numbers: the proxy reads them itself.
  * @throws SyntaxError
@@ -59,7 +70,8 @@ export function parseRequest(text: string): unknown {
   const written = holdsTools(text) ? rawValueOf(text) : undefined
   if (!isObject(value) || !isObject(written)) return value
   keepTools(value, written)
-  for (const field of TEMPLATE_FIELDS) if (isObject(value[field])) value[field] = written[field]
+  keepTemplateFields(value, written)
+  if (isObject(value.body) && isObject(written.body)) keepTemplateFields(value.body, written.body)
   for (const field of ['messages', 'input']) {
     const [elements, writtenElements] = [value[field], written[field]]
     if (!Array.isArray(elements) || !Array.isArray(writtenElements)) continue
@@ -124,6 +136,10 @@ function keepArguments(calls: unknown, written: unknown): void {
     const called = isObject(call) ? call.function : undefined
     if (isObject(called) && isObject(called.arguments)) called.arguments = written[place].function.arguments
   }
+}
+
+function keepTemplateFields(value: Record<string, unknown>, written: Record<string, unknown>): void {
+  for (const field of TEMPLATE_FIELDS) if (isObject(value[field])) value[field] = written[field]
 }
 
 function keepTools(value: Record<string, unknown>, written: Record<string, unknown>): void {

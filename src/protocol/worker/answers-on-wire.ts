@@ -91,7 +91,7 @@ export function eventsOfChunk(chunk: CompletionChunk, workerId: string, base?: P
   return events
 }
 
-/** @throws ProxyError that the worker reports */
+/** @throws ProxyError that the worker reports; `engine_failed` where it does not say why the completion ended */
 export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
   if (response.error) throw errorFromWire(response.error)
   const {
@@ -100,9 +100,11 @@ export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
     usage,
     weight_version: weightVersion,
   } = response
+  // One that was cut off would train as one that ended itself.
+  if (finishReason === null) throw new ProxyError('engine_failed', 'The worker told no finish reason')
   return {
     type: 'end',
-    finishReason: finishReason ?? 'stop',
+    finishReason,
     ...(stopReason !== undefined && { stopReason }),
     ...(usage && { usage: usage as unknown as Usage }),
     ...(weightVersion !== undefined && { weightVersion }),

@@ -270,6 +270,9 @@ t.test('so do those of what else a template is given, in a request of any length
     const value = parse(new RequestReader(), `{${given},"messages":[{"content":"${text}"}]}`)
     t.equal(JSON.stringify(value.chat_template_kwargs), '{"budget":1.0}')
     t.equal(JSON.stringify(value.documents), '[{"score":1e2}]')
+    // As a worker gets it.
+    const frame = `{"session_id":"s","messages":[{"content":"${text}"}],"body":{"top_p":1.0,${given}}}`
+    t.equal(JSON.stringify(parse(new RequestReader(), frame).body), `{"top_p":1,${given}}`)
   }
   t.end()
 })

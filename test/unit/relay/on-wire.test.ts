@@ -141,6 +141,11 @@ t.test("the proxy's own errors are not a worker's to tell", async (t) => {
   }
 })
 
+t.test('an answer without a finish reason has failed', async (t) => {
+  const response = { type: 'completion_response', request_id: 'r', seq: 1, finish_reason: null, error: null }
+  t.throws(() => endOfResponse(response as never), { code: 'engine_failed', message: /finish reason/ })
+})
+
 t.test('an error code from a later version counts as engine_failed and keeps its status', async (t) => {
   const error = { code: 'constructor', message: 'why', status: 507 }
   t.throws(
