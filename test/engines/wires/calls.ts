@@ -1,0 +1,49 @@
+/** The calls whose wire is recorded: one for each route that the clients use, and for what engines refuse there. */
+import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
+import { chatRequest, completionRequest, tokenRequest } from '../../conformance/engine-client.ts'
+import { FUNCTIONS, MODEL } from '../parts/agents.ts'
+
+export interface RecordedCall {
+  request(stream: boolean): GenerationRequest
+  /** Status with which both engines refuse it. */
+  refused?: number
+}
+
+/** `<|im_start|>user\nthe wind<|im_end|>\n<|im_start|>assistant\n` to a Qwen3. */
+const PROMPT = [151644, 872, 198, 1782, 9956, 151645, 198, 151644, 77091, 198]
+const SAMPLING = { model: MODEL, temperature: 1, top_p: 1, max_tokens: 24, seed: 11 }
+const messages = [{ role: 'user', content: 'the wind' }]
+const tools = FUNCTIONS.map((each) => ({ type: 'function', function: each }))
+const properties = { a: { type: 'integer' } }
+const schema = { type: 'object', properties, required: ['a'], additionalProperties: false }
+const response_format = { type: 'json_schema', json_schema: { name: 'x', schema } }
+
+const token =
+  (body: object, prompt = PROMPT) =>
+  (stream: boolean) =>
+    tokenRequest(prompt, { ...SAMPLING, ...body }, stream)
+const chat = (body: object) => (stream: boolean) => chatRequest({ ...SAMPLING, messages, ...body }, stream)
+
+export const CALLS: Record<string, RecordedCall> = {
+  chat: { request: chat({}) },
+  'chat with tools': { request: chat({ tools, max_tokens: 60 }) },
+  'chat that is refused': { request: chat({ temperature: -1 }), refused: 400 },
+  'chat that is refused late': {
+    request: chat({
+      response_format: { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'nonsense' } } },
+    }),
+    refused: 400,
+  },
+  'token mode': { request: token({}) },
+  'token mode with alternatives': { request: token({ logprobs: true, top_logprobs: 2, max_tokens: 6 }) },
+  'token mode with a schema': { request: token({ response_format }) },
+  'token mode with a stop string': { request: token({ stop: ['e'] }) },
+  'token mode that is refused': { request: token({ top_p: 2 }), refused: 400 },
+  'token mode that is refused late': { request: token({ min_tokens: 50, max_tokens: 5 }), refused: 400 },
+  'completion of text': {
+    request: (stream) => completionRequest({ ...SAMPLING, prompt: 'the wind' }, stream),
+  },
+  'completion of ids': {
+    request: (stream) => completionRequest({ ...SAMPLING, prompt: PROMPT }, stream),
+  },
+}

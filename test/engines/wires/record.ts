@@ -1,0 +1,38 @@
+/** Records the wire of a running engine: each call whole and streamed, by the client that users get. */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { collect, noAbort } from '../../conformance/engine-client.ts'
+import type { CoreLog } from '../parts/core-log.ts'
+import { CALLS } from './calls.ts'
+import { CLIENTS } from './clients.ts'
+import { type Exchange, type RecordedEngine, startRecorder, type Wire } from './wire.ts'
+
+/** @param engine `vllm-0.32.0`, the name of the file */
+export async function recordWires(engine: string, url: string, core: CoreLog): Promise<void> {
+  const wires: Wire[] = []
+  for (const [call, { request, refused }] of Object.entries(CALLS))
+    for (const stream of [false, true]) {
+      const exchanges: Exchange[] = []
+      const recorder = await startRecorder(url, (exchange) => exchanges.push(exchange))
+      const client = CLIENTS[engine.split('-')[0]!]!({ url: recorder.url })
+      const before = core.calls().length
+      // What the engine refuses is part of its wire.
+      await collect(client.generate(request(stream), noAbort)).catch(() => {})
+      await client.close()
+      await recorder.close()
+      const asked = refused ? undefined : core.calls().slice(before).at(-1)
+      const sampled = asked && { prompt: [...asked.prompt], ids: asked.ids, logprobs: asked.logprobs }
+      wires.push({
+        name: `${call}, ${stream ? 'streamed' : 'whole'}`,
+        call,
+        stream,
+        exchanges,
+        core: sampled ?? null,
+      })
+    }
+  const recorded: RecordedEngine = { engine, wires }
+  writeFileSync(
+    join(import.meta.dirname, 'fixtures', `${engine}.json`),
+    `${JSON.stringify(recorded, undefined, 1)}\n`,
+  )
+}

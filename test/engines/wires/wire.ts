@@ -1,0 +1,120 @@
+/** What a released engine said on the wire, recorded in front of it and answered again without it. */
+
+import { once } from 'node:events'
+import { createServer, request as httpRequest, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+
+/** One request of a client, and the bytes of the answer. */
+export interface Exchange {
+  path: string
+  body: Record<string, unknown> | null
+  status: number
+  contentType: string
+  answer: string
+}
+
+/** A call of a client, and what the engine's core was asked and sampled for it. */
+export interface Wire {
+  name: string
+  /** Of the calls in `calls.ts`. */
+  call: string
+  stream: boolean
+  exchanges: Exchange[]
+  /** Nothing if the engine refused. */
+  core: { prompt: number[]; ids: number[]; logprobs: number[] } | null
+}
+
+/** A release with its wires. */
+export interface RecordedEngine {
+  engine: string
+  wires: Wire[]
+}
+
+export interface WireServer {
+  url: string
+  close(): Promise<void>
+}
+
+/** Stands before an engine and keeps what passes. @param onExchange hears of each once it is over */
+export async function startRecorder(
+  engineUrl: string,
+  onExchange: (exchange: Exchange) => void,
+): Promise<WireServer> {
+  return serve((path, method, body, response) => {
+    const upstream = httpRequest(engineUrl + path, {
+      method,
+      headers: { 'content-type': 'application/json' },
+    })
+    upstream.end(body)
+    upstream.once('response', async (answer) => {
+      const contentType = answer.headers['content-type'] ?? ''
+      response.writeHead(answer.statusCode!, { 'content-type': contentType })
+      const pieces: Buffer[] = []
+      for await (const piece of answer) {
+        pieces.push(piece)
+        response.write(piece)
+      }
+      const text = Buffer.concat(pieces).toString()
+      onExchange({ path, body: parsed(body), status: answer.statusCode!, contentType, answer: text })
+      response.end()
+    })
+  })
+}
+
+/**
+ * Answers as the engine did: the first exchange of that path and stream, in pieces that end anywhere.
+ * @param cutAt ends the connection after this share of a streamed answer
+ */
+export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Promise<WireServer> {
+  const left = [...exchanges]
+  return serve((path, _, body, response) => {
+    const asked = parsed(body)
+    const kept = (exchange: Exchange) =>
+      exchange.path === path && JSON.stringify(shape(exchange.body)) === JSON.stringify(shape(asked))
+    // Whoever asks the same twice gets the second answer the second time.
+    const at = left.findIndex(kept)
+    const exchange = at === -1 ? exchanges.findLast(kept) : left.splice(at, 1)[0]
+    if (exchange === undefined) {
+      const error = { message: `nothing was recorded of ${path} with ${JSON.stringify(shape(asked))}` }
+      response.writeHead(599, { 'content-type': 'application/json' }).end(JSON.stringify({ error }))
+      return
+    }
+    const bytes = Buffer.from(exchange.answer)
+    response.writeHead(exchange.status, { 'content-type': exchange.contentType })
+    const end = Math.floor(bytes.length * cutAt)
+    for (let from = 0; from < end; from += PIECE_BYTES)
+      response.write(bytes.subarray(from, Math.min(end, from + PIECE_BYTES)))
+    if (cutAt < 1) response.socket?.end()
+    else response.end()
+  })
+}
+
+/** A prime: no event of an engine is a multiple of it. */
+const PIECE_BYTES = 997
+
+/** What an engine's answer hangs on, beside prompt and sampling. */
+function shape(body: Record<string, unknown> | null): object {
+  return { stream: body?.stream ?? false, ids: body?.return_token_ids ?? false }
+}
+
+function parsed(body: string): Record<string, unknown> | null {
+  return body === '' ? null : JSON.parse(body)
+}
+
+async function serve(
+  answer: (path: string, method: string, body: string, response: ServerResponse) => void,
+): Promise<WireServer> {
+  const server = createServer(async (incoming, response) => {
+    const body = (await incoming.toArray()).join('')
+    answer(incoming.url!, incoming.method!, body, response)
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    async close() {
+      server.closeAllConnections()
+      server.close()
+      await once(server, 'close')
+    },
+  }
+}

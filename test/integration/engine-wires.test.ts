@@ -1,0 +1,97 @@
+/**
+ * What released engines said on the wire, answered again: the clients read from it what the engine's core sampled.
+ * `test/engines/wires` records it from the engines themselves.
+ */
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { ProxyError } from '../../src/base/errors.ts'
+import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { collect, fold, noAbort } from '../conformance/engine-client.ts'
+import { CALLS } from '../engines/wires/calls.ts'
+import { CLIENTS } from '../engines/wires/clients.ts'
+import { type RecordedEngine, startReplay, type Wire } from '../engines/wires/wire.ts'
+
+const FOLDER = join(import.meta.dirname, '../engines/wires/fixtures')
+const CUT_AT = 0.6
+
+/** What the clients do not read yet. */
+const UNREAD: Readonly<Record<string, readonly string[]>> = {
+  // Its chat route calls them response_token_ids since 0.5.18.
+  'the ids of SGLang in chat mode': [
+    'chat, whole',
+    'chat, streamed',
+    'chat with tools, whole',
+    'chat with tools, streamed',
+  ].map((name) => `sglang-0.5.23: ${name}`),
+  'the status of an error event': [
+    'sglang-0.5.23: chat that is refused late, streamed',
+    'sglang-0.5.23: token mode that is refused, streamed',
+    'sglang-0.5.23: token mode that is refused late, streamed',
+    'vllm-0.32.0: chat that is refused late, streamed',
+  ],
+}
+
+async function answered(t: Test, engine: string, wire: Wire, cutAt?: number) {
+  const replay = await startReplay(wire.exchanges, cutAt)
+  const client = CLIENTS[engine.split('-')[0]!]!({ url: replay.url })
+  t.teardown(async () => {
+    await client.close()
+    await replay.close()
+  })
+  return client.generate(CALLS[wire.call]!.request(wire.stream), noAbort)
+}
+
+async function thrownBy(run: () => Promise<unknown>): Promise<unknown> {
+  try {
+    return await run()
+  } catch (thrown) {
+    return thrown
+  }
+}
+
+async function checkSampled(t: Test, engine: string, wire: Wire): Promise<void> {
+  const completion = fold(await collect(await answered(t, engine, wire)))
+  t.equal(inexactReason(completion), null, 'exact')
+  t.strictSame([...completion.start!.promptTokenIds!.whole()], wire.core!.prompt, 'the prompt')
+  t.strictSame([...completion.tokenIds], wire.core!.ids, 'the ids')
+  const far = [...completion.logprobs].filter(
+    (value, at) => Math.abs(value - wire.core!.logprobs[at]!) > 1e-6,
+  )
+  t.strictSame(far, [], 'the logprobs')
+}
+
+async function checkCut(t: Test, engine: string, wire: Wire): Promise<void> {
+  const ids: number[] = []
+  const thrown = await thrownBy(async () => {
+    for await (const batch of await answered(t, engine, wire, CUT_AT))
+      for (const event of batch) if (event.type === 'delta') ids.push(...(event.tokenIds ?? []))
+  })
+  t.match(thrown, { code: 'engine_lost' }, 'the call fails')
+  t.ok(ids.length > 0 && ids.length < wire.core!.ids.length, `after ${ids.length} ids`)
+  t.strictSame(ids, wire.core!.ids.slice(0, ids.length), 'those before are as sampled')
+}
+
+function unread(engine: string, { name }: Wire): string | false {
+  const found = Object.entries(UNREAD).find(([, names]) => names.includes(`${engine}: ${name}`))
+  return found?.[0] ?? false
+}
+
+for (const file of readdirSync(FOLDER)) {
+  const { engine, wires } = JSON.parse(readFileSync(join(FOLDER, file), 'utf8')) as RecordedEngine
+  t.test(engine, async (t) => {
+    for (const wire of wires)
+      t.test(wire.name, { todo: unread(engine, wire) }, async (t) => {
+        const { refused } = CALLS[wire.call]!
+        if (refused !== undefined) {
+          const thrown = await thrownBy(async () => collect(await answered(t, engine, wire)))
+          t.ok(thrown instanceof ProxyError)
+          t.match(thrown, { code: 'engine_rejected', status: refused })
+          return
+        }
+        await checkSampled(t, engine, wire)
+        const isStreamed = wire.exchanges.at(-1)!.contentType.includes('event-stream')
+        if (isStreamed && wire.core!.ids.length > 10) await checkCut(t, engine, wire)
+      })
+  })
+}
