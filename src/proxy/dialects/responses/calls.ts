@@ -9,8 +9,6 @@ import type { WireTool, WireTools } from './tools.ts'
 export interface CallOptions {
   /** `{turnId}_{n}`, which each kind of item puts its own prefix before. */
   itemId: string
-  /** The id for a call to which the engine gives none. */
-  fallbackCallId: string
   wireTools: WireTools
   /** Takes the next place in the output: when the agent is told of the call, so that places are in that order. */
   place(): number
@@ -47,9 +45,9 @@ export class CallInProgress implements ItemInProgress {
   }
 
   #start(): CallItem {
-    const { itemId, fallbackCallId, wireTools, place } = this.#options
+    const { itemId, wireTools, place } = this.#options
     const tool = wireTools.get(this.#name) ?? { type: 'function', name: this.#name }
-    return new ITEM_OF[tool.type]({ tool, itemId, callId: this.#id || fallbackCallId, place })
+    return new ITEM_OF[tool.type]({ tool, itemId, callId: this.#id, place })
   }
 }
 

@@ -119,7 +119,7 @@ export class ResponseOutput {
     const { turnId, wireTools } = this.#options
     const itemId = `${turnId}_${this.#calls.size}`
     const place = () => this.#places++
-    this.#call = new CallInProgress({ itemId, fallbackCallId: `call_${itemId}`, wireTools, place })
+    this.#call = new CallInProgress({ itemId, wireTools, place })
     this.#calls.set(piece.index, this.#call)
     return [...events, ...this.#call.add(piece)]
   }

@@ -23,13 +23,20 @@ export const mistral: ParserFamily = {
 function* readCalls(reader: TextReader): Reading<BlockReading> {
   yield* reader.space()
   const name = yield* reader.scan(new RunScanner(/[\w.-]*/y))
-  if (name === '') return yield* readNamedCalls(reader, { name: 'name', arguments: ['arguments'] })
+  if (name === '') {
+    const reading = yield* readNamedCalls(reader, { name: 'name', arguments: ['arguments'] })
+    return Array.isArray(reading) ? reading.map(withGoodId) : reading
+  }
   const id = (yield* reader.literal('[CALL_ID]')) ? yield* reader.scan(new RunScanner(/\w*/y)) : ''
   yield* reader.literal('[ARGS]')
-  return yield* readArguments(reader, { name, ...(id && { id }) })
+  return yield* readArguments(reader, withGoodId({ name, id }))
 }
 
-/** Mistral's templates refuse ids that are not nine letters and digits. */
+/** Mistral's templates refuse ids that are not nine letters and digits: a call with another one is as one without. */
+function withGoodId<Call extends { id?: string }>({ id, ...call }: Call) {
+  return { ...call, ...(id !== undefined && /^[0-9A-Za-z]{9}$/.test(id) && { id }) }
+}
+
 function randomMistralId(): string {
   return randomBytes(5).toString('hex').slice(0, 9)
 }

@@ -79,6 +79,14 @@ t.test('mistral: ids are what its templates accept', async (t) => {
   t.match(parser.push('[TOOL_CALLS]f{}').toolCalls?.[0]?.id, /^[a-z0-9]{9}$/)
 })
 
+t.test('mistral: an id that its templates refuse is none', async (t) => {
+  const idOf = (text: string) => mistral.create({ tools: TOOLS }).push(text).toolCalls![0]!.id
+  const written = (id: string) => `[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "${id}"}]`
+  t.equal(idOf(written('a1B2c3D4e')), 'a1B2c3D4e')
+  t.equal(idOf('[TOOL_CALLS]f[CALL_ID]a1B2c3D4e[ARGS]{}'), 'a1B2c3D4e')
+  for (const text of [written('call_1'), '[TOOL_CALLS]f[CALL_ID]x[ARGS]{}']) t.match(idOf(text), /^\w{9}$/)
+})
+
 t.test('mistral: what is no call stays visible; reasoning has its own markers', async (t) => {
   for (const text of [
     '[TOOL_CALLS]',
