@@ -77,32 +77,35 @@ async function main(): Promise<void> {
   const ways = waysOf(machine)
 
   // The first: a long poll that a run gave up may hide messages here until it ends, which SQS does at once.
-  t.test('messages that come twice, late, for nobody or in no form are taken off the queue', async (t) => {
-    await machine.front(t, 's3')
-    const { queueUrl: QueueUrl, url } = machine.storage
-    const sqs = new SQSClient({ region: 'us-west-2', endpoint: url })
-    const told = (key: string) => ({
-      Records: [{ eventName: 'ObjectCreated:Put', s3: { bucket: { name: 'b' }, object: { key } } }],
-    })
-    const send = (message: unknown) =>
-      sqs.send(new SendMessageCommand({ QueueUrl, MessageBody: JSON.stringify(message) }))
-    const runner = runnerFor(t, { ...ways.sqs, experiment: 'mine' })
-    await send(told('mine%2Fgone%2Fllm-proxy-gone.json'))
-    await send(told('mine%2Fgone%2Fllm-proxy-gone.json'))
-    await send({ Event: 's3:TestEvent' })
-    await send('hello')
-    await send(told('yours%2Fx%2Fllm-proxy-yours.json'))
-    const result = await runner.run(agentTask({ sample: { does: 'raise', prompt: 'x' } }), NEVER)
-    t.match(result, { status: 'failed', error: 'boom' })
-    const names = ['ApproximateNumberOfMessages', 'ApproximateNumberOfMessagesNotVisible'] as const
-    await until(async () => {
-      const command = new GetQueueAttributesCommand({ QueueUrl, AttributeNames: [...names] })
-      const { Attributes = {} } = await sqs.send(command)
-      return names.reduce((sum, name) => sum + Number(Attributes[name]), 0) === 1
-    })
-    t.pass("one is left: another experiment's")
-    sqs.destroy()
-  })
+  t.test(
+    'messages that come twice, late or for nobody are taken off the queue, and those of others are not',
+    async (t) => {
+      await machine.front(t, 's3')
+      const { queueUrl: QueueUrl, url } = machine.storage
+      const sqs = new SQSClient({ region: 'us-west-2', endpoint: url })
+      const told = (key: string) => ({
+        Records: [{ eventName: 'ObjectCreated:Put', s3: { bucket: { name: 'b' }, object: { key } } }],
+      })
+      const send = (message: unknown) =>
+        sqs.send(new SendMessageCommand({ QueueUrl, MessageBody: JSON.stringify(message) }))
+      const runner = runnerFor(t, { ...ways.sqs, experiment: 'mine' })
+      await send(told('mine%2Fgone%2Fllm-proxy-gone.json'))
+      await send(told('mine%2Fgone%2Fllm-proxy-gone.json'))
+      await send({ Service: 'Amazon S3', Event: 's3:TestEvent' })
+      await send({ job: 'of somebody else' })
+      await send(told('yours%2Fx%2Fllm-proxy-yours.json'))
+      const result = await runner.run(agentTask({ sample: { does: 'raise', prompt: 'x' } }), NEVER)
+      t.match(result, { status: 'failed', error: 'boom' })
+      const names = ['ApproximateNumberOfMessages', 'ApproximateNumberOfMessagesNotVisible'] as const
+      await until(async () => {
+        const command = new GetQueueAttributesCommand({ QueueUrl, AttributeNames: [...names] })
+        const { Attributes = {} } = await sqs.send(command)
+        return names.reduce((sum, name) => sum + Number(Attributes[name]), 0) === 2
+      })
+      t.pass("two are left: another experiment's, and another program's")
+      sqs.destroy()
+    },
+  )
 
   for (const way of ['s3', 'sqs', 'envelope'] as const) {
     t.test(`the toolkit's app is run, and its rows are exact: results by ${way}`, async (t) => {

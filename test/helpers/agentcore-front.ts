@@ -43,6 +43,8 @@ export interface FrontLimits {
   /** In place of `tps`: whether a call that arrives now is taken. */
   takes?: () => boolean
   sessions?: number
+  /** How long a session takes to come to be; until then a stop finds none. */
+  start?: () => Promise<void>
 }
 
 let runtimes = 0
@@ -132,6 +134,7 @@ async function invoke(
       return refuse(response, 402, 'ServiceQuotaExceededException')
     }
     if (!front.started.includes(sessionId)) front.started.push(sessionId)
+    await limits.start?.()
     front.running.add(sessionId)
     front.most = Math.max(front.most, front.running.size)
   }

@@ -11,6 +11,7 @@ import {
   type Container,
   type ContainerAnswer,
   type Front,
+  type FrontLimits,
   newArn,
   startFront,
 } from '../helpers/agentcore-front.ts'
@@ -42,7 +43,7 @@ async function rig(
   t: Test,
   container: Container,
   options: Partial<AgentCoreRunnerOptions> = {},
-  limits: { tps?: number; sessions?: number } = {},
+  limits: FrontLimits = {},
 ): Promise<Rig> {
   const front = await startFront(t, container, limits)
   const ledger = options.ledger ?? join(t.testdir({}), 'ledger')
@@ -206,6 +207,21 @@ t.test('a run that is called off throws why, and its session is stopped', async 
   t.strictSame(it.front.stopped, it.front.started)
 })
 
+t.test('a session that comes to be after its start was called off is stopped all the same', async (t) => {
+  const started = Promise.withResolvers<void>()
+  const it = await rig(t, working({ result: {} }), {}, { start: () => started.promise })
+  const off = new AbortController()
+  const running = it.runner.run(agentTask(), off.signal)
+  await until(() => it.front.started.length === 1)
+  off.abort(new Error('called off'))
+  await t.rejects(running, { message: 'called off' })
+  await until(() => it.front.stopped.length === 1)
+  t.equal(opened(it).length, 1, 'the stop found no session, which says nothing while its start is on its way')
+  started.resolve()
+  await it.runner.close()
+  t.strictSame([[...it.front.running], opened(it)], [[], []])
+})
+
 t.test('a stop is tried until it is answered', async (t) => {
   const it = await rig(t, working({ result: {} }))
   it.front.stopFaults.push('cut', THROTTLED, { name: 'InternalServerException', status: 500 }, CONFLICT)
@@ -238,6 +254,20 @@ t.test('what a run left behind that crashed is stopped by the next one', async (
   await it.runner.prepare(NEVER)
   await it.runner.close()
   t.strictSame([it.front.stopped, opened(it)], [[left], []])
+})
+
+t.test('what another run leaves behind meanwhile is stopped by one that runs', async (t) => {
+  const arn = newArn()
+  const it = await rig(t, working({ result: {} }), { arn, lookAgainMs: 10 })
+  await it.runner.prepare(NEVER)
+  const left = `llm-proxy-left-${'0'.repeat(36)}`
+  it.front.running.add(left)
+  const head = { version: 1, arn, qualifier: 'DEFAULT', host: hostname(), pid: 2 ** 30 }
+  const lines = [head, { opened: left }].map((line) => `${JSON.stringify(line)}\n`).join('')
+  writeFileSync(join(it.ledger, 'old.sessions.jsonl'), lines)
+  await until(() => it.front.stopped.includes(left))
+  await it.runner.close()
+  t.strictSame(opened(it), [])
 })
 
 t.test('no more sessions than the bound run at a time, and none too many calls are made', async (t) => {

@@ -35,6 +35,8 @@ export interface AgentCoreRunnerOptions {
   timeLimitMs?: number
   /** A folder that remembers which sessions were started and not stopped. */
   ledger?: string
+  /** How often it is looked for what dead processes have left in the ledger. */
+  lookAgainMs?: number
   /** Wait before a call that was not taken is made again; it doubles each time. */
   retryBaseMs?: number
   /** Called with what the user should know. Default: a warning of the process. */
@@ -49,6 +51,7 @@ const TPS = 25
 const MAX_SESSIONS = 500
 const TIME_LIMIT_MS = 30 * 60_000
 const LEDGER = './agentcore-sessions'
+const LOOK_AGAIN_MS = 60_000
 const RETRY_BASE_MS = 1_000
 /** What AgentCore takes for none. */
 const DEFAULT_QUALIFIER = 'DEFAULT'
@@ -64,6 +67,8 @@ export class AgentCoreRunner implements AgentRunner {
   readonly #counts = new RunCounts()
   readonly #timeLimitMs: number
   readonly #openLedger: () => Promise<Ledger>
+  readonly #lookAgainMs: number
+  #looking: NodeJS.Timeout | undefined
   #prepared: Promise<Ledger> | undefined
 
   /** @throws ProxyError `config_invalid` */
@@ -81,6 +86,7 @@ export class AgentCoreRunner implements AgentRunner {
     this.#gate = new SessionGate(maxSessions)
     this.#stops = new SessionStops({ endpoint: this.#endpoint, retryBaseMs, random, warn })
     this.#timeLimitMs = options.timeLimitMs ?? TIME_LIMIT_MS
+    this.#lookAgainMs = options.lookAgainMs ?? LOOK_AGAIN_MS
     this.#openLedger = () => Ledger.open(ledger, { arn, qualifier })
   }
 
@@ -118,6 +124,7 @@ export class AgentCoreRunner implements AgentRunner {
   }
 
   async close(): Promise<void> {
+    clearInterval(this.#looking)
     await this.#stops.close()
     await this.#results.close()
     await this.#endpoint.close()
@@ -146,7 +153,14 @@ export class AgentCoreRunner implements AgentRunner {
     await this.#results.prepare(signal)
     const ledger = await this.#openLedger()
     for (const left of ledger.openSessions) this.#stops.stop(left, ledger)
+    // One that dies later, or on another machine, may have nobody after it but this.
+    this.#looking = setInterval(() => this.#takeOver(ledger), this.#lookAgainMs).unref()
     return ledger
+  }
+
+  async #takeOver(ledger: Ledger): Promise<void> {
+    const left = await ledger.takeOver().catch(() => [])
+    for (const sessionId of left) this.#stops.stop(sessionId, ledger)
   }
 }
 

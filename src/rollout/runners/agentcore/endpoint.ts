@@ -28,6 +28,8 @@ export interface EndpointOptions {
 
 /** A call that was not taken is made again so often; the limiter slows down meanwhile. */
 const TRIES = 8
+/** How long a start that was called off is waited for: a cold one takes seconds. */
+const START_LIMIT_MS = 60_000
 const MAX_PAYLOAD_BYTES = 100_000_000
 const NOT_TAKEN: readonly RefusalKind[] = ['throttled', 'quota', 'conflict']
 const ARN = /^arn:[\w-]+:bedrock-agentcore:([\w-]+):\d*:runtime\/.+$/
@@ -38,6 +40,9 @@ export class AgentCoreEndpoint {
   readonly region: string
   readonly #options: EndpointOptions
   readonly #limiter: RateLimiter
+  /** Starts that AgentCore has not answered. */
+  readonly #starting = new Map<string, Promise<unknown>>()
+  readonly #closing = new AbortController()
   #opened: Promise<{ sdk: Sdk; client: BedrockAgentCoreClient }> | undefined
 
   /** @throws ProxyError `config_invalid` for what is no ARN of a runtime */
@@ -76,7 +81,7 @@ export class AgentCoreEndpoint {
     const starting = this.#tries(NOT_TAKEN, signal, async () => {
       await this.#limiter.acquire('start', signal)
       session.isBegun = true
-      return this.#invoke(session.id, body, signal)
+      return this.#invokeAnew(session.id, body, signal)
     })
     return starting.catch((error: unknown) => {
       if (error instanceof AgentCoreRefusal && error.isBeforeStart) session.isBegun = false
@@ -97,6 +102,14 @@ export class AgentCoreEndpoint {
 
   /** The session is stopped, or was not there. One try. @throws Refusal; `signal.reason` */
   async stop(sessionId: string, signal: AbortSignal): Promise<void> {
+    const starting = this.#starting.get(sessionId)
+    if ((await this.#stop(sessionId, signal)) === 'stopped' || starting === undefined) return
+    // It was called off on its way, from where it may yet start the session that was not there.
+    await until(starting, AbortSignal.any([signal, AbortSignal.timeout(START_LIMIT_MS)])).catch(() => {})
+    await this.#stop(sessionId, signal)
+  }
+
+  async #stop(sessionId: string, signal: AbortSignal): Promise<'stopped' | 'gone'> {
     const { sdk, client } = await this.#open()
     await this.#limiter.acquire('stop', signal)
     const { arn: agentRuntimeArn, qualifier } = this.#options
@@ -107,14 +120,29 @@ export class AgentCoreEndpoint {
     })
     try {
       await this.#send(() => client.send(command, { abortSignal: signal }), signal)
+      return 'stopped'
     } catch (error) {
-      if (!(error instanceof AgentCoreRefusal) || error.kind !== 'gone') throw error
+      if (error instanceof AgentCoreRefusal && error.kind === 'gone') return 'gone'
+      throw error
     }
   }
 
   async close(): Promise<void> {
+    this.#closing.abort()
     const opened = await this.#opened?.catch(() => undefined)
     opened?.client.destroy()
+  }
+
+  /**
+   * Called off, it throws at once and goes on behind that: what is told of it afterwards is whether the session came to
+   * be.
+   */
+  async #invokeAnew(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
+    const answered = this.#invoke(sessionId, payload, this.#closing.signal)
+    this.#starting.set(sessionId, answered)
+    const forget = () => this.#starting.delete(sessionId)
+    answered.then(forget, forget)
+    return until(answered, signal)
   }
 
   async #invoke(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
@@ -176,6 +204,19 @@ export class AgentCoreEndpoint {
       return { sdk, client }
     })
     return this.#opened
+  }
+}
+
+/** What is not waited for any more goes on. @throws `signal.reason` */
+async function until<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  signal.throwIfAborted()
+  const calledOff = Promise.withResolvers<never>()
+  const onAbort = () => calledOff.reject(signal.reason)
+  signal.addEventListener('abort', onAbort, { once: true })
+  try {
+    return await Promise.race([work, calledOff.promise])
+  } finally {
+    signal.removeEventListener('abort', onAbort)
   }
 }
 

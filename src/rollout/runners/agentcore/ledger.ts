@@ -1,8 +1,7 @@
 /**
  * Which AgentCore sessions may be running, on disk: a session costs money until it is stopped, also when the process
  * that started it is gone. Each runner writes a file of its own into one folder, `{"opened": id}` before a session is
- * started and `{"closed": id}` when it is stopped; the next one to open the folder takes over what a dead one left
- * open.
+ * started and `{"closed": id}` when it is stopped; another takes over what a dead one left open.
  */
 import { randomUUID } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, readFile, stat, unlink, utimes } from 'node:fs/promises'
@@ -17,6 +16,8 @@ const Head = Type.Object({
   qualifier: Type.String(),
   host: Type.String(),
   pid: Type.Integer(),
+  /** When the process began, as `processStart` tells it; not there where nobody can tell. */
+  started: Type.Optional(Type.String()),
 })
 const Entry = Type.Object({ opened: Type.Optional(Type.String()), closed: Type.Optional(Type.String()) })
 
@@ -34,16 +35,19 @@ const DEAD_AFTER_MS = 5 * TOUCH_MS
 const SUFFIX = '.sessions.jsonl'
 
 export class Ledger {
+  readonly #folder: string
+  readonly #endpoint: LedgerEndpoint
   readonly #path: string
   readonly #file: FileHandle
-  readonly #open: Set<string>
+  readonly #open = new Set<string>()
   readonly #touch: NodeJS.Timeout
   #lastWrite: Promise<void> = Promise.resolve()
 
-  private constructor(path: string, file: FileHandle, open: Set<string>) {
+  private constructor(folder: string, endpoint: LedgerEndpoint, path: string, file: FileHandle) {
+    this.#folder = folder
+    this.#endpoint = endpoint
     this.#path = path
     this.#file = file
-    this.#open = open
     this.#touch = setInterval(() => utimes(path, new Date(), new Date()).catch(() => {}), TOUCH_MS).unref()
   }
 
@@ -53,16 +57,34 @@ export class Ledger {
    */
   static async open(folder: string, endpoint: LedgerEndpoint): Promise<Ledger> {
     await mkdir(folder, { recursive: true })
-    const left = await leftOpen(folder, endpoint)
     const path = join(folder, `${randomUUID()}${SUFFIX}`)
     const file = await open(path, 'ax', 0o600)
+    const started = await processStart(process.pid)
     const head: Static<typeof Head> = { version: 1, ...endpoint, host: hostname(), pid: process.pid }
-    const open_ = [...left.values()].flat()
+    await file.appendFile(lineOf({ ...head, ...(started !== undefined && { started }) }))
+    const ledger = new Ledger(folder, endpoint, path, file)
+    try {
+      await ledger.takeOver()
+      return ledger
+    } catch (error) {
+      await ledger.close()
+      throw error
+    }
+  }
+
+  /**
+   * Looks for sessions that a dead process has left open, and makes them its own.
+   * @throws Error of the file system
+   */
+  async takeOver(): Promise<string[]> {
+    const left = await leftOpen(this.#folder, this.#endpoint, this.#path)
+    if (left.size === 0) return []
+    const sessions = [...new Set([...left.values()].flat())]
+    for (const opened of sessions) this.#open.add(opened)
     // Ours before theirs is removed: whatever comes between, each open session is in a file.
-    await file.appendFile([head, ...open_.map((opened) => ({ opened }))].map(lineOf).join(''))
-    await file.datasync()
+    await this.#append(...sessions.map((opened) => ({ opened })))
     await Promise.all([...left.keys()].map((old) => unlink(old).catch(() => {})))
-    return new Ledger(path, file, new Set(open_))
+    return sessions
   }
 
   /** Sessions that are not known to be stopped; right after `open` those of dead processes. */
@@ -89,9 +111,9 @@ export class Ledger {
     if (this.#open.size === 0) await unlink(this.#path).catch(() => {})
   }
 
-  #append(entry: Static<typeof Entry>): Promise<void> {
+  #append(...entries: Static<typeof Entry>[]): Promise<void> {
     const written = this.#lastWrite.then(async () => {
-      await this.#file.appendFile(lineOf(entry))
+      await this.#file.appendFile(entries.map(lineOf).join(''))
       await this.#file.datasync()
     })
     // One that failed is its caller's to tell; those that follow are written all the same.
@@ -104,12 +126,19 @@ function lineOf(value: object): string {
   return `${JSON.stringify(value)}\n`
 }
 
-/** Files of dead processes with this endpoint, and the sessions that each has open. */
-async function leftOpen(folder: string, endpoint: LedgerEndpoint): Promise<Map<string, string[]>> {
+/**
+ * Files of dead processes with this endpoint, and the sessions that each has open.
+ * @param own the one that is not looked at
+ */
+async function leftOpen(
+  folder: string,
+  endpoint: LedgerEndpoint,
+  own: string,
+): Promise<Map<string, string[]>> {
   const left = new Map<string, string[]>()
   for (const name of await readdir(folder)) {
-    if (!name.endsWith(SUFFIX)) continue
     const path = join(folder, name)
+    if (!name.endsWith(SUFFIX) || path === own) continue
     const [first, ...lines] = (await readFile(path, 'utf8').catch(() => '')).split('\n')
     const head = parse(first!)
     if (!Value.Check(Head, head)) continue
@@ -131,18 +160,42 @@ function sessionsOf(lines: readonly string[]): string[] {
   return [...open]
 }
 
-async function isDead(path: string, { host, pid }: Static<typeof Head>): Promise<boolean> {
+async function isDead(path: string, head: Static<typeof Head>): Promise<boolean> {
   const about = await stat(path).catch(() => undefined)
   if (about === undefined) return false
-  return Date.now() - about.mtimeMs > DEAD_AFTER_MS || (host === hostname() && !isAlive(pid))
+  return Date.now() - about.mtimeMs > DEAD_AFTER_MS || (head.host === hostname() && !(await isAlive(head)))
 }
 
-function isAlive(pid: number): boolean {
+/** A number is not enough: in a container that starts again each process has the number of the one before it. */
+async function isAlive({ pid, started }: Static<typeof Head>): Promise<boolean> {
   try {
-    return process.kill(pid, 0)
+    process.kill(pid, 0)
   } catch (error) {
     // Somebody else's process is one too.
     return (error as NodeJS.ErrnoException).code === 'EPERM'
+  }
+  const now = await processStart(pid)
+  if (now === undefined) return true
+  if (now === COLLECTED_BY_NOBODY) return false
+  // Files of earlier versions have no start. This process did not write them.
+  return started === undefined ? pid !== process.pid : started === now
+}
+
+/** Of a process that has ended, and is there as a number alone. */
+const COLLECTED_BY_NOBODY = 'ended'
+/** In /proc/pid/stat, counted behind the name, which may hold anything: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html */
+const [STATE, START_TIME] = [0, 19]
+
+/** When a process began, as text that no other process of its number has; undefined where the system does not tell. */
+async function processStart(pid: number): Promise<string | undefined> {
+  try {
+    const about = await readFile(`/proc/${pid}/stat`, 'utf8')
+    const fields = about.slice(about.lastIndexOf(')') + 2).split(' ')
+    if (['Z', 'X'].includes(fields[STATE]!)) return COLLECTED_BY_NOBODY
+    const boot = await readFile('/proc/sys/kernel/random/boot_id', 'utf8')
+    return `${boot.trim()} ${fields[START_TIME]}`
+  } catch {
+    return undefined
   }
 }
 

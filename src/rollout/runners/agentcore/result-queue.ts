@@ -2,7 +2,7 @@
 import type { Message, SQSClient } from '@aws-sdk/client-sqs'
 import { ProxyError } from '../../../base/errors.ts'
 import { backoffMs, pause } from '../../backoff.ts'
-import { sessionOfObjectKey, writtenObjects } from './sqs-records.ts'
+import { isTestEvent, sessionOfObjectKey, writtenObjects } from './sqs-records.ts'
 
 export interface ResultQueueOptions {
   url: string
@@ -105,11 +105,12 @@ export class ResultQueue {
   }
 
   /** Tells whoever expects it. @returns whether the message is done with: a second one, or one for nobody, is too */
-  #take({ Body }: Message): boolean {
-    const objects = writtenObjects(Body ?? '')
+  #take({ Body = '' }: Message): boolean {
+    const objects = writtenObjects(Body)
     const isOurs = ({ key }: { key: string }) => key.startsWith(`${this.#options.experiment}/`)
     for (const { key } of objects.filter(isOurs)) this.#expected.get(sessionOfObjectKey(key))?.(key)
-    return objects.every(isOurs)
+    // What is about nothing of ours may be another program's, which waits for it.
+    return objects.length > 0 ? objects.every(isOurs) : isTestEvent(Body)
   }
 
   #open() {

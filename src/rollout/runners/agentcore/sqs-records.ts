@@ -2,8 +2,8 @@
 import Type from 'typebox'
 import { Value } from 'typebox/value'
 
-/** A new queue first gets a test event, which has none. */
-const Notification = Type.Object({ Records: Type.Optional(Type.Array(Type.Unknown())) })
+const Notification = Type.Object({ Records: Type.Array(Type.Unknown()) })
+const TestEvent = Type.Object({ Service: Type.Literal('Amazon S3'), Event: Type.Literal('s3:TestEvent') })
 const Record = Type.Object({
   eventName: Type.Optional(Type.String()),
   s3: Type.Object({
@@ -26,12 +26,18 @@ export function writtenObjects(body: string): StoredObject[] {
   const message = parse(body)
   if (isFromSns(message)) return writtenObjects(message.Message)
   if (!Value.Check(Notification, message)) return []
-  return (message.Records ?? []).flatMap((record) => {
+  return message.Records.flatMap((record) => {
     if (!Value.Check(Record, record)) return []
     if (record.eventName !== undefined && !record.eventName.includes('ObjectCreated')) return []
     const key = decodeKey(record.s3.object.key)
     return key === undefined ? [] : [{ bucket: record.s3.bucket.name, key }]
   })
+}
+
+/** Whether it is S3's word to a new queue, which is about no object and for nobody. */
+export function isTestEvent(body: string): boolean {
+  const message = parse(body)
+  return isFromSns(message) ? isTestEvent(message.Message) : Value.Check(TestEvent, message)
 }
 
 /**

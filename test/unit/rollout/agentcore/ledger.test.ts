@@ -1,8 +1,11 @@
-import { readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { Ledger } from '../../../../src/rollout/runners/agentcore/ledger.ts'
+import { until } from '../../../helpers/until.ts'
 
 const ENDPOINT = { arn: 'arn:1', qualifier: 'DEFAULT' }
 /** Above what Linux and macOS give to processes. */
@@ -15,6 +18,9 @@ function fileOf(folder: string, name: string, head: object, ...lines: string[]):
   writeFileSync(path, [JSON.stringify(whole), ...lines].join('\n'))
   return path
 }
+
+/** The kernel's own books: other systems number their processes so that a number does not soon come again. */
+const onLinux = process.platform === 'linux' ? {} : { skip: 'only Linux has /proc' }
 
 const opened = (id: string) => JSON.stringify({ opened: id })
 const closed = (id: string) => JSON.stringify({ closed: id })
@@ -46,19 +52,62 @@ t.test('what a dead process left open is taken over, and is on record all the ti
   const [name, ...others] = readdirSync(folder)
   t.strictSame(others, [], 'the old file is gone')
   const text = readFileSync(join(folder, name!), 'utf8')
-  writeFileSync(join(folder, name!), text.replace(`"pid":${process.pid}`, `"pid":${NO_PID}`))
+  writeFileSync(join(folder, name!), text.replace(`"pid":${process.pid},`, `"pid":${NO_PID},`))
   t.strictSame((await openIn(t, folder)).openSessions, ['c'], 'and so on')
 })
 
 t.test("a living process's sessions are its own, and so are another runtime's", async (t) => {
   const folder = t.testdir({})
-  fileOf(folder, 'alive', { pid: process.pid }, opened('a'))
+  fileOf(folder, 'alive', { pid: process.ppid }, opened('a'))
   fileOf(folder, 'elsewhere', { host: 'another', pid: NO_PID }, opened('b'))
   fileOf(folder, 'other-runtime', { arn: 'arn:2' }, opened('c'))
   fileOf(folder, 'other-endpoint', { qualifier: 'canary' }, opened('d'))
   writeFileSync(join(folder, 'notes.sessions.jsonl'), 'my notes')
   t.strictSame((await openIn(t, folder)).openSessions, [])
   t.equal(readdirSync(folder).length, 6)
+})
+
+t.test('two runs of one process leave each other their sessions', async (t) => {
+  const folder = t.testdir({})
+  const first = await openIn(t, folder)
+  await first.opened('a')
+  t.strictSame((await openIn(t, folder)).openSessions, [])
+})
+
+t.test(
+  'a container that starts again has the name and the number of the one that crashed',
+  onLinux,
+  async (t) => {
+    const folder = t.testdir({})
+    fileOf(folder, 'crashed', { pid: process.pid, started: 'of an earlier process' }, opened('a'))
+    fileOf(folder, 'sibling', { pid: process.ppid, started: 'of an earlier process' }, opened('b'))
+    fileOf(folder, 'of an earlier version', { pid: process.pid }, opened('c'))
+    t.strictSame((await openIn(t, folder)).openSessions.toSorted(), ['a', 'b', 'c'])
+  },
+)
+
+t.test('a process that is dead, and that nobody has collected, is dead', onLinux, async (t) => {
+  const folder = t.testdir({})
+  // A shell that has become another program has no idea of the child that it started, which waits for that.
+  const child = 'while [ "$(cat /proc/$PPID/comm)" != sleep ]; do :; done'
+  const parent = spawn('/bin/sh', ['-c', `sh -c '${child}' & echo $!; exec sleep 60`])
+  t.teardown(() => parent.kill('SIGKILL'))
+  const [pid] = (await once(parent.stdout, 'data')).map(Number)
+  await until(() => /^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8')))
+  fileOf(folder, 'killed', { pid }, opened('a'))
+  t.strictSame((await openIn(t, folder)).openSessions, ['a'])
+})
+
+t.test('what a process leaves while others run is taken over by one of these', async (t) => {
+  const folder = t.testdir({})
+  const ledger = await openIn(t, folder)
+  await ledger.opened('mine')
+  t.strictSame(await ledger.takeOver(), [])
+  const old = fileOf(folder, 'old', {}, opened('a'), opened('b'), closed('b'))
+  t.strictSame(await ledger.takeOver(), ['a'])
+  t.notOk(existsSync(old))
+  t.strictSame(ledger.openSessions, ['mine', 'a'])
+  t.strictSame(await ledger.takeOver(), [])
 })
 
 t.test('a file that nobody touched for long has no process any more, on whatever machine', async (t) => {

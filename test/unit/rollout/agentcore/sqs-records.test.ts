@@ -1,6 +1,10 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { sessionOfObjectKey, writtenObjects } from '../../../../src/rollout/runners/agentcore/sqs-records.ts'
+import {
+  isTestEvent,
+  sessionOfObjectKey,
+  writtenObjects,
+} from '../../../../src/rollout/runners/agentcore/sqs-records.ts'
 
 const record = (key: string, eventName = 'ObjectCreated:Put') => ({
   eventSource: 'aws:s3',
@@ -52,4 +56,13 @@ t.test('the session is the end of the last part of the key', async (t) => {
   t.equal(sessionOfObjectKey('exp/input_1/llm-proxy-a-1.json'), 'llm-proxy-a-1')
   t.equal(sessionOfObjectKey('exp/in_put_llm-proxy-a-1.json'), 'llm-proxy-a-1')
   t.equal(sessionOfObjectKey('other'), 'other')
+})
+
+t.test("the test event of a new queue is told from others' messages", async (t) => {
+  const event = JSON.stringify({ Service: 'Amazon S3', Event: 's3:TestEvent', Bucket: 'b' })
+  t.ok(isTestEvent(event))
+  t.ok(isTestEvent(JSON.stringify({ Type: 'Notification', Message: event })))
+  for (const body of ['{"job": "of somebody else"}', 'hello', 'null', '', bodyOf(), bodyOf(record('k'))]) {
+    t.notOk(isTestEvent(body))
+  }
 })
