@@ -119,3 +119,18 @@ t.test('n above 1 asks for as many choices', async (t) => {
   for (const n of [0, -1, 1.5, '2'])
     t.match(refusal({ messages, n }), { code: 'invalid_request', param: 'n' })
 })
+
+t.test(
+  'alternatives are for an agent that wants logprobs: without them it is told, as by vLLM and OpenAI',
+  async (t) => {
+    for (const logprobs of [undefined, null, false]) {
+      t.match(refusal({ messages, top_logprobs: 2, logprobs }), {
+        code: 'invalid_request',
+        param: 'top_logprobs',
+        message: /'logprobs' must be true/,
+      })
+      t.equal(lowerChatRequest({ messages, top_logprobs: 0, logprobs }).kind, 'chat', 'none are wanted')
+    }
+    t.equal(lowerChatRequest({ messages, top_logprobs: 2, logprobs: true }).kind, 'chat')
+  },
+)

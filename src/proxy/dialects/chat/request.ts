@@ -1,5 +1,6 @@
 /** OpenAI Chat Completions, the request: https://platform.openai.com/docs/api-reference/chat/create */
 import Type from 'typebox'
+import { ProxyError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { listChecker, nullable } from '../common/check.ts'
@@ -61,6 +62,11 @@ const check = listChecker(ChatCompletionRequest, 'messages', Message)
  */
 export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): LoweredRequest {
   const request = check(raw, repeats)
+  if (request.logprobs !== true && (request.top_logprobs ?? 0) > 0) {
+    throw new ProxyError('invalid_request', "'logprobs' must be true for 'top_logprobs'", {
+      param: 'top_logprobs',
+    })
+  }
   return {
     kind: 'chat',
     body: request as ChatBody,
