@@ -21,7 +21,8 @@ export function decoderFor(
     tools: body.tool_choice === 'none' ? null : body.tools,
     startsInReasoning: opensReasoning(parser, promptText),
   }
-  const includeStop = body.include_stop_str_in_output === true
+  // vLLM's name for it, and SGLang's.
+  const includeStop = body.include_stop_str_in_output === true || body.no_stop_trim === true
   return {
     decoder: new StreamingDecoder(tokenizer, {
       skipSpecialTokens: body.skip_special_tokens !== false,

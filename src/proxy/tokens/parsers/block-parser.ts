@@ -37,7 +37,7 @@ export interface CallSyntax {
 export interface BlockSyntax {
   /** Markers around reasoning at the beginning of a completion. */
   reasoning?: Markers & {
-    /** A call may begin where reasoning was not closed: its wrapper's opening marker ends it. */
+    /** A call may begin where reasoning was not closed: its opening marker, or its wrapper's, ends it. */
     callEndsIt?: boolean
   }
   /** Markers around the text that is content. */
@@ -52,6 +52,9 @@ export interface Markers {
 
 /** The markers that most reasoning models write. */
 export const THINK = { open: '<think>', close: '</think>' } as const
+
+/** The same of models that go over to a call without closing them, as vLLM's and SGLang's parsers of them know. */
+export const THINK_OR_CALL = { ...THINK, callEndsIt: true } as const
 
 /** @param innerMarkers markers that stand inside a call */
 export function blockFamily(
@@ -80,29 +83,37 @@ export function blockGrammar(syntax: BlockSyntax): Grammar {
   const callMarkers = call ? [...call.opens, ...(wrapper ? [wrapper.open, wrapper.close] : [])] : []
   const markersWithCalls = new MarkerSet([...callMarkers, ...answerCloses])
   const markersWithoutCalls = new MarkerSet(answerCloses)
-  const callBegin = reasoning?.callEndsIt && wrapper ? [wrapper.open] : []
+  const markersAndReasoningEnd = new MarkerSet([
+    ...callMarkers,
+    ...answerCloses,
+    ...(reasoning ? [reasoning.close] : []),
+  ])
+  const callBegin = reasoning?.callEndsIt && call ? [wrapper?.open ?? call.opens[0]!] : []
   const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close] : [])
   const reasoningOrCallEnd = new MarkerSet(reasoning ? [reasoning.close, ...callBegin] : [])
 
   return function* readCompletion(reader, delta, options) {
     const content = new ContentGate(delta)
     const looksForCalls = call !== undefined && (options.tools?.length ?? 0) > 0
+    let markers = looksForCalls ? markersWithCalls : markersWithoutCalls
     if (
       reasoning &&
       (options.startsInReasoning || (yield* opensReasoning(reader, reasoning.open, content)))
     ) {
       const ends = looksForCalls ? reasoningOrCallEnd : reasoningEnd
-      const end = yield* readReasoning(reader, delta, ends)
-      content.dropLeadingNewlines()
-      if (end !== undefined && end !== reasoning.close) reader.putBack(end)
+      const end = yield* readReasoning(reader, delta, { open: reasoning.open, ends })
+      if (end !== undefined && end !== reasoning.close) {
+        reader.putBack(end)
+        // It may be closed behind the call.
+        markers = markersAndReasoningEnd
+      }
     }
     if (answerOpens.length > 0) {
       const space = yield* reader.space()
       if ((yield* reader.oneOf(answerOpens)) === undefined) content.add(space)
       else content.dropLeadingNewlines()
     }
-    const markers = looksForCalls ? markersWithCalls : markersWithoutCalls
-    yield* readContent(reader, content, markers, call, options)
+    yield* readContent(reader, content, { markers, ignored: reasoning?.close, call }, options)
     content.end()
   }
 }
@@ -115,30 +126,36 @@ function* opensReasoning(reader: TextReader, open: string, content: ContentGate)
   return false
 }
 
-/** @returns the marker that ended it */
+/**
+ * White space at its ends is the model's own, and a model that opens it again behind the template has opened it once: vLLM
+ * (0.32, `parser/qwen3.py`) and SGLang (0.5.23, `parser/reasoning_parser.py`) read both so.
+ * @returns the marker that ended it
+ */
 export function* readReasoning(
   reader: TextReader,
   delta: DeltaBuilder,
-  ends: MarkerSet,
+  { open, ends }: { open: string; ends: MarkerSet },
 ): Reading<string | undefined> {
-  const gate = new SpaceGate()
-  gate.dropLeadingNewlines()
-  const { marker } = yield* reader.upTo(ends, (text) => delta.addReasoning(gate.push(text)))
-  if (marker === undefined) delta.addReasoning(gate.flush())
+  while (yield* reader.literal(open)) {}
+  const { marker } = yield* reader.upTo(ends, (text) => delta.addReasoning(text))
   return marker
 }
 
 function* readContent(
   reader: TextReader,
   content: ContentGate,
-  markers: MarkerSet,
-  call: CallSyntax | undefined,
+  {
+    markers,
+    ignored,
+    call,
+  }: { markers: MarkerSet; ignored: string | undefined; call: CallSyntax | undefined },
   options: OutputParserOptions,
 ): Reading<void> {
   let closesEarly = false
   for (;;) {
     const { marker } = yield* reader.upTo(markers, (text) => content.add(text))
     if (marker === undefined) return
+    if (marker === ignored) continue
     if (call?.opens.includes(marker)) {
       closesEarly = yield* readBlock(reader, content, { call, open: marker }, { ...options, closesEarly })
     } else if (marker === call?.wrapper?.open || marker === call?.wrapper?.close) {

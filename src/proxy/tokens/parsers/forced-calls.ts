@@ -38,7 +38,7 @@ export function createForcedCallParser(family: ParserFamily, options: OutputPars
       reader.putBack(space)
       return yield* readFreely(reader, delta, options)
     }
-    yield* readReasoning(reader, delta, reasoningEnd)
+    yield* readReasoning(reader, delta, { open: reasoning!.open, ends: reasoningEnd })
     const behind = yield* readCalls(reader)
     if (Array.isArray(behind)) return addCalls(behind)
     reader.putBack(behind)

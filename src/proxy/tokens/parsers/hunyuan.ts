@@ -19,7 +19,7 @@ function hunyuanFamily(name: string, suffix: string): ParserFamily {
     nameEnd: `<tool_sep${suffix}>`,
   }
   return blockFamily(name, keyedMarkers(tags), {
-    reasoning: markers('think'),
+    reasoning: { ...markers('think'), callEndsIt: true },
     call: { ...keyedCallSyntax(tags), wrapper: markers('tool_calls') },
   })
 }

@@ -4,7 +4,7 @@
  * Sources: Kimi K2's `tool_call_guidance.md`; vLLM's `kimi_k2_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockReading, blockFamily, THINK } from './block-parser.ts'
+import { type BlockReading, blockFamily, THINK_OR_CALL } from './block-parser.ts'
 import { endsBlock, readArguments } from './json-calls.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
@@ -13,8 +13,7 @@ const CLOSE = '<|tool_call_end|>'
 const HEADER_ENDS = new MarkerSet([ARGUMENTS_BEGIN, CLOSE])
 
 export const kimi = blockFamily('kimi_k2', [ARGUMENTS_BEGIN], {
-  // It may go over to calls without closing its reasoning, as SGLang's `KimiK2Detector` knows.
-  reasoning: { ...THINK, callEndsIt: true },
+  reasoning: THINK_OR_CALL,
   call: {
     opens: ['<|tool_call_begin|>'],
     close: CLOSE,

@@ -1,5 +1,5 @@
 /** The families that write each parameter of a call as an element with plain text in it. */
-import { blockFamily, THINK } from './block-parser.ts'
+import { blockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
 import { taggedCallSyntax } from './tagged-calls.ts'
 
 const FUNCTION_TAGS = {
@@ -17,7 +17,7 @@ const FUNCTION_TAGS = {
  * Sources: the models' chat templates; vLLM's `qwen3coder_tool_parser.py`; SGLang's `qwen3_coder_detector.py`.
  */
 export const qwen3Coder = blockFamily('qwen3_coder', [], {
-  reasoning: THINK,
+  reasoning: THINK_OR_CALL,
   call: taggedCallSyntax({ ...FUNCTION_TAGS, wrapper: { open: '<tool_call>', close: '</tool_call>' } }),
 })
 
@@ -26,7 +26,7 @@ export const qwen3Coder = blockFamily('qwen3_coder', [], {
  * Sources: the model's chat template; vLLM's `seed_oss_tool_parser.py` and `seedoss_reasoning_parser.py`.
  */
 export const seedOss = blockFamily('seed_oss', [], {
-  reasoning: { open: '<seed:think>', close: '</seed:think>' },
+  reasoning: { open: '<seed:think>', close: '</seed:think>', callEndsIt: true },
   call: taggedCallSyntax({
     ...FUNCTION_TAGS,
     wrapper: { open: '<seed:tool_call>', close: '</seed:tool_call>' },
@@ -38,7 +38,7 @@ export const seedOss = blockFamily('seed_oss', [], {
  * Sources: the model's chat template; vLLM's `minimax_m2_tool_parser.py`; SGLang's `minimax_m2.py`.
  */
 export const minimaxM2 = blockFamily('minimax_m2', [], {
-  reasoning: THINK,
+  reasoning: THINK_OR_CALL,
   call: taggedCallSyntax({
     call: '<invoke name="',
     callClose: '</invoke>',

@@ -30,8 +30,8 @@ t.test('the whole answer is an array of calls', async (t) => {
 })
 
 t.test('behind reasoning, whoever opened it, and where the engine left none', async (t) => {
-  t.same(read(`<think>\nhm\n</think>\n\n${CALLS}`), { content: '', reasoning: 'hm', calls })
-  t.same(read(`[hm]\n</think>\n\n${CALLS}`, true), { content: '', reasoning: '[hm]', calls })
+  t.same(read(`<think>\nhm\n</think>\n\n${CALLS}`), { content: '', reasoning: '\nhm\n', calls })
+  t.same(read(`[hm]\n</think>\n\n${CALLS}`, true), { content: '', reasoning: '[hm]\n', calls })
   t.same(read(CALLS, true), { content: '', reasoning: '', calls })
 })
 

@@ -42,7 +42,7 @@ t.test('what is no array of calls stays visible with its markers', async (t) => 
 
 t.test('markers around the answer are no content; anywhere else they are', async (t) => {
   t.same(read('hunyuan_a13b', '<think>\nhm\n</think>\n<answer>\nHi.\n</answer>'), {
-    reasoning: 'hm',
+    reasoning: '\nhm\n',
     content: 'Hi.',
   })
   t.same(read('granite', '<think>hm</think><response>Hi.</response>'), { reasoning: 'hm', content: 'Hi.' })

@@ -58,28 +58,43 @@ t.test('arguments written as a string are not an object, so the call is malforme
   t.same(parseBriefly(hermes, text), { content: text })
 })
 
-t.test('reasoning stands between its markers, without the newlines that belong to them', async (t) => {
+t.test("reasoning stands between its markers, and white space around it is the model's own", async (t) => {
   const text = '<think>\nI should\n\nlook.\n</think>\n\n  Hello'
-  t.same(parseBriefly(hermes, text), { reasoning: 'I should\n\nlook.', content: '  Hello' })
-  t.same(parseBriefly(hermes, '<think>\n\n</think>\n\nHi'), { content: 'Hi' })
+  t.same(parseBriefly(hermes, text), { reasoning: '\nI should\n\nlook.\n', content: '\n\n  Hello' })
+  t.same(parseBriefly(hermes, '<think>\n\n</think>\n\nHi'), { reasoning: '\n\n', content: '\n\nHi' })
   const withCall = `<think>x</think>\n\n${call('{"name": "f", "arguments": {}}')}`
   t.same(parseBriefly(hermes, withCall), { reasoning: 'x', calls: ['f({})'] })
 })
 
 t.test('a prompt that opened the reasoning leaves only its end to the model', async (t) => {
   const options = { startsInReasoning: true }
-  t.same(parseBriefly(hermes, 'hm\n</think>\n\nHi', options), { reasoning: 'hm', content: 'Hi' })
+  t.same(parseBriefly(hermes, 'hm\n</think>\n\nHi', options), { reasoning: 'hm\n', content: '\n\nHi' })
   t.same(parseBriefly(hermes, 'cut off', options), { reasoning: 'cut off' })
+  const again = { reasoning: 'hm', content: 'Hi' }
+  t.same(
+    parseBriefly(hermes, '<think>hm</think>Hi', options),
+    again,
+    'and one that opens it again, its begin',
+  )
 })
 
-t.test(
-  'a call inside reasoning is a thought, and a reasoning marker inside content is content',
-  async (t) => {
-    const thought = call('{"name": "f", "arguments": {}}')
-    t.same(parseBriefly(hermes, `<think>${thought}</think>`), { reasoning: thought })
-    t.same(parseBriefly(hermes, 'Write <think> so.</think>'), { content: 'Write <think> so.</think>' })
-  },
-)
+t.test('a call ends the reasoning that was not closed before it', async (t) => {
+  const written = call('{"name": "f", "arguments": {}}')
+  const read = { reasoning: 'I look.\n', calls: ['f({})'] }
+  t.same(parseBriefly(hermes, `<think>I look.\n${written}`), read)
+  t.same(parseBriefly(hermes, `I look.\n${written}`, { startsInReasoning: true }), read)
+  t.same(parseBriefly(hermes, `<think>I look.\n${written}</think>`), read, 'closed behind it')
+  const offered = { reasoning: `I look.\n${written}` }
+  t.same(
+    parseBriefly(hermes, `<think>I look.\n${written}</think>`, { tools: null }),
+    offered,
+    'no tools: no call',
+  )
+})
+
+t.test('a reasoning marker inside content is content', async (t) => {
+  t.same(parseBriefly(hermes, 'Write <think> so.</think>'), { content: 'Write <think> so.</think>' })
+})
 
 t.test('without tools in the request nothing is a call', async (t) => {
   const text = call('{"name": "f", "arguments": {}}')

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../helpers/parsed-output.ts'
+import { mergeDeltas, parseWhole } from '../../../helpers/parsed-output.ts'
 import { TOOLS } from './parse.ts'
 
 function read<Vectors>(name: string): Vectors {
@@ -21,12 +21,6 @@ interface ReasoningVectors {
   }[]
 }
 
-/** White space at the ends belongs to the markup for some parsers, and to the text for others. */
-const trimmed = ({ reasoning, content }: Pick<ParsedOutput, 'reasoning' | 'content'>) => ({
-  reasoning: (reasoning ?? '').trim(),
-  content: content.trim(),
-})
-
 const { sglang, vectors } = read<ReasoningVectors>('sglang-reasoning')
 
 for (const parser of new Set(vectors.map((vector) => vector.parser))) {
@@ -36,7 +30,8 @@ for (const parser of new Set(vectors.map((vector) => vector.parser))) {
     for (const { text, opened, reasoning, content, detector } of own) {
       const options = { tools: null, startsInReasoning: opened }
       const whole = parseWhole(parserNamed(parser).create(options), text)
-      t.same(trimmed(whole), trimmed({ reasoning, content }), `${detector}: ${JSON.stringify(text)}`)
+      const read = { reasoning: whole.reasoning ?? '', content: whole.content }
+      t.same(read, { reasoning, content }, `${detector}: ${JSON.stringify(text)}`)
       const cut = parserNamed(parser).create(options)
       const deltas = [...text].map((character) => cut.push(character))
       t.same(mergeDeltas([...deltas, cut.finish()]), whole)

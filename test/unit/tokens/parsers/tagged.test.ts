@@ -88,8 +88,8 @@ for (const { name, family, write } of [
   t.test(`${name}: calls without arguments, several calls, reasoning and content before them`, async (t) => {
     const text = `<think>\nhm\n</think>\n\nI look.\n${write([])}\n${write([['count', '2']])}\n`
     t.same(parseBriefly(family, text, { tools }), {
-      reasoning: 'hm',
-      content: 'I look.',
+      reasoning: '\nhm\n',
+      content: '\n\nI look.',
       calls: ['f({})', 'f({"count": 2})'],
     })
   })
