@@ -2,6 +2,9 @@
 import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import t, { type Test } from 'tap'
+import { runnerOf } from '../../src/cli/rollout/runner-of.ts'
+import { loadConfig } from '../../src/proxy/config/load.ts'
+import { ROLLOUT } from '../../src/proxy/config/options/rollout.ts'
 import { CommandRunner, type CommandRunnerOptions } from '../../src/rollout/runners/command-runner.ts'
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
 import { openSandbox } from '../../src/rollout/runners/sandbox.ts'
@@ -84,6 +87,23 @@ t.test(
     t.notMatch(output, /\.ssh|llm-proxy-verifier/)
   },
 )
+
+t.test('an agent sees no key of its trainer, wherever that is, and no record', needsSandbox, async (t) => {
+  const key = `the-key-${'x'.repeat(16)}`
+  const secrets = { 'admin.key': key, 'worker.key': key, '.env': key, 'llm-proxy.db': key }
+  const cwd = t.testdir({ ...secrets, 'llm-proxy.db-wal': key, code: 'mine' })
+  const before = process.cwd()
+  process.chdir(cwd)
+  t.teardown(() => process.chdir(before))
+  const command = `cd ${cwd}; cat *.key .env llm-proxy.db* code; ls -A /opt /var /srv; true`
+  const flags = { command, tasks: 'none', sandbox: 'bwrap', adminKeys: '@admin.key' }
+  const config = loadConfig(ROLLOUT, flags, { LLM_PROXY_WORKER_KEY: '@worker.key' })
+  const runner = runnerOf(config, () => {})
+  const { output = '' } = await runner.run(agentTask(), NEVER)
+  t.notMatch(output, 'the-key')
+  t.match(output, 'mine', 'it reads what is beside them')
+  t.notMatch(output, /^(lib|cache|log)$/m, 'what is no part of the system is not shown unless it is named')
+})
 
 t.test('an agent writes nowhere but into its own directory', needsSandbox, async (t) => {
   const root = t.testdir({ mine: 'as it was' })

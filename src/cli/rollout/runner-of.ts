@@ -1,5 +1,7 @@
 import { ProxyError } from '../../base/errors.ts'
+import { secretFilesOf } from '../../proxy/config/load.ts'
 import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
+import { SERVE } from '../../proxy/config/options/serve.ts'
 import { AgentCoreRunner } from '../../rollout/runners/agentcore/agentcore-runner.ts'
 import { CommandRunner } from '../../rollout/runners/command-runner.ts'
 import { HarborRunner } from '../../rollout/runners/harbor-runner.ts'
@@ -74,10 +76,15 @@ function agentCoreRunnerOf(config: RolloutConfig, warn: (text: string) => void):
 }
 
 /**
- * What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets.
+ * What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets; and
+ * what opens the proxy: keys, and the record of a proxy that runs where this does.
  */
-function secretsOf({ tasks, output, datasetDirs }: RolloutConfig): string[] {
-  return [...(tasks === undefined ? [] : [tasks]), output, `${output}.jsonl`, ...datasetDirs]
+function secretsOf(config: RolloutConfig): string[] {
+  const { tasks, output, datasetDirs } = config
+  const db = process.env.LLM_PROXY_DB || SERVE.options.db.default
+  const record = ['', '-wal', '-shm'].map((suffix) => `${db}${suffix}`)
+  const rollouts = [...(tasks === undefined ? [] : [tasks]), output, `${output}.jsonl`, ...datasetDirs]
+  return [...rollouts, ...secretFilesOf(config), '.env', ...record]
 }
 
 function lacks(runner: string, flag: string): ProxyError {

@@ -38,11 +38,31 @@ interface ConfigFile {
 export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env: Env): ConfigOf<C> {
   const file = readConfigFile(command, flags, env)
   const config: Record<string, unknown> = {}
+  // The variables may name keys of other commands too.
+  const secrets = Object.entries(env).flatMap(([name, value]) => (OURS.test(name) ? keyFilesOf(value) : []))
+  if (file) secrets.push(file.path)
   for (const [key, option] of Object.entries(command.options)) {
     const given = fromFlag(option, flags[key]) ?? fromEnv(command, option, env) ?? fromFile(option, file)
     config[key] = given ? parseGiven(option, given) : defaultOf(option)
+    if (given && option.type === 'key') secrets.push(...keyFilesOf(given.value))
   }
+  Object.defineProperty(config, SECRET_FILES, { value: secrets })
   return config as ConfigOf<C>
+}
+
+/** Not to be enumerated: a configuration is printed and spread. */
+const SECRET_FILES = Symbol('secret files')
+const OURS = /^(LLM_PROXY|REMOTE_AGENT)_/
+
+/** The files that hold a configuration's keys, and the one that it was read from: not for agents to see. */
+export function secretFilesOf(config: object): readonly string[] {
+  return (config as { [SECRET_FILES]?: readonly string[] })[SECRET_FILES] ?? []
+}
+
+function keyFilesOf(value: unknown): string[] {
+  const items = (Array.isArray(value) ? value : [value]).filter((item) => typeof item === 'string')
+  const files = items.flatMap((item) => item.split(',')).filter((item) => item.trim().startsWith('@'))
+  return files.map((item) => item.trim().slice(1))
 }
 
 function fromFlag(option: OptionSpec, value: Flags[string]): Given | undefined {

@@ -3,7 +3,7 @@
  * (https://github.com/containers/bubblewrap), made of the user namespaces of Linux, so that no privilege is needed.
  */
 import { spawnSync } from 'node:child_process'
-import { existsSync, realpathSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, realpathSync, statSync } from 'node:fs'
 import { homedir, tmpdir } from 'node:os'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
 import { ProxyError } from '../../base/errors.ts'
@@ -15,7 +15,7 @@ export type SandboxMode = (typeof SANDBOX_MODES)[number]
 export interface SandboxOptions {
   /** `auto`: bubblewrap where it works. */
   mode: SandboxMode
-  /** Directories that programs in the sandbox may read though they are where private files are, such as the home. */
+  /** Directories that programs in the sandbox may read though they are no part of the system. */
   visible?: readonly string[]
   /** Files and directories that nobody in the sandbox sees: tasks with their ground truth, rows, data sets. */
   hidden?: readonly string[]
@@ -39,8 +39,12 @@ export interface Sandbox {
   wrap(command: CommandLine, view: View): CommandLine
 }
 
-/** Where private files are: other tries, keys, the home with all its credentials. */
-const PRIVATE = ['/tmp', '/var/tmp', '/dev/shm', '/run', '/home', '/root', '/mnt', '/media', '/srv']
+/** Where the system's own programs and settings are. Whatever else there is on a machine is private until it is shown. */
+const SYSTEM = new Set(
+  ['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'usr', 'etc', 'nix', 'gnu', 'sys', 'proc', 'dev'].map(
+    (name) => `/${name}`,
+  ),
+)
 
 /**
  * Sees the system, its own processes, and the network. A SIGTERM is for the program, which may have things to finish:
@@ -108,11 +112,17 @@ function hiding(path: string): string[] {
 }
 
 function privateRoots(): string[] {
-  const roots = [...new Set(existing([...PRIVATE, tmpdir(), homedir()]))].filter((path) => path !== '/')
+  const others = readdirSync('/', { withFileTypes: true })
+    .filter((entry) => entry.isDirectory() || entry.isSymbolicLink())
+    .map(({ name }) => `/${name}`)
+    .filter((path) => !SYSTEM.has(path))
+  const roots = [...new Set(existing([...others, '/dev/shm', tmpdir(), homedir()]))].filter(
+    (path) => path !== '/',
+  )
   return roots.filter((path) => !roots.some((other) => path.startsWith(`${other}/`)))
 }
 
-/** Programs of the user are in the home: the directories of PATH there, and what those of a `bin` belong to. */
+/** Programs of the user are in private places: the directories of PATH there, and what those of a `bin` belong to. */
 function programDirectories(): string[] {
   const roots = privateRoots()
   const isPrivate = (path: string) => roots.some((root) => path.startsWith(`${root}/`))

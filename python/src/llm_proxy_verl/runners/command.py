@@ -44,7 +44,9 @@ class CommandRunner(AgentRunner):
 
     def __init__(self, config: RemoteAgentConfig) -> None:
         self._config = config
-        self._sandbox = Sandbox(config.sandbox, config.sandbox_paths, config.dataset_dirs)
+        self._sandbox = Sandbox(
+            config.sandbox, config.sandbox_paths, [*config.dataset_dirs, *_key_files(), ".env"]
+        )
 
     async def run(self, task: AgentTask) -> AgentResult:
         """Runs one agent and its verifier."""
@@ -201,3 +203,8 @@ def _parse_rewards(text: str) -> dict[str, float]:
     if not all(math.isfinite(part) for part in rewards.values()):
         raise ValueError(f"the reward file holds neither a number nor named numbers: {text.strip()[:100]}")
     return rewards
+
+
+def _key_files() -> list[str]:
+    """The files of keys that variables name, as ``@path``."""
+    return [value[1:] for value in os.environ.values() if value.startswith("@")]

@@ -22,8 +22,14 @@ SandboxMode = Literal["auto", "bwrap", "none"]
 
 _log = logging.getLogger("llm_proxy_verl")
 
-#: Where private files are: other tries, keys, the home with all its credentials.
-_PRIVATE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/home", "/root", "/mnt", "/media", "/srv")
+#: Where the system's own programs and settings are. Whatever else there is on a machine is private until it is shown.
+_SYSTEM = frozenset(
+    f"/{name}"
+    for name in (
+        *("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"),
+        *("etc", "nix", "gnu", "sys", "proc", "dev"),
+    )
+)
 #: Sees the system, its own processes, and the network. A SIGTERM is for the program, which may have things to finish:
 #: bubblewrap would end at once, and everything in it.
 _BASE = (
@@ -108,12 +114,13 @@ def _hiding(paths: Iterable[str | Path]) -> list[str]:
 
 
 def _private_roots() -> list[Path]:
-    roots = set(_existing([*_PRIVATE, tempfile.gettempdir(), Path.home()])) - {Path("/")}
+    others = [path for path in Path("/").iterdir() if path.is_dir() and str(path) not in _SYSTEM]
+    roots = set(_existing([*others, "/dev/shm", tempfile.gettempdir(), Path.home()])) - {Path("/")}
     return sorted(path for path in roots if not roots & set(path.parents))
 
 
 def _program_directories() -> list[Path]:
-    """Programs of the user are in the home: directories of PATH there, with what those of a ``bin`` belong to."""
+    """Programs of the user are in private places: directories of PATH there, with what those of a ``bin`` belong to."""
     roots = set(_private_roots())
 
     def is_private(path: Path) -> bool:
