@@ -43,7 +43,7 @@ const KNOWN_PARAMS = new Set(
 )
 
 /**
- * Speaks SGLang's wire format of mid 2026: `/generate`, and a chat route that gives ids only when it does not stream.
+ * Speaks SGLang's wire format of 0.5.23: `/generate`, and a chat route that gives ids only when it does not stream, as `response_token_ids`.
  * Samples the same words each time, up to the limit; `ignore_eos` makes it go on for ever. Answers are written in pieces
  * that end anywhere.
  */
@@ -179,7 +179,10 @@ async function complete({ path, body }: SeenRequest, response: ServerResponse): 
     logprobs: chat ? chatLogprobs(tokens) : listLogprobs(tokens),
     finish_reason: tokens.at(-1) === END_OF_TURN ? 'stop' : 'length',
     matched_stop: null,
-    ...(body.return_token_ids && { prompt_token_ids: promptIds, token_ids: tokens.map((token) => token.id) }),
+    ...(body.return_token_ids && {
+      prompt_token_ids: promptIds,
+      [chat ? 'response_token_ids' : 'token_ids']: tokens.map((token) => token.id),
+    }),
   }
   const [prompt_tokens, completion_tokens] = [promptIds.length, tokens.length]
   const usage = {

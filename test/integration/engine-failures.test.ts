@@ -105,6 +105,28 @@ t.test('an error in a stream comes after the tokens before it, in the words of t
   }
 })
 
+t.test(
+  "an error in a stream that is the caller's is a refusal with its status, before the tokens and after",
+  async (t) => {
+    // vLLM 0.32.0 and SGLang 0.5.23, of a regular expression that cannot be compiled, an hour apart.
+    const errors = [
+      { message: 'bad regex', type: 'BadRequestError', param: null, code: 400 },
+      { object: 'error', message: 'bad regex', type: 'BAD_REQUEST', param: null, code: 400 },
+    ]
+    for (const error of errors) {
+      for (const before of [[], [token]]) {
+        const { events, failure } = await outcome(t, (_, response) => {
+          const send = openEventStream(response)
+          for (const each of [...before, { error }, '[DONE]']) send(each)
+          response.end()
+        })
+        t.equal(events.length, before.length === 0 ? 0 : 2)
+        t.match(failure, { code: 'engine_rejected', status: 400, message: 'bad regex' })
+      }
+    }
+  },
+)
+
 t.test('a request that the engine aborted is a failure, after the tokens before it', async (t) => {
   const { events, failure } = await outcome(t, (_, response) => {
     const send = openEventStream(response)

@@ -233,6 +233,11 @@ t.test('where engines differ', (t) => {
     { type: 'end', finishReason: 'stop', stopReason: '###' },
     "SGLang's name of the stop reason",
   )
+  t.same(
+    deltas([{ choices: [{ index: 0, message: { content: 'a' }, response_token_ids: [7, 8] }] }]),
+    [{ type: 'delta', content: 'a', tokenIds: [7, 8] }],
+    "SGLang's name of the ids of a whole answer, since 0.5.18",
+  )
   t.end()
 })
 
@@ -306,6 +311,12 @@ t.test('what is no answer', (t) => {
   failing('{"error":{"object":"error","message":"older"}}', { code: 'engine_failed', message: /: older$/ })
   failing('{"object":"error","message":"key sk-1"}', { code: 'engine_failed', message: /: key \*\*\*$/ })
   failing('{"error":"text","choices":[]}', { code: 'engine_failed', message: /: text$/ })
+  for (const code of [400, 422])
+    t.throws(() => readerFor().read(`{"error":{"object":"error","message":"bad sk-1","code":${code}}}`, []), {
+      code: 'engine_rejected',
+      status: code,
+      message: 'bad ***',
+    })
   for (const json of ['null', '[]', '1', '{}', '{"choices":null}']) failing(json, { code: 'engine_failed' })
   t.throws(() => readerFor().end(), { code: 'engine_lost' }, 'no finish reason')
   for (const [reason, message] of [

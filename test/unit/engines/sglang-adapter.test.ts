@@ -44,3 +44,45 @@ t.test(
     t.same(await askedFor('base', {}), ['/v1/chat/completions', undefined])
   },
 )
+
+t.test('weights that were updated from disk keep the name that they were served under', async (t) => {
+  let names = ['tiny']
+  let isUp = true
+  const server = await startScriptedServer(({ path }, response) => {
+    if (!isUp) return sendJson(response, {}, 503)
+    if (path !== '/v1/models') return sendJson(response, {}, path === '/health' ? 200 : 404)
+    sendJson(response, { object: 'list', data: names.map((id) => ({ id, object: 'model', parent: null })) })
+  })
+  t.teardown(() => server.close())
+  const engine = CLIENT_OF_KIND.sglang({ url: server.url })
+  t.teardown(() => engine.close())
+  const { signal } = new AbortController()
+  const listed = async () => (await engine.checkHealth(signal)).models.map(({ id }) => id)
+  t.same(await listed(), ['tiny'])
+  names = ['models/step-2']
+  t.same(await listed(), ['models/step-2', 'tiny'])
+  isUp = false
+  await t.rejects(listed())
+  isUp = true
+  t.same(await listed(), ['models/step-2'], 'one that was away may be another server')
+})
+
+t.test(
+  'no limit on the tokens to choose from is said in the words of SGLang, in chat and in token mode',
+  async (t) => {
+    const server = await startScriptedServer((_, response) =>
+      sendJson(response, { error: { message: 'x' } }, 400),
+    )
+    t.teardown(() => server.close())
+    const engine = CLIENT_OF_KIND.sglang({ url: server.url })
+    t.teardown(() => engine.close())
+    const body = { model: 'm', top_k: 0, messages: [{ role: 'user' as const, content: 'hi' }] }
+    for (const more of [{}, { promptTokenIds: PromptIds.of(1) }]) {
+      const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
+      const answer = engine.generate(request as GenerationRequest, new AbortController().signal)
+      await t.rejects(Array.fromAsync(answer))
+      const { body: sent } = server.requests.at(-1)!
+      t.equal((sent.sampling_params ?? sent).top_k, -1)
+    }
+  },
+)

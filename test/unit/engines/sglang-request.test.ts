@@ -33,6 +33,7 @@ t.test('the ids are the whole prompt, and what recording needs is asked for', (t
     input_embeds: [[1]],
     session_params: { id: 's' },
     rid: 'r',
+    background: true,
     input_ids: [1],
     stream_options: {},
   }

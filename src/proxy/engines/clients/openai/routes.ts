@@ -7,6 +7,13 @@ import { bodyJson, routeOf } from '../wire/request.ts'
 import { LearntAsks } from './learnt-asks.ts'
 import { asksFor, detailsBody, openaiBody } from './request.ts'
 
+interface AskedResponse {
+  response: EngineResponse
+  /** To be called once: its first event has come, or it was refused with its first event. */
+  served?(): void
+  refused?(): void
+}
+
 /** The routes of OpenAI's API on a server of unknown make or version: what it can tell is found out by asking. */
 export class OpenaiRoutes {
   readonly #connection: EngineConnection
@@ -19,9 +26,20 @@ export class OpenaiRoutes {
 
   /** As `EngineClient.generate`, of calls that are not in token mode. */
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    const response =
-      (request.record && (await this.#askForDetails(request, signal))) ?? (await this.#ask(request, signal))
-    yield* readAnswer(this.#connection, request, response, signal)
+    const detailed = request.record && (await this.#askForDetails(request, signal))
+    const { response, served, refused } = detailed ? { response: detailed } : await this.#ask(request, signal)
+    let isServed = false
+    try {
+      for await (const batch of readAnswer(this.#connection, request, response, signal)) {
+        if (!isServed) served?.()
+        isServed = true
+        yield batch
+      }
+    } catch (thrown) {
+      // A stream has begun before the engine looks at some of what was asked: its first event is the refusal.
+      if (!isServed && isMalformed(thrown)) refused?.()
+      throw thrown
+    }
   }
 
   /**
@@ -60,7 +78,7 @@ export class OpenaiRoutes {
    * Asks for all there is first, and for less when that is refused as malformed (400, 422). What the agent itself did wrong
    * is refused at every step, and teaches nothing.
    */
-  async #ask(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse> {
+  async #ask(request: GenerationRequest, signal: AbortSignal): Promise<AskedResponse> {
     const key = JSON.stringify([request.kind, request.body.model, request.stream])
     const plan = this.#learnt.planFor(key, asksFor(request))
     let refusal: unknown
@@ -68,8 +86,11 @@ export class OpenaiRoutes {
       try {
         const json = bodyJson(openaiBody(request, ask), request)
         const response = await this.#connection.request(routeOf(request), signal, json, request)
-        this.#learnt.accepted(key, plan, ask)
-        return response
+        return {
+          response,
+          served: () => this.#learnt.accepted(key, plan, ask),
+          refused: () => this.#learnt.refused(key),
+        }
       } catch (thrown) {
         if (!isMalformed(thrown)) throw thrown
         refusal = thrown

@@ -38,6 +38,11 @@ class SglangClient implements EngineClient {
   readonly #openai: OpenaiRoutes
   readonly #routes: OptionalRoutes
   readonly #heldCalls: HeldCalls
+  /**
+   * What its weights were called first: `/update_weights_from_disk` names them after their folder (`served_model_name` in
+   * `tokenizer_manager.py`, 0.5.23), while calls go on to name the model; any name is its weights' to the server.
+   */
+  #servedName: string | undefined
   /** By the names that it lists. */
   #adapters: ReadonlySet<string> = new Set()
 
@@ -58,7 +63,7 @@ class SglangClient implements EngineClient {
   }
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    const asked = this.#withAdapter(request)
+    const asked = this.#withAdapter(withoutZero(request))
     if (isTokenRequest(asked)) yield* this.#generateTokens(asked, signal)
     else yield* this.#openai.generate(asked, signal)
   }
@@ -107,6 +112,7 @@ class SglangClient implements EngineClient {
     return this.#openai.watch(() =>
       this.#checkHealth(signal).catch((thrown) => {
         this.#heldCalls.forget()
+        this.#servedName = undefined
         throw thrown
       }),
     )
@@ -117,6 +123,10 @@ class SglangClient implements EngineClient {
     await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
+    const weights = models.find(({ isAdapter }) => !isAdapter)
+    this.#servedName ??= weights?.id
+    if (weights && !models.some(({ id }) => id === this.#servedName))
+      models.push({ ...weights, id: this.#servedName! })
     const info =
       (await this.#routes.get('/model_info', signal)) ?? (await this.#routes.get('/get_model_info', signal))
     const said = info === undefined ? undefined : parseJson(info)
@@ -127,4 +137,10 @@ class SglangClient implements EngineClient {
   async close(): Promise<void> {
     await this.#connection.close()
   }
+}
+
+/** To vLLM and others 0 is no limit, as -1 is; SGLang refuses it. */
+function withoutZero(request: GenerationRequest): GenerationRequest {
+  if (request.body.top_k !== 0) return request
+  return { ...request, body: { ...request.body, top_k: -1 } } as GenerationRequest
 }

@@ -28,7 +28,7 @@ import {
   tableOfAlternatives,
   versionSpans,
 } from '../wire/details/read.ts'
-import { engineMessage, excerpt, isRecord, parseJson, saidBy } from '../wire/failures.ts'
+import { answerError, isRecord, parseJson, saidBy } from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
 import { sampledIds } from '../wire/sampled-ids.ts'
 import { firstWeightVersion, weightVersionOf } from '../wire/weight-version.ts'
@@ -106,8 +106,7 @@ export class GenerateReader implements JsonReader {
     if (isRecord(answer) && isRecord(answer.meta_info) && !answer.error) {
       return { ...answer, meta_info: answer.meta_info }
     }
-    const said = this.#options.redact(engineMessage(answer) ?? excerpt(json))
-    throw this.#failure('failed', `: ${said}`)
+    throw answerError(this.#options.engine, json, this.#options.redact)
   }
 
   /** An abort ends an answer like any other, with ids that are not all there. */

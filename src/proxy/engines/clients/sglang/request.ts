@@ -42,12 +42,16 @@ const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
   custom_params: 'custom_params',
 }
 
-/** Fields that the route would take for another prompt, for the continuation of one, or for an id that is in use. */
+/**
+ * Fields that the route would take for another prompt, for the continuation of one, for an id that is in use, or, of
+ * OpenAI's Responses, for the wish to go on when nobody is connected any more.
+ */
 const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
   text: undefined,
   input_embeds: undefined,
   session_params: undefined,
   rid: undefined,
+  background: undefined,
   input_ids: undefined,
   // Images come with the messages, and nothing else is where their placeholders are.
   image_data: undefined,

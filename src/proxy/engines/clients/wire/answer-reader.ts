@@ -16,7 +16,7 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage, ToolCallIndexes } from './answer-message.ts'
 import { answerDetails } from './details/answer-details.ts'
-import { engineMessage, excerpt, isRecord, saidBy } from './failures.ts'
+import { answerError, excerpt, isRecord, saidBy } from './failures.ts'
 import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { sampledIds } from './sampled-ids.ts'
 import { firstWeightVersion, lastWeightVersion, weightVersionOf } from './weight-version.ts'
@@ -72,7 +72,8 @@ export class AnswerReader {
    * Reads one chunk, or the whole answer, and appends what it says to `events`.
    * @param json text, or its UTF-8, which is the better for a whole answer
    * @param isWhole it is the whole answer
-   * @throws ProxyError `engine_failed` when it is the engine's error, or nothing that an engine would say
+   * @throws ProxyError `engine_failed` when it is the engine's error, or nothing that an engine would say;
+   *   `engine_rejected` when the error is the caller's
    */
   read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
     const answer = this.#parse(json)
@@ -123,8 +124,7 @@ export class AnswerReader {
       throw saidBy('engine_failed', `the engine at ${engine} answered with no JSON`, `: ${said}`)
     }
     if (isRecord(answer) && Array.isArray(answer.choices) && !answer.error) return answer
-    const said = redact(engineMessage(answer) ?? excerpt(json.toString()))
-    throw saidBy('engine_failed', `the engine at ${engine} failed`, `: ${said}`)
+    throw answerError(engine, json.toString(), redact)
   }
 
   #noteRoot(answer: Record<string, unknown>): void {
@@ -167,7 +167,9 @@ export class AnswerReader {
     else if (typeof choice.text === 'string' && choice.text !== '') delta.content = choice.text
     const entries = isRecord(choice.logprobs) ? this.#addLogprobs(delta, choice.logprobs) : []
     // null is "not reported", and not "no tokens": some vLLM versions answer so although they were asked.
-    if (Array.isArray(choice.token_ids)) delta.tokenIds = sampledIds(choice.token_ids)
+    // SGLang's whole chat answers call them so since 0.5.18.
+    const ids = choice.token_ids ?? choice.response_token_ids
+    if (Array.isArray(ids)) delta.tokenIds = sampledIds(ids)
     if (this.#options.record) this.#addDetails(delta, choice, answer, entries)
     return Object.keys(delta).length > 1 ? delta : undefined
   }

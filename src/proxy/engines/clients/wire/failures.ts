@@ -66,6 +66,23 @@ export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer
   return saidBy('engine_failed', `the engine at ${engine} answered with HTTP ${status}`, detail)
 }
 
+/**
+ * An error where an answer should be. Once a stream has begun its status is 200, and vLLM (0.32) and SGLang (0.5.23) say the
+ * real one in `error.code`; 4xx is what the caller did wrong, as a sampling parameter that the engine's core refuses.
+ * @param json the answer as it came
+ */
+export function answerError(engine: string, json: string, redact: (text: string) => string): ProxyError {
+  const text = redact(json)
+  const answer = parseJson(text)
+  const status = isRecord(answer) && isRecord(answer.error) ? Number(answer.error.code) : Number.NaN
+  if (status >= 400 && status < 500) return refusalError({ engine, status, text })
+  return saidBy(
+    'engine_failed',
+    `the engine at ${engine} failed`,
+    `: ${engineMessage(answer) ?? excerpt(text)}`,
+  )
+}
+
 /** A failure in words of ours, and then an engine's own, which are for the agent and the record, and no log. */
 export function saidBy(code: ErrorCode, ours: string, theirs: string): ProxyError {
   return new ProxyError(code, ours + theirs, { logMessage: ours })

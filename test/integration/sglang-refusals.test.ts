@@ -1,0 +1,45 @@
+/** What SGLang 0.5.23 says of a stream's faults, and what the proxy may conclude of it. */
+import t from 'tap'
+import { createSglangClient } from '../../src/proxy/engines/clients/sglang/client.ts'
+import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
+import { openEventStream, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+
+const REFUSED = { object: 'error', message: 'no ids in streams', type: 'BadRequestError', code: 400 }
+const BAD_REGEX = { object: 'error', message: 'bad regex', type: 'BAD_REQUEST', param: null, code: 400 }
+
+/**
+ * Its chat route refuses ids in a stream, and a bad regular expression: at once where the answer is whole, and with the
+ * first event where it is streamed.
+ */
+async function start() {
+  return await startScriptedServer(({ body }, response) => {
+    if (body.stream && body.return_token_ids) return sendJson(response, REFUSED, 400)
+    if (!body.stream && body.regex) return sendJson(response, BAD_REGEX, 400)
+    const send = body.stream ? openEventStream(response) : undefined
+    if (body.regex) send!({ error: BAD_REGEX })
+    else {
+      const choice = { index: 0, message: { content: 'a' }, finish_reason: 'stop', response_token_ids: [7] }
+      const answer = { choices: [{ ...choice, ...(body.return_token_ids && { prompt_token_ids: [1] }) }] }
+      if (send) send({ choices: [{ index: 0, delta: { content: 'a' }, finish_reason: 'stop' }] })
+      else return sendJson(response, answer)
+    }
+    send!('[DONE]')
+    response.end()
+  })
+}
+
+t.test("one agent's bad streamed calls take nobody's token ids away", async (t) => {
+  const server = await start()
+  const client = createSglangClient({ url: server.url })
+  t.teardown(async () => {
+    await client.close()
+    await server.close()
+  })
+  for (let call = 0; call < 5; call += 1) {
+    const bad = client.generate(chatRequest({ regex: '([' }, true), noAbort)
+    await t.rejects(collect(bad), { code: 'engine_rejected', status: 400, message: 'bad regex' })
+  }
+  const events = await collect(client.generate(chatRequest({}, true), noAbort))
+  t.match(events, [{ type: 'start' }, { type: 'delta', tokenIds: [7] }, { type: 'end' }])
+  t.equal(client.warning, undefined)
+})
