@@ -9,6 +9,7 @@ export const BEGUN: Record<string, readonly string[]> = {
     '<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": "',
     '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": "',
   ],
+  deepseek_v31: ['<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": "'],
   llama3_json: ['{"name": "f", "parameters": {"a": "', '<|python_tag|>'],
   harmony: ['<|channel|>commentary to=functions.f<|message|>{"a": "', '<|channel|>analysis<|message|>'],
   plain: ['<think>'],
