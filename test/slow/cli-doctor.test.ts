@@ -1,4 +1,6 @@
 /** `llm-proxy doctor`: what it says of set-ups that work, and of those that do not. */
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { startEngine } from '../helpers/engine.ts'
@@ -36,6 +38,40 @@ t.test('a set-up that works is all ok, token mode included', async (t) => {
   t.match(of('token mode'), { seen: /^the same \d+ prompt ids/ })
   t.match(of('disk'), { seen: /syncs a write in/ })
 })
+
+t.test(
+  'an engine that writes tools in another way is a warning, with the first place that differs',
+  async (t) => {
+    const engine = await startEngine(t)
+    const server = createServer(async (request, response) => {
+      const text = (await Array.fromAsync(request)).join('')
+      const body = text === '' ? undefined : JSON.parse(text)
+      // As SGLang 0.5.23 does: its `Tool` has the field, and its chat route shows all fields to the template.
+      const isShown = request.url === '/tokenize' && body.tools
+      if (isShown) body.tools = body.tools.map((tool: object) => ({ ...tool, defer_loading: null }))
+      const answer = await fetch(engine.url + request.url, {
+        method: request.method!,
+        headers: { 'content-type': 'application/json' },
+        ...(body && { body: JSON.stringify(body) }),
+      })
+      response.writeHead(answer.status, {
+        'content-type': answer.headers.get('content-type') ?? 'text/plain',
+      })
+      response.end(await answer.text())
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    t.teardown(() => server.close())
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const { code, of } = await doctor(t, '--engine-url', url, '--tokenizer', 'embedded')
+    t.equal(code, 0)
+    t.match(of('token mode'), { state: 'ok' })
+    t.match(of('token mode, tools'), {
+      state: 'warning',
+      seen: /^with a tool, other prompt ids than the engine's own: \d+ and \d+, from the \d+th on/,
+      remedy: /SGLang/,
+    })
+  },
+)
 
 t.test('an engine that is out of reach or tells no ids is a failure, with what to do', async (t) => {
   const away = await doctor(t, '--engine-url', 'http://127.0.0.1:1')

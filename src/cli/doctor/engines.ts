@@ -9,6 +9,15 @@ import { messageOf } from './machine.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
+/** Engines differ in what they write of a tool: SGLang's chat route adds fields that the agent left out. */
+const TOOL = {
+  type: 'function',
+  function: {
+    name: 'weather',
+    description: 'Tells the weather.',
+    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+  },
+}
 /** How long an engine may be out of reach, and how long it may take to answer. */
 const WAIT_MS = 5_000
 const ANSWER_MS = 60_000
@@ -17,7 +26,7 @@ const ANSWER_MS = 60_000
 export async function lookAtEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
   const about = `engine ${url === undefined ? 'embedded' : new URL(url).host}`
   try {
-    const turn = await callThrough(config, url)
+    const [turn, turnWithTool] = await callsThrough(config, url)
     const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn
     if (!exact) {
       const seen = `answers, but its turns cannot be trained on: ${inexact_reason}`
@@ -27,15 +36,15 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
     }
     const from = config.tokenizer === undefined ? 'reported by the engine' : 'made in token mode'
     const seen = `answers with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
-    const more = url === undefined ? [] : await lookAtWords(config, url, turn)
+    const more = url === undefined ? [] : await lookAtWords(config, url, turn, turnWithTool)
     return [ok(about, seen), ...more]
   } catch (error) {
     return [failure(about, messageOf(error), 'see that it runs, and that --engine-url and its key are right')]
   }
 }
 
-/** One call through a proxy of these options that nobody else can reach. */
-async function callThrough(config: ServeConfig, url: string | undefined): Promise<TurnJson> {
+/** A call through a proxy of these options that nobody else can reach, and in token mode one that offers a tool. */
+async function callsThrough(config: ServeConfig, url: string | undefined): Promise<[TurnJson, TurnJson?]> {
   const { startServer } = await import('../../main.ts')
   const own = {
     mode: 'local',
@@ -52,19 +61,26 @@ async function callThrough(config: ServeConfig, url: string | undefined): Promis
   } as const
   const server = await startServer({ ...config, ...own }, { logger: createLogger('silent') })
   try {
-    const response = await fetch(`${server.url}/doctor/v1/chat/completions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ model: await modelOf(server.url), messages: MESSAGES, max_tokens: MAX_TOKENS }),
-      signal: AbortSignal.timeout(ANSWER_MS),
-    })
-    const answer = (await response.json()) as { error?: { message: string } }
-    if (!response.ok) throw new Error(answer.error?.message ?? `status ${response.status}`)
-    const session = (await (await fetch(`${server.url}/sessions/doctor`)).json()) as SessionWithTurnsJson
-    return session.turns[0]!
+    const turn = await callOf(server.url, 'doctor', {})
+    if (config.tokenizer === undefined || url === undefined) return [turn]
+    return [turn, await callOf(server.url, 'doctor-tool', { tools: [TOOL] })]
   } finally {
     await server.stop(0)
   }
+}
+
+async function callOf(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
+  const body = { model: await modelOf(proxyUrl), messages: MESSAGES, max_tokens: MAX_TOKENS, ...more }
+  const response = await fetch(`${proxyUrl}/${session}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+    signal: AbortSignal.timeout(ANSWER_MS),
+  })
+  const answer = (await response.json()) as { error?: { message: string } }
+  if (!response.ok) throw new Error(answer.error?.message ?? `status ${response.status}`)
+  const { turns } = (await (await fetch(`${proxyUrl}/sessions/${session}`)).json()) as SessionWithTurnsJson
+  return turns[0]!
 }
 
 async function modelOf(proxyUrl: string): Promise<string> {
@@ -76,15 +92,22 @@ async function modelOf(proxyUrl: string): Promise<string> {
 const CLOCK_OFF_MS = 5_000
 
 /** The engine's own word on the prompt, where it has `/tokenize`, and its clock. */
-async function lookAtWords(config: ServeConfig, url: string, turn: TurnJson): Promise<Finding[]> {
+async function lookAtWords(
+  config: ServeConfig,
+  url: string,
+  turn: TurnJson,
+  turnWithTool: TurnJson | undefined,
+): Promise<Finding[]> {
   const { origin, basePath, authorization } = parseEndpoint(url, config.engineApiKey)
+  const tokenize = (more: object) =>
+    fetch(`${origin}${basePath}/tokenize`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', ...(authorization !== undefined && { authorization }) },
+      body: JSON.stringify({ model: turn.model, messages: MESSAGES, ...more }),
+      signal: AbortSignal.timeout(ANSWER_MS),
+    })
   const askedAtMs = Date.now()
-  const response = await fetch(`${origin}${basePath}/tokenize`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json', ...(authorization !== undefined && { authorization }) },
-    body: JSON.stringify({ model: turn.model, messages: MESSAGES, add_generation_prompt: true }),
-    signal: AbortSignal.timeout(ANSWER_MS),
-  })
+  const response = await tokenize({ add_generation_prompt: true })
   const date = response.headers.get('date')
   // It was written between the two; a slow answer is no clock that is wrong.
   const saidMs = date === null ? askedAtMs : Date.parse(date)
@@ -94,17 +117,36 @@ async function lookAtWords(config: ServeConfig, url: string, turn: TurnJson): Pr
       ? [warning('clock', `${Math.round(offMs / 1_000)} s apart from the engine's`, 'set both by NTP')]
       : []
   if (config.tokenizer === undefined) return clock
-  const { tokens } = (await response.json().catch(() => ({}))) as { tokens?: number[] }
-  if (!response.ok || tokens === undefined) {
+  const tokens = await tokensIn(response)
+  if (tokens === undefined) {
     const seen = 'the engine has no /tokenize to compare prompts with'
     return [...clock, warning('token mode', seen, 'compare a prompt by hand: docs/token-mode.md')]
   }
-  const isSame = JSON.stringify(tokens) === JSON.stringify(turn.prompt_token_ids)
-  const seen = isSame
-    ? `the same ${tokens.length} prompt ids as the engine's own`
-    : `other prompt ids than the engine's own: ${turn.prompt_token_ids.length} and ${tokens.length}`
-  return [
-    ...clock,
-    isSame ? ok('token mode', seen) : failure('token mode', seen, "give --tokenizer the engine's own model"),
-  ]
+  const differs = differenceOf(turn.prompt_token_ids, tokens)
+  if (differs !== undefined) {
+    return [...clock, failure('token mode', differs, "give --tokenizer the engine's own model")]
+  }
+  const same = ok('token mode', `the same ${tokens.length} prompt ids as the engine's own`)
+  // SGLang renders as for its chat route only where nobody names the generation prompt.
+  const tokensWithTool = turnWithTool && (await tokensIn(await tokenize({ tools: [TOOL] })))
+  const toolDiffers = tokensWithTool && differenceOf(turnWithTool.prompt_token_ids, tokensWithTool)
+  if (!toolDiffers) return [...clock, same]
+  const remedy =
+    'see docs/engines.md: SGLang writes fields of tools that the agent left out; else compare the templates'
+  return [...clock, same, warning('token mode, tools', `with a tool, ${toolDiffers}`, remedy)]
+}
+
+/** undefined: the engine tells none. */
+async function tokensIn(response: Response): Promise<number[] | undefined> {
+  const { tokens } = (await response.json().catch(() => ({}))) as { tokens?: number[] }
+  return response.ok ? tokens : undefined
+}
+
+function differenceOf(ours: readonly number[], engines: readonly number[]): string | undefined {
+  const isOther = (id: number, at: number) => id !== ours[at]
+  if (ours.length === engines.length && !engines.some(isOther)) return undefined
+  const other = engines.findIndex(isOther)
+  const at = other === -1 ? engines.length : other
+  const ids = `${ours[at] ?? 'its end'}, the engine's ${engines[at] ?? 'its end'}`
+  return `other prompt ids than the engine's own: ${ours.length} and ${engines.length}, from the ${at + 1}th on (here ${ids})`
 }
