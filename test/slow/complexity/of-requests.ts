@@ -7,6 +7,7 @@ import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
 import { checkResponsesRequest } from '../../../src/proxy/dialects/responses/schema.ts'
+import { CallIds } from '../../../src/proxy/session/matching/call-ids.ts'
 import { canonicalJson } from '../../../src/proxy/session/matching/canonical-json.ts'
 import { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
 import { messageKey } from '../../../src/proxy/session/matching/message-key.ts'
@@ -119,6 +120,27 @@ export const REQUESTS: readonly Subject[] = [
         (n) => times(n, (at) => ({ name: `f${at}`, input_schema: { type: 'object' } })),
         (some) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages: talk(1), tools: some }),
       ),
+      'tools that are found again and again': fresh(
+        (n) => ({
+          tools: times(n, (at) => ({
+            name: `f${at}`,
+            description: 'x'.repeat(n),
+            input_schema: {},
+            defer_loading: true,
+          })).slice(0, 20),
+          messages: times(n, (at) => ({
+            role: 'user',
+            content: [
+              {
+                type: 'tool_result',
+                tool_use_id: `c${at}`,
+                content: [{ type: 'tool_reference', tool_name: `f${at % 20}` }],
+              },
+            ],
+          })).flatMap((found) => [{ role: 'assistant', content: 'a' }, found]),
+        }),
+        (body) => lowerMessagesRequest({ model: 'm', max_tokens: 1, ...body }),
+      ),
       'a system of many parts': fresh(
         (n) => times(n, () => ({ type: 'text', text: 'x-anthropic-billing-header: ' })),
         (system) => lowerMessagesRequest({ model: 'm', max_tokens: 1, system, messages: talk(1) }),
@@ -196,6 +218,7 @@ export const REQUESTS: readonly Subject[] = [
     name: 'matching',
     covers: [
       'src/proxy/session/matching/match-index.ts',
+      'src/proxy/session/matching/call-ids.ts',
       'src/proxy/session/matching/conversation.ts',
       'src/proxy/session/matching/message-tree.ts',
       'src/proxy/session/matching/rebuild-index.ts',
@@ -206,6 +229,17 @@ export const REQUESTS: readonly Subject[] = [
     cases: {
       'a long conversation': fresh(talk, (messages) => new MatchIndex().match(conversationOf(messages))),
       'results of calls': fresh(results, (messages) => new MatchIndex().match(conversationOf(messages))),
+      'calls of one message': fresh(
+        (n) => {
+          const ids = new CallIds()
+          const calls = times(n, () => ({
+            id: ids.draw(undefined),
+            function: { name: 'f', arguments: '{}' },
+          }))
+          return [...talk(1), { role: 'assistant', tool_calls: calls }] as Message[]
+        },
+        (messages) => new MatchIndex().match(conversationOf(messages)),
+      ),
       'samples of one request': (n) => () => {
         const tree = new MessageTree()
         const index = new MatchIndex<number>()

@@ -398,6 +398,8 @@ t.test('a tool that is deferred is shown with the search that found it, and not 
     function: { name: 'NotebookEdit', description: 'Edits.', parameters: schema },
   })
   t.equal(said[1], 'Tool: Nowhere')
+  const again = lowered({ messages: [...found, ...found.slice(1)], tools }).messages as typeof body.messages
+  t.match((again as { content: unknown }[]).at(-1)!.content, [{ text: 'Tool: NotebookEdit' }], 'told once')
 })
 
 t.test('a conversation that ends with the assistant can be counted, and not gone on with', async (t) => {

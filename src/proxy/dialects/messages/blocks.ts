@@ -8,7 +8,7 @@ import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { checker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
-import { foundTool } from './lower-tools.ts'
+import { toldTool } from './lower-tools.ts'
 import type { Block, ToolParam } from './schema.ts'
 
 /** A block, and where in the body it stands. */
@@ -148,17 +148,28 @@ export interface ToolResult {
   parts: ContentPart[]
 }
 
-/** @param tools that a search among them may refer to */
-export function toolResultOf({ block, at }: PlacedBlock, tools: readonly ToolParam[] = []): ToolResult {
+/** @param found the tools that this is the first result to refer to */
+export function toolResultOf(
+  { block, at }: PlacedBlock,
+  found: ReadonlyMap<string, ToolParam> = new Map(),
+): ToolResult {
   const { tool_use_id: toolCallId, content, is_error: isError } = checkToolResult(block, at)
   const parts = placedBlocks(content ?? '', `${at}.content`).flatMap((placed) =>
-    placed.block.type === 'tool_reference' ? [referredTool(placed, tools)] : partsOf(placed),
+    placed.block.type === 'tool_reference' ? [referredTool(placed, found)] : partsOf(placed),
   )
   return { toolCallId, parts: isError === true ? asError(parts) : parts }
 }
 
-function referredTool({ block, at }: PlacedBlock, tools: readonly ToolParam[]): ContentPart {
-  return { type: 'text', text: foundTool(checkToolReference(block, at).tool_name, tools) }
+/** Names of the tools that a result refers to; whether it is well formed is found out later. */
+export function referredIn({ content }: Block): string[] {
+  const blocks = Array.isArray(content) ? (content as readonly (Block | null)[]) : []
+  return blocks.flatMap((block) => (block?.type === 'tool_reference' ? [String(block.tool_name)] : []))
+}
+
+function referredTool({ block, at }: PlacedBlock, found: ReadonlyMap<string, ToolParam>): ContentPart {
+  const { tool_name: name } = checkToolReference(block, at)
+  const tool = found.get(name)
+  return { type: 'text', text: tool === undefined ? `Tool: ${name}` : toldTool(tool) }
 }
 
 function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {

@@ -8,6 +8,7 @@ import {
   type PlacedBlock,
   partsOf,
   placedBlocks,
+  referredIn,
   textOf,
   thinkingOf,
   toolCallOf,
@@ -20,8 +21,8 @@ import type { CountTokensRequest, MessageParam, ToolParam } from './schema.ts'
 interface Utterance {
   role: MessageParam['role']
   messages: PlacedMessage[]
-  /** That its results may refer to. */
-  tools: readonly ToolParam[]
+  /** Deferred tools that it is the first to refer to: once in a talk their definitions are told. */
+  found?: ReadonlyMap<string, ToolParam>
 }
 
 interface PlacedMessage {
@@ -44,13 +45,33 @@ export function lowerTalk(
   { messages, tools }: Pick<CountTokensRequest, 'messages' | 'tools'>,
   repeats: Repeats,
 ): ChatMessage[] {
-  const utterances = utterancesOf(messages, tools ?? [])
+  const utterances = utterancesOf(messages)
   const opening = utterances[0]?.role === 'system' ? blocksOf(utterances.shift()!).map(textOf) : undefined
   const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
-  const talk = utterances.flatMap((utterance) =>
-    repeats.once(lowerUtterance, utterance.messages.at(-1)!.message, utterance),
-  )
+  const deferred = (tools ?? []).filter(({ defer_loading: isDeferred }) => isDeferred === true)
+  const unseen = new Map(deferred.map((tool) => [tool.name, tool]))
+  const talk = utterances.flatMap((utterance) => {
+    const last = utterance.messages.at(-1)!.message
+    const found = takeReferred(utterance, unseen)
+    // What is first depends on all that is before it.
+    return found.size > 0
+      ? lowerUtterance(last, { ...utterance, found })
+      : repeats.once(lowerUtterance, last, utterance)
+  })
   return system === '' ? talk : [repeats.once(systemMessage, system), ...talk]
+}
+
+/** @param unseen what is found is taken out of it */
+function takeReferred({ role, messages }: Utterance, unseen: Map<string, ToolParam>) {
+  const found = new Map<string, ToolParam>()
+  if (unseen.size === 0 || role !== 'user') return found
+  const blocks = messages.flatMap(({ message: { content } }) => (typeof content === 'string' ? [] : content))
+  for (const name of blocks.flatMap(referredIn)) {
+    const tool = unseen.get(name)
+    if (tool !== undefined) found.set(name, tool)
+    unseen.delete(name)
+  }
+  return found
 }
 
 function systemMessage(content: string): ChatMessage {
@@ -60,7 +81,7 @@ function systemMessage(content: string): ChatMessage {
 /** @param _last its last message, which says with all before it what the utterance is */
 function lowerUtterance(_last: MessageParam, utterance: Utterance): ChatMessage[] {
   const blocks = blocksOf(utterance)
-  return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks, utterance.tools)
+  return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks, utterance.found)
 }
 
 function blocksOf({ messages }: Utterance): PlacedBlock[] {
@@ -81,7 +102,7 @@ export function refusePrefill(messages: readonly MessageParam[]): void {
 }
 
 /** "Consecutive user or assistant turns in your request will be combined into a single turn." */
-function utterancesOf(messages: readonly MessageParam[], tools: readonly ToolParam[]): Utterance[] {
+function utterancesOf(messages: readonly MessageParam[]): Utterance[] {
   const utterances: Utterance[] = []
   let hasBegun = false
   for (const [index, message] of messages.entries()) {
@@ -91,7 +112,7 @@ function utterancesOf(messages: readonly MessageParam[], tools: readonly ToolPar
     const placed = { message, index, isReminder }
     const last = utterances.at(-1)
     if (last?.role === role) last.messages.push(placed)
-    else utterances.push({ role, messages: [placed], tools })
+    else utterances.push({ role, messages: [placed] })
   }
   return utterances
 }
@@ -109,10 +130,10 @@ function asReminder(placed: PlacedBlock): PlacedBlock {
 /**
  * Results of tools come first, as the API demands of a client, and each is a message; what else is said is one more.
  */
-function lowerUser(blocks: readonly PlacedBlock[], tools: readonly ToolParam[]): ChatMessage[] {
+function lowerUser(blocks: readonly PlacedBlock[], found: Utterance['found']): ChatMessage[] {
   const results = blocks
     .filter(({ block }) => block.type === 'tool_result')
-    .map((placed) => toolResultOf(placed, tools))
+    .map((placed) => toolResultOf(placed, found))
   const said = blocks.filter(({ block }) => block.type !== 'tool_result')
   const answers = results.map(
     ({ toolCallId, parts }) =>

@@ -12,10 +12,9 @@ export function lowerTools(tools: readonly ToolParam[]): Tool[] {
   return tools.map(lowerTool).filter((_, index) => tools[index]!.defer_loading !== true)
 }
 
-/** What a search has found, in words: the tool as the others are told to the model. */
-export function foundTool(name: string, tools: readonly ToolParam[]): string {
-  const index = tools.findIndex((tool) => tool.name === name)
-  return index === -1 ? `Tool: ${name}` : JSON.stringify(lowerTool(tools[index]!, index))
+/** A tool that a search has found, in words: as the others are told to the model. */
+export function toldTool(tool: ToolParam): string {
+  return JSON.stringify(lowerTool(tool, 0))
 }
 
 function lowerTool(tool: ToolParam, index: number): Tool {
