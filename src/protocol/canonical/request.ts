@@ -90,6 +90,8 @@ export type GenerationRequest = CanonicalRequest & {
    * other a forced call has a JSON schema as its `response_format`.
    */
   callFormat?: string
+  /** With `promptTokenIds`: the model may reason before it answers; its template has not ended that already. */
+  mayReason?: boolean
   /** With `promptTokenIds`: which of them stand for the images of the body's messages. Absent: there are none. */
   images?: PromptImages
   /** Is called when an engine or a worker is about to be asked: not while the call waits for one, and for each one anew. */

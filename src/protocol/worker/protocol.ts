@@ -194,6 +194,8 @@ export const CompletionRequestV2 = Type.Intersect([
     image_tokens: Type.Optional(Type.Array(Type.Integer({ minimum: 1 }))),
     /** With a chat's `prompt_token_ids`: how the model writes tool calls, for an engine that can be held to it. */
     call_format: Type.Optional(Type.String()),
+    /** With a chat's `prompt_token_ids`: the model may reason before what the engine is held to. */
+    may_reason: Type.Optional(Type.Boolean()),
     /** To workers with `details`: what to ask the engine for beyond ids and logprobs, such as `top_logprobs:20`. */
     record: Type.Optional(Type.Array(Type.String())),
     /** With `routed_experts` in `record`: the place of the prompt from which they are wanted; absent: 0. */

@@ -30,7 +30,7 @@ export function requestToV2(request: GenerationRequest, requestId: string): Comp
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
     const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds.whole()) }
-    const more = { ...imagesToWire(request), ...callFormatToWire(request), ...besideBody(request) }
+    const more = { ...imagesToWire(request), ...readingToWire(request), ...besideBody(request) }
     return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
   }
   const { prompt, ...rest } = request.body
@@ -87,6 +87,7 @@ export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): Gen
       ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
       ...imagesFromWire(frame),
       ...(frame.call_format !== undefined && { callFormat: frame.call_format }),
+      ...(frame.may_reason && { mayReason: true }),
     }
   }
   const prompt = packed === undefined ? undefined : { prompt: Array.from(unpackTokenIds(packed)) }
@@ -97,8 +98,12 @@ function imagesToWire({ images }: GenerationRequest) {
   return images && { image_token_id: images.tokenId, image_tokens: [...images.tokens] }
 }
 
-function callFormatToWire({ callFormat }: GenerationRequest) {
-  return callFormat === undefined ? undefined : { call_format: callFormat }
+/** How the model's answer is to be read, which is what an engine can be held to. */
+function readingToWire({ callFormat, mayReason }: GenerationRequest) {
+  return {
+    ...(callFormat !== undefined && { call_format: callFormat }),
+    ...(mayReason && { may_reason: true }),
+  }
 }
 
 function imagesFromWire({ image_token_id: tokenId, image_tokens: tokens }: CompletionRequestV2) {

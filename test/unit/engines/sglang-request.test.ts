@@ -4,7 +4,11 @@ import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { generateBody } from '../../../src/proxy/engines/clients/sglang/request.ts'
 import { bodyWithIds } from '../../../src/proxy/engines/clients/wire/request.ts'
 
-function bodyFor(body: Partial<ChatBody>, stream = true): Record<string, unknown> {
+function bodyFor(
+  body: Partial<ChatBody>,
+  stream = true,
+  more: { mayReason?: boolean } = {},
+): Record<string, unknown> {
   const messages = [{ role: 'user' as const, content: 'Hello' }]
   const request = {
     kind: 'chat',
@@ -13,6 +17,7 @@ function bodyFor(body: Partial<ChatBody>, stream = true): Record<string, unknown
     stream,
     promptTokenIds: PromptIds.of(5, 6),
     body: { messages, ...body },
+    ...more,
   } as const
   const json = bodyWithIds(generateBody(request), 'input_ids', request)
   return JSON.parse(Buffer.concat(json).toString())
@@ -120,5 +125,14 @@ t.test('constraints on the output', (t) => {
   refused({ structured_outputs: { json: schema } }, 'structured_outputs')
   refused({ guided_json: schema }, 'guided_json')
   t.doesNotThrow(() => bodyFor({ structured_outputs: null, guided_json: null }))
+  t.end()
+})
+
+t.test('a constraint begins behind the reasoning, where the prompt leaves room for one', (t) => {
+  const format = { response_format: { type: 'json_object' as const } }
+  t.match(bodyFor({ ...format }, true, { mayReason: true }), { require_reasoning: true })
+  t.match(bodyFor({ regex: '[a-z]+' }, true, { mayReason: true }), { require_reasoning: true })
+  t.notOk('require_reasoning' in bodyFor(format), 'the template has closed it')
+  t.notOk('require_reasoning' in bodyFor({}, true, { mayReason: true }), 'nothing is constrained')
   t.end()
 })

@@ -18,6 +18,7 @@ import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import { type PlacedImage, placesOf } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
+import { leavesRoomToReason } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
 import type { CallIds } from '../matching/call-ids.ts'
 import { recordedConversations } from '../matching/rebuild-index.ts'
@@ -200,7 +201,8 @@ class TokenCall extends PlannedCall {
     const sent = forcedCall ? constrainedBody(body, forcedCall) : body
     const tokenIds = { promptTokenIds: prompt.ids, ...imagesPart(prompt, model) }
     const format = body.tools?.length ? { callFormat: model.parser.name } : {}
-    this.request = { ...request, ...expertsPart(parts), ...tokenIds, ...format, body: sent }
+    const mayReason = leavesRoomToReason(model.parser, prompt.text) && { mayReason: true }
+    this.request = { ...request, ...expertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
     this.#vocabularySize = model.vocabularySize
     this.#decoder = new AnswerDecoder(
       decoderFor(model, request.body, { promptText: prompt.text, forcesCall: forcedCall !== undefined }),

@@ -120,3 +120,8 @@ export function parserNamed(name: string): ParserFamily {
 export function opensReasoning(family: ParserFamily, prompt: string): boolean {
   return family.reasoning !== undefined && prompt.trimEnd().endsWith(family.reasoning.open)
 }
+
+/** Whether what follows a rendered prompt may begin with reasoning: its template has not closed a block of it. */
+export function leavesRoomToReason({ reasoning }: ParserFamily, prompt: string): boolean {
+  return reasoning !== undefined && !prompt.trimEnd().endsWith(reasoning.close)
+}

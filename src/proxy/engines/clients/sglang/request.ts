@@ -68,6 +68,8 @@ export function generateBody(request: TokenRequest): Record<string, unknown> {
   return {
     ...forwardedFields(body),
     sampling_params: samplingParams(body),
+    // Its chat route says so by the template, and else the constraint begins with the first token.
+    ...(request.mayReason && isConstrained(body) && { require_reasoning: true }),
     return_logprob: true,
     // Of the completion only.
     logprob_start_len: -1,
@@ -125,6 +127,10 @@ function forwardedFields(body: ChatBody): Record<string, unknown> {
     fields[field] = undefined
   for (const field of ['response_format', 'stream_options']) fields[field] = undefined
   return fields
+}
+
+function isConstrained(body: ChatBody): boolean {
+  return Boolean(body.regex || body.ebnf) || Object.keys(constraint(body)).length > 0
 }
 
 /** How the output is to look, as SGLang's own chat route passes it on: JSON schemas and tags as text. */
