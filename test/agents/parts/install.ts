@@ -1,11 +1,12 @@
 /**
- * Agents as their users get them: the current version, from its registry. An installation is kept in the machine's
+ * Agents as their users get them, from their registry: the version that is pinned, or the current one. An installation is kept in the machine's
  * temporary folder under its version, so that only the first run after a release downloads anything.
  */
 import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, statSync } from 'node:fs'
 import { tmpdir, userInfo } from 'node:os'
 import { join } from 'node:path'
 import { type FinishedProgram, runProgram } from './programs.ts'
+import { AGENT_VERSIONS } from './versions.ts'
 
 const LOOK_UP_MS = 60_000
 const INSTALL_MS = 180_000
@@ -16,15 +17,31 @@ export interface Installed {
   folder: string
 }
 
-/** @param postinstall a script of the package that its installation needs: scripts of dependencies are not run */
-export async function installFromNpm(name: string, postinstall?: string): Promise<Installed> {
-  const version = await currentVersion('npm', ['view', `${name}@latest`, 'version'], /^(\d+\.\S+)$/m)
-  return installed(name, version, async (folder) => {
+/**
+ * @param postinstall a script of the package that its installation needs: scripts of dependencies are not run
+ * @param others beside it
+ */
+export async function installFromNpm(
+  name: string,
+  postinstall?: string,
+  others: readonly string[] = [],
+): Promise<Installed> {
+  const wanted = async (one: string) =>
+    pinnedVersion(one) ?? currentVersion('npm', ['view', `${one}@latest`, 'version'], /^(\d+\.\S+)$/m)
+  const [version, ...versions] = await Promise.all([name, ...others].map(wanted))
+  const all = [name, ...others.map((other, at) => `${other}-${versions[at]}`)].join('+')
+  return installed(all, version!, async (folder) => {
     const flags = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
-    await ran('npm', ['install', '--prefix', folder, ...flags, `${name}@${version}`], folder)
+    const beside = others.map((other, at) => `${other}@${versions[at]}`)
+    await ran('npm', ['install', '--prefix', folder, ...flags, `${name}@${version}`, ...beside], folder)
     const own = join(folder, 'node_modules', name)
     if (postinstall !== undefined) await ran(process.execPath, [postinstall], own)
   })
+}
+
+/** Undefined: the current one. */
+function pinnedVersion(name: string): string | undefined {
+  return process.env.NEWEST_AGENTS === '1' ? undefined : AGENT_VERSIONS[name]
 }
 
 /** Whether this machine has what {@link installFromPyPI} needs. */
@@ -43,7 +60,7 @@ export async function hasPython(): Promise<boolean> {
 
 /**
  * @param missing what the package needs and does not name
- * @param pinned default: the current version
+ * @param pinned default: that of `versions.ts`, or the current one
  */
 export async function installFromPyPI(
   name: string,
@@ -51,7 +68,8 @@ export async function installFromPyPI(
   pinned?: string,
 ): Promise<Installed> {
   const query = ['-m', 'pip', 'index', 'versions', name]
-  const version = pinned ?? (await currentVersion('python3', query, /^\S+ \((\S+)\)$/m))
+  const version =
+    pinned ?? pinnedVersion(name) ?? (await currentVersion('python3', query, /^\S+ \((\S+)\)$/m))
   const all = [name, ...missing].join('+')
   return installed(all, version, async (folder) => {
     await ran('python3', ['-m', 'venv', folder], folder)

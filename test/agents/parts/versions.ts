@@ -1,0 +1,18 @@
+/**
+ * The versions that are tested: what a new release does to its history is to be seen by hand (`NEWEST_AGENTS=1`) before
+ * it can turn a commit red.
+ */
+export const AGENT_VERSIONS: Readonly<Record<string, string>> = {
+  '@ai-sdk/anthropic': '4.0.105',
+  '@ai-sdk/openai': '4.0.118',
+  '@ai-sdk/openai-compatible': '3.0.92',
+  '@anthropic-ai/claude-code': '2.1.330',
+  '@openai/agents': '0.20.0',
+  '@openai/codex': '0.169.0',
+  '@qwen-code/qwen-code': '0.24.4',
+  ai: '7.0.173',
+  'mini-swe-agent': '2.4.6',
+  'opencode-ai': '1.18.33',
+  'pydantic-ai-slim': '2.68.0',
+  zod: '4.6.7',
+}
