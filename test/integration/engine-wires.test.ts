@@ -15,23 +15,6 @@ import { type RecordedEngine, startReplay, type Wire } from '../engines/wires/wi
 const FOLDER = join(import.meta.dirname, '../engines/wires/fixtures')
 const CUT_AT = 0.6
 
-/** What the clients do not read yet. */
-const UNREAD: Readonly<Record<string, readonly string[]>> = {
-  // Its chat route calls them response_token_ids since 0.5.18.
-  'the ids of SGLang in chat mode': [
-    'chat, whole',
-    'chat, streamed',
-    'chat with tools, whole',
-    'chat with tools, streamed',
-  ].map((name) => `sglang-0.5.23: ${name}`),
-  'the status of an error event': [
-    'sglang-0.5.23: chat that is refused late, streamed',
-    'sglang-0.5.23: token mode that is refused, streamed',
-    'sglang-0.5.23: token mode that is refused late, streamed',
-    'vllm-0.32.0: chat that is refused late, streamed',
-  ],
-}
-
 async function answered(t: Test, engine: string, wire: Wire, cutAt?: number) {
   const replay = await startReplay(wire.exchanges, cutAt)
   const client = CLIENTS[engine.split('-')[0]!]!({ url: replay.url })
@@ -72,16 +55,11 @@ async function checkCut(t: Test, engine: string, wire: Wire): Promise<void> {
   t.strictSame(ids, wire.core!.ids.slice(0, ids.length), 'those before are as sampled')
 }
 
-function unread(engine: string, { name }: Wire): string | false {
-  const found = Object.entries(UNREAD).find(([, names]) => names.includes(`${engine}: ${name}`))
-  return found?.[0] ?? false
-}
-
 for (const file of readdirSync(FOLDER)) {
   const { engine, wires } = JSON.parse(readFileSync(join(FOLDER, file), 'utf8')) as RecordedEngine
   t.test(engine, async (t) => {
     for (const wire of wires)
-      t.test(wire.name, { todo: unread(engine, wire) }, async (t) => {
+      t.test(wire.name, async (t) => {
         const { refused } = CALLS[wire.call]!
         if (refused !== undefined) {
           const thrown = await thrownBy(async () => collect(await answered(t, engine, wire)))
