@@ -20,8 +20,21 @@ export function attributesOfCall(call: ArrivedCall): Attributes {
   }
 }
 
+const NAME = /^[\w.:@/+-]{1,128}$/
+
+/** An agent may write anything in the place of a name, which engines repeat: prose is no name, and does not go out. */
+function asName(value: unknown): string | undefined {
+  return typeof value === 'string' && NAME.test(value) ? value : undefined
+}
+
+/** The operation, with the model that is asked for. */
+export function spanNameOf(asked: AskedEngine): string {
+  const model = asName(asked.body.model)
+  return model === undefined ? operationOf(asked) : `${operationOf(asked)} ${model}`
+}
+
 /** `chat`, or `text_completion`. */
-export function operationOf({ kind }: AskedEngine): string {
+function operationOf({ kind }: AskedEngine): string {
   return kind === 'chat' ? 'chat' : 'text_completion'
 }
 
@@ -29,13 +42,12 @@ export function operationOf({ kind }: AskedEngine): string {
 export function attributesOfAsked(sessionId: string, asked: AskedEngine): Attributes {
   const { body } = asked
   const number = (field: string) => (typeof body[field] === 'number' ? (body[field] as number) : undefined)
-  const effort = body.reasoning_effort
   return given({
     'gen_ai.operation.name': operationOf(asked),
     'gen_ai.provider.name': asked.memberKind,
     'gen_ai.conversation.id': sessionId,
     'session.id': sessionId,
-    'gen_ai.request.model': typeof body.model === 'string' ? body.model : undefined,
+    'gen_ai.request.model': asName(body.model),
     'gen_ai.request.stream': asked.stream,
     'gen_ai.request.temperature': number('temperature'),
     'gen_ai.request.top_p': number('top_p'),
@@ -44,7 +56,7 @@ export function attributesOfAsked(sessionId: string, asked: AskedEngine): Attrib
     'gen_ai.request.seed': number('seed'),
     'gen_ai.request.frequency_penalty': number('frequency_penalty'),
     'gen_ai.request.presence_penalty': number('presence_penalty'),
-    'gen_ai.request.reasoning.level': typeof effort === 'string' ? effort : undefined,
+    'gen_ai.request.reasoning.level': asName(body.reasoning_effort),
     'llm_proxy.member': asked.member,
     ...addressOf(asked.member),
   })
@@ -57,7 +69,7 @@ export function attributesOfAnswer(outcome: TurnOutcome, askedAtMs: number): Att
   const hasIds = promptTokenIds.length > 0
   return given({
     'gen_ai.response.id': outcome.turnId,
-    'gen_ai.response.model': outcome.model ?? undefined,
+    'gen_ai.response.model': asName(outcome.model),
     'gen_ai.response.finish_reasons': finishReason === null ? undefined : [finishReason],
     'gen_ai.response.time_to_first_chunk':
       firstTokenAtMs === null ? undefined : Math.max(0, firstTokenAtMs - askedAtMs) / 1_000,

@@ -24,7 +24,7 @@ import {
   attributesOfCall,
   attributesOfTurn,
   errorType,
-  operationOf,
+  spanNameOf,
 } from './attributes.ts'
 import type { SessionIds } from './session-ids.ts'
 
@@ -172,9 +172,8 @@ class TracedAsk implements AskedSpan {
   constructor({ call, tracer, context, nowMs }: CallParts, engine: AskedEngine) {
     this.#nowMs = nowMs
     this.#askedAtMs = nowMs()
-    const { model } = engine.body
     this.#span = tracer.startSpan(
-      typeof model === 'string' ? `${operationOf(engine)} ${model}` : operationOf(engine),
+      spanNameOf(engine),
       {
         kind: SpanKind.CLIENT,
         startTime: this.#askedAtMs,
