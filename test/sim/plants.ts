@@ -150,4 +150,129 @@ export const PLANTS: readonly Plant[] = [
       },
     ],
   },
+  {
+    name: 'a worker keeps no frame',
+    edits: [
+      {
+        file: 'src/worker/outgoing-call.ts',
+        find: '    this.#kept.push({ seq: this.#lastSeq, text, bytes })\n',
+        put: '',
+      },
+    ],
+  },
+  {
+    name: 'an engine that tells fewer ids than it counts is believed',
+    edits: [
+      {
+        file: 'src/proxy/session/prompts/exactness.ts',
+        find: '  if (counted !== undefined && counted !== tokenIds.length) {',
+        put: '  if (counted !== undefined && counted < tokenIds.length) {',
+      },
+    ],
+  },
+  {
+    name: 'an engine that tells fewer ids of the prompt than it counts is believed',
+    edits: [
+      {
+        file: 'src/proxy/session/prompts/exactness.ts',
+        find: '  if (promptCounted !== undefined && promptCounted !== promptCount) {',
+        put: '  if (promptCounted !== undefined && promptCounted < promptCount) {',
+      },
+    ],
+  },
+  {
+    name: 'the weights of the end of a whole answer are those of its start',
+    edits: [
+      {
+        file: 'src/proxy/engines/clients/wire/answer-reader.ts',
+        find: 'const weightVersion = first ?? (isWhole ? undefined : this.#weightVersion)',
+        put: 'const weightVersion = first ?? this.#weightVersion',
+      },
+    ],
+  },
+  {
+    name: 'the weights told with a whole answer are those of its start',
+    edits: [
+      {
+        file: 'src/proxy/engines/clients/wire/weight-version.ts',
+        find: '(isWhole ? undefined : weightVersionOf(said.weight_version))',
+        put: 'weightVersionOf(said.weight_version)',
+      },
+    ],
+  },
+  {
+    name: 'the last span of weights is that of the first token',
+    edits: [
+      {
+        file: 'src/proxy/engines/clients/wire/weight-version.ts',
+        find: 'versionAt(said.weight_versions, 0)',
+        put: 'versionAt(said.weight_versions, -1)',
+      },
+    ],
+  },
+  {
+    name: 'the last span of weights is not read',
+    edits: [
+      {
+        file: 'src/proxy/engines/clients/wire/answer-reader.ts',
+        find: '    this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion\n',
+        put: '',
+      },
+    ],
+  },
+  {
+    name: 'the weights at the end of an answer are dropped',
+    edits: [
+      {
+        file: 'src/proxy/engines/clients/wire/answer-reader.ts',
+        find: '      ...(this.#weightVersion !== undefined && { weightVersion: this.#weightVersion }),\n',
+        put: '',
+      },
+    ],
+  },
+  {
+    name: 'an answer that was cut before its finish reason counts as whole',
+    edits: [
+      {
+        file: 'src/proxy/engines/clients/wire/answer-reader.ts',
+        find: '    if (this.#finishReason === undefined) {\n      throw',
+        put: "    if (this.#finishReason === undefined) this.#finishReason = 'stop'\n    if (this.#finishReason === undefined) {\n      throw",
+      },
+    ],
+  },
+  {
+    name: 'a turn without an end counts as completed',
+    edits: [
+      {
+        file: 'src/proxy/session/turn/run-turn.ts',
+        find: "      if (!last) throw new ProxyError('engine_lost', 'The engine ended its answer without a finish reason')\n",
+        put: '',
+      },
+      {
+        file: 'src/proxy/session/turn/run-turn.ts',
+        find: '      prompt.answered(turn.fold)\n      yield [last]\n',
+        put: '      if (last) {\n        prompt.answered(turn.fold)\n        yield [last]\n      }\n',
+      },
+    ],
+  },
+  {
+    name: 'a retry of several messages is not known as one',
+    edits: [
+      {
+        file: 'src/proxy/session/trajectories/retries.ts',
+        find: 'this.#latest.slice(0, difference',
+        put: 'this.#latest.slice(1, difference',
+      },
+    ],
+  },
+  {
+    name: 'a retry speaks for a request that differs in the middle',
+    edits: [
+      {
+        file: 'src/proxy/session/trajectories/retries.ts',
+        find: 'path.push(this.#step(path.at(-1) ?? this.#empty, text))',
+        put: 'path.push(this.#step(path.at(0) ?? this.#empty, text))',
+      },
+    ],
+  },
 ]

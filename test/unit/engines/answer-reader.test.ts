@@ -280,7 +280,7 @@ t.test('the version that a server has when a whole answer is over is none of its
   const versions = (said: object) => {
     const reader = readerFor()
     const events: GenerationEvent[] = []
-    reader.read(JSON.stringify({ ...said, ...stop }), events, true)
+    reader.read(JSON.stringify({ ...stop, ...said }), events, true)
     return [...events, reader.end()].flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
   }
   t.same(versions({ weight_version: 'v2' }), [undefined, 'v2'])
@@ -294,6 +294,8 @@ t.test('the version that a server has when a whole answer is over is none of its
     ['v1', 'v2'],
     'spans say it',
   )
+  const [choice] = stop.choices
+  t.same(versions({ choices: [{ ...choice, weight_versions: spans }] }), ['v1', 'v2'], 'also those of vLLM')
   t.end()
 })
 

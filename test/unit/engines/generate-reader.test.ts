@@ -214,6 +214,10 @@ t.test('weight versions', (t) => {
   }
   t.same(starts({ weight_version: 'v2' }), [undefined], 'of a whole answer only its end')
   t.same(starts({ weight_version: 'v2', weight_versions: spans }), ['v1'], 'unless there are spans')
+  const [, delta] = read([answer([1, 2, 3], { weight_versions: spans })], {
+    record: { weightVersions: true },
+  })
+  t.match(delta, { details: { weight_versions: spans } }, 'and on record, if they are to be')
   t.end()
 })
 
