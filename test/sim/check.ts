@@ -3,7 +3,7 @@ import Database from 'better-sqlite3'
 import { ask } from './actors/client.ts'
 import type { Model, SimEngine } from './actors/engine.ts'
 import type { Attempt, History, Operation } from './actors/history.ts'
-import { type ChatMessage, callIn, contentOf, promptIds, type Served } from './actors/oracle.ts'
+import { type Call, type ChatMessage, callIn, contentOf, promptIds, type Served } from './actors/oracle.ts'
 import type { Fault } from './faults.ts'
 import type { World } from './world/world.ts'
 
@@ -29,6 +29,7 @@ interface TurnOnRecord {
   completion_token_ids: number[]
   completion_logprobs: number[]
   completion_text: string
+  tool_calls: Call[]
   exact: boolean
   weight_version_start: string | null
   weight_version_end: string | null
@@ -61,7 +62,7 @@ export async function checkRecord(world: World, checked: Checked): Promise<void>
     checkAttempts(world, said, session?.turns ?? [])
     checkOperations(world, said, session)
     if (session) checkTurns(world, said, session, checked)
-    if (session && checked.isTokenMode) checkPrompts(world, session, checked.model)
+    if (session && checked.isTokenMode) checkPrompts(world, said, session, checked.model)
     const mayBeInexact = faults.some(({ kind }) => kind === 'engine_bad_ids' || kind === 'engine_loses_ids')
     if (session && !mayBeInexact) checkExact(world, said, session)
     if (session && rows) checkRows(world, said, session.turns, rows.trajectories)
@@ -161,7 +162,16 @@ function checkAttempts(world: World, said: SessionHistory, turns: readonly TurnO
       world.violated(`the answer to ${call} was read, and its turn is ${turn.status}`)
     else if (turn.completion_text !== text)
       world.violated(`${call} was answered with another text than the record has`)
+    else if (!isSameText(turn.tool_calls.map(meaningOf), attempt.calls!.map(meaningOf)))
+      world.violated(`${call} was answered with other calls than the record has`)
   }
+  const ids = turns.flatMap(({ tool_calls: calls }) => calls.map(({ id }) => id))
+  if (new Set(ids).size < ids.length) world.violated(`two calls of ${said.sessionId} have one id`)
+}
+
+/** Some dialects have arguments as values. */
+function meaningOf({ id, function: { name, arguments: given } }: Call): unknown[] {
+  return [id, name, JSON.parse(given)]
 }
 
 function checkOperations(world: World, said: SessionHistory, session: SessionOnRecord | undefined): void {
@@ -269,43 +279,55 @@ function wrongWeights(
 }
 
 /**
- * Prompts that the proxy has made say what the conversation says, and one that goes on from an answer begins with the prompt
- * and the ids that it was sampled from and as.
+ * A prompt that the proxy has made goes on from the answer that the agent has read: with the ids that this was sampled from and
+ * as, whatever the agent made of it, and then what the new messages say. Where the agent has cut something, it does not.
  */
-function checkPrompts(world: World, { turns }: SessionOnRecord, { decode }: Model): void {
+function checkPrompts(
+  world: World,
+  { attempts }: SessionHistory,
+  { turns }: SessionOnRecord,
+  { decode }: Model,
+): void {
+  const attemptOf = new Map(attempts.map((attempt) => [attempt.turnId, attempt]))
   for (const turn of turns) {
-    const { request_messages: messages, prompt_token_ids: prompt } = turn
+    const { request_messages: messages, prompt_token_ids: prompt, index } = turn
     if (turn.status !== 'completed' || !turn.exact || messages.length === 0) continue
     // Clients trim what they echo; the tokens stay those that were sampled.
-    if (squeezed(decode(prompt)) !== squeezed(chatText(messages)))
-      world.violated(`the prompt of turn ${turn.index} does not say what its messages say`)
-    const before = turns.filter((other) => isEchoedBy(other, turn))
-    if (before.length === 0) continue
-    const goesOn = before.some(({ prompt_token_ids: asked, completion_token_ids: said }) =>
-      isSame([...asked, ...said], prompt.slice(0, asked.length + said.length)),
-    )
-    if (!goesOn)
-      world.violated(`the prompt of turn ${turn.index} does not go on from the turn that it echoes`)
+    if (!messages.some(({ tool_calls: calls }) => calls) && saidIn(decode(prompt)) !== chatText(messages))
+      world.violated(`the prompt of turn ${index} does not say what its messages say`)
+    const { goesOnFrom, isEdited } = attemptOf.get(turn.turn_id) ?? {}
+    const before = turns.find(({ turn_id: id }) => id === goesOnFrom)
+    if (before?.status !== 'completed' || !before.exact) continue
+    const past = pastAfter(before)
+    const goesOn = isSame(past, prompt.slice(0, past.length))
+    if (goesOn === isEdited)
+      world.violated(
+        `the prompt of turn ${index} ${goesOn ? 'goes on from' : 'has not the tokens of'} turn ${before.index}, ` +
+          `of which its agent has cut ${isEdited ? 'something' : 'nothing'}`,
+      )
+    const news = messages.slice(messages.findLastIndex(({ role }) => role === 'assistant') + 1)
+    const isNew = saidIn(decode(prompt.slice(past.length))).replace(/^<\|im_end\|>/, '') === chatText(news)
+    if (goesOn && !isNew) world.violated(`the prompt of turn ${index} does not say what is new in it`)
   }
 }
 
-function isEchoedBy(turn: TurnOnRecord, { index, request_messages: messages }: TurnOnRecord): boolean {
-  const { request_messages: asked } = turn
-  return (
-    turn.status === 'completed' &&
-    turn.exact &&
-    turn.index < index &&
-    asked.length > 0 &&
-    asked.length === messages.length - 2 &&
-    turn.completion_text.trim() === contentOf(messages[asked.length]!).trim() &&
-    asked.every((message, at) => contentOf(message).trim() === contentOf(messages[at]!).trim())
-  )
+/** The embedded engine's template, as ChatML has it. Results of calls stand as those were sampled. */
+function chatText(messages: readonly ChatMessage[]): string {
+  const results = messages.filter(({ role }) => role === 'tool').map((message) => contentOf(message))
+  const response = results
+    .toSorted()
+    .map((result) => `<tool_response>\n${result}\n</tool_response>\n`)
+    .join('')
+  const turns = messages
+    .filter(({ role }) => role !== 'tool')
+    .map((message) => `<|im_start|>${message.role}\n${contentOf(message)}<|im_end|>\n`)
+  const first = response && `<|im_start|>user\n${response}<|im_end|>\n`
+  return squeezed(`${first}${turns.join('')}<|im_start|>assistant\n`)
 }
 
-/** The embedded engine's template, as ChatML has it. */
-function chatText(messages: readonly ChatMessage[]): string {
-  const turns = messages.map((message) => `<|im_start|>${message.role}\n${contentOf(message)}<|im_end|>\n`)
-  return `${turns.join('')}<|im_start|>assistant\n`
+/** Without the words on tools. */
+function saidIn(prompt: string): string {
+  return squeezed(prompt).replace(/#Tools.*?<\/tool_call>(?=<\|im_end\|>)/, '')
 }
 
 function squeezed(text: string): string {

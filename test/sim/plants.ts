@@ -151,16 +151,6 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a worker keeps no frame',
-    edits: [
-      {
-        file: 'src/worker/outgoing-call.ts',
-        find: '    this.#kept.push({ seq: this.#lastSeq, text, bytes })\n',
-        put: '',
-      },
-    ],
-  },
-  {
     name: 'an engine that tells fewer ids than it counts is believed',
     edits: [
       {

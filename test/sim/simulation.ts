@@ -189,16 +189,18 @@ function startSessions(world: World, history: History): Promise<void>[] {
   const count = 1 + Math.floor(workload() * 4)
   return Array.from({ length: count }, (_, number) => {
     const sessionId = `s${number}`
-    const agents = Array.from({ length: workload() < 0.7 ? 1 : 2 }, (_, at) =>
-      runAgent(world, history, {
+    const agents = Array.from({ length: workload() < 0.7 ? 1 : 2 }, (_, at) => {
+      const dialect = drawDialect(workload)
+      return runAgent(world, history, {
         sessionId,
         name: `agent${at}`,
-        dialect: drawDialect(workload),
+        dialect,
+        tools: dialect !== 'completions' && workload() < 0.5,
         turns: 1 + Math.floor(workload() * 6),
         startMs: 100 + 8_000 * workload() ** 2,
         random: seededRandom(hash(`${world.seed} ${sessionId} ${at}`)),
-      }),
-    )
+      })
+    })
     const moves = Array.from({ length: workload() < 0.5 ? 0 : 1 + Math.floor(workload() * 2) }, () => ({
       atMs: 500 + 15_000 * workload(),
       kind: MOVES[Math.floor(workload() * MOVES.length)]!,

@@ -2,6 +2,7 @@
 import { pause, type World } from '../world/world.ts'
 import { type Answered, ask } from './client.ts'
 import { codeOf, type Dialect, readAnswer, requestOf } from './dialects.ts'
+import { echoOf, prune } from './echo.ts'
 import type { Attempt, History } from './history.ts'
 import { type ChatMessage, callIn, contentOf, maxTokensOf } from './oracle.ts'
 
@@ -11,6 +12,7 @@ export interface AgentPlan {
   name: string
   dialect: Dialect
   turns: number
+  tools: boolean
   startMs: number
   random: () => number
 }
@@ -21,10 +23,10 @@ const CALL_TIMEOUT_MS = 100_000
 
 export async function runAgent(world: World, history: History, plan: AgentPlan): Promise<void> {
   const { sessionId, name, turns, startMs, random } = plan
-  const talk: Talk = { messages: [{ role: 'system', content: `you are ${name}` }] }
-  const { messages } = talk
+  const talk: Talk = { messages: [{ role: 'system', content: `you are ${name}` }], isEdited: false }
   await pause(startMs)
   for (let turn = 0; turn < turns; turn += 1) {
+    const { messages } = talk
     const hint = (what: string): ChatMessage => ({ role: 'user', content: `turn ${turn} is ${what}` })
     const asks: ChatMessage = { role: 'user', content: `${sessionId}/${name}/${turn} go on` }
     if (random() < 0.3) {
@@ -37,10 +39,11 @@ export async function runAgent(world: World, history: History, plan: AgentPlan):
     const read = await call(world, history, plan, talk)
     if (read === undefined) return
     const asked = { ...talk, messages: [...messages] }
-    // Clients tidy what they were told.
-    messages.push({ role: 'assistant', content: random() < 0.5 ? read.text! : read.text!.trim() })
+    messages.push(...echoOf(read, random))
     talk.goesOnFrom = read.turnId
+    talk.isEdited = false
     if (random() < 0.06) await attempt(world, history, plan, asked)
+    if (random() < 0.1) talk.isEdited = prune(messages)
     await pause(3_000 * random() ** 2)
   }
 }
@@ -49,6 +52,7 @@ export async function runAgent(world: World, history: History, plan: AgentPlan):
 interface Talk {
   messages: ChatMessage[]
   goesOnFrom?: string | undefined
+  isEdited: boolean
 }
 
 /** @returns the try that was answered, undefined when there is no answer to be had */
@@ -75,14 +79,15 @@ async function call(
 async function attempt(
   world: World,
   history: History,
-  { sessionId, name, dialect, random }: AgentPlan,
-  { messages, goesOnFrom }: Talk,
+  { sessionId, name, dialect, tools, random }: AgentPlan,
+  { messages, goesOnFrom, isEdited }: Talk,
   { retry = 0, stream = random() < 0.7 } = {},
 ): Promise<Attempt> {
   const made: Attempt = {
     sessionId,
     call: callIn(contentOf(messages.at(-1)!)),
     goesOnFrom,
+    isEdited,
     dialect,
     retry,
     sentAtMs: world.time.nowMs,
@@ -91,7 +96,12 @@ async function attempt(
   const leaves = random() < 0.07
   const how = `${retry > 0 ? `, try ${retry + 1}` : ''}${stream ? ', streamed' : ''}`
   world.log(name, `asks ${made.call}, ${dialect}${how}`)
-  const { path, body } = requestOf(dialect, { messages, stream, maxTokens: maxTokensOf(made.call) })
+  const { path, body } = requestOf(dialect, {
+    messages,
+    stream,
+    tools,
+    maxTokens: tools ? undefined : maxTokensOf(made.call),
+  })
   const answer = await ask(world, {
     method: 'POST',
     path: `/${sessionId}${path}`,

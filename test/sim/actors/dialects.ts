@@ -1,5 +1,5 @@
 /** The dialects that agents speak: how each asks, and how it reads its answer. */
-import { type ChatMessage, contentOf } from './oracle.ts'
+import { type Call, type ChatMessage, contentOf } from './oracle.ts'
 
 export const DIALECTS = ['chat', 'messages', 'responses', 'completions'] as const
 export type Dialect = (typeof DIALECTS)[number]
@@ -8,10 +8,12 @@ export interface DialectCall {
   messages: readonly ChatMessage[]
   stream: boolean
   maxTokens: number | undefined
+  /** Whether it offers tools. */
+  tools: boolean
 }
 
 /** What an agent makes of an answer: all of it, an error that it was told, or neither. */
-export type Read = { text: string } | { code: string | undefined }
+export type Read = { text: string; calls: Call[] } | { code: string | undefined }
 
 interface DialectRules {
   path: string
@@ -27,40 +29,69 @@ type StreamEvent = any
 /** What an API that wants a limit is told by agents that have none. */
 const NO_LIMIT = 4_096
 
+const PARAMETERS = { type: 'object', properties: { text: { type: 'string' }, limit: { type: 'number' } } }
+const TOOLS = ['edit', 'bash']
+
 const RULES: Record<Dialect, DialectRules> = {
   chat: {
     path: 'chat/completions',
-    body: ({ messages, stream, maxTokens }) => ({ messages, stream, max_tokens: maxTokens }),
-    whole: (text) => ({ text: JSON.parse(text).choices[0].message.content }),
-    streamed: (events) => openAiStream(events, (choice) => choice?.delta.content),
-  },
-  messages: {
-    path: 'messages',
-    body: ({ messages: [system, ...messages], stream, maxTokens = NO_LIMIT }) => ({
-      system: contentOf(system!),
+    body: ({ messages, stream, maxTokens, tools }) => ({
       messages,
       stream,
       max_tokens: maxTokens,
+      ...(tools && {
+        tools: TOOLS.map((name) => ({ type: 'function', function: { name, parameters: PARAMETERS } })),
+      }),
     }),
-    whole: (text) => ({ text: textOfBlocks(JSON.parse(text).content) }),
+    whole: (text) => {
+      const { content, tool_calls: calls = [] } = JSON.parse(text).choices[0].message
+      return { text: content ?? '', calls }
+    },
+    streamed: (events) => {
+      const read = openAiStream(events, (choice) => choice?.delta.content)
+      return 'text' in read ? { ...read, calls: callsOfStream(events) } : read
+    },
+  },
+  messages: {
+    path: 'messages',
+    body: ({ messages: [system, ...messages], stream, maxTokens = NO_LIMIT, tools }) => ({
+      system: contentOf(system!),
+      messages: messages.map(asBlocks),
+      stream,
+      max_tokens: maxTokens,
+      ...(tools && { tools: TOOLS.map((name) => ({ name, input_schema: PARAMETERS })) }),
+    }),
+    whole: (text) => ofBlocks(JSON.parse(text).content),
     streamed: (events) => {
       if (events.at(-1)?.type !== 'message_stop') return failed(events)
-      return { text: events.map(({ delta }) => delta?.text ?? '').join('') }
+      const blocks = events.filter(({ type }) => type === 'content_block_start')
+      return ofBlocks(
+        blocks.map(({ index, content_block: block }) => {
+          const deltas = events.filter(
+            (event) => event.type === 'content_block_delta' && event.index === index,
+          )
+          const said = (member: string) => deltas.map(({ delta }) => delta[member] ?? '').join('')
+          return { ...block, text: said('text'), input: said('partial_json') }
+        }),
+      )
     },
   },
   responses: {
     path: 'responses',
-    body: ({ messages: [system, ...messages], stream, maxTokens }) => ({
+    body: ({ messages: [system, ...messages], stream, maxTokens, tools }) => ({
       instructions: contentOf(system!),
-      input: messages,
+      input: messages.flatMap(asItems),
       stream,
       max_output_tokens: maxTokens,
+      ...(tools && {
+        tools: TOOLS.map((name) => ({ type: 'function', name, parameters: PARAMETERS, strict: false })),
+      }),
     }),
-    whole: (text) => textOfResponse(JSON.parse(text)),
+    whole: (text) => ofResponse(JSON.parse(text)),
     streamed: (events) => {
       const last = events.at(-1)
       const isEnd = last?.type === 'response.completed' || last?.type === 'response.incomplete'
-      return isEnd ? textOfResponse(last.response) : failed(events)
+      return isEnd ? ofResponse(last.response) : failed(events)
     },
   },
   completions: {
@@ -70,7 +101,7 @@ const RULES: Record<Dialect, DialectRules> = {
       stream,
       max_tokens: maxTokens,
     }),
-    whole: (text) => ({ text: JSON.parse(text).choices[0].text }),
+    whole: (text) => ({ text: JSON.parse(text).choices[0].text, calls: [] }),
     streamed: (events) => openAiStream(events, (choice) => choice?.text),
   },
 }
@@ -116,15 +147,62 @@ function openAiStream(
   textOf: (choice: StreamEvent) => string | undefined,
 ): Read {
   if (events.at(-1)?.type !== '[DONE]' || events.some(({ error }) => error)) return failed(events)
-  return { text: events.map(({ choices }) => textOf(choices?.[0]) ?? '').join('') }
+  return { text: events.map(({ choices }) => textOf(choices?.[0]) ?? '').join(''), calls: [] }
 }
 
-function textOfBlocks(blocks: readonly { text?: string }[]): string {
-  return blocks.map(({ text }) => text ?? '').join('')
+function callsOfStream(events: readonly StreamEvent[]): Call[] {
+  const calls: Call[] = []
+  for (const { index, id, function: said } of events.flatMap(
+    ({ choices }) => choices?.[0]?.delta.tool_calls ?? [],
+  )) {
+    calls[index] ??= { id, type: 'function', function: { name: '', arguments: '' } }
+    const call = calls[index]
+    call.function.name += said?.name ?? ''
+    call.function.arguments += said?.arguments ?? ''
+  }
+  return calls
 }
 
-function textOfResponse({ output }: { output: { content?: { text?: string }[] }[] }): Read {
-  return { text: output.map(({ content }) => textOfBlocks(content ?? [])).join('') }
+function asBlocks({ role, content, tool_calls: calls = [], tool_call_id: id }: ChatMessage): object {
+  if (role === 'tool') return { role: 'user', content: [{ type: 'tool_result', tool_use_id: id, content }] }
+  if (calls.length === 0) return { role, content }
+  const uses = calls.map(({ id, function: { name, arguments: given } }) => ({
+    type: 'tool_use',
+    id,
+    name,
+    input: JSON.parse(given),
+  }))
+  return { role, content: content ? [{ type: 'text', text: content }, ...uses] : uses }
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: blocks of every type
+function ofBlocks(blocks: readonly any[]): Read {
+  const calls = blocks
+    .filter(({ type }) => type === 'tool_use')
+    .map(({ id, name, input }) => {
+      const given = typeof input === 'string' ? input : JSON.stringify(input)
+      return { id, type: 'function' as const, function: { name, arguments: given } }
+    })
+  return { text: blocks.map(({ text }) => text ?? '').join(''), calls }
+}
+
+function asItems({ role, content, tool_calls: calls = [], tool_call_id: id }: ChatMessage): object[] {
+  if (role === 'tool') return [{ type: 'function_call_output', call_id: id, output: content }]
+  const items = calls.map(({ id, function: said }) => ({ type: 'function_call', call_id: id, ...said }))
+  return content ? [{ role, content }, ...items] : items
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: items of every type
+function ofResponse({ output }: { output: any[] }): Read {
+  const calls = output
+    .filter(({ type }) => type === 'function_call')
+    .map(({ call_id: id, name, arguments: given }) => ({
+      id,
+      type: 'function' as const,
+      function: { name, arguments: given },
+    }))
+  const texts = output.flatMap(({ content }) => content ?? []).map(({ text }) => text ?? '')
+  return { text: texts.join(''), calls }
 }
 
 /** How a conversation looks to who has only a text. */

@@ -10,6 +10,7 @@ import {
   callIn,
   contentOf,
   promptIds,
+  type Sampled,
   type Served,
   sample,
   type Token,
@@ -18,6 +19,7 @@ import {
 
 interface GenerationBody {
   messages?: ChatMessage[]
+  tools?: object[]
   /** On the route of completions: a text, or its ids. */
   prompt?: string | number[]
   stream?: boolean
@@ -29,6 +31,9 @@ interface GenerationBody {
 /** What vLLM takes where a completion names no limit. */
 const COMPLETION_TOKENS = 16
 
+/** All further tokens come at once: what takes minutes is given up. */
+const TIMED = 100
+
 /** What engines and the checker share. */
 export interface Model {
   vocabulary: Vocabulary
@@ -39,10 +44,10 @@ export interface Model {
 export type Mischief = 'stall' | 'reset' | 'bad_ids' | 'lost_ids' | 'new_weights' | 'error' | 'truncate'
 
 /**
- * Where an engine tells its weights. `root`: on all that it sends, so with a whole answer those of its end; `spans`: a whole
+ * Where an engine tells its weights. `root`, `metadata`: on all that it sends, so with a whole answer those of its end; `spans`: a whole
  * answer has those of each token; `aside`: only who asks `/weight_info` is told.
  */
-const TELLS = ['root', 'spans', 'aside'] as const
+const TELLS = ['root', 'metadata', 'spans', 'aside'] as const
 
 export class SimEngine {
   readonly name: string
@@ -172,10 +177,15 @@ export class SimEngine {
       ? (body.max_completion_tokens ?? body.max_tokens)
       : (body.max_tokens ?? COMPLETION_TOKENS)
     // Some sample the same again.
-    const drawn = sample(vocabulary, prompt, random() < 0.2 ? 0 : random(), limit)
+    const sampled = sample(vocabulary, prompt, {
+      maxTokens: limit,
+      calls: body.messages ? body.tools !== undefined : this.#textOf(body).includes('</tools>'),
+      salt: random() < 0.2 ? 0 : random(),
+    })
+    const { tokens: drawn } = sampled
     const finishReason = drawn.at(-1)!.id === vocabulary.endOfTurn ? 'stop' : 'length'
     const tells = {
-      start: this.#tells === 'spans' || (this.#tells === 'root' && body.stream === true),
+      start: this.#tells === 'spans' || (this.#tells !== 'aside' && body.stream === true),
       end: this.#tells !== 'aside',
     }
     const served: Served = { call, prompt, tokens: [], weights: [], versions: this.#versions, tells }
@@ -184,6 +194,7 @@ export class SimEngine {
     const wire = wireOf(body, {
       prompt: losesOf === 0 ? prompt.slice(0, -1) : prompt,
       vocabulary,
+      sampled,
       isHonest: mischief !== 'bad_ids',
     })
     await this.#wait(1 + 30 * random())
@@ -196,10 +207,11 @@ export class SimEngine {
     }
     const strikesAt = Math.floor(random() * drawn.length)
     const breaks = mischief === 'reset' || mischief === 'truncate'
-    const root = () => ({
-      ...{ id: 'cmpl-sim', created: 1, model: 'sim' },
-      ...(this.#tells !== 'aside' && { weight_version: this.weights }),
-    })
+    const root = () => {
+      const weights = { weight_version: this.weights }
+      const told = this.#tells === 'metadata' ? { metadata: weights } : this.#tells !== 'aside' && weights
+      return { id: 'cmpl-sim', created: 1, model: 'sim', ...told }
+    }
     /** What is told of a token: of one all but its id. */
     const told = (at: number, token: Token) =>
       losesOf && at === strikesAt ? { ...token, isLost: true } : token
@@ -210,23 +222,23 @@ export class SimEngine {
     }
     if (!body.stream) {
       for (const [at, token] of drawn.entries()) {
-        await this.#wait(5 * random())
+        if (at < TIMED) await this.#wait(5 * random())
         step(at, token)
       }
       if (breaks) return void response.destroy()
-      const { weight_version, ...said } = root()
-      const spans = this.#tells === 'spans' ? { weight_versions: spansOf(served.weights) } : undefined
+      const tellsSpans = this.#tells === 'spans'
+      const spans = tellsSpans ? { weight_versions: spansOf(served.weights) } : undefined
       const answer = wire.whole(
         drawn.map((token, at) => told(at, token)),
         finishReason,
         spans,
       )
-      return json(response, { ...said, ...(!spans && { weight_version }), ...answer, usage })
+      return json(response, { ...root(), ...(tellsSpans && { weight_version: undefined }), ...answer, usage })
     }
     response.writeHead(200, { 'content-type': 'text/event-stream' })
     const send = (said: object) => response.write(`data: ${JSON.stringify({ ...root(), ...said })}\n\n`)
     for (const [at, token] of drawn.entries()) {
-      await this.#wait(random() < 0.5 ? 0 : 8 * random())
+      if (at < TIMED) await this.#wait(random() < 0.5 ? 0 : 8 * random())
       if (response.destroyed) return
       if (at === strikesAt && mischief === 'reset') return void response.destroy()
       if (at === strikesAt && mischief === 'truncate')
@@ -261,7 +273,12 @@ interface Wire {
 /** vLLM has the prompt's ids at the root in chat, and on the choice in completions; logprobs differ too. */
 function wireOf(
   { messages }: GenerationBody,
-  { prompt, vocabulary, isHonest }: { prompt: number[]; vocabulary: Vocabulary; isHonest: boolean },
+  {
+    prompt,
+    vocabulary,
+    isHonest,
+    sampled,
+  }: { prompt: number[]; vocabulary: Vocabulary; isHonest: boolean; sampled: Sampled },
 ): Wire {
   const textOf = (tokens: readonly Token[]) => tokens.map(({ id }) => vocabulary.textOf(id)).join('')
   const keptOf = (tokens: readonly ToldToken[]) => tokens.filter(({ isLost }) => !isLost)
@@ -270,6 +287,15 @@ function wireOf(
   const one = (choice: object) => [{ index: 0, ...choice }]
   const promptField = { prompt_token_ids: prompt }
   if (messages) {
+    const { content, calls } = sampled
+    let left = content
+    // What it writes of calls is told as calls.
+    const contentIn = (tokens: readonly Token[]) => {
+      const text = textOf(tokens)
+      if (!left.startsWith(text)) return ''
+      left = left.slice(text.length)
+      return text
+    }
     const told = (tokens: readonly ToldToken[]) => ({
       token_ids: idsOf(keptOf(tokens)),
       logprobs: {
@@ -281,17 +307,28 @@ function wireOf(
         })),
       },
     })
+    const called = calls.length > 0
     return {
       whole: (tokens, reason, spans) => {
-        const message = { role: 'assistant', content: textOf(tokens) }
+        const message = { role: 'assistant', content, ...(called && { tool_calls: calls }) }
         return {
           ...promptField,
-          choices: one({ message, ...told(tokens), ...spans, finish_reason: reason }),
+          choices: one({
+            message,
+            ...told(tokens),
+            ...spans,
+            finish_reason: called ? 'tool_calls' : reason,
+          }),
         }
       },
       begin: () => ({ ...promptField, choices: one({ delta: { role: 'assistant', content: '' } }) }),
-      piece: (tokens) => ({ choices: one({ delta: { content: textOf(tokens) }, ...told(tokens) }) }),
-      end: (reason) => ({ choices: one({ delta: {}, finish_reason: reason }) }),
+      piece: (tokens) => ({ choices: one({ delta: { content: contentIn(tokens) }, ...told(tokens) }) }),
+      end: (reason) => ({
+        choices: one({
+          delta: called ? { tool_calls: calls.map((call, index) => ({ index, ...call })) } : {},
+          finish_reason: called ? 'tool_calls' : reason,
+        }),
+      }),
     }
   }
   const told = (tokens: readonly ToldToken[]) => ({

@@ -4,11 +4,27 @@
 export interface ChatMessage {
   role: string
   content: string | readonly { text?: string }[] | null
+  tool_calls?: readonly Call[]
+  tool_call_id?: string
+}
+
+/** A call of a tool, as Chat Completions has it. */
+export interface Call {
+  id: string
+  type: 'function'
+  function: { name: string; arguments: string }
 }
 
 export interface Token {
   id: number
   logprob: number
+}
+
+/** An answer as an engine means it. */
+export interface Sampled {
+  tokens: Token[]
+  content: string
+  calls: Call[]
 }
 
 /** What an engine has really done for a call, whatever it told of it: the checker holds the record against this. */
@@ -56,29 +72,59 @@ export function promptIds(messages: readonly ChatMessage[]): number[] {
   const ids = messages.flatMap((message) => [
     ROLES[message.role] ?? 5,
     ...WORD_VOCABULARY.encode(contentOf(message)),
+    ...(message.tool_calls ?? []).flatMap((call) => WORD_VOCABULARY.encode(callText(call))),
     END_OF_TURN,
   ])
   return [...ids, ROLES.assistant!]
 }
 
-/** The end of the turn is sampled too, unless the length is over before. @param salt no two samples have the same */
+/** What can be asked of an engine. */
+export interface Wanted {
+  maxTokens?: number | undefined
+  /** Tools are offered. */
+  calls: boolean
+  /** No two samples have the same, unless they are to be equal. */
+  salt: number
+}
+
+/** The end of the turn is sampled too, unless the length is over before. */
 export function sample(
   vocabulary: Vocabulary,
   prompt: readonly number[],
-  salt: number,
-  maxTokens = Number.POSITIVE_INFINITY,
-): Token[] {
+  { maxTokens = Number.POSITIVE_INFINITY, calls: mayCall, salt }: Wanted,
+): Sampled {
   let state = hash(`${salt} ${prompt.join(' ')}`)
   const next = () => {
     state = Math.imul(state ^ (state >>> 15), 0x2c1b3c6d) + 0x9e3779b9
     state ^= state >>> 13
     return state >>> 0
   }
-  const mostWords = next() % 4 === 0 ? LONG * MAX_WORDS : MAX_WORDS
+  const doesCall = mayCall && next() % 8 < 5
+  const mostWords = doesCall ? 4 : next() % 4 === 0 ? LONG * MAX_WORDS : MAX_WORDS
   const words = Array.from({ length: 1 + (next() % mostWords) }, () => vocabulary.word(next()))
-  const ids = [...words, vocabulary.endOfTurn].slice(0, maxTokens)
-  // Sixteenths, so that they are the same number however they are written.
-  return ids.map((id) => ({ id, logprob: -(next() % 160) / 16 }))
+  const calls = Array.from({ length: doesCall ? 1 + (next() % 2) : 0 }, () => drawCall(next))
+  const callIds = calls.flatMap((call) => vocabulary.encode(`\n${callText(call)}`))
+  const ids = [...words, ...callIds, vocabulary.endOfTurn].slice(0, maxTokens)
+  return {
+    // Sixteenths, so that they are the same number however they are written.
+    tokens: ids.map((id) => ({ id, logprob: -(next() % 160) / 16 })),
+    content: words.slice(0, maxTokens).map(vocabulary.textOf).join(''),
+    calls: ids.length < words.length + callIds.length ? [] : calls,
+  }
+}
+
+/** With what agents tidy: white space at line ends, members left out, a number as text, and of eight one that is long. */
+function drawCall(next: () => number): Call {
+  const name = next() % 3 === 0 ? 'bash' : 'edit'
+  const text = next() % 8 === 0 ? 'word '.repeat(400) : `line ${next() % 100} `
+  const given = { text, ...(next() % 2 === 0 && { limit: String(next() % 10) }) }
+  const id = `engine-${next() % 1_000}`
+  return { id, type: 'function', function: { name, arguments: JSON.stringify(given) } }
+}
+
+/** As Hermes writes it. */
+function callText({ function: { name, arguments: given } }: Call): string {
+  return `<tool_call>\n{"name": "${name}", "arguments": ${given}}\n</tool_call>`
 }
 
 /** How many tokens a call asks for. A function of the call, so that each try asks for as many, and the checker knows. */

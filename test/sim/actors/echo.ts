@@ -1,0 +1,63 @@
+/** What real agents do to the answers that they send back. */
+import type { Attempt } from './history.ts'
+import type { Call, ChatMessage } from './oracle.ts'
+
+type Given = Record<string, unknown>
+
+/** Of the arguments of a call that it runs. */
+const TIDY: readonly ((given: Given) => Given)[] = [
+  (given) => given,
+  // Claude Code, and the AI SDK with zod.
+  (given) => ({ ...given, replace_all: false }),
+  (given) => ({ ...given, text: String(given.text).trimEnd() }),
+  ({ limit, ...given }) => ({ ...given, ...(limit !== undefined && { limit: Number(limit) }) }),
+]
+
+/** Longer arguments are cut in older messages. */
+const LONG_CHARS = 1_200
+
+/** The answer as it comes back, with the results of its calls. */
+export function echoOf({ text = '', calls = [] }: Attempt, random: () => number): ChatMessage[] {
+  const content = random() < 0.5 ? text : text.trim()
+  if (calls.length === 0) return [{ role: 'assistant', content }]
+  const tidy = TIDY[Math.floor(random() * TIDY.length)]!
+  const renames = random() < 0.15
+  const tidied = calls.map((call): Call => {
+    const { name, arguments: given } = call.function
+    const function_ = { name: renames ? 'invalid' : name, arguments: JSON.stringify(tidy(JSON.parse(given))) }
+    return { ...call, function: function_ }
+  })
+  // Kimi Code puts calls that failed before the others, and their results too.
+  const ordered = random() < 0.2 ? tidied.toReversed() : tidied
+  const results = ordered.map(
+    ({ id }): ChatMessage => ({
+      role: 'tool',
+      tool_call_id: id,
+      content: `result ${calls.findIndex((call) => call.id === id)}`,
+    }),
+  )
+  return [{ role: 'assistant', content, tool_calls: ordered }, ...results]
+}
+
+/** Cuts long arguments, as deepagents does. @returns whether there were any */
+export function prune(messages: ChatMessage[]): boolean {
+  let isPruned = false
+  for (const [at, message] of messages.entries()) {
+    const { tool_calls: calls } = message
+    if (!calls?.some(isLong)) continue
+    isPruned = true
+    messages[at] = {
+      ...message,
+      tool_calls: calls.map((call) =>
+        isLong(call)
+          ? { ...call, function: { ...call.function, arguments: '{"text":"...(argument truncated)"}' } }
+          : call,
+      ),
+    }
+  }
+  return isPruned
+}
+
+function isLong(call: Call): boolean {
+  return call.function.arguments.length > LONG_CHARS
+}
