@@ -243,7 +243,8 @@ function checkTokens(
   const asked = engines
     .flatMap(({ served }) => served)
     .filter((served) => served.call === call && (!isWhole || isSame(served.prompt, recorded)))
-  const sampled = asked.filter(({ tokens }) => {
+  const sampled = asked.filter(({ tokens, length }) => {
+    if (isWhole && tokens.length < length) return false
     const kept = isWhole ? tokens : tokens.slice(0, ids.length)
     return (
       isSame(

@@ -265,4 +265,34 @@ export const PLANTS: readonly Plant[] = [
       },
     ],
   },
+  {
+    name: 'calls that their agent has cut count as those that were sampled',
+    edits: [
+      {
+        file: 'src/proxy/session/matching/message-tree.ts',
+        find: 'const MAX_TIDIED_AWAY = 1_000\n',
+        put: 'const MAX_TIDIED_AWAY = 1_000_000\n',
+      },
+    ],
+  },
+  {
+    name: 'calls that their agent has tidied are others',
+    edits: [
+      {
+        file: 'src/proxy/session/matching/message-tree.ts',
+        find: 'const MAX_TIDIED_AWAY = 1_000\n',
+        put: 'const MAX_TIDIED_AWAY = -1_000_000\n',
+      },
+    ],
+  },
+  {
+    name: 'results stand behind calls in the order in which they were sent',
+    edits: [
+      {
+        file: 'src/proxy/session/prompts/as-sampled.ts',
+        find: '  if (!isWhole) return\n',
+        put: '  return\n',
+      },
+    ],
+  },
 ]

@@ -188,7 +188,10 @@ export class SimEngine {
       start: this.#tells === 'spans' || (this.#tells !== 'aside' && body.stream === true),
       end: this.#tells !== 'aside',
     }
-    const served: Served = { call, prompt, tokens: [], weights: [], versions: this.#versions, tells }
+    const served: Served = {
+      ...{ call, prompt, tokens: [], weights: [], versions: this.#versions, tells },
+      length: drawn.length,
+    }
     this.served.push(served)
     const losesOf = mischief === 'lost_ids' ? Math.floor(random() * 3) : undefined
     const wire = wireOf(body, {

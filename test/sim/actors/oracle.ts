@@ -31,7 +31,10 @@ export interface Sampled {
 export interface Served {
   call: string
   prompt: readonly number[]
+  /** As far as it came. */
   readonly tokens: Token[]
+  /** How many there were to be. */
+  readonly length: number
   /** Of each token. */
   readonly weights: string[]
   /** All that its engine has had, in order. */
