@@ -19,6 +19,8 @@ export const ERROR_CATALOGUE = {
   trace_not_found: { status: 404, log: 'info' },
   turn_not_found: { status: 404, log: 'info' },
   row_not_found: { status: 404, log: 'info' },
+  rollout_not_found: { status: 404, log: 'info' },
+  rollout_cancelled: { status: 409, log: 'info' },
   worker_not_found: { status: 404, log: 'info' },
   wrong_mode: { status: 409, log: 'info' },
   wrong_node: { status: 421, log: 'warn' },

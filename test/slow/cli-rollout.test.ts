@@ -200,12 +200,35 @@ t.test('without a proxy at its URL a run ends at once, and says in one line wher
   t.notOk(existsSync(join(it.folder, 'agent-ran')))
 })
 
+t.test('a rollout server runs the tasks that it is asked for, and ends with its agents', async (t) => {
+  const it = await rig(t, 1)
+  const command = '"$NODE" "$FOLDER/agent.cjs"; while [ -e "$FOLDER/hold" ]; do sleep 0.05; done'
+  const verifier = 'grep -q 7 "$AGENT_OUTPUT_FILE"'
+  const args = [...it.args, '--listen', '127.0.0.1:0', '--command', command, '--verifier', verifier]
+  const child = startLlmProxy(args, inFolder(it))
+  const [, url] = await said(child.stdout, /rollout listening on (\S+)/)
+  const ask = async (rollout_id: string) => {
+    const body = JSON.stringify({ rollout_id, sample: { number: 7 }, sampling_params: { max_tokens: 4 } })
+    const headers = { 'content-type': 'application/json' }
+    return (await fetch(`${url}/rollouts`, { method: 'POST', headers, body })).json()
+  }
+  t.match(await ask('a'), { status: 'done', rows: [{ reward_score: 1, num_turns: 1 }] })
+  writeFileSync(join(it.folder, 'hold'), '')
+  const held = ask('b')
+  await until(async () => (await it.proxy.get('/sessions')).sessions.length === 2)
+  child.kill('SIGTERM')
+  t.match(await held, { status: 'cancelled', error: { code: 'shutting_down' } })
+  t.strictSame(await ended(child), [1, null], 'an agent was cut off')
+  const { sessions } = await it.proxy.get('/sessions')
+  t.match(sessions, [{ status: 'aborted' }, { status: 'completed' }])
+})
+
 t.test('a command line that lacks something is refused before anything runs', async (t) => {
   const folder = t.testdir({ 'tasks.jsonl': '{}' })
   const tasks = ['--tasks', join(folder, 'tasks.jsonl')]
   const proxy = ['--proxy-url', 'http://127.0.0.1:1']
   for (const [args, line] of [
-    [[], 'there is nothing to run: give --tasks'],
+    [[], 'there is nothing to run: give --tasks, or --listen'],
     [tasks, 'the command runner needs --command, or choose another --runner'],
     [[...tasks, '--runner', 'http'], 'the http runner needs --webhook-url, or choose another --runner'],
     [
@@ -215,6 +238,14 @@ t.test('a command line that lacks something is refused before anything runs', as
     [
       [...tasks, '--command', 'true'],
       'a rollout needs a proxy: give --proxy-url, proxyUrl or PROXY_SERVER_URL',
+    ],
+    [
+      ['--listen', '8090', '--command', 'true', ...proxy],
+      '--listen: "8090" will not do; give one as 127.0.0.1:8090',
+    ],
+    [
+      ['--listen', '0.0.0.0:0', '--command', 'true', ...proxy],
+      '--listen 0.0.0.0:0: who reaches it runs agents here; give --admin-key, or listen on 127.0.0.1',
     ],
     [['--tasks', join(folder, 'gone')], /^--tasks: cannot read \S+gone: ENOENT/],
   ] as const) {

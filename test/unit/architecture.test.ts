@@ -102,8 +102,8 @@ const RULES: ArchitectureRules = {
     uplot: 'src/inspector/page',
     '@yao-pkg/pkg': 'tools/build',
     esbuild: ['tools/build', 'tools/make-page.ts'],
-    // The embedded engine and the inspector have routes of their own; a rollout server has no other server.
-    fastify: ['src/proxy/http', 'src/embedded', 'src/inspector/routes'],
+    // The embedded engine, the inspector and the rollout server have routes of their own.
+    fastify: ['src/proxy/http', 'src/embedded', 'src/inspector/routes', 'src/rollout'],
     'apache-arrow': 'src/rollout/datasets',
     hyparquet: 'src/rollout/datasets',
     'hyparquet-writer': 'src/rollout/datasets',
@@ -211,7 +211,7 @@ t.test(
       'src/proxy/http/server.ts': ['test/helpers/import-graph.ts'],
     })
     t.strictSame(violations(graph, RULES), [
-      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/proxy/http and src/embedded and src/inspector/routes',
+      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/proxy/http and src/embedded and src/inspector/routes and src/rollout',
       'src/proxy/session/turn/run-turn.ts imports pyodide, which belongs to src/proxy/tokens',
       'src/proxy/session/turn/run-turn.ts imports left-pad, which has no owner in the rules',
       'src/proxy/http/server.ts imports test/helpers/import-graph.ts, which is in no part',

@@ -29,8 +29,9 @@ const FAILURE_LENGTH = 200
  * @throws ProxyError `proxy_failed` at once when nothing answers at the proxy's URL; and what a rollout failed with
  */
 export async function run(config: RolloutConfig): Promise<number> {
+  if (config.listen !== undefined) return (await import('./listen.ts')).listen(config, config.listen)
   if (config.tasks === undefined)
-    throw new ProxyError('config_invalid', 'there is nothing to run: give --tasks')
+    throw new ProxyError('config_invalid', 'there is nothing to run: give --tasks, or --listen')
   const samples = planSamples(await readSamples(config.tasks), config.samplesPerTask)
   let tell = say
   const logger = loggerOn((text) => tell(text))

@@ -191,6 +191,15 @@ export const ROLLOUT = {
       group: 'Rollouts',
       help: 'File of tasks: one JSON object per line, or a data set in Parquet (.parquet)',
     },
+    listen: {
+      flag: 'listen',
+      type: 'text',
+      flagOnly: true,
+      group: 'Rollouts',
+      help:
+        'Instead of a file of tasks: serve POST /rollouts at this HOST:PORT, for trainers. Agents run here, ' +
+        'within the limits of this one process',
+    },
     output: {
       flag: 'output',
       type: 'path',

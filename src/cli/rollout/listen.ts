@@ -1,0 +1,60 @@
+import type { AddressInfo } from 'node:net'
+import { ProxyError } from '../../base/errors.ts'
+import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
+import { baseUrl } from '../../proxy/http/transport/base-url.ts'
+import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
+import { Rollouts } from '../../rollout/server/rollouts.ts'
+import { buildRolloutServer } from '../../rollout/server/server.ts'
+import { announce } from '../announce.ts'
+import { explainListenFailure } from '../fail.ts'
+import { createLogger } from '../logger.ts'
+import { serveUntilSignal, watchUnforeseen } from '../process-life.ts'
+import { runnerOf } from './runner-of.ts'
+
+/** A caller whose connection broke, or that was started again, is back within this. */
+const CALLER_GRACE_MS = 30_000
+/** Agents that run when the server is stopped work for minutes: they are ended, and the trainer asks again. */
+const STOP_GRACE_MS = 0
+const LOOPBACK = ['127.0.0.1', '::1', 'localhost']
+
+/** `llm-proxy rollout --listen`: runs rollouts for whoever asks, until a signal. @returns the exit code */
+export async function listen(config: RolloutConfig, address: string): Promise<number> {
+  const { host, port } = parseAddress(address)
+  if (config.adminKeys.length === 0 && !LOOPBACK.includes(host)) {
+    const message = `--listen ${address}: who reaches it runs agents here; give --admin-key, or listen on 127.0.0.1`
+    throw new ProxyError('config_invalid', message)
+  }
+  const logger = createLogger('info')
+  const warn = (text: string) => logger.warn({}, text)
+  const runner = runnerOf(config, warn)
+  const loop = new RemoteAgentLoop({ ...config, runner, logger })
+  await using closing = new AsyncDisposableStack()
+  closing.defer(() => loop.close())
+  await loop.reach()
+  await runner.prepare?.(new AbortController().signal)
+  const rollouts = new Rollouts({
+    run: (samplingParams, sample, signal) => loop.run(samplingParams, sample, signal),
+    concurrency: config.concurrency,
+    graceMs: CALLER_GRACE_MS,
+  })
+  const server = buildRolloutServer({ rollouts, keys: config.adminKeys })
+  closing.defer(() => server.close())
+  await server.listen({ host, port }).catch((error: unknown) => {
+    throw explainListenFailure(error, host, port)
+  })
+  watchUnforeseen(logger)
+  const bound = server.server.address() as AddressInfo
+  announce(`llm-proxy rollout listening on ${baseUrl({ host: bound.address, port: bound.port })}`, [])
+  const stop = async (graceMs: number) => ({ drained: await rollouts.stop(graceMs) })
+  return await serveUntilSignal({ stop }, STOP_GRACE_MS, logger)
+}
+
+/** @throws ProxyError `config_invalid` */
+function parseAddress(address: string): { host: string; port: number } {
+  const url = URL.canParse(`http://${address}`) ? new URL(`http://${address}`) : undefined
+  const port = Number(/:(\d+)$/.exec(address)?.[1])
+  if (url === undefined || !Number.isInteger(port) || port > 65_535 || /[/?#@\s]/.test(address)) {
+    throw new ProxyError('config_invalid', `--listen: "${address}" will not do; give one as 127.0.0.1:8090`)
+  }
+  return { host: url.hostname.replace(/^\[(.*)\]$/, '$1'), port }
+}

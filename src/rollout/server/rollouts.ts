@@ -1,0 +1,219 @@
+/** The rollouts of a server: those that run or wait, each once however often it is asked for, and the last results. */
+import { randomUUID } from 'node:crypto'
+import { isDeepStrictEqual } from 'node:util'
+import { ProxyError, toProxyError } from '../../base/errors.ts'
+import type { AgentLoopOutputs } from '../agent-loop-output.ts'
+import { SessionGate } from '../runners/agentcore/session-gate.ts'
+import type { Sample } from '../runners/runner.ts'
+
+export interface RolloutRequest {
+  /** By which it is known: asked for again, it is joined, or its result is given again. */
+  rollout_id?: string
+  sample: Sample
+  sampling_params?: Readonly<Record<string, unknown>>
+}
+
+export type RolloutState = 'waiting' | 'running' | 'done' | 'failed' | 'cancelled'
+
+/** What a list of rollouts says of one. */
+export interface RolloutSummary {
+  rollout_id: string
+  status: RolloutState
+  /** Epoch seconds. */
+  created_at: number
+  ended_at: number | null
+}
+
+export interface RolloutsOptions {
+  run(
+    samplingParams: Readonly<Record<string, unknown>>,
+    sample: Sample,
+    signal: AbortSignal,
+  ): Promise<AgentLoopOutputs>
+  /** Rollouts at a time; the others wait, the first first. */
+  concurrency: number
+  /** How long one whose callers have all left waits for one of them to come back before its agent is ended. */
+  graceMs: number
+}
+
+/** Results are there to be asked for again, when a connection broke before they were read whole. */
+const KEPT_BYTES = 256 * 1024 * 1024
+const KEPT_ROLLOUTS = 10_000
+
+interface Entry {
+  readonly request: Required<RolloutRequest>
+  readonly createdAt: number
+  readonly calledOff: AbortController
+  /** Its answer as JSON, which never fails. */
+  readonly answer: Promise<string>
+  status: RolloutState
+  endedAt: number | null
+  callers: number
+  leaving: NodeJS.Timeout | undefined
+  /** Of what is kept, its answer and what it was asked with. */
+  bytes: number
+}
+
+export class Rollouts {
+  readonly #options: RolloutsOptions
+  readonly #gate: SessionGate
+  /** In order of their beginning. */
+  readonly #entries = new Map<string, Entry>()
+  #keptBytes = 0
+  #isClosing = false
+  /** How those ended that have ended. */
+  readonly ended = { done: 0, failed: 0, cancelled: 0 }
+
+  constructor(options: RolloutsOptions) {
+    this.#options = options
+    this.#gate = new SessionGate(options.concurrency)
+  }
+
+  get running(): number {
+    return this.#gate.inside
+  }
+
+  get waiting(): number {
+    return this.#gate.waiting
+  }
+
+  /**
+   * Begins it, or joins the one of this id.
+   * @param signal aborts when the caller has left
+   * @returns its answer as JSON
+   * @throws ProxyError `invalid_request` when the id is that of another rollout, `shutting_down`
+   */
+  ask(request: RolloutRequest, signal: AbortSignal): { rolloutId: string; answer: Promise<string> } {
+    const { rollout_id = randomUUID(), sample, sampling_params = {} } = request
+    const whole = { rollout_id, sample, sampling_params }
+    const entry = this.#entries.get(rollout_id) ?? this.#begin(whole)
+    if (!isDeepStrictEqual(entry.request, whole)) {
+      const message = `rollout ${rollout_id} is one of another sample, or with other sampling parameters`
+      throw new ProxyError('invalid_request', message, { param: 'rollout_id', status: 409 })
+    }
+    this.#attend(entry, signal)
+    return { rolloutId: rollout_id, answer: entry.answer }
+  }
+
+  /** Newest first. */
+  list(): RolloutSummary[] {
+    return [...this.#entries.values()].toReversed().map(summaryOf)
+  }
+
+  /** @throws ProxyError `rollout_not_found` */
+  get(rolloutId: string): RolloutSummary {
+    return summaryOf(this.#entry(rolloutId))
+  }
+
+  /**
+   * Ends its agent, and forgets it.
+   * @returns when nothing of it runs any more
+   * @throws ProxyError `rollout_not_found`
+   */
+  async remove(rolloutId: string): Promise<RolloutSummary> {
+    const entry = this.#entry(rolloutId)
+    entry.calledOff.abort(cancelled('somebody removed it'))
+    await entry.answer
+    // Somebody may have begun it anew.
+    if (this.#entries.get(rolloutId) === entry) this.#forget(rolloutId)
+    return summaryOf(entry)
+  }
+
+  /** Takes no more. @returns whether all that ran came to their own end within this time; none runs afterwards */
+  async stop(graceMs: number): Promise<boolean> {
+    this.#isClosing = true
+    const entries = [...this.#entries.values()].filter(({ endedAt }) => endedAt === null)
+    const reason = new ProxyError('shutting_down', 'the rollout server is being stopped')
+    const limit = setTimeout(() => {
+      for (const { calledOff } of entries) calledOff.abort(reason)
+    }, graceMs)
+    await Promise.all(entries.map(({ answer }) => answer))
+    clearTimeout(limit)
+    return entries.every(({ calledOff }) => !calledOff.signal.aborted)
+  }
+
+  #entry(rolloutId: string): Entry {
+    const entry = this.#entries.get(rolloutId)
+    if (entry === undefined) throw new ProxyError('rollout_not_found', `There is no rollout ${rolloutId}`)
+    return entry
+  }
+
+  #begin(request: Required<RolloutRequest>): Entry {
+    if (this.#isClosing) throw new ProxyError('shutting_down', 'the rollout server is being stopped')
+    const calledOff = new AbortController()
+    const { promise, resolve } = Promise.withResolvers<string>()
+    const entry: Entry = {
+      ...{ request, calledOff, answer: promise, createdAt: Date.now() / 1000 },
+      ...{ status: 'waiting', endedAt: null, callers: 0, leaving: undefined, bytes: 0 },
+    }
+    this.#entries.set(request.rollout_id, entry)
+    void this.#run(entry).then(resolve)
+    return entry
+  }
+
+  async #run(entry: Entry): Promise<string> {
+    const { request, calledOff } = entry
+    const answer = await this.#answerOf(entry)
+    clearTimeout(entry.leaving)
+    entry.status = calledOff.signal.aborted ? 'cancelled' : answer.error === null ? 'done' : 'failed'
+    entry.endedAt = Date.now() / 1000
+    this.ended[entry.status as keyof typeof this.ended] += 1
+    const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...answer })
+    // What failed, or was called off, is begun anew when it is asked for again.
+    if (entry.status === 'done') this.#keep(entry, text.length + JSON.stringify(request).length)
+    else this.#entries.delete(request.rollout_id)
+    return text
+  }
+
+  async #answerOf(entry: Entry) {
+    const { request, calledOff } = entry
+    try {
+      const leave = await this.#gate.enter(calledOff.signal)
+      try {
+        entry.status = 'running'
+        const rows = await this.#options.run(request.sampling_params, request.sample, calledOff.signal)
+        return { rows, error: null }
+      } finally {
+        leave()
+      }
+    } catch (thrown) {
+      const { code, message } = toProxyError(thrown)
+      return { rows: [], error: { code, detail: message } }
+    }
+  }
+
+  #attend(entry: Entry, signal: AbortSignal): void {
+    clearTimeout(entry.leaving)
+    entry.callers += 1
+    const leave = () => {
+      entry.callers -= 1
+      if (entry.callers > 0 || entry.endedAt !== null) return
+      const end = () => entry.calledOff.abort(cancelled('nobody waits for it any more'))
+      entry.leaving = setTimeout(end, this.#options.graceMs)
+    }
+    if (signal.aborted) leave()
+    else signal.addEventListener('abort', leave, { once: true })
+  }
+
+  #keep(entry: Entry, bytes: number): void {
+    entry.bytes = bytes
+    this.#keptBytes += bytes
+    for (const [id, { endedAt }] of this.#entries) {
+      if (this.#keptBytes <= KEPT_BYTES && this.#entries.size <= KEPT_ROLLOUTS) return
+      if (endedAt !== null) this.#forget(id)
+    }
+  }
+
+  #forget(rolloutId: string): void {
+    this.#keptBytes -= this.#entries.get(rolloutId)?.bytes ?? 0
+    this.#entries.delete(rolloutId)
+  }
+}
+
+function cancelled(why: string): ProxyError {
+  return new ProxyError('rollout_cancelled', `The rollout was called off: ${why}`)
+}
+
+function summaryOf({ request, status, createdAt, endedAt }: Entry): RolloutSummary {
+  return { rollout_id: request.rollout_id, status, created_at: createdAt, ended_at: endedAt }
+}

@@ -1,0 +1,188 @@
+/** A rollout server over HTTP: what it gives, who may ask, and what becomes of a rollout that is left, or ended. */
+import type { AddressInfo } from 'node:net'
+import t, { type Test } from 'tap'
+import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
+import type { AgentRunner } from '../../src/rollout/runners/runner.ts'
+import { Rollouts } from '../../src/rollout/server/rollouts.ts'
+import { buildRolloutServer } from '../../src/rollout/server/server.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { until } from '../helpers/until.ts'
+
+interface Rig {
+  url: string
+  rollouts: Rollouts
+  /** Samples whose agents run. */
+  atWork: Set<unknown>
+  runs: number
+  letGo(): void
+}
+
+/** Agents ask once, and go on until they are let go. */
+async function rig(t: Test, { concurrency = 8, keys = [] as string[], graceMs = 0 } = {}): Promise<Rig> {
+  const proxy = await startProxy(t)
+  const go = Promise.withResolvers<void>()
+  const it = { url: '', atWork: new Set<unknown>(), runs: 0, letGo: go.resolve } as Rig
+  const run: AgentRunner['run'] = async ({ openaiBaseUrl, apiKey, sample }, signal) => {
+    it.atWork.add(sample.name)
+    it.runs += 1
+    const headers = { authorization: `Bearer ${apiKey}` }
+    const messages = [{ role: 'user', content: 'What is the sea?' }]
+    const body = JSON.stringify({ model: 'm', messages, max_tokens: 50 })
+    const response = await fetch(`${openaiBaseUrl}/chat/completions`, { method: 'POST', headers, body })
+    await response.text()
+    const off = Promise.withResolvers<void>()
+    signal.addEventListener('abort', () => off.resolve())
+    if (!signal.aborted) await Promise.race([go.promise, off.promise])
+    it.atWork.delete(sample.name)
+    signal.throwIfAborted()
+    return { status: 'completed', rewards: { reward: 0.5 } }
+  }
+  const loop = new RemoteAgentLoop({ proxyUrl: proxy.url, runner: { run, close: async () => {} } }, {})
+  it.rollouts = new Rollouts({
+    run: (params, sample, off) => loop.run(params, sample, off),
+    concurrency,
+    graceMs,
+  })
+  const server = buildRolloutServer({ rollouts: it.rollouts, keys, heartbeatMs: 5 })
+  await server.listen({ host: '127.0.0.1', port: 0 })
+  it.url = `http://127.0.0.1:${(server.server.address() as AddressInfo).port}`
+  t.teardown(async () => {
+    await it.rollouts.stop(0)
+    await server.close()
+    await loop.close()
+  })
+  return it
+}
+
+function post(it: Rig, body: unknown, more: RequestInit = {}): Promise<Response> {
+  const headers = { 'content-type': 'application/json', ...more.headers }
+  return fetch(`${it.url}/rollouts`, { method: 'POST', body: JSON.stringify(body), ...more, headers })
+}
+
+async function jsonOf(response: Promise<Response>) {
+  return (await response).json()
+}
+
+const get = async (it: Rig, path: string) => jsonOf(fetch(it.url + path))
+
+t.test('a rollout is rows and a reward, with signs of life until it has ended', async (t) => {
+  const it = await rig(t)
+  const response = await post(it, { sample: { name: 'a' }, sampling_params: { max_tokens: 7 } })
+  t.match(await get(it, '/rollouts'), { rollouts: [{ status: 'running', ended_at: null }] })
+  const reader = response.body!.getReader()
+  t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent is at work')
+  it.letGo()
+  let text = ''
+  for await (const chunk of { [Symbol.asyncIterator]: () => chunksOf(reader) }) text += chunk
+  const { rollout_id, status, rows, error } = JSON.parse(text)
+  t.equal(rollout_id, response.headers.get('x-rollout-id'))
+  t.match({ status, error }, { status: 'done', error: null })
+  t.match(rows, [{ reward_score: 0.5, num_turns: 1, metrics: { tries: 1, failed: 0 } }])
+  t.equal(rows[0].response_ids.length, 7, 'the sampling parameters are those of the agent')
+  t.match(await get(it, `/rollouts/${rollout_id}`), { rollout_id, status: 'done' })
+  const metrics = await (await fetch(`${it.url}/metrics`)).text()
+  t.match(metrics, 'llm_proxy_rollouts_total{outcome="done"} 1\n')
+})
+
+async function* chunksOf(reader: ReadableStreamDefaultReader<Uint8Array>): AsyncGenerator<string> {
+  for (;;) {
+    const { done, value } = await reader.read()
+    if (done) return
+    yield Buffer.from(value).toString()
+  }
+}
+
+t.test(
+  'one id is one rollout: asked for again it is joined, and later its result is given again',
+  async (t) => {
+    const it = await rig(t)
+    const body = { rollout_id: 'step-1/a', sample: { name: 'a' } }
+    const answers = [jsonOf(post(it, body)), jsonOf(post(it, body))]
+    await until(() => it.atWork.size === 1)
+    t.match(await jsonOf(post(it, { ...body, sample: { name: 'b' } })), {
+      code: 'invalid_request',
+      detail: /another sample/,
+    })
+    it.letGo()
+    const [first, second] = await Promise.all(answers)
+    t.strictSame(second, first)
+    t.strictSame(await jsonOf(post(it, body)), first)
+    t.equal(it.runs, 1)
+  },
+)
+
+t.test('an agent whose callers have all left is ended, and one whose caller comes back is not', async (t) => {
+  const it = await rig(t)
+  const leave = new AbortController()
+  const left = post(it, { sample: { name: 'left' } }, { signal: leave.signal })
+  await left
+  await until(() => it.atWork.has('left'))
+  leave.abort()
+  await until(() => it.atWork.size === 0)
+  await until(() => it.rollouts.ended.cancelled === 1)
+
+  const patient = await rig(t, { graceMs: 60_000 })
+  const blink = new AbortController()
+  const body = { rollout_id: 'r', sample: { name: 'back' } }
+  await post(patient, body, { signal: blink.signal })
+  await until(() => patient.atWork.has('back'))
+  blink.abort()
+  const again = jsonOf(post(patient, body))
+  patient.letGo()
+  t.match(await again, { status: 'done' })
+  t.equal(patient.runs, 1)
+})
+
+t.test(
+  'no more than the cap run at a time, and one that is removed ends and can be begun anew',
+  async (t) => {
+    const it = await rig(t, { concurrency: 1 })
+    const first = jsonOf(post(it, { rollout_id: 'first', sample: { name: 'first' } }))
+    await until(() => it.atWork.has('first'))
+    const second = jsonOf(post(it, { rollout_id: 'second', sample: { name: 'second' } }))
+    await until(() => it.rollouts.waiting === 1)
+    t.match(await get(it, '/health'), { status: 'ok', running: 1, waiting: 1 })
+    const removed = await jsonOf(fetch(`${it.url}/rollouts/first`, { method: 'DELETE' }))
+    t.match(removed, { rollout_id: 'first', status: 'cancelled' })
+    t.match(await first, { status: 'cancelled', rows: [], error: { code: 'rollout_cancelled' } })
+    await until(() => it.atWork.has('second'))
+    it.letGo()
+    t.match(await second, { status: 'done' })
+    t.match(await get(it, '/rollouts/first'), { code: 'rollout_not_found' })
+    t.match(await jsonOf(post(it, { rollout_id: 'first', sample: { name: 'first' } })), { status: 'done' })
+  },
+)
+
+t.test('a server that is stopped ends its agents, says so, and takes no more', async (t) => {
+  const it = await rig(t)
+  const answer = jsonOf(post(it, { sample: { name: 'a' } }))
+  await until(() => it.atWork.size === 1)
+  t.equal(await it.rollouts.stop(0), false)
+  t.equal(it.atWork.size, 0)
+  t.match(await answer, { status: 'cancelled', error: { code: 'shutting_down' } })
+  const late = await post(it, { sample: { name: 'b' } })
+  t.match({ status: late.status, body: await late.json() }, { status: 503, body: { code: 'shutting_down' } })
+})
+
+t.test('only who has a key may ask, and what is no rollout is refused and begins nothing', async (t) => {
+  const it = await rig(t, { keys: ['first', 'second'] })
+  const sample = { name: 'a' }
+  for (const authorization of ['', 'Bearer other', 'second']) {
+    t.equal((await post(it, { sample }, { headers: { authorization } })).status, 401)
+  }
+  t.equal((await fetch(`${it.url}/rollouts`)).status, 401)
+  t.equal((await fetch(`${it.url}/health`)).status, 200)
+  const headers = { authorization: 'Bearer second' }
+  for (const body of [{}, { sample: 'x' }, { sample, rollout_id: '' }, { sample, sampling_parms: {} }, []]) {
+    const refused = await post(it, body, { headers })
+    t.match(
+      { status: refused.status, body: await refused.json() },
+      { status: 400, body: { code: 'invalid_request' } },
+    )
+  }
+  const plain = await post(it, { sample }, { headers: { ...headers, 'content-type': 'text/plain' } })
+  t.equal(plain.status, 415, 'which a page of another site could send')
+  t.equal(it.runs, 0)
+  it.letGo()
+  t.match(await jsonOf(post(it, { sample }, { headers })), { status: 'done' })
+})
