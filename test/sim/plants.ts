@@ -231,41 +231,6 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a turn without an end counts as completed',
-    edits: [
-      {
-        file: 'src/proxy/session/turn/run-turn.ts',
-        find: "      if (!last) throw new ProxyError('engine_lost', 'The engine ended its answer without a finish reason')\n",
-        put: '',
-      },
-      {
-        file: 'src/proxy/session/turn/run-turn.ts',
-        find: '      prompt.answered(turn.fold)\n      yield [last]\n',
-        put: '      if (last) {\n        prompt.answered(turn.fold)\n        yield [last]\n      }\n',
-      },
-    ],
-  },
-  {
-    name: 'a retry of several messages is not known as one',
-    edits: [
-      {
-        file: 'src/proxy/session/trajectories/retries.ts',
-        find: 'this.#latest.slice(0, difference',
-        put: 'this.#latest.slice(1, difference',
-      },
-    ],
-  },
-  {
-    name: 'a retry speaks for a request that differs in the middle',
-    edits: [
-      {
-        file: 'src/proxy/session/trajectories/retries.ts',
-        find: 'path.push(this.#step(path.at(-1) ?? this.#empty, text))',
-        put: 'path.push(this.#step(path.at(0) ?? this.#empty, text))',
-      },
-    ],
-  },
-  {
     name: 'calls that their agent has cut count as those that were sampled',
     edits: [
       {

@@ -1,0 +1,105 @@
+/** What the proxy has on record of a session, and what its clients were told. */
+import type { Model, SimEngine } from '../actors/engine.ts'
+import type { Attempt, History, Operation } from '../actors/history.ts'
+import { type Call, type ChatMessage, callIn, contentOf } from '../actors/oracle.ts'
+import type { Fault } from '../faults.ts'
+
+export interface Checked {
+  history: History
+  engines: readonly SimEngine[]
+  path: string
+  /** What was struck. */
+  faults: readonly Fault[]
+  /** Of the engines. */
+  model: Model
+  isTokenMode: boolean
+}
+
+export interface TurnOnRecord {
+  turn_id: string
+  index: number
+  status: string
+  dialect: string
+  request_messages: ChatMessage[]
+  params: { prompt?: string }
+  prompt_token_ids: number[]
+  completion_token_ids: number[]
+  completion_logprobs: number[]
+  completion_text: string
+  tool_calls: Call[]
+  exact: boolean
+  weight_version_start: string | null
+  weight_version_end: string | null
+  retry_count: number
+}
+
+export interface Row {
+  prompt_ids: number[]
+  response_ids: number[]
+  response_mask: number[]
+  response_logprobs: number[]
+  exact: boolean
+  turns: { turn_id: string; index: number; start: number; end: number; trained: boolean }[]
+}
+
+export interface SessionOnRecord {
+  status: string
+  reward: number | null
+  turns: TurnOnRecord[]
+}
+
+/** What was asked for in one session. */
+export class SessionHistory {
+  readonly sessionId: string
+  readonly attempts: readonly Attempt[]
+  readonly operations: readonly Operation[]
+
+  constructor(sessionId: string, { attempts, operations }: History) {
+    this.sessionId = sessionId
+    this.attempts = attempts.filter((attempt) => attempt.sessionId === sessionId)
+    this.operations = operations.filter((operation) => operation.sessionId === sessionId)
+  }
+
+  /** Whether something may have removed what the attempt put on record. */
+  mayBeGone({ sentAtMs }: Attempt): boolean {
+    return this.#wipes().some((wipe) => !isDone(wipe) || wipe.endedAtMs! > sentAtMs)
+  }
+
+  /** Whether something has certainly removed it. */
+  mustBeGone({ endedAtMs }: Attempt): boolean {
+    return this.#wipes().some((wipe) => isDone(wipe) && wipe.sentAtMs > endedAtMs!)
+  }
+
+  /** Whether the session had certainly ended before the attempt was made. */
+  hadEnded({ sentAtMs }: Attempt): boolean {
+    const isEnd = ({ kind }: Operation) => kind === 'complete' || kind === 'abort'
+    return (
+      this.#wipes().length === 0 &&
+      this.operations.some((end) => isEnd(end) && isDone(end) && end.endedAtMs! < sentAtMs && end.found)
+    )
+  }
+
+  #wipes(): Operation[] {
+    return this.operations.filter(({ kind }) => kind === 'reset' || kind === 'delete')
+  }
+}
+
+export function isDone({ status }: Operation): boolean {
+  return status === 200
+}
+
+export function callOf({ request_messages: messages, params }: TurnOnRecord): string {
+  return callIn(messages.length > 0 ? contentOf(messages.at(-1)!) : (params.prompt ?? ''))
+}
+
+export function pastAfter({ prompt_token_ids: asked, completion_token_ids: said }: TurnOnRecord): number[] {
+  return [...asked, ...said]
+}
+
+export function isSame(a: readonly number[], b: readonly number[]): boolean {
+  return a.length === b.length && a.every((value, at) => value === b[at])
+}
+
+export function isSameText(a: unknown, b: unknown): boolean {
+  return JSON.stringify(a) === JSON.stringify(b)
+}
