@@ -39,6 +39,20 @@ function clientOf<Server extends { url: string; close(): Promise<void> }>(
 const run = async (client: EngineClient, body: Record<string, unknown>, stream = true) =>
   fold(await collect(client.generate(tokenRequest([5, 6, 7], body, stream), noAbort)))
 
+t.test(
+  'a limit above the length that vLLM serves is cut to it, and a smaller one is sent as it is',
+  async (t) => {
+    const { client, server } = clientOf(t, createVllmClient, await startFakeVllm())
+    await client.checkHealth(noAbort)
+    for (const max_tokens of [40_951, 32]) await run(client, { model: 'fake', max_tokens })
+    const sampled = server.requests.filter(({ method }) => method === 'POST')
+    t.strictSame(
+      sampled.map(({ body }) => body.max_tokens),
+      [4_096 - 3, 32],
+    )
+  },
+)
+
 t.test('what vLLM is asked in token mode', async (t) => {
   const { client, server } = clientOf(t, createVllmClient, await startFakeVllm())
   const rendered = {

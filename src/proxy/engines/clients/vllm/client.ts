@@ -16,7 +16,6 @@ import {
   bodyJson,
   bodyWithIds,
   isTokenRequest,
-  maxTokensOf,
   routeOf,
   type TokenRequest,
 } from '../wire/request.ts'
@@ -90,7 +89,7 @@ class VllmClient implements EngineClient {
     signal: AbortSignal,
   ): Promise<EngineResponse | 'no route' | undefined> {
     if (this.#tellsNoMasks || !wantsMaskByIds(request)) return undefined
-    const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
+    const maxTokens = await this.#contextLength.budget(request, signal)
     const body = bodyWithIds(vllmIdsBody(request, maxTokens), 'token_ids', request)
     try {
       return await this.#connection.request(IDS_ROUTE, signal, body, request)
@@ -126,7 +125,7 @@ class VllmClient implements EngineClient {
   ): GenerationStream {
     const ask = async (path: string, json: string | BodyPieces) =>
       await this.#connection.request(path, signal, json, request)
-    const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
+    const maxTokens = await this.#contextLength.budget(request, signal)
     const rendered = await ask(RENDER_PATH, JSON.stringify(vllmRenderBody(request)))
     const features = placedFeatures(await this.#connection.text(rendered, signal), request, images, this.name)
     const body = vllmFeaturesBody(request, maxTokens, features)
@@ -135,7 +134,7 @@ class VllmClient implements EngineClient {
   }
 
   async #tokenBody(request: TokenRequest, signal: AbortSignal): Promise<BodyPieces> {
-    const maxTokens = maxTokensOf(request.body) ?? (await this.#contextLength.left(request, signal))
+    const maxTokens = await this.#contextLength.budget(request, signal)
     return bodyWithIds(vllmTokenBody(request, maxTokens), 'prompt', request)
   }
 
