@@ -851,6 +851,42 @@ function ensure(holds: boolean): void {
   if (!holds) throw new Error('an invariant is broken')
 }
 
+t.test('a turn of another model begins a row: tokens of two models never train as one', async (t) => {
+  const params = (model: string) => JSON.stringify({ model })
+  const sketches = [
+    { prompt: [1], completion: [2], params: params('a') },
+    { prompt: [1, 2, 3], completion: [4], params: params('b') },
+    { prompt: [1, 2, 3, 4, 5], completion: [6], params: params('b') },
+    { prompt: [1, 2, 3, 4, 5, 6, 7], completion: [8], params: params('a') },
+  ]
+  const rows = rowsOf(sketches)
+  t.same(
+    rows.map(({ turns }) => turns.map(({ turn_id }) => turn_id)),
+    [
+      ['t1', 't2'],
+      ['t0', 't3'],
+    ],
+  )
+  t.same(
+    rows.map(({ prompt_ids, response_ids, response_mask }) =>
+      [prompt_ids, response_ids, response_mask].map((list) => [...list]),
+    ),
+    [
+      [
+        [1, 2, 3],
+        [4, 5, 6],
+        [1, 0, 1],
+      ],
+      [[1], [2, 3, 4, 5, 6, 7, 8], [1, 0, 0, 0, 0, 0, 1]],
+    ],
+    'what the other model said is part of the prompt',
+  )
+
+  const annotations = JSON.stringify({ policy: 'a' })
+  const named = rowsOf(sketches.map((sketch) => ({ ...sketch, annotations })))
+  t.equal(named.length, 1, 'where the session names the model, that is what rows are asked for by')
+})
+
 t.test('of a turn nothing is kept but what its rows need', async (t) => {
   const builder = new TrajectoryBuilder()
   const addWholeRecord = () => {

@@ -117,6 +117,7 @@ export class TrajectoryBuilder {
   /** By turn; of those that have one. */
   readonly #policies = new Map<string, string>()
   readonly #images = new SessionImages()
+  #lastAsked: { params: string; model: string | null } = { params: '{}', model: null }
   readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0, empty: 0 }
 
   constructor({ lines = 'all', sideCalls = false }: TurnSelection = {}) {
@@ -136,8 +137,20 @@ export class TrajectoryBuilder {
     else if (line === 'side' && !isSelected) this.#excluded.side += 1
     // Nothing of it trains, and a prompt that fills the context was seen by no engine.
     else if (isSelected && isEmpty(turn)) this.#excluded.empty += 1
-    else if (isSelected) this.#tree.add(turn, sequence, line, repeatedByLast(tries, this.#wasRead))
+    else if (isSelected) {
+      const chosenModel = policy === null ? this.#modelOf(turn) : undefined
+      this.#tree.add({ ...turn, chosenModel }, sequence, line, repeatedByLast(tries, this.#wasRead))
+    }
     return images
+  }
+
+  /** Most turns of a session have the parameters of the one before, and are not parsed again. */
+  #modelOf({ params }: TriedTurn): string | null {
+    if (this.#lastAsked.params !== params) {
+      const { model } = JSON.parse(params) as { model?: unknown }
+      this.#lastAsked = { params, model: typeof model === 'string' ? model : null }
+    }
+    return this.#lastAsked.model
   }
 
   #selects(line: Line): boolean {

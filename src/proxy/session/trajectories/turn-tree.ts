@@ -17,7 +17,10 @@ export type TrainableTurn = Pick<
   | 'weightVersionStart'
   | 'weightVersionEnd'
 > &
-  TurnIds
+  TurnIds & {
+    /** That the agent asked for; null: it named none; undefined: the session's policy has overruled it. */
+    readonly chosenModel?: string | null | undefined
+  }
 
 /** A completed turn in the tree. Its prompt is not kept but read from the token tree when a row needs it. */
 export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds'> {
@@ -38,6 +41,7 @@ export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds'> {
  * - Of several turns with equal prompt and equal completion, the latest one without a child gets the child, or the
  *   latest of all: parallel samples that came out the same are continued one each.
  * - A client's retry has the parent of the turn that it repeats, if that one was answered.
+ * - A turn that the agent asked another model for continues none of that one's: one row would train both as one.
  * - A turn without exact ids is on its own: whether it continues another one, or is continued, would be a guess.
  */
 export class TurnTree {
@@ -78,7 +82,7 @@ export class TurnTree {
     const { prompt } = sequence
     const first = repeats === undefined ? undefined : this.#byId.get(repeats)
     // The same request may have become another prompt: a template that tells the time.
-    const parent = first?.prompt === prompt ? first.parent : this.#deepestWithin(prompt)
+    const parent = first?.prompt === prompt ? first.parent : this.#deepestWithin(prompt, turn)
     const node = this.#nodeOf(turn, sequence, line, parent)
     if (parent !== undefined) parent.hasChildren = true
     const equal = this.#byTokens.get(node.tokens)
@@ -106,6 +110,7 @@ export class TurnTree {
       finishReason: turn.finishReason,
       weightVersionStart: turn.weightVersionStart,
       weightVersionEnd: turn.weightVersionEnd,
+      chosenModel: turn.chosenModel,
       parent,
       hasChildren: false,
       promptLength,
@@ -115,10 +120,10 @@ export class TurnTree {
     }
   }
 
-  #deepestWithin(prompt: TokenNode): TurnNode | undefined {
+  #deepestWithin(prompt: TokenNode, call: TrainableTurn): TurnNode | undefined {
     for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent) {
-      const turns = this.#byTokens.get(at)
-      if (turns !== undefined) return turns.findLast((turn) => !turn.hasChildren) ?? turns.at(-1)
+      const turns = this.#byTokens.get(at)?.filter((turn) => mayContinue(turn, call))
+      if (turns?.length) return turns.findLast((turn) => !turn.hasChildren) ?? turns.at(-1)
     }
     return undefined
   }
@@ -141,4 +146,10 @@ export class TurnTree {
   find(turnId: string): TurnNode | undefined {
     return this.#byId.get(turnId)
   }
+}
+
+type Chosen = Pick<TrainableTurn, 'chosenModel'>
+
+function mayContinue({ chosenModel: before }: Chosen, { chosenModel: now }: Chosen): boolean {
+  return before === undefined || now === undefined || before === now
 }
