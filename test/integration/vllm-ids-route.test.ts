@@ -99,19 +99,41 @@ t.test('a call that asks for what that route lacks goes where it gets it', async
   t.strictSame(paths(), [COMPLETIONS], 'no mask is recorded')
 })
 
-t.test('a server without the route is asked the other way, and again after a health check', async (t) => {
-  const { client, paths } = await serverFor(t, (asked, response) =>
-    asked.path === BY_IDS ? sendJson(response, { detail: 'Not Found' }, 404) : answers(asked, response),
-  )
-  for (const expected of [[BY_IDS, COMPLETIONS], [COMPLETIONS]]) {
-    t.strictSame(fold(await collect(client.generate(request(), noAbort))).tokenIds, [5, 2])
-    t.strictSame(paths(), expected)
-  }
-  await client.checkHealth(noAbort)
-  paths()
-  await collect(client.generate(request(), noAbort))
-  t.strictSame(paths(), [BY_IDS, COMPLETIONS])
-})
+/** vLLM 0.32.0 without `--enable-scale-out`. */
+const scaleOutIsOff = {
+  error: {
+    message: 'Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.',
+    type: 'PermissionDeniedError',
+    code: 403,
+  },
+}
+
+for (const [status, said] of [
+  [404, { detail: 'Not Found' }],
+  [403, scaleOutIsOff],
+] as const) {
+  t.test(`a server without the route (${status}) is asked the other way, until it was away`, async (t) => {
+    let isAway = false
+    const { client, paths } = await serverFor(t, (asked, response) => {
+      if (isAway) return sendJson(response, {}, 500)
+      return asked.path === BY_IDS ? sendJson(response, said, status) : answers(asked, response)
+    })
+    for (const expected of [[BY_IDS, COMPLETIONS], [COMPLETIONS]]) {
+      t.strictSame(fold(await collect(client.generate(request(), noAbort))).tokenIds, [5, 2])
+      t.strictSame(paths(), expected)
+      t.match(client.warning, /sampling masks are not recorded.*--enable-scale-out/)
+      await client.checkHealth(noAbort)
+      paths()
+    }
+    isAway = true
+    await t.rejects(client.checkHealth(noAbort))
+    isAway = false
+    paths()
+    t.equal(client.warning, undefined)
+    await collect(client.generate(request(), noAbort))
+    t.strictSame(paths(), [BY_IDS, COMPLETIONS])
+  })
+}
 
 t.test('a server that runs without masks is not asked for whole answers again', async (t) => {
   const { client, paths } = await serverFor(t, (asked, response) => {
@@ -123,7 +145,10 @@ t.test('a server that runs without masks is not asked for whole answers again', 
   for (const expected of [BY_IDS, COMPLETIONS]) {
     t.strictSame(fold(await collect(client.generate(request(), noAbort))).tokenIds, [5, 2])
     t.strictSame(paths(), [expected])
+    await client.checkHealth(noAbort)
+    paths()
   }
+  t.match(client.warning, /--return-sampling-mask/)
 })
 
 t.test('a model that the server does not know is no sign that it lacks the route', async (t) => {

@@ -27,6 +27,10 @@ import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, vllmScoreBody } from './score.ts'
 import { DetokenizedTexts } from './token-texts.ts'
 
+const NO_ROUTE =
+  'sampling masks are not recorded: it lets nobody ask by its route of ids (vllm serve --enable-scale-out)'
+const NO_MASKS = 'sampling masks are not recorded: it tells none (vllm serve --return-sampling-mask)'
+
 /**
  * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
  * uses `/v1/completions`, and `/inference/v1/generate` for what only that gives: see `ids-route.ts`.
@@ -43,8 +47,8 @@ class VllmClient implements EngineClient {
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
   readonly #heldCalls: HeldCalls
-  /** Lacks the route, or runs without masks. Until the next health check: it may be another server by then. */
-  #tellsNoMasks = false
+  /** Why this server tells no masks, for an operator. Until a health check fails: it may be another server after that. */
+  #noMasks: string | undefined
   /** Of the model that was asked for last. */
   #texts: { model: string; of: DetokenizedTexts } | undefined
 
@@ -79,7 +83,7 @@ class VllmClient implements EngineClient {
       : bodyJson(vllmBody(request), request)
     const response = await this.#connection.request(routeOf(request), signal, json, request)
     // The server answers this call: it was not the model that it did not know.
-    if (byIds === 'no route') this.#tellsNoMasks = true
+    if (byIds === 'no route') this.#noMasks = NO_ROUTE
     yield* readAnswer(this.#connection, request, response, signal)
   }
 
@@ -88,7 +92,7 @@ class VllmClient implements EngineClient {
     request: TokenRequest,
     signal: AbortSignal,
   ): Promise<EngineResponse | 'no route' | undefined> {
-    if (this.#tellsNoMasks || !wantsMaskByIds(request)) return undefined
+    if (this.#noMasks !== undefined || !wantsMaskByIds(request)) return undefined
     const maxTokens = await this.#contextLength.budget(request, signal)
     const body = bodyWithIds(vllmIdsBody(request, maxTokens), 'token_ids', request)
     try {
@@ -111,7 +115,7 @@ class VllmClient implements EngineClient {
       }
       yield batch
     }
-    if (sampled && !masked) this.#tellsNoMasks = true
+    if (sampled && !masked) this.#noMasks = NO_MASKS
   }
 
   /**
@@ -163,7 +167,8 @@ class VllmClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    return this.#heldCalls.warning
+    const warnings = [this.#heldCalls.warning, this.#noMasks].filter((said) => said !== undefined)
+    return warnings.length === 0 ? undefined : warnings.join('; ')
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
@@ -171,12 +176,12 @@ class VllmClient implements EngineClient {
       return await this.#checkHealth(signal)
     } catch (thrown) {
       this.#heldCalls.forget()
+      this.#noMasks = undefined
       throw thrown
     }
   }
 
   async #checkHealth(signal: AbortSignal): Promise<EngineHealth> {
-    this.#tellsNoMasks = false
     // The list of models is answered even when the engine behind the server is dead; /health is not.
     await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)

@@ -118,10 +118,13 @@ function commonBody(request: TokenRequest, maxTokens: number) {
   }
 }
 
-/** Whether the server has no such route. One that does not know the model answers 404 too. */
+/**
+ * Whether the server has no such route. One that does not know the model answers 404 too; vLLM 0.32 started without
+ * `--enable-scale-out` answers 403, as may a gateway or a key for other routes.
+ */
 export function mayLackRoute(thrown: unknown): boolean {
   const isRefusal = thrown instanceof ProxyError && thrown.code === 'engine_rejected'
-  return isRefusal && (thrown.status === 404 || thrown.status === 405)
+  return isRefusal && [403, 404, 405].includes(thrown.status)
 }
 
 function isSaid(value: unknown): boolean {
