@@ -25,6 +25,11 @@ _TOUCH_S = 60.0
 #: One that was not for so long has no process any more, whatever goes by its number now, on whatever machine.
 _DEAD_AFTER_S = 5 * _TOUCH_S
 _SUFFIX = ".sessions.jsonl"
+#: Start of a process that has ended, and is there as a number alone.
+_COLLECTED_BY_NOBODY = "ended"
+#: In /proc/pid/stat, counted behind the name, which may hold anything:
+#: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+_STATE, _START_TIME = 0, 19
 
 
 class Ledger:
@@ -92,13 +97,16 @@ def _take_over(folder: Path, arn: str, qualifier: str) -> tuple[Path, int, list[
     sessions = [session for found in left.values() for session in found]
     path = folder / f"{uuid.uuid4()}{_SUFFIX}"
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
-    head = {
+    head: dict[str, Any] = {
         "version": 1,
         "arn": arn,
         "qualifier": qualifier,
         "host": socket.gethostname(),
         "pid": os.getpid(),
     }
+    started = _process_start(os.getpid())
+    if started is not None:
+        head["started"] = started
     # Ours before theirs is removed: whatever comes between, each open session is in a file.
     _write(file, [head, *({"opened": session} for session in sessions)])
     for old in left:
@@ -140,10 +148,11 @@ def _sessions_of(lines: list[dict[str, Any]]) -> list[str]:
 def _is_dead(path: Path, head: Mapping[str, Any]) -> bool:
     if time.time() - path.stat().st_mtime > _DEAD_AFTER_S:
         return True
-    return head.get("host") == socket.gethostname() and not _is_alive(head.get("pid"))
+    return head.get("host") == socket.gethostname() and not _is_alive(head.get("pid"), head.get("started"))
 
 
-def _is_alive(pid: object) -> bool:
+def _is_alive(pid: object, started: object) -> bool:
+    """A number is not enough: in a container that starts again each process has the number of the one before it."""
     if not isinstance(pid, int) or pid <= 0:
         return False
     try:
@@ -152,8 +161,29 @@ def _is_alive(pid: object) -> bool:
         return False
     except PermissionError:
         # Somebody else's process is one too.
+        pass
+    now = _process_start(pid)
+    if now is None:
         return True
-    return True
+    if now == _COLLECTED_BY_NOBODY:
+        return False
+    # Files of earlier versions have no start. This process did not write them.
+    return pid != os.getpid() if started is None else started == now
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process began, as text that no other process of its number has; ``None`` where the system does not tell.
+
+    ``llm-proxy rollout`` writes the same text.
+    """
+    try:
+        about = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fields = about[about.rindex(")") + 2 :].split(" ")
+        if fields[_STATE] in ("Z", "X"):
+            return _COLLECTED_BY_NOBODY
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {fields[_START_TIME]}"
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _parse(line: str) -> dict[str, Any]:
