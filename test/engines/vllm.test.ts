@@ -15,6 +15,7 @@ import { startModes } from './parts/proxies.ts'
 import { checkDoctor, checkVerify } from './vllm/commands.ts'
 import { installVllm, NotForThisMachine, VLLM_VERSION, type VllmInstalled } from './vllm/install.ts'
 import { checkLeaving, checkWeights } from './vllm/interrupted.ts'
+import { checkRefusals } from './vllm/refusals.ts'
 import { checkTheCheck, checkTurns } from './vllm/turns.ts'
 import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
 import { recordWires } from './wires/record.ts'
@@ -53,8 +54,16 @@ if (vllm !== undefined) {
   const near = modes.slice(0, 2)
   await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
   await t.test('doctor finds nothing wrong', (t) => checkDoctor(t, engine.url, base, folder))
-  await checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED })
-  await t.test('verify finds the same logprobs', (t) => checkVerify(t, near, engine.url))
+  // Each part is a test of its own: where none runs, tap takes the file for done, and ends the proxies.
+  await t.test('what is on record of random agents is what the core was asked and sampled', (t) =>
+    checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED }),
+  )
+  await t.test('verify finds the same logprobs', (t) =>
+    checkVerify(t, near, { engineUrl: engine.url, turns: TURNS }),
+  )
+  await t.test('what vLLM refuses is refused in its words, whole and streamed', (t) =>
+    checkRefusals(t, engine.url, modes),
+  )
   await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine.core))
   await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
     checkWeights(t, near, engine, [base, other]),

@@ -15,6 +15,8 @@ const LONGEST = 160
 interface Conversation {
   sessionId: string
   made: MadeCall[]
+  /** What its agent failed with, which ended it. */
+  failed?: string
 }
 
 /** @param turns of each mode */
@@ -26,10 +28,11 @@ export async function checkTurns(
 ): Promise<void> {
   const all = await Promise.all(modes.map((mode, at) => converse(mode, turns, seed + at * 1_000_003)))
   for (const [at, { name, url }] of modes.entries()) {
-    await t.test(`${name}: what is on record is what the core was asked and sampled`, async (t) => {
+    await t.test(name, async (t) => {
       let exact = 0
       let tokens = 0
-      for (const { sessionId, made } of all[at]!) {
+      for (const { sessionId, made, failed } of all[at]!) {
+        if (failed !== undefined) t.fail(`${sessionId}: turn ${made.length} failed: ${failed}`)
         const verdict = await checkSession(url, sessionId, made, core)
         t.strictSame(verdict.wrong, [], `${sessionId}: ${made.length} turns, ${verdict.tokens} tokens`)
         if (verdict.wrong.length === 0) exact += verdict.turns
@@ -78,13 +81,19 @@ async function converse({ name, url }: Mode, turns: number, seed: number): Promi
       const agent = new AGENTS[dialect]!(dice)
       const made: MadeCall[] = []
       const sessionId = `${name}-${number}`
-      conversations.push({ sessionId, made })
+      const conversation: Conversation = { sessionId, made }
+      conversations.push(conversation)
       for (let more = dice.int(1, MOST_TURNS); more > 0 && left > 0; more -= 1) {
         left -= 1
         const asked = howAsked(dice, dialect)
-        const said = await agent.call(`${url}/${sessionId}`, asked)
-        made.push({ dialect, stream: asked.stream, said })
-        agent.goOn(said)
+        try {
+          const said = await agent.call(`${url}/${sessionId}`, asked)
+          made.push({ dialect, stream: asked.stream, said })
+          agent.goOn(said)
+        } catch (error) {
+          conversation.failed = `${asked.stream ? 'streamed' : 'whole'}, ${JSON.stringify(asked.sampling)}: ${error}`
+          break
+        }
       }
     }
   })
