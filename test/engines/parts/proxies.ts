@@ -19,6 +19,8 @@ export async function startModes(
   folder: string,
 ): Promise<Mode[]> {
   const token = ['--tokenizer', engine.model, '--context-length', String(engine.contextLength)]
+  // vLLM's answers tell no weights: those that are replaced in a call are seen by a check before it ends.
+  const often = ['--health-interval', '500ms']
   const start = async (name: string, ...args: string[]): Promise<Mode> => {
     const url = await startProxy(t, ['--db', join(folder, `${name}.db`), ...args])
     if (args.includes('relay')) {
@@ -28,8 +30,8 @@ export async function startModes(
     return { name, url }
   }
   return Promise.all([
-    start('chat', '--engine-url', engine.url),
-    start('token', '--engine-url', engine.url, ...token),
+    start('chat', '--engine-url', engine.url, ...often),
+    start('token', '--engine-url', engine.url, ...often, ...token),
     start('relay', '--mode', 'relay'),
     start('relay-token', '--mode', 'relay', ...token),
   ])
