@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import shutil
 import sys
 import tarfile
 from collections.abc import Callable
@@ -37,6 +38,9 @@ request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completi
 with urllib.request.urlopen(request) as response:
     print(json.load(response)["choices"][0]["message"]["content"])
 """
+
+
+NEEDS_SANDBOX = pytest.mark.skipif(Sandbox("auto").missing is not None, reason="no sandbox here")
 
 
 def config_of(**options: Any) -> RemoteAgentConfig:
@@ -219,6 +223,67 @@ async def test_a_verifiers_word_is_its_reward_file_or_its_exit_code(
         assert (await runner.run(task_of())).rewards == rewards
 
 
+@pytest.mark.parametrize("sandbox", ["none", pytest.param("bwrap", marks=NEEDS_SANDBOX)])
+@pytest.mark.parametrize(
+    ("verifier", "said"),
+    [
+        ("kill -9 $$", "was killed: SIGKILL"),
+        (["/bin/sh", "-c", "kill -SEGV $$"], "was killed: SIGSEGV"),
+        ('sh -c "kill -9 \\$\\$" && true', "was killed: SIGKILL"),
+        ("echo 0 > $REWARD_FILE; kill -9 $$", "was killed: SIGKILL"),
+        ("exit 255", None),
+    ],
+)
+async def test_a_verifier_that_was_killed_gave_no_verdict(
+    http: aiohttp.ClientSession, verifier: str | list[str], said: str | None, sandbox: str
+) -> None:
+    options = {"command": "true", "verifier": verifier, "sandbox": sandbox}
+    runner = make_runner(config_of(runner="command", **options), http)
+    if said is None:
+        assert (await runner.run(task_of())).rewards == {"reward": 0.0}
+    else:
+        with pytest.raises(ValueError, match=f"the verifier {said}"):
+            await runner.run(task_of())
+
+
+@NEEDS_SANDBOX
+async def test_a_verifier_that_bubblewrap_could_not_start_gave_none_either(
+    http: aiohttp.ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The machine's namespaces have run out when it is the verifier's turn.
+    refusal = 'echo "bwrap: Creating new namespace failed" >&2; exit 1'
+    script = (
+        f'#!/bin/sh\n[ -z "$AGENT_OUTPUT_FILE" ] || {{ {refusal}; }}\nexec {shutil.which("bwrap")} "$@"\n'
+    )
+    (tmp_path / "bwrap").write_text(script)
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    options = {"command": "true", "verifier": "true", "sandbox": "bwrap"}
+    with pytest.raises(ValueError, match="could not be run: bwrap: Creating new namespace failed"):
+        await make_runner(config_of(runner="command", **options), http).run(task_of())
+
+
+@NEEDS_SANDBOX
+async def test_in_the_sandbox_files_of_keys_are_empty_wherever_they_are_named(
+    http: aiohttp.ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("admin", "worker", "other", ".env"):
+        (tmp_path / name).write_text(f"key of {name}")
+    (tmp_path / "plain").write_text("seen")
+    monkeypatch.setenv("LLM_PROXY_FRONT_KEY", "@other")
+    files = " ".join(str(tmp_path / name) for name in ("admin", "worker", "other", ".env", "plain"))
+    options: dict[str, Any] = {
+        "command": f"cat {files}; exit 3",
+        "sandbox": "bwrap",
+        "sandbox_paths": [str(tmp_path)],
+        "admin_key": f"@{tmp_path}/admin",
+        "worker_key": "@worker",
+    }
+    result = await make_runner(config_of(runner="command", **options), http).run(task_of())
+    assert result.error == "exit code 3: seen"
+
+
 async def test_an_agent_cannot_leave_a_reward_for_its_verifier(http: aiohttp.ClientSession) -> None:
     options = {"command": "sh -c 'echo 1 > ../reward; echo 1 > reward'", "verifier": "false"}
     runner = make_runner(config_of(runner="command", **options), http)
@@ -291,9 +356,14 @@ async def test_the_ground_truth_is_the_verifiers_and_not_the_agents(
 ) -> None:
     seen = tmp_path / "seen"
     options = {"command": f'cp "$TASK_FILE" {seen}', "verifier": 'grep -q 42 "$TASK_FILE"'}
-    task = task_of(sample={"instance_id": "a", "reward_model": {"ground_truth": "42"}})
+    answers = ("extra_info", "answer", "solution", "ground_truth", "patch", "test_patch")
+    hidden = {"reward_model": {"ground_truth": "42"}, **dict.fromkeys(answers, "six times seven")}
+    task = task_of(sample={"instance_id": "a", **hidden})
     result = await make_runner(config_of(runner="command", **options), http).run(task)
     assert (json.loads(seen.read_text()), result.rewards) == ({"instance_id": "a"}, {"reward": 1.0})
+    options["hidden_columns"] = "reward_model,patch"
+    await make_runner(config_of(runner="command", **options), http).run(task)
+    assert set(json.loads(seen.read_text())) == {"instance_id", *hidden} - {"reward_model", "patch"}
 
 
 @pytest.mark.parametrize(
@@ -321,9 +391,6 @@ async def test_what_an_agent_puts_in_the_place_of_its_task_is_not_followed(
     options = {"command": command, "verifier": 'grep -q said "$AGENT_OUTPUT_FILE"'}
     result = await make_runner(config_of(runner="command", **options), http).run(task_of())
     assert (result.rewards, victim.read_text()) == ({"reward": 1.0}, "as it was")
-
-
-NEEDS_SANDBOX = pytest.mark.skipif(Sandbox("auto").missing is not None, reason="no sandbox here")
 
 
 @NEEDS_SANDBOX

@@ -85,6 +85,13 @@ class RemoteAgentConfig:
     sandbox_paths: tuple[str, ...] = option(values.texts(":,"), "REMOTE_AGENT_SANDBOX_PATHS", default=())
     #: Variables of the trainer's environment that the verifier gets, such as a judge's key.
     verifier_env: tuple[str, ...] = option(values.texts(","), "REMOTE_AGENT_VERIFIER_ENV", default=())
+    #: Columns of the row that only the verifier sees. verl's scripts write the ground truth into ``reward_model``, and
+    #: worked solutions into ``extra_info``; GSM8K and MATH have ``answer`` and ``solution``, SWE-bench the patches.
+    hidden_columns: tuple[str, ...] = option(
+        values.texts(","),
+        "LLM_PROXY_HIDE_COLUMN",
+        default=("reward_model", "extra_info", "answer", "solution", "ground_truth", "patch", "test_patch"),
+    )
     #: Of the agent's command, of its verifier, of an agent that a webhook started, and of a session of AgentCore.
     agent_timeout: float = option(values.seconds, "REMOTE_AGENT_TIMEOUT", default=1800.0)
 
@@ -124,6 +131,9 @@ class RemoteAgentConfig:
         values.one_of("auto", "all", "longest"), "REMOTE_AGENT_ROWS", default="auto"
     )
 
+    #: No option: the files that options name as ``@path``, which agents must not read.
+    key_files: tuple[str, ...] = ()
+
     @classmethod
     def load(
         cls, options: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
@@ -134,7 +144,7 @@ class RemoteAgentConfig:
         """
         given = values.plain(options or {})
         environment = os.environ if env is None else env
-        fields = {spec.name: spec.metadata for spec in cls.__dataclass_fields__.values()}
+        fields = {spec.name: spec.metadata for spec in cls.__dataclass_fields__.values() if spec.metadata}
         unknown = sorted(set(given) - set(fields))
         if unknown:
             raise ConfigError(f"remote_agent has no option {unknown[0]!r}; there are {', '.join(fields)}")
@@ -145,7 +155,9 @@ class RemoteAgentConfig:
                 found[name] = _read(f"remote_agent.{name}", metadata["read"], given[name])
             elif source is not None:
                 found[name] = _read(source, metadata["read"], environment[source])
-        config = cls(**found)
+        named = [given.get(name) for name, metadata in fields.items() if metadata["read"] is values.keys]
+        files = tuple(key[1:] for key in named if isinstance(key, str) and key.startswith("@"))
+        config = cls(**found, key_files=files)
         config._check()
         return config
 

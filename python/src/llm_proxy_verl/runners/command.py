@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 import os
 import shutil
+import signal
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,8 +24,8 @@ from .sandbox import Sandbox, View
 _VARIABLE_LIMIT_BYTES = 128 * 1024 - 100
 #: Shells give these to a command that is no program, or not there.
 _NOT_RUN = (126, 127)
-#: Where rows of verl's datasets have it.
-_GROUND_TRUTH = "reward_model"
+#: Shells and bubblewrap add the number of the signal that killed a program.
+_KILLED = 128
 #: Of the end of what a program printed.
 _QUOTED_BYTES = 1000
 #: Far more than named numbers take.
@@ -45,7 +47,9 @@ class CommandRunner(AgentRunner):
     def __init__(self, config: RemoteAgentConfig) -> None:
         self._config = config
         self._sandbox = Sandbox(
-            config.sandbox, config.sandbox_paths, [*config.dataset_dirs, *_key_files(), ".env"]
+            config.sandbox,
+            config.sandbox_paths,
+            [*config.dataset_dirs, *config.key_files, *_key_files(), ".env"],
         )
 
     async def run(self, task: AgentTask) -> AgentResult:
@@ -63,7 +67,9 @@ class CommandRunner(AgentRunner):
         work, task_file, output = root / "work", root / "task.json", own / "output.txt"
         work.mkdir()
         # The agent may read what it finds; the ground truth is its judge's, who comes later.
-        shown = {name: value for name, value in task.sample.items() if name != _GROUND_TRUTH}
+        shown = {
+            name: value for name, value in task.sample.items() if name not in self._config.hidden_columns
+        }
         task_file.write_text(json.dumps(shown))
         about_task = _task_environment(task, task_file)
         overrides = {name: str(value) for name, value in self._config.environment_overrides.items()}
@@ -72,9 +78,7 @@ class CommandRunner(AgentRunner):
         readable = [] if task.task_path is None else [task.task_path]
         masked = [path / name for path in readable for name in _ANSWERS]
         view = View(work, readable=[task_file, *readable], masked=masked)
-        command = self._sandbox.wrap(self._config.command, view)
-        limit_s = self._config.agent_timeout
-        end = await run_group(command, cwd=work, env=env, output=output, limit_s=limit_s)
+        end = await self._run_command(self._config.command, view, env, output)
         if end.timed_out:
             return AgentResult("timeout", error="the agent ran out of time")
         if end.exit_code != 0:
@@ -105,9 +109,19 @@ class CommandRunner(AgentRunner):
         view = View(work, writable=[judging], readable=readable)
         # Beside the agent's output, where the verifier does not write.
         verdict = output.with_name("verifier.txt")
-        command, limit_s = self._sandbox.wrap(self._config.verifier, view), self._config.agent_timeout
-        end = await run_group(command, cwd=work, env=env, output=verdict, limit_s=limit_s)
+        end = await self._run_command(self._config.verifier, view, env, verdict)
         return await asyncio.to_thread(_rewards_of, end, reward_file, verdict)
+
+    async def _run_command(
+        self, command: Sequence[str], view: View, env: Mapping[str, str], output: Path
+    ) -> GroupEnd:
+        run = functools.partial(
+            run_group, cwd=view.cwd, env=env, output=output, limit_s=self._config.agent_timeout
+        )
+        if self._sandbox.missing is not None:
+            return await run(command)
+        with tempfile.TemporaryFile() as status:
+            return await run(self._sandbox.wrap(command, view, status.fileno()), status=status)
 
 
 def _outer_environment(more: Sequence[str] = ()) -> dict[str, str]:
@@ -144,6 +158,10 @@ def _how_it_ended(end: GroupEnd, output: Path) -> str:
     """``exit code 3: the last line that it printed``."""
     code = end.exit_code or 0
     how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+    return _with_last_line(how, output)
+
+
+def _with_last_line(how: str, output: Path) -> str:
     with output.open("rb") as printed:
         printed.seek(max(0, output.stat().st_size - _QUOTED_BYTES))
         last_line = printed.read().decode(errors="replace").strip().rsplit("\n", 1)[-1]
@@ -154,18 +172,33 @@ def _rewards_of(end: GroupEnd, reward_file: Path, verdict: Path) -> dict[str, fl
     """What a verifier gave.
 
     What it wrote into the reward file (a number, or a JSON object of named numbers), else 1 if it exited with 0, and 0
-    if with anything else.
+    if with anything else. One that was killed, as by the kernel when memory ran out, judged nothing, whatever it
+    had written by then.
 
     :raises ValueError: when it gave none
     """
-    if end.timed_out:
+    if end.exit_code is None:
         raise ValueError("the verifier ran out of time")
+    if not end.started:
+        raise ValueError(_with_last_line("the verifier could not be run", verdict))
+    killed_by = _signal_of(end.exit_code)
+    if killed_by is not None:
+        raise ValueError(_with_last_line(f"the verifier was killed: {killed_by}", verdict))
     written = _read_reward(reward_file)
     if written is not None:
         return _parse_rewards(written)
-    if (end.exit_code or 0) < 0 or end.exit_code in _NOT_RUN:
+    if end.exit_code in _NOT_RUN:
         raise ValueError(f"the verifier could not be run: {_how_it_ended(end, verdict)}")
     return {"reward": 1.0 if end.exit_code == 0 else 0.0}
+
+
+def _signal_of(exit_code: int) -> str | None:
+    """By which a program, or one under a shell or in a sandbox, was killed, if its exit code says that it was."""
+    try:
+        return signal.Signals(-exit_code if exit_code < 0 else exit_code - _KILLED).name
+    except ValueError:
+        # No program that a signal ended has judged, also if Python has no name for the signal.
+        return f"signal {-exit_code}" if exit_code < 0 else None
 
 
 def _read_reward(path: Path) -> str | None:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 #: Between asking a command to end and killing it.
 _GRACE_S = 5.0
@@ -20,6 +21,8 @@ class GroupEnd:
 
     #: Negative: the signal that ended it. ``None``: it ran out of time.
     exit_code: int | None
+    #: False when the sandbox could not start it: what there is of output and exit code is the sandbox's.
+    started: bool = True
 
     @property
     def timed_out(self) -> bool:
@@ -28,12 +31,19 @@ class GroupEnd:
 
 
 async def run_group(
-    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: Path, limit_s: float
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    output: Path,
+    limit_s: float,
+    status: IO[bytes] | None = None,
 ) -> GroupEnd:
     """Runs a command to its end. Whatever ends it (itself, the time limit, a cancellation), nothing of it is left.
 
     :param output: gets stdout and stderr as they come; a file, since a pipe stays open as long as anything that the
         command left behind holds it
+    :param status: file in which a sandbox says whether the program in it ran: ``--json-status-fd`` of bubblewrap
     :raises OSError: when it cannot be started
     """
     with output.open("wb") as sink:
@@ -46,6 +56,7 @@ async def run_group(
                 stdout=sink,
                 stderr=sink,
                 start_new_session=True,
+                pass_fds=() if status is None else (status.fileno(),),
             )
         )
         try:
@@ -55,7 +66,8 @@ async def run_group(
             await _end_group(await starting)
             raise
     try:
-        return GroupEnd(await asyncio.wait_for(process.wait(), limit_s))
+        exit_code = await asyncio.wait_for(process.wait(), limit_s)
+        return GroupEnd(exit_code, started=status is None or _has_run(status))
     except asyncio.TimeoutError:
         _signal_group(process.pid, signal.SIGTERM)
         with contextlib.suppress(asyncio.TimeoutError):
@@ -64,6 +76,12 @@ async def run_group(
     finally:
         # What it started in the background must not go on calling.
         await _end_group(process)
+
+
+def _has_run(status: IO[bytes]) -> bool:
+    """Written when the program has ended, and only if it ever began."""
+    status.seek(0)
+    return b'"exit-code"' in status.read()
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:

@@ -71,8 +71,12 @@ class Sandbox:
             raise ConfigError(f"agents cannot be run in bubblewrap: {self.missing}")
         _log.warning("trusted agents only: there is no sandbox around them (%s)", self.missing)
 
-    def wrap(self, command: Sequence[str], view: View) -> list[str]:
-        """The command that runs this one so that it sees no more than the view."""
+    def wrap(self, command: Sequence[str], view: View, status: int) -> list[str]:
+        """The command that runs this one so that it sees no more than the view.
+
+        :param status: descriptor that gets whether the command ran at all: bubblewrap's own failure has exit code 1,
+            as many a program's verdict
+        """
         if self.missing is not None:
             return list(command)
         # What comes later goes before what came earlier: private places, what of them is needed, what of that is not.
@@ -84,13 +88,23 @@ class Sandbox:
             *_hiding(view.masked),
             *_each("--bind", _existing([view.cwd, *view.writable]), twice=True),
         ]
-        return [*_BASE, *mounts, "--chdir", str(view.cwd), *_PROGRAM, *command]
+        return [
+            *_BASE,
+            "--json-status-fd",
+            str(status),
+            *mounts,
+            "--chdir",
+            str(view.cwd),
+            *_PROGRAM,
+            *command,
+        ]
 
 
 def _why_bubblewrap_fails() -> str | None:
     """Looks whether it works here: containers often forbid its namespaces."""
     try:
-        probe = subprocess.run([*_BASE, *_PROGRAM, "true"], capture_output=True, timeout=10, check=False)
+        command = [*_BASE, "--json-status-fd", "1", *_PROGRAM, "true"]
+        probe = subprocess.run(command, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if probe.returncode == _NOT_THERE:
@@ -130,7 +144,9 @@ def _program_directories() -> list[Path]:
         return path in roots or path.name == ".local" or path == Path.home()
 
     found = [path for path in _existing([os.getcwd()]) if is_private(path) and not is_too_much(path)]
-    for path in filter(is_private, _existing(os.environ.get("PATH", "").split(os.pathsep))):
+    for path in filter(
+        is_private, _existing(filter(os.path.isabs, os.environ.get("PATH", "").split(os.pathsep)))
+    ):
         prefix = path.parent
         whole = path.name == "bin" and not is_too_much(prefix)
         found += [prefix] if whole else [path, *_existing([prefix / "lib"])]
@@ -139,4 +155,4 @@ def _program_directories() -> list[Path]:
 
 def _existing(paths: Iterable[str | Path]) -> list[Path]:
     """Those that are there, links resolved: nothing can be mounted on a link."""
-    return [Path(path).resolve() for path in paths if os.path.isabs(path) and os.path.exists(path)]
+    return [Path(path).resolve() for path in paths if os.path.exists(path)]
