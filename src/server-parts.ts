@@ -248,6 +248,11 @@ async function openPrompts(
       {},
       'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
     )
+  if (model.untoldFiles !== undefined)
+    logger.warn(
+      { files: model.untoldFiles },
+      "The hub's cache lacks files, and the hub cannot be asked for them: end tokens or images may be unknown.",
+    )
   const reading = tellToolParser(model.parserChoice, logger)
   const writing = tellPromptFormat(model.promptFormat, logger)
   const markup = { tool_parser: reading, prompt_format: writing }

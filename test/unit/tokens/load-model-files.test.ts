@@ -23,7 +23,7 @@ async function startHub(t: Test, files = FILES, token?: string) {
     const allowed = token === undefined || request.headers.authorization === `Bearer ${token}`
     const file = request.url!.split('/').at(-1)!
     if (!allowed) response.writeHead(401).end()
-    else if (request.url === '/api/models/org/model/revision/main') {
+    else if (['main', COMMIT].some((name) => request.url === `/api/models/org/model/revision/${name}`)) {
       const siblings = Object.keys(files).map((rfilename) => ({ rfilename }))
       response.end(JSON.stringify({ sha: COMMIT, siblings }))
     } else if (request.url!.startsWith(`/org/model/resolve/${COMMIT}/`)) {
@@ -98,6 +98,34 @@ t.test('what other tools put into the cache is found, also offline', async (t) =
       message: /OFFLINE/,
     })
   }
+})
+
+t.test('what other tools have downloaded in part is completed', async (t) => {
+  const { 'generation_config.json': _, ...part } = FILES
+  const model = { refs: { main: COMMIT }, snapshots: { [COMMIT]: part } }
+  const cache = t.testdir({ 'models--org--model': model })
+  const offline = { HF_HUB_CACHE: cache, HF_HUB_OFFLINE: '1' }
+  const untold = /^generation_config\.json,|,generation_config\.json,/
+  const nowhere = { HF_HUB_CACHE: cache, HF_ENDPOINT: 'http://127.0.0.1:1' }
+  for (const environment of [offline, nowhere]) {
+    const files = await loadModelFiles('org/model', { environment })
+    t.same(files.eosTokenIds, [2], 'it is used as it is where the hub is out of reach')
+    t.match(files.untold?.join(), untold, 'and what it lacks is told')
+  }
+
+  const hub = await startHub(t)
+  const environment = { HF_HUB_CACHE: cache, HF_ENDPOINT: hub.endpoint }
+  const files = await loadModelFiles('org/model', { environment })
+  t.same(files.eosTokenIds, [2, 7])
+  t.equal(files.untold, undefined)
+  t.notOk(
+    hub.asked.some((url) => url.endsWith('/tokenizer.json')),
+    'only what is missing is fetched',
+  )
+  const askedBefore = hub.asked.length
+  t.same(await loadModelFiles('org/model', { environment }), files)
+  t.equal(hub.asked.length, askedBefore, 'what the model does not have is not asked for again')
+  t.same(await loadModelFiles('org/model', { environment: offline }), files)
 })
 
 t.test('a token opens private models', async (t) => {

@@ -36,8 +36,18 @@ const WANTED_FILES = [
   'processor_config.json',
 ] as const
 
+/** A start that could do with what is cached waits no longer for the rest. */
+const COMPLETION_MS = 30_000
+
+export interface ModelDirectory {
+  directory: string
+  /** Wanted files that the cache does not have, and of which nobody could say whether the model has them. */
+  untold: string[]
+}
+
 /**
- * The directory with the model's files: from the cache if they are there, else downloaded into it.
+ * The directory with the model's files: from the cache if they are there, else downloaded into it. What other tools
+ * have downloaded in part is completed; where the hub cannot be asked, it is used as it is.
  * @param modelId `org/name` or `name`
  * @throws ProxyError `config_invalid` if the hub has no such model or does not give it to us, `start_failed` if the
  *   hub cannot be reached. After an abort: whatever `signal.reason` is.
@@ -46,18 +56,25 @@ export async function fetchModelDirectory(
   modelId: string,
   environment: HubEnvironment,
   signal?: AbortSignal,
-): Promise<string> {
+): Promise<ModelDirectory> {
   const repository = join(cacheDirectory(environment), `models--${modelId.replaceAll('/', '--')}`)
   const cached = await cachedSnapshot(repository)
-  if (cached !== undefined) return cached
+  const untold = cached === undefined ? [] : untoldFiles(repository, cached)
+  const directory = cached && join(repository, 'snapshots', cached)
+  if (directory !== undefined && untold.length === 0) return { directory, untold }
   if (/^(1|true|yes|on)$/i.test(environment.HF_HUB_OFFLINE ?? '')) {
+    if (directory !== undefined) return { directory, untold }
     throw new ProxyError('config_invalid', `${modelId} is not in ${repository}, and HF_HUB_OFFLINE is set`)
   }
   const endpoint = (environment.HF_ENDPOINT || 'https://huggingface.co').replace(/\/+$/, '')
+  const patience = cached === undefined ? [] : [AbortSignal.timeout(COMPLETION_MS)]
+  const ends = AbortSignal.any([...(signal ? [signal] : []), ...patience])
+  const download = new Download(modelId, repository, endpoint, environment.HF_TOKEN, ends)
   try {
-    return await new Download(modelId, repository, endpoint, environment.HF_TOKEN, signal).run()
+    return { directory: await download.run(cached), untold: [] }
   } catch (error) {
     signal?.throwIfAborted()
+    if (directory !== undefined) return { directory, untold: untoldFiles(repository, cached!) }
     if (error instanceof ProxyError) throw error
     // A folder's name that was mistyped looks like a model's id.
     const message = `there is no ${modelId} on this machine, and it cannot be downloaded from ${endpoint} into ${repository}`
@@ -71,14 +88,21 @@ function cacheDirectory(environment: HubEnvironment): string {
   return HF_HUB_CACHE ?? HUGGINGFACE_HUB_CACHE ?? join(home, 'hub')
 }
 
+/** @returns the commit */
 async function cachedSnapshot(repository: string): Promise<string | undefined> {
   try {
-    const commit = await readFile(join(repository, 'refs', 'main'), 'utf8')
-    const directory = join(repository, 'snapshots', commit.trim())
-    return existsSync(join(directory, 'tokenizer.json')) ? directory : undefined
+    const commit = (await readFile(join(repository, 'refs', 'main'), 'utf8')).trim()
+    return existsSync(join(repository, 'snapshots', commit, 'tokenizer.json')) ? commit : undefined
   } catch {
     return undefined
   }
+}
+
+/** huggingface_hub notes files that a revision does not have as empty ones in `.no_exist` (`file_download.py`). */
+function untoldFiles(repository: string, commit: string): string[] {
+  const isTold = (file: string) =>
+    ['snapshots', '.no_exist'].some((folder) => existsSync(join(repository, folder, commit, file)))
+  return WANTED_FILES.filter((file) => !isTold(file))
 }
 
 /** The hub's description of a revision, as far as it is read here. */
@@ -103,30 +127,41 @@ class Download {
     }
   }
 
-  /** The reference is written last: a snapshot that it names is whole, whatever happens meanwhile. */
-  async run(): Promise<string> {
-    const revision = await this.#readRevision()
+  /**
+   * The reference is written last: a snapshot that it names is whole, whatever happens meanwhile.
+   * @param cached commit of a snapshot to complete; undefined: the newest is downloaded
+   */
+  async run(cached?: string): Promise<string> {
+    const revision = await this.#readRevision(cached ?? 'main')
     const directory = join(this.#repository, 'snapshots', revision.sha)
     const available = new Set(revision.siblings.map((sibling) => sibling.rfilename))
     if (!available.has('tokenizer.json')) {
       throw new ProxyError('config_invalid', `${this.#modelId} has no tokenizer.json on ${this.#endpoint}`)
     }
     await mkdir(directory, { recursive: true })
-    for (const file of WANTED_FILES) {
+    for (const file of cached === undefined ? WANTED_FILES : untoldFiles(this.#repository, cached)) {
       if (available.has(file)) await this.#downloadFile(revision.sha, file, join(directory, file))
+      else await this.#noteAbsent(revision.sha, file)
     }
-    await this.#writeReference(revision.sha)
+    if (cached === undefined) await this.#writeReference(revision.sha)
     return directory
   }
 
-  async #readRevision(): Promise<Revision> {
-    const response = await this.#get(`api/models/${this.#modelId}/revision/main`)
+  async #readRevision(name: string): Promise<Revision> {
+    const response = await this.#get(`api/models/${this.#modelId}/revision/${name}`)
     const revision = (await response.json()) as Partial<Revision>
+    const isAsked = name === 'main' || revision.sha === name
     // It becomes a path on this machine.
-    if (!/^[0-9a-f]{40}$/.test(revision.sha ?? '') || !Array.isArray(revision.siblings)) {
+    if (!isAsked || !/^[0-9a-f]{40}$/.test(revision.sha ?? '') || !Array.isArray(revision.siblings)) {
       throw new ProxyError('start_failed', `${this.#endpoint} describes ${this.#modelId} in an unknown way`)
     }
     return revision as Revision
+  }
+
+  async #noteAbsent(commit: string, file: string): Promise<void> {
+    const folder = join(this.#repository, '.no_exist', commit)
+    await mkdir(folder, { recursive: true })
+    await writeFile(join(folder, file), '')
   }
 
   async #downloadFile(commit: string, file: string, path: string): Promise<void> {

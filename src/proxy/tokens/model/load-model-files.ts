@@ -17,6 +17,8 @@ export interface ModelFiles {
    * own.
    */
   eosTokenIds: number[]
+  /** Files that a cache in part lacks, where the hub could not be asked whether the model has them. */
+  untold?: string[]
 }
 
 export interface LoadModelFilesOptions {
@@ -33,8 +35,11 @@ export async function loadModelFiles(
   source: string,
   { environment = process.env, signal }: LoadModelFilesOptions = {},
 ): Promise<ModelFiles> {
-  const directory =
-    localDirectory(source) ?? (await fetchModelDirectory(modelId(source), environment, signal))
+  const local = localDirectory(source)
+  const { directory, untold } =
+    local === undefined
+      ? await fetchModelDirectory(modelId(source), environment, signal)
+      : { directory: local, untold: [] }
   const config = readModelJson<ModelConfig>(join(directory, 'config.json')) ?? {}
   const generation = readModelJson<ModelConfig>(join(directory, 'generation_config.json')) ?? {}
   return {
@@ -45,6 +50,7 @@ export async function loadModelFiles(
     eosTokenIds: [
       generation.eos_token_id ?? config.eos_token_id ?? config.text_config?.eos_token_id ?? [],
     ].flat(),
+    ...(untold.length > 0 && { untold }),
   }
 }
 

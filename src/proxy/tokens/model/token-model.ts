@@ -39,6 +39,8 @@ export interface TokenModel {
   readonly vocabularySize: number
   /** What turns text into ids; the one in JavaScript is slower, and not the same for all text. */
   readonly encodedBy: TextEncoder['kind']
+  /** As {@link ModelFiles} has it. */
+  readonly untoldFiles?: readonly string[] | undefined
   /** Ends the thread that prompts are rendered on, and those that long texts are tokenized on. */
   close(): Promise<void>
 }
@@ -152,6 +154,7 @@ function modelOf(
     promptFormat,
     eosTokenIds,
     encodedBy: encoder.kind,
+    untoldFiles: modelFiles.untold,
     contextLength: options.contextLength ?? modelFiles.contextLength,
     // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
     vocabularySize: Math.max(modelFiles.vocabularySize ?? tokenizer.vocabSize, highest(addedTokens) + 1),
