@@ -13,6 +13,7 @@ import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { HttpClient } from '../../src/rollout/http-client.ts'
 import { ProxyClient } from '../../src/rollout/proxy-client.ts'
 import { type DetailedEngineOptions, startDetailedEngine } from '../helpers/detailed-engine.ts'
+import { startEngine } from '../helpers/engine.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -324,6 +325,33 @@ t.test('an agent sees the alternatives that it asked for, and no more', async (t
   t.notMatch(JSON.stringify(asked), /sampling_mask|routed_experts/)
   const rows = await rowsOf(proxy, 's')
   for (const row of rows) t.equal(row.top_logprob_ids?.[0]?.length, 5)
+})
+
+t.test('in token mode the record has its alternatives also where the agent asks for logprobs', async (t) => {
+  const { url } = await startEngine(t)
+  const proxy = await startProxy(t, {
+    engineUrls: [url],
+    engineKind: 'vllm',
+    tokenizer: 'embedded',
+    record: ['top_logprobs:5'],
+  })
+  const agent = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none' })
+  const body = { model: 'embedded', messages: [user('hi')], max_tokens: 6, logprobs: true }
+  const { choices } = await agent.chat.completions.create({ ...body, top_logprobs: 2 })
+  const entries = choices[0]!.logprobs!.content!
+  t.equal(entries[0]!.top_logprobs.length, 2, 'the agent has as many as it asked for')
+  t.notMatch(JSON.stringify(entries), /token_id:/, 'with the text of the tokens')
+  t.equal(
+    entries
+      .map(({ token }) => token)
+      .join('')
+      .trim(),
+    choices[0]!.message.content!.trim(),
+  )
+  const asIds = { ...body, return_tokens_as_token_ids: true }
+  const { choices: byIds } = await agent.chat.completions.create(asIds)
+  t.match(byIds[0]!.logprobs!.content![0]!.token, /^token_id:\d+$/, 'or as ids, if it wants those')
+  for (const row of await rowsOf(proxy, 's')) t.ok(row.top_logprob_ids![0]!.length >= 5)
 })
 
 t.test('whose sampling parameters a turn was sampled with is told', async (t) => {

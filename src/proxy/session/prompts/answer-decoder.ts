@@ -1,9 +1,12 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical/events.ts'
+import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
 import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
 import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
 import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
+
+const TOKEN_AS_ID = 'token_id:'
 
 export interface AnswerDecoderParts {
   decoder: StreamingDecoder
@@ -16,6 +19,8 @@ export interface AnswerDecoderParts {
   minTokens: number
   /** The agent takes one tool call: later ones are in the tokens, and not in the message, as vLLM has it. */
   oneToolCall: boolean
+  /** What a token reads like by itself; absent: the agent wants tokens written as `token_id:123`. */
+  textOf?: (id: number) => string
   parser: OutputParser
 }
 
@@ -38,7 +43,9 @@ export class AnswerDecoder {
   }
 
   /** The tokens of `delta` with their text; the engine's own text is dropped. */
-  push({ content, ...tokens }: GenerationDelta): GenerationDelta {
+  push({ content, ...delta }: GenerationDelta): GenerationDelta {
+    const tokens = this.#withTexts(delta)
+
     this.#hasText ||= Boolean(content)
     this.#hasIds ||= (tokens.tokenIds ?? []).length > 0
     let text = ''
@@ -92,6 +99,22 @@ export class AnswerDecoder {
     const { decoder, stops, minTokens } = this.#parts
     this.#tokenCount += 1
     return stops.push(decoder.push([id]), this.#tokenCount > minTokens)
+  }
+
+  /** An engine writes tokens as ids where alternatives are to be recorded: to the agent they are texts. */
+  #withTexts(delta: GenerationDelta): GenerationDelta {
+    const { textOf } = this.#parts
+    const { logprobsContent: entries } = delta
+    if (textOf === undefined || !entries?.[0]?.token.startsWith(TOKEN_AS_ID)) return delta
+    const written = <Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: Entry): Entry => {
+      if (!entry.token.startsWith(TOKEN_AS_ID)) return entry
+      const token = textOf(Number(entry.token.slice(TOKEN_AS_ID.length)))
+      return { ...entry, token, bytes: [...Buffer.from(token)] }
+    }
+    const logprobsContent = entries.map((entry) => {
+      return { ...written(entry), top_logprobs: entry.top_logprobs.map(written) }
+    })
+    return { ...delta, logprobsContent }
   }
 
   #note(parsed: ParsedDelta): ParsedDelta {

@@ -31,6 +31,7 @@ export function decoderFor(
     stops: new StopStrings(stops, { include: includeStop }),
     endTokenIds: new Set([...eosTokenIds, ...numbersOf(body.stop_token_ids)]),
     includeStop,
+    ...(body.return_tokens_as_token_ids !== true && { textOf: (id: number) => tokenizer.decode([id]) }),
     oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
     parser: forcesCall ? createForcedCallParser(parser, parserOptions) : parser.create(parserOptions),

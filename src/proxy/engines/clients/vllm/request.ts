@@ -1,6 +1,7 @@
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import {
   askedAlternatives,
+  isTokenRequest,
   routeOf,
   type TokenRequest,
   wantsLogprobs,
@@ -82,13 +83,13 @@ function detailFields(request: GenerationRequest): Record<string, unknown> | und
 }
 
 /**
- * Alternatives are known by their ids where tokens are written as ids. On the route of completions the agent would be
- * left without their text: there its own wish for logprobs comes first.
+ * Alternatives are known by their ids where tokens are written as ids. In token mode the proxy writes their text; on the
+ * route of completions an agent would be left without it: there its own logprobs come first.
  */
 function recordsAlternatives(request: GenerationRequest): boolean {
   if (request.record?.topLogprobs === undefined) return false
-  const hasBytes = routeOf(request) === '/v1/chat/completions'
-  return hasBytes || !wantsLogprobs(request)
+  const hasText = isTokenRequest(request) || routeOf(request) === '/v1/chat/completions'
+  return hasText || !wantsLogprobs(request)
 }
 
 function chatLogprobs(request: GenerationRequest): Record<string, unknown> {
