@@ -20,6 +20,13 @@ export function openStoreWriter(t: Test) {
 
 /** A new session as the writer gets it. */
 export function sessionRow(sessionId: string) {
-  const json = { metadata: '{}', samplingParams: '{}', record: null, policies: '{}', keyTag: null }
+  const json = {
+    metadata: '{}',
+    samplingParams: '{}',
+    record: null,
+    policies: '{}',
+    editedCalls: null,
+    keyTag: null,
+  }
   return { sessionId, createdAtMs: 1, ttlMs: null, trustAgent: false, ...json }
 }

@@ -156,8 +156,8 @@ t.test(
       'one token each, also while the call is held back',
     )
     const completion = fold(events)
-    t.equal(completion.reasoning, 'Let me see.')
-    t.equal(completion.content, 'On it.')
+    t.equal(completion.reasoning, '\nLet me see.\n')
+    t.equal(completion.content, '\n\nOn it.')
     t.match(completion.toolCalls, [
       { function: { name: 'calculator', arguments: '{"expression": "1 + 1"}' } },
     ])
