@@ -255,14 +255,28 @@ async function openPrompts(
     )
   const reading = tellToolParser(model.parserChoice, logger)
   const writing = tellPromptFormat(model.promptFormat, logger)
-  const markup = { tool_parser: reading, prompt_format: writing }
+  await tellServedLength(model.contextLength, backend, logger)
+  const markup = { tool_parser: reading, prompt_format: writing, context_length: model.contextLength }
   return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer, markup }
+}
+
+/** Servers are often given less memory than config.json's length takes (`--max-model-len` of vLLM). */
+async function tellServedLength(length: number | undefined, backend: Backend, logger: Logger): Promise<void> {
+  const served = (await backend.models()).flatMap(({ maxModelLen }) => maxModelLen ?? [])
+  const least = Math.min(...served)
+  if (length === undefined || least >= length) return
+  const message =
+    `The engine serves ${least} tokens of context, and the model has ${length}: limits are cut to the engine's, and ` +
+    `longer prompts are refused by it. --context-length ${least} refuses them here.`
+  logger.warn({}, message)
 }
 
 /** How prompts are written and answers are read, for `/health`. */
 interface MarkupFacts {
   tool_parser: ToolParserFacts
   prompt_format: PromptFormatFacts
+  /** Tokens of prompt and completion together; undefined: the model's files do not say. */
+  context_length: number | undefined
 }
 
 interface PromptFormatFacts {

@@ -99,3 +99,28 @@ t.test('people get a line for each thing', async (t) => {
   t.match(stdout, /^ok {7}options: relay mode\nok {7}keys: /)
   t.match(stdout, /^warning {2}disk: sessions end with the process: give --db a file/m)
 })
+
+t.test(
+  'what an engine serves less of than the model has, or is not switched on at it, is a warning',
+  async (t) => {
+    const engine = await startEngine(t)
+    const words = ['--engine-kind', 'vllm', '--context-length', '1000000', '--record', 'sampling_mask']
+    const { code, findings } = await doctor(
+      t,
+      '--engine-url',
+      engine.url,
+      '--tokenizer',
+      'embedded',
+      ...words,
+    )
+    t.equal(code, 0)
+    t.match(
+      findings.find(({ about }) => about === 'context'),
+      { state: 'warning', seen: /^the engine serves \d+ tokens, and the model has 1000000$/ },
+    )
+    t.match(
+      findings.find(({ about }) => about === 'engine'),
+      { state: 'warning', seen: /--enable-scale-out/ },
+    )
+  },
+)

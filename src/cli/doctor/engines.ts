@@ -9,6 +9,7 @@ import { messageOf } from './machine.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
+const MASKED_TOP_K = 20
 /** Engines differ in what they write of a tool: SGLang's chat route adds fields that the agent left out. */
 const TOOL = {
   type: 'function',
@@ -26,7 +27,7 @@ const ANSWER_MS = 60_000
 export async function lookAtEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
   const about = `engine ${url === undefined ? 'embedded' : new URL(url).host}`
   try {
-    const [turn, turnWithTool] = await callsThrough(config, url)
+    const { turn, turnWithTool, warnings } = await callsThrough(config, url)
     const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn
     if (!exact) {
       const seen = `answers, but its turns cannot be trained on: ${inexact_reason}`
@@ -37,14 +38,21 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
     const from = config.tokenizer === undefined ? 'reported by the engine' : 'made in token mode'
     const seen = `answers with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
     const more = url === undefined ? [] : await lookAtWords(config, url, turn, turnWithTool)
-    return [ok(about, seen), ...more]
+    return [ok(about, seen), ...warnings, ...more]
   } catch (error) {
     return [failure(about, messageOf(error), 'see that it runs, and that --engine-url and its key are right')]
   }
 }
 
+interface LookedThrough {
+  turn: TurnJson
+  turnWithTool?: TurnJson
+  /** What the proxy found out about the engine on the way. */
+  warnings: Finding[]
+}
+
 /** A call through a proxy of these options that nobody else can reach, and in token mode one that offers a tool. */
-async function callsThrough(config: ServeConfig, url: string | undefined): Promise<[TurnJson, TurnJson?]> {
+async function callsThrough(config: ServeConfig, url: string | undefined): Promise<LookedThrough> {
   const { startServer } = await import('../../main.ts')
   const own = {
     mode: 'local',
@@ -61,12 +69,34 @@ async function callsThrough(config: ServeConfig, url: string | undefined): Promi
   } as const
   const server = await startServer({ ...config, ...own }, { logger: createLogger('silent') })
   try {
-    const turn = await callOf(server.url, 'doctor', {})
-    if (config.tokenizer === undefined || url === undefined) return [turn]
-    return [turn, await callOf(server.url, 'doctor-tool', { tools: [TOOL] })]
+    // A mask is asked for where top_k bounds it.
+    const masks = config.record.includes('sampling_mask') ? { top_k: MASKED_TOP_K } : {}
+    const turn = await callOf(server.url, 'doctor', masks)
+    const warnings = await warningsOf(server.url)
+    if (config.tokenizer === undefined || url === undefined) return { turn, warnings }
+    return { turn, turnWithTool: await callOf(server.url, 'doctor-tool', { tools: [TOOL] }), warnings }
   } finally {
     await server.stop(0)
   }
+}
+
+/** That the engine is asked for less than was wished, and that it serves less context than the model has. */
+async function warningsOf(proxyUrl: string): Promise<Finding[]> {
+  const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
+    engines?: { warning?: string }[]
+    context_length?: number
+  }
+  const { data } = (await (await fetch(`${proxyUrl}/doctor/v1/models`)).json()) as ListedModels
+  const less = (health.engines ?? []).flatMap(({ warning: said }) => said ?? [])
+  const served = data?.[0]?.max_model_len ?? Number.POSITIVE_INFINITY
+  const found = less.map((said) => warning('engine', said, 'see docs/engines.md'))
+  if (health.context_length === undefined || served >= health.context_length) return found
+  const seen = `the engine serves ${served} tokens, and the model has ${health.context_length}`
+  return [...found, warning('context', seen, `give --context-length ${served}, or the engine more`)]
+}
+
+interface ListedModels {
+  data?: { id: string; max_model_len?: number }[]
 }
 
 async function callOf(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
@@ -84,7 +114,7 @@ async function callOf(proxyUrl: string, session: string, more: object): Promise<
 }
 
 async function modelOf(proxyUrl: string): Promise<string> {
-  const { data } = (await (await fetch(`${proxyUrl}/doctor/v1/models`)).json()) as { data?: { id: string }[] }
+  const { data } = (await (await fetch(`${proxyUrl}/doctor/v1/models`)).json()) as ListedModels
   return data?.[0]?.id ?? 'default'
 }
 
