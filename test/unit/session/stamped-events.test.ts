@@ -1,0 +1,25 @@
+import t from 'tap'
+import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import { stamped, withUsage } from '../../../src/proxy/session/turn/stamped-events.ts'
+
+const start: GenerationEvent = { type: 'start', engine: 'e' }
+const stamps = { weightsAsked: undefined, weightsNow: undefined, logprobsMode: undefined }
+
+t.test('what logprobs are of goes on record with the answer, where it is known', async (t) => {
+  t.match(stamped(start, { ...stamps, logprobsMode: 'raw_logprobs' }), {
+    sampling: { logprobsMode: 'raw_logprobs' },
+  })
+  t.strictSame(stamped(start, stamps), start)
+})
+
+t.test(
+  'an answer whose engine counts nothing has the count of its ids, and another keeps its own',
+  async (t) => {
+    const fold = new CompletionFold()
+    fold.add({ type: 'delta', tokenIds: [1, 2] })
+    t.match(withUsage({ type: 'end', finishReason: 'stop' }, fold), { usage: { completion_tokens: 2 } })
+    const usage = { prompt_tokens: 1, completion_tokens: 3, total_tokens: 4 }
+    t.match(withUsage({ type: 'end', finishReason: 'stop', usage }, fold), { usage })
+  },
+)
