@@ -13,6 +13,7 @@ type Json = any
 
 /** Something else happens once so many tokens were sampled, far from the end. */
 const BEGUN = 20
+const SHORT = 250
 const FAR = 1_500
 const FREE_MS = 1_000
 /** Whoever has been sampled nothing for so long never will be again. */
@@ -33,7 +34,7 @@ let number = 0
 async function begin(
   log: CoreLog,
   mode: Mode,
-  { dialect = 'chat', stream = true, tokens = 250, record = [] as string[] } = {},
+  { dialect = 'chat', stream = true, tokens = SHORT, record = [] as string[] } = {},
 ): Promise<Running> {
   number += 1
   const sessionId = `interrupted-${mode.name}-${process.pid}-${number}`
@@ -129,7 +130,9 @@ export async function checkWeights(
         const what = `${mode.name}, pause ${pause}, ${stream ? 'streamed' : 'whole'}`
         // A whole answer tells nothing of weights: its call began with those of the last health check.
         await until(async () => (await engineOf(mode)).weight_version === String(version))
-        const running = await begin(vllm.core, mode, { stream, record: ['weight_versions'] })
+        // Long enough to be in its middle when the weights come, also on a fast machine; "wait" waits for its end.
+        const tokens = pause === 'wait' ? SHORT : FAR
+        const running = await begin(vllm.core, mode, { stream, tokens, record: ['weight_versions'] })
         version += 1
         // "wait" answers when all calls have ended.
         await vllm.post(`/pause?mode=${pause}`)
