@@ -4,7 +4,8 @@
  *
  *     TURNS=2000 PROPERTY_SEED=7 npm run test:vllm
  *
- * With `UPDATE=1` its wire is recorded anew, for `test/integration/engine-wires.test.ts`.
+ * With `INTERRUPTIONS=1` agents leave, and weights are replaced, in the middle of calls. With `UPDATE=1` its wire is
+ * recorded anew, for `test/integration/engine-wires.test.ts`.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -22,6 +23,8 @@ import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? 50)
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
+/** Their times are those of a machine that does nothing else. */
+const WITH_INTERRUPTIONS = process.env.INTERRUPTIONS === '1'
 /** In the gate a machine that cannot run this has not passed. */
 const IS_REQUIRED = process.env.ENGINES_REQUIRED === '1'
 
@@ -64,8 +67,10 @@ if (vllm !== undefined) {
   await t.test('what vLLM refuses is refused in its words, whole and streamed', (t) =>
     checkRefusals(t, engine.url, modes),
   )
-  await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine.core))
-  await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
-    checkWeights(t, near, engine, [base, other]),
-  )
+  if (WITH_INTERRUPTIONS) {
+    await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine.core))
+    await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
+      checkWeights(t, near, engine, [base, other]),
+    )
+  }
 }
