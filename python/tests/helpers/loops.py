@@ -12,7 +12,7 @@ from helpers.proxy import REPOSITORY
 from helpers.rollout_servers import Config, RolloutServers, Tokenizer, trainer_config
 from llm_proxy_verl.agent_loop import RemoteAgentLoop
 
-EMBEDDED_MODEL = REPOSITORY / "src" / "engine" / "embedded" / "model"
+EMBEDDED_MODEL = REPOSITORY / "src" / "embedded" / "model"
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
 
