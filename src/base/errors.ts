@@ -40,6 +40,7 @@ export const ERROR_CATALOGUE = {
   engine_timeout: { status: 504, log: 'warn' },
   no_worker: { status: 503, log: 'warn' },
   worker_lost: { status: 502, log: 'warn' },
+  policy_not_served: { status: 503, log: 'warn' },
   queue_full: { status: 503, log: 'warn' },
   paused: { status: 503, log: 'warn' },
   shutting_down: { status: 503, log: 'info' },

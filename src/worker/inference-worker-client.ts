@@ -168,6 +168,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     return {
       type: 'worker_status',
       healthy: members.some((member) => member.healthy),
+      ...unavailableOf(members),
       load: waiting + slots.reduce((sum, slot) => sum + slot.inFlight, 0),
       models: this.#models.map(({ id, maxModelLen }) =>
         maxModelLen === undefined ? { id } : { id, max_model_len: maxModelLen },
@@ -195,7 +196,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
 /** The shared limit as a dispatcher with one member. What waits here is bounded by the limits of the proxies. */
 function slotsOf(maxConcurrency: number, clock: Clock): Dispatcher {
   const waitMs = Number.POSITIVE_INFINITY
-  const absent = { code: 'internal', message: 'the worker has no slots' } as const
+  const absent = () => ({ code: 'internal', message: 'the worker has no slots' }) as const
   const slots = new Dispatcher({ queueLimit: Number.POSITIVE_INFINITY, waitMs, absent, clock })
   slots.addMember({ id: 'slots', maxConcurrency, healthy: true, draining: false, models: [] })
   return slots
@@ -206,6 +207,15 @@ function weightVersionOf(members: readonly BackendMember[]): string | null {
   const versions = new Set(members.filter((member) => member.healthy).map((member) => member.weightVersion))
   const [version] = versions
   return versions.size === 1 ? (version ?? null) : null
+}
+
+/** None of its engines takes new calls, though one at least is well. */
+function unavailableOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'unavailable'> {
+  const healthy = members.filter((member) => member.healthy)
+  const [first] = healthy
+  return first?.unavailable && healthy.every((member) => member.unavailable)
+    ? { unavailable: first.unavailable }
+    : {}
 }
 
 function abortOf(signal: AbortSignal | undefined): Promise<void> {

@@ -151,7 +151,7 @@ export class ProxyLink {
 
   #hello(): WorkerHelloV2 {
     const { workerId, epoch, maxConcurrency, status } = this.#options
-    const { models, weight_version, healthy } = status()
+    const { models, weight_version, healthy, unavailable } = status()
     return {
       type: 'worker_hello',
       worker_id: workerId,
@@ -161,6 +161,7 @@ export class ProxyLink {
       max_concurrency: maxConcurrency,
       weight_version,
       healthy,
+      ...(unavailable && { unavailable }),
       epoch,
       requests: [...this.#calls.keys()],
     }

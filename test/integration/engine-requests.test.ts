@@ -241,7 +241,7 @@ t.test('health', async (t) => {
     else response.end()
   })
   t.same(health, { models: [{ id: 'qwen', maxModelLen: 4096 }, { id: 'lora' }], weightVersion: '7' })
-  t.same(paths, ['/health', '/v1/models', '/weight_info'])
+  t.same(paths, ['/health', '/v1/models', '/weight_info', '/is_paused', '/is_sleeping'])
   const old = await ask(
     ({ path }, response) => sendJson(response, models, path === '/weight_info' ? 404 : 200),
     2,
@@ -251,6 +251,17 @@ t.test('health', async (t) => {
     1,
     'a route that is not there is asked for once',
   )
+  const resting = async (says: Record<string, boolean>) => {
+    const { health } = await ask(({ path }, response) => {
+      if (path === '/v1/models') return sendJson(response, models)
+      const said = says[path.slice(1)]
+      sendJson(response, said === undefined ? {} : { [path.slice(1)]: said }, said === undefined ? 404 : 200)
+    })
+    return health.unavailable
+  }
+  t.equal(await resting({ is_paused: true, is_sleeping: true }), 'paused')
+  t.equal(await resting({ is_sleeping: true }), 'asleep', 'where there is no pause')
+  t.equal(await resting({ is_paused: false, is_sleeping: false }), undefined)
   const failing: [string, Script][] = [
     [
       'a dead engine behind its server',

@@ -131,6 +131,9 @@ export const CompletionResponseV1 = Type.Object({
 
 // Version 2
 
+/** Its engines are well, and each is asleep or paused: it gets no new calls. Absent: it gets them. */
+const Unavailable = Type.Enum(['asleep', 'paused'])
+
 export const WorkerHelloV2 = Type.Object({
   type: Type.Literal('worker_hello'),
   worker_id: WorkerId,
@@ -142,6 +145,7 @@ export const WorkerHelloV2 = Type.Object({
   weight_version: WeightVersion,
   /** Whether any of its engines serves; absent: they do. */
   healthy: Type.Optional(Type.Boolean()),
+  unavailable: Type.Optional(Unavailable),
   /** One life of the worker's process; a later life has a higher one. Milliseconds since 1970 will do. */
   epoch: Type.Integer({ minimum: 0 }),
   /** Calls of this proxy that the worker still holds; empty on a first connection. */
@@ -318,6 +322,7 @@ export const WorkerStatus = Type.Object({
   type: Type.Literal('worker_status'),
   /** Whether any of its engines serves. */
   healthy: Type.Boolean(),
+  unavailable: Type.Optional(Unavailable),
   /** Calls that the worker serves, for all its proxies. */
   load: Type.Integer({ minimum: 0 }),
   models: Models,

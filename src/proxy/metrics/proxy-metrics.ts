@@ -148,7 +148,12 @@ export class ProxyMetrics {
     ['code'],
   )
   readonly paused = this.#gauge('paused', '1 while the proxy is paused')
-  readonly memberUp = this.#gauge('member_up', '1 if the engine or worker takes calls', ['member'])
+  readonly memberUp = this.#gauge('member_up', '1 if the engine or worker is healthy', ['member'])
+  readonly memberUnavailable = this.#gauge(
+    'member_unavailable',
+    '1 while the engine, or every engine of the worker, is asleep or paused',
+    ['member'],
+  )
   readonly memberCalls = this.#gauge('member_calls_in_flight', 'Calls in progress at an engine or worker', [
     'member',
   ])

@@ -13,10 +13,11 @@ const OTHER = 'other'
 /** Engines and workers, the queue and the turns in flight. A member's series go when it goes. */
 export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: number): void {
   const { members, queued, pausedSinceMs } = backend.status()
-  const { memberUp, memberCalls, memberCapacity, weightInfo, inFlight } = metrics
-  for (const gauge of [memberUp, memberCalls, memberCapacity, weightInfo]) gauge.clear()
+  const { memberUp, memberUnavailable, memberCalls, memberCapacity, weightInfo, inFlight } = metrics
+  for (const gauge of [memberUp, memberUnavailable, memberCalls, memberCapacity, weightInfo]) gauge.clear()
   for (const member of members.slice(0, MAX_MEMBERS)) {
     memberUp.set(member.healthy ? 1 : 0, member.name)
+    memberUnavailable.set(member.unavailable ? 1 : 0, member.name)
     memberCalls.set(member.inFlight, member.name)
     memberCapacity.set(member.capacity, member.name)
     if (member.weightVersion !== undefined) weightInfo.set(1, member.name, member.weightVersion)
@@ -25,6 +26,10 @@ export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: 
   if (others.length > 0) {
     memberUp.set(
       sumOf(others, ({ healthy }) => Number(healthy)),
+      OTHER,
+    )
+    memberUnavailable.set(
+      sumOf(others, ({ unavailable }) => Number(unavailable !== undefined)),
       OTHER,
     )
     memberCalls.set(

@@ -25,7 +25,7 @@ import {
   type ReportedPrompt,
 } from '../../protocol/worker/reported-prompts.ts'
 import { requestJson } from '../../protocol/worker/requests-on-wire.ts'
-import type { ModelInfo } from '../engines/port/engine-client.ts'
+import type { ModelInfo, Unavailable } from '../engines/port/engine-client.ts'
 import { RelayCall } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { StatusRequests } from './status-requests.ts'
@@ -77,6 +77,8 @@ export class ConnectedWorker {
   /** As it said last; undefined: it did not, or not since it was asked. */
   weightVersion: string | undefined
   healthy = true
+  /** Its engines are well, and take no new calls. */
+  unavailable: Unavailable | undefined
   draining = false
   /** Calls that it serves, by its own count, for all its proxies. */
   load = 0
@@ -132,6 +134,7 @@ export class ConnectedWorker {
     this.#setModels(hello.models)
     this.weightVersion = hello.weight_version ?? undefined
     this.healthy = hello.healthy ?? true
+    this.unavailable = hello.unavailable
     const held = new Set(hello.requests)
     const kept = [...this.#calls].filter(([requestId]) => held.has(requestId))
     this.#send(this.#ackV2(kept))
@@ -263,6 +266,7 @@ export class ConnectedWorker {
     this.load = frame.load
     this.busyElsewhere = Math.max(0, frame.load - this.callCount)
     this.healthy = frame.healthy
+    this.unavailable = frame.unavailable
     this.draining = frame.draining
     this.weightVersion = frame.weight_version ?? undefined
     this.#setModels(frame.models)

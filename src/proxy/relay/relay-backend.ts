@@ -8,7 +8,8 @@ import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from '../engines/dispatch/dispatcher.ts'
 import { type FailureVerdict, withFailover } from '../engines/dispatch/failover.ts'
-import type { Ability } from '../engines/dispatch/placement.ts'
+import { type Ability, unlistedPolicy } from '../engines/dispatch/placement.ts'
+import type { QueuedCall } from '../engines/dispatch/scheduler.ts'
 import type { Backend, BackendMember, BackendStatus } from '../engines/port/backend.ts'
 import { cannotCount } from '../engines/port/count-tokens.ts'
 import type { ModelInfo } from '../engines/port/engine-client.ts'
@@ -70,10 +71,9 @@ class WorkerBackend implements RelayBackend {
       waitMs,
       pauseLimitMs,
     } = { ...DISPATCH_DEFAULTS, ...options }
-    const absent = {
-      code: 'no_worker',
-      message: 'no worker that could serve this call is connected',
-    } as const
+    const absent = (call: QueuedCall) =>
+      unlistedPolicy(call, this.status().members) ??
+      ({ code: 'no_worker', message: 'no worker that could serve this call is connected' } as const)
     this.#dispatcher = new Dispatcher({ queueLimit, waitMs, pauseLimitMs, absent, clock, logger, watch })
     const limits = limitsOf(options)
     this.#registry = new WorkerRegistry(
@@ -201,6 +201,7 @@ function memberOf(worker: ConnectedWorker) {
     id: worker.identity.workerId,
     maxConcurrency: worker.identity.maxConcurrency,
     healthy: worker.isConnected && worker.healthy,
+    unavailable: worker.unavailable,
     draining: worker.draining,
     models: worker.models.map((model) => model.id),
     lacks: lacksOf(worker),
@@ -245,6 +246,7 @@ function statusOf(worker: ConnectedWorker, inFlight: number): BackendMember {
     name: identity.workerId,
     kind: 'worker',
     healthy,
+    ...(worker.unavailable && { unavailable: worker.unavailable }),
     connected: worker.isConnected,
     inFlight,
     capacity: identity.maxConcurrency,

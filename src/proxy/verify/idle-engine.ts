@@ -6,7 +6,9 @@ export function idleEngine(
   backend: Pick<LocalBackend, 'engines' | 'status'>,
   name: string | null,
 ): DriftEngine | 'busy' | undefined {
-  const able = backend.engines.all().filter(({ client, watch }) => client.score && watch.healthy)
+  const able = backend.engines
+    .all()
+    .filter(({ client, watch }) => client.score && watch.healthy && !watch.unavailable)
   const engine = able.find(({ client }) => client.name === name) ?? able[0]
   if (engine === undefined) return undefined
   const { queued, members } = backend.status()

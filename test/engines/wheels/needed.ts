@@ -94,7 +94,16 @@ export const VLLM: Needed = {
 }
 
 export const SGLANG: Needed = {
-  routes: ['/generate', '/v1/chat/completions', '/v1/completions', '/v1/models', '/health', '/model_info'],
+  routes: [
+    '/generate',
+    '/v1/chat/completions',
+    '/v1/completions',
+    '/v1/models',
+    '/health',
+    '/model_info',
+    '/ready',
+    '/server_info',
+  ],
   fields: {
     GenerateReqInput: [
       'input_ids',

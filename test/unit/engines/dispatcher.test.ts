@@ -17,7 +17,7 @@ function setUp(...given: (Member | Partial<DispatcherOptions>)[]) {
   const members = given.filter((one) => 'id' in one)
   const options = Object.assign({}, ...given.filter((one) => !('id' in one)))
   const clock = new FakeClock()
-  const absent = { code: 'no_worker', message: 'no worker is connected' } as const
+  const absent = () => ({ code: 'no_worker', message: 'no worker is connected' }) as const
   const dispatcher = new Dispatcher({ queueLimit: 2, waitMs: WAIT_MS, absent, clock, ...options })
   for (const one of members) dispatcher.addMember(one)
   const signal = new AbortController().signal

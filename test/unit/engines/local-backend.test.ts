@@ -84,6 +84,46 @@ t.test('an engine that was unreachable is asked again once a health check finds 
   t.strictSame(backend.status().members[0]?.error, undefined)
 })
 
+t.test('an engine that is asleep or paused gets no new calls, and ends those that it has', async (t) => {
+  const { clients, serve, backend, clock, settle } = setUp('a', 'b')
+  const [a, b] = clients
+  await settle()
+  const running = serve('s')
+  const served = await running
+  const home = served[0] as { engine: string }
+  const [first, other] = home.engine === 'a' ? [a!, b!] : [b!, a!]
+  first.health = async () => ({ models: [{ id: 'qwen' }], unavailable: 'asleep' })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.match(await serve('s'), [{ engine: other.name }, {}, {}], 'its session goes to one that is awake')
+  other.health = async () => ({ models: [{ id: 'qwen' }], unavailable: 'paused' })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.match(
+    backend
+      .status()
+      .members.map(({ name, healthy, unavailable }) => [name, healthy, unavailable])
+      .sort(),
+    [
+      [first.name, true, 'asleep'],
+      [other.name, true, 'paused'],
+    ].sort(),
+  )
+  let ended = false
+  const waiting = serve('s').finally(() => {
+    ended = true
+  })
+  for (let passed = 0; passed < 120_000; passed += INTERVAL_MS) {
+    clock.advance(INTERVAL_MS)
+    await settle()
+  }
+  t.notOk(ended, 'calls wait while all sleep, for longer than for engines that are gone')
+  t.equal(backend.status().queued, 1)
+  first.health = async () => ({ models: [{ id: 'qwen' }] })
+  clock.advance(INTERVAL_MS)
+  t.match(await waiting, [{ engine: first.name }, {}, {}], 'and go on when one is awake')
+})
+
 t.test('a call that loses engines before its first event takes two with it, not all', async (t) => {
   const { clients, serve } = setUp('a', 'b', 'c')
   for (const client of clients) client.failure = lost

@@ -86,3 +86,29 @@ t.test(
     }
   },
 )
+
+t.test(
+  'an SGLang that is paused is alive and takes no calls; one that starts is not taken for it',
+  async (t) => {
+    let status = 503
+    const server = await startScriptedServer(({ path }, response) => {
+      if (path === '/ready') return sendJson(response, {}, status)
+      if (path === '/v1/models') return sendJson(response, { data: [{ id: 'tiny' }] })
+      // While it is paused it would answer after 20 s.
+      if (path === '/health') return sendJson(response, {}, status)
+      sendJson(response, {}, path === '/server_info' ? 200 : 404)
+    })
+    t.teardown(() => server.close())
+    const engine = CLIENT_OF_KIND.sglang({ url: server.url })
+    t.teardown(() => engine.close())
+    const { signal } = new AbortController()
+    const look = async () => (await engine.checkHealth(signal)).unavailable
+    await t.rejects(look(), { code: 'engine_failed' })
+    status = 200
+    t.equal(await look(), undefined)
+    status = 503
+    t.equal(await look(), 'paused')
+    status = 200
+    t.equal(await look(), undefined)
+  },
+)

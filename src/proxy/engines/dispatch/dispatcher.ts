@@ -18,7 +18,7 @@ import {
 
 export interface DispatcherOptions extends SchedulerOptions {
   /** What a call fails with when nobody could serve it for `waitMs`. */
-  absent: { code: ErrorCode; message: string }
+  absent(call: QueuedCall): { code: ErrorCode; message: string }
   /** How long a pause may last before calls are refused, 0 for without end. */
   pauseLimitMs?: number | undefined
   clock?: Clock | undefined
@@ -49,6 +49,7 @@ export interface Lease {
 }
 
 interface Waiter {
+  readonly call: QueuedCall
   grant(memberId: string): void
   fail(error: ProxyError): void
 }
@@ -126,7 +127,7 @@ export class Dispatcher {
       return this.#lease(call.callId, submission.memberId)
     }
     this.#watchExpiry()
-    const memberId = await this.#turnOf(call.callId, signal)
+    const memberId = await this.#turnOf(call, signal)
     this.#watch?.waited(this.#clock.nowMs() - askedAtMs)
     return this.#lease(call.callId, memberId)
   }
@@ -209,7 +210,8 @@ export class Dispatcher {
     }
   }
 
-  #turnOf(callId: string, signal: AbortSignal): Promise<string> {
+  #turnOf(call: QueuedCall, signal: AbortSignal): Promise<string> {
+    const { callId } = call
     return new Promise((resolve, reject) => {
       const onAbort = () => {
         this.#waiters.delete(callId)
@@ -222,6 +224,7 @@ export class Dispatcher {
       }
       signal.addEventListener('abort', onAbort, { once: true })
       this.#waiters.set(callId, {
+        call,
         grant(memberId) {
           settle()
           resolve(memberId)
@@ -263,7 +266,10 @@ export class Dispatcher {
     this.#cancelExpiry ??= this.#clock.after(this.#expiryCheckMs, () => {
       this.#cancelExpiry = undefined
       for (const callId of this.#scheduler.expire(this.#clock.nowMs())) {
-        this.#waiters.get(callId)?.fail(new ProxyError(this.#absent.code, this.#absent.message))
+        const waiter = this.#waiters.get(callId)
+        if (waiter === undefined) continue
+        const { code, message } = this.#absent(waiter.call)
+        waiter.fail(new ProxyError(code, message))
       }
       if (this.#waiters.size > 0) this.#watchExpiry()
     })

@@ -1,7 +1,7 @@
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-client.ts'
+import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../port/engine-client.ts'
 
 export interface EngineHealthWatchOptions {
   client: EngineClient
@@ -16,6 +16,7 @@ export interface EngineHealthWatchOptions {
 
 export interface EngineHealthReport {
   healthy: boolean
+  unavailable: Unavailable | undefined
   models: string[]
 }
 
@@ -26,6 +27,8 @@ const CHECK_TIMEOUT_MS = 5_000
 /** Asks one engine at intervals how it is, from construction until `stop`. Healthy until something says otherwise. */
 export class EngineHealthWatch {
   healthy = true
+  /** It serves nothing at the moment, though it is well. */
+  unavailable: Unavailable | undefined
   models: ModelInfo[] = []
   /** What the engine reported last; undefined: nothing, or nothing since its weights may be others. */
   weightVersion: string | undefined
@@ -108,9 +111,13 @@ export class EngineHealthWatch {
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
-      const { models, weightVersion } = await this.#options.client.checkHealth(signal)
+      const { models, weightVersion, unavailable } = await this.#options.client.checkHealth(signal)
       const isOfNow = forgotten === this.#timesForgotten
-      this.#noteHealth({ models, ...(isOfNow && weightVersion !== undefined && { weightVersion }) })
+      this.#noteHealth({
+        models,
+        ...(isOfNow && weightVersion !== undefined && { weightVersion }),
+        ...(unavailable && { unavailable }),
+      })
     } catch (thrown) {
       this.#noteFailure(thrown, timeout.signal.aborted)
     } finally {
@@ -124,8 +131,10 @@ export class EngineHealthWatch {
     this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#checkNow())
   }
 
-  #noteHealth({ models, weightVersion }: EngineHealth): void {
+  #noteHealth({ models, weightVersion, unavailable }: EngineHealth): void {
     this.healthy = true
+    this.#logUnavailable(unavailable)
+    this.unavailable = unavailable
     this.error = undefined
     this.models = models
     this.weightVersion = weightVersion
@@ -143,7 +152,8 @@ export class EngineHealthWatch {
 
   #tell(): void {
     this.#logChange()
-    this.#options.onHealth({ healthy: this.healthy, models: this.models.map((model) => model.id) })
+    const { healthy, unavailable, models } = this
+    this.#options.onHealth({ healthy, unavailable, models: models.map((model) => model.id) })
   }
 
   #logChange(): void {
@@ -153,6 +163,14 @@ export class EngineHealthWatch {
     const { client, logger } = this.#options
     if (this.healthy) logger?.info({ engine: client.name }, 'engine is healthy again')
     else logger?.warn({ engine: client.name, error: this.error }, 'engine is not healthy and gets no calls')
+  }
+
+  #logUnavailable(unavailable: Unavailable | undefined): void {
+    if (unavailable === this.unavailable) return
+    const { client, logger } = this.#options
+    const message =
+      unavailable === undefined ? 'engine is awake' : `engine is ${unavailable} and gets no new calls`
+    logger?.info({ engine: client.name }, message)
   }
 
   /** Calls bring it about; the next check reports it. */

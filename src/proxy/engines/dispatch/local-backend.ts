@@ -11,7 +11,7 @@ import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-clien
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type FailureVerdict, withFailover } from './failover.ts'
-import type { MemberLoad } from './placement.ts'
+import { type MemberLoad, unlistedPolicy } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'
 
 export interface LocalBackendOptions {
@@ -63,7 +63,11 @@ class EngineBackend implements LocalBackend {
     this.#dispatcher = new Dispatcher({
       queueLimit: queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
       waitMs: waitMs ?? DISPATCH_DEFAULTS.waitMs,
-      absent: { code: 'engine_unreachable', message: 'no engine that could serve this call is healthy' },
+      absent: (call) =>
+        unlistedPolicy(call, this.status().members) ?? {
+          code: 'engine_unreachable',
+          message: 'no engine that could serve this call is healthy',
+        },
       pauseLimitMs,
       clock,
       logger,
@@ -150,11 +154,12 @@ class EngineBackend implements LocalBackend {
       moves,
       members: members.map(({ id, inFlight, maxConcurrency: capacity }) => {
         const { client, watch } = this.#engine(id)
-        const { healthy, models, weightVersion, error } = watch
+        const { healthy, unavailable, models, weightVersion, error } = watch
         return {
           name: id,
           kind: client.kind,
           healthy,
+          ...(unavailable && { unavailable }),
           inFlight,
           capacity,
           models: models.map((model) => model.id),

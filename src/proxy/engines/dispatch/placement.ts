@@ -3,6 +3,7 @@
  * state, these functions judge it.
  */
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { Unavailable } from '../port/engine-client.ts'
 
 /**
  * What a call may need that not every member can do: to serve a text completion, to sample after given token ids, or
@@ -16,6 +17,8 @@ export interface Member {
   /** Calls that it may serve at once; a positive integer. */
   readonly maxConcurrency: number
   readonly healthy: boolean
+  /** It gets nothing new and is waited for, as one that is full; calls that it has are its own to finish. */
+  readonly unavailable?: Unavailable | undefined
   /** It finishes what it has and takes nothing new. */
   readonly draining: boolean
   /** The models it serves; empty means that it did not tell, and that it is asked for any. */
@@ -56,7 +59,7 @@ function loadOf(member: MemberLoad): number {
 }
 
 export function hasRoom(member: MemberLoad): boolean {
-  return member.inFlight < member.maxConcurrency
+  return member.unavailable === undefined && member.inFlight < member.maxConcurrency
 }
 
 /**
@@ -94,9 +97,32 @@ export function candidatesFor(members: Iterable<MemberLoad>, wish: Wish): Member
   const serving = all.filter((member) => serves(member, wish))
   const asked = serving.length > 0 || wish.mustServe ? serving : all
   const able = asked.filter((member) => member.healthy && !member.draining)
-  const untried = able.filter((member) => !wish.avoid?.includes(member.id))
-  return untried.length > 0 ? untried : able
+  const awake = able.filter((member) => member.unavailable === undefined)
+  const left = awake.length > 0 ? awake : able
+  const untried = left.filter((member) => !wish.avoid?.includes(member.id))
+  return untried.length > 0 ? untried : left
 }
+
+/**
+ * What a call fails with whose policy nobody lists, though there is somebody who serves others.
+ * @param members those that there are
+ */
+export function unlistedPolicy(
+  { model, mustServe }: Wish,
+  members: readonly Pick<Member, 'healthy' | 'models'>[],
+): { code: 'policy_not_served'; message: string } | undefined {
+  const listed = new Set(members.flatMap(({ healthy, models }) => (healthy ? models : [])))
+  if (!mustServe || model === undefined || listed.size === 0 || listed.has(model)) return undefined
+  const names = [...listed].sort().slice(0, MAX_NAMES).join(', ')
+  const more = listed.size > MAX_NAMES ? ` and ${listed.size - MAX_NAMES} more` : ''
+  return {
+    code: 'policy_not_served',
+    message: `no engine here lists the policy ${model}; they list ${names}${more}`,
+  }
+}
+
+/** In an error; an engine may list hundreds of adapters. */
+const MAX_NAMES = 8
 
 function serves(member: Member, { model, needs, mustServe }: Wish): boolean {
   if (needs !== undefined && member.lacks?.includes(needs)) return false

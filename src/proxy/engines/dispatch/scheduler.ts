@@ -251,13 +251,14 @@ export class Scheduler {
   }
 
   #stateOf(member: Member, inFlight: number): MemberState {
-    const { id, maxConcurrency, healthy, draining, models, lacks, busyElsewhere } = member
+    const { id, maxConcurrency, healthy, unavailable, draining, models, lacks, busyElsewhere } = member
     if (!(maxConcurrency >= 1)) throw new RangeError(`maxConcurrency of ${id} must be at least 1`)
     const sessionsAt = this.#sessionsAt
     return {
       id,
       maxConcurrency,
       healthy,
+      unavailable,
       draining,
       models,
       ...(lacks && { lacks }),

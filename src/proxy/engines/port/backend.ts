@@ -5,13 +5,15 @@
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
-import type { ModelInfo } from './engine-client.ts'
+import type { ModelInfo, Unavailable } from './engine-client.ts'
 
 /** One engine or worker, as `/health` shows it. */
 export interface BackendMember {
   name: string
   kind: string
   healthy: boolean
+  /** It gets no new calls until it is awake. */
+  unavailable?: Unavailable
   /** Of a worker only: false while it has lost its connection and its calls wait for it. */
   connected?: boolean
   /** Calls that it serves now. */

@@ -21,7 +21,12 @@ export interface EngineHealth {
   models: ModelInfo[]
   /** Which weights the engine serves, in its own word, where it tells. */
   weightVersion?: string
+  /** It is alive and samples nothing until somebody wakes it up. */
+  unavailable?: Unavailable
 }
+
+/** A trainer has put it to sleep, or has paused it. An engine that pauses to sleep may tell the second alone. */
+export type Unavailable = 'asleep' | 'paused'
 
 export interface EngineClient {
   readonly kind: EngineKind

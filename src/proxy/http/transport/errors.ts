@@ -74,6 +74,7 @@ const FINAL: ReadonlySet<ErrorCode> = new Set(['session_ended', 'turn_cancelled'
 const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   engine_unreachable: 5,
   no_worker: 5,
+  policy_not_served: 5,
   node_away: 5,
   paused: 5,
   store_failed: 5,

@@ -1,3 +1,4 @@
+import { ProxyError } from '../../../../base/errors.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
@@ -43,6 +44,8 @@ class SglangClient implements EngineClient {
    * `tokenizer_manager.py`, 0.5.23), while calls go on to name the model; any name is its weights' to the server.
    */
   #servedName: string | undefined
+  /** Since its last failure: what is not ready after that is paused, and not starting. */
+  #wasReady = false
   /** By the names that it lists. */
   #adapters: ReadonlySet<string> = new Set()
 
@@ -113,14 +116,16 @@ class SglangClient implements EngineClient {
       this.#checkHealth(signal).catch((thrown) => {
         this.#heldCalls.forget()
         this.#servedName = undefined
+        this.#wasReady = false
         throw thrown
       }),
     )
   }
 
   async #checkHealth(signal: AbortSignal): Promise<EngineHealth> {
-    // Generates a token, on most versions: a dead engine behind its server does not pass.
-    await this.#routes.get('/health', signal)
+    const isPaused = await this.#isPaused(signal)
+    // Generates a token, on most versions: a dead engine behind its server does not pass, nor does a paused one.
+    if (!isPaused) await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
     const weights = models.find(({ isAdapter }) => !isAdapter)
@@ -131,7 +136,24 @@ class SglangClient implements EngineClient {
       (await this.#routes.get('/model_info', signal)) ?? (await this.#routes.get('/get_model_info', signal))
     const said = info === undefined ? undefined : parseJson(info)
     const weightVersion = isRecord(said) ? weightVersionOf(said.weight_version) : undefined
-    return { models, ...(weightVersion !== undefined && { weightVersion }) }
+    return {
+      models,
+      ...(weightVersion !== undefined && { weightVersion }),
+      ...(isPaused && { unavailable: 'paused' }),
+    }
+  }
+
+  /** `/ready` is 503 while generation is paused (`is_ready` in `tokenizer_manager.py`, 0.5.23); older versions do not tell. */
+  async #isPaused(signal: AbortSignal): Promise<boolean> {
+    try {
+      this.#wasReady = (await this.#routes.get('/ready', signal)) !== undefined
+      return false
+    } catch (thrown) {
+      const isRefused = thrown instanceof ProxyError && thrown.code === 'engine_failed'
+      if (!isRefused || !this.#wasReady) return false
+      // Asks the engine behind the server, which answers this while it is paused.
+      return (await this.#routes.get('/server_info', signal)) !== undefined
+    }
   }
 
   async close(): Promise<void> {

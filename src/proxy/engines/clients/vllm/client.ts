@@ -2,7 +2,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
-import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
+import type { EngineClient, EngineHealth, Unavailable } from '../../port/engine-client.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
 import { HeldCalls } from '../calls/held-calls.ts'
 import { type ConnectionOptions, EngineConnection, type EngineResponse } from '../wire/connection.ts'
@@ -187,7 +187,22 @@ class VllmClient implements EngineClient {
     const models = await getModels(this.#connection, signal)
     this.#contextLength.note(models)
     const weightVersion = weightVersionIn(await this.#routes.get('/weight_info', signal))
-    return { models, ...(weightVersion !== undefined && { weightVersion }) }
+    const unavailable = await this.#unavailable(signal)
+    return {
+      models,
+      ...(weightVersion !== undefined && { weightVersion }),
+      ...(unavailable && { unavailable }),
+    }
+  }
+
+  /** Routes of development mode; a call to an engine that sleeps waits in it. vLLM 0.32 says of a paused one that it sleeps. */
+  async #unavailable(signal: AbortSignal): Promise<Unavailable | undefined> {
+    const says = async (name: string) => {
+      const said = parseJson((await this.#routes.get(`/${name}`, signal)) ?? '')
+      return isRecord(said) && said[name] === true
+    }
+    if (await says('is_paused')) return 'paused'
+    return (await says('is_sleeping')) ? 'asleep' : undefined
   }
 
   async close(): Promise<void> {
