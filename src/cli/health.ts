@@ -1,7 +1,9 @@
+import { request as requestHttp } from 'node:http'
+import { type RequestOptions, request as requestHttps } from 'node:https'
+import { text } from 'node:stream/consumers'
 import { ProxyError } from '../base/errors.ts'
 import type { HealthConfig } from '../proxy/config/options/health.ts'
 import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
-import { ask } from './ask.ts'
 import { serverOfEnvironment } from './proxy-client.ts'
 
 /** `llm-proxy health`: asks `/health` once and prints what it says. @returns the exit code */
@@ -20,4 +22,21 @@ function reason(error: unknown, timeoutMs: number): string {
   if (!(error instanceof Error)) return String(error)
   if (error.name === 'AbortError') return `nothing came within ${timeoutMs} ms`
   return error.message
+}
+
+interface Asked {
+  status: number
+  text: string
+}
+
+/** GETs from a proxy; `fetch` cannot be told which certificates to trust. @throws what the connection failed with */
+export function ask(url: string | URL, options: RequestOptions = {}): Promise<Asked> {
+  const request = new URL(url).protocol === 'https:' ? requestHttps : requestHttp
+  return new Promise((resolve, reject) => {
+    request(url, options, (response) => {
+      text(response).then((body) => resolve({ status: response.statusCode ?? 0, text: body }), reject)
+    })
+      .on('error', reject)
+      .end()
+  })
 }

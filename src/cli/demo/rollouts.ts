@@ -6,7 +6,6 @@ import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
 import { CommandRunner } from '../../rollout/runners/command-runner.ts'
 import type { AgentWork } from '../../rollout/runners/verifier.ts'
 import { ownCommand } from '../own-command.ts'
-import { type DemoTask, TASKS } from './tasks.ts'
 
 export interface DemoRollout {
   task: DemoTask
@@ -64,3 +63,22 @@ async function judge({ task, output }: AgentWork): Promise<Record<string, number
   const isCorrect = numbers.includes((task.sample as unknown as DemoTask).answer)
   return { correct: isCorrect ? 1 : 0, steps: -COST_OF_STEP * (lines.length - 1) }
 }
+
+interface DemoTask {
+  question: string
+  answer: number
+}
+
+/**
+ * What the demo's agent is asked. The embedded engine has a tool loop for sums; what it has none for, it babbles at.
+ */
+const TASKS: readonly DemoTask[] = [
+  { question: 'What is 12 * 34?', answer: 408 },
+  { question: 'Compute (12 + 7) * 3 step by step.', answer: 57 },
+  { question: 'What is 144 divided by 12?', answer: 12 },
+  { question: 'Compute 100 - (8 * 9), please.', answer: 28 },
+  { question: 'How much is 7 plus 8?', answer: 15 },
+  { question: 'Which number, squared, gives eighty-one?', answer: 9 },
+  { question: 'What is 2.5 * 4?', answer: 10 },
+  { question: 'Compute (81 / 9) - 4 and tell me the result.', answer: 5 },
+]

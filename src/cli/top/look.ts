@@ -3,7 +3,6 @@ import Type, { type Static } from 'typebox'
 import { OpenTurns } from '../../proxy/http/operator/admin.ts'
 import { Workers } from '../../proxy/http/operator/workers/schemas.ts'
 import type { OperatorClient } from '../proxy-client.ts'
-import { MetricSamples } from './metric-samples.ts'
 
 /** A front has no more than the first two. */
 const Health = Type.Object({
@@ -34,4 +33,29 @@ export async function look(proxy: OperatorClient): Promise<Look> {
     proxy.bytes('/metrics'),
   ])
   return { atMs: Date.now(), health, members, open, metrics: new MetricSamples(metrics.toString()) }
+}
+
+/** What `/metrics` answers, as numbers. */
+
+/** The values of some series of Prometheus' text format, added up. */
+export class MetricSamples {
+  readonly #lines: readonly string[]
+
+  /** @param text https://prometheus.io/docs/instrumenting/exposition_formats/ */
+  constructor(text: string) {
+    this.#lines = text.split('\n').filter((line) => line !== '' && !line.startsWith('#'))
+  }
+
+  /** @param label `name="value"` that each series has to have; a front puts a `node` beside it */
+  values(name: string, label = ''): number[] {
+    return this.#lines
+      .filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `))
+      .filter((line) => line.includes(label))
+      .map((line) => Number(line.slice(line.lastIndexOf(' ') + 1)))
+  }
+
+  /** 0 where there is none. */
+  sum(name: string, label?: string): number {
+    return this.values(name, label).reduce((sum, value) => sum + value, 0)
+  }
 }

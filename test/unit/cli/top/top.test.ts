@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { Look } from '../../../../src/cli/top/look.ts'
-import { MetricSamples } from '../../../../src/cli/top/metric-samples.ts'
+import { MetricSamples } from '../../../../src/cli/top/look.ts'
 import { render, span } from '../../../../src/cli/top/render.ts'
 import { Looks } from '../../../../src/cli/top/snapshot.ts'
 
