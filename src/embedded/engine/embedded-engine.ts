@@ -7,7 +7,6 @@ import type { Scored, ScoreRequest } from '../../proxy/engines/port/score.ts'
 import { hermes } from '../../proxy/tokens/parsers/hermes.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
 import { TokenizerPool } from '../../proxy/tokens/tokenizer/pool.ts'
-import { cannedCompletion } from './canned-completion.ts'
 import defaultPlaybook from './default-playbook.json' with { type: 'json' }
 import { type EmbeddedModel, embeddedModelFolder, loadEmbeddedModel } from './embedded-model.ts'
 import { Generation } from './generation.ts'
@@ -220,4 +219,14 @@ export class EmbeddedEngine implements EngineClient {
 
 function makeParser(body: ChatBody): OutputParser {
   return hermes.create({ tools: body.tool_choice === 'none' ? null : body.tools })
+}
+
+const SENTENCE =
+  'The server reads a request, asks the engine for tokens, and writes them down before it answers. '
+
+/** Ids of a text of exactly `length` tokens; the last one ends the turn. */
+function cannedCompletion({ tokenizer, eosTokenId }: EmbeddedModel, length: number): number[] {
+  const sentence = tokenizer.encode(SENTENCE)
+  const text = Array.from({ length: length - 1 }, (_, i) => sentence[i % sentence.length]!)
+  return [...text, eosTokenId]
 }

@@ -3,13 +3,13 @@
  * Paths, fields, nulls and errors are vLLM's (`vllm/entrypoints/openai/`).
  */
 import Fastify, { type FastifyInstance } from 'fastify'
+import type { ChatBody } from '../../protocol/canonical/request.ts'
 import { errorOf } from '../../proxy/http/transport/errors.ts'
 import { completionRoutes } from './completion-routes.ts'
 import type { EngineCounters } from './counters.ts'
 import { vllmError } from './errors.ts'
-import { infoRoutes } from './info-routes.ts'
+import { checkDetokenizeRequest, checkTokenizeRequest, checkWeightVersionRequest } from './request-schemas.ts'
 import type { ServedEngine } from './served-engine.ts'
-import { tokenizerRoutes } from './tokenizer-routes.ts'
 
 export interface EngineServerOptions {
   /** What `/version` says. Default: `embedded`. */
@@ -38,4 +38,59 @@ export function buildEngineServer(engine: ServedEngine, options: EngineServerOpt
   app.register(tokenizerRoutes, { engine })
   app.register(infoRoutes, { engine, counters, version: options.version ?? 'embedded' })
   return Object.assign(app, { counters })
+}
+
+interface InfoRoutesOptions {
+  engine: ServedEngine
+  counters: Readonly<EngineCounters>
+  version: string
+}
+
+/** What the engine is and how it does; the weight version is vLLM's `serve/dev/rlhf/api_router.py`. */
+async function infoRoutes(app: FastifyInstance, { engine, counters, version }: InfoRoutesOptions) {
+  const createdS = Math.floor(Date.now() / 1000)
+  app.get('/v1/models', () => ({ object: 'list', data: [modelCard(engine, createdS)] }))
+  app.get('/version', () => ({ version }))
+  app.get('/load', () => ({ server_load: counters.running }))
+  app.get('/health', (_request, reply) => reply.send())
+  app.route({ method: ['GET', 'POST'], url: '/ping', handler: (_request, reply) => reply.send() })
+  app.get('/weight_info', () => ({ weight_version: engine.weightVersion ?? null }))
+  app.post('/update_weight_version', (request) => {
+    const { new_version: newVersion } = checkWeightVersionRequest(request.body)
+    engine.weightVersion = newVersion
+    return { success: true, new_version: newVersion }
+  })
+}
+
+function modelCard({ model, contextLength }: ServedEngine, createdS: number): object {
+  return {
+    id: model,
+    object: 'model',
+    created: createdS,
+    owned_by: 'vllm',
+    root: model,
+    parent: null,
+    max_model_len: contextLength,
+    permission: [],
+  }
+}
+
+/** `POST /tokenize` of a text or of messages, and `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`). */
+async function tokenizerRoutes(app: FastifyInstance, { engine }: { engine: ServedEngine }) {
+  app.post('/tokenize', async (request) => {
+    const body = checkTokenizeRequest(request.body)
+    const tokens = await ('prompt' in body
+      ? engine.tokenizeText(body.prompt)
+      : engine.tokenizeChat(body as ChatBody))
+    return {
+      count: tokens.length,
+      max_model_len: engine.contextLength,
+      tokens,
+      token_strs: body.return_token_strs ? engine.tokenStrings(tokens) : null,
+    }
+  })
+  app.post('/detokenize', (request) => {
+    const { tokens } = checkDetokenizeRequest(request.body)
+    return { prompt: engine.detokenize(tokens) }
+  })
 }
