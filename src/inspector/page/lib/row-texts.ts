@@ -1,6 +1,6 @@
 /** A row's tokens with their texts. */
 import { getBytes, sessionPath } from './api.ts'
-import { type RowTokens, readRowTokens } from './safetensors.ts'
+import type { Row } from './wire.ts'
 
 export interface ReadRow extends RowTokens {
   sessionId: string
@@ -28,4 +28,60 @@ export function textBetween({ texts, ids }: ReadRow, from: number, end: number):
   if (texts === null) return [...ids.subarray(from, end)].map((id) => ` ${id}`).join('')
   const start = from === 0 ? 0 : texts.ends[from - 1]!
   return from >= end ? '' : UTF8.decode(texts.utf8.subarray(start, texts.ends[end - 1]))
+}
+
+/** Reads the arrays of a row; the format is safetensors. */
+
+interface RowTokens {
+  row: Row
+  ids: Int32Array
+  logprobs: Float32Array
+  mask: Uint8Array
+  /** Index of the turn that sampled each token; -1: none. */
+  turns: Int32Array
+  /** null: no tokenizer is known for the model. */
+  texts: TextsOfTokens | null
+}
+
+/** As bytes: a long row's texts are made where they come into sight. */
+interface TextsOfTokens {
+  /** The tokenizer. */
+  source: string
+  utf8: Uint8Array
+  /** Where in it each token ends. */
+  ends: Int32Array
+}
+
+interface Entry {
+  data_offsets: [number, number]
+}
+
+function readRowTokens(buffer: ArrayBuffer): RowTokens {
+  const headerLength = Number(new DataView(buffer).getBigUint64(0, true))
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)))
+  const start = 8 + headerLength
+  const span = (name: string) => {
+    const [from, to] = (header[name] as Entry).data_offsets
+    return { from: start + from, bytes: to - from }
+  }
+  const words = <T>(name: string, View: new (buffer: ArrayBuffer, from: number, length: number) => T): T => {
+    const { from, bytes } = span(name)
+    return new View(buffer, from, bytes / 4)
+  }
+  const bytes = (name: string) => {
+    const { from, bytes: length } = span(name)
+    return new Uint8Array(buffer, from, length)
+  }
+  const { row, tokenizer } = header.__metadata__
+  return {
+    row: JSON.parse(row) as Row,
+    ids: words('ids', Int32Array),
+    logprobs: words('logprobs', Float32Array),
+    turns: words('turns', Int32Array),
+    mask: bytes('mask'),
+    texts:
+      tokenizer === undefined
+        ? null
+        : { source: tokenizer, utf8: bytes('text'), ends: words('text_ends', Int32Array) },
+  }
 }

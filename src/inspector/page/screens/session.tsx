@@ -1,14 +1,13 @@
 /** One session: how its turns hang together, and what was said. */
-import { useMemo, useState } from 'preact/hooks'
-import { getJson, sessionPath } from '../lib/api.ts'
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
+import { getJson, getLines, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
 import { visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
 import { isBroken, lineKind } from '../lib/turns.ts'
-import type { Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
-import { LiveTail } from '../parts/live-tail.tsx'
+import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
 import { Await, Chip, Sources } from '../parts/parts.tsx'
 import { SessionFacts } from '../parts/session-facts.tsx'
 import { type Shown, Transcript } from '../parts/transcript.tsx'
@@ -143,6 +142,47 @@ function Switches({ turns, line, shown, toggle }: SwitchesProps) {
           {name}
         </Chip>
       ))}
+    </div>
+  )
+}
+
+/** What turns in flight say, as they say it. */
+function LiveTail({ sessionId }: { sessionId: string }) {
+  const [texts, setTexts] = useState<ReadonlyMap<number, string>>(new Map())
+  const end = useRef<HTMLDivElement>(null)
+  useEffect(() => {
+    const controller = new AbortController()
+    const follow = async () => {
+      for await (const event of getLines<LiveEvent>(sessionPath(sessionId, '/live'), controller.signal)) {
+        const { type, index } = event
+        if (index === undefined) continue
+        setTexts((before) => {
+          const now = new Map(before)
+          const soFar = type === 'turn' ? '' : (before.get(index) ?? '')
+          if (type === 'turn_closed') now.delete(index)
+          else now.set(index, soFar + (event.reasoning ?? '') + (event.text ?? ''))
+          return now
+        })
+      }
+    }
+    follow().catch(() => {})
+    return () => controller.abort()
+  }, [sessionId])
+  useEffect(() => end.current?.scrollIntoView({ block: 'nearest' }), [texts])
+  return (
+    <div class="live-tail">
+      {[...texts].map(([index, text]) => (
+        <section class="turn" key={index}>
+          <header>
+            <i class="dot live" /> turn {index} <span class="quiet">is being answered</span>
+          </header>
+          <pre class="text">
+            {visible(text)}
+            <span class="caret" />
+          </pre>
+        </section>
+      ))}
+      <div ref={end} />
     </div>
   )
 }
