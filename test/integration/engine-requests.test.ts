@@ -1,7 +1,7 @@
 import t, { type Test } from 'tap'
 import { openEngines } from '../../src/embedded/open-engines.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
-import { detectEngineKind } from '../../src/proxy/engines/clients/detect.ts'
+import { detectEngineKind } from '../../src/proxy/engines/clients/auto-client.ts'
 import { createOpenaiClient } from '../../src/proxy/engines/clients/openai/client.ts'
 import { createSglangClient } from '../../src/proxy/engines/clients/sglang/client.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'

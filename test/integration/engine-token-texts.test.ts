@@ -1,9 +1,8 @@
 /** In chat mode the texts of tokens are the engine's, where it tells. */
 import t from 'tap'
 import { embeddedModelFolder, loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
-import { textsOfTokens } from '../../src/proxy/engines/clients/texts-of-tokens.ts'
+import { textsOfTokens, tokenTexts } from '../../src/proxy/engines/clients/texts-of-tokens.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
-import { tokenTexts } from '../../src/proxy/tokens/model/token-texts.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'

@@ -1,4 +1,5 @@
-import { tokenTexts } from '../../tokens/model/token-texts.ts'
+import { setImmediate as breathe } from 'node:timers/promises'
+import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { EngineClient } from '../port/engine-client.ts'
 
@@ -46,4 +47,22 @@ async function askEngines(engines: readonly Serving[], model: string, ids: Int32
     if (texts !== undefined) return { source: client.name, texts }
   }
   return undefined
+}
+
+/** Tokens between two looks at other work: some milliseconds. */
+const STRETCH = 10_000
+
+/**
+ * What each token adds to the text: a character that is spread over several tokens is the text of the last of them, and
+ * the others' is empty. All of them together are the text of the ids.
+ */
+export async function tokenTexts(tokenizer: Tokenizer, ids: Int32Array): Promise<string[]> {
+  const decoder = new StreamingDecoder(tokenizer)
+  const texts: string[] = []
+  for (const [place, id] of ids.entries()) {
+    texts.push(decoder.push([id]))
+    if (place % STRETCH === STRETCH - 1) await breathe()
+  }
+  if (texts.length > 0) texts[texts.length - 1] += decoder.flush()
+  return texts
 }

@@ -2,11 +2,10 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
-import type { EngineClient, EngineHealth, Unavailable } from '../../port/engine-client.ts'
+import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../port/engine-client.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
 import { HeldCalls } from '../calls/held-calls.ts'
 import { type ConnectionOptions, EngineConnection, type EngineResponse } from '../wire/connection.ts'
-import { ContextLength } from '../wire/context-length.ts'
 import { isRecord, parseJson } from '../wire/failures.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
@@ -16,6 +15,7 @@ import {
   bodyJson,
   bodyWithIds,
   isTokenRequest,
+  maxTokensOf,
   routeOf,
   type TokenRequest,
 } from '../wire/request.ts'
@@ -214,4 +214,42 @@ class VllmClient implements EngineClient {
 function weightVersionIn(info: string | undefined): string | undefined {
   const said = info === undefined ? undefined : parseJson(info)
   return isRecord(said) ? weightVersionOf(said.weight_version) : undefined
+}
+
+/** How many tokens the models of one engine hold, prompt and completion together. */
+class ContextLength {
+  readonly #connection: EngineConnection
+  #models: readonly ModelInfo[] | undefined
+
+  constructor(connection: EngineConnection) {
+    this.#connection = connection
+  }
+
+  /** A health check has asked the engine for its models. */
+  note(models: readonly ModelInfo[]): void {
+    this.#models = models
+  }
+
+  /**
+   * The limit to send: the agent's, else what is left for the completion. A limit was made or cut to the length in the model's
+   * files; an engine may serve less (vLLM's `--max-model-len`), and would refuse the call: it is cut to what health checks
+   * have seen. At least 1, for the engine to refuse a prompt that is too long in its own words. Without a limit the engine
+   * is asked for its models if nobody has asked yet.
+   * @throws ProxyError `unsupported` when there is no limit and the engine does not tell, and as `getModels`
+   */
+  async budget({ body, promptTokenIds }: TokenRequest, signal: AbortSignal): Promise<number> {
+    const limit = maxTokensOf(body)
+    if (limit === undefined) this.#models ??= await getModels(this.#connection, signal)
+    const own = this.#models?.find((model) => model.id === body.model)
+    // An adapter has the length of its base model, and vLLM does not repeat it.
+    const length = own?.maxModelLen ?? this.#models?.find((model) => model.maxModelLen)?.maxModelLen
+    const left = length === undefined ? undefined : Math.max(1, length - promptTokenIds.length)
+    if (left !== undefined) return Math.min(limit ?? left, left)
+    if (limit !== undefined) return limit
+    throw new ProxyError(
+      'unsupported',
+      `the engine at ${this.#connection.name} does not tell its context length: the call must set max_tokens`,
+      { param: 'max_tokens' },
+    )
+  }
 }
