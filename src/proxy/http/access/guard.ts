@@ -3,6 +3,7 @@
  * when its headers are there, before a byte of its body is read.
  */
 import type { IncomingMessage } from 'node:http'
+import { isIP } from 'node:net'
 import type {
   FastifyInstance,
   FastifyPluginAsync,
@@ -11,13 +12,11 @@ import type {
   FastifyRequest,
   onResponseHookHandler,
 } from 'fastify'
-import type { ProxyError } from '../../../base/errors.ts'
+import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { type DiscardLimits, discardBody } from '../transport/discard-body.ts'
 import type { Strangers } from '../transport/strangers.ts'
 import type { Keyring } from './keyring.ts'
-import { refusalOfForeignHost, refusalOfForeignOrigin } from './pages.ts'
-import { RefusalLog } from './refusal-log.ts'
 import { type Caller, type Scope, scopeRefusal, unauthorized } from './scopes.ts'
 
 declare module 'fastify' {
@@ -141,4 +140,58 @@ const endAnsweredUpgrade: onResponseHookHandler = ({ raw }, _reply, done) => {
 /** Node sets `upgrade`; the types do not know. */
 function asksForUpgrade(raw: IncomingMessage & { upgrade?: boolean }): boolean {
   return raw.upgrade === true
+}
+
+/**
+ * Pages in a browser that reach for the proxy of whoever looks at them. A browser tells what page a request comes from
+ * (`Origin`), and a page that had its own name point here sends that name (`Host`, "DNS rebinding"). No page can send a
+ * key that it does not have, so this is for proxies without keys, and for the worker socket, which is for no page at all.
+ */
+
+/** @returns why the request is refused. Proxies of other programs in between must leave `Host` as it was, or be trusted */
+function refusalOfForeignOrigin({ headers, host }: FastifyRequest): ProxyError | undefined {
+  const { origin } = headers
+  if (origin === undefined || hostOf(origin) === host.toLowerCase()) return undefined
+  return new ProxyError('forbidden', 'This request comes from a web page of another origin')
+}
+
+/** @returns why the request is refused: `Host` is a name that somebody else may own */
+function refusalOfForeignHost({ hostname }: FastifyRequest): ProxyError | undefined {
+  if (isIP(hostname.replace(/^\[|\]$/g, '')) || !isPublicName(hostname.toLowerCase())) return undefined
+  const message = `'${hostname}' is not a name of this proxy, which listens on the loopback only: use its address, or give it keys`
+  return new ProxyError('forbidden', message)
+}
+
+/** Names without a dot, and those under suffixes that nobody can register. */
+function isPublicName(name: string): boolean {
+  return name.includes('.') && !/\.(localhost|internal|local|test|home\.arpa)\.?$/.test(name)
+}
+
+/** `null`, which sandboxed pages send, is no host. */
+function hostOf(origin: string): string | undefined {
+  return URL.parse(origin)?.host
+}
+
+/** Strangers must not fill the disk: they get one line for each stretch of this length. */
+const STRETCH_MS = 1_000
+
+/** Tells of strangers that were refused: of the first at once, then how many there were since the line before. */
+class RefusalLog {
+  readonly #logger: Logger
+  #refusedSince = 0
+  #nextLineAtMs = 0
+
+  constructor(logger: Logger) {
+    this.#logger = logger
+  }
+
+  /** @param address of the caller, or of the trusted proxy's client */
+  add({ code, status, message }: ProxyError, address: string): void {
+    this.#refusedSince += 1
+    const nowMs = performance.now()
+    if (nowMs < this.#nextLineAtMs) return
+    this.#nextLineAtMs = nowMs + STRETCH_MS
+    this.#logger.info({ code, status, address, refused: this.#refusedSince }, message)
+    this.#refusedSince = 0
+  }
 }

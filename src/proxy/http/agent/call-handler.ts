@@ -1,11 +1,12 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { toProxyError } from '../../../base/errors.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
-import type { CallTracer } from '../../../protocol/canonical/spans.ts'
+import type { ArrivedCall, CallSpan, CallTracer } from '../../../protocol/canonical/spans.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
+import { whenClosed } from '../transport/when-closed.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
 import type { CallLimit } from './call-limit.ts'
-import { beginSpan, toldOf } from './call-span.ts'
 import { sessionBodyOf } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
@@ -51,5 +52,40 @@ export function callHandler(options: CallHandlerOptions) {
     }
     const answer = answerCall(call, request, reply)
     return span ? toldOf(answer, span) : answer
+  }
+}
+
+/** The span of a call, from its arrival to the last byte of its answer. */
+
+function beginSpan(
+  tracer: CallTracer,
+  call: Pick<ArrivedCall, 'sessionId' | 'dialect'>,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): CallSpan {
+  const { traceparent, tracestate } = request.headers
+  const [path = ''] = request.url.split('?')
+  const span = tracer.begin({
+    ...call,
+    method: request.method,
+    route: request.routeOptions.url ?? path,
+    path,
+    scheme: request.protocol,
+    traceparent: traceparent?.toString(),
+    tracestate: tracestate?.toString(),
+    ageMs: reply.elapsedTime,
+  })
+  const { raw } = reply
+  whenClosed(raw, () => span.over({ status: raw.statusCode, isWhole: raw.writableFinished }))
+  return span
+}
+
+/** @returns the answer; what it fails with is told */
+async function toldOf<T>(answer: Promise<T>, span: CallSpan): Promise<T> {
+  try {
+    return await answer
+  } catch (thrown) {
+    span.failed(toProxyError(thrown).code)
+    throw thrown
   }
 }

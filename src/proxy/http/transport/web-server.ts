@@ -1,4 +1,6 @@
 /** The sockets below Fastify: plain or with TLS, and the limits on callers of whom nothing is known yet. */
+
+import { readFileSync } from 'node:fs'
 import {
   createServer as createHttpServer,
   type IncomingMessage,
@@ -7,7 +9,6 @@ import {
 } from 'node:http'
 import { createServer as createHttpsServer, type Server as HttpsServer } from 'node:https'
 import type { Certificate } from './certificate.ts'
-import { openFilesLimit } from './open-files.ts'
 import { Strangers } from './strangers.ts'
 
 /** What is slower, larger or more than this is cut off; `docs/security.md` has the same figures. */
@@ -67,4 +68,17 @@ export function createWebServer(
     ? createHttpsServer({ ...limits, ...certificate, handshakeTimeout: LIMITS.tlsHandshakeMs }, handler)
     : createHttpServer(limits, handler)
   return server.on('connection', (socket) => strangers.admit(socket))
+}
+
+/**
+ * How many files and sockets the operating system lets this process have open. Node raises the limit as far as it may
+ * when it starts. @returns Infinity where the system does not tell (it does on Linux)
+ */
+function openFilesLimit(): number {
+  try {
+    const [, limit] = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? []
+    return limit === undefined ? Number.POSITIVE_INFINITY : Number(limit)
+  } catch {
+    return Number.POSITIVE_INFINITY
+  }
 }

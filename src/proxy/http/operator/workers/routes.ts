@@ -2,13 +2,14 @@
  * Who serves, over HTTP: engines and workers in one list, and engines that a trainer registers while the proxy runs.
  * Paths and fields are those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `WorkerInfo` in `models.py`).
  */
+
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
+import { ProxyError } from '../../../../base/errors.ts'
 import type { Roster, RosterEntry } from '../../../engines/port/roster.ts'
 import { described } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
-import { engineUrlOf } from './engine-url.ts'
 import * as schemas from './schemas.ts'
 
 export interface WorkersRoutesOptions {
@@ -89,4 +90,27 @@ function workerToWire(entry: RosterEntry): Static<typeof schemas.Worker> {
     draining: entry.draining,
     connected_since: entry.sinceMs / 1_000,
   }
+}
+
+/**
+ * The URL of an engine from the two parts in which a trainer gives it. A URL that ends in `api_path` already, as
+ * trainers write it too, does not get it twice.
+ * @throws ProxyError `invalid_request`; `unsupported` for a path that does not end in `/v1`
+ */
+function engineUrlOf({ url, api_path: apiPath }: { url: string; api_path: string }): string {
+  const parsed = URL.parse(url)
+  if (parsed === null || !/^https?:$/.test(parsed.protocol)) {
+    // The text is not repeated: it may hold a password.
+    throw new ProxyError('invalid_request', "'url' must look like http://host:8000", { param: 'url' })
+  }
+  const path = parsed.pathname.replace(/\/+$/, '')
+  const suffix = withoutSlashes(apiPath) === '' ? '' : `/${withoutSlashes(apiPath)}`
+  parsed.pathname = path.endsWith(suffix) ? path : path + suffix
+  if (parsed.pathname.endsWith('/v1')) return parsed.href
+  const message = `'api_path' must end in /v1: engines are called at …/v1/chat/completions`
+  throw new ProxyError('unsupported', message, { param: 'api_path' })
+}
+
+function withoutSlashes(path: string): string {
+  return path.replace(/^\/+/, '').replace(/\/+$/, '')
 }

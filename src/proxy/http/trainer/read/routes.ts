@@ -1,6 +1,8 @@
 /** Everything that can be read of sessions; writes nothing. Serves a proxy, and a database without one. */
+
 import { Readable } from 'node:stream'
-import type { FastifyPluginCallback } from 'fastify'
+import { constants, createGzip } from 'node:zlib'
+import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import Type, { type Static } from 'typebox'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
@@ -11,7 +13,6 @@ import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
 import { queryTrajectories } from '../sessions/trajectory-query.ts'
 import { alternativesOf } from './alternatives.ts'
-import { sendCompressed } from './compressed.ts'
 import { filterOf, groupToWire, totalsToWire } from './filter.ts'
 import { foundSession } from './found-session.ts'
 import { turnByIndex } from './one-turn.ts'
@@ -224,4 +225,23 @@ function rowQueryOf({ side_calls: sideCalls }: { side_calls: boolean }) {
 
 function jsonOf(value: unknown): Readable {
   return Readable.from([JSON.stringify(value)], { objectMode: false })
+}
+
+/** The answers of reads repeat themselves so much that the fastest level is enough. */
+const LEVEL = constants.Z_BEST_SPEED
+
+/** Sends the body, compressed if the client says that it reads that. */
+function sendCompressed(
+  { headers }: FastifyRequest,
+  reply: FastifyReply,
+  body: Readable,
+  type = 'application/json; charset=utf-8',
+): FastifyReply {
+  void reply.type(type).header('vary', 'accept-encoding')
+  const accepts = /(^|,)\s*gzip\s*(;q=(1|0?\.[1-9])\S*)?\s*(,|$)/.test(headers['accept-encoding'] ?? '')
+  if (!accepts) return reply.send(body)
+  const gzip = createGzip({ level: LEVEL })
+  body.once('error', (error) => gzip.destroy(error))
+  gzip.once('close', () => body.destroy())
+  return reply.header('content-encoding', 'gzip').send(body.pipe(gzip))
 }

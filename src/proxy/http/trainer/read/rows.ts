@@ -7,7 +7,6 @@ import {
   TrajectoryBuilder,
 } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { safetensors } from './safetensors.ts'
 
 /** Of a token that no turn sampled. */
 const NO_TURN = -1
@@ -119,4 +118,39 @@ function endsOf(texts: readonly string[]): Int32Array {
 
 function finite(value: number): number {
   return Number.isFinite(value) ? value : -Number.MAX_VALUE
+}
+
+/**
+ * Arrays in the safetensors format: eight bytes with the length of a JSON header, the header, the arrays
+ * (https://huggingface.co/docs/safetensors/index#format). Everything is little-endian, as Node's platforms are.
+ */
+
+interface NamedArray {
+  dtype: 'I32' | 'F32' | 'U8'
+  data: Int32Array | Float32Array | Uint8Array
+}
+
+/** Arrays begin at multiples of this, so that a reader need not copy them. */
+const ALIGNMENT = 8
+
+/** @param metadata text by name, as the format has it */
+function* safetensors(
+  tensors: Readonly<Record<string, NamedArray>>,
+  metadata: Readonly<Record<string, string>>,
+): Generator<Uint8Array> {
+  const header: Record<string, unknown> = { __metadata__: metadata }
+  let end = 0
+  for (const [name, { dtype, data }] of Object.entries(tensors)) {
+    header[name] = { dtype, shape: [data.length], data_offsets: [end, end + data.byteLength] }
+    end += data.byteLength
+  }
+  const json = Buffer.from(JSON.stringify(header))
+  const headerLength = Math.ceil(json.length / ALIGNMENT) * ALIGNMENT
+  const head = Buffer.alloc(8 + headerLength, ' ')
+  head.writeBigUInt64LE(BigInt(headerLength))
+  json.copy(head, 8)
+  yield head
+  for (const { data } of Object.values(tensors)) {
+    yield new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
+  }
 }
