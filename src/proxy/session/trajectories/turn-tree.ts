@@ -1,8 +1,7 @@
 /** How the turns of a session hang together, judged by their token ids alone. */
-import type { TurnRecord } from '../../store/port/turn-store.ts'
+import type { TurnRecord, TurnStep } from '../../store/port/turn-store.ts'
 import type { Line } from '../roles/line.ts'
-import type { TokenNode } from './token-tree.ts'
-import { type TurnIds, type TurnSequence, TurnSequences } from './turn-sequences.ts'
+import { TokenNode } from './token-tree.ts'
 
 /** What of a turn matters to training. */
 export type TrainableTurn = Pick<
@@ -152,4 +151,49 @@ type Chosen = Pick<TrainableTurn, 'chosenModel'>
 
 function mayContinue({ chosenModel: before }: Chosen, { chosenModel: now }: Chosen): boolean {
   return before === undefined || now === undefined || before === now
+}
+
+/** The token ids of a session's turns, as nodes of one tree. */
+
+/** A turn's ids: its prompt whole, or as what it adds to an earlier turn. */
+type TurnIds = Pick<TurnRecord, 'turnId' | 'completionTokenIds'> &
+  (Pick<TurnRecord, 'promptTokenIds'> | Pick<TurnStep, 'promptStep'>)
+
+interface TurnSequence {
+  readonly prompt: TokenNode
+  readonly promptLength: number
+  /** Prompt and completion. */
+  readonly tokens: TokenNode
+  readonly length: number
+}
+
+class TurnSequences {
+  readonly root = TokenNode.root()
+  readonly #byTurn = new Map<string, TurnSequence>()
+
+  /** Takes all turns of a reading, whatever their status: any may be the base of a later one. Copies what is new. */
+  add(turn: TurnIds): TurnSequence {
+    const { base, shared, rest } = 'promptStep' in turn ? turn.promptStep : wholeStep(turn.promptTokenIds)
+    const prompt = this.#begin(base, shared).descend(rest)
+    const promptLength = shared + rest.length
+    const sequence = {
+      prompt,
+      promptLength,
+      tokens: prompt.descend(turn.completionTokenIds),
+      length: promptLength + turn.completionTokenIds.length,
+    }
+    this.#byTurn.set(turn.turnId, sequence)
+    return sequence
+  }
+
+  #begin(base: string | null, shared: number): TokenNode {
+    if (base === null) return this.root
+    const found = this.#byTurn.get(base)
+    if (found === undefined) throw new Error(`turn ${base}, the base of another one, was not read before it`)
+    return found.tokens.prefix(found.length, shared)
+  }
+}
+
+function wholeStep(promptTokenIds: Int32Array): TurnStep['promptStep'] {
+  return { base: null, shared: 0, rest: promptTokenIds }
 }
