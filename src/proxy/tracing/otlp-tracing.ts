@@ -3,6 +3,7 @@
  * environment names an endpoint. Nothing is registered globally: what embeds the proxy may trace on its own.
  */
 import { randomUUID } from 'node:crypto'
+import { type ExportResult, ExportResultCode } from '@opentelemetry/core'
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-proto'
 import {
   defaultResource,
@@ -10,14 +11,18 @@ import {
   envDetector,
   resourceFromAttributes,
 } from '@opentelemetry/resources'
-import { BasicTracerProvider, BatchSpanProcessor } from '@opentelemetry/sdk-trace-base'
+import {
+  BasicTracerProvider,
+  BatchSpanProcessor,
+  type ReadableSpan,
+  type SpanExporter,
+} from '@opentelemetry/sdk-trace-base'
 import { watched } from '../../base/around.ts'
 import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import type { ArrivedCall, CallSpan } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
 import { type OpenTurns, TracedCall, type Tracers } from './call-span.ts'
-import { LoggedExporter } from './logged-exporter.ts'
 import { SessionIds } from './session-ids.ts'
 import type { Tracing } from './tracing.ts'
 
@@ -80,4 +85,46 @@ function resource() {
   return defaultResource()
     .merge(own)
     .merge(detectResources({ detectors: [envDetector] }))
+}
+
+/** An exporter whose failures are in the log: once when they begin and once when they are over. */
+class LoggedExporter implements SpanExporter {
+  readonly #exporter: SpanExporter
+  readonly #endpoint: string
+  readonly #logger: Logger
+  #lost = 0
+
+  constructor(exporter: SpanExporter, endpoint: string, logger: Logger) {
+    this.#exporter = exporter
+    this.#endpoint = endpoint
+    this.#logger = logger
+  }
+
+  export(spans: ReadableSpan[], done: (result: ExportResult) => void): void {
+    this.#exporter.export(spans, (result) => {
+      this.#log(result, spans.length)
+      done(result)
+    })
+  }
+
+  async forceFlush(): Promise<void> {
+    await this.#exporter.forceFlush?.()
+  }
+
+  async shutdown(): Promise<void> {
+    await this.#exporter.shutdown()
+  }
+
+  #log({ code, error }: ExportResult, spans: number): void {
+    const { host } = new URL(this.#endpoint)
+    if (code !== ExportResultCode.SUCCESS) {
+      // What a receiver answers may repeat what it was sent: its headers, and a key among them.
+      if (this.#lost === 0)
+        this.#logger.warn({ host, reason: error?.name ?? 'unknown' }, 'spans cannot be exported; calls go on')
+      this.#lost += spans
+    } else if (this.#lost > 0) {
+      this.#logger.info({ host, lost_spans: this.#lost }, 'spans are exported again')
+      this.#lost = 0
+    }
+  }
 }

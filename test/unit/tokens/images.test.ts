@@ -2,8 +2,7 @@ import { hash } from 'node:crypto'
 import t from 'tap'
 import { collapsedIds, imageRuns, imageUrlsOf, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
 import { readImageRule } from '../../../src/proxy/tokens/images/image-rule.ts'
-import { shownMessage, withImages } from '../../../src/proxy/tokens/images/prompt-images.ts'
-import { readImage } from '../../../src/proxy/tokens/images/read-image.ts'
+import { readImage, shownMessage, withImages } from '../../../src/proxy/tokens/images/prompt-images.ts'
 import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
 
 /** Of 40 by 30 pixels, as Pillow writes them. */

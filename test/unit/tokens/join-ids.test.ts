@@ -1,5 +1,5 @@
 import t from 'tap'
-import { joinIds } from '../../../src/proxy/tokens/prompt/join-ids.ts'
+import { joinIds } from '../../../src/proxy/tokens/prompt/prompt-renderer.ts'
 import type { Tokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 
 const [CALL_END, TURN_END, NEXT] = [40, 50, 60]

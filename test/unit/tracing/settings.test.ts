@@ -1,7 +1,6 @@
 import { registerHooks } from 'node:module'
 import t from 'tap'
-import { openTracing } from '../../../src/proxy/tracing/open.ts'
-import { tracingSettings } from '../../../src/proxy/tracing/settings.ts'
+import { openTracing, tracingSettings } from '../../../src/proxy/tracing/open.ts'
 import { silentLogger } from '../../helpers/silent-logger.ts'
 
 const ENDPOINT = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:4318' }

@@ -1,7 +1,6 @@
 /** Errors as Anthropic's API words them: https://platform.claude.com/docs/en/api/errors */
 import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
-import { readContextOverflow } from '../common/context-overflow.ts'
-import { overflowWords } from './overflow-words.ts'
+import { type ContextOverflow, readContextOverflow } from '../common/context-overflow.ts'
 import { sseEvent } from './stream.ts'
 
 /** The SDK's tool runner asks for a thread, and sends the whole talk when it reads this. */
@@ -63,4 +62,22 @@ const TYPE_BY_STATUS: Readonly<Record<number, string>> = {
 
 function typeOf(status: number): string {
   return TYPE_BY_STATUS[status] ?? (status < 500 ? 'invalid_request_error' : 'api_error')
+}
+
+/**
+ * Anthropic's words for a prompt that does not fit. Claude Code compacts its talk when it reads
+ * `prompt is too long: 205123 tokens > 200000 maximum`, and asks for less when it reads ``input length and
+ * `max_tokens` exceed context limit: 188240 + 21333 > 200000``.
+ */
+
+/** @param message what the engine said: all that there is to say where it tells no numbers */
+function overflowWords({ limit, prompt, completion }: ContextOverflow, message: string): string {
+  if (prompt === undefined) return `prompt is too long: ${message}`
+  if (completion !== undefined && prompt < limit) {
+    return (
+      `input length and \`max_tokens\` exceed context limit: ${prompt} + ${completion} > ${limit}, ` +
+      'decrease input length or `max_tokens` and try again'
+    )
+  }
+  return `prompt is too long: ${prompt} tokens > ${limit} maximum`
 }
