@@ -62,10 +62,15 @@ t.test('whatever is missing or contradicts itself makes it inexact, and the reas
   t.match(reason(whole, { usage: usage(3, 2) }), /counted 3 prompt tokens but reported 2 ids/)
 })
 
+t.test('of a call that the engine did not answer nothing is said to be missing', async (t) => {
+  t.equal(inexactReason(new CompletionFold()), 'the engine gave no answer')
+})
+
 t.test('each reason has a code without its numbers', async (t) => {
   const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
   const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 6 }
   for (const [text, code] of [
+    [inexactReason(new CompletionFold()), 'no_answer'],
     [reason(whole, {}, {}), 'prompt_ids_missing'],
     [reason({ content: 'x' }), 'completion_ids_missing'],
     [reason({ ...whole, logprobs: [-1] }), 'counts_differ'],

@@ -16,14 +16,15 @@ const UNTOLD_LOGPROB = -9_999
  */
 export function inexactReason(completion: Completion): string | null {
   const { start, end, tokenIds, logprobs } = completion
-  const promptCount = start?.promptTokenIds?.length ?? 0
+  if (start === undefined) return 'the engine gave no answer'
+  const promptCount = start.promptTokenIds?.length ?? 0
   if (promptCount === 0) return 'the engine did not report the token ids of the prompt'
   if (tokenIds.length === 0 && hasText(completion))
     return 'the engine did not report the token ids of the completion'
   if (tokenIds.length !== logprobs.length) {
     return `the engine reported ${tokenIds.length} token ids but ${logprobs.length} logprobs`
   }
-  const wrong = wrongId(tokenIds, start?.vocabularySize)
+  const wrong = wrongId(tokenIds, start.vocabularySize)
   if (wrong !== undefined) return wrong
   if (!logprobs.every(isLogprob)) return 'the engine reported a logprob that is none'
   const { completion_tokens: counted, prompt_tokens: promptCounted } = end?.usage ?? {}
@@ -38,6 +39,7 @@ export function inexactReason(completion: Completion): string | null {
 
 /** Each reason without its numbers. */
 const INEXACT_CODES = [
+  ['no_answer', /gave no answer$/],
   ['prompt_ids_missing', /token ids of the prompt$/],
   ['completion_ids_missing', /token ids of the completion$/],
   ['counts_differ', /^the engine counted | token ids but \d+ logprobs$/],
