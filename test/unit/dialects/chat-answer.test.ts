@@ -26,7 +26,7 @@ function merge(chunks: ReturnType<typeof chunksOf>) {
   const tokenIds: number[] = []
   for (const chunk of chunks) {
     const choice = chunk === '[DONE]' ? undefined : chunk.choices[0]
-    for (const field of ['content', 'reasoning_content', 'refusal']) {
+    for (const field of ['content', 'reasoning_content', 'reasoning', 'refusal']) {
       if (choice?.delta[field] !== undefined) message[field] = (message[field] ?? '') + choice.delta[field]
     }
     for (const call of (choice?.delta.tool_calls ?? []) as ToolCallDelta[]) {
@@ -125,24 +125,32 @@ t.test('token ids, logprobs and usage are shown to the agent that asked for them
   t.ok(chunks.slice(0, 4).every((chunk) => chunk.usage === null))
 })
 
-t.test('reasoning is shown unless the agent said no', async (t) => {
-  const events: GenerationEvent[] = [
-    start,
-    { type: 'delta', reasoning: 'hm', tokenIds: [1] },
-    { type: 'delta', content: 'hi', reasoning: '!', tokenIds: [2] },
-    { type: 'end', finishReason: 'stop' },
-  ]
-  const fold = new CompletionFold()
-  for (const event of events) fold.add(event)
-  for (const reasoning of [true, false]) {
-    const wishes = { ...quiet, reasoning }
-    const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, wishes, fold))).choices[0]
-    t.equal(message.reasoning_content, reasoning ? 'hm!' : undefined)
-    const merged = merge(chunksOf(new ChatStreamWriter(identity, wishes).write(events)))
-    t.equal(merged.message.reasoning_content, reasoning ? 'hm!' : undefined)
-    t.equal(merged.message.content, 'hi')
-  }
-})
+t.test(
+  'reasoning is shown, under both names that engines have for it, unless the agent said no',
+  async (t) => {
+    const events: GenerationEvent[] = [
+      start,
+      { type: 'delta', reasoning: 'hm', tokenIds: [1] },
+      { type: 'delta', content: 'hi', reasoning: '!', tokenIds: [2] },
+      { type: 'end', finishReason: 'stop' },
+    ]
+    const fold = new CompletionFold()
+    for (const event of events) fold.add(event)
+    for (const reasoning of [true, false]) {
+      const wishes = { ...quiet, reasoning }
+      const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, wishes, fold))).choices[0]
+      const shown = reasoning ? { reasoning_content: 'hm!', reasoning: 'hm!' } : {}
+      t.strictSame(reasoningIn(message), shown)
+      const merged = merge(chunksOf(new ChatStreamWriter(identity, wishes).write(events)))
+      t.strictSame(reasoningIn(merged.message), shown)
+      t.equal(merged.message.content, 'hi')
+    }
+  },
+)
+
+function reasoningIn({ reasoning_content, reasoning }: Record<string, string>): object {
+  return reasoning_content === undefined && reasoning === undefined ? {} : { reasoning_content, reasoning }
+}
 
 const anyDelta: fc.Arbitrary<GenerationDelta> = fc
   .record(
@@ -177,7 +185,7 @@ t.test('a stream, however its events are batched, adds up to the answer that was
       const writer = new ChatStreamWriter(identity, curious)
       const merged = merge(chunksOf(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))))
       assert.equal(merged.message.content, whole.message.content ?? '')
-      assert.equal(merged.message.reasoning_content, whole.message.reasoning_content)
+      assert.deepEqual(reasoningIn(merged.message), reasoningIn(whole.message))
       assert.equal(merged.message.refusal ?? null, whole.message.refusal)
       assert.deepEqual(merged.tokenIds, whole.token_ids)
       const calls = (whole.message.tool_calls ?? []) as {

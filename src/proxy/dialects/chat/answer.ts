@@ -34,7 +34,7 @@ function choiceOf(completion: Completion, index: number, wishes: AnswerWishes): 
     role: 'assistant',
     content: completion.content ?? (saysElse(completion) ? null : ''),
     refusal: completion.refusal,
-    ...(wishes.reasoning && completion.reasoning !== null && { reasoning_content: completion.reasoning }),
+    ...(wishes.reasoning && completion.reasoning !== null && reasoningFields(completion.reasoning)),
     ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
     ...completion.extra,
   }
@@ -46,6 +46,11 @@ function choiceOf(completion: Completion, index: number, wishes: AnswerWishes): 
     ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
     ...(wishes.tokenIds && tokenFields(completion.tokenIds)),
   }
+}
+
+/** Under both names: vLLM of today has `reasoning` alone; SGLang, LiteLLM and vLLM before 0.12 `reasoning_content`. */
+function reasoningFields(reasoning: string): object {
+  return { reasoning_content: reasoning, reasoning }
 }
 
 /** OpenAI has null where something stands in the place of the text, and agents read an empty answer as text. */
@@ -150,7 +155,7 @@ function messageDelta(delta: GenerationDelta, showReasoning: boolean): string {
   }
   return JSON.stringify({
     ...(delta.content !== undefined && { content: delta.content }),
-    ...(reasoning !== undefined && { reasoning_content: reasoning }),
+    ...(reasoning !== undefined && reasoningFields(reasoning)),
     ...(delta.refusal !== undefined && { refusal: delta.refusal }),
     ...(delta.toolCalls && { tool_calls: delta.toolCalls }),
     ...delta.extra,

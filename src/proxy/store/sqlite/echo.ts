@@ -57,7 +57,11 @@ function partsOf({ completionText, reasoning, toolCalls }: StoredCompletion): [s
     parts.push(['content', JSON.stringify(completionText)])
     parts.push(['content_trimmed', JSON.stringify(completionText.trim())])
   }
-  if (reasoning !== null) parts.push(['reasoning', JSON.stringify(reasoning)])
+  // Twice, for agents send back both of the fields that it is answered in.
+  if (reasoning !== null) {
+    const part: [string, string] = ['reasoning', JSON.stringify(reasoning)]
+    parts.push(part, part)
+  }
   if (toolCalls !== null) parts.push(['tool_calls', toolCalls], ...argumentsOf(toolCalls))
   return parts
 }

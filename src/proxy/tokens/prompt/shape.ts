@@ -71,7 +71,7 @@ export function shapeOf(message: ChatMessage): MessageShape {
     ...(images > 0 && { images }),
     role: message.role,
     says: hasText(message.content),
-    reasons: hasText(reasoning_content ?? reasoning),
+    reasons: hasText(reasoning_content || reasoning),
     calls: callsOf(message).length,
   }
 }

@@ -16,6 +16,7 @@ t.test('an echo of the whole answer is stored as little more than its frame', as
   const echo = message({
     content: completion.completionText,
     reasoning_content: completion.reasoning,
+    reasoning: completion.reasoning,
     tool_calls: JSON.parse(completion.toolCalls),
   })
   const template = echoTemplate(echo, completion)
@@ -23,6 +24,8 @@ t.test('an echo of the whole answer is stored as little more than its frame', as
     '{"role":"assistant","content":',
     'content',
     ',"reasoning_content":',
+    'reasoning',
+    ',"reasoning":',
     'reasoning',
     ',"tool_calls":',
     'tool_calls',
