@@ -11,6 +11,7 @@ import type { Connect } from './proxy/engines/clients/wire/connection.ts'
 import { EngineRoster } from './proxy/engines/dispatch/engine-roster.ts'
 import { createLocalBackend, type LocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
+import { type ExpectedTokenizer, TOKENIZER_TEXT } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Roster } from './proxy/engines/port/roster.ts'
 import { type HealthPort, openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import type { HealthAnswer } from './proxy/http/operator/health/health-thread.ts'
@@ -29,7 +30,7 @@ import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import { MemoryTurnStore } from './proxy/store/port/memory.ts'
 import type { TurnStore } from './proxy/store/port/turn-store.ts'
 import { openSqliteStore, type SpawnThread } from './proxy/store/sqlite/open.ts'
-import { openTokenModel } from './proxy/tokens/model/token-model.ts'
+import { openTokenModel, type TokenModel } from './proxy/tokens/model/token-model.ts'
 import type { ParserChoice } from './proxy/tokens/parsers/choose-parser.ts'
 import type { PromptFormatChoice } from './proxy/tokens/templates/prompt-format.ts'
 import type { Tokenizer } from './proxy/tokens/tokenizer/tokenizer.ts'
@@ -81,14 +82,14 @@ export async function openParts(
   const store = tracing?.watchStore(ownStore) ?? ownStore
   opened.defer(() => store.close())
   const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics) : undefined
-  const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics))
+  const model = await openModelOf(config, { opened, logger, openModel: outside.openModel })
+  const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics, model))
   opened.defer(() => backend.close())
   const roster = 'engines' in backend ? engineRoster(engineConfig, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
   const activity = new Activity()
   const node = config.node === undefined ? undefined : parseNode(config.node, hostname())
-  const opening = { opened, logger, openModel: outside.openModel }
-  const { prompts, tokenizer, markup } = await openPrompts(config, backend, store, opening)
+  const { prompts, tokenizer, markup } = await openPrompts(model, backend, store, logger)
   const sessions = openSessions(config, store, { backend, activity, logger, node, isFallback })
   const weights = new AnnouncedWeights()
   const drift =
@@ -223,24 +224,13 @@ interface PromptsOpening {
   openModel: Outside['openModel']
 }
 
-async function openPrompts(
+/** @returns undefined in chat mode */
+async function openModelOf(
   config: ServeConfig,
-  backend: Backend,
-  store: TurnStore,
   { opened, logger, openModel = openTokenModel }: PromptsOpening,
-): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; markup?: MarkupFacts }> {
+): Promise<TokenModel | undefined> {
   const options = modelOptionsOf(config)
-  if (options === undefined) {
-    return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked), store) }
-  }
-  const { members } = backend.status()
-  if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {
-    throw new ProxyError(
-      'start_failed',
-      `token mode needs an engine that takes token ids, and ${members.map(({ name }) => name).join(', ')} does not: ` +
-        'leave out --tokenizer, or use vLLM or SGLang',
-    )
-  }
+  if (options === undefined) return undefined
   const model = await openModel(options)
   opened.defer(() => model.close())
   if (model.encodedBy !== 'rust')
@@ -253,6 +243,30 @@ async function openPrompts(
       { files: model.untoldFiles },
       "The hub's cache lacks files, and the hub cannot be asked for them: end tokens or images may be unknown.",
     )
+  return model
+}
+
+async function openPrompts(
+  model: TokenModel | undefined,
+  backend: Backend,
+  store: TurnStore,
+  logger: Logger,
+): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; markup?: MarkupFacts }> {
+  if (model === undefined) {
+    return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked), store) }
+  }
+  const { members } = backend.status()
+  if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {
+    throw new ProxyError(
+      'start_failed',
+      `token mode needs an engine that takes token ids, and ${members.map(({ name }) => name).join(', ')} does not: ` +
+        'leave out --tokenizer, or use vLLM or SGLang',
+    )
+  }
+  if (members.length > 0 && members.every((member) => member.tokenizer === 'other')) {
+    const refused = members.map(({ name, error }) => `${name}: ${error}`).join('; ')
+    throw new ProxyError('config_invalid', `${refused}; give --tokenizer the engine's own model`)
+  }
   const reading = tellToolParser(model.parserChoice, logger)
   const writing = tellPromptFormat(model.promptFormat, logger)
   await tellServedLength(model.contextLength, backend, logger)
@@ -317,11 +331,13 @@ async function openLocalBackend(
   config: EngineConfig,
   logger: Logger,
   metrics: Metrics,
+  model: TokenModel | undefined,
 ): Promise<LocalBackend> {
   const clients = config.awaitEngines ? [] : openEngines(config)
   return createLocalBackend({
     clients,
-    known: await checkEngines(clients, logger),
+    known: await checkEngines(clients, logger, model && TOKENIZER_TEXT),
+    tokenizer: model && expectedTokenizer(config, model),
     standIns: fallsBack(config),
     maxConcurrencyPerEngine: config.maxConcurrency,
     queueLimit: config.queueLimit,
@@ -331,6 +347,11 @@ async function openLocalBackend(
     logger,
     watch: metrics.dispatch,
   })
+}
+
+function expectedTokenizer({ tokenizer }: ServeConfig, { tokenizer: own }: TokenModel): ExpectedTokenizer {
+  const decode = (ids: readonly number[]) => own.decode(ids)
+  return { name: tokenizer!, ids: own.encode(TOKENIZER_TEXT), decode }
 }
 
 function engineRoster(config: EngineConfig, backend: LocalBackend, logger: Logger): Roster {

@@ -26,6 +26,8 @@ export interface FakeVllmOptions {
   strict?: boolean
   /** Says that this was the prompt when it is sent ids. Default: those ids. */
   claimedPromptIds?: number[]
+  /** What its tokenizer makes of a text. Default: it does not say. */
+  textIds?: (text: string) => number[]
 }
 
 const PROMPT_IDS = [101, 102, 103]
@@ -45,6 +47,8 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
   const server = await startScriptedServer(async (request, response) => {
     if (request.method === 'GET' && fails) return sendJson(response, {}, 500)
     if (request.method === 'GET') return answerGet(request, response, options, model)
+    if (request.path === '/tokenize' && options.textIds)
+      return sendJson(response, { tokens: options.textIds(request.body.prompt) })
     refusals -= 1
     const isBusy = refusals >= 0 || (refusesIds && request.body.return_token_ids)
     const refusal = isBusy ? 'weights are being updated' : refusalOf(request.body, options)

@@ -1,4 +1,5 @@
 /** What engines answer, seen through a proxy that is made for it: a call each, and what was recorded of it. */
+import { ProxyError } from '../../base/errors.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { parseEndpoint } from '../../proxy/engines/clients/endpoint.ts'
 import { NO_KEYS } from '../../proxy/http/access/keyring.ts'
@@ -40,7 +41,11 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
     const more = url === undefined ? [] : await lookAtWords(config, url, turn, turnWithTool)
     return [ok(about, seen), ...warnings, ...more]
   } catch (error) {
-    return [failure(about, messageOf(error), 'see that it runs, and that --engine-url and its key are right')]
+    const isOption = error instanceof ProxyError && error.code === 'config_invalid'
+    const remedy = isOption
+      ? 'mend the option that it names'
+      : 'see that it runs, and that --engine-url and its key are right'
+    return [failure(about, messageOf(error), remedy)]
   }
 }
 

@@ -98,10 +98,11 @@ export class EmbeddedEngine implements EngineClient {
     if (events.length > 0) yield events
   }
 
-  checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+  checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
     signal.throwIfAborted()
     const health: EngineHealth = { models: [{ id: this.model, maxModelLen: this.contextLength }] }
     if (this.weightVersion !== undefined) health.weightVersion = this.weightVersion
+    if (text !== undefined) health.textIds = this.#model.tokenizer.encode(text)
     return Promise.resolve(health)
   }
 

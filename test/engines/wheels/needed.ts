@@ -103,6 +103,7 @@ export const SGLANG: Needed = {
     '/model_info',
     '/ready',
     '/server_info',
+    '/tokenize',
   ],
   fields: {
     GenerateReqInput: [
@@ -152,6 +153,8 @@ export const SGLANG: Needed = {
     LogProbs: ['tokens', 'token_logprobs', 'top_logprobs'],
     UsageInfo: USAGE,
     StreamOptions: ['include_usage'],
+    TokenizeRequest: ['prompt', 'add_special_tokens'],
+    TokenizeResponse: ['tokens'],
     SglExt: ['routed_experts'],
     ModelCard: ['id', 'owned_by', 'root', 'parent', 'max_model_len'],
   },

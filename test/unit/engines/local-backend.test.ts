@@ -4,6 +4,7 @@ import type { Logger } from '../../../src/base/logger.ts'
 import type { GenerationEvent, GenerationStream } from '../../../src/protocol/canonical/events.ts'
 import { createLocalBackend } from '../../../src/proxy/engines/dispatch/local-backend.ts'
 import type { EngineClient, EngineHealth } from '../../../src/proxy/engines/port/engine-client.ts'
+import type { ExpectedTokenizer } from '../../../src/proxy/engines/port/expected-tokenizer.ts'
 import { chatRequest, collect, noAbort } from '../../conformance/engine-client.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
 import { silentLogger } from '../../helpers/silent-logger.ts'
@@ -54,9 +55,13 @@ function setUp(...names: string[]) {
 }
 
 function setUpWith(logger: Logger, ...names: string[]) {
+  return setUpFor({ logger }, ...names)
+}
+
+function setUpFor(more: { logger: Logger; tokenizer?: ExpectedTokenizer }, ...names: string[]) {
   const clock = new FakeClock()
   const clients = names.map((name) => new ScriptedClient(name))
-  const options = { clients, clock, logger, healthIntervalMs: INTERVAL_MS, waitMs: 30_000 }
+  const options = { clients, clock, ...more, healthIntervalMs: INTERVAL_MS, waitMs: 30_000 }
   const backend = createLocalBackend(options)
   const serve = (sessionId: string) => collect(backend.generate({ ...chatRequest({}), sessionId }, noAbort))
   const settle = () => new Promise((resolve) => setImmediate(resolve))
@@ -123,6 +128,43 @@ t.test('an engine that is asleep or paused gets no new calls, and ends those tha
   clock.advance(INTERVAL_MS)
   t.match(await waiting, [{ engine: first.name }, {}, {}], 'and go on when one is awake')
 })
+
+t.test(
+  'an engine that comes back with another tokenizer gets no calls, and the error says which',
+  async (t) => {
+    const tokenizer = { name: 'Qwen/Qwen3', ids: [1, 2, 3], decode: (ids: readonly number[]) => ids.join('') }
+    const { clients, serve, clock, settle, backend } = setUpFor({ logger: silentLogger, tokenizer }, 'a')
+    const [a] = clients
+    await settle()
+    a!.health = async () => ({ models: [{ id: 'qwen' }], textIds: [1, 2, 3] })
+    clock.advance(INTERVAL_MS)
+    await settle()
+    t.match(await serve('s'), [{ engine: 'a' }, {}, {}])
+    t.match(backend.status().members, [{ healthy: true, tokenizer: 'same' }])
+    a!.health = async () => ({ models: [{ id: 'llama' }], textIds: [1, 7, 3] })
+    clock.advance(INTERVAL_MS)
+    await settle()
+    t.match(backend.status().members, [{ healthy: false, tokenizer: 'other' }])
+    const failing = t.rejects(serve('s'), {
+      code: 'engine_unreachable',
+      message:
+        /: a: the tokenizer of llama is not that of --tokenizer Qwen\/Qwen3: id 2 of a text is 7 here and 2 there$/,
+    })
+    for (let passed = 0; passed <= 35_000; passed += 1_000) {
+      clock.advance(1_000)
+      await settle()
+    }
+    await failing
+    t.equal(a!.asked, 1)
+    a!.health = async () => ({ models: [{ id: 'qwen' }], textIds: [12, 3] })
+    clock.advance(INTERVAL_MS)
+    await settle()
+    t.match(backend.status().members, [
+      { healthy: true, tokenizer: 'split', warning: /cuts text in other places/ },
+    ])
+    t.match(await serve('s'), [{ engine: 'a' }, {}, {}], 'one that cuts otherwise means the same by its ids')
+  },
+)
 
 t.test('a call that loses engines before its first event takes two with it, not all', async (t) => {
   const { clients, serve } = setUp('a', 'b', 'c')

@@ -66,9 +66,9 @@ class AutoClient implements EngineClient {
     return (await this.#found(signal)).tokenTexts?.(model, ids, signal)
   }
 
-  async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+  async checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
     const client = await this.#found(signal)
-    return client.checkHealth(signal)
+    return client.checkHealth(signal, text)
   }
 
   async close(): Promise<void> {

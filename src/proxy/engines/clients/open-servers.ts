@@ -51,7 +51,7 @@ function openClient(kind: ServerChoice['engineKind'], options: ConnectionOptions
 const CHECK_MS = 10_000
 
 /**
- * Asks each engine whether it serves. One that answers is enough to start with: a dead one among healthy ones must
+ * Asks each engine whether it serves, and for the ids of `text`. One that answers is enough to start with: a dead one among healthy ones must
  * not keep a cluster from training. None at all is a mistake in the configuration more often than not.
  * @returns what those that answered said, by the names of their clients
  * @throws ProxyError `start_failed` when none answers
@@ -59,12 +59,13 @@ const CHECK_MS = 10_000
 export async function checkEngines(
   clients: readonly EngineClient[],
   logger: Logger,
+  text?: string,
 ): Promise<ReadonlyMap<string, EngineHealth>> {
   const healths = new Map<string, EngineHealth>()
   const failures: { engine: string; error: ProxyError }[] = []
   const check = async (client: EngineClient) => {
     try {
-      healths.set(client.name, await client.checkHealth(AbortSignal.timeout(CHECK_MS)))
+      healths.set(client.name, await client.checkHealth(AbortSignal.timeout(CHECK_MS), text))
     } catch (thrown) {
       failures.push({ engine: client.name, error: toProxyError(thrown) })
     }

@@ -2,12 +2,21 @@ import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../port/engine-client.ts'
+import {
+  describeTokenizer,
+  type ExpectedTokenizer,
+  judgeTokenizer,
+  TOKENIZER_TEXT,
+  type TokenizerVerdict,
+} from '../port/expected-tokenizer.ts'
 
 export interface EngineHealthWatchOptions {
   client: EngineClient
   intervalMs: number
   /** What the engine has said just now. Absent: it is asked at once. */
   known?: EngineHealth | undefined
+  /** Token mode: an engine with another one gets no calls. */
+  tokenizer?: ExpectedTokenizer | undefined
   /** Called after each check, and when a call finds the engine dead. */
   onHealth(report: EngineHealthReport): void
   logger?: Logger
@@ -26,7 +35,11 @@ const CHECK_TIMEOUT_MS = 5_000
 
 /** Asks one engine at intervals how it is, from construction until `stop`. Healthy until something says otherwise. */
 export class EngineHealthWatch {
-  healthy = true
+  healthy: boolean
+  /** Token mode: what came of comparing tokenizers. */
+  tokenizer: TokenizerVerdict | undefined
+  /** Why its prompts are not what they should be, though it serves. */
+  warning: string | undefined
   /** It serves nothing at the moment, though it is well. */
   unavailable: Unavailable | undefined
   models: ModelInfo[] = []
@@ -43,6 +56,7 @@ export class EngineHealthWatch {
   #silentChecks = 0
   #healthyInLog = true
   #warningInLog: string | undefined
+  #tokenizerInLog: string | undefined
   /** The check that runs, or ran last. */
   #last: Promise<void>
   /** A check that begins when that one has ended. */
@@ -52,6 +66,8 @@ export class EngineHealthWatch {
   constructor(options: EngineHealthWatchOptions) {
     this.#options = options
     this.#clock = options.clock ?? systemClock
+    // What came before the comparison would be trained on.
+    this.healthy = options.tokenizer === undefined
     this.firstCheck = options.known ? this.#begin(options.known) : this.#check()
     this.#last = this.firstCheck
   }
@@ -111,13 +127,10 @@ export class EngineHealthWatch {
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
-      const { models, weightVersion, unavailable } = await this.#options.client.checkHealth(signal)
+      const { client, tokenizer } = this.#options
+      const { weightVersion, ...health } = await client.checkHealth(signal, tokenizer && TOKENIZER_TEXT)
       const isOfNow = forgotten === this.#timesForgotten
-      this.#noteHealth({
-        models,
-        ...(isOfNow && weightVersion !== undefined && { weightVersion }),
-        ...(unavailable && { unavailable }),
-      })
+      this.#noteHealth({ ...health, ...(isOfNow && weightVersion !== undefined && { weightVersion }) })
     } catch (thrown) {
       this.#noteFailure(thrown, timeout.signal.aborted)
     } finally {
@@ -131,11 +144,13 @@ export class EngineHealthWatch {
     this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#checkNow())
   }
 
-  #noteHealth({ models, weightVersion, unavailable }: EngineHealth): void {
+  #noteHealth(health: EngineHealth): void {
+    const { models, weightVersion, unavailable } = health
     this.healthy = true
+    this.error = undefined
+    this.#compareTokenizers(health)
     this.#logUnavailable(unavailable)
     this.unavailable = unavailable
-    this.error = undefined
     this.models = models
     this.weightVersion = weightVersion
     this.#silentChecks = 0
@@ -165,6 +180,17 @@ export class EngineHealthWatch {
     else logger?.warn({ engine: client.name, error: this.error }, 'engine is not healthy and gets no calls')
   }
 
+  #compareTokenizers(health: EngineHealth): void {
+    const { tokenizer: expected } = this.#options
+    if (expected === undefined) return
+    const verdict = judgeTokenizer(expected, health)
+    this.tokenizer = verdict
+    this.warning = verdict === 'split' ? describeTokenizer(verdict, expected, health) : undefined
+    if (verdict !== 'other') return
+    this.healthy = false
+    this.error = describeTokenizer(verdict, expected, health)
+  }
+
   #logUnavailable(unavailable: Unavailable | undefined): void {
     if (unavailable === this.unavailable) return
     const { client, logger } = this.#options
@@ -176,9 +202,12 @@ export class EngineHealthWatch {
   /** Calls bring it about; the next check reports it. */
   #logWarning(): void {
     const { client, logger } = this.#options
+    const fields = { engine: client.name }
+    if (this.warning !== this.#tokenizerInLog && this.warning !== undefined)
+      logger?.warn(fields, this.warning)
+    this.#tokenizerInLog = this.warning
     if (client.warning === this.#warningInLog) return
     this.#warningInLog = client.warning
-    const fields = { engine: client.name }
     if (client.warning === undefined) logger?.info(fields, 'engine is asked for everything again')
     else logger?.warn(fields, `engine is asked for less: ${client.warning}`)
   }

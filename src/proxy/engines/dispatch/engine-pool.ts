@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import type { Clock } from '../../../base/clock.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
+import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch } from './engine-health.ts'
 import type { Ability } from './placement.ts'
@@ -12,6 +13,7 @@ export interface EnginePoolOptions {
   /** Calls that an engine of weight 1 serves at once. */
   maxConcurrency: number
   healthIntervalMs: number
+  tokenizer?: ExpectedTokenizer | undefined
   logger?: Logger
   clock?: Clock
 }
@@ -58,15 +60,18 @@ export class EnginePool {
    * @param known what the engine has said just now
    */
   add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): PooledEngine {
-    const { dispatcher, healthIntervalMs: intervalMs, logger, clock } = this.#options
+    const { dispatcher, healthIntervalMs: intervalMs, logger, clock, tokenizer } = this.#options
     const { name } = client
     const { weight = 1, modelName = null, standIn = false } = facts
-    // Taken for healthy until a check or a call says otherwise, so that the first call waits for nothing.
-    dispatcher.addMember({ id: name, ...this.#limit(weight), healthy: true, draining: false, models: [] })
+    // Taken for healthy until a check or a call says otherwise, so that the first call waits for nothing; but not with a
+    // tokenizer that may be another one.
+    const healthy = tokenizer === undefined
+    dispatcher.addMember({ id: name, ...this.#limit(weight), healthy, draining: false, models: [] })
     const watch = new EngineHealthWatch({
       client,
       intervalMs,
       known,
+      tokenizer,
       onHealth: (health) => dispatcher.updateMember(name, memberChange(client, health)),
       ...(clock && { clock }),
       ...(logger && { logger }),

@@ -72,11 +72,16 @@ export class EngineRoster implements Roster {
   }
 
   #refuseUseless(engine: PooledEngine): void {
-    if (!this.#options.needsTokenIds || engine.client.takesTokenIds) return
+    const { client, watch } = engine
+    if (watch.tokenizer === 'other') {
+      this.#options.backend.engines.retire(engine)
+      throw new ProxyError('unsupported', `${client.name} is refused: ${watch.error}`, { param: 'url' })
+    }
+    if (!this.#options.needsTokenIds || client.takesTokenIds) return
     this.#options.backend.engines.retire(engine)
     throw new ProxyError(
       'unsupported',
-      `token mode needs engines that take token ids, and ${engine.client.name} does not: use vLLM or SGLang`,
+      `token mode needs engines that take token ids, and ${client.name} does not: use vLLM or SGLang`,
       { param: 'url' },
     )
   }

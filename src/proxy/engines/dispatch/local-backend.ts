@@ -8,6 +8,7 @@ import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/re
 import type { Backend, BackendStatus } from '../port/backend.ts'
 import { cannotCount } from '../port/count-tokens.ts'
 import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-client.ts'
+import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type FailureVerdict, withFailover } from './failover.ts'
@@ -30,6 +31,8 @@ export interface LocalBackendOptions {
   /** How long a pause may last before calls are refused, 0 for without end. */
   pauseLimitMs?: number
   healthIntervalMs?: number
+  /** Token mode: an engine with another one gets no calls. */
+  tokenizer?: ExpectedTokenizer | undefined
   logger?: Logger
   clock?: Clock
   watch?: DispatchWatch
@@ -66,7 +69,7 @@ class EngineBackend implements LocalBackend {
       absent: (call) =>
         unlistedPolicy(call, this.status().members) ?? {
           code: 'engine_unreachable',
-          message: 'no engine that could serve this call is healthy',
+          message: `no engine that could serve this call is healthy${this.#refusals()}`,
         },
       pauseLimitMs,
       clock,
@@ -77,6 +80,7 @@ class EngineBackend implements LocalBackend {
       dispatcher: this.#dispatcher,
       maxConcurrency: maxConcurrencyPerEngine ?? DISPATCH_DEFAULTS.maxConcurrency,
       healthIntervalMs: healthIntervalMs ?? HEALTH_INTERVAL_MS,
+      tokenizer: options.tokenizer,
       ...(clock && { clock }),
       ...(logger && { logger }),
     })
@@ -97,6 +101,14 @@ class EngineBackend implements LocalBackend {
       request,
       signal,
     )
+  }
+
+  /** Why engines that answer are not asked. */
+  #refusals(): string {
+    const refused = this.engines.all().filter(({ watch }) => watch.tokenizer === 'other')
+    return refused.length === 0
+      ? ''
+      : `: ${refused.map(({ client, watch }) => `${client.name}: ${watch.error}`).join('; ')}`
   }
 
   async *#ask(engine: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
@@ -154,7 +166,8 @@ class EngineBackend implements LocalBackend {
       moves,
       members: members.map(({ id, inFlight, maxConcurrency: capacity }) => {
         const { client, watch } = this.#engine(id)
-        const { healthy, unavailable, models, weightVersion, error } = watch
+        const { healthy, unavailable, models, weightVersion, error, tokenizer } = watch
+        const warnings = [client.warning, watch.warning].filter((said) => said !== undefined)
         return {
           name: id,
           kind: client.kind,
@@ -167,7 +180,8 @@ class EngineBackend implements LocalBackend {
           ...(client.takesImages && { takesImages: true }),
           ...(weightVersion !== undefined && { weightVersion }),
           ...(error !== undefined && { error }),
-          ...(client.warning !== undefined && { warning: client.warning }),
+          ...(warnings.length > 0 && { warning: warnings.join('; ') }),
+          ...(tokenizer && { tokenizer }),
         }
       }),
     }

@@ -6,6 +6,7 @@ import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
 import type { ModelInfo, Unavailable } from './engine-client.ts'
+import type { TokenizerVerdict } from './expected-tokenizer.ts'
 
 /** One engine or worker, as `/health` shows it. */
 export interface BackendMember {
@@ -16,6 +17,8 @@ export interface BackendMember {
   unavailable?: Unavailable
   /** Of a worker only: false while it has lost its connection and its calls wait for it. */
   connected?: boolean
+  /** Token mode: whether its tokenizer is the one that makes the prompts. */
+  tokenizer?: TokenizerVerdict
   /** Calls that it serves now. */
   inFlight: number
   /** Calls that it may serve at once. */

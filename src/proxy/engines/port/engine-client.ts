@@ -23,6 +23,8 @@ export interface EngineHealth {
   weightVersion?: string
   /** It is alive and samples nothing until somebody wakes it up. */
   unavailable?: Unavailable
+  /** What its tokenizer makes of the text that it was asked about, where it tells. */
+  textIds?: readonly number[]
 }
 
 /** A trainer has put it to sleep, or has paused it. An engine that pauses to sleep may tell the second alone. */
@@ -63,8 +65,12 @@ export interface EngineClient {
    */
   tokenTexts?(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined>
 
-  /** Asks the engine whether it serves. @throws ProxyError `engine_unreachable` or `engine_failed` */
-  checkHealth(signal: AbortSignal): Promise<EngineHealth>
+  /**
+   * Asks the engine whether it serves.
+   * @param text its ids by the engine's own tokenizer are told too
+   * @throws ProxyError `engine_unreachable` or `engine_failed`
+   */
+  checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth>
 
   /** Ends idle connections. Running generations must have been cancelled before. */
   close(): Promise<void>

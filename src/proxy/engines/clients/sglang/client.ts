@@ -17,6 +17,7 @@ import {
   type TokenRequest,
   wantsLogprobs,
 } from '../wire/request.ts'
+import { TextIds } from '../wire/text-ids.ts'
 import { weightVersionOf } from '../wire/weight-version.ts'
 import { sglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
@@ -38,6 +39,7 @@ class SglangClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #openai: OpenaiRoutes
   readonly #routes: OptionalRoutes
+  readonly #textIds: TextIds
   readonly #heldCalls: HeldCalls
   /**
    * What its weights were called first: `/update_weights_from_disk` names them after their folder (`served_model_name` in
@@ -53,6 +55,7 @@ class SglangClient implements EngineClient {
     this.#connection = new EngineConnection(options)
     this.#openai = new OpenaiRoutes(this.#connection)
     this.#routes = new OptionalRoutes(this.#connection)
+    this.#textIds = new TextIds(this.#connection)
     this.#heldCalls = new HeldCalls(this.#connection, {
       paths: ['/server_info', '/get_server_info'],
       since: TAGS_SINCE,
@@ -111,10 +114,11 @@ class SglangClient implements EngineClient {
     return this.#openai.warning ?? this.#heldCalls.warning
   }
 
-  checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+  checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
     return this.#openai.watch(() =>
-      this.#checkHealth(signal).catch((thrown) => {
+      this.#checkHealth(signal, text).catch((thrown) => {
         this.#heldCalls.forget()
+        this.#textIds.forget()
         this.#servedName = undefined
         this.#wasReady = false
         throw thrown
@@ -122,7 +126,7 @@ class SglangClient implements EngineClient {
     )
   }
 
-  async #checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+  async #checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
     const isPaused = await this.#isPaused(signal)
     // Generates a token, on most versions: a dead engine behind its server does not pass, nor does a paused one.
     if (!isPaused) await this.#routes.get('/health', signal)
@@ -136,10 +140,12 @@ class SglangClient implements EngineClient {
       (await this.#routes.get('/model_info', signal)) ?? (await this.#routes.get('/get_model_info', signal))
     const said = info === undefined ? undefined : parseJson(info)
     const weightVersion = isRecord(said) ? weightVersionOf(said.weight_version) : undefined
+    const textIds = text === undefined ? undefined : await this.#textIds.of(text, models[0]?.id, signal)
     return {
       models,
       ...(weightVersion !== undefined && { weightVersion }),
       ...(isPaused && { unavailable: 'paused' }),
+      ...(textIds && { textIds }),
     }
   }
 

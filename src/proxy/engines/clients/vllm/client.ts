@@ -19,6 +19,7 @@ import {
   routeOf,
   type TokenRequest,
 } from '../wire/request.ts'
+import { TextIds } from '../wire/text-ids.ts'
 import { weightVersionOf } from '../wire/weight-version.ts'
 import { TAGS_SINCE, vllmCallTag } from './call-tags.ts'
 import { IDS_ROUTE, mayLackRoute, vllmFeaturesBody, vllmIdsBody, wantsMaskByIds } from './ids-route.ts'
@@ -46,6 +47,7 @@ class VllmClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
+  readonly #textIds: TextIds
   readonly #heldCalls: HeldCalls
   /** Why this server tells no masks, for an operator. Until a health check fails: it may be another server after that. */
   #noMasks: string | undefined
@@ -56,6 +58,7 @@ class VllmClient implements EngineClient {
     this.#connection = new EngineConnection(options)
     this.#contextLength = new ContextLength(this.#connection)
     this.#routes = new OptionalRoutes(this.#connection)
+    this.#textIds = new TextIds(this.#connection)
     this.#heldCalls = new HeldCalls(this.#connection, { paths: ['/version'], since: TAGS_SINCE })
   }
 
@@ -171,27 +174,30 @@ class VllmClient implements EngineClient {
     return warnings.length === 0 ? undefined : warnings.join('; ')
   }
 
-  async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+  async checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
     try {
-      return await this.#checkHealth(signal)
+      return await this.#checkHealth(signal, text)
     } catch (thrown) {
       this.#heldCalls.forget()
+      this.#textIds.forget()
       this.#noMasks = undefined
       throw thrown
     }
   }
 
-  async #checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+  async #checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
     // The list of models is answered even when the engine behind the server is dead; /health is not.
     await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
     this.#contextLength.note(models)
     const weightVersion = weightVersionIn(await this.#routes.get('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
+    const textIds = text === undefined ? undefined : await this.#textIds.of(text, models[0]?.id, signal)
     return {
       models,
       ...(weightVersion !== undefined && { weightVersion }),
       ...(unavailable && { unavailable }),
+      ...(textIds && { textIds }),
     }
   }
 

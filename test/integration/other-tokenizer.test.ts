@@ -1,0 +1,52 @@
+/** Token mode in front of an engine of another tokenizer: its ids would mean another text, and every turn would look exact. */
+import t, { type Test } from 'tap'
+import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { startProxy } from '../helpers/proxy.ts'
+
+const tokenizer = loadEmbeddedTokenizer()
+/** The same pieces under other ids. */
+const shifted = (text: string) => tokenizer.encode(text).map((id) => id + 1)
+const OTHER = /the tokenizer of llama is not that of --tokenizer embedded: id 1 of a text is \d+ here/
+
+async function startOther(t: Test, textIds: ((text: string) => number[]) | undefined) {
+  const engine = await startFakeVllm({ model: 'llama', ...(textIds && { textIds }) })
+  t.teardown(() => engine.close())
+  return engine
+}
+
+t.test('a proxy all of whose engines have another one does not start, and says both names', async (t) => {
+  const { url } = await startOther(t, shifted)
+  await t.rejects(startProxy(t, { engineUrls: [url], tokenizer: 'embedded' }), {
+    code: 'config_invalid',
+    message: OTHER,
+  })
+})
+
+t.test(
+  'beside a right engine the other one gets no calls, and one that is registered is refused',
+  async (t) => {
+    const right = await startEngine(t)
+    const wrong = await startOther(t, shifted)
+    const proxy = await startProxy(t, { engineUrls: [wrong.url, right.url], tokenizer: 'embedded' })
+    const { engines } = await proxy.get('/health')
+    t.match(engines, [
+      { name: wrong.url, healthy: false, tokenizer: 'other', error: OTHER },
+      { name: right.url, healthy: true, tokenizer: 'same' },
+    ])
+    const body = { model: engines[1].models[0], messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 }
+    for (const session of ['a', 'b', 'c'])
+      t.ok((await proxy.post(`/${session}/v1/chat/completions`, body)).choices)
+    t.same(
+      wrong.requests.filter(({ path }) => path.startsWith('/v1/') && path !== '/v1/models'),
+      [],
+    )
+    const late = await startOther(t, shifted)
+    const refused = await proxy.post('/admin/workers', { url: late.url })
+    t.match(refused, { code: 'unsupported', detail: OTHER })
+    const silent = await startOther(t, undefined)
+    t.match(await proxy.post('/admin/workers', { url: silent.url }), { worker_id: String })
+    t.match((await proxy.get('/health')).engines.at(-1), { name: silent.url, tokenizer: 'unknown' })
+  },
+)
