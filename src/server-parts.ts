@@ -192,9 +192,9 @@ function openDriftMeter(
     store,
     logger,
     onVerdict: (verdict, result) => metrics.verified(verdict, result?.comparison?.mean_difference),
-    engineFor: async ({ engine }, signal) => {
+    engineFor: async (turn, signal) => {
       if (own) return { client: own, health: await own.checkHealth(signal) }
-      return 'engines' in backend ? idleEngine(backend, engine) : undefined
+      return 'engines' in backend ? idleEngine(backend, turn) : undefined
     },
   })
   const close = async () => {

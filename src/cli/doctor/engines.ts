@@ -76,24 +76,24 @@ async function callsThrough(config: ServeConfig, url: string | undefined): Promi
   try {
     // A mask is asked for where top_k bounds it.
     const masks = config.record.includes('sampling_mask') ? { top_k: MASKED_TOP_K } : {}
-    const turn = await callOf(server.url, 'doctor', masks)
-    const warnings = await warningsOf(server.url)
+    const { data = [] } = (await (await fetch(`${server.url}/doctor/v1/models`)).json()) as ListedModels
+    const model = data[0]?.id ?? 'default'
+    const turn = await callOf(server.url, 'doctor', { model, ...masks })
+    const warnings = await warningsOf(server.url, data[0]?.max_model_len)
     if (config.tokenizer === undefined || url === undefined) return { turn, warnings }
-    return { turn, turnWithTool: await callOf(server.url, 'doctor-tool', { tools: [TOOL] }), warnings }
+    return { turn, turnWithTool: await callOf(server.url, 'doctor-tool', { model, tools: [TOOL] }), warnings }
   } finally {
     await server.stop(0)
   }
 }
 
 /** That the engine is asked for less than was wished, and that it serves less context than the model has. */
-async function warningsOf(proxyUrl: string): Promise<Finding[]> {
+async function warningsOf(proxyUrl: string, served = Number.POSITIVE_INFINITY): Promise<Finding[]> {
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]
     context_length?: number
   }
-  const { data } = (await (await fetch(`${proxyUrl}/doctor/v1/models`)).json()) as ListedModels
   const less = (health.engines ?? []).flatMap(({ warning: said }) => said ?? [])
-  const served = data?.[0]?.max_model_len ?? Number.POSITIVE_INFINITY
   const found = less.map((said) => warning('engine', said, 'see docs/engines.md'))
   if (health.context_length === undefined || served >= health.context_length) return found
   const seen = `the engine serves ${served} tokens, and the model has ${health.context_length}`
@@ -105,7 +105,7 @@ interface ListedModels {
 }
 
 async function callOf(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
-  const body = { model: await modelOf(proxyUrl), messages: MESSAGES, max_tokens: MAX_TOKENS, ...more }
+  const body = { messages: MESSAGES, max_tokens: MAX_TOKENS, ...more }
   const response = await fetch(`${proxyUrl}/${session}/v1/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
@@ -116,11 +116,6 @@ async function callOf(proxyUrl: string, session: string, more: object): Promise<
   if (!response.ok) throw new Error(answer.error?.message ?? `status ${response.status}`)
   const { turns } = (await (await fetch(`${proxyUrl}/sessions/${session}`)).json()) as SessionWithTurnsJson
   return turns[0]!
-}
-
-async function modelOf(proxyUrl: string): Promise<string> {
-  const { data } = (await (await fetch(`${proxyUrl}/doctor/v1/models`)).json()) as ListedModels
-  return data?.[0]?.id ?? 'default'
 }
 
 /** A clock that is further away makes times of two machines hard to read together. */

@@ -1,15 +1,22 @@
 import type { LocalBackend } from '../engines/dispatch/local-backend.ts'
+import type { TurnRecord } from '../store/port/turn-store.ts'
 import type { DriftEngine } from './drift-meter.ts'
 
-/** The engine of this name if there is one, else any that can say. @returns `busy` while calls wait, or it is full */
+/**
+ * The engine that sampled the turn, or else any that can say; of these one that has the turn's weights, if there is one:
+ * weights go from engine to engine, and a turn of others is not compared.
+ * @returns `busy` while calls wait, or it is full
+ */
 export function idleEngine(
   backend: Pick<LocalBackend, 'engines' | 'status'>,
-  name: string | null,
+  turn: Pick<TurnRecord, 'engine' | 'weightVersionEnd'>,
 ): DriftEngine | 'busy' | undefined {
   const able = backend.engines
     .all()
     .filter(({ client, watch }) => client.score && watch.healthy && !watch.unavailable)
-  const engine = able.find(({ client }) => client.name === name) ?? able[0]
+  const sameWeights = able.filter(({ watch }) => watch.weightVersion === (turn.weightVersionEnd ?? undefined))
+  const asked = sameWeights.length > 0 ? sameWeights : able
+  const engine = asked.find(({ client }) => client.name === turn.engine) ?? asked[0]
   if (engine === undefined) return undefined
   const { queued, members } = backend.status()
   const member = members.find((each) => each.name === engine.client.name)

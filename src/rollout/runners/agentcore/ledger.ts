@@ -171,8 +171,8 @@ async function isAlive({ pid, started }: Static<typeof Head>): Promise<boolean> 
   try {
     process.kill(pid, 0)
   } catch (error) {
-    // Somebody else's process is one too.
-    return (error as NodeJS.ErrnoException).code === 'EPERM'
+    // Somebody else's process has a number too, and perhaps the one of a process that has ended.
+    if ((error as NodeJS.ErrnoException).code !== 'EPERM') return false
   }
   const now = await processStart(pid)
   if (now === undefined) return true

@@ -86,6 +86,22 @@ t.test(
   },
 )
 
+t.test("another user's process of the number of a dead one is not that one", onLinux, async (t) => {
+  const folder = t.testdir({})
+  fileOf(folder, 'crashed', { pid: process.ppid, started: 'of an earlier process' }, opened('a'))
+  fileOf(folder, 'alive', { pid: process.ppid }, opened('b'))
+  const { kill } = process
+  t.teardown(() => {
+    process.kill = kill
+  })
+  process.kill = () => {
+    throw Object.assign(new Error('not permitted'), { code: 'EPERM' })
+  }
+  const ledger = await Ledger.open(folder, ENDPOINT)
+  t.same(ledger.openSessions, ['a'])
+  await ledger.close()
+})
+
 t.test('a process that is dead, and that nobody has collected, is dead', onLinux, async (t) => {
   const folder = t.testdir({})
   // A shell that has become another program has no idea of the child that it started, which waits for that.
