@@ -176,6 +176,7 @@ export function startWorker(config: WorkerConfig, { logger, outside = {} }: Serv
   const backend = createLocalBackend({
     clients: openEngines({ ...config, connect: outside.connect }),
     maxConcurrencyPerEngine: maxConcurrency,
+    tellsTextIds: true,
     logger,
   })
   const worker = new InferenceWorkerClient({

@@ -81,8 +81,8 @@ export async function openParts(
   const ownStore = metrics.watchStore(await openStore(config, metrics, outside))
   const store = tracing?.watchStore(ownStore) ?? ownStore
   opened.defer(() => store.close())
-  const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics) : undefined
   const model = await openModelOf(config, { opened, logger, openModel: outside.openModel })
+  const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics, model) : undefined
   const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics, model))
   opened.defer(() => backend.close())
   const roster = 'engines' in backend ? engineRoster(engineConfig, backend, logger) : backend
@@ -204,9 +204,15 @@ function openDriftMeter(
   return { meter, close }
 }
 
-function openRelayBackend(config: ServeConfig, logger: Logger, metrics: Metrics): RelayBackend {
+function openRelayBackend(
+  config: ServeConfig,
+  logger: Logger,
+  metrics: Metrics,
+  model: TokenModel | undefined,
+): RelayBackend {
   return createRelayBackend({
     logger,
+    tokenizer: model && expectedTokenizer(config, model),
     watch: metrics.dispatch,
     queueLimit: config.queueLimit,
     waitMs: config.queueWaitMs,

@@ -9,6 +9,7 @@ import { CLOSE, type WorkerStatus } from '../protocol/worker/protocol.ts'
 import { Dispatcher } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../proxy/engines/port/backend.ts'
 import type { ModelInfo } from '../proxy/engines/port/engine-client.ts'
+import { TOKENIZER_TEXT } from '../proxy/engines/port/expected-tokenizer.ts'
 import { LOOKUP_INTERVAL_MS, type Resolve, resolveBySystem } from './proxy-addresses.ts'
 import { type Dial, dialOut } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
@@ -169,6 +170,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       type: 'worker_status',
       healthy: members.some((member) => member.healthy),
       ...unavailableOf(members),
+      ...textIdsOf(members),
       load: waiting + slots.reduce((sum, slot) => sum + slot.inFlight, 0),
       models: this.#models.map(({ id, maxModelLen }) =>
         maxModelLen === undefined ? { id } : { id, max_model_len: maxModelLen },
@@ -207,6 +209,15 @@ function weightVersionOf(members: readonly BackendMember[]): string | null {
   const versions = new Set(members.filter((member) => member.healthy).map((member) => member.weightVersion))
   const [version] = versions
   return versions.size === 1 ? (version ?? null) : null
+}
+
+/** Two engines that make the same of the text are one to whoever compares. */
+function textIdsOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
+  const told = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
+  for (const { healthy, name, models, textIds } of members) {
+    if (healthy && textIds) told.set(textIds.join(), { name, models, ids: [...textIds] })
+  }
+  return told.size === 0 ? {} : { text_ids: { text: TOKENIZER_TEXT, engines: [...told.values()] } }
 }
 
 /** None of its engines takes new calls, though one at least is well. */

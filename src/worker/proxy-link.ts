@@ -151,7 +151,7 @@ export class ProxyLink {
 
   #hello(): WorkerHelloV2 {
     const { workerId, epoch, maxConcurrency, status } = this.#options
-    const { models, weight_version, healthy, unavailable } = status()
+    const { models, weight_version, healthy, unavailable, text_ids } = status()
     return {
       type: 'worker_hello',
       worker_id: workerId,
@@ -162,6 +162,7 @@ export class ProxyLink {
       weight_version,
       healthy,
       ...(unavailable && { unavailable }),
+      ...(text_ids && { text_ids }),
       epoch,
       requests: [...this.#calls.keys()],
     }

@@ -4,6 +4,8 @@ import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { joinWorker } from '../helpers/relay-rig.ts'
+import { until } from '../helpers/until.ts'
 
 const tokenizer = loadEmbeddedTokenizer()
 /** The same pieces under other ids. */
@@ -50,3 +52,20 @@ t.test(
     t.match((await proxy.get('/health')).engines.at(-1), { name: silent.url, tokenizer: 'unknown' })
   },
 )
+
+t.test('a worker with such an engine gets no calls, and the error and /health say why', async (t) => {
+  const right = await startEngine(t)
+  const wrong = await startOther(t, shifted)
+  const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', queueWaitMs: 100 })
+  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [wrong.url], workerId: 'wrong' })
+  const workers = async () => (await proxy.get('/health')).workers
+  await until(async () => (await workers())[0]?.tokenizer === 'other')
+  t.match(await workers(), [{ name: 'wrong', healthy: false, error: OTHER }])
+  const body = { model: 'llama', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 }
+  const refused = await proxy.post('/a/v1/chat/completions', body)
+  t.match(refused, { error: { code: 'no_worker', message: OTHER } })
+  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [right.url], workerId: 'right' })
+  await until(async () => (await workers())[1]?.tokenizer === 'same')
+  const model = (await workers())[1].models[0]
+  t.ok((await proxy.post('/a/v1/chat/completions', { ...body, model })).choices)
+})

@@ -134,6 +134,16 @@ export const CompletionResponseV1 = Type.Object({
 /** Its engines are well, and each is asleep or paused: it gets no new calls. Absent: it gets them. */
 const Unavailable = Type.Enum(['asleep', 'paused'])
 
+/** What tokenizers of its engines make of a text, by which a proxy in token mode sees whether they are its own. */
+const TextIds = Type.Object({
+  /** A proxy that compares by another text does not compare. */
+  text: Type.String(),
+  /** Those that tell. */
+  engines: Type.Array(
+    Type.Object({ name: Type.String(), models: Type.Array(Type.String()), ids: Type.Array(Type.Integer()) }),
+  ),
+})
+
 export const WorkerHelloV2 = Type.Object({
   type: Type.Literal('worker_hello'),
   worker_id: WorkerId,
@@ -146,6 +156,7 @@ export const WorkerHelloV2 = Type.Object({
   /** Whether any of its engines serves; absent: they do. */
   healthy: Type.Optional(Type.Boolean()),
   unavailable: Type.Optional(Unavailable),
+  text_ids: Type.Optional(TextIds),
   /** One life of the worker's process; a later life has a higher one. Milliseconds since 1970 will do. */
   epoch: Type.Integer({ minimum: 0 }),
   /** Calls of this proxy that the worker still holds; empty on a first connection. */
@@ -323,6 +334,7 @@ export const WorkerStatus = Type.Object({
   /** Whether any of its engines serves. */
   healthy: Type.Boolean(),
   unavailable: Type.Optional(Unavailable),
+  text_ids: Type.Optional(TextIds),
   /** Calls that the worker serves, for all its proxies. */
   load: Type.Integer({ minimum: 0 }),
   models: Models,

@@ -17,6 +17,7 @@ import {
   type WorkerHelloAckV1,
   type WorkerHelloAckV2,
   type WorkerHelloV2,
+  type WorkerStatus,
   type WorkerStatusRequest,
 } from '../../protocol/worker/protocol.ts'
 import {
@@ -77,6 +78,8 @@ export class ConnectedWorker {
   /** As it said last; undefined: it did not, or not since it was asked. */
   weightVersion: string | undefined
   healthy = true
+  /** By which its engines' tokenizers are compared. */
+  textIds: WorkerStatus['text_ids']
   /** Its engines are well, and take no new calls. */
   unavailable: Unavailable | undefined
   draining = false
@@ -135,6 +138,7 @@ export class ConnectedWorker {
     this.weightVersion = hello.weight_version ?? undefined
     this.healthy = hello.healthy ?? true
     this.unavailable = hello.unavailable
+    this.textIds = hello.text_ids
     const held = new Set(hello.requests)
     const kept = [...this.#calls].filter(([requestId]) => held.has(requestId))
     this.#send(this.#ackV2(kept))
@@ -267,6 +271,7 @@ export class ConnectedWorker {
     this.busyElsewhere = Math.max(0, frame.load - this.callCount)
     this.healthy = frame.healthy
     this.unavailable = frame.unavailable
+    this.textIds = frame.text_ids
     this.draining = frame.draining
     this.weightVersion = frame.weight_version ?? undefined
     this.#setModels(frame.models)

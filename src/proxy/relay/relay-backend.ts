@@ -13,6 +13,13 @@ import type { QueuedCall } from '../engines/dispatch/scheduler.ts'
 import type { Backend, BackendMember, BackendStatus } from '../engines/port/backend.ts'
 import { cannotCount } from '../engines/port/count-tokens.ts'
 import type { ModelInfo } from '../engines/port/engine-client.ts'
+import {
+  describeTokenizer,
+  type ExpectedTokenizer,
+  judgeTokenizer,
+  TOKENIZER_TEXT,
+  type TokenizerVerdict,
+} from '../engines/port/expected-tokenizer.ts'
 import type { Roster, RosterEntry } from '../engines/port/roster.ts'
 import type { ConnectedWorker, WorkerLimits } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
@@ -26,6 +33,8 @@ export interface RelayBackendOptions extends Partial<WorkerLimits> {
   waitMs?: number
   /** How long a pause may last before calls are refused, 0 for without end. */
   pauseLimitMs?: number
+  /** Token mode: a worker with an engine of another one gets no calls. */
+  tokenizer?: ExpectedTokenizer | undefined
   clock?: Clock
   watch?: DispatchWatch
 }
@@ -61,6 +70,10 @@ class WorkerBackend implements RelayBackend {
   readonly mode = 'relay'
   readonly #registry: WorkerRegistry
   readonly #dispatcher: Dispatcher
+  readonly #tokenizer: ExpectedTokenizer | undefined
+  readonly #logger: Logger
+  /** What the log has of each worker that is refused for its tokenizer. */
+  readonly #refused = new Map<string, string>()
 
   constructor(options: RelayBackendOptions) {
     const {
@@ -73,15 +86,23 @@ class WorkerBackend implements RelayBackend {
     } = { ...DISPATCH_DEFAULTS, ...options }
     const absent = (call: QueuedCall) =>
       unlistedPolicy(call, this.status().members) ??
-      ({ code: 'no_worker', message: 'no worker that could serve this call is connected' } as const)
+      ({
+        code: 'no_worker',
+        message: `no worker that could serve this call is connected${this.#refusals()}`,
+      } as const)
+    this.#tokenizer = options.tokenizer
+    this.#logger = logger
     this.#dispatcher = new Dispatcher({ queueLimit, waitMs, pauseLimitMs, absent, clock, logger, watch })
     const limits = limitsOf(options)
     this.#registry = new WorkerRegistry(
       { limits, clock, logger },
       {
-        joined: (worker) => this.#dispatcher.addMember(memberOf(worker)),
-        changed: (worker) => this.#dispatcher.updateMember(worker.identity.workerId, memberOf(worker)),
-        left: (worker) => void this.#dispatcher.removeMember(worker.identity.workerId),
+        joined: (worker) => this.#dispatcher.addMember(this.#memberOf(worker)),
+        changed: (worker) => this.#dispatcher.updateMember(worker.identity.workerId, this.#memberOf(worker)),
+        left: ({ identity: { workerId } }) => {
+          this.#refused.delete(workerId)
+          this.#dispatcher.removeMember(workerId)
+        },
       },
     )
   }
@@ -132,7 +153,7 @@ class WorkerBackend implements RelayBackend {
       moves,
       members: members.flatMap(({ id, inFlight }) => {
         const worker = this.#registry.get(id)
-        return worker ? [statusOf(worker, inFlight)] : []
+        return worker ? [statusOf(worker, inFlight, tokenizersOf(worker, this.#tokenizer))] : []
       }),
     }
   }
@@ -170,6 +191,26 @@ class WorkerBackend implements RelayBackend {
   async close(): Promise<void> {
     this.#dispatcher.close()
     this.#registry.close()
+  }
+
+  /** One whose engines have another tokenizer gets no calls. */
+  #memberOf(worker: ConnectedWorker) {
+    const member = memberOf(worker)
+    const error = tokenizersOf(worker, this.#tokenizer)?.error
+    if (error === this.#refused.get(member.id))
+      return error === undefined ? member : { ...member, healthy: false }
+    if (error === undefined) {
+      this.#refused.delete(member.id)
+      return member
+    }
+    this.#refused.set(member.id, error)
+    this.#logger.warn({ worker_id: member.id, error }, 'worker gets no calls')
+    return { ...member, healthy: false }
+  }
+
+  #refusals(): string {
+    const refused = [...this.#refused].map(([worker, error]) => `${worker}: ${error}`)
+    return refused.length === 0 ? '' : `: ${refused.join('; ')}`
   }
 
   /** @throws ProxyError `worker_lost` when it has gone since the lease was given */
@@ -238,16 +279,45 @@ function entryOf(worker: ConnectedWorker): RosterEntry {
   }
 }
 
-function statusOf(worker: ConnectedWorker, inFlight: number): BackendMember {
+interface Tokenizers {
+  tokenizer: TokenizerVerdict
+  /** Of `other`. */
+  error?: string
+}
+
+/** A call may go to each of its engines: the worst counts. @returns undefined in chat mode */
+function tokenizersOf(
+  { textIds }: ConnectedWorker,
+  expected: ExpectedTokenizer | undefined,
+): Tokenizers | undefined {
+  if (expected === undefined) return undefined
+  const told = textIds?.text === TOKENIZER_TEXT ? textIds.engines : []
+  const verdicts = told.map((engine) => judgeTokenizer(expected, { textIds: engine.ids }))
+  const other = told[verdicts.indexOf('other')]
+  if (other !== undefined) {
+    const models = other.models.map((id) => ({ id }))
+    const error = describeTokenizer('other', expected, { models, textIds: other.ids })
+    return { tokenizer: 'other', error: `${other.name}: ${error}` }
+  }
+  return { tokenizer: verdicts.find((verdict) => verdict === 'split') ?? verdicts[0] ?? 'unknown' }
+}
+
+function statusOf(
+  worker: ConnectedWorker,
+  inFlight: number,
+  tokenizers: Tokenizers | undefined,
+): BackendMember {
   const { identity, weightVersion } = worker
-  const error = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
-  const healthy = worker.isConnected && worker.healthy
+  const away = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
+  const error = tokenizers?.error ?? away
+  const healthy = worker.isConnected && worker.healthy && tokenizers?.error === undefined
   return {
     name: identity.workerId,
     kind: 'worker',
     healthy,
     ...(worker.unavailable && { unavailable: worker.unavailable }),
     connected: worker.isConnected,
+    ...(tokenizers && { tokenizer: tokenizers.tokenizer }),
     inFlight,
     capacity: identity.maxConcurrency,
     models: worker.models.map((model) => model.id),

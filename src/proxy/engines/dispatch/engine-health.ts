@@ -17,6 +17,8 @@ export interface EngineHealthWatchOptions {
   known?: EngineHealth | undefined
   /** Token mode: an engine with another one gets no calls. */
   tokenizer?: ExpectedTokenizer | undefined
+  /** Asks for the ids of the text by which tokenizers are compared, whoever compares them. */
+  tellsTextIds?: boolean | undefined
   /** Called after each check, and when a call finds the engine dead. */
   onHealth(report: EngineHealthReport): void
   logger?: Logger
@@ -38,6 +40,8 @@ export class EngineHealthWatch {
   healthy: boolean
   /** Token mode: what came of comparing tokenizers. */
   tokenizer: TokenizerVerdict | undefined
+  /** Of {@link TOKENIZER_TEXT}, where it was asked and said so. */
+  textIds: readonly number[] | undefined
   /** Why its prompts are not what they should be, though it serves. */
   warning: string | undefined
   /** It serves nothing at the moment, though it is well. */
@@ -127,8 +131,9 @@ export class EngineHealthWatch {
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
-      const { client, tokenizer } = this.#options
-      const { weightVersion, ...health } = await client.checkHealth(signal, tokenizer && TOKENIZER_TEXT)
+      const { client, tokenizer, tellsTextIds } = this.#options
+      const text = tokenizer || tellsTextIds ? TOKENIZER_TEXT : undefined
+      const { weightVersion, ...health } = await client.checkHealth(signal, text)
       const isOfNow = forgotten === this.#timesForgotten
       this.#noteHealth({ ...health, ...(isOfNow && weightVersion !== undefined && { weightVersion }) })
     } catch (thrown) {
@@ -148,6 +153,7 @@ export class EngineHealthWatch {
     const { models, weightVersion, unavailable } = health
     this.healthy = true
     this.error = undefined
+    this.textIds = health.textIds
     this.#compareTokenizers(health)
     this.#logUnavailable(unavailable)
     this.unavailable = unavailable

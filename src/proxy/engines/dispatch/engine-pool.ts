@@ -14,6 +14,7 @@ export interface EnginePoolOptions {
   maxConcurrency: number
   healthIntervalMs: number
   tokenizer?: ExpectedTokenizer | undefined
+  tellsTextIds?: boolean | undefined
   logger?: Logger
   clock?: Clock
 }
@@ -60,7 +61,7 @@ export class EnginePool {
    * @param known what the engine has said just now
    */
   add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): PooledEngine {
-    const { dispatcher, healthIntervalMs: intervalMs, logger, clock, tokenizer } = this.#options
+    const { dispatcher, healthIntervalMs: intervalMs, logger, clock, tokenizer, tellsTextIds } = this.#options
     const { name } = client
     const { weight = 1, modelName = null, standIn = false } = facts
     // Taken for healthy until a check or a call says otherwise, so that the first call waits for nothing; but not with a
@@ -72,6 +73,7 @@ export class EnginePool {
       intervalMs,
       known,
       tokenizer,
+      tellsTextIds,
       onHealth: (health) => dispatcher.updateMember(name, memberChange(client, health)),
       ...(clock && { clock }),
       ...(logger && { logger }),

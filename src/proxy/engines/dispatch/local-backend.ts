@@ -33,6 +33,8 @@ export interface LocalBackendOptions {
   healthIntervalMs?: number
   /** Token mode: an engine with another one gets no calls. */
   tokenizer?: ExpectedTokenizer | undefined
+  /** Members tell the ids by which somebody else compares tokenizers. */
+  tellsTextIds?: boolean
   logger?: Logger
   clock?: Clock
   watch?: DispatchWatch
@@ -81,6 +83,7 @@ class EngineBackend implements LocalBackend {
       maxConcurrency: maxConcurrencyPerEngine ?? DISPATCH_DEFAULTS.maxConcurrency,
       healthIntervalMs: healthIntervalMs ?? HEALTH_INTERVAL_MS,
       tokenizer: options.tokenizer,
+      tellsTextIds: options.tellsTextIds,
       ...(clock && { clock }),
       ...(logger && { logger }),
     })
@@ -166,7 +169,7 @@ class EngineBackend implements LocalBackend {
       moves,
       members: members.map(({ id, inFlight, maxConcurrency: capacity }) => {
         const { client, watch } = this.#engine(id)
-        const { healthy, unavailable, models, weightVersion, error, tokenizer } = watch
+        const { healthy, unavailable, models, weightVersion, error, tokenizer, textIds } = watch
         const warnings = [client.warning, watch.warning].filter((said) => said !== undefined)
         return {
           name: id,
@@ -182,6 +185,7 @@ class EngineBackend implements LocalBackend {
           ...(error !== undefined && { error }),
           ...(warnings.length > 0 && { warning: warnings.join('; ') }),
           ...(tokenizer && { tokenizer }),
+          ...(textIds && !tokenizer && { textIds }),
         }
       }),
     }

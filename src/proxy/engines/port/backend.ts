@@ -19,6 +19,8 @@ export interface BackendMember {
   connected?: boolean
   /** Token mode: whether its tokenizer is the one that makes the prompts. */
   tokenizer?: TokenizerVerdict
+  /** Of an engine behind a worker: its ids of the text by which tokenizers are compared. */
+  textIds?: readonly number[]
   /** Calls that it serves now. */
   inFlight: number
   /** Calls that it may serve at once. */
