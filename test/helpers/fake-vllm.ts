@@ -35,7 +35,7 @@ const WORDS = ['Hello', ' there', ',', ' agent', '!']
 const END_OF_TURN = { id: 2, text: '' }
 
 /**
- * Speaks vLLM's wire format as its sources have it: ids and logprobs only if asked, prompt ids at the root in chat and on the
+ * Speaks vLLM's wire format of 0.32.0: ids and logprobs only if asked, prompt ids at the root in chat and on the
  * choice in completions. Samples the same words each time, up to `max_tokens`; `ignore_eos` makes it go on for ever.
  */
 export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<FakeVllm> {
@@ -88,7 +88,7 @@ function answerGet(
       data: [{ id: model, object: 'model', owned_by: owner, max_model_len: 4096 }],
     })
   } else if (path === '/health' && !options.strict) response.end()
-  else if (path === '/version' && !options.strict) sendJson(response, { version: '0.12.0' })
+  else if (path === '/version' && !options.strict) sendJson(response, { version: '0.32.0' })
   else sendJson(response, { detail: 'Not Found' }, 404)
 }
 
