@@ -38,6 +38,21 @@ t.test('an answer of nothing is an answer', async (t) => {
   t.match(turn, { status: 'completed', exact: true, finishReason: 'stop' })
 })
 
+t.test('tokens of reasoning are counted where the engine reports a count of all', async (t) => {
+  const qwen3 = loadTokenModel('qwen3') as TokenModel
+  const countIn = async (text: string) => {
+    const usage = { prompt_tokens: 9, completion_tokens: 9, total_tokens: 18 }
+    const { ask } = tokenModeRig(t, qwen3, () => ({ text, usage }))
+    return JSON.parse((await ask([user])).usage!).completion_tokens_details?.reasoning_tokens
+  }
+  const thought = '\nHm, é 🙂 three.\n'
+  const count = qwen3.tokenizer.encode(thought).length
+  t.equal(await countIn(`<think>${thought}</think>\n\nThree.`), count)
+  t.equal(await countIn(`<think>${thought}`), count, 'cut')
+  t.equal(await countIn('Three.'), undefined, 'no reasoning')
+  t.equal(await countIn(`I say <think>${thought}</think>`), undefined, 'a text about the marker')
+})
+
 t.test(
   'no call goes on from a turn whose commit failed: nobody could find its parent on record',
   async (t) => {

@@ -5,6 +5,7 @@ import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
 import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
 import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
+import type { ReasoningCount } from './reasoning-count.ts'
 
 const TOKEN_AS_ID = 'token_id:'
 
@@ -22,6 +23,8 @@ export interface AnswerDecoderParts {
   /** What a token reads like by itself; absent: the agent wants tokens written as `token_id:123`. */
   textOf?: (id: number) => string
   parser: OutputParser
+  /** Absent: the format has no place where reasoning begins and ends. */
+  reasoningCount?: ReasoningCount
 }
 
 /**
@@ -75,8 +78,16 @@ export class AnswerDecoder {
     const stopReason = end.stopReason === undefined ? stops.matched : end.stopReason
     return [
       ...deltas.map((parsed) => ({ type: 'delta' as const, ...parsed })),
-      { ...end, finishReason, ...(stopReason !== undefined && { stopReason }) },
+      { ...end, ...this.#usageOf(end), finishReason, ...(stopReason !== undefined && { stopReason }) },
     ]
+  }
+
+  /** An engine that is sent ids does not know which of its tokens are reasoning. */
+  #usageOf({ usage }: GenerationEnd): Pick<GenerationEnd, 'usage'> {
+    const count = this.#parts.reasoningCount?.count() ?? 0
+    if (usage === undefined || count === 0) return {}
+    const details = { ...usage.completion_tokens_details, reasoning_tokens: count }
+    return { usage: { ...usage, completion_tokens_details: details } }
   }
 
   /** The text that is clear with this token. */
@@ -98,7 +109,9 @@ export class AnswerDecoder {
   #decode(id: number): string {
     const { decoder, stops, minTokens } = this.#parts
     this.#tokenCount += 1
-    return stops.push(decoder.push([id]), this.#tokenCount > minTokens)
+    const text = decoder.push([id])
+    this.#parts.reasoningCount?.addToken(text)
+    return stops.push(text, this.#tokenCount > minTokens)
   }
 
   /** An engine writes tokens as ids where alternatives are to be recorded: to the agent they are texts. */
@@ -118,6 +131,7 @@ export class AnswerDecoder {
   }
 
   #note(parsed: ParsedDelta): ParsedDelta {
+    if (parsed.reasoning !== undefined) this.#parts.reasoningCount?.addReasoning(parsed.reasoning)
     if (parsed.toolCalls === undefined) return parsed
     this.#calledTools ||= parsed.toolCalls.length > 0
     if (!this.#parts.oneToolCall) return parsed

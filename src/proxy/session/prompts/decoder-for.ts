@@ -5,6 +5,7 @@ import { createForcedCallParser } from '../../tokens/parsers/forced-calls.ts'
 import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 import type { AnswerDecoderParts } from './answer-decoder.ts'
+import { ReasoningCount } from './reasoning-count.ts'
 
 /**
  * What reads the answer to this request as the engine itself would have.
@@ -17,10 +18,8 @@ export function decoderFor(
   { promptText, forcesCall }: { promptText: string; forcesCall: boolean },
 ): AnswerDecoderParts {
   const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
-  const parserOptions = {
-    tools: body.tool_choice === 'none' ? null : body.tools,
-    startsInReasoning: opensReasoning(parser, promptText),
-  }
+  const startsInReasoning = opensReasoning(parser, promptText)
+  const parserOptions = { tools: body.tool_choice === 'none' ? null : body.tools, startsInReasoning }
   // vLLM's name for it, and SGLang's.
   const includeStop = body.include_stop_str_in_output === true || body.no_stop_trim === true
   return {
@@ -34,6 +33,7 @@ export function decoderFor(
     ...(body.return_tokens_as_token_ids !== true && { textOf: (id: number) => tokenizer.decode([id]) }),
     oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
+    ...(parser.reasoning && { reasoningCount: new ReasoningCount(parser.reasoning, startsInReasoning) }),
     parser: forcesCall ? createForcedCallParser(parser, parserOptions) : parser.create(parserOptions),
   }
 }
