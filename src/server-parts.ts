@@ -27,9 +27,9 @@ import { Sessions } from './proxy/session/state/sessions.ts'
 import { describeHeld, type HeldSweep } from './proxy/session/state/sweep-guard.ts'
 import { AnnouncedWeights } from './proxy/session/turn/announced-weights.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
-import { MemoryTurnStore } from './proxy/store/port/memory.ts'
 import type { TurnStore } from './proxy/store/port/turn-store.ts'
 import { openSqliteStore, type SpawnThread } from './proxy/store/sqlite/open.ts'
+import { openPassingStore } from './proxy/store/sqlite/passing.ts'
 import { openTokenModel, type TokenModel } from './proxy/tokens/model/token-model.ts'
 import type { ParserChoice } from './proxy/tokens/parsers/choose-parser.ts'
 import type { PromptFormatChoice } from './proxy/tokens/templates/prompt-format.ts'
@@ -120,13 +120,8 @@ async function openStore(
   metrics: Metrics,
   { spawn }: Outside,
 ): Promise<TurnStore> {
-  if (db === 'memory') return new MemoryTurnStore()
-  return openSqliteStore({
-    path: db,
-    durability,
-    onCommit: (...commit) => metrics.committed(...commit),
-    spawn,
-  })
+  const hooks = { onCommit: (...commit: [number, number]) => metrics.committed(...commit), spawn }
+  return db === 'memory' ? openPassingStore(hooks) : openSqliteStore({ path: db, durability, ...hooks })
 }
 
 export async function openHealth(

@@ -38,7 +38,7 @@ async function beginModel(config: ServeConfig): Promise<StartingModel | undefine
 /** `llm-proxy listening on http://127.0.0.1:8080 (local, embedded engine, db ./llm-proxy.db)` */
 export function readyLine(config: ServeConfig, url: string): string {
   const engines = config.mode === 'local' ? [describeEngines(config)] : []
-  const store = config.db === 'memory' ? 'sessions in memory only' : `db ${config.db}`
+  const store = config.db === 'memory' ? 'sessions that end with the process' : `db ${config.db}`
   return `llm-proxy listening on ${url} (${[config.mode, ...engines, store].join(', ')})`
 }
 

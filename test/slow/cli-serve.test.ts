@@ -1,5 +1,6 @@
 import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
+import { readdirSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -68,11 +69,29 @@ t.test('sessions are exported by line, from a running proxy and from its databas
 
 t.test('a signal ends an idle server well', async (t) => {
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
-    const { child } = await serve(t, ['--db', 'memory'])
+    const TMPDIR = t.testdir()
+    const { child } = await serve(t, ['--db', 'memory'], { cwd: TMPDIR, env: { TMPDIR } })
+    t.match(readdirSync(TMPDIR), [`llm-proxy.${child.pid}.`])
     child.kill(signal)
     t.strictSame(await end(child), { code: 0, signal: null }, signal)
+    t.strictSame(readdirSync(TMPDIR), [], 'its sessions end with it')
   }
 })
+
+t.test(
+  'the database of a server with --db memory that was killed goes when the next one starts',
+  async (t) => {
+    const TMPDIR = t.testdir()
+    const launch = { cwd: TMPDIR, env: { TMPDIR } }
+    const { child: killed } = await serve(t, ['--db', 'memory'], launch)
+    killed.kill('SIGKILL')
+    await end(killed)
+    t.equal(readdirSync(TMPDIR).length, 1)
+    const { child } = await serve(t, ['--db', 'memory'], launch)
+    t.strictSame(readdirSync(TMPDIR).length, 1)
+    t.match(readdirSync(TMPDIR), [`llm-proxy.${child.pid}.`])
+  },
+)
 
 t.test('a call that runs when the signal comes is finished, and is on record', async (t) => {
   const cwd = t.testdir()

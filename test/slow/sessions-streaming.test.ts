@@ -4,8 +4,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import t, { type Test } from 'tap'
-import { MemoryTurnStore } from '../../src/proxy/store/port/memory.ts'
 import { LongSession } from '../helpers/long-session.ts'
+import { MemoryTurnStore } from '../helpers/memory-store.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 const TURNS = 200

@@ -39,7 +39,7 @@ export function notesOn(config: ServeConfig): string[] {
         '--trusted-proxy.',
     ],
     [fallsBack(config), fallbackNote(config)],
-    [db === 'memory', 'Sessions are kept in memory only and end with this process.'],
+    [db === 'memory', 'Sessions end with this process: their database is removed with it.'],
   ]
   return notes.filter(([holds]) => holds).map(([, note]) => note)
 }

@@ -12,8 +12,8 @@ import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages
 import type { ChatBody, GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import type { Backend } from '../../../src/proxy/engines/port/backend.ts'
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
-import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 

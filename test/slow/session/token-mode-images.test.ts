@@ -6,9 +6,9 @@ import {
   TrajectoryBuilder,
   type TrajectoryOptions,
 } from '../../../src/proxy/session/trajectories/trajectories.ts'
-import type { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import type { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
 

@@ -18,7 +18,7 @@ t.test(
   'an embedded engine that nobody named, a database that nothing keeps, and an open door are told',
   async (t) => {
     t.match(notes({}), [/No engine was named/])
-    t.match(notes({ mode: 'relay', db: 'memory' }), [/in memory only/])
+    t.match(notes({ mode: 'relay', db: 'memory' }), [/end with this process/])
     for (const host of ['0.0.0.0', '::', '10.0.0.1', '127.evil.example']) {
       t.match(notes({ mode: 'relay', host }), [`Whoever reaches ${host} can read`])
       t.match(notes({ host }), [/^Whoever reaches/, /No engine/], 'the open door comes first')

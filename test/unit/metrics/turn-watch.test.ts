@@ -4,8 +4,8 @@ import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { expose } from '../../../src/proxy/metrics/exposition.ts'
 import { ProxyMetrics } from '../../../src/proxy/metrics/proxy-metrics.ts'
 import { TurnWatch } from '../../../src/proxy/metrics/turn-watch.ts'
-import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import type { TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { QUIET_TURN, recordTurn } from '../../helpers/sessions-api.ts'
 
 const session = {

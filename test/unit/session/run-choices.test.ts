@@ -6,8 +6,8 @@ import { Sessions } from '../../../src/proxy/session/state/sessions.ts'
 import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import { beginChoices, type Choices } from '../../../src/proxy/session/turn/run-choices.ts'
 import { type AgentCall, TurnRunner } from '../../../src/proxy/session/turn/run-turn.ts'
-import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import type { OpenTurn } from '../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import {
   answer,
   type Script,

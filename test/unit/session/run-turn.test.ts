@@ -4,8 +4,8 @@ import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../src/proxy/session/state/sessions.ts'
 import { AnnouncedWeights } from '../../../src/proxy/session/turn/announced-weights.ts'
 import { type AgentCall, type Turn, TurnRunner } from '../../../src/proxy/session/turn/run-turn.ts'
-import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import {
   answer,
   type Script,

@@ -7,7 +7,7 @@ import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
 import { keyOf } from '../../../src/proxy/session/matching/conversation.ts'
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import { SessionMemories, type SessionMemory } from '../../../src/proxy/session/state/session-memory.ts'
-import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 

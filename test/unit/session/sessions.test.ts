@@ -10,8 +10,8 @@ import {
   type SessionsOptions,
 } from '../../../src/proxy/session/state/sessions.ts'
 import type { HeldSweep } from '../../../src/proxy/session/state/sweep-guard.ts'
-import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import type { NewSession, OpenTurn } from '../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 
 /** A store that counts and can be made to fail or wait. */
 class ObservedStore extends MemoryTurnStore {

@@ -2,9 +2,9 @@
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
-import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import type { TurnOutcome, TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { type Answer, tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 

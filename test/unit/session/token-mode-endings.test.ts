@@ -2,9 +2,9 @@
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
 import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
-import type { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import type { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { MemoryTurnStore } from '../../../src/proxy/store/port/memory.ts'
 import { turnStoreConformance } from '../../conformance/turn-store.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 
 turnStoreConformance(t, async () => new MemoryTurnStore())

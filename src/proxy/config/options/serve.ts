@@ -346,7 +346,7 @@ export const SERVE = {
       type: 'path',
       default: './llm-proxy.db',
       group: 'Sessions',
-      help: 'Database file; memory: nothing on disk',
+      help: 'Database file; memory: one that ends with the process',
     },
     durability: {
       flag: 'durability',

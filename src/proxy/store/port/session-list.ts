@@ -1,4 +1,4 @@
-/** What both stores share of `listSessions`: the order, the cursor and the filter. */
+/** What stores share of `listSessions`: the order, the cursor and the filter. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { SessionFilter, SessionQuery, SessionRecord, SessionSort } from './turn-store.ts'
 
@@ -47,13 +47,6 @@ export function firstPosition({ order }: ListOrder): ListPosition {
 /** Where sessions without a value are. */
 export function lastValue(order: ListOrder['order']): number {
   return order === 'desc' ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY
-}
-
-/** Negative: a comes first. */
-export function comparePositions(a: ListPosition, b: ListPosition, { order }: ListOrder): number {
-  // Two infinities are equal, and have no difference.
-  const ascending = a.value === b.value ? a.key - b.key : a.value - b.value
-  return order === 'desc' ? -ascending : ascending
 }
 
 export function encodeCursor({ value, key }: ListPosition, { sort, order }: ListOrder): string {

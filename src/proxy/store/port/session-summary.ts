@@ -1,4 +1,4 @@
-/** What both stores share of totals and groups: sessions counted one by one. */
+/** What stores share of totals and groups: sessions counted one by one. */
 import type { RewardStatistics, SessionGroup, SessionRecord, SessionTotals } from './turn-store.ts'
 
 /** The most bars that a histogram has; fewer where there are fewer different rewards. */

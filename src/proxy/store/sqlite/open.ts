@@ -20,6 +20,8 @@ export interface SqliteStoreOptions {
   durability: Durability
   /** Called after each commit with how many operations shared it, and how long the first of them took. */
   onCommit?: (operations: number, tookMs: number) => void
+  /** Called when the store has been closed, and nothing has its files open any more. */
+  onClosed?: () => void
   /** Starts the store's threads. Default: threads of this process. */
   spawn?: SpawnThread | undefined
 }
@@ -36,12 +38,13 @@ export async function openSqliteStore({
   path,
   durability,
   onCommit,
+  onClosed,
   spawn,
 }: SqliteStoreOptions): Promise<TurnStore> {
   const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   try {
-    return new SqliteTurnStore(writer, await openSqliteReader(path, spawn))
+    return new SqliteTurnStore(writer, await openSqliteReader(path, spawn), onClosed)
   } catch (error) {
     await writer.close()
     throw error

@@ -41,9 +41,12 @@ export class SqliteTurnStore implements TurnStore {
   #isInDoubt = true
   readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
 
-  constructor(writer: StoreThread<WriteMethods>, reader: SqliteReader) {
+  readonly #onClosed: () => void
+
+  constructor(writer: StoreThread<WriteMethods>, reader: SqliteReader, onClosed: () => void = () => {}) {
     this.#writer = writer
     this.#reader = reader
+    this.#onClosed = onClosed
     void writer.lost.then(() => {
       this.#isInDoubt = true
     })
@@ -185,6 +188,7 @@ export class SqliteTurnStore implements TurnStore {
     this.#openings.sendAll()
     await this.#reader.close()
     await this.#writer.close()
+    this.#onClosed()
   }
 
   async #sendOpening(turn: OpenTurn): Promise<void> {

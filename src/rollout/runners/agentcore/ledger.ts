@@ -9,6 +9,7 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
+import { isAlive, processStart } from '../../../base/process-start.ts'
 
 const Head = Type.Object({
   version: Type.Literal(1),
@@ -59,7 +60,7 @@ export class Ledger {
     await mkdir(folder, { recursive: true })
     const path = join(folder, `${randomUUID()}${SUFFIX}`)
     const file = await open(path, 'ax', 0o600)
-    const started = await processStart(process.pid)
+    const started = processStart(process.pid)
     const head: Static<typeof Head> = { version: 1, ...endpoint, host: hostname(), pid: process.pid }
     await file.appendFile(lineOf({ ...head, ...(started !== undefined && { started }) }))
     const ledger = new Ledger(folder, endpoint, path, file)
@@ -163,40 +164,10 @@ function sessionsOf(lines: readonly string[]): string[] {
 async function isDead(path: string, head: Static<typeof Head>): Promise<boolean> {
   const about = await stat(path).catch(() => undefined)
   if (about === undefined) return false
-  return Date.now() - about.mtimeMs > DEAD_AFTER_MS || (head.host === hostname() && !(await isAlive(head)))
-}
-
-/** A number is not enough: in a container that starts again each process has the number of the one before it. */
-async function isAlive({ pid, started }: Static<typeof Head>): Promise<boolean> {
-  try {
-    process.kill(pid, 0)
-  } catch (error) {
-    // Somebody else's process has a number too, and perhaps the one of a process that has ended.
-    if ((error as NodeJS.ErrnoException).code !== 'EPERM') return false
-  }
-  const now = await processStart(pid)
-  if (now === undefined) return true
-  if (now === COLLECTED_BY_NOBODY) return false
-  // Files of earlier versions have no start. This process did not write them.
-  return started === undefined ? pid !== process.pid : started === now
-}
-
-/** Of a process that has ended, and is there as a number alone. */
-const COLLECTED_BY_NOBODY = 'ended'
-/** In /proc/pid/stat, counted behind the name, which may hold anything: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html */
-const [STATE, START_TIME] = [0, 19]
-
-/** When a process began, as text that no other process of its number has; undefined where the system does not tell. */
-async function processStart(pid: number): Promise<string | undefined> {
-  try {
-    const about = await readFile(`/proc/${pid}/stat`, 'utf8')
-    const fields = about.slice(about.lastIndexOf(')') + 2).split(' ')
-    if (['Z', 'X'].includes(fields[STATE]!)) return COLLECTED_BY_NOBODY
-    const boot = await readFile('/proc/sys/kernel/random/boot_id', 'utf8')
-    return `${boot.trim()} ${fields[START_TIME]}`
-  } catch {
-    return undefined
-  }
+  return (
+    Date.now() - about.mtimeMs > DEAD_AFTER_MS ||
+    (head.host === hostname() && !isAlive(head.pid, head.started))
+  )
 }
 
 function parse(line: string): unknown {

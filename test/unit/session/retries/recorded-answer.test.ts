@@ -1,7 +1,7 @@
 import t from 'tap'
 import { giveAgain } from '../../../../src/proxy/session/turn/retries/recorded-answer.ts'
-import { MemoryTurnStore } from '../../../../src/proxy/store/port/memory.ts'
 import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 
 /** A store that has one turn. */
 class OneTurnStore extends MemoryTurnStore {

@@ -8,7 +8,7 @@ import {
   type Turn,
   TurnRunner,
 } from '../../../../src/proxy/session/turn/run-turn.ts'
-import { MemoryTurnStore } from '../../../../src/proxy/store/port/memory.ts'
+import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { ScriptedBackend, untilAborted, wholeAnswer } from '../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 

@@ -1,13 +1,12 @@
-/** A store that forgets everything with the process: for tests and throw-away runs. */
+/** A store without a database, for tests of what stands on one: it keeps the contract of `test/conformance/turn-store.ts`. */
 
-import { ProxyError } from '../../../base/errors.ts'
-import { messagesBetween } from '../../../protocol/canonical/conversation.ts'
-import type { PackedDetail } from '../../../protocol/details/details.ts'
-import type { DetailKind } from '../../../protocol/details/kinds.ts'
-import { sharedLength } from '../../../protocol/token-ids/token-ids.ts'
-import { type Annotations, answerFor } from './answered-retries.ts'
+import { ProxyError } from '../../src/base/errors.ts'
+import { messagesBetween } from '../../src/protocol/canonical/conversation.ts'
+import type { PackedDetail } from '../../src/protocol/details/details.ts'
+import type { DetailKind } from '../../src/protocol/details/kinds.ts'
+import { sharedLength } from '../../src/protocol/token-ids/token-ids.ts'
+import { type Annotations, answerFor } from '../../src/proxy/store/port/answered-retries.ts'
 import {
-  comparePositions,
   decodeCursor,
   encodeCursor,
   firstPosition,
@@ -16,8 +15,8 @@ import {
   matchesFilter,
   orderOf,
   sortValue,
-} from './session-list.ts'
-import { groupsOf, totalsOf } from './session-summary.ts'
+} from '../../src/proxy/store/port/session-list.ts'
+import { groupsOf, totalsOf } from '../../src/proxy/store/port/session-summary.ts'
 import {
   type ExpiredCount,
   MIN_SHARED_TOKENS,
@@ -36,7 +35,7 @@ import {
   type TurnRecord,
   type TurnStep,
   type TurnStore,
-} from './turn-store.ts'
+} from '../../src/proxy/store/port/turn-store.ts'
 
 interface Entry {
   /** Order of creation. */
@@ -364,4 +363,11 @@ function sharedWith({ promptTokenIds, completionTokenIds }: TurnRecord, prompt: 
   const shared = sharedLength(promptTokenIds, prompt)
   if (shared < promptTokenIds.length) return shared
   return shared + sharedLength(completionTokenIds, prompt.subarray(shared))
+}
+
+/** Negative: a comes first. */
+function comparePositions(a: ListPosition, b: ListPosition, { order }: ListOrder): number {
+  // Two infinities are equal, and have no difference.
+  const ascending = a.value === b.value ? a.key - b.key : a.value - b.value
+  return order === 'desc' ? -ascending : ascending
 }

@@ -1,0 +1,82 @@
+/** The database of `--db memory`: it ends with its process, however that ends. */
+import { existsSync, mkdirSync, readdirSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { processStart } from '../../src/base/process-start.ts'
+import { openPassingStore } from '../../src/proxy/store/sqlite/passing.ts'
+import { lockForWriting } from '../../src/proxy/store/sqlite/writer-lock.ts'
+import { aSession } from '../conformance/turn-store.ts'
+import { inProcess } from '../helpers/store-in-process.ts'
+
+/** A folder for temporary files that nobody else has, until the test ends. */
+function temporaryFolder(t: Test): string {
+  const root = t.testdir({})
+  const before = process.env.TMPDIR
+  process.env.TMPDIR = root
+  t.teardown(() => {
+    if (before === undefined) delete process.env.TMPDIR
+    else process.env.TMPDIR = before
+  })
+  return root
+}
+
+t.test(
+  'its folder is open to its owner alone, says whose it is, and goes when the store closes',
+  async (t) => {
+    const root = temporaryFolder(t)
+    const [one, two] = await Promise.all([
+      openPassingStore({ spawn: inProcess }),
+      openPassingStore({ spawn: inProcess }),
+    ])
+    const folders = readdirSync(root)
+    t.equal(folders.length, 2, 'one process may have several')
+    for (const name of folders) {
+      t.ok(name.startsWith(`llm-proxy.${process.pid}.`), name)
+      t.equal(statSync(join(root, name)).mode & 0o777, 0o700)
+    }
+    await one.createSession(aSession('s'))
+    t.ok(await one.getSession('s'))
+    t.notOk(await two.getSession('s'), 'they share nothing')
+    await one.close()
+    t.equal(readdirSync(root).length, 1)
+    await two.close()
+    t.strictSame(readdirSync(root), [])
+  },
+)
+
+const told = processStart(process.pid) !== undefined
+t.test('the next start removes what a killed process left, and nothing else', { skip: !told }, async (t) => {
+  const root = temporaryFolder(t)
+  const start = (pid: number) => processStart(pid)!.replace(' ', '_')
+  const earlier = start(process.pid).replace(/_\d+$/, '_1')
+  const [left, begun, locked, living, strange, link] = [
+    `llm-proxy.${process.pid}.${earlier}.aaaaaa`,
+    `llm-proxy.${process.pid}.${earlier}.bbbbbb`,
+    `llm-proxy.${process.pid}.${earlier}.cccccc`,
+    `llm-proxy.${process.ppid}.${start(process.ppid)}.dddddd`,
+    'llm-proxy.notes',
+    `llm-proxy.${process.pid}.${earlier}.eeeeee`,
+  ].map((name) => join(root, name)) as [string, string, string, string, string, string]
+  for (const folder of [left, begun, locked, living, strange]) mkdirSync(folder)
+  symlinkSync(strange, link)
+  for (const folder of [left, locked]) writeFileSync(join(folder, 'turns.db'), '')
+  const unlock = lockForWriting(join(locked, 'turns.db'))
+  const store = await openPassingStore({ spawn: inProcess })
+  t.notOk(existsSync(left), 'of a process that is gone')
+  t.notOk(existsSync(begun), 'of one that was killed before it had a database')
+  t.ok(existsSync(locked), 'whose database is open, in a container with other numbers')
+  t.ok(existsSync(living), 'of a process that runs')
+  t.ok(existsSync(strange), 'of another name')
+  t.ok(existsSync(link), 'a link is nobody’s folder')
+  unlock()
+  await store.close()
+})
+
+t.test('without a place for its folder it says what to do', async (t) => {
+  const root = temporaryFolder(t)
+  process.env.TMPDIR = join(root, 'missing')
+  await t.rejects(openPassingStore({ spawn: inProcess }), {
+    code: 'start_failed',
+    message: /--db memory.*missing.*set TMPDIR/,
+  })
+})
