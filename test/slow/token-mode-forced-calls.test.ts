@@ -37,7 +37,8 @@ async function startWriter(t: Test, text: string, version = '0.12.0') {
   t.teardown(() => server.close())
   const proxy = await startProxy(t, { engineUrls: [server.url], engineKind: 'vllm', tokenizer: 'embedded' })
   const client = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
-  const asked = () => server.requests.filter(({ method }) => method === 'POST').map(({ body }) => body)
+  const calls = () => server.requests.filter(({ method, path }) => method === 'POST' && path !== '/tokenize')
+  const asked = () => calls().map(({ body }) => body)
   return { proxy, client, asked }
 }
 

@@ -74,7 +74,8 @@ async function spansOf(proxy: TestProxy, receiver: OtlpReceiver): Promise<Receiv
 }
 
 /** The headers of the first call that it got. */
-const headersAt = ({ requests }: FakeVllm) => requests.find(({ method }) => method === 'POST')!.headers
+const headersAt = ({ requests }: FakeVllm) =>
+  requests.find(({ path }) => path.endsWith('/completions'))!.headers
 const named = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)
 const ROUTE = 'POST /:sessionId/v1/chat/completions'
 
