@@ -302,6 +302,16 @@ t.test('the kind of an engine', async (t) => {
     'vllm',
     'is told by its version, without a key',
   )
+  for (const [owner, kind] of [
+    ['tensorrt_llm', 'openai'],
+    ['llamacpp', 'openai'],
+    ['nvidia', 'openai'],
+    ['acme', 'vllm'],
+  ] as const) {
+    const server: Script = (request, response) =>
+      request.path === '/version' ? sendJson(response, { version: '1' }) : models(owner)(request, response)
+    t.equal(await detect(server), kind, `a server with a version whose models are owned by ${owner}`)
+  }
   for (const route of ['/model_info', '/get_model_info']) {
     const kind = await detect(({ path }, response) =>
       sendJson(response, { is_generation: true }, path === route ? 200 : 401),

@@ -88,6 +88,12 @@ class AutoClient implements EngineClient {
 const MODEL_INFO = ['/model_info', '/get_model_info']
 
 /**
+ * Owners of models whose servers may tell a version as vLLM does, and take none of vLLM's fields: TensorRT-LLM
+ * (`tensorrt_llm/serve/openai_protocol.py`), llama.cpp's server, Dynamo's frontend.
+ */
+const OTHER_SERVERS = new Set<unknown>(['tensorrt_llm', 'llamacpp', 'nvidia'])
+
+/**
  * Finds out which client serves an engine: vLLM and SGLang say so as the owners of their models, or answer a route that
  * other servers do not have; whatever else lists models is taken for an OpenAI-compatible server.
  * @throws ProxyError `engine_unreachable` when nothing answers, `engine_failed` when what answers is no such server
@@ -105,6 +111,7 @@ export async function detectEngineKind(
     const models = await askJson(connection, '/v1/models', signal)
     const owners = ownersOf(models)
     for (const kind of ['vllm', 'sglang'] as const) if (owners.includes(kind)) return kind
+    if (owners.some((owner) => OTHER_SERVERS.has(owner))) return 'openai'
     for (const path of MODEL_INFO) {
       const info = await askJson(connection, path, signal)
       if (isRecord(info) && typeof info.is_generation === 'boolean') return 'sglang'
