@@ -192,6 +192,19 @@ t.test('what SGLang is asked in token mode', async (t) => {
   })
 })
 
+t.test('a limit above the length that SGLang serves is the rest of that length', async (t) => {
+  const { client, server } = clientOf(t, createSglangClient, await startFakeSglang())
+  const limitAsked = async (limit: Record<string, number>) => {
+    await run(client, limit)
+    return server.requests.at(-1)!.body.sampling_params
+  }
+  t.same(await limitAsked({ max_tokens: 5_000 }), { max_new_tokens: 5_000 }, 'no health check has seen it')
+  await client.checkHealth(noAbort)
+  t.same(await limitAsked({ max_tokens: 4_092 }), { max_new_tokens: 4_092 })
+  t.same(await limitAsked({ max_tokens: 4_093 }), { max_new_tokens: null })
+  t.same(await limitAsked({ max_completion_tokens: 40_957, max_tokens: 5 }), { max_new_tokens: null })
+})
+
 t.test('what SGLang refuses or fails at keeps its words', async (t) => {
   const token = {
     output_ids: [1],
@@ -251,7 +264,7 @@ t.test('the health of SGLang', async (t) => {
     }
   const healthy = { models: [{ id: 'qwen', maxModelLen: 4096 }], weightVersion: 'v7' }
   const newer = await ask(server('/model_info'))
-  t.same(newer, { health: healthy, paths: ['/health', '/v1/models', '/model_info'] })
+  t.same(newer, { health: healthy, paths: ['/ready', '/health', '/v1/models', '/model_info'] })
   const older = await ask(server('/get_model_info'), 2)
   t.same(older.health, healthy)
   t.equal(

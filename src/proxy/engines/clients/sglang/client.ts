@@ -14,6 +14,7 @@ import {
   alternatives,
   bodyWithIds,
   isTokenRequest,
+  maxTokensOf,
   type TokenRequest,
   wantsLogprobs,
 } from '../wire/request.ts'
@@ -46,6 +47,8 @@ class SglangClient implements EngineClient {
    * `tokenizer_manager.py`, 0.5.23), while calls go on to name the model; any name is its weights' to the server.
    */
   #servedName: string | undefined
+  /** How many tokens its model holds, prompt and completion together, once a health check has seen it. */
+  #contextLength: number | undefined
   /** Since its last failure: what is not ready after that is paused, and not starting. */
   #wasReady = false
   /** By the names that it lists. */
@@ -86,7 +89,8 @@ class SglangClient implements EngineClient {
    * that begin with it. The server aborts what nobody is connected for.
    */
   async *#generateTokens(asked: TokenRequest, signal: AbortSignal): GenerationStream {
-    const request = await this.#heldCalls.hold(asked, sglangCallTag(asked), signal)
+    const held = await this.#heldCalls.hold(asked, sglangCallTag(asked), signal)
+    const request = withinLength(held, this.#contextLength)
     const json =
       request.images === undefined
         ? bodyWithIds(generateBody(request), 'input_ids', request)
@@ -134,6 +138,7 @@ class SglangClient implements EngineClient {
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
     const weights = models.find(({ isAdapter }) => !isAdapter)
     this.#servedName ??= weights?.id
+    this.#contextLength = weights?.maxModelLen
     if (weights && !models.some(({ id }) => id === this.#servedName))
       models.push({ ...weights, id: this.#servedName! })
     const info =
@@ -165,6 +170,16 @@ class SglangClient implements EngineClient {
   async close(): Promise<void> {
     await this.#connection.close()
   }
+}
+
+/**
+ * A limit was made or cut to the length in the model's files; an engine may serve less (`--context-length`), and would
+ * refuse the call. Without one it samples what is left.
+ */
+function withinLength(request: TokenRequest, contextLength = Number.POSITIVE_INFINITY): TokenRequest {
+  const { body, promptTokenIds } = request
+  if (promptTokenIds.length + (maxTokensOf(body) ?? 0) < contextLength) return request
+  return { ...request, body: { ...body, max_tokens: null, max_completion_tokens: null } }
 }
 
 /** To vLLM and others 0 is no limit, as -1 is; SGLang refuses it. */
