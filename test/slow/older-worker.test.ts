@@ -1,0 +1,75 @@
+/** A worker of an earlier version, as it was: a cluster is not updated in one moment. */
+import { execFileSync } from 'node:child_process'
+import { symlinkSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { startChild } from '../helpers/children.ts'
+import { Forwarder } from '../helpers/forwarder.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { until } from '../helpers/until.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+const COMMIT = '9fc4fe7'
+const SOURCES = ['bin', 'src', 'package.json', 'tsconfig.json']
+
+function git(...args: string[]): Buffer {
+  return execFileSync('git', args, {
+    cwd: ROOT,
+    maxBuffer: 256 * 1024 * 1024,
+    stdio: ['ignore', 'pipe', 'ignore'],
+  })
+}
+
+/** Why there is no earlier version to run, if so. */
+function missing(): string | false {
+  try {
+    git('cat-file', '-e', `${COMMIT}^{tree}`)
+    return false
+  } catch {
+    return `the history of this clone does not reach ${COMMIT}`
+  }
+}
+
+t.test(
+  'a worker of an earlier version serves, and comes back on a new connection',
+  { skip: missing() },
+  async (t) => {
+    const folder = t.testdir({ old: {} })
+    const old = join(folder, 'old')
+    execFileSync('tar', ['x', '-C', old], { input: git('archive', COMMIT, ...SOURCES) })
+    // The libraries are today's.
+    symlinkSync(join(ROOT, 'node_modules'), join(old, 'node_modules'))
+    const proxy = await startProxy(t, { mode: 'relay', db: join(folder, 'proxy.db'), queueWaitMs: 30_000 })
+    const way = await Forwarder.to(t, Number(new URL(proxy.url).port))
+    const args = ['worker', '--proxy-url', `http://127.0.0.1:${way.port}`, '--worker-id', 'old']
+    const worker = startChild(process.execPath, [join(old, 'bin/llm-proxy'), ...args], {
+      env: { PATH: process.env.PATH },
+    })
+    t.teardown(() => worker.kill('SIGKILL'))
+    worker.stdout.resume()
+    worker.stderr.resume()
+    const call = async (sessionId: string, stream: boolean) => {
+      const response = await fetch(`${proxy.baseUrl(sessionId)}/chat/completions`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({
+          model: 'm',
+          messages: [{ role: 'user', content: 'Hi' }],
+          max_tokens: 8,
+          stream,
+        }),
+      })
+      t.equal(response.status, 200, await response.text())
+      const [row] = (await proxy.get(`/sessions/${sessionId}/trajectories`)).trajectories
+      t.match(row, { exact: true, num_turns: 1 })
+      t.equal(row.response_ids.length, row.response_logprobs.length)
+      t.ok(row.prompt_ids.length > 0 && row.response_ids.length > 0)
+    }
+    await call('first', false)
+    await call('streamed', true)
+    const before = way.acceptedAtMs.length
+    way.cut()
+    await until(() => way.acceptedAtMs.length > before)
+    await call('again', true)
+  },
+)
