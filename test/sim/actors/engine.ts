@@ -140,6 +140,8 @@ export class SimEngine {
     } catch {
       return
     }
+    // It does not say what its tokenizer makes of a text.
+    if (url === '/tokenize') return json(response, { detail: 'Not Found' }, 404)
     const body = JSON.parse(Buffer.concat(parts).toString()) as GenerationBody
     const machine = this.#machine
     this.running += 1
