@@ -4,7 +4,7 @@ import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
-import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 const PROMPT = [1, 2, 3]
 const BY_IDS = '/inference/v1/generate'
@@ -172,4 +172,40 @@ t.test('what the server refuses there is refused: it is not asked twice', async 
   })
   await t.rejects(collect(client.generate(request(), noAbort)), { code: 'engine_rejected' })
   t.strictSame(paths(), [BY_IDS])
+})
+
+t.test('versions that are recorded without a mask are asked for where the answer streams', async (t) => {
+  const spans = [
+    { version: 'v1', start: 0, end: 1 },
+    { version: 'v2', start: 1, end: 2 },
+  ]
+  /** vLLM 0.33, by its sources: in the last piece of a stream. */
+  const { client, server } = await serverFor(t, ({ path, body }, response) => {
+    if (path === '/health') return void response.end()
+    const choice = (id: number, last: object) => ({
+      index: 0,
+      token_ids: [id],
+      text: 'a',
+      logprobs: { tokens: ['a'], token_logprobs: [-0.5] },
+      ...last,
+    })
+    const send = openEventStream(response)
+    const versions = body.return_weight_versions === true && { weight_versions: spans }
+    send({ choices: [{ ...choice(5, { finish_reason: null }), prompt_token_ids: PROMPT }] })
+    send({ choices: [choice(2, { finish_reason: 'stop', ...versions })], usage })
+    send('[DONE]')
+    response.end()
+  })
+  const asked = async (record: GenerationRequest['record'], body = {}) => {
+    const completion = fold(await collect(client.generate(request(body, record), noAbort)))
+    t.equal(server.requests.at(-1)?.path, COMPLETIONS)
+    t.equal(inexactReason(completion), null)
+    return completion.details?.details(2).weight_versions
+  }
+  t.same(await asked({ weightVersions: true }), spans)
+  t.equal(server.requests.at(-1)?.body.return_weight_versions, true)
+  t.equal(await asked({ topLogprobs: 2 }), undefined)
+  t.notOk('return_weight_versions' in server.requests.at(-1)!.body)
+  await asked({ weightVersions: true }, { use_beam_search: true })
+  t.notOk('return_weight_versions' in server.requests.at(-1)!.body, 'vLLM refuses it there')
 })

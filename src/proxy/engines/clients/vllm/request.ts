@@ -78,6 +78,8 @@ function detailFields(request: GenerationRequest): Record<string, unknown> | und
     ...(record.promptLogprobs !== undefined && { prompt_logprobs: record.promptLogprobs }),
     ...(record.routedExperts && expertsStart !== undefined && { routed_experts_prompt_start: expertsStart }),
     ...(recordsAlternatives(request) && { return_tokens_as_token_ids: true }),
+    // Known to vLLM 0.33 (by its sources), which refuses it with beam search; older ones ignore it.
+    ...(record.weightVersions && request.body.use_beam_search !== true && { return_weight_versions: true }),
     ...(isWhole && { stream: false, stream_options: undefined }),
   }
 }
