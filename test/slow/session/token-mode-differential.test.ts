@@ -99,7 +99,8 @@ function seen({ start, end, content, reasoning, toolCalls, tokenIds, logprobs }:
   const promptTokenIds = Array.from(start!.promptTokenIds!)
   return {
     promptTokenIds,
-    end,
+    // Token mode alone counts the tokens of reasoning: the embedded engine does not, as vLLM before 0.32.
+    end: end?.usage ? { ...end, usage: { ...end.usage, completion_tokens_details: undefined } } : end,
     content: content ?? '',
     reasoning: reasoning ?? '',
     calls,
