@@ -23,7 +23,7 @@ CASES = json.loads(os.environ["CASES"])
 
 # What we add, as docs/dialects.md says, and what OpenAI answers though these types do not name it (store; the name of a call
 # whose arguments are done).
-OURS = {"reasoning_content", "token_ids", "prompt_token_ids", "provider_specific_fields", "stop_reason", "max_model_len", "store", "name"}
+OURS = {"reasoning", "reasoning_content", "token_ids", "prompt_token_ids", "provider_specific_fields", "stop_reason", "max_model_len", "store", "name"}
 
 TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CHAT_TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": TOOL}}]

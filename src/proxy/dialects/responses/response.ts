@@ -79,7 +79,7 @@ export function responseObject(frame: ResponseFrame, state: ResponseState): obje
     top_logprobs: params.top_logprobs ?? 0,
     top_p: params.top_p ?? null,
     truncation: annotation.truncation,
-    usage: usage ? responseUsage(usage, output) : null,
+    usage: usage ? responseUsage(usage) : null,
     user: params.user ?? null,
     ...state.tokenFields,
   }
@@ -128,10 +128,8 @@ export function tokenFields(
   }
 }
 
-/** What no engine counted is null: SDKs and Codex take that for details that are not there. */
-function responseUsage(usage: Usage, output: readonly OutputItem[]): object {
-  const counted = usage.completion_tokens_details?.reasoning_tokens
-  const reasoned = output.some(({ type }) => type === 'reasoning')
+/** The SDKs' types want both details as objects with numbers, also where no engine counted: then they are 0. */
+function responseUsage(usage: Usage): object {
   return {
     input_tokens: usage.prompt_tokens,
     input_tokens_details: {
@@ -139,7 +137,7 @@ function responseUsage(usage: Usage, output: readonly OutputItem[]): object {
       cache_write_tokens: 0,
     },
     output_tokens: usage.completion_tokens,
-    output_tokens_details: counted === undefined && reasoned ? null : { reasoning_tokens: counted ?? 0 },
+    output_tokens_details: { reasoning_tokens: usage.completion_tokens_details?.reasoning_tokens ?? 0 },
     total_tokens: usage.total_tokens,
   }
 }
