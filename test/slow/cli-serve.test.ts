@@ -67,14 +67,19 @@ t.test('sessions are exported by line, from a running proxy and from its databas
   }
 })
 
+/** Of servers with `--db memory`; the executable keeps its compiled code there too. */
+function databasesIn(folder: string): string[] {
+  return readdirSync(folder).filter((name) => name.startsWith('llm-proxy.'))
+}
+
 t.test('a signal ends an idle server well', async (t) => {
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     const TMPDIR = t.testdir()
     const { child } = await serve(t, ['--db', 'memory'], { cwd: TMPDIR, env: { TMPDIR } })
-    t.match(readdirSync(TMPDIR), [`llm-proxy.${child.pid}.`])
+    t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
     child.kill(signal)
     t.strictSame(await end(child), { code: 0, signal: null }, signal)
-    t.strictSame(readdirSync(TMPDIR), [], 'its sessions end with it')
+    t.strictSame(databasesIn(TMPDIR), [], 'its sessions end with it')
   }
 })
 
@@ -86,10 +91,9 @@ t.test(
     const { child: killed } = await serve(t, ['--db', 'memory'], launch)
     killed.kill('SIGKILL')
     await end(killed)
-    t.equal(readdirSync(TMPDIR).length, 1)
+    t.equal(databasesIn(TMPDIR).length, 1)
     const { child } = await serve(t, ['--db', 'memory'], launch)
-    t.strictSame(readdirSync(TMPDIR).length, 1)
-    t.match(readdirSync(TMPDIR), [`llm-proxy.${child.pid}.`])
+    t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
   },
 )
 
