@@ -10,14 +10,8 @@ import {
 } from '../../src/protocol/details/details.ts'
 import { DETAIL_KINDS } from '../../src/protocol/details/kinds.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
-import type {
-  NewSession,
-  OpenTurn,
-  TurnOutcome,
-  TurnRecord,
-  TurnStore,
-} from '../../src/proxy/store/port/turn-store.ts'
-import { lastOfTexts } from '../helpers/messages.ts'
+import type { NewSession, OpenTurn, TurnOutcome, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
+import { lastOfTexts, type TurnOfTexts, withTexts } from '../helpers/messages.ts'
 import { asPrompt, type OutcomeFields } from '../helpers/prompt-ids.ts'
 import { detailsOf } from '../helpers/reported-details.ts'
 
@@ -87,9 +81,9 @@ export function anOutcome(
   }
 }
 
-export async function turnsOf(store: Pick<TurnStore, 'readTurns'>, sessionId = 's'): Promise<TurnRecord[]> {
-  const turns: TurnRecord[] = []
-  for await (const turn of store.readTurns(sessionId)) turns.push(turn)
+export async function turnsOf(store: Pick<TurnStore, 'readTurns'>, sessionId = 's'): Promise<TurnOfTexts[]> {
+  const turns: TurnOfTexts[] = []
+  for await (const turn of store.readTurns(sessionId)) turns.push(withTexts(turn))
   return turns
 }
 
@@ -431,7 +425,10 @@ function turnCells(cell: Cell): void {
     await record(store, aTurn('a'))
     await record(store, aTurn('b', { index: 1 }))
     await store.openTurn(aTurn('open', { index: 2 }))
-    for (const turn of await turnsOf(store)) t.same(await store.getTurn('s', turn.turnId), turn)
+    for (const turn of await turnsOf(store)) {
+      const one = await store.getTurn('s', turn.turnId)
+      t.same(one && withTexts(one), turn)
+    }
     t.equal(await store.getTurn('s', 'none'), undefined)
     t.equal(await store.getTurn('other', 'a'), undefined, 'nor a turn of another session')
     t.equal(await store.getTurn('nowhere', 'a'), undefined)
@@ -722,7 +719,8 @@ function exactnessCells(cell: Cell): void {
     }
     let count = 0
     let wrong = 0
-    for await (const turn of store.readTurns('s')) {
+    for await (const record of store.readTurns('s')) {
+      const turn = withTexts(record)
       const whole = turn.index === count && turn.requestMessages.length === count * 2 + 1
       const right = turn.requestMessages.every((message, place) => message === messages[place])
       if (!whole || !right || !turn.promptTokenIds.every((id, at) => id === sequence[at])) wrong += 1

@@ -1,4 +1,5 @@
 import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
+import { lastOfTexts } from './messages.ts'
 import { QUIET_TURN } from './sessions-api.ts'
 
 /** A store's session that is long and is made as it is read. */
@@ -21,10 +22,12 @@ export class LongSession implements AsyncIterable<TurnRecord> {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<TurnRecord> {
     try {
+      const { requestMessages, ...quiet } = QUIET_TURN
       for (let index = 0; index < this.#turnCount; index += 1) {
         this.read = index + 1
         yield {
-          ...QUIET_TURN,
+          ...quiet,
+          lastMessage: lastOfTexts(requestMessages),
           sessionId: 's',
           turnId: `t${index}`,
           index,

@@ -1,7 +1,7 @@
 /** A store without a database, for tests of what stands on one: it keeps the contract of `test/conformance/turn-store.ts`. */
 
 import { ProxyError } from '../../src/base/errors.ts'
-import { messagesBetween } from '../../src/protocol/canonical/conversation.ts'
+import { type Message, MessageTree, textsUpTo } from '../../src/protocol/canonical/conversation.ts'
 import type { PackedDetail } from '../../src/protocol/details/details.ts'
 import type { DetailKind } from '../../src/protocol/details/kinds.ts'
 import { sharedLength } from '../../src/protocol/token-ids/token-ids.ts'
@@ -43,6 +43,7 @@ interface Entry {
   session: SessionRecord
   /** In call order. */
   turns: TurnRecord[]
+  messages: MessageTree
   /** Of the prompts of completions: each prompt repeats those of the one before. */
   pieces: Map<string, string>
   /** By turn. */
@@ -60,7 +61,7 @@ export class MemoryTurnStore implements TurnStore {
     if (existing !== undefined) return { created: false, session: snapshot(existing) }
     this.#lastKey += 1
     const record = newRecord(session)
-    const maps = { pieces: new Map(), details: new Map() }
+    const maps = { messages: new MessageTree(), pieces: new Map(), details: new Map() }
     const entry: Entry = { key: this.#lastKey, session: record, turns: [], ...maps }
     this.#entries.set(session.sessionId, entry)
     return { created: true, session: snapshot(entry) }
@@ -167,12 +168,13 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async *readTurns(sessionId: string): AsyncIterable<TurnRecord> {
-    for (const turn of [...(this.#open().get(sessionId)?.turns ?? [])]) yield structuredClone(turn)
+    for (const turn of [...(this.#open().get(sessionId)?.turns ?? [])]) yield copyOf(turn)
   }
 
-  async *readSteps(sessionId: string): AsyncIterable<TurnStep> {
-    for await (const { promptTokenIds: rest, ...turn } of this.readTurns(sessionId)) {
-      yield { ...turn, promptStep: { base: null, shared: 0, rest } }
+  async *readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep> {
+    for await (const { promptTokenIds: rest, lastMessage: last, ...turn } of this.readTurns(sessionId)) {
+      const lastMessage = messages === undefined ? last : messages.lastOfTexts(textsUpTo(last))
+      yield { ...turn, lastMessage, promptStep: { base: null, shared: 0, rest } }
     }
   }
 
@@ -181,7 +183,7 @@ export class MemoryTurnStore implements TurnStore {
     for (const turn of turns) {
       const { promptTokenIds, completionTokenIds, completionLogprobs: _logprobs, ...outline } = turn
       yield {
-        ...structuredClone(outline),
+        ...copyOf(outline),
         promptTokens: promptTokenIds.length,
         sampledTokens: completionTokenIds.length,
         base: baseOf(turn, turns),
@@ -191,7 +193,7 @@ export class MemoryTurnStore implements TurnStore {
 
   async getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
     const turn = this.#find(sessionId, turnId)
-    return turn && structuredClone(turn)
+    return turn && copyOf(turn)
   }
 
   async readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
@@ -220,7 +222,7 @@ export class MemoryTurnStore implements TurnStore {
       throw new ProxyError('store_failed', `turn ${turn.turnId} is on record already`)
     }
     const place = entry.turns.findLastIndex(({ index }) => index <= turn.index) + 1
-    entry.turns.splice(place, 0, openRecord(turn, entry.pieces))
+    entry.turns.splice(place, 0, openRecord(turn, entry))
     touch(entry.session, turn.startedAtMs)
   }
 
@@ -280,12 +282,16 @@ function newRecord(session: NewSession): SessionRecord {
   }
 }
 
-/** @param known the session's pieces */
-function openRecord({ lastMessage, ...turn }: OpenTurn, known: Map<string, string>): TurnRecord {
+/** But for the messages, which nobody changes. */
+function copyOf<T extends { lastMessage: Message | undefined }>({ lastMessage, ...turn }: T): T {
+  return { ...structuredClone(turn), lastMessage } as unknown as T
+}
+
+function openRecord(turn: OpenTurn, { messages, pieces }: Entry): TurnRecord {
   return {
     ...turn,
-    requestMessages: messagesBetween(undefined, lastMessage).map(({ json }) => json),
-    promptPieces: turn.promptPieces.map((piece) => knownPiece(piece, known)),
+    lastMessage: messages.lastOfTexts(textsUpTo(turn.lastMessage)),
+    promptPieces: turn.promptPieces.map((piece) => knownPiece(piece, pieces)),
     status: 'open',
     endedAtMs: null,
     firstTokenAtMs: null,

@@ -1,12 +1,20 @@
-import { type Message, MessageTree } from '../../src/protocol/canonical/conversation.ts'
+import { type Message, MessageTree, textsUpTo } from '../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool } from '../../src/protocol/canonical/messages.ts'
 import { type KeyedConversation, readConversation } from '../../src/proxy/session/matching/conversation.ts'
+import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
 
 const tree = new MessageTree()
 
 /** The last of messages that are JSON texts; lists that begin alike share what they begin with. */
 export function lastOfTexts(texts: readonly string[]): Message | undefined {
   return tree.lastOfTexts(texts)
+}
+
+/** A turn as a store gives it, with its messages as texts. */
+export type TurnOfTexts = Omit<TurnRecord, 'lastMessage'> & { readonly requestMessages: readonly string[] }
+
+export function withTexts({ lastMessage, ...turn }: TurnRecord): TurnOfTexts {
+  return { ...turn, requestMessages: textsUpTo(lastMessage) }
 }
 
 /** A call as matching reads it. @param tree of the session; absent: nothing is known of earlier calls */

@@ -13,7 +13,7 @@ export function turnStep(index: number, prompt: readonly number[], completion: r
     firstTokenAtMs: null,
     tools: null,
     params: String(index),
-    requestMessages: [],
+    lastMessage: undefined,
     promptPieces: [],
     retryCount: 0,
     model: null,

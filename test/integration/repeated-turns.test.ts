@@ -2,9 +2,11 @@
  * Conversations that take turns in one session, from the agent's messages to the rows in the file: what is recorded is the
  * same whatever comes between two turns, and costs what is new. Nothing here is timed.
  */
+
 import Database from 'better-sqlite3'
 import fc from 'fast-check'
 import t from 'tap'
+import { textsUpTo } from '../../src/protocol/canonical/conversation.ts'
 import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
@@ -97,8 +99,8 @@ async function recordOf(path: string, steps: readonly Step[]): Promise<object[]>
   }
   const turns = await Array.fromAsync(proxy.store.readTurns('s'))
   await proxy.stop()
-  return turns.map(({ index, status, exact, requestMessages, promptTokenIds, completionTokenIds }) => ({
-    ...{ index, status, exact, requestMessages },
+  return turns.map(({ index, status, exact, lastMessage, promptTokenIds, completionTokenIds }) => ({
+    ...{ index, status, exact, requestMessages: textsUpTo(lastMessage) },
     ids: `${promptTokenIds} ${completionTokenIds}`,
   }))
 }

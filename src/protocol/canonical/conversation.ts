@@ -157,11 +157,14 @@ export class MessageTree {
   /** The same of messages that are JSON texts, as they are on record. */
   lastOfTexts(texts: readonly string[]): Message | undefined {
     let last: Message | undefined
-    for (const text of texts) {
-      const following = this.#after(last)
-      last = following.get(text) ?? this.#say(following, last, text)
-    }
+    for (const text of texts) last = this.follow(last, text)
     return last
+  }
+
+  /** @returns the message that says `text`, as JSON, after `last` */
+  follow(last: Message | undefined, text: string): Message {
+    const following = this.#after(last)
+    return following.get(text) ?? this.#say(following, last, text)
   }
 
   /** From now on, the JSON of messages is not let go of: it is needed with each call. */
@@ -226,6 +229,18 @@ export class MessageTree {
 /** What a text takes in memory, or more: a text of one letter beyond Latin-1 has two bytes for each. */
 function textBytes(text: string): number {
   return Buffer.byteLength(text) === text.length ? text.length : 2 * text.length
+}
+
+/** The JSON of all messages up to this one, in order. @param from how many of the first to leave out */
+export function textsUpTo(last: Message | undefined, from = 0): string[] {
+  return messagesBetween(undefined, last, ({ depth }) => depth <= from).map(({ json }) => json)
+}
+
+/** The first `depth` messages of a conversation; undefined when that is none. */
+export function beginningOf(last: Message | undefined, depth: number): Message | undefined {
+  let at = last
+  while (at !== undefined && at.depth > depth) at = at.parent
+  return at
 }
 
 /**

@@ -1,4 +1,5 @@
 /** What is made of a request that has been read: lowering, matching, lines. */
+
 import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import { imageUrlsOf, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
@@ -13,7 +14,7 @@ import { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
 import { messageKey } from '../../../src/proxy/session/matching/message-key.ts'
 import { readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
 import { LineFinder } from '../../../src/proxy/session/roles/line-finder.ts'
-import { conversationOf } from '../../helpers/messages.ts'
+import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
 import {
   type Case,
   deepValues,
@@ -291,8 +292,8 @@ function lowerItems(input: unknown): unknown {
 }
 
 function turnOf(messages: readonly Message[]) {
-  const requestMessages = messages.map((message) => JSON.stringify(message))
-  return { status: 'completed' as const, requestMessages, tools: null, annotations: '{}' }
+  const lastMessage = lastOfTexts(messages.map((message) => JSON.stringify(message)))
+  return { status: 'completed' as const, lastMessage, tools: null, annotations: '{}' }
 }
 
 function lined(turns: readonly ReturnType<typeof turnOf>[]): void {

@@ -79,7 +79,7 @@ t.test('a model that names its calls reads these names, also after a restart', a
     call_ids: { [callOf(second).id]: own },
   })
   t.not(callOf(second).id, id, 'the same name, another id')
-  t.match(JSON.parse(second.requestMessages[2]!), result(id), 'on record as it was sent')
+  t.match(second.lastMessage!.value, result(id), 'on record as it was sent')
   const { sent: afterRestart, turn } = await rigOf(own, rig.store).ask(messages)
   t.same(afterRestart, shown)
   t.notOk(JSON.parse(turn.annotations).echo?.kinds.includes('unknown_id'))

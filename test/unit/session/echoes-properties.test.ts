@@ -5,7 +5,7 @@
  */
 import fc from 'fast-check'
 import t from 'tap'
-import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
+import { type Message, MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../src/protocol/canonical/messages.ts'
 import { CallIds } from '../../../src/proxy/session/matching/call-ids.ts'
 import { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
@@ -87,9 +87,11 @@ class Session {
   readonly index: MatchIndex<Turn>
   readonly turns: Turn[] = []
   /** For a rebuild, in call order. */
-  readonly records: { turn: Turn; isExact: boolean; requestMessages: string[] }[] = []
+  readonly records: { turn: Turn; isExact: boolean; lastMessage: Message | undefined }[] = []
   readonly asked: Said[][] = []
   readonly tree = new MessageTree()
+  /** Of a reader after a restart. */
+  readonly recorded = new MessageTree()
   readonly ids = new CallIds()
   #talks: Said[][] = [[]]
   #count = 0
@@ -147,8 +149,8 @@ class Session {
     const call = this.index.match(conversationOf(messagesOf(request), null, this.tree))
     this.asked.push(request)
     const turn = { answer, request, history: [...request.map(({ key }) => key), answer.name] }
-    const requestMessages = request.map(({ message }) => JSON.stringify(message))
-    this.records.push({ turn, isExact, requestMessages })
+    const lastMessage = this.recorded.lastOfTexts(request.map(({ message }) => JSON.stringify(message)))
+    this.records.push({ turn, isExact, lastMessage })
     // Nobody goes on from a turn that is not exact, as the planners have it.
     if (!isExact) return
     this.turns.push(turn)
@@ -178,12 +180,12 @@ t.test('a call goes on from the deepest turn whose whole past it has, and from n
       const session = new Session(edited)
       for (const one of actions) session.do(one)
       const rebuilt = await rebuildIndex(
-        session.records.map(({ turn, isExact, requestMessages }, at) => ({
+        session.records.map(({ turn, isExact, lastMessage }, at) => ({
           turn: isExact ? turn : undefined,
           turnId: String(at),
           annotations: '{}',
           status: 'completed' as const,
-          requestMessages,
+          lastMessage,
           tools: null,
           completionText: turn.answer.content,
           reasoning: null,

@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
 import { type MatchableRecord, rebuildIndex } from '../../../src/proxy/session/matching/rebuild-index.ts'
-import { conversationOf } from '../../helpers/messages.ts'
+import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
 
 type Message = { role: 'user' | 'assistant'; content: string }
 
@@ -14,7 +14,7 @@ function turn(turnId: string, messages: Message[], answer: string, prompt?: obje
     turnId,
     status: 'completed',
     annotations: JSON.stringify({ prompt }),
-    requestMessages: messages.map((message) => JSON.stringify(message)),
+    lastMessage: lastOfTexts(messages.map((message) => JSON.stringify(message))),
     tools: null,
     completionText: answer,
     reasoning: null,

@@ -7,6 +7,7 @@ import {
   readPolicies,
 } from '../../../src/proxy/session/state/policies.ts'
 import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
+import { lastOfTexts } from '../../helpers/messages.ts'
 import { QUIET_TURN } from '../../helpers/sessions-api.ts'
 
 t.test('one name is the policy of every line', async (t) => {
@@ -45,6 +46,7 @@ function talk(): TrajectoryBuilder {
   const add = (index: number, prompt: number[], policy: string | null, line: string) =>
     builder.add({
       ...QUIET_TURN,
+      lastMessage: lastOfTexts(QUIET_TURN.requestMessages),
       index,
       turnId: `t${index}`,
       promptTokenIds: Int32Array.from(prompt),

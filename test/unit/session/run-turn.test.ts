@@ -60,7 +60,7 @@ t.test('a call becomes a completed turn that holds what the agent saw', async (t
     turnId: turn.turnId,
     index: 0,
     status: 'completed',
-    requestMessages: ['{"role":"user","content":"hello"}'],
+    lastMessage: { depth: 1, json: '{"role":"user","content":"hello"}' },
     tools: null,
     params: '{"model":"m"}',
     promptPieces: [],

@@ -1,9 +1,8 @@
 import t from 'tap'
-import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import { recordedConversations } from '../../../src/proxy/session/matching/rebuild-index.ts'
 import { readSessionTurns } from '../../../src/proxy/session/matching/session-turns.ts'
 import type { TurnStep } from '../../../src/proxy/store/port/turn-store.ts'
-import { conversationOf } from '../../helpers/messages.ts'
+import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
 
 const question = { role: 'user', content: 'Why?' }
 
@@ -13,7 +12,7 @@ function aStep(turnId: string, more: Partial<TurnStep>): TurnStep {
     status: 'completed',
     annotations: '{}',
     exact: true,
-    requestMessages: [JSON.stringify(question)],
+    lastMessage: lastOfTexts([JSON.stringify(question)]),
     tools: null,
     completionText: 'Because.',
     reasoning: null,
@@ -35,7 +34,7 @@ t.test(
         yield retried
       },
     }
-    const read = recordedConversations(new MessageTree())
+    const read = recordedConversations()
     const turns = await readSessionTurns(store, 's', read)
     const echo = { role: 'assistant', content: 'Because.' }
     const { parent } = turns.match(conversationOf([question, echo, question]))

@@ -1,5 +1,7 @@
 /** Agents that rewrite the calls which they were given: one row, and prompts that show what was sampled. */
+
 import t, { type Test } from 'tap'
+import { textsUpTo } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../src/protocol/canonical/messages.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
@@ -87,7 +89,11 @@ t.test('a call that its agent fills in is gone on from as it was sampled, and to
   const third = await rig.ask(two, { tools: TOOLS })
   t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
   t.ok(textOf(third).includes('cd /w && ls') && !textOf(third).includes('replace_all'))
-  t.match(JSON.parse(third.requestMessages[1]!).tool_calls[0].function.arguments, 'replace_all', 'as sent')
+  t.match(
+    JSON.parse(textsUpTo(third.lastMessage)[1]!).tool_calls[0].function.arguments,
+    'replace_all',
+    'as sent',
+  )
   t.equal(rowsOf([first, second, third]).length, 1)
 })
 
@@ -218,7 +224,7 @@ t.test('an image that a tool returns is told in words to a model that reads text
   const second = await rig.ask(messages as ChatMessage[], { tools: TOOLS })
   t.match(notesOf(second).prompt, { reason: 'extended' })
   t.match(textOf(second), /\[An image\. This model reads text only, and cannot see it\.\]/)
-  t.match(JSON.parse(second.requestMessages.at(-1)!), { content: [image] }, 'on record as it was sent')
+  t.match(second.lastMessage!.value, { content: [image] }, 'on record as it was sent')
   const more = [...messages, { role: 'assistant', content: 'I cannot see it.' }, user('sure?')]
   t.match(notesOf(await rig.ask(more as ChatMessage[], { tools: TOOLS })).prompt, { reason: 'extended' })
   const own = [{ role: 'user', content: [image] }] as ChatMessage[]

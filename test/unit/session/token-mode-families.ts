@@ -2,9 +2,11 @@
  * Token mode with the tokenizers and templates of real models: what is sampled is what is trained, on every turn.
  * `npm test` tries some of them, `npm run test:slow` the others.
  */
+
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import type { Test } from 'tap'
+import { textsUpTo } from '../../../src/protocol/canonical/conversation.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
@@ -74,7 +76,7 @@ function parentOf(turn: TurnRecord, turns: TurnRecord[]): TurnRecord {
 /** Two answers to one prompt that differ in nothing but what clients tidy may stand for each other. */
 function checkSameAnswer(parent: TurnRecord, wanted: TurnRecord): void {
   if (parent === wanted) return
-  assert.deepEqual(parent.requestMessages, wanted.requestMessages)
+  assert.deepEqual(textsUpTo(parent.lastMessage), textsUpTo(wanted.lastMessage))
   assert.equal(parent.completionText?.trim() ?? '', wanted.completionText?.trim() ?? '')
 }
 
@@ -96,7 +98,7 @@ async function checkPrompt(model: TokenModel & Model, turn: TurnRecord, parent: 
 
 /** undefined if the template refuses what the agent sent: Llama's takes one call a message. */
 async function renderedIds({ renderer }: TokenModel, turn: TurnRecord): Promise<number[] | undefined> {
-  const messages = turn.requestMessages.map((message) => JSON.parse(message))
+  const messages = textsUpTo(turn.lastMessage).map((message) => JSON.parse(message))
   const tools = turn.tools === null ? null : JSON.parse(turn.tools)
   return await renderer.renderFull(messages, { tools }).then(
     ({ ids }) => [...ids],

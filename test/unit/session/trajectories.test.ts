@@ -13,6 +13,7 @@ import {
 } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TrainableTurn } from '../../../src/proxy/session/trajectories/turn-tree.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
+import { lastOfTexts } from '../../helpers/messages.ts'
 
 type RecordedTurn = TrainableTurn & Pick<TurnRecord, 'promptTokenIds'> & LinedTurn & TriedTurn
 
@@ -29,7 +30,7 @@ function turnOf(sketch: Sketch, index: number): RecordedTurn {
     index,
     status: 'completed',
     retryCount: 0,
-    requestMessages: [JSON.stringify({ role: 'user', content: prompt.join(' ') })],
+    lastMessage: lastOfTexts([JSON.stringify({ role: 'user', content: prompt.join(' ') })]),
     tools: null,
     params: '{}',
     promptPieces: [],
@@ -191,10 +192,10 @@ t.test("a client's retry supersedes the answer that nobody continued", async (t)
 t.test('a retry repeats a request whose messages are all the same, and no other', async (t) => {
   const texts = (...contents: string[]) =>
     contents.map((content) => JSON.stringify({ role: 'user', content }))
-  const asked = (requestMessages: string[], completion: number, retryCount = 0): Sketch => ({
+  const asked = (messages: string[], completion: number, retryCount = 0): Sketch => ({
     prompt: [1],
     completion: [completion],
-    requestMessages,
+    lastMessage: lastOfTexts(messages),
     retryCount,
   })
   const superseded = (...turns: Sketch[]) => turns.length - rowsOf(turns).flatMap(turnIds).length
@@ -209,7 +210,7 @@ const NOT_ANSWERED = {
   prompt: [],
   completion: [],
   exact: false,
-  requestMessages: ['{"role":"user","content":"1"}'],
+  lastMessage: lastOfTexts(['{"role":"user","content":"1"}']),
 }
 const SAMPLES = [2, 3, 4].map((completion) => ({ prompt: [1], completion: [completion] }))
 
@@ -269,7 +270,7 @@ t.test('a retry speaks for tries of its own request, not for others with an equa
     { prompt: [1], completion: [4], params: long('a'), retryCount: 1 },
   ]
   t.same(rowsOf(longOnes).map(turnIds), [['t1'], ['t2']])
-  const completion = { prompt: [1], requestMessages: [], completion: [2] }
+  const completion = { prompt: [1], lastMessage: undefined, completion: [2] }
   const completions = [
     { ...completion, promptPieces: ['"Once'] },
     { ...completion, promptPieces: ['"Once', ' upon'] },
@@ -322,7 +323,7 @@ for (const [outcome, retry] of [
   ['became another prompt', { prompt: [9], completion: [5] }],
 ] as const)
   t.test(`what an answer that was lost went on from is trained, though its retry ${outcome}`, async (t) => {
-    const request = { requestMessages: ['{"role":"user","content":"the second"}'] }
+    const request = { lastMessage: lastOfTexts(['{"role":"user","content":"the second"}']) }
     const rows = rowsOf([
       { prompt: [1], completion: [2] },
       { prompt: [1, 2, 3], completion: [4], ...request },
@@ -890,14 +891,14 @@ t.test('a turn of another model begins a row: tokens of two models never train a
 t.test('of a turn nothing is kept but what its rows need', async (t) => {
   const builder = new TrajectoryBuilder()
   const addWholeRecord = () => {
-    const requestMessages = ['{"role":"user","content":"a long conversation"}']
-    builder.add({ ...turnOf({ prompt: [1], completion: [2] }, 0), requestMessages })
-    return new WeakRef(requestMessages)
+    const record = turnOf({ prompt: [1], completion: [2] }, 0)
+    builder.add(record)
+    return new WeakRef(record)
   }
-  const messages = addWholeRecord()
+  const record = addWholeRecord()
   await nextTurn()
   setFlagsFromString('--expose-gc')
   runInNewContext('gc')()
-  t.equal(messages.deref(), undefined)
+  t.equal(record.deref(), undefined)
   t.equal([...builder.rows({}, null)].length, 1)
 })

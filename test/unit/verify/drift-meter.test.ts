@@ -20,6 +20,7 @@ async function trueTurn(): Promise<TurnRecord> {
   const { tokens } = await client.score({ promptTokenIds, completionTokenIds, alternatives: 0 })
   return {
     ...QUIET_TURN,
+    lastMessage: undefined,
     sessionId: 's',
     turnId: 't',
     index: 0,

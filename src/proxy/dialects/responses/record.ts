@@ -1,6 +1,7 @@
 /** Responses from the record: what `previous_response_id`, `GET …/responses/{id}` and item references stand for. */
 
 import { ProxyError } from '../../../base/errors.ts'
+import { beginningOf, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { outputOf } from './output.ts'
@@ -17,7 +18,7 @@ export async function historyOf(request: ResponsesRequest, find: FindTurn): Prom
   const { previous_response_id: id } = request
   if (id === undefined || id === null) return []
   const turn = await findResponse(id, find, 'previous_response_id')
-  const messages = turn.requestMessages.map((text) => JSON.parse(text) as ChatMessage)
+  const messages = messagesBetween(undefined, turn.lastMessage).map(({ value }) => value)
   return [...(annotationOf(turn).instructions ? messages.slice(1) : messages), assistantMessage(turn)]
 }
 
@@ -90,9 +91,7 @@ function assistantMessage(turn: TurnRecord): ChatMessage {
 function frameOf(turn: TurnRecord): ResponseFrame {
   const annotation = annotationOf(turn)
   const params = paramsOf(turn)
-  const first = annotation.instructions
-    ? (JSON.parse(turn.requestMessages[0] ?? '{}') as ChatMessage)
-    : undefined
+  const first = annotation.instructions ? beginningOf(turn.lastMessage, 1)?.value : undefined
   return {
     identity: {
       turnId: turn.turnId,

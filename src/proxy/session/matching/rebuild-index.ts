@@ -1,4 +1,3 @@
-import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { parseAsWritten } from '../../../protocol/canonical/written-numbers.ts'
@@ -9,14 +8,7 @@ import { type MatchableTurn, type MatchedCall, MatchIndex, type SampledMessage }
 /** What of a turn on record matching reads. */
 export type MatchableRecord = Pick<
   TurnRecord,
-  | 'turnId'
-  | 'status'
-  | 'annotations'
-  | 'requestMessages'
-  | 'tools'
-  | 'completionText'
-  | 'reasoning'
-  | 'toolCalls'
+  'turnId' | 'status' | 'annotations' | 'lastMessage' | 'tools' | 'completionText' | 'reasoning' | 'toolCalls'
 >
 
 /**
@@ -31,13 +23,13 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
   turnOf: (record: Recorded) => Turn | undefined,
   conversationOf: (
     record: Recorded,
-  ) => KeyedConversation | Promise<KeyedConversation> = recordedConversations(new MessageTree()),
+  ) => KeyedConversation | Promise<KeyedConversation> = recordedConversations(),
   editedCalls?: EditedCalls,
 ): Promise<MatchIndex<Turn>> {
   const index = new MatchIndex<Turn>(editedCalls)
   const known = new Map<string, MatchableTurn<Turn>>()
   for await (const record of records) {
-    if (record.status !== 'completed' || record.requestMessages.length === 0) continue
+    if (record.status !== 'completed' || record.lastMessage === undefined) continue
     const turn = turnOf(record)
     if (turn === undefined) continue
     const call = index.match(await conversationOf(record))
@@ -68,16 +60,15 @@ interface PromptOnRecord {
   from?: string
 }
 
-/** Reads the calls of turns on record, as they were when they were live. @param tree of their session */
+/** Reads the calls of turns on record, as they were when they were live. */
 export function recordedConversations(
-  tree: MessageTree,
   repeats?: Repeats,
-): (record: Pick<MatchableRecord, 'requestMessages' | 'tools'>) => KeyedConversation {
+): (record: Pick<MatchableRecord, 'lastMessage' | 'tools'>) => KeyedConversation {
   let latest: { json: string; tools: Tool[] } | undefined
-  return ({ requestMessages, tools: json }) => {
+  return ({ lastMessage, tools: json }) => {
     if (json !== null && latest?.json !== json) latest = { json, tools: parseAsWritten(json) as Tool[] }
     const tools = json === null ? null : latest!.tools
-    return readConversation(tree.lastOfTexts(requestMessages), tools, repeats)
+    return readConversation(lastMessage, tools, repeats)
   }
 }
 

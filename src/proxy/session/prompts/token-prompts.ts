@@ -6,13 +6,13 @@
 
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type {
   GenerationEvent,
   GenerationStart,
   GenerationStream,
 } from '../../../protocol/canonical/events.ts'
 import type { PromptImages } from '../../../protocol/canonical/images.ts'
-import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
@@ -112,9 +112,10 @@ export class TokenPrompts implements Prompts {
   ): Promise<SessionTurns> {
     // Templates are shown all of them, with each call.
     messages.keepJson()
-    const read = recordedConversations(messages, requests)
+    const read = recordedConversations(requests)
     const store = {
-      readSteps: (id: string) => withJoinedMessages(learningIds(this.#store.readSteps(id), callIds)),
+      readSteps: (id: string) =>
+        withJoinedMessages(learningIds(this.#store.readSteps(id, messages), callIds)),
     }
     const conversationOf = (turn: TurnStep) =>
       withVariables(this.#model.renderer, optionsOnRecord(turn), read(turn))
@@ -280,17 +281,16 @@ async function* learningIds(turns: AsyncIterable<TurnStep>, ids: CallIds): Async
 /** A message that the completion continued is one message with it. */
 async function* withJoinedMessages(turns: AsyncIterable<TurnStep>): AsyncGenerator<TurnStep> {
   for await (const turn of turns) {
-    const isJoined = turn.params.includes('"continue_final_message":true') && turn.requestMessages.length > 0
-    yield isJoined ? joined(turn) : turn
+    const isJoined = turn.lastMessage !== undefined && turn.params.includes('"continue_final_message":true')
+    yield isJoined ? joined(turn, turn.lastMessage!) : turn
   }
 }
 
-function joined(turn: TurnStep): TurnStep {
-  const final = JSON.parse(turn.requestMessages.at(-1)!) as ChatMessage
-  const completionText = joinedText(textOf(final), turn.completionText)
+function joined(turn: TurnStep, final: Message): TurnStep {
+  const completionText = joinedText(textOf(final.value), turn.completionText)
   // The turn that its prompt goes on from is the one whose message it continues, and not its parent.
   const annotations = '{}'
-  return { ...turn, requestMessages: turn.requestMessages.slice(0, -1), completionText, annotations }
+  return { ...turn, lastMessage: final.parent, completionText, annotations }
 }
 
 function joinedText(before: string | undefined, content: string | null): string | null {

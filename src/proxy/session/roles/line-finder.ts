@@ -1,6 +1,6 @@
 /** Finds the line of each turn of a session. Rules and reasons: `docs/lines.md`. */
 import { isStatedLine, type Line, type StatedLine } from './line.ts'
-import { CallReader, type LinedMessage, type LinedTurn, type Opening, type RecordedCall } from './opening.ts'
+import { CallReader, type LinedTurn, type Opening, type RecordedCall, type Said } from './opening.ts'
 import type { LineOnRecord } from './stated-line.ts'
 
 /** Rules for calls that say nothing, in the order in which they are asked. */
@@ -23,7 +23,6 @@ export interface FoundLine {
  */
 export class LineFinder {
   readonly #reader = new CallReader()
-  readonly #talks = new TalkTree()
   readonly #openings = new Map<string, Line>()
   #subagentCount = 0
   /** Whether a call of the main line has been answered, or may yet be. */
@@ -33,18 +32,15 @@ export class LineFinder {
 
   add(turn: LinedTurn): FoundLine {
     const call = this.#reader.read(turn)
-    const path = this.#talks.walk(call.talk)
     const stated = statedOnRecord(turn)
     const found =
-      stated === undefined
-        ? this.#infer(call, path)
-        : { line: this.#named(stated.told, call, path), rule: stated.rule }
-    this.#remember(turn, call, path, found)
+      stated === undefined ? this.#infer(call) : { line: this.#named(stated.told, call), rule: stated.rule }
+    this.#remember(turn, call, found)
     return found
   }
 
-  #infer(call: RecordedCall, path: TalkPath): InferredLine {
-    const continued = this.#continued(call, path)
+  #infer(call: RecordedCall): InferredLine {
+    const continued = this.#continued(call)
     if (continued !== undefined) return { line: continued, rule: 'continues' }
     const alike = this.#opensAlike(call.opening)
     if (alike !== undefined) return { line: alike, rule: 'opens_alike' }
@@ -54,14 +50,14 @@ export class LineFinder {
   }
 
   /** Which one, where a call only says that it is a sub-agent's. */
-  #named(stated: StatedLine, call: RecordedCall, path: TalkPath): Line {
+  #named(stated: StatedLine, call: RecordedCall): Line {
     if (stated !== 'subagent') return stated
-    const known = this.#continued(call, path) ?? this.#opensAlike(call.opening)
+    const known = this.#continued(call) ?? this.#opensAlike(call.opening)
     return known?.startsWith('subagent:') ? known : this.#newSubagent()
   }
 
-  #continued({ opening }: RecordedCall, path: TalkPath): Line | undefined {
-    const line = continuedLine(path, spokenTo(opening))
+  #continued({ opening, last }: RecordedCall): Line | undefined {
+    const line = continuedLine(last, spokenTo(opening))
     // What goes on from a summary is the work that it sums up.
     return line === 'compaction' ? 'main' : line
   }
@@ -80,8 +76,9 @@ export class LineFinder {
     return `subagent:${this.#subagentCount}`
   }
 
-  #remember(turn: LinedTurn, { opening }: RecordedCall, path: TalkPath, { line, rule }: FoundLine): void {
-    this.#talks.mark(path, spokenTo(opening), line)
+  #remember(turn: LinedTurn, { opening, last }: RecordedCall, { line, rule }: FoundLine): void {
+    // Nobody goes on from what nobody said.
+    if (last.parent !== undefined) last.lines.set(spokenTo(opening), line)
     if (line === 'side' || line === 'compaction') return
     const { agent, task } = likenessesOf(opening)
     this.#know(task, line)
@@ -108,6 +105,19 @@ function statedOnRecord({ annotations }: LinedTurn): LineOnRecord | undefined {
   return isStatedLine(line?.told) ? { told: line.told, rule: line.rule ?? 'header' } : undefined
 }
 
+/**
+ * The line of the call that this one goes on from: the longest one that is followed by an answer here. If there are
+ * several, the one that spoke to the same; else the latest, but no side call, which nobody goes on from with another
+ * system prompt.
+ */
+function continuedLine(last: Said, spokenTo: string): Line | undefined {
+  let answer: Said | undefined = last
+  while (answer !== undefined && !(answer.role === 'assistant' && answer.parent!.lines.size > 0))
+    answer = answer.parent
+  const lines = answer?.parent?.lines
+  return lines?.get(spokenTo) ?? [...(lines?.values() ?? [])].findLast((line) => line !== 'side')
+}
+
 function spokenTo({ systemKey, toolsKey }: Opening): string {
   return `${systemKey}\n${toolsKey}`
 }
@@ -121,60 +131,4 @@ function likenessesOf({ systemKey, toolsKey, firstKey }: Opening): { agent: stri
   if (systemKey !== '' && firstKey !== '') task.push(`system\n${systemKey}\n${firstKey}`)
   if (toolsKey !== '' && firstKey !== '') task.push(`tools\n${toolsKey}\n${firstKey}`)
   return { agent: `agent\n${systemKey}\n${toolsKey}`, task }
-}
-
-/**
- * The talks of a session's calls as a tree, without what the system says and without tools: both may change mid-way.
- */
-
-/** A message after those before it. */
-class TalkNode {
-  readonly next = new Map<string, TalkNode>()
-  /** The lines of the calls that end here, by who is spoken to: system prompt and tools. */
-  readonly lines = new Map<string, Line>()
-}
-
-/** A call's way through the tree. */
-interface TalkPath {
-  /** One per message. */
-  readonly steps: readonly TalkNode[]
-  readonly talk: readonly LinedMessage[]
-}
-
-class TalkTree {
-  readonly #root = new TalkNode()
-  #latest: TalkPath = { steps: [], talk: [] }
-
-  walk(talk: readonly LinedMessage[]): TalkPath {
-    const { steps: latest, talk: latestTalk } = this.#latest
-    const difference = latestTalk.findIndex((message, place) => message !== talk[place])
-    const steps = difference === -1 ? [...latest] : latest.slice(0, difference)
-    let at = steps.at(-1) ?? this.#root
-    for (const { key } of talk.slice(steps.length)) {
-      const next = at.next.get(key) ?? new TalkNode()
-      at.next.set(key, next)
-      steps.push(next)
-      at = next
-    }
-    this.#latest = { steps, talk }
-    return this.#latest
-  }
-
-  /** Puts a call's line where it ends. */
-  mark({ steps }: TalkPath, spokenTo: string, line: Line): void {
-    steps.at(-1)?.lines.set(spokenTo, line)
-  }
-}
-
-/**
- * The line of the call that this one goes on from: the longest one that is followed by an answer here. If there are
- * several, the one that spoke to the same; else the latest, but no side call, which nobody goes on from with another
- * system prompt.
- */
-function continuedLine({ steps, talk }: TalkPath, spokenTo: string): Line | undefined {
-  const place = steps.findLastIndex(
-    ({ lines }, position) => lines.size > 0 && talk[position + 1]?.role === 'assistant',
-  )
-  const lines = steps[place]?.lines
-  return lines?.get(spokenTo) ?? [...(lines?.values() ?? [])].findLast((line) => line !== 'side')
 }

@@ -1,18 +1,12 @@
-/** What a recorded call shows of the conversation it belongs to. */
+/** What recorded calls show of the conversations that they belong to. */
+import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { digestOf, messageKey } from '../matching/message-key.ts'
+import type { Line } from './line.ts'
 
 /** What of a turn its line is found by. */
-export type LinedTurn = Pick<TurnRecord, 'status' | 'requestMessages' | 'tools' | 'annotations'>
-
-/** A message as far as lines look at it; two have the same key if they differ in nothing but what clients tidy. */
-export interface LinedMessage {
-  /** As it is on record. */
-  readonly text: string
-  readonly key: string
-  readonly role: string
-}
+export type LinedTurn = Pick<TurnRecord, 'status' | 'lastMessage' | 'tools' | 'annotations'>
 
 /** How a conversation begins. Of a part that is missing the key is empty. */
 export interface Opening {
@@ -22,30 +16,79 @@ export interface Opening {
   readonly firstKey: string
 }
 
-export interface RecordedCall {
-  readonly opening: Opening
-  /** The messages after the system's first ones. */
-  readonly talk: readonly LinedMessage[]
+/**
+ * A message of a conversation after those before it, without what the system says at first: that may change mid-way, as
+ * tools may. Two are the same if they differ in nothing but what clients tidy.
+ */
+export class Said {
+  readonly parent: Said | undefined
+  readonly role: string
+  /** Of the first message of the conversation. */
+  readonly firstKey: string
+  /** The lines of the calls that end here, by who is spoken to: system prompt and tools. */
+  readonly lines = new Map<string, Line>()
+  readonly #next = new Map<string, Said>()
+
+  constructor(parent?: Said, role = '', firstKey = '') {
+    this.parent = parent
+    this.role = role
+    this.firstKey = firstKey
+  }
+
+  after({ key, role }: LinedMessage): Said {
+    let next = this.#next.get(key)
+    if (next === undefined) {
+      next = new Said(this, role, this.firstKey || key)
+      this.#next.set(key, next)
+    }
+    return next
+  }
 }
 
-/** Reads calls; a text is parsed once, however many calls of the session repeat it. */
+/** A message as far as lines look at it. */
+interface LinedMessage {
+  readonly key: string
+  readonly role: string
+}
+
+export interface RecordedCall {
+  readonly opening: Opening
+  readonly last: Said
+}
+
+interface Place {
+  readonly systemKey: string
+  readonly said: Said
+}
+
+/** Reads the calls of one reading; a message is read once, however many calls go through it. */
 export class CallReader {
+  readonly #start: Place = { systemKey: '', said: new Said() }
+  readonly #places = new Map<Message, Place>()
+  /** By their texts: of an agent that changes its first message with each call, all others are there again. */
   readonly #messages = new Map<string, LinedMessage>()
-  /** Of the latest call, whose messages the next one mostly repeats: to compare them is faster than to look them up. */
-  #latest: readonly LinedMessage[] = []
   #latestTools = { text: '', key: '' }
 
-  read({ requestMessages, tools }: Pick<LinedTurn, 'requestMessages' | 'tools'>): RecordedCall {
-    const messages = this.#read(requestMessages)
-    const talkStart = messages.findIndex(({ role }) => role !== 'system' && role !== 'developer')
-    const talk = talkStart === -1 ? [] : messages.slice(talkStart)
-    const system = messages.slice(0, messages.length - talk.length)
-    const opening = {
-      systemKey: system.map(({ key }) => key).join(' '),
-      toolsKey: this.#toolsKeyOf(tools),
-      firstKey: talk[0]?.key ?? '',
-    }
-    return { opening, talk }
+  read({ lastMessage, tools }: Pick<LinedTurn, 'lastMessage' | 'tools'>): RecordedCall {
+    const added = messagesBetween(undefined, lastMessage, (message) => this.#places.has(message))
+    for (const message of added)
+      this.#places.set(message, this.#after(this.#placeOf(message.parent), message))
+    const { systemKey, said } = this.#placeOf(lastMessage)
+    const opening = { systemKey, toolsKey: this.#toolsKeyOf(tools), firstKey: said.firstKey }
+    return { opening, last: said }
+  }
+
+  #placeOf(message: Message | undefined): Place {
+    return message === undefined ? this.#start : this.#places.get(message)!
+  }
+
+  #after({ systemKey, said }: Place, { json }: Message): Place {
+    const message = this.#messages.get(json) ?? readMessage(json)
+    this.#messages.set(json, message)
+    const { role, key } = message
+    const isSystem = said === this.#start.said && (role === 'system' || role === 'developer')
+    if (!isSystem) return { systemKey, said: said.after(message) }
+    return { systemKey: systemKey === '' ? key : `${systemKey} ${key}`, said }
   }
 
   /** Short, for it is kept with each call: an agent's tools have 100 KB. */
@@ -54,30 +97,14 @@ export class CallReader {
     if (tools !== this.#latestTools.text) this.#latestTools = { text: tools, key: digestOf(tools) }
     return this.#latestTools.key
   }
-
-  #read(texts: readonly string[]): LinedMessage[] {
-    const difference = this.#latest.findIndex(({ text }, place) => text !== texts[place])
-    const messages = difference === -1 ? [...this.#latest] : this.#latest.slice(0, difference)
-    for (const text of texts.slice(messages.length)) messages.push(this.#message(text))
-    this.#latest = messages
-    return messages
-  }
-
-  #message(text: string): LinedMessage {
-    const known = this.#messages.get(text)
-    if (known !== undefined) return known
-    const message = readMessage(text)
-    this.#messages.set(text, message)
-    return message
-  }
 }
 
 function readMessage(text: string): LinedMessage {
   const message = JSON.parse(text) as ChatMessage
   try {
-    return { text, key: messageKey(message).digest, role: message.role }
+    return { key: messageKey(message).digest, role: message.role }
   } catch {
     // Nested too deeply to be compared by value.
-    return { text, key: digestOf(text), role: message.role }
+    return { key: digestOf(text), role: message.role }
   }
 }

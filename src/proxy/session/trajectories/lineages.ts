@@ -3,6 +3,7 @@
  * parent is the one whose prompt and completion its own prompt begins with, token by token, and whose messages and
  * answer its own messages begin with.
  */
+import { beginningOf, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
 import { TurnTree } from './turn-tree.ts'
 
@@ -21,34 +22,28 @@ export interface Lineage {
   readonly root: string
 }
 
-/** A place in the tree of message lists: those that begin with the same messages. */
-interface Place {
-  readonly next: Map<string, Place>
-}
-
 interface KnownCall extends Lineage, ParentCall {
-  /** Where its request's messages end. */
-  readonly place: Place
+  readonly lastMessage: Message | undefined
 }
 
 export class Lineages {
   readonly #tree = new TurnTree()
   readonly #calls = new Map<string, KnownCall>()
-  readonly #first: Place = { next: new Map() }
 
-  /** Takes all turns of a session, in call order: any may be what a later one is stored against. */
+  /** Takes all turns of one reading, in call order: any may be what a later one is stored against. */
   add(turn: TurnStep): void {
-    const { turnId, requestMessages, completionTokenIds } = turn
+    const { turnId, lastMessage, completionTokenIds } = turn
     const sequence = this.#tree.read(turn)
     if (turn.status !== 'completed') return
     this.#tree.add(turn, sequence, 'main')
     const candidate = completionTokenIds.length > 0 ? this.#tree.find(turnId)?.parent : undefined
-    const { place, parent } = this.#walk(requestMessages, candidate && this.#calls.get(candidate.turnId))
+    const call = candidate && this.#calls.get(candidate.turnId)
+    const parent = call && isAnsweredIn(lastMessage, call) ? call : null
     this.#calls.set(turnId, {
       turnId,
-      messageCount: requestMessages.length,
+      messageCount: lastMessage?.depth ?? 0,
       tokenCount: sequence.length,
-      place,
+      lastMessage,
       parent,
       root: parent?.root ?? turnId,
     })
@@ -58,24 +53,11 @@ export class Lineages {
   of(turnId: string): Lineage {
     return this.#calls.get(turnId) ?? { parent: null, root: turnId }
   }
-
-  #walk(messages: readonly string[], candidate: KnownCall | undefined) {
-    let place = this.#first
-    let parent: KnownCall | null = null
-    for (const [position, message] of messages.entries()) {
-      const isAt = position > 0 && position === candidate?.messageCount && place === candidate.place
-      if (isAt && isAnswer(message)) parent = candidate
-      let next = place.next.get(message)
-      if (next === undefined) {
-        next = { next: new Map() }
-        place.next.set(message, next)
-      }
-      place = next
-    }
-    return { place, parent }
-  }
 }
 
-function isAnswer(message: string): boolean {
-  return (JSON.parse(message) as { role?: unknown }).role === 'assistant'
+/** Whether the messages up to `last` begin with those of the call and an answer. */
+function isAnsweredIn(last: Message | undefined, { lastMessage, messageCount }: KnownCall): boolean {
+  if (lastMessage === undefined || last === undefined || last.depth <= messageCount) return false
+  const answer = beginningOf(last, messageCount + 1)!
+  return answer.parent === lastMessage && (JSON.parse(answer.json) as { role?: unknown }).role === 'assistant'
 }

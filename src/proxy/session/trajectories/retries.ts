@@ -2,13 +2,14 @@
  * Which turns a client's retries repeat, so that an answer that never reached its agent is kept apart from a sample.
  */
 import { hash as digest } from 'node:crypto'
+import { type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { answeredRetriesOf } from '../../store/port/answered-retries.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 
 /** What of a turn tells whether it is a try of the same call as another one. */
 export type TriedTurn = Pick<
   TurnRecord,
-  'turnId' | 'status' | 'retryCount' | 'requestMessages' | 'tools' | 'params' | 'promptPieces' | 'annotations'
+  'turnId' | 'status' | 'retryCount' | 'lastMessage' | 'tools' | 'params' | 'promptPieces' | 'annotations'
 >
 
 /** Longer texts are compared by their digest: they would all be kept in memory. */
@@ -88,37 +89,21 @@ function latestTry(tries: readonly Try[]): Try | undefined {
   return tries.findLast(({ retryCount }) => retryCount === highest)
 }
 
-/** A history, as far as a step of it tells. */
-interface HistoryNode {
-  readonly id: number
-  readonly text: string
-  readonly next: Map<string, HistoryNode>
-}
-
-/** Equal requests have equal keys. What a request repeats of the one before it is compared, not looked up. */
+/** Equal requests of one reading have equal keys. */
 class RequestKeys {
-  #lastId = 0
-  readonly #empty: HistoryNode = { id: 0, text: '', next: new Map() }
-  /** The history of the latest request. */
-  #latest: readonly HistoryNode[] = []
+  readonly #ids = new Map<Message, number>()
+  readonly #prompts = new MessageTree()
 
-  keyOf({ requestMessages, promptPieces, tools, params }: TriedTurn): string {
+  keyOf({ lastMessage, promptPieces, tools, params }: TriedTurn): string {
     // A request has either of the two.
-    const texts = requestMessages.length > 0 ? requestMessages : promptPieces
-    const difference = this.#latest.findIndex(({ text }, place) => text !== texts[place])
-    const path = this.#latest.slice(0, difference === -1 ? this.#latest.length : difference)
-    for (const text of texts.slice(path.length)) path.push(this.#step(path.at(-1) ?? this.#empty, text))
-    this.#latest = path
-    return `${path.at(-1)?.id ?? 0} ${short(tools ?? '')} ${short(params)}`
+    const last = lastMessage ?? this.#prompts.lastOfTexts(promptPieces)
+    return `${last === undefined ? 0 : this.#idOf(last)} ${short(tools ?? '')} ${short(params)}`
   }
 
-  #step(from: HistoryNode, text: string): HistoryNode {
-    const known = from.next.get(text)
-    if (known !== undefined) return known
-    this.#lastId += 1
-    const step = { id: this.#lastId, text, next: new Map() }
-    from.next.set(text, step)
-    return step
+  #idOf(last: Message): number {
+    const id = this.#ids.get(last) ?? this.#ids.size + 1
+    this.#ids.set(last, id)
+    return id
   }
 }
 

@@ -7,7 +7,7 @@
  */
 
 import type { ProxyError } from '../../../base/errors.ts'
-import type { Message } from '../../../protocol/canonical/conversation.ts'
+import type { Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
@@ -156,11 +156,9 @@ export interface TurnOutcome {
 }
 
 /** One turn, whole. Everything of TurnOutcome is null or empty (`[]`, `{}`) while the turn is open or interrupted. */
-export type TurnRecord = Omit<OpenTurn, 'lastMessage'> &
+export type TurnRecord = OpenTurn &
   Omit<TurnOutcome, 'status' | 'endedAtMs' | 'promptTokenIds' | 'details'> & {
     promptTokenIds: Int32Array
-    /** JSON text of each canonical message, in order. */
-    requestMessages: readonly string[]
     status: TurnStatus
     endedAtMs: number | null
   }
@@ -280,15 +278,18 @@ export interface TurnReader {
 
   /**
    * The session's turns in call order; read in pages, so that a long session never stands in memory twice. Ends early
-   * if the session is deleted or reset meanwhile.
+   * if the session is deleted or reset meanwhile. Their messages are of one tree: `===` tells who begins like whom.
    */
   readTurns(sessionId: string): AsyncIterable<TurnRecord>
 
   /** As {@link readTurns}, at a cost that does not grow with the length of prompts. */
   readOutlines(sessionId: string): AsyncIterable<TurnOutline>
 
-  /** As {@link readTurns}, at a cost that grows with what is new in each prompt, not with the prompts' length. */
-  readSteps(sessionId: string): AsyncIterable<TurnStep>
+  /**
+   * As {@link readTurns}, at a cost that grows with what is new in each prompt, not with the prompts' length.
+   * @param messages the tree that the turns' messages are to be of; absent: one of their own
+   */
+  readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep>
 
   /**
    * What is on record of these turns beyond their rows, of these kinds; turns without any are not in it. All of it is in

@@ -64,7 +64,7 @@ export type TurnParts = TurnRecord | TurnStep | TurnOutline
 /** A turn with texts by their id, and with its lists as the difference to the turn before it in the reading. */
 export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<
   T,
-  'requestMessages' | 'promptPieces' | 'tools' | 'params'
+  'lastMessage' | 'promptPieces' | 'tools' | 'params'
 > & {
   messages: PagedList
   prompt: PagedList

@@ -1,6 +1,7 @@
 /** Reads sessions and turns through the reader thread. */
 
 import type { ProxyError } from '../../../base/errors.ts'
+import { beginningOf, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import { decodeCursor, orderOf } from '../port/session-list.ts'
@@ -53,18 +54,21 @@ export class SqliteReader implements TurnReader {
     return this.#read((reading) => this.#thread.call('readPage', [reading, sessionId]))
   }
 
-  readSteps(sessionId: string): AsyncIterable<TurnStep> {
-    return this.#read((reading) => this.#thread.call('readStepPage', [reading, sessionId]))
+  readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep> {
+    return this.#read((reading) => this.#thread.call('readStepPage', [reading, sessionId]), messages)
   }
 
   readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
     return this.#read((reading) => this.#thread.call('readOutlinePage', [reading, sessionId]))
   }
 
-  async *#read<T extends TurnParts>(nextPage: (reading: number) => Promise<TurnPage<T>>): AsyncIterable<T> {
+  async *#read<T extends TurnParts>(
+    nextPage: (reading: number) => Promise<TurnPage<T>>,
+    messages?: MessageTree,
+  ): AsyncIterable<T> {
     this.#lastReading += 1
     const reading = this.#lastReading
-    const assembler = new TurnAssembler()
+    const assembler = new TurnAssembler(messages)
     let done = false
     try {
       while (!done) {
@@ -104,11 +108,17 @@ export class SqliteReader implements TurnReader {
   }
 }
 
-/** Puts turns together again. Turns share the strings of their common messages, so that memory grows with the text. */
+/** Puts turns together again. What their requests have in common is there once, so that memory grows with the text. */
 class TurnAssembler {
+  readonly #tree: MessageTree
   readonly #texts = new Map<number, string>()
-  #messages: readonly string[] = []
+  /** Of the turn before. */
+  #lastMessage: Message | undefined
   #prompt: readonly string[] = []
+
+  constructor(tree = new MessageTree()) {
+    this.#tree = tree
+  }
 
   addTexts(texts: [number, string][]): void {
     for (const [id, text] of texts) this.#texts.set(id, text)
@@ -116,11 +126,12 @@ class TurnAssembler {
 
   assemble<T extends TurnParts>(paged: PagedTurn<T>): T {
     const { messages, prompt, ...turn } = paged
-    this.#messages = this.#next(this.#messages, messages)
+    this.#lastMessage = beginningOf(this.#lastMessage, messages.shared)
+    for (const id of messages.added) this.#lastMessage = this.#tree.follow(this.#lastMessage, this.#text(id))
     this.#prompt = this.#next(this.#prompt, prompt)
     return {
       ...turn,
-      requestMessages: this.#messages,
+      lastMessage: this.#lastMessage,
       promptPieces: this.#prompt,
       tools: turn.tools === null ? null : this.#text(turn.tools),
       params: this.#text(turn.params),

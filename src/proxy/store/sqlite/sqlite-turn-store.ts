@@ -1,6 +1,8 @@
 /** The port's methods, carried to the writer thread and the reader thread. */
+
 import type { Transferable } from 'node:worker_threads'
 import { ProxyError } from '../../../base/errors.ts'
+import type { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type {
   ExpiredCount,
@@ -156,8 +158,8 @@ export class SqliteTurnStore implements TurnStore {
     return this.#reader.readTurns(sessionId)
   }
 
-  readSteps(sessionId: string): AsyncIterable<TurnStep> {
-    return this.#reader.readSteps(sessionId)
+  readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep> {
+    return this.#reader.readSteps(sessionId, messages)
   }
 
   readOutlines(sessionId: string): AsyncIterable<TurnOutline> {

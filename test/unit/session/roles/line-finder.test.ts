@@ -2,13 +2,17 @@ import t from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
 import { LineFinder } from '../../../../src/proxy/session/roles/line-finder.ts'
 import { CallReader } from '../../../../src/proxy/session/roles/opening.ts'
+import { lastOfTexts } from '../../../helpers/messages.ts'
 import { assistant, type Call, find, linesOf, recorded, system, user } from './recorded-calls.ts'
 
 t.test('what is kept of a call does not grow with its tools', async (t) => {
   const tools = JSON.stringify([
     { type: 'function', function: { name: 'f', description: 'x'.repeat(100_000) } },
   ])
-  const call = (text: string | null) => ({ requestMessages: ['{"role":"user","content":"a"}'], tools: text })
+  const call = (text: string | null) => ({
+    lastMessage: lastOfTexts(['{"role":"user","content":"a"}']),
+    tools: text,
+  })
   const reader = new CallReader()
   const [first, again, other, none] = [tools, tools, `${tools} `, null].map(
     (text) => reader.read(call(text)).opening.toolsKey,

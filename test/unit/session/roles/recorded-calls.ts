@@ -4,6 +4,7 @@ import type { ChatBody } from '../../../../src/protocol/canonical/request.ts'
 import { type FoundLine, LineFinder } from '../../../../src/proxy/session/roles/line-finder.ts'
 import type { LinedTurn } from '../../../../src/proxy/session/roles/opening.ts'
 import { type Headers, statedLine } from '../../../../src/proxy/session/roles/stated-line.ts'
+import { lastOfTexts } from '../../../helpers/messages.ts'
 
 export interface Call {
   messages: ChatMessage[]
@@ -31,7 +32,7 @@ export function recorded({
   const line = statedLine({ headers, request: { kind: 'chat', body: chat } })
   return {
     status,
-    requestMessages: messages.map((message) => JSON.stringify(message)),
+    lastMessage: lastOfTexts(messages.map((message) => JSON.stringify(message))),
     tools: functions.length > 0 ? JSON.stringify(functions) : null,
     annotations: JSON.stringify({ ...(line && { line }) }),
   }

@@ -1,12 +1,12 @@
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
-import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { Reply } from '../../../../src/proxy/store/sqlite/calls.ts'
 import type { PagedList } from '../../../../src/proxy/store/sqlite/reader.ts'
 import type { RecordedRequest, RecordedTurn, SentTurn } from '../../../../src/proxy/store/sqlite/sent-turn.ts'
 import { SentTurns } from '../../../../src/proxy/store/sqlite/sent-turns.ts'
 import type { WriteMethods } from '../../../../src/proxy/store/sqlite/writer.ts'
 import { anOutcome, aTurn } from '../../../conformance/turn-store.ts'
+import type { TurnOfTexts } from '../../../helpers/messages.ts'
 import { sentWhole } from '../../../helpers/prompt-ids.ts'
 import { openStoreWriter, sessionRow } from '../../../helpers/store-writer.ts'
 
@@ -26,7 +26,7 @@ function openWriter(t: Test) {
       ...list.slice(0, shared),
       ...added.map((id) => texts.get(id)!),
     ]
-    const requests: Pick<TurnRecord, 'requestMessages' | 'tools' | 'promptPieces'>[] = []
+    const requests: Pick<TurnOfTexts, 'requestMessages' | 'tools' | 'promptPieces'>[] = []
     for (let done = false; !done; ) {
       const page = reader.readPage(lastReading, sessionId)
       for (const [id, text] of page.texts) texts.set(id, text)

@@ -1,4 +1,5 @@
 /** Turns as the traces of the second model-gateway contract, in pieces of JSON text. */
+import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import type { LinkedTurn } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.ts'
@@ -36,9 +37,9 @@ function* gatewayTrace({ turn, lineage }: LinkedTurn): Generator<string> {
 }
 
 /** Exactly one of messages, prompt and prompt_token_ids: rLLM's client refuses the session otherwise. */
-function* request({ turnId, sessionId, requestMessages, promptPieces, tools, params }: TurnRecord) {
+function* request({ turnId, sessionId, lastMessage, promptPieces, tools, params }: TurnRecord) {
   yield openObject({ request_id: turnId, session_id: sessionId })
-  yield* member('messages', textArray(requestMessages))
+  yield* member('messages', textArray(textsUpTo(lastMessage)))
   const prompt = promptPieces.length === 0 ? ['null'] : [...promptJson(promptPieces)]
   const isIds = prompt[0]!.startsWith('[')
   yield* member('prompt', isIds ? ['null'] : prompt)

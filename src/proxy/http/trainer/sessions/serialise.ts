@@ -1,5 +1,6 @@
 /** Records of the store as the sessions API shows them. */
 import type { Static } from 'typebox'
+import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
@@ -105,7 +106,7 @@ export function* turnToWire(
     error: turn.error,
     retry_count: turn.retryCount,
   })
-  yield* member('request_messages', textArray(turn.requestMessages.slice(known?.count ?? 0)))
+  yield* member('request_messages', textArray(textsUpTo(turn.lastMessage, known?.count)))
   yield* member('tools', [turn.tools ?? '[]'])
   yield* member('params', paramsToWire(turn.params, shown?.pieces ?? turn.promptPieces))
   yield* member('tool_calls', [turn.toolCalls])

@@ -1,6 +1,7 @@
 /** A session's trajectories as a query asks for them. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
+import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { imageDigest, imageUrlsOf, splitDataUrl } from '../../../../protocol/canonical/images.ts'
 import {
   type PlacedRow,
@@ -62,11 +63,8 @@ function refuseHalf(before: SessionRecord, after: SessionRecord | undefined): vo
 }
 
 /** By their digests, as the agent sent them. */
-function addImages(
-  images: Map<string, string>,
-  { requestMessages }: Pick<TurnStep, 'requestMessages'>,
-): void {
-  for (const json of requestMessages) {
+function addImages(images: Map<string, string>, { lastMessage }: Pick<TurnStep, 'lastMessage'>): void {
+  for (const json of textsUpTo(lastMessage)) {
     if (!json.includes('"image_url"')) continue
     for (const url of imageUrlsOf([JSON.parse(json)])) {
       const data = splitDataUrl(url)

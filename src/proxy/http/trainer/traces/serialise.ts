@@ -1,5 +1,6 @@
 /** Turns as traces, in pieces of JSON text. */
 
+import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
 import { type LinkedTurn, traceIdOf } from '../../../session/trajectories/traces.ts'
 import { samplingOf } from '../../../session/turn/sampling.ts'
@@ -56,10 +57,8 @@ export async function* graphToWire(
       parent_trace_id: parent && traceIdOf({ sessionId: turn.sessionId, turnId: parent.turnId }),
       lineage_id: lineage.root,
     })
-    yield* member(
-      'messages_suffix',
-      textArray(turn.requestMessages.slice(parent ? parent.messageCount + 1 : 0)),
-    )
+    const newMessages = textsUpTo(turn.lastMessage, parent ? parent.messageCount + 1 : 0)
+    yield* member('messages_suffix', textArray(newMessages))
     yield* member('prompt_ids_suffix', numberArray(promptTokenIds.subarray(parent?.tokenCount ?? 0)))
     yield* answerMembers(turn)
     yield* shownDetails(turn, details)
@@ -73,7 +72,7 @@ export async function* graphToWire(
 export async function* traceToWire(turn: TurnRecord, details: TraceDetails): AsyncGenerator<string> {
   const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
   yield openObject(traceFacts(turn))
-  yield* member('messages', textArray(turn.requestMessages))
+  yield* member('messages', textArray(textsUpTo(turn.lastMessage)))
   yield* member('prompt_token_ids', numberArray(promptTokenIds))
   yield* answerMembers(turn)
   yield* shownDetails(turn, details)

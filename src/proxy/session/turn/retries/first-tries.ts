@@ -2,7 +2,7 @@
  * First tries of calls whose clients may try again. Those that run are kept here; those that have ended are on record,
  * so that a proxy which was started anew finds them as well. Only a retry costs anything: it reads its session's turns.
  */
-import { messagesBetween } from '../../../../protocol/canonical/conversation.ts'
+import { beginningOf, type Message, textsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { type Annotations, hasWholeAnswer } from '../../../store/port/answered-retries.ts'
 import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
 import { type EarlierTry, firstTryOf, type TryWord } from './first-try.ts'
@@ -112,7 +112,7 @@ export class FirstTries<R extends RunningTry> {
       const { idempotency_key: key } = annotationsOf(turn)
       if (key !== undefined) keys.add(key)
       wasRead ||= tries.length > 0 && wanted.isContinuedBy(turn)
-      if (turn.status !== 'open' && wanted.isRecordedAs(turn)) tries.push(fromRecord(turn))
+      if (turn.status !== 'open' && wanted.isLike(turn)) tries.push(fromRecord(turn))
     }
     return wasRead ? tries.map((each) => ({ ...each, wasRead })) : tries
   }
@@ -168,44 +168,40 @@ class Wanted {
 
   constructor(request: TriedRequest) {
     this.#request = request
-    this.#messages = messagesBetween(undefined, request.lastMessage).map(({ json }) => json)
+    this.#messages = textsUpTo(request.lastMessage)
   }
 
-  isLike(other: TriedRequest): boolean {
-    const isSame = other.lastMessage === this.#request.lastMessage && other.lastMessage !== undefined
-    const messages = isSame
-      ? this.#messages
-      : messagesBetween(undefined, other.lastMessage).map(({ json }) => json)
-    return this.isRecordedAs({ ...other, requestMessages: messages })
-  }
-
-  isRecordedAs(turn: Pick<TurnOutline, 'dialect' | 'tools' | 'params' | 'requestMessages' | 'promptPieces'>) {
+  isLike(turn: TriedRequest): boolean {
     const { dialect, tools, params, promptPieces } = this.#request
     return (
       turn.dialect === dialect &&
       turn.params === params &&
       turn.tools === tools &&
-      isEqual(turn.requestMessages, this.#messages) &&
+      this.#hasMessages(turn.lastMessage) &&
       // Cut at other places they are the same prompt.
       turn.promptPieces.join('') === promptPieces.join('')
     )
   }
 
   /** Whether the prompt of a turn begins with this one, and goes on. */
-  isContinuedBy({ requestMessages, promptPieces }: Pick<TurnOutline, 'requestMessages' | 'promptPieces'>) {
+  isContinuedBy({ lastMessage, promptPieces }: Pick<TurnOutline, 'lastMessage' | 'promptPieces'>): boolean {
     const prompt = this.#request.promptPieces.join('')
     if (this.#messages.length === 0) {
       const longer = promptPieces.join('')
       return longer.length > prompt.length && longer.startsWith(prompt)
     }
     const { length } = this.#messages
-    return requestMessages.length > length && isEqual(requestMessages.slice(0, length), this.#messages)
+    const beginning = beginningOf(lastMessage, length)
+    return beginning !== lastMessage && this.#hasMessages(beginning)
   }
-}
 
-/** From the end: histories of one session begin alike. */
-function isEqual(some: readonly string[], others: readonly string[]): boolean {
-  return (
-    some.length === others.length && some.every((_, place) => some.at(-1 - place) === others.at(-1 - place))
-  )
+  /** From the end: histories of one session begin alike. */
+  #hasMessages(last: Message | undefined): boolean {
+    if (last !== undefined && last === this.#request.lastMessage) return true
+    if ((last?.depth ?? 0) !== this.#messages.length) return false
+    for (let at = last; at !== undefined; at = at.parent) {
+      if (at.json !== this.#messages[at.depth - 1]) return false
+    }
+    return true
+  }
 }
