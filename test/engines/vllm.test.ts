@@ -4,7 +4,7 @@
  *
  *     TURNS=2000 PROPERTY_SEED=7 npm run test:vllm
  *
- * With `INTERRUPTIONS=1` agents leave, and weights are replaced, in the middle of calls. With `UPDATE=1` its wire is
+ * With `INTERRUPTIONS=1` agents leave, weights are replaced, and the engine pauses and dies, in the middle of calls. With `UPDATE=1` its wire is
  * recorded anew, for `test/integration/engine-wires.test.ts`.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -15,7 +15,7 @@ import { freePort } from '../helpers/free-port.ts'
 import { startModes } from './parts/proxies.ts'
 import { checkDoctor, checkVerify } from './vllm/commands.ts'
 import { installVllm, NotForThisMachine, VLLM_VERSION, type VllmInstalled } from './vllm/install.ts'
-import { checkLeaving, checkWeights } from './vllm/interrupted.ts'
+import { checkCrash, checkLeaving, checkPause, checkWeights } from './vllm/interrupted.ts'
 import { checkRefusals } from './vllm/refusals.ts'
 import { checkTheCheck, checkTurns } from './vllm/turns.ts'
 import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
@@ -71,6 +71,10 @@ if (vllm !== undefined) {
     await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine.core))
     await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
       checkWeights(t, near, engine, [base, other]),
+    )
+    await t.test('a paused engine gets no calls, and loses none', (t) => checkPause(t, modes, engine))
+    await t.test('an engine that dies under load is an error for its agents, and serves again', (t) =>
+      checkCrash(t, modes, engine, () => engine.start()),
     )
   }
 }

@@ -162,21 +162,21 @@ export async function checkWeights(
       }
 }
 
-/** A sleeping engine gets no calls; they wait until it wakes. */
-export async function checkSleep(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
+/** A paused engine gets no calls; they wait until it goes on, and those that it had are what they would have been. */
+export async function checkPause(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
   for (const mode of modes) {
     const running = await begin(vllm.core, mode)
-    await vllm.post('/sleep?level=1&mode=keep')
-    await until(async () => !(await engineOf(mode)).healthy)
+    await vllm.post('/pause?mode=keep')
+    await until(async () => (await engineOf(mode)).unavailable === 'paused')
     const before = vllm.core.calls().length
-    const waiting = new AGENTS.chat!(new Dice(1)).call(`${mode.url}/asleep`, {
+    const waiting = new AGENTS.chat!(new Dice(1)).call(`${mode.url}/paused`, {
       stream: false,
       sampling: { max_tokens: 3 },
     })
     await until(async () => (await getJson(`${mode.url}/health`)).queued > 0)
-    t.equal(vllm.core.calls().length, before, `${mode.name}: nothing is sent to a sleeping engine`)
-    await vllm.post('/wake_up')
-    t.equal((await waiting).finish, 'length', `${mode.name}: the call was served when it woke`)
+    t.equal(vllm.core.calls().length, before, `${mode.name}: nothing is sent to a paused engine`)
+    await vllm.post('/resume')
+    t.equal((await waiting).finish, 'length', `${mode.name}: the call was served when it went on`)
     const said = await running.answer
     if (said instanceof Error) throw said
     const made = [{ dialect: 'chat', stream: true, said }]
