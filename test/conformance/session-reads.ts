@@ -164,14 +164,26 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     const outlines: TurnOutline[] = []
     for await (const outline of store.readOutlines('s')) outlines.push(outline)
     t.match(outlines, [
-      { index: 0, promptTokens: 20, sampledTokens: 2, base: null, completionText: 'hello' },
-      { index: 1, promptTokens: 23, base: { index: 0, shared: 22 } },
-      { index: 2, promptTokens: 13, base: { shared: 12 } },
-      { index: 3, promptTokens: 4, base: null },
-      { index: 4, status: 'open', promptTokens: 0, sampledTokens: 0, base: null },
+      { index: 0, promptTokens: 20, sampledTokens: 2, completionText: 'hello' },
+      { index: 1, promptTokens: 23 },
+      { index: 2, promptTokens: 13 },
+      { index: 3, promptTokens: 4 },
+      { index: 4, status: 'open', promptTokens: 0, sampledTokens: 0 },
     ])
+    const steps = await Array.fromAsync(store.readSteps('s'))
+    t.match(
+      steps.map(({ promptStep: { base, shared } }) => ({ base, shared })),
+      [
+        { base: null },
+        { base: 'a', shared: 22 },
+        { base: /[ab]/, shared: 12 },
+        { base: null },
+        { base: null },
+      ],
+      'a step is the difference to an earlier turn that has eight tokens or more in common with it',
+    )
     const whole = (await store.getTurn('s', 'b'))!
-    const { promptTokens, sampledTokens, base, ...outline } = outlines[1]!
+    const { promptTokens, sampledTokens, ...outline } = outlines[1]!
     const { promptTokenIds, completionTokenIds, completionLogprobs: _logprobs, ...rest } = whole
     t.strictSame(outline, rest)
     t.strictSame([promptTokens, sampledTokens], [promptTokenIds.length, completionTokenIds.length])

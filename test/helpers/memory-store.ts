@@ -172,9 +172,13 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async *readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep> {
-    for await (const { promptTokenIds: rest, lastMessage: last, ...turn } of this.readTurns(sessionId)) {
+    const given: TurnRecord[] = []
+    for await (const turn of this.readTurns(sessionId)) {
+      const { promptTokenIds: prompt, lastMessage: last, ...step } = turn
       const lastMessage = messages === undefined ? last : messages.lastOfTexts(textsUpTo(last))
-      yield { ...turn, lastMessage, promptStep: { base: null, shared: 0, rest } }
+      const { base, shared } = baseOf(turn, given)
+      yield { ...step, lastMessage, promptStep: { base, shared, rest: prompt.slice(shared) } }
+      given.push(turn)
     }
   }
 
@@ -186,7 +190,6 @@ export class MemoryTurnStore implements TurnStore {
         ...copyOf(outline),
         promptTokens: promptTokenIds.length,
         sampledTokens: completionTokenIds.length,
-        base: baseOf(turn, turns),
       }
     }
   }
@@ -345,19 +348,18 @@ function countsOf(turns: readonly TurnRecord[]) {
 }
 
 /** Of several with as much in common, the latest. */
-function baseOf(turn: TurnRecord, turns: readonly TurnRecord[]): TurnOutline['base'] {
+function baseOf(turn: TurnRecord, given: readonly TurnRecord[]): Omit<TurnStep['promptStep'], 'rest'> {
   const prompt = turn.promptTokenIds
-  let base = null as TurnOutline['base']
-  for (let at = turns.length - 1; at >= 0; at -= 1) {
-    const earlier = turns[at]!
-    const most = base?.shared ?? MIN_SHARED_TOKENS - 1
-    if (most >= prompt.length) break
+  let most = { base: null as string | null, shared: 0 }
+  for (const earlier of given.toReversed()) {
+    const least = Math.max(most.shared, MIN_SHARED_TOKENS - 1)
+    if (least >= prompt.length) break
     // Only one that agrees there can have more in common. Without this look a session of a thousand turns takes seconds.
-    if (earlier.index >= turn.index || idAt(earlier, most) !== prompt[most]) continue
+    if (earlier.status === 'open' || idAt(earlier, least) !== prompt[least]) continue
     const shared = sharedWith(earlier, prompt)
-    if (shared > most) base = { index: earlier.index, shared }
+    if (shared > least) most = { base: earlier.turnId, shared }
   }
-  return base
+  return most
 }
 
 function idAt({ promptTokenIds, completionTokenIds }: TurnRecord, at: number): number | undefined {

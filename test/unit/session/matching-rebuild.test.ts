@@ -90,4 +90,16 @@ t.test('turns hang together as they did when they were live, whatever the clock 
   t.equal(await isOther(), 'first:2', 'not on record: the latest that nothing continued had the child')
   t.equal(await isOther({ reason: 'branched' }), 'second:2', 'neither had ended when the call came')
   t.equal(await isOther({ reason: 'extended', from: 'lost' }), 'first:2', 'a turn that is not there')
+  const reason = 'think_dropped'
+  t.equal(await isOther({ reason, parent: 'first' }), 'second:2', 'its tokens were made anew')
+  t.equal(await isOther({ reason, parent: null }), 'second:2', 'it continued neither')
+  t.equal(await isOther({ reason: 'extended', from: 'second', parent: 'first' }), 'second:2')
+})
+
+t.test('what the record tells is not matched again', async (t) => {
+  const index = await rebuild([
+    turn('t1', [user('hi')], 'hello', { reason: 'first' }),
+    turn('t2', [user('other'), assistant('bye'), user('x')], 'there', { reason: 'broken', from: 't1' }),
+  ])
+  t.equal(found(index, [user('hi'), assistant('hello'), user('x'), assistant('there'), user('y')]), 't2:4')
 })

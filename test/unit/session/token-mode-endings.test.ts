@@ -51,7 +51,11 @@ t.test('an answer that was cut off goes on from its own tokens', async (t) => {
   const cut = await ask([user])
   const turn = await ask([user, says('One, two -')], CONTINUED)
   t.strictSame([...turn.promptTokenIds], [...cut.promptTokenIds, ...cut.completionTokenIds])
-  t.match(promptOf(turn), { reason: 'extended', from: cut.turnId })
+  t.match(
+    promptOf(turn),
+    { reason: 'extended', from: cut.turnId, parent: null },
+    'one message with the cut one',
+  )
   const next = await ask([user, says('One, two - three.'), user])
   t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
 })
@@ -62,6 +66,13 @@ t.test('an answer that ended itself is rendered, for its end would come first', 
   const turn = await ask([user, says('One.')], CONTINUED)
   t.match(promptOf(turn), { reason: 'branched' })
   t.match(textOf(turn), /assistant\nOne\.$/)
+})
+
+t.test('a call that its tokens begin anew has its parent by messages on record', async (t) => {
+  const { ask } = setUp(t, ['One.', 'Two.'])
+  const first = await ask([user])
+  t.notOk('parent' in promptOf(first))
+  t.match(promptOf(await ask([user, says('One.')])), { reason: 'nothing_new', parent: first.turnId })
 })
 
 t.test('the head of the turn is left to the model', async (t) => {

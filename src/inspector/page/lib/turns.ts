@@ -1,8 +1,8 @@
 import type { TreeTurn } from './wire.ts'
 
-/** A turn that begins like an earlier one, and does not go on from its end. */
-export function isBroken(turn: TreeTurn): boolean {
-  return turn.parent !== null && !turn.continues
+/** A turn that goes on from an earlier one by its messages, or begins like it, and begins a row of its own. */
+export function isBroken({ line, parent, message_parent, continues }: TreeTurn): boolean {
+  return !continues && line !== 'side' && (parent !== null || message_parent !== null)
 }
 
 /** `subagent:…` as one kind. */

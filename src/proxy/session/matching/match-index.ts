@@ -123,6 +123,13 @@ export class MatchIndex<Turn> {
     return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, edited, order, conversation }
   }
 
+  /** A call on record, whose parent was found when it was live. */
+  continuing(parent: MatchableTurn<Turn> | undefined, conversation: KeyedConversation): MatchedCall<Turn> {
+    const order = this.#callCount++
+    const sharedMessages = parent?.depth ?? 0
+    return { parent, isFork: false, sharedMessages, edited: undefined, order, conversation }
+  }
+
   /**
    * A call has been answered. From now on it can be continued, even if its answer did not reach the agent: a retry may
    * be given it.

@@ -3,7 +3,8 @@ import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { parseAsWritten } from '../../../protocol/canonical/written-numbers.ts'
 import type { EditedCalls, TurnRecord } from '../../store/port/turn-store.ts'
 import { type KeyedConversation, readConversation } from './conversation.ts'
-import { type MatchableTurn, type MatchedCall, MatchIndex, type SampledMessage } from './match-index.ts'
+import { type MatchableTurn, MatchIndex, type SampledMessage } from './match-index.ts'
+import { parentOnRecord } from './parent-on-record.ts'
 
 /** What of a turn on record matching reads. */
 export type MatchableRecord = Pick<
@@ -32,32 +33,14 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
     if (record.status !== 'completed' || record.lastMessage === undefined) continue
     const turn = turnOf(record)
     if (turn === undefined) continue
-    const call = index.match(await conversationOf(record))
-    const added = index.add({ ...call, ...parentOnRecord(record, known) }, completionOf(record), turn)
-    known.set(record.turnId, added)
+    const conversation = await conversationOf(record)
+    const parentId = parentOnRecord(record)
+    const parent = typeof parentId === 'string' ? known.get(parentId) : undefined
+    const isTold = parentId === null || parent !== undefined
+    const call = isTold ? index.continuing(parent, conversation) : index.match(conversation)
+    known.set(record.turnId, index.add(call, completionOf(record), turn))
   }
   return index
-}
-
-/**
- * The parent that the call had when it was live. Matched anew, it could get another one: a turn that was still under way
- * then, or one whose equal answer was continued since.
- * @returns undefined where the record does not tell it
- */
-function parentOnRecord<Turn>(
-  { annotations }: MatchableRecord,
-  known: ReadonlyMap<string, MatchableTurn<Turn>>,
-): Pick<MatchedCall<Turn>, 'parent' | 'sharedMessages'> | undefined {
-  const { from, reason }: Partial<PromptOnRecord> = JSON.parse(annotations).prompt ?? {}
-  if (reason === 'first' || reason === 'branched') return { parent: undefined, sharedMessages: 0 }
-  const parent = from === undefined ? undefined : known.get(from)
-  return parent && { parent, sharedMessages: parent.depth }
-}
-
-/** How token mode came by a prompt. */
-interface PromptOnRecord {
-  reason: string
-  from?: string
 }
 
 /** Reads the calls of turns on record, as they were when they were live. */

@@ -21,6 +21,7 @@ import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { leavesRoomToReason } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
 import type { CallIds } from '../matching/call-ids.ts'
+import { parentPart, statedParent } from '../matching/parent-on-record.ts'
 import { recordedConversations } from '../matching/rebuild-index.ts'
 import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
 import type { PlannedPrompt } from '../state/planned-prompt.ts'
@@ -288,8 +289,8 @@ async function* withJoinedMessages(turns: AsyncIterable<TurnStep>): AsyncGenerat
 
 function joined(turn: TurnStep, final: Message): TurnStep {
   const completionText = joinedText(textOf(final.value), turn.completionText)
-  // The turn that its prompt goes on from is the one whose message it continues, and not its parent.
-  const annotations = '{}'
+  // An older record tells the turn whose message it continues alone, and not its parent.
+  const annotations = statedParent(turn) === undefined ? '{}' : turn.annotations
   return { ...turn, lastMessage: final.parent, completionText, annotations }
 }
 
@@ -328,7 +329,7 @@ function imagesPart({ images }: PlannedPrompt, { imageRule }: TokenModel): { ima
 
 /** Of the images only those that are new: the others are on record with the turns that it goes on from. */
 function originToWire(
-  { origin, images }: Pick<PlannedPrompt, 'origin' | 'images'>,
+  { origin, images, call }: Pick<PlannedPrompt, 'origin' | 'images' | 'call'>,
   mismatched: boolean,
 ): object {
   const { reason, from, reusedTokens } = origin
@@ -336,6 +337,7 @@ function originToWire(
   return {
     reason,
     ...(from !== undefined && { from }),
+    ...parentPart(call.parent?.turn.turnId, from),
     reused_tokens: reusedTokens,
     mismatched,
     ...(added.length > 0 && { images: added }),

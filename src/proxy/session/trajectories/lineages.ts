@@ -1,11 +1,10 @@
 /**
  * How the answered calls of a session go on from each other, for readers that want of each call what it adds: a call's
- * parent is the one whose prompt and completion its own prompt begins with, token by token, and whose messages and
- * answer its own messages begin with.
+ * parent is the one that it follows in a row, as long as its messages begin with that one's messages and an answer.
  */
 import { beginningOf, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
-import { TurnTree } from './turn-tree.ts'
+import { TrajectoryBuilder } from './trajectories.ts'
 
 /** A call that another one goes on from. */
 export interface ParentCall {
@@ -22,42 +21,39 @@ export interface Lineage {
   readonly root: string
 }
 
-interface KnownCall extends Lineage, ParentCall {
+interface KnownCall extends Lineage {
   readonly lastMessage: Message | undefined
 }
 
 export class Lineages {
-  readonly #tree = new TurnTree()
+  readonly #rows = new TrajectoryBuilder({ sideCalls: true })
   readonly #calls = new Map<string, KnownCall>()
 
-  /** Takes all turns of one reading, in call order: any may be what a later one is stored against. */
+  /** Takes all turns of one reading, in call order. */
   add(turn: TurnStep): void {
-    const { turnId, lastMessage, completionTokenIds } = turn
-    const sequence = this.#tree.read(turn)
-    if (turn.status !== 'completed') return
-    this.#tree.add(turn, sequence, 'main')
-    const candidate = completionTokenIds.length > 0 ? this.#tree.find(turnId)?.parent : undefined
-    const call = candidate && this.#calls.get(candidate.turnId)
-    const parent = call && isAnsweredIn(lastMessage, call) ? call : null
-    this.#calls.set(turnId, {
-      turnId,
-      messageCount: lastMessage?.depth ?? 0,
-      tokenCount: sequence.length,
-      lastMessage,
-      parent,
-      root: parent?.root ?? turnId,
-    })
+    const { turnId, lastMessage } = turn
+    this.#rows.add(turn)
+    const before = this.#rows.parentOf(turnId)
+    const call = before && this.#calls.get(before.turnId)
+    const goesOn = call !== undefined && isAnsweredIn(lastMessage, call)
+    const parent = goesOn ? { ...before!, messageCount: call.lastMessage!.depth } : null
+    this.#calls.set(turnId, { lastMessage, parent, root: goesOn ? call.root : turnId })
   }
 
-  /** Of a turn that was added and is completed. */
+  /** Of a turn that was added. */
   of(turnId: string): Lineage {
     return this.#calls.get(turnId) ?? { parent: null, root: turnId }
+  }
+
+  /** As {@link TrajectoryBuilder.superseded}. */
+  superseded(): ReadonlySet<string> {
+    return this.#rows.superseded()
   }
 }
 
 /** Whether the messages up to `last` begin with those of the call and an answer. */
-function isAnsweredIn(last: Message | undefined, { lastMessage, messageCount }: KnownCall): boolean {
-  if (lastMessage === undefined || last === undefined || last.depth <= messageCount) return false
-  const answer = beginningOf(last, messageCount + 1)!
+function isAnsweredIn(last: Message | undefined, { lastMessage }: KnownCall): boolean {
+  if (lastMessage === undefined || last === undefined || last.depth <= lastMessage.depth) return false
+  const answer = beginningOf(last, lastMessage.depth + 1)!
   return answer.parent === lastMessage && (JSON.parse(answer.json) as { role?: unknown }).role === 'assistant'
 }

@@ -1,7 +1,6 @@
 /** A session's calls as a trainer of rLLM's kind reads them: turn by turn, and put together by itself. */
-import type { TurnRecord, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { type Lineage, Lineages } from './lineages.ts'
-import { TrajectoryBuilder } from './trajectories.ts'
 
 export interface TraceQuery {
   /** Only calls that ended then or later; milliseconds since the epoch. */
@@ -17,41 +16,25 @@ export interface LinkedTurn {
 }
 
 /**
- * The answered calls of a session in call order. Without those that never reached the agent, because its client tried
- * the call again: whoever trains on each trace would train on them.
- * @param onStep called with each turn of the session, in call order, before the first trace
+ * The answered calls of a session in call order, each with the call that it goes on from. Without those that never
+ * reached the agent, because its client tried the call again: whoever trains on each trace would train on them.
  */
 export async function* tracesOf(
   store: Pick<TurnStore, 'readTurns' | 'readSteps'>,
   sessionId: string,
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
-  onStep: (turn: TurnStep) => void = () => {},
-): AsyncGenerator<TurnRecord> {
+): AsyncGenerator<LinkedTurn> {
   // Read twice, because only a later turn says which earlier one was tried again.
-  const builder = new TrajectoryBuilder()
-  for await (const turn of store.readSteps(sessionId)) {
-    builder.add(turn)
-    onStep(turn)
-  }
-  const superseded = builder.superseded()
+  const lineages = new Lineages()
+  for await (const turn of store.readSteps(sessionId)) lineages.add(turn)
+  const superseded = lineages.superseded()
   let given = 0
   for await (const turn of store.readTurns(sessionId)) {
     if (given >= limit) return
     if (!isTrace(turn) || superseded.has(turn.turnId) || (turn.endedAtMs ?? 0) < sinceMs) continue
-    yield turn
+    yield { turn, lineage: lineages.of(turn.turnId) }
     given += 1
   }
-}
-
-/** The same, each with the call that it goes on from. */
-export async function* linkedTracesOf(
-  store: Pick<TurnStore, 'readTurns' | 'readSteps'>,
-  sessionId: string,
-  query: TraceQuery,
-): AsyncGenerator<LinkedTurn> {
-  const lineages = new Lineages()
-  for await (const turn of tracesOf(store, sessionId, query, (step) => lineages.add(step)))
-    yield { turn, lineage: lineages.of(turn.turnId) }
 }
 
 export function isTrace({ status }: Pick<TurnRecord, 'status'>): boolean {

@@ -124,8 +124,8 @@ export class TrajectoryBuilder {
     this.#selection = { lines, sideCalls }
   }
 
-  /** @returns the images that are new with this turn */
-  add(turn: TrainableTurn & LinedTurn & TriedTurn): readonly RowImage[] {
+  /** @returns the turn's line, and the images that are new with it */
+  add(turn: TrainableTurn & LinedTurn & TriedTurn): { line: Line; images: readonly RowImage[] } {
     const { line } = this.#lines.add(turn)
     const images = this.#images.add(turn)
     const policy = policyOnRecord(turn)
@@ -141,7 +141,7 @@ export class TrajectoryBuilder {
       const chosenModel = policy === null ? this.#modelOf(turn) : undefined
       this.#tree.add({ ...turn, chosenModel }, sequence, line, repeatedByLast(tries, this.#wasRead))
     }
-    return images
+    return { line, images }
   }
 
   /** Most turns of a session have the parameters of the one before, and are not parsed again. */
@@ -156,6 +156,12 @@ export class TrajectoryBuilder {
   #selects(line: Line): boolean {
     if (line === 'side' && !this.#selection.sideCalls) return false
     return this.#selection.lines === 'all' || isMainWork(line)
+  }
+
+  /** The turn that this one goes on from in a row; undefined: it begins one, or is in none. */
+  parentOf(turnId: string): { readonly turnId: string; readonly tokenCount: number } | undefined {
+    const parent = this.#tree.find(turnId)?.parent
+    return parent && { turnId: parent.turnId, tokenCount: parent.promptLength + parent.completionLength }
   }
 
   excluded(): ExcludedTurns {

@@ -167,11 +167,6 @@ export type TurnRecord = OpenTurn &
 export type TurnOutline = Omit<TurnRecord, 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'> & {
   promptTokens: number
   sampledTokens: number
-  /**
-   * An earlier turn that the prompt begins like, and how many tokens the two have in common: at most all of that
-   * turn's prompt and completion. null: none, or too few to be more than chance.
-   */
-  base: { index: number; shared: number } | null
 }
 
 /**

@@ -24,7 +24,6 @@ import { TokenSequences } from './token-sequences.ts'
 import {
   idsOf,
   logprobsOf,
-  type OutlineRow,
   outcomePart,
   outlinePart,
   requestPart,
@@ -129,7 +128,6 @@ export class Reader implements ReadMethods {
   readonly #blob: Database.Statement<[number], Buffer>
   readonly #completion: Database.Statement<[number], CompletionRow>
   readonly #stepsAfter: Database.Statement<[{ tree: number; index: number; id: number }], StepRow>
-  readonly #outlinesAfter: Database.Statement<[{ tree: number; index: number; id: number }], OutlineRow>
   readonly #detailsOf: Database.Statement<[number, string], PackedDetail & { detail_sum: number | null }>
   readonly #inOneSnapshot: <T>(read: () => T) => T
 
@@ -142,11 +140,6 @@ export class Reader implements ReadMethods {
       ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
     this.#stepsAfter = db.prepare(`
       SELECT ${STEP_COLUMNS} FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
-      ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
-    this.#outlinesAfter = db.prepare(`
-      SELECT ${STEP_COLUMNS},
-        (SELECT call_index FROM turns base WHERE base.id = turns.prompt_base) AS base_index
-      FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
       ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`)
     this.#turnById = db.prepare(`SELECT ${TURN_COLUMNS} FROM turns WHERE tree = ? AND turn_id = ?`)
     this.#node = db.prepare('SELECT tree, parent, depth, texts, node_sum FROM nodes WHERE id = ?')
@@ -192,7 +185,7 @@ export class Reader implements ReadMethods {
   }
 
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline> {
-    return this.#pageOf(reading, sessionId, this.#outlinesAfter, (row) => {
+    return this.#pageOf(reading, sessionId, this.#stepsAfter, (row) => {
       checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
       return outlinePart(row)
     })

@@ -44,10 +44,6 @@ export interface StepRow extends TurnRow {
   ids_sum: number | null
 }
 
-export interface OutlineRow extends StepRow {
-  base_index: number | null
-}
-
 export const TURN_COLUMNS = `
   id, call_index, turn_id, status, dialect, started_at_ms, retry_count, node, tools, params, prompt_node,
   ended_at_ms, first_token_at_ms, model, engine, finish_reason, stop_reason, exact, inexact_reason,
@@ -64,12 +60,11 @@ export function logprobsOf({ completion_logprobs: packed }: TurnRow): Float64Arr
   return packed === null ? new Float64Array(0) : unpackLogprobs(packed)
 }
 
-export function outlinePart(row: OutlineRow) {
-  const { prompt_shared: shared, prompt_rest: rest, completion_ids: sampled, base_index: index } = row
+export function outlinePart(row: StepRow) {
+  const { prompt_shared: shared, prompt_rest: rest, completion_ids: sampled } = row
   return {
     promptTokens: rest === null ? 0 : (shared ?? 0) + countIds(rest),
     sampledTokens: sampled === null ? 0 : countIds(sampled),
-    base: index === null || shared === null ? null : { index, shared },
   }
 }
 

@@ -122,7 +122,7 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     async (request, reply) => {
       const { sessionId } = request.params
       const session = await foundSession(reader, sessionId)
-      const turns = await treeOf(reader.readOutlines(sessionId))
+      const turns = await treeOf(reader.readSteps(sessionId))
       return sendCompressed(request, reply, jsonOf({ ...sessionToWire(session), turns }))
     },
   )

@@ -91,11 +91,17 @@ export const TreeTurn = Type.Object({
   index: Type.Integer(),
   line: Type.String(),
   status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted']),
-  parent: nullable(Type.Integer({ description: 'Index of the turn that the prompt begins like' })),
-  shared_tokens: count('How many tokens of the prompt are those of its parent'),
-  continues: Type.Boolean({
-    description: "The prompt begins with all of its parent's prompt and completion",
-  }),
+  parent: nullable(
+    Type.Integer({
+      description:
+        'Index of the turn that it follows in a row; if it begins one, of a turn that its prompt begins like',
+    }),
+  ),
+  shared_tokens: count("How many tokens of the prompt are those of its parent's prompt and completion"),
+  continues: Type.Boolean({ description: 'It follows its parent in a row' }),
+  message_parent: nullable(
+    Type.Integer({ description: 'Index of the turn that it continues by its messages' }),
+  ),
   prompt_tokens: Type.Integer(),
   sampled_tokens: Type.Integer(),
   prompt_reason: nullable(Type.String({ description: 'How the prompt came about; see docs/token-mode.md' })),

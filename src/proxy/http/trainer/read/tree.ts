@@ -1,34 +1,62 @@
 /** A session's turns without texts and ids: how they hang together, what they took, where a shared prefix broke. */
 import type { Static } from 'typebox'
+import { parentOnRecord, promptReasonOf } from '../../../session/matching/parent-on-record.ts'
 import { echoKindsOf } from '../../../session/prompts/echo-note.ts'
-import { LineFinder } from '../../../session/roles/line-finder.ts'
-import type { TurnOutline } from '../../../store/port/turn-store.ts'
+import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
+import type { TurnStep } from '../../../store/port/turn-store.ts'
 import type { TreeTurn } from './schemas.ts'
 
-/** The turns in call order. Of each outline only numbers and short texts are kept. */
-export async function treeOf(outlines: AsyncIterable<TurnOutline>): Promise<Static<typeof TreeTurn>[]> {
-  const lines = new LineFinder()
-  const turns: Static<typeof TreeTurn>[] = []
-  for await (const outline of outlines) turns.push(treeTurn(outline, lines.add(outline).line))
-  const lengths = new Map(turns.map((turn) => [turn.index, turn.prompt_tokens + turn.sampled_tokens]))
-  for (const turn of turns) {
-    if (turn.parent !== null) turn.continues = turn.shared_tokens === lengths.get(turn.parent)
-  }
-  return turns
+type ShownTurn = Static<typeof TreeTurn>
+
+/** A turn that has been read, and the ids of those that it goes on from. */
+interface ReadTurn {
+  readonly shown: Omit<ShownTurn, keyof Links>
+  readonly turnId: string
+  readonly base: { readonly turnId: string; readonly tokenCount: number } | undefined
+  readonly messageParent: string | null | undefined
 }
 
-function treeTurn(turn: TurnOutline, line: string): Static<typeof TreeTurn> {
+type Links = Pick<ShownTurn, 'parent' | 'shared_tokens' | 'continues' | 'message_parent'>
+
+/** The turns in call order. Which one goes on from which is asked of what makes the rows. */
+export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[]> {
+  const rows = new TrajectoryBuilder()
+  const turns: ReadTurn[] = []
+  for await (const step of steps) {
+    const { line } = rows.add(step)
+    const { base, shared } = step.promptStep
+    turns.push({
+      shown: shownTurn(step, line),
+      turnId: step.turnId,
+      base: base === null ? undefined : { turnId: base, tokenCount: shared },
+      messageParent: parentOnRecord(step),
+    })
+  }
+  const places = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
+  const indexOf = (turnId: string | undefined) => places.get(turnId ?? '') ?? null
+  return turns.map(({ shown, turnId, base, messageParent }) => {
+    const before = rows.parentOf(turnId)
+    const alike = before ?? base
+    return {
+      ...shown,
+      parent: indexOf(alike?.turnId),
+      shared_tokens: alike?.tokenCount ?? 0,
+      continues: before !== undefined,
+      message_parent: indexOf(messageParent === undefined ? before?.turnId : (messageParent ?? undefined)),
+    }
+  })
+}
+
+function shownTurn(turn: TurnStep, line: string): ReadTurn['shown'] {
+  const { base, shared, rest } = turn.promptStep
   const after = (ms: number | null) => (ms === null ? null : ms - turn.startedAtMs)
   return {
     index: turn.index,
     line,
     status: turn.status,
-    parent: turn.base?.index ?? null,
-    shared_tokens: turn.base?.shared ?? 0,
-    continues: false,
-    prompt_tokens: turn.promptTokens,
-    sampled_tokens: turn.sampledTokens,
-    prompt_reason: promptReasonOf(turn.annotations),
+    prompt_tokens: (base === null ? 0 : shared) + rest.length,
+    sampled_tokens: turn.completionTokenIds.length,
+    prompt_reason: promptReasonOf(turn),
     changed_calls: [...echoKindsOf(turn)],
     started_at: turn.startedAtMs / 1000,
     first_token_ms: after(turn.firstTokenAtMs),
@@ -41,10 +69,4 @@ function treeTurn(turn: TurnOutline, line: string): Static<typeof TreeTurn> {
     retry_count: turn.retryCount,
     error: turn.error,
   }
-}
-
-function promptReasonOf(annotations: string): string | null {
-  if (!annotations.includes('"prompt"')) return null
-  const { prompt } = JSON.parse(annotations) as { prompt?: { reason?: string } | null }
-  return prompt?.reason ?? null
 }

@@ -36,7 +36,7 @@ export async function queryTrajectories(
   const samplings = new Map<string, TurnSampling>()
   const images = query.images ? new Map<string, string>() : undefined
   for await (const turn of reader.readSteps(sessionId)) {
-    const added = builder.add(turn)
+    const { images: added } = builder.add(turn)
     if (added.length > 0) images && addImages(images, turn)
     if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, session.samplingParams))
   }

@@ -6,12 +6,12 @@ import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../../base/errors.ts'
 import {
   isTrace,
-  linkedTracesOf,
+  type LinkedTurn,
   parseTraceId,
   type TraceQuery,
   tracesOf,
 } from '../../../session/trajectories/traces.ts'
-import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
+import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { described } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
@@ -48,10 +48,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
     async ({ params: { sessionId }, query }, reply) => {
       const [asked, details] = [[store, sessionId, queryOf(query)] as const, shown(query.details)]
       const isGraph = query.format === 'compact'
-      return streamJson(
-        reply,
-        isGraph ? graphToWire(linkedTracesOf(...asked), details) : tracesToWire(tracesOf(...asked), details),
-      )
+      return streamJson(reply, (isGraph ? graphToWire : tracesToWire)(tracesOf(...asked), details))
     },
   )
   app.post(
@@ -90,7 +87,7 @@ async function* tracesOfAll(
   store: TurnStore,
   sessionIds: readonly string[],
   query: TraceQuery,
-): AsyncGenerator<TurnRecord> {
+): AsyncGenerator<LinkedTurn> {
   for (const sessionId of sessionIds) yield* tracesOf(store, sessionId, query)
 }
 

@@ -23,12 +23,12 @@ export interface TraceDetails {
 
 /** An array; holds one turn at a time. */
 export async function* tracesToWire(
-  turns: AsyncIterable<TurnRecord>,
+  turns: AsyncIterable<LinkedTurn>,
   details: TraceDetails,
 ): AsyncGenerator<string> {
   yield '['
   let separator = ''
-  for await (const turn of turns) {
+  for await (const { turn } of turns) {
     yield separator
     yield* traceToWire(turn, details)
     separator = ','
