@@ -25,7 +25,7 @@ class ForgetfulBackend extends CountingBackend {
 
 const store = await openSqliteStore({ path: path!, durability: 'process' })
 const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
-const options = { strict: false, defaultTtlMs: null, memoryBytes: Number(memoryBytes), idleLimit: 100 }
+const options = { strict: false, defaultTtlMs: null, memoryBytes: Number(memoryBytes) }
 const sessions = new Sessions(store, hooks, options)
 const runner = new TurnRunner({
   sessions,
@@ -39,9 +39,9 @@ async function talk(sessionId: string): Promise<void> {
   const messages: object[] = [{ role: 'system', content: `${sessionId} ${TEXT.repeat(10)}` }]
   for (let calls = 0; calls < CALLS; calls += 1) {
     messages.push({ role: 'user', content: `${calls} ${TEXT}` })
-    using held = sessions.hold(sessionId)
+    using used = sessions.use(sessionId)
     const body = Buffer.from(JSON.stringify({ model: 'm', messages }))
-    const { value, list } = held.memory.requests.read(body, undefined, { listJson: true })
+    const { value, list } = used.memory.requests.read(body, undefined, { listJson: true })
     const call = {
       sessionId,
       dialect: 'chat',

@@ -227,7 +227,7 @@ async function addRoutes(
     onRow: (row) => options.metrics?.rowRead(row, options.weights.version),
   })
   if (options.inspector) await app.register(inScope('open', options.inspector))
-  await app.register(inScope('view', eventsRoutes), { activity, backend, reader: store })
+  await app.register(inScope('view', eventsRoutes), { activity, sessions, backend, reader: store })
   await app.register(inScope('worker', workerSocket), {
     accept: options.acceptWorker,
     maxFrameBytes: options.maxWorkerFrameBytes,

@@ -3,7 +3,7 @@
  * after a collection, and what its sessions count of that.
  */
 import { getHeapSpaceStatistics } from 'node:v8'
-import { SessionMemories } from '../../../src/proxy/session/state/session-memory.ts'
+import { LiveSessions } from '../../../src/proxy/session/state/live-sessions.ts'
 import { type HeldBytes, MEASURE, type MemoryParts } from '../parts/held-bytes.ts'
 
 /** What one collection frees may be what keeps something else: finalizers, buffers, weak maps. */
@@ -12,14 +12,14 @@ const COLLECTIONS = 4
 /** Compiled code comes and goes by megabytes, and is none of a session's. */
 const CODE_SPACES = /code|trusted/
 
-let memories: SessionMemories | undefined
+let lives: LiveSessions | undefined
 const sessions = new Set<string>()
 
-const { hold } = SessionMemories.prototype
-SessionMemories.prototype.hold = function (sessionId) {
-  memories = this
+const { use } = LiveSessions.prototype
+LiveSessions.prototype.use = function (sessionId) {
+  lives = this
   sessions.add(sessionId)
-  return hold.call(this, sessionId)
+  return use.call(this, sessionId)
 }
 
 process.on('message', async (asked) => {
@@ -45,11 +45,11 @@ function countedParts(): MemoryParts {
     values: 0,
     prompts: 0,
     turns: 0,
-    all: memories?.bytes ?? 0,
+    all: lives?.bytes ?? 0,
   }
   for (const sessionId of sessions) {
-    using held = hold.call(memories!, sessionId)
-    const { requests, messages, prompts, turns } = held.memory
+    using used = use.call(lives!, sessionId)
+    const { requests, messages, prompts, turns } = used.memory
     sum.requests += requests.bytes
     sum.messages += messages.bytes
     sum.values += Math.max(requests.valueBytes, messages.valueBytes)

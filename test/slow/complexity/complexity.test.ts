@@ -37,7 +37,7 @@ const WALK_THROUGH_NOTHING = [
   'src/protocol/token-ids/{prompt-ids,prompt-lists,token-ids}.ts',
   'src/protocol/json/{json-member,growing-json}.ts',
   // Puts together what the store has read and checked.
-  'src/proxy/session/matching/session-turns.ts',
+  'src/proxy/session/matching/{parent-on-record,session-turns}.ts',
   // Errors, in words of our own.
   'src/proxy/dialects/common/{openai-error,context-overflow}.ts',
   // Connections to engines, what they are asked, and words of one line.

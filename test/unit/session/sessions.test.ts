@@ -109,7 +109,7 @@ t.test('a call for an unknown session creates it, unless sessions are strict', a
   const strict = setUp(t, { strict: true })
   await t.rejects(strict.sessions.beginCall('s'), { code: 'session_not_found', status: 404 })
   await strict.sessions.create({ sessionId: 's', samplingParams: { temperature: 0.5 } })
-  t.match(await strict.sessions.beginCall('s'), { index: 0, samplingParams: { temperature: 0.5 } })
+  t.match(await strict.sessions.beginCall('s'), { index: 0, rules: { samplingParams: { temperature: 0.5 } } })
 })
 
 t.test('calls at once get gapless indexes in order of arrival, and create the session once', async (t) => {
@@ -171,7 +171,7 @@ t.test('an index of before a reset is given back to nobody', async (t) => {
 })
 
 t.test('indexes go on where the record ends when an idle session has left the memory', async (t) => {
-  const { sessions, store } = setUp(t, { idleLimit: 0 })
+  const { sessions, store } = setUp(t, { memoryBytes: 0 })
   const [lost, kept] = [await sessions.beginCall('s'), await sessions.beginCall('s')]
   await record(store, kept)
   lost.unrecorded()
@@ -430,7 +430,7 @@ t.test('sweeps run by themselves, and one that fails is told and tried again', a
 })
 
 t.test('of idle sessions the least recently used leaves memory; its next call asks the store', async (t) => {
-  const { sessions, store } = setUp(t, { idleLimit: 2 })
+  const { sessions, store } = setUp(t, { memoryBytes: 2 * 7_000 })
   const use = async (sessionId: string) => {
     const call = await sessions.beginCall(sessionId)
     await record(store, call)
@@ -446,7 +446,7 @@ t.test('of idle sessions the least recently used leaves memory; its next call as
 })
 
 t.test('a session with a call in flight or a waiter never leaves memory', async (t) => {
-  const { sessions } = setUp(t, { idleLimit: 0 })
+  const { sessions } = setUp(t, { memoryBytes: 0 })
   const call = await sessions.beginCall('s')
   const wait = sessions.wait('s', 60_000, never)
   for (const other of ['a', 'b', 'c']) (await sessions.beginCall(other)).done()
@@ -478,7 +478,7 @@ t.test('whatever happens at once, the turns on record are numbered from 0 withou
   })
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 25 }), async (steps) => {
-      const { sessions, store } = setUp(t, { idleLimit: 1, settleMs: 60_000 })
+      const { sessions, store } = setUp(t, { memoryBytes: 8_000, settleMs: 60_000 })
       const running: Promise<unknown>[] = []
       const run: Record<string, (callTicks: number) => Promise<unknown>> = {
         call: (callTicks) => playCall(sessions, store, callTicks),

@@ -114,7 +114,7 @@ function giveBackPieces(request: FastifyRequest): void {
 }
 
 function requestsOf(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {
-  const held = sessions.hold(sessionId)
-  whenClosed(response, () => held[Symbol.dispose]())
-  return held.memory.requests
+  const used = sessions.use(sessionId)
+  whenClosed(response, () => used[Symbol.dispose]())
+  return used.memory.requests
 }

@@ -3,7 +3,8 @@ import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import type { Backend } from '../../engines/port/backend.ts'
-import type { Activity, LiveTurn } from '../../session/state/activity.ts'
+import type { Activity } from '../../session/state/activity.ts'
+import type { LiveTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
 import { described } from '../schemas/described.ts'
@@ -14,7 +15,7 @@ export interface AdminOptions {
   backend: Backend
   weights: AnnouncedWeights
   activity: Activity
-  sessions: Pick<Sessions, 'sweep' | 'heldSweep'>
+  sessions: Pick<Sessions, 'sweep' | 'heldSweep' | 'openTurns'>
   clock?: Clock
 }
 
@@ -145,7 +146,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
         querystring: OpenTurnsQuery,
       }),
     },
-    async ({ query }) => openTurns(activity.openTurns(), query.limit, Date.now()),
+    async ({ query }) => openTurns(sessions.openTurns(), query.limit, Date.now()),
   )
 
   app.get(
@@ -176,11 +177,11 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
 
 function openTurns(turns: readonly LiveTurn[], limit: number, nowMs: number): Static<typeof OpenTurns> {
   return {
-    turns: turns.slice(0, limit).map(({ sessionId, index, startedAtMs, completion }) => ({
-      session_id: sessionId,
-      index,
-      started_at: startedAtMs / 1_000,
-      open_ms: Math.max(0, Math.round(nowMs - startedAtMs)),
+    turns: turns.slice(0, limit).map(({ open, completion }) => ({
+      session_id: open.sessionId,
+      index: open.index,
+      started_at: open.startedAtMs / 1_000,
+      open_ms: Math.max(0, Math.round(nowMs - open.startedAtMs)),
       sampled_tokens: completion.tokenIds.length,
     })),
     total: turns.length,

@@ -1,56 +1,25 @@
 /**
- * What the process knows of a session beyond its record: the calls in flight, who waits for its end, and the queue
- * that puts everything that happens to it in one order.
+ * What the process knows of a session beyond its record: what its calls remember, the calls in flight, who waits for its
+ * end, and the queue that puts everything that happens to it in one order.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
-import { type DetailWish, parseWish } from '../../../protocol/details/kinds.ts'
-import type { EditedCalls, SessionRecord } from '../../store/port/turn-store.ts'
-import type { Policies } from './policies.ts'
+import { parseWish } from '../../../protocol/details/kinds.ts'
+import type { SessionRecord } from '../../store/port/turn-store.ts'
+import type { LiveTurn } from './live-turn.ts'
+import { SessionCall, type SessionRules } from './session-call.ts'
+import { SessionMemory } from './session-memory.ts'
 
-/** One agent call of a session, from its arrival until its turn is on record. */
-export interface SessionCall {
-  readonly sessionId: string
-  /** The index of the turn that the call becomes. */
-  readonly index: number
-  /** The session's own; they overrule what the agent asks for. */
-  readonly samplingParams: Readonly<Record<string, unknown>>
-  /** Whether an agent that has no more than the session's key is heard on its own record. */
-  readonly trustAgent: boolean
-  /** What its turns are recorded with beyond ids and logprobs; null: the session does not say. */
-  readonly record: DetailWish | null
-  /** The session's models by line. */
-  readonly policies: Policies
-  /** What becomes of calls that its agent edits; null: the session does not say. */
-  readonly editedCalls: EditedCalls | null
-  /**
-   * Aborts with a ProxyError when the session is ended, reset or deleted (`turn_cancelled`), or the proxy stops
-   * (`shutting_down`). To be looked at, too, right before the turn is opened in the store.
-   */
-  readonly signal: AbortSignal
-  /** To be called when the turn is closed in the store, however it ended. A second time does nothing. */
-  done(): void
-  /** To be called, before {@link done}, when the turn could not be put on record: its index is free again. */
-  unrecorded(): void
-}
+/** Without what its calls remember. As measured. */
+const LIVE_BYTES = 1_500
 
-/** The part of the record that a call needs, and that no other process changes. */
+/** What the record says of a session. */
 interface SessionState {
-  active: boolean
-  samplingParams: Readonly<Record<string, unknown>>
-  trustAgent: boolean
-  record: DetailWish | null
-  policies: Policies
-  editedCalls: EditedCalls | null
-  keyTag: string | null
+  readonly active: boolean
+  readonly rules: SessionRules
   nextIndex: number
   /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
   readonly unrecorded: Set<number>
-}
-
-interface RunningTurn {
-  readonly controller: AbortController
-  readonly done: Promise<void>
 }
 
 interface Waiter {
@@ -62,12 +31,50 @@ export class LiveSession {
   readonly sessionId: string
   /** undefined: not read from the store yet, or gone from it. */
   #state: SessionState | undefined
-  readonly #calls = new Set<RunningTurn>()
+  /** undefined: nothing is remembered. */
+  #memory: SessionMemory | undefined
+  readonly #calls = new Set<SessionCall>()
+  /** Calls with a name that are about to begin, the latest of each. */
+  readonly #beginning = new Map<string, Promise<void>>()
   readonly #waiters = new Set<Waiter>()
   #lastTask: Promise<unknown> = Promise.resolve()
 
   constructor(sessionId: string) {
     this.sessionId = sessionId
+  }
+
+  /** What is remembered of its calls. */
+  get memory(): SessionMemory {
+    this.#memory ??= new SessionMemory()
+    return this.#memory
+  }
+
+  get isRemembered(): boolean {
+    return this.#memory !== undefined
+  }
+
+  /** Calls in flight keep what they have of it for themselves. */
+  forget(): void {
+    this.#memory = undefined
+  }
+
+  get bytes(): number {
+    return LIVE_BYTES + (this.#memory?.bytes ?? 0)
+  }
+
+  /** Lets go of what only a call that is under way needs. */
+  rest(): void {
+    this.#memory?.rest()
+  }
+
+  /** The turns in flight, in call order. */
+  get turns(): LiveTurn[] {
+    return [...this.#calls].flatMap(({ turn }) => turn ?? [])
+  }
+
+  /** The calls in flight. */
+  get calls(): Iterable<SessionCall> {
+    return this.#calls
   }
 
   /** Runs tasks one after the other, in the order in which they were asked for. */
@@ -86,20 +93,15 @@ export class LiveSession {
   }
 
   /** Only for a session that {@link isKnown}. */
-  get keyTag(): string | null {
-    return this.#state!.keyTag
+  get rules(): SessionRules {
+    return this.#state!.rules
   }
 
   /** Takes over what the store says of the session; undefined: it is not there, or must be asked again. */
   learn(record: SessionRecord | undefined): void {
     this.#state = record && {
       active: record.status === 'active',
-      samplingParams: record.samplingParams,
-      trustAgent: record.trustAgent,
-      record: record.record && parseWish(record.record),
-      policies: record.policies,
-      editedCalls: record.editedCalls,
-      keyTag: record.keyTag,
+      rules: rulesOf(record),
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
     }
@@ -107,27 +109,38 @@ export class LiveSession {
 
   /** Only for a session that {@link isKnown}. */
   beginCall(onDone: () => void): SessionCall {
+    const { sessionId, memory } = this
     const state = this.#state!
-    const controller = new AbortController()
-    const { promise: done, resolve } = Promise.withResolvers<void>()
-    const call = { controller, done }
-    this.#calls.add(call)
     const index = state.nextIndex++
-    return {
-      sessionId: this.sessionId,
-      index,
-      samplingParams: state.samplingParams,
-      trustAgent: state.trustAgent,
-      record: state.record,
-      policies: state.policies,
-      editedCalls: state.editedCalls,
-      signal: controller.signal,
-      done: () => {
-        if (!this.#calls.delete(call)) return
-        resolve()
-        onDone()
+    const call = new SessionCall(
+      { sessionId, index, rules: state.rules, memory },
+      {
+        onDone: () => {
+          this.#calls.delete(call)
+          onDone()
+        },
+        onUnrecorded: () => giveBack(state, index),
       },
-      unrecorded: () => giveBack(state, index),
+    )
+    this.#calls.add(call)
+    return call
+  }
+
+  /**
+   * Two tries of one call may come at once: the later one waits until the earlier one is among those that run.
+   * @param name that the client gave the call
+   * @returns to be disposed of then
+   */
+  async inTurn(name: string): Promise<Disposable> {
+    const before = this.#beginning.get(name)
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.#beginning.set(name, promise)
+    await before
+    return {
+      [Symbol.dispose]: () => {
+        if (this.#beginning.get(name) === promise) this.#beginning.delete(name)
+        resolve()
+      },
     }
   }
 
@@ -135,10 +148,10 @@ export class LiveSession {
   async cancelCalls(reason: ProxyError, settleMs: number): Promise<void> {
     if (this.#calls.size === 0) return
     const calls = [...this.#calls]
-    for (const call of calls) call.controller.abort(reason)
+    for (const call of calls) call.cancel(reason)
     const patience = new AbortController()
     const patienceOver = sleep(settleMs, undefined, { signal: patience.signal }).catch(() => undefined)
-    await Promise.race([Promise.all(calls.map((call) => call.done)), patienceOver])
+    await Promise.race([Promise.all(calls.map(({ over }) => over)), patienceOver])
     patience.abort()
   }
 
@@ -169,6 +182,18 @@ export class LiveSession {
 
   failWaiters(error: ProxyError): void {
     for (const waiter of this.#waiters) waiter.reject(error)
+  }
+}
+
+function rulesOf(record: SessionRecord): SessionRules {
+  const { samplingParams, trustAgent, policies, editedCalls, keyTag } = record
+  return {
+    samplingParams,
+    trustAgent,
+    record: record.record && parseWish(record.record),
+    policies,
+    editedCalls,
+    keyTag,
   }
 }
 

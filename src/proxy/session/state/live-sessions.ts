@@ -1,52 +1,98 @@
 import { LiveSession } from './live-session.ts'
+import type { SessionMemory } from './session-memory.ts'
+
+/** A session in use: what its user adds to its memory is not lost before it lets go. */
+export interface UsedSession extends Disposable {
+  readonly live: LiveSession
+  readonly memory: SessionMemory
+}
+
+/** Of sessions that have ended: their agents may go on calling for a while, and are refused without the store. */
+const MAX_ENDED = 10_000
+
+interface Entry {
+  readonly live: LiveSession
+  users: number
+  /** As counted in the sum over all sessions. */
+  bytes: number
+}
 
 /**
- * The sessions that the process has in memory: all that are in use, and of the idle ones those that were used last.
- * One that has left is read from the store again when it is needed.
+ * The sessions that the process has in memory: all that are in use, and of the others those that were used last, as far
+ * as a budget of bytes goes. One that has left is read from the store again when it is needed.
  */
 export class LiveSessions {
-  readonly #idleLimit: number
-  readonly #sessions = new Map<string, LiveSession>()
-  readonly #uses = new Map<LiveSession, number>()
-  /** Ids of sessions that nobody uses, least recently used first. */
-  readonly #idle = new Set<string>()
+  readonly #maxBytes: number
+  /** In order of use. */
+  readonly #entries = new Map<string, Entry>()
+  /** Ids of those that have ended and that nobody uses, in order of use. */
+  readonly #ended = new Set<string>()
+  #bytes = 0
 
-  constructor(idleLimit: number) {
-    this.#idleLimit = idleLimit
+  constructor(maxBytes: number) {
+    this.#maxBytes = maxBytes
+  }
+
+  /** Of all sessions. */
+  get bytes(): number {
+    return this.#bytes
   }
 
   get(sessionId: string): LiveSession | undefined {
-    return this.#sessions.get(sessionId)
+    return this.#entries.get(sessionId)?.live
   }
 
-  all(): Iterable<LiveSession> {
-    return this.#sessions.values()
+  *all(): Generator<LiveSession> {
+    for (const { live } of this.#entries.values()) yield live
   }
 
-  /** The session stays in memory until {@link release} was called as often as this. */
-  use(sessionId: string): LiveSession {
-    const live = this.#sessions.get(sessionId) ?? new LiveSession(sessionId)
-    this.#sessions.set(sessionId, live)
-    this.#uses.set(live, (this.#uses.get(live) ?? 0) + 1)
-    this.#idle.delete(sessionId)
-    return live
-  }
-
-  release(live: LiveSession): void {
-    const uses = this.#uses.get(live)! - 1
-    if (uses > 0) {
-      this.#uses.set(live, uses)
-      return
+  use(sessionId: string): UsedSession {
+    const entry = this.#entries.get(sessionId) ?? { live: new LiveSession(sessionId), users: 0, bytes: 0 }
+    this.#setLast(entry)
+    entry.users += 1
+    const { live } = entry
+    let isUsed = true
+    return {
+      live,
+      get memory() {
+        return live.memory
+      },
+      [Symbol.dispose]: () => {
+        if (isUsed) this.#release(entry)
+        isUsed = false
+      },
     }
-    this.#uses.delete(live)
-    if (live.isKnown) this.#idle.add(live.sessionId)
-    else this.#sessions.delete(live.sessionId)
-    if (this.#idle.size > this.#idleLimit) this.#evict()
   }
 
-  #evict(): void {
-    const [oldest] = this.#idle
-    this.#idle.delete(oldest!)
-    this.#sessions.delete(oldest!)
+  #setLast(entry: Entry): void {
+    const { sessionId } = entry.live
+    this.#ended.delete(sessionId)
+    this.#entries.delete(sessionId)
+    this.#entries.set(sessionId, entry)
+  }
+
+  #release(entry: Entry): void {
+    const { live } = entry
+    entry.users -= 1
+    if (entry.users === 0) {
+      live.rest()
+      this.#setLast(entry)
+      if (live.isKnown && !live.isActive) this.#ended.add(live.sessionId)
+    }
+    const { bytes } = live
+    this.#bytes += bytes - entry.bytes
+    entry.bytes = bytes
+    if (entry.users === 0 && !live.isKnown) this.#remove(entry)
+    if (this.#ended.size > MAX_ENDED) this.#remove(this.#entries.get(this.#ended.values().next().value!)!)
+    for (const oldest of this.#entries.values()) {
+      if (this.#bytes <= this.#maxBytes) return
+      if (oldest.users === 0) this.#remove(oldest)
+    }
+  }
+
+  #remove({ live, bytes }: Entry): void {
+    this.#entries.delete(live.sessionId)
+    this.#ended.delete(live.sessionId)
+    this.#bytes -= bytes
   }
 }

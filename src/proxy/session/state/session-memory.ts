@@ -1,7 +1,7 @@
 /**
  * What the proxy remembers of sessions between their calls, so that each call costs what is new in it: the requests as they
- * came, the messages as a tree, prompts as engines write them, and the turns that calls go on from. All sessions share one budget of bytes. Whatever is
- * forgotten costs time with the next call, and nothing else; what a session knew goes with its end.
+ * came, the messages as a tree, prompts as engines write them, and the turns that calls go on from. Whatever is forgotten
+ * costs time with the next call, and nothing else; what a session knew goes with its end.
  */
 import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { RequestReader } from '../../../protocol/canonical/request-reader.ts'
@@ -11,8 +11,8 @@ import { CallIds } from '../matching/call-ids.ts'
 import type { SessionTurns } from '../matching/session-turns.ts'
 import type { ChoicesPrompt } from './planned-prompt.ts'
 
-/** Of a session of which next to nothing is remembered. As measured. */
-const SESSION_BYTES = 5_000
+/** Of what remembers next to nothing. As measured. */
+const OWN_BYTES = 5_000
 
 /** A name of a call and its place, about. */
 const KEY_BYTES = 128
@@ -42,82 +42,11 @@ export class SessionMemory {
     const values = Math.max(requests.valueBytes, messages.valueBytes)
     const ids = Math.max(prompts.idBytes, turns?.bytes ?? 0)
     const names = this.callIds.bytes + (keys?.size ?? 0) * KEY_BYTES
-    return requests.bytes + messages.bytes + prompts.bytes + values + ids + names
+    return OWN_BYTES + requests.bytes + messages.bytes + prompts.bytes + values + ids + names
   }
 
   /** Lets go of what only a call that is under way needs. */
   rest(): void {
     this.messages.letGoOfJson()
-  }
-}
-
-/** In the hands of a call: what the call adds is not lost before it lets go. */
-export interface HeldMemory extends Disposable {
-  readonly memory: SessionMemory
-}
-
-interface Entry {
-  readonly memory: SessionMemory
-  /** Calls that hold it. */
-  holders: number
-  /** As counted in the sum over all sessions. */
-  bytes: number
-}
-
-export class SessionMemories {
-  readonly #maxBytes: number
-  /** In order of use. */
-  readonly #entries = new Map<string, Entry>()
-  #bytes = 0
-
-  constructor(maxBytes: number) {
-    this.#maxBytes = maxBytes
-  }
-
-  /** Of all sessions. */
-  get bytes(): number {
-    return this.#bytes
-  }
-
-  /** How many sessions are remembered. */
-  get size(): number {
-    return this.#entries.size
-  }
-
-  hold(sessionId: string): HeldMemory {
-    const entry = this.#entries.get(sessionId) ?? { memory: new SessionMemory(), holders: 0, bytes: 0 }
-    this.#entries.delete(sessionId)
-    this.#entries.set(sessionId, entry)
-    entry.holders += 1
-    let held = true
-    return {
-      memory: entry.memory,
-      [Symbol.dispose]: () => {
-        if (held) this.#release(sessionId, entry)
-        held = false
-      },
-    }
-  }
-
-  /** Calls that hold the session's memory keep it for themselves. */
-  forget(sessionId: string): void {
-    const entry = this.#entries.get(sessionId)
-    if (entry === undefined) return
-    this.#entries.delete(sessionId)
-    this.#bytes -= entry.bytes
-  }
-
-  #release(sessionId: string, entry: Entry): void {
-    entry.holders -= 1
-    if (entry.holders === 0) entry.memory.rest()
-    // What was forgotten meanwhile is counted no more.
-    if (this.#entries.get(sessionId) !== entry) return
-    const bytes = SESSION_BYTES + entry.memory.bytes
-    this.#bytes += bytes - entry.bytes
-    entry.bytes = bytes
-    for (const [id, { holders }] of this.#entries) {
-      if (this.#bytes <= this.#maxBytes) return
-      if (holders === 0) this.forget(id)
-    }
   }
 }

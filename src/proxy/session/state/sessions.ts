@@ -11,17 +11,18 @@ import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
-import type { LiveSession, SessionCall } from './live-session.ts'
-import { LiveSessions } from './live-sessions.ts'
+import type { LiveSession } from './live-session.ts'
+import { LiveSessions, type UsedSession } from './live-sessions.ts'
+import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
 import { isOwn, type NodePlace, refuseForeign } from './nodes.ts'
 import { readPolicies } from './policies.ts'
+import type { SessionCall } from './session-call.ts'
 import { parseSessionId } from './session-id.ts'
-import { type HeldMemory, SessionMemories } from './session-memory.ts'
 import type { HeldSweep } from './sweep-guard.ts'
 import { Sweeper, type SweeperHooks } from './sweeper.ts'
 
-export type { SessionCall } from './live-session.ts'
+export type { SessionCall } from './session-call.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
 
 export interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
@@ -48,9 +49,7 @@ export interface SessionsOptions {
   /** How long a change waits for cancelled calls to close their turns. */
   settleMs?: number
   sweepIntervalMs?: number
-  /** Sessions without calls or waiters that are kept in memory, so that their next call asks the store nothing. */
-  idleLimit?: number
-  /** What may be remembered of the calls of all sessions. Default: 512 MiB. */
+  /** What may be remembered of all sessions and their calls. Default: 512 MiB. */
   memoryBytes?: number
 }
 
@@ -68,7 +67,6 @@ export class Sessions {
   readonly #hooks: SessionHooks
   readonly #options: Required<Omit<SessionsOptions, 'node'>> & Pick<SessionsOptions, 'node'>
   readonly #lives: LiveSessions
-  readonly #memories: SessionMemories
   readonly #sweeper: Sweeper
   #closed = false
 
@@ -83,12 +81,10 @@ export class Sessions {
       metadata: () => ({}),
       settleMs: 10_000,
       sweepIntervalMs: 60_000,
-      idleLimit: 10_000,
       memoryBytes: MEMORY_BYTES,
       ...options,
     }
-    this.#lives = new LiveSessions(this.#options.idleLimit)
-    this.#memories = new SessionMemories(this.#options.memoryBytes)
+    this.#lives = new LiveSessions(this.#options.memoryBytes)
     const { clock, steadyClock, sweepIntervalMs: intervalMs } = this.#options
     const onSwept = (sessionId: string) => this.#swept(sessionId)
     this.#sweeper = new Sweeper(store, { ...hooks, onSwept }, { clock, steadyClock, intervalMs })
@@ -165,23 +161,20 @@ export class Sessions {
    * @throws ProxyError `session_not_found`, also when it is deleted meanwhile; `shutting_down`; `signal.reason`
    */
   async wait(sessionId: string, timeoutMs: number, signal: AbortSignal): Promise<WaitResult> {
-    const live = this.#lives.use(sessionId)
-    try {
-      // The outcome travels in an object: a promise in the return value would hold up the queue until it resolves.
-      const { session, ended } = await live.runInOrder(async () => {
-        const session = await this.get(sessionId)
-        if (session.status !== 'active') return { session, ended: undefined }
-        this.#refuseIfClosed()
-        return { session, ended: live.untilEnded(timeoutMs, signal) }
-      })
-      if (ended === undefined) return { session, timedOut: false }
-      const asEnded = await ended
-      return asEnded
-        ? { session: asEnded, timedOut: false }
-        : { session: await this.get(sessionId), timedOut: true }
-    } finally {
-      this.#lives.release(live)
-    }
+    using used = this.use(sessionId)
+    const { live } = used
+    // The outcome travels in an object: a promise in the return value would hold up the queue until it resolves.
+    const { session, ended } = await live.runInOrder(async () => {
+      const session = await this.get(sessionId)
+      if (session.status !== 'active') return { session, ended: undefined }
+      this.#refuseIfClosed()
+      return { session, ended: live.untilEnded(timeoutMs, signal) }
+    })
+    if (ended === undefined) return { session, timedOut: false }
+    const asEnded = await ended
+    return asEnded
+      ? { session: asEnded, timedOut: false }
+      : { session: await this.get(sessionId), timedOut: true }
   }
 
   /**
@@ -196,10 +189,10 @@ export class Sessions {
     return this.#inOrder(sessionId, async (live) => {
       this.#refuseIfClosed()
       if (!live.isKnown) live.learn(await this.#forCall(sessionId, keyTag))
-      if (keyTag !== undefined && keyTag !== live.keyTag) throw endedKey()
+      if (keyTag !== undefined && keyTag !== live.rules.keyTag) throw endedKey()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
-      this.#lives.use(sessionId)
-      return live.beginCall(() => this.#lives.release(live))
+      const used = this.use(sessionId)
+      return live.beginCall(() => used[Symbol.dispose]())
     })
   }
 
@@ -210,7 +203,7 @@ export class Sessions {
    */
   async refuseEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
     const live = this.#lives.get(sessionId)
-    const held = live?.isKnown ? live : await this.find(sessionId)
+    const held = live?.isKnown ? live.rules : await this.find(sessionId)
     if (keyTag !== (held?.keyTag ?? null)) throw endedKey()
   }
 
@@ -229,6 +222,31 @@ export class Sessions {
     return this.#sweeper.sweep(allowed)
   }
 
+  /**
+   * Waits for the calls in flight, and after the grace period cancels what is left.
+   * @returns whether every call had ended by itself
+   */
+  async drain(graceMs: number): Promise<boolean> {
+    let isOver = false
+    const cancelAll = () => {
+      isOver = true
+      const reason = new ProxyError('shutting_down', 'llm-proxy was shut down before the answer was whole')
+      for (const call of this.#calls()) call.cancel(reason)
+    }
+    const timer = setTimeout(cancelAll, graceMs)
+    // One that had been taken before may get its place only now.
+    for (let calls = this.#calls(); calls.length > 0; calls = this.#calls()) {
+      if (isOver) cancelAll()
+      await Promise.all(calls.map(({ over }) => over))
+    }
+    clearTimeout(timer)
+    return !isOver
+  }
+
+  #calls(): SessionCall[] {
+    return [...this.#lives.all()].flatMap((live) => [...live.calls])
+  }
+
   /** Refuses new calls, ends those in flight and whoever waits. The store is its owner's to close. */
   async close(): Promise<void> {
     this.#closed = true
@@ -239,15 +257,26 @@ export class Sessions {
     await Promise.all(lives.map((live) => live.cancelCalls(reason, this.#options.settleMs)))
   }
 
-  /** What is remembered of the calls of all sessions, in bytes, and of how many. */
+  /** What is remembered of all sessions, in bytes, and of how many there are calls in it. */
   get memory(): { bytes: number; sessions: number } {
-    const { bytes, size } = this.#memories
-    return { bytes, sessions: size }
+    const remembered = [...this.#lives.all()].filter(({ isRemembered }) => isRemembered)
+    return { bytes: this.#lives.bytes, sessions: remembered.length }
   }
 
-  /** What is remembered of the session's calls, for a call; also of one that is not there yet. */
-  hold(sessionId: string): HeldMemory {
-    return this.#memories.hold(sessionId)
+  /** The session as the process knows it, which also may not be there yet. It stays in memory until it is let go of. */
+  use(sessionId: string): UsedSession {
+    return this.#lives.use(sessionId)
+  }
+
+  /** All turns in flight, the oldest first. */
+  openTurns(): LiveTurn[] {
+    const turns = [...this.#lives.all()].flatMap((live) => live.turns)
+    return turns.sort((a, b) => a.open.startedAtMs - b.open.startedAtMs)
+  }
+
+  /** The session's turns in flight. */
+  turnsOf(sessionId: string): LiveTurn[] {
+    return this.#lives.get(sessionId)?.turns ?? []
   }
 
   /** One of this node's own. */
@@ -264,7 +293,7 @@ export class Sessions {
   }
 
   #onEnded(sessionId: string): void {
-    this.#memories.forget(sessionId)
+    this.#lives.get(sessionId)?.forget()
     this.#hooks.onEnded(sessionId)
   }
 
@@ -331,22 +360,16 @@ export class Sessions {
   }
 
   #swept(sessionId: string): void {
-    const live = this.#lives.get(sessionId)
-    if (live === undefined) this.#onEnded(sessionId)
-    else {
-      // A call that has not opened its turn yet was no obstacle to the store: its session is gone under it.
-      void live.cancelCalls(cancelled(sessionId, 'deleted'), this.#options.settleMs)
-      this.#forget(live)
-    }
+    using used = this.use(sessionId)
+    // A call that has not opened its turn yet was no obstacle to the store: its session is gone under it.
+    void used.live.cancelCalls(cancelled(sessionId, 'deleted'), this.#options.settleMs)
+    this.#forget(used.live)
   }
 
   async #inOrder<T>(sessionId: string, task: (live: LiveSession) => Promise<T>): Promise<T> {
-    const live = this.#lives.use(sessionId)
-    try {
-      return await live.runInOrder(() => task(live))
-    } finally {
-      this.#lives.release(live)
-    }
+    using used = this.use(sessionId)
+    const { live } = used
+    return await live.runInOrder(() => task(live))
   }
 
   #refuseIfClosed(): void {

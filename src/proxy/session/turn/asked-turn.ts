@@ -4,14 +4,14 @@ import type { CanonicalRequest, GenerationRequest } from '../../../protocol/cano
 import { type DetailWish, wishOrNone } from '../../../protocol/details/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { LineOnRecord } from '../roles/stated-line.ts'
-import type { SessionCall } from '../state/live-session.ts'
 import { policyOf } from '../state/policies.ts'
+import type { SessionCall, SessionRules } from '../state/session-call.ts'
 import type { AgentCall } from './agent-call.ts'
 import { requestOfChoice } from './choice.ts'
 import { overrule } from './overrule.ts'
 import { paramsText, type WrittenRequest } from './written-request.ts'
 
-type Rules = Pick<SessionCall, 'samplingParams' | 'trustAgent' | 'policies'>
+type Rules = Pick<SessionRules, 'samplingParams' | 'trustAgent' | 'policies'>
 
 export interface AskedTurn {
   readonly open: OpenTurn
@@ -44,18 +44,18 @@ export function underRules(
 export function askedTurn(
   call: AgentCall,
   written: WrittenRequest,
-  sessionCall: SessionCall,
+  { index, rules }: SessionCall,
   { model, startedAtMs }: { model: string | undefined; startedAtMs: number },
 ): AskedTurn {
   const { sessionId, dialect, word, choice } = call
-  const ruled = underRules(call, sessionCall, model)
+  const ruled = underRules(call, rules, model)
   const { line, policy } = ruled
   const { request, recorded } = requestOfChoice(ruled.request, choice)
-  const isHeard = sessionCall.trustAgent || !word.hasAgentKey
+  const isHeard = rules.trustAgent || !word.hasAgentKey
   const open: OpenTurn = {
     turnId: choice?.index === 0 ? choice.call : randomUUID(),
     sessionId,
-    index: sessionCall.index,
+    index,
     dialect,
     startedAtMs,
     ...written,
@@ -74,7 +74,7 @@ export function askedTurn(
 }
 
 /** @param record what is asked of the engine beyond ids and logprobs */
-export function generationOf(
+export function generationRequest(
   { stream, choice, span }: AgentCall,
   { open, request, mustServe }: AskedTurn,
   record: DetailWish,

@@ -5,7 +5,6 @@
  */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { CompletionFold } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { DetailWish } from '../../../protocol/details/kinds.ts'
@@ -13,26 +12,26 @@ import type { Backend } from '../../engines/port/backend.ts'
 import type { EditedCalls, OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 import { type CallPrompt, type Prompts, plainPrompt } from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
+import type { UsedSession } from '../state/live-sessions.ts'
+import type { TryWord, Turn } from '../state/live-turn.ts'
 import { policyOf } from '../state/policies.ts'
-import type { HeldMemory, SessionMemory } from '../state/session-memory.ts'
 import type { SessionCall, Sessions } from '../state/sessions.ts'
-import { type AgentCall, type AgentWord, agentLeft, type Turn } from './agent-call.ts'
+import { type AgentCall, agentLeft } from './agent-call.ts'
 import type { AnnouncedWeights } from './announced-weights.ts'
-import { askedTurn, generationOf, underRules } from './asked-turn.ts'
-import { DrawnCalls } from './drawn-calls.ts'
+import { askedTurn, generationRequest, underRules } from './asked-turn.ts'
 import { overrule } from './overrule.ts'
-import { FirstTries } from './retries/first-tries.ts'
+import { findFirstTry } from './retries/find-first-try.ts'
 import { mayBeRetry } from './retries/first-try.ts'
 import { giveAgain } from './retries/recorded-answer.ts'
-import { RunningTurn } from './retries/running-turn.ts'
-import { RunningCalls } from './running-calls.ts'
+import { RunningTurn, type TurnHooks } from './running-turn.ts'
 import { stamped, withUsage } from './stamped-events.ts'
 import { startOf } from './started-answer.ts'
-import { type EndedTurn, refuseUnwritable, turnOutcome } from './turn-record.ts'
+import { refuseUnwritable, turnOutcome } from './turn-record.ts'
 import { UnclosedTurns } from './unclosed-turns.ts'
 import { jsonAtHand, paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
 
-export type { AgentCall, AgentWord, Turn } from './agent-call.ts'
+export type { Turn } from '../state/live-turn.ts'
+export type { AgentCall, AgentWord } from './agent-call.ts'
 
 export interface TurnRunnerOptions {
   sessions: Sessions
@@ -67,15 +66,13 @@ export class TurnRunner {
   readonly #options: TurnRunnerOptions
   readonly #clock: () => number
   readonly #activity: Activity
-  readonly #running = new RunningCalls()
-  readonly #tries: FirstTries<RunningTurn>
   readonly #unclosed: UnclosedTurns
+  #isDraining = false
 
   constructor(options: TurnRunnerOptions) {
     this.#options = options
     this.#clock = options.clock ?? Date.now
     this.#activity = options.activity ?? new Activity()
-    this.#tries = new FirstTries(options.store)
     this.#unclosed = new UnclosedTurns(options.store)
   }
 
@@ -91,32 +88,31 @@ export class TurnRunner {
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
     const { sessions } = this.#options
     const { idempotencyKey: key } = call.word
+    using used = sessions.use(call.sessionId)
     // Answers to one call share its name.
-    using _turn = key && !call.choice ? await this.#tries.inTurn(call.sessionId, key) : undefined
-    using early = sessions.hold(call.sessionId)
+    using _turn = key && !call.choice ? await used.live.inTurn(key) : undefined
     // Before the call has its place in the session: one that cannot be written down must not take it.
-    const written = writeRequest(call.request, early.memory)
-    const isRetry = call.choice === undefined && mayBeRetry(call.word, early.memory.idempotencyKeys)
-    const tried = isRetry ? await this.#firstTry(call, written, early.memory, agentSignal) : undefined
+    const early = used.memory
+    const written = writeRequest(call.request, early)
+    const isRetry = call.choice === undefined && mayBeRetry(call.word, early.idempotencyKeys)
+    const tried = isRetry ? await this.#firstTry(call, written, used, agentSignal) : undefined
     if (tried !== undefined) return tried
-    const sessionCall = await sessions.beginCall(call.sessionId, call.word.keyTag)
-    const held = sessions.hold(call.sessionId)
-    // Nothing is on record that this memory could lack.
-    if (sessionCall.index === 0) {
-      held.memory.isWhole = true
-      held.memory.callIds.isWhole = true
-      held.memory.idempotencyKeys ??= new Set()
-    }
-    held.memory.editedCalls = sessionCall.editedCalls ?? this.#options.editedCalls ?? 'auto'
+    const place = await sessions.beginCall(call.sessionId, call.word.keyTag)
     try {
+      const { memory } = place
+      // Nothing is on record that this memory could lack.
+      if (place.index === 0) {
+        memory.isWhole = true
+        memory.callIds.isWhole = true
+        memory.idempotencyKeys ??= new Set()
+      }
+      memory.editedCalls = place.rules.editedCalls ?? this.#options.editedCalls ?? 'auto'
       // The session may have been reset, and its memory with it, while the call waited for its place.
-      const isCurrent = held.memory === early.memory
-      const request = isCurrent ? written : writeRequest(call.request, held.memory)
-      return this.#open(call, request, { sessionCall, held }, agentSignal)
+      const request = memory === early ? written : writeRequest(call.request, memory)
+      return this.#open(call, request, place).first(agentSignal)
     } catch (error) {
       // Nobody else would give its place back, and the session's end would wait for it.
-      sessionCall.done()
-      held[Symbol.dispose]()
+      place.done()
       throw error
     }
   }
@@ -133,90 +129,60 @@ export class TurnRunner {
     const asked = overrule({ kind: 'chat', body }, samplingParams, model).body as ChatBody
     if (prompts === undefined) return await backend.countTokens(asked, signal, session && sessionId)
     if (session === undefined) return await prompts.countTokens(asked, signal)
-    using held = sessions.hold(session.sessionId)
-    const { memory } = held
+    using used = sessions.use(session.sessionId)
+    const { memory } = used
     return await prompts.countTokens(asked, signal, { sessionId: session.sessionId, memory })
   }
 
-  #open(call: AgentCall, written: WrittenRequest, place: CallPlace, agentSignal: AbortSignal): Turn {
-    const { sessionId, stream, word, choice } = call
-    const { sessionCall, held } = place
-    if (word.idempotencyKey !== undefined) held.memory.idempotencyKeys?.add(word.idempotencyKey)
+  #open(agentCall: AgentCall, written: WrittenRequest, call: SessionCall): RunningTurn {
+    const { sessionId, word, messagesJson } = agentCall
+    const { memory, rules } = call
+    if (word.idempotencyKey !== undefined) memory.idempotencyKeys?.add(word.idempotencyKey)
     const { model, store, weights, record = {} } = this.#options
-    const asked = askedTurn(call, written, sessionCall, { model, startedAtMs: this.#clock() })
+    const asked = askedTurn(agentCall, written, call, { model, startedAtMs: this.#clock() })
     const { open, annotations } = asked
     const opened = store.openTurn(open)
     // Awaited before the turn is closed as well; until then a rejection must have an owner.
-    opened.catch(() => sessionCall.unrecorded())
-    const fold = new CompletionFold()
-    const cancel = this.#running.begin(sessionCall.signal)
-    const { index, startedAtMs } = open
-    const closeActivity = this.#activity.begin({ sessionId, index, startedAtMs, completion: fold })
-    const { promise, resolve } = Promise.withResolvers<void>()
-    const over = () => {
-      closeActivity()
-      resolve()
-    }
-    const generation = {
-      ...generationOf(call, asked, sessionCall.record ?? record),
-      ...jsonAtHand(asked.request, written, held.memory, call.messagesJson),
+    opened.catch(() => call.unrecorded())
+    const generationOf = (turn: RunningTurn) => ({
+      ...generationRequest(agentCall, asked, rules.record ?? record),
+      ...jsonAtHand(asked.request, written, memory, messagesJson),
       onAsked: () => {
-        inFlight.weightsAsked = weights?.version
+        turn.weightsAsked = weights?.version
       },
-    }
-    const calls = new DrawnCalls(held.memory.callIds)
-    const inFlight: TurnInFlight = {
-      ...place,
-      generation,
-      open,
-      opened,
-      fold,
-      calls,
-      cancel,
-      annotations,
-      over,
-    }
-    const turn = new RunningTurn({
-      open,
-      word,
-      fold,
-      cancel,
-      annotations,
-      events: this.#run(inFlight),
-      over: promise,
-      endedAtMs: () => inFlight.endedAtMs,
-      // Of several choices, nobody can join one.
-      graceMs: () => {
-        const hasBegun = stream && inFlight.firstTokenAtMs !== undefined
-        return choice ? 0 : this.#graceMs(sessionId, word, hasBegun)
-      },
-      undelivered: (retriesAnswered, why) => this.#undelivered(open, retriesAnswered, why),
     })
-    this.#tries.add(sessionId, turn)
-    return turn.first(agentSignal)
+    this.#activity.tell({ type: 'turn_opened', session_id: sessionId, index: open.index })
+    return new RunningTurn({ call, open, word, annotations, opened }, generationOf, this.#hooksOf(agentCall))
+  }
+
+  #hooksOf({ stream, choice, sessionId }: AgentCall): TurnHooks {
+    return {
+      run: (turn) => this.#run(turn),
+      // Of several choices, nobody can join one.
+      graceMs: ({ word, firstTokenAtMs }) =>
+        choice ? 0 : this.#graceMs(sessionId, word, stream && firstTokenAtMs !== undefined),
+      undelivered: (turn, retriesAnswered, why) => this.#undelivered(turn, retriesAnswered, why),
+    }
   }
 
   /** The turn of the call's first try, if its answer can be had. */
   async #firstTry(
     call: AgentCall,
     written: WrittenRequest,
-    memory: SessionMemory,
+    { live, memory }: UsedSession,
     gone: AbortSignal,
   ): Promise<Turn | undefined> {
     const { sessionId, dialect, word } = call
-    const session = await this.#options.sessions.find(sessionId)
+    const { sessions, store, model } = this.#options
+    const session = await sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
-    const params = paramsText(underRules(call, session, this.#options.model).request)
-    const { first, idempotencyKeys } = await this.#tries.find(sessionId, word, {
-      ...written,
-      dialect,
-      params,
-    })
+    const params = paramsText(underRules(call, session, model).request)
+    const { first, idempotencyKeys } = await findFirstTry(store, live, word, { ...written, dialect, params })
     memory.idempotencyKeys ??= idempotencyKeys
     if (first === undefined) return undefined
     if ('running' in first) return first.running.join(word.retryCount, gone)
     const of = { sessionId, turnId: first.recorded }
-    const given = await giveAgain(this.#options.store, of, word.retryCount)
+    const given = await giveAgain(store, of, word.retryCount)
     return (
       given && {
         ...given,
@@ -228,10 +194,11 @@ export class TurnRunner {
   }
 
   /** @param hasBegun a part of a stream has left: SDKs try only those again of which they have had nothing */
-  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: AgentWord, hasBegun: boolean): number {
+  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: TryWord, hasBegun: boolean): number {
     const mayReturn = (tellsTries && !hasBegun) || idempotencyKey !== undefined
     // The one that asks is among those that are away.
-    const isOneTooMany = this.isDraining || this.#tries.awayIn(sessionId) > MAX_AWAY
+    const away = this.#options.sessions.turnsOf(sessionId).filter(({ isLost }) => isLost)
+    const isOneTooMany = this.isDraining || away.length > MAX_AWAY
     return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
   }
 
@@ -250,12 +217,12 @@ export class TurnRunner {
   }
 
   get isDraining(): boolean {
-    return this.#running.isDraining
+    return this.#isDraining
   }
 
-  async *#run(turn: TurnInFlight): GenerationStream {
-    const { sessionCall } = turn
-    const { signal } = turn.cancel
+  async *#run(turn: RunningTurn): GenerationStream {
+    const { call } = turn
+    const { signal } = call
     let failure: ProxyError | undefined
     try {
       signal.throwIfAborted()
@@ -275,7 +242,7 @@ export class TurnRunner {
       if (!last) throw new ProxyError('engine_lost', 'The engine ended its answer without a finish reason')
       await this.#close(turn, 'completed', null)
       // On record, and not yet read: no call goes on from an answer before it is, nor misses it.
-      prompt.answered(turn.fold)
+      prompt.answered(turn.completion)
       yield [last]
     } catch (thrown) {
       failure = toProxyError(signal.aborted ? signal.reason : thrown)
@@ -284,15 +251,12 @@ export class TurnRunner {
       // No failure: whoever read the events left the loop. An error is made here only, for making one is slow.
       failure ??= signal.aborted ? toProxyError(signal.reason) : undefined
       if (turn.endedAtMs === undefined) await this.#closeQuietly(turn, failure ?? agentLeft())
-      sessionCall.done()
-      turn.over()
-      turn.held[Symbol.dispose]()
-      this.#running.end(turn.cancel)
+      call.done()
     }
   }
 
-  async #promptOf({ generation, held }: TurnInFlight): Promise<CallPrompt> {
-    return (await this.#options.prompts?.begin(generation, held.memory)) ?? plainPrompt(generation)
+  async #promptOf({ generation, call }: RunningTurn): Promise<CallPrompt> {
+    return (await this.#options.prompts?.begin(generation, call.memory)) ?? plainPrompt(generation)
   }
 
   /**
@@ -300,26 +264,27 @@ export class TurnRunner {
    * @returns whether every call had ended by itself
    */
   async drain(graceMs: number): Promise<boolean> {
-    const drained = await this.#running.drain(graceMs)
+    this.#isDraining = true
+    const drained = await this.#options.sessions.drain(graceMs)
     this.#unclosed.stop()
     return drained
   }
 
   /** @returns the `end` event if this batch brought it; it is the last one of its batch */
-  #fold(turn: TurnInFlight, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
+  #fold(turn: RunningTurn, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
     const { weights, logprobsMode } = this.#options
     const stamps = { weightsAsked: turn.weightsAsked, weightsNow: weights?.version, logprobsMode }
     let last: GenerationEvent | undefined
     for (const event of batch) {
       if (event.type === 'delta') turn.firstTokenAtMs ??= this.#clock()
       refuseUnwritable(event)
-      last = event.type === 'end' ? withUsage(event, turn.fold) : undefined
-      turn.fold.add(stamped(last ?? event, stamps))
+      last = event.type === 'end' ? withUsage(event, turn.completion) : undefined
+      turn.completion.add(stamped(last ?? event, stamps))
     }
     return last
   }
 
-  async #close(turn: TurnInFlight, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
+  async #close(turn: RunningTurn, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
     const endedAtMs = this.#clock()
     const outcome = turnOutcome(turn, status, failure, endedAtMs)
     const closed = this.#options.store.closeTurn(outcome)
@@ -332,7 +297,7 @@ export class TurnRunner {
     this.#activity.tell({ type: 'turn_closed', session_id, index, status, finish_reason })
   }
 
-  async #closeQuietly(turn: TurnInFlight, failure: ProxyError): Promise<void> {
+  async #closeQuietly(turn: RunningTurn, failure: ProxyError): Promise<void> {
     const status = failure.code === 'agent_gone' || failure.code === 'turn_cancelled' ? 'aborted' : 'failed'
     try {
       await this.#close(turn, status, failure)
@@ -343,24 +308,6 @@ export class TurnRunner {
       this.#unclosed.add(() => turnOutcome(turn, status, failure, endedAtMs))
     }
   }
-}
-
-/** What a call has of its session until it has ended. */
-interface CallPlace {
-  readonly sessionCall: SessionCall
-  readonly held: HeldMemory
-}
-
-/** What the steps of one running turn share. */
-interface TurnInFlight extends EndedTurn, CallPlace {
-  readonly opened: Promise<void>
-  readonly cancel: AbortController
-  /** The version that was announced when the engine was asked. */
-  weightsAsked?: string | undefined
-  /** Set when it is closed in the store. */
-  endedAtMs?: number
-  /** Takes it from among the turns in flight. */
-  over(): void
 }
 
 type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>

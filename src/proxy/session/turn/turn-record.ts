@@ -1,14 +1,12 @@
 /** What of a turn goes on record when it is closed. */
 import { ProxyError } from '../../../base/errors.ts'
-import type { CompletionFold } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
-import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
-import type { OpenTurn, TurnOutcome } from '../../store/port/turn-store.ts'
+import type { TurnOutcome } from '../../store/port/turn-store.ts'
 import { inexactReason } from '../prompts/exactness.ts'
-import type { DrawnCalls } from './drawn-calls.ts'
 import { unnamedPart } from './retries/recorded-answer.ts'
+import type { RunningTurn } from './running-turn.ts'
 
 /**
  * What engines say without a name of ours is kept and handed on as it is; a turn that it made unwritable would stay
@@ -25,23 +23,13 @@ export function refuseUnwritable(event: GenerationEvent): void {
   }
 }
 
-/** What is known of a turn when it ends. */
-export interface EndedTurn {
-  readonly generation: GenerationRequest
-  readonly open: OpenTurn
-  readonly fold: CompletionFold
-  readonly calls: DrawnCalls
-  readonly annotations: Record<string, unknown>
-  firstTokenAtMs?: number
-}
-
 export function turnOutcome(
-  turn: EndedTurn,
+  turn: RunningTurn,
   status: TurnOutcome['status'],
   failure: ProxyError | null,
   endedAtMs: number,
 ): TurnOutcome {
-  const { fold, open, generation } = turn
+  const { completion: fold, open, generation } = turn
   const { start, end } = fold
   const inexact = inexactReason(fold)
   const answer = unnamedPart(fold)

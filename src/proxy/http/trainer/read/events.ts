@@ -1,7 +1,9 @@
 /** What happens, as it happens: newline-delimited JSON for as long as the client stays. */
 import type { FastifyPluginCallback, FastifyReply } from 'fastify'
 import type { Backend, BackendMember } from '../../../engines/port/backend.ts'
-import type { Activity, LiveTurn } from '../../../session/state/activity.ts'
+import type { Activity } from '../../../session/state/activity.ts'
+import type { LiveTurn } from '../../../session/state/live-turn.ts'
+import type { Sessions } from '../../../session/state/sessions.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { described, inMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
@@ -12,6 +14,7 @@ import { LiveEvent, ProxyEvent } from './schemas.ts'
 
 export interface EventsOptions {
   activity: Activity
+  sessions: Sessions
   backend: Backend
   reader: TurnReader
 }
@@ -23,7 +26,7 @@ const LIVE_MS = 100
 const KEEP_ALIVE_MS = 15_000
 
 export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options, done) => {
-  const { activity, backend, reader } = options
+  const { activity, sessions, backend, reader } = options
   const watching = new Set<NdjsonReply>()
   // The server waits for answers that are on their way; these would never end.
   app.addHook('preClose', async () => {
@@ -67,7 +70,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
       const lines = linesTo(reply)
       const tail = new Tail()
       const look = () => {
-        for (const event of tail.additions(activity.turnsOf(sessionId))) lines.send(event)
+        for (const event of tail.additions(sessions.turnsOf(sessionId))) lines.send(event)
       }
       look()
       lines.every(LIVE_MS, look)
@@ -129,15 +132,15 @@ class Tail {
       if (!isNew && !grew) continue
       events.push({
         type: isNew ? 'turn' : 'delta',
-        index: turn.index,
-        ...(isNew && { started_at: turn.startedAtMs / 1000 }),
+        index: turn.open.index,
+        ...(isNew && { started_at: turn.open.startedAtMs / 1000 }),
         text: content?.slice(before.text) ?? '',
         reasoning: reasoning?.slice(before.reasoning) ?? '',
         ...(now.tools !== before.tools && { tool_calls: toolCalls }),
       })
     }
-    for (const { index } of [...this.#shown.keys()].filter((turn) => !shown.has(turn))) {
-      events.push({ type: 'turn_closed', index })
+    for (const { open } of [...this.#shown.keys()].filter((turn) => !shown.has(turn))) {
+      events.push({ type: 'turn_closed', index: open.index })
     }
     this.#shown = shown
     return events

@@ -1,15 +1,6 @@
 /** Which earlier try of a call its client's retry asks for again. */
+import type { TryWord } from '../../state/live-turn.ts'
 import { repeatedByLast, type Try } from '../../trajectories/retries.ts'
-
-/** What a client says of its tries. */
-export interface TryWord {
-  /** How often it tried before. */
-  retryCount: number
-  /** Whether it counts them. Absent: it does if the count is above 0. */
-  tellsTries?: boolean
-  /** One name for all tries of a call, and for no other call. */
-  idempotencyKey?: string | undefined
-}
 
 /** An earlier call of the session with the very same request. */
 export interface EarlierTry extends TryWord {

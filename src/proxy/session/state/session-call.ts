@@ -1,0 +1,82 @@
+/** One agent call of a session, from its place there until its turn is on record. */
+import type { ProxyError } from '../../../base/errors.ts'
+import type { DetailWish } from '../../../protocol/details/kinds.ts'
+import type { EditedCalls } from '../../store/port/turn-store.ts'
+import type { LiveTurn } from './live-turn.ts'
+import type { Policies } from './policies.ts'
+import type { SessionMemory } from './session-memory.ts'
+
+/** What the record says of a session for its calls. A trainer may change it, with several nodes through any of them. */
+export interface SessionRules {
+  /** The session's own; they overrule what the agent asks for. */
+  readonly samplingParams: Readonly<Record<string, unknown>>
+  /** Whether an agent that has no more than the session's key is heard on its own record. */
+  readonly trustAgent: boolean
+  /** What its turns are recorded with beyond ids and logprobs; null: the session does not say. */
+  readonly record: DetailWish | null
+  /** The session's models by line. */
+  readonly policies: Policies
+  /** What becomes of calls that its agent edits; null: the session does not say. */
+  readonly editedCalls: EditedCalls | null
+  /** What its agent's key must have in it; null: any key of its name is good. */
+  readonly keyTag: string | null
+}
+
+/** How a call's session learns of its end. */
+interface CallEnds {
+  onDone(): void
+  onUnrecorded(): void
+}
+
+export class SessionCall {
+  readonly sessionId: string
+  /** The index of the turn that the call becomes. */
+  readonly index: number
+  readonly rules: SessionRules
+  /** What the session remembers of its calls; kept until this one is done. */
+  readonly memory: SessionMemory
+  /** The turn that it has become; undefined before that. */
+  turn: LiveTurn | undefined
+  readonly #ends: CallEnds
+  readonly #cancel = new AbortController()
+  readonly #over = Promise.withResolvers<void>()
+  #isDone = false
+
+  constructor(place: Pick<SessionCall, 'sessionId' | 'index' | 'rules' | 'memory'>, ends: CallEnds) {
+    this.sessionId = place.sessionId
+    this.index = place.index
+    this.rules = place.rules
+    this.memory = place.memory
+    this.#ends = ends
+  }
+
+  /**
+   * Aborts with a ProxyError when the session is ended, reset or deleted (`turn_cancelled`), the proxy stops
+   * (`shutting_down`) or nobody waits for the answer. To be looked at, too, right before the turn is opened in the store.
+   */
+  get signal(): AbortSignal {
+    return this.#cancel.signal
+  }
+
+  cancel(reason: ProxyError): void {
+    this.#cancel.abort(reason)
+  }
+
+  /** Resolves when it is done. */
+  get over(): Promise<void> {
+    return this.#over.promise
+  }
+
+  /** To be called when the turn is closed in the store, however it ended. A second time does nothing. */
+  done(): void {
+    if (this.#isDone) return
+    this.#isDone = true
+    this.#over.resolve()
+    this.#ends.onDone()
+  }
+
+  /** To be called, before {@link done}, when the turn could not be put on record: its index is free again. */
+  unrecorded(): void {
+    this.#ends.onUnrecorded()
+  }
+}

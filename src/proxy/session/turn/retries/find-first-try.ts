@@ -1,0 +1,159 @@
+/**
+ * First tries of calls whose clients may try again. Those that run their session knows; those that have ended are on
+ * record, so that a proxy which was started anew finds them as well. Only a retry costs anything: it reads its session's
+ * turns.
+ */
+import { beginningOf, type Message, textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { type Annotations, hasWholeAnswer } from '../../../store/port/answered-retries.ts'
+import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
+import type { LiveSession } from '../../state/live-session.ts'
+import type { LiveTurn, TryWord } from '../../state/live-turn.ts'
+import { type EarlierTry, firstTryOf } from './first-try.ts'
+import { isRestorable } from './recorded-answer.ts'
+
+/** What two tries of one call have in common. */
+type TriedRequest = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
+
+export interface Found {
+  /** The try that a retry asks for again, if its answer can be had. */
+  first?: { running: LiveTurn } | { recorded: string }
+  /** Of all calls of the session. */
+  idempotencyKeys: Set<string>
+}
+
+/** A session, as far as its tries are concerned. */
+type TriedSession = Pick<LiveSession, 'sessionId' | 'turns'>
+
+export async function findFirstTry(
+  store: Pick<TurnStore, 'readOutlines'>,
+  session: TriedSession,
+  word: TryWord,
+  request: TriedRequest,
+): Promise<Found> {
+  const wanted = new Wanted(request)
+  const alike = () => session.turns.filter(({ open }) => wanted.isLike(open))
+  for (;;) {
+    const before = alike()
+    const idempotencyKeys = new Set<string>()
+    const recorded = await triesOnRecord(store.readOutlines(session.sessionId), wanted, idempotencyKeys)
+    for (const { word } of session.turns)
+      if (word.idempotencyKey !== undefined) idempotencyKeys.add(word.idempotencyKey)
+    const running = alike()
+    // One that has ended meanwhile is in neither list, and one that is about to can only be read.
+    const [ending] = [
+      ...before.filter((each) => !running.includes(each)),
+      ...running.filter(({ isEnding }) => isEnding),
+    ]
+    if (ending !== undefined) {
+      await ending.over.catch(() => {})
+      continue
+    }
+    const tries = [...recorded, ...running.map(asTry)].sort((a, b) => a.index - b.index)
+    const found = firstTryOf(word, tries)
+    if (found === undefined) return { idempotencyKeys }
+    const { turnId } = found
+    const joined = running.find(({ open }) => open.turnId === turnId)
+    return { first: joined ? { running: joined } : { recorded: turnId }, idempotencyKeys }
+  }
+}
+
+async function triesOnRecord(
+  outlines: AsyncIterable<TurnOutline>,
+  wanted: Wanted,
+  keys: Set<string>,
+): Promise<PlacedTry[]> {
+  const tries: PlacedTry[] = []
+  let wasRead = false
+  for await (const turn of outlines) {
+    const { idempotency_key: key } = annotationsOf(turn)
+    if (key !== undefined) keys.add(key)
+    wasRead ||= tries.length > 0 && wanted.isContinuedBy(turn)
+    if (turn.status !== 'open' && wanted.isLike(turn)) tries.push(fromRecord(turn))
+  }
+  return wasRead ? tries.map((each) => ({ ...each, wasRead })) : tries
+}
+
+interface PlacedTry extends EarlierTry {
+  index: number
+}
+
+function annotationsOf({ annotations }: TurnOutline): Annotations {
+  return annotations === '{}' ? {} : JSON.parse(annotations)
+}
+
+function asTry({ open, word, isLost, answeredRetries }: LiveTurn): PlacedTry {
+  const { turnId, index } = open
+  const { retryCount, idempotencyKey } = word
+  const answeredCount = answeredRetries.at(-1)
+  return {
+    turnId,
+    index,
+    retryCount,
+    answeredCount,
+    idempotencyKey,
+    isLost,
+    answer: 'running',
+    wasRead: false,
+  }
+}
+
+function fromRecord(turn: TurnOutline): PlacedTry {
+  const { turnId, index, status, finishReason, error, retryCount } = turn
+  const annotations = annotationsOf(turn)
+  const isWhole = hasWholeAnswer({ status, finishReason, errorCode: error?.code ?? null })
+  return {
+    turnId,
+    index,
+    retryCount,
+    answeredCount: annotations.answered_retries?.at(-1),
+    idempotencyKey: annotations.idempotency_key,
+    answer: isWhole && isRestorable(turn) ? 'whole' : 'none',
+    isLost: status === 'aborted' || status === 'interrupted',
+    wasRead: false,
+  }
+}
+
+/** A request that others are compared with. */
+class Wanted {
+  readonly #request: TriedRequest
+  readonly #messages: readonly string[]
+
+  constructor(request: TriedRequest) {
+    this.#request = request
+    this.#messages = textsUpTo(request.lastMessage)
+  }
+
+  isLike(turn: TriedRequest): boolean {
+    const { dialect, tools, params, promptPieces } = this.#request
+    return (
+      turn.dialect === dialect &&
+      turn.params === params &&
+      turn.tools === tools &&
+      this.#hasMessages(turn.lastMessage) &&
+      // Cut at other places they are the same prompt.
+      turn.promptPieces.join('') === promptPieces.join('')
+    )
+  }
+
+  /** Whether the prompt of a turn begins with this one, and goes on. */
+  isContinuedBy({ lastMessage, promptPieces }: Pick<TurnOutline, 'lastMessage' | 'promptPieces'>): boolean {
+    const prompt = this.#request.promptPieces.join('')
+    if (this.#messages.length === 0) {
+      const longer = promptPieces.join('')
+      return longer.length > prompt.length && longer.startsWith(prompt)
+    }
+    const { length } = this.#messages
+    const beginning = beginningOf(lastMessage, length)
+    return beginning !== lastMessage && this.#hasMessages(beginning)
+  }
+
+  /** From the end: histories of one session begin alike. */
+  #hasMessages(last: Message | undefined): boolean {
+    if (last !== undefined && last === this.#request.lastMessage) return true
+    if ((last?.depth ?? 0) !== this.#messages.length) return false
+    for (let at = last; at !== undefined; at = at.parent) {
+      if (at.json !== this.#messages[at.depth - 1]) return false
+    }
+    return true
+  }
+}

@@ -1,0 +1,171 @@
+/** A turn in flight: what was asked, what has come of its answer, and all the connections that wait for it. */
+import { type ProxyError, toProxyError } from '../../../base/errors.ts'
+import { CompletionFold } from '../../../protocol/canonical/completion.ts'
+import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { OpenTurn } from '../../store/port/turn-store.ts'
+import type { LiveTurn, TryWord, Turn } from '../state/live-turn.ts'
+import type { SessionCall } from '../state/session-call.ts'
+import { DrawnCalls } from './drawn-calls.ts'
+import { SharedAnswer } from './retries/shared-answer.ts'
+
+export interface RunningTurnParts {
+  /** Its place in the session. */
+  readonly call: SessionCall
+  readonly open: OpenTurn
+  readonly word: TryWord
+  /** What goes on record beside the columns; written when the turn is closed. */
+  readonly annotations: Record<string, unknown>
+  /** That it is on record; rejects if it could not be. */
+  readonly opened: Promise<void>
+}
+
+/** What its runner does for it. */
+export interface TurnHooks {
+  /** Asks for the answer. Its events are pulled by one reader at a time. */
+  run(turn: RunningTurn): GenerationStream
+  /** How long it may go on for an agent that has lost its connection now. */
+  graceMs(turn: RunningTurn): number
+  /** Nobody got the committed answer. */
+  undelivered(turn: OpenTurn, retriesAnswered: number, why?: ProxyError): Promise<void>
+}
+
+export class RunningTurn implements LiveTurn {
+  readonly call: SessionCall
+  readonly open: OpenTurn
+  readonly word: TryWord
+  readonly annotations: Record<string, unknown>
+  readonly opened: Promise<void>
+  readonly completion = new CompletionFold()
+  /** The tool calls of its answer. */
+  readonly calls: DrawnCalls
+  /** What the engine is asked. */
+  readonly generation: GenerationRequest
+  /** The version that was announced when the engine was asked. */
+  weightsAsked: string | undefined
+  firstTokenAtMs: number | undefined
+  /** Set when it is closed in the store, and its end may leave. */
+  endedAtMs: number | undefined
+  readonly answeredRetries: number[] = []
+  readonly #hooks: TurnHooks
+  readonly #answer: SharedAnswer
+  readonly #audience: Audience
+  /** Connections that were given the answer, and those of them that it could not be handed to. */
+  #given = 0
+  #lost = 0
+
+  /** @param generationOf what the engine is asked, made when the rest of the turn is there */
+  constructor(
+    { call, open, word, annotations, opened }: RunningTurnParts,
+    generationOf: (turn: RunningTurn) => GenerationRequest,
+    hooks: TurnHooks,
+  ) {
+    this.call = call
+    this.open = open
+    this.word = word
+    this.annotations = annotations
+    this.opened = opened
+    this.calls = new DrawnCalls(call.memory.callIds)
+    this.#hooks = hooks
+    this.generation = generationOf(this)
+    this.#answer = new SharedAnswer(hooks.run(this), this.completion)
+    this.#audience = new Audience(
+      (reason) => call.cancel(toProxyError(reason)),
+      () => hooks.graceMs(this),
+    )
+    void call.over.then(() => this.#audience.close())
+    call.turn = this
+  }
+
+  get isLost(): boolean {
+    return this.#audience.isAway
+  }
+
+  get isEnding(): boolean {
+    return this.completion.end !== undefined
+  }
+
+  get over(): Promise<void> {
+    return this.call.over
+  }
+
+  /** For the connection that the call came by. @param gone aborts when it has */
+  first(gone: AbortSignal): Turn {
+    return this.#give(this.#answer.read(), gone)
+  }
+
+  join(retryCount: number, gone: AbortSignal): Turn {
+    this.answeredRetries.push(retryCount)
+    this.annotations.answered_retries = this.answeredRetries
+    return this.#give(this.#answer.join(), gone)
+  }
+
+  #give(events: GenerationStream, gone: AbortSignal): Turn {
+    this.#given += 1
+    let isLost = false
+    this.#audience.add(gone)
+    const { open, completion, call } = this
+    const endedAtMs = () => this.endedAtMs
+    return {
+      turnId: open.turnId,
+      startedAtMs: open.startedAtMs,
+      completion,
+      signal: call.signal,
+      events,
+      get endedAtMs() {
+        return endedAtMs()
+      },
+      get isWhole() {
+        return endedAtMs() !== undefined
+      },
+      undelivered: async (why) => {
+        if (!isLost) this.#lost += 1
+        isLost = true
+        if (this.#lost === this.#given) await this.#hooks.undelivered(open, this.answeredRetries.length, why)
+      },
+    }
+  }
+}
+
+/** Those who wait for the answer of one turn. When the last has gone, nobody needs it. */
+class Audience {
+  readonly #cancel: (reason: unknown) => void
+  readonly #graceMs: () => number
+  #waiting = 0
+  #grace: NodeJS.Timeout | undefined
+
+  /**
+   * @param cancel called when all have gone, with the reason of the last
+   * @param graceMs how long the turn goes on for a client whose connection was lost, and who may try again
+   */
+  constructor(cancel: (reason: unknown) => void, graceMs: () => number) {
+    this.#cancel = cancel
+    this.#graceMs = graceMs
+  }
+
+  /** @param gone aborts when it waits no more */
+  add(gone: AbortSignal): void {
+    clearTimeout(this.#grace)
+    this.#waiting += 1
+    if (gone.aborted) this.#leave(gone.reason)
+    else gone.addEventListener('abort', () => this.#leave(gone.reason), { once: true })
+  }
+
+  /** All have gone, and the turn goes on for a while. */
+  get isAway(): boolean {
+    return this.#waiting === 0
+  }
+
+  /** The turn is over. */
+  close(): void {
+    clearTimeout(this.#grace)
+  }
+
+  #leave(reason: unknown): void {
+    this.#waiting -= 1
+    if (this.#waiting > 0) return
+    const graceMs = toProxyError(reason).code === 'agent_gone' ? this.#graceMs() : 0
+    if (graceMs === 0) this.#cancel(reason)
+    else this.#grace = setTimeout(() => this.#cancel(reason), graceMs)
+  }
+}
