@@ -31,7 +31,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/turn/run-turn.ts',
-        find: 'opened.catch(() => sessionCall.unrecorded())',
+        find: 'opened.catch(() => call.unrecorded())',
         put: 'opened.catch(() => {})',
       },
     ],
