@@ -24,8 +24,8 @@ export function echoOf({ text = '', calls = [] }: Attempt, random: () => number)
   const renames = random() < 0.15
   const tidied = calls.map((call): Call => {
     const { name, arguments: given } = call.function
-    const tidiedCall = { name: renames ? 'invalid' : name, arguments: tidiedArguments(given, tidy) }
-    return { ...call, function: tidiedCall }
+    const function_ = { name: renames ? 'invalid' : name, arguments: JSON.stringify(tidy(JSON.parse(given))) }
+    return { ...call, function: function_ }
   })
   // Kimi Code puts calls that failed before the others, and their results too.
   const ordered = random() < 0.2 ? tidied.toReversed() : tidied
@@ -37,15 +37,6 @@ export function echoOf({ text = '', calls = [] }: Attempt, random: () => number)
     }),
   )
   return [{ role: 'assistant', content, tool_calls: ordered }, ...results]
-}
-
-/** What cannot be read goes back as it came. */
-function tidiedArguments(given: string, tidy: (given: Given) => Given): string {
-  try {
-    return JSON.stringify(tidy(JSON.parse(given)))
-  } catch {
-    return given
-  }
 }
 
 /** Cuts long arguments, as deepagents does. @returns whether there were any */

@@ -382,6 +382,18 @@ t.test('calls of a stream without an index are told apart by their ids, or their
   t.same(callsOf(...echoed.map((piece) => [piece])), two, 'an id that comes again goes on with its call')
 })
 
+t.test('calls of a whole answer are its entries, whatever ids the model writes', async (t) => {
+  const call = (args: string) => ({ id: 'functions.Bash:0', function: { name: 'Bash', arguments: args } })
+  const message = { role: 'assistant', content: null, tool_calls: [call('{"x":1}'), call('{"x":2}')] }
+  const fold = new CompletionFold()
+  for (const event of read([{ choices: [{ index: 0, message, finish_reason: 'tool_calls' }] }]))
+    fold.add(event)
+  t.same(
+    fold.toolCalls.map((call) => call.function.arguments),
+    ['{"x":1}', '{"x":2}'],
+  )
+})
+
 t.test('what is nested or told in words instead of a logprob is none, at any depth', (t) => {
   const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`
   for (const second of [deep, '[-1]', '"-1"', 'null', '{"valueOf":1}']) {

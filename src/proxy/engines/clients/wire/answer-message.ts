@@ -52,7 +52,9 @@ export function addMessage(
   if (typeof reasoning === 'string' && reasoning !== '') delta.reasoning = reasoning
   if (typeof message.refusal === 'string' && message.refusal !== '') delta.refusal = message.refusal
   if (Array.isArray(message.tool_calls) && message.tool_calls.length > 0) {
-    delta.toolCalls = message.tool_calls.filter(isRecord).map((piece) => toolCallDelta(piece, indexes))
+    const pieces = message.tool_calls.filter(isRecord)
+    // In a whole message each is a call, though a model that writes ids itself may give two of them the same.
+    delta.toolCalls = pieces.map((piece, place) => toolCallDelta(piece, streamed ? indexes : place))
   }
   for (const field in message) {
     if (NAMED_FIELDS.has(field) || message[field] === null) continue
@@ -80,13 +82,13 @@ function partsOf(content: unknown): Parts {
 }
 
 /** Some engines leave the index out, and write null, or nothing, for what a piece does not carry. */
-function toolCallDelta(piece: Record<string, unknown>, indexes: ToolCallIndexes): ToolCallDelta {
+function toolCallDelta(piece: Record<string, unknown>, place: number | ToolCallIndexes): ToolCallDelta {
   const { index, function: called } = piece
   const { name, arguments: args } = isRecord(called) ? called : {}
   const id = textOf(piece.id)
   const text = argumentsText(args)
   return {
-    index: indexes.of(index, id, textOf(name)),
+    index: typeof place === 'number' ? place : place.of(index, id, textOf(name)),
     ...(id !== undefined && { id, type: 'function' }),
     ...(isRecord(called) && {
       function: {
