@@ -21,6 +21,8 @@ export interface AgentLoopOutput extends RowDetailsJson {
   num_turns: number
   metrics: AgentLoopMetrics
   extra_fields: AgentLoopExtraFields
+  /** Keys of `RolloutResult.images`, in the order of their tokens. Absent: nobody asked. */
+  images?: { sha256: string }[]
 }
 
 /** Numbers that a trainer averages. Of the whole rollout, the same in each of its rows. */
@@ -76,19 +78,58 @@ export interface RolloutFacts {
 /** At least one: each sample has a result. */
 export type AgentLoopOutputs = [AgentLoopOutput, ...AgentLoopOutput[]]
 
+/** The rows, and what is the whole rollout's. */
+export interface RolloutResult {
+  rows: AgentLoopOutputs
+  /** null when nobody gave one, also where an inert row has 0. */
+  reward: number | null
+  /** Exact turns that are in none of the rows, because `select` left out theirs. */
+  left_out_turns: number
+  /** `data:` URLs by their digests. Absent: nobody asked. */
+  images?: Readonly<Record<string, string>>
+}
+
+/**
+ * @param session with all its rows
+ * @param chosen some of these
+ */
+export function resultOf(
+  session: SessionTrajectories,
+  chosen: SessionTrajectories,
+  facts: RolloutFacts,
+): RolloutResult {
+  const turnsOf = (rows: readonly TrajectoryRow[]) =>
+    new Set(rows.filter((row) => row.exact).flatMap(({ turns }) => turns.map((turn) => turn.turn_id)))
+  const chosenTurns = turnsOf(chosen.trajectories)
+  const { reward, images } = chosen
+  return {
+    rows: outputsOf(session, facts, chosen.trajectories),
+    reward,
+    left_out_turns: [...turnsOf(session.trajectories)].filter((id) => !chosenTurns.has(id)).length,
+    ...(images && { images }),
+  }
+}
+
 /**
  * The rows of a session. Each has the whole reward, or that of its line: a completion that rows share trains in one of
  * them only, so it is counted once whatever the trainer does with rows; one that weighs rollouts equally divides by
  * `num_rows`.
  */
-export function outputsOf(session: SessionTrajectories, facts: RolloutFacts): AgentLoopOutputs {
-  const exact = session.trajectories.filter((row) => row.exact)
-  const inexactTurns = session.trajectories.length - exact.length
+export function outputsOf(
+  session: SessionTrajectories,
+  facts: RolloutFacts,
+  chosen: readonly TrajectoryRow[] = session.trajectories,
+): AgentLoopOutputs {
+  const exact = chosen.filter((row) => row.exact)
+  const inexactTurns = session.trajectories
+    .filter((row) => !row.exact)
+    .reduce((sum, { turns }) => sum + turns.length, 0)
   const reward = { score: session.reward, components: session.reward_components }
   // What a cut left of a branch may be what another row trains: one more row would only count the reward once more.
   const rows = exact.filter(({ response_mask: mask }) => mask.includes(1))
   if (rows.length === 0) {
-    const why = session.trajectories.find((row) => !row.exact)?.inexact_reason ?? whyNothing(session)
+    const inexact = session.trajectories.find((row) => !row.exact)?.inexact_reason
+    const why = inexact ? `its turns are not exact: ${inexact}` : whyNothing(session)
     return [inertOutput({ ...facts, error: facts.error ?? why }, reward, { inexactTurns })]
   }
   const metrics = metricsOf(facts, { num_rows: rows.length, inexact_turns: inexactTurns })
@@ -98,6 +139,7 @@ export function outputsOf(session: SessionTrajectories, facts: RolloutFacts): Ag
     response_mask: row.response_mask,
     response_logprobs: row.response_logprobs,
     ...rowDetailsOf(row),
+    ...(row.images && { images: row.images }),
     // The line's own, where it has one.
     reward_score: row.reward ?? reward.score,
     num_turns: row.num_turns,

@@ -28,6 +28,9 @@ const Row = Type.Object({
   finished: Type.Boolean(),
   truncated: Type.Boolean(),
   prompt_truncated: Type.Boolean(),
+  turns: Type.Array(Type.Object({ turn_id: Type.String() })),
+  /** The images whose tokens are in the row, in order, where they were asked for. */
+  images: Type.Optional(Type.Array(Type.Object({ sha256: Type.String() }))),
   ...rowDetailFields,
 })
 const Trajectories = Type.Object({
@@ -35,6 +38,7 @@ const Trajectories = Type.Object({
   reward_components: Type.Record(Type.String(), Type.Number()),
   excluded_turns: Type.Record(Type.String(), Type.Integer()),
   trajectories: Type.Array(Row),
+  images: Type.Optional(Type.Record(Type.String(), Type.String())),
 })
 const Refusal = Type.Object({ detail: Type.String(), code: Type.Optional(Type.String()) })
 
@@ -55,6 +59,8 @@ export interface RowChoice {
   select: 'all' | 'main' | 'longest' | 'last'
   promptLength?: number | undefined
   responseLength?: number | undefined
+  /** Whether rows name their images, which are then given once each. */
+  images?: boolean | undefined
   /** What the session was recorded with beyond ids and logprobs, which its rows then show. */
   record?: readonly string[] | undefined
 }
@@ -139,10 +145,11 @@ export class ProxyClient {
   }
 
   trajectories(sessionId: string, choice: RowChoice, signal: AbortSignal): Promise<SessionTrajectories> {
-    const { select, promptLength, responseLength, record = [] } = choice
+    const { select, promptLength, responseLength, images, record = [] } = choice
     const query = new URLSearchParams({ select, finished_only: 'true' })
     if (promptLength !== undefined) query.set('prompt_length', String(promptLength))
     if (responseLength !== undefined) query.set('response_length', String(responseLength))
+    if (images) query.set('images', 'true')
     if (record.length > 0) query.set('details', shownDetails(record).join(','))
     return this.#ask('GET', `${pathOf(sessionId)}/trajectories?${query}`, Trajectories, signal)
   }

@@ -3,9 +3,9 @@ import type { Logger } from '../base/logger.ts'
 import { loadConfig } from '../proxy/config/load.ts'
 import { REMOTE_AGENT, type RemoteAgentConfig } from '../proxy/config/options/rollout.ts'
 import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
-import type { AgentLoopOutputs } from './agent-loop-output.ts'
+import type { AgentLoopOutputs, RolloutResult } from './agent-loop-output.ts'
 import { HttpClient } from './http-client.ts'
-import { ProxyClient } from './proxy-client.ts'
+import { ProxyClient, type RowChoice } from './proxy-client.ts'
 import { Rollout, type RolloutOptions } from './rollout.ts'
 import { HarborRunner } from './runners/harbor-runner.ts'
 import type { AgentRunner, Sample } from './runners/runner.ts'
@@ -22,6 +22,18 @@ export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
   random?: () => number
 }
 
+/** What one rollout may have otherwise than its loop. */
+export type RolloutSettings = {
+  [Name in
+    | keyof RowChoice
+    | 'agent'
+    | 'modelName'
+    | 'trustAgent'
+    | 'maxRetries'
+    | 'retryBaseDelayMs'
+    | 'onTimeLimit']?: RolloutOptions[Name] | undefined
+} & { agentHost?: string | undefined }
+
 /**
  * A trainer's side of the proxy: runs an agent for each sample, and gives the tokens that it sampled and the reward,
  * ready for PPO or GRPO. Any number of rollouts may run at once.
@@ -29,6 +41,7 @@ export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
 export class RemoteAgentLoop {
   readonly #http: HttpClient
   readonly #proxy: ProxyClient
+  readonly #proxyUrl: string
   readonly #rollout: RolloutOptions
 
   /** @throws ProxyError `config_invalid` that names the option or the variable */
@@ -43,6 +56,7 @@ export class RemoteAgentLoop {
     }
     const proxyUrl = proxyBaseUrl(config.proxyUrl)
     this.#http = new HttpClient(trustedAuthorities(config.tlsCa))
+    this.#proxyUrl = proxyUrl
     const adminKey = config.adminKeys[0]
     this.#proxy = new ProxyClient({ proxyUrl, adminKey, http: this.#http, random })
     this.#rollout = {
@@ -78,7 +92,19 @@ export class RemoteAgentLoop {
     sample: Sample,
     signal: AbortSignal = new AbortController().signal,
   ): Promise<AgentLoopOutputs> {
-    return new Rollout(this.#rollout, samplingParams, sample).run(signal)
+    return (await this.rollout(samplingParams, sample, {}, signal)).rows
+  }
+
+  /** As `run`, with settings of its own, and with what is the whole rollout's beside the rows. */
+  async rollout(
+    samplingParams: Readonly<Record<string, unknown>>,
+    sample: Sample,
+    { agentHost, ...settings }: RolloutSettings,
+    signal: AbortSignal,
+  ): Promise<RolloutResult> {
+    const options = { ...this.#rollout, ...onlyDefined(settings) }
+    if (agentHost !== undefined) options.agentFacingUrl = agentFacingUrl(this.#proxyUrl, agentHost)
+    return new Rollout(options, samplingParams, sample).run(signal)
   }
 
   /** To be called when no rollout runs any more. */
@@ -90,6 +116,9 @@ export class RemoteAgentLoop {
 
 const NO_LOGGER: Logger = { debug() {}, info() {}, warn() {}, error() {} }
 
-function onlyDefined<T extends object>(options: T): T {
-  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as T
+type Defined<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
+
+export function onlyDefined<T extends object>(options: T): Defined<T> {
+  const given = Object.entries(options).filter(([, value]) => value !== undefined)
+  return Object.fromEntries(given) as Defined<T>
 }

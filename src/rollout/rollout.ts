@@ -5,10 +5,10 @@
  */
 import { type ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
-import { type AgentLoopOutputs, inertOutput, outputsOf, type RolloutFacts } from './agent-loop-output.ts'
+import { inertOutput, type RolloutFacts, type RolloutResult, resultOf } from './agent-loop-output.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { ProxyClient, RowChoice } from './proxy-client.ts'
-import type { AgentResult, AgentRunner, AgentTask, Sample } from './runners/runner.ts'
+import type { AgentResult, AgentRunner, AgentSettings, AgentTask, Sample } from './runners/runner.ts'
 import { sessionSegment } from './session-urls.ts'
 import { instanceIdOf, newTrialId, sessionIdOfTry } from './trial-id.ts'
 
@@ -23,6 +23,8 @@ export interface RolloutOptions extends RowChoice {
   maxRetries: number
   retryBaseDelayMs: number
   onTimeLimit: 'retry' | 'keep'
+  /** What the runner is to do otherwise for this rollout. */
+  agent?: AgentSettings | undefined
   taskPathOf(sample: Sample): string | undefined
   /** As Math.random. */
   random(): number
@@ -50,17 +52,18 @@ export class Rollout {
   }
 
   /** @throws ProxyError of the proxy; `signal.reason` once the agent has been stopped */
-  async run(signal: AbortSignal): Promise<AgentLoopOutputs> {
+  async run(signal: AbortSignal): Promise<RolloutResult> {
     const { maxRetries, retryBaseDelayMs, random } = this.#options
     for (let tryNumber = 1; ; tryNumber += 1) {
       const sessionId = sessionIdOfTry(this.#trialId, tryNumber)
       const result = await this.#try(sessionId, tryNumber, signal)
       const facts = this.#factsOf(sessionId, tryNumber, result)
-      if (this.#counts(result)) {
-        return outputsOf(await this.#options.proxy.trajectories(sessionId, this.#options, signal), facts)
-      }
+      if (this.#counts(result)) return await this.#collect(facts, signal)
       this.#tell(facts)
-      if (tryNumber > maxRetries) return [inertOutput(facts, { score: 0, components: {} }, { failed: 1 })]
+      if (tryNumber > maxRetries) {
+        const row = inertOutput(facts, { score: 0, components: {} }, { failed: 1 })
+        return { rows: [row], reward: null, left_out_turns: 0 }
+      }
       await pause(backoffMs(retryBaseDelayMs, tryNumber, random), signal)
     }
   }
@@ -98,7 +101,7 @@ export class Rollout {
   }
 
   #taskOf(sessionId: string, tryNumber: number, apiKey: string): AgentTask {
-    const { agentFacingUrl, modelName, taskPathOf, proxy } = this.#options
+    const { agentFacingUrl, modelName, taskPathOf, proxy, agent } = this.#options
     const sample = structuredClone(this.#sample)
     const anthropicBaseUrl = `${agentFacingUrl}/${sessionSegment(sessionId)}`
     return {
@@ -112,6 +115,7 @@ export class Rollout {
       anthropicBaseUrl,
       apiKey,
       modelName,
+      ...(agent && { settings: agent }),
       untilEnded: (untilSignal) => proxy.untilEnded(sessionId, untilSignal),
     }
   }
@@ -137,6 +141,15 @@ export class Rollout {
     if (status === 'completed') return result
     const error = status === 'not_found' ? 'its session was removed' : 'its session was aborted'
     return { ...result, status: 'failed', error }
+  }
+
+  /** Rows that are not all of a session are asked for by themselves: what they share with others trains in them. */
+  async #collect(facts: RolloutFacts, signal: AbortSignal): Promise<RolloutResult> {
+    const { proxy, ...choice } = this.#options
+    const whole = await proxy.trajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
+    const isWhole = choice.select === 'all' || (choice.select === 'longest' && whole.trajectories.length <= 1)
+    const chosen = isWhole ? whole : await proxy.trajectories(facts.sessionId, choice, signal)
+    return resultOf(whole, chosen, facts)
   }
 
   #factsOf(sessionId: string, tries: number, { status, error }: AgentResult): RolloutFacts {

@@ -2,13 +2,17 @@
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
-import type { AgentRunner } from '../../src/rollout/runners/runner.ts'
+import type { AgentRunner, AgentTask } from '../../src/rollout/runners/runner.ts'
+import { settingsOf } from '../../src/rollout/server/request.ts'
 import { Rollouts } from '../../src/rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../src/rollout/server/server.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
 
 interface Rig {
+  proxyUrl: string
+  /** What agents were run with, in order. */
+  tasks: AgentTask[]
   url: string
   rollouts: Rollouts
   /** Samples whose agents run. */
@@ -21,17 +25,26 @@ interface Rig {
 async function rig(t: Test, { concurrency = 8, keys = [] as string[], graceMs = 0 } = {}): Promise<Rig> {
   const proxy = await startProxy(t)
   const go = Promise.withResolvers<void>()
-  const it = { url: '', atWork: new Set<unknown>(), runs: 0, letGo: go.resolve } as Rig
-  const run: AgentRunner['run'] = async ({ openaiBaseUrl, apiKey, sample }, signal) => {
+  const it = {
+    ...{ url: '', proxyUrl: proxy.url, atWork: new Set<unknown>(), tasks: [] as AgentTask[], runs: 0 },
+    letGo: go.resolve,
+  } as Rig
+  const run: AgentRunner['run'] = async (task, signal) => {
+    const { openaiBaseUrl, apiKey, sample } = task
+    it.tasks.push(task)
     it.atWork.add(sample.name)
     it.runs += 1
     const headers = { authorization: `Bearer ${apiKey}` }
-    const messages = [{ role: 'user', content: 'What is the sea?' }]
-    const body = JSON.stringify({ model: 'm', messages, max_tokens: 50 })
-    const response = await fetch(`${openaiBaseUrl}/chat/completions`, { method: 'POST', headers, body })
-    await response.text()
+    for (const content of (sample.questions as string[]) ?? ['What is the sea?']) {
+      const messages = [{ role: 'user', content }]
+      const body = JSON.stringify({ model: 'm', messages, max_tokens: 50 })
+      const url = openaiBaseUrl.replace('localhost', '127.0.0.1')
+      const response = await fetch(`${url}/chat/completions`, { method: 'POST', headers, body })
+      await response.text()
+    }
     const off = Promise.withResolvers<void>()
     signal.addEventListener('abort', () => off.resolve())
+    if (sample.fails === true) return { status: 'timeout', rewards: {}, error: 'no time' }
     if (!signal.aborted) await Promise.race([go.promise, off.promise])
     it.atWork.delete(sample.name)
     signal.throwIfAborted()
@@ -39,7 +52,8 @@ async function rig(t: Test, { concurrency = 8, keys = [] as string[], graceMs = 
   }
   const loop = new RemoteAgentLoop({ proxyUrl: proxy.url, runner: { run, close: async () => {} } }, {})
   it.rollouts = new Rollouts({
-    run: (params, sample, off) => loop.run(params, sample, off),
+    run: (request, off) =>
+      loop.rollout(request.sampling_params ?? {}, request.sample, settingsOf(request), off),
     concurrency,
     graceMs,
   })
@@ -59,7 +73,8 @@ function post(it: Rig, body: unknown, more: RequestInit = {}): Promise<Response>
   return fetch(`${it.url}/rollouts`, { method: 'POST', body: JSON.stringify(body), ...more, headers })
 }
 
-async function jsonOf(response: Promise<Response>) {
+// biome-ignore lint/suspicious/noExplicitAny: each test looks at its own answers
+async function jsonOf(response: Promise<Response>): Promise<any> {
   return (await response).json()
 }
 
@@ -91,6 +106,42 @@ async function* chunksOf(reader: ReadableStreamDefaultReader<Uint8Array>): Async
     yield Buffer.from(value).toString()
   }
 }
+
+t.test('a rollout may have settings of its own, and what is not said is as the server has it', async (t) => {
+  const it = await rig(t)
+  it.letGo()
+  const own = {
+    ...{ model_name: 'policy', agent_host: 'localhost', max_retries: 1, retry_base_delay_s: 0.001 },
+    ...{ agent_name: 'swe', agent_kwargs: { steps: 3 }, environment_overrides: { LANG: 'C' } },
+  }
+  const [retried] = (await jsonOf(post(it, { sample: { name: 'a', fails: true }, ...own }))).rows
+  t.match(retried, { metrics: { tries: 2, failed: 1 }, extra_fields: { error: 'no time' } })
+  t.match(it.tasks[0], {
+    ...{ modelName: 'policy', openaiBaseUrl: /^http:\/\/localhost:/ },
+    settings: { agentName: 'swe', agentKwargs: { steps: 3 }, environmentOverrides: { LANG: 'C' } },
+  })
+  t.strictSame(Object.keys(it.tasks[0]!.settings!), ['agentName', 'agentKwargs', 'environmentOverrides'])
+  const kept = { sample: { name: 'b', fails: true }, on_time_limit: 'keep', response_length: 5 }
+  const { rows, reward } = await jsonOf(post(it, kept))
+  t.match(rows, [{ metrics: { tries: 1, failed: 0 }, extra_fields: { truncated: true } }])
+  t.equal(rows[0].response_ids.length, 5)
+  t.equal(reward, null, 'which is not a reward of 0')
+  t.match(it.tasks[2], { modelName: undefined, openaiBaseUrl: new RegExp(`^${it.proxyUrl}/`) })
+})
+
+t.test('rows that are not all of a session say what they leave out', async (t) => {
+  const it = await rig(t)
+  it.letGo()
+  const sample = { name: 'a', questions: ['What is the sea?', 'What is a lake?', 'What is a river?'] }
+  for (const [select, given, left] of [
+    ['all', 3, 0],
+    ['longest', 1, 2],
+    ['last', 1, 2],
+  ] as const) {
+    const { rows, left_out_turns } = await jsonOf(post(it, { sample, select }))
+    t.strictSame([rows.length, left_out_turns], [given, left], select)
+  }
+})
 
 t.test(
   'one id is one rollout: asked for again it is joined, and later its result is given again',

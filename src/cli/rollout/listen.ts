@@ -3,6 +3,7 @@ import { ProxyError } from '../../base/errors.ts'
 import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
 import { baseUrl } from '../../proxy/http/transport/base-url.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
+import { settingsOf } from '../../rollout/server/request.ts'
 import { Rollouts } from '../../rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../rollout/server/server.ts'
 import { announce } from '../announce.ts'
@@ -33,7 +34,8 @@ export async function listen(config: RolloutConfig, address: string): Promise<nu
   await loop.reach()
   await runner.prepare?.(new AbortController().signal)
   const rollouts = new Rollouts({
-    run: (samplingParams, sample, signal) => loop.run(samplingParams, sample, signal),
+    run: (request, signal) =>
+      loop.rollout(request.sampling_params ?? {}, request.sample, settingsOf(request), signal),
     concurrency: config.concurrency,
     graceMs: CALLER_GRACE_MS,
   })

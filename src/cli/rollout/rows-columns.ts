@@ -62,7 +62,8 @@ const DETAIL_COLUMNS: Record<keyof RowDetailsJson, Shape> = {
   weight_versions: listOf(struct({ version: TEXT, start: INTEGER, end: INTEGER })),
 }
 
-const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson>, Shape> = {
+// The command asks for no images: a file would have each once a row.
+const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson | 'images'>, Shape> = {
   task_index: INTEGER,
   sample_index: INTEGER,
   instance_id: TEXT,

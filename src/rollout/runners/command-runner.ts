@@ -118,7 +118,7 @@ export class CommandRunner implements AgentRunner {
   #agentEnvironment(task: AgentTask, files: TryFiles): NodeJS.ProcessEnv {
     return {
       ...outerEnvironment(process.env),
-      ...textVariables(this.#options.environment ?? {}),
+      ...textVariables(task.settings?.environmentOverrides ?? this.#options.environment ?? {}),
       // Anthropic's clients would send it beside the session's key.
       ANTHROPIC_API_KEY: undefined,
       ...sessionEnvironment(task),

@@ -54,7 +54,8 @@ export class HarborRunner implements AgentRunner {
         'the row names no task directory: it has no local_task_path, and no dataset directory has its instance_id',
       )
     }
-    const { agentName, agentImportPath, agentKwargs = {}, environmentOverrides = {} } = this.#options
+    const options = { ...this.#options, ...task.settings }
+    const { agentName, agentImportPath, agentKwargs = {}, environmentOverrides = {} } = options
     return {
       task_path: taskPath,
       agent: {
@@ -64,10 +65,10 @@ export class HarborRunner implements AgentRunner {
         llm_proxy_url: openaiBaseUrl,
         kwargs: agentKwargs,
       },
-      timeout_multiplier: this.#options.timeoutMultiplier ?? 1,
-      verifier: this.#options.harborVerifier ?? {},
+      timeout_multiplier: options.timeoutMultiplier ?? 1,
+      verifier: options.harborVerifier ?? {},
       environment_overrides: { ...environmentOverrides, ...sessionEnvironment(task) },
-      environment_kwargs: this.#options.environmentKwargs ?? {},
+      environment_kwargs: options.environmentKwargs ?? {},
     }
   }
 }

@@ -3,6 +3,15 @@
 /** A row of a dataset: any fields; `instance_id`, `local_task_path` and `prompt` have a meaning here. */
 export type Sample = Readonly<Record<string, unknown>>
 
+/** What one rollout may have otherwise than its runner was made with; a runner takes what it knows. */
+export interface AgentSettings {
+  readonly agentName?: string
+  readonly agentImportPath?: string
+  readonly agentKwargs?: Readonly<Record<string, unknown>>
+  readonly environmentOverrides?: Readonly<Record<string, unknown>>
+  readonly environmentKwargs?: Readonly<Record<string, unknown>>
+}
+
 /** What a runner needs to know to run an agent once. */
 export interface AgentTask {
   /** One rollout, the same for all its tries. */
@@ -23,6 +32,7 @@ export interface AgentTask {
   /** With it the agent calls, and can do nothing else. */
   readonly apiKey: string
   readonly modelName: string | undefined
+  readonly settings?: AgentSettings
   /** Resolves with how the session ended, for agents that end it themselves. @throws `signal.reason` */
   untilEnded(signal: AbortSignal): Promise<'completed' | 'aborted'>
 }

@@ -2,16 +2,9 @@
 import { randomUUID } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
-import type { AgentLoopOutputs } from '../agent-loop-output.ts'
+import type { RolloutResult } from '../agent-loop-output.ts'
 import { SessionGate } from '../runners/agentcore/session-gate.ts'
-import type { Sample } from '../runners/runner.ts'
-
-export interface RolloutRequest {
-  /** By which it is known: asked for again, it is joined, or its result is given again. */
-  rollout_id?: string
-  sample: Sample
-  sampling_params?: Readonly<Record<string, unknown>>
-}
+import type { RolloutRequest } from './request.ts'
 
 export type RolloutState = 'waiting' | 'running' | 'done' | 'failed' | 'cancelled'
 
@@ -25,11 +18,7 @@ export interface RolloutSummary {
 }
 
 export interface RolloutsOptions {
-  run(
-    samplingParams: Readonly<Record<string, unknown>>,
-    sample: Sample,
-    signal: AbortSignal,
-  ): Promise<AgentLoopOutputs>
+  run(request: RolloutRequest, signal: AbortSignal): Promise<RolloutResult>
   /** Rollouts at a time; the others wait, the first first. */
   concurrency: number
   /** How long one whose callers have all left waits for one of them to come back before its agent is ended. */
@@ -41,7 +30,7 @@ const KEPT_BYTES = 256 * 1024 * 1024
 const KEPT_ROLLOUTS = 10_000
 
 interface Entry {
-  readonly request: Required<RolloutRequest>
+  readonly request: RolloutRequest & { rollout_id: string }
   readonly createdAt: number
   readonly calledOff: AbortController
   /** Its answer as JSON, which never fails. */
@@ -84,11 +73,11 @@ export class Rollouts {
    * @throws ProxyError `invalid_request` when the id is that of another rollout, `shutting_down`
    */
   ask(request: RolloutRequest, signal: AbortSignal): { rolloutId: string; answer: Promise<string> } {
-    const { rollout_id = randomUUID(), sample, sampling_params = {} } = request
-    const whole = { rollout_id, sample, sampling_params }
+    const { rollout_id = randomUUID() } = request
+    const whole = { ...request, rollout_id }
     const entry = this.#entries.get(rollout_id) ?? this.#begin(whole)
     if (!isDeepStrictEqual(entry.request, whole)) {
-      const message = `rollout ${rollout_id} is one of another sample, or with other sampling parameters`
+      const message = `rollout ${rollout_id} is one of another sample, or with other parameters`
       throw new ProxyError('invalid_request', message, { param: 'rollout_id', status: 409 })
     }
     this.#attend(entry, signal)
@@ -138,7 +127,7 @@ export class Rollouts {
     return entry
   }
 
-  #begin(request: Required<RolloutRequest>): Entry {
+  #begin(request: Entry['request']): Entry {
     if (this.#isClosing) throw new ProxyError('shutting_down', 'the rollout server is being stopped')
     const calledOff = new AbortController()
     const { promise, resolve } = Promise.withResolvers<string>()
@@ -171,8 +160,7 @@ export class Rollouts {
       const leave = await this.#gate.enter(calledOff.signal)
       try {
         entry.status = 'running'
-        const rows = await this.#options.run(request.sampling_params, request.sample, calledOff.signal)
-        return { rows, error: null }
+        return { ...(await this.#options.run(request, calledOff.signal)), error: null }
       } finally {
         leave()
       }

@@ -2,9 +2,8 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { once } from 'node:events'
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
-import Type, { type Static } from 'typebox'
-import { Value } from 'typebox/value'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
+import { parseRequest } from './request.ts'
 import type { Rollouts } from './rollouts.ts'
 
 export interface RolloutServerOptions {
@@ -14,15 +13,6 @@ export interface RolloutServerOptions {
   /** Between two signs of life of an answer that is waited for: hours may pass, and whatever is on the way hangs up. */
   heartbeatMs?: number
 }
-
-const Request = Type.Object(
-  {
-    rollout_id: Type.Optional(Type.String({ minLength: 1, maxLength: 512 })),
-    sample: Type.Record(Type.String(), Type.Unknown()),
-    sampling_params: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
-  },
-  { additionalProperties: false },
-)
 
 /** A row may have images in it. */
 const BODY_LIMIT_BYTES = 100_000_000
@@ -67,7 +57,7 @@ async function answer(
 ): Promise<void> {
   const response = reply.raw
   const left = new AbortController()
-  const waited = rollouts.ask(parse(body), left.signal)
+  const waited = rollouts.ask(parseRequest(body), left.signal)
   response.once('close', () => left.abort())
   reply.hijack()
   response.writeHead(200, {
@@ -81,13 +71,6 @@ async function answer(
   if (response.destroyed) return
   response.end(text)
   await once(response, 'close').catch(() => {})
-}
-
-function parse(body: unknown): Static<typeof Request> {
-  if (Value.Check(Request, body)) return body
-  const [first] = Value.Errors(Request, body)
-  const where = first?.instancePath.slice(1).replaceAll('/', '.') || 'the body'
-  throw new ProxyError('invalid_request', `${where}: ${first?.message ?? 'is no rollout'}`)
 }
 
 /** @throws ProxyError `unauthorized` */

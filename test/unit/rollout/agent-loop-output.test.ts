@@ -26,6 +26,7 @@ const ROW: TrajectoryRow = {
   finished: true,
   truncated: false,
   prompt_truncated: true,
+  turns: [{ turn_id: 'a' }, { turn_id: 'b' }],
 }
 
 function session(rows: TrajectoryRow[], more: Partial<SessionTrajectories> = {}): SessionTrajectories {
@@ -102,13 +103,13 @@ t.test('rows without exact ids are left out, and counted', async (t) => {
     exact: false,
   }
   t.match(outputsOf(session([inexact, ROW]), FACTS), [
-    { prompt_ids: [1, 2], metrics: { inexact_turns: 1, num_rows: 1 } },
+    { prompt_ids: [1, 2], metrics: { inexact_turns: 2, num_rows: 1 } },
   ])
   const [output, ...others] = outputsOf(session([{ ...inexact, inexact_reason: 'no ids' }]), FACTS)
   t.strictSame(others, [])
   t.match(output, {
     response_mask: [0],
-    metrics: { inert: 1, inexact_turns: 1 },
+    metrics: { inert: 1, inexact_turns: 2 },
     extra_fields: { error: 'no ids' },
   })
 })

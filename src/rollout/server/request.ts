@@ -1,0 +1,71 @@
+/** The body of `POST /rollouts`; docs/rollouts.md has it. What is not given is as the server's own options say. */
+import Type, { type Static } from 'typebox'
+import { Value } from 'typebox/value'
+import { ProxyError } from '../../base/errors.ts'
+import { onlyDefined, type RolloutSettings } from '../remote-agent-loop.ts'
+
+const fields = Type.Record(Type.String(), Type.Unknown())
+const text = Type.String({ minLength: 1 })
+const length = Type.Integer({ minimum: 1 })
+const MAX_RETRIES = 1000
+const MAX_DELAY_S = 3600
+
+const Settings = Type.Partial(
+  Type.Object({
+    /** By which it is known: asked for again, it is joined, or its result is given again. */
+    rollout_id: Type.String({ minLength: 1, maxLength: 512 }),
+    sampling_params: fields,
+    record: Type.Array(text),
+    select: Type.Enum(['all', 'main', 'longest', 'last']),
+    prompt_length: length,
+    response_length: length,
+    images: Type.Boolean(),
+    agent_host: text,
+    model_name: text,
+    trust_agent: Type.Boolean(),
+    max_retries: Type.Integer({ minimum: 0, maximum: MAX_RETRIES }),
+    retry_base_delay_s: Type.Number({ minimum: 0, maximum: MAX_DELAY_S }),
+    on_time_limit: Type.Enum(['retry', 'keep']),
+    agent_name: text,
+    agent_import_path: text,
+    agent_kwargs: fields,
+    environment_overrides: fields,
+    environment_kwargs: fields,
+  }),
+)
+const Request = Type.Object({ sample: fields, ...Settings.properties }, { additionalProperties: false })
+
+export type RolloutRequest = Static<typeof Request>
+
+/** @throws ProxyError `invalid_request` that names the field */
+export function parseRequest(body: unknown): RolloutRequest {
+  if (Value.Check(Request, body)) return body
+  const [first] = Value.Errors(Request, body)
+  const where = first?.instancePath.slice(1).replaceAll('/', '.') || 'the body'
+  throw new ProxyError('invalid_request', `${where}: ${first?.message ?? 'is no rollout'}`)
+}
+
+export function settingsOf(request: RolloutRequest): RolloutSettings {
+  const { retry_base_delay_s: delayS } = request
+  const agent = {
+    agentName: request.agent_name,
+    agentImportPath: request.agent_import_path,
+    agentKwargs: request.agent_kwargs,
+    environmentOverrides: request.environment_overrides,
+    environmentKwargs: request.environment_kwargs,
+  }
+  return {
+    agent: onlyDefined(agent),
+    agentHost: request.agent_host,
+    modelName: request.model_name,
+    trustAgent: request.trust_agent,
+    maxRetries: request.max_retries,
+    retryBaseDelayMs: delayS === undefined ? undefined : delayS * 1000,
+    onTimeLimit: request.on_time_limit,
+    record: request.record,
+    select: request.select,
+    promptLength: request.prompt_length,
+    responseLength: request.response_length,
+    images: request.images,
+  }
+}
