@@ -89,7 +89,10 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByRole('heading', { name: 'run-0' }).waitFor()
     await page.locator('.broke').waitFor()
     await page.locator('.rowlink').first().waitFor()
-    t.match(await page.locator('.broke').getAttribute('title'), /leaves it at token 12/)
+    t.match(
+      await page.locator('.broke').getAttribute('title'),
+      /a new row: the answer of turn 0 is missing before message 2 .*: 12 tokens re-used/,
+    )
     await picture(page, 'session')
     await page.keyboard.press('Enter')
     await page.locator('.heat-map span').first().waitFor()
@@ -168,6 +171,98 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     t.equal(await page.title(), 'llm-proxy')
     t.equal(await page.locator('.conversation script, .conversation img').count(), 0)
     await page.getByText('more characters').waitFor()
+    isSilent()
+  })
+
+  t.test('shows what coding agents do so that one can read it, and why a row was split', async (t) => {
+    const { url, store, sessions } = await startInspector(t)
+    await sessions.create({ sessionId: 'code' })
+    const pixel =
+      'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='
+    const call = (id: string, name: string, given: object) => ({
+      id,
+      type: 'function',
+      function: { name, arguments: JSON.stringify(given) },
+    })
+    const edit = {
+      file_path: 'src/sea.ts',
+      old_string: 'export function depth() {\n  return 3\n}',
+      new_string: 'export function depth(): number {\n  return 4_000\n}',
+    }
+    const calls = [
+      call('a', 'Edit', edit),
+      call('b', 'Write', { file_path: 'a.py', content: 'import os\n\ndef main():\n    print(1)\n' }),
+      call('c', 'apply_patch', {
+        input: '*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** End Patch',
+      }),
+    ]
+    const image = { type: 'image_url', image_url: { url: `data:image/png;base64,${pixel}` } }
+    const first = JSON.stringify({
+      role: 'user',
+      content: [{ type: 'text', text: 'Mend the depth. \u{1F469}\u200D\u{1F4BB}' }, image],
+    })
+    await recordTurn(store, 'code', 0, {
+      requestMessages: [first],
+      promptTokenIds: ids(0, 20),
+      completionText: 'I edit three files.',
+      toolCalls: JSON.stringify(calls),
+    })
+    const echo = {
+      kinds: ['edited', 'arguments'],
+      from: 'code-0',
+      changes: [
+        { kind: 'arguments', call: 'a', path: 'new_string', sampled: '"return 4_000"', echoed: '"cut"' },
+      ],
+    }
+    const result = { role: 'tool', tool_call_id: 'a', content: '  1  export\n 20  function' }
+    await recordTurn(store, 'code', 1, {
+      requestMessages: [
+        first,
+        JSON.stringify({ role: 'assistant', content: 'I edit three files.', tool_calls: calls.slice(0, 1) }),
+        JSON.stringify(result),
+      ],
+      promptTokenIds: Int32Array.from([...ids(0, 20), 9]),
+      annotations: JSON.stringify({ prompt: { reason: 'branched' }, echo }),
+    })
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/session/code`)
+    const sampled = page.locator('.message.sampled').first()
+    await sampled.locator('.call').nth(2).waitFor()
+    t.same(await sampled.locator('dt').allTextContents(), [
+      'file_path',
+      'old_string → new_string',
+      'file_path',
+      'content',
+      'input',
+    ])
+    t.same(await sampled.locator('.diff .removed').allTextContents(), [
+      '-export function depth() {\n',
+      '-  return 3\n',
+      '-x = 1\n',
+    ])
+    t.same(await sampled.locator('.diff .added').allTextContents(), [
+      '+export function depth(): number {\n',
+      '+  return 4_000\n',
+      '+x = 2\n',
+    ])
+    t.equal(
+      await sampled.locator('dd pre.arguments').nth(2).textContent(),
+      'import os\n\ndef main():\n    print(1)\n',
+    )
+    t.equal(await page.locator('.message.user img').count(), 1)
+    t.match(await page.locator('.message.user pre').first().textContent(), /\u{1F469}\u200D\u{1F4BB}$/u)
+    t.match(
+      await page.locator('.split-why').textContent(),
+      /^✂ a new row: the agent changed a call of turn 0: arguments new_string/,
+    )
+    const font = await page.evaluate(
+      "getComputedStyle(document.querySelector('.message.tool pre')).fontFamily",
+    )
+    t.match(String(font), /mono/i)
+    await picture(page, 'transcript')
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await page.setViewportSize({ width: 800, height: 600 })
+    await picture(page, 'transcript-dark-small')
     isSilent()
   })
 

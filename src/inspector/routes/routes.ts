@@ -6,7 +6,7 @@ import { ICON, readPageSource } from './page-source.ts'
 
 /** Nothing but the page's own files and the API beside it; no text becomes markup or script. */
 export const CONTENT_SECURITY_POLICY =
-  "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; " +
+  "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; " +
   "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
 const HTML = `<!doctype html>

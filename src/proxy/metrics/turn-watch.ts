@@ -6,7 +6,7 @@ import { type Around, watched } from '../../base/around.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
 import type { Backend } from '../engines/port/backend.ts'
-import { echoKindsOf } from '../session/prompts/echo-note.ts'
+import { echoNoteOf } from '../session/prompts/echo-note.ts'
 import { inexactCode } from '../session/prompts/exactness.ts'
 import { answeredRetriesOf } from '../store/port/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
@@ -100,7 +100,7 @@ export class TurnWatch {
     const joined = answeredRetriesOf({ annotations }).length
     if (joined > 0) answeredRetries.add(joined, 'running')
     lines.add(1, lineOf(annotations))
-    for (const kind of echoKindsOf({ annotations })) echoes.add(1, kind)
+    for (const kind of echoNoteOf({ annotations })?.kinds ?? []) echoes.add(1, kind)
     if (error) turnErrors.add(1, error.code)
   }
 

@@ -41,11 +41,11 @@ export function clockTime(s: number): string {
 
 /**
  * Control characters, and those that turn the direction of text or have no width, as visible names: model output must
- * not be able to look like something else. Line breaks and tabs stay.
+ * not be able to look like something else. Line breaks and tabs stay, and the joiners that emoji and Persian are made of.
  */
 const HIDDEN =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu
 
 export function visible(text: string): string {
   return text.replace(HIDDEN, (character) => {

@@ -1,8 +1,11 @@
 import type { TreeTurn } from './wire.ts'
 
-/** A turn that goes on from an earlier one by its messages, or begins like it, and begins a row of its own. */
-export function isBroken({ line, parent, message_parent, continues }: TreeTurn): boolean {
-  return !continues && line !== 'side' && (parent !== null || message_parent !== null)
+/** Nothing is wrong with these. */
+const EXPECTED: ReadonlySet<string> = new Set(['conversation', 'sampled_again'])
+
+/** A turn that begins a row where it could have gone on in another one. */
+export function isBroken({ new_row: begins }: TreeTurn): boolean {
+  return begins !== null && !EXPECTED.has(begins.why)
 }
 
 /** `subagent:…` as one kind. */

@@ -38,7 +38,7 @@ export function SessionFacts({ tree, rows }: { tree: Tree; rows: readonly Row[] 
         <Fact name="prompts re-used">
           {prompt === 0 ? '–' : `${((shared / prompt) * 100).toFixed(1)} %`} <small>of {short(prompt)}</small>
         </Fact>
-        <Fact name="prefix broke">{broken === 0 ? 'never' : <em class="warn">{broken} ×</em>}</Fact>
+        <Fact name="rows split">{broken === 0 ? 'never' : <em class="warn">{broken} ×</em>}</Fact>
         <Fact name="rows">
           {rows === undefined ? '…' : <RowLinks sessionId={tree.session_id} rows={rows} />}
         </Fact>

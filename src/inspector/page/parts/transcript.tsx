@@ -17,9 +17,11 @@ interface TranscriptProps {
   selected: number
   shown: Shown
   tokensOf(index: number): string | undefined
+  /** Why the turn splits a row; undefined: it does not. */
+  splitOf(index: number): string | undefined
 }
 
-export function Transcript({ turns, selected, shown, tokensOf }: TranscriptProps) {
+export function Transcript({ turns, selected, shown, tokensOf, splitOf }: TranscriptProps) {
   const box = useRef<HTMLDivElement>(null)
   const first = useRef(true)
   useEffect(() => {
@@ -43,6 +45,7 @@ export function Transcript({ turns, selected, shown, tokensOf }: TranscriptProps
           selected={turn.index === selected}
           shown={shown}
           tokens={tokensOf(turn.index)}
+          split={splitOf(turn.index)}
         />
       ))}
     </div>
@@ -56,9 +59,10 @@ interface TurnViewProps {
   selected: boolean
   shown: Shown
   tokens: string | undefined
+  split: string | undefined
 }
 
-const TurnView = memo(function TurnView({ turn, before, selected, shown, tokens }: TurnViewProps) {
+const TurnView = memo(function TurnView({ turn, before, selected, shown, tokens, split }: TurnViewProps) {
   const from = turn.request_messages_from ?? 0
   const messages = turn.request_messages as unknown as Message[]
   const echoes = before !== undefined && messages[0] !== undefined && isEcho(messages[0], before)
@@ -77,6 +81,7 @@ const TurnView = memo(function TurnView({ turn, before, selected, shown, tokens 
         {turn.model && <span class="quiet">{visible(turn.model)}</span>}
         {tokens && <a href={tokens}>tokens</a>}
       </header>
+      {split && <p class="split-why">✂ a new row: {visible(split)}</p>}
       {from > 0 && (
         <p class="goes-on quiet">
           … after {number(from)} {from === 1 ? 'message that was' : 'messages that were'} said before
@@ -126,6 +131,7 @@ function MessageView({ message, shown }: { message: Message; shown: Shown }) {
       <span class="role">{visible(role === 'tool' && message.name ? `tool ${message.name}` : role)}</span>
       {reasoning && shown.reasoning && <Long text={reasoning} kind="reasoning" />}
       {text !== '' && <Long text={text} kind="text" />}
+      <Images content={content} />
       {shown.tools && calls?.map((call, place) => <Call key={place} call={call} />)}
     </div>
   )
@@ -149,13 +155,111 @@ function Answer({ turn, shown }: { turn: Turn; shown: Shown }) {
 }
 
 function Call({ call }: { call: ToolCallWire }) {
+  const { name = '?', arguments: given = '' } = call.function ?? {}
+  const fields = fieldsOf(given)
   return (
     <div class="call">
-      <code class="call-name">{visible(call.function?.name ?? '?')}</code>
-      <Long text={call.function?.arguments ?? ''} kind="arguments" />
+      <code class="call-name">{visible(name)}</code>
+      {fields === undefined ? <Long text={given} kind="arguments" /> : <Fields of={fields} />}
     </div>
   )
 }
+
+/** Members by their names; undefined: the arguments are no object. */
+function fieldsOf(given: string): Record<string, unknown> | undefined {
+  try {
+    const value: unknown = JSON.parse(given)
+    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
+    return isObject ? (value as Record<string, unknown>) : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** The old text of an edit and the new one, by the names that agents' tools have for them. */
+const EDITS = [
+  ['old_string', 'new_string'],
+  ['old_str', 'new_str'],
+  ['oldText', 'newText'],
+] as const
+
+function Fields({ of }: { of: Record<string, unknown> }) {
+  const edit = EDITS.find(([old, now]) => typeof of[old] === 'string' && typeof of[now] === 'string')
+  const others = Object.entries(of).filter(([name]) => !edit?.some((own) => own === name))
+  return (
+    <dl class="fields">
+      {others.map(([name, value]) => (
+        <Field key={name} name={name} value={value} />
+      ))}
+      {edit && (
+        <>
+          <dt>
+            {edit[0]} → {edit[1]}
+          </dt>
+          <dd>
+            <Diff text={diffText(of[edit[0]] as string, of[edit[1]] as string)} />
+          </dd>
+        </>
+      )}
+    </dl>
+  )
+}
+
+function Field({ name, value }: { name: string; value: unknown }) {
+  const text = typeof value === 'string' ? value : JSON.stringify(value, null, 2)
+  return (
+    <>
+      <dt>{visible(name)}</dt>
+      <dd>
+        {/^(\*\*\* Begin Patch|diff --git |--- )/.test(text) ? (
+          <Diff text={text} />
+        ) : (
+          <Long text={text} kind="arguments" />
+        )}
+      </dd>
+    </>
+  )
+}
+
+/** Lines that both have at their beginning and their end stand once. */
+function diffText(old: string, now: string): string {
+  const [before, after] = [old.split('\n'), now.split('\n')]
+  let head = 0
+  while (head < before.length && head < after.length && before[head] === after[head]) head += 1
+  let tail = 0
+  const most = Math.min(before.length, after.length) - head
+  while (tail < most && before.at(-1 - tail) === after.at(-1 - tail)) tail += 1
+  const marked = (lines: string[], mark: string) => lines.map((line) => mark + line)
+  return [
+    ...marked(before.slice(0, head), ' '),
+    ...marked(before.slice(head, before.length - tail), '-'),
+    ...marked(after.slice(head, after.length - tail), '+'),
+    ...marked(tail === 0 ? [] : before.slice(-tail), ' '),
+  ].join('\n')
+}
+
+/** Lines that begin with a plus or a minus, as such. */
+function Diff({ text }: { text: string }) {
+  const [limit, setLimit] = useState(MAX_SHOWN)
+  return (
+    <>
+      <pre class="diff">
+        {text
+          .slice(0, limit)
+          .split('\n')
+          .map((line, place) => (
+            <span key={place} class={DIFF_CLASSES[line[0] ?? '']}>
+              {visible(line)}
+              {'\n'}
+            </span>
+          ))}
+      </pre>
+      <More rest={text.length - limit} show={() => setLimit((before) => before * 10)} />
+    </>
+  )
+}
+
+const DIFF_CLASSES: Record<string, string> = { '+': 'added', '-': 'removed' }
 
 /** What is shown of a text before it is asked for. A line of a megabyte would keep the browser busy for seconds. */
 const MAX_SHOWN = 20_000
@@ -165,21 +269,48 @@ function Long({ text, kind }: { text: string; kind: string }) {
   return (
     <>
       <pre class={kind}>{visible(text.slice(0, limit))}</pre>
-      {text.length > limit && (
-        <button type="button" class="more" onClick={() => setLimit((before) => before * 10)}>
-          {number(text.length - limit)} more characters
-        </button>
+      <More rest={text.length - limit} show={() => setLimit((before) => before * 10)} />
+    </>
+  )
+}
+
+/** @param rest characters that are not shown */
+function More({ rest, show }: { rest: number; show(): void }) {
+  if (rest <= 0) return null
+  return (
+    <button type="button" class="more" onClick={show}>
+      {number(rest)} more characters
+    </button>
+  )
+}
+
+/** Images that the record has itself; of others the kind of part is named. */
+function Images({ content }: { content: unknown }) {
+  if (!Array.isArray(content)) return null
+  const urls = content.map((part: { image_url?: { url?: unknown } }) => part?.image_url?.url)
+  return (
+    <>
+      {urls.map((url, place) =>
+        isImage(url) ? (
+          <img key={place} src={url} alt={`part ${place + 1} of the message`} loading="lazy" />
+        ) : null,
       )}
     </>
   )
+}
+
+/** No other data: a picture cannot run anything. */
+function isImage(url: unknown): url is string {
+  return typeof url === 'string' && /^data:image\/(png|jpeg|gif|webp);base64,/.test(url)
 }
 
 function textOf(content: unknown): string {
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) return content === null || content === undefined ? '' : JSON.stringify(content)
   return content
-    .map((part: { type?: string; text?: string }) =>
-      typeof part.text === 'string' ? part.text : `[${part.type ?? 'part'}]`,
-    )
+    .flatMap((part: { type?: string; text?: string; image_url?: { url?: unknown } }) => {
+      if (typeof part.text === 'string') return part.text
+      return isImage(part.image_url?.url) ? [] : `[${part.type ?? 'part'}]`
+    })
     .join('\n')
 }

@@ -64,7 +64,7 @@ function Line({
         <PrefixBar turn={turn} most={most} />
         {broken && (
           <em class="broke" title={explain(turn)}>
-            ✂ {turn.parent ?? turn.message_parent}
+            ✂ {turn.new_row?.turn}
           </em>
         )}
       </span>
@@ -111,14 +111,11 @@ function PrefixBar({ turn, most }: { turn: TreeTurn; most: number }) {
 }
 
 function explain(turn: TreeTurn): string {
-  const { shared_tokens: shared, prompt_tokens: prompt, parent, message_parent: said } = turn
-  const { prompt_reason: reason } = turn
-  const why = reason === null ? '' : `, prompt ${reason}`
-  const rest = `${number(prompt - shared)} new, ${number(turn.sampled_tokens)} sampled${why}`
-  const saidAfter = said === null || said === parent ? '' : `by its messages after turn ${said}, `
-  if (parent === null) return `${saidAfter}begins like no turn before: ${rest}`
-  const goesOn = turn.continues
-    ? `goes on from turn ${parent}`
-    : `${saidAfter}begins like turn ${parent} and leaves it at token ${number(shared)}`
-  return `${goesOn}: ${number(shared)} tokens re-used, ${rest}${turn.inexact_reason === null ? '' : `; inexact: ${turn.inexact_reason}`}`
+  const { shared_tokens: shared, prompt_tokens: prompt, parent, new_row: begins } = turn
+  const rest = `${number(prompt - shared)} new, ${number(turn.sampled_tokens)} sampled`
+  const inexact = turn.inexact_reason === null ? '' : `; inexact: ${turn.inexact_reason}`
+  const row = begins === null ? '' : `a new row: ${begins.text}; `
+  if (parent === null) return `${row}${rest}${inexact}`
+  const from = turn.continues ? 'goes on from' : 'begins like'
+  return `${row}${from} turn ${parent}: ${number(shared)} tokens re-used, ${rest}${inexact}`
 }

@@ -53,6 +53,10 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
     const row = rows.value?.find((each) => each.turns.some((turn) => turn.index === index))
     return row && href(['tokens', sessionId, row.row], { turn: index })
   }
+  const splits = useMemo(
+    () => new Map(turns.filter(isBroken).map(({ index, new_row: begins }) => [index, begins?.text])),
+    [turns],
+  )
   useSessionKeys({ turns: shownTurns, place, tokens: tokensOf(at), toggle })
   const inLine = useMemo(() => {
     const indexes = new Set(shownTurns.map(({ index }) => index))
@@ -66,7 +70,15 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
         <TurnList turns={shownTurns} selected={place} select={(to) => selectTurn(shownTurns, to)} />
         <div class="conversation">
           <Await of={conversation}>
-            {() => <Transcript turns={inLine ?? []} selected={at} shown={shown} tokensOf={tokensOf} />}
+            {() => (
+              <Transcript
+                turns={inLine ?? []}
+                selected={at}
+                shown={shown}
+                tokensOf={tokensOf}
+                splitOf={(index) => splits.get(index)}
+              />
+            )}
           </Await>
           {turns.some(({ status }) => status === 'open') && <LiveTail sessionId={sessionId} />}
         </div>
@@ -96,8 +108,8 @@ function useSessionKeys({ turns, place, tokens, toggle }: SessionKeys): void {
   useKeys([
     { key: 'j', help: 'Next turn', run: () => selectTurn(turns, place + 1) },
     { key: 'k', help: 'Turn before', run: () => selectTurn(turns, place - 1) },
-    { key: 'n', help: 'Next turn whose prefix broke', run: () => broken(1) },
-    { key: 'p', help: 'Turn before whose prefix broke', run: () => broken(-1) },
+    { key: 'n', help: 'Next turn that splits a row', run: () => broken(1) },
+    { key: 'p', help: 'Turn before that splits a row', run: () => broken(-1) },
     { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && go(tokens) },
     { key: 's', help: 'Show or hide the system message', run: () => toggle('system') },
     { key: 'r', help: 'Show or hide reasoning', run: () => toggle('reasoning') },

@@ -29,7 +29,7 @@ interface EchoChange {
   echoed: string | null
 }
 
-interface EchoNote {
+export interface EchoNote {
   kinds: EchoKind[]
   /** The turn whose answer it was. */
   from?: string
@@ -108,11 +108,11 @@ function shortened(text: string | null): string | null {
   return text === null || text.length <= MAX_CHARS ? text : `${text.slice(0, MAX_CHARS)}…`.toWellFormed()
 }
 
-/** What a turn on record says that its agent changed. */
-export function echoKindsOf({ annotations }: { annotations: string }): readonly EchoKind[] {
+/** What a turn on record says that its agent changed; undefined: nothing. */
+export function echoNoteOf({ annotations }: { annotations: string }): EchoNote | undefined {
   // Most turns have none, and are not parsed for it.
-  if (!annotations.includes('"echo"')) return []
-  return (JSON.parse(annotations) as { echo?: EchoNote }).echo?.kinds ?? []
+  if (!annotations.includes('"echo"')) return undefined
+  return (JSON.parse(annotations) as { echo?: EchoNote }).echo
 }
 
 const looked = new Note<Message, true>()

@@ -1,5 +1,6 @@
 /** The light reads as schemas; see `sessions/schemas.ts`. */
 import Type from 'typebox'
+import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
 import { nullable } from '../../schemas/nullable.ts'
 import { Session, sessionFields } from '../sessions/schemas.ts'
 
@@ -101,6 +102,16 @@ export const TreeTurn = Type.Object({
   continues: Type.Boolean({ description: 'It follows its parent in a row' }),
   message_parent: nullable(
     Type.Integer({ description: 'Index of the turn that it continues by its messages' }),
+  ),
+  new_row: nullable(
+    Type.Object(
+      {
+        why: Type.Enum([...NEW_ROW_REASONS]),
+        turn: nullable(Type.Integer({ description: 'Index of the turn that it could have gone on from' })),
+        text: Type.String({ description: 'For people' }),
+      },
+      { description: 'Why it begins a row; null: it begins none' },
+    ),
   ),
   prompt_tokens: Type.Integer(),
   sampled_tokens: Type.Integer(),

@@ -1,7 +1,8 @@
 /** A session's turns without texts and ids: how they hang together, what they took, where a shared prefix broke. */
 import type { Static } from 'typebox'
 import { parentOnRecord, promptReasonOf } from '../../../session/matching/parent-on-record.ts'
-import { echoKindsOf } from '../../../session/prompts/echo-note.ts'
+import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
+import { type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { TurnStep } from '../../../store/port/turn-store.ts'
 import type { TreeTurn } from './schemas.ts'
@@ -14,13 +15,15 @@ interface ReadTurn {
   readonly turnId: string
   readonly base: { readonly turnId: string; readonly tokenCount: number } | undefined
   readonly messageParent: string | null | undefined
+  readonly newRow: NewRow | undefined
 }
 
-type Links = Pick<ShownTurn, 'parent' | 'shared_tokens' | 'continues' | 'message_parent'>
+type Links = Pick<ShownTurn, 'parent' | 'shared_tokens' | 'continues' | 'message_parent' | 'new_row'>
 
 /** The turns in call order. Which one goes on from which is asked of what makes the rows. */
 export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[]> {
   const rows = new TrajectoryBuilder()
+  const newRows = new NewRows()
   const turns: ReadTurn[] = []
   for await (const step of steps) {
     const { line } = rows.add(step)
@@ -30,11 +33,12 @@ export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[
       turnId: step.turnId,
       base: base === null ? undefined : { turnId: base, tokenCount: shared },
       messageParent: parentOnRecord(step),
+      newRow: newRows.add(step, line, rows.parentOf(step.turnId) !== undefined),
     })
   }
   const places = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
   const indexOf = (turnId: string | undefined) => places.get(turnId ?? '') ?? null
-  return turns.map(({ shown, turnId, base, messageParent }) => {
+  return turns.map(({ shown, turnId, base, messageParent, newRow }) => {
     const before = rows.parentOf(turnId)
     const alike = before ?? base
     return {
@@ -43,6 +47,9 @@ export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[
       shared_tokens: alike?.tokenCount ?? 0,
       continues: before !== undefined,
       message_parent: indexOf(messageParent === undefined ? before?.turnId : (messageParent ?? undefined)),
+      new_row: newRow
+        ? { why: newRow.why, turn: indexOf(newRow.turnId ?? undefined), text: newRow.text }
+        : null,
     }
   })
 }
@@ -57,7 +64,7 @@ function shownTurn(turn: TurnStep, line: string): ReadTurn['shown'] {
     prompt_tokens: (base === null ? 0 : shared) + rest.length,
     sampled_tokens: turn.completionTokenIds.length,
     prompt_reason: promptReasonOf(turn),
-    changed_calls: [...echoKindsOf(turn)],
+    changed_calls: echoNoteOf(turn)?.kinds ?? [],
     started_at: turn.startedAtMs / 1000,
     first_token_ms: after(turn.firstTokenAtMs),
     duration_ms: after(turn.endedAtMs),
