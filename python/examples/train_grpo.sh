@@ -2,7 +2,8 @@
 # GRPO with agents that run behind llm-proxy, on one node with 8 GPUs. docs/verl.md explains every step; the names of
 # verl's options are checked against verl 0.7 to 0.9.
 #
-#   MODEL=Qwen/Qwen3-8B DATA=/data/tasks PROXY_SERVER_URL=http://proxy:8080 examples/train_grpo.sh
+#   MODEL=Qwen/Qwen3-8B DATA=/data/tasks PROXY_SERVER_URL=http://proxy:8080 \
+#     LLM_PROXY_ROLLOUT_SERVER=http://proxy:8090 examples/train_grpo.sh
 #
 # Further arguments are overrides of verl's configuration.
 set -euo pipefail
@@ -20,7 +21,7 @@ context_length=$((prompt_length + response_length))
 # What agent loops read from their environment, for workers on other nodes too. verl prints its configuration: give keys
 # as @/path/of/a/file.
 env_vars=()
-for name in PROXY_SERVER_URL LLM_PROXY_IP LLM_PROXY_ADMIN_KEY LLM_PROXY_WORKER_KEY HARBOR_SERVER_URL HARBOR_DATASET_DIRS \
+for name in PROXY_SERVER_URL LLM_PROXY_IP LLM_PROXY_ADMIN_KEY LLM_PROXY_WORKER_KEY LLM_PROXY_ROLLOUT_SERVER \
   REMOTE_AGENT_NAME REMOTE_AGENT_IMPORT_PATH REMOTE_MODEL_NAME; do
   if [ -n "${!name:-}" ]; then env_vars+=("+ray_kwargs.ray_init.runtime_env.env_vars.$name='${!name}'"); fi
 done

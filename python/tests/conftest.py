@@ -16,8 +16,9 @@ if importlib.util.find_spec("verl") is None:
 
 import verl  # noqa: E402
 
+from helpers.harbor import HARBOR_URL  # noqa: E402
 from helpers.loaders import write_rows  # noqa: E402
-from helpers.proxy import Proxy, start_proxy  # noqa: E402
+from helpers.proxy import Proxy, start_proxy, start_rollouts  # noqa: E402
 from llm_proxy_verl import process  # noqa: E402
 
 
@@ -41,9 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def relay_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """A proxy in relay and token mode, for all tests that do not look at its workers or its end."""
-    with start_proxy(tmp_path_factory.mktemp("proxy")) as proxy:
-        yield proxy
+    """A proxy in relay and token mode, for all tests that do not look at its workers or its end.
+
+    Its agents are run by the ``HarborServer`` of the test.
+    """
+    folder = tmp_path_factory.mktemp("proxy")
+    with (
+        start_proxy(folder) as proxy,
+        start_rollouts(folder, proxy, "--runner", "harbor", "--harbor-url", HARBOR_URL) as both,
+    ):
+        yield both
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,8 @@ async def test_verl_gets_the_experts_that_its_engine_chose(relay_proxy: Proxy, t
 
     servers = RolloutServers(sampled)
     config = trainer_config(enable_rollout_routing_replay=True)
-    async with HarborServer(talk) as harbor:
-        loop = make_loop(servers, config=config, proxy_urls=[relay_proxy.url], harbor_url=harbor.url)
+    async with HarborServer(talk):
+        loop = make_loop(servers, relay_proxy, config=config)
         output = await loop.run(dict(SAMPLING), **sample(tmp_path / "lake"))
     sequence = output.prompt_ids + output.response_ids
     assert output.routed_experts.dtype == np.uint8
@@ -56,8 +56,8 @@ async def test_nothing_is_recorded_that_verl_does_not_ask_for(relay_proxy: Proxy
         await agent.talk(1)
         return completed(reward=1.0)
 
-    async with HarborServer(talk) as harbor:
-        loop = make_loop(RolloutServers(), proxy_urls=[relay_proxy.url], harbor_url=harbor.url)
+    async with HarborServer(talk):
+        loop = make_loop(RolloutServers(), relay_proxy)
         output = await loop.run(dict(SAMPLING), **sample(tmp_path / "pond"))
     assert output.routed_experts is None
 

@@ -84,9 +84,7 @@ def test_the_example_of_an_agent_loop_loads() -> None:
     (entry,) = yaml.safe_load((EXAMPLES / "remote_agent.yaml").read_text())
     assert entry["name"] == "remote_agent"
     assert entry["_target_"] == "llm_proxy_verl.agent_loop.RemoteAgentLoop"
-    RemoteAgentConfig.load(
-        entry["remote_agent"], env={"PROXY_SERVER_URL": "http://proxy:8080", "HARBOR_SERVER_URL": "http://h"}
-    )
+    RemoteAgentConfig.load(entry["remote_agent"], env={"PROXY_SERVER_URL": "http://proxy:8080"})
 
 
 def test_the_documented_options_are_those_that_there_are() -> None:

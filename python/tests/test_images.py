@@ -11,7 +11,7 @@ import pytest
 
 from llm_proxy_verl.errors import CallError
 from llm_proxy_verl.images import one_placeholder_each, open_image
-from llm_proxy_verl.rows import rows_of
+from llm_proxy_verl.rows import result_of
 from llm_proxy_verl.verl_engine import RolloutLimits, VerlEngine
 from llm_proxy_verl.worker.frames import BadFrameError, pack_token_ids, parse_request
 
@@ -82,21 +82,23 @@ def test_neighbouring_placeholders_are_one_image() -> None:
 
 
 def test_a_row_has_its_images_in_order() -> None:
+    names = ("finish_reason", "finished", "truncated", "prompt_truncated")
     row = {
-        "exact": True,
         "prompt_ids": [1],
         "response_ids": [5],
         "response_mask": [1],
         "response_logprobs": [-0.5],
         "num_turns": 1,
-        "finish_reason": "stop",
-        "finished": True,
-        "truncated": False,
-        "prompt_truncated": False,
-        "weight_version_min": None,
-        "weight_version_max": None,
+        "metrics": {"inert": 0},
+        "extra_fields": dict.fromkeys((*names, "weight_version_min", "weight_version_max")),
     }
     images = [{"sha256": "b"}, {"sha256": "a"}, {"sha256": "b"}]
-    [found] = rows_of([{**row, "images": images}], {"a": "data:a", "b": "data:b"})
-    assert list(found.images) == ["data:b", "data:a", "data:b"]
-    assert list(rows_of([row])[0].images) == []
+    answer = {
+        "rows": [{**row, "images": images}, row],
+        "images": {"a": "data:a", "b": "data:b"},
+        "reward": None,
+        "left_out_turns": 0,
+    }
+    first, second = result_of(answer, 0).rows
+    assert list(first.images) == ["data:b", "data:a", "data:b"]
+    assert list(second.images) == []

@@ -9,9 +9,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from helpers.harbor import Agent, HarborServer, completed
+from helpers.harbor import HARBOR_URL, Agent, HarborServer, completed
 from helpers.loops import SAMPLING, make_loop, sample
-from helpers.proxy import Proxy, start_proxy
+from helpers.proxy import Proxy, start_proxy, start_rollouts
 from helpers.rollout_servers import RolloutServers
 from llm_proxy_verl import ProxyApiError
 
@@ -20,9 +20,12 @@ ADMIN, WORKER, SECRET = "admin-key-of-the-tests", "worker-key-of-the-tests", "se
 
 @pytest.fixture(scope="module")
 def closed_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    keys = ("--admin-key", ADMIN, "--worker-key", WORKER, "--agent-key-secret", SECRET)
-    with start_proxy(tmp_path_factory.mktemp("closed"), *keys) as proxy:
-        yield proxy
+    folder, admin = tmp_path_factory.mktemp("closed"), ("--admin-key", ADMIN)
+    with (
+        start_proxy(folder, *admin, "--worker-key", WORKER, "--agent-key-secret", SECRET) as proxy,
+        start_rollouts(folder, proxy, *admin, "--runner", "harbor", "--harbor-url", HARBOR_URL) as both,
+    ):
+        yield both
 
 
 async def test_trainer_worker_and_agent_call_with_keys_of_their_own(
@@ -40,8 +43,8 @@ async def test_trainer_worker_and_agent_call_with_keys_of_their_own(
     monkeypatch.setenv("LLM_PROXY_ADMIN_KEY", f"@{file}")
     # Of a rotation that is under way: the old key is refused, then the new one is taken.
     monkeypatch.setenv("LLM_PROXY_WORKER_KEY", f"worker-key-of-last-year,{WORKER}")
-    async with HarborServer(talk) as harbor:
-        loop = make_loop(RolloutServers(), proxy_urls=[closed_proxy.url], harbor_url=harbor.url)
+    async with HarborServer(talk):
+        loop = make_loop(RolloutServers(), closed_proxy)
         output: Any = await loop.run(dict(SAMPLING), **sample(tmp_path / "task"))
     assert (sum(output.response_mask), output.reward_score) == (12, 1.0)
     assert keys[0].startswith("lp-task-")
@@ -59,16 +62,14 @@ async def test_an_agents_key_opens_nothing_but_its_session(
         return completed(reward=0.0)
 
     options = {"admin_key": ADMIN, "worker_key": WORKER}
-    async with HarborServer(curious) as harbor:
-        loop = make_loop(RolloutServers(), proxy_urls=[closed_proxy.url], harbor_url=harbor.url, **options)
+    async with HarborServer(curious):
+        loop = make_loop(RolloutServers(), closed_proxy, **options)
         output: Any = await loop.run(dict(SAMPLING), **sample(tmp_path / "curious"))
     assert output.reward_score == 0.0
 
 
 async def test_a_trainer_without_the_key_is_told_so_at_once(closed_proxy: Proxy, tmp_path: Path) -> None:
-    loop = make_loop(
-        RolloutServers(), proxy_urls=[closed_proxy.url], harbor_url="http://127.0.0.1:9", worker=False
-    )
+    loop = make_loop(RolloutServers(), closed_proxy, worker=False)
     with pytest.raises(ProxyApiError) as refused:
         await loop.run(dict(SAMPLING), **sample(tmp_path / "task"))
     assert (refused.value.status, refused.value.code) == (401, "unauthorized")

@@ -52,6 +52,6 @@ def test_the_wheel_works_in_an_empty_environment(dist: Path, tmp_path: Path) -> 
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
     python = environment / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", str(wheel)], check=True, timeout=150)
-    program = "import llm_proxy_verl.worker.client, llm_proxy_verl.runners; print('imported')"
+    program = "import llm_proxy_verl.worker.client, llm_proxy_verl.process; print('imported')"
     done = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "imported\n"

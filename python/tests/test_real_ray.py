@@ -11,11 +11,22 @@ import aiohttp
 import pytest
 
 from helpers.loops import SAMPLING, make_loop, sample
-from helpers.proxy import Proxy
+from helpers.proxy import Proxy, start_rollouts
 from helpers.rollout_servers import RolloutServers, completion, trainer_config
-from test_runners import ONE_CALL
 
 pytestmark = [pytest.mark.real_verl, pytest.mark.timeout(240)]
+
+
+#: An agent of the standard library alone: one call with what it finds in its environment.
+ONE_CALL = """
+import json, os, urllib.request
+body = {"model": os.environ.get("OPENAI_MODEL", "any"), "max_tokens": 16,
+        "messages": [{"role": "user", "content": os.environ["TASK_PROMPT"]}]}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
+                                 {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+with urllib.request.urlopen(request) as response:
+    print(json.load(response)["choices"][0]["message"]["content"])
+"""
 
 
 class Server:
@@ -29,24 +40,19 @@ class Server:
 class Loops:
     """As verl's agent loop worker: one client, and a loop per sample."""
 
-    def __init__(self, load_balancer: Any, proxy_url: str) -> None:
+    def __init__(self, load_balancer: Any, proxy: Proxy) -> None:
         from verl.workers.rollout.llm_server import LLMServerClient
 
         self._config = trainer_config()
         self._client = LLMServerClient(self._config, load_balancer_handle=load_balancer)
-        self._options = {"proxy_urls": [proxy_url], "runner": "command", "verifier": "true"}
+        self._proxy = proxy
 
     async def run(self, root: Path, count: int) -> list[tuple[int, float | None]]:
-        command = [sys.executable, "-c", ONE_CALL]
         outputs: list[Any] = await asyncio.gather(
             *(
-                make_loop(
-                    RolloutServers(),
-                    config=self._config,
-                    client=self._client,
-                    **self._options,
-                    command=command,
-                ).run(dict(SAMPLING), **sample(root / f"task-{number}"))
+                make_loop(RolloutServers(), self._proxy, config=self._config, client=self._client).run(
+                    dict(SAMPLING), **sample(root / f"task-{number}")
+                )
                 for number in range(count)
             )
         )
@@ -65,8 +71,12 @@ async def test_each_process_of_ray_has_one_worker_for_all_its_loops(
     try:
         server = ray.remote(Server).remote()
         balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers={"server": server})
-        actors = [ray.remote(Loops).remote(balancer, relay_proxy.url) for _ in range(2)]
-        results = await asyncio.gather(*(actor.run.remote(tmp_path, 8) for actor in actors))
+        program = tmp_path / "agent.py"
+        program.write_text(ONE_CALL)
+        command = ("--command", f"{sys.executable} {program}", "--verifier", "true", "--sandbox", "none")
+        with start_rollouts(tmp_path, relay_proxy, *command) as proxy:
+            actors = [ray.remote(Loops).remote(balancer, proxy) for _ in range(2)]
+            results = await asyncio.gather(*(actor.run.remote(tmp_path, 8) for actor in actors))
         assert results == [[(6, 1.0)] * 8] * 2
         assert len(await relay_proxy.worker_ids(http)) == 2
     finally:

@@ -31,7 +31,7 @@ async def by_task(agent: Agent) -> dict[str, Any]:
     return completed(reward={"talks": 1.0, "branches": 2.0, "idle": 0.5}[name])
 
 
-def worker_of(kind: Any, harbor_url: str, proxy_url: str, **config: Any) -> Any:
+def worker_of(kind: Any, proxy: Proxy, **config: Any) -> Any:
     """verl's agent loop worker without its actors, its model and its reward loop."""
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop import agent_loop
@@ -44,7 +44,7 @@ def worker_of(kind: Any, harbor_url: str, proxy_url: str, **config: Any) -> Any:
         "full_determinism": False,
     }
     entry = OmegaConf.load(EXAMPLE)[0]
-    entry.remote_agent.update({"proxy_urls": [proxy_url], "harbor_url": harbor_url})
+    entry.remote_agent.update({"proxy_urls": [proxy.url], "rollout_servers": [proxy.rollouts_url]})
     agent_loop._agent_loop_registry["remote_agent"] = entry
     worker = object.__new__(kind)
     worker.config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}, **config})
@@ -65,8 +65,8 @@ async def test_verls_worker_makes_a_batch_of_rows_that_train_and_one_that_does_n
 ) -> None:
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
-    async with HarborServer(by_task) as harbor:
-        worker = worker_of(AgentLoopWorker, harbor.url, relay_proxy.url)
+    async with HarborServer(by_task):
+        worker = worker_of(AgentLoopWorker, relay_proxy)
         outputs = await asyncio.gather(
             *(
                 worker._run_agent_loop(
@@ -101,8 +101,8 @@ async def test_rows_with_routed_experts_make_a_batch_with_one_that_has_none(
         return output
 
     names = ("idle", "talks", "branches")
-    async with HarborServer(by_task) as harbor:
-        worker = worker_of(AgentLoopWorker, harbor.url, relay_proxy.url)
+    async with HarborServer(by_task):
+        worker = worker_of(AgentLoopWorker, relay_proxy)
         worker.rollout_config.enable_rollout_routing_replay = True
         worker.llm_client = RolloutServers(sampled).client(worker.config)
         runs = [
@@ -145,8 +145,8 @@ async def test_verls_transfer_queue_gets_every_row_and_grpo_an_advantage_for_eac
 
     monkeypatch.setattr(agent_loop_tq, "tq", Queue)
     kind = agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class
-    async with HarborServer(by_task) as harbor:
-        worker = worker_of(kind, harbor.url, relay_proxy.url, transfer_queue={"enable": True})
+    async with HarborServer(by_task):
+        worker = worker_of(kind, relay_proxy, transfer_queue={"enable": True})
         for number, name in enumerate(("talks", "branches", "idle")):
             row = sample(tmp_path / name, uid="u", session_id=number, global_steps=3)
             await worker._run_agent_loop(

@@ -44,8 +44,8 @@ async def batch(relay_proxy: Proxy, tmp_path: Path) -> Any:
     import numpy as np
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
-    async with HarborServer(by_task) as harbor:
-        worker = worker_of(AgentLoopWorker, harbor.url, relay_proxy.url)
+    async with HarborServer(by_task):
+        worker = worker_of(AgentLoopWorker, relay_proxy)
         rows = [sample(tmp_path / name) for name in SAMPLES]
         runs = (
             worker._run_agent_loop(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.proxy import LAUNCHER
+from llm_proxy_verl import config as config_module
 from llm_proxy_verl.config import RemoteAgentConfig
-from llm_proxy_verl.delays import retry_delay
 from llm_proxy_verl.errors import CallError, ConfigError
 from llm_proxy_verl.sampling import verl_sampling_params
-from llm_proxy_verl.session_urls import agent_facing_url, url_segment
-from llm_proxy_verl.trial import new_trial_id, session_id_of_try, task_path_of
 from llm_proxy_verl.values import plain
 from llm_proxy_verl.verl_engine import RolloutLimits
 from llm_proxy_verl.worker import frames
@@ -22,7 +23,7 @@ from llm_proxy_verl.worker.backoff import backoff_limit, keep_connected
 from llm_proxy_verl.worker.client import worker_socket_url
 from llm_proxy_verl.worker.served_call import ServedCall
 
-PROXY = {"PROXY_SERVER_URL": "http://proxy:8080", "HARBOR_SERVER_URL": "http://harbor:8080"}
+PROXY = {"PROXY_SERVER_URL": "http://proxy:8080"}
 
 
 def load(options: dict[str, Any] | None = None, **env: str) -> RemoteAgentConfig:
@@ -42,21 +43,28 @@ def test_every_option_can_be_an_environment_variable() -> None:
         REMOTE_AGENT_KWARGS='{"steps": 3}',
         REMOTE_AGENT_MAX_RETRIES="5",
         REMOTE_AGENT_RETRY_BASE_DELAY="1.5",
-        REMOTE_AGENT_TASK_PATH_TEMPLATE="/tasks/{instance_id}",
         REMOTE_AGENT_ENVIRONMENT_OVERRIDES='{"A": "b"}',
         REMOTE_AGENT_ENVIRONMENT_KWARGS='{"c": 1}',
-        HARBOR_SERVER_URL="http://harbor:9/",
-        HARBOR_TIMEOUT="1h",
-        HARBOR_DATASET_DIRS="/a:/b,/c",
+        LLM_PROXY_ROLLOUT_SERVER="http://rollouts:9/",
+        LLM_PROXY_TRUST_AGENT="true",
+        LLM_PROXY_ON_TIME_LIMIT="keep",
     )
     assert config.proxy_urls == ("http://a:1", "http://b:2")
-    assert (config.agent_host, config.agent_name, config.agent_import_path) == ("10.0.0.1", "swe", "m:C")
-    assert (config.model_name, config.agent_kwargs) == ("qwen", {"steps": 3})
-    assert (config.max_retries, config.retry_base_delay) == (5, 1.5)
-    assert config.task_path_template == "/tasks/{instance_id}"
-    assert (config.environment_overrides, config.environment_kwargs) == ({"A": "b"}, {"c": 1})
-    assert (config.harbor_url, config.harbor_timeout) == ("http://harbor:9", 3600)
-    assert config.dataset_dirs == ("/a", "/b", "/c")
+    assert config.rollout_servers == ("http://rollouts:9",)
+    assert config.passed_on() == {
+        "agent_host": "10.0.0.1",
+        "agent_name": "swe",
+        "agent_import_path": "m:C",
+        "model_name": "qwen",
+        "agent_kwargs": {"steps": 3},
+        "environment_overrides": {"A": "b"},
+        "environment_kwargs": {"c": 1},
+        "trust_agent": True,
+        "max_retries": 5,
+        "retry_base_delay_s": 1.5,
+        "on_time_limit": "keep",
+    }
+    assert load().passed_on() == {}, "what is not set is the server's to say"
 
 
 def test_an_option_goes_before_its_variable_and_an_empty_variable_is_none() -> None:
@@ -75,18 +83,20 @@ def test_an_option_goes_before_its_variable_and_an_empty_variable_is_none() -> N
         ),
         (None, {"REMOTE_AGENT_ENVIRONMENT_OVERRIDES": "{"}, "REMOTE_AGENT_ENVIRONMENT_OVERRIDES is not JSON"),
         (None, {"REMOTE_AGENT_MAX_RETRIES": "-1"}, "REMOTE_AGENT_MAX_RETRIES must be an integer"),
-        (None, {"HARBOR_TIMEOUT": "soon"}, "HARBOR_TIMEOUT must be a number of seconds"),
+        (
+            None,
+            {"REMOTE_AGENT_RETRY_BASE_DELAY": "soon"},
+            "REMOTE_AGENT_RETRY_BASE_DELAY must be a number of seconds",
+        ),
         (None, {"PROXY_SERVER_URL": "proxy:8080"}, "PROXY_SERVER_URL must be an http:// or https:// URL"),
         (None, {"PROXY_SERVER_URL": "http://:key@proxy"}, "PROXY_SERVER_URL must not hold a key"),
         (None, {"PROXY_SERVER_URL": ""}, "give remote_agent.proxy_urls or PROXY_SERVER_URL"),
         (None, {"LLM_PROXY_ADMIN_KEY": "@/no/such/file"}, "LLM_PROXY_ADMIN_KEY cannot be read"),
-        (None, {"LLM_PROXY_IP": "http://10.0.0.1"}, "LLM_PROXY_IP 'http://10.0.0.1' will not do"),
         ({"max_retires": 1}, {}, "remote_agent has no option 'max_retires'"),
         ({"max_retries": True}, {}, "remote_agent.max_retries must be an integer"),
-        ({"runner": "shell"}, {}, "remote_agent.runner must be one of harbor, command, http"),
-        (None, {"HARBOR_SERVER_URL": ""}, "give remote_agent.harbor_url or HARBOR_SERVER_URL"),
-        ({"runner": "command"}, {}, "REMOTE_AGENT_COMMAND"),
-        ({"runner": "http"}, {}, "REMOTE_AGENT_WEBHOOK_URL"),
+        ({"rows": "some"}, {}, "remote_agent.rows must be one of auto, all, longest"),
+        ({"runner": "command"}, {}, "rollout --listen; give it --runner, or REMOTE_AGENT_RUNNER in its"),
+        ({"agentcore_tps": 5}, {}, "give it --agentcore-tps, or LLM_PROXY_AGENTCORE_TPS in its environment"),
         ({"worker": "perhaps"}, {}, "remote_agent.worker must be true or false"),
     ],
 )
@@ -96,73 +106,21 @@ def test_what_is_wrong_is_named(options: dict[str, Any] | None, env: dict[str, s
     assert named in str(error.value)
 
 
-# Addresses and names
+def test_where_an_option_has_gone_there_is_one() -> None:
+    help_text = subprocess.run([LAUNCHER, "rollout", "--help"], capture_output=True, text=True, check=True)
+    options = re.split(r"\n  (?=--)", help_text.stdout)
+    for flag, variable in config_module._ELSEWHERE.values():
+        (about,) = [text for text in options if text.startswith(f"{flag} ")] or [variable]
+        assert variable in about, flag
+        assert flag is None or about != variable, flag
 
 
-@pytest.mark.parametrize(
-    ("proxy", "host", "agents"),
-    [
-        ("http://proxy:8080", None, "http://proxy:8080"),
-        ("http://proxy:8080", "10.0.0.1", "http://10.0.0.1:8080"),
-        ("http://proxy", "10.0.0.1", "http://10.0.0.1"),
-        ("https://proxy", "10.0.0.1:9000", "https://10.0.0.1:9000"),
-        ("http://proxy:8080", "fd00::1", "http://[fd00::1]:8080"),
-        ("http://proxy:8080", "[fd00::1]:99", "http://[fd00::1]:99"),
-        ("http://proxy:8080/llm", "host", "http://host:8080/llm"),
-    ],
-)
-def test_agents_are_given_the_address_that_they_can_reach(proxy: str, host: str | None, agents: str) -> None:
-    assert agent_facing_url(proxy, host) == agents
-
-
-def test_a_sessions_id_is_one_segment_of_a_url_and_goes_into_a_header() -> None:
-    assert url_segment("AZaz09._~:-") == "AZaz09._~:-"
-    assert url_segment("harbor/hello world:é") == "harbor%2Fhello%20world:%C3%A9"
-
-
-@pytest.mark.parametrize("host", ["http://10.0.0.1", "a/b", "a b", "u@h", ""])
-def test_an_address_that_is_none_is_refused(host: str) -> None:
-    with pytest.raises(ConfigError, match="LLM_PROXY_IP"):
-        agent_facing_url("http://proxy", host)
-
-
-def test_a_trial_has_a_name_that_a_session_may_have() -> None:
-    first, second = new_trial_id({"instance_id": "a b/ü__1"}), new_trial_id({"instance_id": "a b/ü__1"})
-    assert first.startswith("a_b____1-")
-    assert first != second
-    assert len(session_id_of_try(new_trial_id({"instance_id": "x" * 500}), 1000)) <= 200
-    assert new_trial_id({}).startswith("trial-")
-    assert (session_id_of_try("t", 1), session_id_of_try("t", 2)) == ("t", "t~2")
-
-
-def test_a_task_is_found_by_its_row_then_in_the_datasets_then_by_the_template(tmp_path: Path) -> None:
-    for name in ("one/own", "one/b", "two/a", "two/b", "beside"):
-        (tmp_path / name).mkdir(parents=True)
-    dirs = [str(tmp_path / "one"), str(tmp_path / "two")]
-
-    def path_of(**row: Any) -> Path | None:
-        return task_path_of(row, dirs, "/tasks/{instance_id}/x")
-
-    assert path_of(local_task_path=str(tmp_path / "one/own"), instance_id="a") == tmp_path / "one/own"
-    assert path_of(local_task_path="/gone", instance_id="a") == tmp_path / "two" / "a"
-    assert path_of(instance_id="b") == tmp_path / "one" / "b"
-    assert path_of(instance_id="c") == Path("/tasks/c/x")
-    assert path_of() is None
-    assert task_path_of({"instance_id": "c"}, dirs, None) is None
-
-
-def test_a_row_leads_nowhere_but_into_the_configured_directories(tmp_path: Path) -> None:
-    for name in ("data/one", "beside"):
-        (tmp_path / name).mkdir(parents=True)
-    data, beside = tmp_path / "data", str(tmp_path / "beside")
-    (data / "link").symlink_to("../beside")
-    for dirs, template in (([str(data)], None), ([], f"{data}/{{instance_id}}")):
-        for local in (beside, str(data / "link"), str(data), "/"):
-            assert task_path_of({"local_task_path": local}, dirs, template) is None
-        for instance_id in ("../beside", "..", ".", "link", "a\0"):
-            assert task_path_of({"instance_id": instance_id}, dirs, template) is None
-        assert task_path_of({"local_task_path": str(data / "one")}, dirs, template) == data / "one"
-    assert task_path_of({"local_task_path": beside}, [], None) == tmp_path / "beside"
+def test_a_variable_of_whoever_runs_the_agents_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    config_module._tell_what_is_elsewhere.cache_clear()
+    for _ in range(2):
+        load(HARBOR_SERVER_URL="http://harbor:8080", LLM_PROXY_AGENTCORE_ARN="arn")
+    (record,) = caplog.records
+    assert record.message.startswith("HARBOR_SERVER_URL, LLM_PROXY_AGENTCORE_ARN: read by whoever runs")
 
 
 # Sampling
@@ -320,8 +278,3 @@ async def test_a_connection_that_held_starts_the_waits_anew(monkeypatch: pytest.
     monkeypatch.setattr("llm_proxy_verl.worker.backoff.asyncio.wait_for", wait_for)
     await keep_connected(connect, stopping, draw=lambda: 1.0)
     assert waits == [1.0, 2.0, 1.0, 2.0]
-
-
-def test_retries_wait_longer_each_time_and_by_lot() -> None:
-    for failures, limit in ((1, 2.0), (2, 4.0), (3, 8.0), (50, 60.0)):
-        assert limit / 2 <= retry_delay(2.0, failures) <= limit

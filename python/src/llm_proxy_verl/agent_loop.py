@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import random
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,13 +18,16 @@ from .config import RemoteAgentConfig
 from .details import no_experts
 from .images import open_image
 from .process import shared_resources
-from .proxy_api import ProxyApi
-from .rollout import Rollout, RowLimits
-from .rows import RolloutResult, Row
+from .rollout_client import RolloutClient
+from .rows import RolloutResult, Row, result_of
 from .sampling import verl_sampling_params
+from .values import plain
 from .verl_engine import RolloutLimits, VerlEngine
 
 logger = logging.getLogger(__name__)
+
+#: Of a rollout's id.
+_LONGEST_ID = 200
 
 
 @register("remote_agent")
@@ -50,31 +53,30 @@ class RemoteAgentLoop(AgentLoopBase):
         :param kwargs: the fields of the dataset's row
         :returns: one output, or all rows of the rollout where verl takes them, the main one last. A rollout without
             anything to train on has one output with a mask of zeros.
-        :raises ProxyApiError: when the proxy refuses, or does not answer; never for what an agent does
-        :raises ConfigError: when what the runner needs is not there
+        :raises ProxyApiError: when the rollout server refuses, or stays away; never for what an agent does
         """
         options, shared = self._options, shared_resources()
-        admin_key = next(iter(options.admin_key), None)
-        proxies = [ProxyApi(url, shared.http, admin_key) for url in options.proxy_urls]
-        random.shuffle(proxies)
-        await shared.lend_engine(options, proxies, self.server_manager, self._make_engine)
-        runner = shared.runner(options)
-        await runner.prepare()
+        await shared.lend_engine(options, self.server_manager, self._make_engine)
+        urls = options.rollout_servers or options.proxy_urls
+        client = RolloutClient(urls, shared.http, next(iter(options.admin_key), None))
         takes_all = self._takes_all_rows(kwargs)
-        result = await Rollout(
-            config=options,
-            proxies=proxies,
-            runner=runner,
-            limits=RowLimits(
-                prompt_length=self._rollout.prompt_length,
-                response_length=self._rollout.response_length,
-                select="all" if takes_all else "longest",
-                filler_id=self._filler_id(),
-                record=self._record,
-            ),
-            sampling_params=sampling_params,
-            sample=kwargs,
-        ).run()
+        sample = plain(kwargs)
+        answer = await client.run(
+            {
+                **options.passed_on(),
+                "rollout_id": f"{sample.get('instance_id') or 'sample'}-{secrets.token_hex(8)}"[
+                    -_LONGEST_ID:
+                ],
+                "sample": sample,
+                "sampling_params": plain(sampling_params),
+                "record": list(self._record),
+                "images": True,
+                "prompt_length": self._rollout.prompt_length,
+                "response_length": self._rollout.response_length,
+                "select": "all" if takes_all else "longest",
+            }
+        )
+        result = result_of(answer, self._filler_id())
         rows = await self._replayable(result)
         if result.inert:
             rows = [_of_its_step(row, kwargs.get("global_steps")) for row in rows]
@@ -89,7 +91,7 @@ class RemoteAgentLoop(AgentLoopBase):
         told = [row.routed_experts for row in result.rows if row.routed_experts is not None]
         if not self._record or len(told) == len(result.rows):
             return result.rows
-        shape = told[0].shape[1:] if told else await self._shape_of_experts(result.session_id)
+        shape = told[0].shape[1:] if told else await self._shape_of_experts(str(result.about["session_id"]))
         if shape is None:
             return result.rows
         return [
@@ -143,7 +145,7 @@ class RemoteAgentLoop(AgentLoopBase):
             reward_score=self._reward_of(result),
             num_turns=row.num_turns,
             # It has no name for an agent's time; this is what verl logs as the time of a sample.
-            metrics=AgentLoopMetrics(generate_sequences=result.agent_seconds),
+            metrics=AgentLoopMetrics(generate_sequences=result.numbers["agent_seconds"]),
             extra_fields=_extra_fields(result, row),
         )
 
@@ -151,8 +153,7 @@ class RemoteAgentLoop(AgentLoopBase):
         """verl drops the rewards of a whole batch if one is missing, so either all rollouts have one or none has."""
         if self._options.reward == "verl":
             return None
-        reward = result.session.reward
-        return 0.0 if reward is None else reward
+        return 0.0 if result.reward is None else result.reward
 
 
 def _untrained(row: Row, experts: Any) -> Row:
@@ -179,27 +180,19 @@ def _of_its_step(row: Row, step: int | None) -> Row:
 
 
 def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
-    session = result.session
+    numbers = ("tries", "failed", "inert", "num_rows", "inexact_turns", "left_out_turns")
     metrics = {
-        "tries": result.tries,
-        "failed": int(result.failed),
-        "inert": int(result.inert),
-        "no_reward": int(session.reward is None),
-        "num_rows": session.num_rows,
-        "inexact_turns": session.inexact_turns,
-        "left_out_turns": session.left_out_turns,
+        **{name: result.numbers[name] for name in numbers},
+        "no_reward": int(result.reward is None),
         "finished": int(row.finished),
         "truncated": int(row.truncated),
         "prompt_truncated": int(row.prompt_truncated),
     }
     about = {
-        "trial_id": result.trial_id,
-        "session_id": result.session_id,
-        "agent_status": result.agent_status,
-        "error": result.error,
-        "reward_components": dict(session.reward_components),
+        **{name: result.about[name] for name in ("trial_id", "session_id", "agent_status", "error")},
+        "reward_components": dict(result.about["reward_components"]),
         "finish_reason": row.finish_reason,
-        "agent_seconds": result.agent_seconds,
+        "agent_seconds": result.numbers["agent_seconds"],
     }
     return {
         # One key, so that no name meets a column of the dataset.

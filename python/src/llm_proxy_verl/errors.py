@@ -12,7 +12,7 @@ class ConfigError(LlmProxyError):
 
 
 class ProxyApiError(LlmProxyError):
-    """The proxy refused a call of its REST API, or could not be reached.
+    """A proxy or a rollout server refused what it was asked, failed at it, or could not be reached.
 
     ``status`` is 0 and ``code`` is ``unreachable`` where there was no answer at all.
     """

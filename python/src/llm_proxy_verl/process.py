@@ -1,8 +1,8 @@
 """What all agent loops of a process share.
 
-verl makes an agent loop for each sample, and runs those of one process in one event loop. So the connections to the
-proxies, the worker that lends them verl's engines, and what runs agents, are the event loop's: made when they are
-first needed, and there until :func:`close` or the end of the process.
+verl makes an agent loop for each sample, and runs those of one process in one event loop. So the connections, and the
+worker that lends the proxies verl's engines, are the event loop's: made when they are first needed, and there until
+:func:`close` or the end of the process.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 
 from .config import RemoteAgentConfig
-from .errors import ProxyApiError
-from .proxy_api import ProxyApi
-from .runners import AgentRunner, make_runner
+from .rollout_client import mode_of
 from .verl_engine import LLMClient, VerlEngine
 from .worker.client import InferenceWorkerClient
 
@@ -35,35 +33,18 @@ class SharedResources:
     """Of one event loop."""
 
     def __init__(self) -> None:
-        # As many connections as rollouts run: one waits for hours where a server runs an agent before it answers.
+        # As many connections as rollouts run: each waits until its agent has ended, which may take hours.
         self.http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         self._workers: dict[LLMClient, InferenceWorkerClient] = {}
         self._modes: dict[str, str] = {}
-        self._runners: list[tuple[RemoteAgentConfig, AgentRunner]] = []
-
-    def runner(self, config: RemoteAgentConfig) -> AgentRunner:
-        """What runs the agents of all rollouts with these options, which share its limits."""
-        for known, runner in self._runners:
-            if known == config:
-                return runner
-        runner = make_runner(config, self.http)
-        self._runners.append((config, runner))
-        return runner
 
     async def lend_engine(
-        self,
-        config: RemoteAgentConfig,
-        proxies: Sequence[ProxyApi],
-        client: LLMClient,
-        make_engine: Callable[[], VerlEngine],
+        self, config: RemoteAgentConfig, client: LLMClient, make_engine: Callable[[], VerlEngine]
     ) -> None:
-        """Starts a worker for ``client``, unless it has one or the proxies reach engines themselves.
-
-        :raises ProxyApiError: of a proxy that does not tell its mode
-        """
+        """Starts a worker for ``client``, unless it has one or the proxies reach engines themselves."""
         if client in self._workers or config.worker is False:
             return
-        urls = list(config.proxy_urls) if config.worker else await self._in_relay_mode(proxies)
+        urls = list(config.proxy_urls) if config.worker else await self._in_relay_mode(config.proxy_urls)
         if client in self._workers or not urls:
             return
         worker = InferenceWorkerClient(
@@ -78,22 +59,17 @@ class SharedResources:
         logger.info("worker %s lends verl's engines to %s", worker.worker_id, ", ".join(urls))
 
     async def close(self) -> None:
-        """Lets runners and workers finish what they have, and closes every connection."""
-        for _, runner in self._runners:
-            await runner.close()
+        """Lets workers finish what they have, and closes every connection."""
         for worker in self._workers.values():
             await worker.stop(grace_s=10)
         await self.http.close()
 
-    async def _in_relay_mode(self, proxies: Sequence[ProxyApi]) -> list[str]:
+    async def _in_relay_mode(self, urls: Sequence[str]) -> list[str]:
         """A proxy that is away is dialled: if it turns out to reach engines itself, it refuses the worker."""
-        for proxy in proxies:
-            if proxy.url not in self._modes:
-                try:
-                    self._modes[proxy.url] = str((await proxy.health())["mode"])
-                except ProxyApiError as error:
-                    logger.warning("%s", error)
-        return [proxy.url for proxy in proxies if self._modes.get(proxy.url, "relay") == "relay"]
+        for url in urls:
+            if url not in self._modes and (mode := await mode_of(url, self.http)) is not None:
+                self._modes[url] = mode
+        return [url for url in urls if self._modes.get(url, "relay") == "relay"]
 
 
 def shared_resources() -> SharedResources:

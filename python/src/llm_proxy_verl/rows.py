@@ -1,13 +1,13 @@
-"""A session's trajectories as the rows that a trainer gets."""
+"""A rollout's answer as the rows that verl gets."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .details import experts_of
-from .runners.runner import AgentStatus
 
 
 @dataclass(frozen=True)
@@ -42,87 +42,57 @@ class Row:
 
 
 @dataclass(frozen=True)
-class SessionFacts:
-    """What a session has beside its rows; nothing, for that of a try that failed."""
-
-    #: ``None`` when nobody gave one.
-    reward: float | None = None
-    reward_components: Mapping[str, float] = field(default_factory=dict)
-    #: Rows that the session has, whether or not verl gets them.
-    num_rows: int = 0
-    #: Turns without exact token ids, which are in no row.
-    inexact_turns: int = 0
-    #: Turns that are in no row that verl gets, because it takes one of several.
-    left_out_turns: int = 0
-
-
-@dataclass(frozen=True)
 class RolloutResult:
     """One rollout: at least one row, and what became of it."""
 
     rows: Sequence[Row]
-    trial_id: str
-    #: The session of the try that counts.
-    session_id: str
-    agent_status: AgentStatus
-    #: Why the row is inert, or why the agent did not complete; ``None`` if it did.
-    error: str | None
-    tries: int
-    #: From the start of the first try to the end of the last, waits between tries included.
-    agent_seconds: float
-    #: What the session of the try that counts recorded beside the rows.
-    session: SessionFacts
-    #: No try came to a good end.
-    failed: bool = False
-    #: There is nothing to train on; the row is there only so that the sample has one.
-    inert: bool = False
+    #: ``None`` when nobody gave one.
+    reward: float | None
+    #: The names of ``metrics`` in docs/rollouts.md, and ``left_out_turns``.
+    numbers: Mapping[str, Any]
+    #: The names of ``extra_fields`` there, of the first row.
+    about: Mapping[str, Any]
+
+    @property
+    def inert(self) -> bool:
+        """There is nothing to train on; the row is there only so that the sample has one."""
+        return bool(self.numbers["inert"])
 
 
-def rows_of(trajectories: Sequence[Mapping[str, Any]], images: Mapping[str, str] | None = None) -> list[Row]:
-    """The rows that train something, that with the most trained tokens last.
+def result_of(answer: Mapping[str, Any], filler_id: int) -> RolloutResult:
+    """What a rollout server answered, the row with the most trained tokens last.
 
     verl takes the last of several outputs for the rollout's final one: it takes the reward and the advantage of all
     from it, the latter from a token with mask 1.
 
-    :param images: URLs by the names that the rows have for them
+    :param filler_id: any id of the vocabulary, for a row that trains nothing
     """
-    rows = [_row_of(row, images or {}) for row in trajectories if row["exact"]]
-    return sorted((row for row in rows if row.trained_tokens > 0), key=lambda row: row.trained_tokens)
-
-
-def inert_row(filler_id: int) -> Row:
-    """A row of which no token trains.
-
-    It has one token each for prompt and response, because verl puts the reward on the last token of a response and
-    pads from what is there; which one does not matter, as its mask is 0.
-    """
-    return Row([filler_id], [filler_id], [0], [0.0], num_turns=0)
-
-
-def why_inert(session: Mapping[str, Any]) -> str:
-    """Why a session has no row that trains."""
-    inexact = [row["inexact_reason"] for row in session["trajectories"] if not row["exact"]]
-    if inexact:
-        return f"its turns are not exact: {inexact[0]}"
-    if session["trajectories"]:
-        return "no sampled token is left of its rows"
-    others = [f"{count} {status}" for status, count in session["excluded_turns"].items() if count > 0]
-    return f"no call came to its end: {', '.join(others)}" if others else "the agent made no call"
+    first = answer["rows"][0]
+    rows = [_row_of(row, answer.get("images") or {}) for row in answer["rows"]]
+    if first["metrics"]["inert"]:
+        rows = [dataclasses.replace(row, prompt_ids=[filler_id], response_ids=[filler_id]) for row in rows]
+    return RolloutResult(
+        rows=sorted(rows, key=lambda row: row.trained_tokens),
+        reward=answer["reward"],
+        numbers={**first["metrics"], "left_out_turns": answer["left_out_turns"]},
+        about=first["extra_fields"],
+    )
 
 
 def _row_of(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
+    about = row["extra_fields"]
     return Row(
         prompt_ids=row["prompt_ids"],
         response_ids=row["response_ids"],
         response_mask=row["response_mask"],
         response_logprobs=row["response_logprobs"],
         num_turns=row["num_turns"],
-        finish_reason=row["finish_reason"],
-        finished=row["finished"],
-        truncated=row["truncated"],
-        prompt_truncated=row["prompt_truncated"],
-        min_global_steps=_step_of(row["weight_version_min"]),
-        max_global_steps=_step_of(row["weight_version_max"]),
+        finish_reason=about["finish_reason"],
+        finished=about["finished"],
+        truncated=about["truncated"],
+        prompt_truncated=about["prompt_truncated"],
+        min_global_steps=_step_of(about["weight_version_min"]),
+        max_global_steps=_step_of(about["weight_version_max"]),
         routed_experts=experts_of(row),
         images=[images[image["sha256"]] for image in row.get("images", ())],
     )

@@ -33,19 +33,6 @@ def integer(minimum: int) -> Callable[[object], int]:
     return read
 
 
-def number(minimum: float) -> Callable[[object], float]:
-    """A number of at least ``minimum``."""
-
-    def read(value: object) -> float:
-        if isinstance(value, str) and re.fullmatch(r"\d{1,9}(\.\d+)?", value.strip()):
-            value = float(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value < math.inf:
-            raise ValueError(f"must be a number of at least {minimum:g}")
-        return float(value)
-
-    return read
-
-
 def seconds(value: object) -> float:
     """A number of seconds, or a number with ms, s, m, h or d."""
     if isinstance(value, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)):
@@ -113,33 +100,19 @@ def keys(value: object) -> tuple[str, ...]:
     return texts(",")(value)
 
 
-def http_url(value: object) -> str:
-    """An address on the web; without a key in it, which whoever is told the address would be told too."""
+def base_url(value: object) -> str:
+    """An address that paths are appended to; without a key in it, which whoever is told the address would be told."""
     parts = urlsplit(value) if isinstance(value, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"must be an http:// or https:// URL, which {value!r} is not")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must not hold a key")
-    return parts.geturl()
-
-
-def base_url(value: object) -> str:
-    """An address that paths are appended to: without a slash at the end."""
-    return http_url(value).rstrip("/")
+    return parts.geturl().rstrip("/")
 
 
 def base_urls(value: object) -> tuple[str, ...]:
-    """Base URLs of proxies; a worker's ``ws://`` URL names the same proxy."""
+    """Base URLs; a worker's ``ws://`` URL names the same proxy."""
     return tuple(base_url(re.sub(r"^ws(s?):", r"http\1:", url)) for url in texts(",")(value))
-
-
-def argv(value: object) -> tuple[str, ...]:
-    """A command line: a list of arguments, or text for ``/bin/sh``."""
-    if isinstance(value, str):
-        return ("/bin/sh", "-c", text(value))
-    if not isinstance(value, Sequence) or not value or not all(isinstance(part, str) for part in value):
-        raise ValueError("must be a command line: a list of texts, or one text for the shell")
-    return tuple(value)
 
 
 def plain(value: Any) -> Any:

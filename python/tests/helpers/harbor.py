@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,7 +12,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from .web_server import serve
+#: The rollout server of the tests knows one address, at which each test's server takes its turn.
+_SOCKET = socket.create_server(("127.0.0.1", 0))
+HARBOR_URL = f"http://127.0.0.1:{_SOCKET.getsockname()[1]}"
 
 
 @dataclass
@@ -62,13 +65,14 @@ class HarborServer:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.agents: list[Agent] = []
-        self.url = ""
 
     async def __aenter__(self) -> HarborServer:
         self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/api/v1/runs", self._submitted)
-        self._runner, self.url = await serve(app)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
+        await self._runner.setup()
+        await web.SockSite(self._runner, _SOCKET.dup()).start()
         return self
 
     async def __aexit__(
@@ -86,8 +90,10 @@ class HarborServer:
         agent = Agent(metadata, upload.file.read(), number, self._http)
         self.agents.append(agent)
         try:
-            return web.json_response(await self._run(agent))
+            answer = await self._run(agent)
         except RuntimeError as error:
-            return web.json_response(
-                {"run_id": "r", "status": "failed", "rewards": None, "error": str(error)}
-            )
+            answer = {"run_id": "r", "status": "failed", "rewards": None, "error": str(error)}
+        response = web.json_response(answer)
+        # The next test's server has no part in this connection.
+        response.force_close()
+        return response

@@ -8,7 +8,7 @@ from typing import Any
 import verl
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 
-from helpers.proxy import REPOSITORY
+from helpers.proxy import REPOSITORY, Proxy
 from helpers.rollout_servers import Config, RolloutServers, Tokenizer, trainer_config
 from llm_proxy_verl.agent_loop import RemoteAgentLoop
 
@@ -29,10 +29,16 @@ def tokenizer() -> Any:
 
 
 def make_loop(
-    servers: RolloutServers, *, config: Config | None = None, client: Any = None, **options: Any
+    servers: RolloutServers,
+    proxy: Proxy,
+    *,
+    config: Config | None = None,
+    client: Any = None,
+    **options: Any,
 ) -> RemoteAgentLoop:
-    """The loop of one sample; `options` are its `remote_agent` section."""
+    """The loop of one sample; `options` are more of its `remote_agent` section."""
     config = config or trainer_config()
+    where = {"proxy_urls": [proxy.url], "rollout_servers": [proxy.rollouts_url]}
     return RemoteAgentLoop(
         trainer_config=DictConfigWrap(config=config),
         server_manager=client or servers.client(config),
@@ -41,7 +47,7 @@ def make_loop(
         dataset_cls=None,
         data_config=DictConfigWrap(config.data),
         name="remote_agent",
-        remote_agent={"retry_base_delay": 0.01, **options},
+        remote_agent={"retry_base_delay": 0.01, **where, **options},
     )
 
 

@@ -1,9 +1,10 @@
-"""The real proxy, started as a process, and what a test asks of it."""
+"""The real proxy and the real rollout server, started as processes, and what a test asks of them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import re
 import select
@@ -25,6 +26,8 @@ START_TIMEOUT_S = 60
 class Proxy:
     url: str
     pid: int
+    #: The rollout server that runs agents for it, if it has one.
+    rollouts_url: str = ""
 
     async def get(self, http: aiohttp.ClientSession, path: str) -> Any:
         async with http.get(self.url + path) as response:
@@ -64,12 +67,26 @@ def start_proxy(
     command += ["--durability", "process", "--log-level", "warn", "--queue-wait", "10s", *flags]
     if token_mode:
         command += ["--tokenizer", "embedded"]
-    with (directory / "proxy.log").open("wb") as log:
+    with _started(command, directory / "proxy.log") as (url, pid):
+        yield Proxy(url, pid)
+
+
+@contextlib.contextmanager
+def start_rollouts(directory: Path, proxy: Proxy, *flags: str) -> Iterator[Proxy]:
+    """The proxy with a rollout server, on a free port, that runs agents as the flags say; it ends with the block."""
+    command = [str(LAUNCHER), "rollout", "--listen", "127.0.0.1:0", "--proxy-url", proxy.url]
+    with _started([*command, "--concurrency", "100", *flags], directory / "rollouts.log") as (url, _):
+        yield dataclasses.replace(proxy, rollouts_url=url)
+
+
+@contextlib.contextmanager
+def _started(command: list[str], log_file: Path) -> Iterator[tuple[str, int]]:
+    with log_file.open("wb") as log:
         process = subprocess.Popen(
             command, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
         )
     try:
-        yield Proxy(_url_of(process, directory / "proxy.log"), process.pid)
+        yield _url_of(process, log_file), process.pid
     finally:
         process.terminate()
         try:
@@ -94,4 +111,4 @@ def _url_of(process: subprocess.Popen[bytes], log: Path) -> str:
         found = re.search(rb"listening on (http://\S+)", process.stdout.readline())
         if found:
             return found[1].decode()
-    raise AssertionError(f"the proxy did not start (exit code {process.poll()}): {log.read_text()[-2000:]}")
+    raise AssertionError(f"it did not start (exit code {process.poll()}): {log.read_text()[-2000:]}")

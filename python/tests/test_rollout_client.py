@@ -1,0 +1,234 @@
+"""What agent loops ask rollout servers for, and what becomes of it when those, or what lies between, fail."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from helpers.forwarder import Forwarder
+from helpers.harbor import Agent, HarborServer, completed
+from helpers.loops import SAMPLING, make_loop, sample
+from helpers.proxy import Proxy
+from helpers.rollout_servers import RolloutServers
+from helpers.waiting import eventually
+from helpers.web_server import serve
+from llm_proxy_verl import ProxyApiError, rollout_client
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+DONE = {"status": "done", "rows": [], "error": None}
+
+
+async def done(request: web.Request) -> web.StreamResponse:
+    return web.json_response(DONE)
+
+
+@asynccontextmanager
+async def answering(*answers: Answer) -> AsyncIterator[tuple[str, list[Any]]]:
+    """A server that answers so, one request after the other, and the bodies that it got."""
+    asked: list[Any] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(await request.json())
+        return await answers[len(asked) - 1](request)
+
+    app = web.Application()
+    app.router.add_post("/rollouts", answer)
+    runner, url = await serve(app)
+    try:
+        yield url, asked
+    finally:
+        await runner.cleanup()
+
+
+def refusing(http_status: int, /, **body: Any) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(body, status=http_status)
+
+    return answer
+
+
+def failing(code: str) -> Answer:
+    return refusing(200, status="failed", rows=[], error={"code": code, "detail": "it was so"})
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"   ")
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def silent(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await asyncio.Event().wait()
+    return response
+
+
+async def slow(request: web.Request) -> web.StreamResponse:
+    """Signs of life for longer than silence is borne."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(8):
+        await response.write(b" ")
+        await asyncio.sleep(0.1)
+    await response.write(b'{"status": "done", "rows": []}')
+    return response
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_client, "_RETRY_BASE_S", 0.001)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=0.4)
+    monkeypatch.setattr(rollout_client, "_ROLLOUT_TIMEOUT", timeout)
+
+
+async def ask(http: aiohttp.ClientSession, *urls: str) -> dict[str, Any]:
+    return await rollout_client.RolloutClient(urls, http).run({"rollout_id": "a/b", "sample": {}})
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_that_is_away_for_a_while_is_asked_again_for_the_same_rollout(
+    http: aiohttp.ClientSession,
+) -> None:
+    away = (cut, silent, failing("shutting_down"), refusing(503, detail="later", code="shutting_down"), cut)
+    async with answering(*away, done) as (url, asked):
+        assert await ask(http, url) == DONE
+    assert asked == [{"rollout_id": "a/b", "sample": {}}] * 6
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_agent_may_work_for_as_long_as_its_server_shows_signs_of_life(
+    http: aiohttp.ClientSession,
+) -> None:
+    async with answering(slow) as (url, asked):
+        assert (await ask(http, url))["status"] == "done"
+    assert len(asked) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_that_stays_away_is_named(http: aiohttp.ClientSession) -> None:
+    with pytest.raises(ProxyApiError, match="nobody runs rollouts at http") as refused:
+        await ask(http, "http://127.0.0.1:9")
+    assert (refused.value.status, refused.value.code) == (0, "unreachable")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (failing("proxy_failed"), "proxy_failed", "it was so"),
+        (failing("rollout_cancelled"), "rollout_cancelled", "it was so"),
+        (
+            refusing(400, detail="/sample: must be object", code="invalid_request"),
+            "invalid_request",
+            "must be",
+        ),
+        (
+            refusing(404, detail="no such route", code="route_not_found"),
+            "route_not_found",
+            "with --runner or",
+        ),
+        (refusing(200), "unknown", "does not answer as"),
+        (refusing(502), "unknown", "does not answer as"),
+    ],
+)
+@pytest.mark.usefixtures("impatient")
+async def test_what_failed_is_said_in_the_servers_words_and_not_asked_for_again(
+    http: aiohttp.ClientSession, answer: Answer, code: str, said: str
+) -> None:
+    async with answering(*([answer] * 8)) as (url, asked):
+        with pytest.raises(ProxyApiError, match=said) as refused:
+            await ask(http, url)
+        assert refused.value.code == code
+        assert len(asked) == (8 if refused.value.status == 502 else 1)
+
+
+async def test_a_rollout_whose_connection_breaks_is_joined_where_it_still_runs(
+    relay_proxy: Proxy, tmp_path: Path
+) -> None:
+    at_work, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(agent: Agent) -> dict[str, Any]:
+        at_work.set()
+        await go_on.wait()
+        await agent.talk(2)
+        return completed(reward=1.0)
+
+    async with HarborServer(work) as harbor, Forwarder(relay_proxy.rollouts_url) as way:
+        loop = make_loop(RolloutServers(), dataclasses.replace(relay_proxy, rollouts_url=way.url))
+        running = asyncio.create_task(loop.run(dict(SAMPLING), **sample(tmp_path / "cut")))
+        await at_work.wait()
+        way.cut()
+        go_on.set()
+        output: Any = await running
+    assert (sum(output.response_mask), len(harbor.agents)) == (12, 1)
+
+
+async def test_a_rollout_that_is_called_off_ends_its_agent_and_is_forgotten(
+    relay_proxy: Proxy, http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    sessions: list[str] = []
+
+    async def forever(agent: Agent) -> dict[str, Any]:
+        sessions.append(agent.base_url.removesuffix("/v1").rsplit("/", 1)[1])
+        await asyncio.Event().wait()
+        return completed()
+
+    row = sample(tmp_path / "off")
+    row["instance_id"] = "off/one two"
+    async with HarborServer(forever):
+        loop = make_loop(RolloutServers(), relay_proxy)
+        task = asyncio.create_task(loop.run(dict(SAMPLING), **row))
+        await eventually(lambda: len(sessions) == 1, "the agent runs")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (await relay_proxy.get(http, f"/sessions/{sessions[0]}"))["status"] == "aborted"
+    async with http.get(f"{relay_proxy.rollouts_url}/rollouts") as answer:
+        rollouts = (await answer.json())["rollouts"]
+    assert not [one for one in rollouts if one["rollout_id"].startswith("off/one two")]
+
+
+async def test_options_of_a_rollout_go_before_those_of_its_server(relay_proxy: Proxy, tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    async def look(agent: Agent) -> dict[str, Any]:
+        seen.append(agent.metadata)
+        return completed(reward=1.0)
+
+    options: dict[str, Any] = {
+        "model_name": "policy",
+        "agent_name": "swe",
+        "agent_import_path": "my_agents.swe:Swe",
+        "agent_kwargs": {"steps": 3},
+        "environment_overrides": {"LANG": "C", "OPENAI_API_KEY": "not this one"},
+        "environment_kwargs": '{"namespace": "rl"}',
+    }
+    async with HarborServer(look):
+        await make_loop(RolloutServers(), relay_proxy, **options).run(
+            dict(SAMPLING), **sample(tmp_path / "one")
+        )
+        await make_loop(RolloutServers(), relay_proxy).run(dict(SAMPLING), **sample(tmp_path / "two"))
+    first, second = (metadata["agent"] for metadata in seen)
+    assert (first["name"], first["import_path"], first["kwargs"]) == (
+        "swe",
+        "my_agents.swe:Swe",
+        {"steps": 3},
+    )
+    assert first["model_name"] == "policy"
+    assert seen[0]["environment_kwargs"] == {"namespace": "rl"}
+    overrides = seen[0]["environment_overrides"]
+    assert (overrides["LANG"], overrides["OPENAI_MODEL"]) == ("C", "policy")
+    assert overrides["OPENAI_API_KEY"] != "not this one"
+    assert (second["name"], second["kwargs"]) == (None, {}), "the next rollout has the server's own"
