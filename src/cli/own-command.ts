@@ -10,7 +10,8 @@ export function ownCommand(): [file: string, ...args: string[]] {
   return [process.execPath, fileURLToPath(new URL('../../bin/llm-proxy', import.meta.url))]
 }
 
-/** The same for people to type: the executable as they typed it, or the launcher from the root of its checkout. */
+/** The same for people to type: the executable as they typed it, npm's package, or the launcher of a checkout. */
 export function typedCommand(): string {
-  return isSea() ? process.argv0 : 'bin/llm-proxy'
+  if (isSea()) return process.argv0
+  return import.meta.url.includes('/node_modules/') ? 'npx llm-proxy' : 'bin/llm-proxy'
 }

@@ -22,6 +22,12 @@ t.test('everything is below the base path, and nothing beside it', async (t) => 
   t.equal((await proxy.get('/sessions/s')).num_turns, 3)
   t.equal((await proxy.get('/health')).status, 'ok')
   t.ok(Object.keys((await proxy.get('/openapi.json')).paths).includes('/team/llm/sessions'))
+  const root = await fetch(`${proxy.url}/`, { redirect: 'manual' })
+  t.equal(
+    root.headers.get('location'),
+    '/team/llm/ui',
+    'who opens the address in a browser is shown the inspector',
+  )
   for (const path of ['/health', '/sessions/s', '/s/v1/models', '/team/health', '/team/llmhealth']) {
     const response = await fetch(origin + path)
     t.equal(response.status, 404, path)

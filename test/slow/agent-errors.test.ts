@@ -275,6 +275,10 @@ t.test('what is nowhere has an id, in the shape of the API that was asked', asyn
   const ofOpenAi = await ask('/s/v1/nowhere')
   t.match(ofOpenAi.body, { error: { code: 'route_not_found' } })
   t.match(ofOpenAi.headers.get('x-request-id'), /^[0-9a-f-]{36}$/)
+  const withoutV1 = await ask('/s/chat/completions')
+  t.match(withoutV1.body, {
+    error: { message: /the base URL of an OpenAI client ends in \/\{session_id\}\/v1/ },
+  })
   const ofAnthropic = await ask('/s/v1/messages/batches')
   t.match(ofAnthropic.body, { type: 'error', request_id: ofAnthropic.headers.get('request-id') })
 })

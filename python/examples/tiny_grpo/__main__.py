@@ -38,6 +38,8 @@ def main() -> int:
     if unknown := sorted(set(options.arms.split(",")) - set(drift.ARMS)):
         parser.error(f"there is no arm {unknown[0]!r}; there are {', '.join(drift.ARMS)}")
     torch.set_num_threads(options.threads)
+    # What it starts runs in folders of its own.
+    options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.check:
         return check.run(options.out)
@@ -74,7 +76,8 @@ def learn(options: argparse.Namespace) -> int:
         first, last = (sum(step["reward"] for step in part) / len(part) for part in (steps[:5], steps[-5:]))
         print(f"  {name}: {first:.2f} to {last:.2f}")
     print(f"\nThe plot is {options.out / 'training.png'}. What was recorded:")
-    print(f"  bin/llm-proxy serve --db {options.out / 'seed-0/proxy.db'}    then http://127.0.0.1:8080/ui")
+    seed = options.out / "seed-0"
+    print(f"  bin/llm-proxy view --db {seed / 'proxy.db'} --tokenizer {seed / 'model'}")
     return 0
 
 

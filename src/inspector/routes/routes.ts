@@ -38,6 +38,7 @@ export const uiRoutes: FastifyPluginCallback = (app, _options, done) => {
   }
   // The page names its files relative to its own address, which a slash at its end would move.
   app.get('/ui/', { schema: { hide: true } }, (_request, reply) => reply.redirect('../ui'))
+  app.get('/', { schema: { hide: true } }, (_request, reply) => reply.redirect(`${app.prefix}/ui`))
   done()
 }
 

@@ -179,7 +179,8 @@ export async function buildAppWith(
   })
   fastify.setNotFoundHandler((request, reply) => {
     const path = request.url.split('?')[0] ?? ''
-    const error = new ProxyError('route_not_found', `There is no ${request.method} ${path}`)
+    const hint = WITHOUT_V1.test(path) ? ': the base URL of an OpenAI client ends in /{session_id}/v1' : ''
+    const error = new ProxyError('route_not_found', `There is no ${request.method} ${path}${hint}`)
     sendRouteless(error, request, reply)
   })
   await fastify.register(async (app) => add(app, { keyring, strangers }), {
@@ -292,6 +293,9 @@ const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {
   done()
 }
 
+/** What an OpenAI client asks for whose base URL lacks the end. */
+const WITHOUT_V1 = /\/(chat\/completions|completions|responses)$/
+
 /** An error of no route; the path tells whether an agent asked, and of which API. */
 function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: FastifyReply): void {
   const headers = { ...errorHeaders(error), 'x-request-id': id }
@@ -301,7 +305,7 @@ function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: Fa
       .headers({ ...headers, 'request-id': id })
       .send(anthropicError(error, id))
   } else {
-    const inShape = url.includes('/v1/') ? openAiError : detail
+    const inShape = url.includes('/v1/') || WITHOUT_V1.test(url) ? openAiError : detail
     void reply.code(error.status).headers(headers).send(inShape(error))
   }
 }
