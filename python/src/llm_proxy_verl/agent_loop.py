@@ -18,16 +18,12 @@ from .config import RemoteAgentConfig
 from .details import no_experts
 from .images import open_image
 from .process import shared_resources
-from .rollout_client import RolloutClient
 from .rows import RolloutResult, Row, result_of
 from .sampling import verl_sampling_params
 from .values import plain
 from .verl_engine import RolloutLimits, VerlEngine
 
 logger = logging.getLogger(__name__)
-
-#: Of a rollout's id.
-_LONGEST_ID = 200
 
 
 @register("remote_agent")
@@ -57,13 +53,11 @@ class RemoteAgentLoop(AgentLoopBase):
         """
         options, shared = self._options, shared_resources()
         await shared.lend_engine(options, self.server_manager, self._make_engine)
-        urls = options.rollout_servers or options.proxy_urls
-        client = RolloutClient(urls, shared.http, next(iter(options.admin_key), None))
         takes_all = self._takes_all_rows(kwargs)
         sample = plain(kwargs)
-        answer = await client.run(
+        answer = await shared.rollouts(options).run(
             {
-                **options.passed_on(),
+                **options.sent(),
                 "rollout_id": f"{sample.get('instance_id') or 'sample'}-{secrets.token_hex(8)}"[
                     -_LONGEST_ID:
                 ],

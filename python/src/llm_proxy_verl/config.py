@@ -15,14 +15,12 @@ from .errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
-def option(
-    read: Callable[[object], Any], *env: str, default: Any = None, passed_on_as: str | None = None
-) -> Any:
+def option(read: Callable[[object], Any], *env: str, default: Any = None, sent: bool = False) -> Any:
     """A field of the configuration: how its value is read, and which environment variables may hold it.
 
-    :param passed_on_as: the field of ``POST /rollouts`` that overrules the rollout server's own option
+    :param sent: with each rollout, where it is given, to go before the rollout server's own option
     """
-    return field(default=default, metadata={"read": read, "env": env, "passed_on_as": passed_on_as})
+    return field(default=default, metadata={"read": read, "env": env, "sent": sent})
 
 
 @dataclass(frozen=True)
@@ -44,34 +42,26 @@ class RemoteAgentConfig:
 
     # What overrules the options of the rollout server, where it is given
     #: Address under which agents reach the proxy, with a port if it is another one than the proxy URL's.
-    agent_host: str | None = option(values.text, "LLM_PROXY_IP", passed_on_as="agent_host")
-    model_name: str | None = option(values.text, "REMOTE_MODEL_NAME", passed_on_as="model_name")
-    agent_name: str | None = option(values.text, "REMOTE_AGENT_NAME", passed_on_as="agent_name")
-    agent_import_path: str | None = option(
-        values.text, "REMOTE_AGENT_IMPORT_PATH", passed_on_as="agent_import_path"
-    )
-    agent_kwargs: dict[str, Any] | None = option(
-        values.json_object, "REMOTE_AGENT_KWARGS", passed_on_as="agent_kwargs"
-    )
+    agent_host: str | None = option(values.text, "LLM_PROXY_IP", sent=True)
+    model_name: str | None = option(values.text, "REMOTE_MODEL_NAME", sent=True)
+    agent_name: str | None = option(values.text, "REMOTE_AGENT_NAME", sent=True)
+    agent_import_path: str | None = option(values.text, "REMOTE_AGENT_IMPORT_PATH", sent=True)
+    agent_kwargs: dict[str, Any] | None = option(values.json_object, "REMOTE_AGENT_KWARGS", sent=True)
     environment_overrides: dict[str, Any] | None = option(
-        values.json_object, "REMOTE_AGENT_ENVIRONMENT_OVERRIDES", passed_on_as="environment_overrides"
+        values.json_object, "REMOTE_AGENT_ENVIRONMENT_OVERRIDES", sent=True
     )
     environment_kwargs: dict[str, Any] | None = option(
-        values.json_object, "REMOTE_AGENT_ENVIRONMENT_KWARGS", passed_on_as="environment_kwargs"
+        values.json_object, "REMOTE_AGENT_ENVIRONMENT_KWARGS", sent=True
     )
     #: Whether an agent with a key of its own is heard on its own record.
-    trust_agent: bool | None = option(values.switch, "LLM_PROXY_TRUST_AGENT", passed_on_as="trust_agent")
+    trust_agent: bool | None = option(values.switch, "LLM_PROXY_TRUST_AGENT", sent=True)
     #: How often an agent that failed is run again.
-    max_retries: int | None = option(
-        values.integer(0), "REMOTE_AGENT_MAX_RETRIES", passed_on_as="max_retries"
-    )
+    max_retries: int | None = option(values.integer(0), "REMOTE_AGENT_MAX_RETRIES", sent=True)
     #: Before the first retry; it doubles with each one.
-    retry_base_delay: float | None = option(
-        values.seconds, "REMOTE_AGENT_RETRY_BASE_DELAY", passed_on_as="retry_base_delay_s"
-    )
+    retry_base_delay: float | None = option(values.seconds, "REMOTE_AGENT_RETRY_BASE_DELAY", sent=True)
     #: An agent that ran out of time has failed (``retry``), or what it recorded trains as it is (``keep``).
     on_time_limit: Literal["retry", "keep"] | None = option(
-        values.one_of("retry", "keep"), "LLM_PROXY_ON_TIME_LIMIT", passed_on_as="on_time_limit"
+        values.one_of("retry", "keep"), "LLM_PROXY_ON_TIME_LIMIT", sent=True
     )
 
     # What verl gets
@@ -112,12 +102,15 @@ class RemoteAgentConfig:
             raise ConfigError("a rollout needs a proxy: give remote_agent.proxy_urls or PROXY_SERVER_URL")
         return config
 
-    def passed_on(self) -> dict[str, Any]:
+    def sent(self) -> dict[str, Any]:
         """The fields of ``POST /rollouts`` that were set here."""
-        named = {spec.metadata["passed_on_as"]: spec.name for spec in self.__dataclass_fields__.values()}
-        given = {theirs: getattr(self, ours) for theirs, ours in named.items() if theirs is not None}
-        return {name: value for name, value in given.items() if value is not None}
+        names = [spec.name for spec in self.__dataclass_fields__.values() if spec.metadata["sent"]]
+        return {
+            _SENT_AS.get(name, name): value for name in names if (value := getattr(self, name)) is not None
+        }
 
+
+_SENT_AS = {"retry_base_delay": "retry_base_delay_s"}
 
 #: Options of what runs agents: each is a flag of whoever runs them, and a variable of its environment.
 _ELSEWHERE = {
@@ -143,7 +136,6 @@ _ELSEWHERE = {
     "agentcore_tps": ("--agentcore-tps", "LLM_PROXY_AGENTCORE_TPS"),
     "agentcore_sessions": ("--agentcore-sessions", "LLM_PROXY_AGENTCORE_SESSIONS"),
     "agentcore_ledger": ("--agentcore-ledger", "LLM_PROXY_AGENTCORE_LEDGER"),
-    "agentcore_progress": (None, "LLM_PROXY_AGENTCORE_PROGRESS"),
 }
 _ELSEWHERE_ENV = [variable for _, variable in _ELSEWHERE.values()]
 
@@ -152,12 +144,9 @@ def _refuse_what_is_elsewhere(given: Mapping[str, Any]) -> None:
     for name in given:
         if name in _ELSEWHERE:
             flag, variable = _ELSEWHERE[name]
-            there = (
-                f"give it {flag}, or {variable} in its environment" if flag else "GET /metrics tells there"
-            )
             raise ConfigError(
                 f"remote_agent.{name} belongs to whoever runs the agents, for all of verl's processes: "
-                f"llm-proxy serve, or llm-proxy rollout --listen; {there}"
+                f"give llm-proxy rollout --listen {flag}, or {variable} in its environment"
             )
 
 
@@ -166,8 +155,7 @@ def _tell_what_is_elsewhere(variables: tuple[str, ...]) -> None:
     """Once a process: they do no harm here, where the rollout server was started from the same shell."""
     if variables:
         logger.warning(
-            "%s: read by whoever runs the agents (llm-proxy serve, or llm-proxy rollout --listen), not by verl's "
-            "processes",
+            "%s: read by llm-proxy rollout --listen, which runs the agents, not by verl's processes",
             ", ".join(variables),
         )
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 
 from .config import RemoteAgentConfig
-from .rollout_client import mode_of
+from .rollout_client import RolloutClient, mode_of
 from .verl_engine import LLMClient, VerlEngine
 from .worker.client import InferenceWorkerClient
 
@@ -37,6 +37,14 @@ class SharedResources:
         self.http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         self._workers: dict[LLMClient, InferenceWorkerClient] = {}
         self._modes: dict[str, str] = {}
+        self._rollouts: dict[tuple[tuple[str, ...], str | None], RolloutClient] = {}
+
+    def rollouts(self, config: RemoteAgentConfig) -> RolloutClient:
+        """What runs the agents of these options."""
+        where = (config.rollout_servers or config.proxy_urls, next(iter(config.admin_key), None))
+        if where not in self._rollouts:
+            self._rollouts[where] = RolloutClient(where[0], self.http, where[1])
+        return self._rollouts[where]
 
     async def lend_engine(
         self, config: RemoteAgentConfig, client: LLMClient, make_engine: Callable[[], VerlEngine]

@@ -21,18 +21,21 @@ logger = logging.getLogger(__name__)
 #: An agent may work for hours, and a server that waits for one gives a sign of life each 15 s.
 _ROLLOUT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
 _ANSWER_TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10)
-#: A server that restarts is back within these: 32 s at most.
-_RETRIES = 7
+#: How long a server that never answered is asked again: the address may be wrong.
+_PATIENCE_S = 30.0
+#: And one that has answered before, and is the only one: days of training hang on it, and it may be moved.
+_LONG_PATIENCE_S = 600.0
 _RETRY_BASE_S = 0.25
-#: A connection that held for so long was no attempt that failed.
-_HELD_S = 30.0
+_LONGEST_DELAY_S = 15.0
+#: A connection that held for so long, longer than it may be silent, was no attempt that failed.
+_HELD_S = 90.0
 _NOT_THERE = (502, 503, 504)
 #: How long the server is told that nobody wants a rollout any more.
 _FAREWELL_S = 5.0
 
 
 class RolloutClient:
-    """Runs rollouts at the first of ``urls`` that is there.
+    """Runs each rollout at one of ``urls``, the next if that one is not there.
 
     :param urls: of proxies that run rollouts, or pass them on, or of rollout servers
     """
@@ -40,7 +43,8 @@ class RolloutClient:
     def __init__(
         self, urls: Sequence[str], http: aiohttp.ClientSession, admin_key: str | None = None
     ) -> None:
-        self._urls = random.sample(urls, len(urls))
+        self._urls = tuple(urls)
+        self._answered: set[str] = set()
         self._http = http
         self._headers = {} if admin_key is None else {"Authorization": f"Bearer {admin_key}"}
 
@@ -54,14 +58,16 @@ class RolloutClient:
         :returns: the answer of a rollout that is done
         :raises ProxyApiError: that names what failed; an agent that fails is no failure of its rollout
         """
-        for url in self._urls[:-1]:
+        *others, last = random.sample(self._urls, len(self._urls))
+        for url in others:
             with contextlib.suppress(_NobodyThereError):
-                return await self._run_at(url, rollout)
-        return await self._run_at(self._urls[-1], rollout)
+                return await self._run_at(url, rollout, _PATIENCE_S)
+        is_known = f"{last}/rollouts" in self._answered and not others
+        return await self._run_at(last, rollout, _LONG_PATIENCE_S if is_known else _PATIENCE_S)
 
-    async def _run_at(self, url: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
+    async def _run_at(self, url: str, rollout: Mapping[str, Any], patience_s: float) -> dict[str, Any]:
         try:
-            return await self._until_done(f"{url}/rollouts", json.dumps(rollout).encode())
+            return await self._until_done(f"{url}/rollouts", json.dumps(rollout).encode(), patience_s)
         except asyncio.CancelledError:
             await self._call_off(f"{url}/rollouts/{quote(str(rollout['rollout_id']), safe='')}")
             raise
@@ -76,24 +82,30 @@ class RolloutClient:
             if status >= 300 and status != 404:
                 logger.warning("%s was not called off: %s", url, text[:300])
 
-    async def _until_done(self, url: str, body: bytes) -> dict[str, Any]:
-        failures = 0
+    async def _until_done(self, url: str, body: bytes, patience_s: float) -> dict[str, Any]:
+        heard, failures = time.monotonic(), 0
         while True:
             began = time.monotonic()
             refusal: ProxyApiError
             try:
-                return _done(url, *await self._send("POST", url, _ROLLOUT_TIMEOUT, body))
+                answer = _done(url, *await self._send("POST", url, _ROLLOUT_TIMEOUT, body))
             except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
                 refusal = _NobodyThereError(f"nobody runs rollouts at {url}: {error or type(error).__name__}")
             except ProxyApiError as error:
                 refusal = error
-            failures = 1 if time.monotonic() - began > _HELD_S else failures + 1
-            if not (refusal.status in (0, *_NOT_THERE) or refusal.code == "shutting_down"):
+            else:
+                self._answered.add(url)
+                return answer
+            now = time.monotonic()
+            if now - began > _HELD_S:
+                heard, failures = now, 0
+            is_away = refusal.status in (0, *_NOT_THERE) or refusal.code == "shutting_down"
+            if not is_away or now - heard >= patience_s:
                 raise refusal
-            logger.warning("%s; failed %d times, of %d", refusal, failures, _RETRIES + 1)
-            if failures > _RETRIES:
-                raise refusal
-            await asyncio.sleep(_RETRY_BASE_S * 2 ** (failures - 1) * (1 + random.random()) / 2)
+            logger.warning("%s; asking again", refusal)
+            delay = min(_LONGEST_DELAY_S, _RETRY_BASE_S * 2**failures)
+            failures += 1
+            await asyncio.sleep(delay * (1 + random.random()) / 2)
 
     async def _send(
         self, method: str, url: str, timeout: aiohttp.ClientTimeout, body: bytes | None = None
