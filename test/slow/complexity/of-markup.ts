@@ -1,5 +1,6 @@
 /** Readers of what models write: tokens, markers, tool calls. */
 
+import { MessagesStreamWriter } from '../../../src/proxy/dialects/messages/stream.ts'
 import { PARSER_FAMILIES } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { createForcedCallParser } from '../../../src/proxy/tokens/parsers/forced-calls.ts'
 import { JsonScanner } from '../../../src/proxy/tokens/parsers/json-scanner.ts'
@@ -110,6 +111,18 @@ export const MARKUP: readonly Subject[] = [
       'many markers': (n) => {
         const names = times(n / 10, (at) => `<m${at}>`)
         return () => new MarkerSet(names)
+      },
+    },
+  },
+  {
+    name: 'answers in a dialect',
+    covers: ['src/proxy/dialects/messages/stream.ts'],
+    cases: {
+      'white space in pieces': (n) => () => {
+        const wishes = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
+        const writer = new MessagesStreamWriter({ turnId: 'a', createdS: 1, model: 'm' }, wishes)
+        writer.write([{ type: 'start', engine: 'e' }])
+        for (let at = 0; at < n / 4; at += 1) writer.write([{ type: 'delta', content: '    ' }])
       },
     },
   },

@@ -14,6 +14,7 @@ import { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
 import { messageKey } from '../../../src/proxy/session/matching/message-key.ts'
 import { readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
 import { LineFinder } from '../../../src/proxy/session/roles/line-finder.ts'
+import { Retries, repeatedByLast } from '../../../src/proxy/session/trajectories/retries.ts'
 import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
 import {
   type Case,
@@ -281,6 +282,22 @@ export const REQUESTS: readonly Subject[] = [
       'a call of many messages': (n) => {
         const turn = turnOf(talk(n))
         return () => lined([turn])
+      },
+    },
+  },
+  {
+    name: 'tries of a call',
+    covers: ['src/proxy/session/trajectories/retries.ts'],
+    n: 200,
+    cases: {
+      'retries without end': (n) => {
+        const turn = { ...turnOf([]), params: '{}', promptPieces: [] }
+        const marked = times(n, (at) => ({ ...turn, turnId: `${at}`, retryCount: at === 0 ? 0 : 1 }))
+        return () => {
+          const retries = new Retries()
+          for (const each of marked) repeatedByLast(retries.add(each), () => false)
+          retries.ghosts(() => false)
+        }
       },
     },
   },

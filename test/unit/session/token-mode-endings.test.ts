@@ -80,6 +80,14 @@ t.test('the head of the turn is left to the model', async (t) => {
   t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n$/)
 })
 
+t.test('stop strings without end are refused', async (t) => {
+  const { ask } = setUp(t, ['One.'])
+  const refused = { code: 'invalid_request', param: 'stop' }
+  await t.rejects(ask([user], { stop: 'x'.repeat(4_097) }), refused)
+  await t.rejects(ask([user], { stop: Array.from({ length: 65 }, (_, at) => `${at}`) }), refused)
+  t.match(await ask([user], { stop: ['x'.repeat(4_095), 'y'] }), { completionText: 'One.' })
+})
+
 t.test('what cannot be gone on from is refused', async (t) => {
   const { ask } = setUp(t, [])
   await t.rejects(ask([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {

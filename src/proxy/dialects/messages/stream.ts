@@ -99,7 +99,8 @@ export class MessagesStreamWriter {
   #text(content: string): string {
     if (this.#open === 'text') return this.#piece(content)
     this.#heldSpace += content
-    if (!isSaid(this.#heldSpace)) return ''
+    // What is held is space alone, and a model may write any amount of that.
+    if (!isSaid(content)) return ''
     const held = this.#heldSpace
     const opened = this.#openBlock('text', () => textBlock(''))
     return `${opened}${this.#piece(held)}`

@@ -1,4 +1,5 @@
 /** The arguments of a tool call, compared as values: clients parse them and write them anew. */
+import { weigh } from '../../../protocol/json/json-weight.ts'
 import { canonicalJson } from './canonical-json.ts'
 
 export interface ToolArguments {
@@ -7,6 +8,12 @@ export interface ToolArguments {
   /** No JSON object: a client that must send one sends something else in its place. */
   readonly malformed: boolean
 }
+
+/** Of objects, lists and their members. More are compared as text: to parse and sort a million of them takes seconds. */
+const MAX_VALUES = 20_000
+
+/** Shorter texts hold no more than that. */
+const LIGHT_CHARS = 2 * MAX_VALUES
 
 const NONE: ToolArguments = { text: '{}', malformed: false }
 
@@ -17,12 +24,19 @@ export function readArguments(written: unknown): ToolArguments {
   if (typeof written !== 'string') return readValue(JSON.parse(JSON.stringify(written)))
   const text = written.trim()
   if (text === '') return NONE
+  if (isHeavy(text)) return { text, malformed: true }
   try {
     return readValue(JSON.parse(text))
   } catch {
     // Not JSON, or nested too deeply to be written anew.
     return { text, malformed: true }
   }
+}
+
+function isHeavy(text: string): boolean {
+  if (text.length <= LIGHT_CHARS) return false
+  const { nodes, commas } = weigh(Buffer.from(text))
+  return nodes + commas > MAX_VALUES
 }
 
 function readValue(value: unknown): ToolArguments {

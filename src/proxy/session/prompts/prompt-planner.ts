@@ -295,10 +295,24 @@ function refuseWhatTokenModeCannotDo(body: ChatBody): void {
     const message = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
     throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
   }
+  refuseLongStops(body.stop)
   if (body.chat_template) refuse('chat_template', "prompts are rendered with the model's own template")
   if (body.echo === true) refuse('echo', 'a turn records what was sampled, not its prompt')
   // Cut by the engine, the prompt would be another than the one on record.
   if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
   for (const field of ['functions', 'function_call'])
     if (isSet(body[field])) refuse(field, 'offer tools instead')
+}
+
+/** Each answer is searched for all of them at once, by a table that grows with their characters. */
+const MAX_STOPS = 64
+const MAX_STOP_CHARS = 4_096
+
+function refuseLongStops(stop: ChatBody['stop']): void {
+  if (stop === undefined || stop === null) return
+  const stops = typeof stop === 'string' ? [stop] : stop
+  const chars = stops.reduce((sum, { length }) => sum + length, 0)
+  if (stops.length <= MAX_STOPS && chars <= MAX_STOP_CHARS) return
+  const most = `${MAX_STOPS} stop strings of ${MAX_STOP_CHARS} characters together`
+  throw new ProxyError('invalid_request', `'stop' takes at most ${most} in token mode`, { param: 'stop' })
 }

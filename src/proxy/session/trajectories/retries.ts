@@ -63,8 +63,13 @@ export function repeatedByLast(
   tries: readonly Try[],
   wasRead: (turnId: string) => boolean,
 ): string | undefined {
-  return tries.at(-1)?.retryCount ? repeated(tries, wasRead).at(-1)?.turnId : undefined
+  // Which of them have been spoken for, the tries before tell.
+  const latest = tries.slice(-2 * MAX_TRIES)
+  return latest.at(-1)?.retryCount ? repeated(latest, wasRead).at(-1)?.turnId : undefined
 }
+
+/** A client tries a call some times. Of a request that was marked as a retry without end, the latest tries count. */
+const MAX_TRIES = 64
 
 /** For each retry the earlier try that it repeats, which no other retry repeats; undefined: it is not on record. */
 function repeated(tries: readonly Try[], wasRead: (turnId: string) => boolean): (Try | undefined)[] {
@@ -73,7 +78,7 @@ function repeated(tries: readonly Try[], wasRead: (turnId: string) => boolean): 
   return tries.flatMap((retry, place) => {
     if (retry.retryCount === 0) return []
     const earlier = tries
-      .slice(0, place)
+      .slice(Math.max(0, place - MAX_TRIES), place)
       .filter((turn) => (turn.answeredCount ?? turn.retryCount) < retry.retryCount && !spokenFor.has(turn))
     const first =
       latestTry(earlier.filter(({ status }) => status !== 'completed')) ??

@@ -184,9 +184,12 @@ export function readImage(url: string | undefined, param: string): ReadImage {
   return { width, height, sha256: imageDigest(bytes), mediaType: data.mediaType }
 }
 
+/** An image tells its size before that, behind profiles and previews. A broken one is gone through byte by byte. */
+const MAX_HEADER_BYTES = 512 * 1024
+
 function sidesOf(bytes: Buffer, param: string): ImageSide {
   try {
-    const { width, height } = imageSize(bytes)
+    const { width, height } = imageSize(bytes.subarray(0, MAX_HEADER_BYTES))
     if (width > 0 && height > 0) return { width, height }
   } catch {
     // Told below, in one way for all that is wrong with it.

@@ -64,6 +64,8 @@ interface KnownSituation {
 
 /** What is known is found again when it was forgotten; an agent that sends ever new variables must not fill the memory. */
 const MAX_KNOWN = 4096
+/** Longer variables are told apart by their digest. */
+const MAX_KEY_CHARS = 256
 /** Of the texts of short pasts. */
 const MAX_KNOWN_PASTS = 512
 const MAX_PAST_CHARS = 32 * 1024
@@ -360,7 +362,8 @@ function followersOf({ echo, newShapes, past }: Situation): ChatMessage[] {
 }
 
 function variablesOf({ kwargs, documents, tools }: PromptOptions): string {
-  return JSON.stringify([kwargs, documents, tools ? true : null])
+  const json = JSON.stringify([kwargs, documents, tools ? true : null])
+  return json.length <= MAX_KEY_CHARS ? json : hash('sha256', json, 'base64')
 }
 
 function isPowerOfTwo(count: number): boolean {

@@ -3,6 +3,7 @@
  * recorded ids is never tokenized again, so it stays what the engine saw, and the cost of a turn does not grow with
  * the conversation. Where what is added cannot be rendered by itself it is refused, and the caller renders the whole.
  */
+import { hash } from 'node:crypto'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
@@ -133,7 +134,8 @@ export class PromptRenderer {
    */
   async variablesKey(options: PromptOptions = {}): Promise<string> {
     const variables = this.#variablesOf(options)
-    const { withTools, withoutTools } = await this.#beginningsOf(JSON.stringify(variables), variables)
+    const key = hash('sha256', JSON.stringify(variables), 'base64')
+    const { withTools, withoutTools } = await this.#beginningsOf(key, variables)
     return options.tools ? withTools : withoutTools
   }
 

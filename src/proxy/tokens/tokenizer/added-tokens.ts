@@ -21,28 +21,35 @@ export interface FoundToken {
   end: number
 }
 
+/** A beginning that tokens have in common. */
+interface Beginning {
+  /** The token that it is; undefined: it is none. */
+  id: number | undefined
+  /** By the code of the next character. */
+  readonly next: Map<number, Beginning>
+}
+
 /** Finds them as tokenizers do: the leftmost, of those the longest. */
 export class AddedTokenFinder {
-  readonly #ids: ReadonlyMap<string, number>
+  readonly #root: Beginning = { id: undefined, next: new Map() }
   readonly #firstCharacter: RegExp
-  /** Of tokens by what they begin with, the longest first: some models have thousands of a few lengths. */
-  readonly #lengths = new Map<string, number[]>()
 
   /** @param ids by text */
   constructor(ids: ReadonlyMap<string, number>) {
-    this.#ids = ids
-    for (const text of ids.keys()) {
-      if (text === '') continue
-      const first = text.charAt(0)
-      const lengths = this.#lengths.get(first) ?? []
-      if (!lengths.includes(text.length)) lengths.push(text.length)
-      this.#lengths.set(first, lengths)
-    }
-    for (const lengths of this.#lengths.values()) lengths.sort((a, b) => b - a)
-    const firsts = [...this.#lengths.keys()].map(
-      (first) => `\\u${first.charCodeAt(0).toString(16).padStart(4, '0')}`,
-    )
+    for (const [text, id] of ids) if (text !== '') this.#add(text, id)
+    const firsts = [...this.#root.next.keys()].map((code) => `\\u${code.toString(16).padStart(4, '0')}`)
     this.#firstCharacter = new RegExp(`[${firsts.join('')}]`, 'g')
+  }
+
+  #add(text: string, id: number): void {
+    let at = this.#root
+    for (let place = 0; place < text.length; place += 1) {
+      const code = text.charCodeAt(place)
+      const next = at.next.get(code) ?? { id: undefined, next: new Map() }
+      at.next.set(code, next)
+      at = next
+    }
+    at.id = id
   }
 
   *find(text: string): Generator<FoundToken> {
@@ -56,10 +63,12 @@ export class AddedTokenFinder {
   }
 
   #at(text: string, begin: number): FoundToken | undefined {
-    for (const length of this.#lengths.get(text.charAt(begin))!) {
-      const id = this.#ids.get(text.slice(begin, begin + length))
-      if (id !== undefined) return { id, begin, end: begin + length }
+    let longest: FoundToken | undefined
+    let at = this.#root.next.get(text.charCodeAt(begin))
+    for (let end = begin + 1; at !== undefined; end += 1) {
+      if (at.id !== undefined) longest = { id: at.id, begin, end }
+      at = at.next.get(text.charCodeAt(end))
     }
-    return undefined
+    return longest
   }
 }
