@@ -253,6 +253,7 @@ t.test('an engine that is not there is unreachable', async (t) => {
 t.test('the connection of an answer that was read is not cut, for the next call to use', async (t) => {
   const cut: boolean[] = []
   const server = await startScriptedServer((request, response) => {
+    if (request.body === undefined) return sendJson(response, {}, 404)
     response.once('close', () => cut.push(!response.writableFinished))
     const done = { choices: [{ index: 0, message: { content: 'a' }, delta: {}, finish_reason: 'stop' }] }
     if (!request.body.stream) return sendJson(response, done)

@@ -15,7 +15,7 @@ import { startProxy } from '../helpers/proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
 import { eventsOf, relayServerFor } from '../helpers/relay-server.ts'
-import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { startVisionEngine } from '../helpers/vision-engine.ts'
 import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
 
@@ -143,7 +143,7 @@ for (const [age, tokenOf] of Object.entries(TOKENS))
     async (t) => {
       const { client, server } = await serverFor(t, createVllmClient, vllm(FEATURES, tokenOf))
       const completion = await run(client, imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }))
-      const [rendered, generated] = server.requests
+      const [rendered, generated] = server.requests.filter(({ path }) => path !== '/version')
       const content = URLS.map((url) => ({ type: 'image_url', image_url: { url } }))
       t.strictSame(rendered?.body, { model: 'm', messages: [{ role: 'user', content }] })
       t.equal(generated?.path, '/inference/v1/generate')
@@ -168,6 +168,32 @@ for (const [age, tokenOf] of Object.entries(TOKENS))
       t.equal(inexactReason(completion), null)
     },
   )
+
+t.test('vLLM 0.32 streams an answer after images, sampled with the defaults that its chat has', async (t) => {
+  const { client, server } = await serverFor(t, createVllmClient, ({ path }, response) => {
+    if (path === '/version') return sendJson(response, { version: '0.32.0' })
+    const sampling_params = { temperature: 0.6, top_k: 20, max_tokens: 99 }
+    if (path === '/v1/chat/completions/render')
+      return sendJson(response, { token_ids: [7], features: FEATURES, sampling_params })
+    const send = openEventStream(response)
+    for (const [id, finish_reason] of [
+      [5, null],
+      [2, 'stop'],
+    ] as const) {
+      const content = [{ ...TOKENS.new(id), logprob: -0.5, top_logprobs: [] }]
+      send({ choices: [{ index: 0, token_ids: [id], logprobs: { content }, finish_reason }] })
+    }
+    send('[DONE]')
+    response.end()
+  })
+  const completion = await run(client, imageRequest({ top_k: 3 }))
+  t.match(server.requests.at(-1)?.body, {
+    stream: true,
+    sampling_params: { temperature: 0.6, top_k: 3, max_tokens: 7 },
+  })
+  t.strictSame(completion.tokenIds, [5, 2])
+  t.equal(inexactReason(completion), null)
+})
 
 t.test("the sampling masks of a vLLM's answer after images are on record", async (t) => {
   const { client } = await serverFor(t, createVllmClient, (request, response) => {

@@ -26,7 +26,7 @@ async function setUp(
     await client.close()
     await engine.close()
   })
-  return { client, engine, bodies: () => engine.requests.map((request) => request.body) }
+  return { client, engine, bodies: () => engine.requests.flatMap(({ body }) => body ?? []) }
 }
 
 t.test('a call tells routers in front of engines which session it belongs to', async (t) => {
@@ -83,8 +83,45 @@ t.test('what vLLM is asked in a chat, whatever the agent said about it', async (
     { ...common, stream: true, stream_options: { include_usage: true } },
     { ...common, stream: false },
   ])
-  t.equal(engine.requests[0]?.path, '/v1/chat/completions')
-  t.equal(engine.requests[0]?.headers.authorization, 'Bearer sk-1')
+  t.equal(engine.requests.at(-1)?.path, '/v1/chat/completions')
+  t.equal(engine.requests.at(-1)?.headers.authorization, 'Bearer sk-1')
+})
+
+t.test('a vLLM whose streams lose ids is told at the start, and asked for whole chats', async (t) => {
+  const versions: [version: string, isWhole: boolean][] = [
+    ['0.12.0', true],
+    ['0.10.2', true],
+    ['0.13.0', false],
+    ['0.32.0', false],
+    ['0.1.dev9+gabc', false],
+  ]
+  for (const [version, isWhole] of versions) {
+    const seen: unknown[] = []
+    const script: Script = ({ path, body }, response) => {
+      if (path === '/version') return sendJson(response, { version })
+      if (path === '/v1/models') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
+      if (body === undefined) return void response.end()
+      seen.push(body.stream)
+      const logprobs = { content: [{ token: 'a', logprob: -1, bytes: null, top_logprobs: [] }] }
+      const message = { role: 'assistant', content: 'a' }
+      const choice = { index: 0, token_ids: [5], logprobs, finish_reason: 'stop', message }
+      sendJson(response, { prompt_token_ids: [1], choices: [choice] })
+    }
+    const server = await startScriptedServer(script)
+    const client = createVllmClient(server)
+    t.teardown(async () => {
+      await client.close()
+      await server.close()
+    })
+    await client.checkHealth(noAbort)
+    t.match(
+      client.warning ?? '',
+      isWhole ? /vLLM 0\.1\d.*upgrade it to 0\.13, or use token mode/ : /^$/,
+      version,
+    )
+    t.strictSame(fold(await collect(client.generate(chatRequest({}, true), noAbort))).tokenIds, [5])
+    t.strictSame(seen, [!isWhole], version)
+  }
 })
 
 t.test('messages that were written as JSON already are sent as they are written', async (t) => {
@@ -241,7 +278,7 @@ t.test('health', async (t) => {
     else response.end()
   })
   t.same(health, { models: [{ id: 'qwen', maxModelLen: 4096 }, { id: 'lora' }], weightVersion: '7' })
-  t.same(paths, ['/health', '/v1/models', '/weight_info', '/is_paused', '/is_sleeping'])
+  t.same(paths, ['/health', '/v1/models', '/weight_info', '/is_paused', '/is_sleeping', '/version'])
   const old = await ask(
     ({ path }, response) => sendJson(response, models, path === '/weight_info' ? 404 : 200),
     2,

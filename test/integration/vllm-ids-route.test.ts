@@ -9,6 +9,7 @@ import { openEventStream, type Script, sendJson, startScriptedServer } from '../
 const PROMPT = [1, 2, 3]
 const BY_IDS = '/inference/v1/generate'
 const COMPLETIONS = '/v1/completions'
+const RENDER = '/v1/completions/render'
 
 const usage = { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 }
 
@@ -16,6 +17,7 @@ const usage = { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 }
 const answers: Script = ({ path }, response) => {
   if (path === '/health') return void response.end()
   if (path === '/v1/models') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
+  if (path === '/version' || path === RENDER) return sendJson(response, { detail: 'Not Found' }, 404)
   const choice = { index: 0, finish_reason: 'stop', token_ids: [5, 2] }
   if (path === BY_IDS) {
     const top = (id: number) => ({ token_id: id, logprob: -0.25, rank: 1 })
@@ -38,8 +40,13 @@ async function serverFor(t: Test, script: Script = answers) {
     await client.close()
     await server.close()
   })
-  const paths = () => server.requests.splice(0).map(({ path }) => path)
-  return { client, server, paths }
+  const sampled = () => server.requests.filter(({ path }) => path === BY_IDS || path === COMPLETIONS)
+  const paths = () => {
+    const asked = sampled().map(({ path }) => path)
+    server.requests.length = 0
+    return asked
+  }
+  return { client, server, sampled, paths }
 }
 
 function request(
@@ -51,13 +58,13 @@ function request(
 }
 
 t.test('a call whose mask is recorded is asked by ids, whole, and brings all that is told', async (t) => {
-  const { client, server } = await serverFor(t)
+  const { client, sampled } = await serverFor(t)
   const record = { samplingMask: true, topLogprobs: 2, promptLogprobs: 1, weightVersions: true }
   const harmless = { user: 'me', response_format: { type: 'text' }, stop: [], stream_options: {}, seed: 4 }
   const events = await collect(client.generate(request(harmless, record), noAbort))
-  t.equal(server.requests.length, 1)
-  t.equal(server.requests[0]?.path, BY_IDS)
-  t.strictSame(server.requests[0]?.body, {
+  t.equal(sampled().length, 1)
+  t.equal(sampled()[0]?.path, BY_IDS)
+  t.strictSame(sampled()[0]?.body, {
     model: 'm',
     sampling_params: { top_k: 8, seed: 4, max_tokens: 7, logprobs: 2, prompt_logprobs: 1 },
     stream: false,
@@ -181,7 +188,7 @@ t.test('versions that are recorded without a mask are asked for where the answer
   ]
   /** vLLM 0.33, by its sources: in the last piece of a stream. */
   const { client, server } = await serverFor(t, ({ path, body }, response) => {
-    if (path === '/health') return void response.end()
+    if (path === '/version') return sendJson(response, { version: '0.33.0' })
     const choice = (id: number, last: object) => ({
       index: 0,
       token_ids: [id],
@@ -209,3 +216,125 @@ t.test('versions that are recorded without a mask are asked for where the answer
   await asked({ weightVersions: true }, { use_beam_search: true })
   t.notOk('return_weight_versions' in server.requests.at(-1)!.body, 'vLLM refuses it there')
 })
+
+/** vLLM 0.32.0, as its own stream was seen: a piece for each token, and versions in the last one. */
+function streaming032(between: () => Promise<unknown> = async () => {}): Script {
+  return async ({ path, body }, response) => {
+    if (path === '/version') return sendJson(response, { version: '0.32.0' })
+    if (path === RENDER) return sendJson(response, [{ sampling_params: RENDERED }])
+    if (path !== BY_IDS || !body.stream) return answers({ path, body } as never, response)
+    const piece = (id: number, last: object) => ({
+      choices: [
+        {
+          index: 0,
+          finish_reason: null,
+          stop_reason: null,
+          token_ids: [id],
+          routed_experts: null,
+          sampling_mask: [[id, id + 1]],
+          weight_versions: null,
+          logprobs: { content: [{ token_id: id, logprob: -0.25, rank: 1, top_logprobs: [] }] },
+          ...last,
+        },
+      ],
+    })
+    const send = openEventStream(response)
+    send({ ...piece(5, {}), prompt_token_ids: PROMPT, usage: null })
+    await between()
+    const weight_versions = [
+      { version: 'v1', start: 0, end: 1 },
+      { version: 'v2', start: 1, end: 2 },
+    ]
+    send(piece(2, { finish_reason: 'stop', stop_reason: 'x', weight_versions }))
+    send({ choices: [], usage })
+    send('[DONE]')
+    response.end()
+  }
+}
+
+const RENDERED = {
+  temperature: 0.6,
+  top_p: 0.9,
+  top_k: 20,
+  min_p: 0,
+  stop: [],
+  stop_token_ids: [],
+  max_tokens: 1,
+  output_kind: 2,
+}
+
+t.test(
+  'vLLM 0.32 is asked for a stream there: the first token comes while the second is sampled',
+  async (t) => {
+    const firstHasCome = Promise.withResolvers<void>()
+    const { client, sampled } = await serverFor(
+      t,
+      streaming032(() => firstHasCome.promise),
+    )
+    const events = []
+    for await (const batch of client.generate(request({ stop: ['x'] }), noAbort)) {
+      events.push(...batch)
+      if (batch.some(({ type }) => type === 'delta')) firstHasCome.resolve()
+    }
+    t.match(sampled()[0]?.body, { stream: true, stream_options: { include_usage: true } })
+    t.strictSame(sampled()[0]?.body.sampling_params.stop, ['x'])
+    const completion = fold(events)
+    t.strictSame(completion.tokenIds, [5, 2])
+    t.strictSame(completion.logprobs, [-0.25, -0.25])
+    t.equal(inexactReason(completion), null)
+    t.match(events.at(-1), { type: 'end', finishReason: 'stop', stopReason: 'x', weightVersion: 'v2' })
+    const masks = events.flatMap((event) =>
+      event.type === 'delta' ? (event.details?.sampling_mask ?? []) : [],
+    )
+    t.match(masks, [{ ids: [5, 6] }, { ids: [2, 3] }])
+    t.equal(client.warning, undefined)
+    const whole = { samplingMask: true, promptLogprobs: 1 }
+    await collect(client.generate(request({}, whole), noAbort))
+    t.equal(sampled().at(-1)?.body.stream, false, 'a stream has no place for what is told of the prompt')
+  },
+)
+
+t.test(
+  'vLLM 0.32 tells the version of each token there alone: calls that record it are asked there',
+  async (t) => {
+    const { client, sampled } = await serverFor(t, streaming032())
+    const record = { weightVersions: true }
+    const events = await collect(client.generate(request({ top_k: -1 }, record), noAbort))
+    t.equal(sampled().at(-1)?.path, BY_IDS)
+    const told = events.flatMap((event) =>
+      event.type === 'delta' ? (event.details?.weight_versions ?? []) : [],
+    )
+    t.match(told, [
+      { version: 'v1', start: 0, end: 1 },
+      { version: 'v2', start: 1, end: 2 },
+    ])
+    await collect(client.generate(request({ response_format: { type: 'json_object' } }, record), noAbort))
+    t.equal(sampled().at(-1)?.path, COMPLETIONS, 'this cannot be said there')
+    const closed = await serverFor(t, (asked, response) =>
+      asked.path === BY_IDS
+        ? sendJson(response, scaleOutIsOff, 403)
+        : streaming032()({ ...asked, body: { ...asked.body, stream: false } }, response),
+    )
+    await collect(closed.client.generate(request({}, record), noAbort))
+    t.strictSame(closed.paths(), [BY_IDS, COMPLETIONS])
+    t.match(closed.client.warning, /the weight version of each token is not recorded.*--enable-scale-out/)
+    await collect(closed.client.generate(request({}, record), noAbort))
+    t.strictSame(closed.paths(), [COMPLETIONS])
+  },
+)
+
+t.test(
+  'a call samples there with the defaults of the engine where it says nothing, as by its other routes',
+  async (t) => {
+    const { client, server, sampled } = await serverFor(t, streaming032())
+    await collect(client.generate(request({ top_p: 1, top_k: 5 }), noAbort))
+    await collect(client.generate(request({ temperature: 0, top_k: 5 }), noAbort))
+    t.match(server.requests.find(({ path }) => path === RENDER)?.body, { model: 'm' })
+    t.equal(server.requests.filter(({ path }) => path === RENDER).length, 1, 'asked once')
+    const params = sampled().map(({ body }) => body.sampling_params)
+    t.strictSame(params, [
+      { temperature: 0.6, top_p: 1, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
+      { temperature: 0, top_p: 0.9, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
+    ])
+  },
+)

@@ -18,6 +18,7 @@ const SAMPLING = [
 const ASKED = [...SAMPLING, 'seed', 'min_tokens', 'max_tokens', 'logprobs', 'stream', 'stream_options']
 const VLLM_ASKED = [...ASKED, 'return_token_ids', 'return_tokens_as_token_ids', 'prompt_logprobs']
 const CHOICE = ['index', 'logprobs', 'finish_reason']
+const TOLD_BY_IDS = ['token_ids', 'stop_reason', 'sampling_mask', 'weight_versions']
 const USAGE = ['prompt_tokens', 'completion_tokens']
 
 export const VLLM: Needed = {
@@ -26,6 +27,7 @@ export const VLLM: Needed = {
     '/v1/completions',
     '/v1/models',
     '/v1/chat/completions/render',
+    '/v1/completions/render',
     '/inference/v1/generate',
     '/tokenize',
     '/detokenize',
@@ -72,8 +74,17 @@ export const VLLM: Needed = {
     CompletionResponseStreamChoice: [...CHOICE, 'text', 'token_ids', 'prompt_token_ids', 'stop_reason'],
     CompletionLogProbs: ['tokens', 'token_logprobs', 'top_logprobs'],
     ChatCompletionLogProbsContent: ['token', 'logprob', 'top_logprobs'],
-    GenerateRequest: ['token_ids', 'sampling_params', 'features', 'model', 'return_token_ids', 'stream'],
-    GenerateTokensChoice: [...CHOICE, 'token_ids', 'sampling_mask', 'weight_versions', 'routed_experts'],
+    GenerateRequest: [
+      'token_ids',
+      'sampling_params',
+      'features',
+      'model',
+      'return_token_ids',
+      'stream',
+      'stream_options',
+    ],
+    GenerateTokensChoice: [...CHOICE, ...TOLD_BY_IDS, 'routed_experts'],
+    GenerateTokensStreamChoice: [...CHOICE, ...TOLD_BY_IDS],
     GenerateTokensResponse: ['choices', 'usage', 'prompt_token_ids', 'prompt_logprobs'],
     MultiModalFeatures: ['mm_hashes', 'mm_placeholders', 'kwargs_data'],
     WeightVersionSpan: ['version', 'start', 'end'],

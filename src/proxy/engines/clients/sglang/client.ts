@@ -18,6 +18,7 @@ import {
   type TokenRequest,
   wantsLogprobs,
 } from '../wire/request.ts'
+import { ServerVersion } from '../wire/server-version.ts'
 import { TextIds } from '../wire/text-ids.ts'
 import { weightVersionOf } from '../wire/weight-version.ts'
 import { sglangCallTag, TAGS_SINCE } from './call-tags.ts'
@@ -41,6 +42,7 @@ class SglangClient implements EngineClient {
   readonly #openai: OpenaiRoutes
   readonly #routes: OptionalRoutes
   readonly #textIds: TextIds
+  readonly #version: ServerVersion
   readonly #heldCalls: HeldCalls
   /**
    * What its weights were called first: `/update_weights_from_disk` names them after their folder (`served_model_name` in
@@ -59,8 +61,8 @@ class SglangClient implements EngineClient {
     this.#openai = new OpenaiRoutes(this.#connection)
     this.#routes = new OptionalRoutes(this.#connection)
     this.#textIds = new TextIds(this.#connection)
-    this.#heldCalls = new HeldCalls(this.#connection, {
-      paths: ['/server_info', '/get_server_info'],
+    this.#version = new ServerVersion(this.#connection, ['/server_info', '/get_server_info'])
+    this.#heldCalls = new HeldCalls(this.#version, {
       since: TAGS_SINCE,
       // Its other backends know fewer kinds of tags.
       allows: ({ grammar_backend: backend }) => (backend ?? 'xgrammar') === 'xgrammar',
@@ -121,6 +123,7 @@ class SglangClient implements EngineClient {
   checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
     return this.#openai.watch(() =>
       this.#checkHealth(signal, text).catch((thrown) => {
+        this.#version.forget()
         this.#heldCalls.forget()
         this.#textIds.forget()
         this.#servedName = undefined

@@ -19,18 +19,38 @@ import {
   routeOf,
   type TokenRequest,
 } from '../wire/request.ts'
+import { ServerVersion } from '../wire/server-version.ts'
 import { TextIds } from '../wire/text-ids.ts'
 import { weightVersionOf } from '../wire/weight-version.ts'
 import { TAGS_SINCE, vllmCallTag } from './call-tags.ts'
-import { IDS_ROUTE, mayLackRoute, vllmFeaturesBody, vllmIdsBody, wantsMaskByIds } from './ids-route.ts'
+import {
+  defaultsIn,
+  IDS_ROUTE,
+  type IdsRoute,
+  mayLackRoute,
+  type SentByIds,
+  SPANS_SINCE,
+  STREAMS_SINCE,
+  vllmFeaturesBody,
+  vllmIdsBody,
+  wishByIds,
+} from './ids-route.ts'
 import { placedFeatures, RENDER_PATH, vllmRenderBody } from './images.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, vllmScoreBody } from './score.ts'
 import { DetokenizedTexts } from './token-texts.ts'
 
-const NO_ROUTE =
-  'sampling masks are not recorded: it lets nobody ask by its route of ids (vllm serve --enable-scale-out)'
+const NO_ROUTE = {
+  masks: 'sampling masks are not recorded',
+  versions: 'the weight version of each token is not recorded',
+}
+const SCALE_OUT = 'it lets nobody ask by its route of ids (vllm serve --enable-scale-out)'
 const NO_MASKS = 'sampling masks are not recorded: it tells none (vllm serve --return-sampling-mask)'
+
+/** The first version that sends ids of which a parser makes no text yet (vllm-project/vllm#29074): 0.12.0 has it not. */
+const WHOLE_STREAMS_SINCE = '0.13'
+/** The first releases that tell ids at all; a lower number is a build without one. */
+const IDS_SINCE = '0.10'
 
 /**
  * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
@@ -48,9 +68,14 @@ class VllmClient implements EngineClient {
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
   readonly #textIds: TextIds
+  readonly #version: ServerVersion
   readonly #heldCalls: HeldCalls
-  /** Why this server tells no masks, for an operator. Until a health check fails: it may be another server after that. */
+  // What this server lacks, for an operator. Until a health check fails: it may be another server after that.
+  #noRoute: string | undefined
   #noMasks: string | undefined
+  #losesIds: string | undefined
+  /** What a call samples with that does not say it. */
+  #defaults: Record<string, unknown> | undefined
   /** Of the model that was asked for last. */
   #texts: { model: string; of: DetokenizedTexts } | undefined
 
@@ -59,7 +84,8 @@ class VllmClient implements EngineClient {
     this.#contextLength = new ContextLength(this.#connection)
     this.#routes = new OptionalRoutes(this.#connection)
     this.#textIds = new TextIds(this.#connection)
-    this.#heldCalls = new HeldCalls(this.#connection, { paths: ['/version'], since: TAGS_SINCE })
+    this.#version = new ServerVersion(this.#connection, ['/version'])
+    this.#heldCalls = new HeldCalls(this.#version, { since: TAGS_SINCE })
   }
 
   get name(): string {
@@ -71,42 +97,89 @@ class VllmClient implements EngineClient {
       yield* this.#generateWithImages(asked, asked.images, signal)
       return
     }
-    const request = isTokenRequest(asked)
-      ? await this.#heldCalls.hold(asked, vllmCallTag(asked), signal)
-      : asked
-    const byIds = isTokenRequest(request) ? await this.#askForMask(request, signal) : undefined
-    if (byIds !== undefined && byIds !== 'no route') {
-      yield* this.#watchingForMasks(
-        readAnswer(this.#connection, { ...request, stream: false }, byIds, signal),
-      )
+    if (!isTokenRequest(asked)) {
+      yield* this.#generateText(asked, signal)
       return
     }
-    const json = isTokenRequest(request)
-      ? await this.#tokenBody(request, signal)
-      : bodyJson(vllmBody(request), request)
+    const request = await this.#heldCalls.hold(asked, vllmCallTag(asked), signal)
+    const wish = wishByIds(request, await this.#idsRoute(request, signal))
+    const byIds = wish && (await this.#askByIds(request, signal))
+    if (byIds !== undefined) {
+      const events = readAnswer(this.#connection, request, byIds, signal)
+      yield* wish === 'masks' ? this.#watchingForMasks(events) : events
+      return
+    }
+    const body = vllmTokenBody(request, await this.#contextLength.budget(request, signal))
+    const json = bodyWithIds(body, 'prompt', request)
     const response = await this.#connection.request(routeOf(request), signal, json, request)
     // The server answers this call: it was not the model that it did not know.
-    if (byIds === 'no route') this.#noMasks = NO_ROUTE
+    if (wish !== undefined) this.#noRoute = `${NO_ROUTE[wish]}: ${SCALE_OUT}`
     yield* readAnswer(this.#connection, request, response, signal)
   }
 
-  /** @returns undefined for a call that needs no mask, or cannot have one; `/v1/completions` is for all but an answer */
-  async #askForMask(
-    request: TokenRequest,
-    signal: AbortSignal,
-  ): Promise<EngineResponse | 'no route' | undefined> {
-    if (this.#noMasks !== undefined || !wantsMaskByIds(request)) return undefined
-    const maxTokens = await this.#contextLength.budget(request, signal)
-    const body = bodyWithIds(vllmIdsBody(request, maxTokens), 'token_ids', request)
+  async *#generateText(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
+    const isWhole = asked.kind === 'chat' && asked.stream && (await this.#noteLostIds(signal))
+    const request = isWhole ? { ...asked, stream: false } : asked
+    const json = bodyJson(vllmBody(request), request)
+    const response = await this.#connection.request(routeOf(request), signal, json, request)
+    yield* readAnswer(this.#connection, request, response, signal)
+  }
+
+  /** @returns whether this version loses ids of chats that stream */
+  async #noteLostIds(signal: AbortSignal): Promise<boolean> {
+    const isKnown = await this.#version.isSince(IDS_SINCE, signal)
+    if (!isKnown || (await this.#version.isSince(WHOLE_STREAMS_SINCE, signal))) return false
+    const { version } = await this.#version.said(signal)
+    this.#losesIds =
+      `it is vLLM ${version}, whose streams lose token ids where a tool or reasoning parser is on, so chats are asked ` +
+      `whole: upgrade it to ${WHOLE_STREAMS_SINCE}, or use token mode (--tokenizer)`
+    return true
+  }
+
+  async #idsRoute({ record }: TokenRequest, signal: AbortSignal): Promise<IdsRoute> {
+    if (this.#noRoute !== undefined || (!record?.samplingMask && !record?.weightVersions))
+      return { masks: false, streams: false, spans: false }
+    const streams = await this.#version.isSince(STREAMS_SINCE, signal)
+    const spans = streams && !(await this.#version.isSince(SPANS_SINCE, signal))
+    return { masks: this.#noMasks === undefined, streams, spans }
+  }
+
+  /** @returns undefined where the server lacks the route; `/v1/completions` is for all but a mask and versions */
+  async #askByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
+    this.#defaults ??= defaultsIn(await this.#rendered(request, signal))
+    const body = vllmIdsBody(request, await this.#sentByIds(request, this.#defaults, signal))
     try {
-      return await this.#connection.request(IDS_ROUTE, signal, body, request)
+      const json = bodyWithIds(body, 'token_ids', request)
+      return await this.#connection.request(IDS_ROUTE, signal, json, request)
     } catch (thrown) {
-      if (mayLackRoute(thrown)) return 'no route'
+      if (mayLackRoute(thrown)) return undefined
       throw thrown
     }
   }
 
-  /** Without masks there is no reason to ask for answers whole. */
+  async #sentByIds(
+    request: TokenRequest,
+    defaults: Record<string, unknown>,
+    signal: AbortSignal,
+  ): Promise<SentByIds> {
+    const maxTokens = await this.#contextLength.budget(request, signal)
+    return { maxTokens, defaults, streams: await this.#version.isSince(STREAMS_SINCE, signal) }
+  }
+
+  /** What becomes of a call that says nothing; undefined where the server does not tell. */
+  async #rendered({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
+    const json = JSON.stringify({ model, prompt: '.', max_tokens: 1 })
+    try {
+      const response = await this.#connection.request('/v1/completions/render', signal, json)
+      return parseJson(await this.#connection.text(response, signal))
+    } catch (thrown) {
+      const refuses = ['engine_rejected', 'engine_failed']
+      if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
+      throw thrown
+    }
+  }
+
+  /** Calls that want nothing else from there go elsewhere then. */
   async *#watchingForMasks(events: GenerationStream): GenerationStream {
     let sampled = false
     let masked = false
@@ -121,10 +194,7 @@ class VllmClient implements EngineClient {
     if (sampled && !masked) this.#noMasks = NO_MASKS
   }
 
-  /**
-   * vLLM makes features of the images on one route and samples after ids with such features on another. Asked whole: its
-   * stream leaves out a last step that has no new ids, and the finish reason with it.
-   */
+  /** vLLM makes features of the images on one route and samples after ids with such features on another. */
   async *#generateWithImages(
     request: TokenRequest,
     images: PromptImages,
@@ -132,17 +202,16 @@ class VllmClient implements EngineClient {
   ): GenerationStream {
     const ask = async (path: string, json: string | BodyPieces) =>
       await this.#connection.request(path, signal, json, request)
-    const maxTokens = await this.#contextLength.budget(request, signal)
-    const rendered = await ask(RENDER_PATH, JSON.stringify(vllmRenderBody(request)))
-    const features = placedFeatures(await this.#connection.text(rendered, signal), request, images, this.name)
-    const body = vllmFeaturesBody(request, maxTokens, features)
+    const answer = await ask(RENDER_PATH, JSON.stringify(vllmRenderBody(request)))
+    const rendered = parseJson(await this.#connection.text(answer, signal))
+    const features = placedFeatures(rendered, request, images, this.name)
+    const body = vllmFeaturesBody(
+      request,
+      await this.#sentByIds(request, defaultsIn(rendered), signal),
+      features,
+    )
     const response = await ask(IDS_ROUTE, bodyWithIds(body, 'token_ids', request))
-    yield* readAnswer(this.#connection, { ...request, stream: false }, response, signal)
-  }
-
-  async #tokenBody(request: TokenRequest, signal: AbortSignal): Promise<BodyPieces> {
-    const maxTokens = await this.#contextLength.budget(request, signal)
-    return bodyWithIds(vllmTokenBody(request, maxTokens), 'prompt', request)
+    yield* readAnswer(this.#connection, request, response, signal)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
@@ -170,7 +239,8 @@ class VllmClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    const warnings = [this.#heldCalls.warning, this.#noMasks].filter((said) => said !== undefined)
+    const lacks = [this.#losesIds, this.#heldCalls.warning, this.#noRoute, this.#noMasks]
+    const warnings = lacks.filter((said) => said !== undefined)
     return warnings.length === 0 ? undefined : warnings.join('; ')
   }
 
@@ -178,9 +248,10 @@ class VllmClient implements EngineClient {
     try {
       return await this.#checkHealth(signal, text)
     } catch (thrown) {
+      this.#version.forget()
       this.#heldCalls.forget()
       this.#textIds.forget()
-      this.#noMasks = undefined
+      this.#noRoute = this.#noMasks = this.#losesIds = this.#defaults = undefined
       throw thrown
     }
   }
@@ -192,6 +263,8 @@ class VllmClient implements EngineClient {
     this.#contextLength.note(models)
     const weightVersion = weightVersionIn(await this.#routes.get('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
+    // Asked for no ids of a text: chats are sent to it as chats.
+    if (text === undefined) await this.#noteLostIds(signal)
     const textIds = text === undefined ? undefined : await this.#textIds.of(text, models[0]?.id, signal)
     return {
       models,

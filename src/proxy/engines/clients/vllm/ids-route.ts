@@ -1,7 +1,7 @@
 /**
  * `/inference/v1/generate` of vLLM: ids in, ids out (`GenerateRequest` in
  * `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`). It takes features of images, and it alone tells sampling masks.
- * Calls go there for one of these; `docs/engines.md` says what it lacks.
+ * Calls go there for one of these, or for the weight version of each token; `docs/engines.md` says what it lacks.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../wire/failures.ts'
@@ -59,26 +59,75 @@ const OTHER_FIELDS = [
 
 const HARMLESS = new Set([...SAMPLING_FIELDS, ...OTHER_FIELDS])
 
-/**
- * Whether a call without images is better asked here: its mask is recorded, and all that it asks for can be said to this
- * route and comes back from it. It knows no constraints on the answer, reports no stop reason, and has no texts of tokens.
- */
-export function wantsMaskByIds(request: TokenRequest): boolean {
-  if (!request.record?.samplingMask || !isMaskBounded(request.body) || wantsLogprobs(request)) return false
-  const asked = Object.entries(withoutRenderedFields(request.body)).filter(([, value]) => isSaid(value))
-  return asked.every(([field, value]) => HARMLESS.has(field) || isTextFormat(field, value))
+/** The first version whose streams of this route tell all, and that says which stop ended a sample. */
+export const STREAMS_SINCE = '0.32'
+/** The first version that tells the weight version of each token on `/v1/completions` too. */
+export const SPANS_SINCE = '0.33'
+
+/** What a server is known to give here. */
+export interface IdsRoute {
+  readonly masks: boolean
+  /** Every event of a stream has what a whole answer has; a stop is told. */
+  readonly streams: boolean
+  /** The weight version of each token, which it tells nowhere else. */
+  readonly spans: boolean
 }
 
 /**
- * The body for a call without images, but for the `token_ids`. Asked whole: some versions leave out a last step of a stream
- * that has no new ids, and the finish reason with it.
+ * What makes a call without images better asked here: it is recorded, and all that the call asks for can be said to this
+ * route and comes back from it. It knows no constraints on the answer, and has no texts of tokens.
  */
-export function vllmIdsBody(request: TokenRequest, maxTokens: number): Record<string, unknown> {
-  const { record } = request
-  const body = commonBody(request, maxTokens)
-  const prompt = record?.promptLogprobs
+export function wishByIds(request: TokenRequest, route: IdsRoute): 'masks' | 'versions' | undefined {
+  const { record, body } = request
+  const wantsMask = route.masks && record?.samplingMask === true && isMaskBounded(body)
+  const wantsSpans = route.spans && record?.weightVersions === true
+  if ((!wantsMask && !wantsSpans) || wantsLogprobs(request)) return undefined
+  const asked = Object.entries(withoutRenderedFields(body)).filter(([, value]) => isSaid(value))
+  const canBeSaid = asked.every(
+    ([field, value]) =>
+      HARMLESS.has(field) || isTextFormat(field, value) || (route.streams && STOP_FIELDS.includes(field)),
+  )
+  if (!canBeSaid) return undefined
+  return wantsMask ? 'masks' : 'versions'
+}
+
+/** Sampling parameters that the engine has defaults of its own for, of the model's `generation_config.json` or of its flags. */
+const DEFAULTED = [
+  'temperature',
+  'top_p',
+  'top_k',
+  'min_p',
+  'repetition_penalty',
+  'presence_penalty',
+  'frequency_penalty',
+  'stop_token_ids',
+]
+
+/**
+ * What `/v1/completions` and chat sample with where a call does not say it, as their `render` routes tell; this route alone
+ * goes by those of `SamplingParams`.
+ * @param rendered an answer of `/v1/completions/render`, or of the chat's
+ */
+export function defaultsIn(rendered: unknown): Record<string, unknown> {
+  const first: unknown = Array.isArray(rendered) ? rendered[0] : rendered
+  const params = isRecord(first) && isRecord(first.sampling_params) ? first.sampling_params : {}
+  return Object.fromEntries(DEFAULTED.flatMap((name) => (isSaid(params[name]) ? [[name, params[name]]] : [])))
+}
+
+/** The body for a call without images, but for the `token_ids`. */
+export function vllmIdsBody(request: TokenRequest, sent: SentByIds): Record<string, unknown> {
+  const prompt = request.record?.promptLogprobs
+  const body = commonBody(request, sent)
   const sampling = { ...body.sampling_params, ...(prompt !== undefined && { prompt_logprobs: prompt }) }
   return { ...body, sampling_params: sampling, return_token_ids: true }
+}
+
+/** What goes with a call beside what its agent says. */
+export interface SentByIds {
+  readonly maxTokens: number
+  readonly defaults: Record<string, unknown>
+  /** False: it is asked whole. Older versions leave out a last step that has no new ids, and the finish reason with it. */
+  readonly streams: boolean
 }
 
 /**
@@ -87,7 +136,7 @@ export function vllmIdsBody(request: TokenRequest, maxTokens: number): Record<st
  */
 export function vllmFeaturesBody(
   request: TokenRequest,
-  maxTokens: number,
+  sent: SentByIds,
   features: object,
 ): Record<string, unknown> {
   const { body } = request
@@ -98,21 +147,25 @@ export function vllmFeaturesBody(
     const message = `vLLM does not take '${field}' beside token ids and images`
     throw new ProxyError('unsupported', message, { param: field })
   }
-  return { ...commonBody(request, maxTokens), features }
+  return { ...commonBody(request, sent), features }
 }
 
-function commonBody(request: TokenRequest, maxTokens: number) {
-  const { body } = request
+function commonBody(request: TokenRequest, { maxTokens, defaults, streams }: SentByIds) {
+  const { body, record } = request
+  // A stream has no place for what is told of the prompt.
+  const stream = streams && request.stream && record?.promptLogprobs === undefined && !record?.routedExperts
   const given = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSaid(body[field]))
   return {
     model: body.model,
     sampling_params: {
+      ...defaults,
       ...Object.fromEntries(given.map((field) => [field, body[field]])),
       max_tokens: maxTokens,
       // 0: the sampled token's logprob and no alternatives.
       logprobs: askedAlternatives(request),
     },
-    stream: false,
+    stream,
+    ...(stream && { stream_options: { include_usage: true } }),
     ...(body.priority !== undefined && { priority: body.priority }),
     ...(body.cache_salt !== undefined && { cache_salt: body.cache_salt }),
   }

@@ -7,7 +7,7 @@
 
 import { ProxyError } from '../../../../base/errors.ts'
 import { imagePartsOf, imageRuns, type PromptImages } from '../../../../protocol/canonical/images.ts'
-import { isRecord, parseJson } from '../wire/failures.ts'
+import { isRecord } from '../wire/failures.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 export const RENDER_PATH = '/v1/chat/completions/render'
@@ -31,13 +31,12 @@ interface Features {
  * @throws ProxyError `unsupported` if this vLLM tells none; `engine_failed` if it counts other tokens for an image
  */
 export function placedFeatures(
-  rendered: string,
+  rendered: unknown,
   { promptTokenIds }: TokenRequest,
   images: PromptImages,
   engine: string,
 ): object {
-  const answer = parseJson(rendered)
-  const features = isRecord(answer) ? answer.features : undefined
+  const features = isRecord(rendered) ? rendered.features : undefined
   if (!isFeatures(features)) {
     throw new ProxyError(
       'unsupported',
