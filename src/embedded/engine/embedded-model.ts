@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { folderPath } from '../../base/own-files.ts'
-import { loadTokenizer, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
+import { loadTokenizer, longestTokenChars, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import { NgramModel } from './ngram-model.ts'
 
 /** Where `tools/embedded-model/train-model.ts` puts the tokenizer, its chat template and the n-gram counts. */
@@ -31,14 +31,10 @@ export function loadEmbeddedModel(): EmbeddedModel {
     throw new Error(`${folder} lacks an end-of-turn token; train it again`)
   }
   const ngrams = NgramModel.fromFile(file('ngrams.bin'))
-  return { tokenizer, ngrams, eosTokenId: tokenizer.eosTokenId, longestTokenChars: longestOf(tokenizer) }
-}
-
-/** In the vocabulary a letter stands for a byte, and a letter of a text has a byte or more. */
-function longestOf(tokenizer: Tokenizer): number {
-  let longest = 0
-  for (let id = 0; id < tokenizer.vocabSize; id += 1) {
-    longest = Math.max(longest, tokenizer.idToToken(id)?.length ?? 0)
+  return {
+    tokenizer,
+    ngrams,
+    eosTokenId: tokenizer.eosTokenId,
+    longestTokenChars: longestTokenChars(tokenizer),
   }
-  return longest
 }

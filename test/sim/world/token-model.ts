@@ -79,6 +79,7 @@ async function openSimModel(): Promise<SimModel> {
         promptFormat: { name: 'template', chosenBy: 'template', evidence: [] },
         eosTokenIds,
         contextLength: 100_000,
+        longestTokenChars: () => 128,
         imageRule: undefined,
         isTextOnly: true,
         vocabularySize: tokenizer.vocabSize,

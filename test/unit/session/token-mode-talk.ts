@@ -32,6 +32,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     isTextOnly: true,
     encodedBy: 'javascript',
     contextLength: undefined,
+    longestTokenChars: () => 128,
     vocabularySize: model.tokenizer.vocabSize,
     close: async () => {},
   }

@@ -1,7 +1,7 @@
 /** How the prompt of a chat call comes about in token mode. */
 
 import { ProxyError } from '../../../base/errors.ts'
-import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { type Message, MessageTree, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
@@ -30,6 +30,7 @@ import type { KnownTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { PlannedPrompt, PromptReason } from '../state/planned-prompt.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { asSampled, textOf } from './as-sampled.ts'
+import { refuseTooLong } from './too-long.ts'
 
 export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>
 
@@ -39,7 +40,10 @@ export interface PlanningSession {
 }
 
 /** What planning needs of a model. */
-export type PlanningModel = Pick<TokenModel, 'renderer' | 'tokenizer' | 'parser' | 'imageRule' | 'isTextOnly'>
+export type PlanningModel = Pick<
+  TokenModel,
+  'renderer' | 'tokenizer' | 'parser' | 'imageRule' | 'isTextOnly' | 'contextLength' | 'longestTokenChars'
+>
 
 /**
  * @throws ProxyError `invalid_request` when the template refuses the messages, `unsupported` for what token mode
@@ -53,6 +57,7 @@ export async function planPrompt(
   const { renderer } = model
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
+  refuseTooLong(model, request.lastMessage)
   const options = promptOptionsOf(body, session.memory.requests)
   const read = readConversation(request.lastMessage, body.tools, session.memory.requests)
   const conversation = await withVariables(renderer, options, read)
@@ -90,10 +95,12 @@ async function planWhole(
  * @throws ProxyError as {@link planPrompt}
  */
 export async function wholePrompt(
-  { renderer, imageRule }: Pick<PlanningModel, 'renderer' | 'imageRule'>,
+  model: Pick<PlanningModel, 'renderer' | 'imageRule' | 'contextLength' | 'longestTokenChars'>,
   body: ChatBody,
 ): Promise<RenderedPrompt> {
+  const { renderer, imageRule } = model
   refuseWhatTokenModeCannotDo(body)
+  refuseTooLong(model, new MessageTree().lastOf(body.messages))
   const talk = talkAsSent(body, imageRule)
   return await renderWhole(renderer, talk, { ...promptOptionsOf(body), ...endingOf(body) })
 }

@@ -41,6 +41,7 @@ import {
   withVariables,
 } from './prompt-planner.ts'
 import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
+import { tooLong } from './too-long.ts'
 
 export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
@@ -141,15 +142,8 @@ export class TokenPrompts implements Prompts {
     const { request, prompt } = parts
     const room = (this.#model.contextLength ?? Number.POSITIVE_INFINITY) - prompt.ids.length
     if (room > 0) return new TokenCall(parts, this.#model, room)
-    if (request.refuseOverlong) throw this.#overlong(prompt.ids)
+    if (request.refuseOverlong) throw tooLong(this.#model.contextLength, prompt.ids.length)
     return new FullCall(parts)
-  }
-
-  /** In the words of vLLM: dialects tell it in their own. */
-  #overlong({ length }: PromptIds): ProxyError {
-    const limit = `This model's maximum context length is ${this.#model.contextLength} tokens.`
-    const message = `${limit} However, your prompt contains ${length} input tokens.`
-    return new ProxyError('context_length_exceeded', message)
   }
 }
 

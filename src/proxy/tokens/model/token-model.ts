@@ -15,7 +15,13 @@ import {
 import { ContentMemory } from '../tokenizer/content-memory.ts'
 import { openJavaScriptEncoder, openRustEncoder, type TextEncoder } from '../tokenizer/encoder.ts'
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
-import { loadTokenizer, readAddedTokens, type Tokenizer, tokenizerNamedBy } from '../tokenizer/tokenizer.ts'
+import {
+  loadTokenizer,
+  longestTokenChars,
+  readAddedTokens,
+  type Tokenizer,
+  tokenizerNamedBy,
+} from '../tokenizer/tokenizer.ts'
 import { readTokenizerFilesWithoutModel, type TokenizerFiles } from '../tokenizer/tokenizer-files.ts'
 import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
 
@@ -35,6 +41,8 @@ export interface TokenModel {
   readonly eosTokenIds: readonly number[]
   /** Tokens of prompt and completion together; undefined where nothing tells. */
   readonly contextLength: number | undefined
+  /** Of the vocabulary. Found when it is asked for first, which takes 50 ms. */
+  longestTokenChars(): number
   /** One more than the highest id that the model can sample, as its files tell. */
   readonly vocabularySize: number
   /** What turns text into ids; the one in JavaScript is slower, and not the same for all text. */
@@ -140,8 +148,13 @@ function modelOf(
     options.parser === 'auto'
       ? chooseParser(template.withTools)
       : { family: parserNamed(options.parser), chosenBy: 'name', evidence: [] }
+  let longest: number | undefined
   return {
     tokenizer,
+    longestTokenChars: () => {
+      longest ??= longestTokenChars(tokenizer)
+      return longest
+    },
     renderer: new PromptRenderer(prompts, tokenizer, {
       source: promptFormat.name === 'harmony' ? HARMONY_VARIABLES : template.withTools + template.plain,
       eosTokenIds,

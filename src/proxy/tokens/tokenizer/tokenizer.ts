@@ -52,6 +52,14 @@ export interface Tokenizer extends TokenPieces {
   isAdded(id: number): boolean
 }
 
+/** In a vocabulary a letter stands for a byte, and a letter of a text has a byte or more. */
+export function longestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idToToken'>): number {
+  let longest = 1
+  for (let id = 0; id < tokenizer.vocabSize; id += 1)
+    longest = Math.max(longest, tokenizer.idToToken(id)?.length ?? 0)
+  return longest
+}
+
 /**
  * Reads `tokenizer.json` and, where there is one, `tokenizer_config.json`. Takes 0.3 to 1.5 s for a vocabulary of
  * today's size and blocks meanwhile: for the start of a process or a thread.
