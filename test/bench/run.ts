@@ -23,6 +23,7 @@ import { liveSessions } from './rows/live-sessions.ts'
 import { memory } from './rows/memory.ts'
 import { metrics } from './rows/metrics.ts'
 import { openStreams } from './rows/open-streams.ts'
+import { read } from './rows/read.ts'
 import { bySize, replay } from './rows/replay.ts'
 import type { Aim, Bench, RowResult } from './rows/row.ts'
 import { token } from './rows/token.ts'
@@ -39,6 +40,7 @@ const ROWS = {
   'live-sessions': liveSessions,
   metrics,
   disk,
+  read,
   details,
   token,
 }

@@ -2,16 +2,13 @@
 import { readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
+import { converse } from '../parts/grown-session.ts'
 import { figure, table } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
-import { prose } from '../parts/text.ts'
 import type { Bench, Row } from './row.ts'
 
 const SESSIONS = 10
 const TURNS = { full: 100, quick: 10 }
-const MAX_TOKENS = 100
-/** With the answer's 500, a turn adds 2 KB to the conversation. */
-const USER_BYTES = 1_500
 const BYTES_PER_ID = 4
 
 export const disk: Row = async (bench) => {
@@ -69,39 +66,4 @@ async function record(
   }
   const files = readdirSync(folder).filter((file) => file.startsWith(`${name}.db`))
   return files.reduce((sum, file) => sum + statSync(join(folder, file)).size, 0)
-}
-
-interface Answer {
-  choices: { message: { role: string; content: string }; token_ids: number[] }[]
-  prompt_token_ids: number[]
-}
-
-/** One agent's conversation, as agents have them: the answer becomes the next request's last but one message. */
-async function converse(
-  url: string,
-  seed: number,
-  turns: number,
-): Promise<{ textBytes: number; ids: number }> {
-  const messages = [{ role: 'system', content: 'You mend programs.' }]
-  let ids = 0
-  for (let turn = 0; turn < turns; turn += 1) {
-    messages.push({ role: 'user', content: prose(USER_BYTES, seed * turns + turn) })
-    const body = JSON.stringify({
-      model: 'stand-in',
-      messages,
-      max_tokens: MAX_TOKENS,
-      return_token_ids: true,
-    })
-    const response = await fetch(url, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body,
-    })
-    if (!response.ok) throw new Error(`turn ${turn} failed: ${await response.text()}`)
-    const answer = (await response.json()) as Answer
-    const { message, token_ids: tokenIds } = answer.choices[0]!
-    messages.push({ role: 'assistant', content: message.content })
-    ids = answer.prompt_token_ids.length + tokenIds.length
-  }
-  return { textBytes: messages.reduce((sum, { content }) => sum + Buffer.byteLength(content), 0), ids }
 }

@@ -1,0 +1,45 @@
+/** A session that grows by as much with each turn. */
+import { prose } from './text.ts'
+
+const MAX_TOKENS = 100
+/** With the answer's 500, a turn adds 2 KB to the conversation. */
+const USER_BYTES = 1_500
+
+interface Answer {
+  choices: { message: { role: string; content: string }; token_ids: number[] }[]
+  prompt_token_ids: number[]
+}
+
+/**
+ * One agent's conversation, as agents have them: the answer becomes the next request's last but one message, and each
+ * turn adds 2 KB.
+ * @param url where chat completions are asked for
+ */
+export async function converse(
+  url: string,
+  seed: number,
+  turns: number,
+): Promise<{ textBytes: number; ids: number }> {
+  const messages = [{ role: 'system', content: 'You mend programs.' }]
+  let ids = 0
+  for (let turn = 0; turn < turns; turn += 1) {
+    messages.push({ role: 'user', content: prose(USER_BYTES, seed * turns + turn) })
+    const body = JSON.stringify({
+      model: 'stand-in',
+      messages,
+      max_tokens: MAX_TOKENS,
+      return_token_ids: true,
+    })
+    const response = await fetch(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body,
+    })
+    if (!response.ok) throw new Error(`turn ${turn} failed: ${await response.text()}`)
+    const answer = (await response.json()) as Answer
+    const { message, token_ids: tokenIds } = answer.choices[0]!
+    messages.push({ role: 'assistant', content: message.content })
+    ids = answer.prompt_token_ids.length + tokenIds.length
+  }
+  return { textBytes: messages.reduce((sum, { content }) => sum + Buffer.byteLength(content), 0), ids }
+}
