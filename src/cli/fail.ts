@@ -37,10 +37,11 @@ function describeUnforeseen(error: unknown): string {
   return error.stack ?? error.message
 }
 
-function withCause(error: ProxyError): string {
-  const cause = error.cause instanceof Error ? error.cause.message : undefined
-  if (cause === undefined || error.message.includes(cause)) return error.message
-  return `${error.message}: ${cause}`
+/** An error's message, and its cause's where that says more. */
+export function withCause(error: unknown): string {
+  const { message, cause } = error as Error
+  const why = cause instanceof Error ? cause.message : undefined
+  return why === undefined || message.includes(why) ? message : `${message}: ${why}`
 }
 
 function oneLine(text: string): string {

@@ -92,6 +92,9 @@ t.test('doors that are open to strangers and options that contradict each other 
   t.equal(open.code, 1)
   const wrong = await doctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
   t.match(wrong.findings, [{ about: 'options', state: 'failure' }])
+  const detail = await doctor(t, '--record', 'masks')
+  const seen = /^--record: 'masks' is nothing that can be recorded: (?!.*'masks')/
+  t.match(detail.findings.at(-1), { about: 'options', state: 'failure', seen })
 })
 
 t.test('people get a line for each thing', async (t) => {

@@ -3,10 +3,10 @@ import { ProxyError } from '../../base/errors.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { parseEndpoint } from '../../proxy/engines/clients/endpoint.ts'
 import { NO_KEYS } from '../../proxy/http/access/keyring.ts'
+import { withCause } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import type { SessionWithTurnsJson, TurnJson } from '../sessions/api.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
-import { messageOf } from './machine.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
@@ -42,10 +42,9 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
     return [ok(about, seen), ...warnings, ...more]
   } catch (error) {
     const isOption = error instanceof ProxyError && error.code === 'config_invalid'
-    const remedy = isOption
-      ? 'mend the option that it names'
-      : 'see that it runs, and that --engine-url and its key are right'
-    return [failure(about, messageOf(error), remedy)]
+    if (isOption) return [failure('options', withCause(error), 'mend the one that it names')]
+    const remedy = 'see that it runs, and that --engine-url and its key are right'
+    return [failure(about, withCause(error), remedy)]
   }
 }
 

@@ -3,12 +3,11 @@ import { X509Certificate } from 'node:crypto'
 import { closeSync, existsSync, fsyncSync, openSync, rmSync, statfsSync, writeSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
-import { ProxyError } from '../../base/errors.ts'
 import { isLoopback, isOpenDoor } from '../../proxy/config/notes.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { readCertificate } from '../../proxy/http/transport/certificate.ts'
 import { openSqliteReader } from '../../proxy/store/sqlite/open.ts'
-import { explainListenFailure } from '../fail.ts'
+import { explainListenFailure, withCause } from '../fail.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
 
 export function lookAtKeys(config: ServeConfig): Finding {
@@ -47,7 +46,7 @@ export function lookAtTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig
     if (leftMs < 0) return failure('tls', seen, 'renew it: clients refuse it')
     return leftMs < SOON_MS ? warning('tls', seen, 'renew it soon') : ok('tls', seen)
   } catch (error) {
-    return failure('tls', messageOf(error), 'name a certificate and its key, both PEM')
+    return failure('tls', withCause(error), 'name a certificate and its key, both PEM')
   }
 }
 
@@ -61,7 +60,7 @@ export async function lookAtPort({ host, port }: ServeConfig): Promise<Finding> 
     await promise
     return ok('port', `${port} on ${host} is free`)
   } catch (error) {
-    const why = messageOf(explainListenFailure(error, host, port))
+    const why = withCause(explainListenFailure(error, host, port))
     return warning('port', why, 'no matter if that is the proxy itself')
   } finally {
     server.close()
@@ -93,7 +92,7 @@ export function lookAtDisk({ db, durability }: ServeConfig): Finding {
     }
     return ok('disk', seen)
   } catch (error) {
-    return failure('disk', messageOf(error), `let the proxy write to ${folder}, or put --db elsewhere`)
+    return failure('disk', withCause(error), `let the proxy write to ${folder}, or put --db elsewhere`)
   }
 }
 
@@ -126,12 +125,6 @@ export async function lookAtDatabase({ db }: ServeConfig): Promise<Finding[]> {
       await reader.close()
     }
   } catch (error) {
-    return [failure('database', messageOf(error), 'name another file with --db, or mend this one')]
+    return [failure('database', withCause(error), 'name another file with --db, or mend this one')]
   }
-}
-
-export function messageOf(error: unknown): string {
-  const { message } = error as Error
-  const cause = error instanceof ProxyError && error.cause instanceof Error ? `: ${error.cause.message}` : ''
-  return message + cause
 }

@@ -1,10 +1,11 @@
 import { checkServeConfig } from '../../proxy/config/check-serve.ts'
 import type { DoctorConfig } from '../../proxy/config/options/doctor.ts'
 import { coloured } from '../colours.ts'
+import { withCause } from '../fail.ts'
 import { printable } from '../table.ts'
 import { lookAtEngine } from './engines.ts'
 import { type Finding, failure, ok } from './finding.ts'
-import { lookAtDatabase, lookAtDisk, lookAtKeys, lookAtPort, lookAtTls, messageOf } from './machine.ts'
+import { lookAtDatabase, lookAtDisk, lookAtKeys, lookAtPort, lookAtTls } from './machine.ts'
 
 /** `llm-proxy doctor`: what `serve` would find. @returns the exit code: 1 if something would fail */
 export async function run(config: DoctorConfig): Promise<number> {
@@ -22,7 +23,7 @@ async function* look(config: DoctorConfig): AsyncGenerator<Finding> {
     checkServeConfig(config)
     yield ok('options', `${config.mode} mode`)
   } catch (error) {
-    yield failure('options', messageOf(error), 'serve does not start with them')
+    yield failure('options', withCause(error), 'serve does not start with them')
     return
   }
   yield lookAtKeys(config)

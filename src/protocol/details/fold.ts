@@ -60,6 +60,11 @@ export class DetailsFold {
     if (versions !== undefined) this.#whole.weight_versions = versions
   }
 
+  /** What sampled the first token, where the engine told it of each; a stream does so at its end. */
+  get firstVersion(): string | undefined {
+    return this.#whole.weight_versions?.[0]?.version
+  }
+
   get hasExperts(): boolean {
     return this.#whole.routed_experts !== undefined
   }

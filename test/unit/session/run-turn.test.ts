@@ -100,6 +100,26 @@ t.test('weights that are announced while an engine is at it are none that it beg
   t.match(await turnsOf(store), [{ weightVersionStart: 'v1', weightVersionEnd: 'v2' }])
 })
 
+t.test(
+  'versions of each token, which a stream tells at its end, say which weights it began with',
+  async (t) => {
+    const script: Script = async function* () {
+      yield [{ type: 'start', engine: 'e', weightVersion: 'v1' }]
+      const weight_versions = [
+        { version: 'v2', start: 0, end: 1 },
+        { version: 'v3', start: 1, end: 2 },
+      ]
+      yield [
+        { type: 'delta', content: 'ab', tokenIds: [1, 2], logprobs: [-1, -1], details: { weight_versions } },
+      ]
+      yield [{ type: 'end', finishReason: 'stop', weightVersion: 'v3' }]
+    }
+    const { runner, store } = setUp(t, script)
+    await read(await runner.begin(call(), never))
+    t.match(await turnsOf(store), [{ weightVersionStart: 'v2', weightVersionEnd: 'v3' }])
+  },
+)
+
 t.test('the end of an answer is held back until the turn is in the store', async (t) => {
   const steps: string[] = []
   class WatchedStore extends MemoryTurnStore {

@@ -53,7 +53,7 @@ export function turnOutcome(
     completionLogprobs: Float64Array.from(fold.logprobs),
     exact: inexact === null,
     inexactReason: inexact,
-    weightVersionStart: start?.weightVersion ?? null,
+    weightVersionStart: fold.details?.firstVersion ?? start?.weightVersion ?? null,
     weightVersionEnd: (end?.weightVersion === undefined ? start?.weightVersion : end.weightVersion) ?? null,
     usage: end?.usage ? JSON.stringify(end.usage) : null,
     annotations: JSON.stringify({
