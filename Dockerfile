@@ -3,9 +3,16 @@
 
 # The bases by their tags, which get fixes; --build-arg names another base, or the digest of one (docs/deployment.md).
 ARG BUILD_IMAGE=node:24-bookworm
+ARG RUST_IMAGE=rust:1.95-slim-bookworm
 ARG BASE_IMAGE=gcr.io/distroless/cc-debian12:nonroot
 
+FROM ${RUST_IMAGE} AS rust
+
 FROM ${BUILD_IMAGE} AS build
+# For the fast tokenizer.
+COPY --from=rust /usr/local/cargo /usr/local/cargo
+COPY --from=rust /usr/local/rustup /usr/local/rustup
+ENV CARGO_HOME=/usr/local/cargo RUSTUP_HOME=/usr/local/rustup PATH=/usr/local/cargo/bin:$PATH
 WORKDIR /build
 COPY . .
 RUN .ci/build-image

@@ -234,7 +234,10 @@ async function openModelOf(
   if (options === undefined) return undefined
   const model = await openModel(options)
   opened.defer(() => model.close())
-  if (model.encodedBy !== 'rust')
+  model.onTokenizerFault?.((fault) =>
+    logger.error(fault, "The fast tokenizer is not used any more: Hugging Face's is, and exact."),
+  )
+  if (model.encodedBy === 'javascript')
     logger.warn(
       {},
       'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',

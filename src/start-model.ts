@@ -10,10 +10,10 @@ import {
 
 /** @returns undefined in chat mode */
 export function modelOptionsOf(config: ServeConfig): TokenModelOptions | undefined {
-  const { tokenizer, toolParser: parser, promptFormat, contextLength } = config
+  const { tokenizer, toolParser: parser, promptFormat, contextLength, tokenizerBackend } = config
   if (tokenizer === undefined) return undefined
   const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
-  return { source, parser, promptFormat, contextLength }
+  return { source, parser, promptFormat, contextLength, tokenizerBackend }
 }
 
 /**

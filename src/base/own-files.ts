@@ -3,8 +3,8 @@
  * them relative to itself, as `new URL(…, import.meta.url)`; the build puts inside whatever is named like that, and
  * makes such a URL begin with {@link INSIDE}. So it does with a library's file that is named as `import.meta.resolve(…)`.
  */
-import { readFileSync } from 'node:fs'
-import { getCompileCacheDir } from 'node:module'
+import { existsSync, readFileSync } from 'node:fs'
+import { createRequire, getCompileCacheDir } from 'node:module'
 import { basename, dirname, join } from 'node:path'
 import { getAsset, getAssetKeys, getRawAsset } from 'node:sea'
 import { fileURLToPath } from 'node:url'
@@ -67,6 +67,17 @@ export function loadAddon(key: string): unknown {
     throw new ProxyError('start_failed', message, { cause })
   }
   return module.exports
+}
+
+/**
+ * A native module of our own, which is built where there is what builds it.
+ * @returns undefined: it was not built
+ * @throws ProxyError `start_failed`, or the system's error, if it is there and cannot be loaded
+ */
+export function ownAddon(file: URL): unknown {
+  if (isInside(file)) return getAssetKeys().includes(keyOf(file)) ? loadAddon(keyOf(file)) : undefined
+  const path = fileURLToPath(file)
+  return existsSync(path) ? createRequire(path)(path) : undefined
 }
 
 function isInside(url: URL): boolean {

@@ -1,9 +1,10 @@
 /** Makes one script of the program, one of each of its threads, and finds the files that go with them. */
-import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { createRequire, isBuiltin } from 'node:module'
 import { dirname, join, relative, resolve } from 'node:path'
 import { type BuildOptions, build, type Metafile, type Plugin } from 'esbuild'
 import { INSIDE } from '../../src/base/own-files.ts'
+import { HOST } from './node-base.ts'
 
 export interface Bundle {
   /** The program as one CommonJS script. */
@@ -65,7 +66,7 @@ async function bundleScript(root: string, target: string, entry: string, found: 
       tokenizers: `tokenizers/tokenizers.${target.startsWith('linux') ? `${target}-gnu` : target}.node`,
     },
     logLevel: 'warning',
-    plugins: [ownFiles(root, found), nativeModules(root, found)],
+    plugins: [ownFiles(root, target, found), nativeModules(root, found)],
   } as const satisfies BuildOptions
   const { outputFiles, metafile } = await build(options)
   refuseMissingLibraries(metafile)
@@ -73,7 +74,7 @@ async function bundleScript(root: string, target: string, entry: string, found: 
 }
 
 /** Collects what `new URL('./…', import.meta.url)` names in our own code, and library's files, and makes URLs of assets of them. */
-function ownFiles(root: string, found: FoundFiles): Plugin {
+function ownFiles(root: string, target: string, found: FoundFiles): Plugin {
   return {
     name: 'own-files',
     setup({ onLoad }) {
@@ -83,6 +84,8 @@ function ownFiles(root: string, found: FoundFiles): Plugin {
           const named = resolve(dirname(path), name!)
           // What lies outside is what only a checkout has: its launcher.
           if (!named.startsWith(join(root, 'src/'))) continue
+          // Built for this machine alone, and only where there is what builds it.
+          if (named.endsWith('.node') && !(target === HOST && existsSync(named))) continue
           if (named.endsWith('.ts')) found.onThread(named)
           else for (const file of filesOf(named)) found.onFile(file)
         }

@@ -192,6 +192,17 @@ export const SERVE = {
       group: 'Token mode',
       help: "What writes prompts: the model's template; harmony, OpenAI's rules; auto, harmony for gpt-oss alone",
     },
+    tokenizerBackend: {
+      flag: 'tokenizer-backend',
+      hidden: true,
+      type: 'enum',
+      values: ['auto', 'huggingface'],
+      default: 'auto',
+      group: 'Token mode',
+      help:
+        "What tokenizes: huggingface, Hugging Face's library; auto, fastokens where it was built, as long as it gives " +
+        'the same ids',
+    },
     contextLength: {
       flag: 'context-length',
       type: 'integer',

@@ -13,7 +13,13 @@ import {
   type PromptFormatChoice,
 } from '../templates/prompt-format.ts'
 import { ContentMemory } from '../tokenizer/content-memory.ts'
-import { openJavaScriptEncoder, openRustEncoder, type TextEncoder } from '../tokenizer/encoder.ts'
+import {
+  type OnFault,
+  openJavaScriptEncoder,
+  openRustEncoder,
+  type TextEncoder,
+} from '../tokenizer/encoder.ts'
+import { openFastEncoder } from '../tokenizer/fast-encoder.ts'
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
 import {
   loadTokenizer,
@@ -47,6 +53,8 @@ export interface TokenModel {
   readonly vocabularySize: number
   /** What turns text into ids; the one in JavaScript is slower, and not the same for all text. */
   readonly encodedBy: TextEncoder['kind']
+  /** Told why that one is used no more, also where that was before. */
+  onTokenizerFault?(listener: OnFault): void
   /** As {@link ModelFiles} has it. */
   readonly untoldFiles?: readonly string[] | undefined
   /** Ends the thread that prompts are rendered on, and those that long texts are tokenized on. */
@@ -62,7 +70,11 @@ export interface TokenModelOptions {
   promptFormat?: PromptFormat | 'auto'
   /** Overrules what the model's files say. */
   contextLength?: number | undefined
+  /** Default: `auto`, the fastest that is there and gives the same ids. */
+  tokenizerBackend?: TokenizerBackend
 }
+
+export type TokenizerBackend = 'auto' | 'huggingface'
 
 /** A model whose files were found, and whose template Python gets ready on its thread. */
 export interface StartingModel {
@@ -108,7 +120,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   templateWorks.catch(() => {})
   const read: ReadModel = { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat }
   const ready = async () => {
-    const { tokenizer, encoder } = await openTokenizer(directory, files)
+    const { tokenizer, encoder } = await openTokenizer(directory, read)
     await templateWorks
     return modelOf(read, tokenizer, encoder, prompts)
   }
@@ -141,9 +153,9 @@ function modelOf(
 ): TokenModel {
   const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
   const added = files.tokenizerJson.added_tokens ?? []
-  const memory = new ContentMemory((text, promptChars) => encoder.encode(text, promptChars), added, {
-    cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson),
-  })
+  const encode = (text: string, promptChars: number) => encoder.encode(text, promptChars)
+  const memory = new ContentMemory(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
+  encoder.onFault?.(() => memory.clear())
   const parserChoice: ParserChoice =
     options.parser === 'auto'
       ? chooseParser(template.withTools)
@@ -166,7 +178,10 @@ function modelOf(
     parserChoice,
     promptFormat,
     eosTokenIds,
-    encodedBy: encoder.kind,
+    get encodedBy() {
+      return encoder.kind
+    },
+    onTokenizerFault: (listener) => encoder.onFault?.(listener),
     untoldFiles: modelFiles.untold,
     contextLength: options.contextLength ?? modelFiles.contextLength,
     // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
@@ -179,12 +194,17 @@ function modelOf(
 
 async function openTokenizer(
   directory: string,
-  files: TokenizerFiles,
+  { files, addedTokens, options }: ReadModel,
 ): Promise<{ tokenizer: Tokenizer; encoder: TextEncoder }> {
   const rust = await openRustEncoder(directory)
-  if (rust !== undefined) return { tokenizer: tokenizerNamedBy(rust, files, directory), encoder: rust }
-  const tokenizer = loadTokenizer(directory)
-  return { tokenizer, encoder: openJavaScriptEncoder(directory, tokenizer) }
+  if (rust === undefined) {
+    const tokenizer = loadTokenizer(directory)
+    return { tokenizer, encoder: openJavaScriptEncoder(directory, tokenizer) }
+  }
+  const tokenizer = tokenizerNamedBy(rust, files, directory)
+  if (options.tokenizerBackend === 'huggingface') return { tokenizer, encoder: rust }
+  const fast = await openFastEncoder(directory, rust, [...addedTokens.keys()])
+  return { tokenizer, encoder: fast ?? rust }
 }
 
 function highest(ids: ReadonlyMap<string, number>): number {

@@ -64,6 +64,13 @@ export class ContentMemory {
     return this.#bytes
   }
 
+  /** For an encoder that has turned out to be wrong. */
+  clear(): void {
+    this.#known.clear()
+    this.#underWay.clear()
+    this.#bytes = 0
+  }
+
   /** The same ids as those of the text as a whole. @throws what the encoder throws */
   async encode(text: string): Promise<Int32Array> {
     // A text as a whole is worth its place where it is short, as what ends a message is.
@@ -114,14 +121,14 @@ export class ContentMemory {
     }
     const underWay = this.#underWay.get(key)
     if (underWay !== undefined) return underWay
-    const encoding = this.#encode(text, promptChars)
-      .then((ids) => this.#remember(key, Int32Array.from(ids)))
-      .finally(() => this.#underWay.delete(key))
+    const encoding = this.#encode(text, promptChars).then((ids) => Int32Array.from(ids))
     this.#underWay.set(key, encoding)
+    const isWaitedFor = () => this.#underWay.get(key) === encoding && this.#underWay.delete(key)
+    encoding.then((ids) => isWaitedFor() && this.#remember(key, ids), isWaitedFor)
     return encoding
   }
 
-  #remember(key: string, ids: Int32Array): Int32Array {
+  #remember(key: string, ids: Int32Array): void {
     this.#known.set(key, ids)
     this.#bytes += ids.byteLength + ENTRY_BYTES
     for (const [oldest, { byteLength }] of this.#known) {
@@ -129,6 +136,5 @@ export class ContentMemory {
       this.#known.delete(oldest)
       this.#bytes -= byteLength + ENTRY_BYTES
     }
-    return ids
   }
 }

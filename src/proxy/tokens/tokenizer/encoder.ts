@@ -1,6 +1,7 @@
 /**
  * Text to ids, off the event loop: by Hugging Face's own tokenizer in Rust where npm has a binary for this machine, else
- * by the one in JavaScript, which is slower and differs for some text (Unicode's digits, for one).
+ * by the one in JavaScript, which is slower and differs for some text (Unicode's digits, for one). A faster one that is
+ * held to the first is `fast-encoder.ts`.
  */
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
@@ -10,14 +11,26 @@ import type { Tokenizer } from './tokenizer.ts'
 import type { TokenNames } from './vocabulary.ts'
 
 export interface TextEncoder {
-  readonly kind: 'rust' | 'javascript'
+  readonly kind: 'fastokens' | 'rust' | 'javascript'
   /**
    * @param promptChars of the prompt that the text is a piece of; default: the text is all of it
    * @throws ProxyError `queue_full`, `shutting_down`, `internal`
    */
   encode(text: string, promptChars?: number): Promise<ArrayLike<number>>
+  /** Where it may turn out to be wrong: told of a fault that was, or of the one that comes. Another encodes from then on. */
+  onFault?(listener: OnFault): void
   close(): Promise<void>
 }
+
+/** Why an encoder is asked no more. Of a text only what tells nothing of it. */
+export interface TokenizerFault {
+  why: string
+  textSha256?: string
+  chars?: number
+  error?: unknown
+}
+
+export type OnFault = (fault: TokenizerFault) => void
 
 /** @param directory holds the files that `tokenizer` was read from */
 export function openJavaScriptEncoder(directory: string, tokenizer: Tokenizer): TextEncoder {

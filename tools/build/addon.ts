@@ -1,0 +1,53 @@
+/**
+ * `npm run build:addon`: builds the fast tokenizer with cargo and puts it where the program looks for it. Does nothing
+ * where it is newer than what it is made of; without cargo it says so, and the program does without.
+ */
+import { spawnSync } from 'node:child_process'
+import { copyFileSync, readdirSync, renameSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+
+const ROOT = join(import.meta.dirname, '../..')
+const CRATE = join(ROOT, 'src/proxy/tokens/tokenizer/fastokens')
+const ADDON = join(CRATE, 'fastokens.node')
+const LIBRARY = `libllm_proxy_fastokens.${process.platform === 'darwin' ? 'dylib' : 'so'}`
+
+if (
+  changedAt(ADDON) <
+  Math.max(
+    ...readdirSync(CRATE)
+      .filter(isSource)
+      .map((name) => changedAt(join(CRATE, name))),
+  )
+)
+  build()
+
+function build(): void {
+  const target = process.env.CARGO_TARGET_DIR ?? join(ROOT, 'node_modules/.cache/llm-proxy/fastokens')
+  const env = { ...process.env, CARGO_TARGET_DIR: target }
+  const { status, error } = spawnSync('cargo', ['build', '--release', '--quiet'], {
+    cwd: CRATE,
+    env,
+    stdio: 'inherit',
+  })
+  if ((error as NodeJS.ErrnoException | undefined)?.code === 'ENOENT') {
+    console.warn(
+      'cargo is not installed: the fast tokenizer is left out, and token mode needs more of the processor',
+    )
+    return
+  }
+  if (status !== 0) {
+    process.exitCode = 1
+    return
+  }
+  // A process may have loaded the one that is there.
+  copyFileSync(join(target, 'release', LIBRARY), `${ADDON}.${process.pid}`)
+  renameSync(`${ADDON}.${process.pid}`, ADDON)
+}
+
+function isSource(name: string): boolean {
+  return name.endsWith('.rs') || name.endsWith('.toml')
+}
+
+function changedAt(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.mtimeMs ?? 0
+}
