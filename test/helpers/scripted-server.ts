@@ -9,6 +9,8 @@ export interface SeenRequest {
   /** The JSON body; undefined if there was none. */
   // biome-ignore lint/suspicious/noExplicitAny: tests look into bodies of any shape
   body: any
+  /** The body as it came. */
+  text: string
   /** Resolves when the client has closed the connection before the answer was whole. */
   cancelled: Promise<void>
 }
@@ -34,6 +36,7 @@ export async function startScriptedServer(script: Script, port = 0): Promise<Scr
       path: incoming.url ?? '',
       headers: incoming.headers,
       body: text === '' ? undefined : JSON.parse(text),
+      text,
       cancelled: new Promise((resolve) => {
         response.once('close', () => {
           if (!response.writableFinished) resolve()

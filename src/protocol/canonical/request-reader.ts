@@ -29,7 +29,7 @@ const LIST_FIELDS: readonly string[] = ['messages', 'input']
 /** What templates show, and with it each number as it was written. */
 const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]
 
-/** Shorter requests are parsed in no time. */
+/** Shorter requests are parsed in no time; they are read by parts only for the bytes of their list. */
 const MIN_BYTES = 4 * 1024
 
 /** Shorter texts, too. */
@@ -154,7 +154,8 @@ export class RequestReader implements Repeats {
    * @throws SyntaxError, and what `admit` throws
    */
   read(json: Buffer, admit: Admit = () => {}, wishes: ReadWishes = {}): ReadRequest {
-    const read = json.length < MIN_BYTES ? undefined : this.#readParts(json, admit, wishes)
+    const isShort = json.length < MIN_BYTES && !wishes.listJson
+    const read = isShort ? undefined : this.#readParts(json, admit, wishes)
     if (read !== undefined) return read
     admit(weigh(json))
     return { value: parseRequest(json.toString()) }

@@ -1,0 +1,61 @@
+/**
+ * Chat mode passes the messages of a chat on as the agent wrote them, byte for byte: the engine renders what the agent
+ * said, and not what another JSON writer makes of it. The later calls count as well, of which the proxy knows the past.
+ */
+import t from 'tap'
+import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { joinWorker, relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
+
+/** Each is written as `JSON.stringify` would not write it. */
+const MESSAGES = [
+  String.raw`{"content":"Be \u0062rief.","role":"system"}`,
+  String.raw`{ "role" : "system",  "content" : "And kind.\/" }`,
+  String.raw`{"role":"user","content":"a  b\u00a0 \ud83d\ude00 \ud800 \t\u0009 é","n":[1.0,1e2,-0.0,12345678901234567890,1E400]}`,
+  String.raw`{"role":"assistant","content":null,"tool_calls":[{"function":{"arguments":"{ \"n\" : 1.0 }","name":"f"},"type":"function","id":"call_1"}],"x":null}`,
+  String.raw`{"tool_call_id":"call_1","role":"tool","content":[{"text":"  two  parts","type":"text"},{"type":"text","text":"<\u003e"}]}`,
+  String.raw`{"role":"user","content":"","name":"z","__proto__":{"a":1},"2":"two","1":"one"}`,
+]
+
+const messagesIn = (body: string) => body.slice(body.indexOf('"messages":') + '"messages":'.length)
+
+for (const mode of ['local', 'relay'] as const) {
+  for (const stream of [false, true]) {
+    await t.test(
+      `${mode} mode, ${stream ? 'streamed' : 'whole'}: the engine gets the bytes of the agent`,
+      async (t) => {
+        const engine = await startFakeVllm()
+        t.teardown(() => engine.close())
+        const engines = { engineUrls: [engine.url], engineKind: 'vllm' } as const
+        const proxy = await (mode === 'local' ? startProxy(t, engines) : relayProxy(t))
+        if (mode === 'relay') {
+          joinWorker(t, { proxyUrls: [proxy.url], workerId: 'w', ...engines })
+          await untilWorkers(proxy, 'w')
+        }
+        for (const count of [3, 5, 6]) {
+          const list = `[ ${MESSAGES.slice(0, count).join(' ,\n')}]`
+          const body = `{"stream":${stream}, "messages": ${list} ,"model":"fake","max_tokens":4}`
+          const headers = { 'content-type': 'application/json' }
+          const answer = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
+            method: 'POST',
+            body,
+            headers,
+          })
+          t.equal(answer.status, 200)
+          await answer.text()
+          const sent = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
+          const own = messagesIn(sent.text)
+          t.equal(own.slice(0, list.length), list)
+          t.match(sent.body, { model: 'fake', max_tokens: 4, stream })
+        }
+        const { turns } = await proxy.get('/sessions/s')
+        t.equal(turns.length, 3)
+        t.same(
+          turns[2].request_messages,
+          JSON.parse(JSON.stringify(JSON.parse(`[${MESSAGES}]`))),
+          'and the record says the same',
+        )
+      },
+    )
+  }
+}
