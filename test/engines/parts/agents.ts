@@ -157,11 +157,10 @@ class MessagesAgent implements Agent {
     const { stop, ...rest } = sampling
     const body = { ...this.#fixed, messages: this.#messages, max_tokens: 100, ...rest, stop_sequences: stop }
     const options = { signal: signal ?? null }
-    const answer = stream
-      ? await client.messages.stream(body, options).finalMessage()
-      : ((await client.messages.create(body, options)) as Anthropic.Message)
-    this.#blocks = answer.content
-    const said = { ...nothing(), finish: answer.stop_reason }
+    const answer: Json = await client.messages.create({ ...body, stream }, options)
+    const { content, stop_reason: finish } = stream ? await readMessage(answer) : answer
+    this.#blocks = content
+    const said = { ...nothing(), finish }
     for (const block of this.#blocks) {
       if (block.type === 'text') said.text += block.text
       else if (block.type === 'thinking') said.reasoning += block.thinking
@@ -181,6 +180,35 @@ class MessagesAgent implements Agent {
     }))
     if (calls.length === 0 || dice.chance(0.2)) content.push({ type: 'text', text: dice.text(10) })
     this.#messages.push({ role: 'user', content })
+  }
+}
+
+/** Event by event, as Claude Code does: the client's own reading fails where a model writes arguments that are no JSON. */
+async function readMessage(events: AsyncIterable<Json>): Promise<Json> {
+  const message: Json = { content: [], stop_reason: null }
+  for await (const event of events) {
+    const block = message.content[event.index]
+    if (event.type === 'content_block_start')
+      message.content[event.index] = { ...event.content_block, json: '' }
+    else if (event.type === 'content_block_stop') message.content[event.index] = finished(block)
+    else if (event.type === 'message_delta') message.stop_reason = event.delta.stop_reason
+    else if (event.type === 'content_block_delta') {
+      const { text = '', thinking = '', signature, partial_json: json = '' } = event.delta
+      if (block.type === 'text') block.text += text
+      if (block.type === 'thinking') block.thinking += thinking
+      if (signature !== undefined) block.signature = signature
+      block.json += json
+    }
+  }
+  return message
+}
+
+function finished({ json, ...block }: Json): Json {
+  if (block.type !== 'tool_use' || json === '') return block
+  try {
+    return { ...block, input: JSON.parse(json) }
+  } catch {
+    return block
   }
 }
 

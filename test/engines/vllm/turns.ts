@@ -89,6 +89,8 @@ async function converse({ name, url }: Mode, turns: number, seed: number): Promi
         try {
           const said = await agent.call(`${url}/${sessionId}`, asked)
           made.push({ dialect, stream: asked.stream, said })
+          // Its tokenizer refuses half of a surrogate pair (`TextEncodeInput must be …`), whoever sends it.
+          if (said.calls.some(({ arguments: json }) => /\\u[dD][89a-fA-F]/.test(json))) break
           agent.goOn(said)
         } catch (error) {
           conversation.failed = `${asked.stream ? 'streamed' : 'whole'}, ${JSON.stringify(asked.sampling)}: ${error}`
