@@ -50,8 +50,8 @@ async function answersOf(ask: Ask, sessionIds: readonly string[]): Promise<Recor
     const rows = (await json(`${path}/rows`)) as Static<typeof Rows>
     answers.json[`${path}/rows`] = rows
     answers.json[`${path}/tree`] = tree
-    const talk = `${path}?messages=new&ids=false`
-    answers.json[talk] = await json(talk)
+    const withMessages = `${path}?messages=new&ids=false`
+    answers.json[withMessages] = await json(withMessages)
     for (const { row } of rows.rows) {
       const tokens = `${path}/rows/${row}/tokens?texts=true`
       answers.base64[tokens] = (await ask(tokens)).toString('base64')

@@ -1,6 +1,6 @@
 /**
- * The images of a talk, in the order in which a prompt has them. They stay in the messages, as `data:` URLs; what goes
- * beside them says which tokens of the prompt stand for them.
+ * The images of a conversation, in a prompt's order. They stay in the messages, as `data:` URLs; what goes beside them
+ * says which tokens of the prompt stand for them.
  */
 import { hash } from 'node:crypto'
 import { concatIds } from '../token-ids/token-ids.ts'
@@ -14,7 +14,7 @@ export interface PromptImages {
   readonly tokens: readonly number[]
 }
 
-export interface ImagePart {
+interface ImagePart {
   /** Undefined where the part has none that is text. */
   readonly url: string | undefined
   /** The part's path in the message. */
@@ -29,7 +29,7 @@ export function imagePartsOf({ content }: Pick<ChatMessage, 'content'>): ImagePa
   )
 }
 
-/** The URLs of all images of a talk. */
+/** The URLs of all images of a conversation. */
 export function imageUrlsOf(messages: readonly Pick<ChatMessage, 'content'>[]): string[] {
   return messages.flatMap((message) => imagePartsOf(message).map(({ url }) => url ?? ''))
 }
@@ -44,7 +44,7 @@ function urlOf(image: unknown): string | undefined {
 }
 
 /** A run of placeholders in a prompt. */
-export interface ImageRun {
+interface ImageRun {
   readonly offset: number
   readonly length: number
 }

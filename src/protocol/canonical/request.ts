@@ -42,12 +42,12 @@ export interface CompletionBody extends SamplingFields {
   echo?: boolean | null
 }
 
-export interface CanonicalChat {
+interface CanonicalChat {
   kind: 'chat'
   body: ChatBody
   /**
    * Token mode, for a prompt that leaves no room for an answer: an error, on which agents of this dialect shorten their
-   * talk. Otherwise the answer is empty, and ends for its length.
+   * conversation. Otherwise the answer is empty, and ends for its length.
    */
   refuseOverlong?: boolean
 }

@@ -3,10 +3,10 @@ import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
 import { type ContextOverflow, readContextOverflow } from '../common/context-overflow.ts'
 import { sseEvent } from './stream.ts'
 
-/** The SDK's tool runner asks for a thread, and sends the whole talk when it reads this. */
+/** The SDK's tool runner asks for a thread, and sends the whole conversation when it reads this. */
 const NO_THREADS = 'thread_unsupported_request'
 
-export interface AnthropicErrorBody {
+interface AnthropicErrorBody {
   type: 'error'
   error: {
     type: string
@@ -24,7 +24,7 @@ export function anthropicError(error: ProxyError, requestId: string | null = nul
     type: 'error',
     error: {
       type: typeOf(anthropicStatus(error)),
-      // Agents shorten their talk when they read the API's own words for it, and other words tell them nothing.
+      // Agents shorten their conversation when they read the API's own words for it, and other words tell them nothing.
       message: overflow ? overflowWords(overflow, message) : message,
       details: {
         error_code: code === 'unsupported' && param === 'thread' ? NO_THREADS : code,
@@ -65,7 +65,7 @@ function typeOf(status: number): string {
 }
 
 /**
- * Anthropic's words for a prompt that does not fit. Claude Code compacts its talk when it reads
+ * Anthropic's words for a prompt that does not fit. Claude Code compacts its conversation when it reads
  * `prompt is too long: 205123 tokens > 200000 maximum`, and asks for less when it reads ``input length and
  * `max_tokens` exceed context limit: 188240 + 21333 > 200000``.
  */

@@ -1,4 +1,4 @@
-/** The talk of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
+/** The conversation of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
 
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -21,14 +21,14 @@ import type { CountTokensRequest, MessageParam, ToolParam } from './schema.ts'
 interface Utterance {
   role: MessageParam['role']
   messages: PlacedMessage[]
-  /** Deferred tools that it is the first to refer to: once in a talk their definitions are told. */
+  /** Deferred tools that it is the first to refer to: once in a conversation their definitions are told. */
   found?: ReadonlyMap<string, ToolParam>
 }
 
 interface PlacedMessage {
   message: MessageParam
   index: number
-  /** The system speaks in the middle of a talk. */
+  /** The system speaks in the middle of a conversation. */
   isReminder: boolean
 }
 
@@ -40,7 +40,7 @@ const JOINT = '\n'
  * @returns the system message first, if there is one
  * @throws ProxyError `invalid_request`, `unsupported`
  */
-export function lowerTalk(
+export function lowerConversation(
   systemTexts: readonly string[],
   { messages, tools }: Pick<CountTokensRequest, 'messages' | 'tools'>,
   repeats: Repeats,
@@ -50,7 +50,7 @@ export function lowerTalk(
   const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
   const deferred = (tools ?? []).filter(({ defer_loading: isDeferred }) => isDeferred === true)
   const unseen = new Map(deferred.map((tool) => [tool.name, tool]))
-  const talk = utterances.flatMap((utterance) => {
+  const conversation = utterances.flatMap((utterance) => {
     const last = utterance.messages.at(-1)!.message
     const found = takeReferred(utterance, unseen)
     // What is first depends on all that is before it.
@@ -58,7 +58,7 @@ export function lowerTalk(
       ? lowerUtterance(last, { ...utterance, found })
       : repeats.once(lowerUtterance, last, utterance)
   })
-  return system === '' ? talk : [repeats.once(systemMessage, system), ...talk]
+  return system === '' ? conversation : [repeats.once(systemMessage, system), ...conversation]
 }
 
 /** @param unseen what is found is taken out of it */
@@ -118,7 +118,7 @@ function utterancesOf(messages: readonly MessageParam[]): Utterance[] {
 }
 
 /**
- * What the system says in the middle of a talk, as Claude Code tells of its environment. Chat templates refuse a system
+ * What the system says in mid-conversation, as Claude Code tells of its environment. Chat templates refuse a system
  * message there (Qwen3.5, Mistral, Gemma) or move it to the front (DeepSeek), where it would change a prompt that was
  * sampled from; so it is said on the user's side, in the tags that Claude Code itself has for that.
  */

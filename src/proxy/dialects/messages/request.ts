@@ -7,7 +7,7 @@ import { listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { AnswerWishes, LoweredRequest } from '../common/lowered.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
-import { lowerTalk, refusePrefill } from './lower-messages.ts'
+import { lowerConversation, refusePrefill } from './lower-messages.ts'
 import { lowerToolChoice, lowerTools } from './lower-tools.ts'
 import { CountTokensRequest, Message, MessagesRequest } from './schema.ts'
 
@@ -80,7 +80,7 @@ function lowerPrompt(
   const { texts, removed } = removeVolatile(blocks, rules)
   const prompt = {
     model,
-    messages: lowerTalk(texts, request, repeats),
+    messages: lowerConversation(texts, request, repeats),
     ...(tools && tools.length > 0 && { tools: repeats.once(lowerTools, tools) }),
     ...(toolChoice && lowerToolChoice(toolChoice)),
     ...reasoningFields(request),

@@ -34,13 +34,13 @@ import { refuseTooLong } from './too-long.ts'
 
 export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>
 
-export interface PlanningSession {
+interface PlanningSession {
   readonly memory: SessionMemory
   readonly turns: SessionTurns
 }
 
 /** What planning needs of a model. */
-export type PlanningModel = Pick<
+type PlanningModel = Pick<
   TokenModel,
   'renderer' | 'tokenizer' | 'parser' | 'imageRule' | 'isTextOnly' | 'contextLength' | 'longestTokenChars'
 >
@@ -63,15 +63,15 @@ export async function planPrompt(
   const conversation = await withVariables(renderer, options, read)
   const call = session.turns.match(conversation)
   const parent = call.parent?.turn
-  const talk = talkOf(request, call, session.memory.callIds, model)
-  const asked = { model, session, conversation, call, talk, options }
+  const input = inputOf(request, call, session.memory.callIds, model)
+  const asked = { model, session, conversation, call, input, options }
   const ending = endingOf(body)
   if (ending !== undefined) return await planEnding(asked, ending)
-  const extended = parent && (await extend(renderer, talk, call, parent, options))
+  const extended = parent && (await extend(renderer, input, call, parent, options))
   if (parent && extended && 'ids' in extended) {
     const reason = call.isFork ? 'forked' : 'extended'
     const origin = { reason, from: parent.turnId, reusedTokens: parent.prompt.tokenCount } as const
-    return { ...extended, origin, call, parent, images: placedImages(extended.ids, talk) }
+    return { ...extended, origin, call, parent, images: placedImages(extended.ids, input) }
   }
   const refused = extended && 'refused' in extended ? extended.refused : undefined
   return await planWhole(asked, options, refused)
@@ -79,15 +79,15 @@ export async function planPrompt(
 
 /** @param refused why the call does not go on from the turn that it continues */
 async function planWhole(
-  { model, session, call, talk }: AskedPrompt,
+  { model, session, call, input }: AskedPrompt,
   options: RenderOptions,
   refused?: PromptReason,
 ): Promise<PlannedPrompt> {
-  const { text, ids: rendered } = await renderWhole(model.renderer, talk, options)
+  const { text, ids: rendered } = await renderWhole(model.renderer, input, options)
   const ids = new PromptIds(concatIds(rendered))
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
   const origin = { reason, reusedTokens: 0 }
-  return { ids, text, origin, call, parent: undefined, images: placedImages(ids, talk) }
+  return { ids, text, origin, call, parent: undefined, images: placedImages(ids, input) }
 }
 
 /**
@@ -101,8 +101,8 @@ export async function wholePrompt(
   const { renderer, imageRule } = model
   refuseWhatTokenModeCannotDo(body)
   refuseTooLong(model, new MessageTree().lastOf(body.messages))
-  const talk = talkAsSent(body, imageRule)
-  return await renderWhole(renderer, talk, { ...promptOptionsOf(body), ...endingOf(body) })
+  const input = inputAsSent(body, imageRule)
+  return await renderWhole(renderer, input, { ...promptOptionsOf(body), ...endingOf(body) })
 }
 
 /** A prompt that does not end where the assistant's turn begins. */
@@ -122,7 +122,7 @@ interface AskedPrompt {
   readonly session: PlanningSession
   readonly conversation: KeyedConversation
   readonly call: MatchedCall<KnownTurn>
-  readonly talk: ShownTalk
+  readonly input: PromptInput
   readonly options: PromptOptions
 }
 
@@ -131,8 +131,8 @@ interface AskedPrompt {
  * is sampled behind it is on record as the end of the message that both make.
  */
 async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPrompt> {
-  const { model, session, conversation, call, talk, options } = asked
-  const { messages } = talk
+  const { model, session, conversation, call, input, options } = asked
+  const { messages } = input
   const continues = ending.continueFinalMessage
   const place = continues ? session.turns.match({ ...conversation, last: conversation.last?.parent }) : call
   const said = continues ? { saidBefore: textOf(messages.at(-1)) } : undefined
@@ -141,7 +141,7 @@ async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPr
     const ids = cut.prompt.continuedBy([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
     const text = reasonsAtEnd(cut, model) ? model.parser.reasoning!.open : ''
-    return { ids, text, origin, call: place, parent: cut, images: placedImages(ids, talk), ...said }
+    return { ids, text, origin, call: place, parent: cut, images: placedImages(ids, input), ...said }
   }
   if (continues && isNoText(messages.at(-1)?.content)) {
     const message = 'the final message has no text to continue'
@@ -171,7 +171,7 @@ function isNoText(content: unknown): boolean {
 }
 
 /** A call's messages, and how the template is shown them. */
-interface ShownTalk {
+interface PromptInput {
   readonly messages: readonly ChatMessage[]
   readonly shown: readonly ShownMessage[]
   /** Of all messages. */
@@ -182,7 +182,7 @@ interface ShownTalk {
 
 async function renderWhole(
   renderer: PromptRenderer,
-  { messages, shown, images, imageRule }: ShownTalk,
+  { messages, shown, images, imageRule }: PromptInput,
   options: RenderOptions,
 ): Promise<RenderedPrompt> {
   const texts = shown.map(({ json }) => json)
@@ -190,35 +190,35 @@ async function renderWhole(
   return { text, ids: withImages(ids, images, imageRule) }
 }
 
-function talkOf(
+function inputOf(
   { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
   call: MatchedCall<KnownTurn>,
   ids: CallIds,
   { imageRule, isTextOnly }: Pick<PlanningModel, 'imageRule' | 'isTextOnly'>,
-): ShownTalk {
-  if (lastMessage === undefined) return talkAsSent(body, imageRule)
+): PromptInput {
+  if (lastMessage === undefined) return inputAsSent(body, imageRule)
   const sent = messagesBetween(undefined, lastMessage)
   const sampled = asSampled(sent, call.parent, ids)
   const said = isTextOnly ? withImagesInWords(sampled) : sampled
   const messages = said.map(({ value }) => value)
-  return { ...shownTalk(messages, shownMessages(said, imageRule), imageRule), known: said }
+  return { ...promptInput(messages, shownMessages(said, imageRule), imageRule), known: said }
 }
 
-function talkAsSent({ messages }: ChatBody, imageRule: ImageRule | undefined): ShownTalk {
+function inputAsSent({ messages }: ChatBody, imageRule: ImageRule | undefined): PromptInput {
   const shown = messages.map((message, place) => shownMessage(message, imageRule, place))
-  return shownTalk(messages, shown, imageRule)
+  return promptInput(messages, shown, imageRule)
 }
 
-function shownTalk(
+function promptInput(
   messages: readonly ChatMessage[],
   shown: readonly ShownMessage[],
   imageRule: ImageRule | undefined,
-): ShownTalk {
+): PromptInput {
   return { messages, shown, images: shown.flatMap((message) => message.images), imageRule, known: undefined }
 }
 
 /** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
-function placedImages(ids: PromptIds, { images, imageRule }: ShownTalk): PlacedImage[] {
+function placedImages(ids: PromptIds, { images, imageRule }: PromptInput): PlacedImage[] {
   if (imageRule === undefined || images.length === 0) return []
   const places = placesOf(ids.whole(), images, imageRule.tokenId)
   if (places !== undefined) return places
@@ -239,7 +239,7 @@ export async function withVariables(
 
 async function extend(
   renderer: PromptRenderer,
-  { messages, shown, imageRule, known }: ShownTalk,
+  { messages, shown, imageRule, known }: PromptInput,
   { sharedMessages }: MatchedCall<KnownTurn>,
   parent: KnownTurn,
   options: PromptOptions,

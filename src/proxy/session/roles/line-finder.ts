@@ -89,7 +89,7 @@ export class LineFinder {
     this.#mainIsSure ||= !GUESSES.has(rule) || opening.toolsKey !== ''
   }
 
-  /** What is known already stays: a sub-agent may begin with the whole of the main line's talk. */
+  /** What is known already stays: a sub-agent may begin with the whole of the main line's conversation. */
   #know(likenesses: readonly string[], line: Line): void {
     for (const key of likenesses) if (!this.#openings.has(key)) this.#openings.set(key, line)
   }

@@ -7,7 +7,7 @@ import { ProxyError } from '../../../base/errors.ts'
 /**
  * - `main`: the work on the task itself.
  * - `subagent:…`: the work of one helper that the main line started; each helper is a line of its own.
- * - `compaction`: the call in which the main line sums its talk up, to go on with the summary in place of the talk.
+ * - `compaction`: the call in which the main line sums its conversation up, to go on with the summary alone.
  * - `side`: a call beside the work, such as a title for the session or a probe of a quota.
  */
 export type Line = 'main' | 'compaction' | 'side' | `subagent:${string}`

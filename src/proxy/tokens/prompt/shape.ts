@@ -89,41 +89,41 @@ function withAllImages(past: readonly MessageShape[], count: number): MessageSha
 function shorten(shapes: readonly MessageShape[]): MessageShape[] {
   const firstOther = shapes.findIndex(({ role }) => role !== 'system' && role !== 'developer')
   const head = withoutRepeats(shapes.slice(0, firstOther === -1 ? shapes.length : firstOther))
-  const talk = firstOther === -1 ? [] : shapes.slice(firstOther)
-  const question = startOfLatestQuestion(talk)
-  return [...head, ...inOneRound(talk.slice(0, question)), ...currentRounds(talk.slice(question))]
+  const rest = firstOther === -1 ? [] : shapes.slice(firstOther)
+  const question = startOfLatestQuestion(rest)
+  return [...head, ...inOneRound(rest.slice(0, question)), ...currentRounds(rest.slice(question))]
 }
 
-function startOfLatestQuestion(talk: readonly MessageShape[]): number {
-  let start = talk.findLastIndex(({ role }) => role === 'user')
-  while (start > 0 && talk[start - 1]!.role === 'user') start -= 1
+function startOfLatestQuestion(shapes: readonly MessageShape[]): number {
+  let start = shapes.findLastIndex(({ role }) => role === 'user')
+  while (start > 0 && shapes[start - 1]!.role === 'user') start -= 1
   return Math.max(start, 0)
 }
 
 /** A question and its answer; with a call and its result between them if there were any. */
-function inOneRound(talk: readonly MessageShape[]): MessageShape[] {
-  if (talk.length === 0) return []
-  const answers = talk.filter(({ role, calls }) => role === 'assistant' && calls === 0)
-  const others = talk.filter(({ role }) => !['user', 'assistant', 'tool'].includes(role))
+function inOneRound(shapes: readonly MessageShape[]): MessageShape[] {
+  if (shapes.length === 0) return []
+  const answers = shapes.filter(({ role, calls }) => role === 'assistant' && calls === 0)
+  const others = shapes.filter(({ role }) => !['user', 'assistant', 'tool'].includes(role))
   return [
-    ...talk.filter(({ role }) => role === 'user').slice(0, 1),
-    ...calledRound(talk),
+    ...shapes.filter(({ role }) => role === 'user').slice(0, 1),
+    ...calledRound(shapes),
     ...unitedInto('assistant', answers),
     ...withoutRepeats(others).slice(0, MANY),
   ]
 }
 
-function currentRounds(talk: readonly MessageShape[]): MessageShape[] {
-  const starts = talk.flatMap(({ role }, index) => (role === 'assistant' ? [index] : []))
+function currentRounds(shapes: readonly MessageShape[]): MessageShape[] {
+  const starts = shapes.flatMap(({ role }, index) => (role === 'assistant' ? [index] : []))
   const last = starts.at(-1)
-  if (last === undefined) return withoutRepeats(talk)
-  const lead = withoutRepeats(talk.slice(0, starts[0]))
-  return [...lead, ...calledRound(talk.slice(starts[0], last)), ...withoutRepeats(talk.slice(last))]
+  if (last === undefined) return withoutRepeats(shapes)
+  const lead = withoutRepeats(shapes.slice(0, starts[0]))
+  return [...lead, ...calledRound(shapes.slice(starts[0], last)), ...withoutRepeats(shapes.slice(last))]
 }
 
-function calledRound(talk: readonly MessageShape[]): MessageShape[] {
-  const calling = talk.filter(({ role, calls }) => role === 'assistant' && calls > 0)
-  const results = withoutRepeats(talk.filter(({ role }) => role === 'tool'))
+function calledRound(shapes: readonly MessageShape[]): MessageShape[] {
+  const calling = shapes.filter(({ role, calls }) => role === 'assistant' && calls > 0)
+  const results = withoutRepeats(shapes.filter(({ role }) => role === 'tool'))
   return [...unitedInto('assistant', calling), ...results.slice(0, 1)]
 }
 

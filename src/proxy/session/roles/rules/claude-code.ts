@@ -34,7 +34,7 @@ const requestClass: LineRule = {
   find(call) {
     const line = LINE_OF_CLASS.get(header(call, 'x-claude-code-request-class'))
     const agentId = header(call, AGENT_ID)
-    // A sub-agent that sums its own talk up does so as part of its own work.
+    // A sub-agent that sums its own conversation up does so as part of its own work.
     return agentId !== undefined && line !== undefined && line !== 'side' ? subagentLine(agentId) : line
   },
 }
