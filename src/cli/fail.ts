@@ -6,7 +6,7 @@ import { ProxyError } from '../base/errors.ts'
 const EXIT_USAGE = 2
 const EXIT_FAILED = 1
 
-export interface Failure {
+interface Failure {
   /** What to say on stderr; undefined when there is nothing to say. */
   line: string | undefined
   exitCode: number

@@ -4,7 +4,7 @@ import { ProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
 
 /** Whatever serves until it is told to stop. */
-export interface Stoppable {
+interface Stoppable {
   /**
    * Takes no new calls, waits up to `graceMs` for those that run, then ends them.
    * @returns whether all of them came to their own end
@@ -13,7 +13,7 @@ export interface Stoppable {
 }
 
 /** The part of `process` that a test stands in for. */
-export interface ProcessPort extends EventEmitter {
+interface ProcessPort extends EventEmitter {
   exit(code: number): void
 }
 

@@ -1,6 +1,6 @@
 const WIDTH = 24
 
-export interface ProgressOptions {
+interface ProgressOptions {
   /** The least time between two lines where there is no terminal; 0: a line for each step. */
   lineEveryMs?: number
 }

@@ -9,7 +9,7 @@ const LAST_LIMIT_MS = 60_000
 /** A connection that held this long was a good one: the next wait starts from the first limit. */
 const STABLE_MS = 10_000
 
-export interface KeepConnectedOptions {
+interface KeepConnectedOptions {
   /** Dials, and resolves with how long the connection held when it is gone (0: there was none). Never rejects. */
   connection(): Promise<number>
   clock: Clock

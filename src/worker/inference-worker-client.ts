@@ -16,7 +16,7 @@ import { ProxyLink } from './proxy-link.ts'
 import { ProxyLinks, type ProxyName } from './proxy-links.ts'
 import { shownUrl, workerSocketUrl } from './proxy-url.ts'
 
-export interface InferenceWorkerClientOptions {
+interface InferenceWorkerClientOptions {
   /**
    * Base URLs of proxies in relay mode: `http(s)://` or `ws(s)://`, with or without `/ws/worker`. With `dns+` before it, one
    * stands for a proxy at each address of its host.
@@ -44,7 +44,7 @@ export interface InferenceWorkerClientOptions {
   random?: () => number
 }
 
-export interface InferenceWorkerEvents {
+interface InferenceWorkerEvents {
   /** A proxy has taken this worker on, for the first time or again. */
   connected: [event: { proxyUrl: string; address?: string | undefined }]
   disconnected: [event: { proxyUrl: string; address?: string | undefined; code: number; reason: string }]

@@ -13,7 +13,7 @@ export type Resolve = (host: string) => Promise<readonly string[]>
 export const resolveBySystem: Resolve = async (host) =>
   (await lookup(host, { all: true })).map(({ address }) => address)
 
-export interface ProxyAddressesOptions {
+interface ProxyAddressesOptions {
   host: string
   resolve: Resolve
   /** Between two lookups. */

@@ -18,7 +18,7 @@ import {
 } from '../protocol/worker/protocol.ts'
 import type { FrameJson } from '../protocol/worker/requests-on-wire.ts'
 
-export interface DialOptions extends ClientOptions {
+interface DialOptions extends ClientOptions {
   /** Says which address the URL's host has; `ws` hands it on to the socket. */
   lookup?: LookupFunction
 }
@@ -28,7 +28,7 @@ export type Dial = (url: string, options: DialOptions) => WebSocket
 
 export const dialOut: Dial = (url, options) => new WebSocket(url, options)
 
-export interface ProxyConnectionOptions {
+interface ProxyConnectionOptions {
   /** Of the proxy's `/ws/worker`. */
   url: string
   /** Of the URL's host this address; undefined: any. */

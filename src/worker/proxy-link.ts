@@ -28,7 +28,7 @@ import { type ConnectionEnd, type Dial, ProxyConnection } from './proxy-connecti
 import { ServedCall } from './served-call.ts'
 import { WorkerPrompts } from './worker-prompts.ts'
 
-export interface ProxyLinkOptions {
+interface ProxyLinkOptions {
   /** Of the proxy's `/ws/worker`. */
   url: string
   /** Where its host stands for several proxies: the address of this one. */

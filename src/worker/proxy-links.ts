@@ -12,7 +12,7 @@ export interface ProxyName {
   address?: string
 }
 
-export interface ProxyLinksOptions {
+interface ProxyLinksOptions {
   /** As the operator named them. */
   proxyUrls: readonly string[]
   /** Makes a link; it is to tell `lost` when its connection has ended. */

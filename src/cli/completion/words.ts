@@ -1,7 +1,7 @@
 /** What a shell may complete, from the option tables. */
 import type { CommandSpec, OptionSpec } from '../../proxy/config/option.ts'
 
-export interface CompletedOption {
+interface CompletedOption {
   flag: string
   short: string | undefined
   help: string

@@ -39,7 +39,7 @@ function sum<T>(items: readonly T[], value: (item: T) => number): number {
 }
 
 /** How sampled tokens stand out from those that were only read. */
-export interface MaskStyle {
+interface MaskStyle {
   sampled(text: string): string
   read(text: string): string
 }

@@ -12,7 +12,7 @@ export interface DemoRollout {
   rows: AgentLoopOutputs
 }
 
-export interface DemoOptions {
+interface DemoOptions {
   proxyUrl: string
   count: number
   concurrency: number

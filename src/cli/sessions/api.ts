@@ -8,7 +8,7 @@ import type { SessionSort, SessionStatus } from '../../proxy/store/port/turn-sto
 export type SessionJson = Static<typeof Session>
 export type TurnJson = SessionWithTurnsJson['turns'][number]
 export type SessionWithTurnsJson = Static<typeof SessionWithTurns>
-export type TrajectoriesJson = Static<typeof Trajectories>
+type TrajectoriesJson = Static<typeof Trajectories>
 
 export interface ListQuery {
   status?: SessionStatus | undefined
@@ -22,7 +22,7 @@ export interface ListQuery {
   cursor?: string | undefined
 }
 
-export type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'finished_only' | 'details'> &
+type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'finished_only' | 'details'> &
   Partial<Pick<TrajectoryQuery, 'per_turn'>>
 
 /** Every method throws ProxyError `session_not_found` or `start_failed`. */

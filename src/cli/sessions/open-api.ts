@@ -5,7 +5,7 @@ import type { SessionsApi } from './api.ts'
 import { databaseApi } from './database-api.ts'
 
 /** Where to read: a running proxy, or else a database file. */
-export interface SessionsSource {
+interface SessionsSource {
   readonly url: string | undefined
   readonly db: string
   readonly adminKeys: readonly string[]

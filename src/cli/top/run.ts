@@ -10,7 +10,7 @@ import { Looks, type Snapshot } from './snapshot.ts'
 /** A proxy that has said nothing for so long is shown as away. */
 const ANSWER_MS = 10_000
 
-export interface Terminal {
+interface Terminal {
   out: Output
   input: Input
 }

@@ -4,7 +4,7 @@ import type { VerifyRun } from '../../proxy/verify/run.ts'
 import type { TurnResult } from '../../proxy/verify/verifier.ts'
 import { type Column, printable, renderTable } from '../table.ts'
 
-export interface Report extends VerifyRun {
+interface Report extends VerifyRun {
   engine: string
   weight_version: string | null
   logprobs: string

@@ -10,7 +10,7 @@ import { openSqliteReader } from '../../proxy/store/sqlite/open.ts'
 import { loadModelFiles } from '../../proxy/tokens/model/load-model-files.ts'
 import { loadTokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 
-export interface ViewSource {
+interface ViewSource {
   db: string
   /** Where the tokenizer of its models is. */
   tokenizer?: string | undefined

@@ -17,7 +17,7 @@ import type { NextToken } from './ngram-model.ts'
 import { indexOfLargest, Sampler } from './sampler.ts'
 import type { LogprobsWish, SamplingParams } from './sampling-params.ts'
 
-export interface GenerationInput {
+interface GenerationInput {
   promptIds: readonly number[]
   params: SamplingParams
   /** What the completion begins with, whatever the model thinks of it; sampling goes on behind it. */

@@ -50,13 +50,13 @@ const Answer = Type.Object(
 
 const Rule = Type.Object({ name: Type.String({ minLength: 1 }), when: Conditions, answer: Answer }, closed)
 
-export const PlaybookFile = Type.Object({ rules: Type.Array(Rule) }, closed)
+const PlaybookFile = Type.Object({ rules: Type.Array(Rule) }, closed)
 
 type Conditions = Static<typeof Conditions>
 type Answer = Static<typeof Answer>
 
 /** An answer as the model is to write it. */
-export interface ForcedAnswer {
+interface ForcedAnswer {
   /** Name of the rule. */
   rule: string
   /** Reasoning, content and tool calls in the chat template's format, without the end-of-turn token. */

@@ -4,7 +4,7 @@ import type { EmbeddedModel } from './embedded-model.ts'
 import { rejection } from './rejection.ts'
 
 /** Text to ids; a long one is encoded elsewhere, so that nobody waits for it. */
-export type Encode = (text: string) => Promise<number[]>
+type Encode = (text: string) => Promise<number[]>
 
 /** What a completion follows. */
 export interface EncodedPrompt {

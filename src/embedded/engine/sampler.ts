@@ -9,7 +9,7 @@ import type { SamplingParams } from './sampling-params.ts'
 /** Below this temperature vLLM samples greedily. */
 const GREEDY_BELOW = 1e-5
 
-export interface SamplerOptions {
+interface SamplerOptions {
   params: SamplingParams
   vocabularySize: number
   eosTokenId: number

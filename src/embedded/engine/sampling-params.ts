@@ -67,7 +67,7 @@ export interface LogprobsWish {
   asTokenIds: boolean
 }
 
-export interface SamplingLimits {
+interface SamplingLimits {
   /** Tokens of prompt and completion together. */
   contextLength: number
   promptLength: number

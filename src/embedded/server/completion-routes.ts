@@ -19,7 +19,7 @@ import {
 } from './request-schemas.ts'
 import type { ServedEngine } from './served-engine.ts'
 
-export interface CompletionRoutesOptions {
+interface CompletionRoutesOptions {
   engine: ServedEngine
   counters: EngineCounters
 }

@@ -45,7 +45,7 @@ const TokenizeRequest = Type.Union([
   }),
 ])
 
-export type ChatRequest = Static<typeof ChatRequest>
+type ChatRequest = Static<typeof ChatRequest>
 export type CompletionRequest = Static<typeof CompletionRequest>
 
 /** What the two kinds of completion request have in common. */

@@ -2,7 +2,7 @@ import type { ChatBody } from '../../protocol/canonical/request.ts'
 import type { EngineClient } from '../../proxy/engines/port/engine-client.ts'
 
 /** What the model thinks of a token of a prompt. */
-export interface PromptToken {
+interface PromptToken {
   readonly logprob: number
   /** Among all tokens, from 1. */
   readonly rank: number

@@ -11,7 +11,7 @@ import { vllmError } from './errors.ts'
 import { checkDetokenizeRequest, checkTokenizeRequest, checkWeightVersionRequest } from './request-schemas.ts'
 import type { ServedEngine } from './served-engine.ts'
 
-export interface EngineServerOptions {
+interface EngineServerOptions {
   /** What `/version` says. Default: `embedded`. */
   version?: string
   /** Largest request body. Default: 64 MiB, a conversation of many millions of tokens. */

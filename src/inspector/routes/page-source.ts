@@ -2,7 +2,7 @@
 import { ProxyError } from '../../base/errors.ts'
 import { readOwnFile } from '../../base/own-files.ts'
 
-export interface PageSource {
+interface PageSource {
   script: string
   style: string
 }

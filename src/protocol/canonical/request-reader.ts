@@ -56,7 +56,7 @@ export interface ReadRequest {
   readonly list?: ReadList
 }
 
-export interface ReadList {
+interface ReadList {
   readonly elements: readonly unknown[]
   /** Their JSON as it came, with the commas between them and without brackets; undefined unless it was asked for. */
   readonly json: Buffer | undefined

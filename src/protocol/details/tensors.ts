@@ -12,7 +12,7 @@ export interface Tensor {
   readonly data: Uint8Array
 }
 
-export interface TensorFile {
+interface TensorFile {
   readonly tensors: Readonly<Record<string, Tensor>>
   /** Text by name, as the format has it. */
   readonly metadata: Readonly<Record<string, string>>

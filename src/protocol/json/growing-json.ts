@@ -33,7 +33,7 @@ export function piecesOf(list: JsonSoFar): Buffer[] {
   return pieces.reverse()
 }
 
-export class JsonPiece {
+class JsonPiece {
   readonly before: JsonSoFar | undefined
   readonly #bytes = new GrowingBytes()
 

@@ -17,7 +17,7 @@ export const LETTERS = {
   objectEnd: OBJECT_END,
 } as const
 
-export interface FoundElements {
+interface FoundElements {
   /** The byte after each element. */
   ends: number[]
   /** The byte of the closing bracket. */

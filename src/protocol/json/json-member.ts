@@ -1,7 +1,7 @@
 /** Objects as JSON, with members that are there as JSON already: long conversations and prompts are not written again. */
 
 /** The JSON of a list's elements, with commas between them, in pieces. */
-export type ListJson = readonly Buffer[]
+type ListJson = readonly Buffer[]
 
 /** Of a list's JSON, the elements in UTF-8. A copy: where the text is kept, these bytes need not be. */
 export function elementsOf(listJson: string): Buffer {

@@ -144,7 +144,7 @@ function grown(bytes: Buffer): GrowingBytes {
 const BLOCK_BYTES = 4 * 1024
 
 /** How many bytes the two begin with alike. */
-export function sharedStart(left: Buffer, right: Buffer): number {
+function sharedStart(left: Buffer, right: Buffer): number {
   const end = Math.min(left.length, right.length)
   const isAlike = (from: number, to: number) => left.compare(right, from, to, from, to) === 0
   if (isAlike(0, end)) return end

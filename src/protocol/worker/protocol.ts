@@ -248,7 +248,7 @@ export const CallsAlive = Type.Object({
   request_ids: Type.Array(RequestId),
 })
 
-export const ToolCallDeltaOnWire = Type.Object({
+const ToolCallDeltaOnWire = Type.Object({
   index: Type.Integer({ minimum: 0 }),
   id: Type.Optional(Type.String()),
   type: Type.Optional(Type.Literal('function')),

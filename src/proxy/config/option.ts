@@ -27,7 +27,7 @@ interface OptionBase {
   repeatable?: true
 }
 
-export interface TextOption extends OptionBase {
+interface TextOption extends OptionBase {
   /**
    * A `socketUrl` may be ws or wss too, a `dialUrl` with `dns+` before it as well. A `basePath` is `/a/b` or nothing, a
    * `network` an address or a CIDR block. A `key` is a secret of the proxy's own; `@file` reads it, or several, from a
@@ -57,13 +57,13 @@ export interface EnumOption extends OptionBase {
 }
 
 /** `--x` and `--no-x`. */
-export interface BooleanOption extends OptionBase {
+interface BooleanOption extends OptionBase {
   type: 'boolean'
   default: 'true' | 'false'
 }
 
 /** A JSON object, `{"temperature": 0.7}`. */
-export interface JsonOption extends OptionBase {
+interface JsonOption extends OptionBase {
   type: 'json'
   default?: string
 }

@@ -117,7 +117,7 @@ export interface AppSockets {
 }
 
 /** Whom routes may have to tell apart. */
-export interface AppDoors {
+interface AppDoors {
   keyring: Keyring
   strangers: Strangers
 }

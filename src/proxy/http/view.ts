@@ -6,7 +6,7 @@ import { type HttpServer, type ListenOptions, listenWith } from './server.ts'
 import { type ReadRoutesOptions, readRoutes } from './trainer/read/routes.ts'
 
 /** What `/health` tells besides its state. */
-export interface ViewFacts {
+interface ViewFacts {
   version: string
   /** The database file. */
   db: string

@@ -1,6 +1,6 @@
 /** Metric families as Prometheus has them, kept as plain numbers: an observation costs a look-up and an addition. */
 
-export type MetricType = 'counter' | 'gauge' | 'histogram'
+type MetricType = 'counter' | 'gauge' | 'histogram'
 
 /** What happened on one occasion, to go and look at it; only OpenMetrics carries it. */
 export interface Exemplar {

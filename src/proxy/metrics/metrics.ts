@@ -24,7 +24,7 @@ export interface MetricsSource {
 /** Which weights sampled it. */
 export type ReadRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
 
-export interface ScrapedParts {
+interface ScrapedParts {
   backend: Backend
   store: Pick<TurnStore, 'totalSessions'>
   /** Absent: the record is in memory. */

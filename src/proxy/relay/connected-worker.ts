@@ -50,7 +50,7 @@ export interface WorkerContext {
 }
 
 /** What a worker says of itself. */
-export interface WorkerIdentity {
+interface WorkerIdentity {
   workerId: string
   version: 1 | 2
   /** Undefined for version 1. */

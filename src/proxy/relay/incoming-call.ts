@@ -8,9 +8,9 @@ import type { GenerationEvent } from '../../protocol/canonical/events.ts'
  * `duplicate`: received before, ignore it. `gap`: one before it is missing, which an ordered connection cannot bring
  * about. `overflow`: more than the window, which a worker that waits for acknowledgements cannot send.
  */
-export type FrameVerdict = 'new' | 'duplicate' | 'gap' | 'overflow'
+type FrameVerdict = 'new' | 'duplicate' | 'gap' | 'overflow'
 
-export interface Taken {
+interface Taken {
   events: readonly GenerationEvent[]
   /** To be acknowledged now; undefined: not yet. */
   acknowledge: number | undefined

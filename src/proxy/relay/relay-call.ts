@@ -13,7 +13,7 @@ import type {
 import { eventsOfV1 } from './answers-v1.ts'
 import { IncomingCall } from './incoming-call.ts'
 
-export interface RelayCallOptions {
+interface RelayCallOptions {
   /** Goes before the engine's name, for the record. */
   workerId: string
   windowBytes: number

@@ -13,7 +13,7 @@ import { ConnectedWorker, identityOf, type WorkerContext } from './connected-wor
 import type { RelaySocket } from './relay-socket.ts'
 
 /** Called when workers come, change and go; calls are lost only after `left`. */
-export interface RegistryListener {
+interface RegistryListener {
   joined(worker: ConnectedWorker): void
   changed(worker: ConnectedWorker): void
   left(worker: ConnectedWorker): void

@@ -65,7 +65,7 @@ export function pairTokens(
 export type SamplingMask = readonly (readonly number[] | null)[]
 
 /** What is on record of the tokens that were sampled, and over which masks. */
-export interface MaskedTokens {
+interface MaskedTokens {
   readonly recorded: ArrayLike<number>
   readonly tokenIds: ArrayLike<number>
   readonly mask: SamplingMask

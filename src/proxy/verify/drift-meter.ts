@@ -35,7 +35,7 @@ export interface DriftMeterOptions {
 }
 
 /** As `/health` shows it; counts are since the start of the process. */
-export interface DriftState {
+interface DriftState {
   share: number
   waiting: number
   same: number

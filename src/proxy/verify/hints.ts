@@ -1,7 +1,7 @@
 /** What a difference looks like, for whoever has to find its cause. */
 import { compare, isWithin, type TokenPair, type Tolerance } from './compare.ts'
 
-export interface HintedTurn {
+interface HintedTurn {
   readonly pairs: readonly TokenPair[]
   readonly params: Readonly<Record<string, unknown>>
   readonly tolerance: Tolerance

@@ -68,7 +68,7 @@ export type SkipReason =
   | 'other_model'
   | 'refused'
 
-export interface GreedyCheck {
+interface GreedyCheck {
   same: boolean
   /** The first token that came out differently; null: none. */
   first_difference: { index: number; recorded: number; sampled: number | null } | null

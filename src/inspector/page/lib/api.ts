@@ -24,7 +24,7 @@ function readRecorded(): Recorded | undefined {
 /** Set while the proxy refuses what is shown for want of a key. */
 export const refusal = signal<string | undefined>(undefined)
 
-export class ApiError extends Error {
+class ApiError extends Error {
   readonly status: number
   constructor(status: number, message: string) {
     super(message)

@@ -10,7 +10,7 @@ export const STEPS = 10
 const LEAST = -6
 
 /** From 0 (certain) to STEPS - 1. @param logprob of a trained token */
-export function stepOf(logprob: number): number {
+function stepOf(logprob: number): number {
   return Math.min(STEPS - 1, Math.max(0, Math.floor((logprob / LEAST) * STEPS)))
 }
 

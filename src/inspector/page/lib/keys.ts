@@ -2,7 +2,7 @@
 import { signal } from '@preact/signals'
 import { useLayoutEffect } from 'preact/hooks'
 
-export interface KeyCommand {
+interface KeyCommand {
   key: string
   help: string
   run(): void

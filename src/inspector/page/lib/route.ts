@@ -1,7 +1,7 @@
 /** Where the page is: kept after the `#`, so that every view has an address. */
 import { signal } from '@preact/signals'
 
-export interface Route {
+interface Route {
   /** Parts of the path, decoded. */
   path: string[]
   query: URLSearchParams

@@ -7,7 +7,7 @@ export interface ReadRow extends RowTokens {
 }
 
 /** One request, as putting a long row together costs the proxy more than sending it. */
-export function rowPath(sessionId: string, row: number): string {
+function rowPath(sessionId: string, row: number): string {
   return sessionPath(sessionId, `/rows/${row}/tokens?texts=true`)
 }
 

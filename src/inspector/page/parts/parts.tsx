@@ -5,11 +5,6 @@ import { curlOf, getBytes, IS_FILE } from '../lib/api.ts'
 import { number, visible } from '../lib/format.ts'
 import type { Loaded } from '../lib/load.ts'
 
-/** Text of others: agents, models, trainers. */
-export function Text({ of }: { of: string }) {
-  return <>{visible(of)}</>
-}
-
 export function Tag({ kind, children }: { kind: string; children: ComponentChildren }) {
   return <span class={`tag ${kind}`}>{children}</span>
 }

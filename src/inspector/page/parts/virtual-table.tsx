@@ -3,7 +3,7 @@ import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 
 /** Pixels; the style sheet has the same. */
-export const ROW_HEIGHT = 30
+const ROW_HEIGHT = 30
 
 /** Rows beyond the edges, so that scrolling shows no gap. */
 const MARGIN = 12

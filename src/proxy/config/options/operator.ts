@@ -159,7 +159,6 @@ export const COMPLETION = {
   options: {},
 } as const satisfies CommandSpec
 
-export type ProxyConfig = ConfigOf<{ name: ''; summary: ''; envPrefix: ''; options: typeof proxy }>
 export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
 export type SessionsAbortConfig = ConfigOf<typeof SESSIONS_ABORT>
 export type SessionsDeleteConfig = ConfigOf<typeof SESSIONS_DELETE>

@@ -2,7 +2,7 @@ import type { ProxyError } from '../../../base/errors.ts'
 import { readContextOverflow } from './context-overflow.ts'
 
 /** OpenAI's error shape, as its SDKs read it. */
-export interface OpenAiErrorBody {
+interface OpenAiErrorBody {
   error: {
     message: string
     type: string

@@ -143,7 +143,7 @@ function argumentsOf(input: unknown): string {
 /** Canonical tool messages have no flag for it, and the model must be able to tell a failure from a result. */
 const ERROR_PREFIX = 'Error: '
 
-export interface ToolResult {
+interface ToolResult {
   toolCallId: string
   parts: ContentPart[]
 }

@@ -33,7 +33,6 @@ const ToolChoice = Type.Object({
 export type ToolChoice = Static<typeof ToolChoice>
 
 const OutputFormat = Type.Object({ type: Type.Literal('json_schema'), schema: Json })
-export type OutputFormat = Static<typeof OutputFormat>
 
 /** What becomes a prompt, and so is counted; the rest is about sampling. */
 const prompt = {

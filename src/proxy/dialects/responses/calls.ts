@@ -6,7 +6,7 @@ import type { ItemInProgress, ItemStatus, OutputItem, ResponseEvent } from './ou
 import type { WireTool, WireTools } from './tools.ts'
 
 /** What every kind of call has in common: until it is known how to name the call, its pieces wait. */
-export interface CallOptions {
+interface CallOptions {
   /** `{turnId}_{n}`, which each kind of item puts its own prefix before. */
   itemId: string
   wireTools: WireTools

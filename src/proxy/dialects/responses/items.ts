@@ -58,7 +58,7 @@ export interface ToolsAmongItems {
   at: string
 }
 
-export interface LoweredItems {
+interface LoweredItems {
   messages: ChatMessage[]
   tools: ToolsAmongItems[]
 }

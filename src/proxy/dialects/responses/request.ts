@@ -32,7 +32,7 @@ export interface ResponsesAnnotation {
   dropped_tools: string[]
 }
 
-export interface LoweredResponses {
+interface LoweredResponses {
   lowered: LoweredRequest & { kind: 'chat' }
   annotation: ResponsesAnnotation
   wireTools: WireTools

@@ -21,7 +21,7 @@ const AGENT_KEY = /^lp-(.+)-([A-Za-z0-9_-]{43})$/
 const TAG_BYTES = 8
 
 /** Whose key it is. */
-export interface AgentKeyOwner {
+interface AgentKeyOwner {
   readonly sessionId: string
   /** Of the one session that the key ends with, in base64url; null: it is good for every session of this name. */
   readonly tag: string | null

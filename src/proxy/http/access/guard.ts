@@ -53,7 +53,7 @@ export function inScope<Options extends FastifyPluginOptions>(
 /** Workers are known once they have said hello. */
 const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set(['admin', 'agent', 'view', 'metrics'])
 
-export interface GuardOptions {
+interface GuardOptions {
   keyring: Keyring
   strangers: Strangers
   logger: Logger

@@ -41,7 +41,7 @@ export interface AgentDialect {
 }
 
 /** Turns events into the text to send for them. */
-export interface StreamWriter<Batch = readonly GenerationEvent[]> {
+interface StreamWriter<Batch = readonly GenerationEvent[]> {
   write(batch: Batch): string
 }
 

@@ -21,7 +21,7 @@ export type CallHandlerOptions = Pick<
 } & AgentPolicy
 
 /** A dialect that looks something up in the session before it can lower a call. */
-export type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Promise<AgentDialect>
+type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Promise<AgentDialect>
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {

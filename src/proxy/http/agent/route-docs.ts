@@ -8,7 +8,7 @@ import { nullable } from '../schemas/nullable.ts'
 const anything = () => Type.Record(Type.String(), Type.Unknown())
 const usage = () => Type.Optional(anything())
 
-export const OpenAiErrorReply = Type.Object({
+const OpenAiErrorReply = Type.Object({
   error: Type.Object({
     message: Type.String(),
     type: Type.String(),

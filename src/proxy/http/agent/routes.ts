@@ -23,7 +23,7 @@ import { ChatAnswer, CompletionAnswer, docs, docsOfRead, Model, ModelList } from
 import { readBodiesOfSessions } from './session-body.ts'
 import { BASE_PATHS, refuseEndedKeys } from './session-of-call.ts'
 
-export type AgentRoutesOptions = ResponsesRoutesOptions &
+type AgentRoutesOptions = ResponsesRoutesOptions &
   MessagesRoutesOptions & {
     backend: Backend
     /** Calls that the holder of an agent's key may have under way at once. Default: 128. */

@@ -20,7 +20,7 @@ import { WorkSlices } from '../transport/work-slices.ts'
 import { namedSession } from './session-of-call.ts'
 
 /** A body, read with what is remembered of its session's earlier ones. */
-export interface SessionBody {
+interface SessionBody {
   readonly read: ReadRequest
   /** What was made of the parts of those. */
   readonly repeats: Repeats

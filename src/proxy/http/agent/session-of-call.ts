@@ -8,7 +8,7 @@ import { keysOf } from '../access/keyring.ts'
 /** The three forms of an agent's base URL; `POST /v1/chat/completions/{session_id}` is the fourth way to name one. */
 export const BASE_PATHS = ['/:sessionId/v1', '/sessions/:sessionId/v1', '/v1'] as const
 
-export interface CallParams {
+interface CallParams {
   sessionId?: string
 }
 

@@ -11,7 +11,7 @@ interface AwaitedAnswer {
   undelivered(): Promise<void>
 }
 
-export interface WholeAnswerOptions {
+interface WholeAnswerOptions {
   /** Puts the answer together when all of it is there. */
   answer(): object
   /** The body of an error that comes when the status line is out already. */

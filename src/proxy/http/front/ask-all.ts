@@ -6,7 +6,7 @@ import type { NodeAnswer, NodeAway, NodeReply } from './nodes.ts'
 // biome-ignore lint/suspicious/noExplicitAny: what nodes of this very version answer
 export type Body = any
 
-export interface MergeOptions {
+interface MergeOptions {
   /** An order that not all nodes have got is an error. */
   needsAll?: boolean
 }

@@ -29,7 +29,7 @@ import { type Group, mergeGroups, mergeMetrics } from './merge.ts'
 import { Nodes } from './nodes.ts'
 import { withQuery } from './with-query.ts'
 
-export interface FrontOptions {
+interface FrontOptions {
   host: string
   port: number
   /** Base URLs, node 1 first. */
@@ -41,7 +41,7 @@ export interface FrontOptions {
   inspector: FastifyPluginCallback
 }
 
-export interface RunningFront {
+interface RunningFront {
   readonly url: string
   /** Waits up to `graceMs` for requests that run. @returns whether all of them came to their own end */
   close(graceMs: number): Promise<{ drained: boolean }>

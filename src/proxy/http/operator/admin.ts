@@ -11,7 +11,7 @@ import { described } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 
-export interface AdminOptions {
+interface AdminOptions {
   backend: Backend
   weights: AnnouncedWeights
   activity: Activity

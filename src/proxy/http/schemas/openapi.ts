@@ -4,7 +4,7 @@ import type { FastifyPluginAsync, FastifySchema, RouteOptions } from 'fastify'
 import Type, { type TSchema } from 'typebox'
 import packageJson from '../../../../package.json' with { type: 'json' }
 
-export interface OpenApiOptions {
+interface OpenApiOptions {
   /** Precedes every path. */
   basePath: string
   /** Whether callers must show a key. */

@@ -1,4 +1,4 @@
-export interface ServerAddress {
+interface ServerAddress {
   host: string
   port: number
   /** Speaks TLS. Default: it does not. */

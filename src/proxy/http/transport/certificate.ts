@@ -33,7 +33,7 @@ export function readCertificate({ certPath, keyPath }: CertificateFiles): Certif
   }
 }
 
-export interface CertificateWatchOptions {
+interface CertificateWatchOptions {
   files: CertificateFiles
   /** What is in use. */
   current: Certificate

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 
-export interface StrangersOptions {
+interface StrangersOptions {
   /** Connections that may be strangers' at once. */
   limit: number
   /** Of these, from one address; a flood from one machine then leaves room for others. */

@@ -1,6 +1,6 @@
 import type { FastifyReply } from 'fastify'
 
-export interface StreamHead {
+interface StreamHead {
   contentType: string
   /** Default: `no-cache`. */
   cacheControl?: string

@@ -46,7 +46,7 @@ function isWorkerSocket({ method, url = '', headers }: IncomingMessage): boolean
   return method === 'GET' && headers.upgrade?.toLowerCase() === 'websocket' && /\/ws\/worker(\?|$)/.test(url)
 }
 
-export interface WebServerOptions {
+interface WebServerOptions {
   /** Absent: plain HTTP. */
   certificate?: Certificate | undefined
   strangers: Strangers

@@ -7,7 +7,7 @@
 /** Of one turn of the event loop; a step that has begun is done. */
 const SLICE_MS = 20
 
-export interface WorkSlicesOptions {
+interface WorkSlicesOptions {
   sliceMs?: number
   nowMs?: () => number
 }

@@ -44,7 +44,7 @@ export interface Wording {
 }
 
 /** A message as it may come: the types of OpenAI's package say what should be there. */
-export interface LooseMessage {
+interface LooseMessage {
   role?: unknown
   content?: unknown
   name?: unknown

@@ -16,7 +16,7 @@ import { textOf } from './as-sampled.ts'
  * `edited`: the calls are a turn's, but what they say counts as another message; `unknown_id`: a call has an id that a proxy
  * drew, and not for this session. The others: what was changed in an echo.
  */
-export type EchoKind = 'name' | 'arguments' | 'order' | 'text' | 'edited' | 'unknown_id'
+type EchoKind = 'name' | 'arguments' | 'order' | 'text' | 'edited' | 'unknown_id'
 
 /** Values are JSON or text, cut where they are long; null: there was none. */
 interface EchoChange {

@@ -47,7 +47,7 @@ const INEXACT_CODES = [
   ['invalid_logprob', / logprob that is none$/],
 ] as const
 
-export type InexactCode = (typeof INEXACT_CODES)[number][0] | 'other'
+type InexactCode = (typeof INEXACT_CODES)[number][0] | 'other'
 
 /** @param reason as {@link inexactReason} gives it */
 export function inexactCode(reason: string): InexactCode {

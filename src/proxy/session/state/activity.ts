@@ -2,7 +2,7 @@
  * What happens in the proxy at this moment, for whoever watches. Nothing is kept; with nobody watching, an event costs
  * one call.
  */
-export type ActivityEvent =
+type ActivityEvent =
   | { type: 'session_opened' | 'session_reset' | 'session_deleted'; session_id: string }
   | { type: 'session_ended'; session_id: string; status: 'completed' | 'aborted' }
   | { type: 'reward'; session_id: string; reward: number }

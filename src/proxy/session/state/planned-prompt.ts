@@ -13,7 +13,7 @@ import type { KnownTurn } from '../matching/session-turns.ts'
  */
 export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | 'nothing_new' | RefusalReason
 
-export interface PromptOrigin {
+interface PromptOrigin {
   reason: PromptReason
   /** The turn whose prompt and completion the prompt begins with. */
   from?: string

@@ -25,7 +25,7 @@ import { Sweeper, type SweeperHooks } from './sweeper.ts'
 export type { SessionCall } from './session-call.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
 
-export interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
+interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
   /** What was remembered of its calls is over: completed, aborted, reset, deleted or swept. */
   onEnded(sessionId: string): void
 }
@@ -56,7 +56,7 @@ export interface SessionsOptions {
 /** Some 280 sessions of 100,000 tokens. */
 const MEMORY_BYTES = 512 * 1024 * 1024
 
-export interface WaitResult {
+interface WaitResult {
   session: SessionRecord
   /** The session was still active when the time was up. */
   timedOut: boolean

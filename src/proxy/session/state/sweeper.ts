@@ -12,7 +12,7 @@ export interface SweeperHooks {
   onSweepHeld(held: HeldSweep): void
 }
 
-export interface SweeperOptions {
+interface SweeperOptions {
   /** Milliseconds since the epoch. */
   clock(): number
   /** Milliseconds from any beginning, which no setting of the clock changes. */

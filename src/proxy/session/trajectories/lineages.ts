@@ -7,7 +7,7 @@ import type { TurnStep } from '../../store/port/turn-store.ts'
 import { TrajectoryBuilder } from './trajectories.ts'
 
 /** A call that another one goes on from. */
-export interface ParentCall {
+interface ParentCall {
   readonly turnId: string
   /** Of its request; in the other one's its answer follows. */
   readonly messageCount: number

@@ -9,7 +9,7 @@ import { rowBytes } from '../../../protocol/details/details.ts'
 import { numbersOf, TENSOR_BYTES, type Tensor } from '../../../protocol/details/tensors.ts'
 
 /** A turn that a row has tokens of, or goes on from. */
-export interface PlacedTurn {
+interface PlacedTurn {
   readonly turnId: string
   readonly promptLength: number
   readonly completionLength: number

@@ -13,7 +13,7 @@ import { paramsText, type WrittenRequest } from './written-request.ts'
 
 type Rules = Pick<SessionRules, 'samplingParams' | 'trustAgent' | 'policies'>
 
-export interface AskedTurn {
+interface AskedTurn {
   readonly open: OpenTurn
   readonly request: CanonicalRequest
   readonly annotations: Record<string, unknown>

@@ -33,7 +33,7 @@ import { jsonAtHand, paramsText, type WrittenRequest, writeRequest } from './wri
 export type { Turn } from '../state/live-turn.ts'
 export type { AgentCall, AgentWord } from './agent-call.ts'
 
-export interface TurnRunnerOptions {
+interface TurnRunnerOptions {
   sessions: Sessions
   backend: Backend
   /** How prompts come about. Absent: the engine's business, and nothing of them is remembered. */

@@ -9,7 +9,7 @@ import type { SessionCall } from '../state/session-call.ts'
 import { DrawnCalls } from './drawn-calls.ts'
 import { SharedAnswer } from './retries/shared-answer.ts'
 
-export interface RunningTurnParts {
+interface RunningTurnParts {
   /** Its place in the session. */
   readonly call: SessionCall
   readonly open: OpenTurn

@@ -15,7 +15,7 @@ export const SAMPLING_FIELDS = [
 ] as const
 
 /** `engine`: the call did not say; the value is there only if the engine tells what its default is. */
-export type SamplingSource = 'session' | 'agent' | 'engine'
+type SamplingSource = 'session' | 'agent' | 'engine'
 
 export interface TurnSampling {
   /** What logprobs are of, in the word of the engine or of who runs the proxy; null: unknown. */

@@ -3,7 +3,7 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 
 /** What stands in for the engine's own word, where it has none. */
-export interface Stamps {
+interface Stamps {
   /** As it was when the engine was asked: an answer that comes whole comes long after its first token. */
   readonly weightsAsked: string | undefined
   /** As it is at this moment, because it may change mid-way. */

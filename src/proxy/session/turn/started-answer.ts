@@ -1,6 +1,6 @@
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 
-export interface StartedAnswer extends AsyncDisposable {
+interface StartedAnswer extends AsyncDisposable {
   next(): Promise<IteratorResult<readonly GenerationEvent[]>>
 }
 

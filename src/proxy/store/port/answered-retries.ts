@@ -10,7 +10,7 @@ export interface Annotations {
 }
 
 /** What tells whether a turn has a whole answer. */
-export interface AnsweredTurn {
+interface AnsweredTurn {
   status: TurnStatus
   finishReason: string | null
   errorCode: string | null

@@ -12,7 +12,7 @@ const BASE64_HEAD = ';base64,'
 const MIN_BASE64_CHARS = 1024
 
 /** A text without the bytes that it brings. */
-export interface CutText {
+interface CutText {
   /** One more than there are blobs: each blob stands, in base64, between two of them. */
   readonly literals: readonly string[]
   readonly blobs: readonly Buffer[]

@@ -17,7 +17,7 @@ export type Reply = { id: number; value: unknown } | { id: number; error: WireEr
 export type OpeningReport = { opened: true } | { opened: false; error: WireError }
 
 /** A ProxyError without its class, which does not survive the way between threads. */
-export interface WireError {
+interface WireError {
   code: ErrorCode
   message: string
   param: string | undefined

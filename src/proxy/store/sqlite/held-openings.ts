@@ -7,7 +7,7 @@ import type { OpenTurn } from '../port/turn-store.ts'
 /** How long an opening may be held. */
 const HOLD_MS = 10
 
-export interface HeldOpening {
+interface HeldOpening {
   readonly turn: OpenTurn
   /** Settles what the caller of `hold` got. */
   settle(opened: Promise<void>): void

@@ -5,7 +5,7 @@ import type { Reader, ReadMethods, TurnPage } from './reader.ts'
 
 export type ReaderMessage = ThreadCall<ReadMethods>[] | 'close'
 
-export interface ReaderPort {
+interface ReaderPort {
   reply(replies: Reply[], transfer: Transferable[]): void
   close(): void
 }

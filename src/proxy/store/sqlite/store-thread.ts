@@ -28,7 +28,7 @@ export type SpawnThread = (role: StoreRole, workerData: object) => ThreadPort
 const spawnWorker: SpawnThread = (role, workerData) =>
   startThread(ENTRY_POINTS[role], { workerData, name: `store-${role}` })
 
-export interface StoreThreadOptions {
+interface StoreThreadOptions {
   /** Called with how many calls each message of the thread answers, and how long ago the first of them was made. */
   onReplies?: ((count: number, waitedMs: number) => void) | undefined
   /** Default: a thread of this process. */

@@ -8,7 +8,7 @@ import type { WriteMethods, Writer } from './writer.ts'
 export type WriterMessage = ThreadCall<WriteMethods>[] | 'close'
 
 /** The loop's end of the line to whoever calls. */
-export interface WriterPort {
+interface WriterPort {
   reply(replies: Reply[]): void
   /** A message that has come, and that `receive` has not been told of. */
   next(): WriterMessage | undefined

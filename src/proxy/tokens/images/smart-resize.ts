@@ -10,7 +10,7 @@ export interface ImageSide {
   readonly height: number
 }
 
-export interface ResizeBounds {
+interface ResizeBounds {
   /** A side of the square that becomes one token, in pixels. */
   readonly factor: number
   readonly minPixels: number

@@ -39,7 +39,7 @@ const WANTED_FILES = [
 /** A start that could do with what is cached waits no longer for the rest. */
 const COMPLETION_MS = 30_000
 
-export interface ModelDirectory {
+interface ModelDirectory {
   directory: string
   /** Wanted files that the cache does not have, and of which nobody could say whether the model has them. */
   untold: string[]

@@ -21,7 +21,7 @@ export interface ModelFiles {
   untold?: string[]
 }
 
-export interface LoadModelFilesOptions {
+interface LoadModelFilesOptions {
   /** Default: the process's. */
   environment?: HubEnvironment
   signal?: AbortSignal

@@ -74,7 +74,7 @@ export interface TokenModelOptions {
   tokenizerBackend?: TokenizerBackend
 }
 
-export type TokenizerBackend = 'auto' | 'huggingface'
+type TokenizerBackend = 'auto' | 'huggingface'
 
 /** A model whose files were found, and whose template Python gets ready on its thread. */
 export interface StartingModel {

@@ -11,7 +11,7 @@ import { JsonScanner } from './json-scanner.ts'
 import type { WrittenCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
-export interface ObjectText {
+interface ObjectText {
   text: string
   /** Key and text of the value. */
   members: ReadonlyMap<string, string>

@@ -4,7 +4,7 @@ import type { BlockOptions, BlockReading, CallSyntax, Markers } from './block-pa
 import { jsonOfTextArguments, type TextArgument } from './text-arguments.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
-export interface KeyedTags {
+interface KeyedTags {
   call: Markers
   key: Markers
   value: Markers

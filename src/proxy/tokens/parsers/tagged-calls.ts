@@ -10,7 +10,7 @@ import type { BlockOptions, BlockReading, CallSyntax } from './block-parser.ts'
 import { jsonOfTextArguments, type TextArgument } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
-export interface TaggedSyntax {
+interface TaggedSyntax {
   /** What a call begins with, up to its name: `<function=`. */
   call: string
   callClose: string

@@ -32,7 +32,7 @@ export interface RenderedPrompt {
 }
 
 /** A conversation, cut in two behind the assistant's message that echoes a completion. */
-export interface CutConversation {
+interface CutConversation {
   /** Its last message is the echo. */
   history: readonly ChatMessage[]
   newMessages: readonly ChatMessage[]

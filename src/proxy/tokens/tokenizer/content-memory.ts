@@ -21,7 +21,7 @@ const ENTRY_BYTES = 200
 /** @param promptChars of the prompt that the text is a piece of */
 type EncodePiece = (text: string, promptChars: number) => Promise<ArrayLike<number>>
 
-export interface ContentMemoryOptions {
+interface ContentMemoryOptions {
   /** Default: 64 MiB. */
   maxBytes?: number
   /** What `mayCutAtSpaces` says of the tokenizer: long texts are known by their parts as well. Default: no. */

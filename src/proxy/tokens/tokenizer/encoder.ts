@@ -76,7 +76,7 @@ class JavaScriptEncoder implements TextEncoder {
 }
 
 /** What is used of the library's tokenizer. Each text is encoded on one of libuv's threads. */
-export interface RustTokenizer {
+interface RustTokenizer {
   encode(text: string, pair: null, options: { addSpecialTokens: boolean }): Promise<{ getIds(): number[] }>
   idToToken(id: number): string | null
   tokenToId(token: string): number | null

@@ -18,7 +18,7 @@ const EXPRESSIONS: ReadonlySet<unknown> = new Set([
 ])
 
 /** Of a tokenizer.json, what is read here. */
-export interface SplittingFiles {
+interface SplittingFiles {
   normalizer?: unknown
   pre_tokenizer?: unknown
   added_tokens?: readonly AddedToken[]

@@ -4,7 +4,7 @@
  */
 import { type MarkerMatch, MarkerSearch, MarkerSet } from './markers.ts'
 
-export interface StopStringsOptions {
+interface StopStringsOptions {
   /** Whether the stop string belongs to the text. Default: false. */
   include?: boolean
 }

@@ -4,7 +4,7 @@
  */
 import type { TokenPieces } from './token-pieces.ts'
 
-export interface StreamingDecoderOptions {
+interface StreamingDecoderOptions {
   /** Leaves special tokens out of the text. Default: false. */
   skipSpecialTokens?: boolean
   /** Special tokens that stay visible although the others are skipped: those that an output parser reads. */

@@ -20,7 +20,7 @@ export interface EncodeOptions {
   addSpecialTokens?: boolean
 }
 
-export interface DecodeOptions {
+interface DecodeOptions {
   /** Leaves special tokens out of the text. Default: false. */
   skipSpecialTokens?: boolean
 }

@@ -10,7 +10,7 @@ import { startThread } from '../../../../base/own-files.ts'
 import { baseUrl } from '../../transport/base-url.ts'
 import type { HealthAnswer, HealthThreadData, HealthThreadReply } from './health-thread.ts'
 
-export interface HealthPortOptions {
+interface HealthPortOptions {
   host: string
   /** 0: any free one. */
   port: number

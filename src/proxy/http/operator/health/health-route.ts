@@ -13,7 +13,7 @@ const Health = Type.Object({
   connected_workers: Type.Integer(),
 })
 
-export interface HealthOptions {
+interface HealthOptions {
   backend: Backend
   /** What else is worth telling: version, database, how prompts came about, notes such as the fall-back engine. */
   facts: () => Record<string, unknown>

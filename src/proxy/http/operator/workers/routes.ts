@@ -12,7 +12,7 @@ import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import * as schemas from './schemas.ts'
 
-export interface WorkersRoutesOptions {
+interface WorkersRoutesOptions {
   roster: Roster
 }
 

@@ -19,7 +19,7 @@ import { SessionParams } from '../sessions/schemas.ts'
 import { NewGatewaySessionBody, SessionCredentials, SessionTraces } from './schemas.ts'
 import { sessionTracesToWire } from './serialise.ts'
 
-export interface GatewayRoutesOptions {
+interface GatewayRoutesOptions {
   sessions: Sessions
   store: TurnStore
   keyring: Keyring

@@ -12,7 +12,7 @@ import { SessionParams } from '../sessions/schemas.ts'
 import { foundSession } from './found-session.ts'
 import { LiveEvent, ProxyEvent } from './schemas.ts'
 
-export interface EventsOptions {
+interface EventsOptions {
   activity: Activity
   sessions: Sessions
   backend: Backend

@@ -5,7 +5,7 @@ import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { RequestsSoFar } from '../sessions/new-parts.ts'
 import { turnToWire } from '../sessions/serialise.ts'
 
-export interface TurnQuery {
+interface TurnQuery {
   messages: 'all' | 'new'
   /** Whether token ids and logprobs are shown. */
   ids: boolean

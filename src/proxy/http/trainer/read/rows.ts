@@ -11,7 +11,7 @@ import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.t
 /** Of a token that no turn sampled. */
 const NO_TURN = -1
 
-export interface RowQuery {
+interface RowQuery {
   sideCalls: boolean
 }
 

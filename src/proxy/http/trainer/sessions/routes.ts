@@ -13,7 +13,7 @@ import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import * as schemas from './schemas.ts'
 import { sessionToWire } from './serialise.ts'
 
-export interface SessionsRoutesOptions {
+interface SessionsRoutesOptions {
   sessions: Sessions
   keyring: Keyring
 }

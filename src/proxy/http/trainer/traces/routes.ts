@@ -21,7 +21,7 @@ import { SessionParams } from '../sessions/schemas.ts'
 import * as schemas from './schemas.ts'
 import { graphToWire, tracesToWire, traceToWire } from './serialise.ts'
 
-export interface TracesRoutesOptions {
+interface TracesRoutesOptions {
   store: TurnStore
 }
 

@@ -16,7 +16,7 @@ const NO_TOKENS = {
 }
 
 /** What to show of traces beyond ids and logprobs. */
-export interface TraceDetails {
+interface TraceDetails {
   readonly reader: TurnReader
   readonly choice: DetailChoice
 }

@@ -12,7 +12,7 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
 
 /** What an answer has that no column of a turn holds; kept where it is not empty. */
-export interface UnnamedAnswer {
+interface UnnamedAnswer {
   refusal?: string
   extra?: Record<string, unknown>
 }
@@ -43,7 +43,7 @@ function recordedAnswer(turn: TurnRecord): CompletionFold {
 }
 
 /** A committed answer, given to a retry. */
-export interface GivenAnswer {
+interface GivenAnswer {
   turnId: string
   startedAtMs: number
   endedAtMs?: number

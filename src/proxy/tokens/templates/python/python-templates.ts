@@ -3,7 +3,7 @@ import type { PyProxy } from 'pyodide/ffi'
 import { bootPython } from './boot.ts'
 
 /** What the template is given besides messages and tools, as Python reads it. */
-export interface RenderVariables {
+interface RenderVariables {
   add_generation_prompt: boolean
   /** Cuts the text behind the final message's. Default: no. */
   continue_final_message?: boolean
@@ -14,7 +14,7 @@ export interface RenderVariables {
   now_s?: number
 }
 
-export type RenderOutcome =
+type RenderOutcome =
   | { text: string }
   /** In the template's own words. */
   | { refusal: string }
