@@ -45,9 +45,9 @@ function pinnedVersion(name: string): string | undefined {
 }
 
 /** Whether this machine has what {@link installFromPyPI} needs. */
-export async function hasPython(): Promise<boolean> {
+export async function hasPython(python = 'python3'): Promise<boolean> {
   const probe = {
-    command: 'python3',
+    command: python,
     args: ['-c', 'import ensurepip, venv'],
     cwd: tmpdir(),
     env: process.env,
@@ -58,21 +58,29 @@ export async function hasPython(): Promise<boolean> {
   )
 }
 
+/** For packages that want it; undefined: there is none. */
+export async function python312(): Promise<string | undefined> {
+  const ofPyenv = { command: 'pyenv', args: ['prefix', '3.12.1'], cwd: tmpdir(), env: process.env }
+  const prefix = await runProgram(ofPyenv, LOOK_UP_MS).catch(() => undefined)
+  const places = ['python3.12', join(prefix?.output.trim() ?? '', 'bin/python')]
+  for (const place of places) if (await hasPython(place)) return place
+  return undefined
+}
+
 /**
  * @param missing what the package needs and does not name
- * @param pinned default: that of `versions.ts`, or the current one
+ * @param choice `pinned`: default is that of `versions.ts`, or the current one
  */
 export async function installFromPyPI(
   name: string,
   missing: readonly string[] = [],
-  pinned?: string,
+  { pinned, python: base = 'python3' }: { pinned?: string; python?: string } = {},
 ): Promise<Installed> {
   const query = ['-m', 'pip', 'index', 'versions', name]
-  const version =
-    pinned ?? pinnedVersion(name) ?? (await currentVersion('python3', query, /^\S+ \((\S+)\)$/m))
+  const version = pinned ?? pinnedVersion(name) ?? (await currentVersion(base, query, /^\S+ \((\S+)\)$/m))
   const all = [name, ...missing].join('+')
   return installed(all, version, async (folder) => {
-    await ran('python3', ['-m', 'venv', folder], folder)
+    await ran(base, ['-m', 'venv', folder], folder)
     const python = join(folder, 'bin/python')
     const packages = [`${name}==${version}`, ...missing]
     // pip takes more than a minute to choose among versions; uv takes seconds.

@@ -31,13 +31,15 @@ export interface RigOptions extends Setup {
   folder: string
   /** Of the engine; agents have long prompts and ask for long answers. */
   contextLength?: number
+  /** Of the proxy. */
+  flags?: readonly string[]
 }
 
 const ROOMY = 1_000_000
 
 /** Everything stops when the test ends. */
 export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
-  const { mode, prompts, folder, contextLength = ROOMY } = options
+  const { mode, prompts, folder, contextLength = ROOMY, flags = [] } = options
   const playbook = join(folder, 'playbook.json')
   writeFileSync(playbook, JSON.stringify(options.playbook))
   const length = ['--context-length', String(contextLength)]
@@ -48,6 +50,7 @@ export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
     ...['--model', 'embedded'],
     ...(mode === 'local' ? ['--engine-url', engineUrl] : []),
     ...(prompts === 'token' ? ['--tokenizer', 'embedded', ...length] : []),
+    ...flags,
   ])
   if (mode === 'relay') await start(t, ['worker', '--proxy-url', url, '--engine-url', engineUrl])
   return { url, get: async (path) => (await fetch(url + path)).json() }

@@ -13,7 +13,7 @@ export interface Step {
 }
 
 /** Every task names the folder of its rollout in these words. */
-const FOLDER_OF_TASK = 'in the folder (?<folder>/[\\w./-]+)'
+export const FOLDER_OF_TASK = 'in the folder (?<folder>/[\\w./-]+)'
 
 export function taskIn(folder: string): string {
   return `Work in the folder ${folder} : write hello.sh, run it, and read what it printed.`
@@ -28,15 +28,16 @@ export type Hand = 'tidy' | 'untidy'
 /**
  * The first step answers the task, each other one the results of the step before it. A call that offers other tools,
  * or none, is not of this script: the model answers as it likes.
+ * @param task a regular expression on the text of the last user message
  */
-export function playbookOf(steps: readonly Step[], hand: Hand): object {
+export function playbookOf(steps: readonly Step[], hand: Hand, task = FOLDER_OF_TASK): { rules: object[] } {
   const tool = steps[0]?.calls?.[0]?.tool
   const rules = steps.map((step, index) => ({
     name: `step ${index}`,
     when: {
       role: index === 0 ? 'user' : 'tool',
       step: index,
-      user: FOLDER_OF_TASK,
+      user: task,
       ...(tool !== undefined && { tool }),
     },
     answer: hand === 'tidy' ? tidy(step) : untidy(step),

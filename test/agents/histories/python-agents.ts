@@ -1,0 +1,63 @@
+/** Agents and frameworks of PyPI; none where there is no Python for them. */
+import { join } from 'node:path'
+import { type Agent, SHELL_ENV } from '../parts/agent.ts'
+import { hasPython, installFromPyPI, python312 } from '../parts/install.ts'
+import { call, DONE, type HistoryCase } from './case.ts'
+
+const PROGRAMS = join(import.meta.dirname, '../programs')
+
+/** Above 2,000 characters it cuts the arguments of `write_file` in all messages but the last 20. */
+export async function deepagents(): Promise<HistoryCase[]> {
+  if (!(await hasPython())) return []
+  const { version, folder } = await installFromPyPI('deepagents', ['langchain-openai==1.7.3'])
+  const agent: Agent = {
+    name: `deepagents ${version}`,
+    dialect: 'chat',
+    program: ({ baseUrl, task, home }) => ({
+      command: join(folder, 'bin/python'),
+      args: [join(PROGRAMS, 'deep-agent.py'), task],
+      env: { ...SHELL_ENV, HOME: home, OPENAI_BASE_URL: `${baseUrl}/v1`, OPENAI_API_KEY: 'none' },
+    }),
+  }
+  const steps = [
+    call('write_file', { file_path: '/a.txt', content: 'some words '.repeat(300) }),
+    ...Array.from({ length: 11 }, (_, at) => call('look', { place: `room ${at}` })),
+    DONE,
+  ]
+  return [
+    { agent, does: 'a file of 3,300 characters, cut later', steps, rows: { token: 2, chat: 2 } },
+    {
+      ...{ agent, does: 'the same under `--edited-calls keep`', steps },
+      flags: ['--edited-calls', 'keep'],
+      rows: { token: 1, chat: 2 },
+    },
+  ]
+}
+
+export async function openHands(): Promise<HistoryCase[]> {
+  const python = await python312()
+  if (python === undefined) return []
+  const { version, folder } = await installFromPyPI('openhands-sdk', ['openhands-tools==1.58.0'], { python })
+  const agent: Agent = {
+    name: `OpenHands SDK ${version}`,
+    dialect: 'chat',
+    program: ({ baseUrl, task, home }) => ({
+      command: join(folder, 'bin/python'),
+      args: [join(PROGRAMS, 'openhands-agent.py'), task],
+      env: {
+        ...SHELL_ENV,
+        HOME: home,
+        OPENAI_BASE_URL: `${baseUrl}/v1`,
+        LITELLM_LOCAL_MODEL_COST_MAP: 'True',
+      },
+    }),
+  }
+  const path = '$<folder>/a.txt'
+  const steps = [
+    call('file_editor', { command: 'create', path, file_text: 'one\ntwo  \nthree\n' }),
+    call('file_editor', { command: 'view', path, view_range: '[1, 2]' }),
+    call('file_editor', { path }),
+    call('finish', { message: 'Done.' }),
+  ]
+  return [{ agent, does: 'values as text, a guessed member', steps, rows: { token: 1, chat: 3 } }]
+}
