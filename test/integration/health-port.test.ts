@@ -2,6 +2,7 @@ import { Worker } from 'node:worker_threads'
 import t, { type Test } from 'tap'
 import { openHealthPort } from '../../src/proxy/http/operator/health/health-port.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { RawConnection } from '../helpers/raw-connection.ts'
 import { until } from '../helpers/until.ts'
 
 const OK = { code: 200, body: '{"status":"ok"}' }
@@ -79,4 +80,14 @@ t.test('a port that is taken is an error at the start', async (t) => {
     code: 'start_failed',
     message: /--health-port.*EADDRINUSE/,
   })
+})
+
+t.test('silent connections push out each other, and never a probe', async (t) => {
+  const proxy = await startProxy(t, { healthPort: 0 })
+  const url = proxy.server.healthUrl!
+  const silent: RawConnection[] = []
+  t.teardown(() => silent.forEach(({ socket }) => void socket.destroy()))
+  for (let count = 0; count < 100; count += 1) silent.push(await RawConnection.open(url))
+  await until(() => silent.filter(({ socket }) => socket.destroyed).length >= 36)
+  t.equal((await fetch(url)).status, 200)
 })

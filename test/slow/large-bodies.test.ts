@@ -47,9 +47,9 @@ t.test('what a call repeats of the call before it is counted with what is new', 
   const message = '{"role":"user","content":"hi"}'
   const body = (count: number) => aside(() => Buffer.from(`{"messages":${list(message, count)}}`))
   // Three nodes each.
-  t.equal((await send(url, await body(50_000))).status, 200)
-  t.equal((await send(url, await body(70_000))).status, 200)
-  t.equal((await send(url, await body(90_000))).status, 413)
+  t.equal((await send(url, await body(20_000))).status, 200)
+  t.equal((await send(url, await body(30_000))).status, 200)
+  t.equal((await send(url, await body(40_000))).status, 413)
 })
 
 t.test('the largest prompts that agents send pass', async (t) => {
@@ -124,4 +124,38 @@ t.test('one agent cannot take the budget of all', async (t) => {
   void send(url, body, 'other', other).catch(() => {})
   await until(() => backend.requests.length === 2)
   await sessions.close()
+})
+
+t.test('a session has one call at a time that brings thousands of messages', async (t) => {
+  const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 8 * 1024 * 1024 })
+  const goOn: (() => void)[] = []
+  backend.script = async function* () {
+    await new Promise<void>((resolve) => goOn.push(resolve))
+    yield* answer(wholeAnswer())
+  }
+  const talk = (name: string, count: number) =>
+    JSON.stringify({
+      messages: Array.from({ length: count }, (_, at) => ({ role: 'user', content: `${name} ${at}` })),
+    })
+  const first = send(url, talk('a', 5_000), 's')
+  await until(() => goOn.length === 1)
+  const second = send(url, talk('b', 5_000), 's')
+  const third = send(url, talk('c', 5_000), 's')
+  // Neither another session's nor a small one of this session waits.
+  const others = [send(url, talk('d', 5_000), 'other'), send(url, talk('e', 1), 's')]
+  await until(() => goOn.length === 3)
+  t.equal(backend.requests.length, 3)
+  goOn[0]!()
+  t.equal((await first).status, 200)
+  await until(() => goOn.length === 4)
+  t.equal(backend.requests.length, 4, 'one of the two that wait')
+  for (const each of goOn) each()
+  await until(() => goOn.length === 5)
+  goOn[4]!()
+  for (const call of [second, third, ...others]) t.equal((await call).status, 200)
+  goOn.length = 0
+  const grown = [talk('a', 5_010), talk('a', 5_020)].map((body) => send(url, body, 's'))
+  await until(() => goOn.length === 2)
+  for (const each of goOn) each()
+  for (const call of grown) t.equal((await call).status, 200, 'what a call repeats does not count')
 })

@@ -54,23 +54,39 @@ t.test('of a body that is refused no more than a little is read', { timeout: 60_
   t.ok(sent < 32 * 1024 * 1024, `${sent} bytes: what the kernel holds, and the little`)
 })
 
-t.test('bodies that never end share a budget, and the largest is cut off', { timeout: 60_000 }, async (t) => {
-  const { url } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 1_000_000, bodyBudgetBytes: 0 })
-  const send = async (bytes: number) => {
-    const connection = await RawConnection.open(url)
-    connection.send(`${POST}Transfer-Encoding: chunked\r\n\r\n`)
-    connection.send(`${bytes.toString(16)}\r\n${'x'.repeat(bytes)}\r\n`)
-    return connection
-  }
-  const small = await send(600_000)
-  const large = await send(900_000)
-  await send(700_000)
-  await large.closed
-  t.notOk(small.socket.destroyed)
-  t.equal((await fetch(`${url}/health`)).status, 200)
-  small.send('0\r\n\r\n')
-  await small.until('HTTP/1.1 400')
-})
+t.test(
+  'bodies that never end share a budget, and the largest of who sends most is refused',
+  { timeout: 60_000 },
+  async (t) => {
+    const { url } = await startSessionsApi(
+      t,
+      undefined,
+      {},
+      { bodyLimitBytes: 1_000_000, bodyBudgetBytes: 0 },
+    )
+    const send = async (session: string, bytes: number) => {
+      const connection = await RawConnection.open(url)
+      connection.send(`${POST.replace('/s/', `/${session}/`)}Transfer-Encoding: chunked\r\n\r\n`)
+      connection.send(`${bytes.toString(16)}\r\n${'x'.repeat(bytes)}\r\n`)
+      return connection
+    }
+    const small = await send('greedy', 500_000)
+    const large = await send('greedy', 600_000)
+    const honest = await send('honest', 950_000)
+    await large.until('HTTP/1.1 503')
+    await large.until('retry-after: 1')
+    await large.until('"code":"queue_full"')
+    for (const { received, socket } of [small, honest]) {
+      t.equal(received, '')
+      t.notOk(socket.destroyed)
+    }
+    t.equal((await fetch(`${url}/health`)).status, 200)
+    for (const connection of [small, honest]) {
+      connection.send('0\r\n\r\n')
+      await connection.until('HTTP/1.1 400')
+    }
+  },
+)
 
 t.test('a body that ends soon leaves its connection usable', async (t) => {
   const { url } = await startProxy(t, KEYS)

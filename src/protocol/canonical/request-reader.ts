@@ -52,6 +52,8 @@ const MAX_PARTS = 16
 
 export interface ReadRequest {
   readonly value: unknown
+  /** Objects, lists and members that no earlier request had. */
+  readonly newNodes: number
   /** Of a request that was read by its parts, none of which is nested too deeply. */
   readonly list?: ReadList
 }
@@ -107,6 +109,9 @@ interface KnownPart extends ParsedPart {
 /** Called with what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
 export type Admit = (weight: JsonWeight) => void
 
+/** @param known of `more`, what has been read before */
+type Add = (more: JsonWeight, known?: JsonWeight) => void
+
 /** What a step made of objects, or of texts. */
 type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never, unknown>
 
@@ -157,8 +162,9 @@ export class RequestReader implements Repeats {
     const isShort = json.length < MIN_BYTES && !wishes.listJson
     const read = isShort ? undefined : this.#readParts(json, admit, wishes)
     if (read !== undefined) return read
-    admit(weigh(json))
-    return { value: parseRequest(json.toString()) }
+    const weight = weigh(json)
+    admit(weight)
+    return { value: parseRequest(json.toString()), newNodes: weight.nodes }
   }
 
   once<Part extends object | string, Context extends unknown[], Made>(
@@ -197,8 +203,10 @@ export class RequestReader implements Repeats {
   #readObject(json: Buffer, admit: Admit, wishes: ReadWishes): ReadRequest | undefined {
     const members = new Map<string, unknown>()
     let weight: JsonWeight = { nodes: 1, commas: 0, widest: 0 }
-    const add = (more: JsonWeight) => {
+    let newNodes = 0
+    const add = (more: JsonWeight, known = WEIGHTLESS) => {
       weight = together(weight, more)
+      newNodes += more.nodes - known.nodes
       admit(weight)
     }
     let list: ParsedList | undefined
@@ -235,17 +243,18 @@ export class RequestReader implements Repeats {
     const isWhole = json[at] === LETTERS.objectEnd && skipSpace(json, at + 1) === json.length
     if (!isWhole || list?.ends.length === 0) return undefined
     const value = Object.fromEntries(members)
-    return list === undefined ? { value } : { value, list: { elements, json: wholeOf(list, wishes) } }
+    if (list === undefined) return { value, newNodes }
+    return { value, newNodes, list: { elements, json: wholeOf(list, wishes) } }
   }
 
   /** @returns undefined if it is nested too deeply */
-  #readPart(name: string, json: Buffer, start: number, add: Admit): ParsedPart | undefined {
+  #readPart(name: string, json: Buffer, start: number, add: Add): ParsedPart | undefined {
     const parts = this.#parts.get(name) ?? []
     const place = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
     if (place !== -1) {
       const [known] = parts.splice(place, 1)
       parts.unshift(known!)
-      add(known!.weight)
+      add(known!.weight, known!.weight)
       return known
     }
     const parse = name === 'body' ? parseBody : WRITTEN_FIELDS.includes(name) ? parseAsWritten : JSON.parse
@@ -268,7 +277,7 @@ export class RequestReader implements Repeats {
   #readList(
     json: Buffer,
     start: number,
-    add: Admit,
+    add: Add,
     wishes: ReadWishes,
   ): { list: ParsedList; close: number } | undefined {
     const { place, shared, alike } = this.#mostAlike(json.subarray(start))
@@ -278,7 +287,8 @@ export class RequestReader implements Repeats {
     if (found === undefined) return undefined
     const ends = [...shared.ends, ...found.ends.map((end) => end - start)]
     const weights = weightsOf(json.subarray(start, found.close), ends, shared.weights)
-    if (weights.length > 0) add(together({ nodes: 1, commas: 0, widest: 0 }, weights.at(-1)!))
+    if (weights.length > 0)
+      add(together({ nodes: 1, commas: 0, widest: 0 }, weights.at(-1)!), shared.weights.at(-1))
     const more = json.toString('utf8', from, found.close)
     const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
     if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
@@ -351,7 +361,7 @@ function bytesOf({ json, length }: KnownPart): number {
   return PART_BYTES + 2 * length + (json?.length ?? 0)
 }
 
-function parsePart(json: Buffer, parse: (text: string) => unknown, add: Admit): ParsedPart {
+function parsePart(json: Buffer, parse: (text: string) => unknown, add: Add): ParsedPart {
   const weight = weigh(json)
   add(weight)
   return { weight, length: json.length, value: parse(json.toString()) }

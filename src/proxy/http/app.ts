@@ -166,8 +166,8 @@ export async function buildAppWith(
     done()
   })
   const budget = new BodyBudget(bodyBudgetOf(options))
-  fastify.addHook('preParsing', ({ raw }, _reply, _payload, done) => {
-    budget.watch(raw)
+  fastify.addHook('preParsing', (request, _reply, _payload, done) => {
+    budget.watch(request.raw, accountOf(request))
     done()
   })
   fastify.addHook('onSend', letBodyEnd)
@@ -259,6 +259,12 @@ async function addRoutes(
     ...(volatileRules && { volatileRules }),
     ...(tracer && { tracer }),
   })
+}
+
+/** Whose call it is: an agent's session, the session of its path, or where it comes from. */
+function accountOf({ caller, params, ip }: FastifyRequest): string {
+  const { sessionId } = (caller.is === 'agent' ? caller : params) as { sessionId?: string }
+  return sessionId === undefined ? `address ${ip}` : `session ${sessionId}`
 }
 
 /** For a burst of agents, and twice the largest body in any case. */

@@ -137,7 +137,9 @@ const SHARES_PORTS = process.platform === 'linux'
  * @returns undefined where it is held already, or cannot be: then the port must not be shared
  */
 async function holdPort(port: number): Promise<Server | undefined> {
-  return await started(createServer().unref(), { path: `\0llm-proxy/port/${port}` }).catch(() => undefined)
+  // Whoever connects to it, as any user of the machine may, gets none of the process's files.
+  const name = createServer((socket) => socket.destroy()).unref()
+  return await started(name, { path: `\0llm-proxy/port/${port}` }).catch(() => undefined)
 }
 
 /** Listens where this server does with further handles, and gives it what they accept. @returns them */

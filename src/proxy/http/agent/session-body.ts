@@ -17,6 +17,7 @@ import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
 import type { WaitingBodies } from '../transport/waiting-bodies.ts'
 import { whenClosed } from '../transport/when-closed.ts'
 import { WorkSlices } from '../transport/work-slices.ts'
+import { HeavyCalls } from './heavy-calls.ts'
 import { namedSession } from './session-of-call.ts'
 
 /** A body, read with what is remembered of its session's earlier ones. */
@@ -32,7 +33,11 @@ interface SessionBody {
 const MAX_GIVEN_BACK = 4 * 1024 * 1024
 
 const AT_ONCE = () => undefined
-const NO_BODY: SessionBody = { read: { value: undefined }, repeats: NO_REPEATS, nextStep: AT_ONCE }
+const NO_BODY: SessionBody = {
+  read: { value: undefined, newNodes: 0 },
+  repeats: NO_REPEATS,
+  nextStep: AT_ONCE,
+}
 
 /** Calls with shorter ones take no time. */
 const LARGE_BYTES = 16 * 1024
@@ -81,6 +86,7 @@ const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
 
 function readWith(sessions: Sessions, waiting: WaitingBodies): preHandlerAsyncHookHandler {
   const slices = new WorkSlices()
+  const heavy = new HeavyCalls()
   return async (request, { raw }) => {
     const { body } = request
     if (!Buffer.isBuffer(body)) return
@@ -93,9 +99,13 @@ function readWith(sessions: Sessions, waiting: WaitingBodies): preHandlerAsyncHo
     }
     const sessionId = await namedSession(request, sessions)
     const requests = sessionId === undefined ? new RequestReader() : requestsOf(sessionId, sessions, raw)
+    const caller = sessionId ?? `address ${request.ip}`
+    if (isLarge) for (let wait = heavy.turnOf(caller); wait; wait = heavy.turnOf(caller)) await wait
     const listJson = request.routeOptions.config.sendsMessagesOn === true
+    const read = readBody(request, body, requests, { listJson })
+    heavy.note(caller, read.newNodes, raw)
     request.sessionBody = {
-      read: readBody(request, body, requests, { listJson }),
+      read,
       repeats: requests,
       nextStep: isLarge ? () => slices.further() : AT_ONCE,
     }

@@ -8,49 +8,67 @@ export interface BodyBudgetOptions {
   bodyLimitBytes: number
 }
 
+interface Coming {
+  caller: string
+  bytes: number
+}
+
 /**
  * Bounds the memory of bodies that have begun and not ended. Each may be as large as the limit on one body allows, which
- * many at once, from clients that never end theirs, must not be: over the budget the largest is cut off.
+ * many at once, from clients that never end theirs, must not be: over the budget the largest of the caller who has most
+ * under way is refused, and nobody else's.
  */
 export class BodyBudget {
   readonly #options: BodyBudgetOptions
-  readonly #bytesOf = new Map<IncomingMessage, number>()
+  readonly #coming = new Map<IncomingMessage, Coming>()
   #total = 0
 
   constructor(options: BodyBudgetOptions) {
     this.#options = options
   }
 
-  /** Counts the body of a request, which is about to be read. */
-  watch(request: IncomingMessage): void {
+  /**
+   * Counts the body of a request, which is about to be read. One that is refused has an `error` event.
+   * @param caller whose it is
+   */
+  watch(request: IncomingMessage, caller: string): void {
     if (!hasBody(request)) return
-    this.#bytesOf.set(request, 0)
+    this.#coming.set(request, { caller, bytes: 0 })
     request.on('data', (chunk: Buffer) => this.#add(request, chunk.length))
     for (const end of ['end', 'close']) request.once(end, () => this.#forget(request))
   }
 
   #add(request: IncomingMessage, bytes: number): void {
-    const before = this.#bytesOf.get(request)
-    if (before === undefined) return
-    this.#bytesOf.set(request, before + bytes)
+    const coming = this.#coming.get(request)
+    if (coming === undefined) return
+    coming.bytes += bytes
     this.#total += bytes
-    if (before + bytes > this.#options.bodyLimitBytes) this.#forget(request)
-    if (this.#total > this.#options.totalBytes) this.#cutLargest()
+    if (coming.bytes > this.#options.bodyLimitBytes) this.#forget(request)
+    if (this.#total > this.#options.totalBytes) this.#refuseOne()
   }
 
-  #cutLargest(): void {
-    let [request, bytes]: [IncomingMessage | undefined, number] = [undefined, -1]
-    for (const [candidate, size] of this.#bytesOf) if (size > bytes) [request, bytes] = [candidate, size]
-    if (!request) return
+  #refuseOne(): void {
+    const sums = new Map<string, number>()
+    for (const { caller, bytes } of this.#coming.values()) sums.set(caller, (sums.get(caller) ?? 0) + bytes)
+    const [most] = largest(sums, (sum) => sum)
+    const [request, coming] = largest(this.#coming, ({ caller, bytes }) => (caller === most ? bytes : -1))
     this.#forget(request)
-    const message = `Too much is being sent at once; this body, with ${bytes} bytes so far, was the largest`
-    request.destroy(new ProxyError('body_too_large', message))
+    const message = `Too much is being sent at once, and most of it by this caller: this body has ${coming.bytes} bytes so far`
+    request.emit('error', new ProxyError('queue_full', message, { retryAfterS: 1 }))
   }
 
   #forget(request: IncomingMessage): void {
-    this.#total -= this.#bytesOf.get(request) ?? 0
-    this.#bytesOf.delete(request)
+    this.#total -= this.#coming.get(request)?.bytes ?? 0
+    this.#coming.delete(request)
   }
+}
+
+/** Of entries of which there is one at least. */
+function largest<Key, Value>(
+  entries: Iterable<[Key, Value]>,
+  sizeOf: (value: Value) => number,
+): [Key, Value] {
+  return [...entries].reduce((most, each) => (sizeOf(each[1]) > sizeOf(most[1]) ? each : most))
 }
 
 export function hasBody({ headers }: IncomingMessage): boolean {

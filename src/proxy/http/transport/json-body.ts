@@ -27,7 +27,7 @@ declare module 'fastify' {
  * Bounds what one body makes the proxy do: reading it and looking through it takes 0.2 s at most. A conversation of 2,000
  * turns with 200 tools has some 30,000 nodes, the longest prompt of token ids a million commas.
  */
-export const BODY_VALUES = { nodes: 250_000, commas: 2_000_000, members: 10_000 } as const
+export const BODY_VALUES = { nodes: 100_000, commas: 2_000_000, members: 10_000 } as const
 
 /** What a value takes on the heap beside its bytes. */
 const NODE_BYTES = 64
@@ -98,7 +98,7 @@ function parseJson(body: Buffer, read: () => ReadRequest): ReadRequest {
   } catch (error) {
     if (error instanceof ProxyError) throw error
     const text = body.toString()
-    if (text.trim() === '') return { value: undefined }
+    if (text.trim() === '') return { value: undefined, newNodes: 0 }
     throw invalidJson(text, error as Error)
   }
 }

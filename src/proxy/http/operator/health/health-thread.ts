@@ -2,6 +2,7 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { parentPort, workerData } from 'node:worker_threads'
+import { Strangers } from '../../transport/strangers.ts'
 
 export interface HealthThreadData {
   host: string
@@ -35,7 +36,13 @@ proxy.on('message', (health: HealthAnswer) => {
   latestAtMs = performance.now()
 })
 
-const server = createServer(({ method = '', url = '' }, response) => {
+/** Probes ask and go. Of connections that do not, the oldest makes way: each takes one of the process's files. */
+const CONNECTIONS = { limit: 64, limitPerAddress: 64 }
+const REQUEST_MS = 10_000
+
+const connections = new Strangers(CONNECTIONS)
+const times = { headersTimeout: REQUEST_MS, requestTimeout: REQUEST_MS }
+const server = createServer(times, ({ method = '', url = '' }, response) => {
   const isAsked = ['GET', 'HEAD'].includes(method) && url.split('?')[0] === path
   const now = performance.now() - latestAtMs > stuckMs ? STUCK : latest
   const { code, body } = isAsked ? now : NOT_FOUND
@@ -46,6 +53,7 @@ const server = createServer(({ method = '', url = '' }, response) => {
   })
   response.end(method === 'HEAD' ? undefined : body)
 })
+server.on('connection', (socket) => connections.admit(socket))
 server.on('error', ({ message }) => proxy.postMessage({ failure: message } satisfies HealthThreadReply))
 server.listen({ host, port }, () =>
   proxy.postMessage({ port: (server.address() as AddressInfo).port } satisfies HealthThreadReply),

@@ -1,0 +1,31 @@
+import type { ServerResponse } from 'node:http'
+import { whenClosed } from '../transport/when-closed.ts'
+
+/**
+ * Lets a session have one call at a time that brings thousands of new messages. Such a call holds the event loop, and then
+ * the store's writer, for tenths of a second; others get their turn between two of them, not behind twenty. Agents do not
+ * notice: what their calls repeat is not counted.
+ */
+const HEAVY_NODES = 10_000
+
+export class HeavyCalls {
+  /** By caller: whose heavy call is under way, and what lets each go on that waits for its end. */
+  readonly #waiting = new Map<string, (() => void)[]>()
+
+  /** To be asked right before a body is read, and again after the wait. @returns undefined: it may be read now */
+  turnOf(caller: string): Promise<void> | undefined {
+    const waiting = this.#waiting.get(caller)
+    return waiting && new Promise((resolve) => waiting.push(resolve))
+  }
+
+  /** @param newNodes what the call's body brought */
+  note(caller: string, newNodes: number, response: ServerResponse): void {
+    if (newNodes < HEAVY_NODES || this.#waiting.has(caller)) return
+    this.#waiting.set(caller, [])
+    whenClosed(response, () => {
+      const waiting = this.#waiting.get(caller)!
+      this.#waiting.delete(caller)
+      for (const goOn of waiting) goOn()
+    })
+  }
+}
