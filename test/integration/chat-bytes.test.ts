@@ -14,7 +14,7 @@ const MESSAGES = [
   String.raw`{"role":"user","content":"a  b\u00a0 \ud83d\ude00 \ud800 \t\u0009 é","n":[1.0,1e2,-0.0,12345678901234567890,1E400]}`,
   String.raw`{"role":"assistant","content":null,"tool_calls":[{"function":{"arguments":"{ \"n\" : 1.0 }","name":"f"},"type":"function","id":"call_1"}],"x":null}`,
   String.raw`{"tool_call_id":"call_1","role":"tool","content":[{"text":"  two  parts","type":"text"},{"type":"text","text":"<\u003e"}]}`,
-  String.raw`{"role":"user","content":"","name":"z","__proto__":{"a":1},"2":"two","1":"one"}`,
+  '{"role":"user","content":"","name":"z","__proto__":{"a":1},"2":"two","1":"one"}',
 ]
 
 const messagesIn = (body: string) => body.slice(body.indexOf('"messages":') + '"messages":'.length)

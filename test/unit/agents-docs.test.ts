@@ -7,13 +7,17 @@ const ROOT = join(import.meta.dirname, '../..')
 const DOCUMENT = readFileSync(join(ROOT, 'docs/agents.md'), 'utf8')
 
 t.test('every test with a real agent is named where its agent is', async (t) => {
-  const named = [...DOCUMENT.matchAll(/`(test\/agents\/[\w-]+\.test\.ts)`/g)].map(([, path]) => path!)
-  t.strictSame(named.sort(), globSync('test/agents/*.test.ts', { cwd: ROOT }).sort())
+  const named = new Set(
+    [...DOCUMENT.matchAll(/`(test\/agents\/[\w-]+\.test\.ts)`/g)].map(([, path]) => path!),
+  )
+  t.strictSame([...named].sort(), globSync('test/agents/*.test.ts', { cwd: ROOT }).sort())
 })
 
 t.test('what a test sets for its agent is what the document tells to set', async (t) => {
-  for (const path of globSync('test/agents/*.test.ts', { cwd: ROOT })) {
+  for (const path of globSync('test/agents/{*.test.ts,histories/*-*.ts}', { cwd: ROOT })) {
     const program = readFileSync(join(ROOT, path), 'utf8')
+    // Its agents are in the folder of its name.
+    if (path.endsWith('histories.test.ts')) continue
     const variables = [...program.matchAll(/\b([A-Z]+(?:_[A-Z]+)+): /g)].map(([, name]) => name!)
     t.ok(variables.length > 0, `${path} sets some`)
     for (const name of variables) t.match(DOCUMENT, name, `${name} of ${path}`)
