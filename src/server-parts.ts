@@ -242,9 +242,9 @@ async function openModelOf(
       {},
       'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
     )
-  if (model.untoldFiles !== undefined)
+  if (model.unlistedFiles !== undefined)
     logger.warn(
-      { files: model.untoldFiles },
+      { files: model.unlistedFiles },
       "The hub's cache lacks files, and the hub cannot be asked for them: end tokens or images may be unknown.",
     )
   return model

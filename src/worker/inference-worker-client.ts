@@ -213,11 +213,11 @@ function weightVersionOf(members: readonly BackendMember[]): string | null {
 
 /** Two engines that make the same of the text are one to whoever compares. */
 function textIdsOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
-  const told = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
+  const byTextIds = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
   for (const { healthy, name, models, textIds } of members) {
-    if (healthy && textIds) told.set(textIds.join(), { name, models, ids: [...textIds] })
+    if (healthy && textIds) byTextIds.set(textIds.join(), { name, models, ids: [...textIds] })
   }
-  return told.size === 0 ? {} : { text_ids: { text: TOKENIZER_TEXT, engines: [...told.values()] } }
+  return byTextIds.size === 0 ? {} : { text_ids: { text: TOKENIZER_TEXT, engines: [...byTextIds.values()] } }
 }
 
 /** None of its engines takes new calls, though one at least is well. */

@@ -7,7 +7,7 @@ import { PromptLists } from '../protocol/token-ids/prompt-lists.ts'
 import { MIN_REPORTED_IDS } from '../protocol/worker/reported-prompts.ts'
 
 /** Some 300 prompts of 100,000 tokens, each counted as if it shared nothing. */
-const MAX_TOLD_BYTES = 128 * 1024 * 1024
+const MAX_SHARED_BYTES = 128 * 1024 * 1024
 
 /** Some 600 sessions with prompts of 100,000 tokens. */
 const MAX_LIST_BYTES = 256 * 1024 * 1024
@@ -15,7 +15,7 @@ const MAX_LIST_BYTES = 256 * 1024 * 1024
 export class WorkerPrompts {
   /** By the call, as the proxy names it. */
   readonly #reported = new RecentlyUsed<string, PromptIds>(
-    MAX_TOLD_BYTES,
+    MAX_SHARED_BYTES,
     ({ length }) => length * Int32Array.BYTES_PER_ELEMENT,
   )
   /** By session, of those that have any. */

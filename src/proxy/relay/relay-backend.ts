@@ -291,9 +291,9 @@ function tokenizersOf(
   expected: ExpectedTokenizer | undefined,
 ): Tokenizers | undefined {
   if (expected === undefined) return undefined
-  const told = textIds?.text === TOKENIZER_TEXT ? textIds.engines : []
-  const verdicts = told.map((engine) => judgeTokenizer(expected, { textIds: engine.ids }))
-  const other = told[verdicts.indexOf('other')]
+  const engines = textIds?.text === TOKENIZER_TEXT ? textIds.engines : []
+  const verdicts = engines.map((engine) => judgeTokenizer(expected, { textIds: engine.ids }))
+  const other = engines[verdicts.indexOf('other')]
   if (other !== undefined) {
     const models = other.models.map((id) => ({ id }))
     const error = describeTokenizer('other', expected, { models, textIds: other.ids })

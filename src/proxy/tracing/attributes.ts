@@ -65,7 +65,7 @@ export function attributesOfAsked(sessionId: string, asked: AskedEngine): Attrib
 /** @param askedAtMs when the engine was asked, since the epoch */
 export function attributesOfAnswer(outcome: TurnOutcome, askedAtMs: number): Attributes {
   const { usage, finishReason, firstTokenAtMs, promptTokenIds, completionTokenIds } = outcome
-  const told = usageOf(usage)
+  const reported = usageOf(usage)
   const hasIds = promptTokenIds.length > 0
   return given({
     'gen_ai.response.id': outcome.turnId,
@@ -73,10 +73,10 @@ export function attributesOfAnswer(outcome: TurnOutcome, askedAtMs: number): Att
     'gen_ai.response.finish_reasons': finishReason === null ? undefined : [finishReason],
     'gen_ai.response.time_to_first_chunk':
       firstTokenAtMs === null ? undefined : Math.max(0, firstTokenAtMs - askedAtMs) / 1_000,
-    'gen_ai.usage.input_tokens': hasIds ? promptTokenIds.length : told.prompt_tokens,
-    'gen_ai.usage.output_tokens': hasIds ? completionTokenIds.length : told.completion_tokens,
-    'gen_ai.usage.cache_read.input_tokens': told.prompt_tokens_details?.cached_tokens,
-    'gen_ai.usage.reasoning.output_tokens': told.completion_tokens_details?.reasoning_tokens,
+    'gen_ai.usage.input_tokens': hasIds ? promptTokenIds.length : reported.prompt_tokens,
+    'gen_ai.usage.output_tokens': hasIds ? completionTokenIds.length : reported.completion_tokens,
+    'gen_ai.usage.cache_read.input_tokens': reported.prompt_tokens_details?.cached_tokens,
+    'gen_ai.usage.reasoning.output_tokens': reported.completion_tokens_details?.reasoning_tokens,
     'llm_proxy.engine': outcome.engine ?? undefined,
   })
 }
@@ -112,15 +112,15 @@ interface Annotations {
   prompt?: { reason?: string; reused_tokens?: number }
 }
 
-interface ToldUsage {
+interface ReportedUsage {
   prompt_tokens?: number
   completion_tokens?: number
   prompt_tokens_details?: { cached_tokens?: number } | null
   completion_tokens_details?: { reasoning_tokens?: number } | null
 }
 
-function usageOf(usage: string | null): ToldUsage {
-  return usage === null ? {} : (JSON.parse(usage) as ToldUsage)
+function usageOf(usage: string | null): ReportedUsage {
+  return usage === null ? {} : (JSON.parse(usage) as ReportedUsage)
 }
 
 /** Engines are named by their URL; workers, and the embedded engine, by a name. */

@@ -92,11 +92,11 @@ function overMask(token: ScoredToken, id: number, left: readonly number[], tempe
   const power = 1 / temperature
   const known = new Map(token.alternativeIds.map((other, at) => [other, token.alternatives[at]!] as const))
   known.set(id, token.logprob)
-  const told = left.flatMap((other) => known.get(other) ?? [])
-  const scaled = told.reduce((sum, logprob) => sum + Math.exp(logprob * power), 0)
-  // None of those that were not told is more probable than the last that was.
+  const reported = left.flatMap((other) => known.get(other) ?? [])
+  const scaled = reported.reduce((sum, logprob) => sum + Math.exp(logprob * power), 0)
+  // None of those that were not reported is more probable than the last that was.
   const largest = Math.exp(Math.min(0, ...token.alternatives))
-  const most = (left.length - told.length) * largest ** power
+  const most = (left.length - reported.length) * largest ** power
   const own = token.logprob * power
   return { low: own - Math.log(scaled + most), high: own - Math.log(scaled) }
 }

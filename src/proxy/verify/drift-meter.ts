@@ -145,11 +145,11 @@ export class DriftMeter {
   async #verifiable(turn: TurnRecord): Promise<VerifiableTurn> {
     const { sessionId, turnId } = turn
     const params = JSON.parse(turn.params)
-    const told = isFiltered(params)
+    const details = isFiltered(params)
       ? await this.#options.store.readDetails(sessionId, [turnId], MASK_KINDS)
       : undefined
     const logprobsOf = recordedLogprobsOf(JSON.parse(turn.annotations))
-    return { ...turn, ...(logprobsOf && { logprobsOf }), ...recordedMasks(told?.get(turnId) ?? []), params }
+    return { ...turn, ...(logprobsOf && { logprobsOf }), ...recordedMasks(details?.get(turnId) ?? []), params }
   }
 
   #judge({ result, pairs }: VerifiedTurn): void {

@@ -291,15 +291,15 @@ function needsAlternatives(of: LogprobsOf, turn: VerifiableTurn): boolean {
 function maskedPairs(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
   if (samplingLogprobs === undefined) return []
-  const told = scored.map((_, at) => at).filter((at) => typeof samplingLogprobs[at] === 'number')
+  const places = scored.map((_, at) => at).filter((at) => typeof samplingLogprobs[at] === 'number')
   const tokens = {
-    recorded: told.map((at) => samplingLogprobs[at]!),
-    tokenIds: told.map((at) => completionTokenIds[at]!),
-    mask: told.map((at) => samplingMask?.[at] ?? null),
+    recorded: places.map((at) => samplingLogprobs[at]!),
+    tokenIds: places.map((at) => completionTokenIds[at]!),
+    mask: places.map((at) => samplingMask?.[at] ?? null),
   }
   return pairMasked(
     tokens,
-    told.map((at) => scored[at]!),
+    places.map((at) => scored[at]!),
     temperatureOf(turn),
   )
 }

@@ -8,7 +8,7 @@ import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { checker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
-import { toldTool } from './lower-tools.ts'
+import { toolInWords } from './lower-tools.ts'
 import type { Block, ToolParam } from './schema.ts'
 
 /** A block, and where in the body it stands. */
@@ -169,7 +169,7 @@ export function referredIn({ content }: Block): string[] {
 function referredTool({ block, at }: PlacedBlock, found: ReadonlyMap<string, ToolParam>): ContentPart {
   const { tool_name: name } = checkToolReference(block, at)
   const tool = found.get(name)
-  return { type: 'text', text: tool === undefined ? `Tool: ${name}` : toldTool(tool) }
+  return { type: 'text', text: tool === undefined ? `Tool: ${name}` : toolInWords(tool) }
 }
 
 function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {

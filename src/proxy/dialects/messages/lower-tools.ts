@@ -13,7 +13,7 @@ export function lowerTools(tools: readonly ToolParam[]): Tool[] {
 }
 
 /** A tool that a search has found, in words: as the others are told to the model. */
-export function toldTool(tool: ToolParam): string {
+export function toolInWords(tool: ToolParam): string {
   return JSON.stringify(lowerTool(tool, 0))
 }
 

@@ -51,7 +51,7 @@ export function callHandler(options: CallHandlerOptions) {
       ...(span && { span }),
     }
     const answer = answerCall(call, request, reply)
-    return span ? toldOf(answer, span) : answer
+    return span ? failureOnSpan(answer, span) : answer
   }
 }
 
@@ -80,8 +80,8 @@ function beginSpan(
   return span
 }
 
-/** @returns the answer; what it fails with is told */
-async function toldOf<T>(answer: Promise<T>, span: CallSpan): Promise<T> {
+/** @returns the answer; what it fails with is on its span */
+async function failureOnSpan<T>(answer: Promise<T>, span: CallSpan): Promise<T> {
   try {
     return await answer
   } catch (thrown) {

@@ -36,8 +36,8 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
     const conversation = await conversationOf(record)
     const parentId = parentOnRecord(record)
     const parent = typeof parentId === 'string' ? known.get(parentId) : undefined
-    const isTold = parentId === null || parent !== undefined
-    const call = isTold ? index.continuing(parent, conversation) : index.match(conversation)
+    const isOnRecord = parentId === null || parent !== undefined
+    const call = isOnRecord ? index.continuing(parent, conversation) : index.match(conversation)
     known.set(record.turnId, index.add(call, completionOf(record), turn))
   }
   return index

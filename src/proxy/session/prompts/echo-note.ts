@@ -53,8 +53,8 @@ export function echoNote(
   for (const { kind } of changes) kinds.add(kind)
   if (unknownIds.length > 0) kinds.add('unknown_id')
   if (kinds.size === 0) return undefined
-  const told = { from: turn?.turn.turnId, changes: changes.slice(0, MAX_CHANGES) }
-  return { echo: { kinds: [...kinds], ...(turn !== undefined && changes.length > 0 && (told as object)) } }
+  const edits = { from: turn?.turn.turnId, changes: changes.slice(0, MAX_CHANGES) }
+  return { echo: { kinds: [...kinds], ...(turn !== undefined && changes.length > 0 && (edits as object)) } }
 }
 
 function changesOf({ turn, depth }: MatchableTurn<KnownTurn>, last: Message | undefined): EchoChange[] {

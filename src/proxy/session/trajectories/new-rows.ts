@@ -159,11 +159,11 @@ function isOpening(known: Message | undefined, added: Message): boolean {
 
 /** Values are JSON, or text. */
 function changesIn({ changes = [] }: EchoNote): string {
-  const told = changes.map(({ kind, path, sampled, echoed }) => {
+  const differences = changes.map(({ kind, path, sampled, echoed }) => {
     const what = path === undefined ? kind : `${kind} ${path}`
     return `${what} is ${echoed === null ? 'left out' : cut(echoed)}, sampled was ${sampled === null ? 'nothing' : cut(sampled)}`
   })
-  return told.length === 0 ? 'it says something else' : told.join('; ')
+  return differences.length === 0 ? 'it says something else' : differences.join('; ')
 }
 
 /** From the first place on where they differ. */

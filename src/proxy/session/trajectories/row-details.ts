@@ -87,7 +87,7 @@ export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Det
   }
 }
 
-/** What a turn tells at its nth token. */
+/** What a turn reports at its nth token. */
 type At<Detail> = (token: number) => Detail | null
 
 function perToken<Detail>(
@@ -95,14 +95,14 @@ function perToken<Detail>(
   detailOf: (turnId: string) => At<Detail> | undefined,
 ): (Detail | null)[] | null {
   const row = new Array<Detail | null>(responseLength).fill(null)
-  let isTold = false
+  let isReported = false
   for (const { turnId, start, end } of turns) {
     const at = end > start ? detailOf(turnId) : undefined
     if (at === undefined) continue
-    isTold = true
+    isReported = true
     for (let token = start; token < end; token += 1) row[token] = at(token - start)
   }
-  return isTold ? row : null
+  return isReported ? row : null
 }
 
 /** The rows of a table by their number; null for one that was not reported. */
@@ -128,17 +128,17 @@ function promptLogprobs(
   detailsOf: ReadonlyMap<string, Details>,
 ): (TokenRow | null)[] | null {
   const row = new Array<TokenRow | null>(base - first + responseLength).fill(null)
-  let isTold = false
+  let isReported = false
   for (const { turnId, promptLength } of turns) {
     const table = detailsOf.get(turnId)?.prompt_logprobs
     const at = rowsOf(table)
     if (table === undefined || at === undefined) continue
-    isTold = true
+    isReported = true
     const end = Math.min(promptLength, table.start + table.counts.length, first + row.length)
     for (let place = Math.max(first, table.start); place < end; place += 1)
       row[place - first] ??= at(place - table.start)
   }
-  return isTold ? row : null
+  return isReported ? row : null
 }
 
 /** A turn's experts are those of its tokens but the last, which no forward pass has read. */
@@ -156,20 +156,20 @@ function routedExperts(
   const length = base - first + responseLength
   const bytes = rowBytes({ ...model, dtype: widest })
   const data = new Uint8Array(length * bytes)
-  // Places that no turn has told yet, as far as tables were read; in order, and apart.
-  let untold: Span[] = [[first, first + length]]
+  // Places that no turn has reported yet, as far as tables were read; in order, and apart.
+  let missing: Span[] = [[first, first + length]]
   for (const { table, end } of tables) {
     if (!isOfModel(table, model)) continue
-    const told = [table.start, Math.min(table.start + table.experts.shape[0]!, end)] as const
+    const covered = [table.start, Math.min(table.start + table.experts.shape[0]!, end)] as const
     const rows = asType(table.experts, widest)
-    for (const [from, to] of untold.flatMap((span) => within(span, told)))
+    for (const [from, to] of missing.flatMap((span) => within(span, covered)))
       data.set(
         rows.subarray((from - table.start) * bytes, (to - table.start) * bytes),
         (from - first) * bytes,
       )
-    untold = untold.flatMap((span) => outside(span, told))
+    missing = missing.flatMap((span) => outside(span, covered))
   }
-  const known = outsideAll([first, first + length], untold)
+  const known = outsideAll([first, first + length], missing)
   return {
     dtype: widest,
     shape: [length, ...model.shape.slice(1)],

@@ -42,7 +42,7 @@ const COMPLETION_MS = 30_000
 interface ModelDirectory {
   directory: string
   /** Wanted files that the cache does not have, and of which nobody could say whether the model has them. */
-  untold: string[]
+  unlisted: string[]
 }
 
 /**
@@ -59,11 +59,11 @@ export async function fetchModelDirectory(
 ): Promise<ModelDirectory> {
   const repository = join(cacheDirectory(environment), `models--${modelId.replaceAll('/', '--')}`)
   const cached = await cachedSnapshot(repository)
-  const untold = cached === undefined ? [] : untoldFiles(repository, cached)
+  const unlisted = cached === undefined ? [] : unlistedFiles(repository, cached)
   const directory = cached && join(repository, 'snapshots', cached)
-  if (directory !== undefined && untold.length === 0) return { directory, untold }
+  if (directory !== undefined && unlisted.length === 0) return { directory, unlisted }
   if (/^(1|true|yes|on)$/i.test(environment.HF_HUB_OFFLINE ?? '')) {
-    if (directory !== undefined) return { directory, untold }
+    if (directory !== undefined) return { directory, unlisted }
     throw new ProxyError('config_invalid', `${modelId} is not in ${repository}, and HF_HUB_OFFLINE is set`)
   }
   const endpoint = (environment.HF_ENDPOINT || 'https://huggingface.co').replace(/\/+$/, '')
@@ -71,10 +71,10 @@ export async function fetchModelDirectory(
   const ends = AbortSignal.any([...(signal ? [signal] : []), ...patience])
   const download = new Download(modelId, repository, endpoint, environment.HF_TOKEN, ends)
   try {
-    return { directory: await download.run(cached), untold: [] }
+    return { directory: await download.run(cached), unlisted: [] }
   } catch (error) {
     signal?.throwIfAborted()
-    if (directory !== undefined) return { directory, untold: untoldFiles(repository, cached!) }
+    if (directory !== undefined) return { directory, unlisted: unlistedFiles(repository, cached!) }
     if (error instanceof ProxyError) throw error
     // A folder's name that was mistyped looks like a model's id.
     const message = `there is no ${modelId} on this machine, and it cannot be downloaded from ${endpoint} into ${repository}`
@@ -99,10 +99,10 @@ async function cachedSnapshot(repository: string): Promise<string | undefined> {
 }
 
 /** huggingface_hub notes files that a revision does not have as empty ones in `.no_exist` (`file_download.py`). */
-function untoldFiles(repository: string, commit: string): string[] {
-  const isTold = (file: string) =>
+function unlistedFiles(repository: string, commit: string): string[] {
+  const isListed = (file: string) =>
     ['snapshots', '.no_exist'].some((folder) => existsSync(join(repository, folder, commit, file)))
-  return WANTED_FILES.filter((file) => !isTold(file))
+  return WANTED_FILES.filter((file) => !isListed(file))
 }
 
 /** The hub's description of a revision, as far as it is read here. */
@@ -139,7 +139,7 @@ class Download {
       throw new ProxyError('config_invalid', `${this.#modelId} has no tokenizer.json on ${this.#endpoint}`)
     }
     await mkdir(directory, { recursive: true })
-    for (const file of cached === undefined ? WANTED_FILES : untoldFiles(this.#repository, cached)) {
+    for (const file of cached === undefined ? WANTED_FILES : unlistedFiles(this.#repository, cached)) {
       if (available.has(file)) await this.#downloadFile(revision.sha, file, join(directory, file))
       else await this.#noteAbsent(revision.sha, file)
     }

@@ -18,7 +18,7 @@ export interface ModelFiles {
    */
   eosTokenIds: number[]
   /** Files that a cache in part lacks, where the hub could not be asked whether the model has them. */
-  untold?: string[]
+  unlisted?: string[]
 }
 
 interface LoadModelFilesOptions {
@@ -36,10 +36,10 @@ export async function loadModelFiles(
   { environment = process.env, signal }: LoadModelFilesOptions = {},
 ): Promise<ModelFiles> {
   const local = localDirectory(source)
-  const { directory, untold } =
+  const { directory, unlisted } =
     local === undefined
       ? await fetchModelDirectory(modelId(source), environment, signal)
-      : { directory: local, untold: [] }
+      : { directory: local, unlisted: [] }
   const config = readModelJson<ModelConfig>(join(directory, 'config.json')) ?? {}
   const generation = readModelJson<ModelConfig>(join(directory, 'generation_config.json')) ?? {}
   return {
@@ -50,7 +50,7 @@ export async function loadModelFiles(
     eosTokenIds: [
       generation.eos_token_id ?? config.eos_token_id ?? config.text_config?.eos_token_id ?? [],
     ].flat(),
-    ...(untold.length > 0 && { untold }),
+    ...(unlisted.length > 0 && { unlisted }),
   }
 }
 

@@ -56,7 +56,7 @@ export interface TokenModel {
   /** Told why that one is used no more, also where that was before. */
   onTokenizerFault?(listener: OnFault): void
   /** As {@link ModelFiles} has it. */
-  readonly untoldFiles?: readonly string[] | undefined
+  readonly unlistedFiles?: readonly string[] | undefined
   /** Ends the thread that prompts are rendered on, and those that long texts are tokenized on. */
   close(): Promise<void>
 }
@@ -182,7 +182,7 @@ function modelOf(
       return encoder.kind
     },
     onTokenizerFault: (listener) => encoder.onFault?.(listener),
-    untoldFiles: modelFiles.untold,
+    unlistedFiles: modelFiles.unlisted,
     contextLength: options.contextLength ?? modelFiles.contextLength,
     // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
     vocabularySize: Math.max(modelFiles.vocabularySize ?? tokenizer.vocabSize, highest(addedTokens) + 1),

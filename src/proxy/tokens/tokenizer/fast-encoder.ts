@@ -100,7 +100,7 @@ export class FastEncoder implements TextEncoder {
     try {
       return text.length <= NOW_CHARS ? this.#fast?.encodeNow(text) : await this.#fast?.encode(text)
     } catch (error) {
-      this.#fail({ why: 'fastokens cannot tokenize a text', ...toldOf(text), error })
+      this.#fail({ why: 'fastokens cannot tokenize a text', ...fingerprintOf(text), error })
       return undefined
     }
   }
@@ -110,7 +110,7 @@ export class FastEncoder implements TextEncoder {
     const expected = await this.#reference.encode(text).catch(() => undefined)
     if (expected === undefined || this.#fast === undefined) return
     if (expected.length === ids.length && ids.every((id, at) => id === expected[at])) return
-    this.#fail({ why: "fastokens gave other ids than Hugging Face's library for a text", ...toldOf(text) })
+    this.#fail({ why: "fastokens gave other ids than Hugging Face's library for a text", ...fingerprintOf(text) })
   }
 
   #fail(fault: TokenizerFault): void {
@@ -120,6 +120,6 @@ export class FastEncoder implements TextEncoder {
   }
 }
 
-function toldOf(text: string): { textSha256: string; chars: number } {
+function fingerprintOf(text: string): { textSha256: string; chars: number } {
   return { textSha256: hash('sha256', text), chars: text.length }
 }
