@@ -1,7 +1,7 @@
 import { Socket } from 'node:net'
 import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import { takeOver } from '../transport/take-over.ts'
+import { hijack } from '../transport/hijack.ts'
 
 /** An agent that leaves its answer unread for this long holds an engine or a worker for nothing. */
 const STALL_MS = 120_000
@@ -20,7 +20,7 @@ export class SseReply {
   constructor(reply: FastifyReply, stallMs = STALL_MS) {
     this.#reply = reply
     this.#stallMs = stallMs
-    takeOver(reply, { contentType: 'text/event-stream; charset=utf-8' })
+    hijack(reply, { contentType: 'text/event-stream; charset=utf-8' })
     // A response behind another one of its connection has no socket yet, and keeps what is written.
     const { chunkedEncoding, socket } = reply.raw
     this.#socket = chunkedEncoding && socket instanceof Socket ? socket : undefined

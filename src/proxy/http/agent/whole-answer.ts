@@ -2,7 +2,7 @@
 import type { FastifyReply } from 'fastify'
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import { errorHeaders } from '../transport/errors.ts'
-import { takeOver } from '../transport/take-over.ts'
+import { hijack } from '../transport/hijack.ts'
 import { whenClosed } from '../transport/when-closed.ts'
 
 /** What is waited for. */
@@ -71,7 +71,7 @@ function startHeartbeat(reply: FastifyReply, everyMs: number) {
   const { raw } = reply
   const timer = setInterval(() => {
     if (raw.destroyed) return
-    if (!hasBegun) takeOver(reply, { contentType: 'application/json; charset=utf-8' })
+    if (!hasBegun) hijack(reply, { contentType: 'application/json; charset=utf-8' })
     hasBegun = true
     raw.write(' ')
   }, everyMs)

@@ -1,5 +1,5 @@
 import type { FastifyReply } from 'fastify'
-import { takeOver } from './take-over.ts'
+import { hijack } from './hijack.ts'
 import { whenClosed } from './when-closed.ts'
 
 export const NDJSON = 'application/x-ndjson'
@@ -14,7 +14,7 @@ export class NdjsonReply {
   /** Takes the reply over from Fastify and writes its head. */
   constructor(reply: FastifyReply) {
     this.#reply = reply
-    takeOver(reply, { contentType: NDJSON, cacheControl: 'no-store' })
+    hijack(reply, { contentType: NDJSON, cacheControl: 'no-store' })
   }
 
   /** An event, with the time. */

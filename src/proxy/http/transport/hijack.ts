@@ -7,7 +7,7 @@ interface StreamHead {
 }
 
 /** Takes a reply over from Fastify and sends its head, with status 200. The body is the caller's to write, piece by piece. */
-export function takeOver(reply: FastifyReply, { contentType, cacheControl = 'no-cache' }: StreamHead): void {
+export function hijack(reply: FastifyReply, { contentType, cacheControl = 'no-cache' }: StreamHead): void {
   reply.hijack()
   const { raw } = reply
   const headers = {
