@@ -11,7 +11,7 @@ import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from '../../src/p
 import { Keyring } from '../../src/proxy/http/access/keyring.ts'
 import { Strangers } from '../../src/proxy/http/transport/strangers.ts'
 import { LIMITS } from '../../src/proxy/http/transport/web-server.ts'
-import { NEWCOMER_LIMITS } from '../../src/proxy/http/worker/worker-socket.ts'
+import { HANDSHAKE_LIMITS } from '../../src/proxy/http/worker/worker-socket.ts'
 import { type AccessRow, accessMarkdown, accessTable, type CallerName } from '../helpers/access-table.ts'
 import { generatedSection } from '../helpers/generated-text.ts'
 import { KEYS } from '../helpers/keys.ts'
@@ -58,7 +58,7 @@ t.test('docs/security.md has the limits that the code has', async (t) => {
     `together | ${LIMITS.bodyBytes / mib} MiB,`,
     `TLS handshake | ${LIMITS.tlsHandshakeMs / 1_000} s |`,
     `of strangers | ${LIMITS.strangers}, ${LIMITS.strangersPerAddress} from one address`,
-    `${HELLO_TIMEOUT_MS / 1_000} s, ${NEWCOMER_LIMITS.bytes / mib} MiB, ${NEWCOMER_LIMITS.frames} frames |`,
+    `${HELLO_TIMEOUT_MS / 1_000} s, ${HANDSHAKE_LIMITS.bytes / mib} MiB, ${HANDSHAKE_LIMITS.frames} frames |`,
   ]) {
     t.ok(limits.includes(figure), figure)
   }

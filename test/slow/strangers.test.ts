@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import t from 'tap'
 import WebSocket from 'ws'
 import { LIMITS } from '../../src/proxy/http/transport/web-server.ts'
-import { NEWCOMER_LIMITS } from '../../src/proxy/http/worker/worker-socket.ts'
+import { HANDSHAKE_LIMITS } from '../../src/proxy/http/worker/worker-socket.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { RawConnection } from '../helpers/raw-connection.ts'
@@ -127,14 +127,14 @@ t.test('a socket that sends much, or often, before its hello is closed', async (
   }
   const large = await open()
   large.socket.send(
-    JSON.stringify({ type: 'worker_hello', worker_id: 'x'.repeat(2 * NEWCOMER_LIMITS.bytes) }),
+    JSON.stringify({ type: 'worker_hello', worker_id: 'x'.repeat(2 * HANDSHAKE_LIMITS.bytes) }),
   )
   t.same((await large.closed)[0], 1006)
   const endless = await open()
   const sending = setInterval(() => endless.socket.send('x'.repeat(100_000), { fin: false }), 5)
   await endless.closed.finally(() => clearInterval(sending))
   const pinging = await open()
-  for (let count = 0; count <= NEWCOMER_LIMITS.frames; count += 1) pinging.socket.ping()
+  for (let count = 0; count <= HANDSHAKE_LIMITS.frames; count += 1) pinging.socket.ping()
   t.same((await pinging.closed)[0], 1006)
   t.equal((await proxy.get('/health')).connected_workers, 0)
 })
@@ -144,8 +144,8 @@ t.test('a worker that has said hello sends what it likes', async (t) => {
   const url = `${proxy.url.replace('http', `ws`)}/ws/worker`.replace('//', `//:${KEYS.workerKeys[0]}@`)
   const worker = await RawWorker.hello(url)
   await worker.next('worker_hello_ack')
-  for (let count = 0; count < 2 * NEWCOMER_LIMITS.frames; count += 1) worker.socket.ping()
-  worker.send({ type: 'unknown', text: 'x'.repeat(2 * NEWCOMER_LIMITS.bytes) })
+  for (let count = 0; count < 2 * HANDSHAKE_LIMITS.frames; count += 1) worker.socket.ping()
+  worker.send({ type: 'unknown', text: 'x'.repeat(2 * HANDSHAKE_LIMITS.bytes) })
   worker.send({ type: 'ping' })
   await worker.next('pong')
   await untilWorkers(proxy, 'w')
@@ -253,7 +253,7 @@ t.test('the worker socket is for no page, key or not', async (t) => {
 
 t.test('no first frame of a worker holds up the proxy', async (t) => {
   const proxy = await relayProxy(t)
-  const size = NEWCOMER_LIMITS.bytes - 1_000
+  const size = HANDSHAKE_LIMITS.bytes - 1_000
   const frames = ['\\"', '"', '[', '{"a":', '{"a":NaN,'].map((part) => part.repeat(size / part.length))
   const stalls = await watchStalls(t)
   for (const frame of frames) {

@@ -105,19 +105,19 @@ t.test('what other tools have downloaded in part is completed', async (t) => {
   const model = { refs: { main: COMMIT }, snapshots: { [COMMIT]: part } }
   const cache = t.testdir({ 'models--org--model': model })
   const offline = { HF_HUB_CACHE: cache, HF_HUB_OFFLINE: '1' }
-  const untold = /^generation_config\.json,|,generation_config\.json,/
+  const unlisted = /^generation_config\.json,|,generation_config\.json,/
   const nowhere = { HF_HUB_CACHE: cache, HF_ENDPOINT: 'http://127.0.0.1:1' }
   for (const environment of [offline, nowhere]) {
     const files = await loadModelFiles('org/model', { environment })
     t.same(files.eosTokenIds, [2], 'it is used as it is where the hub is out of reach')
-    t.match(files.untold?.join(), untold, 'and what it lacks is told')
+    t.match(files.unlisted?.join(), unlisted, 'and what it lacks is told')
   }
 
   const hub = await startHub(t)
   const environment = { HF_HUB_CACHE: cache, HF_ENDPOINT: hub.endpoint }
   const files = await loadModelFiles('org/model', { environment })
   t.same(files.eosTokenIds, [2, 7])
-  t.equal(files.untold, undefined)
+  t.equal(files.unlisted, undefined)
   t.notOk(
     hub.asked.some((url) => url.endsWith('/tokenizer.json')),
     'only what is missing is fetched',

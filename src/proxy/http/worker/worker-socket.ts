@@ -44,7 +44,7 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
     errorHandler: (_error, socket) => socket.terminate(),
   })
   app.get('/ws/worker', { websocket: true, schema: { hide: true } }, (socket, { raw }) => {
-    const endLimits = limitNewcomer(socket, raw.socket)
+    const endLimits = limitHandshake(socket, raw.socket)
     accept(socket, () => {
       endLimits()
       greeted?.(raw.socket)
@@ -53,18 +53,18 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
 }
 
 /** What may come over a WebSocket before the hello has been accepted. A hello names the calls that its worker holds. */
-export const NEWCOMER_LIMITS = { bytes: 1024 * 1024, frames: 16 } as const
+export const HANDSHAKE_LIMITS = { bytes: 1024 * 1024, frames: 16 } as const
 
 /** Ends a socket that sends more. @param raw the connection under it @returns to be called when the hello is accepted */
-function limitNewcomer(socket: WebSocket, raw: Socket): () => void {
+function limitHandshake(socket: WebSocket, raw: Socket): () => void {
   let [bytes, frames] = [0, 0]
   const countBytes = (chunk: Buffer) => {
     bytes += chunk.length
-    if (bytes > NEWCOMER_LIMITS.bytes) raw.destroy()
+    if (bytes > HANDSHAKE_LIMITS.bytes) raw.destroy()
   }
   const countFrame = () => {
     frames += 1
-    if (frames > NEWCOMER_LIMITS.frames) raw.destroy()
+    if (frames > HANDSHAKE_LIMITS.frames) raw.destroy()
   }
   // Before the library makes a frame of them: one that never ends is as bad as one that is too long.
   raw.on('data', countBytes)

@@ -5,7 +5,7 @@ import { CODEX_RULES } from './rules/codex.ts'
 import { OPENCODE_RULES } from './rules/opencode.ts'
 import { type CallEvidence, header, type LineRule } from './rules/rule.ts'
 
-export type { CallEvidence, Headers } from './rules/rule.ts'
+export type { Headers } from './rules/rule.ts'
 
 const explicit: LineRule = {
   name: 'header',

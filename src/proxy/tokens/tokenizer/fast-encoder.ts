@@ -110,7 +110,10 @@ export class FastEncoder implements TextEncoder {
     const expected = await this.#reference.encode(text).catch(() => undefined)
     if (expected === undefined || this.#fast === undefined) return
     if (expected.length === ids.length && ids.every((id, at) => id === expected[at])) return
-    this.#fail({ why: "fastokens gave other ids than Hugging Face's library for a text", ...fingerprintOf(text) })
+    this.#fail({
+      why: "fastokens gave other ids than Hugging Face's library for a text",
+      ...fingerprintOf(text),
+    })
   }
 
   #fail(fault: TokenizerFault): void {
