@@ -16,6 +16,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { type DiscardLimits, discardBody } from '../transport/discard-body.ts'
 import type { Strangers } from '../transport/strangers.ts'
+import { AgentConnections } from './agent-connections.ts'
 import type { Keyring } from './keyring.ts'
 import { type Caller, type Scope, scopeRefusal, unauthorized } from './scopes.ts'
 
@@ -72,9 +73,12 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
   const { keyring, strangers, logger } = options
   const routes = collectScopes(app)
   const refusals = new RefusalLog(logger)
+  const connections = new AgentConnections()
   app.decorateRequest('caller')
-  app.addHook('onRequest', (request, _reply, done) => {
-    request.caller = keyring.callerOf(request.headers)
+  app.addHook('onRequest', (request, reply, done) => {
+    const caller = keyring.callerOf(request.headers)
+    request.caller = caller
+    if (caller.is === 'agent') connections.note(caller.sessionId, request.raw.socket, reply.raw)
     const refusal = refusalOfRequest(request, options)
     if (refusal) {
       if (request.caller.is === 'stranger') refusals.add(refusal, request.ip)
