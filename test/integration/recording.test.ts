@@ -4,6 +4,7 @@ import type { ChatCompletionMessageParam } from 'openai/resources/chat/completio
 import t from 'tap'
 import { loadEmbeddedModel } from '../../src/embedded/engine/embedded-model.ts'
 import { scoreTokens } from '../../src/embedded/engine/ngram-model.ts'
+import { CallIds } from '../../src/proxy/session/matching/call-ids.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -269,6 +270,36 @@ t.test('a turn that is continued a second time forks there, in chat mode too', a
   t.same(prompts, { first: 1, extended: 2, forked: 1 })
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
   t.equal(trajectories.length, 2, 'the reason says where the second row comes from')
+})
+
+t.test('a call of a turn that is lost shows itself in the session, its tree and the metrics', async (t) => {
+  for (const tokenizer of [undefined, 'embedded']) {
+    const proxy = await startProxy(t, { db: 'memory', ...(tokenizer && { tokenizer }) })
+    const openai = client(proxy)
+    await ask(openai, [user('task')])
+    const id = new CallIds().draw(undefined)
+    const called = { id, type: 'function' as const, function: { name: 'f', arguments: '{}' } }
+    const told: ChatCompletionMessageParam[] = [
+      { role: 'assistant', content: null, tool_calls: [called] },
+      { role: 'tool', tool_call_id: id, content: 'done' },
+    ]
+    await ask(openai, [user('task'), ...told])
+    // Told once: the next call repeats it.
+    await ask(openai, [user('task'), ...told, user('Go on.')])
+    const kinds = [undefined, ['unknown_id'], undefined]
+    const { turns } = await proxy.get('/sessions/s')
+    t.same(
+      turns.map((turn: { annotations: { echo?: { kinds: string[] } } }) => turn.annotations.echo?.kinds),
+      kinds,
+    )
+    const tree = await proxy.get('/sessions/s/tree')
+    t.same(
+      tree.turns.map((turn: { changed_calls: string[] }) => turn.changed_calls),
+      kinds.map((one) => one ?? []),
+    )
+    const metrics = await (await fetch(`${proxy.url}/metrics`)).text()
+    t.match(metrics, 'llm_proxy_changed_echoes_total{kind="unknown_id"} 1\n')
+  }
 })
 
 t.test("examples in a session's first call are no turns that the proxy has forgotten", async (t) => {
