@@ -29,13 +29,42 @@ function typeOf(option: OptionSpec): string {
   return option.type === 'socketUrl' || option.type === 'dialUrl' ? 'url' : option.type
 }
 
+/** Which command has a row first: each option is described once. */
+const firstWith = new Map<string, CommandSpec>()
+for (const command of COMMANDS)
+  for (const option of optionsOf(command)) {
+    const row = optionRow(command, option)
+    if (!firstWith.has(row)) firstWith.set(row, command)
+  }
+
+function optionsOf({ options }: CommandSpec): OptionSpec[] {
+  return Object.values(options)
+}
+
+/** The options that a command has alone, and the names of those that it shares with ones before it. */
+function tableOf(command: CommandSpec): string {
+  const own: string[] = []
+  const shared = new Map<CommandSpec, string[]>()
+  for (const option of optionsOf(command)) {
+    const row = optionRow(command, option)
+    const first = firstWith.get(row)!
+    if (first === command) own.push(row)
+    else shared.set(first, [...(shared.get(first) ?? []), `\`--${option.flag}\``])
+  }
+  const head = ['| flag | environment | file | type | default | |', '|---|---|---|---|---|---|']
+  const parts = [...shared].map(([first, flags]) => {
+    const link = `[llm-proxy ${first.name}](#llm-proxy-${first.name.replaceAll(' ', '-')})`
+    return `${flags.length === optionsOf(first).length ? 'all options' : flags.join(', ')} of ${link}`
+  })
+  const sentences = parts.length > 0 ? [`With ${parts.join('; ')}.`] : []
+  return [...sentences, ...(own.length > 0 ? [[...head, ...own].join('\n')] : [])].join('\n\n')
+}
+
 for (const command of COMMANDS) {
   t.test(
     `docs/configuration.md has the options of ${command.name} (UPDATE=1 writes them anew)`,
     async (t) => {
-      const rows = Object.values(command.options).map((option) => optionRow(command, option))
-      const head = ['| flag | environment | file | type | default | |', '|---|---|---|---|---|---|']
-      const table = [...head, ...rows].join('\n')
+      const table = tableOf(command)
       t.equal(generatedSection(join(DOCS, 'configuration.md'), `options of ${command.name}`, table), table)
     },
   )
