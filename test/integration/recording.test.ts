@@ -287,7 +287,8 @@ t.test('a call of a turn that is lost shows itself in the session, its tree and 
     // Told once: the next call repeats it.
     await ask(openai, [user('task'), ...told, user('Go on.')])
     const kinds = [undefined, ['unknown_id'], undefined]
-    const { turns } = await proxy.get('/sessions/s')
+    const { turns, changed_calls: counts } = await proxy.get('/sessions/s')
+    t.same(counts, { unknown_id: 1 })
     t.same(
       turns.map((turn: { annotations: { echo?: { kinds: string[] } } }) => turn.annotations.echo?.kinds),
       kinds,

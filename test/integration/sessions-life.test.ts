@@ -79,6 +79,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         sampled_tokens: 0,
         turns: [],
         prompts: {},
+        changed_calls: {},
         trace_count: 0,
       })
       nowMs = 2_500

@@ -252,6 +252,9 @@ const sessionOfTurns = {
   prompts: Type.Record(Type.String(), Type.Integer(), {
     description: 'How many turns have a prompt that came about in which way; see docs/token-mode.md',
   }),
+  changed_calls: Type.Record(Type.String(), Type.Integer(), {
+    description: 'How many turns came with calls that their agent had changed in which way',
+  }),
 }
 export const SessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(Turn) })
 export const ShownSessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(ShownTurn) })

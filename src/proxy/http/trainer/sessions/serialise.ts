@@ -1,6 +1,7 @@
 /** Records of the store as the sessions API shows them. */
 import type { Static } from 'typebox'
 import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
@@ -51,6 +52,7 @@ export async function* sessionWithTurns(
   const lines = new LineFinder()
   yield `${openObject(sessionToWire(session))},"turns":[`
   const prompts: Record<string, number> = {}
+  const changed: Record<string, number> = {}
   let traceCount = 0
   let separator = ''
   for await (const turn of turns) {
@@ -59,8 +61,10 @@ export async function* sessionWithTurns(
     separator = ','
     if (isTrace(turn)) traceCount += 1
     for (const word of promptWordsOf(turn)) prompts[word] = (prompts[word] ?? 0) + 1
+    for (const kind of echoNoteOf(turn)?.kinds ?? []) changed[kind] = (changed[kind] ?? 0) + 1
   }
-  yield `],"trace_count":${traceCount},"prompts":${JSON.stringify(prompts)}}`
+  const counts = `"prompts":${JSON.stringify(prompts)},"changed_calls":${JSON.stringify(changed)}`
+  yield `],"trace_count":${traceCount},${counts}}`
 }
 
 /** How the turn's prompt came about, as its annotations say, and whether the engine saw another one. */
