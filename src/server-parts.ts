@@ -329,10 +329,10 @@ function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
 }
 
 /** The options of `serve` with the port that no option is. */
-type EngineConfig = ServeConfig & Pick<Outside, 'connect'>
+type LocalModeConfig = ServeConfig & Pick<Outside, 'connect'>
 
 async function openLocalBackend(
-  config: EngineConfig,
+  config: LocalModeConfig,
   logger: Logger,
   metrics: Metrics,
   model: TokenModel | undefined,
@@ -358,7 +358,7 @@ function expectedTokenizer({ tokenizer }: ServeConfig, { tokenizer: own }: Token
   return { name: tokenizer!, ids: own.encode(TOKENIZER_TEXT), decode }
 }
 
-function engineRoster(config: EngineConfig, backend: LocalBackend, logger: Logger): Roster {
+function engineRoster(config: LocalModeConfig, backend: LocalBackend, logger: Logger): Roster {
   return new EngineRoster({
     backend,
     // Anybody may name an engine then, and must not be sent the key of the others.

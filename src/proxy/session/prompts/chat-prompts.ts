@@ -24,7 +24,7 @@ import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from 
  * Of a prompt that the engine rendered. `unknown`: the engine does not tell its ids, or the call may go on from a turn
  * that is not remembered (it is not exact, the proxy was started anew, or remembers too many others).
  */
-export type RenderedPrompt = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
+export type ChatPromptReason = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
 
 export class ChatPrompts implements Prompts {
   readonly #countTokens: CountTokens
@@ -139,7 +139,7 @@ class RenderedCall implements CallPrompt {
     return { ...start, annotations: { ...start.annotations, ...note, prompt: { reason, ...from } } }
   }
 
-  #reasonOf({ promptTokenIds }: GenerationStart): RenderedPrompt {
+  #reasonOf({ promptTokenIds }: GenerationStart): ChatPromptReason {
     if (!promptTokenIds || this.#call === undefined) return 'unknown'
     const { parent, isFork, conversation } = this.#call
     if (parent && !promptTokenIds.goesOnFrom(parent.turn.prompt)) return 'broken'
