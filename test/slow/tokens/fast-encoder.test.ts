@@ -5,7 +5,7 @@ import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { ownAddon } from '../../../src/base/own-files.ts'
 import { openRustEncoder, type TokenizerFault } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
-import { openFastEncoder } from '../../../src/proxy/tokens/tokenizer/fast-encoder.ts'
+import { loadFastTokenizer, openFastEncoder } from '../../../src/proxy/tokens/tokenizer/fast-encoder.ts'
 import { modelDirectory, REAL_MODELS } from '../../unit/tokens/real-models.ts'
 
 const FOLDER = new URL('../../../src/proxy/tokens/tokenizer/fastokens/', import.meta.url)
@@ -21,7 +21,7 @@ async function encoderFor(t: Test, model: string) {
     added_tokens: { content: string }[]
   }
   const tokens = added.map(({ content }) => content)
-  const encoder = (await openFastEncoder(directory, reference, tokens))!
+  const encoder = (await openFastEncoder(loadFastTokenizer(directory), reference, tokens))!
   const faults: TokenizerFault[] = []
   encoder.onFault((fault) => faults.push(fault))
   t.teardown(() => encoder.close())

@@ -19,7 +19,7 @@ import {
   openRustEncoder,
   type TextEncoder,
 } from '../tokenizer/encoder.ts'
-import { openFastEncoder } from '../tokenizer/fast-encoder.ts'
+import { loadFastTokenizer, openFastEncoder } from '../tokenizer/fast-encoder.ts'
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
 import {
   loadTokenizer,
@@ -196,15 +196,16 @@ async function openTokenizer(
   directory: string,
   { files, addedTokens, options }: ReadModel,
 ): Promise<{ tokenizer: Tokenizer; encoder: TextEncoder }> {
+  // Beside the library, which is read on this thread.
+  const fast = options.tokenizerBackend === 'huggingface' ? undefined : loadFastTokenizer(directory)
   const rust = await openRustEncoder(directory)
   if (rust === undefined) {
     const tokenizer = loadTokenizer(directory)
     return { tokenizer, encoder: openJavaScriptEncoder(directory, tokenizer) }
   }
   const tokenizer = tokenizerNamedBy(rust, files, directory)
-  if (options.tokenizerBackend === 'huggingface') return { tokenizer, encoder: rust }
-  const fast = await openFastEncoder(directory, rust, [...addedTokens.keys()])
-  return { tokenizer, encoder: fast ?? rust }
+  const encoder = fast && (await openFastEncoder(fast, rust, [...addedTokens.keys()]))
+  return { tokenizer, encoder: encoder ?? rust }
 }
 
 function highest(ids: ReadonlyMap<string, number>): number {

@@ -25,21 +25,31 @@ const TEXTS_A_CHECK = 64
 const NOW_CHARS = 8 * 1024
 
 /**
- * @param directory holds the `tokenizer.json` @param reference has read the same
+ * Reads a `tokenizer.json` on another thread, in a second or two.
+ * @param directory holds it
+ * @returns undefined: the addon was not built. A failure is for {@link openFastEncoder} to tell
+ */
+export function loadFastTokenizer(directory: string): Promise<FastTokenizer | undefined> {
+  const loading = (async () => {
+    const addon = ownAddon(new URL('./fastokens/fastokens.node', import.meta.url)) as Addon | undefined
+    return addon?.FastTokenizer.open(join(directory, 'tokenizer.json'))
+  })()
+  loading.catch(() => {})
+  return loading
+}
+
+/**
+ * @param loading of the same file as the reference's
  * @param addedTokens their texts
  * @returns undefined: the addon was not built
  */
 export async function openFastEncoder(
-  directory: string,
+  loading: Promise<FastTokenizer | undefined>,
   reference: TextEncoder,
   addedTokens: readonly string[],
 ): Promise<FastEncoder | undefined> {
-  const url = new URL('./fastokens/fastokens.node', import.meta.url)
   const encoder = new FastEncoder(reference)
-  const wasBuilt = await encoder.open(async () => {
-    const addon = ownAddon(url) as Addon | undefined
-    return addon?.FastTokenizer.open(join(directory, 'tokenizer.json'))
-  })
+  const wasBuilt = await encoder.open(loading)
   for (const text of proofTexts(addedTokens)) await encoder.check(text)
   return wasBuilt ? encoder : undefined
 }
@@ -55,10 +65,10 @@ export class FastEncoder implements TextEncoder {
     this.#reference = reference
   }
 
-  /** @param load gives undefined where there is nothing to load @returns whether there is */
-  async open(load: () => Promise<FastTokenizer | undefined>): Promise<boolean> {
+  /** @param loading gives undefined where there is nothing to load @returns whether there is */
+  async open(loading: Promise<FastTokenizer | undefined>): Promise<boolean> {
     try {
-      this.#fast = await load()
+      this.#fast = await loading
       return this.#fast !== undefined
     } catch (error) {
       this.#fail({ why: 'fastokens cannot be used', error })
