@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,10 +15,11 @@ import aiohttp
 import pytest
 
 from helpers.forwarder import Forwarder
-from helpers.proxy import Proxy, start_proxy
+from helpers.proxy import REPOSITORY, Proxy, start_proxy
 from helpers.rollout_servers import END_OF_TURN, RolloutServers, Tokenizer, completion
 from helpers.waiting import eventually
 from llm_proxy_verl import InferenceWorkerClient, RolloutLimits, VerlEngine
+from llm_proxy_verl.worker.client import TOKENIZER_TEXT
 
 LIMITS = RolloutLimits("vllm", 4096, 4096, max_model_len=None, eos_token_ids=frozenset({END_OF_TURN}))
 QUESTION = [{"role": "user", "content": "What is the sea?"}]
@@ -25,9 +27,13 @@ QUESTION = [{"role": "user", "content": "What is the sea?"}]
 
 @contextlib.asynccontextmanager
 async def worker_of(
-    url: str, servers: RolloutServers, limits: RolloutLimits = LIMITS, **options: Any
+    url: str,
+    servers: RolloutServers,
+    limits: RolloutLimits = LIMITS,
+    tokenizer: Tokenizer | None = None,
+    **options: Any,
 ) -> AsyncIterator[InferenceWorkerClient]:
-    engine = VerlEngine(servers.client(), limits, Tokenizer())
+    engine = VerlEngine(servers.client(), limits, tokenizer or Tokenizer())
     options = {"worker_id": f"test-{random.getrandbits(64):x}", "draw": lambda: 0.01, **options}
     worker = InferenceWorkerClient([url], engine, **options)
     worker.start()
@@ -36,6 +42,27 @@ async def worker_of(
         yield worker
     finally:
         await worker.stop(grace_s=1)
+
+
+class OtherTokenizer(Tokenizer):
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [ord(character) for character in text]
+
+
+async def test_a_trainer_with_another_tokenizer_than_the_proxy_gets_no_calls(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    source = (REPOSITORY / "src/proxy/engines/port/expected-tokenizer.ts").read_text()
+    assert json.loads('"' + source.split("TOKENIZER_TEXT =\n  '")[1].split("'\n")[0] + '"') == TOKENIZER_TEXT
+    servers = RolloutServers()
+    with start_proxy(tmp_path, "--queue-wait", "100ms") as proxy:
+        async with worker_of(proxy.url, servers, tokenizer=OtherTokenizer()):
+            [worker] = (await proxy.get(http, "/health"))["workers"]
+            assert worker["tokenizer"] == "other"
+            assert "is not that of --tokenizer" in worker["error"]
+            status, _ = await proxy.chat(http, "other", QUESTION)
+            assert status == 503
+    assert servers.calls == []
 
 
 async def test_the_engine_gets_the_recorded_prompt_and_what_it_samples_is_recorded(

@@ -73,7 +73,7 @@ class VerlEngine:
     """Serves a worker's calls.
 
     :param tokenizer: gives text completions (``/v1/completions``) their text, without one they are refused; and tokens
-        their names for agents that ask for log-probabilities
+        their names for agents that ask for log-probabilities; proxies compare theirs with it
     """
 
     def __init__(self, client: LLMClient, limits: RolloutLimits, tokenizer: Tokenizer | None = None) -> None:
@@ -87,6 +87,12 @@ class VerlEngine:
     def weight_version(self) -> str | None:
         """verl's ``global_steps`` of the latest answer."""
         return self._weight_version
+
+    def text_ids(self, text: str) -> list[int] | None:
+        """The text's ids by the trainer's tokenizer: prompts of a proxy with another one would mean another text."""
+        # One that was written for text completions need not encode.
+        encode = getattr(self._tokenizer, "encode", None)
+        return None if encode is None else [int(token) for token in encode(text, add_special_tokens=False)]
 
     async def generate(self, request: CompletionRequest) -> Completion:
         """Samples one completion.

@@ -19,6 +19,11 @@ logger = logging.getLogger(__name__)
 
 #: Such as the worker protocol's ``capabilities``: the engine takes prompts in token ids.
 _CAPABILITIES = ("alive", "cancel", "details", "images", "resume", "status", "token_ids")
+#: Proxies compare tokenizers by it; one that goes by another text does not compare.
+TOKENIZER_TEXT = (
+    "The quick brown fox: 1234567890, 3.14159\n\tdef f(x):  return x**2\n\n"
+    "À Zürich, naïve façade; Привет, мир; 你好,世界; こんにちは; 안녕하세요; مرحبا بالعالم; नमस्ते 🙂👍"
+)
 #: How often the worker looks whether there is something new to tell its proxies.
 _STATUS_INTERVAL_S = 1.0
 
@@ -51,6 +56,11 @@ class InferenceWorkerClient:
         self._max_concurrency = max_concurrency
         #: One life of this worker: proxies keep calls for it while its connection is away.
         self._epoch = time.time_ns() // 1_000_000
+        ids = engine.text_ids(TOKENIZER_TEXT)
+        tokenizer = {"name": worker_id, "models": [], "ids": ids}
+        self._text_ids: Frame = (
+            {} if ids is None else {"text_ids": {"text": TOKENIZER_TEXT, "engines": [tokenizer]}}
+        )
         self._draining = False
         self._last_status: Frame | None = None
         slots = asyncio.Semaphore(max_concurrency)
@@ -127,6 +137,7 @@ class InferenceWorkerClient:
             "weight_version": self._engine.weight_version,
             "healthy": True,
             "epoch": self._epoch,
+            **self._text_ids,
         }
 
     def _status(self) -> Frame:
@@ -137,6 +148,7 @@ class InferenceWorkerClient:
             "models": [],
             "weight_version": self._engine.weight_version,
             "draining": self._draining,
+            **self._text_ids,
         }
 
 

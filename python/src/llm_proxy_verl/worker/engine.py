@@ -14,6 +14,9 @@ class Engine(Protocol):
     def weight_version(self) -> str | None:
         """Which weights it sampled with last, in its own word; ``None`` while it has not told."""
 
+    def text_ids(self, text: str) -> list[int] | None:
+        """The text's ids by its tokenizer, without a token that begins it; ``None`` if it cannot tell."""
+
     async def generate(self, request: CompletionRequest) -> Completion:
         """Samples one completion. Cancelling the call stops the wait for it.
 
