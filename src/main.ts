@@ -21,6 +21,7 @@ import { listen, type ServerOptions } from './proxy/http/server.ts'
 import { refuseWorkers } from './proxy/relay/refuse-workers.ts'
 import { shownNode } from './proxy/session/state/nodes.ts'
 import { describeHeld } from './proxy/session/state/sweep-guard.ts'
+import { passOnRollouts } from './rollout/server/pass-on.ts'
 import {
   certificateFilesOf,
   openHealth,
@@ -117,6 +118,10 @@ function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): S
     ...(tracing && { tracer: tracing }),
     facts: () => healthFacts(config, parts),
     inspector: uiRoutes,
+    rollouts:
+      config.rolloutServer === undefined
+        ? undefined
+        : passOnRollouts({ serverUrl: config.rolloutServer, adminKey: config.adminKeys[0] }),
     tokenTexts: textsOfTokens(
       tokenizer && { name: config.tokenizer!, tokenizer },
       loadEmbeddedTokenizer,

@@ -2,8 +2,7 @@
 # GRPO with agents that run behind llm-proxy, on one node with 8 GPUs. docs/verl.md explains every step; the names of
 # verl's options are checked against verl 0.7 to 0.9.
 #
-#   MODEL=Qwen/Qwen3-8B DATA=/data/tasks PROXY_SERVER_URL=http://proxy:8080 \
-#     LLM_PROXY_ROLLOUT_SERVER=http://proxy:8090 examples/train_grpo.sh
+#   MODEL=Qwen/Qwen3-8B DATA=/data/tasks PROXY_SERVER_URL=http://proxy:8080 examples/train_grpo.sh
 #
 # Further arguments are overrides of verl's configuration.
 set -euo pipefail

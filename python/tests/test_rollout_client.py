@@ -16,7 +16,7 @@ from aiohttp import web
 from helpers.forwarder import Forwarder
 from helpers.harbor import Agent, HarborServer, completed
 from helpers.loops import SAMPLING, make_loop, sample
-from helpers.proxy import Proxy
+from helpers.proxy import Proxy, start_proxy
 from helpers.rollout_servers import RolloutServers
 from helpers.waiting import eventually
 from helpers.web_server import serve
@@ -148,7 +148,7 @@ async def test_a_server_that_stays_away_is_named(http: aiohttp.ClientSession) ->
         (
             refusing(404, detail="no such route", code="route_not_found"),
             "route_not_found",
-            "with --runner or",
+            "--rollout-server",
         ),
         (refusing(200), "unknown", "does not answer as"),
         (refusing(502), "unknown", "does not answer as"),
@@ -209,6 +209,21 @@ async def test_a_rollout_that_is_called_off_ends_its_agent_and_is_forgotten(
     async with http.get(f"{relay_proxy.rollouts_url}/rollouts") as answer:
         rollouts = (await answer.json())["rollouts"]
     assert not [one for one in rollouts if one["rollout_id"].startswith("off/one two")]
+
+
+async def test_a_proxy_runs_rollouts_by_its_rollout_server(relay_proxy: Proxy, tmp_path: Path) -> None:
+    async def talk(agent: Agent) -> dict[str, Any]:
+        await agent.talk(2)
+        return completed(reward=1.0)
+
+    flags = ("--rollout-server", relay_proxy.rollouts_url)
+    async with HarborServer(talk):
+        with start_proxy(tmp_path, *flags, mode="local") as proxy:
+            both = dataclasses.replace(relay_proxy, rollouts_url=proxy.url)
+            output: Any = await make_loop(RolloutServers(), both).run(
+                dict(SAMPLING), **sample(tmp_path / "on")
+            )
+    assert (sum(output.response_mask), output.reward_score) == (12, 1.0)
 
 
 async def test_options_of_a_rollout_go_before_those_of_its_server(relay_proxy: Proxy, tmp_path: Path) -> None:

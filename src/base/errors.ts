@@ -49,6 +49,7 @@ export const ERROR_CATALOGUE = {
   config_invalid: { status: 500, log: 'fatal' },
   start_failed: { status: 500, log: 'fatal' },
   proxy_failed: { status: 502, log: 'error' },
+  rollout_server_away: { status: 503, log: 'warn' },
   internal: { status: 500, log: 'error' },
 } as const satisfies Record<string, { status: number; log: string }>
 

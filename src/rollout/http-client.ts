@@ -1,11 +1,14 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Readable } from 'node:stream'
+import { text } from 'node:stream/consumers'
 import { Agent, type FormData, request } from 'undici'
 
 export interface HttpCall {
-  method: 'GET' | 'POST'
+  method: 'GET' | 'POST' | 'DELETE'
   url: string
   headers?: Readonly<Record<string, string>>
-  /** JSON text, or a form. */
-  body?: string | FormData
+  /** JSON text, a form, or bytes as they come. */
+  body?: string | FormData | Readable
   signal: AbortSignal
 }
 
@@ -13,6 +16,12 @@ export interface HttpAnswer {
   /** 200 to 599. */
   status: number
   text: string
+}
+
+export interface OpenHttpAnswer {
+  status: number
+  headers: IncomingHttpHeaders
+  body: Readable
 }
 
 /** Shorter than uvicorn's 5 s, so that a call never goes out on a connection that the server is closing. */
@@ -37,17 +46,28 @@ export class HttpClient {
   }
 
   /** @throws what the connection failed with; `signal.reason` after an abort */
-  async send({ method, url, headers = {}, body, signal }: HttpCall): Promise<HttpAnswer> {
+  async send(call: HttpCall): Promise<HttpAnswer> {
+    const { status, body } = await this.open(call)
+    try {
+      return { status, text: await text(body) }
+    } catch (error) {
+      call.signal.throwIfAborted()
+      throw error
+    }
+  }
+
+  /** As `send`, with a body that is read as it comes. */
+  async open({ method, url, headers = {}, body, signal }: HttpCall): Promise<OpenHttpAnswer> {
     signal.throwIfAborted()
     try {
-      const response = await request(url, {
+      const answer = await request(url, {
         dispatcher: this.#agent,
         method,
         headers: { ...headers, ...(typeof body === 'string' && { 'content-type': 'application/json' }) },
         body: body ?? null,
         signal,
       })
-      return { status: response.statusCode, text: await response.body.text() }
+      return { status: answer.statusCode, headers: answer.headers, body: answer.body }
     } catch (error) {
       signal.throwIfAborted()
       throw error

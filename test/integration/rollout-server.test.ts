@@ -237,3 +237,52 @@ t.test('only who has a key may ask, and what is no rollout is refused and begins
   it.letGo()
   t.match(await jsonOf(post(it, { sample }, { headers })), { status: 'done' })
 })
+
+t.test('a proxy passes rollouts on, as they come, for those who have its admin key', async (t) => {
+  const it = await rig(t, { keys: ['admin'] })
+  const config = { rolloutServer: `${it.url}/`, adminKeys: ['admin'], viewKeys: ['view'], basePath: '/llm' }
+  const proxy = await startProxy(t, { ...config, db: 'memory', maxBodyBytes: 1024 })
+  const at = { ...it, url: proxy.url }
+  const keyed = (key: string, more: RequestInit = {}) => ({
+    ...more,
+    headers: { authorization: `Bearer ${key}` },
+  })
+  const sample = { name: 'a', long: 'x'.repeat(5000) }
+  for (const [key, status] of [
+    ['other', 401],
+    ['view', 403],
+  ] as const) {
+    t.equal((await post(at, { sample }, keyed(key))).status, status)
+  }
+  t.equal(it.runs, 0)
+
+  const response = await post(at, { sample, rollout_id: 'step/a' }, keyed('admin'))
+  t.equal(response.headers.get('x-rollout-id'), 'step%2Fa')
+  const reader = response.body!.getReader()
+  t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent is at work')
+  const one = await jsonOf(fetch(`${at.url}/rollouts/step%2Fa`, keyed('admin')))
+  t.match(one, { rollout_id: 'step/a', status: 'running' })
+  await reader.cancel()
+  await until(() => it.rollouts.ended.cancelled === 1)
+
+  const removed = post(at, { sample, rollout_id: 'b' }, keyed('admin'))
+  await until(() => it.runs === 2)
+  await fetch(`${at.url}/rollouts/b`, keyed('admin', { method: 'DELETE' }))
+  t.match(await jsonOf(removed), { status: 'cancelled' })
+  it.letGo()
+  t.match(await jsonOf(post(at, { sample }, keyed('admin'))), {
+    status: 'done',
+    rows: [{ reward_score: 0.5 }],
+  })
+  t.match(await jsonOf(post(at, { sampel: {} }, keyed('admin'))), { code: 'invalid_request' })
+})
+
+t.test('a proxy says that its rollout server is away, and that there is none', async (t) => {
+  const away = await startProxy(t, { rolloutServer: 'http://127.0.0.1:9', db: 'memory' })
+  const none = await startProxy(t, { db: 'memory' })
+  t.match(await away.post('/rollouts', { sample: {} }), {
+    code: 'rollout_server_away',
+    detail: /127.0.0.1:9/,
+  })
+  t.match(await none.post('/rollouts', { sample: {} }), { code: 'route_not_found' })
+})

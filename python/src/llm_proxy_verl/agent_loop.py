@@ -58,7 +58,7 @@ class RemoteAgentLoop(AgentLoopBase):
         answer = await shared.rollouts(options).run(
             {
                 **options.sent(),
-                "rollout_id": f"{str(sample.get('instance_id'))[:200]}-{secrets.token_hex(8)}",
+                "rollout_id": f"{str(sample.get('instance_id', 'sample'))[:200]}-{secrets.token_hex(8)}",
                 "sample": sample,
                 "sampling_params": plain(sampling_params),
                 "record": list(self._record),

@@ -139,7 +139,7 @@ def _done(url: str, status: int, text: str) -> dict[str, Any]:
         error = answer if status >= 300 else answer["error"]
         code, detail = str(error.get("code", "unknown")), str(error["detail"])
         if status == 404:
-            detail += " (start the proxy with --runner or --rollout-server, or llm-proxy rollout --listen)"
+            detail += " (give llm-proxy serve a --rollout-server: llm-proxy rollout --listen)"
         raise ProxyApiError(f"{url}: {detail}", status=status, code=code)
     what = f"{url} does not answer as this version of llm-proxy does ({status})"
     raise ProxyApiError(what, status=status, code="unknown")

@@ -65,6 +65,8 @@ export interface AppBase {
   node?: NodePlace | undefined
   /** The routes of a page for people. Default: there is none. */
   inspector?: FastifyPluginCallback
+  /** The routes of rollouts, for admins. Default: there are none. */
+  rollouts?: FastifyPluginCallback | undefined
   /** Default: there is no `/metrics`. */
   metrics?: MetricsSource
 }
@@ -243,6 +245,7 @@ async function addRoutes(
   await app.register(inScope('admin', workersRoutes), { roster: options.roster })
   await app.register(inScope('view', tracesRoutes), { store })
   await app.register(inScope('admin', gatewayRoutes), { sessions, store, keyring })
+  if (options.rollouts) await app.register(inScope('admin', options.rollouts))
   await app.register(inScope('agent', agentRoutes), {
     sessions,
     runner,

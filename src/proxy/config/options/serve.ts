@@ -126,6 +126,14 @@ export const SERVE = {
         "Secret that makes a key for each session's agent, which POST /sessions returns. Keys of all secrets " +
         'are valid, the first secret makes new ones; given like --admin-key',
     },
+    rolloutServer: {
+      flag: 'rollout-server',
+      type: 'url',
+      group: 'Server',
+      help:
+        'Base URL of llm-proxy rollout --listen: /rollouts of the proxy is answered there, so that trainers need ' +
+        "the proxy's address alone",
+    },
     engineUrls: {
       flag: 'engine-url',
       type: 'url',

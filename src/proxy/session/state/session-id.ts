@@ -15,6 +15,7 @@ export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'metrics',
   'openapi.json',
   'robots.txt',
+  'rollouts',
   'sessions',
   'traces',
   'ui',

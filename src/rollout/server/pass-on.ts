@@ -1,0 +1,69 @@
+/** The routes of a rollout server that runs elsewhere, at the proxy: trainers then know one address. */
+import { PassThrough, pipeline, Readable } from 'node:stream'
+import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
+import { ProxyError } from '../../base/errors.ts'
+import { HttpClient } from '../http-client.ts'
+
+export interface PassOnOptions {
+  /** Of the rollout server. */
+  serverUrl: string
+  /** Its own, which is the proxy's too. */
+  adminKey: string | undefined
+}
+
+interface ById {
+  id?: string
+}
+
+/** What of an answer is the caller's to know. */
+const PASSED_HEADERS = ['content-type', 'x-rollout-id']
+
+/** To be registered in a scope of admins: with the routes whoever may use them runs agents. */
+export function passOnRollouts(options: PassOnOptions): FastifyPluginCallback {
+  const serverUrl = options.serverUrl.replace(/\/+$/, '')
+  const authorization = options.adminKey === undefined ? {} : { authorization: `Bearer ${options.adminKey}` }
+  const http = new HttpClient()
+
+  /** Byte for byte, as it comes: an answer has signs of life for hours before it has a result. */
+  async function passOn(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
+    const { id } = request.params as ById
+    const type = request.headers['content-type']
+    const left = new AbortController()
+    reply.raw.once('close', () => left.abort())
+    const answer = await http
+      .open({
+        method: request.method as 'GET' | 'POST' | 'DELETE',
+        url: `${serverUrl}/rollouts${id === undefined ? '' : `/${encodeURIComponent(id)}`}`,
+        headers: { ...authorization, ...(type !== undefined && { 'content-type': type }) },
+        ...(request.body instanceof Readable && { body: request.body }),
+        signal: left.signal,
+      })
+      .catch((cause: unknown) => {
+        const message = `The rollout server at ${serverUrl} does not answer`
+        throw new ProxyError('rollout_server_away', message, { cause })
+      })
+    const headers = PASSED_HEADERS.flatMap((name) =>
+      answer.headers[name] === undefined ? [] : [[name, answer.headers[name]]],
+    )
+    return reply.code(answer.status).headers(Object.fromEntries(headers)).send(answer.body)
+  }
+
+  return (app: FastifyInstance, _options, done) => {
+    app.removeAllContentTypeParsers()
+    // It is read as it is passed on: how long it may be is the rollout server's to say.
+    app.addContentTypeParser('*', (_request, body, parsed) => {
+      // At once, as the proxy counts its bytes, and so has begun to read them.
+      parsed(
+        null,
+        pipeline(body, new PassThrough(), () => {}),
+      )
+    })
+    const schema = { hide: true }
+    app.post('/rollouts', { schema }, passOn)
+    app.get('/rollouts', { schema }, passOn)
+    app.get('/rollouts/:id', { schema }, passOn)
+    app.delete('/rollouts/:id', { schema }, passOn)
+    app.addHook('onClose', () => http.close())
+    done()
+  }
+}
