@@ -4,8 +4,8 @@
  *
  *     TURNS=2000 PROPERTY_SEED=7 npm run test:vllm
  *
- * With `INTERRUPTIONS=1` agents leave, weights are replaced, and the engine pauses and dies, in the middle of calls. With `UPDATE=1` its wire is
- * recorded anew, for `test/integration/engine-wires.test.ts`.
+ * Agents leave, weights are replaced, and the engine pauses, sleeps and dies in the middle of calls too. With `UPDATE=1` its
+ * wire is recorded anew, for `test/integration/engine-wires.test.ts`.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -13,18 +13,18 @@ import { join } from 'node:path'
 import t from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { startModes } from './parts/proxies.ts'
+import { adapterFlags, checkAdapters } from './vllm/adapters.ts'
 import { checkDoctor, checkVerify } from './vllm/commands.ts'
 import { installVllm, NotForThisMachine, VLLM_VERSION, type VllmInstalled } from './vllm/install.ts'
-import { checkCrash, checkLeaving, checkPause, checkWeights } from './vllm/interrupted.ts'
+import { checkCrash, checkHeld, checkLeaving, checkWeights } from './vllm/interrupted.ts'
 import { checkRefusals } from './vllm/refusals.ts'
+import { checkSame } from './vllm/same.ts'
 import { checkTheCheck, checkTurns } from './vllm/turns.ts'
 import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
 import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? 50)
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
-/** Their times are those of a machine that does nothing else. */
-const WITH_INTERRUPTIONS = process.env.INTERRUPTIONS === '1'
 /** In the gate a machine that cannot run this has not passed. */
 const IS_REQUIRED = process.env.ENGINES_REQUIRED === '1'
 
@@ -53,7 +53,7 @@ if (vllm !== undefined) {
     folder,
   )
   if (process.env.UPDATE === '1') await recordWires(`vllm-${VLLM_VERSION}`, engine.url, engine.core)
-  const { base, other } = vllm.models
+  const { base, other, adapters } = vllm.models
   const near = modes.slice(0, 2)
   await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
   await t.test('doctor finds nothing wrong', (t) => checkDoctor(t, engine.url, base, folder))
@@ -67,14 +67,18 @@ if (vllm !== undefined) {
   await t.test('what vLLM refuses is refused in its words, whole and streamed', (t) =>
     checkRefusals(t, engine.url, modes),
   )
-  if (WITH_INTERRUPTIONS) {
-    await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine.core))
-    await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
-      checkWeights(t, near, engine, [base, other]),
-    )
-    await t.test('a paused engine gets no calls, and loses none', (t) => checkPause(t, modes, engine))
-    await t.test('an engine that dies under load is an error for its agents, and serves again', (t) =>
-      checkCrash(t, modes, engine, () => engine.start()),
-    )
-  }
+  await t.test('the same seeded call samples the same by each way', (t) =>
+    checkSame(t, near, engine.url, { calls: Math.ceil(TURNS / 2), seed: SEED }),
+  )
+  await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine))
+  await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
+    checkWeights(t, near, engine, [base, other]),
+  )
+  await t.test('an engine that is held gets no calls, and loses none', (t) => checkHeld(t, modes, engine))
+  await t.test('an engine that dies under load is an error for its agents, and serves again', (t) =>
+    checkCrash(t, modes, engine, () => engine.start(adapterFlags(adapters))),
+  )
+  await t.test('an adapter samples for the sessions of its policy', (t) =>
+    checkAdapters(t, near, engine.core),
+  )
 }

