@@ -88,6 +88,29 @@ t.test(
   },
 )
 
+t.test(
+  'endless bodies that nobody asked for are cut off, and nothing else',
+  { timeout: 60_000 },
+  async (t) => {
+    const { url } = await startSessionsApi(
+      t,
+      undefined,
+      {},
+      { bodyLimitBytes: 1_000_000, bodyBudgetBytes: 0 },
+    )
+    const open: RawConnection[] = []
+    for (let count = 0; count < 3; count += 1) {
+      const connection = await RawConnection.open(url)
+      connection.send('GET /s/v1/models HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n')
+      connection.send(`${(900_000).toString(16)}\r\n${'x'.repeat(900_000)}\r\n`)
+      open.push(connection)
+    }
+    t.teardown(() => open.forEach(({ socket }) => void socket.destroy()))
+    await Promise.race(open.map(({ closed }) => closed))
+    t.equal((await fetch(`${url}/health`)).status, 200)
+  },
+)
+
 t.test('a body that ends soon leaves its connection usable', async (t) => {
   const { url } = await startProxy(t, KEYS)
   const connection = await RawConnection.open(url)

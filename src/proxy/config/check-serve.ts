@@ -21,10 +21,14 @@ export function checkServeConfig(config: ServeConfig): void {
   }
   if (
     config.tokenizer === undefined &&
-    (config.toolParser !== 'auto' || config.promptFormat !== 'auto' || config.contextLength !== undefined)
+    (config.toolParser !== 'auto' ||
+      config.promptFormat !== 'auto' ||
+      config.tokenizerBackend !== 'auto' ||
+      config.contextLength !== undefined)
   ) {
     refuse(
-      'tool-parser, prompt-format and context-length are for token mode: give tokenizer as well, or leave them out',
+      'tool-parser, prompt-format, tokenizer-backend and context-length are for token mode: give tokenizer as well, or ' +
+        'leave them out',
     )
   }
   if ((config.tlsCert === undefined) !== (config.tlsKey === undefined)) {

@@ -28,7 +28,8 @@ export class BodyBudget {
   }
 
   /**
-   * Counts the body of a request, which is about to be read. One that is refused has an `error` event.
+   * Counts the body of a request, which is about to be read. One that is refused has an `error` event, or is cut off where
+   * nobody listens to that.
    * @param caller whose it is
    */
   watch(request: IncomingMessage, caller: string): void {
@@ -54,7 +55,9 @@ export class BodyBudget {
     const [request, coming] = largest(this.#coming, ({ caller, bytes }) => (caller === most ? bytes : -1))
     this.#forget(request)
     const message = `Too much is being sent at once, and most of it by this caller: this body has ${coming.bytes} bytes so far`
-    request.emit('error', new ProxyError('queue_full', message, { retryAfterS: 1 }))
+    // Nobody waits for a body that came with a GET, or after its refusal.
+    if (request.listenerCount('error') === 0) request.destroy()
+    else request.emit('error', new ProxyError('queue_full', message, { retryAfterS: 1 }))
   }
 
   #forget(request: IncomingMessage): void {
