@@ -57,7 +57,7 @@ export function filesPath(files: readonly [URL, ...URL[]]): string {
  * (https://www.sqlite.org/howtocorrupt.html, section 2.2.1).
  * @throws ProxyError `start_failed`
  */
-function loadAddon(key: string): unknown {
+export function loadAddon(key: string): unknown {
   const path = join(unpack([packedFile(key)]), basename(key))
   const module = { exports: {} }
   try {

@@ -76,7 +76,7 @@ t.test('a body is nested to a thousand levels, and no deeper', async (t) => {
   const nested = (levels: number) => `{"metadata":{"x":${'['.repeat(levels - 2)}${']'.repeat(levels - 2)}}}`
   t.equal((await call('POST', '/sessions/s', nested(1_000))).status, 200)
   t.equal((await call('GET', '/sessions/s')).status, 200)
-  for (const levels of [1_001, 5_000, 100_000]) {
+  for (const levels of [1_001, 5_000, 49_000]) {
     const { status, body } = await call('POST', `/sessions/deep-${levels}`, nested(levels))
     t.match({ status, body }, { status: 400, body: { code: 'invalid_request', detail: /nested too deeply/ } })
   }

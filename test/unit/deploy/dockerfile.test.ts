@@ -11,7 +11,9 @@ const { bases, runs, image } = readDockerfile()
 
 t.test('it is built on the version of Node that this runs on, and runs without one', async (t) => {
   const [major] = process.versions.node.split('.')
-  t.strictSame(bases, [`node:${major}-bookworm`, 'gcr.io/distroless/cc-debian12:nonroot'])
+  const [builder, ...rest] = bases
+  t.match(builder, /^rust:[\d.]+-slim-bookworm$/, 'for the fast tokenizer, with the C library of the others')
+  t.strictSame(rest, [`node:${major}-bookworm`, 'gcr.io/distroless/cc-debian12:nonroot'])
   t.strictSame(runs, ['.ci/build-image'], 'its one step is the script that is tested')
 })
 
@@ -49,5 +51,6 @@ t.test('Docker is sent what the build needs, by name', async (t) => {
   const lines = readFileSync(join(ROOT, '.dockerignore'), 'utf8').split('\n')
   const [first, ...sent] = lines.filter((line) => line !== '' && !line.startsWith('#'))
   t.equal(first, '*')
+  t.match(sent.pop(), /fastokens\.node\*$/, 'but for what was built for another machine')
   for (const line of sent) t.ok(line.startsWith('!') && existsSync(join(ROOT, line.slice(1))), line)
 })
