@@ -77,6 +77,9 @@ const SESSION_WITHIN_BYTES = 1_024
 /** Of the requests of all sessions, which take as much again for their values: some 100 sessions of 40,000 tokens. */
 const MAX_READ_BYTES = 64 * 1024 * 1024
 
+/** Of shorter requests nothing is remembered: no worker is told that a session has ended, and they are read in no time. */
+const REMEMBERED_FROM_BYTES = 4 * 1024
+
 interface ReadFrame {
   readonly value: unknown
   readonly json?: FrameJson
@@ -96,7 +99,7 @@ class RequestFrames {
     if (session === undefined) return { value: JSON.parse(data.toString()) }
     const reader = this.#readers.get(session) ?? new RequestReader()
     const { value, list } = reader.read(data, undefined, { listJson: true })
-    if (reader.bytes > 0) this.#readers.set(session, reader)
+    if (data.length >= REMEMBERED_FROM_BYTES) this.#readers.set(session, reader)
     if (list?.json === undefined) return { value }
     const { tools } = value as { tools?: unknown }
     const isList = Array.isArray(tools) && tools.length > 0
