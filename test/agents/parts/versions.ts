@@ -12,6 +12,9 @@ export const AGENT_VERSIONS: Readonly<Record<string, string>> = {
   '@openai/agents': '0.20.0',
   '@openai/codex': '0.169.0',
   '@qwen-code/qwen-code': '0.24.4',
+  // The runner refuses any other version of core than its own.
+  '@stryker-mutator/core': '10.0.0',
+  '@stryker-mutator/tap-runner': '10.0.0',
   ai: '7.0.173',
   deepagents: '0.7.32',
   'mini-swe-agent': '2.4.6',

@@ -1,0 +1,128 @@
+/**
+ * Mutation testing by StrykerJS: small faults are planted in a file, and those that its unit tests do not notice are listed.
+ *
+ *     npm run test:mutants -- src/proxy/session/matching/match-index.ts src/proxy/session/turn/run-turn.ts
+ *
+ *     --sample 0.1   only a tenth of the lines, the same ones each time
+ *     --seed 2       other lines
+ *     --tests 3      only so many test files for each file, those that are the fewest imports away from it: 6
+ *
+ * A survivor is a test to write, or a change that nobody can notice.
+ */
+import { spawnSync } from 'node:child_process'
+import { existsSync, globSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join, relative } from 'node:path'
+import { parseArgs } from 'node:util'
+import { installFromNpm } from './agents/parts/install.ts'
+import { random } from './helpers/bad-network.ts'
+
+const ROOT = join(import.meta.dirname, '..')
+const MUTANT_MS = 20_000
+
+const { values: options, positionals: files } = parseArgs({
+  allowPositionals: true,
+  options: {
+    sample: { type: 'string', default: '1' },
+    seed: { type: 'string', default: '1' },
+    tests: { type: 'string', default: '6' },
+  },
+})
+
+/** Unit tests of the same room, the nearest first. */
+function testsOf(file: string): string[] {
+  let room = dirname(file).replace(/^src\/(proxy\/)?/, '')
+  while (room !== '.' && !existsSync(join(ROOT, 'test/unit', room))) room = dirname(room)
+  const all = globSync(`test/unit/${room}/**/*.test.ts`, { cwd: ROOT })
+  const near = all.map((path) => ({ path, away: distance(path, file) })).filter(({ away }) => away < Infinity)
+  near.sort((a, b) => a.away - b.away || a.path.localeCompare(b.path))
+  return near.slice(0, Number(options.tests)).map(({ path }) => path)
+}
+
+/** How many imports lead from one file to another. */
+function distance(from: string, to: string): number {
+  const seen = new Set([from])
+  let level = [from]
+  for (let away = 0; level.length > 0; away++) {
+    if (level.includes(to)) return away
+    level = level.flatMap(importsOf).filter((path) => !seen.has(path) && seen.add(path))
+  }
+  return Infinity
+}
+
+const known = new Map<string, string[]>()
+
+function importsOf(file: string): string[] {
+  const found = known.get(file)
+  if (found) return found
+  const text = existsSync(join(ROOT, file)) ? readFileSync(join(ROOT, file), 'utf8') : ''
+  const imports = [...text.matchAll(/(?:from |import\(|URL\()'(\.[^']+\.ts)'/g)].map(([, name]) =>
+    relative(ROOT, join(ROOT, dirname(file), name!)),
+  )
+  known.set(file, imports)
+  return imports
+}
+
+/** What StrykerJS is to change: the file, or lines of it. */
+function partsOf(file: string): string[] {
+  const share = Number(options.sample)
+  if (share >= 1) return [file]
+  const next = random(Number(options.seed))
+  const lines = readFileSync(join(ROOT, file), 'utf8').split('\n')
+  return lines.flatMap((_, at) => (next() < share ? [`${file}:${at + 1}-${at + 1}`] : []))
+}
+
+async function run(): Promise<number> {
+  const strange = files.filter((file) => !/^src\/.*\.ts$/.test(file) || !existsSync(join(ROOT, file)))
+  if (files.length === 0 || strange.length > 0) {
+    console.error(`Name files of src, from the top of the clone: ${strange.join(' ') || 'there is none'}`)
+    return 2
+  }
+  const { folder } = await installFromNpm('@stryker-mutator/core', undefined, ['@stryker-mutator/tap-runner'])
+  const config = join(mkdtempSync(join(tmpdir(), 'mutants-')), 'stryker.config.json')
+  let failed = 0
+  try {
+    // One file at a time: each has tests of its own.
+    for (const file of files) {
+      const testFiles = testsOf(file)
+      console.log(`\n${file}, with ${testFiles.join(' ') || 'no unit test that reaches it'}`)
+      if (testFiles.length > 0) failed += mutate(folder, config, partsOf(file), testFiles)
+    }
+  } finally {
+    rmSync(dirname(config), { recursive: true, force: true })
+  }
+  return failed === 0 ? 0 : 1
+}
+
+/** @returns 1 if StrykerJS itself failed; a survivor is no failure */
+function mutate(folder: string, config: string, parts: string[], testFiles: string[]): number {
+  const own = ['--require=./test/helpers/unrecorded.ts', '--import=./test/helpers/property-seed.ts']
+  writeFileSync(
+    config,
+    JSON.stringify({
+      plugins: [join(folder, 'node_modules/@stryker-mutator/tap-runner/dist/src/index.js')],
+      testRunner: 'tap',
+      tap: { testFiles, nodeArgs: [...own, '-r', '{{hookFile}}', '{{testFile}}'] },
+      mutate: parts,
+      coverageAnalysis: 'perTest',
+      concurrency: 1,
+      timeoutMS: MUTANT_MS,
+      // Node runs TypeScript as it is, but not below a folder node_modules.
+      tempDirName: join(dirname(config), 'sandbox'),
+      tsconfigFile: 'none',
+      ignorePatterns: ['/python', '/train-demo', '.tap', '/test/{bench,sim,slow,browser}'],
+      reporters: ['clear-text'],
+      clearTextReporter: { allowColor: false, logTests: false, reportTests: false },
+      logLevel: 'warn',
+      checkers: [],
+    }),
+  )
+  const stryker = join(folder, 'node_modules/@stryker-mutator/core/bin/stryker.js')
+  const env = { ...process.env, PROPERTY_SEED: '1' }
+  return spawnSync(process.execPath, [stryker, 'run', config], { cwd: ROOT, stdio: 'inherit', env })
+    .status === 0
+    ? 0
+    : 1
+}
+
+process.exitCode = await run()
