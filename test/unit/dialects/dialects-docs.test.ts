@@ -14,7 +14,7 @@ const SECTIONS = {
   'Anthropic Messages': 'messages',
 }
 
-/** The file that a row's last column names, as `agent: title of the test`. */
+/** The file of a label. */
 function fileOf(label: string, dialect: string | undefined): string | undefined {
   const candidates = [
     ...(dialect === undefined
@@ -28,23 +28,27 @@ function fileOf(label: string, dialect: string | undefined): string | undefined 
   return candidates.map((name) => `test/${name}.test.ts`).find((path) => existsSync(join(ROOT, path)))
 }
 
+/** For each feature that the page lists, by section, the test that proves it: `agent: title of the test`. */
+const PROOFS: Record<string, Record<string, string>> = JSON.parse(read('test/unit/dialects/features.json'))
+
 for (const [heading, dialect] of Object.entries(SECTIONS)) {
-  t.test(`every feature under "${heading}" names a test that there is`, async (t) => {
+  t.test(`every feature under "${heading}" has a test that there is`, async (t) => {
     const section = read('docs/dialects.md')
       .split(/^## /m)
       .find((part) => part.startsWith(`${heading}\n`))
-    const rows = (section ?? '')
-      .split('\n')
-      .filter((line) => line.startsWith('| '))
-      .slice(1)
-    t.ok(rows.length > 3, 'the table is there')
-    for (const row of rows) {
-      const [, label, title] = /\| (\w+): ([^|]+) \|$/.exec(row) ?? []
+    const features = [...(section ?? '').matchAll(/^\| (.+?) \| /gm)].map(([, feature]) => feature!).slice(1)
+    const proofs = PROOFS[heading] ?? {}
+    t.strictSame(features, Object.keys(proofs), 'features.json names a test for each')
+    for (const [feature, proof] of Object.entries(proofs)) {
+      const [, label, title] = /^(\w+): (.+)$/.exec(proof) ?? []
       const file = label === undefined ? undefined : fileOf(label, dialect)
       const tests = file === undefined ? '' : read(file)
       // Titles that are made for each of several dialects have its name before this, or more behind it.
       const starts = ["'", '"', '`', ': ', '} ']
-      t.ok(title !== undefined && starts.some((start) => tests.includes(start + title)), row)
+      t.ok(
+        title !== undefined && starts.some((start) => tests.includes(start + title)),
+        `${feature}: ${proof}`,
+      )
     }
   })
 }
