@@ -2,6 +2,7 @@
 import type { Test } from 'tap'
 import type { ChatMessage, Usage } from '../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import type { Details } from '../../src/protocol/details/details.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { TokenPrompts } from '../../src/proxy/session/prompts/token-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
@@ -23,6 +24,7 @@ export interface Answer {
   /** What the engine says that the prompt was. Default: as it was sent. */
   seen?: readonly number[]
   usage?: Usage
+  details?: Details | undefined
 }
 
 const never = new AbortController().signal
@@ -35,7 +37,7 @@ export function tokenModeRig(
   store = new MemoryTurnStore(),
 ) {
   const backend = new ScriptedBackend(async function* (request) {
-    const { text, isCut = false, isWithoutIds = false, seen, usage } = answer(request)
+    const { text, isCut = false, isWithoutIds = false, seen, usage, details } = answer(request)
     const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [model.tokenizer.eosTokenId!])]
     yield [
       {
@@ -45,7 +47,7 @@ export function tokenModeRig(
       },
       isWithoutIds
         ? { type: 'delta', content: text }
-        : { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1) },
+        : { type: 'delta', tokenIds: ids, logprobs: ids.map(() => -1), ...(details && { details }) },
       { type: 'end', finishReason: isCut ? 'length' : 'stop', ...(usage && { usage }) },
     ]
   })

@@ -1,64 +1,13 @@
-/** What of a call decides its prompt in token mode. */
+/** Prompts of large models and long ones, in token mode. */
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
-import { openTokenModel, type TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from '../../unit/session/token-mode-talk.ts'
 import { modelDirectory } from '../../unit/tokens/real-models.ts'
-
-/** An engine that answers `I see.` to everything, behind token mode. */
-const setUp = (t: Test, model: TokenModel) => tokenModeRig(t, model, () => ({ text: 'I see.' }))
-
-t.test("a session's chat_template_kwargs reach the template, whatever the agent says", async (t) => {
-  const model = loadTokenModel('qwen3')
-  const { sessions, ask } = setUp(t, model)
-  await sessions.create({
-    sessionId: 's',
-    samplingParams: { chat_template_kwargs: { enable_thinking: false } },
-  })
-  const { promptTokenIds } = await ask([{ role: 'user', content: 'Hello.' }])
-  t.match(model.tokenizer.decode(promptTokenIds), /<think>\n\n<\/think>\n\n$/)
-})
-
-t.test(
-  'the answers of one call share a prompt that is rendered once, and each goes on by itself',
-  async (t) => {
-    const model = loadTokenModel('qwen3')
-    let renders = 0
-    const { renderer } = model
-    const counting = new Proxy(renderer, {
-      get(target, name) {
-        const value = Reflect.get(target, name)
-        if (typeof value !== 'function') return value
-        return (...given: unknown[]) => {
-          if (name === 'renderFull') renders += 1
-          return value.apply(target, given)
-        }
-      },
-    })
-    const { ask, askFor } = setUp(
-      t,
-      new Proxy(model, {
-        get: (target, name) => (name === 'renderer' ? counting : Reflect.get(target, name)),
-      }),
-    )
-    const first: ChatMessage[] = [{ role: 'user', content: 'Vote!' }]
-    const turns = await askFor(4, first)
-    t.equal(renders, 1)
-    const prompts = turns.map(({ promptTokenIds }) => [...promptTokenIds])
-    t.equal(new Set(prompts.map(String)).size, 1)
-    t.ok(turns.every(({ exact }) => exact))
-    const answer = { role: 'assistant', content: turns[2]!.completionText } as ChatMessage
-    const next = await ask([...first, answer, { role: 'user', content: 'Why?' }])
-    const whole = [...turns[2]!.promptTokenIds, ...turns[2]!.completionTokenIds]
-    t.same([...next.promptTokenIds.subarray(0, whole.length)], whole)
-    await askFor(2, [{ role: 'user', content: 'Another vote!' }])
-    t.equal(renders, 2, 'of another call anew')
-  },
-)
 
 t.test('a developer speaks as the system where the template knows no developer', async (t) => {
   const messages: ChatMessage[] = [
@@ -72,7 +21,7 @@ t.test('a developer speaks as the system where the template knows no developer',
     ['gemma3', '<start_of_turn>user\nBe brief.\n\nHello.<end_of_turn>'],
   ] as const) {
     const model = loadTokenModel(name)
-    const { promptTokenIds } = await setUp(t, model).ask(messages)
+    const { promptTokenIds } = await tokenModeRig(t, model, () => ({ text: 'I see.' })).ask(messages)
     t.ok(model.tokenizer.decode(promptTokenIds).includes(shown), name)
   }
 })
@@ -80,7 +29,7 @@ t.test('a developer speaks as the system where the template knows no developer',
 t.test('a prompt of 128,000 tokens leaves the event loop to others', { timeout: 60_000 }, async (t) => {
   const model = await openTokenModel({ source: modelDirectory('qwen3'), parser: 'auto' })
   t.teardown(() => model.close())
-  const { ask } = setUp(t, model)
+  const { ask } = tokenModeRig(t, model, () => ({ text: 'I see.' }))
   const messages = longConversation(128_000)
   // The code is warm and the thread has its tokenizer, as a moment after the start of a proxy.
   await ask([{ role: 'user', content: 'Warm up.' }, ...messages.slice(1)])
