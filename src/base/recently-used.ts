@@ -2,23 +2,29 @@ interface Entry<V> {
   readonly value: V
   /** As it was when the value was set. */
   readonly size: number
+  usedAtMs: number
 }
 
 /** A cache bounded by the size of what it holds. What was least recently used goes first; the newest always stays. */
 export class RecentlyUsed<K, V> {
+  /** The least recently used first. */
   readonly #entries = new Map<K, Entry<V>>()
   readonly #maxSize: number
   readonly #sizeOf: (value: V) => number
+  readonly #nowMs: () => number
   #size = 0
 
-  constructor(maxSize: number, sizeOf: (value: V) => number) {
+  /** @param nowMs a clock, of caches whose entries go by their age too ({@link deleteUnused}) */
+  constructor(maxSize: number, sizeOf: (value: V) => number, nowMs = () => 0) {
     this.#maxSize = maxSize
     this.#sizeOf = sizeOf
+    this.#nowMs = nowMs
   }
 
   get(key: K): V | undefined {
     const entry = this.#entries.get(key)
     if (entry === undefined) return undefined
+    entry.usedAtMs = this.#nowMs()
     this.#entries.delete(key)
     this.#entries.set(key, entry)
     return entry.value
@@ -28,7 +34,7 @@ export class RecentlyUsed<K, V> {
   set(key: K, value: V): void {
     this.delete(key)
     const size = this.#sizeOf(value)
-    this.#entries.set(key, { value, size })
+    this.#entries.set(key, { value, size, usedAtMs: this.#nowMs() })
     this.#size += size
     for (const oldest of this.#entries.keys()) {
       if (this.#size <= this.#maxSize || oldest === key) return
@@ -41,6 +47,15 @@ export class RecentlyUsed<K, V> {
     if (entry === undefined) return
     this.#size -= entry.size
     this.#entries.delete(key)
+  }
+
+  /** What nobody has got or set for so long. Takes as long as there is such. */
+  deleteUnused(forMs: number): void {
+    const usedBefore = this.#nowMs() - forMs
+    for (const [key, { usedAtMs }] of this.#entries) {
+      if (usedAtMs > usedBefore) return
+      this.delete(key)
+    }
   }
 
   clear(): void {

@@ -15,6 +15,7 @@ import { type Dial, dialOut } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
 import { ProxyLinks, type ProxyName } from './proxy-links.ts'
 import { shownUrl, workerSocketUrl } from './proxy-url.ts'
+import { WorkerMemory } from './worker-memory.ts'
 
 interface InferenceWorkerClientOptions {
   /**
@@ -65,6 +66,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   readonly #options: InferenceWorkerClientOptions
   readonly #clock: Clock
   readonly #slots: Dispatcher
+  readonly #memory: WorkerMemory
   readonly #links: ProxyLinks
   /** One life of this worker: proxies keep calls for it while its connection is away. */
   readonly #epoch = Date.now()
@@ -84,6 +86,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     this.#options = options
     this.#clock = clock
     this.#slots = slotsOf(maxConcurrency, clock)
+    this.#memory = new WorkerMemory(() => clock.nowMs())
     this.#links = new ProxyLinks({
       ...{ proxyUrls, resolve, lookupIntervalMs, clock, logger },
       link: (proxy, lost) => this.#linkTo(proxy, lost),
@@ -144,6 +147,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       maxConcurrency,
       backend,
       slots: this.#slots,
+      memory: this.#memory,
       clock: this.#clock,
       dial,
       random,
@@ -188,6 +192,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       this.#options.logger.warn({ err: error }, 'models not known')
     }
     if (this.#hasStopped) return
+    this.#memory.forgetUnused()
     const status = JSON.stringify(this.#status())
     if (status !== this.#lastStatus) for (const link of this.#links) link.sendStatus()
     this.#lastStatus = status

@@ -2,12 +2,8 @@
 import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
 import type { Clock } from '../base/clock.ts'
-import { RecentlyUsed } from '../base/recently-used.ts'
-import { RequestReader } from '../protocol/canonical/request-reader.ts'
-import { toolsText } from '../protocol/canonical/written-numbers.ts'
 import { giveBack } from '../protocol/json/give-back.ts'
-import { elementsOf } from '../protocol/json/json-member.ts'
-import { type Frame, type FrameData, helloAckV2, parseFrame } from '../protocol/worker/frames.ts'
+import { type Frame, helloAckV2, parseFrame } from '../protocol/worker/frames.ts'
 import {
   CLOSE,
   HELLO_TIMEOUT_MS,
@@ -17,6 +13,7 @@ import {
   type WorkerHelloV2,
 } from '../protocol/worker/protocol.ts'
 import type { FrameJson } from '../protocol/worker/requests-on-wire.ts'
+import type { ProxyMemory, ReadFrame } from './worker-memory.ts'
 
 interface DialOptions extends ClientOptions {
   /** Says which address the URL's host has; `ws` hands it on to the socket. */
@@ -37,6 +34,7 @@ interface ProxyConnectionOptions {
   /** Authorities, PEM; undefined: those of Node.js. */
   ca: string[] | undefined
   clock: Clock
+  memory: ProxyMemory
   dial: Dial
   /** The hello for this connection: it names the calls that are held at this moment. */
   hello(): WorkerHelloV2
@@ -70,44 +68,6 @@ function always(address: string): LookupFunction {
   return (_host, { all }, found) => (all ? found(null, [{ address, family }]) : found(null, address, family))
 }
 
-/** Where `requestJson` writes the session: among the first fields. */
-const SESSION = /"session_id":"((?:[^"\\]|\\.)*)"/
-const SESSION_WITHIN_BYTES = 1_024
-
-/** Of the requests of all sessions, which take as much again for their values: some 100 sessions of 40,000 tokens. */
-const MAX_READ_BYTES = 64 * 1024 * 1024
-
-/** Of shorter requests nothing is remembered: no worker is told that a session has ended, and they are read in no time. */
-const REMEMBERED_FROM_BYTES = 4 * 1024
-
-interface ReadFrame {
-  readonly value: unknown
-  readonly json?: FrameJson
-}
-
-/** The large frames of a proxy are requests, each of which repeats the conversation of one before it. */
-class RequestFrames {
-  /** By their session. */
-  readonly #readers = new RecentlyUsed<string, RequestReader>(
-    MAX_READ_BYTES,
-    ({ bytes, valueBytes }) => bytes + valueBytes,
-  )
-
-  read(data: FrameData): ReadFrame {
-    if (!Buffer.isBuffer(data)) return { value: JSON.parse(data.toString()) }
-    const session = SESSION.exec(data.toString('latin1', 0, SESSION_WITHIN_BYTES))?.[1]
-    if (session === undefined) return { value: JSON.parse(data.toString()) }
-    const reader = this.#readers.get(session) ?? new RequestReader()
-    const { value, list } = reader.read(data, undefined, { listJson: true })
-    if (data.length >= REMEMBERED_FROM_BYTES) this.#readers.set(session, reader)
-    if (list?.json === undefined) return { value }
-    const { tools } = value as { tools?: unknown }
-    const isList = Array.isArray(tools) && tools.length > 0
-    const toolsJson = isList && elementsOf(reader.once(toolsText, tools))
-    return { value, json: { messagesJson: [list.json], ...(toolsJson && { toolsJson }) } }
-  }
-}
-
 export class ProxyConnection {
   /** Resolves when the socket is gone, however that came. */
   readonly ended: Promise<ConnectionEnd>
@@ -132,11 +92,10 @@ export class ProxyConnection {
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
     })
     this.#socket.on('open', () => this.#socket.send(JSON.stringify(options.hello())))
-    const requests = new RequestFrames()
     this.#socket.on('message', (data, isBinary) => {
       let read: ReadFrame | undefined
       const frame = parseFrame(data, isBinary, (bytes) => {
-        read = requests.read(bytes)
+        read = options.memory.read(bytes)
         return read.value
       })
       // Of a request of hundreds of kilobytes, what is new has been copied.

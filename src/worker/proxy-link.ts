@@ -26,7 +26,7 @@ import type { Backend } from '../proxy/engines/port/backend.ts'
 import { keepConnected } from './backoff.ts'
 import { type ConnectionEnd, type Dial, ProxyConnection } from './proxy-connection.ts'
 import { ServedCall } from './served-call.ts'
-import { WorkerPrompts } from './worker-prompts.ts'
+import { ProxyMemory, type WorkerMemory } from './worker-memory.ts'
 
 interface ProxyLinkOptions {
   /** Of the proxy's `/ws/worker`. */
@@ -43,6 +43,8 @@ interface ProxyLinkOptions {
   backend: Backend
   /** Slots that all links of the worker share. */
   slots: Dispatcher
+  /** The same for all links of the worker. */
+  memory: WorkerMemory
   clock: Clock
   dial: Dial
   random(): number
@@ -56,7 +58,9 @@ export class ProxyLink {
   readonly #options: ProxyLinkOptions
   readonly #stopping = new AbortController()
   readonly #calls = new Map<string, ServedCall>()
-  readonly #prompts = new WorkerPrompts()
+  readonly #memory: ProxyMemory
+  /** Two proxies may use the same ids. */
+  readonly #proxy: string
   #connection: ProxyConnection | undefined
   /** How many keys were refused. */
   #refusals = 0
@@ -73,6 +77,8 @@ export class ProxyLink {
 
   constructor(options: ProxyLinkOptions) {
     this.#options = options
+    this.#proxy = `${options.url} ${options.address ?? ''}`
+    this.#memory = new ProxyMemory(options.memory, this.#proxy)
   }
 
   get isConnected(): boolean {
@@ -133,6 +139,7 @@ export class ProxyLink {
       apiKey: apiKeys[this.#refusals % apiKeys.length],
       ca,
       clock,
+      memory: this.#memory,
       dial,
       hello: () => this.#hello(),
       greeted: (ack) => {
@@ -257,7 +264,7 @@ export class ProxyLink {
   async #serve(call: ServedCall, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
     let lease: Lease | undefined
     try {
-      const promptLists = this.#prompts.listsOf(frame.session_id)
+      const promptLists = this.#memory.listsOf(frame.session_id)
       const request = { ...readRequest(frame, json), promptLists }
       await this.#engineAnswers
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
@@ -296,12 +303,12 @@ export class ProxyLink {
     if (frame.prompt_base === undefined) return undefined
     if (frame.prompt_base === frame.request_id)
       return request.kind === 'chat' ? request.promptTokenIds : undefined
-    return this.#prompts.of(frame.prompt_base)
+    return this.#memory.promptOf(frame.prompt_base)
   }
 
   #notePrompt(request: GenerationRequest, [first]: readonly GenerationEvent[]): void {
     if (first?.type !== 'start' || !first.promptTokenIds) return
-    this.#prompts.tell(request, first.promptTokenIds)
+    this.#memory.sentPrompt(request, first.promptTokenIds)
   }
 
   #fail(call: ServedCall, error: ProxyError): void {
@@ -316,10 +323,8 @@ export class ProxyLink {
     return error
   }
 
-  /** Two proxies may use the same id. */
   #slotFor({ requestId, sessionId }: GenerationRequest) {
-    const { url, address = '' } = this.#options
-    return { callId: `${url} ${address} ${requestId}`, sessionId }
+    return { callId: `${this.#proxy} ${requestId}`, sessionId }
   }
 
   async #answerStatus(seq: number): Promise<void> {

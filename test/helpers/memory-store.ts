@@ -16,7 +16,7 @@ import {
   orderOf,
   sortValue,
 } from '../../src/proxy/store/port/session-list.ts'
-import { groupsOf, totalsOf } from '../../src/proxy/store/port/session-summary.ts'
+import { groupsOf, tallySessions, totalsOf } from '../../src/proxy/store/port/session-summary.ts'
 import {
   type ExpiredCount,
   MIN_SHARED_TOKENS,
@@ -88,11 +88,11 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async totalSessions(filter: SessionFilter): Promise<SessionTotals> {
-    return totalsOf(this.#matching(filter))
+    return totalsOf(tallySessions(this.#matching(filter)))
   }
 
   async groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
-    return groupsOf(this.#matching(filter), by)
+    return groupsOf(tallySessions(this.#matching(filter), by))
   }
 
   async endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number) {

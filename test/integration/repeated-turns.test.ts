@@ -16,7 +16,7 @@ import { ChatPrompts } from '../../src/proxy/session/prompts/chat-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { WorkerPrompts } from '../../src/worker/worker-prompts.ts'
+import { ProxyMemory, WorkerMemory } from '../../src/worker/worker-memory.ts'
 import { idsOf, textOf } from '../helpers/plain-tokens.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
@@ -156,7 +156,7 @@ t.test(
 )
 
 t.test('turn 200 of a session is told by a worker, and written for an engine, as turn 20 is', (t) => {
-  const worker = new WorkerPrompts()
+  const worker = new ProxyMemory(new WorkerMemory(() => 0), 'a')
   const frames: number[] = []
   const converted: number[] = []
   let ids = [...SYSTEM, ...SYSTEM]
@@ -172,9 +172,9 @@ t.test('turn 200 of a session is told by a worker, and written for an engine, as
       lists.write(prompt)
     } else prompt = lists.read(Buffer.from(ids.join()), 0, ids.join().length)!
     converted.push(lists.converted - before)
-    const base = worker.of(`r${turn - 1}`)
+    const base = worker.promptOf(`r${turn - 1}`)
     frames.push(chunkOf('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length)
-    worker.tell(request, prompt)
+    worker.sentPrompt(request, prompt)
     t.equal(prompt.length, ids.length)
   }
   t.equal(frames[200], frames[20])

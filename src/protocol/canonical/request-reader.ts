@@ -41,6 +41,9 @@ const MIN_TAGGED_BYTES = 4 * 1024
 /** Of a part besides its JSON and its value. */
 const PART_BYTES = 300
 
+/** Of a value in a list, besides the bytes of its JSON. As measured. */
+const NODE_BYTES = 64
+
 /** An agent may send ever new ones. */
 const MAX_FIELDS = 64
 
@@ -49,6 +52,9 @@ const MAX_LISTS = 16
 
 /** Values that one field has by turns: each conversation has a system prompt and tools of its own. */
 const MAX_PARTS = 16
+
+/** The long texts that have turns. Any other one is a prompt, which comes again only if the whole call does. */
+const REPEATED_TEXTS: readonly string[] = ['system', 'instructions']
 
 export interface ReadRequest {
   readonly value: unknown
@@ -141,7 +147,9 @@ export class RequestReader implements Repeats {
 
   /** What the elements of its lists keep in memory. */
   get valueBytes(): number {
-    return this.#lists.reduce((sum, { ends }) => sum + (ends.at(-1) ?? 0), 0)
+    const bytesOf = ({ ends, weights }: ParsedList) =>
+      (ends.at(-1) ?? 0) + NODE_BYTES * (weights.at(-1)?.nodes ?? 0)
+    return this.#lists.reduce((sum, list) => sum + bytesOf(list), 0)
   }
 
   /** How many elements of lists have been parsed so far. */
@@ -269,7 +277,8 @@ export class RequestReader implements Repeats {
     if (!this.#parts.has(name) && this.#parts.size >= MAX_FIELDS) return
     parts.unshift(part)
     this.#partBytes += bytesOf(part)
-    if (parts.length > MAX_PARTS) this.#partBytes -= bytesOf(parts.pop()!)
+    const isPrompt = typeof part.value === 'string' && !REPEATED_TEXTS.includes(name)
+    if (parts.length > (isPrompt ? 1 : MAX_PARTS)) this.#partBytes -= bytesOf(parts.pop()!)
     this.#parts.set(name, parts)
   }
 

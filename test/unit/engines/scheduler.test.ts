@@ -215,6 +215,34 @@ t.test('a session that was released is forgotten, although a call of it still wa
   t.end()
 })
 
+t.test(
+  'a slot that is freed costs the same however many calls wait, and so does the look for hopeless ones',
+  (t) => {
+    const looksFor = (waiting: number) => {
+      let looks = 0
+      const models = new Proxy(['m'], {
+        get(target, name) {
+          looks += 1
+          return Reflect.get(target, name)
+        },
+      })
+      const scheduler = new Scheduler({ queueLimit: waiting, waitMs: WAIT_MS })
+      for (let place = 0; place < 16; place += 1) scheduler.addMember(member(`m${place}`, { models }))
+      // Sessions have their members, half of which are full; the others have room and are nearly as loaded.
+      for (let place = 0; place < 32; place += 1)
+        scheduler.submit(call(`r${place}`, `s${place % 16}`, { model: 'm' }), 0)
+      for (let place = 0; place < waiting; place += 1)
+        scheduler.submit(call(`w${place}`, `s${place % 8}`, { model: 'm' }), 0)
+      looks = 0
+      t.equal(scheduler.release('r8').length, 1)
+      scheduler.expire(1)
+      return looks
+    }
+    t.equal(looksFor(2_000), looksFor(20))
+    t.end()
+  },
+)
+
 t.test('what cannot be is refused', (t) => {
   const scheduler = schedulerWith(member('a'))
   scheduler.submit(call('1'), 0)

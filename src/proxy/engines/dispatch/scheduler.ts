@@ -3,7 +3,8 @@
  * as a parameter, and what has to happen comes out as return values; `dispatcher.ts` is the shell that acts on them.
  *
  * Calls that cannot be served at once wait in one bounded queue. Every change that may free a slot walks the queue in
- * order of arrival, so that among calls that could use the slot the oldest gets it.
+ * order of arrival, so that among calls that could use the slot the oldest gets it. What holds for one call holds for all
+ * of its kind, and is worked out once a walk: thousands may wait for hundreds of members.
  */
 import { type Ability, candidatesFor, hasRoom, type Member, type MemberLoad, place } from './placement.ts'
 
@@ -57,6 +58,15 @@ interface WaitingCall extends QueuedCall {
   giveUpAtMs: number
   /** False once its session was released: the call is still served, but the session is not remembered again. */
   sticky: boolean
+  /** The same for all calls that could go to the same members. */
+  kind: string
+}
+
+/** What one walk of the queue has found out about calls of one kind. */
+interface Kind {
+  readonly candidates: readonly MemberLoad[]
+  /** Where sessions stick whose calls cannot start: for others that stick there, nothing changes while loads only rise. */
+  readonly stuckAt: Set<string | undefined>
 }
 
 interface MemberState extends Member {
@@ -127,7 +137,7 @@ export class Scheduler {
     }
     if (this.#waiting.size >= this.#options.queueLimit) return { outcome: 'queue_full' }
     const giveUpAtMs = nowMs + this.#options.waitMs
-    this.#waiting.set(call.callId, { ...call, giveUpAtMs, sticky: true })
+    this.#waiting.set(call.callId, { ...call, giveUpAtMs, sticky: true, kind: kindOf(call) })
     return { outcome: 'waiting' }
   }
 
@@ -152,8 +162,9 @@ export class Scheduler {
    */
   expire(nowMs: number): string[] {
     const expired: string[] = []
+    const kinds = new Map<string, Kind>()
     for (const call of this.#waiting.values()) {
-      if (this.#paused || this.#candidatesOf(call).length > 0) {
+      if (this.#paused || this.#kindOf(call, kinds).candidates.length > 0) {
         call.giveUpAtMs = nowMs + this.#options.waitMs
       } else if (call.giveUpAtMs <= nowMs) {
         expired.push(call.callId)
@@ -197,10 +208,17 @@ export class Scheduler {
     const assignments: Assignment[] = []
     if (this.#paused) return assignments
     let freeSlots = this.#freeSlots()
+    const kinds = new Map<string, Kind>()
     for (const call of this.#waiting.values()) {
       if (freeSlots === 0) break
-      const member = this.#placeOf(call)
-      if (member === undefined) continue
+      const { candidates, stuckAt } = this.#kindOf(call, kinds)
+      const home = this.#homes.get(call.sessionId)
+      if (stuckAt.has(home)) continue
+      const member = place(candidates, home)
+      if (member === undefined) {
+        stuckAt.add(home)
+        continue
+      }
       this.#waiting.delete(call.callId)
       this.#start(call, member, call.sticky)
       assignments.push({ callId: call.callId, memberId: member.id })
@@ -217,12 +235,18 @@ export class Scheduler {
     return free
   }
 
-  #candidatesOf(call: QueuedCall): MemberLoad[] {
-    return candidatesFor(this.#members.values(), call)
+  /** @param kinds those of this walk: the members do not change during one, but for their loads */
+  #kindOf(call: WaitingCall, kinds: Map<string, Kind>): Kind {
+    let kind = kinds.get(call.kind)
+    if (kind === undefined) {
+      kind = { candidates: candidatesFor(this.#members.values(), call), stuckAt: new Set() }
+      kinds.set(call.kind, kind)
+    }
+    return kind
   }
 
   #placeOf(call: QueuedCall): MemberLoad | undefined {
-    return place(this.#candidatesOf(call), this.#homes.get(call.sessionId))
+    return place(candidatesFor(this.#members.values(), call), this.#homes.get(call.sessionId))
   }
 
   #start(call: QueuedCall, member: MemberLoad, sticky: boolean): void {
@@ -269,4 +293,8 @@ export class Scheduler {
       },
     }
   }
+}
+
+function kindOf({ model, needs, mustServe, avoid }: QueuedCall): string {
+  return JSON.stringify([model, needs, mustServe, avoid])
 }

@@ -66,7 +66,13 @@ export function decodeCursor(cursor: string, { sort, order }: ListOrder): ListPo
   return { value, key }
 }
 
-export function matchesFilter(session: SessionRecord, filter: SessionFilter): boolean {
+/** What of a session a filter asks for. */
+export type FilteredSession = Pick<
+  SessionRecord,
+  'sessionId' | 'status' | 'updatedAtMs' | 'reward' | 'inexactTurns' | 'failedTurns' | 'metadata'
+>
+
+export function matchesFilter(session: FilteredSession, filter: SessionFilter): boolean {
   const { status, sinceMs = 0, rewardMin, rewardMax, inexact, failed, metadata, text } = filter
   const reward = session.reward?.reward
   if (status !== undefined && session.status !== status) return false
@@ -89,7 +95,7 @@ function matchesMetadata(
 }
 
 /** @param text in lower case */
-function holdsText({ sessionId, metadata }: SessionRecord, text: string): boolean {
+function holdsText({ sessionId, metadata }: FilteredSession, text: string): boolean {
   return sessionId.toLowerCase().includes(text) || valueHolds(metadata, text)
 }
 

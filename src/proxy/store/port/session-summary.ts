@@ -6,26 +6,61 @@ const MAX_BARS = 20
 
 type GroupValue = SessionGroup['value']
 
-export function totalsOf(sessions: Iterable<SessionRecord>): SessionTotals {
-  const tally = new Tally()
-  for (const session of sessions) tally.add(session)
-  return {
-    ...tally.counts,
-    rewards: { ...statisticsOf(tally.rewards), histogram: histogramOf(tally.rewards) },
+/** What of a session is counted. */
+export type CountedSession = Pick<
+  SessionRecord,
+  | 'status'
+  | 'createdAtMs'
+  | 'metadata'
+  | 'reward'
+  | 'turnCount'
+  | 'failedTurns'
+  | 'inexactTurns'
+  | 'sampledTokens'
+>
+
+/** What has been counted of some sessions. */
+export interface Tally {
+  readonly counts: Omit<SessionTotals, 'rewards'>
+  readonly rewards: number[]
+  /** Of the first session. */
+  createdAtMs: number
+}
+
+/** By the value of a metadata key, or of all sessions together under `undefined`. */
+export type Tallies = Map<GroupValue | undefined, Tally>
+
+/** @param by the metadata key; sessions without it are in no tally. Absent: all sessions are in one */
+export function tallySessions(sessions: Iterable<CountedSession>, by?: string): Tallies {
+  const tallies: Tallies = new Map()
+  for (const session of sessions) {
+    const value = by === undefined ? undefined : groupValue(session, by)
+    if (by !== undefined && value === undefined) continue
+    addTo(tallyOf(tallies, value), session)
+  }
+  return tallies
+}
+
+/** Adds what was counted of other sessions. */
+export function addTallies(tallies: Tallies, more: Tallies): void {
+  for (const [value, { counts, rewards, createdAtMs }] of more) {
+    const tally = tallyOf(tallies, value)
+    for (const name of Object.keys(counts) as (keyof Tally['counts'])[]) tally.counts[name] += counts[name]
+    for (const reward of rewards) tally.rewards.push(reward)
+    tally.createdAtMs = Math.min(tally.createdAtMs, createdAtMs)
   }
 }
 
-export function groupsOf(sessions: Iterable<SessionRecord>, by: string): SessionGroup[] {
-  const tallies = new Map<GroupValue, Tally>()
-  for (const session of sessions) {
-    const value = groupValue(session, by)
-    if (value === undefined) continue
-    const tally = tallies.get(value) ?? new Tally()
-    tallies.set(value, tally)
-    tally.add(session)
-  }
+/** @param tallies of all sessions together */
+export function totalsOf(tallies: Tallies): SessionTotals {
+  const { counts, rewards } = tallyOf(tallies, undefined)
+  return { ...counts, rewards: { ...statisticsOf(rewards), histogram: histogramOf(rewards) } }
+}
+
+/** @param tallies by the value of a metadata key */
+export function groupsOf(tallies: Tallies): SessionGroup[] {
   const groups = [...tallies].map(([value, { counts, createdAtMs, rewards }]) => ({
-    value,
+    value: value!,
     ...counts,
     rewards: statisticsOf(rewards),
     createdAtMs,
@@ -33,36 +68,34 @@ export function groupsOf(sessions: Iterable<SessionRecord>, by: string): Session
   return groups.sort((a, b) => b.createdAtMs - a.createdAtMs)
 }
 
-function groupValue({ metadata }: SessionRecord, by: string): GroupValue | undefined {
+function groupValue({ metadata }: CountedSession, by: string): GroupValue | undefined {
   const value = Object.hasOwn(metadata, by) ? metadata[by] : undefined
   const isPlain = typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean'
   return isPlain ? value : undefined
 }
 
-class Tally {
-  readonly counts = {
-    sessions: 0,
-    active: 0,
-    completed: 0,
-    aborted: 0,
-    failed: 0,
-    inexact: 0,
-    turns: 0,
-    sampledTokens: 0,
+function tallyOf(tallies: Tallies, value: GroupValue | undefined): Tally {
+  const known = tallies.get(value)
+  if (known !== undefined) return known
+  const counts = {
+    ...{ sessions: 0, active: 0, completed: 0, aborted: 0 },
+    ...{ failed: 0, inexact: 0, turns: 0, sampledTokens: 0 },
   }
-  readonly rewards: number[] = []
-  createdAtMs = Number.POSITIVE_INFINITY
+  const tally = { counts, rewards: [], createdAtMs: Number.POSITIVE_INFINITY }
+  tallies.set(value, tally)
+  return tally
+}
 
-  add(session: SessionRecord): void {
-    this.counts.sessions += 1
-    this.counts[session.status] += 1
-    this.counts.failed += session.failedTurns > 0 ? 1 : 0
-    this.counts.inexact += session.inexactTurns > 0 ? 1 : 0
-    this.counts.turns += session.turnCount
-    this.counts.sampledTokens += session.sampledTokens
-    this.createdAtMs = Math.min(this.createdAtMs, session.createdAtMs)
-    if (session.reward !== null) this.rewards.push(session.reward.reward)
-  }
+function addTo(tally: Tally, session: CountedSession): void {
+  const { counts } = tally
+  counts.sessions += 1
+  counts[session.status] += 1
+  counts.failed += session.failedTurns > 0 ? 1 : 0
+  counts.inexact += session.inexactTurns > 0 ? 1 : 0
+  counts.turns += session.turnCount
+  counts.sampledTokens += session.sampledTokens
+  tally.createdAtMs = Math.min(tally.createdAtMs, session.createdAtMs)
+  if (session.reward !== null) tally.rewards.push(session.reward.reward)
 }
 
 function statisticsOf(rewards: readonly number[]): Omit<RewardStatistics, 'histogram'> {

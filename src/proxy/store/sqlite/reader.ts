@@ -5,11 +5,8 @@ import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type {
   ExpiredCount,
   SessionFilter,
-  SessionGroup,
-  SessionPage,
   SessionQuery,
   SessionRecord,
-  SessionTotals,
   TurnOutline,
   TurnRecord,
   TurnStep,
@@ -19,7 +16,7 @@ import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED 
 import { expandEcho } from './echo.ts'
 import { type StoredText, unpackIds, unpackText } from './packing.ts'
 import { type CompletionRow, hashOf, ROOT, toCompletion } from './requests.ts'
-import { SessionReader } from './sessions.ts'
+import { type ListPart, SessionReader, type TallyPart } from './sessions.ts'
 import { TokenSequences } from './token-sequences.ts'
 import {
   idsOf,
@@ -35,10 +32,9 @@ import {
 
 export interface ReadMethods {
   getSession(sessionId: string): SessionRecord | undefined
-  listSessions(query: SessionQuery): SessionPage
-  totalSessions(filter: SessionFilter): SessionTotals
+  listSessions(query: SessionQuery): ListPart
+  tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart
   countExpired(nowMs: number): ExpiredCount
-  groupSessions(by: string, filter: SessionFilter): SessionGroup[]
   readPage(reading: number, sessionId: string): TurnPage
   readStepPage(reading: number, sessionId: string): TurnPage<TurnStep>
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline>
@@ -157,20 +153,16 @@ export class Reader implements ReadMethods {
     return this.#sessions.getSound(sessionId)
   }
 
-  listSessions(query: SessionQuery): SessionPage {
+  listSessions(query: SessionQuery): ListPart {
     return this.#sessions.list(query)
   }
 
-  totalSessions(filter: SessionFilter): SessionTotals {
-    return this.#sessions.totals(filter)
+  tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart {
+    return this.#sessions.tally(filter, by, after)
   }
 
   countExpired(nowMs: number): ExpiredCount {
     return this.#sessions.countExpired(nowMs)
-  }
-
-  groupSessions(by: string, filter: SessionFilter): SessionGroup[] {
-    return this.#sessions.groups(by, filter)
   }
 
   /** `reading` is the caller's number for one pass over a session; the first page begins it, the last one ends it. */

@@ -3,6 +3,7 @@ import type Database from 'better-sqlite3'
 import {
   decodeCursor,
   encodeCursor,
+  type FilteredSession,
   firstPosition,
   type ListOrder,
   lastValue,
@@ -10,19 +11,17 @@ import {
   orderOf,
   sortValue,
 } from '../port/session-list.ts'
-import { groupsOf, totalsOf } from '../port/session-summary.ts'
+import { type CountedSession, type Tallies, tallySessions } from '../port/session-summary.ts'
 import type {
   EditedCalls,
   ExpiredCount,
   Reward,
   SessionFilter,
-  SessionGroup,
   SessionPage,
   SessionQuery,
   SessionRecord,
   SessionSort,
   SessionStatus,
-  SessionTotals,
 } from '../port/turn-store.ts'
 import { checkSum, REWARD_SUMMED, sumOf } from './check-sums.ts'
 
@@ -104,11 +103,42 @@ const SORT_COLUMNS: Record<SessionSort, string> = {
 
 type ListParameters = RowFilter & { value: number; key: number; none?: number }
 
+/** What is looked at before others have their turn: some milliseconds' work. */
+const SESSIONS_AT_ONCE = 2_000
+
+/** A part of a list: sessions that were looked at in one go. */
+export interface ListPart extends SessionPage {
+  /** The cursor of where to look on; absent: the page is complete. */
+  lookOnFrom?: string
+}
+
+/** A part of what is counted. */
+export interface TallyPart {
+  tallies: Tallies
+  /** The row to count on after; absent: it was the last one. */
+  countOnAfter?: number
+}
+
+type TalliedRow = Pick<
+  SessionRow,
+  | 'id'
+  | 'session_id'
+  | 'status'
+  | 'created_at_ms'
+  | 'updated_at_ms'
+  | 'metadata'
+  | 'reward'
+  | 'turn_count'
+  | 'failed_turns'
+  | 'inexact_turns'
+  | 'sampled_tokens'
+>
+
 export class SessionReader {
   readonly #db: Database.Database
   readonly #find: Database.Statement<[string], SessionRow>
   readonly #tree: Database.Statement<[string], number>
-  readonly #matching: Database.Statement<[RowFilter], SessionRow>
+  readonly #rowsAfter: Database.Statement<[number], TalliedRow>
   readonly #expired: Database.Statement<[number], ExpiredCount>
   /** By sort and order. */
   readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
@@ -117,7 +147,10 @@ export class SessionReader {
     this.#db = db
     this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
-    this.#matching = db.prepare(`${SELECT_SESSIONS} WHERE ${ROW_FILTER} ORDER BY created_at_ms DESC, id DESC`)
+    this.#rowsAfter = db.prepare(`
+      SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, reward, turn_count, failed_turns,
+        inexact_turns, sampled_tokens
+      FROM sessions WHERE id > ? ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`)
     this.#expired = db.prepare(
       `SELECT count(*) AS sessions, count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM sessions`,
     )
@@ -141,42 +174,45 @@ export class SessionReader {
     return this.#tree.get(sessionId)
   }
 
-  list(query: SessionQuery): SessionPage {
+  /** Only in the order of an index: in any other each part would sort all sessions anew. */
+  list(query: SessionQuery): ListPart {
     const order = orderOf(query)
     const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
     const none = order.sort === 'reward' ? { none: lastValue(order.order) } : {}
-    const page: SessionPage = { sessions: [] }
-    let last: { session: SessionRecord; key: number } | undefined
+    const most = order.sort === 'created' ? SESSIONS_AT_ONCE : Number.POSITIVE_INFINITY
+    const page: ListPart = { sessions: [] }
+    let looked = 0
+    let last = after
+    const cursorThere = () => (looked === 0 ? query.cursor! : encodeCursor(last, order))
     for (const row of this.#inOrder(order).iterate({ ...rowFilter(query), ...after, ...none })) {
       const session = toRecord(row)
-      if (!matchesFilter(session, query)) continue
-      if (last !== undefined && page.sessions.length >= query.limit) {
-        page.nextCursor = encodeCursor({ value: sortValue(last.session, order), key: last.key }, order)
+      const matches = matchesFilter(session, query)
+      if (matches && page.sessions.length >= query.limit) {
+        page.nextCursor = cursorThere()
         break
       }
-      page.sessions.push(session)
-      last = { session, key: row.id }
+      if (matches) page.sessions.push(session)
+      last = { value: sortValue(session, order), key: row.id }
+      looked += 1
+      if (looked < most) continue
+      page.lookOnFrom = cursorThere()
+      break
     }
     return page
   }
 
-  totals(filter: SessionFilter): SessionTotals {
-    return totalsOf(this.#all(filter))
+  /** @param after the last row that has been counted; 0: none */
+  tally(filter: SessionFilter, by: string | undefined, after: number): TallyPart {
+    const rows = this.#rowsAfter.all(after)
+    const tallies = tallySessions(
+      rows.map(toCounted).filter((session) => matchesFilter(session, filter)),
+      by,
+    )
+    return rows.length < SESSIONS_AT_ONCE ? { tallies } : { tallies, countOnAfter: rows.at(-1)!.id }
   }
 
   countExpired(nowMs: number): ExpiredCount {
     return this.#expired.get(nowMs)!
-  }
-
-  groups(by: string, filter: SessionFilter): SessionGroup[] {
-    return groupsOf(this.#all(filter), by)
-  }
-
-  *#all(filter: SessionFilter): Generator<SessionRecord> {
-    for (const row of this.#matching.iterate(rowFilter(filter))) {
-      const session = toRecord(row)
-      if (matchesFilter(session, filter)) yield session
-    }
   }
 
   #inOrder({ sort, order }: ListOrder): Database.Statement<[ListParameters], SessionRow> {
@@ -336,6 +372,24 @@ const NO_CHANGE: Required<TurnChange> = {
   failedTurns: 0,
   inexactTurns: 0,
   sampledTokens: 0,
+}
+
+/** Its metadata is parsed only if somebody asks for it. */
+function toCounted(row: TalliedRow): CountedSession & FilteredSession {
+  return {
+    sessionId: row.session_id,
+    status: row.status,
+    createdAtMs: row.created_at_ms,
+    updatedAtMs: row.updated_at_ms,
+    get metadata() {
+      return JSON.parse(row.metadata)
+    },
+    reward: row.reward === null ? null : { reward: row.reward, components: {} },
+    turnCount: row.turn_count,
+    failedTurns: row.failed_turns,
+    inexactTurns: row.inexact_turns,
+    sampledTokens: row.sampled_tokens,
+  }
 }
 
 function toRecord(row: SessionRow): SessionRecord {

@@ -5,6 +5,7 @@ import { beginningOf, type Message, MessageTree } from '../../../protocol/canoni
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import { decodeCursor, orderOf } from '../port/session-list.ts'
+import { addTallies, groupsOf, type Tallies, totalsOf } from '../port/session-summary.ts'
 import type {
   ExpiredCount,
   SessionFilter,
@@ -19,6 +20,7 @@ import type {
   TurnStep,
 } from '../port/turn-store.ts'
 import type { PagedList, PagedTurn, ReadMethods, TurnPage, TurnParts } from './reader.ts'
+import type { TallyPart } from './sessions.ts'
 import type { StoreThread } from './store-thread.ts'
 
 export class SqliteReader implements TurnReader {
@@ -35,19 +37,39 @@ export class SqliteReader implements TurnReader {
 
   async listSessions(query: SessionQuery): Promise<SessionPage> {
     if (query.cursor !== undefined) decodeCursor(query.cursor, orderOf(query))
-    return this.#thread.call('listSessions', [query])
+    const { sessions, ...found } = await this.#thread.call('listSessions', [query])
+    let { lookOnFrom, nextCursor } = found
+    while (lookOnFrom !== undefined) {
+      const rest = { ...query, limit: query.limit - sessions.length, cursor: lookOnFrom }
+      const more = await this.#thread.call('listSessions', [rest])
+      sessions.push(...more.sessions)
+      ;({ lookOnFrom, nextCursor } = more)
+    }
+    return { sessions, ...(nextCursor !== undefined && { nextCursor }) }
   }
 
-  totalSessions(filter: SessionFilter): Promise<SessionTotals> {
-    return this.#thread.call('totalSessions', [filter])
+  async totalSessions(filter: SessionFilter): Promise<SessionTotals> {
+    return totalsOf(await this.#tally(filter))
   }
 
   countExpired(nowMs: number): Promise<ExpiredCount> {
     return this.#thread.call('countExpired', [nowMs])
   }
 
-  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
-    return this.#thread.call('groupSessions', [by, filter])
+  async groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
+    return groupsOf(await this.#tally(filter, by))
+  }
+
+  /** Bit by bit, so that calls which need the thread do not wait for all of it. */
+  async #tally(filter: SessionFilter, by?: string): Promise<Tallies> {
+    const tallies: Tallies = new Map()
+    let after: number | undefined = 0
+    while (after !== undefined) {
+      const part: TallyPart = await this.#thread.call('tallySessions', [filter, by, after])
+      addTallies(tallies, part.tallies)
+      after = part.countOnAfter
+    }
+    return tallies
   }
 
   readTurns(sessionId: string): AsyncIterable<TurnRecord> {

@@ -1,0 +1,115 @@
+/**
+ * What a worker remembers of the sessions whose calls it serves, so that each call costs what is new in it. Whatever is
+ * forgotten is sent, read or written anew. One memory for all proxies that it dials: no proxy tells a worker that a session
+ * has ended, so that each share fills to its bound, and what nobody used for a while goes before.
+ */
+import { RecentlyUsed } from '../base/recently-used.ts'
+import type { GenerationRequest } from '../protocol/canonical/request.ts'
+import { RequestReader } from '../protocol/canonical/request-reader.ts'
+import { toolsText } from '../protocol/canonical/written-numbers.ts'
+import { elementsOf } from '../protocol/json/json-member.ts'
+import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
+import { PromptLists } from '../protocol/token-ids/prompt-lists.ts'
+import type { FrameData } from '../protocol/worker/frames.ts'
+import { MIN_REPORTED_IDS } from '../protocol/worker/reported-prompts.ts'
+import type { FrameJson } from '../protocol/worker/requests-on-wire.ts'
+
+/** Requests of some 150 sessions of 40,000 tokens. */
+const MAX_REQUEST_BYTES = 96 * 1024 * 1024
+
+/** Some 150 prompts of 100,000 tokens, each counted as if it shared nothing. */
+const MAX_REPORTED_BYTES = 64 * 1024 * 1024
+
+/** Some 300 sessions with prompts of 100,000 tokens. */
+const MAX_LIST_BYTES = 128 * 1024 * 1024
+
+/** Longer than most agents take between two calls. */
+export const KEPT_UNUSED_MS = 10 * 60_000
+
+/** Where `requestJson` writes the session: among the first fields. */
+const SESSION = /"session_id":"((?:[^"\\]|\\.)*)"/
+const SESSION_WITHIN_BYTES = 1_024
+
+/** Of shorter requests nothing is remembered: they are read in no time. */
+const REMEMBERED_FROM_BYTES = 4 * 1024
+
+export interface ReadFrame {
+  readonly value: unknown
+  readonly json?: FrameJson
+}
+
+export class WorkerMemory {
+  /** By session. */
+  readonly requests: RecentlyUsed<string, RequestReader>
+  /** Prompts that a proxy was sent, and may name as the base of another: by the call, as the proxy names it. */
+  readonly reported: RecentlyUsed<string, PromptIds>
+  /** By session, of those that have any. */
+  readonly lists: RecentlyUsed<string, PromptLists>
+
+  /** @param nowMs of the clock by which {@link forgetUnused} tells what nobody used */
+  constructor(nowMs: () => number) {
+    this.requests = new RecentlyUsed(MAX_REQUEST_BYTES, ({ bytes, valueBytes }) => bytes + valueBytes, nowMs)
+    this.reported = new RecentlyUsed(
+      MAX_REPORTED_BYTES,
+      ({ length }) => length * Int32Array.BYTES_PER_ELEMENT,
+      nowMs,
+    )
+    this.lists = new RecentlyUsed(MAX_LIST_BYTES, ({ bytes, idBytes }) => bytes + idBytes, nowMs)
+  }
+
+  /** To be called now and then. */
+  forgetUnused(): void {
+    for (const part of [this.requests, this.reported, this.lists]) part.deleteUnused(KEPT_UNUSED_MS)
+  }
+}
+
+/** What a worker remembers of one proxy's sessions: another proxy's may have the same names. */
+export class ProxyMemory {
+  readonly #memory: WorkerMemory
+  readonly #proxy: string
+
+  constructor(memory: WorkerMemory, proxy: string) {
+    this.#memory = memory
+    this.#proxy = proxy
+  }
+
+  /** A frame of the proxy. The large ones are requests, each of which repeats the conversation of one before it. */
+  read(data: FrameData): ReadFrame {
+    const session = Buffer.isBuffer(data) ? sessionOf(data) : undefined
+    if (session === undefined || !Buffer.isBuffer(data)) return { value: JSON.parse(data.toString()) }
+    const { requests } = this.#memory
+    const reader = requests.get(this.#nameOf(session)) ?? new RequestReader()
+    const { value, list } = reader.read(data, undefined, { listJson: true })
+    if (data.length >= REMEMBERED_FROM_BYTES) requests.set(this.#nameOf(session), reader)
+    if (list?.json === undefined) return { value }
+    const { tools } = value as { tools?: unknown }
+    const isList = Array.isArray(tools) && tools.length > 0
+    const toolsJson = isList && elementsOf(reader.once(toolsText, tools))
+    return { value, json: { messagesJson: [list.json], ...(toolsJson && { toolsJson }) } }
+  }
+
+  /** What a call of the session reads and writes its prompt with. */
+  listsOf(sessionId: string): PromptLists {
+    return this.#memory.lists.get(this.#nameOf(sessionId)) ?? new PromptLists()
+  }
+
+  /** The prompt of an earlier call, which the proxy has too; undefined: it is forgotten. */
+  promptOf(requestId: string): PromptIds | undefined {
+    return this.#memory.reported.get(this.#nameOf(requestId))
+  }
+
+  /** A prompt is sent to the proxy, which may name it as the base of another. */
+  sentPrompt({ requestId, sessionId, promptLists: lists }: GenerationRequest, ids: PromptIds): void {
+    if (ids.length >= MIN_REPORTED_IDS) this.#memory.reported.set(this.#nameOf(requestId), ids)
+    // Short lists are not kept. One that has grown is counted anew.
+    if (lists !== undefined && lists.bytes > 0) this.#memory.lists.set(this.#nameOf(sessionId), lists)
+  }
+
+  #nameOf(id: string): string {
+    return `${this.#proxy} ${id}`
+  }
+}
+
+function sessionOf(frame: Buffer): string | undefined {
+  return SESSION.exec(frame.toString('latin1', 0, SESSION_WITHIN_BYTES))?.[1]
+}

@@ -1,0 +1,68 @@
+import t from 'tap'
+import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
+import { PromptLists } from '../../../src/protocol/token-ids/prompt-lists.ts'
+import { KEPT_UNUSED_MS, ProxyMemory, WorkerMemory } from '../../../src/worker/worker-memory.ts'
+
+const IDS = Array.from({ length: 100_000 }, (_, id) => id)
+const CONTENT = 'x'.repeat(100_000)
+
+/** A call of 100,000 tokens, as its frame is read and its prompt sent. */
+function serve(memory: ProxyMemory, sessionId: string): void {
+  const messages = [{ role: 'user', content: CONTENT }]
+  memory.read(
+    Buffer.from(JSON.stringify({ type: 'completion_request', session_id: sessionId, body: { messages } })),
+  )
+  const promptLists = new PromptLists()
+  const ids = promptLists.read(Buffer.from(IDS.join()), 0, IDS.join().length)!
+  memory.sentPrompt({ requestId: `${sessionId} 1`, sessionId, promptLists } as GenerationRequest, ids)
+}
+
+t.test('however many proxies a worker dials, it remembers as much', (t) => {
+  const memory = new WorkerMemory(() => 0)
+  const proxies = ['a', 'b', 'c', 'd'].map((name) => new ProxyMemory(memory, name))
+  const remembered = () =>
+    proxies.map((proxy) =>
+      Array.from({ length: 400 }, (_, place) => proxy.promptOf(`${place} 1`)).filter(Boolean),
+    )
+  for (let place = 0; place < 400; place += 1) serve(proxies[0]!, `${place}`)
+  const ofOne = remembered().flat().length
+  t.ok(ofOne > 100 && ofOne < 400, `${ofOne} prompts of one proxy`)
+  for (const proxy of proxies.slice(1)) for (let place = 0; place < 400; place += 1) serve(proxy, `${place}`)
+  t.equal(remembered().flat().length, ofOne, 'and as many of four')
+  t.end()
+})
+
+t.test('sessions of two proxies that have one name are two', (t) => {
+  const memory = new WorkerMemory(() => 0)
+  const [a, b] = [new ProxyMemory(memory, 'a'), new ProxyMemory(memory, 'b')]
+  serve(a, 's')
+  t.ok(a.promptOf('s 1'))
+  t.equal(b.promptOf('s 1'), undefined)
+  t.ok(a.listsOf('s').idBytes > 0)
+  t.equal(b.listsOf('s').idBytes, 0)
+  b.sentPrompt(
+    { requestId: 's 1', sessionId: 's' } as GenerationRequest,
+    new PromptIds(Int32Array.from(IDS).fill(7)),
+  )
+  t.equal(a.promptOf('s 1')!.whole()[1], 1)
+  t.equal(b.promptOf('s 1')!.whole()[1], 7)
+  t.end()
+})
+
+t.test('what nobody used for ten minutes is forgotten, what somebody used is not', (t) => {
+  let nowMs = 0
+  const memory = new WorkerMemory(() => nowMs)
+  const proxy = new ProxyMemory(memory, 'a')
+  serve(proxy, 'left')
+  serve(proxy, 'used')
+  nowMs = KEPT_UNUSED_MS - 1
+  memory.forgetUnused()
+  t.ok(proxy.promptOf('used 1'), 'one that is used now')
+  nowMs = KEPT_UNUSED_MS
+  memory.forgetUnused()
+  t.equal(proxy.promptOf('left 1'), undefined)
+  t.equal(proxy.listsOf('left').idBytes, 0)
+  t.ok(proxy.promptOf('used 1'))
+  t.end()
+})
