@@ -2,7 +2,7 @@
  * Prompts of random conversations, over the published templates of all families, against transformers itself: text and ids of whole
  * prompts, and of what a turn adds to one. Prints a table, and fails on one mismatch.
  *
- * node test/differential/run.ts [--turns 2000] [--seed 1] [--family NAME] [--write]     --write puts the table into docs/token-mode.md
+ * node test/differential/run.ts [--turns 2000] [--seed 1] [--family NAME] [--write]     --write puts the table into docs/prompts.md
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
@@ -24,7 +24,7 @@ import { FAMILIES, type Family } from './families.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const CACHE = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
-const PAGE = join(ROOT, 'docs/token-mode.md')
+const PAGE = join(ROOT, 'docs/prompts.md')
 const EMBEDDED = join(ROOT, 'src/embedded/model')
 const PACKAGES = [
   ...['transformers==5.23.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0'],
