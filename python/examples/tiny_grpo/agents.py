@@ -27,7 +27,7 @@ class Agents:
         self._running: set[asyncio.Task[None]] = set()
 
     async def start(self, request: web.Request) -> web.Response:
-        """``POST /`` with the webhook's body, docs/rollouts.md."""
+        """``POST /`` with the webhook's body, docs/runners.md."""
         running = asyncio.create_task(self._run(await request.json()))
         self._running.add(running)
         running.add_done_callback(self._running.discard)

@@ -66,7 +66,7 @@ const HIDDEN_COLUMNS = [
 const ANSWERS = ['tests', 'solution']
 
 /**
- * Runs each agent as a command on this machine, in a directory and a process group of its own; docs/rollouts.md tells
+ * Runs each agent as a command on this machine, in a directory and a process group of its own; docs/runners.md tells
  * what it finds in its environment.
  */
 export class CommandRunner implements AgentRunner {
