@@ -1,0 +1,64 @@
+/** The pages of docs/ as a whole: the index has each, links lead somewhere, and a page is read at one sitting. */
+import { existsSync, globSync, readFileSync } from 'node:fs'
+import { dirname, join, normalize } from 'node:path'
+import t from 'tap'
+
+const ROOT = join(import.meta.dirname, '../..')
+const PAGES = globSync('{README,CHANGELOG,CONTRIBUTING,docs/*,python/**/*,test/bench/README}.md', {
+  cwd: ROOT,
+  exclude: (path) => /node_modules|\.venv/.test(path),
+}).sort()
+
+/** Looked up, not read from top to bottom. */
+const REFERENCES = [
+  'agents',
+  'configuration',
+  'dialects',
+  'engines',
+  'http-api',
+  'token-mode',
+  'verl',
+  'worker-protocol',
+]
+
+const read = (page: string) => readFileSync(join(ROOT, page), 'utf8')
+
+/** Without code, in which `](` and `#` mean something else. */
+const prose = (page: string) => read(page).replace(/^```.*?^```$/gms, '')
+
+/** The anchors that GitHub gives to a page's headings. */
+function anchorsOf(page: string): Set<string> {
+  const headings = [...prose(page).matchAll(/^#+ (.*)$/gm)].map(([, heading]) => heading!)
+  const plain = headings.map((heading) => heading.replace(/\[([^\]]*)\]\([^)]*\)/g, '$1').toLowerCase())
+  return new Set(plain.map((heading) => heading.replace(/[^\p{L}\p{N}_\- ]/gu, '').replaceAll(' ', '-')))
+}
+
+t.test('docs/README.md has every page on one shelf', async (t) => {
+  const listed = [...read('docs/README.md').matchAll(/^\| \[([\w-]+\.md)\]\(\1\) \|/gm)].map(
+    ([, page]) => page!,
+  )
+  const pages = globSync('docs/*.md', { cwd: ROOT }).map((path) => path.slice('docs/'.length))
+  t.strictSame(listed.sort(), pages.filter((page) => page !== 'README.md').sort())
+})
+
+t.test('links between pages lead to files and headings that there are', async (t) => {
+  for (const page of PAGES) {
+    for (const [, link] of prose(page).matchAll(/\]\(([^)\s]+)\)/g)) {
+      if (/^https?:/.test(link!)) continue
+      const [path, anchor] = link!.split('#') as [string, string?]
+      const target = path === '' ? page : normalize(join(dirname(page), path))
+      const leads = existsSync(join(ROOT, target)) && (anchor === undefined || anchorsOf(target).has(anchor))
+      t.ok(leads, `${page}: ${link}`)
+    }
+  }
+})
+
+t.test('a page that is not a reference has at most 2,500 words beside what is generated', async (t) => {
+  for (const page of globSync('docs/*.md', { cwd: ROOT })) {
+    if (REFERENCES.some((name) => page === `docs/${name}.md`)) continue
+    const words = read(page)
+      .replace(/<!-- (\S.*) -->.*?<!-- \/\1 -->/gs, '')
+      .split(/\s+/).length
+    t.ok(words <= 2_500, `${page}: ${words}`)
+  }
+})
