@@ -1,6 +1,7 @@
 /** The npm package as a stranger gets it: packed, installed in an empty folder, imported, started. */
 import { execFile } from 'node:child_process'
-import { writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
@@ -17,8 +18,13 @@ function run(program: string, args: readonly string[], cwd: string) {
 
 /** @returns the folder */
 async function installPacked(t: Test): Promise<string> {
-  const folder = t.testdir({ 'package.json': '{"type": "module"}' })
-  const { stdout } = await run('npm', ['pack', '--silent', '--pack-destination', folder], ROOT)
+  // Not below the checkout, whose packages would be found from there.
+  const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-package-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  writeFileSync(join(folder, 'package.json'), '{"type": "module"}')
+  await run('npm', ['run', '--silent', 'build:package'], ROOT)
+  const pack = ['pack', '--silent', '--pack-destination', folder, './dist/npm']
+  const { stdout } = await run('npm', pack, ROOT)
   const tarball = join(folder, stdout.trim().split('\n').at(-1)!)
   const install = ['install', '--ignore-scripts', '--prefer-offline', '--no-audit', tarball]
   await run(
@@ -27,6 +33,12 @@ async function installPacked(t: Test): Promise<string> {
     folder,
   )
   return folder
+}
+
+/** But for the Node that the test itself brings. */
+async function folderSize(folder: string): Promise<{ size: number }> {
+  const { stdout } = await run('du', ['-sb', '--exclude=node-22', folder], folder)
+  return { size: Number.parseInt(stdout, 10) }
 }
 
 const PROGRAM = `
@@ -45,15 +57,30 @@ t.test('the packed package works from node_modules', { timeout: 400_000 }, async
   const folder = await installPacked(t)
   const llmProxy = join(folder, 'node_modules/.bin/llm-proxy')
 
-  await t.test('its command says what it can do, on whatever Node npm runs on', async (t) => {
+  await t.test('its command says what it can do', async (t) => {
     const { stdout } = await run('npx', ['llm-proxy', '--help'], folder)
     t.match(stdout, /^Usage: llm-proxy/m)
   })
 
-  await t.test('its command serves', async (t) => {
+  await t.test('it brings no Node, and no library that few need', async (t) => {
+    const installed = readdirSync(join(folder, 'node_modules'))
+    t.strictSame(
+      installed.filter((name) => /^(node-(bin-)?(linux|darwin)-|@aws-sdk|apache-arrow)/.test(name)),
+      [],
+    )
+    const { size } = await folderSize(join(folder, 'node_modules'))
+    t.ok(size < 200 * 1024 ** 2, `${Math.round(size / 1024 ** 2)} MiB`)
+  })
+
+  await t.test('its command serves, and says how to get what few need', async (t) => {
     const child = startChild(llmProxy, ['serve', '--port', '0'], { cwd: folder })
     const [, url] = await said(child.stdout, /listening on (http:\S+)/)
     t.equal((await fetch(`${url}/health`)).status, 200)
+    writeFileSync(join(folder, 'tasks.jsonl'), '{"instance_id": "a"}\n')
+    const rollout = ['rollout', '--tasks', 'tasks.jsonl', '--command', 'true', '--proxy-url', url!]
+    const failed = await run(llmProxy, [...rollout, '--output', 'rows.arrow'], folder).catch((error) => error)
+    const advice = /A file that ends in \.arrow needs the package apache-arrow: npm install apache-arrow/
+    t.match(failed.stderr, advice, 'before the first rollout')
     child.kill('SIGTERM')
   })
 
@@ -69,7 +96,14 @@ t.test('the packed package works from node_modules', { timeout: 400_000 }, async
 
   await t.test('a program in TypeScript gets its types', async (t) => {
     const typeRoots = [join(ROOT, 'node_modules/@types')]
-    const compilerOptions = { strict: true, target: 'es2023', module: 'nodenext', types: ['node'], typeRoots }
+    const compilerOptions = {
+      strict: true,
+      target: 'es2023',
+      module: 'nodenext',
+      types: ['node'],
+      typeRoots,
+      skipLibCheck: false,
+    }
     const config = { compilerOptions: { ...compilerOptions, noEmit: true }, files: ['program.ts'] }
     writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify(config))
     const compile = (argument: string) => {

@@ -1,25 +1,61 @@
 /**
- * `npm run build:package`: makes what the npm package has beside `bin/`: `dist/` with a script and its types for each
- * file of `src/`, because Node runs no TypeScript below `node_modules`, and the files that those name beside themselves.
+ * `npm run build:package`: makes the npm package in `dist/npm`. Beside the launcher it has `dist/` with a script and its
+ * types for each file of `src/`, because Node runs no TypeScript below `node_modules`, and the files that those name
+ * beside themselves. Its `package.json` is made of the repository's.
  */
 import { execFileSync } from 'node:child_process'
-import { cpSync, globSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative, resolve } from 'node:path'
 
 const ROOT = join(import.meta.dirname, '../..')
 const SOURCE = join(ROOT, 'src')
-const OUTPUT = join(ROOT, 'dist')
+const PACKAGE = join(ROOT, 'dist/npm')
+const OUTPUT = join(PACKAGE, 'dist')
+
+/** Of the repository's `package.json`; the rest is for who works on it, as are its `node-*` packages. */
+const FIELDS = [
+  'name',
+  'version',
+  'description',
+  'type',
+  'license',
+  'engines',
+  'bin',
+  'types',
+  'exports',
+  'dependencies',
+]
+
+/** Large, and needed by few: see `optional-package.ts`. */
+const LEFT_TO_THE_USER = ['apache-arrow', /^@aws-sdk\//]
+
+/** Of dependencies that our own types name, and that bring none. */
+const TYPES = ['@types/better-sqlite3', '@types/ws']
 
 /** What our code calls its own files by, where the compiler does not look. */
 const OWN_FILE = /(?:new URL\('([^']+)', import\.meta\.url\)|(?<=from )'([^']+\.json)')/g
 
-removeOutput()
+rmSync(PACKAGE, { recursive: true, force: true })
+mkdirSync(OUTPUT, { recursive: true })
 compile()
 for (const path of outputs('js')) writeFileSync(path, withOwnFiles(path, readFileSync(path, 'utf8')))
+for (const name of ['bin', 'README.md', 'CHANGELOG.md', 'LICENSE'])
+  cpSync(join(ROOT, name), join(PACKAGE, name), { recursive: true })
+writeFileSync(join(PACKAGE, 'package.json'), `${JSON.stringify(packageJson(), null, 2)}\n`)
 
-/** Only what this makes: an executable may lie beside it. */
-function removeOutput(): void {
-  for (const path of [...outputs('js'), ...outputs('d.ts')]) rmSync(path)
+function packageJson(): object {
+  const ours = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'))
+  const kept = Object.fromEntries(FIELDS.map((field) => [field, ours[field]]))
+  const isLeft = ([name]: [string, unknown]) => LEFT_TO_THE_USER.some((left) => name.match(left))
+  const all = Object.entries<string>(ours.dependencies)
+  const left = Object.fromEntries(all.filter(isLeft))
+  const types = TYPES.map((name) => [name, ours.devDependencies[name]])
+  return {
+    ...kept,
+    dependencies: Object.fromEntries([...all.filter((each) => !isLeft(each)), ...types]),
+    peerDependencies: left,
+    peerDependenciesMeta: Object.fromEntries(Object.keys(left).map((name) => [name, { optional: true }])),
+  }
 }
 
 function outputs(extension: string): string[] {

@@ -9,6 +9,7 @@ import { Value } from 'typebox/value'
 import { ProxyError } from '../../base/errors.ts'
 import { lockForWriting } from '../../proxy/store/sqlite/writer-lock.ts'
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
+import { openArrow } from '../../rollout/datasets/arrow-file.ts'
 import { instanceIdOf } from '../../rollout/trial-id.ts'
 import { type OutputRow, WrittenRow } from './output-row.ts'
 import { writeColumns } from './rows-columns.ts'
@@ -41,6 +42,8 @@ export class OutputFile {
       const message = `${path} is there without ${linesPath}, from which it could be gone on with: choose another --output`
       throw new ProxyError('start_failed', message)
     }
+    // What the end needs must not be missed after hours.
+    if (path.toLowerCase().endsWith('.arrow')) await openArrow()
     await using undo = new AsyncDisposableStack()
     try {
       const file = await open(linesPath, 'a')

@@ -2,24 +2,18 @@
 import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import {
-  Bool,
-  type DataType,
-  Field,
-  Float64,
-  Int64,
-  List,
-  makeBuilder,
-  makeData,
-  RecordBatch,
-  RecordBatchFileWriter,
-  Schema,
-  Struct,
-  Utf8,
-} from 'apache-arrow'
+import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
+import { optionalPackage } from '../../base/optional-package.ts'
 import type { Row } from './parquet-columns.ts'
 import { fit, type Shape, storable } from './shape.ts'
 import { writeWhole } from './whole-file.ts'
+
+type Arrow = typeof import('apache-arrow')
+
+/** @throws ProxyError `start_failed` if the package is not installed */
+export function openArrow(): Promise<Arrow> {
+  return optionalPackage('apache-arrow', 'A file that ends in .arrow', () => import('apache-arrow'))
+}
 
 /**
  * Writes rows to a file, a record batch at a time, whole or not at all.
@@ -31,20 +25,25 @@ export async function writeArrowGroups(
   shape: Shape,
   groups: AsyncIterable<readonly Row[]>,
 ): Promise<void> {
+  const arrow = await openArrow()
   await writeWhole(path, (partial) =>
-    pipeline(Readable.from(arrowFile(shape, groups)), createWriteStream(partial, { flags: 'wx' })),
+    pipeline(Readable.from(arrowFile(arrow, shape, groups)), createWriteStream(partial, { flags: 'wx' })),
   )
 }
 
 /** The bytes of the file, no faster than they are taken. */
-async function* arrowFile(shape: Shape, groups: AsyncIterable<readonly Row[]>): AsyncGenerator<Uint8Array> {
-  const schema = new Schema(fieldsOf(shape))
-  const writer = new RecordBatchFileWriter()
+async function* arrowFile(
+  arrow: Arrow,
+  shape: Shape,
+  groups: AsyncIterable<readonly Row[]>,
+): AsyncGenerator<Uint8Array> {
+  const schema = new arrow.Schema(fieldsOf(arrow, shape))
+  const writer = new arrow.RecordBatchFileWriter()
   const pieces = writer[Symbol.asyncIterator]()
   writer.reset(undefined, schema)
   let isWritten = false
   const written = (async () => {
-    for await (const rows of groups) writer.write(batchOf(schema, shape, rows))
+    for await (const rows of groups) writer.write(batchOf(arrow, schema, shape, rows))
     writer.finish()
     isWritten = true
   })()
@@ -54,37 +53,42 @@ async function* arrowFile(shape: Shape, groups: AsyncIterable<readonly Row[]>): 
   if (!isWritten) await written
 }
 
-function fieldsOf(shape: Shape): Field[] {
+function fieldsOf(arrow: Arrow, shape: Shape): Field[] {
   return shape.kind === 'struct'
-    ? [...shape.fields].map(([name, column]) => new Field(name, typeOf(column), true))
+    ? [...shape.fields].map(([name, column]) => new arrow.Field(name, typeOf(arrow, column), true))
     : []
 }
 
-function typeOf(shape: Shape): DataType {
+function typeOf(arrow: Arrow, shape: Shape): DataType {
   const column = storable(shape)
   switch (column.kind) {
     case 'boolean':
-      return new Bool()
+      return new arrow.Bool()
     case 'integer':
-      return new Int64()
+      return new arrow.Int64()
     case 'number':
-      return new Float64()
+      return new arrow.Float64()
     case 'list':
-      return new List(new Field('item', typeOf(column.of), true))
+      return new arrow.List(new arrow.Field('item', typeOf(arrow, column.of), true))
     case 'struct':
-      return new Struct(fieldsOf(column))
+      return new arrow.Struct(fieldsOf(arrow, column))
     default:
-      return new Utf8()
+      return new arrow.Utf8()
   }
 }
 
-function batchOf(schema: Schema, shape: Shape, rows: readonly Row[]): RecordBatch {
+function batchOf(arrow: Arrow, schema: Schema, shape: Shape, rows: readonly Row[]): RecordBatch {
   const columns = shape.kind === 'struct' ? [...shape.fields] : []
   const children = columns.map(([name, column]) => {
-    const builder = makeBuilder({ type: typeOf(column), nullValues: [null, undefined] })
+    const builder = arrow.makeBuilder({ type: typeOf(arrow, column), nullValues: [null, undefined] })
     for (const row of rows) builder.append(fit(row[name], column))
     return builder.finish().flush()
   })
-  const data = makeData({ type: new Struct(schema.fields), length: rows.length, nullCount: 0, children })
-  return new RecordBatch(schema, data)
+  const data = arrow.makeData({
+    type: new arrow.Struct(schema.fields),
+    length: rows.length,
+    nullCount: 0,
+    children,
+  })
+  return new arrow.RecordBatch(schema, data)
 }

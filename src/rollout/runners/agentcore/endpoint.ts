@@ -5,6 +5,7 @@ import { addAbortSignal, type Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
 import { ProxyError } from '../../../base/errors.ts'
+import { optionalPackage } from '../../../base/optional-package.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { type LimiterClock, limiterOf, type RateLimiter } from './rate-limiter.ts'
 import { AgentCoreRefusal, agentCoreRefusal, type RefusalKind } from './refusals.ts'
@@ -193,7 +194,11 @@ export class AgentCoreEndpoint {
 
   /** The SDK is loaded by whoever uses it. */
   #open(): Promise<{ sdk: Sdk; client: BedrockAgentCoreClient }> {
-    this.#opened ??= import('@aws-sdk/client-bedrock-agentcore').then((sdk) => {
+    this.#opened ??= optionalPackage(
+      '@aws-sdk/client-bedrock-agentcore',
+      'AgentCore',
+      () => import('@aws-sdk/client-bedrock-agentcore'),
+    ).then((sdk) => {
       const sockets = { maxSockets: this.#options.maxCalls }
       const client = new sdk.BedrockAgentCoreClient({
         region: this.region,

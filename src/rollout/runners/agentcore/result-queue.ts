@@ -1,6 +1,7 @@
 /** S3's messages of results, from a queue of SQS. */
 import type { Message, SQSClient } from '@aws-sdk/client-sqs'
 import { ProxyError } from '../../../base/errors.ts'
+import { optionalPackage } from '../../../base/optional-package.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { isTestEvent, sessionOfObjectKey, writtenObjects } from './sqs-records.ts'
 
@@ -114,7 +115,11 @@ export class ResultQueue {
   }
 
   #open() {
-    this.#opened ??= import('@aws-sdk/client-sqs').then((sdk) => ({
+    this.#opened ??= optionalPackage(
+      '@aws-sdk/client-sqs',
+      'A queue of results',
+      () => import('@aws-sdk/client-sqs'),
+    ).then((sdk) => ({
       sdk,
       client: new sdk.SQSClient({ region: regionOf(this.url) ?? this.#options.region }),
     }))
