@@ -157,20 +157,23 @@ t.test('everything that selects pods selects those that are meant', async (t) =>
 })
 
 t.test(
-  'the proxy dials nobody; a worker dials the proxy, names and the hub, and no private address',
+  'the proxy dials names and the hub alone, and a worker the proxy too; neither any private address',
   async (t) => {
     const own = objectOf('NetworkPolicy', 'llm-proxy').spec!
     t.ok(own.policyTypes!.includes('Egress'))
-    t.strictSame(own.egress, [])
     const { policyTypes, egress } = objectOf('NetworkPolicy', 'llm-proxy-worker').spec!
     t.ok(policyTypes!.includes('Egress'))
     t.strictSame(egress![0], {
       to: [{ podSelector: { matchLabels: proxy.template.metadata!.labels } }],
       ports: [{ port: config.port }],
     })
-    const [hub] = egress!.flatMap(({ to }) => to!).filter(({ ipBlock }) => ipBlock)
+    t.strictSame(own.egress, egress!.slice(1))
+    const [names, hub, ...more] = own.egress!
+    t.strictSame(more, [])
+    t.ok(names!.ports!.every(({ port }) => port === 53))
+    t.strictSame(hub!.ports, [{ port: 443 }])
     const closed = new BlockList()
-    for (const block of hub!.ipBlock!.except!)
+    for (const block of hub!.to![0]!.ipBlock!.except!)
       closed.addSubnet(block.split('/')[0]!, Number(block.split('/')[1]))
     for (const address of [
       '169.254.169.254',
@@ -184,6 +187,29 @@ t.test(
     t.notOk(closed.check('18.164.174.1'))
   },
 )
+
+t.test('token mode has the tokenizer of the model that the engine serves, on the volume', async (t) => {
+  const [engine] = workerPod.initContainers!
+  t.strictSame(engine!.command, ['vllm', 'serve', config.tokenizer])
+  t.ok(settings.HF_HOME!.startsWith('/data/'))
+})
+
+t.test('the engine is of the version, and has the flags, that the gate runs', async (t) => {
+  const [engine] = workerPod.initContainers!
+  const page = readFileSync(join(ROOT, 'docs/engines.md'), 'utf8')
+  const [, version] = /`npm run test:vllm` runs this very command, with vLLM ([0-9.]+),/.exec(page)!
+  t.equal(engine!.image, `vllm/vllm-openai:v${version}`)
+  const [, start] = /^ {4}(VLLM_SERVER_DEV_MODE=1 vllm serve MODEL [^]*?)\n\n/m.exec(page)!
+  const flags = start!
+    .replaceAll('\\\n', ' ')
+    .split(/\s+/)
+    .slice(4)
+    .join(' ')
+    .replaceAll(/ (?!--)/g, '=')
+    .split(' ')
+  for (const flag of flags) t.ok(engine!.args!.includes(flag), flag)
+  t.match(engine!.env, [{ name: 'VLLM_SERVER_DEV_MODE', value: '1' }])
+})
 
 t.test('calls that run are given their time before a pod is ended', async (t) => {
   const graceS = config.shutdownGraceMs / 1000
