@@ -199,7 +199,7 @@ t.test('the engine is of the version, and has the flags, that the gate runs', as
   const page = readFileSync(join(ROOT, 'docs/engines.md'), 'utf8')
   const [, version] = /`npm run test:vllm` runs this very command, with vLLM ([0-9.]+),/.exec(page)!
   t.equal(engine!.image, `vllm/vllm-openai:v${version}`)
-  const [, start] = /^ {4}(VLLM_SERVER_DEV_MODE=1 vllm serve MODEL [^]*?)\n\n/m.exec(page)!
+  const [, start] = /^ {4}(VLLM_SERVER_DEV_MODE=1 vllm serve MODEL [\s\S]*?)\n\n/m.exec(page)!
   const flags = start!
     .replaceAll('\\\n', ' ')
     .split(/\s+/)
