@@ -95,13 +95,16 @@ export const TreeTurn = Type.Object({
   parent: nullable(
     Type.Integer({
       description:
-        'Index of the turn that it follows in a row; if it begins one, of a turn that its prompt begins like',
+        'Index of the turn that it follows in a row; if it begins one, of an earlier turn that its prompt begins ' +
+        'like; null: none, or fewer than 8 tokens',
     }),
   ),
   shared_tokens: count("How many tokens of the prompt are those of its parent's prompt and completion"),
   continues: Type.Boolean({ description: 'It follows its parent in a row' }),
   message_parent: nullable(
-    Type.Integer({ description: 'Index of the turn that it continues by its messages' }),
+    Type.Integer({
+      description: 'Index of the turn that it continues by its messages; null: it begins a conversation',
+    }),
   ),
   new_row: nullable(
     Type.Object(
@@ -110,7 +113,10 @@ export const TreeTurn = Type.Object({
         turn: nullable(Type.Integer({ description: 'Index of the turn that it could have gone on from' })),
         text: Type.String({ description: 'For people' }),
       },
-      { description: 'Why it begins a row; null: it begins none' },
+      {
+        description:
+          'Why it begins a row: `why`, `turn` that it could have gone on from, `text` for people; null: it begins none',
+      },
     ),
   ),
   prompt_tokens: Type.Integer(),
@@ -123,7 +129,7 @@ export const TreeTurn = Type.Object({
   first_token_ms: nullable(
     Type.Number({ description: 'After `started_at`, the wait in the queue included' }),
   ),
-  duration_ms: nullableNumber(),
+  duration_ms: nullable(Type.Number({ description: 'After `started_at`, as above' })),
   finish_reason: nullableText(),
   exact: Type.Boolean(),
   inexact_reason: nullableText(),

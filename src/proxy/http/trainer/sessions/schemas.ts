@@ -7,9 +7,11 @@ import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
 import { nullable } from '../../schemas/nullable.ts'
 
 const STRICT = { additionalProperties: false }
-const nullableText = () => nullable(Type.String())
-const fields = () => Type.Record(Type.String(), Type.Unknown())
-const numbers = () => Type.Record(Type.String(), Type.Number())
+const said = (description?: string) => (description === undefined ? {} : { description })
+const nullableText = (description?: string) => nullable(Type.String(said(description)))
+const fields = (description?: string) => Type.Record(Type.String(), Type.Unknown(), said(description))
+const numbers = (description?: string) => Type.Record(Type.String(), Type.Number(), said(description))
+const ids = (description?: string) => Type.Array(Type.Integer(), said(description))
 const epochS = (description: string) =>
   Type.Number({ description: `${description}; seconds since the epoch` })
 
@@ -21,20 +23,21 @@ const newSessionFields = {
       description: `1 to ${MAX_SESSION_ID_BYTES} bytes of whatever a URL can carry, slashes included`,
     }),
   ),
-  metadata: Type.Optional(fields()),
+  metadata: Type.Optional(fields('Any object')),
   sampling_params: Type.Optional(
-    Type.Record(Type.String(), Type.Unknown(), { description: 'Overrule what the agent asks for' }),
+    Type.Record(Type.String(), Type.Unknown(), { description: 'Override what the agent asks for' }),
   ),
   trust_agent: Type.Optional(
     Type.Boolean({
-      description: 'Whether an agent that has no more than the key of the session is heard on its own record',
+      description:
+        'Whether an agent that has only the key of the session may say what its calls are, such as a retry; see docs/security.md',
     }),
   ),
   record: Type.Optional(
     Type.Array(Type.String(), {
       description:
-        'What its turns are recorded with beyond ids and logprobs, where the engine gives it: `sampling_mask`, ' +
-        '`top_logprobs:64`, `prompt_logprobs`, `routed_experts`, `weight_versions`; absent: what the proxy records',
+        'What to record beyond ids and logprobs: `sampling_mask`, `top_logprobs:64`, `prompt_logprobs`, ' +
+        '`routed_experts`, `weight_versions`; see docs/details.md; absent: what the proxy records',
     }),
   ),
   policy: Type.Optional(
@@ -45,8 +48,8 @@ const newSessionFields = {
   edited_calls: Type.Optional(
     Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], {
       description:
-        'Of calls that the agent sends back otherwise than they were sampled: `keep` them, `branch`, or `auto`; ' +
-        'absent: as the proxy has it',
+        'What becomes of tool calls that the agent sends back changed: `keep`, `branch` or `auto`; see ' +
+        'docs/token-mode.md; absent: as the proxy has it',
     }),
   ),
   ttl_s: Type.Optional(
@@ -91,21 +94,25 @@ export function detailsParameter() {
     Type.String({
       description:
         'What to show beyond ids and logprobs, with commas: `sampling_mask`, `sampling_logprobs`, `top_logprobs`, ' +
-        '`prompt_logprobs`, `routed_experts`, `weight_versions`, `sampling`; or `all`',
+        '`prompt_logprobs`, `routed_experts`, `weight_versions`, `sampling`; or `all`; see docs/details.md',
     }),
   )
 }
 
 export const TrajectoriesQuery = Type.Object(
   {
-    prompt_length: Type.Optional(Type.Integer({ minimum: 1, description: 'Keep the last n prompt tokens' })),
+    prompt_length: Type.Optional(
+      Type.Integer({ minimum: 1, description: 'Keep the last n prompt tokens, as verl does' }),
+    ),
     response_length: Type.Optional(
       Type.Integer({ minimum: 1, description: 'Keep the first n response tokens' }),
     ),
     select: Type.String({
       default: 'all',
       pattern: '^(all|main|longest|last|policy:.+)$',
-      description: '`all`, `main`, `longest`, `last`, or `policy:` and its name',
+      description:
+        '`all`; `main`: rows of the main line; `longest`: the longest uncut response; `last`: the leaf with the ' +
+        'highest index; `policy:NAME`: train only turns of this policy',
     }),
     side_calls: Type.Boolean({
       default: false,
@@ -116,10 +123,13 @@ export const TrajectoriesQuery = Type.Object(
       description:
         'No rows unless the session was completed: none of one that was aborted or is still active',
     }),
-    per_turn: Type.Boolean({ default: false, description: 'A row per turn, with its whole prompt' }),
+    per_turn: Type.Boolean({
+      default: false,
+      description: 'A row per turn of these rows, with its whole prompt',
+    }),
     images: Type.Boolean({
       default: false,
-      description: 'The images of token mode, by their digests, as the agent sent them',
+      description: 'Also `images`: those of token mode by `sha256`, as `data:` URLs',
     }),
     details: detailsParameter(),
   },
@@ -134,26 +144,28 @@ export const WaitQuery = Type.Object(
 export const sessionFields = {
   session_id: Type.String(),
   status: Type.Enum(['active', 'completed', 'aborted']),
-  completed: Type.Boolean(),
+  completed: Type.Boolean({ description: 'Whether the status is `completed`' }),
   created_at: epochS('Created'),
   updated_at: epochS('Last change'),
-  ended_at: nullable(epochS('Completed or aborted')),
-  ttl_s: nullable(Type.Number()),
-  metadata: fields(),
-  sampling_params: fields(),
-  trust_agent: Type.Boolean(),
+  ended_at: nullable(epochS('Completed or aborted; null: it is active')),
+  ttl_s: nullable(Type.Number({ description: 'Removed this long after its last change; null: never' })),
+  metadata: fields('As given'),
+  sampling_params: fields('As given'),
+  trust_agent: Type.Boolean({ description: 'As given' }),
   record: nullable(
     Type.Array(Type.String(), { description: 'As it was created with; null: what the proxy records of any' }),
   ),
-  policy: Type.Record(Type.String(), Type.String(), { description: 'Models by line; `*`: of all others' }),
+  policy: Type.Record(Type.String(), Type.String(), {
+    description: 'Models by line; `*`: of all others; empty: the model that the agent names',
+  }),
   edited_calls: nullable(
     Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], {
       description: 'As it was created with; null: as the proxy has it',
     }),
   ),
-  reward: nullable(Type.Number()),
-  reward_components: numbers(),
-  reward_lines: numbers(),
+  reward: nullable(Type.Number({ description: 'Null until it is set' })),
+  reward_components: numbers('Empty until they are set'),
+  reward_lines: numbers('Empty until they are set'),
   turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),
   num_turns: Type.Integer({ description: 'The same as `turn_count`' }),
   open_turns: Type.Integer({ description: 'Turns in flight' }),
@@ -192,11 +204,14 @@ const line = () =>
 
 const turnFields = {
   turn_id: Type.String(),
-  index: Type.Integer(),
+  index: Type.Integer({ description: 'Counts the calls of the session from 0' }),
   line: line(),
-  line_rule: Type.String({ description: 'What found the line' }),
-  status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted']),
-  dialect: Type.String(),
+  line_rule: Type.String({ description: 'The rule that found the line' }),
+  status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted'], {
+    description:
+      '`aborted`: the agent disconnected, or the session ended; `interrupted`: open when the process died',
+  }),
+  dialect: Type.String({ description: 'Wire format of the agent: `chat`, `completions`, …' }),
   request_messages: Type.Array(fields()),
   request_messages_from: Type.Optional(
     Type.Integer({ description: 'With `messages=new`: how many messages were left out before these' }),
@@ -212,32 +227,37 @@ const turnFields = {
         'With `messages=new`, of a completion: the turn whose whole prompt comes before the `prompt` in `params`',
     }),
   ),
-  completion_text: Type.String(),
-  finish_reason: nullableText(),
+  completion_text: Type.String({ description: 'Empty when there was none' }),
+  finish_reason: nullableText('Null if the engine did not report it'),
   stop_reason: nullable(Type.Union([Type.String(), Type.Integer()])),
   tool_calls: Type.Array(fields()),
   reasoning_content: nullableText(),
   tools: Type.Array(fields()),
-  params: Type.Record(Type.String(), Type.Unknown(), { description: 'The rest of the request' }),
+  params: Type.Record(Type.String(), Type.Unknown(), {
+    description: 'The rest of the request: model, sampling, the `prompt` of a completion',
+  }),
   model: nullableText(),
-  engine: nullableText(),
+  engine: nullableText('Which engine sampled it'),
   usage: nullable(fields()),
-  annotations: fields(),
-  exact: Type.Boolean(),
-  inexact_reason: nullableText(),
-  weight_version_start: nullableText(),
-  weight_version_end: nullableText(),
+  annotations: fields(
+    'More: how its prompt was made; `answered_retries`: the counts of retries that got its answer; `call_ids`: what ' +
+      'the model or its engine calls each tool call; `echo`: what the agent changed in its calls',
+  ),
+  exact: Type.Boolean({ description: 'Ids and logprobs are complete, so it can be trained on' }),
+  inexact_reason: nullableText('Why it is not exact'),
+  weight_version_start: nullableText('As the engine names it'),
+  weight_version_end: nullableText('As the engine names it'),
   started_at: epochS('The call came'),
   first_token_at: nullable(epochS('The first piece of the completion came')),
   ended_at: nullable(epochS('The turn ended')),
   latency_ms: nullable(Type.Number()),
   error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
-  retry_count: Type.Integer(),
+  retry_count: Type.Integer({ description: 'Which retry of a call it is, as the SDK says' }),
 }
 const turnTokenFields = {
-  completion_token_ids: Type.Array(Type.Integer()),
-  completion_logprobs: Type.Array(Type.Number()),
-  prompt_token_ids: Type.Array(Type.Integer()),
+  completion_token_ids: ids('As the engine reported them; empty if it did not'),
+  completion_logprobs: Type.Array(Type.Number(), { description: 'As many as ids' }),
+  prompt_token_ids: ids('As the engine reported them; empty if it did not'),
 }
 export const Turn = Type.Object({ ...turnFields, ...turnTokenFields })
 
@@ -259,7 +279,6 @@ const sessionOfTurns = {
 export const SessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(Turn) })
 export const ShownSessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(ShownTurn) })
 
-const ids = () => Type.Array(Type.Integer())
 const perToken = <T extends TSchema>(schema: T, description: string) =>
   Type.Optional(Type.Union([Type.Array(nullable(schema)), Type.Null()], { description }))
 const logprobs = () => Type.Array(nullable(Type.Number()))
@@ -311,14 +330,18 @@ const RowImage = Type.Object({
   tokens: Type.Integer(),
 })
 
+const VERSION_RANGE =
+  'Of the turns that it keeps tokens of, compared as numbers if all are, else the first and the last; null if one is ' +
+  'not known: it may hold tokens of any age'
+
 export const TrajectoryRow = Type.Object({
   line: line(),
-  policy: nullableText(),
+  policy: nullableText('Of all its turns; null: none, or several; see docs/policies.md'),
   finished: Type.Boolean({ description: 'Whether the session was completed; not: aborted, or still active' }),
-  prompt_ids: ids(),
-  response_ids: ids(),
-  response_mask: Type.Array(Type.Enum([0, 1])),
-  response_logprobs: Type.Array(Type.Number()),
+  prompt_ids: ids('The prompt of its first turn'),
+  response_ids: ids('Completions, and the tokens between them'),
+  response_mask: Type.Array(Type.Enum([0, 1]), { description: '1 on sampled tokens that this row trains' }),
+  response_logprobs: Type.Array(Type.Number(), { description: '0.0 where the mask is 0' }),
   turns: Type.Array(
     Type.Object({
       turn_id: Type.String(),
@@ -333,20 +356,27 @@ export const TrajectoryRow = Type.Object({
       weight_version_end: nullableText(),
       sampling: Type.Optional(Sampling),
     }),
+    {
+      description:
+        'In order; `start` and `end` are of its completion in `response_ids`, `trained`: mask 1 there',
+    },
   ),
   num_turns: Type.Integer(),
-  finish_reason: nullableText(),
-  weight_version_min: nullableText(),
-  weight_version_max: nullableText(),
-  unversioned_turns: Type.Integer(),
-  reward: nullable(Type.Number()),
+  finish_reason: nullableText('Of its last turn'),
+  weight_version_min: nullableText(VERSION_RANGE),
+  weight_version_max: nullableText(VERSION_RANGE),
+  unversioned_turns: Type.Integer({ description: 'Turns whose version is not known at an end' }),
+  reward: nullable(Type.Number({ description: 'Of its line, or of the session' })),
   reward_components: numbers(),
-  exact: Type.Boolean(),
+  exact: Type.Boolean({ description: 'Not: one turn without exact ids, with empty lists' }),
   inexact_reason: nullableText(),
-  truncated: Type.Boolean(),
-  prompt_truncated: Type.Boolean(),
+  truncated: Type.Boolean({ description: '`response_length` cut something off' }),
+  prompt_truncated: Type.Boolean({ description: '`prompt_length` cut something off' }),
   images: Type.Optional(
-    Type.Array(RowImage, { description: 'Images of token mode whose tokens are in the row, in order' }),
+    Type.Array(RowImage, {
+      description:
+        'Images of token mode in the row: `sha256`, `media_type`, `width`, `height`, `at` (first token), `tokens`',
+    }),
   ),
   ...detailFields,
 })
