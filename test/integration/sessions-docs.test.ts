@@ -14,6 +14,7 @@ const PAGE = join(import.meta.dirname, '../../docs/http-api.md')
 const page = readFileSync(PAGE, 'utf8')
 
 interface Operation {
+  summary?: string
   tags?: string[]
   parameters?: { name: string; in: string }[]
 }
@@ -28,8 +29,9 @@ t.test('docs/http-api.md lists the routes and parameters that there are', async 
       .filter(([, { tags }]) => ['sessions', 'traces', 'gateway'].some((tag) => tags?.includes(tag)))
       .map(([method, operation]) => ({ route: `${method.toUpperCase()} ${path}`, operation })),
   )
-  const documented = [...page.matchAll(/^\| `([A-Z]+ \/\S*)` \|/gm)].map((match) => match[1])
-  t.same(documented.sort(), routes.map(({ route }) => route).sort())
+  const rows = routes.map(({ route, operation }) => `| \`${route}\` | ${operation.summary} |`)
+  const table = ['| route | does |', '|---|---|', ...rows].join('\n')
+  t.equal(generatedSection(PAGE, 'routes', table), table, 'UPDATE=1 writes it anew')
   for (const { route, operation } of routes) {
     const parameters = (operation.parameters ?? []).filter((parameter) => parameter.in === 'query')
     for (const { name } of parameters) t.match(page, new RegExp(`\`${name}[\`=]`), `${route} ${name}`)

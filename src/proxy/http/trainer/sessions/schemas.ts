@@ -105,7 +105,10 @@ export const TrajectoriesQuery = Type.Object(
       Type.Integer({ minimum: 1, description: 'Keep the last n prompt tokens, as verl does' }),
     ),
     response_length: Type.Optional(
-      Type.Integer({ minimum: 1, description: 'Keep the first n response tokens' }),
+      Type.Integer({
+        minimum: 1,
+        description: 'Keep the first n response tokens; a turn cut off has `start` = `end`',
+      }),
     ),
     select: Type.String({
       default: 'all',
