@@ -36,14 +36,19 @@ function cellsOf({ scope, path }: RouteScope): AccessRow['cells'] {
   return Object.fromEntries(cells)
 }
 
+/** One row for all routes of a scope that answer each caller alike. */
 export function accessMarkdown(rows: readonly AccessRow[]): string {
   const names = Object.keys(CALLERS) as CallerName[]
+  const alike = Map.groupBy(rows, ({ route, cells }) => {
+    return [route.scope, ...names.map((name) => cells[name])].join(' | ')
+  })
   return [
-    `| route | scope | ${names.join(' | ')} |`,
-    `|---|---|${'---|'.repeat(names.length)}`,
-    ...rows.map(({ route: { method, path, scope }, cells }) => {
-      const shown = path.replace(/:(\w+)/g, '{$1}')
-      return `| \`${method} ${shown}\` | ${scope} | ${names.map((name) => cells[name]).join(' | ')} |`
-    }),
+    `| scope | ${names.join(' | ')} | routes |`,
+    `|---|${'---|'.repeat(names.length + 1)}`,
+    ...[...alike].map(([cells, group]) => `| ${cells} | ${group.map(shownRoute).join(', ')} |`),
   ].join('\n')
+}
+
+function shownRoute({ route: { method, path } }: AccessRow): string {
+  return `\`${method} ${path.replace(/:(\w+)/g, '{$1}')}\``
 }
