@@ -264,9 +264,66 @@ t.test(
       const { runner, store } = setUp(t, async function* () {
         yield [event]
       })
-      await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_failed' })
+      await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_failed', cause: RangeError })
       t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
     }
+  },
+)
+
+t.test('what an engine says without a name of ours is on record with the answer', async (t) => {
+  const unnamed = { extra: { citations: [1] } }
+  const { runner, store } = setUp(t, () =>
+    answer(wholeAnswer().map((event) => (event.type === 'delta' ? { ...event, ...unnamed } : event))),
+  )
+  await read(await runner.begin(call(), never))
+  const { runner: plain, store: bare } = setUp(t)
+  await read(await plain.begin(call(), never))
+  t.strictSame(
+    [...(await turnsOf(store)), ...(await turnsOf(bare))].map(({ annotations }) => JSON.parse(annotations)),
+    [{ answer: unnamed }, {}],
+  )
+})
+
+t.test('the first token came with the first piece, and not with a later one', async (t) => {
+  let now = 0
+  const [start, ...rest] = wholeAnswer()
+  const store = new MemoryTurnStore()
+  const sessions = new Sessions(
+    store,
+    { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} },
+    { strict: false, defaultTtlMs: null },
+  )
+  t.teardown(() => sessions.close())
+  const backend = new ScriptedBackend(async function* () {
+    yield [start!]
+    for (const event of rest) {
+      now += 10
+      yield [event]
+    }
+  })
+  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, clock: () => now })
+  await read(await runner.begin(call(), never))
+  t.match(await turnsOf(store), [{ startedAtMs: 0, firstTokenAtMs: 10, endedAtMs: 10 * rest.length }])
+})
+
+t.test(
+  'tokens are counted for the model that the session names, and for its session if it is there',
+  async (t) => {
+    const { runner, backend, sessions } = setUp(t)
+    const asked: unknown[][] = []
+    backend.countTokens = async (...given: unknown[]) => {
+      asked.push(given)
+      return 3
+    }
+    const body = { model: 'm', messages: [] }
+    await sessions.create({ sessionId: 's', samplingParams: { top_k: 5 }, policy: 'trained' })
+    for (const id of ['s', 'nobody', undefined]) await runner.countTokens(id, body, never)
+    t.strictSame(asked, [
+      [{ ...body, top_k: 5, model: 'trained' }, never, 's'],
+      [body, never, undefined],
+      [body, never, undefined],
+    ])
+    t.equal(await sessions.find('nobody'), undefined)
   },
 )
 

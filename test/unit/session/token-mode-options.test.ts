@@ -125,7 +125,8 @@ t.test(
   async (t) => {
     const { ask, asked } = setUp(t, qwen3)
     await ask([hello], { tools, tool_choice: 'required' })
-    await ask([hello], { tools })
+    const { promptTokenIds } = await ask([hello], { tools })
+    t.match(qwen3.tokenizer.decode(promptTokenIds), /"look"/)
     const isHeld = asked.map(({ body }) => 'response_format' in body)
     t.strictSame(isHeld, [true, false])
     const free = setUp(t, { ...qwen3, parser: harmony } as TokenModel)

@@ -35,7 +35,7 @@ t.test('an answer that is given again has all that the record has of it', async 
     completionText: 'a',
     reasoning: 'because',
     toolCalls: '[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]',
-    annotations: '{}',
+    annotations: '{"answer":{"extra":{"citations":[1]}}}',
     finishReason: 'tool_calls',
     stopReason: '"x"',
     usage: '{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}',
@@ -45,6 +45,7 @@ t.test('an answer that is given again has all that the record has of it', async 
   t.match(completion, {
     content: 'a',
     reasoning: 'because',
+    extra: { citations: [1] },
     toolCalls: [{ id: 'c', function: { name: 'f', arguments: '{}' } }],
     start: { engine: 'e', model: 'm', weightVersion: 'v1' },
     end: { finishReason: 'tool_calls', stopReason: 'x', weightVersion: 'v2', usage: { total_tokens: 3 } },
@@ -57,4 +58,12 @@ t.test('an answer that is given again has all that the record has of it', async 
       [-1, -2],
     ],
   )
+})
+
+t.test('an answer that is gone, or went while it was read, is given to nobody', async (t) => {
+  const name = { sessionId: 's', turnId: 't' }
+  t.equal(await giveAgain(new MemoryTurnStore(), name, 1), undefined)
+  const store = new OneTurnStore({})
+  store.answerRetry = async () => undefined as unknown as number
+  t.equal(await giveAgain(store, name, 1), undefined)
 })

@@ -38,6 +38,20 @@ t.test('a prompt that shares next to nothing is stored whole', async (t) => {
   t.match(store(2, Int32Array.of(0, 1, 2, 99, 98)), { base: null, shared: null })
 })
 
+t.test(
+  'a prompt is stored as what it has more than a sound one, if the nearest one is damaged',
+  async (t) => {
+    const { db, store } = openSequences(t)
+    store(1, upTo(100))
+    store(2, upTo(200))
+    db.prepare('UPDATE turns SET ids_sum = 0 WHERE id = 2').run()
+    t.match(store(3, upTo(300)), { base: 1, shared: 100 })
+    db.prepare('UPDATE turns SET ids_sum = 0 WHERE id = 1').run()
+    const fresh = new TokenSequences(db, NO_CACHE)
+    t.match(fresh.pack({ id: 4, tree: 1, node: 0 }, upTo(50)), { base: null }, 'all of them stand on it')
+  },
+)
+
 t.test('a chain of 10,000 turns is put together from its first turn on', async (t) => {
   const { db, store } = openSequences(t)
   db.transaction(() => {
