@@ -21,7 +21,9 @@ import { listen, type ServerOptions } from './proxy/http/server.ts'
 import { refuseWorkers } from './proxy/relay/refuse-workers.ts'
 import { shownNode } from './proxy/session/state/nodes.ts'
 import { describeHeld } from './proxy/session/state/sweep-guard.ts'
+import { OwnRollouts } from './rollout/server/own-rollouts.ts'
 import { passOnRollouts } from './rollout/server/pass-on.ts'
+import { rolloutRoutes } from './rollout/server/routes.ts'
 import {
   certificateFilesOf,
   openHealth,
@@ -57,7 +59,8 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   await using opened = new AsyncDisposableStack()
   const parts = await openParts(config, hooks, opened)
   const { store, backend, sessions, drift, runner } = parts
-  const http = await (outside.listen ?? listen)(httpOptions(config, parts, logger))
+  const rollouts = config.runner === undefined ? undefined : new OwnRollouts(config, logger)
+  const http = await (outside.listen ?? listen)(httpOptions(config, parts, rollouts, logger))
   opened.defer(() => http.close())
   const healthPort = await openHealth(config, async () => {
     const { code, health } = await healthOf({ backend, runner, store })
@@ -71,6 +74,10 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   const notes = notesOn(config)
   if (notes.length > 0) logger.warn({}, notes.join(' '))
   const { url } = http
+  if (rollouts) {
+    opened.defer(() => rollouts.close())
+    await rollouts.begin({ proxyUrl: url, adminKeys: config.adminKeys, tlsCa: undefined })
+  }
   const where = { url, ...(healthPort && { health_url: healthPort.url }) }
   logger.info({ ...where, mode: config.mode, db: config.db, version: VERSION }, 'listening')
   const running = opened.move()
@@ -79,6 +86,8 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
     ...(healthPort && { healthUrl: healthPort.url }),
     lost: store.lost,
     stop: async (graceMs) => {
+      // Agents work for minutes: they are ended, and the trainer asks again.
+      await rollouts?.rollouts.stop(0)
       const drained = await runner.drain(graceMs)
       await running.disposeAsync()
       return { drained }
@@ -86,7 +95,12 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   }
 }
 
-function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): ServerOptions {
+function httpOptions(
+  config: ServeConfig,
+  parts: ServerParts,
+  own: OwnRollouts | undefined,
+  logger: Logger,
+): ServerOptions {
   const { metrics, tracing, store, relay, backend, roster, activity, node, prompts, tokenizer, sessions } =
     parts
   return {
@@ -118,10 +132,7 @@ function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): S
     ...(tracing && { tracer: tracing }),
     facts: () => healthFacts(config, parts),
     inspector: uiRoutes,
-    rollouts:
-      config.rolloutServer === undefined
-        ? undefined
-        : passOnRollouts({ serverUrl: config.rolloutServer, adminKey: config.adminKeys[0] }),
+    rollouts: rolloutsOf(config, own),
     tokenTexts: textsOfTokens(
       tokenizer && { name: config.tokenizer!, tokenizer },
       loadEmbeddedTokenizer,
@@ -131,6 +142,7 @@ function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): S
       backend,
       prompts,
       store,
+      rollouts: own?.rollouts,
       ...(config.db !== 'memory' && { databasePath: config.db }),
     }),
     acceptWorker: (socket, greeted) => {
@@ -143,6 +155,14 @@ function httpOptions(config: ServeConfig, parts: ServerParts, logger: Logger): S
     },
     maxWorkerFrameBytes: MAX_FRAME_BYTES,
   }
+}
+
+/** Run here, or passed on. */
+function rolloutsOf({ rolloutServer, adminKeys }: ServeConfig, own: OwnRollouts | undefined) {
+  if (own) return rolloutRoutes(own)
+  return rolloutServer === undefined
+    ? undefined
+    : passOnRollouts({ serverUrl: rolloutServer, adminKey: adminKeys[0] })
 }
 
 /** What `/health` shows to those who may see all of it. */

@@ -22,6 +22,8 @@ export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
   random?: () => number
 }
 
+export const NO_PROXY = 'a rollout needs a proxy: give --proxy-url, proxyUrl or PROXY_SERVER_URL'
+
 /** What one rollout may have otherwise than its loop. */
 export type RolloutSettings = {
   [Name in
@@ -49,10 +51,7 @@ export class RemoteAgentLoop {
     const { runner, logger = NO_LOGGER, random = Math.random, ...given } = options
     const config = { ...loadConfig(REMOTE_AGENT, {}, env), ...onlyDefined(given) }
     if (config.proxyUrl === undefined) {
-      throw new ProxyError(
-        'config_invalid',
-        'a rollout needs a proxy: give --proxy-url, proxyUrl or PROXY_SERVER_URL',
-      )
+      throw new ProxyError('config_invalid', NO_PROXY)
     }
     const proxyUrl = proxyBaseUrl(config.proxyUrl)
     this.#http = new HttpClient(trustedAuthorities(config.tlsCa))

@@ -1,12 +1,17 @@
 /** A rollout server over HTTP: what it gives, who may ask, and what becomes of a rollout that is left, or ended. */
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
+import { startServer } from '../../src/main.ts'
+import { checkServeConfig } from '../../src/proxy/config/check-serve.ts'
+import { loadConfig } from '../../src/proxy/config/load.ts'
+import { SERVE } from '../../src/proxy/config/options/serve.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import type { AgentRunner, AgentTask } from '../../src/rollout/runners/runner.ts'
 import { settingsOf } from '../../src/rollout/server/request.ts'
 import { Rollouts } from '../../src/rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../src/rollout/server/server.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
 interface Rig {
@@ -285,4 +290,106 @@ t.test('a proxy says that its rollout server is away, and that there is none', a
     detail: /127.0.0.1:9/,
   })
   t.match(await none.post('/rollouts', { sample: {} }), { code: 'route_not_found' })
+})
+
+t.test('a proxy that gives its rollout server a key that is not its own says so', async (t) => {
+  const it = await rig(t, { keys: ['other'] })
+  const proxy = await startProxy(t, { rolloutServer: it.url, adminKeys: ['admin'], db: 'memory' })
+  const headers = { authorization: 'Bearer admin' }
+  const refused = await post({ ...it, url: proxy.url }, { sample: {} }, { headers })
+  t.equal(refused.status, 503)
+  t.match(await refused.json(), {
+    code: 'rollout_server_away',
+    detail: /refuses the proxy's first admin key/,
+  })
+})
+
+t.test('a proxy runs rollouts itself', async (t) => {
+  const ask = `curl -sf "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" -d "$ASKED"`
+  const command = `case "$(cat "$TASK_FILE")" in *slow*) exec sleep 600;; *fails*) exit 3;; esac; ${ask}`
+  const config = {
+    ...({
+      runner: 'command',
+      command,
+      verifier: 'true',
+      sandbox: 'none',
+      basePath: '/llm',
+      db: 'memory',
+    } as const),
+    ...{
+      adminKeys: ['admin'],
+      viewKeys: ['view'],
+      agentKeySecrets: ['secret'],
+      concurrency: 1,
+      maxRetries: 1,
+      retryBaseDelayMs: 1,
+    },
+    environmentOverrides: {
+      ASKED: JSON.stringify({
+        model: 'm',
+        messages: [{ role: 'user', content: 'What is the sea?' }],
+        max_tokens: 9,
+      }),
+    },
+  }
+  const proxy = await startProxy(t, config)
+  const at = { url: proxy.url } as Rig
+  const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
+  const sample = { name: 'a' }
+
+  await t.test('for those who have its admin key', async (t) => {
+    t.equal((await post(at, { sample }, as('view'))).status, 403)
+    const plain = { headers: { ...as('admin').headers, 'content-type': 'text/plain' } }
+    t.equal((await post(at, { sample }, plain)).status, 415, 'not for a page of another site')
+    t.match(await jsonOf(post(at, { sampel: {} }, as('admin'))), { code: 'invalid_request' })
+    t.match(await jsonOf(post(at, { sample, rollout_id: 'one' }, as('admin'))), {
+      status: 'done',
+      rows: [{ reward_score: 1, num_turns: 1, response_mask: new Array(9).fill(1) }],
+    })
+    t.match(await jsonOf(fetch(`${proxy.url}/rollouts`, as('admin'))), {
+      rollouts: [{ rollout_id: 'one', status: 'done' }],
+    })
+  })
+
+  await t.test('and counts them', async (t) => {
+    t.match(await jsonOf(post(at, { sample: { fails: true } }, as('admin'))), {
+      rows: [{ metrics: { failed: 1 } }],
+    })
+    const metrics = await (await fetch(`${proxy.url}/metrics`, as('admin'))).text()
+    t.match(metrics, 'llm_proxy_rollouts_total{outcome="done"} 2\n')
+    t.match(metrics, 'llm_proxy_rollouts{state="running"} 0\n')
+    t.match(metrics, 'llm_proxy_rollout_tries_total 3\n', 'a failed one twice')
+    t.match(metrics, /llm_proxy_rollout_seconds_total 0\.\d+\n/)
+  })
+
+  await t.test('until it is stopped, which ends their agents', async (t) => {
+    const slow = jsonOf(post(at, { sample: { name: 'slow' } }, as('admin')))
+    const waits = jsonOf(post(at, { sample: { name: 'b' } }, as('admin')))
+    const states = async () => {
+      const { rollouts } = await jsonOf(fetch(`${proxy.url}/rollouts`, as('admin')))
+      return rollouts.map(({ status }: { status: string }) => status).join(' ')
+    }
+    await until(async () => (await states()) === 'waiting running done done')
+    const stopped = proxy.server.stop(60_000)
+    for (const each of [slow, waits])
+      t.match(await each, { status: 'cancelled', error: { code: 'shutting_down' } })
+    await stopped
+  })
+})
+
+t.test('a proxy that could not run rollouts, or would for anybody, does not start', async (t) => {
+  const runner = { runner: 'command', command: 'true' } as const
+  for (const [config, why] of [
+    [{ runner: 'command' }, /needs --command/],
+    [{ ...runner, rolloutServer: 'http://127.0.0.1:9' }, /two ways to answer/],
+    [{ ...runner, host: '0.0.0.0' }, /runs agents here: give an admin-key/],
+    [{ ...runner, tlsCert: 'a', tlsKey: 'b' }, /without TLS/],
+  ] as const) {
+    const start = async () => {
+      const whole = { ...loadConfig(SERVE, {}, {}), db: 'memory', port: 0, ...config }
+      checkServeConfig(whole)
+      await startServer(whole, { logger: silentLogger })
+    }
+    await t.rejects(start(), { code: 'config_invalid', message: why })
+  }
 })

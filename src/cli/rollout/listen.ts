@@ -2,18 +2,14 @@ import type { AddressInfo } from 'node:net'
 import { ProxyError } from '../../base/errors.ts'
 import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
 import { baseUrl } from '../../proxy/http/transport/base-url.ts'
-import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
-import { settingsOf } from '../../rollout/server/request.ts'
-import { Rollouts } from '../../rollout/server/rollouts.ts'
+import { NO_PROXY } from '../../rollout/remote-agent-loop.ts'
+import { OwnRollouts } from '../../rollout/server/own-rollouts.ts'
 import { buildRolloutServer } from '../../rollout/server/server.ts'
 import { announce } from '../announce.ts'
 import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import { serveUntilSignal, watchUnforeseen } from '../process-life.ts'
-import { runnerOf } from './runner-of.ts'
 
-/** A caller whose connection broke, or that was started again, is back within this. */
-const CALLER_GRACE_MS = 30_000
 /** Agents that run when the server is stopped work for minutes: they are ended, and the trainer asks again. */
 const STOP_GRACE_MS = 0
 const LOOPBACK = ['127.0.0.1', '::1', 'localhost']
@@ -26,19 +22,13 @@ export async function listen(config: RolloutConfig, address: string): Promise<nu
     throw new ProxyError('config_invalid', message)
   }
   const logger = createLogger('info')
-  const warn = (text: string) => logger.warn({}, text)
-  const runner = runnerOf(config, warn)
-  const loop = new RemoteAgentLoop({ ...config, runner, logger })
+  if (config.proxyUrl === undefined) throw new ProxyError('config_invalid', NO_PROXY)
+  const own = new OwnRollouts(config, logger)
   await using closing = new AsyncDisposableStack()
-  closing.defer(() => loop.close())
-  await loop.reach()
-  await runner.prepare?.(new AbortController().signal)
-  const rollouts = new Rollouts({
-    run: (request, signal) =>
-      loop.rollout(request.sampling_params ?? {}, request.sample, settingsOf(request), signal),
-    concurrency: config.concurrency,
-    graceMs: CALLER_GRACE_MS,
-  })
+  closing.defer(() => own.close())
+  const { adminKeys, proxyUrl, tlsCa } = config
+  await own.begin({ adminKeys, proxyUrl, tlsCa })
+  const { rollouts } = own
   const server = buildRolloutServer({ rollouts, keys: config.adminKeys })
   closing.defer(() => server.close())
   await server.listen({ host, port }).catch((error: unknown) => {

@@ -1,5 +1,6 @@
 /** What holds between options of `serve`: an option that would have no effect is refused, not ignored. */
 import { ProxyError } from '../../base/errors.ts'
+import { isLoopback } from './notes.ts'
 import type { ServeConfig } from './options/serve.ts'
 
 /** @throws ProxyError `config_invalid` */
@@ -40,7 +41,23 @@ export function checkServeConfig(config: ServeConfig): void {
   if (config.verifyShare > 0 && config.mode === 'relay' && config.verifyEngineUrl === undefined) {
     refuse('verify-share needs verify-engine-url in relay mode, where the proxy reaches no engine itself')
   }
+  if (config.runner !== undefined) checkRunner(config)
   checkKeys(config)
+}
+
+/** Who may use `/rollouts` runs agents here. */
+function checkRunner({ adminKeys, host, rolloutServer, tlsCert }: ServeConfig): void {
+  if (rolloutServer !== undefined) {
+    refuse('runner and rollout-server are two ways to answer /rollouts: leave out one of them')
+  }
+  if (adminKeys.length === 0 && !isLoopback(host)) {
+    refuse(`who reaches ${host} runs agents here: give an admin-key, or listen on 127.0.0.1`)
+  }
+  if (tlsCert !== undefined) {
+    refuse(
+      'agents of a runner call the proxy without TLS: run llm-proxy rollout --listen, and give its URL as rollout-server',
+    )
+  }
 }
 
 /** Keys close the proxy; a scope that nobody has a key of would be shut for good, or be less safe than it looks. */

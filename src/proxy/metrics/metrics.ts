@@ -30,6 +30,17 @@ interface ScrapedParts {
   /** Absent: the record is in memory. */
   databasePath?: string
   prompts: Pick<Prompts, 'counts'>
+  /** Those that the proxy runs itself; absent: it runs none. */
+  rollouts?: RolloutCounts | undefined
+}
+
+interface RolloutCounts {
+  readonly running: number
+  readonly waiting: number
+  /** By outcome, since the start; as are the seconds that they took, and how often their agents were run. */
+  readonly ended: Readonly<Record<string, number>>
+  readonly seconds: number
+  readonly tries: number
 }
 
 /** Of versions whose names end in a number, as `step-120` does. @returns undefined where one has none */
@@ -105,16 +116,27 @@ export class Metrics implements Disposable {
 
   async #expose(parts: ScrapedParts, accept: string | undefined): Promise<Exposition> {
     const metrics = this.#metrics
-    const { backend, databasePath, prompts, store } = parts
+    const { backend, databasePath, prompts, store, rollouts } = parts
     readBackend(metrics, backend, this.#turns.openCount)
     for (const [reason, count] of Object.entries(prompts.counts())) {
       metrics.prompts.add(this.#growth(`prompts ${reason}`, count), reason)
     }
+    if (rollouts) this.#readRollouts(rollouts)
     metrics.moves.add(this.#growth('moves', backend.status().moves ?? 0))
     metrics.buildInfo.set(1, VERSION, backend.mode, process.versions.node)
     await Promise.all([this.#process.read(metrics), readSessions(metrics, store)])
     if (databasePath !== undefined) await readFiles(metrics, databasePath)
     return expose(metrics.families, accept)
+  }
+
+  #readRollouts({ running, waiting, ended, seconds, tries }: RolloutCounts): void {
+    const metrics = this.#metrics
+    metrics.rollouts.set(running, 'running')
+    metrics.rollouts.set(waiting, 'waiting')
+    for (const [outcome, count] of Object.entries(ended))
+      metrics.rolloutsEnded.add(this.#growth(`rollouts ${outcome}`, count), outcome)
+    metrics.rolloutSeconds.add(this.#growth('rollout seconds', seconds))
+    metrics.rolloutTries.add(this.#growth('rollout tries', tries))
   }
 
   [Symbol.dispose](): void {

@@ -91,6 +91,17 @@ export class ProxyMetrics {
     'Turns whose agent had changed the calls that it was given, by what was changed',
     ['kind'],
   )
+  readonly rollouts = this.#gauge('rollouts', 'Rollouts of `--runner`, by state', ['state'])
+  readonly rolloutsEnded = this.#counter(
+    'rollouts_total',
+    'Rollouts of `--runner` that have ended, by outcome',
+    ['outcome'],
+  )
+  readonly rolloutSeconds = this.#counter(
+    'rollout_seconds_total',
+    'Seconds that these took, without those that they waited for their turn',
+  )
+  readonly rolloutTries = this.#counter('rollout_tries_total', 'How often their agents were run')
   readonly prompts = this.#counter('prompts_total', 'Prompts, by how they were made', ['reason'])
   readonly reusedTokens = this.#counter(
     'prompt_tokens_reused_total',

@@ -16,7 +16,7 @@ interface ById {
 }
 
 /** What of an answer is the caller's to know. */
-const PASSED_HEADERS = ['content-type', 'x-rollout-id']
+const PASSED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
 
 /** To be registered in a scope of admins: with the routes whoever may use them runs agents. */
 export function passOnRollouts(options: PassOnOptions): FastifyPluginCallback {
@@ -42,6 +42,11 @@ export function passOnRollouts(options: PassOnOptions): FastifyPluginCallback {
         const message = `The rollout server at ${serverUrl} does not answer`
         throw new ProxyError('rollout_server_away', message, { cause })
       })
+    if (answer.status === 401) {
+      answer.body.destroy()
+      const message = `The rollout server at ${serverUrl} refuses the proxy's first admin key: give it the same --admin-key`
+      throw new ProxyError('rollout_server_away', message)
+    }
     const headers = PASSED_HEADERS.flatMap((name) =>
       answer.headers[name] === undefined ? [] : [[name, answer.headers[name]]],
     )

@@ -52,6 +52,10 @@ export class Rollouts {
   #isClosing = false
   /** How those ended that have ended. */
   readonly ended = { done: 0, failed: 0, cancelled: 0 }
+  /** Of those that have ended, without the time that they waited for their turn. */
+  seconds = 0
+  /** How often their agents were run. */
+  tries = 0
 
   constructor(options: RolloutsOptions) {
     this.#options = options
@@ -158,10 +162,14 @@ export class Rollouts {
     const { request, calledOff } = entry
     try {
       const leave = await this.#gate.enter(calledOff.signal)
+      const beganAtMs = Date.now()
       try {
         entry.status = 'running'
-        return { ...(await this.#options.run(request, calledOff.signal)), error: null }
+        const result = await this.#options.run(request, calledOff.signal)
+        this.tries += result.rows[0].metrics.tries
+        return { ...result, error: null }
       } finally {
+        this.seconds += (Date.now() - beganAtMs) / 1000
         leave()
       }
     } catch (thrown) {

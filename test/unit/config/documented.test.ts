@@ -4,7 +4,7 @@ import t from 'tap'
 import { ERROR_CATALOGUE } from '../../../src/base/errors.ts'
 import { COMMANDS } from '../../../src/proxy/config/commands.ts'
 import { type CommandSpec, envNames, fileKeys, type OptionSpec } from '../../../src/proxy/config/option.ts'
-import { REMOTE_AGENT } from '../../../src/proxy/config/options/rollout.ts'
+import { OWN_ROLLOUTS, REMOTE_AGENT } from '../../../src/proxy/config/options/rollout.ts'
 import { generatedSection } from '../../helpers/generated-text.ts'
 
 const DOCS = join(import.meta.dirname, '../../../docs')
@@ -37,8 +37,10 @@ for (const command of COMMANDS)
     if (!firstWith.has(row)) firstWith.set(row, command)
   }
 
-function optionsOf({ options }: CommandSpec): OptionSpec[] {
-  return Object.values(options)
+/** Of rollouts that a proxy runs itself, those of the command that is there for them are described. */
+function optionsOf({ name, options }: CommandSpec): OptionSpec[] {
+  const isElsewhere = (key: string) => name !== 'rollout' && key !== 'runner' && key in OWN_ROLLOUTS
+  return Object.entries<OptionSpec>(options).flatMap(([key, option]) => (isElsewhere(key) ? [] : [option]))
 }
 
 /** The options that a command has alone, and the names of those that it shares with ones before it. */

@@ -1,5 +1,5 @@
 /** Options of rollouts: those of a RemoteAgentLoop, which a library user has as well, and those of the command. */
-import type { CommandSpec, ConfigOf } from '../option.ts'
+import type { CommandSpec, ConfigOf, OptionTable } from '../option.ts'
 import { adminKeys, tlsCa } from './shared.ts'
 
 /** What a RemoteAgentLoop reads from the environment; each of these is an option of its constructor too. */
@@ -179,6 +179,169 @@ export const REMOTE_AGENT = {
 
 export type RemoteAgentConfig = ConfigOf<typeof REMOTE_AGENT>
 
+/** What runs agents, and how many: of the command, and of a proxy that runs rollouts itself. */
+const RUNNER_OPTIONS = {
+  concurrency: {
+    flag: 'concurrency',
+    type: 'integer',
+    min: '1',
+    default: '8',
+    flagOnly: true,
+    group: 'Rollouts',
+    help: 'Rollouts at a time',
+  },
+  runner: {
+    flag: 'runner',
+    type: 'enum',
+    values: ['command', 'harbor', 'http', 'agentcore'],
+    env: ['REMOTE_AGENT_RUNNER'],
+    group: 'Agent',
+    help:
+      'What runs agents: a command on this machine, a Harbor server, a webhook, or AWS Bedrock AgentCore; ' +
+      'default: agentcore with an --agentcore-arn, else command',
+  },
+  command: {
+    flag: 'command',
+    type: 'text',
+    env: ['REMOTE_AGENT_COMMAND'],
+    group: 'Agent',
+    help: 'The agent, as a line for sh; session and task are in its environment',
+  },
+  verifier: {
+    flag: 'verifier',
+    type: 'text',
+    env: ['REMOTE_AGENT_VERIFIER'],
+    group: 'Agent',
+    help: "A line for sh that judges the agent's work, by its exit code or by what it writes to $REWARD_FILE",
+  },
+  webhookUrl: {
+    flag: 'webhook-url',
+    type: 'url',
+    env: ['REMOTE_AGENT_WEBHOOK_URL'],
+    group: 'Agent',
+    help: 'Gets a POST for each task',
+  },
+  timeLimitMs: {
+    flag: 'time-limit',
+    type: 'duration',
+    min: '1ms',
+    default: '30m',
+    env: ['REMOTE_AGENT_TIMEOUT'],
+    group: 'Agent',
+    help: "Time limit of a command, of a webhook's agent, or of an AgentCore session",
+  },
+  workDir: {
+    flag: 'work-dir',
+    type: 'path',
+    flagOnly: true,
+    group: 'Agent',
+    help: "Keep each command's working directory and output here; default: temporary",
+  },
+  sandbox: {
+    flag: 'sandbox',
+    type: 'enum',
+    values: ['auto', 'bwrap', 'none'],
+    default: 'auto',
+    env: ['REMOTE_AGENT_SANDBOX'],
+    group: 'Agent',
+    help:
+      'Sandbox for commands and their verifiers: bwrap, with bubblewrap; auto, the same if it works here; ' +
+      'none, only for trusted agents',
+  },
+  sandboxPaths: {
+    flag: 'sandbox-path',
+    type: 'path',
+    repeatable: true,
+    env: ['REMOTE_AGENT_SANDBOX_PATHS'],
+    group: 'Agent',
+    help:
+      'Directory that programs in the sandbox may read although it is in the home or another private place; ' +
+      'may be given several times',
+  },
+  hiddenColumns: {
+    flag: 'hide-column',
+    type: 'text',
+    repeatable: true,
+    group: 'Agent',
+    help:
+      'Column of the row that only the verifier sees, may be given several times; default: reward_model, ' +
+      'extra_info, answer, solution, ground_truth, patch, test_patch',
+  },
+  verifierEnv: {
+    flag: 'verifier-env',
+    type: 'text',
+    repeatable: true,
+    env: ['REMOTE_AGENT_VERIFIER_ENV'],
+    group: 'Agent',
+    help: "Environment variable that the verifier gets, such as a judge's key; may be given several times",
+  },
+  agentcoreArn: {
+    flag: 'agentcore-arn',
+    type: 'text',
+    group: 'AgentCore',
+    help: 'ARN of the AgentCore runtime with the agent',
+  },
+  agentcoreQualifier: {
+    flag: 'agentcore-qualifier',
+    type: 'text',
+    default: 'DEFAULT',
+    group: 'AgentCore',
+    help: "Name of the runtime's endpoint",
+  },
+  agentcoreResults: {
+    flag: 'results',
+    type: 'enum',
+    values: ['s3', 'sqs', 'envelope'],
+    group: 'AgentCore',
+    help:
+      'How results come back: s3; sqs, S3 with a queue that announces results; envelope, from the session ' +
+      'itself. Default: by what is given, a queue, a bucket or neither',
+  },
+  agentcoreBucket: {
+    flag: 'agentcore-bucket',
+    type: 'text',
+    group: 'AgentCore',
+    help: "S3 bucket for the agents' results",
+  },
+  agentcoreQueue: {
+    flag: 'agentcore-queue',
+    type: 'url',
+    group: 'AgentCore',
+    help: 'URL of the SQS queue in which S3 announces results',
+  },
+  agentcoreExperiment: {
+    flag: 'agentcore-experiment',
+    type: 'text',
+    group: 'AgentCore',
+    help: "First part of the results' keys, for this run alone; default: a new one",
+  },
+  agentcoreTps: {
+    flag: 'agentcore-tps',
+    type: 'number',
+    min: '0.1',
+    default: '25',
+    group: 'AgentCore',
+    help: 'Calls per second of this process: starts, stops and polls together',
+  },
+  agentcoreSessions: {
+    flag: 'agentcore-sessions',
+    type: 'integer',
+    min: '1',
+    default: '500',
+    group: 'AgentCore',
+    help: 'Sessions at a time, within the quota of the account',
+  },
+  agentcoreLedger: {
+    flag: 'agentcore-ledger',
+    type: 'path',
+    default: './agentcore-sessions',
+    group: 'AgentCore',
+    help:
+      'Folder that lists sessions until they are stopped; the next run stops those that a crash left ' +
+      'running',
+  },
+} as const satisfies OptionTable
+
 export const ROLLOUT = {
   name: 'rollout',
   summary: 'Run agents on a file of tasks and write training rows',
@@ -227,15 +390,6 @@ export const ROLLOUT = {
       group: 'Rollouts',
       help: 'Samples of each task',
     },
-    concurrency: {
-      flag: 'concurrency',
-      type: 'integer',
-      min: '1',
-      default: '8',
-      flagOnly: true,
-      group: 'Rollouts',
-      help: 'Rollouts at a time',
-    },
     samplingParams: {
       flag: 'sampling-params',
       type: 'json',
@@ -244,158 +398,22 @@ export const ROLLOUT = {
       group: 'Rollouts',
       help: 'Sampling parameters that override those of the agents',
     },
-    runner: {
-      flag: 'runner',
-      type: 'enum',
-      values: ['command', 'harbor', 'http', 'agentcore'],
-      env: ['REMOTE_AGENT_RUNNER'],
-      group: 'Agent',
-      help:
-        'What runs agents: a command on this machine, a Harbor server, a webhook, or AWS Bedrock AgentCore; ' +
-        'default: agentcore with an --agentcore-arn, else command',
-    },
-    command: {
-      flag: 'command',
-      type: 'text',
-      env: ['REMOTE_AGENT_COMMAND'],
-      group: 'Agent',
-      help: 'The agent, as a line for sh; session and task are in its environment',
-    },
-    verifier: {
-      flag: 'verifier',
-      type: 'text',
-      env: ['REMOTE_AGENT_VERIFIER'],
-      group: 'Agent',
-      help: "A line for sh that judges the agent's work, by its exit code or by what it writes to $REWARD_FILE",
-    },
-    webhookUrl: {
-      flag: 'webhook-url',
-      type: 'url',
-      env: ['REMOTE_AGENT_WEBHOOK_URL'],
-      group: 'Agent',
-      help: 'Gets a POST for each task',
-    },
-    timeLimitMs: {
-      flag: 'time-limit',
-      type: 'duration',
-      min: '1ms',
-      default: '30m',
-      env: ['REMOTE_AGENT_TIMEOUT'],
-      group: 'Agent',
-      help: "Time limit of a command, of a webhook's agent, or of an AgentCore session",
-    },
-    workDir: {
-      flag: 'work-dir',
-      type: 'path',
-      flagOnly: true,
-      group: 'Agent',
-      help: "Keep each command's working directory and output here; default: temporary",
-    },
-    sandbox: {
-      flag: 'sandbox',
-      type: 'enum',
-      values: ['auto', 'bwrap', 'none'],
-      default: 'auto',
-      env: ['REMOTE_AGENT_SANDBOX'],
-      group: 'Agent',
-      help:
-        'Sandbox for commands and their verifiers: bwrap, with bubblewrap; auto, the same if it works here; ' +
-        'none, only for trusted agents',
-    },
-    sandboxPaths: {
-      flag: 'sandbox-path',
-      type: 'path',
-      repeatable: true,
-      env: ['REMOTE_AGENT_SANDBOX_PATHS'],
-      group: 'Agent',
-      help:
-        'Directory that programs in the sandbox may read although it is in the home or another private place; ' +
-        'may be given several times',
-    },
-    hiddenColumns: {
-      flag: 'hide-column',
-      type: 'text',
-      repeatable: true,
-      group: 'Agent',
-      help:
-        'Column of the row that only the verifier sees, may be given several times; default: reward_model, ' +
-        'extra_info, answer, solution, ground_truth, patch, test_patch',
-    },
-    verifierEnv: {
-      flag: 'verifier-env',
-      type: 'text',
-      repeatable: true,
-      env: ['REMOTE_AGENT_VERIFIER_ENV'],
-      group: 'Agent',
-      help: "Environment variable that the verifier gets, such as a judge's key; may be given several times",
-    },
-    agentcoreArn: {
-      flag: 'agentcore-arn',
-      type: 'text',
-      group: 'AgentCore',
-      help: 'ARN of the AgentCore runtime with the agent',
-    },
-    agentcoreQualifier: {
-      flag: 'agentcore-qualifier',
-      type: 'text',
-      default: 'DEFAULT',
-      group: 'AgentCore',
-      help: "Name of the runtime's endpoint",
-    },
-    agentcoreResults: {
-      flag: 'results',
-      type: 'enum',
-      values: ['s3', 'sqs', 'envelope'],
-      group: 'AgentCore',
-      help:
-        'How results come back: s3; sqs, S3 with a queue that announces results; envelope, from the session ' +
-        'itself. Default: by what is given, a queue, a bucket or neither',
-    },
-    agentcoreBucket: {
-      flag: 'agentcore-bucket',
-      type: 'text',
-      group: 'AgentCore',
-      help: "S3 bucket for the agents' results",
-    },
-    agentcoreQueue: {
-      flag: 'agentcore-queue',
-      type: 'url',
-      group: 'AgentCore',
-      help: 'URL of the SQS queue in which S3 announces results',
-    },
-    agentcoreExperiment: {
-      flag: 'agentcore-experiment',
-      type: 'text',
-      group: 'AgentCore',
-      help: "First part of the results' keys, for this run alone; default: a new one",
-    },
-    agentcoreTps: {
-      flag: 'agentcore-tps',
-      type: 'number',
-      min: '0.1',
-      default: '25',
-      group: 'AgentCore',
-      help: 'Calls per second of this process: starts, stops and polls together',
-    },
-    agentcoreSessions: {
-      flag: 'agentcore-sessions',
-      type: 'integer',
-      min: '1',
-      default: '500',
-      group: 'AgentCore',
-      help: 'Sessions at a time, within the quota of the account',
-    },
-    agentcoreLedger: {
-      flag: 'agentcore-ledger',
-      type: 'path',
-      default: './agentcore-sessions',
-      group: 'AgentCore',
-      help:
-        'Folder that lists sessions until they are stopped; the next run stops those that a crash left ' +
-        'running',
-    },
+    ...RUNNER_OPTIONS,
     ...REMOTE_AGENT.options,
   },
 } as const satisfies CommandSpec
 
 export type RolloutConfig = ConfigOf<typeof ROLLOUT>
+
+const {
+  proxyUrl: _url,
+  adminKeys: _keys,
+  tlsCa: _ca,
+  record: _record,
+  ...LOOP_OPTIONS
+} = REMOTE_AGENT.options
+
+/** Of a proxy that runs rollouts itself, but for what it is told for its own sake. */
+export const OWN_ROLLOUTS = { ...RUNNER_OPTIONS, ...LOOP_OPTIONS }
+
+export type RunnerConfig = ConfigOf<CommandSpec<typeof OWN_ROLLOUTS>>

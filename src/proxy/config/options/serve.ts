@@ -1,5 +1,6 @@
 /** Options of the proxy itself. */
-import type { CommandSpec, ConfigOf } from '../option.ts'
+import type { CommandSpec, ConfigOf, OptionTable } from '../option.ts'
+import { OWN_ROLLOUTS } from './rollout.ts'
 import {
   adminKeys,
   engineApiKey,
@@ -10,6 +11,16 @@ import {
   shutdownGraceMs,
   workerKeys,
 } from './shared.ts'
+
+/**
+ * Few need them: `--help` leaves them out. Without the names that trainers have for them, whose values on this machine may be
+ * about rollouts that run elsewhere.
+ */
+function ownRollouts<T extends OptionTable>(options: T): T {
+  const more = { hidden: true, group: 'Rollouts', env: [] }
+  const entries = Object.entries(options).map(([key, option]) => [key, { ...option, ...more }])
+  return Object.fromEntries(entries) as object as T
+}
 
 export const SERVE = {
   name: 'serve',
@@ -133,6 +144,16 @@ export const SERVE = {
       help:
         'Base URL of llm-proxy rollout --listen: /rollouts of the proxy is answered there, so that trainers need ' +
         "the proxy's address alone",
+    },
+    ...ownRollouts(OWN_ROLLOUTS),
+    runner: {
+      ...OWN_ROLLOUTS.runner,
+      // So may be the runner that the environment names.
+      flagOnly: true,
+      group: 'Server',
+      help:
+        'Answer /rollouts by running agents here: command, harbor, http or agentcore; --help-all has its options, ' +
+        'which are those of llm-proxy rollout',
     },
     engineUrls: {
       flag: 'engine-url',

@@ -1,18 +1,29 @@
-import { ProxyError } from '../../base/errors.ts'
-import { secretFilesOf } from '../../proxy/config/load.ts'
-import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
-import { SERVE } from '../../proxy/config/options/serve.ts'
-import { AgentCoreRunner } from '../../rollout/runners/agentcore/agentcore-runner.ts'
-import { CommandRunner } from '../../rollout/runners/command-runner.ts'
-import { HarborRunner } from '../../rollout/runners/harbor-runner.ts'
-import { HttpRunner } from '../../rollout/runners/http-runner.ts'
-import type { AgentRunner } from '../../rollout/runners/runner.ts'
+import { ProxyError } from '../base/errors.ts'
+import { secretFilesOf } from '../proxy/config/load.ts'
+import type { RunnerConfig } from '../proxy/config/options/rollout.ts'
+import { SERVE } from '../proxy/config/options/serve.ts'
+import { AgentCoreRunner } from './runners/agentcore/agentcore-runner.ts'
+import { CommandRunner } from './runners/command-runner.ts'
+import { HarborRunner } from './runners/harbor-runner.ts'
+import { HttpRunner } from './runners/http-runner.ts'
+import type { AgentRunner } from './runners/runner.ts'
+
+/** What agents must not read where rollouts are run from a file of tasks. */
+interface TaskFiles {
+  readonly tasks: string | undefined
+  readonly output: string
+  /** The record of a proxy that this process is. */
+  readonly db: string
+}
 
 /**
  * @param say tells the user, before anything runs
  * @throws ProxyError `config_invalid` when it lacks what the runner needs
  */
-export function runnerOf(config: RolloutConfig, say: (text: string) => void): AgentRunner {
+export function runnerOf(
+  config: RunnerConfig & Partial<TaskFiles>,
+  say: (text: string) => void,
+): AgentRunner {
   const {
     command,
     verifier,
@@ -50,14 +61,14 @@ export function runnerOf(config: RolloutConfig, say: (text: string) => void): Ag
 }
 
 /** What is meant by the other options, if it is not said. */
-function kindOf({ runner, command, agentcoreArn }: RolloutConfig): NonNullable<RolloutConfig['runner']> {
+function kindOf({ runner, command, agentcoreArn }: RunnerConfig): NonNullable<RunnerConfig['runner']> {
   if (runner !== undefined) return runner
   if (agentcoreArn === undefined) return 'command'
   if (command === undefined) return 'agentcore'
   throw new ProxyError('config_invalid', 'there are a --command and an --agentcore-arn: choose a --runner')
 }
 
-function agentCoreRunnerOf(config: RolloutConfig, warn: (text: string) => void): AgentCoreRunner {
+function agentCoreRunnerOf(config: RunnerConfig, warn: (text: string) => void): AgentCoreRunner {
   const { agentcoreArn: arn, timeLimitMs } = config
   if (arn === undefined) throw lacks('agentcore', '--agentcore-arn')
   return new AgentCoreRunner({
@@ -79,11 +90,12 @@ function agentCoreRunnerOf(config: RolloutConfig, warn: (text: string) => void):
  * What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets; and
  * what opens the proxy: keys, and the record of a proxy that runs where this does.
  */
-function secretsOf(config: RolloutConfig): string[] {
+function secretsOf(config: RunnerConfig & Partial<TaskFiles>): string[] {
   const { tasks, output, datasetDirs } = config
-  const db = process.env.LLM_PROXY_DB || SERVE.options.db.default
+  const db = config.db ?? (process.env.LLM_PROXY_DB || SERVE.options.db.default)
   const record = ['', '-wal', '-shm'].map((suffix) => `${db}${suffix}`)
-  const rollouts = [...(tasks === undefined ? [] : [tasks]), output, `${output}.jsonl`, ...datasetDirs]
+  const outputs = output === undefined ? [] : [output, `${output}.jsonl`]
+  const rollouts = [...(tasks === undefined ? [] : [tasks]), ...outputs, ...datasetDirs]
   return [...rollouts, ...secretFilesOf(config), '.env', ...record]
 }
 
