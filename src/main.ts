@@ -118,7 +118,7 @@ function httpOptions(
     host: config.host,
     port: config.port,
     bodyLimitBytes: config.maxBodyBytes,
-    agentCallLimit: config.agentCallLimit,
+    limits: { calls: config.agentCallLimit },
     choiceLimit: config.choiceLimit,
     ...(config.answerKeepAliveMs > 0 && { answerKeepAliveMs: config.answerKeepAliveMs }),
     agentFields: config.agentFields,

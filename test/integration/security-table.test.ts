@@ -7,6 +7,7 @@ import Fastify, { type FastifyInstance } from 'fastify'
 import t from 'tap'
 import WebSocket from 'ws'
 import { HELLO_TIMEOUT_MS } from '../../src/protocol/worker/protocol.ts'
+import { Accounts } from '../../src/proxy/http/access/accounts.ts'
 import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from '../../src/proxy/http/access/guard.ts'
 import { Keyring } from '../../src/proxy/http/access/keyring.ts'
 import { Strangers } from '../../src/proxy/http/transport/strangers.ts'
@@ -50,12 +51,14 @@ t.test('docs/security.md has every route with what each key may do (UPDATE=1 wri
 t.test('docs/security.md has the limits that the code has', async (t) => {
   const limits = /## Limits\n(.*?)\n## /s.exec(readFileSync(DOCUMENT, 'utf8'))![1]!
   const [kib, mib] = [1024, 1024 * 1024]
+  const { limits: accounts } = new Accounts(1)
   for (const figure of [
     `headers of a request | ${LIMITS.headerBytes / kib} KiB |`,
     `end of the headers | ${LIMITS.headersMs / 1_000} s |`,
     `end of the body | ${LIMITS.requestMs / 1_000} s |`,
     `${REFUSED_BODY.bytes / kib} KiB of it are read and forgotten, for ${REFUSED_BODY.ms / 1_000} s |`,
-    `together | ${LIMITS.bodyBytes / mib} MiB,`,
+    `together | ${accounts.arrivingBytes / mib} MiB,`,
+    `with one agent's key | ${accounts.connections} |`,
     `TLS handshake | ${LIMITS.tlsHandshakeMs / 1_000} s |`,
     `of strangers | ${LIMITS.strangers}, ${LIMITS.strangersPerAddress} from one address`,
     `${HELLO_TIMEOUT_MS / 1_000} s, ${HANDSHAKE_LIMITS.bytes / mib} MiB, ${HANDSHAKE_LIMITS.frames} frames |`,
@@ -89,7 +92,8 @@ t.test('without keys every cell says yes', { timeout: 120_000 }, async (t) => {
 t.test('a route without a scope does not start', async (t) => {
   const app = Fastify()
   const strangers = new Strangers({ limit: 1, limitPerAddress: 1 })
-  guardRoutes(app, { keyring, strangers, logger: silentLogger, loopbackOnly: false })
+  const accounts = new Accounts(1)
+  guardRoutes(app, { keyring, strangers, accounts, logger: silentLogger, loopbackOnly: false })
   t.throws(() => app.get('/forgotten', () => 'secret'), { message: /GET \/forgotten has no scope/ })
   app.register(
     inScope('admin', async (inner: FastifyInstance) => {

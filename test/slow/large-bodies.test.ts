@@ -82,7 +82,7 @@ t.test('the embedded engine holds nobody up with the longest prompt', async (t) 
 })
 
 t.test('bodies of calls under way share a budget until they are answered', async (t) => {
-  const { url, backend } = await startSessionsApi(t, undefined, {}, { waitingBytes: 30_000 })
+  const { url, backend } = await startSessionsApi(t, undefined, {}, { limits: { memoryBytes: 30_000 } })
   backend.script = async function* (_request, signal) {
     yield await untilAborted(signal)
   }
@@ -105,7 +105,7 @@ t.test('one agent cannot take the budget of all', async (t) => {
     t,
     undefined,
     {},
-    { waitingBytes: 100_000, keys: KEYS },
+    { limits: { memoryBytes: 100_000 }, keys: KEYS },
   )
   backend.script = async function* (_request, signal) {
     yield await untilAborted(signal)

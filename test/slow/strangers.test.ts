@@ -62,7 +62,7 @@ t.test(
       t,
       undefined,
       {},
-      { bodyLimitBytes: 1_000_000, bodyBudgetBytes: 0 },
+      { bodyLimitBytes: 1_000_000, limits: { arrivingBytes: 0 } },
     )
     const send = async (session: string, bytes: number) => {
       const connection = await RawConnection.open(url)
@@ -96,7 +96,7 @@ t.test(
       t,
       undefined,
       {},
-      { bodyLimitBytes: 1_000_000, bodyBudgetBytes: 0 },
+      { bodyLimitBytes: 1_000_000, limits: { arrivingBytes: 0 } },
     )
     const open: RawConnection[] = []
     for (let count = 0; count < 3; count += 1) {

@@ -24,6 +24,7 @@ import type { Sessions } from '../session/state/sessions.ts'
 import type { AnnouncedWeights } from '../session/turn/announced-weights.ts'
 import type { TurnRunner } from '../session/turn/run-turn.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
+import { type AccountLimits, Accounts } from './access/accounts.ts'
 import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
 import { ownSessionsOnly } from './access/own-sessions.ts'
@@ -39,20 +40,19 @@ import { eventsRoutes } from './trainer/read/events.ts'
 import { type ReadTokenTexts, readRoutes } from './trainer/read/routes.ts'
 import { sessionsRoutes } from './trainer/sessions/routes.ts'
 import { tracesRoutes } from './trainer/traces/routes.ts'
-import { BodyBudget, type BodyBudgetOptions } from './transport/body-budget.ts'
 import { type DiscardLimits, discardBody } from './transport/discard-body.ts'
 import { errorHeaders, errorOf, logFailure } from './transport/errors.ts'
 import { sessionPaths } from './transport/session-paths.ts'
 import type { Strangers } from './transport/strangers.ts'
-import { createStrangers, createWebServer, LIMITS } from './transport/web-server.ts'
+import { createStrangers, createWebServer } from './transport/web-server.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
 
 /** What every application stands on, whatever its routes are. */
 export interface AppBase {
   logger: Logger
   bodyLimitBytes: number
-  /** Of all bodies together that are on their way; at least twice the limit on one. Default: 256 MiB. */
-  bodyBudgetBytes?: number
+  /** What callers may have under way. */
+  limits?: AccountLimits
   /** Default: none, and everybody may do everything. */
   keys?: KeySettings
   /** The server listens where only its own machine reaches it. Default: it does not. */
@@ -76,12 +76,8 @@ export interface AppOptions extends AppBase, AgentPolicy {
   store: TurnStore
   runner: TurnRunner
   backend: Backend
-  /** Calls that an agent with a key may have under way at once. Default: 128. */
-  agentCallLimit?: number
   /** Answers that one call may ask for. Default: 128. */
   choiceLimit?: number
-  /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
-  waitingBytes?: number
   /** What `/health` tells besides the state of the backend. */
   facts: () => Record<string, unknown>
   weights: AnnouncedWeights
@@ -161,15 +157,15 @@ export async function buildAppWith(
   fastify.addHook('onReady', async () => {
     routable = sessionPaths(routes)
   })
-  const routes = guardRoutes(fastify, { keyring, strangers, logger, loopbackOnly })
+  const accounts = new Accounts(options.bodyLimitBytes, options.limits)
+  const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly })
   if (options.node) fastify.addHook('onRequest', ownSessionsOnly(options.node))
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
     options.metrics?.requestFailed(errorOf(thrown).code)
     done()
   })
-  const budget = new BodyBudget(bodyBudgetOf(options))
-  fastify.addHook('preParsing', (request, _reply, _payload, done) => {
-    budget.watch(request.raw, accountOf(request))
+  fastify.addHook('preParsing', ({ charge, raw }, _reply, _payload, done) => {
+    charge.watch(raw)
     done()
   })
   fastify.addHook('onSend', letBodyEnd)
@@ -208,9 +204,7 @@ async function addRoutes(
     runner,
     backend,
     logger,
-    agentCallLimit: callLimit,
     choiceLimit,
-    waitingBytes,
     agentFields,
     agentMedia,
     keepAliveMs,
@@ -252,27 +246,14 @@ async function addRoutes(
     backend,
     store,
     logger,
-    ...(callLimit !== undefined && { callLimit }),
     ...(choiceLimit !== undefined && { choiceLimit }),
     ...(agentFields && { agentFields }),
     ...(agentMedia && { agentMedia }),
-    ...(waitingBytes !== undefined && { waitingBytes }),
     ...(keepAliveMs !== undefined && { keepAliveMs }),
     ...(answerKeepAliveMs !== undefined && { answerKeepAliveMs }),
     ...(volatileRules && { volatileRules }),
     ...(tracer && { tracer }),
   })
-}
-
-/** Whose call it is: an agent's session, the session of its path, or where it comes from. */
-function accountOf({ caller, params, ip }: FastifyRequest): string {
-  const { sessionId } = (caller.is === 'agent' ? caller : params) as { sessionId?: string }
-  return sessionId === undefined ? `address ${ip}` : `session ${sessionId}`
-}
-
-/** For a burst of agents, and twice the largest body in any case. */
-function bodyBudgetOf({ bodyLimitBytes, bodyBudgetBytes = LIMITS.bodyBytes }: AppBase): BodyBudgetOptions {
-  return { bodyLimitBytes, totalBytes: Math.max(bodyBudgetBytes, 2 * bodyLimitBytes) }
 }
 
 /** The answers that are not out yet, kept up to date. */

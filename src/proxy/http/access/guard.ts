@@ -16,7 +16,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { type DiscardLimits, discardBody } from '../transport/discard-body.ts'
 import type { Strangers } from '../transport/strangers.ts'
-import { AgentConnections } from './agent-connections.ts'
+import { type Accounts, accountOf, type Charge } from './accounts.ts'
 import type { Keyring } from './keyring.ts'
 import { type Caller, type Scope, scopeRefusal, unauthorized } from './scopes.ts'
 
@@ -30,6 +30,8 @@ declare module 'fastify' {
   }
   interface FastifyRequest {
     caller: Caller
+    /** What it has of its caller's account. */
+    charge: Charge
   }
 }
 
@@ -57,6 +59,7 @@ const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set(['admin', 'agent', '
 interface GuardOptions {
   keyring: Keyring
   strangers: Strangers
+  accounts: Accounts
   logger: Logger
   /** The server can be reached from its own machine only, and so from pages that are looked at there. */
   loopbackOnly: boolean
@@ -70,15 +73,15 @@ export const REFUSED_BODY: DiscardLimits = { bytes: 256 * 1024, ms: 2_000 }
  * @returns the routes, complete when the server is ready
  */
 export function guardRoutes(app: FastifyInstance, options: GuardOptions): readonly RouteScope[] {
-  const { keyring, strangers, logger } = options
+  const { keyring, strangers, accounts, logger } = options
   const routes = collectScopes(app)
   const refusals = new RefusalLog(logger)
-  const connections = new AgentConnections()
   app.decorateRequest('caller')
+  app.decorateRequest('charge')
   app.addHook('onRequest', (request, reply, done) => {
     const caller = keyring.callerOf(request.headers)
     request.caller = caller
-    if (caller.is === 'agent') connections.note(caller.sessionId, request.raw.socket, reply.raw)
+    request.charge = accounts.charge(accountOf(request), caller.is === 'agent', request.raw, reply.raw)
     const refusal = refusalOfRequest(request, options)
     if (refusal) {
       if (request.caller.is === 'stranger') refusals.add(refusal, request.ip)

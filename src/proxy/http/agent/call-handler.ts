@@ -6,7 +6,6 @@ import type { Sessions } from '../../session/state/sessions.ts'
 import { whenClosed } from '../transport/when-closed.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
-import type { CallLimit } from './call-limit.ts'
 import { sessionBodyOf } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
@@ -15,7 +14,6 @@ export type CallHandlerOptions = Pick<
   'runner' | 'logger' | 'keepAliveMs' | 'answerKeepAliveMs' | 'choiceLimit'
 > & {
   sessions: Sessions
-  limit?: CallLimit
   /** Default: calls are not traced. */
   tracer?: CallTracer
 } & AgentPolicy
@@ -25,8 +23,7 @@ type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Pro
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {
-  const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, limit, tracer, ...policy } =
-    options
+  const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, tracer, ...policy } = options
   const check = agentPolicy(policy)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionForCall(request, reply, sessions)
@@ -47,7 +44,7 @@ export function callHandler(options: CallHandlerOptions) {
       ...(answerKeepAliveMs !== undefined && { answerKeepAliveMs }),
       ...(mayAsk && { mayAsk }),
       ...(choiceLimit !== undefined && { choiceLimit }),
-      ...(limit && { admitChoices: (count: number) => limit.takeMore(request, reply.raw, count - 1) }),
+      admitChoices: (count: number) => request.charge.addCalls(count - 1),
       ...(span && { span }),
     }
     const answer = answerCall(call, request, reply)

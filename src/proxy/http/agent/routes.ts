@@ -12,10 +12,8 @@ import { CompletionRequest, lowerCompletionRequest } from '../../dialects/comple
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
 import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
-import { defaultWaitingBytes, WaitingBodies } from '../transport/waiting-bodies.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { callHandler } from './call-handler.ts'
-import { CallLimit } from './call-limit.ts'
 import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
 import { OPENAI } from './openai-common.ts'
 import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
@@ -26,15 +24,9 @@ import { BASE_PATHS, refuseEndedKeys } from './session-of-call.ts'
 type AgentRoutesOptions = ResponsesRoutesOptions &
   MessagesRoutesOptions & {
     backend: Backend
-    /** Calls that the holder of an agent's key may have under way at once. Default: 128. */
-    callLimit?: number
     /** Answers that one call may ask for. Default: 128. */
     choiceLimit?: number
-    /** Memory that the bodies of calls under way may take together. Default: half of the heap. */
-    waitingBytes?: number
   }
-
-const CALL_LIMIT = 128
 
 const CHAT: AgentDialect = {
   name: 'chat',
@@ -59,11 +51,9 @@ const COMPLETIONS: AgentDialect = {
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(openAiErrorHandler(options.logger))
   app.addHook('preHandler', refuseEndedKeys(options.sessions))
-  const waiting = new WaitingBodies(options.waitingBytes ?? defaultWaitingBytes())
-  readBodiesOfSessions(app, options.sessions, waiting)
-  const limit = new CallLimit(options.callLimit ?? CALL_LIMIT)
-  app.addHook('onRequest', limit.hook)
-  const call = callHandler({ ...options, limit })
+  readBodiesOfSessions(app, options.sessions)
+  app.addHook('onRequest', async ({ charge }) => charge.addCalls(1))
+  const call = callHandler(options)
   const chat = {
     ...docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
     config: { sendsMessagesOn: true },

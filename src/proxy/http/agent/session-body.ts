@@ -14,7 +14,6 @@ import {
 import { giveBack } from '../../../protocol/json/give-back.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
-import type { WaitingBodies } from '../transport/waiting-bodies.ts'
 import { whenClosed } from '../transport/when-closed.ts'
 import { WorkSlices } from '../transport/work-slices.ts'
 import { HeavyCalls } from './heavy-calls.ts'
@@ -61,16 +60,15 @@ export function sessionBodyOf({ sessionBody }: FastifyRequest): SessionBody {
 }
 
 /**
- * Reads each body once its session is known. What is remembered of the session is held until the call is answered.
- * @param waiting counts what each body takes, before it is read and after
+ * Reads each body once its session is known. What is remembered of the session is held until the call is answered; what
+ * the body takes is charged to its caller, before it is read and after.
  */
-export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions, waiting: WaitingBodies): void {
+export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): void {
   takeAnyBodyAsBytes(app)
   app.decorateRequest('sessionBody', null)
   app.decorateRequest('bodyPieces', null)
-  app.decorateRequest('heldBytes', 0)
   app.addHook('preParsing', keepPieces)
-  app.addHook('preHandler', readWith(sessions, waiting))
+  app.addHook('preHandler', readWith(sessions))
 }
 
 const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
@@ -84,36 +82,36 @@ const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
   done(null, payload)
 }
 
-function readWith(sessions: Sessions, waiting: WaitingBodies): preHandlerAsyncHookHandler {
+function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
   const slices = new WorkSlices()
   const heavy = new HeavyCalls()
   return async (request, { raw }) => {
-    const { body } = request
+    const { body, charge } = request
     if (!Buffer.isBuffer(body)) return
     const isLarge = body.length >= LARGE_BYTES
-    waiting.take(request, raw, body.length)
-    const turn = isLarge ? slices.first() : undefined
+    charge.setMemory(body.length)
+    const { account } = charge
+    const turn = isLarge ? slices.first(account) : undefined
     if (turn) {
       giveBackPieces(request)
       await turn
     }
     const sessionId = await namedSession(request, sessions)
     const requests = sessionId === undefined ? new RequestReader() : requestsOf(sessionId, sessions, raw)
-    const caller = sessionId ?? `address ${request.ip}`
-    if (isLarge) for (let wait = heavy.turnOf(caller); wait; wait = heavy.turnOf(caller)) await wait
+    if (isLarge) for (let wait = heavy.turnOf(account); wait; wait = heavy.turnOf(account)) await wait
     const listJson = request.routeOptions.config.sendsMessagesOn === true
     const read = readBody(request, body, requests, { listJson })
-    heavy.note(caller, read.newNodes, raw)
+    heavy.note(account, read.newNodes, raw)
     request.sessionBody = {
       read,
       repeats: requests,
-      nextStep: isLarge ? () => slices.further() : AT_ONCE,
+      nextStep: isLarge ? () => slices.further(account) : AT_ONCE,
     }
     // All of it has been read, and the call may take minutes.
     request.body = undefined
     giveBack(body)
     giveBackPieces(request)
-    waiting.take(request, raw, request.bodyMemoryBytes)
+    charge.setMemory(request.bodyMemoryBytes)
   }
 }
 

@@ -1,5 +1,4 @@
 import type { IncomingMessage } from 'node:http'
-import { hasBody } from './body-budget.ts'
 
 /** What is still read of a body that nobody wants. */
 export interface DiscardLimits {
@@ -24,4 +23,8 @@ export function discardBody(request: IncomingMessage, { bytes, ms }: DiscardLimi
   const timer = setTimeout(() => request.socket.destroy(), ms)
   request.once('end', () => clearTimeout(timer))
   request.once('close', () => clearTimeout(timer))
+}
+
+export function hasBody({ headers }: IncomingMessage): boolean {
+  return headers['content-length'] !== undefined || headers['transfer-encoding'] !== undefined
 }

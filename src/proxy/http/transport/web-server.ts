@@ -20,8 +20,6 @@ export const LIMITS = {
   /** From the first byte to the end of the body. Answers, streams and long polls are not meant. */
   requestMs: 120_000,
   tlsHandshakeMs: 10_000,
-  /** Of all bodies together that have not ended. */
-  bodyBytes: 256 * 1024 * 1024,
   /** Longer than the idle limits of common load balancers (60 s), so that they and not we close idle connections. */
   keepAliveMs: 75_000,
   strangers: 4_096,

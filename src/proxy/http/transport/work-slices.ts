@@ -1,8 +1,10 @@
 /**
  * The work of new calls, in slices. Each agent sends its whole conversation, which takes milliseconds to read; of hundreds
  * that begin at once it takes seconds, and were it done in one turn of the event loop, nobody would be accepted and no
- * probe be answered meanwhile. So a turn begins steps of calls for a while only, first come, first served.
+ * probe be answered meanwhile. So a turn begins steps of calls for a while only. Callers take turns, and of one caller
+ * the first to come is served first.
  */
+import { FairQueue } from '../../../base/fair-queue.ts'
 
 /** Of one turn of the event loop; a step that has begun is done. */
 const SLICE_MS = 20
@@ -16,8 +18,8 @@ export class WorkSlices {
   readonly #sliceMs: number
   readonly #nowMs: () => number
   /** First steps of calls, and those of calls that have begun: these hold memory, and go first. */
-  readonly #first: (() => void)[] = []
-  readonly #further: (() => void)[] = []
+  readonly #first = new FairQueue<() => void>()
+  readonly #further = new FairQueue<() => void>()
   /** When this turn of the loop began its first step; undefined: it has begun none. */
   #begunAtMs: number | undefined
 
@@ -27,22 +29,22 @@ export class WorkSlices {
   }
 
   /** Before the first step of a call that takes time. @returns undefined: it may be done now; else when it may be */
-  first(): Promise<void> | undefined {
-    return this.#next(this.#first)
+  first(account: string): Promise<void> | undefined {
+    return this.#next(this.#first, account)
   }
 
   /** Before each further one. */
-  further(): Promise<void> | undefined {
-    return this.#next(this.#further)
+  further(account: string): Promise<void> | undefined {
+    return this.#next(this.#further, account)
   }
 
-  #next(steps: (() => void)[]): Promise<void> | undefined {
+  #next(steps: FairQueue<() => void>, account: string): Promise<void> | undefined {
     if (!this.#isWaitedFor && this.#hasTime()) return undefined
-    return new Promise((resolve) => steps.push(resolve))
+    return new Promise((resolve) => steps.push(account, resolve))
   }
 
   get #isWaitedFor(): boolean {
-    return this.#first.length + this.#further.length > 0
+    return this.#first.size + this.#further.size > 0
   }
 
   #hasTime(): boolean {

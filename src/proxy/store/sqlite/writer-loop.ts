@@ -1,8 +1,11 @@
 /**
  * What the writer thread does with its calls: it collects them into groups and commits them. What queues up while one
- * group is being synced is the next group, so that throughput grows with load while a lone call waits for nobody.
+ * group is being synced is the next group, so that throughput grows with load while a lone call waits for nobody. Sessions
+ * take turns, and what is much to write fills a group alone: others wait for one such group at most.
  */
+import { FairQueue } from '../../../base/fair-queue.ts'
 import type { Reply, ThreadCall } from './calls.ts'
+import type { SentTurn } from './sent-turn.ts'
 import type { WriteMethods, Writer } from './writer.ts'
 
 export type WriterMessage = ThreadCall<WriteMethods>[] | 'close'
@@ -21,15 +24,23 @@ const OPENING_WAIT_MS = 10
 /** Without work for so long, the log is checkpointed. */
 const IDLE_MS = 250
 
-/** From so many operations on a group waits for no more: it bounds the time for which the first one waits for the last. */
+/** A group has no more operations: it bounds the time for which the first one waits for the last. */
 const MAX_GROUP = 512
+
+/** Nor more of this, unless it has one operation: a text counts as one, and so do 4 KiB of it; some 12 µs each. */
+const MAX_GROUP_WORK = 4096
+const BYTES_OF_WORK = 4096
 
 export class WriterLoop {
   readonly #writer: Writer
   readonly #closeDatabase: () => void
   readonly #port: WriterPort
-  #waiting: ThreadCall<WriteMethods>[] = []
+  /** By session: the operations of one stay in their order. */
+  readonly #waiting = new FairQueue<ThreadCall<WriteMethods>>()
+  /** Whether something waits that shall not wait for others. */
+  #isDue = false
   #openingTimer: NodeJS.Timeout | undefined
+  #nextGroup: NodeJS.Immediate | undefined
   #idleTimer: NodeJS.Timeout | undefined
   #purging: NodeJS.Immediate | undefined
 
@@ -40,27 +51,68 @@ export class WriterLoop {
     this.#purgeSoon()
   }
 
-  receive(first: WriterMessage): void {
-    let message: WriterMessage | undefined = first
-    while (message !== undefined) {
-      if (message === 'close') {
-        this.#close()
-        return
-      }
-      this.#waiting.push(...message)
-      if (this.#waiting.length >= MAX_GROUP) break
-      message = this.#port.next()
-    }
-    if (this.#waiting.some((call) => call.method !== 'openTurn')) this.#commit()
-    else this.#openingTimer ??= setTimeout(() => this.#commit(), OPENING_WAIT_MS)
+  receive(message: WriterMessage): void {
+    if (this.#take(message) && this.#takeAll()) this.#commitDue()
   }
 
+  /** What has come meanwhile as well. @returns whether the loop goes on */
+  #takeAll(): boolean {
+    for (let message = this.#port.next(); message !== undefined; message = this.#port.next()) {
+      if (!this.#take(message)) return false
+      if (this.#waiting.size >= MAX_GROUP) return true
+    }
+    return true
+  }
+
+  #take(message: WriterMessage): boolean {
+    if (message === 'close') {
+      this.#close()
+      return false
+    }
+    for (const call of message) {
+      // It may delete any session: what was called for before it is done before it.
+      if (call.method === 'sweep') this.#commitAll()
+      this.#waiting.push(sessionOf(call), call)
+      this.#isDue ||= call.method !== 'openTurn'
+      if (call.method === 'sweep') this.#commitAll()
+    }
+    return true
+  }
+
+  #commitDue(): void {
+    if (this.#isDue) this.#commit()
+    else if (this.#waiting.size > 0) this.#openingTimer ??= setTimeout(() => this.#commit(), OPENING_WAIT_MS)
+  }
+
+  /** A group; and what came while it was written has its turn in the next one. */
   #commit(): void {
     clearTimeout(this.#openingTimer)
     this.#openingTimer = undefined
-    if (this.#waiting.length > 0) this.#port.reply(this.#writer.commit(this.#waiting))
-    this.#waiting = []
+    const group = this.#takeGroup()
+    if (group.length > 0) this.#port.reply(this.#writer.commit(group))
+    this.#isDue = this.#waiting.size > 0
     this.#maintain()
+    if (!this.#isDue) return
+    this.#nextGroup ??= setImmediate(() => {
+      this.#nextGroup = undefined
+      if (this.#takeAll()) this.#commitDue()
+    })
+  }
+
+  #takeGroup(): ThreadCall<WriteMethods>[] {
+    const group: ThreadCall<WriteMethods>[] = []
+    let work = 0
+    for (let call = this.#waiting.next; call !== undefined; call = this.#waiting.next) {
+      work += workOf(call)
+      if (group.length === MAX_GROUP || (group.length > 0 && work > MAX_GROUP_WORK)) break
+      group.push(call)
+      this.#waiting.shift()
+    }
+    return group
+  }
+
+  #commitAll(): void {
+    while (this.#waiting.size > 0) this.#commit()
   }
 
   #maintain(): void {
@@ -89,10 +141,27 @@ export class WriterLoop {
 
   /** The last connection to close checkpoints the log and removes it. */
   #close(): void {
-    this.#commit()
+    this.#commitAll()
+    clearTimeout(this.#openingTimer)
+    clearImmediate(this.#nextGroup)
     clearTimeout(this.#idleTimer)
     clearImmediate(this.#purging)
     this.#closeDatabase()
     this.#port.close()
   }
+}
+
+/** Of all but `sweep` and `tryCommit`: the first argument, or in it. */
+function sessionOf({ args: [first] }: ThreadCall<WriteMethods>): string {
+  return typeof first === 'string' ? first : ((first as Partial<SentTurn> | undefined)?.sessionId ?? '')
+}
+
+/** Of new texts; ids and logprobs cost next to nothing. */
+function workOf({ method, args }: ThreadCall<WriteMethods>): number {
+  if (method !== 'openTurn' && method !== 'recordTurn') return 1
+  const { messages, prompt } = args[0] as SentTurn
+  let bytes = 0
+  for (const text of messages.texts) bytes += text.length
+  for (const text of prompt.texts) bytes += text.length
+  return messages.texts.length + prompt.texts.length + bytes / BYTES_OF_WORK
 }

@@ -9,7 +9,7 @@ function slicesWithClock() {
   const slices = new WorkSlices({ sliceMs: 20, nowMs: () => nowMs })
   const run = async (name: string, stepsMs: number[]) => {
     for (const [at, stepMs] of stepsMs.entries()) {
-      await (at === 0 ? slices.first() : slices.further())
+      await (at === 0 ? slices.first(name[0]!) : slices.further(name[0]!))
       nowMs += stepMs
       done.push(`${name}${at + 1}`)
     }
@@ -81,4 +81,14 @@ t.test('each turn has its own time', async (t) => {
   await nextTurn()
   await come('b', 30)
   t.strictSame(done, ['a1', 'b1'], 'nobody waited')
+})
+
+t.test('of a caller with many calls one begins, then one of each other', async (t) => {
+  const { done, come } = slicesWithClock()
+  for (const name of ['now', 'x-1.', 'x-2.', 'x-3.', 'y-1.', 'z-1.']) await come(name, 20, 20)
+  for (let turn = 0; turn < 12; turn += 1) await nextTurn()
+  t.strictSame(
+    done.filter((step) => step.endsWith('.1')),
+    ['x-1.1', 'y-1.1', 'z-1.1', 'x-2.1', 'x-3.1'],
+  )
 })
