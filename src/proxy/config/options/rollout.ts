@@ -46,6 +46,7 @@ export const REMOTE_AGENT = {
     },
     agentImportPath: {
       flag: 'agent-import-path',
+      hidden: true,
       type: 'text',
       env: ['REMOTE_AGENT_IMPORT_PATH'],
       group: 'Agent',
@@ -53,6 +54,7 @@ export const REMOTE_AGENT = {
     },
     agentKwargs: {
       flag: 'agent-kwargs',
+      hidden: true,
       type: 'json',
       default: '{}',
       env: ['REMOTE_AGENT_KWARGS'],
@@ -70,6 +72,7 @@ export const REMOTE_AGENT = {
     },
     environmentKwargs: {
       flag: 'environment-kwargs',
+      hidden: true,
       type: 'json',
       default: '{}',
       secret: true,
@@ -79,6 +82,7 @@ export const REMOTE_AGENT = {
     },
     trustAgent: {
       flag: 'trust-agent',
+      hidden: true,
       type: 'boolean',
       default: 'false',
       group: 'Agent',
@@ -96,6 +100,7 @@ export const REMOTE_AGENT = {
     },
     taskPathTemplate: {
       flag: 'task-path-template',
+      hidden: true,
       type: 'text',
       env: ['REMOTE_AGENT_TASK_PATH_TEMPLATE'],
       group: 'Tasks',
@@ -111,6 +116,7 @@ export const REMOTE_AGENT = {
     },
     retryBaseDelayMs: {
       flag: 'retry-base-delay',
+      hidden: true,
       type: 'duration',
       default: '2s',
       env: ['REMOTE_AGENT_RETRY_BASE_DELAY'],
@@ -134,6 +140,7 @@ export const REMOTE_AGENT = {
     },
     harborTimeoutMs: {
       flag: 'harbor-timeout',
+      hidden: true,
       type: 'duration',
       min: '1ms',
       default: '30m',
@@ -162,6 +169,7 @@ export const REMOTE_AGENT = {
     },
     promptLength: {
       flag: 'prompt-length',
+      hidden: true,
       type: 'integer',
       min: '1',
       group: 'Rows',
@@ -169,6 +177,7 @@ export const REMOTE_AGENT = {
     },
     responseLength: {
       flag: 'response-length',
+      hidden: true,
       type: 'integer',
       min: '1',
       group: 'Rows',
@@ -250,6 +259,7 @@ const RUNNER_OPTIONS = {
   },
   sandboxPaths: {
     flag: 'sandbox-path',
+    hidden: true,
     type: 'path',
     repeatable: true,
     env: ['REMOTE_AGENT_SANDBOX_PATHS'],
@@ -260,6 +270,7 @@ const RUNNER_OPTIONS = {
   },
   hiddenColumns: {
     flag: 'hide-column',
+    hidden: true,
     type: 'text',
     repeatable: true,
     group: 'Agent',
@@ -269,6 +280,7 @@ const RUNNER_OPTIONS = {
   },
   verifierEnv: {
     flag: 'verifier-env',
+    hidden: true,
     type: 'text',
     repeatable: true,
     env: ['REMOTE_AGENT_VERIFIER_ENV'],
@@ -283,6 +295,7 @@ const RUNNER_OPTIONS = {
   },
   agentcoreQualifier: {
     flag: 'agentcore-qualifier',
+    hidden: true,
     type: 'text',
     default: 'DEFAULT',
     group: 'AgentCore',
@@ -311,12 +324,14 @@ const RUNNER_OPTIONS = {
   },
   agentcoreExperiment: {
     flag: 'agentcore-experiment',
+    hidden: true,
     type: 'text',
     group: 'AgentCore',
     help: "First part of the results' keys, for this run alone; default: a new one",
   },
   agentcoreTps: {
     flag: 'agentcore-tps',
+    hidden: true,
     type: 'number',
     min: '0.1',
     default: '25',
@@ -325,6 +340,7 @@ const RUNNER_OPTIONS = {
   },
   agentcoreSessions: {
     flag: 'agentcore-sessions',
+    hidden: true,
     type: 'integer',
     min: '1',
     default: '500',
@@ -333,6 +349,7 @@ const RUNNER_OPTIONS = {
   },
   agentcoreLedger: {
     flag: 'agentcore-ledger',
+    hidden: true,
     type: 'path',
     default: './agentcore-sessions',
     group: 'AgentCore',
