@@ -1,4 +1,4 @@
-"""The loaders of exported rows that docs/rollouts.md has, and files for them."""
+"""The loaders of exported rows that docs/load-rows.md has, and files for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .proxy import REPOSITORY
 
 #: What each needs to be installed, or "", and its code. The first reads `rows` from a file, the others go on with them.
 LOADERS: list[tuple[str, str]] = re.findall(
-    r"^```python load ?(\w*)\n(.*?)^```$", (REPOSITORY / "docs" / "rollouts.md").read_text(), re.S | re.M
+    r"^```python load ?(\w*)\n(.*?)^```$", (REPOSITORY / "docs" / "load-rows.md").read_text(), re.S | re.M
 )
 
 
