@@ -39,8 +39,9 @@ async function openVision(t: Test, processor?: object | null) {
   return { model, imageId }
 }
 
+const { model, imageId } = await openVision(t)
+
 t.test('a prompt has the tokens of its images, and goes on from them', async (t) => {
-  const { model, imageId } = await openVision(t)
   const { ask, asked, store } = setUp(t, model)
   const pads = (count: number) => '<|image_pad|>'.repeat(count)
   const first = await ask([picture(56, 84)])
@@ -73,7 +74,6 @@ t.test('a prompt has the tokens of its images, and goes on from them', async (t)
 t.test(
   'an extended prompt is the whole one, however many images came before it and however they are numbered',
   async (t) => {
-    const { model } = await openVision(t)
     for (const chat_template_kwargs of [{}, { add_vision_id: true }]) {
       const { ask } = setUp(t, model)
       const messages: ChatMessage[] = []
@@ -90,7 +90,6 @@ t.test(
 )
 
 t.test('another image is another message', async (t) => {
-  const { model } = await openVision(t)
   const { ask } = setUp(t, model)
   await ask([picture(56, 56)])
   const other = await ask([picture(56, 57), seen, { role: 'user', content: 'Sure?' }])
@@ -98,7 +97,6 @@ t.test('another image is another message', async (t) => {
 })
 
 t.test('images that cannot become tokens are refused, and so is their placeholder in a text', async (t) => {
-  const { model } = await openVision(t)
   const { ask } = setUp(t, model)
   const spelt: ChatMessage = { role: 'user', content: 'Say <|image_pad|>.' }
   await t.rejects(ask([spelt]), { code: 'invalid_request' })
@@ -113,7 +111,6 @@ t.test('images that cannot become tokens are refused, and so is their placeholde
 })
 
 t.test('a row says which images it has, and no cut goes through one', async (t) => {
-  const { model, imageId } = await openVision(t)
   const { ask, store } = setUp(t, model)
   const talk = [picture(56, 84), seen, picture(112, 112), seen, { role: 'user', content: 'Sure?' }] as const
   for (const length of [1, 3, 5]) await ask(talk.slice(0, length))
