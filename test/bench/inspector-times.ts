@@ -1,6 +1,6 @@
 /**
  * `node test/bench/inspector-times.ts FILE`: what the inspector's screens take on a database that `big-database.ts`
- * made, from the address to what it is looked at for. Prints the table of docs/inspector.md.
+ * made, from the address to what it is looked at for. docs/inspector.md has the times of the table that it prints.
  */
 import { readFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
