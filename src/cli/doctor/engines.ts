@@ -149,7 +149,10 @@ async function lookAtWords(
   const tokens = await tokensIn(response)
   if (tokens === undefined) {
     const seen = 'the engine has no /tokenize to compare prompts with'
-    return [...clock, warning('token mode', seen, 'record a turn and compare it: llm-proxy verify, docs/verify.md')]
+    return [
+      ...clock,
+      warning('token mode', seen, 'record a turn and compare it: llm-proxy verify, docs/verify.md'),
+    ]
   }
   const differs = differenceOf(turn.prompt_token_ids, tokens)
   if (differs !== undefined) {
