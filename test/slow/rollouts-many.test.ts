@@ -1,20 +1,29 @@
-/** 500 rollouts at once with agents that fail in every way: each sample has one result, of one try, and the books balance. */
+/**
+ * 1,000 rollouts of a server with agents that fail in every way, and with trainers that leave and ask again: each sample has
+ * one result, of one try, and the books balance.
+ */
+import type { AddressInfo } from 'node:net'
 import { fileURLToPath } from 'node:url'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { SessionRecord, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import type { AgentLoopOutput, AgentLoopOutputs } from '../../src/rollout/agent-loop-output.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import { CommandRunner } from '../../src/rollout/runners/command-runner.ts'
 import type { AgentResult, AgentRunner, AgentTask } from '../../src/rollout/runners/runner.ts'
+import { settingsOf } from '../../src/rollout/server/request.ts'
+import { Rollouts } from '../../src/rollout/server/rollouts.ts'
+import { buildRolloutServer } from '../../src/rollout/server/server.ts'
 import { plainTokens } from '../helpers/plain-tokens.ts'
 import { STORES, startSessionsApi } from '../helpers/sessions-api.ts'
 import { type Behaviour, HANG, Talk, type TalkTask } from './rollouts-many-talk.ts'
 
-const SAMPLES = 500
+const SAMPLES = 1_000
 const AT_ONCE = 64
+/** Every so many callers break their connection as soon as the rollout has begun, and ask again. */
+const LEAVES_EVERY = 7
 const RETRIES = 3
 /** Every so many samples have an agent in a process of its own. */
-const PROCESS_EVERY = 25
+const PROCESS_EVERY = 50
 const AGENT = fileURLToPath(new URL('./rollouts-many-child.ts', import.meta.url))
 /** The only process that hangs, for its time limit is waited for. */
 const HANGING_PROCESS = 0
@@ -164,7 +173,39 @@ async function everySession(store: TurnStore): Promise<SessionRecord[]> {
   return sessions
 }
 
-t.test('500 rollouts with agents that crash, hang, retry, send twice and outlive their try', async (t) => {
+/** What a trainer is told over HTTP. */
+async function askFor(url: string, task: TalkTask): Promise<AgentLoopOutputs> {
+  const body = JSON.stringify({
+    sample: task,
+    rollout_id: `${task.sample}`,
+    sampling_params: { temperature: 1 },
+  })
+  const post = () =>
+    fetch(`${url}/rollouts`, { method: 'POST', body, headers: { 'content-type': 'application/json' } })
+  if (task.sample % LEAVES_EVERY === 0) await (await post()).body?.cancel()
+  const { status, rows } = (await (await post()).json()) as { status: string; rows: AgentLoopOutputs }
+  if (status !== 'done') throw new Error(`rollout ${task.sample} is ${status}`)
+  return rows
+}
+
+async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
+  const rollouts = new Rollouts({
+    run: (request, signal) =>
+      loop.rollout(request.sampling_params ?? {}, request.sample, settingsOf(request), signal),
+    concurrency: AT_ONCE,
+    graceMs: 60_000,
+  })
+  const server = buildRolloutServer({ rollouts, keys: [] })
+  await server.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(async () => {
+    await rollouts.stop(0)
+    await server.close()
+    await loop.close()
+  })
+  return { rollouts, url: `http://127.0.0.1:${(server.server.address() as AddressInfo).port}` }
+}
+
+t.test('1,000 rollouts with agents that crash, hang, retry, send twice and outlive their try', async (t) => {
   const tasks = tasksOf(seeded(1))
   const store = await STORES.sqlite!(t)
   const api = await startSessionsApi(t, store)
@@ -175,9 +216,9 @@ t.test('500 rollouts with agents that crash, hang, retry, send twice and outlive
   const runner = new UnrulyRunner()
   const options = { proxyUrl: api.url, runner, maxRetries: RETRIES, retryBaseDelayMs: 1 }
   const loop = new RemoteAgentLoop(options, {})
-  t.teardown(() => loop.close())
+  const { rollouts, url } = await startRolloutServer(t, loop)
 
-  const results = await allAtOnce(tasks, AT_ONCE, (task) => loop.run({ temperature: 1 }, task))
+  const results = await allAtOnce(tasks, 2 * AT_ONCE, (task) => askFor(url, task))
 
   const problems = tasks.flatMap((task, i) => {
     const found = problemsOf(task, results[i]!, runner.answers.get(task.sample))
@@ -193,6 +234,12 @@ t.test('500 rollouts with agents that crash, hang, retry, send twice and outlive
 
   const succeeded = tasks.filter(hasGoodTry).length
   const tries = tasks.reduce((sum, task) => sum + triesOf(task), 0)
+  t.strictSame(
+    rollouts.ended,
+    { done: SAMPLES, failed: 0, cancelled: 0 },
+    'who asks again begins nothing anew',
+  )
+  t.equal(rollouts.tries, tries)
   t.ok(succeeded > SAMPLES / 2 && succeeded < SAMPLES, 'some samples fail for good')
   const sessions = await everySession(store)
   const counted = Object.entries(Object.groupBy(sessions, ({ status }) => status))
