@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -222,6 +223,53 @@ t.test('a rollout server runs the tasks that it is asked for, and ends with its 
   const { sessions } = await it.proxy.get('/sessions')
   t.match(sessions, [{ status: 'aborted' }, { status: 'completed' }])
 })
+
+/** Whether a process of the machine has this in its command line. Linux only. */
+function runs(text: string): boolean {
+  const ids = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
+  return ids.some((id) => {
+    try {
+      return readFileSync(`/proc/${id}/cmdline`, 'utf8').includes(text)
+    } catch {
+      return false
+    }
+  })
+}
+
+const hasSandbox = process.platform === 'linux' && spawnSync('bwrap', ['--version']).status === 0
+
+t.test(
+  'a rollout server that is killed takes its sandboxed agents with it, and runs anew what it is asked for again',
+  { skip: hasSandbox ? false : 'there is no bubblewrap' },
+  async (t) => {
+    const it = await rig(t, 1)
+    const nap = `360${process.pid}.25`
+    const command = `curl -s "$OPENAI_BASE_URL/models"; case $(cat "$TASK_FILE") in *7*) exec sleep ${nap};; esac`
+    const args = [...it.args, '--sandbox', 'bwrap', '--listen', '127.0.0.1:0', '--command', command]
+    const start = async () => {
+      const child = startLlmProxy(args, inFolder(it))
+      const [, url] = await said(child.stdout, /rollout listening on (\S+)/)
+      const ask = async (sample: object) => {
+        const body = JSON.stringify({ rollout_id: 'a', sample })
+        const headers = { 'content-type': 'application/json' }
+        return (await fetch(`${url}/rollouts`, { method: 'POST', headers, body })).json()
+      }
+      return { child, ask }
+    }
+    const first = await start()
+    const lost = first.ask({ number: 7 }).catch((error: Error) => error)
+    await until(() => runs(nap))
+    first.child.kill('SIGKILL')
+    await ended(first.child)
+    t.type(await lost, Error, 'the trainer learns that its answer will not come')
+    await until(() => !runs(nap))
+
+    const second = await start()
+    t.match(await second.ask({ number: 1 }), { status: 'done' })
+    second.child.kill('SIGTERM')
+    t.strictSame(await ended(second.child), [0, null])
+  },
+)
 
 t.test('a command line that lacks something is refused before anything runs', async (t) => {
   const folder = t.testdir({ 'tasks.jsonl': '{}' })
