@@ -5,14 +5,14 @@
  *
  *     --sample 0.1   only a tenth of the lines, the same ones each time
  *     --seed 2       other lines
- *     --tests 3      only so many test files for each file, those that are the fewest imports away from it: 6
+ *     --tests 3      only so many test files for each file, its own, then those that import it the most directly; default: 6
  *
  * A survivor is a test to write, or a change that nobody can notice.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, globSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, join, relative } from 'node:path'
+import { basename, dirname, join, relative } from 'node:path'
 import { parseArgs } from 'node:util'
 import { installFromNpm } from './agents/parts/install.ts'
 import { random } from './helpers/bad-network.ts'
@@ -29,13 +29,14 @@ const { values: options, positionals: files } = parseArgs({
   },
 })
 
-/** Unit tests of the same room, the nearest first. */
+/** Unit tests of the same room, the nearest first: its own, then by imports. */
 function testsOf(file: string): string[] {
   let room = dirname(file).replace(/^src\/(proxy\/)?/, '')
   while (room !== '.' && !existsSync(join(ROOT, 'test/unit', room))) room = dirname(room)
   const all = globSync(`test/unit/${room}/**/*.test.ts`, { cwd: ROOT })
   const near = all.map((path) => ({ path, away: distance(path, file) })).filter(({ away }) => away < Infinity)
-  near.sort((a, b) => a.away - b.away || a.path.localeCompare(b.path))
+  const isOwn = ({ path }: { path: string }) => Number(basename(path) === `${basename(file, '.ts')}.test.ts`)
+  near.sort((a, b) => isOwn(b) - isOwn(a) || a.away - b.away || a.path.localeCompare(b.path))
   return near.slice(0, Number(options.tests)).map(({ path }) => path)
 }
 

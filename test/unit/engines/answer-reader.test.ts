@@ -430,3 +430,31 @@ t.test('what is nested instead of an id or a token is no id, at any depth', (t) 
   }
   t.end()
 })
+
+t.test('experts of a call that asked for no part of them are those of all tokens but the last', (t) => {
+  const routed_experts = Buffer.from(Int32Array.of(5, 6, 7).buffer).toString('base64')
+  const answer = {
+    ...chunk({ content: 'hi' }, { token_ids: [7, 8] }),
+    prompt_token_ids: [1, 2],
+    sglext: { routed_experts },
+  }
+  const experts = (options: Partial<AnswerOptions>) =>
+    deltas([answer], { record: { routedExperts: true }, ...options })[0]!.details?.routed_experts
+  t.match(experts({}), { start: 0, experts: { shape: [3, 1] } })
+  t.equal(experts({ expertsStart: 1 }), undefined, 'not as many as were asked for')
+  t.end()
+})
+
+t.test('entries that name their tokens by id get the id as a token, and others stay', (t) => {
+  const byId = (id: unknown) => ({ token_id: id, logprob: -1, top_logprobs: [{ token_id: 9, logprob: -2 }] })
+  const readEntries = (...content: object[]) =>
+    deltas([chunk({ content: 'hi' }, { logprobs: { content }, token_ids: content.map(() => 7) })], {
+      wantsLogprobs: true,
+    })
+  t.match(readEntries(byId(7), { ...byId(8), token: 'eight' })[0]!.logprobsContent, [
+    { token: 'token_id:7', bytes: null, top_logprobs: [{ token: 'token_id:9', logprob: -2 }] },
+    { token: 'eight', token_id: 8 },
+  ])
+  t.throws(() => readEntries(byId('7')), { code: 'engine_failed', message: /broken logprobs/ })
+  t.end()
+})

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
+import { MAX_FRAME_BYTES } from '../../../src/protocol/worker/protocol.ts'
 import { IncomingCall } from '../../../src/proxy/relay/incoming-call.ts'
 import { OutgoingCall } from '../../../src/worker/outgoing-call.ts'
 
@@ -162,6 +163,25 @@ t.test('acknowledgements are rare: one for each quarter of the window', async (t
   }
   t.strictSame(acks, [25, 50, 75, 100])
   t.equal(incoming.acknowledge(), undefined, 'and none twice')
+  incoming.receive([], 240)
+  incoming.take()
+  t.equal(incoming.acknowledge(), 101)
+  incoming.receive([], 249)
+  t.equal(incoming.take().acknowledge, undefined, 'the count begins anew')
+  incoming.receive([], 1)
+  t.equal(incoming.take().acknowledge, 103)
+})
+
+t.test('a text that no frame holds is refused, and the next one has its number', async (t) => {
+  const outgoing = new OutgoingCall()
+  const most = 'x'.repeat(MAX_FRAME_BYTES)
+  t.throws(() => outgoing.add(() => `${most}x`), { code: 'engine_failed' })
+  t.ok(outgoing.hasRoom(1), 'nothing of it is kept')
+  t.equal(
+    outgoing.add(() => most),
+    most,
+  )
+  t.equal(outgoing.add(write('a')), '[2,"a"]')
 })
 
 t.test('a call is delivered once its last frame was acknowledged', async (t) => {
