@@ -14,6 +14,7 @@ import {
 import type { TrainableTurn } from '../../../src/proxy/session/trajectories/turn-tree.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import { lastOfTexts } from '../../helpers/messages.ts'
+import { turnStep } from '../../helpers/turn-step.ts'
 
 type RecordedTurn = TrainableTurn & Pick<TurnRecord, 'promptTokenIds'> & LinedTurn & TriedTurn
 
@@ -187,6 +188,37 @@ t.test("a client's retry supersedes the answer that nobody continued", async (t)
   ]
   t.same(rowsOf(turns).map(turnIds), [['t2', 't3']])
   t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 2)
+})
+
+t.test('a retry supersedes an earlier one whose first try is not on record', async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [2], retryCount: 1 },
+    { prompt: [1], completion: [3], retryCount: 2 },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t1']])
+})
+
+t.test('an answer that a retry got is superseded by a later retry alone', async (t) => {
+  const rowsAfter = (answered_retries: number[], retryCount: number) => {
+    const given: Sketch = { prompt: [1], completion: [2], annotations: JSON.stringify({ answered_retries }) }
+    return rowsOf([given, { prompt: [1], completion: [3], retryCount }]).map(turnIds)
+  }
+  t.same(rowsAfter([1], 1), [['t0'], ['t1']])
+  t.same(rowsAfter([1], 2), [['t1']])
+  t.same(rowsAfter([1, 2, 3], 3), [['t0'], ['t1']], 'the last retry that got it counts')
+})
+
+t.test('turns whose prompts are on record as what they add make the same rows', async (t) => {
+  const builder = new TrajectoryBuilder()
+  builder.add(turnStep(0, [1, 2], [3, 4]))
+  builder.add({ ...turnStep(1, [], [6]), promptStep: { base: '0', shared: 4, rest: Int32Array.of(5) } })
+  builder.add({ ...turnStep(2, [], [8]), promptStep: { base: '0', shared: 3, rest: Int32Array.of(7) } })
+  t.match([...builder.rows({}, null)].map(plain), [
+    { prompt: [1, 2], response: [3, 4, 5, 6], mask: [1, 1, 0, 1], turns: ['0', '1'] },
+    { prompt: [1, 2, 3, 7], response: [8], mask: [1], turns: ['2'] },
+  ])
+  const lost = { ...turnStep(3, [], [6]), promptStep: { base: 'lost', shared: 1, rest: Int32Array.of(5) } }
+  t.throws(() => builder.add(lost), /turn lost, the base of another one/)
 })
 
 t.test('a retry repeats a request whose messages are all the same, and no other', async (t) => {
