@@ -18,11 +18,11 @@ import {
 } from '../../src/proxy/store/port/session-list.ts'
 import { groupsOf, tallySessions, totalsOf } from '../../src/proxy/store/port/session-summary.ts'
 import {
-  type ExpiredCount,
   MIN_SHARED_TOKENS,
   type NewSession,
   type OpenTurn,
   type Reward,
+  type SessionCount,
   type SessionFilter,
   type SessionGroup,
   type SessionPage,
@@ -121,8 +121,10 @@ export class MemoryTurnStore implements TurnStore {
     return this.#open().delete(sessionId)
   }
 
-  async countExpired(nowMs: number): Promise<ExpiredCount> {
-    return { sessions: this.#open().size, expired: this.#expired(nowMs).length }
+  async countSessions(nowMs: number): Promise<SessionCount> {
+    const entries = [...this.#open().values()]
+    const active = entries.filter(({ session }) => session.status === 'active').length
+    return { sessions: entries.length, active, expired: this.#expired(nowMs).length }
   }
 
   async sweep(nowMs: number): Promise<string[]> {

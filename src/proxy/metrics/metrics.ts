@@ -26,7 +26,7 @@ export type ReadRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns
 
 interface ScrapedParts {
   backend: Backend
-  store: Pick<TurnStore, 'totalSessions'>
+  store: Pick<TurnStore, 'countSessions'>
   /** Absent: the record is in memory. */
   databasePath?: string
   prompts: Pick<Prompts, 'counts'>

@@ -72,11 +72,11 @@ export async function readFiles(metrics: ProxyMetrics, path: string): Promise<vo
 /** A store that cannot answer has a metric of its own, and leaves this one out. */
 export async function readSessions(
   { sessionsActive }: ProxyMetrics,
-  store: Pick<TurnStore, 'totalSessions'>,
+  store: Pick<TurnStore, 'countSessions'>,
 ): Promise<void> {
-  const active = await store.totalSessions({ status: 'active' }).catch(() => undefined)
-  if (active === undefined) sessionsActive.clear()
-  else sessionsActive.set(active.sessions)
+  const count = await store.countSessions(Date.now()).catch(() => undefined)
+  if (count === undefined) sessionsActive.clear()
+  else sessionsActive.set(count.active)
 }
 
 /** The process and its event loop; to be disposed of with the server. */

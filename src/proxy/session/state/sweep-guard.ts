@@ -3,7 +3,7 @@
  * times to live of most sessions are over. What looks like that waits for an hour, which is time for somebody to see
  * it.
  */
-import type { ExpiredCount } from '../../store/port/turn-store.ts'
+import type { SessionCount } from '../../store/port/turn-store.ts'
 
 /** Of all sessions: more than this share does not run out at once, as a rule. */
 const MOST_SHARE = 0.25
@@ -12,7 +12,7 @@ const HANDFUL = 20
 export const HOLD_MS = 3_600_000
 
 /** A sweep that waits. */
-export interface HeldSweep extends ExpiredCount {
+export interface HeldSweep extends Pick<SessionCount, 'sessions' | 'expired'> {
   /** How long it still waits. */
   readonly restMs: number
 }
@@ -30,14 +30,14 @@ export class SweepGuard {
    * @param nowMs of a clock that nobody sets
    * @returns undefined: the sweep may be made
    */
-  check(count: ExpiredCount, nowMs: number): HeldSweep | undefined {
+  check(count: Pick<SessionCount, 'sessions' | 'expired'>, nowMs: number): HeldSweep | undefined {
     if (count.expired <= Math.max(HANDFUL, count.sessions * MOST_SHARE)) {
       this.release()
       return undefined
     }
     this.#sinceMs ??= nowMs
     const restMs = this.#sinceMs + HOLD_MS - nowMs
-    this.#held = restMs > 0 ? { ...count, restMs } : undefined
+    this.#held = restMs > 0 ? { sessions: count.sessions, expired: count.expired, restMs } : undefined
     return this.#held
   }
 

@@ -21,7 +21,7 @@ interface SweeperOptions {
 }
 
 export class Sweeper {
-  readonly #store: Pick<TurnStore, 'countExpired' | 'sweep'>
+  readonly #store: Pick<TurnStore, 'countSessions' | 'sweep'>
   readonly #hooks: SweeperHooks
   readonly #options: SweeperOptions
   /** Between the two clocks at the beginning. */
@@ -30,7 +30,7 @@ export class Sweeper {
   readonly #timer: NodeJS.Timeout
 
   constructor(
-    store: Pick<TurnStore, 'countExpired' | 'sweep'>,
+    store: Pick<TurnStore, 'countSessions' | 'sweep'>,
     hooks: SweeperHooks,
     options: SweeperOptions,
   ) {
@@ -53,7 +53,7 @@ export class Sweeper {
    */
   async sweep(allowed: number): Promise<string[]> {
     const nowMs = this.#nowMs()
-    const count = await this.#store.countExpired(nowMs)
+    const count = await this.#store.countSessions(nowMs)
     const before = this.#guard.held
     const isAllowed = count.expired <= allowed
     const held = isAllowed ? undefined : this.#guard.check(count, this.#options.steadyClock())

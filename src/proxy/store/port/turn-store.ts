@@ -254,10 +254,11 @@ export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
   createdAtMs: number
 }
 
-export interface ExpiredCount {
+export interface SessionCount {
   /** All that are there. */
   readonly sessions: number
-  /** Those that a sweep would remove. */
+  readonly active: number
+  /** Those that {@link TurnStore.sweep} would remove. */
   readonly expired: number
 }
 
@@ -266,8 +267,8 @@ export interface TurnReader {
   getSession(sessionId: string): Promise<SessionRecord | undefined>
   listSessions(query: SessionQuery): Promise<SessionPage>
   totalSessions(filter: SessionFilter): Promise<SessionTotals>
-  /** What {@link TurnStore.sweep} would remove at this time, in milliseconds since the epoch. */
-  countExpired(nowMs: number): Promise<ExpiredCount>
+  /** Counts rows and reads none, for it is asked often. @param nowMs in milliseconds since the epoch */
+  countSessions(nowMs: number): Promise<SessionCount>
   /** Groups in order of their first sessions, newest first; sessions without the metadata key are in none. */
   groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]>
 

@@ -3,7 +3,7 @@ import type Database from 'better-sqlite3'
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type {
-  ExpiredCount,
+  SessionCount,
   SessionFilter,
   SessionQuery,
   SessionRecord,
@@ -34,7 +34,7 @@ export interface ReadMethods {
   getSession(sessionId: string): SessionRecord | undefined
   listSessions(query: SessionQuery): ListPart
   tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart
-  countExpired(nowMs: number): ExpiredCount
+  countSessions(nowMs: number): SessionCount
   readPage(reading: number, sessionId: string): TurnPage
   readStepPage(reading: number, sessionId: string): TurnPage<TurnStep>
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline>
@@ -161,8 +161,8 @@ export class Reader implements ReadMethods {
     return this.#sessions.tally(filter, by, after)
   }
 
-  countExpired(nowMs: number): ExpiredCount {
-    return this.#sessions.countExpired(nowMs)
+  countSessions(nowMs: number): SessionCount {
+    return this.#sessions.countSessions(nowMs)
   }
 
   /** `reading` is the caller's number for one pass over a session; the first page begins it, the last one ends it. */

@@ -14,8 +14,8 @@ import {
 import { type CountedSession, type Tallies, tallySessions } from '../port/session-summary.ts'
 import type {
   EditedCalls,
-  ExpiredCount,
   Reward,
+  SessionCount,
   SessionFilter,
   SessionPage,
   SessionQuery,
@@ -139,7 +139,7 @@ export class SessionReader {
   readonly #find: Database.Statement<[string], SessionRow>
   readonly #tree: Database.Statement<[string], number>
   readonly #rowsAfter: Database.Statement<[number], TalliedRow>
-  readonly #expired: Database.Statement<[number], ExpiredCount>
+  readonly #count: Database.Statement<[number], SessionCount>
   /** By sort and order. */
   readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
 
@@ -151,8 +151,9 @@ export class SessionReader {
       SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, reward, turn_count, failed_turns,
         inexact_turns, sampled_tokens
       FROM sessions WHERE id > ? ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`)
-    this.#expired = db.prepare(
-      `SELECT count(*) AS sessions, count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM sessions`,
+    this.#count = db.prepare(
+      `SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
+        count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM sessions`,
     )
   }
 
@@ -211,8 +212,8 @@ export class SessionReader {
     return rows.length < SESSIONS_AT_ONCE ? { tallies } : { tallies, countOnAfter: rows.at(-1)!.id }
   }
 
-  countExpired(nowMs: number): ExpiredCount {
-    return this.#expired.get(nowMs)!
+  countSessions(nowMs: number): SessionCount {
+    return this.#count.get(nowMs)!
   }
 
   #inOrder({ sort, order }: ListOrder): Database.Statement<[ListParameters], SessionRow> {

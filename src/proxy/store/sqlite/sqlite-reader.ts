@@ -7,7 +7,7 @@ import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import { decodeCursor, orderOf } from '../port/session-list.ts'
 import { addTallies, groupsOf, type Tallies, totalsOf } from '../port/session-summary.ts'
 import type {
-  ExpiredCount,
+  SessionCount,
   SessionFilter,
   SessionGroup,
   SessionPage,
@@ -52,8 +52,8 @@ export class SqliteReader implements TurnReader {
     return totalsOf(await this.#tally(filter))
   }
 
-  countExpired(nowMs: number): Promise<ExpiredCount> {
-    return this.#thread.call('countExpired', [nowMs])
+  countSessions(nowMs: number): Promise<SessionCount> {
+    return this.#thread.call('countSessions', [nowMs])
   }
 
   async groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {

@@ -5,10 +5,10 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type {
-  ExpiredCount,
   NewSession,
   OpenTurn,
   Reward,
+  SessionCount,
   SessionFilter,
   SessionGroup,
   SessionPage,
@@ -87,8 +87,8 @@ export class SqliteTurnStore implements TurnStore {
     return this.#reader.totalSessions(filter)
   }
 
-  countExpired(nowMs: number): Promise<ExpiredCount> {
-    return this.#reader.countExpired(nowMs)
+  countSessions(nowMs: number): Promise<SessionCount> {
+    return this.#reader.countSessions(nowMs)
   }
 
   groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {

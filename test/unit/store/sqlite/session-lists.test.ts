@@ -20,6 +20,7 @@ t.test('lists of many sessions are whole, and hold up nobody', async (t) => {
   await t.test('totals and groups count each session once', async (t) => {
     t.match(await store.totalSessions({}), { sessions: SESSIONS, active: SESSIONS, rewards: { count: 1 } })
     t.match(await store.totalSessions({ text: 's44' }), { sessions: 111 })
+    t.strictSame(await store.countSessions(0), { sessions: SESSIONS, active: SESSIONS, expired: 0 })
     const groups = await store.groupSessions('task', {})
     t.strictSame(
       groups.map(({ sessions }) => sessions),
