@@ -273,20 +273,30 @@ async function openPrompts(
   }
   const reading = tellToolParser(model.parserChoice, logger)
   const writing = tellPromptFormat(model.promptFormat, logger)
-  await tellServedLength(model.contextLength, backend, logger)
+  const servedLength = await servedLengthOf(model.contextLength, backend, logger)
   const markup = { tool_parser: reading, prompt_format: writing, context_length: model.contextLength }
-  return { prompts: new TokenPrompts(model, store), tokenizer: model.tokenizer, markup }
+  return { prompts: new TokenPrompts({ ...model, servedLength }, store), tokenizer: model.tokenizer, markup }
 }
 
-/** Servers are often given less memory than config.json's length takes (`--max-model-len` of vLLM). */
-async function tellServedLength(length: number | undefined, backend: Backend, logger: Logger): Promise<void> {
+/**
+ * Servers are often given less memory than config.json's length takes (`--max-model-len` of vLLM).
+ * @param length of the model; undefined: its files do not say
+ * @returns the longest that is served; undefined: no engine says
+ */
+async function servedLengthOf(
+  length: number | undefined,
+  backend: Backend,
+  logger: Logger,
+): Promise<number | undefined> {
   const served = (await backend.models()).flatMap(({ maxModelLen }) => maxModelLen ?? [])
   const least = Math.min(...served)
-  if (length === undefined || least >= length) return
+  const most = served.length === 0 ? undefined : Math.max(...served)
+  if (length === undefined || least >= length) return most
   const message =
     `The engine serves ${least} tokens of context, and the model has ${length}: limits are cut to the engine's, and ` +
     `longer prompts are refused by it. --context-length ${least} refuses them here.`
   logger.warn({}, message)
+  return most
 }
 
 /** How prompts are written and answers are read, for `/health`. */

@@ -80,26 +80,28 @@ t.test('the head of the turn is left to the model', async (t) => {
   t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n$/)
 })
 
-t.test('a prompt that cannot fit is refused before it is rendered', async (t) => {
-  let rendered = 0
-  const renderer = new Proxy(model.renderer, {
-    get: (target, name) => {
-      if (name === 'renderFull') rendered += 1
-      const value = Reflect.get(target, name)
-      return typeof value === 'function' ? value.bind(target) : value
-    },
+for (const limit of ['contextLength', 'servedLength']) {
+  t.test(`a prompt that cannot fit is refused before it is rendered: ${limit}`, async (t) => {
+    let rendered = 0
+    const renderer = new Proxy(model.renderer, {
+      get: (target, name) => {
+        if (name === 'renderFull') rendered += 1
+        const value = Reflect.get(target, name)
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    const small = { ...model, renderer, [limit]: 100 } as TokenModel
+    const { ask } = tokenModeRig(t, small, () => ({ text: 'One.' }))
+    const long: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'sea '.repeat(100_000) }] }
+    await t.rejects(ask([user, long]), {
+      code: 'context_length_exceeded',
+      message: /contains at least \d{4,} input tokens/,
+    })
+    t.equal(rendered, 0)
+    await ask([user, says('x'.repeat(1_000))])
+    t.equal(rendered, 1, 'what a template may leave out is not counted')
   })
-  const small = { ...model, renderer, contextLength: 100 } as TokenModel
-  const { ask } = tokenModeRig(t, small, () => ({ text: 'One.' }))
-  const long: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'sea '.repeat(100_000) }] }
-  await t.rejects(ask([user, long]), {
-    code: 'context_length_exceeded',
-    message: /contains at least \d{4,} input tokens/,
-  })
-  t.equal(rendered, 0)
-  await ask([user, says('x'.repeat(1_000))])
-  t.equal(rendered, 1, 'what a template may leave out is not counted')
-})
+}
 
 t.test('stop strings without end are refused', async (t) => {
   const { ask } = setUp(t, ['One.'])

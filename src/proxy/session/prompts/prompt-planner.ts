@@ -42,7 +42,14 @@ interface PlanningSession {
 /** What planning needs of a model. */
 type PlanningModel = Pick<
   TokenModel,
-  'renderer' | 'tokenizer' | 'parser' | 'imageRule' | 'isTextOnly' | 'contextLength' | 'longestTokenChars'
+  | 'renderer'
+  | 'tokenizer'
+  | 'parser'
+  | 'imageRule'
+  | 'isTextOnly'
+  | 'contextLength'
+  | 'servedLength'
+  | 'longestTokenChars'
 >
 
 /**
@@ -95,7 +102,10 @@ async function planWhole(
  * @throws ProxyError as {@link planPrompt}
  */
 export async function wholePrompt(
-  model: Pick<PlanningModel, 'renderer' | 'imageRule' | 'contextLength' | 'longestTokenChars'>,
+  model: Pick<
+    PlanningModel,
+    'renderer' | 'imageRule' | 'contextLength' | 'servedLength' | 'longestTokenChars'
+  >,
   body: ChatBody,
 ): Promise<RenderedPrompt> {
   const { renderer, imageRule } = model

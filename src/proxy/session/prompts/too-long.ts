@@ -6,7 +6,7 @@ import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 
-type LimitedModel = Pick<TokenModel, 'contextLength' | 'longestTokenChars'>
+type LimitedModel = Pick<TokenModel, 'contextLength' | 'servedLength' | 'longestTokenChars'>
 
 /** Of the message and those before it, what every template shows: text that no model wrote. */
 const charsUpTo = new Note<Message, number>()
@@ -23,7 +23,7 @@ export function tooLong(contextLength: number | undefined, tokens: number, atLea
 
 /** @throws ProxyError `context_length_exceeded` */
 export function refuseTooLong(model: LimitedModel, last: Message | undefined): void {
-  const { contextLength } = model
+  const contextLength = model.contextLength ?? model.servedLength
   if (contextLength === undefined || last === undefined) return
   const chars = charsIn(last)
   if (chars <= contextLength * USUAL_LONGEST_CHARS) return

@@ -47,6 +47,8 @@ export interface TokenModel {
   readonly eosTokenIds: readonly number[]
   /** Tokens of prompt and completion together; undefined where nothing tells. */
   readonly contextLength: number | undefined
+  /** What the engines said of it at the start, where the model does not. */
+  readonly servedLength?: number | undefined
   /** Of the vocabulary. Found when it is asked for first, which takes 50 ms. */
   longestTokenChars(): number
   /** One more than the highest id that the model can sample, as its files tell. */
