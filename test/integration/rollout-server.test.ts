@@ -88,7 +88,15 @@ const get = async (it: Rig, path: string) => jsonOf(fetch(it.url + path))
 t.test('a rollout is rows and a reward, with signs of life until it has ended', async (t) => {
   const it = await rig(t)
   const response = await post(it, { sample: { name: 'a' }, sampling_params: { max_tokens: 7 } })
-  t.match(await get(it, '/rollouts'), { rollouts: [{ status: 'running', ended_at: null }] })
+  const begun = {
+    status: 'running',
+    ended_at: null,
+    session_id: null,
+    reward: null,
+    tries: null,
+    error: null,
+  }
+  t.match(await get(it, '/rollouts'), { rollouts: [begun] })
   const reader = response.body!.getReader()
   t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent is at work')
   it.letGo()
@@ -99,7 +107,9 @@ t.test('a rollout is rows and a reward, with signs of life until it has ended', 
   t.match({ status, error }, { status: 'done', error: null })
   t.match(rows, [{ reward_score: 0.5, num_turns: 1, metrics: { tries: 1, failed: 0 } }])
   t.equal(rows[0].response_ids.length, 7, 'the sampling parameters are those of the agent')
-  t.match(await get(it, `/rollouts/${rollout_id}`), { rollout_id, status: 'done' })
+  const { session_id } = rows[0].extra_fields
+  const outcome = { rollout_id, status: 'done', session_id, reward: 0.5, tries: 1, error: null }
+  t.match(await get(it, `/rollouts/${rollout_id}`), outcome, 'so that its session is found')
   const metrics = await (await fetch(`${it.url}/metrics`)).text()
   t.match(metrics, 'llm_proxy_rollouts_total{outcome="done"} 1\n')
 })
@@ -121,6 +131,9 @@ t.test('a rollout may have settings of its own, and what is not said is as the s
   }
   const [retried] = (await jsonOf(post(it, { sample: { name: 'a', fails: true }, ...own }))).rows
   t.match(retried, { metrics: { tries: 2, failed: 1 }, extra_fields: { error: 'no time' } })
+  t.match(await get(it, '/rollouts'), {
+    rollouts: [{ status: 'done', tries: 2, reward: null, error: 'no time' }],
+  })
   t.match(it.tasks[0], {
     ...{ modelName: 'policy', openaiBaseUrl: /^http:\/\/localhost:/ },
     settings: { agentName: 'swe', agentKwargs: { steps: 3 }, environmentOverrides: { LANG: 'C' } },

@@ -15,6 +15,12 @@ export interface RolloutSummary {
   /** Epoch seconds. */
   created_at: number
   ended_at: number | null
+  /** Of the try that counts; null until it has ended. */
+  session_id: string | null
+  reward: number | null
+  tries: number | null
+  /** Why there is nothing to train on, or why the agent did not complete. */
+  error: string | null
 }
 
 export interface RolloutsOptions {
@@ -41,7 +47,10 @@ interface Entry {
   leaving: NodeJS.Timeout | undefined
   /** Of what is kept, its answer and what it was asked with. */
   bytes: number
+  outcome: Pick<RolloutSummary, 'session_id' | 'reward' | 'tries' | 'error'>
 }
+
+const NO_OUTCOME = { session_id: null, reward: null, tries: null, error: null }
 
 export class Rollouts {
   readonly #options: RolloutsOptions
@@ -137,7 +146,7 @@ export class Rollouts {
     const { promise, resolve } = Promise.withResolvers<string>()
     const entry: Entry = {
       ...{ request, calledOff, answer: promise, createdAt: Date.now() / 1000 },
-      ...{ status: 'waiting', endedAt: null, callers: 0, leaving: undefined, bytes: 0 },
+      ...{ status: 'waiting', endedAt: null, callers: 0, leaving: undefined, bytes: 0, outcome: NO_OUTCOME },
     }
     this.#entries.set(request.rollout_id, entry)
     void this.#run(entry).then(resolve)
@@ -166,7 +175,10 @@ export class Rollouts {
       try {
         entry.status = 'running'
         const result = await this.#options.run(request, calledOff.signal)
-        this.tries += result.rows[0].metrics.tries
+        const [{ metrics, extra_fields: facts }] = result.rows
+        const { tries } = metrics
+        this.tries += tries
+        entry.outcome = { session_id: facts.session_id, reward: result.reward, tries, error: facts.error }
         return { ...result, error: null }
       } finally {
         this.seconds += (Date.now() - beganAtMs) / 1000
@@ -210,6 +222,6 @@ function cancelled(why: string): ProxyError {
   return new ProxyError('rollout_cancelled', `The rollout was called off: ${why}`)
 }
 
-function summaryOf({ request, status, createdAt, endedAt }: Entry): RolloutSummary {
-  return { rollout_id: request.rollout_id, status, created_at: createdAt, ended_at: endedAt }
+function summaryOf({ request, status, createdAt, endedAt, outcome }: Entry): RolloutSummary {
+  return { rollout_id: request.rollout_id, status, created_at: createdAt, ended_at: endedAt, ...outcome }
 }
