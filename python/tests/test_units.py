@@ -107,7 +107,8 @@ def test_what_is_wrong_is_named(options: dict[str, Any] | None, env: dict[str, s
 
 
 def test_where_an_option_has_gone_there_is_one() -> None:
-    help_text = subprocess.run([LAUNCHER, "rollout", "--help"], capture_output=True, text=True, check=True)
+    command = [LAUNCHER, "rollout", "--help-all"]
+    help_text = subprocess.run(command, capture_output=True, text=True, check=True)
     options = re.split(r"\n  (?=--)", help_text.stdout)
     for flag, variable in config_module._ELSEWHERE.values():
         (about,) = [text for text in options if text.startswith(f"{flag} ")]

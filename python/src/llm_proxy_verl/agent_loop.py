@@ -70,7 +70,7 @@ class RemoteAgentLoop(AgentLoopBase):
         )
         result = result_of(answer, self._filler_id())
         rows = await self._replayable(result)
-        if result.inert:
+        if result.numbers["inert"]:
             rows = [_of_its_step(row, kwargs.get("global_steps")) for row in rows]
         outputs = [self._output(result, row) for row in rows]
         return outputs if takes_all else outputs[-1]

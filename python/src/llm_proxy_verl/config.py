@@ -86,17 +86,19 @@ class RemoteAgentConfig:
         environment = os.environ if env is None else env
         fields = {spec.name: spec.metadata for spec in cls.__dataclass_fields__.values()}
         _refuse_what_is_elsewhere(given)
-        _tell_what_is_elsewhere(tuple(name for name in _ELSEWHERE_ENV if environment.get(name)))
+        _tell_what_is_elsewhere(tuple(name for _, name in _ELSEWHERE.values() if environment.get(name)))
         unknown = sorted(set(given) - set(fields))
         if unknown:
             raise ConfigError(f"remote_agent has no option {unknown[0]!r}; there are {', '.join(fields)}")
         found: dict[str, Any] = {}
         for name, metadata in fields.items():
-            source = next((variable for variable in metadata["env"] if environment.get(variable)), None)
-            if given.get(name) is not None:
-                found[name] = _read(f"remote_agent.{name}", metadata["read"], given[name])
-            elif source is not None:
-                found[name] = _read(source, metadata["read"], environment[source])
+            values_of = {variable: environment.get(variable) or None for variable in metadata["env"]}
+            for source, value in {f"remote_agent.{name}": given.get(name), **values_of}.items():
+                if value is not None and name not in found:
+                    try:
+                        found[name] = metadata["read"](value)
+                    except ValueError as error:
+                        raise ConfigError(f"{source} {error}") from None
         config = cls(**found)
         if not config.proxy_urls:
             raise ConfigError("a rollout needs a proxy: give remote_agent.proxy_urls or PROXY_SERVER_URL")
@@ -105,12 +107,11 @@ class RemoteAgentConfig:
     def sent(self) -> dict[str, Any]:
         """The fields of ``POST /rollouts`` that were set here."""
         names = [spec.name for spec in self.__dataclass_fields__.values() if spec.metadata["sent"]]
-        return {
-            _SENT_AS.get(name, name): value for name in names if (value := getattr(self, name)) is not None
-        }
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        # The one whose unit the wire says.
+        delay = given.pop("retry_base_delay", None)
+        return given if delay is None else {**given, "retry_base_delay_s": delay}
 
-
-_SENT_AS = {"retry_base_delay": "retry_base_delay_s"}
 
 #: Options of what runs agents: each is a flag of whoever runs them, and a variable of its environment.
 _ELSEWHERE = {
@@ -137,17 +138,15 @@ _ELSEWHERE = {
     "agentcore_sessions": ("--agentcore-sessions", "LLM_PROXY_AGENTCORE_SESSIONS"),
     "agentcore_ledger": ("--agentcore-ledger", "LLM_PROXY_AGENTCORE_LEDGER"),
 }
-_ELSEWHERE_ENV = [variable for _, variable in _ELSEWHERE.values()]
 
 
 def _refuse_what_is_elsewhere(given: Mapping[str, Any]) -> None:
-    for name in given:
-        if name in _ELSEWHERE:
-            flag, variable = _ELSEWHERE[name]
-            raise ConfigError(
-                f"remote_agent.{name} belongs to whoever runs the agents, for all of verl's processes: "
-                f"give llm-proxy rollout --listen {flag}, or {variable} in its environment"
-            )
+    for name in sorted(given.keys() & _ELSEWHERE):
+        flag, variable = _ELSEWHERE[name]
+        raise ConfigError(
+            f"remote_agent.{name} belongs to whoever runs the agents, for all of verl's processes: "
+            f"give llm-proxy rollout --listen {flag}, or {variable} in its environment"
+        )
 
 
 @functools.cache
@@ -158,10 +157,3 @@ def _tell_what_is_elsewhere(variables: tuple[str, ...]) -> None:
             "%s: read by llm-proxy rollout --listen, which runs the agents, not by verl's processes",
             ", ".join(variables),
         )
-
-
-def _read(source: str, read: Callable[[object], Any], value: object) -> Any:
-    try:
-        return read(value)
-    except ValueError as error:
-        raise ConfigError(f"{source} {error}") from None

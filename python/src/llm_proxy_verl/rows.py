@@ -53,11 +53,6 @@ class RolloutResult:
     #: The names of ``extra_fields`` there, of the first row.
     about: Mapping[str, Any]
 
-    @property
-    def inert(self) -> bool:
-        """There is nothing to train on; the row is there only so that the sample has one."""
-        return bool(self.numbers["inert"])
-
 
 def result_of(answer: Mapping[str, Any], filler_id: int) -> RolloutResult:
     """What a rollout server answered, the row with the most trained tokens last.

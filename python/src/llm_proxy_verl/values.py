@@ -60,8 +60,7 @@ def json_object(value: object) -> dict[str, Any]:
             raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise ValueError("must be a JSON object")
-    copy: dict[str, Any] = plain(value)
-    return copy
+    return dict(plain(value))
 
 
 def one_of(*words: str) -> Callable[[object], Any]:

@@ -156,7 +156,5 @@ def worker_socket_url(proxy_url: str) -> str:
     """The address of a proxy's ``/ws/worker``."""
     parts = urlsplit(proxy_url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    path = parts.path.rstrip("/")
-    return urlunsplit(
-        (scheme, parts.netloc, path if path.endswith("/ws/worker") else f"{path}/ws/worker", "", "")
-    )
+    path = parts.path.rstrip("/").removesuffix("/ws/worker")
+    return urlunsplit((scheme, parts.netloc, f"{path}/ws/worker", "", ""))

@@ -163,9 +163,8 @@ class ProxyLink:
             self._alive.cancel()
         if self._ack is None:
             return
-        grace_s = self._ack.grace_s
+        self._grace = asyncio.get_running_loop().call_later(self._ack.grace_s, self._give_up)
         self._ack = None
-        self._grace = asyncio.get_running_loop().call_later(grace_s, self._give_up)
 
     def _give_up(self) -> None:
         self._dropped_calls = self._draining and len(self._calls) > 0
