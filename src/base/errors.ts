@@ -50,6 +50,7 @@ export const ERROR_CATALOGUE = {
   start_failed: { status: 500, log: 'fatal' },
   proxy_failed: { status: 502, log: 'error' },
   rollout_server_away: { status: 503, log: 'warn' },
+  rollout_server_refused: { status: 500, log: 'error' },
   internal: { status: 500, log: 'error' },
 } as const satisfies Record<string, { status: number; log: string }>
 

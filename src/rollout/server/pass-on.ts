@@ -45,7 +45,7 @@ export function passOnRollouts(options: PassOnOptions): FastifyPluginCallback {
     if (answer.status === 401) {
       answer.body.destroy()
       const message = `The rollout server at ${serverUrl} refuses the proxy's first admin key: give it the same --admin-key`
-      throw new ProxyError('rollout_server_away', message)
+      throw new ProxyError('rollout_server_refused', message)
     }
     const headers = PASSED_HEADERS.flatMap((name) =>
       answer.headers[name] === undefined ? [] : [[name, answer.headers[name]]],
