@@ -172,6 +172,7 @@ function healthFacts(config: ServeConfig, parts: ServerParts) {
   return {
     version: VERSION,
     db: config.db,
+    ...((config.runner ?? config.rolloutServer) !== undefined && { rollouts: true }),
     ...(node && { node: shownNode(node) }),
     prompts: prompts.counts(),
     ...markup,

@@ -6,6 +6,7 @@ import t, { type Test } from 'tap'
 import { packDetails } from '../../src/protocol/details/details.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
+import { startProxy } from '../helpers/proxy.ts'
 import { wholeAnswer } from '../helpers/scripted-backend.ts'
 import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
@@ -355,6 +356,33 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     t.equal((await answered).status, 200)
     await tail.waitFor({ state: 'detached' })
     await page.locator('.message.sampled pre.text').getByText('hi there').waitFor()
+    isSilent()
+  })
+
+  t.test('shows the rollouts of a proxy that runs them, and no such view of another', async (t) => {
+    const none = await startProxy(t, { db: 'memory' })
+    const command =
+      'curl -sf "$OPENAI_BASE_URL/chat/completions" -d \'{"model":"m","messages":[{"role":"user","content":"x"}]}\''
+    const runner = { runner: 'command', command, verifier: 'true', sandbox: 'none', maxRetries: 0 } as const
+    const proxy = await startProxy(t, { ...runner, db: 'memory' })
+    const sample = { instance_id: 'sea' }
+    await proxy.post('/rollouts', { sample, rollout_id: 'step-1/sea#0' })
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${none.url}/ui/`)
+    await page.getByRole('link', { name: 'Engines' }).waitFor()
+    t.equal(await page.getByRole('link', { name: 'Rollouts' }).count(), 0)
+    await page.goto(`${proxy.url}/ui/`)
+    await page.getByRole('link', { name: 'Rollouts' }).waitFor()
+    await page.keyboard.press('5')
+    const line = page.getByRole('row', { name: /step-1\/sea#0/ })
+    await line.waitFor()
+    t.match(await line.innerText(), /sea\s+done\s+1\s+1\s/)
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme })
+      await picture(page, `${colorScheme}-rollouts`)
+    }
+    await line.getByRole('link').click()
+    await page.getByRole('heading', { name: /^sea-/ }).waitFor()
     isSilent()
   })
 

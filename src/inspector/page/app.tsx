@@ -7,6 +7,7 @@ import { Compare } from './screens/compare.tsx'
 import { Engines } from './screens/engines.tsx'
 import { GroupScreen } from './screens/group.tsx'
 import { Groups } from './screens/groups.tsx'
+import { Rollouts } from './screens/rollouts.tsx'
 import { SessionScreen } from './screens/session.tsx'
 import { Sessions } from './screens/sessions.tsx'
 import { Tokens } from './screens/tokens.tsx'
@@ -28,6 +29,8 @@ function Page() {
       return <Compare key={key} />
     case 'engines':
       return <Engines key={key} />
+    case 'rollouts':
+      return <Rollouts key={key} />
     default:
       return <Sessions key={key} />
   }

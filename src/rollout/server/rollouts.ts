@@ -4,6 +4,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import type { RolloutResult } from '../agent-loop-output.ts'
 import { SessionGate } from '../runners/agentcore/session-gate.ts'
+import { instanceIdOf } from '../trial-id.ts'
 import type { RolloutRequest } from './request.ts'
 
 export type RolloutState = 'waiting' | 'running' | 'done' | 'failed' | 'cancelled'
@@ -15,6 +16,8 @@ export interface RolloutSummary {
   /** Epoch seconds. */
   created_at: number
   ended_at: number | null
+  /** Of its sample, if it has one. */
+  instance_id: string | null
   /** Of the try that counts; null until it has ended. */
   session_id: string | null
   reward: number | null
@@ -223,5 +226,7 @@ function cancelled(why: string): ProxyError {
 }
 
 function summaryOf({ request, status, createdAt, endedAt, outcome }: Entry): RolloutSummary {
-  return { rollout_id: request.rollout_id, status, created_at: createdAt, ended_at: endedAt, ...outcome }
+  const { rollout_id, sample } = request
+  const times = { created_at: createdAt, ended_at: endedAt }
+  return { rollout_id, status, ...times, instance_id: instanceIdOf(sample) ?? null, ...outcome }
 }

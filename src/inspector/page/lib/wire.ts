@@ -30,6 +30,8 @@ export type Row = Static<typeof reads.RowSummary> &
   >
 
 export interface Health {
+  /** It has `/rollouts`. */
+  rollouts?: true
   status: string
   mode: 'local' | 'relay' | 'view' | 'file' | 'front'
   connected_workers?: number
@@ -43,4 +45,17 @@ export interface Health {
   /** Of a front: those that answer, and those that do not. */
   nodes?: Health[]
   away?: { node: string; error: string }[]
+}
+
+/** Of `GET /rollouts`. Times are epoch seconds. */
+export interface Rollout {
+  rollout_id: string
+  status: 'waiting' | 'running' | 'done' | 'failed' | 'cancelled'
+  created_at: number
+  ended_at: number | null
+  instance_id: string | null
+  session_id: string | null
+  reward: number | null
+  tries: number | null
+  error: string | null
 }

@@ -13,17 +13,22 @@ const ALL_VIEWS = [
   { name: 'groups', title: 'Groups', key: '2' },
   { name: 'compare', title: 'Compare', key: '3' },
   { name: 'engines', title: 'Engines', key: '4' },
+  { name: 'rollouts', title: 'Rollouts', key: '5' },
 ] as const
 
-/** A file has its own sessions alone. */
-const VIEWS = IS_FILE ? ALL_VIEWS.filter(({ name }) => name === 'sessions' || name === 'compare') : ALL_VIEWS
+/** A file has its own sessions alone, and a proxy may have no rollouts. */
+function viewsOf(health: Health | undefined) {
+  if (IS_FILE) return ALL_VIEWS.filter(({ name }) => name === 'sessions' || name === 'compare')
+  return ALL_VIEWS.filter(({ name }) => name !== 'rollouts' || health?.rollouts)
+}
 
 export function Shell({ children }: { children: ComponentChildren }) {
   const helps = useSignal(false)
   const health = useLoaded((stop) => getJson<Health>('health', stop), [refusal.value]).value
   const [view = 'sessions'] = route.value.path
+  const views = viewsOf(health)
   useKeys([
-    ...VIEWS.map(({ name, title, key }) => ({ key, help: title, run: () => go(href([name])) })),
+    ...views.map(({ name, title, key }) => ({ key, help: title, run: () => go(href([name])) })),
     { key: '?', help: 'Show or hide the keys', run: () => (helps.value = !helps.value) },
     {
       key: 'Escape',
@@ -42,7 +47,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
           llm-proxy
         </a>
         <nav>
-          {VIEWS.map(({ name, title }) => (
+          {views.map(({ name, title }) => (
             <a key={name} href={href([name])} class={isWithin(view, name) ? 'here' : ''}>
               {title}
             </a>

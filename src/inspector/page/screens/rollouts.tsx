@@ -1,0 +1,76 @@
+/** What agents are run for trainers, here or by the rollout server that is asked. */
+import { useEffect, useState } from 'preact/hooks'
+import { getJson } from '../lib/api.ts'
+import { ago, duration, number, visible } from '../lib/format.ts'
+import { useLoaded } from '../lib/load.ts'
+import { href } from '../lib/route.ts'
+import type { Rollout } from '../lib/wire.ts'
+import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
+
+const REFRESH_MS = 2_000
+/** The latest; who wants all of them asks the API. */
+const MAX_SHOWN = 500
+const KINDS = { waiting: 'plain', running: 'plain', done: 'good', failed: 'bad', cancelled: 'warn' } as const
+const COLUMNS = ['Rollout', 'Task', 'State', 'Reward', 'Tries', 'Took', 'Begun', 'Session']
+
+export function Rollouts() {
+  const [tick, setTick] = useState(0)
+  useEffect(() => {
+    const timer = setInterval(() => setTick((before) => before + 1), REFRESH_MS)
+    return () => clearInterval(timer)
+  }, [])
+  const state = useLoaded((stop) => getJson<{ rollouts: Rollout[] }>('rollouts', stop), [tick])
+  return (
+    <div class="engines scroll">
+      <Await of={state}>{({ rollouts }) => <List rollouts={rollouts} />}</Await>
+    </div>
+  )
+}
+
+function List({ rollouts }: { rollouts: readonly Rollout[] }) {
+  if (rollouts.length === 0) {
+    return <Empty title="No rollout yet">A trainer begins one with POST /rollouts.</Empty>
+  }
+  const count = (status: Rollout['status']) => rollouts.filter((each) => each.status === status).length
+  return (
+    <>
+      <p class="quiet">
+        {number(count('running'))} running, {number(count('waiting'))} waiting, {number(count('done'))} done
+        {rollouts.length > MAX_SHOWN && `; the latest ${number(MAX_SHOWN)} are shown`}
+      </p>
+      <table class="plain-table">
+        <thead>
+          <tr>
+            {COLUMNS.map((title) => (
+              <th key={title}>{title}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rollouts.slice(0, MAX_SHOWN).map((rollout) => (
+            <Line key={rollout.rollout_id} rollout={rollout} />
+          ))}
+        </tbody>
+      </table>
+      <Sources paths={['rollouts']} />
+    </>
+  )
+}
+
+function Line({ rollout }: { rollout: Rollout }) {
+  const { status, error, reward, tries, session_id: session, created_at: begun, ended_at: ended } = rollout
+  return (
+    <tr>
+      <td class="id">{visible(rollout.rollout_id)}</td>
+      <td>{visible(rollout.instance_id ?? '–')}</td>
+      <td>
+        <Tag kind={error === null ? KINDS[status] : 'bad'}>{error === null ? status : visible(error)}</Tag>
+      </td>
+      <td class="num">{reward === null ? '–' : number(reward)}</td>
+      <td class="num">{tries ?? '–'}</td>
+      <td class="time">{duration(((ended ?? Date.now() / 1000) - begun) * 1000)}</td>
+      <td class="time">{ago(begun)}</td>
+      <td>{session === null ? '–' : <a href={href(['session', session])}>{visible(session)}</a>}</td>
+    </tr>
+  )
+}
