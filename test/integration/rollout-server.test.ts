@@ -286,6 +286,8 @@ t.test('a proxy passes rollouts on, as they come, for those who have its admin k
   t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent is at work')
   const one = await jsonOf(fetch(`${at.url}/rollouts/step%2Fa`, keyed('admin')))
   t.match(one, { rollout_id: 'step/a', status: 'running' })
+  // It runs from before its session is made.
+  await until(() => it.runs === 1)
   await reader.cancel()
   await until(() => it.rollouts.ended.cancelled === 1)
 
