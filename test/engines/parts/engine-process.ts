@@ -87,7 +87,8 @@ export class EngineProcess {
 
   /** POSTs to a route of its own. @returns the answer's JSON, or null */
   async post(path: string, body: object = {}): Promise<unknown> {
-    const headers = { 'content-type': 'application/json' }
+    // A connection of its own: vLLM closes idle ones after seconds, and may do so just now.
+    const headers = { 'content-type': 'application/json', connection: 'close' }
     const response = await fetch(this.url + path, { method: 'POST', headers, body: JSON.stringify(body) })
     const answer = await response.text()
     if (!response.ok) throw new Error(`${path}: ${response.status} ${answer}`)

@@ -29,34 +29,66 @@ interface Running {
 
 let number = 0
 
-async function begin(
+interface Begun {
+  dialect?: string
+  stream?: boolean
+  tokens?: number
+  record?: string[]
+}
+
+/** A machine that is busy with something else may miss a health check of its engine: then the call is made again. */
+const TRIES = 3
+
+async function begin(log: CoreLog, mode: Mode, how: Begun = {}): Promise<Running> {
+  for (let tries = 1; ; tries += 1) {
+    const running = await tryToBegin(log, mode, how)
+    if (!(running instanceof Error)) return running
+    if (tries === TRIES) throw running
+  }
+}
+
+/** @returns an error for a call that ended before the core had begun it */
+async function tryToBegin(
   log: CoreLog,
   mode: Mode,
-  { dialect = 'chat', stream = true, tokens = SHORT, record = [] as string[] } = {},
-): Promise<Running> {
+  { dialect = 'chat', stream = true, tokens = SHORT, record = [] }: Begun,
+): Promise<Running | Error> {
   number += 1
   const sessionId = `interrupted-${mode.name}-${process.pid}-${number}`
   if (record.length > 0) {
     const body = JSON.stringify({ session_id: sessionId, record })
-    await fetch(`${mode.url}/sessions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body,
-    })
+    // A connection of its own: one that was idle may be closed at the other end just now.
+    const headers = { 'content-type': 'application/json', connection: 'close' }
+    await fetch(`${mode.url}/sessions`, { method: 'POST', headers, body })
   }
   const before = log.calls().length
   const agent: Agent = new AGENTS[dialect]!(new Dice(number))
   const control = new AbortController()
   const sampling = { temperature: 1, max_tokens: tokens, min_tokens: tokens, ignore_eos: true }
   const asked = { stream, sampling, signal: control.signal }
-  const answer = agent.call(`${mode.url}/${sessionId}`, asked).catch((error: Error) => error)
-  const core = await until(() =>
+  let early: Error | undefined
+  const answer = agent.call(`${mode.url}/${sessionId}`, asked).catch((error: Error) => {
+    early = error
+    return error
+  })
+  const begun = () =>
     log
       .calls()
       .slice(before)
-      .find(({ ids }) => ids.length >= BEGUN),
-  )
+      .find(({ ids }) => ids.length >= BEGUN)
+  await until(() => begun() ?? early)
+  const core = begun()
+  if (core === undefined) return early!
+  // The core is ahead of what has come from it: by seconds, on a busy machine.
+  if (stream) await until(async () => early ?? (await sampledSoFar(mode, sessionId)) > 0)
   return { sessionId, log, core, leave: () => control.abort(), answer }
+}
+
+/** Tokens of the session's open call that have reached the proxy. */
+async function sampledSoFar({ url }: Mode, sessionId: string): Promise<number> {
+  const { turns } = await getJson(`${url}/admin/turns`)
+  const turn = turns.find((open: Json) => open.session_id === sessionId)
+  return turn?.sampled_tokens ?? 0
 }
 
 /** The engine, or the worker before it, as the proxy sees it. */
@@ -174,6 +206,10 @@ const HELD = [
 
 /** A paused or sleeping engine gets no calls; they wait until it goes on, and those that it had are what they would have been. */
 export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
+  // Each turn is to begin with the weights that the core has by now.
+  const version = String(Date.now())
+  await vllm.post('/update_weight_version', { new_version: version })
+  for (const mode of modes) await until(async () => (await engineOf(mode)).weight_version === version)
   for (const mode of modes)
     for (const [hold, goOn] of HELD) {
       const what = `${mode.name}, ${hold}`
