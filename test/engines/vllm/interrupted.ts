@@ -67,20 +67,24 @@ async function tryToBegin(
   const sampling = { temperature: 1, max_tokens: tokens, min_tokens: tokens, ignore_eos: true }
   const asked = { stream, sampling, signal: control.signal }
   let early: Error | undefined
+  let isOver = false
   const answer = agent.call(`${mode.url}/${sessionId}`, asked).catch((error: Error) => {
     early = error
     return error
+  })
+  void answer.then(() => {
+    isOver = true
   })
   const begun = () =>
     log
       .calls()
       .slice(before)
       .find(({ ids }) => ids.length >= BEGUN)
-  await until(() => begun() ?? early)
+  await until(() => begun() ?? isOver)
   const core = begun()
-  if (core === undefined) return early!
+  if (core === undefined) return early ?? new Error(`${sessionId}: answered before the core had begun`)
   // The core is ahead of what has come from it: by seconds, on a busy machine.
-  if (stream) await until(async () => early ?? (await sampledSoFar(mode, sessionId)) > 0)
+  if (stream) await until(async () => isOver || (await sampledSoFar(mode, sessionId)) > 0)
   return { sessionId, log, core, leave: () => control.abort(), answer }
 }
 
