@@ -52,7 +52,7 @@ async function busyProxy(t: Test) {
   const left = new AbortController()
   t.teardown(() => left.abort())
   // Its answer is left unread: the call is open, and soon nobody works on it.
-  await fetch(`${proxy.baseUrl('endless')}/chat/completions`, {
+  const answer = await fetch(`${proxy.baseUrl('endless')}/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({
@@ -63,6 +63,8 @@ async function busyProxy(t: Test) {
     }),
     signal: left.signal,
   })
+  // Until then: the body of an answer that nobody holds is cancelled when it is collected.
+  t.teardown(() => answer.body?.cancel().catch(() => {}))
   return proxy
 }
 
