@@ -1,6 +1,6 @@
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { TurnOutcome } from '../../src/proxy/store/port/turn-store.ts'
-import type { SentOutcome } from '../../src/proxy/store/sqlite/sent-turn.ts'
+import type { SentOutcome } from '../../src/proxy/store/record/sent-turn.ts'
 
 /** What is given of an outcome, with the prompt's ids as a plain list if that is easier to say. */
 export type OutcomeFields = Partial<Omit<TurnOutcome, 'promptTokenIds'>> & {

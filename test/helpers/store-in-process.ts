@@ -1,10 +1,10 @@
 /** The store's threads without threads: for tests that open a database many times. */
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
+import { ReaderLoop, type ReaderMessage } from '../../src/proxy/store/record/reader-loop.ts'
+import type { SpawnThread, ThreadPort } from '../../src/proxy/store/record/store-thread.ts'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
-import { Reader } from '../../src/proxy/store/sqlite/reader.ts'
-import { ReaderLoop, type ReaderMessage } from '../../src/proxy/store/sqlite/reader-loop.ts'
-import type { SpawnThread, ThreadPort } from '../../src/proxy/store/sqlite/store-thread.ts'
+import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
 import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../src/proxy/store/sqlite/writer-loop.ts'
 
@@ -39,7 +39,7 @@ export const inProcess: SpawnThread = (role, data) => {
     port.receive = (message: WriterMessage) => loop.receive(message)
   } else {
     const db = openForReading(path)
-    const loop = new ReaderLoop(new Reader(db, CACHE_BYTES), () => db.close(), ends)
+    const loop = new ReaderLoop(new SqliteReader(db, CACHE_BYTES), () => db.close(), ends)
     port.receive = (message: ReaderMessage) => loop.receive(message)
   }
   port.reply({ opened: true })

@@ -114,7 +114,7 @@ export const PLANTS: readonly Plant[] = [
     name: '/health says ok while nothing can be put on record',
     edits: [
       {
-        file: 'src/proxy/store/sqlite/sqlite-turn-store.ts',
+        file: 'src/proxy/store/record/thread-store.ts',
         find: "    await this.#call('tryCommit', [])\n",
         put: '',
       },

@@ -26,6 +26,7 @@ const PROXY = [
   'src/proxy/metrics',
   'src/proxy/relay',
   'src/proxy/session',
+  'src/proxy/store/record',
   'src/proxy/store/sqlite',
   'src/proxy/tracing',
   'src/proxy/verify',
@@ -65,7 +66,9 @@ const RULES: ArchitectureRules = {
     'src/proxy/engines/dispatch': ['src/proxy/engines/port', ...GROUND],
     'src/proxy/engines/port': GROUND,
     'src/proxy/relay': ['src/proxy/engines/dispatch', ...PORTS],
-    'src/proxy/store/sqlite': ['src/proxy/store/port', ...GROUND],
+    // What both databases have in common.
+    'src/proxy/store/record': ['src/proxy/store/port', ...GROUND],
+    'src/proxy/store/sqlite': ['src/proxy/store/record', 'src/proxy/store/port', ...GROUND],
     'src/proxy/store/port': GROUND,
     'src/proxy/tokens': GROUND,
     'src/proxy/config': ['src/base'],

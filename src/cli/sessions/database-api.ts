@@ -4,7 +4,7 @@ import { metadataFilter } from '../../proxy/http/trainer/sessions/metadata-filte
 import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessions/serialise.ts'
 import { queryTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
 import type { SessionRecord } from '../../proxy/store/port/turn-store.ts'
-import { openSqliteReader, type SqliteReader } from '../../proxy/store/sqlite/open.ts'
+import { openSqliteReader, type ThreadReader } from '../../proxy/store/sqlite/open.ts'
 import type { SessionsApi } from './api.ts'
 
 /**
@@ -47,7 +47,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
   }
 }
 
-async function findSession(reader: SqliteReader, sessionId: string): Promise<SessionRecord> {
+async function findSession(reader: ThreadReader, sessionId: string): Promise<SessionRecord> {
   const session = await reader.getSession(sessionId)
   if (session === undefined) throw new ProxyError('session_not_found', `Session ${sessionId} not found`)
   return session

@@ -5,12 +5,12 @@
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
 import type Database from 'better-sqlite3'
-import type { Reply } from '../../../src/proxy/store/sqlite/calls.ts'
-import { toWireError } from '../../../src/proxy/store/sqlite/calls.ts'
+import type { Reply } from '../../../src/proxy/store/record/calls.ts'
+import { toWireError } from '../../../src/proxy/store/record/calls.ts'
+import { ReaderLoop, type ReaderMessage } from '../../../src/proxy/store/record/reader-loop.ts'
+import type { SpawnThread, StoreRole, ThreadPort } from '../../../src/proxy/store/record/store-thread.ts'
 import { type Durability, openForReading, openForWriting } from '../../../src/proxy/store/sqlite/database.ts'
-import { Reader } from '../../../src/proxy/store/sqlite/reader.ts'
-import { ReaderLoop, type ReaderMessage } from '../../../src/proxy/store/sqlite/reader-loop.ts'
-import type { SpawnThread, StoreRole, ThreadPort } from '../../../src/proxy/store/sqlite/store-thread.ts'
+import { SqliteReader } from '../../../src/proxy/store/sqlite/reader.ts'
 import { Writer } from '../../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../src/proxy/store/sqlite/writer-loop.ts'
 import { Machine } from './machine.ts'
@@ -208,7 +208,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   #openReader({ path, cacheBytes }: Data): void {
     const db = openForReading(path)
     this.#close = () => db.close()
-    const loop = new ReaderLoop(new Reader(db, cacheBytes), () => db.close(), {
+    const loop = new ReaderLoop(new SqliteReader(db, cacheBytes), () => db.close(), {
       reply: (replies: Reply[], transfer) => this.#tell(replies, transfer),
       close: () => this.#exit(),
     })

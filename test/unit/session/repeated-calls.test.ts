@@ -15,7 +15,7 @@ import { keyOf } from '../../../src/proxy/session/matching/conversation.ts'
 import { ChatPrompts } from '../../../src/proxy/session/prompts/chat-prompts.ts'
 import { SessionMemory } from '../../../src/proxy/session/state/session-memory.ts'
 import { writeRequest } from '../../../src/proxy/session/turn/written-request.ts'
-import { SentTurns } from '../../../src/proxy/store/sqlite/sent-turns.ts'
+import { SentTurns } from '../../../src/proxy/store/record/sent-turns.ts'
 import { aTurn } from '../../conformance/turn-store.ts'
 
 interface Talk {

@@ -1,17 +1,17 @@
 /** The SQLite store: a {@link TurnStore} on a file, and a reader beside it. */
 import type { TurnStore } from '../port/turn-store.ts'
+import type { ReadMethods } from '../record/reader.ts'
+import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
+import { ThreadReader } from '../record/thread-reader.ts'
+import { ThreadStore } from '../record/thread-store.ts'
+import type { WriteMethods } from '../record/write-methods.ts'
 import type { Durability } from './database.ts'
-import type { ReadMethods } from './reader.ts'
 import type { ReaderData } from './reader-thread.ts'
-import { SqliteReader } from './sqlite-reader.ts'
-import { SqliteTurnStore } from './sqlite-turn-store.ts'
-import { type SpawnThread, StoreThread } from './store-thread.ts'
-import type { WriteMethods } from './writer.ts'
 import type { WriterData } from './writer-thread.ts'
 
+export type { SpawnThread } from '../record/store-thread.ts'
+export type { ThreadReader } from '../record/thread-reader.ts'
 export type { Durability } from './database.ts'
-export type { SqliteReader } from './sqlite-reader.ts'
-export type { SpawnThread } from './store-thread.ts'
 
 export interface SqliteStoreOptions {
   /** The database file; it and its folder are created if need be. */
@@ -26,6 +26,11 @@ export interface SqliteStoreOptions {
   spawn?: SpawnThread | undefined
 }
 
+const spawnWorker = spawnFrom({
+  writer: new URL('./writer-thread.ts', import.meta.url),
+  reader: new URL('./reader-thread.ts', import.meta.url),
+})
+
 /** Token ids that each thread remembers, so that it need not put them together again for the next turn. */
 const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 
@@ -39,12 +44,12 @@ export async function openSqliteStore({
   durability,
   onCommit,
   onClosed,
-  spawn,
+  spawn = spawnWorker,
 }: SqliteStoreOptions): Promise<TurnStore> {
   const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   try {
-    return new SqliteTurnStore(writer, await openSqliteReader(path, spawn), onClosed)
+    return new ThreadStore(writer, await openSqliteReader(path, spawn), onClosed)
   } catch (error) {
     await writer.close()
     throw error
@@ -55,7 +60,10 @@ export async function openSqliteStore({
  * Opens the database to read it only, whether or not a server writes to it.
  * @throws ProxyError `start_failed` saying how to mend it
  */
-export async function openSqliteReader(path: string, spawn?: SpawnThread): Promise<SqliteReader> {
+export async function openSqliteReader(
+  path: string,
+  spawn: SpawnThread = spawnWorker,
+): Promise<ThreadReader> {
   const readerData: ReaderData = { path, cacheBytes: TOKEN_CACHE_BYTES }
-  return new SqliteReader(await StoreThread.start<ReadMethods>('reader', readerData, { spawn }))
+  return new ThreadReader(await StoreThread.start<ReadMethods>('reader', readerData, { spawn }))
 }

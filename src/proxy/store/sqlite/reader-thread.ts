@@ -1,9 +1,9 @@
 /** The reader thread: serves reads on its own connection, so that they neither stop the main thread nor delay commits. */
 import { parentPort, workerData } from 'node:worker_threads'
-import { type OpeningReport, toWireError } from './calls.ts'
+import { type OpeningReport, toWireError } from '../record/calls.ts'
+import { ReaderLoop, type ReaderMessage } from '../record/reader-loop.ts'
 import { openForReading } from './database.ts'
-import { Reader } from './reader.ts'
-import { ReaderLoop, type ReaderMessage } from './reader-loop.ts'
+import { SqliteReader } from './reader.ts'
 
 export interface ReaderData {
   path: string
@@ -16,7 +16,7 @@ const port = parentPort!
 function open({ path, cacheBytes }: ReaderData): OpeningReport {
   try {
     const db = openForReading(path)
-    const loop = new ReaderLoop(new Reader(db, cacheBytes), () => db.close(), {
+    const loop = new ReaderLoop(new SqliteReader(db, cacheBytes), () => db.close(), {
       reply: (replies, transfer) => port.postMessage(replies, transfer),
       close: () => port.close(),
     })

@@ -5,7 +5,7 @@
  */
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
-import { countIds } from './packing.ts'
+import { countIds } from '../record/packing.ts'
 
 /** Marks a file as ours, `llmp` in ASCII; `PRAGMA application_id`. */
 const APPLICATION_ID = 0x6c6c6d70

@@ -1,57 +1,32 @@
 /** Rows of `sessions`: the statements that change them (writer) and those that find them (reader). */
 import type Database from 'better-sqlite3'
-import {
-  decodeCursor,
-  encodeCursor,
-  type FilteredSession,
-  firstPosition,
-  type ListOrder,
-  lastValue,
-  matchesFilter,
-  orderOf,
-  sortValue,
-} from '../port/session-list.ts'
-import { type CountedSession, type Tallies, tallySessions } from '../port/session-summary.ts'
+import { type ListOrder, orderOf } from '../port/session-list.ts'
 import type {
-  EditedCalls,
   Reward,
   SessionCount,
   SessionFilter,
-  SessionPage,
   SessionQuery,
   SessionRecord,
   SessionSort,
-  SessionStatus,
 } from '../port/turn-store.ts'
-import { checkSum, REWARD_SUMMED, sumOf } from './check-sums.ts'
-
-interface SessionRow {
-  id: number
-  tree: number
-  session_id: string
-  status: SessionStatus
-  created_at_ms: number
-  updated_at_ms: number
-  ended_at_ms: number | null
-  ttl_ms: number | null
-  metadata: string
-  sampling_params: string
-  trust_agent: number
-  record: string | null
-  policies: string
-  edited_calls: EditedCalls | null
-  key_tag: string | null
-  reward: number | null
-  reward_components: string | null
-  reward_lines: string | null
-  reward_sum: number | null
-  turn_count: number
-  next_index: number
-  open_turns: number
-  failed_turns: number
-  inexact_turns: number
-  sampled_tokens: number
-}
+import { checkSum, REWARD_SUMMED } from '../record/check-sums.ts'
+import {
+  type ListParameters,
+  type ListPart,
+  listParameters,
+  listPart,
+  type NewSessionRow,
+  NO_CHANGE,
+  rewardColumns,
+  SESSIONS_AT_ONCE,
+  type SessionRow,
+  type TalliedRow,
+  type TallyPart,
+  type TurnChange,
+  tallyPart,
+  toRecord,
+} from '../record/session-rows.ts'
+import type { SessionTables } from '../record/tables.ts'
 
 /** A session counts its turns; where their order goes on only the turns themselves tell. */
 const SELECT_SESSIONS = `
@@ -62,30 +37,6 @@ const SELECT_SESSIONS = `
 const IS_EXPIRED = `
   ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ?
   AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.tree = sessions.tree AND turns.status = 'open')`
-
-/** A new session with its objects as JSON text. */
-export interface NewSessionRow {
-  sessionId: string
-  createdAtMs: number
-  ttlMs: number | null
-  metadata: string
-  samplingParams: string
-  trustAgent: boolean
-  /** JSON text. */
-  record: string | null
-  policies: string
-  editedCalls: EditedCalls | null
-  keyTag: string | null
-}
-
-/** What SQL can tell before a row's JSON is read. */
-interface RowFilter {
-  status: SessionStatus | null
-  rewardMin: number | null
-  rewardMax: number | null
-  inexact: number | null
-  failed: number | null
-}
 
 const ROW_FILTER = `
   (@status IS NULL OR status = @status)
@@ -100,39 +51,6 @@ const SORT_COLUMNS: Record<SessionSort, string> = {
   turns: 'turn_count',
   tokens: 'sampled_tokens',
 }
-
-type ListParameters = RowFilter & { value: number; key: number; none?: number }
-
-/** What is looked at before others have their turn: some milliseconds' work. */
-const SESSIONS_AT_ONCE = 2_000
-
-/** A part of a list: sessions that were looked at in one go. */
-export interface ListPart extends SessionPage {
-  /** The cursor of where to look on; absent: the page is complete. */
-  lookOnFrom?: string
-}
-
-/** A part of what is counted. */
-export interface TallyPart {
-  tallies: Tallies
-  /** The row to count on after; absent: it was the last one. */
-  countOnAfter?: number
-}
-
-type TalliedRow = Pick<
-  SessionRow,
-  | 'id'
-  | 'session_id'
-  | 'status'
-  | 'created_at_ms'
-  | 'updated_at_ms'
-  | 'metadata'
-  | 'reward'
-  | 'turn_count'
-  | 'failed_turns'
-  | 'inexact_turns'
-  | 'sampled_tokens'
->
 
 export class SessionReader {
   readonly #db: Database.Database
@@ -178,38 +96,13 @@ export class SessionReader {
   /** Only in the order of an index: in any other each part would sort all sessions anew. */
   list(query: SessionQuery): ListPart {
     const order = orderOf(query)
-    const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
-    const none = order.sort === 'reward' ? { none: lastValue(order.order) } : {}
     const most = order.sort === 'created' ? SESSIONS_AT_ONCE : Number.POSITIVE_INFINITY
-    const page: ListPart = { sessions: [] }
-    let looked = 0
-    let last = after
-    const cursorThere = () => (looked === 0 ? query.cursor! : encodeCursor(last, order))
-    for (const row of this.#inOrder(order).iterate({ ...rowFilter(query), ...after, ...none })) {
-      const session = toRecord(row)
-      const matches = matchesFilter(session, query)
-      if (matches && page.sessions.length >= query.limit) {
-        page.nextCursor = cursorThere()
-        break
-      }
-      if (matches) page.sessions.push(session)
-      last = { value: sortValue(session, order), key: row.id }
-      looked += 1
-      if (looked < most) continue
-      page.lookOnFrom = cursorThere()
-      break
-    }
-    return page
+    return listPart(this.#inOrder(order).iterate(listParameters(query)), query, most)
   }
 
   /** @param after the last row that has been counted; 0: none */
   tally(filter: SessionFilter, by: string | undefined, after: number): TallyPart {
-    const rows = this.#rowsAfter.all(after)
-    const tallies = tallySessions(
-      rows.map(toCounted).filter((session) => matchesFilter(session, filter)),
-      by,
-    )
-    return rows.length < SESSIONS_AT_ONCE ? { tallies } : { tallies, countOnAfter: rows.at(-1)!.id }
+    return tallyPart(this.#rowsAfter.all(after), filter, by)
   }
 
   countSessions(nowMs: number): SessionCount {
@@ -230,43 +123,14 @@ export class SessionReader {
   }
 }
 
-function rowFilter({ status, rewardMin, rewardMax, inexact, failed }: SessionFilter): RowFilter {
-  const asBit = (flag: boolean | undefined) => (flag === undefined ? null : Number(flag))
-  return {
-    status: status ?? null,
-    rewardMin: rewardMin ?? null,
-    rewardMax: rewardMax ?? null,
-    inexact: asBit(inexact),
-    failed: asBit(failed),
-  }
-}
-
-/** How a change of turns changes what the session counts. */
-export interface TurnChange {
-  newTurns?: number
-  openTurns?: number
-  failedTurns?: number
-  inexactTurns?: number
-  sampledTokens?: number
-}
-
-export class SessionWriter {
+export class SessionWriter implements SessionTables {
   readonly #reader: SessionReader
   readonly #create: Database.Statement<
     [Omit<NewSessionRow, 'trustAgent'> & { tree: number; trustAgent: number }]
   >
   readonly #end: Database.Statement<[{ sessionId: string; status: string; atMs: number }]>
   readonly #reward: Database.Statement<
-    [
-      {
-        sessionId: string
-        reward: number
-        components: string
-        lines: string | null
-        sum: number
-        atMs: number
-      },
-    ]
+    [ReturnType<typeof rewardColumns> & { sessionId: string; atMs: number }]
   >
   readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
   readonly #delete: Database.Statement<[string]>
@@ -287,8 +151,8 @@ export class SessionWriter {
       UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
       WHERE session_id = @sessionId AND status = 'active'`)
     this.#reward = db.prepare(`
-      UPDATE sessions SET reward = @reward, reward_components = @components, reward_lines = @lines,
-        reward_sum = @sum, updated_at_ms = @atMs
+      UPDATE sessions SET reward = @reward, reward_components = @reward_components, reward_lines = @reward_lines,
+        reward_sum = @reward_sum, updated_at_ms = @atMs
       WHERE session_id = @sessionId`)
     this.#reset = db.prepare(`
       UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
@@ -327,15 +191,8 @@ export class SessionWriter {
     return this.#reader.get(sessionId)
   }
 
-  setReward(
-    sessionId: string,
-    { reward, components, lines }: Reward,
-    atMs: number,
-  ): SessionRecord | undefined {
-    const json = { components: JSON.stringify(components), lines: lines ? JSON.stringify(lines) : null }
-    const row = { reward, reward_components: json.components, reward_lines: json.lines }
-    const sum = sumOf({ session_id: sessionId, ...row }, REWARD_SUMMED)
-    this.#reward.run({ sessionId, reward, ...json, sum, atMs })
+  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined {
+    this.#reward.run({ sessionId, ...rewardColumns(sessionId, reward), atMs })
     return this.#reader.get(sessionId)
   }
 
@@ -364,63 +221,5 @@ export class SessionWriter {
 
   #plantTree(): number {
     return Number(this.#newTree.run().lastInsertRowid)
-  }
-}
-
-const NO_CHANGE: Required<TurnChange> = {
-  newTurns: 0,
-  openTurns: 0,
-  failedTurns: 0,
-  inexactTurns: 0,
-  sampledTokens: 0,
-}
-
-/** Its metadata is parsed only if somebody asks for it. */
-function toCounted(row: TalliedRow): CountedSession & FilteredSession {
-  return {
-    sessionId: row.session_id,
-    status: row.status,
-    createdAtMs: row.created_at_ms,
-    updatedAtMs: row.updated_at_ms,
-    get metadata() {
-      return JSON.parse(row.metadata)
-    },
-    reward: row.reward === null ? null : { reward: row.reward, components: {} },
-    turnCount: row.turn_count,
-    failedTurns: row.failed_turns,
-    inexactTurns: row.inexact_turns,
-    sampledTokens: row.sampled_tokens,
-  }
-}
-
-function toRecord(row: SessionRow): SessionRecord {
-  return {
-    sessionId: row.session_id,
-    status: row.status,
-    createdAtMs: row.created_at_ms,
-    updatedAtMs: row.updated_at_ms,
-    endedAtMs: row.ended_at_ms,
-    ttlMs: row.ttl_ms,
-    metadata: JSON.parse(row.metadata),
-    samplingParams: JSON.parse(row.sampling_params),
-    trustAgent: row.trust_agent === 1,
-    record: row.record === null ? null : JSON.parse(row.record),
-    policies: JSON.parse(row.policies),
-    editedCalls: row.edited_calls,
-    keyTag: row.key_tag,
-    reward:
-      row.reward === null
-        ? null
-        : {
-            reward: row.reward,
-            components: JSON.parse(row.reward_components ?? '{}'),
-            ...(row.reward_lines !== null && { lines: JSON.parse(row.reward_lines) }),
-          },
-    turnCount: row.turn_count,
-    nextIndex: row.next_index,
-    openTurns: row.open_turns,
-    failedTurns: row.failed_turns,
-    inexactTurns: row.inexact_turns,
-    sampledTokens: row.sampled_tokens,
   }
 }

@@ -3,10 +3,10 @@
  * group is being synced is the next group, so that throughput grows with load while a lone call waits for nobody. Sessions
  * take turns, and what is much to write fills a group alone: others wait for one such group at most.
  */
-import { FairQueue } from '../../../base/fair-queue.ts'
-import type { Reply, ThreadCall } from './calls.ts'
-import type { SentTurn } from './sent-turn.ts'
-import type { WriteMethods, Writer } from './writer.ts'
+import type { Reply, ThreadCall } from '../record/calls.ts'
+import { MAX_GROUP, WaitingCalls } from '../record/waiting-calls.ts'
+import type { WriteMethods } from '../record/write-methods.ts'
+import type { Writer } from './writer.ts'
 
 export type WriterMessage = ThreadCall<WriteMethods>[] | 'close'
 
@@ -24,19 +24,11 @@ const OPENING_WAIT_MS = 10
 /** Without work for so long, the log is checkpointed. */
 const IDLE_MS = 250
 
-/** A group has no more operations: it bounds the time for which the first one waits for the last. */
-const MAX_GROUP = 512
-
-/** Nor more of this, unless it has one operation: a text counts as one, and so do 4 KiB of it; some 12 µs each. */
-const MAX_GROUP_WORK = 4096
-const BYTES_OF_WORK = 4096
-
 export class WriterLoop {
   readonly #writer: Writer
   readonly #closeDatabase: () => void
   readonly #port: WriterPort
-  /** By session: the operations of one stay in their order. */
-  readonly #waiting = new FairQueue<ThreadCall<WriteMethods>>()
+  readonly #waiting = new WaitingCalls()
   /** Whether something waits that shall not wait for others. */
   #isDue = false
   #openingTimer: NodeJS.Timeout | undefined
@@ -72,7 +64,7 @@ export class WriterLoop {
     for (const call of message) {
       // It may delete any session: what was called for before it is done before it.
       if (call.method === 'sweep') this.#commitAll()
-      this.#waiting.push(sessionOf(call), call)
+      this.#waiting.push(call)
       this.#isDue ||= call.method !== 'openTurn'
       if (call.method === 'sweep') this.#commitAll()
     }
@@ -88,7 +80,7 @@ export class WriterLoop {
   #commit(): void {
     clearTimeout(this.#openingTimer)
     this.#openingTimer = undefined
-    const group = this.#takeGroup()
+    const group = this.#waiting.takeGroup()
     if (group.length > 0) this.#port.reply(this.#writer.commit(group))
     this.#isDue = this.#waiting.size > 0
     this.#maintain()
@@ -97,18 +89,6 @@ export class WriterLoop {
       this.#nextGroup = undefined
       if (this.#takeAll()) this.#commitDue()
     })
-  }
-
-  #takeGroup(): ThreadCall<WriteMethods>[] {
-    const group: ThreadCall<WriteMethods>[] = []
-    let work = 0
-    for (let call = this.#waiting.next; call !== undefined; call = this.#waiting.next) {
-      work += workOf(call)
-      if (group.length === MAX_GROUP || (group.length > 0 && work > MAX_GROUP_WORK)) break
-      group.push(call)
-      this.#waiting.shift()
-    }
-    return group
   }
 
   #commitAll(): void {
@@ -149,19 +129,4 @@ export class WriterLoop {
     this.#closeDatabase()
     this.#port.close()
   }
-}
-
-/** Of all but `sweep` and `tryCommit`: the first argument, or in it. */
-function sessionOf({ args: [first] }: ThreadCall<WriteMethods>): string {
-  return typeof first === 'string' ? first : ((first as Partial<SentTurn> | undefined)?.sessionId ?? '')
-}
-
-/** Of new texts; ids and logprobs cost next to nothing. */
-function workOf({ method, args }: ThreadCall<WriteMethods>): number {
-  if (method !== 'openTurn' && method !== 'recordTurn') return 1
-  const { messages, prompt } = args[0] as SentTurn
-  let bytes = 0
-  for (const text of messages.texts) bytes += text.length
-  for (const text of prompt.texts) bytes += text.length
-  return messages.texts.length + prompt.texts.length + bytes / BYTES_OF_WORK
 }

@@ -2,30 +2,11 @@
  * Applies operations to the database, a group per transaction. Runs on the writer thread; knows nothing of threads.
  */
 import type Database from 'better-sqlite3'
-import { ProxyError } from '../../../base/errors.ts'
-import type { Reward, SessionRecord, TurnError } from '../port/turn-store.ts'
-import { invoke, type Reply, type ThreadCall, toWireError } from './calls.ts'
-import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
-import { type NewSessionRow, SessionWriter } from './sessions.ts'
-import { TurnWriter } from './turns.ts'
-
-export interface WriteMethods {
-  createSession(session: NewSessionRow): { created: boolean; session: SessionRecord }
-  endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
-  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
-  resetSession(sessionId: string, atMs: number): SessionRecord | undefined
-  deleteSession(sessionId: string): boolean
-  sweep(nowMs: number, limit: number): string[]
-  openTurn(turn: SentTurn): RecordedRequest
-  /** @returns the turn's row; undefined if it has gone meanwhile */
-  closeTurn(outcome: SentOutcome): number | undefined
-  /** Opens and closes a turn. */
-  recordTurn(turn: SentTurn, outcome: SentOutcome): RecordedTurn
-  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void
-  answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined
-  /** Writes, and changes nothing: to see whether a commit is possible. */
-  tryCommit(): void
-}
+import { invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
+import { TurnWriter } from '../record/turns.ts'
+import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-methods.ts'
+import { SessionWriter } from './sessions.ts'
+import { WriterTables } from './tables.ts'
 
 /**
  * How many rows of deleted sessions one step removes: about a millisecond's work. What points to others goes first: details
@@ -40,8 +21,7 @@ export class Writer {
   readonly #db: Database.Database
   readonly #turns: TurnWriter
   readonly #methods: WriteMethods
-  /** Turns whose opening was refused, so that closing them must be refused too; as long as they are in flight. */
-  readonly #unopened = new Set<string>()
+  readonly #unopened = new UnopenedTurns()
   readonly #begin: Database.Statement
   readonly #commit: Database.Statement
   readonly #savepoint: Database.Statement
@@ -59,8 +39,14 @@ export class Writer {
     this.#checkFiles = checkFiles
     const sessions = new SessionWriter(db)
     this.#db = db
-    this.#turns = new TurnWriter(db, sessions, cacheBytes)
-    this.#methods = this.#methodsOf(sessions)
+    this.#turns = new TurnWriter(new WriterTables(db), sessions, cacheBytes)
+    this.#methods = writeMethods(this.#turns, sessions, this.#unopened, {
+      sweep: (nowMs, limit) => sessions.sweep(nowMs, limit),
+      tryCommit: () => {
+        const version = db.pragma('user_version', { simple: true })
+        db.pragma(`user_version = ${version}`)
+      },
+    })
     this.#begin = db.prepare('BEGIN IMMEDIATE')
     this.#commit = db.prepare('COMMIT')
     this.#savepoint = db.prepare('SAVEPOINT operation')
@@ -90,7 +76,7 @@ export class Writer {
       this.#rollback()
       replies = calls.map(({ id }) => ({ id, error: toWireError(error) }))
     }
-    this.#noteUnopened(calls, replies)
+    this.#unopened.note(calls, replies)
     return replies
   }
 
@@ -147,51 +133,5 @@ export class Writer {
   #rollback(): void {
     if (this.#db.inTransaction) this.#db.exec('ROLLBACK')
     this.#turns.forget()
-  }
-
-  #noteUnopened(calls: readonly ThreadCall<WriteMethods>[], replies: readonly Reply[]): void {
-    for (const [place, call] of calls.entries()) {
-      if (call.method === 'closeTurn') this.#unopened.delete((call.args[0] as SentOutcome).turnId)
-      const reply = replies[place]!
-      const refused = 'error' in reply && reply.error.code === 'store_failed'
-      if (call.method === 'openTurn' && refused) this.#unopened.add((call.args[0] as SentTurn).turnId)
-    }
-  }
-
-  #closeTurn(outcome: SentOutcome): number | undefined {
-    const turn = this.#turns.close(outcome)
-    if (turn !== undefined) return turn
-    // No such open turn: it was deleted or reset meanwhile, which is well, or it never came to be, which is not.
-    if (!this.#unopened.has(outcome.turnId)) return undefined
-    throw new ProxyError('store_failed', 'the turn could not be put on record when it began')
-  }
-
-  #methodsOf(sessions: SessionWriter): WriteMethods {
-    return {
-      createSession: (session) => sessions.create(session),
-      endSession: (sessionId, status, atMs) => {
-        this.#turns.forgetSession(sessionId)
-        return sessions.end(sessionId, status, atMs)
-      },
-      setReward: (sessionId, reward, atMs) => sessions.setReward(sessionId, reward, atMs),
-      resetSession: (sessionId, atMs) => {
-        this.#turns.forgetSession(sessionId)
-        return sessions.reset(sessionId, atMs)
-      },
-      deleteSession: (sessionId) => {
-        this.#turns.forgetSession(sessionId)
-        return sessions.delete(sessionId)
-      },
-      sweep: (nowMs, limit) => sessions.sweep(nowMs, limit),
-      openTurn: (turn) => this.#turns.open(turn),
-      closeTurn: (outcome) => this.#closeTurn(outcome),
-      recordTurn: (turn, outcome) => this.#turns.record(turn, outcome),
-      markUndelivered: (...undelivered) => this.#turns.markUndelivered(...undelivered),
-      answerRetry: (...retry) => this.#turns.answerRetry(...retry),
-      tryCommit: () => {
-        const version = this.#db.pragma('user_version', { simple: true })
-        this.#db.pragma(`user_version = ${version}`)
-      },
-    }
   }
 }

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { HeldOpenings } from '../../../../src/proxy/store/sqlite/held-openings.ts'
+import { HeldOpenings } from '../../../../src/proxy/store/record/held-openings.ts'
 import { aTurn } from '../../../conformance/turn-store.ts'
 
 function holder() {

@@ -1,8 +1,8 @@
 /** What the writer does to the bytes of images: they are there once, as long as any session has them. */
 import t, { type Test } from 'tap'
-import type { ThreadCall } from '../../../../src/proxy/store/sqlite/calls.ts'
-import { SentTurns } from '../../../../src/proxy/store/sqlite/sent-turns.ts'
-import type { WriteMethods } from '../../../../src/proxy/store/sqlite/writer.ts'
+import type { ThreadCall } from '../../../../src/proxy/store/record/calls.ts'
+import { SentTurns } from '../../../../src/proxy/store/record/sent-turns.ts'
+import type { WriteMethods } from '../../../../src/proxy/store/record/write-methods.ts'
 import { anOutcome, aTurn } from '../../../conformance/turn-store.ts'
 import { sentWhole } from '../../../helpers/prompt-ids.ts'
 import { openStoreWriter, sessionRow } from '../../../helpers/store-writer.ts'

@@ -1,9 +1,10 @@
 /** Which operations of the store share a commit, and who waits for whom. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import type { Reply, ThreadCall } from '../../../../src/proxy/store/sqlite/calls.ts'
-import { NO_TEXTS } from '../../../../src/proxy/store/sqlite/sent-turn.ts'
-import type { WriteMethods, Writer } from '../../../../src/proxy/store/sqlite/writer.ts'
+import type { Reply, ThreadCall } from '../../../../src/proxy/store/record/calls.ts'
+import { NO_TEXTS } from '../../../../src/proxy/store/record/sent-turn.ts'
+import type { WriteMethods } from '../../../../src/proxy/store/record/write-methods.ts'
+import type { Writer } from '../../../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../../src/proxy/store/sqlite/writer-loop.ts'
 
 type Call = ThreadCall<WriteMethods>

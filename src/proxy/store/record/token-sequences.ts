@@ -2,70 +2,24 @@
  * Prompt ids as the difference to an earlier turn. What a turn leaves behind is its sequence, prompt ids followed by
  * completion ids; the next prompt of the conversation begins with it, so that only what is new must be stored.
  */
-import type Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
 import { RecentlyUsed } from '../../../base/recently-used.ts'
 import { sharedLength } from '../../../protocol/token-ids/token-ids.ts'
 import { MIN_SHARED_TOKENS } from '../port/turn-store.ts'
 import { checkSum, IDS_SUMMED } from './check-sums.ts'
 import { packIds, unpackIds } from './packing.ts'
-
-/** The columns of `turns` that hold a prompt. */
-export interface StoredPrompt {
-  base: number | null
-  shared: number | null
-  rest: Buffer | null
-}
-
-interface SequenceRow extends StoredPrompt {
-  id: number
-  completion: Buffer | null
-  sum: number | null
-}
-
-/** A node may have hundreds of turns (the same prompt, sampled again and again); this many are looked at. */
-const MAX_SIBLINGS = 16
+import type { SequenceRow, SequenceTables, StoredPrompt } from './tables.ts'
 
 const NO_IDS = new Int32Array(0)
 
 /** Reads and writes sequences; remembers the ones used last, up to a number of bytes. */
 export class TokenSequences {
   readonly #cache: RecentlyUsed<number, Int32Array>
-  readonly #row: Database.Statement<[number], SequenceRow>
-  readonly #siblings: Database.Statement<[{ tree: number; node: number; turn: number }], number>
-  readonly #previous: Database.Statement<[number, number], number>
-  readonly #turnsOf: Database.Statement<[number], number>
+  readonly #tables: SequenceTables
 
-  constructor(db: Database.Database, cacheBytes: number) {
+  constructor(tables: SequenceTables, cacheBytes: number) {
+    this.#tables = tables
     this.#cache = new RecentlyUsed(cacheBytes, (sequence) => sequence.byteLength)
-    this.#row = db.prepare(`
-      SELECT id, prompt_base AS base, prompt_shared AS shared, prompt_rest AS rest, completion_ids AS completion,
-        ids_sum AS sum
-      FROM turns WHERE id = ?`)
-    // The plus signs: see RequestWriter.
-    this.#siblings = db
-      .prepare<[{ tree: number; node: number; turn: number }], number>(`
-      WITH RECURSIVE
-        up(node) AS (
-          SELECT @node
-          UNION ALL
-          SELECT nodes.parent FROM up JOIN nodes ON nodes.id = up.node
-        ),
-        nearest(node) AS (
-          SELECT up.node FROM up CROSS JOIN turns
-          WHERE turns.tree = +@tree AND turns.node = up.node AND turns.prompt_rest IS NOT NULL AND turns.id <> @turn
-          LIMIT 1
-        )
-      SELECT turns.id FROM nearest CROSS JOIN turns
-      WHERE turns.tree = +@tree AND turns.node = nearest.node AND turns.prompt_rest IS NOT NULL AND turns.id <> @turn
-      ORDER BY turns.id DESC LIMIT ${MAX_SIBLINGS}`)
-      .pluck()
-    this.#previous = db
-      .prepare<[number, number], number>(`
-      SELECT id FROM turns WHERE tree = +? AND id <> ? AND prompt_rest IS NOT NULL
-      ORDER BY call_index DESC LIMIT 1`)
-      .pluck()
-    this.#turnsOf = db.prepare<[number], number>('SELECT id FROM turns WHERE tree = ?').pluck()
   }
 
   /** Finds the turn whose sequence shares most with this turn's prompt, and packs the difference. */
@@ -78,7 +32,12 @@ export class TokenSequences {
 
   /** Drops what was remembered of a tree that will not grow any more. */
   forgetTree(tree: number): void {
-    for (const id of this.#turnsOf.all(tree)) this.#cache.delete(id)
+    for (const id of this.#tables.turnsOf(tree)) this.#cache.delete(id)
+  }
+
+  /** Whether a sequence that begins with this turn's can be put together without its rows. */
+  remembers(id: number): boolean {
+    return this.#cache.get(id) !== undefined
   }
 
   /** Drops what was remembered: a rolled back transaction may have put other ids under the same turns. */
@@ -97,7 +56,7 @@ export class TokenSequences {
 
   /** @throws ProxyError `data_damaged` */
   #rowOf(id: number): SequenceRow | undefined {
-    const row = this.#row.get(id)
+    const row = this.#tables.sequence(id)
     if (row !== undefined)
       checkSum(inColumns(row), IDS_SUMMED, { sum: row.sum, what: `The prompt of turn ${id}` })
     return row
@@ -105,7 +64,7 @@ export class TokenSequences {
 
   #findBase(turn: { id: number; tree: number; node: number }, promptIds: Int32Array) {
     let best = { base: 0, shared: 0 }
-    for (const base of this.#candidates(turn)) {
+    for (const base of this.#tables.basesFor(turn)) {
       const sequence = this.#soundSequence(base)
       if (sequence === undefined) continue
       const shared = sharedLength(sequence, promptIds)
@@ -114,14 +73,6 @@ export class TokenSequences {
       if (shared === promptIds.length || (shared === sequence.length && shared > 0)) break
     }
     return best
-  }
-
-  /** The turn before this one is what it continues, as a rule; the search for others takes far longer than its comparison. */
-  *#candidates(turn: { id: number; tree: number; node: number }): Generator<number> {
-    const previous = this.#previous.get(turn.tree, turn.id)
-    if (previous !== undefined) yield previous
-    const siblings = this.#siblings.all({ tree: turn.tree, node: turn.node, turn: turn.id })
-    yield* siblings.filter((sibling) => sibling !== previous)
   }
 
   /** Nothing is made to depend on what is damaged. */

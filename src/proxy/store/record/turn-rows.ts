@@ -1,7 +1,23 @@
 /** Rows of `turns` as they are read, and the parts of a turn's record that they make. */
 import type { TurnStatus } from '../port/turn-store.ts'
+import type { StoredCompletion } from './echo.ts'
 import { countIds, type StoredText, unpackIds, unpackLogprobs, unpackOptionalText } from './packing.ts'
-import { toCompletion } from './requests.ts'
+
+/** A completion as it stands in `turns`. */
+export interface CompletionRow {
+  id: number
+  completion_text: StoredText | null
+  reasoning: StoredText | null
+  tool_calls: StoredText | null
+}
+
+export function toCompletion(row: CompletionRow): StoredCompletion {
+  return {
+    completionText: unpackOptionalText(row.completion_text),
+    reasoning: unpackOptionalText(row.reasoning),
+    toolCalls: unpackOptionalText(row.tool_calls),
+  }
+}
 
 export interface TurnRow {
   id: number

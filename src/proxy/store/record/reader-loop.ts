@@ -1,9 +1,16 @@
 /** What the reader thread does with its calls: it serves one after the other, each with a message of its own. */
 import type { Transferable } from 'node:worker_threads'
 import { invoke, type Reply, type ThreadCall, toWireError, wholeBuffers } from './calls.ts'
-import type { Reader, ReadMethods, TurnPage } from './reader.ts'
+import type { ReadMethods, TurnPage } from './reader.ts'
 
 export type ReaderMessage = ThreadCall<ReadMethods>[] | 'close'
+
+/** The methods of a reader that may have to wait for its database. */
+export type Reads = {
+  [M in keyof ReadMethods]: (
+    ...args: Parameters<ReadMethods[M]>
+  ) => ReturnType<ReadMethods[M]> | Promise<ReturnType<ReadMethods[M]>>
+}
 
 interface ReaderPort {
   reply(replies: Reply[], transfer: Transferable[]): void
@@ -11,11 +18,11 @@ interface ReaderPort {
 }
 
 export class ReaderLoop {
-  readonly #reader: Reader
+  readonly #reader: Reads
   readonly #closeDatabase: () => void
   readonly #port: ReaderPort
 
-  constructor(reader: Reader, closeDatabase: () => void, port: ReaderPort) {
+  constructor(reader: Reads, closeDatabase: () => void, port: ReaderPort) {
     this.#reader = reader
     this.#closeDatabase = closeDatabase
     this.#port = port
@@ -29,15 +36,25 @@ export class ReaderLoop {
     }
     for (const call of message) {
       const reply = this.#serve(call)
-      this.#port.reply([reply], buffersOf(call, reply))
+      if (reply instanceof Promise) void reply.then((served) => this.#reply(call, served))
+      else this.#reply(call, reply)
     }
   }
 
-  #serve(call: ThreadCall<ReadMethods>): Reply {
+  #reply(call: ThreadCall<ReadMethods>, reply: Reply): void {
+    this.#port.reply([reply], buffersOf(call, reply))
+  }
+
+  #serve(call: ThreadCall<ReadMethods>): Reply | Promise<Reply> {
+    const { id } = call
+    const failed = (error: unknown): Reply => ({ id, error: toWireError(error) })
     try {
-      return { id: call.id, value: invoke<ReadMethods>(this.#reader, call) }
+      const value = invoke<Reads>(this.#reader, call as unknown as ThreadCall<Reads>)
+      return value instanceof Promise
+        ? value.then((waited) => ({ id, value: waited }), failed)
+        : { id, value }
     } catch (error) {
-      return { id: call.id, error: toWireError(error) }
+      return failed(error)
     }
   }
 }

@@ -1,8 +1,7 @@
 /** Rows of `turns`: what the writer does to them. */
-import type Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
 import { type Annotations, answerFor } from '../port/answered-retries.ts'
-import type { SessionStatus, TurnError, TurnStatus } from '../port/turn-store.ts'
+import type { TurnError, TurnStatus } from '../port/turn-store.ts'
 import { DETAIL_SUMMED, IDS_SUMMED, sumOf, TURN_SUMMED } from './check-sums.ts'
 import {
   packIds,
@@ -14,84 +13,43 @@ import {
 } from './packing.ts'
 import { RequestWriter } from './requests.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentPrompt, SentTurn } from './sent-turn.ts'
-import type { SessionWriter, TurnChange } from './sessions.ts'
-import { type StoredPrompt, TokenSequences } from './token-sequences.ts'
-
-/** Values by the names of their columns. */
-type Row = Readonly<Record<string, unknown>>
-
-/** An open turn: its id, and the columns of its request. */
-type OpenRow = Row & { id: number; tree: number; node: number }
+import type { TurnChange } from './session-rows.ts'
+import type { EndedRow, Row, SessionTables, StoredPrompt, TurnTables } from './tables.ts'
+import { TokenSequences } from './token-sequences.ts'
 
 /** Of a request, in the order in which their values are bound. */
-const REQUEST_COLUMNS = columns(
+export const REQUEST_COLUMNS = columns(
   'tree call_index turn_id dialect started_at_ms retry_count node tools params prompt_node',
 )
 
 /** The same of an outcome. */
-const OUTCOME_COLUMNS = columns(
+export const OUTCOME_COLUMNS = columns(
   'status ended_at_ms first_token_at_ms model engine finish_reason stop_reason exact inexact_reason',
   'weight_version_start weight_version_end usage annotations error_code error_message completion_text',
   'reasoning tool_calls prompt_base prompt_shared prompt_rest completion_ids completion_logprobs',
   'ids_sum turn_sum',
 )
 
-const OPENED_COLUMNS = [...REQUEST_COLUMNS, 'status']
-const RECORDED_COLUMNS = [...REQUEST_COLUMNS, ...OUTCOME_COLUMNS]
-
-/** Of a turn that has ended, what its delivery changes. */
-interface EndedRow {
-  id: number
-  status: TurnStatus
-  exact: number
-  finish_reason: StoredText | null
-  error_code: string | null
-  annotations: StoredText | null
-  session_status: SessionStatus
-}
-
 /** A turn that has no row yet. */
 const NO_TURN = 0
 
 export class TurnWriter {
-  readonly #sessions: SessionWriter
+  readonly #sessions: SessionTables
+  readonly #tables: TurnTables
   readonly #requests: RequestWriter
   readonly #sequences: TokenSequences
-  readonly #open: Database.Statement<[unknown[]]>
-  readonly #findOpen: Database.Statement<[number, string], OpenRow>
-  readonly #close: Database.Statement<[unknown[]]>
-  readonly #record: Database.Statement<[unknown[]]>
-  readonly #findEnded: Database.Statement<[string, string], EndedRow>
-  readonly #deliver: Database.Statement<[Row]>
-  readonly #addDetail: Database.Statement<[Row]>
 
-  constructor(db: Database.Database, sessions: SessionWriter, cacheBytes: number) {
+  constructor(tables: TurnTables, sessions: SessionTables, cacheBytes: number) {
     this.#sessions = sessions
-    this.#requests = new RequestWriter(db)
-    this.#sequences = new TokenSequences(db, cacheBytes)
-    // Values are bound by their places: to find thirty names takes longer than to write the row.
-    this.#open = db.prepare(insertOf(OPENED_COLUMNS))
-    this.#findOpen = db.prepare(
-      `SELECT id, ${REQUEST_COLUMNS.join(', ')} FROM turns WHERE tree = ? AND turn_id = ? AND status = 'open'`,
-    )
-    const assignments = OUTCOME_COLUMNS.map((column) => `${column} = ?`)
-    this.#close = db.prepare(`UPDATE turns SET ${assignments.join(', ')} WHERE id = ?`)
-    this.#record = db.prepare(insertOf(RECORDED_COLUMNS))
-    this.#findEnded = db.prepare(`
-      SELECT turns.id, turns.status, exact, finish_reason, error_code, annotations, sessions.status AS session_status
-      FROM turns JOIN sessions ON sessions.tree = turns.tree WHERE session_id = ? AND turn_id = ?`)
-    this.#deliver = db.prepare(`
-      UPDATE turns SET status = @status, error_code = @code, error_message = @message, annotations = @annotations
-      WHERE id = @id`)
-    this.#addDetail = db.prepare(
-      'INSERT INTO details (tree, turn, kind, body, detail_sum) VALUES (@tree, @turn, @kind, @body, @sum)',
-    )
+    this.#tables = tables
+    this.#requests = new RequestWriter(tables)
+    this.#sequences = new TokenSequences(tables, cacheBytes)
   }
 
   /** @throws ProxyError `session_not_found` */
   open(turn: SentTurn): RecordedRequest {
     const { row, recorded } = this.#putRequest(turn)
-    this.#open.run(valuesOf({ ...row, status: 'open' }, OPENED_COLUMNS))
+    this.#tables.openTurn({ ...row, status: 'open' })
     this.#sessions.touch(turn.sessionId, { newTurns: 1, openTurns: 1 }, turn.startedAtMs)
     return recorded
   }
@@ -99,10 +57,10 @@ export class TurnWriter {
   /** @returns its row; undefined if it was not there, or not open */
   close(outcome: SentOutcome): number | undefined {
     const tree = this.#sessions.tree(outcome.sessionId)
-    const turn = tree === undefined ? undefined : this.#findOpen.get(tree, outcome.turnId)
+    const turn = tree === undefined ? undefined : this.#tables.findOpen(tree, outcome.turnId)
     if (turn === undefined) return undefined
     const row = endedRow(turn, outcome, this.#packPrompt(turn, outcome.prompt))
-    this.#close.run([...valuesOf(row, OUTCOME_COLUMNS), turn.id])
+    this.#tables.closeTurn(turn.id, row)
     this.#addDetails(turn, outcome)
     this.#requests.rememberAnswer(turn.tree, { id: turn.id, ...outcome })
     this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
@@ -114,7 +72,7 @@ export class TurnWriter {
     const { row: request, recorded } = this.#putRequest(turn)
     const { tree, node } = request
     const row = endedRow(request, outcome, this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt))
-    const id = Number(this.#record.run(valuesOf(row, RECORDED_COLUMNS)).lastInsertRowid)
+    const id = this.#tables.addTurn(row)
     this.#addDetails({ id, tree }, outcome)
     this.#requests.rememberAnswer(tree, { id, ...outcome })
     const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
@@ -125,7 +83,7 @@ export class TurnWriter {
   #addDetails({ id: turn, tree }: { id: number; tree: number }, { details = [] }: SentOutcome): void {
     for (const { kind, body } of details) {
       const row = { tree, turn, kind, body }
-      this.#addDetail.run({ ...row, sum: sumOf(row, DETAIL_SUMMED) })
+      this.#tables.addDetail({ ...row, sum: sumOf(row, DETAIL_SUMMED) })
     }
   }
 
@@ -162,7 +120,7 @@ export class TurnWriter {
   }
 
   markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void {
-    const turn = this.#findEnded.get(sessionId, turnId)
+    const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.status !== 'completed') return
     const annotations = annotationsOf(turn)
     if ((annotations.answered_retries?.length ?? 0) !== retriesAnswered) return
@@ -171,7 +129,7 @@ export class TurnWriter {
 
   /** @returns how many retries have the turn's answer */
   answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined {
-    const turn = this.#findEnded.get(sessionId, turnId)
+    const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.session_status !== 'active') return undefined
     const annotations = annotationsOf(turn)
     const answered = answerFor(retryCount, {
@@ -190,7 +148,7 @@ export class TurnWriter {
     turn: EndedRow,
     { status, error, annotations }: { status: TurnStatus; error: TurnError | null; annotations: object },
   ): void {
-    this.#deliver.run({
+    this.#tables.deliver({
       id: turn.id,
       status,
       code: error?.code ?? null,
@@ -236,14 +194,6 @@ function annotationsOf({ annotations }: EndedRow): Annotations {
 
 function columns(...names: readonly string[]): readonly string[] {
   return names.flatMap((some) => some.split(' '))
-}
-
-function valuesOf(row: Row, columns: readonly string[]): unknown[] {
-  return columns.map((column) => row[column])
-}
-
-function insertOf(columns: readonly string[]): string {
-  return `INSERT INTO turns (${columns.join(', ')}) VALUES (${columns.map(() => '?').join(', ')})`
 }
 
 /** @param request as its columns are on record */

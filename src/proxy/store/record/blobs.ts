@@ -2,9 +2,6 @@
  * Files that messages bring with them: images, as a rule, as `data:` URLs in base64. The samples of a group all have the
  * same pictures, so the bytes are stored once for all sessions, and a message's text as what stands between them.
  */
-import { hash } from 'node:crypto'
-import type Database from 'better-sqlite3'
-
 /** What stands before the bytes in a `data:` URL. */
 const BASE64_HEAD = ';base64,'
 
@@ -50,24 +47,4 @@ export function joinBlobs({ literals, blobs }: CutText): string {
 function decoded(base64: string): Buffer | undefined {
   const bytes = Buffer.from(base64, 'base64')
   return bytes.toString('base64') === base64 ? bytes : undefined
-}
-
-export class BlobWriter {
-  readonly #find: Database.Statement<[Buffer], number>
-  readonly #add: Database.Statement<[Buffer, Buffer]>
-  readonly #use: Database.Statement<[number, number]>
-
-  constructor(db: Database.Database) {
-    this.#find = db.prepare<[Buffer], number>('SELECT id FROM blobs WHERE sha256 = ?').pluck()
-    this.#add = db.prepare('INSERT INTO blobs (sha256, body) VALUES (?, ?)')
-    this.#use = db.prepare('INSERT INTO blob_uses (tree, blob) VALUES (?, ?) ON CONFLICT DO NOTHING')
-  }
-
-  /** @returns the blob's row, which stays as long as the tree does */
-  put(tree: number, body: Buffer): number {
-    const sha256 = hash('sha256', body, 'buffer')
-    const blob = this.#find.get(sha256) ?? Number(this.#add.run(sha256, body).lastInsertRowid)
-    this.#use.run(tree, blob)
-    return blob
-  }
 }

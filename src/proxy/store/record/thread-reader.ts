@@ -20,10 +20,10 @@ import type {
   TurnStep,
 } from '../port/turn-store.ts'
 import type { PagedList, PagedTurn, ReadMethods, TurnPage, TurnParts } from './reader.ts'
-import type { TallyPart } from './sessions.ts'
+import type { TallyPart } from './session-rows.ts'
 import type { StoreThread } from './store-thread.ts'
 
-export class SqliteReader implements TurnReader {
+export class ThreadReader implements TurnReader {
   readonly #thread: StoreThread<ReadMethods>
   #lastReading = 0
 

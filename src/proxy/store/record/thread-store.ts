@@ -26,18 +26,18 @@ import { wholeBuffers } from './calls.ts'
 import { HeldOpenings } from './held-openings.ts'
 import type { SentOutcome } from './sent-turn.ts'
 import { SentTurns } from './sent-turns.ts'
-import type { SqliteReader } from './sqlite-reader.ts'
 import type { StoreThread } from './store-thread.ts'
-import type { WriteMethods } from './writer.ts'
+import type { ThreadReader } from './thread-reader.ts'
+import type { WriteMethods } from './write-methods.ts'
 
 /** Sessions that one sweep operation removes, so that calls are served between two of them. */
 const SWEEP_BATCH = 200
 
 const NO_IDS = new Int32Array(0)
 
-export class SqliteTurnStore implements TurnStore {
+export class ThreadStore implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
-  readonly #reader: SqliteReader
+  readonly #reader: ThreadReader
   readonly #sent = new SentTurns()
   /** Nobody knows whether a commit is possible: at the start, and once a write has failed. */
   #isInDoubt = true
@@ -45,7 +45,7 @@ export class SqliteTurnStore implements TurnStore {
 
   readonly #onClosed: () => void
 
-  constructor(writer: StoreThread<WriteMethods>, reader: SqliteReader, onClosed: () => void = () => {}) {
+  constructor(writer: StoreThread<WriteMethods>, reader: ThreadReader, onClosed: () => void = () => {}) {
     this.#writer = writer
     this.#reader = reader
     this.#onClosed = onClosed

@@ -4,12 +4,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { startThread } from '../../../base/own-files.ts'
 import { fromWireError, type Methods, type OpeningReport, type Reply, type ThreadCall } from './calls.ts'
 
-const ENTRY_POINTS = {
-  writer: new URL('./writer-thread.ts', import.meta.url),
-  reader: new URL('./reader-thread.ts', import.meta.url),
-}
-
-export type StoreRole = keyof typeof ENTRY_POINTS
+export type StoreRole = 'writer' | 'reader'
 
 /** What the main thread needs of a thread; a `Worker` is one. */
 export interface ThreadPort {
@@ -24,15 +19,15 @@ export interface ThreadPort {
 /** Starts the thread of a role; its first message says whether it has opened the database. */
 export type SpawnThread = (role: StoreRole, workerData: object) => ThreadPort
 
-/** The one place where the store starts a thread. */
-const spawnWorker: SpawnThread = (role, workerData) =>
-  startThread(ENTRY_POINTS[role], { workerData, name: `store-${role}` })
+/** @param entryPoints of an adapter's threads */
+export function spawnFrom(entryPoints: Record<StoreRole, URL>): SpawnThread {
+  return (role, workerData) => startThread(entryPoints[role], { workerData, name: `store-${role}` })
+}
 
 interface StoreThreadOptions {
   /** Called with how many calls each message of the thread answers, and how long ago the first of them was made. */
   onReplies?: ((count: number, waitedMs: number) => void) | undefined
-  /** Default: a thread of this process. */
-  spawn?: SpawnThread | undefined
+  spawn: SpawnThread
 }
 
 interface Unsent {
@@ -61,7 +56,7 @@ export class StoreThread<T extends Methods<T>> {
   static async start<T extends Methods<T>>(
     role: StoreRole,
     workerData: object,
-    { onReplies, spawn = spawnWorker }: StoreThreadOptions = {},
+    { onReplies, spawn }: StoreThreadOptions,
   ): Promise<StoreThread<T>> {
     const worker = spawn(role, workerData)
     const report = await new Promise<OpeningReport>((resolve, reject) => {

@@ -5,45 +5,23 @@
  * every call and thereby starts a new history each time. The pieces of a completion's prompt are such a list as well.
  */
 import { hash as digest } from 'node:crypto'
-import type Database from 'better-sqlite3'
 import { RecentlyUsed } from '../../../base/recently-used.ts'
-import { BlobWriter, cutBlobs } from './blobs.ts'
+import { cutBlobs } from './blobs.ts'
 import { NODE_SUMMED, sumOf } from './check-sums.ts'
 import { echoTemplate, type StoredCompletion } from './echo.ts'
-import { packIds, packText, type StoredText, unpackOptionalText } from './packing.ts'
+import { packIds, packText } from './packing.ts'
 import { LINK_LENGTH, NO_TEXTS, type RecordedTexts, type SentTexts, type SentTurn } from './sent-turn.ts'
+import type { NewText, RequestTables } from './tables.ts'
+import { toCompletion } from './turn-rows.ts'
 
 /** The node of the empty list. */
 export const ROOT = NO_TEXTS.node
-
-/** A completion as it stands in `turns`. */
-export interface CompletionRow {
-  id: number
-  completion_text: StoredText | null
-  reasoning: StoredText | null
-  tool_calls: StoredText | null
-}
-
-export function toCompletion(row: CompletionRow): StoredCompletion {
-  return {
-    completionText: unpackOptionalText(row.completion_text),
-    reasoning: unpackOptionalText(row.reasoning),
-    toolCalls: unpackOptionalText(row.tool_calls),
-  }
-}
-
-type NewNode = { tree: number; parent: number; depth: number; texts: Buffer; hash: Buffer; sum: number }
-
-type NewText = { tree: number; hash: Buffer; echoOf: number | null; blobs: Buffer | null; body: StoredText }
 
 /** A text is hashed once, for its own row and for that of the list that it ends. */
 interface HashedText {
   readonly text: string
   readonly hash: Buffer
 }
-
-/** An assistant message is compared with the latest answers to the history before it, and with the session's latest. */
-const MAX_ANSWERS = 8
 
 /** For the latest answers of all trees. */
 const MAX_ANSWER_CHARS = 8 * 1024 * 1024
@@ -56,42 +34,10 @@ interface Answer extends StoredCompletion {
 export class RequestWriter {
   /** The latest answer in each tree: what a new assistant message repeats, as a rule. */
   readonly #latestAnswer = new RecentlyUsed<number, Answer>(MAX_ANSWER_CHARS, charsOf)
-  readonly #blobs: BlobWriter
-  readonly #findText: Database.Statement<[number, Buffer], number>
-  readonly #treeOfText: Database.Statement<[number], number>
-  readonly #addText: Database.Statement<[NewText]>
-  readonly #findNode: Database.Statement<[number, Buffer], { id: number; depth: number }>
-  readonly #addNode: Database.Statement<[NewNode]>
-  readonly #answers: Database.Statement<[{ tree: number; node: number }], CompletionRow>
+  readonly #tables: RequestTables
 
-  constructor(db: Database.Database) {
-    this.#blobs = new BlobWriter(db)
-    this.#findText = db
-      .prepare<[number, Buffer], number>('SELECT id FROM texts WHERE tree = ? AND hash = ?')
-      .pluck()
-    this.#treeOfText = db.prepare<[number], number>('SELECT tree FROM texts WHERE id = ?').pluck()
-    this.#addText = db.prepare(
-      'INSERT INTO texts (tree, hash, echo_of, blobs, body) VALUES (@tree, @hash, @echoOf, @blobs, @body)',
-    )
-    this.#findNode = db.prepare('SELECT id, depth FROM nodes WHERE tree = ? AND hash = ?')
-    this.#addNode = db.prepare(
-      'INSERT INTO nodes (tree, parent, depth, texts, hash, node_sum) VALUES (@tree, @parent, @depth, @texts, @hash, @sum)',
-    )
-    // The plus signs: a query that is sorted is otherwise planned anew for each new value of a parameter, which takes
-    // far longer than the query.
-    this.#answers = db.prepare(`
-      WITH
-        to_this AS (
-          SELECT id FROM turns WHERE tree = +@tree AND node = +@node AND tool_calls IS NOT NULL
-          ORDER BY id DESC LIMIT ${MAX_ANSWERS}
-        ),
-        latest AS (
-          SELECT id FROM turns WHERE tree = +@tree AND tool_calls IS NOT NULL
-          ORDER BY call_index DESC LIMIT ${MAX_ANSWERS}
-        )
-      SELECT id, completion_text, reasoning, tool_calls FROM turns
-      WHERE id IN (SELECT id FROM to_this UNION SELECT id FROM latest)
-      ORDER BY id DESC`)
+  constructor(tables: RequestTables) {
+    this.#tables = tables
   }
 
   /** @returns the message list as it is on record */
@@ -127,7 +73,7 @@ export class RequestWriter {
     const [depth, link] = [base.depth + texts.length, links.at(-1)!]
     const row = { tree, parent: known.node, depth, texts: packed }
     const hash = Buffer.from(link, 'latin1')
-    const node = rowid(this.#addNode.run({ ...row, hash, sum: sumOf(row, NODE_SUMMED) }))
+    const node = this.#tables.addNode({ ...row, hash, sum: sumOf(row, NODE_SUMMED) })
     return { node, depth, link }
   }
 
@@ -149,7 +95,7 @@ export class RequestWriter {
   /** @returns the row of the tools */
   putTools(tree: number, tools: Exclude<SentTurn['tools'], null>): number {
     if (typeof tools === 'string') return this.putText(tree, tools)
-    if (this.#treeOfText.get(tools) !== tree)
+    if (this.#tables.treeOfText(tools) !== tree)
       throw new Error('the tools that a request repeats are not on record')
     return tools
   }
@@ -160,7 +106,7 @@ export class RequestWriter {
   }
 
   #putHashed(tree: number, { text, hash }: HashedText): number {
-    return this.#findText.get(tree, hash) ?? this.#insertWhole(tree, hash, text)
+    return this.#tables.findText(tree, hash) ?? this.#insertWhole(tree, hash, text)
   }
 
   /** From the end: a request may be sent again before it is known to be on record. */
@@ -173,15 +119,15 @@ export class RequestWriter {
   }
 
   #nodeAt(tree: number, link: string): { id: number; depth: number } | undefined {
-    return this.#findNode.get(tree, Buffer.from(link, 'latin1'))
+    return this.#tables.findNode(tree, Buffer.from(link, 'latin1'))
   }
 
   #putMessage(tree: number, node: number, { text: message, hash }: HashedText): number {
-    const known = this.#findText.get(tree, hash)
+    const known = this.#tables.findText(tree, hash)
     if (known !== undefined) return known
     const echo = this.#asEcho(tree, node, message)
     if (echo === undefined) return this.#insertWhole(tree, hash, message)
-    return this.#insert({ tree, hash, ...echo, blobs: null })
+    return this.#tables.addText({ tree, hash, ...echo, blobs: null })
   }
 
   /** A message as what it adds to the answer that it echoes, if it echoes one; the latest is the likeliest. */
@@ -197,7 +143,7 @@ export class RequestWriter {
   *#answersFor(tree: number, node: number): Generator<Answer> {
     const latest = this.#latestAnswer.get(tree)
     if (latest !== undefined) yield latest
-    for (const row of this.#answers.iterate({ tree, node })) {
+    for (const row of this.#tables.answers(tree, node)) {
       if (row.id !== latest?.id) yield { id: row.id, ...toCompletion(row) }
     }
   }
@@ -205,14 +151,10 @@ export class RequestWriter {
   #insertWhole(tree: number, hash: Buffer, text: string): number {
     const cut = cutBlobs(text)
     if (cut === undefined)
-      return this.#insert({ tree, hash, echoOf: null, blobs: null, body: packText(text) })
-    const rows = Int32Array.from(cut.blobs, (blob) => this.#blobs.put(tree, blob))
+      return this.#tables.addText({ tree, hash, echoOf: null, blobs: null, body: packText(text) })
+    const rows = Int32Array.from(cut.blobs, (blob) => this.#tables.putBlob(tree, blob))
     const body = JSON.stringify(cut.literals)
-    return this.#insert({ tree, hash, echoOf: null, blobs: packIds(rows), body })
-  }
-
-  #insert(text: NewText): number {
-    return rowid(this.#addText.run(text))
+    return this.#tables.addText({ tree, hash, echoOf: null, blobs: packIds(rows), body })
   }
 }
 
@@ -243,8 +185,4 @@ export function hashOf(text: string): Buffer {
 
 function shortened(whole: Buffer): Buffer {
   return whole.subarray(0, LINK_LENGTH)
-}
-
-function rowid(result: Database.RunResult): number {
-  return Number(result.lastInsertRowid)
 }

@@ -1,0 +1,322 @@
+/** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
+import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type {
+  SessionCount,
+  SessionFilter,
+  SessionQuery,
+  SessionRecord,
+  TurnOutline,
+  TurnRecord,
+  TurnStep,
+} from '../port/turn-store.ts'
+import { joinBlobs } from './blobs.ts'
+import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED } from './check-sums.ts'
+import { expandEcho } from './echo.ts'
+import { unpackIds, unpackText } from './packing.ts'
+import { hashOf, ROOT } from './requests.ts'
+import type { ListPart, TallyPart } from './session-rows.ts'
+import { MAX_PAGE_TURNS, type Place, type ReadTables, type TextRow } from './tables.ts'
+import { TokenSequences } from './token-sequences.ts'
+import {
+  idsOf,
+  logprobsOf,
+  outcomePart,
+  outlinePart,
+  requestPart,
+  type StepRow,
+  type TurnRow,
+  toCompletion,
+} from './turn-rows.ts'
+
+export interface ReadMethods extends TurnPages {
+  getSession(sessionId: string): SessionRecord | undefined
+  listSessions(query: SessionQuery): ListPart
+  tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart
+  countSessions(nowMs: number): SessionCount
+}
+
+/** Turns of sessions, page by page. */
+export interface TurnPages {
+  readPage(reading: number, sessionId: string): TurnPage
+  readStepPage(reading: number, sessionId: string): TurnPage<TurnStep>
+  readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline>
+  endReading(reading: number): void
+  readTurn(sessionId: string, turnId: string): TurnPage
+  readDetails(
+    sessionId: string,
+    turnIds: readonly string[],
+    kinds: readonly DetailKind[],
+  ): Map<string, PackedDetail[]>
+}
+
+/** The next turns of one reading. Texts come once per reading, however many turns point to them. */
+export interface TurnPage<T extends TurnParts = TurnRecord> {
+  texts: [id: number, text: string][]
+  turns: PagedTurn<T>[]
+  done: boolean
+}
+
+export type TurnParts = TurnRecord | TurnStep | TurnOutline
+
+/** A turn with texts by their id, and with its lists as the difference to the turn before it in the reading. */
+export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<
+  T,
+  'lastMessage' | 'promptPieces' | 'tools' | 'params'
+> & {
+  messages: PagedList
+  prompt: PagedList
+  tools: number | null
+  params: number
+}
+
+export interface PagedList {
+  /** How many texts are those of the turn before. */
+  shared: number
+  /** The ids of the texts after them. */
+  added: number[]
+}
+
+/** A page ends with the turn that takes it past this, or is the last of {@link MAX_PAGE_TURNS}: some milliseconds' work. */
+const MAX_PAGE_BYTES = 2 * 1024 * 1024
+
+/** A node and how many texts lie between the root and its end. */
+interface PathNode {
+  id: number
+  depth: number
+}
+
+/** How far one reading of a session has come. */
+interface Reading extends Place {
+  sessionId: string
+  /** The nodes from the root to that turn's messages, and to its prompt. */
+  messages: PathNode[]
+  prompt: PathNode[]
+  textsGiven: Set<number>
+  /** The turns that were given out as steps with all their tokens: their ids by those of their rows. */
+  stepsGiven: Map<number, string>
+}
+
+export class Reader implements TurnPages {
+  readonly #tables: ReadTables
+  readonly #sequences: TokenSequences
+  readonly #readings = new Map<number, Reading>()
+
+  constructor(tables: ReadTables, cacheBytes: number) {
+    this.#tables = tables
+    this.#sequences = new TokenSequences(tables, cacheBytes)
+  }
+
+  /** How far a reading has come; undefined: it has not begun. */
+  reading(reading: number): Readonly<Reading> | undefined {
+    return this.#readings.get(reading)
+  }
+
+  remembersTokens(turn: number): boolean {
+    return this.#sequences.remembers(turn)
+  }
+
+  /** `reading` is the caller's number for one pass over a session; the first page begins it, the last one ends it. */
+  readPage(reading: number, sessionId: string): TurnPage {
+    return this.#pageOf(
+      reading,
+      sessionId,
+      (place) => this.#tables.turnsAfter(place),
+      (row) => this.#wholePart(row),
+    )
+  }
+
+  readStepPage(reading: number, sessionId: string): TurnPage<TurnStep> {
+    return this.#pageOf(
+      reading,
+      sessionId,
+      (place) => this.#tables.stepsAfter(place),
+      (row, { stepsGiven }) => this.#stepPart(row, stepsGiven),
+    )
+  }
+
+  readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline> {
+    return this.#pageOf(
+      reading,
+      sessionId,
+      (place) => this.#tables.stepsAfter(place),
+      (row) => {
+        checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
+        return outlinePart(row)
+      },
+    )
+  }
+
+  endReading(reading: number): void {
+    this.#readings.delete(reading)
+  }
+
+  /** The one turn as a page of its own; empty if there is none. */
+  readTurn(sessionId: string, turnId: string): TurnPage {
+    return this.#tables.inOneSnapshot(() => {
+      const reading = this.#begin(sessionId)
+      const row = reading && this.#tables.turnById(reading.tree, turnId)
+      const page: TurnPage = { texts: [], turns: [], done: true }
+      if (reading === undefined || row === undefined) return page
+      page.turns.push({ ...this.#sharedPart(row, reading, page), ...this.#wholePart(row) })
+      return page
+    })
+  }
+
+  readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
+    return this.#tables.inOneSnapshot(() => {
+      const found = new Map<string, PackedDetail[]>()
+      const tree = this.#tables.tree(sessionId)
+      if (tree === undefined) return found
+      for (const turnId of turnIds) {
+        const rows = this.#tables.detailsOf(tree, turnId).filter(({ kind }) => kinds.includes(kind))
+        const details = rows.map((row) => {
+          checkSum(row, DETAIL_SUMMED, { sum: row.detail_sum, what: `A detail of turn ${turnId}` })
+          return { kind: row.kind, body: row.body }
+        })
+        if (details.length > 0) found.set(turnId, details)
+      }
+      return found
+    })
+  }
+
+  #begin(sessionId: string): Reading | undefined {
+    const tree = this.#tables.tree(sessionId)
+    if (tree === undefined) return undefined
+    const given = { textsGiven: new Set<number>(), stepsGiven: new Map<number, string>() }
+    return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], ...given }
+  }
+
+  #pageOf<T extends TurnParts, Row extends TurnRow>(
+    number: number,
+    sessionId: string,
+    rowsAfter: (place: Place) => Iterable<Row>,
+    partOf: (row: Row, reading: Reading) => Omit<PagedTurn<T>, keyof SharedPart>,
+  ): TurnPage<T> {
+    const reading = this.#readings.get(number) ?? this.#begin(sessionId)
+    if (reading === undefined) return { texts: [], turns: [], done: true }
+    const page = this.#tables.inOneSnapshot(() => this.#nextPage(reading, rowsAfter, partOf))
+    if (page.done) this.#readings.delete(number)
+    else this.#readings.set(number, reading)
+    return page
+  }
+
+  #nextPage<T extends TurnParts, Row extends TurnRow>(
+    reading: Reading,
+    rowsAfter: (place: Place) => Iterable<Row>,
+    partOf: (row: Row, reading: Reading) => Omit<PagedTurn<T>, keyof SharedPart>,
+  ): TurnPage<T> {
+    const page: TurnPage<T> = { texts: [], turns: [], done: true }
+    // Deleted or reset since the last page: some of its rows may be gone already.
+    if (this.#tables.tree(reading.sessionId) !== reading.tree) return page
+    let bytes = 0
+    for (const row of rowsAfter(reading)) {
+      const part = partOf(row, reading)
+      const turn = { ...this.#sharedPart(row, reading, page), ...part } as PagedTurn<T>
+      reading.index = row.call_index
+      reading.id = row.id
+      page.turns.push(turn)
+      bytes += promptBytes(part)
+      bytes += turn.completionText?.length ?? 0
+      page.done = page.turns.length < MAX_PAGE_TURNS && bytes + textLength(page) <= MAX_PAGE_BYTES
+      if (!page.done) break
+    }
+    return page
+  }
+
+  /** What both a whole turn and its outline have. */
+  #sharedPart(row: TurnRow, reading: Reading, page: Pick<TurnPage, 'texts'>): SharedPart {
+    checkSum(row, TURN_SUMMED, { sum: row.turn_sum, what: `Turn ${row.turn_id}` })
+    const give = (text: number) => this.#giveText(text, reading, page)
+    const messages = this.#walkTo(row.node, reading.messages)
+    const prompt = this.#walkTo(row.prompt_node, reading.prompt)
+    messages.added.forEach(give)
+    prompt.added.forEach(give)
+    if (row.tools !== null) give(row.tools)
+    give(row.params)
+    return {
+      ...requestPart(row, reading.sessionId),
+      ...outcomePart(row),
+      messages,
+      prompt,
+    }
+  }
+
+  #wholePart(row: TurnRow) {
+    // Not before the turn is closed: what it will have must not be remembered as what it has.
+    const closed = row.tool_calls !== null
+    const { promptIds, completionIds } = closed ? this.#sequences.read(row.id) : NO_TOKEN_IDS()
+    return {
+      promptTokenIds: promptIds,
+      completionTokenIds: completionIds,
+      completionLogprobs: logprobsOf(row),
+    }
+  }
+
+  #stepPart(row: StepRow, given: Map<number, string>) {
+    checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
+    const base = row.prompt_base === null ? null : given.get(row.prompt_base)
+    const promptStep =
+      base === undefined
+        ? // The base was called later than this turn, or was still open when it was given out.
+          { base: null, shared: 0, rest: this.#sequences.read(row.id).promptIds }
+        : { base, shared: row.prompt_shared ?? 0, rest: idsOf(row.prompt_rest) }
+    if (row.tool_calls !== null) given.set(row.id, row.turn_id)
+    return {
+      promptStep,
+      completionTokenIds: idsOf(row.completion_ids),
+      completionLogprobs: logprobsOf(row),
+    }
+  }
+
+  /** Moves `path` to `node`. */
+  #walkTo(node: number, path: PathNode[]): PagedList {
+    const added: PathNode[] = []
+    const runs: Int32Array[] = []
+    let at = node
+    while (at !== ROOT) {
+      const row = this.#tables.node(at)!
+      checkSum(row, NODE_SUMMED, { sum: row.node_sum, what: `Node ${at}` })
+      const { parent, depth, texts } = row
+      // On the way up depth falls, so that what lies deeper than here is not on the way.
+      while ((path.at(-1)?.depth ?? 0) > depth) path.pop()
+      if (path.at(-1)?.id === at) break
+      added.push({ id: at, depth })
+      runs.push(unpackIds(texts))
+      at = parent
+    }
+    if (at === ROOT) path.length = 0
+    const shared = path.at(-1)?.depth ?? 0
+    for (const step of added.reverse()) path.push(step)
+    return { shared, added: runs.reverse().flatMap((run) => [...run]) }
+  }
+
+  #giveText(id: number, reading: Reading, page: Pick<TurnPage, 'texts'>): void {
+    if (reading.textsGiven.has(id)) return
+    reading.textsGiven.add(id)
+    const row = this.#tables.text(id)!
+    const text = this.#wholeText(row)
+    if (!hashOf(text).equals(row.hash)) throw damaged(`Text ${id}`)
+    page.texts.push([id, text])
+  }
+
+  #wholeText({ echo_of: echoOf, blobs, body }: TextRow): string {
+    const text = unpackText(body)
+    if (echoOf !== null) return expandEcho(text, toCompletion(this.#tables.completion(echoOf)!))
+    if (blobs === null) return text
+    const rows = Array.from(unpackIds(blobs), (blob) => this.#tables.blob(blob)!)
+    return joinBlobs({ literals: JSON.parse(text), blobs: rows })
+  }
+}
+
+type SharedPart = Omit<PagedTurn, 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'>
+
+const NO_TOKEN_IDS = () => ({ promptIds: new Int32Array(0), completionIds: new Int32Array(0) })
+
+function promptBytes(part: { promptTokenIds?: Int32Array; promptStep?: TurnStep['promptStep'] }): number {
+  return (part.promptTokenIds ?? part.promptStep?.rest)?.byteLength ?? 0
+}
+
+function textLength(page: Pick<TurnPage, 'texts'>): number {
+  return page.texts.reduce((sum, [, text]) => sum + text.length, 0)
+}

@@ -1,0 +1,85 @@
+/** What the writer of a record does, whatever database it is in. */
+import { ProxyError } from '../../../base/errors.ts'
+import type { Reward, SessionRecord, TurnError } from '../port/turn-store.ts'
+import type { Reply, ThreadCall } from './calls.ts'
+import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
+import type { NewSessionRow } from './session-rows.ts'
+import type { SessionTables } from './tables.ts'
+import type { TurnWriter } from './turns.ts'
+
+export interface WriteMethods {
+  createSession(session: NewSessionRow): { created: boolean; session: SessionRecord }
+  endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
+  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
+  resetSession(sessionId: string, atMs: number): SessionRecord | undefined
+  deleteSession(sessionId: string): boolean
+  sweep(nowMs: number, limit: number): string[]
+  openTurn(turn: SentTurn): RecordedRequest
+  /** @returns the turn's row; undefined if it has gone meanwhile */
+  closeTurn(outcome: SentOutcome): number | undefined
+  /** Opens and closes a turn. */
+  recordTurn(turn: SentTurn, outcome: SentOutcome): RecordedTurn
+  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void
+  answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined
+  /** Writes, and changes nothing: to see whether a commit is possible. */
+  tryCommit(): void
+}
+
+/** Turns whose opening was refused, so that closing them must be refused too; as long as they are in flight. */
+export class UnopenedTurns {
+  readonly #turns = new Set<string>()
+
+  /** @param calls of a group that has been written, with what came of each */
+  note(calls: readonly ThreadCall<WriteMethods>[], replies: readonly Reply[]): void {
+    for (const [place, call] of calls.entries()) {
+      if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as SentOutcome).turnId)
+      const reply = replies[place]!
+      const refused = 'error' in reply && reply.error.code === 'store_failed'
+      if (call.method === 'openTurn' && refused) this.#turns.add((call.args[0] as SentTurn).turnId)
+    }
+  }
+
+  /** @throws ProxyError `store_failed` */
+  refuse(turnId: string): void {
+    if (!this.#turns.has(turnId)) return
+    throw new ProxyError('store_failed', 'the turn could not be put on record when it began')
+  }
+}
+
+/** What each adapter does in its own way. */
+type OwnMethods = Pick<WriteMethods, 'sweep' | 'tryCommit'>
+
+export function writeMethods(
+  turns: TurnWriter,
+  sessions: SessionTables,
+  unopened: UnopenedTurns,
+  own: OwnMethods,
+): WriteMethods {
+  return {
+    createSession: (session) => sessions.create(session),
+    endSession: (sessionId, status, atMs) => {
+      turns.forgetSession(sessionId)
+      return sessions.end(sessionId, status, atMs)
+    },
+    setReward: (sessionId, reward, atMs) => sessions.setReward(sessionId, reward, atMs),
+    resetSession: (sessionId, atMs) => {
+      turns.forgetSession(sessionId)
+      return sessions.reset(sessionId, atMs)
+    },
+    deleteSession: (sessionId) => {
+      turns.forgetSession(sessionId)
+      return sessions.delete(sessionId)
+    },
+    openTurn: (turn) => turns.open(turn),
+    closeTurn: (outcome) => {
+      const turn = turns.close(outcome)
+      // No such open turn: it was deleted or reset meanwhile, which is well, or it never came to be, which is not.
+      if (turn === undefined) unopened.refuse(outcome.turnId)
+      return turn
+    },
+    recordTurn: (turn, outcome) => turns.record(turn, outcome),
+    markUndelivered: (...undelivered) => turns.markUndelivered(...undelivered),
+    answerRetry: (...retry) => turns.answerRetry(...retry),
+    ...own,
+  }
+}
