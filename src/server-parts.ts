@@ -11,7 +11,12 @@ import type { Connect } from './proxy/engines/clients/wire/connection.ts'
 import { EngineRoster } from './proxy/engines/dispatch/engine-roster.ts'
 import { createLocalBackend, type LocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
-import { type ExpectedTokenizer, TOKENIZER_TEXT } from './proxy/engines/port/expected-tokenizer.ts'
+import {
+  COMPARED_CHATS,
+  type ExpectedTokenizer,
+  questionFor,
+  TOKENIZER_TEXT,
+} from './proxy/engines/port/expected-tokenizer.ts'
 import type { Roster } from './proxy/engines/port/roster.ts'
 import { type HealthPort, openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import type { HealthAnswer } from './proxy/http/operator/health/health-thread.ts'
@@ -19,6 +24,7 @@ import type { HttpServer, ServerOptions } from './proxy/http/server.ts'
 import { Metrics } from './proxy/metrics/metrics.ts'
 import { createRelayBackend, type RelayBackend } from './proxy/relay/relay-backend.ts'
 import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
+import { wholePrompt } from './proxy/session/prompts/prompt-planner.ts'
 import type { Prompts } from './proxy/session/prompts/prompts.ts'
 import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
 import { Activity } from './proxy/session/state/activity.ts'
@@ -348,10 +354,11 @@ async function openLocalBackend(
   model: TokenModel | undefined,
 ): Promise<LocalBackend> {
   const clients = config.awaitEngines ? [] : openEngines(config)
+  const tokenizer = model && { ...expectedTokenizer(config, model), chatIds: await comparedPrompts(model) }
   return createLocalBackend({
     clients,
-    known: await checkEngines(clients, logger, model && TOKENIZER_TEXT),
-    tokenizer: model && expectedTokenizer(config, model),
+    known: await checkEngines(clients, logger, tokenizer && questionFor(tokenizer)),
+    tokenizer,
     standIns: fallsBack(config),
     maxConcurrencyPerEngine: config.maxConcurrency,
     queueLimit: config.queueLimit,
@@ -366,6 +373,17 @@ async function openLocalBackend(
 function expectedTokenizer({ tokenizer }: ServeConfig, { tokenizer: own }: TokenModel): ExpectedTokenizer {
   const decode = (ids: readonly number[]) => own.decode(ids)
   return { name: tokenizer!, ids: own.encode(TOKENIZER_TEXT), decode }
+}
+
+/** A template may refuse tools, or such a chat: that one is not compared then. */
+async function comparedPrompts(model: TokenModel): Promise<ExpectedTokenizer['chatIds']> {
+  const prompts = await Promise.all(
+    Object.entries(COMPARED_CHATS).map(async ([name, chat]) => {
+      const prompt = await wholePrompt(model, chat).catch(() => undefined)
+      return prompt && [name, [...prompt.ids]]
+    }),
+  )
+  return Object.fromEntries(prompts.filter((prompt) => prompt !== undefined))
 }
 
 function engineRoster(config: LocalModeConfig, backend: LocalBackend, logger: Logger): Roster {

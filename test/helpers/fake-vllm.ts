@@ -26,8 +26,12 @@ export interface FakeVllmOptions {
   strict?: boolean
   /** Says that this was the prompt when it is sent ids. Default: those ids. */
   claimedPromptIds?: number[]
-  /** What its tokenizer makes of a text. Default: it does not say. */
+  /** What its tokenizer makes of a text. Default: it has no `/tokenize`. */
   textIds?: (text: string) => number[]
+  /** What its template makes of a chat's body. Default: it refuses chats there. */
+  chatIds?: (body: Record<string, unknown>) => number[]
+  /** What a token reads like, beside its logprob in a prompt. Default: it does not say. */
+  idText?: (id: number) => string
 }
 
 const PROMPT_IDS = [101, 102, 103]
@@ -47,8 +51,9 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
   const server = await startScriptedServer(async (request, response) => {
     if (request.method === 'GET' && fails) return sendJson(response, {}, 500)
     if (request.method === 'GET') return answerGet(request, response, options, model)
-    if (request.path === '/tokenize' && options.textIds)
-      return sendJson(response, { tokens: options.textIds(request.body.prompt) })
+    if (request.path === '/tokenize') return answerTokenize(request, response, options)
+    if (request.body.prompt_logprobs === 0 && options.idText)
+      return sendJson(response, scoresOf(request.body.prompt, options.idText))
     refusals -= 1
     const isBusy = refusals >= 0 || (refusesIds && request.body.return_token_ids)
     const refusal = isBusy ? 'weights are being updated' : refusalOf(request.body, options)
@@ -90,6 +95,21 @@ function answerGet(
   } else if (path === '/health' && !options.strict) response.end()
   else if (path === '/version' && !options.strict) sendJson(response, { version: '0.32.0' })
   else sendJson(response, { detail: 'Not Found' }, 404)
+}
+
+function answerTokenize(
+  { body }: SeenRequest,
+  response: ServerResponse,
+  { textIds, chatIds }: FakeVllmOptions,
+): void {
+  const tokens = body.messages ? chatIds?.(body) : textIds?.(body.prompt)
+  sendJson(response, tokens ? { tokens } : { detail: 'Not Found' }, tokens ? 200 : 404)
+}
+
+function scoresOf(prompt: number[], decoded: (id: number) => string) {
+  const entry = (id: number) => ({ [id]: { logprob: -1, rank: 1, decoded_token: decoded(id) } })
+  const prompt_logprobs = prompt.map((id, at) => (at === 0 ? null : entry(id)))
+  return { choices: [{ index: 0, text: '', finish_reason: 'length', prompt_logprobs }] }
 }
 
 function refusalOf(body: Record<string, unknown>, { strict }: FakeVllmOptions): string | undefined {

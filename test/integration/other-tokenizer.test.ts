@@ -2,9 +2,10 @@
 import t, { type Test } from 'tap'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import { startEngine } from '../helpers/engine.ts'
-import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { type FakeVllmOptions, startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { joinWorker } from '../helpers/relay-rig.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
 const tokenizer = loadEmbeddedTokenizer()
@@ -12,8 +13,8 @@ const tokenizer = loadEmbeddedTokenizer()
 const shifted = (text: string) => tokenizer.encode(text).map((id) => id + 1)
 const OTHER = /the tokenizer of llama is not that of --tokenizer embedded: id 1 of a text is \d+ here/
 
-async function startOther(t: Test, textIds: ((text: string) => number[]) | undefined) {
-  const engine = await startFakeVllm({ model: 'llama', ...(textIds && { textIds }) })
+async function startOther(t: Test, textIds?: FakeVllmOptions['textIds'], more: FakeVllmOptions = {}) {
+  const engine = await startFakeVllm({ model: 'llama', ...(textIds && { textIds }), ...more })
   t.teardown(() => engine.close())
   return engine
 }
@@ -69,3 +70,49 @@ t.test('a worker with such an engine gets no calls, and the error and /health sa
   const model = (await workers())[1].models[0]
   t.ok((await proxy.post('/a/v1/chat/completions', { ...body, model })).choices)
 })
+
+t.test('an engine that has no /tokenize is told by what ids read like to it', async (t) => {
+  const wrong = await startOther(t, undefined, { idText: (id) => tokenizer.decode([id + 1]) })
+  await t.rejects(startProxy(t, { engineUrls: [wrong.url], tokenizer: 'embedded' }), {
+    code: 'config_invalid',
+    message:
+      /the tokenizer of llama is not that of --tokenizer embedded: id \d+ reads ".*" here and ".*" there/,
+  })
+  const right = await startOther(t, undefined, { idText: (id) => tokenizer.decode([id]) })
+  const proxy = await startProxy(t, { engineUrls: [right.url], tokenizer: 'embedded' })
+  t.match((await proxy.get('/health')).engines, [{ healthy: true, tokenizer: 'same' }])
+  const readings = right.requests.filter(({ body }) => body?.prompt_logprobs === 0)
+  t.equal(readings.length, 1, 'asked once')
+})
+
+t.test(
+  'a prompt that its own template makes in another way is a warning in /health and in the log',
+  async (t) => {
+    const { url: own } = await startEngine(t)
+    const chatIds = async (chat: object) => {
+      const asked = {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(chat),
+      }
+      return ((await (await fetch(`${own}/tokenize`, asked)).json()) as { tokens: number[] }).tokens
+    }
+    const messages = [{ role: 'user', content: 'Say hello.' }]
+    const plain = await chatIds({ messages })
+    const engine = await startOther(t, (text) => tokenizer.encode(text), {
+      chatIds: ({ tools }) => (tools ? plain.with(2, 1) : plain),
+    })
+    const logged: string[] = []
+    const logger = { ...silentLogger, warn: (_: object, message: string) => void logged.push(message) }
+    const proxy = await startProxy(t, { engineUrls: [engine.url], tokenizer: 'embedded' }, logger)
+    const said = new RegExp(
+      `^the prompt of a chat with a tool is another one by its own chat route: ${plain.length} ids here and ` +
+        '\\d+ by --tokenizer embedded, id \\d+ is \\d+ here and \\d+ there$',
+    )
+    t.match((await proxy.get('/health')).engines, [{ healthy: true, tokenizer: 'same', warning: said }])
+    t.match(
+      logged.filter((message) => said.test(message)),
+      { length: 1 },
+    )
+  },
+)

@@ -11,15 +11,6 @@ import { type Finding, failure, ok, warning } from './finding.ts'
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
 const MASKED_TOP_K = 20
-/** Engines differ in what they write of a tool: SGLang's chat route adds fields that the agent left out. */
-const TOOL = {
-  type: 'function',
-  function: {
-    name: 'weather',
-    description: 'Tells the weather.',
-    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
-  },
-}
 /** How long an engine may be out of reach, and how long it may take to answer. */
 const WAIT_MS = 5_000
 const ANSWER_MS = 60_000
@@ -28,7 +19,7 @@ const ANSWER_MS = 60_000
 export async function lookAtEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
   const about = `engine ${url === undefined ? 'embedded' : new URL(url).host}`
   try {
-    const { turn, turnWithTool, warnings } = await callsThrough(config, url)
+    const { turn, warnings } = await callThrough(config, url)
     const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn
     if (!exact) {
       const seen = `answers, but its turns cannot be trained on: ${inexact_reason}`
@@ -38,7 +29,7 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
     }
     const from = config.tokenizer === undefined ? 'reported by the engine' : 'made in token mode'
     const seen = `answers with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
-    const more = url === undefined ? [] : await lookAtWords(config, url, turn, turnWithTool)
+    const more = url === undefined ? [] : await lookAtWords(config, url, turn)
     return [ok(about, seen), ...warnings, ...more]
   } catch (error) {
     const isOption = error instanceof ProxyError && error.code === 'config_invalid'
@@ -50,13 +41,12 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
 
 interface LookedThrough {
   turn: TurnJson
-  turnWithTool?: TurnJson
   /** What the proxy found out about the engine on the way. */
   warnings: Finding[]
 }
 
-/** A call through a proxy of these options that nobody else can reach, and in token mode one that offers a tool. */
-async function callsThrough(config: ServeConfig, url: string | undefined): Promise<LookedThrough> {
+/** A call through a proxy of these options that nobody else can reach. */
+async function callThrough(config: ServeConfig, url: string | undefined): Promise<LookedThrough> {
   const { startServer } = await import('../../main.ts')
   const own = {
     mode: 'local',
@@ -78,9 +68,7 @@ async function callsThrough(config: ServeConfig, url: string | undefined): Promi
     const { data = [] } = (await (await fetch(`${server.url}/doctor/v1/models`)).json()) as ListedModels
     const model = data[0]?.id ?? 'default'
     const turn = await callOf(server.url, 'doctor', { model, ...masks })
-    const warnings = await warningsOf(server.url, data[0]?.max_model_len)
-    if (config.tokenizer === undefined || url === undefined) return { turn, warnings }
-    return { turn, turnWithTool: await callOf(server.url, 'doctor-tool', { model, tools: [TOOL] }), warnings }
+    return { turn, warnings: await warningsOf(server.url, data[0]?.max_model_len) }
   } finally {
     await server.stop(0)
   }
@@ -121,22 +109,15 @@ async function callOf(proxyUrl: string, session: string, more: object): Promise<
 const CLOCK_OFF_MS = 5_000
 
 /** The engine's own word on the prompt, where it has `/tokenize`, and its clock. */
-async function lookAtWords(
-  config: ServeConfig,
-  url: string,
-  turn: TurnJson,
-  turnWithTool: TurnJson | undefined,
-): Promise<Finding[]> {
+async function lookAtWords(config: ServeConfig, url: string, turn: TurnJson): Promise<Finding[]> {
   const { origin, basePath, authorization } = parseEndpoint(url, config.engineApiKey)
-  const tokenize = (more: object) =>
-    fetch(`${origin}${basePath}/tokenize`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json', ...(authorization !== undefined && { authorization }) },
-      body: JSON.stringify({ model: turn.model, messages: MESSAGES, ...more }),
-      signal: AbortSignal.timeout(ANSWER_MS),
-    })
   const askedAtMs = Date.now()
-  const response = await tokenize({ add_generation_prompt: true })
+  const response = await fetch(`${origin}${basePath}/tokenize`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', ...(authorization !== undefined && { authorization }) },
+    body: JSON.stringify({ model: turn.model, messages: MESSAGES, add_generation_prompt: true }),
+    signal: AbortSignal.timeout(ANSWER_MS),
+  })
   const date = response.headers.get('date')
   // It was written between the two; a slow answer is no clock that is wrong.
   const saidMs = date === null ? askedAtMs : Date.parse(date)
@@ -158,14 +139,7 @@ async function lookAtWords(
   if (differs !== undefined) {
     return [...clock, failure('token mode', differs, "give --tokenizer the engine's own model")]
   }
-  const same = ok('token mode', `the same ${tokens.length} prompt ids as the engine's own`)
-  // SGLang renders as for its chat route only where nobody names the generation prompt.
-  const tokensWithTool = turnWithTool && (await tokensIn(await tokenize({ tools: [TOOL] })))
-  const toolDiffers = tokensWithTool && differenceOf(turnWithTool.prompt_token_ids, tokensWithTool)
-  if (!toolDiffers) return [...clock, same]
-  const remedy =
-    'see docs/engines.md: SGLang writes fields of tools that the agent left out; else compare the templates'
-  return [...clock, same, warning('token mode, tools', `with a tool, ${toolDiffers}`, remedy)]
+  return [...clock, ok('token mode', `the same ${tokens.length} prompt ids as the engine's own`)]
 }
 
 /** undefined: the engine tells none. */

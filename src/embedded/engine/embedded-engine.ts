@@ -3,6 +3,7 @@ import type { ChatBody, GenerationRequest } from '../../protocol/canonical/reque
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import { isTokenRequest, refuseImages } from '../../proxy/engines/clients/wire/request.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
+import type { TokenizerQuestion } from '../../proxy/engines/port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../../proxy/engines/port/score.ts'
 import { hermes } from '../../proxy/tokens/parsers/hermes.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
@@ -98,11 +99,11 @@ export class EmbeddedEngine implements EngineClient {
     if (events.length > 0) yield events
   }
 
-  checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
+  checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     signal.throwIfAborted()
     const health: EngineHealth = { models: [{ id: this.model, maxModelLen: this.contextLength }] }
     if (this.weightVersion !== undefined) health.weightVersion = this.weightVersion
-    if (text !== undefined) health.textIds = this.#model.tokenizer.encode(text)
+    if (question) health.textIds = this.#model.tokenizer.encode(question.text)
     return Promise.resolve(health)
   }
 

@@ -93,6 +93,7 @@ export const VLLM: Needed = {
     StreamOptions: ['include_usage'],
     ModelCard: ['id', 'owned_by', 'root', 'parent', 'max_model_len'],
     TokenizeCompletionRequest: ['prompt', 'add_special_tokens'],
+    TokenizeChatRequest: ['messages', 'tools'],
     TokenizeResponse: ['tokens'],
     DetokenizeRequest: ['tokens'],
   },
@@ -101,7 +102,7 @@ export const VLLM: Needed = {
     CompletionRequest: { max_tokens: '16' },
     ModelCard: { owned_by: "'vllm'" },
   },
-  names: ['weight_version', 'is_sleeping', 'is_paused', 'version'],
+  names: ['weight_version', 'decoded_token', 'is_sleeping', 'is_paused', 'version'],
 }
 
 export const SGLANG: Needed = {

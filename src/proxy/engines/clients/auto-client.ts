@@ -3,6 +3,7 @@ import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { cannotCount } from '../port/count-tokens.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
+import type { TokenizerQuestion } from '../port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../port/score.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import { parseEndpoint } from './endpoint.ts'
@@ -66,9 +67,9 @@ class AutoClient implements EngineClient {
     return (await this.#found(signal)).tokenTexts?.(model, ids, signal)
   }
 
-  async checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
+  async checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     const client = await this.#found(signal)
-    return client.checkHealth(signal, text)
+    return client.checkHealth(signal, question)
   }
 
   async close(): Promise<void> {

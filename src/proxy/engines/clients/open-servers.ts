@@ -2,6 +2,7 @@
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
+import type { TokenizerQuestion } from '../port/expected-tokenizer.ts'
 import { createAutoClient } from './auto-client.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import type { Connect, ConnectionOptions } from './wire/connection.ts'
@@ -51,7 +52,7 @@ function openClient(kind: ServerChoice['engineKind'], options: ConnectionOptions
 const CHECK_MS = 10_000
 
 /**
- * Asks each engine whether it serves, and for the ids of `text`. One that answers is enough to start with: a dead one among healthy ones must
+ * Asks each engine whether it serves, and what its tokenizer does. One that answers is enough to start with: a dead one among healthy ones must
  * not keep a cluster from training. None at all is a mistake in the configuration more often than not.
  * @returns what those that answered said, by the names of their clients
  * @throws ProxyError `start_failed` when none answers
@@ -59,13 +60,13 @@ const CHECK_MS = 10_000
 export async function checkEngines(
   clients: readonly EngineClient[],
   logger: Logger,
-  text?: string,
+  question?: TokenizerQuestion,
 ): Promise<ReadonlyMap<string, EngineHealth>> {
   const healths = new Map<string, EngineHealth>()
   const failures: { engine: string; error: ProxyError }[] = []
   const check = async (client: EngineClient) => {
     try {
-      healths.set(client.name, await client.checkHealth(AbortSignal.timeout(CHECK_MS), text))
+      healths.set(client.name, await client.checkHealth(AbortSignal.timeout(CHECK_MS), question))
     } catch (thrown) {
       failures.push({ engine: client.name, error: toProxyError(thrown) })
     }

@@ -3,9 +3,11 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../port/engine-client.ts'
 import {
+  describePrompts,
   describeTokenizer,
   type ExpectedTokenizer,
   judgeTokenizer,
+  questionFor,
   TOKENIZER_TEXT,
   type TokenizerVerdict,
 } from '../port/expected-tokenizer.ts'
@@ -132,8 +134,12 @@ export class EngineHealthWatch {
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
       const { client, tokenizer, tellsTextIds } = this.#options
-      const text = tokenizer || tellsTextIds ? TOKENIZER_TEXT : undefined
-      const { weightVersion, ...health } = await client.checkHealth(signal, text)
+      const question = tokenizer
+        ? questionFor(tokenizer)
+        : tellsTextIds
+          ? { text: TOKENIZER_TEXT }
+          : undefined
+      const { weightVersion, ...health } = await client.checkHealth(signal, question)
       const isOfNow = forgotten === this.#timesForgotten
       this.#noteHealth({ ...health, ...(isOfNow && weightVersion !== undefined && { weightVersion }) })
     } catch (thrown) {
@@ -191,7 +197,9 @@ export class EngineHealthWatch {
     if (expected === undefined) return
     const verdict = judgeTokenizer(expected, health)
     this.tokenizer = verdict
-    this.warning = verdict === 'split' ? describeTokenizer(verdict, expected, health) : undefined
+    const split = verdict === 'split' ? describeTokenizer(verdict, expected, health) : undefined
+    this.warning =
+      [split, describePrompts(expected, health)].filter((said) => said !== undefined).join('; ') || undefined
     if (verdict !== 'other') return
     this.healthy = false
     this.error = describeTokenizer(verdict, expected, health)

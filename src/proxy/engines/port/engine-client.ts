@@ -5,6 +5,7 @@
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
+import type { TokenizerAnswer, TokenizerQuestion } from './expected-tokenizer.ts'
 import type { Score } from './score.ts'
 
 export type EngineKind = 'vllm' | 'sglang' | 'openai' | 'embedded'
@@ -17,14 +18,12 @@ export interface ModelInfo {
   isAdapter?: boolean
 }
 
-export interface EngineHealth {
+export interface EngineHealth extends TokenizerAnswer {
   models: ModelInfo[]
   /** Which weights the engine serves, in its own word, where it tells. */
   weightVersion?: string
   /** It is alive and samples nothing until somebody wakes it up. */
   unavailable?: Unavailable
-  /** What its tokenizer makes of the text that it was asked about, where it tells. */
-  textIds?: readonly number[]
 }
 
 /** A trainer has put it to sleep, or has paused it. An engine that pauses to sleep may tell the second alone. */
@@ -67,10 +66,10 @@ export interface EngineClient {
 
   /**
    * Asks the engine whether it serves.
-   * @param text its ids by the engine's own tokenizer are told too
+   * @param question about its tokenizer
    * @throws ProxyError `engine_unreachable` or `engine_failed`
    */
-  checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth>
+  checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth>
 
   /** Ends idle connections. Running generations must have been cancelled before. */
   close(): Promise<void>

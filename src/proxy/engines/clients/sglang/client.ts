@@ -2,6 +2,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
+import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
 import { HeldCalls } from '../calls/held-calls.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
@@ -19,12 +20,12 @@ import {
   wantsLogprobs,
 } from '../wire/request.ts'
 import { ServerVersion } from '../wire/server-version.ts'
-import { TextIds } from '../wire/text-ids.ts'
+import { TokenizerAnswers } from '../wire/tokenizer-answers.ts'
 import { weightVersionOf } from '../wire/weight-version.ts'
 import { sglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
 import { generateBody, imageBody } from './request.ts'
-import { readSglangScores, sglangScoreBody } from './score.ts'
+import { readSglangScores, SGLANG_READING, sglangScoreBody } from './score.ts'
 
 /**
  * A client of SGLang's server: its routes of OpenAI's API (`python/sglang/srt/entrypoints/openai/`), whose versions differ
@@ -41,7 +42,7 @@ class SglangClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #openai: OpenaiRoutes
   readonly #routes: OptionalRoutes
-  readonly #textIds: TextIds
+  readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
   readonly #heldCalls: HeldCalls
   /**
@@ -60,7 +61,7 @@ class SglangClient implements EngineClient {
     this.#connection = new EngineConnection(options)
     this.#openai = new OpenaiRoutes(this.#connection)
     this.#routes = new OptionalRoutes(this.#connection)
-    this.#textIds = new TextIds(this.#connection)
+    this.#tokenizer = new TokenizerAnswers(this.#connection, SGLANG_READING)
     this.#version = new ServerVersion(this.#connection, ['/server_info', '/get_server_info'])
     this.#heldCalls = new HeldCalls(this.#version, {
       since: TAGS_SINCE,
@@ -120,12 +121,12 @@ class SglangClient implements EngineClient {
     return this.#openai.warning ?? this.#heldCalls.warning
   }
 
-  checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
+  checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     return this.#openai.watch(() =>
-      this.#checkHealth(signal, text).catch((thrown) => {
+      this.#checkHealth(signal, question).catch((thrown) => {
         this.#version.forget()
         this.#heldCalls.forget()
-        this.#textIds.forget()
+        this.#tokenizer.forget()
         this.#servedName = undefined
         this.#wasReady = false
         throw thrown
@@ -133,7 +134,7 @@ class SglangClient implements EngineClient {
     )
   }
 
-  async #checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
+  async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     const isPaused = await this.#isPaused(signal)
     // Generates a token, on most versions: a dead engine behind its server does not pass, nor does a paused one.
     if (!isPaused) await this.#routes.get('/health', signal)
@@ -148,12 +149,13 @@ class SglangClient implements EngineClient {
       (await this.#routes.get('/model_info', signal)) ?? (await this.#routes.get('/get_model_info', signal))
     const said = info === undefined ? undefined : parseJson(info)
     const weightVersion = isRecord(said) ? weightVersionOf(said.weight_version) : undefined
-    const textIds = text === undefined ? undefined : await this.#textIds.of(text, models[0]?.id, signal)
+    // One that is paused reads nothing.
+    const tokenizer = isPaused ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
       models,
       ...(weightVersion !== undefined && { weightVersion }),
       ...(isPaused && { unavailable: 'paused' }),
-      ...(textIds && { textIds }),
+      ...tokenizer,
     }
   }
 

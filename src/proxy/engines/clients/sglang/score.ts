@@ -5,9 +5,11 @@
  */
 import type { ScoredToken, ScoreRequest } from '../../port/score.ts'
 import { isRecord, parseJson } from '../wire/failures.ts'
-import { logprobOf, notScored, scoredIds } from '../wire/score.ts'
+import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
+import type { IdReading } from '../wire/tokenizer-answers.ts'
 
-export function sglangScoreBody(request: ScoreRequest): string {
+/** @param withTexts what each token reads like is told too */
+export function sglangScoreBody(request: ScoreRequest, withTexts = false): string {
   const { promptTokenIds, loraPath, alternatives } = request
   return JSON.stringify({
     input_ids: scoredIds(request),
@@ -17,7 +19,7 @@ export function sglangScoreBody(request: ScoreRequest): string {
     // The first entry has no logprob: it is the last token of the prompt.
     logprob_start_len: Math.max(0, promptTokenIds.length - 1),
     top_logprobs_num: alternatives,
-    return_text_in_logprobs: false,
+    return_text_in_logprobs: withTexts,
     stream: false,
   })
 }
@@ -59,4 +61,18 @@ function topOf(entries: unknown): (readonly [logprob: number, id: number])[] {
     const logprob = logprobOf(value)
     return logprob === undefined ? [] : [[logprob, Number(id)] as const]
   })
+}
+
+export const SGLANG_READING: IdReading = {
+  path: '/generate',
+  body: (ids) => sglangScoreBody(readAsPrompt(ids), true),
+  textsIn(answer, ids) {
+    const meta = isRecord(answer) ? answer.meta_info : undefined
+    const entries = isRecord(meta) ? meta.input_token_logprobs : undefined
+    if (!Array.isArray(entries) || entries.length !== ids.length) return undefined
+    return ids.map((id, at) => {
+      const [, said, text] = tripleOf(entries[at])
+      return said === id && typeof text === 'string' ? text : undefined
+    })
+  },
 }

@@ -3,6 +3,7 @@ import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../port/engine-client.ts'
+import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
 import { HeldCalls } from '../calls/held-calls.ts'
 import { type ConnectionOptions, EngineConnection, type EngineResponse } from '../wire/connection.ts'
@@ -20,7 +21,7 @@ import {
   type TokenRequest,
 } from '../wire/request.ts'
 import { ServerVersion } from '../wire/server-version.ts'
-import { TextIds } from '../wire/text-ids.ts'
+import { TokenizerAnswers } from '../wire/tokenizer-answers.ts'
 import { weightVersionOf } from '../wire/weight-version.ts'
 import { TAGS_SINCE, vllmCallTag } from './call-tags.ts'
 import {
@@ -37,7 +38,7 @@ import {
 } from './ids-route.ts'
 import { placedFeatures, RENDER_PATH, vllmRenderBody } from './images.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
-import { readVllmScores, vllmScoreBody } from './score.ts'
+import { readVllmScores, VLLM_READING, vllmScoreBody } from './score.ts'
 import { DetokenizedTexts } from './token-texts.ts'
 
 const NO_ROUTE = {
@@ -67,7 +68,7 @@ class VllmClient implements EngineClient {
   readonly #connection: EngineConnection
   readonly #contextLength: ContextLength
   readonly #routes: OptionalRoutes
-  readonly #textIds: TextIds
+  readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
   readonly #heldCalls: HeldCalls
   // What this server lacks, for an operator. Until a health check fails: it may be another server after that.
@@ -83,7 +84,7 @@ class VllmClient implements EngineClient {
     this.#connection = new EngineConnection(options)
     this.#contextLength = new ContextLength(this.#connection)
     this.#routes = new OptionalRoutes(this.#connection)
-    this.#textIds = new TextIds(this.#connection)
+    this.#tokenizer = new TokenizerAnswers(this.#connection, VLLM_READING)
     this.#version = new ServerVersion(this.#connection, ['/version'])
     this.#heldCalls = new HeldCalls(this.#version, { since: TAGS_SINCE })
   }
@@ -244,19 +245,19 @@ class VllmClient implements EngineClient {
     return warnings.length === 0 ? undefined : warnings.join('; ')
   }
 
-  async checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
+  async checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     try {
-      return await this.#checkHealth(signal, text)
+      return await this.#checkHealth(signal, question)
     } catch (thrown) {
       this.#version.forget()
       this.#heldCalls.forget()
-      this.#textIds.forget()
+      this.#tokenizer.forget()
       this.#noRoute = this.#noMasks = this.#losesIds = this.#defaults = undefined
       throw thrown
     }
   }
 
-  async #checkHealth(signal: AbortSignal, text?: string): Promise<EngineHealth> {
+  async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     // The list of models is answered even when the engine behind the server is dead; /health is not.
     await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
@@ -264,13 +265,14 @@ class VllmClient implements EngineClient {
     const weightVersion = weightVersionIn(await this.#routes.get('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
     // Asked for no ids of a text: chats are sent to it as chats.
-    if (text === undefined) await this.#noteLostIds(signal)
-    const textIds = text === undefined ? undefined : await this.#textIds.of(text, models[0]?.id, signal)
+    if (question === undefined) await this.#noteLostIds(signal)
+    // One that rests reads nothing.
+    const tokenizer = unavailable ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
       models,
       ...(weightVersion !== undefined && { weightVersion }),
       ...(unavailable && { unavailable }),
-      ...(textIds && { textIds }),
+      ...tokenizer,
     }
   }
 

@@ -4,7 +4,8 @@
  */
 import type { ScoredToken, ScoreRequest } from '../../port/score.ts'
 import { isRecord, parseJson } from '../wire/failures.ts'
-import { logprobOf, notScored, scoredIds } from '../wire/score.ts'
+import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
+import type { IdReading } from '../wire/tokenizer-answers.ts'
 
 export function vllmScoreBody(request: ScoreRequest): string {
   const { model, alternatives } = request
@@ -66,4 +67,19 @@ function scoredToken(
 
 function logprobIn(entry: unknown): number | undefined {
   return isRecord(entry) ? logprobOf(entry.logprob) : undefined
+}
+
+/** `decoded_token` of `prompt_logprobs`; the first token has none. */
+export const VLLM_READING: IdReading = {
+  path: '/v1/completions',
+  body: (ids, model) => vllmScoreBody({ ...readAsPrompt(ids), ...(model !== undefined && { model }) }),
+  textsIn(answer, ids) {
+    const choice = isRecord(answer) && Array.isArray(answer.choices) ? answer.choices[0] : undefined
+    const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined
+    if (!Array.isArray(entries) || entries.length !== ids.length) return undefined
+    return ids.map((id, at) => {
+      const told = isRecord(entries[at]) ? entries[at][String(id)] : undefined
+      return isRecord(told) && typeof told.decoded_token === 'string' ? told.decoded_token : undefined
+    })
+  },
 }

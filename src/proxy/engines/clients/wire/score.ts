@@ -5,6 +5,11 @@ import type { ScoreRequest } from '../../port/score.ts'
 /** vLLM's own stand-in for minus infinity, which JSON lacks. */
 const NEVER = -9_999
 
+/** Of ids that are read for their texts. */
+export function readAsPrompt(ids: readonly number[]): ScoreRequest {
+  return { promptTokenIds: new Int32Array(), completionTokenIds: Int32Array.from(ids), alternatives: 0 }
+}
+
 export function scoredIds({ promptTokenIds, completionTokenIds }: ScoreRequest): number[] {
   return [...promptTokenIds, ...completionTokenIds]
 }

@@ -1,0 +1,98 @@
+import { ProxyError } from '../../../../base/errors.ts'
+import {
+  COMPARED_CHATS,
+  type TokenizerAnswer,
+  type TokenizerQuestion,
+} from '../../port/expected-tokenizer.ts'
+import type { EngineConnection } from './connection.ts'
+import { isRecord, parseJson } from './failures.ts'
+
+/** An engine that is busy with calls is asked again at the next check. */
+const READING_MS = 3_000
+
+/** How one kind of engine is made to read ids, and where its answer says what each reads like. */
+export interface IdReading {
+  path: string
+  body(ids: readonly number[], model: string | undefined): string
+  textsIn(answer: unknown, ids: readonly number[]): (string | undefined)[] | undefined
+}
+
+/**
+ * What a server's tokenizer and template make of a text and of chats: `POST /tokenize` of vLLM and of newer SGLang (0.5.23
+ * has it). One without that route reads ids, and tells their texts beside their logprobs. Asked once, and again after the
+ * server was away: it may be another one then.
+ */
+export class TokenizerAnswers {
+  readonly #connection: EngineConnection
+  readonly #reading: IdReading
+  #known: TokenizerAnswer | undefined
+
+  constructor(connection: EngineConnection, reading: IdReading) {
+    this.#connection = connection
+    this.#reading = reading
+  }
+
+  forget(): void {
+    this.#known = undefined
+  }
+
+  async of(
+    question: TokenizerQuestion | undefined,
+    model: string | undefined,
+    signal: AbortSignal,
+  ): Promise<TokenizerAnswer> {
+    if (question === undefined) return {}
+    if (this.#known !== undefined) return this.#known
+    const textIds = await this.#tokenize({ model, prompt: question.text, add_special_tokens: false }, signal)
+    if (textIds === undefined) return await this.#read(question.ids, model, signal)
+    const chatIds: Record<string, number[]> = {}
+    for (const [name, chat] of question.chats ? Object.entries(COMPARED_CHATS) : []) {
+      // Nobody names the generation prompt: SGLang renders as for its chat route then, and both end with it.
+      const ids = await this.#tokenize({ model, ...chat }, signal)
+      if (ids !== undefined) chatIds[name] = ids
+    }
+    this.#known = { textIds, chatIds }
+    return this.#known
+  }
+
+  /** @returns undefined where the server does not tell */
+  async #tokenize(body: object, signal: AbortSignal): Promise<number[] | undefined> {
+    const said = await this.#ask('/tokenize', JSON.stringify(body), signal)
+    const tokens = isRecord(said) ? said.tokens : undefined
+    return Array.isArray(tokens) && tokens.every(Number.isInteger) ? (tokens as number[]) : undefined
+  }
+
+  async #read(
+    ids: readonly number[] | undefined,
+    model: string | undefined,
+    signal: AbortSignal,
+  ): Promise<TokenizerAnswer> {
+    if (ids === undefined) {
+      this.#known = {}
+      return this.#known
+    }
+    const limit = AbortSignal.timeout(READING_MS)
+    try {
+      const { path, body, textsIn } = this.#reading
+      const said = await this.#ask(path, body(ids, model), AbortSignal.any([signal, limit]))
+      const idTexts = textsIn(said, ids)
+      this.#known = idTexts === undefined ? {} : { idTexts }
+      return this.#known
+    } catch (thrown) {
+      if (limit.aborted && !signal.aborted) return {}
+      throw thrown
+    }
+  }
+
+  /** @returns undefined for a refusal: a gateway may keep a route to itself, a server may have no tokenizer */
+  async #ask(path: string, json: string, signal: AbortSignal): Promise<unknown> {
+    try {
+      const response = await this.#connection.request(path, signal, json)
+      return parseJson(await this.#connection.text(response, signal))
+    } catch (thrown) {
+      const refuses = ['engine_rejected', 'engine_failed']
+      if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
+      throw thrown
+    }
+  }
+}
