@@ -179,7 +179,7 @@ function openSessions(
   })
 }
 
-/** Asks the engine of its own, or the one that sampled a turn as long as no call waits. */
+/** Asks the engine of its own, or one that serves nobody. */
 function openDriftMeter(
   config: ServeConfig,
   backend: Backend | LocalBackend,
@@ -193,6 +193,7 @@ function openDriftMeter(
     store,
     logger,
     onVerdict: (verdict, result) => metrics.verified(verdict, result?.comparison?.mean_difference),
+    onControl: (isCaught) => metrics.controlTried(isCaught),
     engineFor: async (turn, signal) => {
       if (own) return { client: own, health: await own.checkHealth(signal) }
       return 'engines' in backend ? idleEngine(backend, turn) : undefined

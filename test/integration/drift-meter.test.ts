@@ -40,6 +40,7 @@ t.test('turns of the share are verified with the engine that sampled them', asyn
   const metrics = await (await fetch(`${proxy.url}/metrics`)).text()
   t.match(metrics, /^llm_proxy_verified_turns_total\{verdict="same"\} 3$/m)
   t.match(metrics, /^llm_proxy_verified_mean_difference_bucket\{le="0.0001"\} 3$/m)
+  t.match(metrics, /^llm_proxy_verify_controls_total\{caught="true"\} 1$/m)
   t.equal((await proxy.get('/sessions/s')).turns.length, 3, 'what it asks is on no record')
 })
 

@@ -314,6 +314,9 @@ t.test('health', async (t) => {
   for (const [title, script] of failing) await t.rejects(ask(script), { code: 'engine_failed' }, title)
 })
 
+const VLLM_METRICS =
+  '# HELP vllm:num_requests_running Requests that run.\nvllm:num_requests_running{engine="0"} 0.0\n'
+
 t.test('the kind of an engine', async (t) => {
   const detect = async (script: Script) => {
     const server = await startScriptedServer(script)
@@ -333,22 +336,26 @@ t.test('the kind of an engine', async (t) => {
   t.equal(await detect(models('sglang')), 'sglang')
   t.equal(await detect(models('somebody')), 'openai')
   t.equal(
-    await detect(({ path }, response) =>
-      sendJson(response, { version: '0.12' }, path === '/version' ? 200 : 401),
-    ),
+    await detect(({ path }, response) => {
+      if (path === '/metrics') return void response.end(VLLM_METRICS)
+      sendJson(response, { version: '0.12' }, path === '/version' ? 200 : 401)
+    }),
     'vllm',
-    'is told by its version, without a key',
+    'is told by its version and its metrics, without a key',
   )
-  for (const [owner, kind] of [
-    ['tensorrt_llm', 'openai'],
-    ['llamacpp', 'openai'],
-    ['nvidia', 'openai'],
-    ['acme', 'vllm'],
-  ] as const) {
-    const server: Script = (request, response) =>
-      request.path === '/version' ? sendJson(response, { version: '1' }) : models(owner)(request, response)
-    t.equal(await detect(server), kind, `a server with a version whose models are owned by ${owner}`)
-  }
+  for (const owner of ['tensorrt_llm', 'llamacpp', 'nvidia', 'acme'])
+    for (const [metrics, kind] of [
+      ['# TYPE trtllm_kv_cache_hit_rate gauge\n', 'openai'],
+      ['# HELP other Not of vllm: at all\n', 'openai'],
+      [VLLM_METRICS, 'vllm'],
+    ] as const) {
+      const server: Script = (request, response) => {
+        if (request.path === '/metrics') return void response.end(metrics)
+        if (request.path === '/version') return sendJson(response, { version: '1' })
+        return models(owner)(request, response)
+      }
+      t.equal(await detect(server), kind, `${owner}'s models, a version, and ${metrics.split('\n')[0]}`)
+    }
   for (const route of ['/model_info', '/get_model_info']) {
     const kind = await detect(({ path }, response) =>
       sendJson(response, { is_generation: true }, path === route ? 200 : 401),

@@ -96,6 +96,11 @@ export class Metrics implements Disposable {
     if (meanDifference !== undefined) this.#metrics.verifiedDifference.observe(meanDifference)
   }
 
+  /** An engine was asked about a turn with a prompt that was changed on purpose. */
+  controlTried(isCaught: boolean): void {
+    this.#metrics.verifyControls.add(1, String(isCaught))
+  }
+
   workerConnected(): void {
     this.#metrics.connections.add(1)
   }

@@ -140,6 +140,11 @@ export class ProxyMetrics {
     "Mean difference of a verified turn's recorded logprobs from the engine's, in nats",
     DIFFERENCES,
   )
+  readonly verifyControls = this.#counter(
+    'verify_controls_total',
+    'Changed prompts by which an engine that verifies was tried, by whether it noticed',
+    ['caught'],
+  )
 
   readonly sessionsCreated = this.#counter('sessions_created_total', 'Sessions created')
   readonly sessionsActive = this.#gauge('sessions_active', 'Sessions that have not ended')

@@ -1,6 +1,6 @@
 /**
- * Verifies a share of the turns while they are recorded: in the background, one at a time, and only when no call waits
- * for an engine. What it finds is counted; nothing of it reaches an agent.
+ * Verifies a share of the turns while they are recorded: in the background, one at a time, and only by engines that
+ * serve nobody. What it finds is counted; nothing of it reaches an agent.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { toProxyError } from '../../base/errors.ts'
@@ -27,6 +27,8 @@ export interface DriftMeterOptions {
   engineFor(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
   /** Called for each turn that was drawn. */
   onVerdict(verdict: DriftVerdict, result?: TurnResult): void
+  /** Called when an engine was tried with a prompt that was changed on purpose. */
+  onControl(isCaught: boolean): void
   readonly logger: Logger
   /** From 0 to 1. */
   readonly random?: () => number
@@ -175,6 +177,7 @@ export class DriftMeter {
   ): Promise<void> {
     if (this.#compared++ % CONTROL_EVERY !== 0) return
     this.#controlCaught = await verifier.control(turn, verified, signal)
+    this.#options.onControl(this.#controlCaught)
     if (this.#controlCaught) return
     this.#options.logger.warn(
       {},

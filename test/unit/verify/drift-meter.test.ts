@@ -39,6 +39,7 @@ async function meterWith(more: Partial<DriftMeterOptions> = {}) {
     store: { getTurn: async () => turn, readDetails: async () => new Map() },
     engineFor: async () => engine,
     onVerdict: (verdict) => verdicts.push(verdict),
+    onControl: () => {},
     logger: silentLogger,
     patienceMs: 1,
     ...more,
@@ -105,4 +106,24 @@ t.test('closing ends what runs and leaves what waits', async (t) => {
   await meter.close()
   meter.offer(drawn)
   t.same(verdicts, [])
+})
+
+t.test('an engine that does not notice a changed prompt is told of', async (t) => {
+  const { completionLogprobs } = await trueTurn()
+  const tokens = Array.from(completionLogprobs!, (logprob) => ({
+    logprob,
+    alternatives: [],
+    alternativeIds: [],
+  }))
+  const deaf = Object.assign(new EmbeddedEngine(), { score: async () => ({ tokens }) })
+  const controls: boolean[] = []
+  const { meter } = await meterWith({
+    engineFor: async () => ({ ...engine, client: deaf }),
+    onControl: (isCaught) => controls.push(isCaught),
+  })
+  meter.offer(drawn)
+  await until(() => controls.length === 1)
+  t.same(controls, [false])
+  t.match(meter.state(), { same: 1, control_caught: false })
+  await meter.close()
 })

@@ -39,11 +39,14 @@ t.test('a turn is put to an engine of its weights, while they go from engine to 
   t.end()
 })
 
-t.test('no engine is asked that sleeps, is full, or that calls wait for', (t) => {
+t.test('no engine is asked that sleeps, serves a call, or that calls wait for', (t) => {
   const turn = { engine: 'a', version: null }
   t.equal(asked({ a: { unavailable: 'asleep' }, b: {} }, turn), 'b')
   t.equal(asked({ a: { unavailable: 'asleep' } }, turn), undefined)
-  t.equal(asked({ a: { inFlight: 4 } }, turn), 'busy')
+  t.equal(asked({ a: { inFlight: 1 } }, turn), 'busy')
+  t.equal(asked({ a: { inFlight: 1 }, b: {} }, turn), 'b', 'another one has time')
+  const weights = { a: { weightVersion: '1', inFlight: 1 }, b: { weightVersion: '2' } }
+  t.equal(asked(weights, { engine: 'a', version: '1' }), 'busy', 'and other weights')
   t.equal(asked({ a: {} }, turn, 1), 'busy')
   t.end()
 })

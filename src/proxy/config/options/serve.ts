@@ -255,8 +255,8 @@ export const SERVE = {
       default: '0',
       group: 'Drift',
       help:
-        'Share of turns, such as 0.01, whose logprobs an engine computes again in the background while no ' +
-        'call waits. Results are in /health and in metrics',
+        'Share of turns, such as 0.01, whose logprobs an idle engine computes again in the background. ' +
+        'Results are in /health and in metrics',
     },
     verifyEngineUrl: {
       flag: 'verify-engine-url',

@@ -89,14 +89,14 @@ class AutoClient implements EngineClient {
 const MODEL_INFO = ['/model_info', '/get_model_info']
 
 /**
- * Owners of models whose servers may tell a version as vLLM does, and take none of vLLM's fields: TensorRT-LLM
- * (`tensorrt_llm/serve/openai_protocol.py`), llama.cpp's server, Dynamo's frontend.
+ * Names of vLLM's own metrics begin so, and `/metrics` needs no key. Other servers tell a version too, TensorRT-LLM for one
+ * (`tensorrt_llm/serve/openai_server.py`), and take none of vLLM's fields.
  */
-const OTHER_SERVERS = new Set<unknown>(['tensorrt_llm', 'llamacpp', 'nvidia'])
+const VLLM_METRIC = /^vllm:/m
 
 /**
- * Finds out which client serves an engine: vLLM and SGLang say so as the owners of their models, or answer a route that
- * other servers do not have; whatever else lists models is taken for an OpenAI-compatible server.
+ * Finds out which client serves an engine: vLLM and SGLang say so as the owners of their models, or by routes that no other
+ * server answers like this; whatever else lists models is taken for an OpenAI-compatible server.
  * @throws ProxyError `engine_unreachable` when nothing answers, `engine_failed` when what answers is no such server
  */
 export async function detectEngineKind(
@@ -112,13 +112,13 @@ export async function detectEngineKind(
     const models = await askJson(connection, '/v1/models', signal)
     const owners = ownersOf(models)
     for (const kind of ['vllm', 'sglang'] as const) if (owners.includes(kind)) return kind
-    if (owners.some((owner) => OTHER_SERVERS.has(owner))) return 'openai'
     for (const path of MODEL_INFO) {
       const info = await askJson(connection, path, signal)
       if (isRecord(info) && typeof info.is_generation === 'boolean') return 'sglang'
     }
     const version = await askJson(connection, '/version', signal)
-    if (isRecord(version) && typeof version.version === 'string') return 'vllm'
+    const hasVersion = isRecord(version) && typeof version.version === 'string'
+    if (hasVersion && VLLM_METRIC.test((await askText(connection, '/metrics', signal)) ?? '')) return 'vllm'
     if (models !== undefined) return 'openai'
     throw new ProxyError(
       'engine_failed',
@@ -131,8 +131,17 @@ export async function detectEngineKind(
 
 /** @returns undefined when the answer is a refusal or no JSON */
 async function askJson(connection: EngineConnection, path: string, signal: AbortSignal): Promise<unknown> {
+  return parseJson((await askText(connection, path, signal)) ?? '')
+}
+
+/** @returns undefined when the answer is a refusal */
+async function askText(
+  connection: EngineConnection,
+  path: string,
+  signal: AbortSignal,
+): Promise<string | undefined> {
   try {
-    return parseJson(await connection.getText(path, signal))
+    return await connection.getText(path, signal)
   } catch (thrown) {
     if (thrown instanceof ProxyError && thrown.code !== 'engine_unreachable') return undefined
     throw thrown
