@@ -115,7 +115,7 @@ async function makeVenv(venv: string): Promise<void> {
 }
 
 /** @returns what it printed */
-async function run(
+export async function run(
   command: string,
   args: readonly string[],
   { env = process.env, limitMs = INSTALL_MS } = {},
@@ -125,7 +125,7 @@ async function run(
   return output.trim()
 }
 
-function digest(...of: readonly (string | Buffer)[]): string {
+export function digest(...of: readonly (string | Buffer)[]): string {
   const hash = createHash('sha256')
   for (const part of of) hash.update(part)
   return hash.digest('hex').slice(0, 12)

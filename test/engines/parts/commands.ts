@@ -1,8 +1,8 @@
-/** The commands that people ask about their set-up, in front of vLLM itself. */
+/** The commands that people ask about their set-up, in front of an engine itself. */
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { runLlmProxy } from '../../helpers/llm-proxy.ts'
-import type { Mode } from '../parts/proxies.ts'
+import type { Mode } from './proxies.ts'
 
 /** What was recorded, scored anew by the engine: the same logprobs. @param turns of each mode on record */
 export async function checkVerify(

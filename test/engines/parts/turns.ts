@@ -1,10 +1,10 @@
 /** Random agents of every dialect, through every way to the engine: the record is what the core was asked and sampled. */
 import type { Test } from 'tap'
-import { AGENTS, type Asked } from '../parts/agents.ts'
-import type { CoreCall, CoreLog } from '../parts/core-log.ts'
-import { Dice } from '../parts/dice.ts'
-import type { Mode } from '../parts/proxies.ts'
-import { checkSession, type MadeCall } from '../parts/record.ts'
+import { AGENTS, type Asked } from './agents.ts'
+import type { CoreCall, CoreLog } from './core-log.ts'
+import { Dice } from './dice.ts'
+import type { Mode } from './proxies.ts'
+import { checkSession, type MadeCall } from './record.ts'
 
 const DIALECTS = Object.keys(AGENTS)
 const MOST_TURNS = 7

@@ -1,0 +1,44 @@
+/**
+ * SGLang itself, on this machine's CPU: what this proxy promises, held to what its scheduler was asked and sampled, as a plugin
+ * in its process writes it down. Run by hand: the first run installs vLLM's environment (5 GB), and SGLang over it.
+ *
+ *     TURNS=500 PROPERTY_SEED=7 npm run test:sglang
+ *
+ * With `UPDATE=1` its wire is recorded anew, for `test/integration/engine-wires.test.ts`.
+ */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import t from 'tap'
+import { freePort } from '../helpers/free-port.ts'
+import { checkDoctor, checkVerify } from './parts/commands.ts'
+import { startModes } from './parts/proxies.ts'
+import { checkTheCheck, checkTurns } from './parts/turns.ts'
+import { installSglang, SGLANG_VERSION } from './sglang/install.ts'
+import { CONTEXT_LENGTH, sglangProcess } from './sglang/sglang.ts'
+import { recordWires } from './wires/record.ts'
+
+const TURNS = Number(process.env.TURNS ?? 30)
+const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
+
+const sglang = await installSglang((text) => t.comment(text))
+const folder = mkdtempSync(join(tmpdir(), 'sglang-'))
+t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+const engine = sglangProcess(sglang, folder, await freePort())
+t.teardown(() => engine.kill())
+await engine.start()
+t.comment(`seed ${SEED}: run again with PROPERTY_SEED=${SEED}`)
+const modes = await startModes(
+  t,
+  { url: engine.url, model: sglang.models.base, contextLength: CONTEXT_LENGTH },
+  folder,
+)
+if (process.env.UPDATE === '1') await recordWires(`sglang-${SGLANG_VERSION}`, engine.url, engine.core)
+await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
+await t.test('doctor finds nothing wrong', (t) => checkDoctor(t, engine.url, sglang.models.base, folder))
+await t.test('what is on record of random agents is what the scheduler was asked and sampled', (t) =>
+  checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED }),
+)
+await t.test('verify finds the same logprobs', (t) =>
+  checkVerify(t, modes.slice(0, 2), { engineUrl: engine.url, turns: TURNS }),
+)

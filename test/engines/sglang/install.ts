@@ -1,0 +1,44 @@
+/**
+ * SGLang from PyPI, as a folder over vLLM's environment, which has the torch and most packages that it needs. What it calls
+ * on GPUs alone is left out. Made once, beside vLLM's.
+ */
+import { existsSync, renameSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { CACHE, digest, installVllm, NotForThisMachine, run, type VllmInstalled } from '../vllm/install.ts'
+
+/** The release that docs/engines.md names. */
+export const SGLANG_VERSION = '0.5.23'
+
+/** Imported at its start, and not among vLLM's. */
+const PACKAGES = [
+  `sglang==${SGLANG_VERSION}`,
+  'torchvision==0.28.0',
+  'triton==3.7.1',
+  ...['orjson', 'distro', 'easydict', 'gguf', 'python-dateutil', 'six', 'xxhash', 'zstandard', 'datasets'],
+  ...['torch_memory_saver', 'scipy', 'blobfile', 'soundfile'],
+]
+
+export interface SglangInstalled extends VllmInstalled {
+  /** For PYTHONPATH. */
+  packages: string
+}
+
+/** @throws NotForThisMachine as `installVllm` */
+export async function installSglang(note: (text: string) => void): Promise<SglangInstalled> {
+  const vllm = await installVllm(note)
+  const packages = join(CACHE, `sglang-${SGLANG_VERSION}-${digest(PACKAGES.join(), vllm.venv)}`)
+  if (!existsSync(packages)) {
+    note(`installing SGLang ${SGLANG_VERSION} into ${packages}, once: about 350 MB`)
+    const fresh = `${packages}.${process.pid}`
+    const python = join(vllm.venv, 'bin/python')
+    const uv = ['-m', 'uv', 'pip', 'install', '--quiet', '--no-cache', '--no-deps', '--python', python]
+    try {
+      await run(python, [...uv, '--target', fresh, ...PACKAGES])
+    } catch (error) {
+      throw new NotForThisMachine(`SGLang cannot be installed here: ${(error as Error).message}`)
+    }
+    rmSync(packages, { recursive: true, force: true })
+    renameSync(fresh, packages)
+  }
+  return { ...vllm, packages }
+}

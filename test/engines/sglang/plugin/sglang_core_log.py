@@ -1,0 +1,73 @@
+"""Writes down what SGLang's scheduler was asked and what it sampled, before anything is detokenized, parsed or served: the
+lines of `../../vllm/plugin/core_log.py`, with vLLM's names of sampling parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
+SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+def log(manager: Any) -> None:
+    file = Path(os.environ["CORE_LOG"]).open("a", buffering=1)  # noqa: SIM115
+    dispatch, handle = manager._dispatch_to_scheduler, manager._handle_batch_output
+
+    def write(line: dict[str, Any]) -> None:
+        file.write(json.dumps(line, default=str) + "\n")
+
+    def logged_request(self: Any, asked: Any) -> Any:
+        if hasattr(asked, "sampling_params") and hasattr(asked, "input_ids"):
+            prompt = [] if asked.input_ids is None else [int(token) for token in asked.input_ids]
+            lora = getattr(asked, "lora_id", None)
+            write({"asked": asked.rid, "prompt": prompt, "params": params_of(asked.sampling_params), "lora": lora})
+        return dispatch(self, asked)
+
+    async def logged_outputs(self: Any, batch: Any) -> Any:
+        if getattr(batch, "output_ids", None) is not None:
+            for at, request in enumerate(batch.rids):
+                write(sampled(self, batch, at, request))
+        return await handle(self, batch)
+
+    manager._dispatch_to_scheduler, manager._handle_batch_output = logged_request, logged_outputs
+
+
+def sampled(manager: Any, batch: Any, at: int, request: str) -> dict[str, Any]:
+    ids = [int(token) for token in batch.output_ids[at]]
+    finish = batch.finished_reasons[at]
+    return {
+        "sampled": request,
+        "ids": ids,
+        "logprobs": logprobs_of(ids, batch, at),
+        "heard": request in manager.rid_to_state,
+        "weights": manager.config_value("weight_version"),
+        "finish": None if finish is None else finish.get("type"),
+        "stop": None if finish is None else finish.get("matched"),
+        "at": time.time(),
+    }
+
+
+def logprobs_of(ids: list[int], batch: Any, at: int) -> list[float] | None:
+    values = getattr(batch, "output_token_logprobs_val", None)
+    if not values or values[at] is None:
+        return None
+    told = [int(token) for token in batch.output_token_logprobs_idx[at]]
+    if told[-len(ids) :] != ids and ids:
+        raise ValueError(f"SGLang sampled {ids} and reports logprobs of {told}")
+    return [float(value) for value in values[at]][-len(ids) :] if ids else []
+
+
+def params_of(params: Any) -> dict[str, Any]:
+    told = {name: getattr(params, own, None) for own, name in NAMES.items()}
+    told |= {name: getattr(params, name, None) for name in SAME}
+    # `SamplingParams` has written over what it was given: no limit as this number, and temperature 0 as a top_k of 1.
+    if told["top_k"] == 1 << 30:
+        told["top_k"] = -1
+    if told["top_k"] == 1:
+        told["temperature"] = 0
+    return told
