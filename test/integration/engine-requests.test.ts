@@ -8,6 +8,7 @@ import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts
 import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
 import { chatRequest, collect, completionRequest, fold, noAbort } from '../conformance/engine-client.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { startProxy } from '../helpers/proxy.ts'
 import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 interface Options {
@@ -46,6 +47,19 @@ t.test('a call tells routers in front of engines which session it belongs to', a
     t.equal(headers['x-session-id'], 'harbor%2Fhello-world%3A0%20%C3%A9')
     t.equal(headers['x-smg-routing-key'], headers['x-session-id'])
   }
+  const dynamo = {
+    engineUrls: [engine.url],
+    engineKind: 'vllm',
+    engineSessionHeader: 'X-Dynamo-Session-ID',
+  } as const
+  const [client] = openEngines(dynamo)
+  t.teardown(() => client!.close())
+  await collect(client!.generate({ ...chatRequest({}), sessionId: 'a', subagent: 'b 1' }, noAbort))
+  t.match(
+    engine.requests.at(-1)?.headers,
+    { 'x-dynamo-session-id': 'a%2Fsubagent%3Ab%201', 'x-dynamo-parent-session-id': 'a' },
+    "a sub-agent has a session of its own, and Dynamo hears its parent's",
+  )
   const [silent] = openEngines({ engineUrls: [engine.url], engineKind: 'vllm', engineSessionHeader: 'none' })
   t.teardown(() => silent!.close())
   await collect(silent!.generate(chatRequest({}), noAbort))
@@ -55,6 +69,36 @@ t.test('a call tells routers in front of engines which session it belongs to', a
     t.throws(() => openEngines(choice), { code: 'config_invalid' }, engineSessionHeader)
   }
 })
+
+t.test(
+  "llm-d's router hears the word again by which it named its engine, until the session ends",
+  async (t) => {
+    const router = await startScriptedServer(({ headers }, response) => {
+      response.setHeader('x-session-token', `pod-of-${headers['x-session-id']}`)
+      sendJson(response, { choices: [{ index: 0, message: { content: 'hi' }, finish_reason: 'stop' }] })
+    })
+    t.teardown(() => router.close())
+    for (const kind of ['vllm', 'sglang', 'openai'] as const) {
+      const choice = { engineUrls: [router.url], engineKind: kind, engineSessionHeader: 'X-Session-ID' }
+      const [client] = openEngines(choice)
+      t.teardown(() => client!.close())
+      const call = async (session: { sessionId: string; subagent?: string }) => {
+        await collect(client!.generate({ ...chatRequest({}, false), ...session }, noAbort)).catch(() => {})
+        return router.requests.findLast(({ path }) => path === '/v1/chat/completions')?.headers[
+          'x-session-token'
+        ]
+      }
+      t.equal(await call({ sessionId: 'a' }), undefined)
+      t.equal(await call({ sessionId: 'a' }), 'pod-of-a')
+      t.equal(await call({ sessionId: 'a', subagent: 'b' }), undefined, 'a sub-agent may be elsewhere')
+      t.equal(await call({ sessionId: 'a', subagent: 'b' }), 'pod-of-a%2Fsubagent%3Ab')
+      t.equal(await call({ sessionId: 'c' }), undefined)
+      client!.endSession!('a')
+      t.equal(await call({ sessionId: 'a' }), undefined)
+      t.equal(await call({ sessionId: 'c' }), 'pod-of-c')
+    }
+  },
+)
 
 t.test('what vLLM is asked in a chat, whatever the agent said about it', async (t) => {
   const { client, bodies, engine } = await setUp(t, createVllmClient, { apiKey: 'sk-1' })
@@ -370,4 +414,18 @@ t.test('the kind of an engine', async (t) => {
   await gone.close()
   await t.rejects(detectEngineKind({ url: gone.url }, noAbort), { code: 'engine_unreachable' })
   await t.rejects(detectEngineKind({ url: 'nonsense' }, noAbort), { code: 'config_invalid' })
+})
+
+t.test('an agent that says which of its sub-agents calls has it told to routers', async (t) => {
+  const engine = await startFakeVllm({})
+  t.teardown(() => engine.close())
+  const proxy = await startProxy(t, { engineUrls: [engine.url] })
+  const body = JSON.stringify({ model: 'fake', messages: [{ role: 'user', content: 'hi' }] })
+  const lines = { 'subagent:critic': 's/subagent:critic', subagent: 's', main: 's' }
+  for (const [line, session] of Object.entries(lines)) {
+    const headers = { 'content-type': 'application/json', 'x-llm-proxy-line': line }
+    await (await fetch(`${proxy.baseUrl('s')}/chat/completions`, { method: 'POST', headers, body })).text()
+    const { headers: told } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
+    t.equal(told['x-session-id'], encodeURIComponent(session), line)
+  }
 })

@@ -182,6 +182,7 @@ t.test('what SGLang is asked in token mode', async (t) => {
   t.equal(server.requests[0]?.path, '/generate')
   t.same(server.requests[0]?.body, {
     custom: 1,
+    session_id: 'session-1',
     input_ids: [5, 6, 7],
     sampling_params: { max_new_tokens: null, temperature: 0.5 },
     return_logprob: true,
@@ -264,7 +265,8 @@ t.test('the health of SGLang', async (t) => {
     }
   const healthy = { models: [{ id: 'qwen', maxModelLen: 4096 }], weightVersion: 'v7' }
   const newer = await ask(server('/model_info'))
-  t.same(newer, { health: healthy, paths: ['/ready', '/health', '/v1/models', '/model_info'] })
+  const versions = ['/server_info', '/get_server_info']
+  t.same(newer, { health: healthy, paths: ['/ready', '/health', '/v1/models', ...versions, '/model_info'] })
   const older = await ask(server('/get_model_info'), 2)
   t.same(older.health, healthy)
   t.equal(

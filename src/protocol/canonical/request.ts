@@ -60,6 +60,8 @@ export type GenerationRequest = CanonicalRequest & {
   /** Unique per call; also the turn's id. */
   requestId: string
   sessionId: string
+  /** Which of the session's sub-agents calls, by the agent's own word; absent: none does, or nobody says so. */
+  subagent?: string
   /** Whether events should come as the engine samples (true) or all at once when it is done. */
   stream: boolean
   /** What is recorded beyond ids and logprobs; absent: nothing. */

@@ -116,6 +116,7 @@ export const SGLANG: Needed = {
     '/ready',
     '/server_info',
     '/tokenize',
+    '/close_session',
   ],
   fields: {
     GenerateReqInput: [
@@ -134,6 +135,7 @@ export const SGLANG: Needed = {
       'return_sampling_mask',
       'require_reasoning',
       'background',
+      'session_id',
     ],
     SamplingParams: [
       ...SAMPLING,
@@ -150,8 +152,8 @@ export const SGLANG: Needed = {
       'structural_tag',
       'custom_params',
     ],
-    ChatCompletionRequest: [...ASKED, 'top_logprobs', 'return_token_ids', 'return_meta_info'],
-    CompletionRequest: [...ASKED, 'prompt', 'return_token_ids'],
+    ChatCompletionRequest: [...ASKED, 'top_logprobs', 'return_token_ids', 'return_meta_info', 'session_id'],
+    CompletionRequest: [...ASKED, 'prompt', 'return_token_ids', 'session_id'],
     ChatCompletionResponseChoice: [
       ...CHOICE,
       'message',
@@ -165,7 +167,8 @@ export const SGLANG: Needed = {
     LogProbs: ['tokens', 'token_logprobs', 'top_logprobs'],
     UsageInfo: USAGE,
     StreamOptions: ['include_usage'],
-    TokenizeRequest: ['prompt', 'add_special_tokens'],
+    TokenizeRequest: ['prompt', 'add_special_tokens', 'messages', 'tools'],
+    CloseSessionReqInput: ['session_id'],
     TokenizeResponse: ['tokens'],
     SglExt: ['routed_experts'],
     ModelCard: ['id', 'owned_by', 'root', 'parent', 'max_model_len'],

@@ -4,6 +4,7 @@ import type { GenerationRequest } from '../../../src/protocol/canonical/request.
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { CLIENT_OF_KIND } from '../../../src/proxy/engines/clients/client-of-kind.ts'
 import { sendJson, startScriptedServer } from '../../helpers/scripted-server.ts'
+import { until } from '../../helpers/until.ts'
 
 t.test(
   'a call for an adapter that SGLang lists names it by lora_path, in chat and in token mode',
@@ -112,3 +113,38 @@ t.test(
     t.equal(await look(), undefined)
   },
 )
+
+t.test('a call names its session, and an end closes what the server holds of it', async (t) => {
+  for (const holds of [true, false]) {
+    const server = await startScriptedServer(({ method, path }, response) => {
+      if (path === '/server_info')
+        return sendJson(response, { version: '0.5.23', enable_session_radix_cache: holds })
+      if (method === 'GET') return sendJson(response, { data: [] }, 200)
+      if (path === '/close_session') return void response.end()
+      sendJson(response, { error: { message: 'enough' } }, 400)
+    })
+    t.teardown(() => server.close())
+    const engine = CLIENT_OF_KIND.sglang({ url: server.url })
+    t.teardown(() => engine.close())
+    const { signal } = new AbortController()
+    await engine.checkHealth(signal)
+    const call = async (more: Partial<GenerationRequest>) => {
+      const body = { messages: [{ role: 'user' as const, content: 'hi' }], session_id: "the agent's" }
+      const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
+      await t.rejects(Array.fromAsync(engine.generate(request as GenerationRequest, signal)))
+      return server.requests.at(-1)!.body.session_id
+    }
+    const closed = () => server.requests.filter(({ path }) => path === '/close_session')
+    t.equal(await call({}), 's', 'in chat mode')
+    t.equal(await call({ promptTokenIds: PromptIds.of(1, 2) }), 's', 'in token mode')
+    t.equal(await call({ subagent: 'x' }), 's/subagent:x')
+    t.equal(await call({ sessionId: 'other' }), 'other')
+    engine.endSession!('s')
+    engine.endSession!('s')
+    if (holds) await until(() => closed().length === 2)
+    t.same(
+      closed().map(({ body }) => body),
+      holds ? [{ session_id: 's' }, { session_id: 's/subagent:x' }] : [],
+    )
+  }
+})

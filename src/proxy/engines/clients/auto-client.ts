@@ -72,6 +72,10 @@ class AutoClient implements EngineClient {
     return client.checkHealth(signal, question)
   }
 
+  endSession(sessionId: string): void {
+    this.#client?.endSession?.(sessionId)
+  }
+
   async close(): Promise<void> {
     await this.#client?.close()
   }

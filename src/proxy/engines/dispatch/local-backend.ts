@@ -159,6 +159,7 @@ class EngineBackend implements LocalBackend {
 
   releaseSession(sessionId: string): void {
     this.#dispatcher.releaseSession(sessionId)
+    for (const { client } of this.engines.all()) client.endSession?.(sessionId)
   }
 
   status(): BackendStatus {

@@ -71,6 +71,9 @@ export interface EngineClient {
    */
   checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth>
 
+  /** The session makes no more calls: what is kept of it, here and at the server, may go. Returns at once. */
+  endSession?(sessionId: string): void
+
   /** Ends idle connections. Running generations must have been cancelled before. */
   close(): Promise<void>
 }

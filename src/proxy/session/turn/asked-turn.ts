@@ -17,6 +17,8 @@ interface AskedTurn {
   readonly open: OpenTurn
   readonly request: CanonicalRequest
   readonly annotations: Record<string, unknown>
+  /** Which sub-agent calls, where it is told and heard. */
+  readonly subagent: string | undefined
   /** The session chose the model: only who serves it may be asked. */
   readonly mustServe: boolean
 }
@@ -70,13 +72,14 @@ export function askedTurn(
     ...(policy !== undefined && { policy }),
     ...(word.idempotencyKey !== undefined && { idempotency_key: word.idempotencyKey }),
   }
-  return { open, request, annotations, mustServe: policy !== undefined }
+  const subagent = line?.told.startsWith('subagent:') ? line.told.slice('subagent:'.length) : undefined
+  return { open, request, annotations, subagent, mustServe: policy !== undefined }
 }
 
 /** @param record what is asked of the engine beyond ids and logprobs */
 export function generationRequest(
   { stream, choice, span }: AgentCall,
-  { open, request, mustServe }: AskedTurn,
+  { open, request, subagent, mustServe }: AskedTurn,
   record: DetailWish,
 ): GenerationRequest {
   const wish = wishOrNone(record)
@@ -86,6 +89,7 @@ export function generationRequest(
     sessionId: open.sessionId,
     stream,
     lastMessage: open.lastMessage,
+    ...(subagent !== undefined && { subagent }),
     ...(mustServe && { mustServe }),
     ...(wish && { record: wish }),
     ...(span && { spans: span.turn(open) }),

@@ -40,6 +40,10 @@ class OpenaiClient implements EngineClient {
     return await this.#routes.watch(async () => ({ models: await getModels(this.#connection, signal) }))
   }
 
+  endSession(sessionId: string): void {
+    this.#connection.endSession(sessionId)
+  }
+
   async close(): Promise<void> {
     await this.#connection.close()
   }

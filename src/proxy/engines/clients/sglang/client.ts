@@ -26,6 +26,7 @@ import { sglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
 import { generateBody, imageBody } from './request.ts'
 import { readSglangScores, SGLANG_READING, sglangScoreBody } from './score.ts'
+import { SglangSessions } from './sessions.ts'
 
 /**
  * A client of SGLang's server: its routes of OpenAI's API (`python/sglang/srt/entrypoints/openai/`), whose versions differ
@@ -45,6 +46,7 @@ class SglangClient implements EngineClient {
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
   readonly #heldCalls: HeldCalls
+  readonly #sessions: SglangSessions
   /**
    * What its weights were called first: `/update_weights_from_disk` names them after their folder (`served_model_name` in
    * `tokenizer_manager.py`, 0.5.23), while calls go on to name the model; any name is its weights' to the server.
@@ -63,6 +65,7 @@ class SglangClient implements EngineClient {
     this.#routes = new OptionalRoutes(this.#connection)
     this.#tokenizer = new TokenizerAnswers(this.#connection, SGLANG_READING)
     this.#version = new ServerVersion(this.#connection, ['/server_info', '/get_server_info'])
+    this.#sessions = new SglangSessions(this.#connection)
     this.#heldCalls = new HeldCalls(this.#version, {
       since: TAGS_SINCE,
       // Its other backends know fewer kinds of tags.
@@ -75,9 +78,16 @@ class SglangClient implements EngineClient {
   }
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    const asked = this.#withAdapter(withoutZero(request))
+    const asked = this.#inSession(this.#withAdapter(withoutZero(request)))
     if (isTokenRequest(asked)) yield* this.#generateTokens(asked, signal)
     else yield* this.#openai.generate(asked, signal)
+  }
+
+  /** An agent's own session of the server is another way to make a prompt, which is not taken in token mode. */
+  #inSession(request: GenerationRequest): GenerationRequest {
+    if (!isTokenRequest(request) && isRecord(request.body.session_params)) return request
+    const session_id = this.#sessions.nameOf(request)
+    return { ...request, body: { ...request.body, session_id } } as GenerationRequest
   }
 
   /** SGLang goes by `lora_path`, and takes any model's name for its own: the base weights would sample. */
@@ -139,6 +149,7 @@ class SglangClient implements EngineClient {
     // Generates a token, on most versions: a dead engine behind its server does not pass, nor does a paused one.
     if (!isPaused) await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
+    this.#sessions.note(await this.#version.said(signal))
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
     const weights = models.find(({ isAdapter }) => !isAdapter)
     this.#servedName ??= weights?.id
@@ -170,6 +181,11 @@ class SglangClient implements EngineClient {
       // Asks the engine behind the server, which answers this while it is paused.
       return (await this.#routes.get('/server_info', signal)) !== undefined
     }
+  }
+
+  endSession(sessionId: string): void {
+    this.#connection.endSession(sessionId)
+    this.#sessions.end(sessionId)
   }
 
   async close(): Promise<void> {

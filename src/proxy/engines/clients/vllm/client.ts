@@ -286,6 +286,10 @@ class VllmClient implements EngineClient {
     return (await says('is_sleeping')) ? 'asleep' : undefined
   }
 
+  endSession(sessionId: string): void {
+    this.#connection.endSession(sessionId)
+  }
+
   async close(): Promise<void> {
     await this.#connection.close()
   }

@@ -5,6 +5,7 @@ import { type Endpoint, parseEndpoint } from '../endpoint.ts'
 import { answerFailure, answerTooLarge, refusalError, requestFailure } from './failures.ts'
 import { joinForNow } from './joined.ts'
 import type { BodyPieces } from './request.ts'
+import { type SessionOfCall, SessionWords } from './session-words.ts'
 
 export interface ConnectionOptions {
   /** `http://host:8000` or `http://host:8000/v1`; may hold `user:password@`. */
@@ -25,7 +26,7 @@ export interface ConnectionOptions {
 }
 
 /** What headers tell of a call. */
-export type CallOnWire = Pick<GenerationRequest, 'sessionId' | 'traceparent'>
+export type CallOnWire = SessionOfCall & Pick<GenerationRequest, 'traceparent'>
 
 /** Opens sockets, as undici asks for them. */
 export type Connect = buildConnector.connector
@@ -48,12 +49,12 @@ export class EngineConnection {
   readonly endpoint: Endpoint
   readonly maxAnswerBytes: number
   readonly #pool: Pool
-  readonly #sessionHeaders: readonly string[]
+  readonly #sessions: SessionWords
 
   constructor(options: ConnectionOptions) {
     this.endpoint = parseEndpoint(options.url, options.apiKey)
     this.maxAnswerBytes = options.maxAnswerBytes ?? MAX_ANSWER_BYTES
-    this.#sessionHeaders = options.sessionHeaders ?? []
+    this.#sessions = new SessionWords(options.sessionHeaders ?? [])
     const silence = options.maxSilenceMs ?? MAX_SILENCE_MS
     this.#pool = new Pool(this.endpoint.origin, {
       headersTimeout: silence,
@@ -84,6 +85,7 @@ export class EngineConnection {
     signal.throwIfAborted()
     const response = await this.#send(path, signal, json, call)
     const status = response.statusCode
+    if (call) this.#sessions.hear(call, response.headers)
     if (status >= 200 && status < 300) return response
     const text = this.endpoint.redact(await this.text(response, signal))
     const retryAfter = response.headers['retry-after']?.toString()
@@ -107,7 +109,7 @@ export class EngineConnection {
             'content-length': String(bytesOf(json)),
           }),
           ...(authorization !== undefined && { authorization }),
-          ...(call && this.#sessionHeadersOf(call.sessionId)),
+          ...(call && this.#sessions.of(call)),
           ...(call?.traceparent !== undefined && { traceparent: call.traceparent }),
         },
         body: bodyOf(json),
@@ -119,10 +121,9 @@ export class EngineConnection {
     }
   }
 
-  /** An id may hold what a header may not; encoded it is as good a name. */
-  #sessionHeadersOf(sessionId: string): Record<string, string> {
-    const value = encodeURIComponent(sessionId)
-    return Object.fromEntries(this.#sessionHeaders.map((name) => [name, value]))
+  /** Nothing of the session is told or kept any more. */
+  endSession(sessionId: string): void {
+    this.#sessions.forget(sessionId)
   }
 
   /** The whole body as text. @throws as {@link request} */

@@ -1,0 +1,50 @@
+import type { EngineConnection } from '../wire/connection.ts'
+import { nameOfSession, type SessionOfCall } from '../wire/session-words.ts'
+
+/** Sessions of which the server keeps something; of more, the longest silent one is closed. */
+const MAX_OPEN = 4_096
+const CLOSING_MS = 10_000
+
+/**
+ * Sessions on a server with `--enable-session-radix-cache` (0.5.23): it holds the cache of each `session_id` until
+ * `/close_session` (`mem_cache/unified_cache/session_ref_tracker.py`). Without that flag the id is a name and no more.
+ */
+export class SglangSessions {
+  readonly #connection: EngineConnection
+  readonly #open = new Map<string, Set<string>>()
+  #areHeld = false
+
+  constructor(connection: EngineConnection) {
+    this.#connection = connection
+  }
+
+  /** @param serverInfo what a health check was told */
+  note({ enable_session_radix_cache: holds }: Record<string, unknown>): void {
+    this.#areHeld = holds === true
+  }
+
+  /** @returns the id for the body of a call */
+  nameOf(call: SessionOfCall): string {
+    const name = nameOfSession(call)
+    if (!this.#areHeld) return name
+    const names = this.#open.get(call.sessionId) ?? new Set()
+    this.#open.delete(call.sessionId)
+    this.#open.set(call.sessionId, names.add(name))
+    if (this.#open.size > MAX_OPEN) this.end(this.#open.keys().next().value!)
+    return name
+  }
+
+  end(sessionId: string): void {
+    for (const session_id of this.#open.get(sessionId) ?? []) void this.#close(session_id)
+    this.#open.delete(sessionId)
+  }
+
+  /** A server that is away has nothing more of it. */
+  async #close(session_id: string): Promise<void> {
+    const signal = AbortSignal.timeout(CLOSING_MS)
+    try {
+      const answer = await this.#connection.request('/close_session', signal, JSON.stringify({ session_id }))
+      await this.#connection.text(answer, signal)
+    } catch {}
+  }
+}
