@@ -30,4 +30,29 @@ export const BEGUN: Record<string, readonly string[]> = {
     '<tool_call:opensource>f<arg_key:opensource>a</arg_key:opensource><arg_value:opensource>',
   ],
   lfm2: ['<|tool_call_start|>[f(a="', '<|tool_call_start|>[f(', '<|tool_call_start|>[{"name": "'],
+  deepseek_v4: [
+    '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="false">',
+    '<｜DSML｜tool_calls><｜DSML｜invoke name="',
+  ],
+  kimi_k3: [
+    '<|open|>call tool="f" index="1"<|sep|><|open|>argument key="a" type="string"<|sep|>',
+    '<|open|>call tool="',
+  ],
+  minimax_m3: [
+    ']<]minimax[>[<invoke name="f">]<]minimax[>[<a>',
+    ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="',
+  ],
+  gemma4: ['<|tool_call>call:f{a:<|"|>', '<|tool_call>call:f{a:[{', '<|channel>thought\n'],
+  minicpm5: ['<function name="f"><param name="a">', '<function name="f"><param name="a"><![CDATA['],
+  solar_open: ['<|tool_call:begin|>x<|tool_call:name|>f<|tool_call:args|>{"a": "', '<|tool_call:begin|>'],
+  gigachat3: ['<|function_call|>{"name": "f", "arguments": {"a": "', 'function call<|role_sep|>\n'],
+  minimax_m1: ['<tool_calls>{"name": "f", "arguments": {"a": "', '<tool_calls>{}\n'],
+  apriel: ['<tool_calls>[{"name": "f", "arguments": {"a": "', 'Here are my reasoning steps:'],
+  command_r_plus: ['Action:\n```json\n[{"tool_name": "f", "parameters": {"a": "'],
+  functionary_v3_1: ['<function=f>{"a": "', '<function='],
+  functionary_v3_2: ['f\n{"a": "', 'all\n>>>'],
+  muse_glimmer: [
+    ' to=f<|message|><atem:function_calls><atem:invoke name="f"><atem:parameter name="a">',
+    ' to=self<|message|>',
+  ],
 }

@@ -1,6 +1,12 @@
-/** The families that write all calls of an answer as one JSON array between two markers. */
+/** The families that write the calls of an answer as JSON between markers, most of them as one array. */
 import { blockFamily, THINK } from './block-parser.ts'
-import { arrayCallSyntax, type CallKeys } from './json-calls.ts'
+import {
+  arrayCallSyntax,
+  type CallKeys,
+  headedCallSyntax,
+  namedCallSyntax,
+  rowCallSyntax,
+} from './json-calls.ts'
 
 const NAMED: CallKeys = { name: 'name', arguments: ['arguments', 'parameters'] }
 
@@ -58,4 +64,63 @@ export const cohere = blockFamily('cohere_command', [], {
     arguments: ['parameters'],
     id: null,
   }),
+})
+
+/**
+ * Command R+: ``Action:\n```json\n[{"tool_name": "f", "parameters": {…}}]\n``` ``. Source: the model's chat template.
+ */
+export const commandRPlus = blockFamily('command_r_plus', [], {
+  call: arrayCallSyntax(['Action:\n```json', 'Action: ```json', 'Action:```json'], '```', {
+    name: 'tool_name',
+    arguments: ['parameters'],
+  }),
+})
+
+/**
+ * Apriel 1.5 and 1.6: `Here are my reasoning steps:\n…\n[BEGIN FINAL RESPONSE]\n…\n<tool_calls>[{"name": "f", "arguments":
+ * {…}}]</tool_calls>`. Source: the models' chat templates.
+ */
+export const apriel = blockFamily('apriel', [], {
+  reasoning: { open: 'Here are my reasoning steps:', close: '[BEGIN FINAL RESPONSE]', callEndsIt: true },
+  answer: [{ open: '[BEGIN FINAL RESPONSE]', close: '[END FINAL RESPONSE]' }],
+  call: arrayCallSyntax(['<tool_calls>'], '</tool_calls>', NAMED),
+})
+
+/** MiniMax M1: `<tool_calls>\n{"name": "f", "arguments": {…}}\n…\n</tool_calls>`. Source: the model's chat template. */
+export const minimaxM1 = blockFamily('minimax_m1', [], {
+  reasoning: THINK,
+  call: rowCallSyntax('<tool_calls>', '</tool_calls>', NAMED),
+})
+
+/**
+ * GigaChat 3 writes a message with the role `function call` behind its content, GigaChat 3.1 a token:
+ * `<|function_call|>{"name": "f", "arguments": {…}}<|message_sep|>`.
+ * Sources: the models' chat templates; vLLM's `gigachat3_tool_parser.py`; SGLang's `gigachat3_detector.py`.
+ */
+const GIGACHAT_CALL = namedCallSyntax('<|function_call|>', '<|message_sep|>', NAMED)
+export const gigaChat3 = blockFamily('gigachat3', ['<|role_sep|>'], {
+  silent: ['<|message_sep|>'],
+  call: { ...GIGACHAT_CALL, opens: [...GIGACHAT_CALL.opens, 'function call<|role_sep|>\n'] },
+})
+
+/**
+ * Solar Open: `<|think|>…<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{…}`
+ * `<|tool_call:end|><|calls|>`, content behind `<|content|>`. Source: the model's chat template.
+ */
+export const solarOpen = blockFamily(
+  'solar_open',
+  ['<|begin|>', '<|tool_call:name|>', '<|tool_call:args|>'],
+  {
+    reasoning: { open: '<|think|>', close: '<|end|>' },
+    silent: ['<|begin|>assistant', '<|content|>', '<|flush|>'],
+    call: headedCallSyntax('<|tool_call:begin|>', ['<|tool_call:name|>', '<|tool_call:args|>'], {
+      close: '<|tool_call:end|>',
+      wrapper: { open: '<|tool_calls|>', close: '<|calls|>' },
+    }),
+  },
+)
+
+/** Functionary 3.1: `<function=f>{…}</function>`. Source: the model's chat template. */
+export const functionaryV31 = blockFamily('functionary_v3_1', [], {
+  call: headedCallSyntax('<function=', ['>'], { close: '</function>' }),
 })

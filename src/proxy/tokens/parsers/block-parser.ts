@@ -42,6 +42,8 @@ export interface BlockSyntax {
   }
   /** Markers around the text that is content. */
   answer?: readonly Markers[]
+  /** Special tokens between the parts of an answer: no text wherever they stand. */
+  silent?: readonly string[]
   call?: CallSyntax
 }
 
@@ -62,9 +64,9 @@ export function blockFamily(
   innerMarkers: readonly string[],
   syntax: BlockSyntax,
 ): ParserFamily {
-  const { reasoning, answer = [], call } = syntax
+  const { reasoning, answer = [], silent = [], call } = syntax
   const pairs = [reasoning, ...answer, call?.wrapper].flatMap((pair) => [pair?.open, pair?.close])
-  const markers = [...pairs, ...(call?.opens ?? []), call?.close, ...innerMarkers]
+  const markers = [...pairs, ...(call?.opens ?? []), call?.close, ...silent, ...innerMarkers]
   const grammar = blockGrammar(syntax)
   return {
     name,
@@ -76,16 +78,17 @@ export function blockFamily(
 }
 
 export function blockGrammar(syntax: BlockSyntax): Grammar {
-  const { reasoning, answer = [], call } = syntax
+  const { reasoning, answer = [], silent = [], call } = syntax
   const wrapper = call?.wrapper
   const answerOpens = answer.map(({ open }) => open)
-  const answerCloses = answer.map(({ close }) => close)
+  const ends = [...answer.map(({ close }) => close), ...silent]
+  const ignored = reasoning ? [reasoning.close, ...silent] : silent
   const callMarkers = call ? [...call.opens, ...(wrapper ? [wrapper.open, wrapper.close] : [])] : []
-  const markersWithCalls = new MarkerSet([...callMarkers, ...answerCloses])
-  const markersWithoutCalls = new MarkerSet(answerCloses)
+  const markersWithCalls = new MarkerSet([...callMarkers, ...ends])
+  const markersWithoutCalls = new MarkerSet(ends)
   const markersAndReasoningEnd = new MarkerSet([
     ...callMarkers,
-    ...answerCloses,
+    ...ends,
     ...(reasoning ? [reasoning.close] : []),
   ])
   const callBegin = reasoning?.callEndsIt && call ? [wrapper?.open ?? call.opens[0]!] : []
@@ -113,7 +116,7 @@ export function blockGrammar(syntax: BlockSyntax): Grammar {
       if ((yield* reader.oneOf(answerOpens)) === undefined) content.add(space)
       else content.dropLeadingNewlines()
     }
-    yield* readContent(reader, content, { markers, ignored: reasoning?.close, call }, options)
+    yield* readContent(reader, content, { markers, ignored, call }, options)
     content.end()
   }
 }
@@ -148,14 +151,14 @@ function* readContent(
     markers,
     ignored,
     call,
-  }: { markers: MarkerSet; ignored: string | undefined; call: CallSyntax | undefined },
+  }: { markers: MarkerSet; ignored: readonly string[]; call: CallSyntax | undefined },
   options: OutputParserOptions,
 ): Reading<void> {
   let closesEarly = false
   for (;;) {
     const { marker } = yield* reader.upTo(markers, (text) => content.add(text))
     if (marker === undefined) return
-    if (marker === ignored) continue
+    if (ignored.includes(marker)) continue
     if (call?.opens.includes(marker)) {
       closesEarly = yield* readBlock(reader, content, { call, open: marker }, { ...options, closesEarly })
     } else if (marker === call?.wrapper?.open || marker === call?.wrapper?.close) {

@@ -1,8 +1,22 @@
 /** Which family of markup a model writes. */
 import { ProxyError } from '../../../base/errors.ts'
 import { apertus } from './apertus.ts'
-import { cohere, granite, hunyuanA13b, nemotronJson, phi4Mini } from './array-families.ts'
+import {
+  apriel,
+  cohere,
+  commandRPlus,
+  functionaryV31,
+  gigaChat3,
+  granite,
+  hunyuanA13b,
+  minimaxM1,
+  nemotronJson,
+  phi4Mini,
+  solarOpen,
+} from './array-families.ts'
+import { functionaryV32, museGlimmer } from './channel-families.ts'
 import { deepseek, deepseekV31 } from './deepseek.ts'
+import { gemma4 } from './gemma4.ts'
 import { glm } from './glm.ts'
 import { harmony } from './harmony.ts'
 import { hermes } from './hermes.ts'
@@ -10,10 +24,19 @@ import { hunyuan, hunyuanOpenSource } from './hunyuan.ts'
 import { kimi } from './kimi.ts'
 import { lfm2 } from './lfm2.ts'
 import { llama3 } from './llama3.ts'
+import { minimaxM3 } from './minimax-m3.ts'
 import { mistral } from './mistral.ts'
 import type { ParserFamily } from './output-parser.ts'
 import { plain } from './plain.ts'
-import { deepseekV32, minimaxM2, qwen3Coder, seedOss } from './tagged-families.ts'
+import {
+  deepseekV4,
+  deepseekV32,
+  kimiK3,
+  miniCpm5,
+  minimaxM2,
+  qwen3Coder,
+  seedOss,
+} from './tagged-families.ts'
 
 /**
  * What a template must have in it, all of it, for a family to be chosen. The order matters: several of the later signs
@@ -21,9 +44,17 @@ import { deepseekV32, minimaxM2, qwen3Coder, seedOss } from './tagged-families.t
  */
 const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily])[] = [
   [['<|channel|>', '<|message|>'], harmony],
+  [['<atem:invoke name='], museGlimmer],
+  [['<|tool_call>call:', '<|"|>'], gemma4],
+  [[']<]minimax[>[', '<invoke name='], minimaxM3],
+  [["open_tag('tools')", "open_tag('call'"], kimiK3],
+  [['<|tool_call:name|>', '<|tool_call:args|>'], solarOpen],
+  [['[BEGIN FINAL RESPONSE]', '<tool_calls>['], apriel],
+  [['<function name=', '<param name='], miniCpm5],
   [['<seed:tool_call>'], seedOss],
   [['<minimax:tool_call>', '<invoke name='], minimaxM2],
   [['｜DSML｜', 'function_calls'], deepseekV32],
+  [['｜DSML｜', 'tool_calls>'], deepseekV4],
   [['tool_sep', 'arg_key', ':opensource'], hunyuanOpenSource],
   [['tool_sep', 'arg_key', 'tool_calls'], hunyuan],
   [['<tool_call>', '<function='], qwen3Coder],
@@ -44,6 +75,14 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['<|tool_call|>'], granite],
   [['<tool_call>', '"arguments"'], hermes],
   [['<tool_call>', '"name"'], hermes],
+  [['<tool_calls>\\n{"name": <tool-name>'], minimaxM1],
+  [['<|function_call|>', '<|message_sep|>'], gigaChat3],
+  [['function call', '<|role_sep|>'], gigaChat3],
+  [["Write \\'Action:\\'", '```json'], commandRPlus],
+  [['start_tag => `<function`'], functionaryV31],
+  [['>>>all'], functionaryV32],
+  // Its template for chat alone shows no calls.
+  [['named SmolLM'], hermes],
   [['<|start_header_id|>', '"parameters"'], llama3],
 ]
 
@@ -118,7 +157,7 @@ export function parserNamed(name: string): ParserFamily {
 
 /** Whether a rendered prompt ends inside a reasoning block that its template opened. */
 export function opensReasoning(family: ParserFamily, prompt: string): boolean {
-  return family.reasoning !== undefined && prompt.trimEnd().endsWith(family.reasoning.open)
+  return family.reasoning !== undefined && prompt.trimEnd().endsWith(family.reasoning.open.trimEnd())
 }
 
 /** Whether what follows a rendered prompt may begin with reasoning: its template has not closed a block of it. */

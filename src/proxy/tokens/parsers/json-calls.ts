@@ -6,7 +6,8 @@
  * may begin a string anew is a quote that ended the misread string, and JSON that goes on behind it is outside of
  * strings where the other is inside, so it does not survive the next marker.
  */
-import type { BlockReading, CallSyntax } from './block-parser.ts'
+import { MarkerSet } from '../tokenizer/markers.ts'
+import type { BlockReading, CallSyntax, Markers } from './block-parser.ts'
 import { JsonScanner } from './json-scanner.ts'
 import type { WrittenCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
@@ -64,6 +65,55 @@ export function arrayCallSyntax(opens: readonly string[], close: string, keys: C
       yield* reader.space()
       yield* reader.literal(close)
       return calls
+    },
+  }
+}
+
+/** Such objects one behind another between two markers. */
+export function rowCallSyntax(open: string, close: string, keys: CallKeys): CallSyntax {
+  return {
+    opens: [open],
+    close,
+    *read(reader) {
+      const calls: WrittenCall[] = []
+      let isCalls = true
+      do {
+        const object = yield* readObject(reader)
+        if (object === undefined) return 'misread'
+        const call = namedCall(object.members, keys)
+        if (call === undefined) isCalls = false
+        else calls.push(...call)
+      } while (!(yield* endsBlock(reader, close)))
+      return isCalls ? calls : 'malformed'
+    },
+  }
+}
+
+/**
+ * Calls whose id and name stand before their JSON, each with a marker behind it.
+ * @param headEnds of an id, if there is one, and of the name
+ */
+export function headedCallSyntax(
+  open: string,
+  headEnds: readonly string[],
+  rest: { close: string; wrapper?: Markers },
+): CallSyntax {
+  const { close } = rest
+  const ends = headEnds.map((end) => new MarkerSet([end, close]))
+  return {
+    ...rest,
+    opens: [open],
+    *read(reader) {
+      const heads: string[] = []
+      for (const [at, end] of ends.entries()) {
+        const { text, marker } = yield* reader.upTo(end)
+        if (marker !== headEnds[at]) return 'malformed'
+        heads.push(text.trim())
+      }
+      const [name = '', id] = heads.reverse()
+      const reading = yield* readArguments(reader, { ...(id && { id }), name })
+      if (!Array.isArray(reading)) return reading
+      return (yield* endsBlock(reader, close)) ? reading : 'misread'
     },
   }
 }

@@ -8,8 +8,17 @@ import type { WrittenCall } from './parsed-delta.ts'
 
 /** undefined unless the text is a list of calls with named arguments, and nothing else. */
 export function readPythonCalls(text: string): WrittenCall[] | undefined {
+  return unlessNotPython(() => new PythonReader(text).calls())
+}
+
+/** A list, an object or another literal as JSON; undefined if the text is none. */
+export function readPythonValue(text: string): string | undefined {
+  return unlessNotPython(() => new PythonReader(text).value())
+}
+
+function unlessNotPython<T>(read: () => T): T | undefined {
   try {
-    return new PythonReader(text).calls()
+    return read()
   } catch (error) {
     if (error instanceof NotPython) return undefined
     throw error
@@ -58,9 +67,19 @@ class PythonReader {
     do calls.push(this.#call())
     while (this.#has(','))
     this.#expect(']')
+    this.#end()
+    return calls
+  }
+
+  value(): string {
+    const json = this.#value()
+    this.#end()
+    return json
+  }
+
+  #end(): void {
     this.#match(SPACE)
     if (this.#at < this.#text.length) throw new NotPython()
-    return calls
   }
 
   #call(): WrittenCall {

@@ -24,6 +24,14 @@ interface TaggedSyntax {
   /** The one of them that says that the value is JSON. */
   jsonEnd?: string
   wrapper?: { open: string; close: string }
+  /** Reads what stands between a tag's begin and its end, where that is more than the name. */
+  head?: (text: string) => Pick<TextArgument, 'name' | 'type'>
+  /** The template writes values without newlines around them: theirs are the value's own. */
+  keepsNewlines?: true
+  /** Values may stand in `<![CDATA[…]]>`, and white space around what does not is markup. */
+  cdata?: true
+  /** What a value is whose type neither markup nor schema say. Default: a string. */
+  untyped?: 'json'
 }
 
 export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
@@ -45,17 +53,25 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
       if (head.name === '') return 'malformed'
       const { text, follower } = yield* readValue(reader, options.closesEarly)
       if (follower === undefined) return 'unclosed'
-      written.push({ name: head.name, text: withoutOuterNewlines(text), ...typeSaidBy(head.end) })
+      written.push({ ...head, text: textOf(text) })
       next = follower
     }
     const isWhole = next !== undefined
-    return isWhole ? [{ name, arguments: jsonOfTextArguments(name, written, options.tools) }] : 'malformed'
+    return isWhole
+      ? [{ name, arguments: jsonOfTextArguments(name, written, options.tools, syntax.untyped) }]
+      : 'malformed'
   }
 
-  /** @returns a tag's name, empty if it has none, and what ended it */
-  function* readName(reader: TextReader): Reading<{ name: string; end: string }> {
+  /** @returns a tag's name, empty if it has none, and the type that its end says */
+  function* readName(reader: TextReader): Reading<Pick<TextArgument, 'name' | 'type'>> {
     const { text, marker = '\n' } = yield* reader.upTo(nameEnds)
-    return { name: marker === '\n' ? '' : text.trim(), end: marker }
+    if (marker === '\n') return { name: '' }
+    return syntax.head?.(text) ?? { name: text.trim(), ...typeSaidBy(marker) }
+  }
+
+  function textOf(text: string): string {
+    if (syntax.cdata) return withoutCdata(text.trim())
+    return syntax.keepsNewlines ? text : withoutOuterNewlines(text)
   }
 
   function typeSaidBy(nameEnd: string): Pick<TextArgument, 'type'> {
@@ -85,6 +101,11 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
   }
 
   return { opens: [call], close: callClose, ...(wrapper && { wrapper }), read: readCall }
+}
+
+function withoutCdata(text: string): string {
+  const isInIt = text.startsWith('<![CDATA[') && text.endsWith(']]>')
+  return isInIt ? text.slice('<![CDATA['.length, -']]>'.length) : text
 }
 
 /** A value's own first and last newline belong to the markup. */

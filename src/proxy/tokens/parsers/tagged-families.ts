@@ -1,5 +1,5 @@
 /** The families that write each parameter of a call as an element with plain text in it. */
-import { blockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
+import { blockFamily, type Markers, THINK, THINK_OR_CALL } from './block-parser.ts'
 import { taggedCallSyntax } from './tagged-calls.ts'
 
 const FUNCTION_TAGS = {
@@ -56,7 +56,20 @@ export const minimaxM2 = blockFamily('minimax_m2', [], {
  */
 export const deepseekV32 = blockFamily('deepseek_v32', [], {
   reasoning: THINK,
-  call: taggedCallSyntax({
+  call: dsmlCallSyntax('function_calls'),
+})
+
+/**
+ * DeepSeek V4: the same in `tool_calls`, which may begin in reasoning that was not closed.
+ * Sources: the model's chat template; vLLM's `parser/deepseek_v4.py`; SGLang's `deepseekv4_detector.py`.
+ */
+export const deepseekV4 = blockFamily('deepseek_v4', [], {
+  reasoning: THINK_OR_CALL,
+  call: dsmlCallSyntax('tool_calls'),
+})
+
+function dsmlCallSyntax(wrapper: string) {
+  return taggedCallSyntax({
     call: '<｜DSML｜invoke name="',
     callClose: '</｜DSML｜invoke>',
     parameter: '<｜DSML｜parameter name="',
@@ -64,6 +77,58 @@ export const deepseekV32 = blockFamily('deepseek_v32', [], {
     nameEnds: ['">', '" string="true">', '" string="false">'],
     stringEnd: '" string="true">',
     jsonEnd: '" string="false">',
-    wrapper: { open: '<｜DSML｜function_calls>', close: '</｜DSML｜function_calls>' },
+    keepsNewlines: true,
+    wrapper: { open: `<｜DSML｜${wrapper}>`, close: `</｜DSML｜${wrapper}>` },
+  })
+}
+
+/**
+ * MiniCPM5: `<function name="f"><param name="a"><![CDATA[text]]></param><param name="n">5</param></function>`.
+ * Sources: the model's chat template; vLLM's `minicpm5xml_tool_parser.py`; SGLang's `minicpm5_detector.py`.
+ */
+export const miniCpm5 = blockFamily('minicpm5', [], {
+  reasoning: THINK,
+  call: taggedCallSyntax({
+    call: '<function name="',
+    callClose: '</function>',
+    parameter: '<param name="',
+    parameterClose: '</param>',
+    nameEnds: ['">'],
+    cdata: true,
+    untyped: 'json',
   }),
 })
+
+/**
+ * Kimi K3: `<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="a" type="string"<|sep|>text`
+ * `<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>`, the answer in a `response` of its own.
+ * Sources: the model's chat template; SGLang's `kimik3_detector.py` and `kimik3_format.py`.
+ */
+export const kimiK3 = blockFamily('kimi_k3', ['<|open|>', '<|close|>', '<|sep|>'], {
+  reasoning: channel('think'),
+  silent: [...Object.values(channel('response')), channel('message').close],
+  call: taggedCallSyntax({
+    call: '<|open|>call ',
+    callClose: channel('call').close,
+    parameter: '<|open|>argument ',
+    parameterClose: channel('argument').close,
+    nameEnds: ['<|sep|>'],
+    head: kimiHead,
+    keepsNewlines: true,
+    wrapper: channel('tools'),
+  }),
+})
+
+function channel(name: string): Markers {
+  return { open: `<|open|>${name}<|sep|>`, close: `<|close|>${name}<|sep|>` }
+}
+
+function kimiHead(text: string): { name: string; type: 'string' | 'json' } {
+  const attribute = (name: string) =>
+    new RegExp(`(?:^|\\s)${name}="([^"]*)"`)
+      .exec(text)?.[1]
+      ?.replaceAll('&quot;', '"')
+      .replaceAll('&amp;', '&')
+  const type = attribute('type') ?? 'string'
+  return { name: attribute('tool') ?? attribute('key') ?? '', type: type === 'string' ? 'string' : 'json' }
+}

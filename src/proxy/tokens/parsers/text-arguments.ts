@@ -3,6 +3,7 @@
  * the type that the tool's schema gives the parameter: the same `5` is a number or a string.
  */
 import type { Tool } from '../../../protocol/canonical/messages.ts'
+import { readPythonValue } from './python-calls.ts'
 
 export interface TextArgument {
   name: string
@@ -16,23 +17,32 @@ export function jsonOfTextArguments(
   toolName: string,
   textArguments: readonly TextArgument[],
   tools: readonly Tool[] | null | undefined,
+  /** What a value is whose type the schema does not say. */
+  untyped: 'string' | 'json' = 'string',
 ): string {
   const schemas = parameterSchemas(toolName, tools)
   const members = textArguments.map(
     ({ name, text, type }) =>
-      `${JSON.stringify(name)}: ${jsonOfText(text, type ? [type] : typesOf(schemas[name]))}`,
+      `${JSON.stringify(name)}: ${jsonOfText(text, type ? [type] : typesOf(schemas[name]), untyped)}`,
   )
   return `{${members.join(', ')}}`
 }
 
-function jsonOfText(text: string, types: readonly string[]): string {
+/** @param types JSON Schema's types that the value may have; none if unknown */
+export function jsonOfText(
+  text: string,
+  types: readonly string[],
+  untyped: 'string' | 'json' = 'string',
+): string {
   const trimmed = text.trim()
   if (types.includes('string')) {
     return types.includes('null') && /^(null|None)$/.test(trimmed) ? 'null' : JSON.stringify(text)
   }
-  if (types.length === 0) return JSON.stringify(text)
+  if (types.length === 0 && untyped === 'string') return JSON.stringify(text)
   const json = PYTHON_LITERALS.get(trimmed) ?? trimmed
-  return isJson(json) ? json : JSON.stringify(text)
+  if (isJson(json)) return json
+  // Templates that write lists and objects with Python's `str` teach the model that.
+  return (/^[[{(]/.test(trimmed) ? readPythonValue(trimmed) : undefined) ?? JSON.stringify(text)
 }
 
 function isJson(text: string): boolean {
@@ -52,14 +62,16 @@ const PYTHON_LITERALS = new Map([
 ])
 
 /** A part of a JSON Schema, as an agent sent it: it may be anything. */
-interface Schema {
+export interface Schema {
   type?: string | string[]
   properties?: Record<string, unknown>
+  additionalProperties?: unknown
+  items?: unknown
   anyOf?: unknown[]
   oneOf?: unknown[]
 }
 
-function parameterSchemas(
+export function parameterSchemas(
   toolName: string,
   tools: readonly Tool[] | null | undefined,
 ): Record<string, unknown> {
@@ -71,7 +83,7 @@ function parameterSchemas(
 }
 
 /** JSON Schema's types that the parameter may have; none if the schema does not say. */
-function typesOf(schema: unknown): string[] {
+export function typesOf(schema: unknown): string[] {
   if (typeof schema !== 'object' || schema === null) return []
   const { type, anyOf = [], oneOf = [] } = schema as Schema
   return type === undefined ? [anyOf, oneOf].flat().flatMap(typesOf) : [type].flat()

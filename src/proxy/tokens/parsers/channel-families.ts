@@ -1,0 +1,121 @@
+/** The families that write an answer as messages, each behind a header that says whom it is for. */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import { blockGrammar } from './block-parser.ts'
+import { readArguments } from './json-calls.ts'
+import { GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import type { DeltaBuilder } from './parsed-delta.ts'
+import { taggedCallSyntax } from './tagged-calls.ts'
+import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
+
+const RECIPIENT_MARK = '>>>'
+const RECIPIENT_MARKS = new MarkerSet([RECIPIENT_MARK])
+
+/**
+ * Functionary 3.2: `all\ntext>>>f\n{…}>>>g\n{…}`, where the prompt ends with the first `>>>`. It is a header where a
+ * tool's name and a newline follow: Python's own prompts look like it. Source: the model's chat template.
+ */
+export const functionaryV32: ParserFamily = {
+  name: 'functionary_v3_2',
+  keepTokens: [],
+  create: (options) => new GrammarParser(readRecipients, options),
+}
+
+function* readRecipients(
+  reader: TextReader,
+  delta: DeltaBuilder,
+  { tools }: OutputParserOptions,
+): Reading<void> {
+  const names = new Set(tools?.map((tool) => (tool.type === 'function' ? tool.function.name : '')))
+  let mark: string | undefined = ''
+  while (mark !== undefined) {
+    const name = yield* reader.scan(new RunScanner(/[\w.-]*/y))
+    const isHeader = (name === 'all' || names.has(name)) && (yield* reader.literal('\n'))
+    if (!isHeader) delta.addContent(mark + name)
+    else if (name !== 'all') yield* readCall(reader, delta, { name, header: `${mark}${name}\n` })
+    mark = (yield* reader.upTo(RECIPIENT_MARKS, (text) => delta.addContent(text))).marker
+  }
+}
+
+function* readCall(
+  reader: TextReader,
+  delta: DeltaBuilder,
+  { name, header }: { name: string; header: string },
+): Reading<void> {
+  reader.startRecord()
+  const reading = yield* readArguments(reader, { name })
+  const body = reader.stopRecord()
+  if (!Array.isArray(reading)) return delta.addContent(header + body)
+  for (const call of reading) delta.addCall(call)
+  yield* reader.space()
+}
+
+const START = '<|start|>'
+const MESSAGE = '<|message|>'
+const HEADER_END = new MarkerSet([MESSAGE])
+const BODY_ENDS = new MarkerSet(['<|eom|>', '<|eot|>', START])
+const readAtem = blockGrammar({
+  call: taggedCallSyntax({
+    call: '<atem:invoke name="',
+    callClose: '</atem:invoke>',
+    parameter: '<atem:parameter name="',
+    parameterClose: '</atem:parameter>',
+    nameEnds: ['">'],
+    keepsNewlines: true,
+    untyped: 'json',
+    wrapper: { open: '<atem:function_calls>', close: '</atem:function_calls>' },
+  }),
+})
+
+/**
+ * Muse Glimmer: ` to=self<|message|>…<|eom|><|start|>assistant to=f<|message|><atem:function_calls>…<|eot|>`. What is
+ * written to `self` is reasoning, to `user` or nobody content; markup of calls is a call in messages to tools only.
+ * Sources: the model's chat template; SGLang's `muse_glimmer_detector.py`; vLLM's `muse_glimmer_tool_parser.py`.
+ */
+export const museGlimmer: ParserFamily = {
+  name: 'muse_glimmer',
+  keepTokens: [START, MESSAGE, '<|eom|>', '<|eot|>'],
+  create: (options) => new GrammarParser(readMessages, options),
+}
+
+function* readMessages(reader: TextReader, delta: DeltaBuilder, options: OutputParserOptions): Reading<void> {
+  // The prompt ends before the first header.
+  let isHeader = yield* beginsHeader(reader)
+  for (;;) {
+    const { text: header, marker } = isHeader ? yield* reader.upTo(HEADER_END) : { text: '', marker: MESSAGE }
+    if (marker === undefined) return delta.addContent(header)
+    const recipient = /\bto=([^\s<]+)/.exec(header)?.[1] ?? 'user'
+    const isCall = (options.tools?.length ?? 0) > 0 && !['self', 'user', 'commentary'].includes(recipient)
+    const show = (text: string) => (recipient === 'self' ? delta.addReasoning(text) : delta.addContent(text))
+    const { text, marker: end } = yield* reader.upTo(BODY_ENDS, isCall ? undefined : show)
+    if (isCall) addCalls(text, delta, options)
+    if (end === undefined) return
+    isHeader = end === START || (yield* reader.literal(START))
+    if (!isHeader && (yield* reader.atEnd())) return
+  }
+}
+
+/** ` to=…` or the marker behind an empty header; anything else is content that has none. */
+function* beginsHeader(reader: TextReader): Reading<boolean> {
+  const space = yield* reader.space()
+  const begun = yield* reader.oneOf(['to=', MESSAGE, START])
+  reader.putBack(space + (begun ?? ''))
+  return begun !== undefined
+}
+
+function addCalls(body: string, delta: DeltaBuilder, options: OutputParserOptions): void {
+  const parser = new GrammarParser(readAtem, options)
+  for (const { content = '', toolCalls = [] } of [parser.push(body), parser.finish()]) {
+    delta.addContent(content)
+    for (const { function: call } of toolCalls)
+      delta.addCall({ name: ownName(call!.name!, options), arguments: call!.arguments! })
+  }
+}
+
+/** The template tells a tool's recipient as `f.*`, so that the model may call it `f.f`. */
+function ownName(name: string, { tools }: OutputParserOptions): string {
+  const [head, tail] = name.split('.')
+  const isDoubled = head === tail && name === `${head}.${tail}`
+  const isTool = (asked: string) =>
+    tools?.some((tool) => tool.type === 'function' && tool.function.name === asked)
+  return isDoubled && !isTool(name) && isTool(head!) ? head! : name
+}

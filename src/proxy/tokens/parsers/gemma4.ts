@@ -1,0 +1,120 @@
+/**
+ * Gemma 4's tool calls: `<|tool_call>call:f{a:<|"|>text<|"|>,n:5,l:[1,<|"|>x<|"|>],m:{k:true}}<tool_call|>`, reasoning in
+ * `<|channel>thought\n…<channel|>`. Strings stand between their own token, which nothing can escape; all else is bare.
+ * Sources: the model's chat template; vLLM's `parser/gemma4.py`; SGLang's `gemma4_detector.py`.
+ */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import { type BlockOptions, type BlockReading, blockFamily } from './block-parser.ts'
+import { jsonOfText, parameterSchemas, typesOf } from './text-arguments.ts'
+import type { Reading, TextReader } from './text-reader.ts'
+
+const QUOTE = '<|"|>'
+const CLOSE = '<tool_call|>'
+const CLOSES = new MarkerSet([CLOSE])
+/** Values deeper than this are no arguments that a tool takes. */
+const MAX_DEPTH = 100
+const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?$/
+const CONSTANTS = new Map([
+  ['true', 'true'],
+  ['false', 'false'],
+  ['null', 'null'],
+  // The template writes null with Python's `str`.
+  ['None', 'null'],
+])
+
+export const gemma4 = blockFamily('gemma4', [QUOTE], {
+  reasoning: { open: '<|channel>thought\n', close: '<channel|>', callEndsIt: true },
+  call: { opens: ['<|tool_call>'], close: CLOSE, read: readCall },
+})
+
+function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockReading> {
+  const { text } = yield* reader.upTo(CLOSES)
+  const head = /^\s*(?:call)?:\s*([\w.-]+)\s*(?=\{)/.exec(text)
+  if (head === null) return 'malformed'
+  const name = head[1]!
+  const written = new BareReader(text, head[0].length, parameterSchemas(name, tools)).whole()
+  return written === undefined ? 'malformed' : [{ name, arguments: written }]
+}
+
+class NotBare extends Error {}
+
+class BareReader {
+  readonly #text: string
+  readonly #schemas: ReturnType<typeof parameterSchemas>
+  #at: number
+  #depth = 0
+
+  constructor(text: string, at: number, schemas: ReturnType<typeof parameterSchemas>) {
+    this.#text = text
+    this.#at = at
+    this.#schemas = schemas
+  }
+
+  /** @returns JSON; undefined if the text is not one object */
+  whole(): string | undefined {
+    try {
+      const json = this.#value('')
+      return this.#text.slice(this.#at).trim() === '' ? json : undefined
+    } catch (error) {
+      if (error instanceof NotBare) return undefined
+      throw error
+    }
+  }
+
+  #value(key: string): string {
+    if (this.#text.startsWith(QUOTE, this.#at)) return JSON.stringify(this.#string())
+    const opening = this.#text[this.#at]
+    if (opening !== '{' && opening !== '[') return this.#bare(key)
+    if (++this.#depth > MAX_DEPTH) throw new NotBare()
+    this.#at++
+    const json = opening === '{' ? `{${this.#items('}')}}` : `[${this.#items(']')}]`
+    this.#depth--
+    return json
+  }
+
+  #items(close: '}' | ']'): string {
+    const items: string[] = []
+    for (;;) {
+      this.#skip(/[\s,]*/y)
+      if (this.#at >= this.#text.length) throw new NotBare()
+      if (this.#text[this.#at] === close) {
+        this.#at++
+        return items.join(', ')
+      }
+      const key = close === '}' ? this.#key() : ''
+      const value = this.#value(key)
+      items.push(close === '}' ? `${JSON.stringify(key)}: ${value}` : value)
+    }
+  }
+
+  #key(): string {
+    const key = this.#text.startsWith(QUOTE, this.#at) ? this.#string() : this.#skip(/[^:{}[\],]*/y).trim()
+    this.#skip(/\s*/y)
+    if (this.#text[this.#at] !== ':') throw new NotBare()
+    this.#at++
+    this.#skip(/\s*/y)
+    return key
+  }
+
+  #string(): string {
+    const start = this.#at + QUOTE.length
+    const end = this.#text.indexOf(QUOTE, start)
+    if (end === -1) throw new NotBare()
+    this.#at = end + QUOTE.length
+    return this.#text.slice(start, end)
+  }
+
+  #bare(key: string): string {
+    const text = this.#skip(/[^,}\]]*/y).trim()
+    const types = this.#depth === 1 ? typesOf(this.#schemas[key]) : []
+    if (types.length > 0) return jsonOfText(text, types)
+    return CONSTANTS.get(text) ?? (NUMBER.test(text) ? text : JSON.stringify(text))
+  }
+
+  #skip(run: RegExp): string {
+    run.lastIndex = this.#at
+    const [found] = run.exec(this.#text)!
+    this.#at += found.length
+    return found
+  }
+}

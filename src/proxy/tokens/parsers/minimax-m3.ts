@@ -1,0 +1,123 @@
+/**
+ * MiniMax M3's tool calls: XML whose tags each stand behind a token of their own, `]<]minimax[>[`, values nested as
+ * elements: `<invoke name="f"><a>text</a><l><item>1</item></l></invoke>`, all in one `<tool_call>`. What an element is
+ * (a list, an object, a number) the tool's schema says, as in vLLM.
+ * Sources: the model's chat template; vLLM's `parser/minimax_m3.py`; SGLang's `minimax_m3.py`.
+ */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import { type BlockOptions, type BlockReading, blockFamily } from './block-parser.ts'
+import { jsonOfText, parameterSchemas, type Schema, typesOf } from './text-arguments.ts'
+import type { Reading, TextReader } from './text-reader.ts'
+
+const NAMESPACE = ']<]minimax[>['
+const CLOSE = `${NAMESPACE}</invoke>`
+const CLOSES = new MarkerSet([CLOSE])
+const NAME_END = new MarkerSet(['">', CLOSE])
+/** vLLM's own limit. */
+const MAX_DEPTH = 128
+
+export const minimaxM3 = blockFamily('minimax_m3', [NAMESPACE], {
+  reasoning: { open: '<mm:think>', close: '</mm:think>' },
+  call: {
+    opens: [`${NAMESPACE}<invoke name="`],
+    close: CLOSE,
+    wrapper: { open: `${NAMESPACE}<tool_call>`, close: `${NAMESPACE}</tool_call>` },
+    read: readCall,
+  },
+})
+
+function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockReading> {
+  const { text: name, marker } = yield* reader.upTo(NAME_END)
+  if (marker !== '">' || name.trim() === '') return 'malformed'
+  const { text, marker: end } = yield* reader.upTo(CLOSES)
+  const elements = end === undefined ? undefined : elementsOf(text)
+  if (elements === undefined) return 'malformed'
+  const properties = parameterSchemas(name, tools)
+  return [{ name, arguments: objectOf(elements, { properties }) }]
+}
+
+interface Element {
+  name: string
+  text: string
+  children: Element[]
+}
+
+/** undefined unless the text is elements and space. */
+function elementsOf(text: string): Element[] | undefined {
+  const root: Element = { name: '', text: '', children: [] }
+  const open = [root]
+  const [before = '', ...tags] = text.split(NAMESPACE)
+  root.text = before
+  for (const tag of tags) {
+    const parts = /^<(\/?)([^<>]*)>([\s\S]*)$/.exec(tag)
+    const [, slash, name = '', behind = ''] = parts ?? []
+    if (name.trim() === '') return undefined
+    if (slash === '') {
+      const element = { name, text: '', children: [] }
+      open.at(-1)!.children.push(element)
+      if (open.push(element) > MAX_DEPTH) return undefined
+    } else if (open.length === 1 || open.pop()!.name !== name) {
+      return undefined
+    }
+    open.at(-1)!.text += behind
+  }
+  return open.length === 1 && root.text.trim() === '' ? root.children : undefined
+}
+
+function jsonOf({ text, children }: Element, schema: unknown): string {
+  const container = containerOf(schema)
+  if (children.length === 0) {
+    const types = typesOf(schema)
+    // The template writes an empty list or object as an empty element.
+    const isEmpty = container !== undefined && !types.includes('string') && text.trim() === ''
+    if (isEmpty) return container.kind === 'array' ? '[]' : '{}'
+    return jsonOfText(text, types)
+  }
+  if (container?.kind === 'array') {
+    return `[${children.map((child) => jsonOf(child, container.schema.items)).join(', ')}]`
+  }
+  return objectOf(textBeside(text, children), container?.schema ?? {})
+}
+
+/** Text between elements is kept under a name that none of them has, as in vLLM. */
+function textBeside(text: string, children: Element[]): Element[] {
+  if (text.trim() === '') return children
+  let name = '$text'
+  while (children.some((child) => child.name === name)) name = `$${name}`
+  return [...children, { name, text, children: [] }]
+}
+
+/** Elements of one name are a list. */
+function objectOf(elements: readonly Element[], { properties = {}, additionalProperties }: Schema): string {
+  const values = new Map<string, string[]>()
+  for (const element of elements) {
+    const value = jsonOf(
+      element,
+      Object.hasOwn(properties, element.name) ? properties[element.name] : additionalProperties,
+    )
+    const before = values.get(element.name)
+    if (before === undefined) values.set(element.name, [value])
+    else before.push(value)
+  }
+  const members = [...values].map(
+    ([name, all]) => `${JSON.stringify(name)}: ${all.length === 1 ? all[0] : `[${all.join(', ')}]`}`,
+  )
+  return `{${members.join(', ')}}`
+}
+
+/** The first list or object that a schema allows. */
+function containerOf(schema: unknown): { kind: 'array' | 'object'; schema: Schema } | undefined {
+  if (typeof schema !== 'object' || schema === null) return undefined
+  const own = schema as Schema
+  const types = [own.type ?? []].flat()
+  for (const kind of ['array', 'object'] as const) if (types.includes(kind)) return { kind, schema: own }
+  if (own.type === undefined && own.items !== undefined) return { kind: 'array', schema: own }
+  if (own.type === undefined && (own.properties ?? own.additionalProperties) !== undefined) {
+    return { kind: 'object', schema: own }
+  }
+  for (const choice of [own.anyOf ?? [], own.oneOf ?? []].flat()) {
+    const found = containerOf(choice)
+    if (found !== undefined) return found
+  }
+  return undefined
+}
