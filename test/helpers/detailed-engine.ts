@@ -5,6 +5,7 @@
  */
 import type { ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
+import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import {
   EXPERTS_PER_TOKEN,
   expertsOf,
@@ -33,6 +34,8 @@ export interface DetailedEngineOptions {
   cutAfter?: () => number | undefined
 }
 
+const tokenizer = loadEmbeddedTokenizer()
+
 const MARKS = { user: 7, answer: 9 } as const
 
 export async function startDetailedEngine(options: DetailedEngineOptions): Promise<ScriptedServer> {
@@ -44,6 +47,9 @@ export async function startDetailedEngine(options: DetailedEngineOptions): Promi
   }
   return await startScriptedServer(async ({ method, path, body }, response) => {
     if (method === 'GET') return answerGet(path, response)
+    // It samples whatever ids, and is nobody's tokenizer: it says what is expected of it.
+    if (path === '/tokenize' && body.messages) return sendJson(response, {}, 400)
+    if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
     const cutAfter = options.cutAfter?.()
     if (path === '/generate') return await generate(body, sample(), response)
     if (path === '/inference/v1/generate') return sendJson(response, answerByIds(body, sample()))

@@ -23,6 +23,8 @@ async function startWriter(t: Test, text: string, version = '0.12.0') {
         })
       return
     }
+    if (path === '/tokenize' && body.messages) return sendJson(response, {}, 400)
+    if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
     const choice = {
       index: 0,
       text: '',

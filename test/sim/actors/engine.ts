@@ -140,9 +140,10 @@ export class SimEngine {
     } catch {
       return
     }
-    // It does not say what its tokenizer makes of a text.
-    if (url === '/tokenize') return json(response, { detail: 'Not Found' }, 404)
     const body = JSON.parse(Buffer.concat(parts).toString()) as GenerationBody
+    // It does not say what its template makes of a chat.
+    if (url === '/tokenize' && body.messages) return json(response, { detail: 'Not Found' }, 404)
+    if (url === '/tokenize') return json(response, { tokens: this.#promptOf(body) })
     const machine = this.#machine
     this.running += 1
     response.once('close', () => {

@@ -114,6 +114,36 @@ t.test(
   },
 )
 
+t.test(
+  'an engine that is older than what was tested is named, and one that says no version is not',
+  async (t) => {
+    const cases = {
+      vllm: {
+        '0.31.1': true,
+        '0.13.0': true,
+        '0.32.0': false,
+        '0.33.0rc1': false,
+        '0.1.dev1': false,
+        dev: false,
+      },
+      sglang: { '0.5.22': true, '0.5.23': false, '0.6.0': false, '0.0.0.dev1': false, dev: false },
+    } as const
+    for (const kind of ['vllm', 'sglang'] as const)
+      for (const [version, isOld] of Object.entries(cases[kind])) {
+        const server = await startScriptedServer(({ path }, response) => {
+          if (path === '/version' || path === '/server_info') return sendJson(response, { version })
+          sendJson(response, { data: [] }, path === '/v1/models' || path === '/health' ? 200 : 404)
+        })
+        t.teardown(() => server.close())
+        const engine = CLIENT_OF_KIND[kind]({ url: server.url })
+        t.teardown(() => engine.close())
+        await engine.checkHealth(new AbortController().signal)
+        const words = new RegExp(`it is (vLLM|SGLang) ${version}, older than (0.32.0|0.5.23), the oldest`)
+        t.match(engine.warning, isOld ? words : undefined, `${kind} ${version}`)
+      }
+  },
+)
+
 t.test('a call names its session, and an end closes what the server holds of it', async (t) => {
   for (const holds of [true, false]) {
     const server = await startScriptedServer(({ method, path }, response) => {

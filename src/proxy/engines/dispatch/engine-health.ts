@@ -222,8 +222,8 @@ export class EngineHealthWatch {
     this.#tokenizerInLog = this.warning
     if (client.warning === this.#warningInLog) return
     this.#warningInLog = client.warning
-    if (client.warning === undefined) logger?.info(fields, 'engine is asked for everything again')
-    else logger?.warn(fields, `engine is asked for less: ${client.warning}`)
+    if (client.warning === undefined) logger?.info(fields, 'engine gives everything again')
+    else logger?.warn(fields, `engine may give less than it should: ${client.warning}`)
   }
 }
 

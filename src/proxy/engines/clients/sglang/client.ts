@@ -28,6 +28,9 @@ import { generateBody, imageBody } from './request.ts'
 import { readSglangScores, SGLANG_READING, sglangScoreBody } from './score.ts'
 import { SglangSessions } from './sessions.ts'
 
+/** `npm run test:sglang` runs it. */
+const TESTED = ['SGLang', '0.1', '0.5.23'] as const
+
 /**
  * A client of SGLang's server: its routes of OpenAI's API (`python/sglang/srt/entrypoints/openai/`), whose versions differ
  * in how they give ids, and in token mode its own `/generate`.
@@ -54,6 +57,7 @@ class SglangClient implements EngineClient {
   #servedName: string | undefined
   /** How many tokens its model holds, prompt and completion together, once a health check has seen it. */
   #contextLength: number | undefined
+  #isOld: string | undefined
   /** Since its last failure: what is not ready after that is paused, and not starting. */
   #wasReady = false
   /** By the names that it lists. */
@@ -128,7 +132,8 @@ class SglangClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    return this.#openai.warning ?? this.#heldCalls.warning
+    const said = [this.#openai.warning, this.#heldCalls.warning, this.#isOld]
+    return said.filter((each) => each !== undefined).join('; ') || undefined
   }
 
   checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
@@ -150,6 +155,7 @@ class SglangClient implements EngineClient {
     if (!isPaused) await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
     this.#sessions.note(await this.#version.said(signal))
+    this.#isOld = await this.#version.warningBefore(TESTED, signal)
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
     const weights = models.find(({ isAdapter }) => !isAdapter)
     this.#servedName ??= weights?.id

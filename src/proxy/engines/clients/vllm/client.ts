@@ -52,6 +52,8 @@ const NO_MASKS = 'sampling masks are not recorded: it tells none (vllm serve --r
 const WHOLE_STREAMS_SINCE = '0.13'
 /** The first releases that tell ids at all; a lower number is a build without one. */
 const IDS_SINCE = '0.10'
+/** `npm run test:vllm` runs it. */
+const TESTED = ['vLLM', IDS_SINCE, '0.32.0'] as const
 
 /**
  * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
@@ -75,6 +77,7 @@ class VllmClient implements EngineClient {
   #noRoute: string | undefined
   #noMasks: string | undefined
   #losesIds: string | undefined
+  #isOld: string | undefined
   /** What a call samples with that does not say it. */
   #defaults: Record<string, unknown> | undefined
   /** Of the model that was asked for last. */
@@ -240,7 +243,7 @@ class VllmClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    const lacks = [this.#losesIds, this.#heldCalls.warning, this.#noRoute, this.#noMasks]
+    const lacks = [this.#losesIds ?? this.#isOld, this.#heldCalls.warning, this.#noRoute, this.#noMasks]
     const warnings = lacks.filter((said) => said !== undefined)
     return warnings.length === 0 ? undefined : warnings.join('; ')
   }
@@ -252,7 +255,7 @@ class VllmClient implements EngineClient {
       this.#version.forget()
       this.#heldCalls.forget()
       this.#tokenizer.forget()
-      this.#noRoute = this.#noMasks = this.#losesIds = this.#defaults = undefined
+      this.#noRoute = this.#noMasks = this.#losesIds = this.#isOld = this.#defaults = undefined
       throw thrown
     }
   }
@@ -264,6 +267,7 @@ class VllmClient implements EngineClient {
     this.#contextLength.note(models)
     const weightVersion = weightVersionIn(await this.#routes.get('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
+    this.#isOld = await this.#version.warningBefore(TESTED, signal)
     // Asked for no ids of a text: chats are sent to it as chats.
     if (question === undefined) await this.#noteLostIds(signal)
     // One that rests reads nothing.

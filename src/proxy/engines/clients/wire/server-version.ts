@@ -33,6 +33,19 @@ export class ServerVersion {
     return typeof version === 'string' && isSince(version, first)
   }
 
+  /**
+   * @param first release that there is: a lower number is a build without one
+   * @returns what an operator must know of a server that is older than all that this was tested with
+   */
+  async warningBefore(
+    [program, first, tested]: readonly [program: string, first: string, tested: string],
+    signal: AbortSignal,
+  ): Promise<string | undefined> {
+    if (!(await this.isSince(first, signal)) || (await this.isSince(tested, signal))) return undefined
+    const { version } = await this.said(signal)
+    return `it is ${program} ${version}, older than ${tested}, the oldest with which llm-proxy is tested: upgrade it`
+  }
+
   async #ask(signal: AbortSignal): Promise<Record<string, unknown>> {
     for (const path of this.#paths) {
       const said = await this.#connection.getText(path, signal).then(parseJson, () => {
