@@ -1,7 +1,7 @@
 /**
  * `/inference/v1/generate` of vLLM: ids in, ids out (`GenerateRequest` in
  * `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`). It takes features of images, and it alone tells sampling masks.
- * Calls go there for one of these, or for the weight version of each token; `docs/engines.md` says what it lacks.
+ * Calls go there for one of these, or for the weight version of each token; `docs/engine-wire.md` says what it lacks.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../wire/failures.ts'

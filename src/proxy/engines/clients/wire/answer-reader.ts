@@ -1,6 +1,6 @@
 /**
  * Turns the JSON that OpenAI-compatible engines answer with, whole (`chat.completion`, `text_completion`) or chunk by chunk,
- * into generation events. Where engines differ, every place that one of them uses is looked at; `docs/engines.md` lists
+ * into generation events. Where engines differ, every place that one of them uses is looked at; `docs/engine-wire.md` lists
  * the sources. Only the choice with index 0 is read: a turn records one completion.
  */
 

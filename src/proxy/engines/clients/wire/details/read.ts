@@ -1,6 +1,6 @@
 /**
  * Details in the JSON of engines, by what they are. Each gives undefined for what is absent or of another form: a detail
- * that is half known is not known. `docs/engines.md` lists where each engine says them, with the source.
+ * that is half known is not known. `docs/engine-wire.md` lists where each engine says them, with the source.
  */
 import type {
   ExpertTable,
