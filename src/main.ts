@@ -1,6 +1,7 @@
 /**
  * Composition root: a configuration in, a running server out. With its parts the only files that know every adapter.
  */
+
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import type { ProxyError } from './base/errors.ts'
@@ -21,6 +22,7 @@ import { listen, type ServerOptions } from './proxy/http/server.ts'
 import { refuseWorkers } from './proxy/relay/refuse-workers.ts'
 import { shownNode } from './proxy/session/state/nodes.ts'
 import { describeHeld } from './proxy/session/state/sweep-guard.ts'
+import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
 import { OwnRollouts } from './rollout/server/own-rollouts.ts'
 import { passOnRollouts } from './rollout/server/pass-on.ts'
 import { rolloutRoutes } from './rollout/server/routes.ts'
@@ -79,7 +81,7 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
     await rollouts.begin({ proxyUrl: url, adminKeys: config.adminKeys, tlsCa: undefined })
   }
   const where = { url, ...(healthPort && { health_url: healthPort.url }) }
-  logger.info({ ...where, mode: config.mode, db: config.db, version: VERSION }, 'listening')
+  logger.info({ ...where, mode: config.mode, db: databaseName(config.db), version: VERSION }, 'listening')
   const running = opened.move()
   return {
     url,
@@ -143,7 +145,7 @@ function httpOptions(
       prompts,
       store,
       rollouts: own?.rollouts,
-      ...(config.db !== 'memory' && { databasePath: config.db }),
+      ...(config.db !== 'memory' && !isPostgresUrl(config.db) && { databasePath: config.db }),
     }),
     acceptWorker: (socket, greeted) => {
       const accepted = () => {
@@ -171,7 +173,7 @@ function healthFacts(config: ServeConfig, parts: ServerParts) {
   const hasNoEngine = config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
   return {
     version: VERSION,
-    db: config.db,
+    db: databaseName(config.db),
     ...((config.runner ?? config.rolloutServer) !== undefined && { rollouts: true }),
     ...(node && { node: shownNode(node) }),
     prompts: prompts.counts(),

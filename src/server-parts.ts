@@ -34,6 +34,7 @@ import { describeHeld, type HeldSweep } from './proxy/session/state/sweep-guard.
 import { AnnouncedWeights } from './proxy/session/turn/announced-weights.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import type { TurnStore } from './proxy/store/port/turn-store.ts'
+import { isPostgresUrl, openPostgresStore } from './proxy/store/postgres/open.ts'
 import { openSqliteStore, type SpawnThread } from './proxy/store/sqlite/open.ts'
 import { openPassingStore } from './proxy/store/sqlite/passing.ts'
 import { openTokenModel, type TokenModel } from './proxy/tokens/model/token-model.ts'
@@ -127,7 +128,9 @@ async function openStore(
   { spawn }: Outside,
 ): Promise<TurnStore> {
   const hooks = { onCommit: (...commit: [number, number]) => metrics.committed(...commit), spawn }
-  return db === 'memory' ? openPassingStore(hooks) : openSqliteStore({ path: db, durability, ...hooks })
+  if (db === 'memory') return openPassingStore(hooks)
+  if (isPostgresUrl(db)) return openPostgresStore({ url: db, durability, ...hooks })
+  return openSqliteStore({ path: db, durability, ...hooks })
 }
 
 export async function openHealth(

@@ -1,5 +1,6 @@
 import { checkServeConfig } from '../proxy/config/check-serve.ts'
 import type { ServeConfig } from '../proxy/config/options/serve.ts'
+import { databaseName } from '../proxy/store/postgres/open.ts'
 import type { StartingModel } from '../proxy/tokens/model/token-model.ts'
 import { announce } from './announce.ts'
 import { explainListenFailure } from './fail.ts'
@@ -38,7 +39,8 @@ async function beginModel(config: ServeConfig): Promise<StartingModel | undefine
 /** `llm-proxy listening on http://127.0.0.1:8080 (local, embedded engine, db ./llm-proxy.db)` */
 export function readyLine(config: ServeConfig, url: string): string {
   const engines = config.mode === 'local' ? [describeEngines(config)] : []
-  const store = config.db === 'memory' ? 'sessions that end with the process' : `db ${config.db}`
+  const store =
+    config.db === 'memory' ? 'sessions that end with the process' : `db ${databaseName(config.db)}`
   return `llm-proxy listening on ${url} (${[config.mode, ...engines, store].join(', ')})`
 }
 

@@ -14,7 +14,7 @@ import { LoadGenerator } from './parts/load.ts'
 import { describeMachine, machineLine } from './parts/machine.ts'
 import { startEngine } from './parts/start-engine.ts'
 import { table } from './parts/table.ts'
-import { TARGET_NAMES } from './parts/targets.ts'
+import { TARGET_NAMES, USUAL_TARGETS } from './parts/targets.ts'
 import { large, small, stream } from './rows/comparisons.ts'
 import { crowd } from './rows/crowd.ts'
 import { details } from './rows/details.ts'
@@ -49,7 +49,7 @@ const { values: options } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
     rows: { type: 'string', default: Object.keys(ROWS).join() },
-    targets: { type: 'string', default: TARGET_NAMES.join() },
+    targets: { type: 'string', default: USUAL_TARGETS.join() },
     loads: { type: 'string', default: '' },
     json: { type: 'string' },
     'cpu-prof': { type: 'string' },

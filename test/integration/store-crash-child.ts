@@ -1,10 +1,14 @@
 /** Puts turns on record until it is killed, and names each one on stdout once it is acknowledged. */
+import { isPostgresUrl, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { type Durability, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
 
 const CALLERS = 8
-const [path, durability, round] = process.argv.slice(2)
-const store = await openSqliteStore({ path: path!, durability: durability as Durability })
+const [db, givenDurability, round] = process.argv.slice(2)
+const durability = givenDurability as Durability
+const store = isPostgresUrl(db!)
+  ? await openPostgresStore({ url: db!, durability })
+  : await openSqliteStore({ path: db!, durability })
 
 await Promise.all(Array.from({ length: CALLERS }, (_, caller) => call(`s${round}-${caller}`)))
 

@@ -27,6 +27,7 @@ const PROXY = [
   'src/proxy/relay',
   'src/proxy/session',
   'src/proxy/store/record',
+  'src/proxy/store/postgres',
   'src/proxy/store/sqlite',
   'src/proxy/tracing',
   'src/proxy/verify',
@@ -69,6 +70,7 @@ const RULES: ArchitectureRules = {
     // What both databases have in common.
     'src/proxy/store/record': ['src/proxy/store/port', ...GROUND],
     'src/proxy/store/sqlite': ['src/proxy/store/record', 'src/proxy/store/port', ...GROUND],
+    'src/proxy/store/postgres': ['src/proxy/store/record', 'src/proxy/store/port', ...GROUND],
     'src/proxy/store/port': GROUND,
     'src/proxy/tokens': GROUND,
     'src/proxy/config': ['src/base'],
@@ -99,6 +101,7 @@ const RULES: ArchitectureRules = {
     pyodide: 'src/proxy/tokens',
     tokenizers: 'src/proxy/tokens',
     'better-sqlite3': 'src/proxy/store/sqlite',
+    pg: 'src/proxy/store/postgres',
     commander: 'src/cli',
     diff: 'src/inspector/page',
     preact: 'src/inspector/page',

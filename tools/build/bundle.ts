@@ -14,7 +14,7 @@ export interface Bundle {
 }
 
 /** Libraries that are used where they are installed, and that the executable does without. */
-const ABSENT = ['bufferutil', 'utf-8-validate']
+const ABSENT = ['bufferutil', 'utf-8-validate', 'pg-native']
 
 /** How our code names a library's file that it reads. */
 const LIBRARY_FILE = /import\.meta\.resolve\('([^']+)'\)/g

@@ -6,8 +6,9 @@ import { dirname, join, resolve } from 'node:path'
 import { isLoopback, isOpenDoor } from '../../proxy/config/notes.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { readCertificate } from '../../proxy/http/transport/certificate.ts'
-import { openSqliteReader } from '../../proxy/store/sqlite/open.ts'
+import { databaseName, isPostgresUrl, lookAtPostgres } from '../../proxy/store/postgres/open.ts'
 import { explainListenFailure, withCause } from '../fail.ts'
+import { openRecord } from '../open-record.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
 
 export function lookAtKeys(config: ServeConfig): Finding {
@@ -74,6 +75,7 @@ const LITTLE_SPACE_BYTES = 1024 ** 3
 
 /** Writes beside the database as a commit does, and takes it away again. */
 export function lookAtDisk({ db, durability }: ServeConfig): Finding {
+  if (isPostgresUrl(db)) return ok('disk', 'none here: the record is in PostgreSQL')
   if (db === 'memory') {
     return warning('disk', 'sessions end with the process', 'give --db a file, if they are to be trained on')
   }
@@ -113,18 +115,30 @@ function medianSyncMs(path: string): number {
   }
 }
 
-export async function lookAtDatabase({ db }: ServeConfig): Promise<Finding[]> {
+export async function lookAtDatabase({ db, durability }: ServeConfig): Promise<Finding[]> {
   if (db === 'memory') return []
-  if (!existsSync(db)) return [ok('database', `${db} will be made`)]
+  if (!isPostgresUrl(db) && !existsSync(db)) return [ok('database', `${db} will be made`)]
   try {
-    const reader = await openSqliteReader(db)
+    const server = isPostgresUrl(db) ? await lookAtServer(db, durability) : []
+    const reader = await openRecord(db)
     try {
       const { sessions, turns } = await reader.totalSessions({})
-      return [ok('database', `${db} has ${sessions} sessions, ${turns} turns`)]
+      return [...server, ok('database', `${databaseName(db)} has ${sessions} sessions, ${turns} turns`)]
     } finally {
       await reader.close()
     }
   } catch (error) {
-    return [failure('database', withCause(error), 'name another file with --db, or mend this one')]
+    return [failure('database', withCause(error), 'name another one with --db, or mend this one')]
   }
+}
+
+/** What the server promises of a commit. */
+async function lookAtServer(db: string, durability: ServeConfig['durability']): Promise<Finding[]> {
+  const { server, fsync, synchronousCommit, synchronousStandbys } = await lookAtPostgres(db, durability)
+  const seen = `PostgreSQL ${server}, fsync ${fsync}, synchronous_commit ${synchronousCommit}`
+  if (synchronousStandbys !== '')
+    return [ok('database server', `${seen}, synchronous standby ${synchronousStandbys}`)]
+  return [
+    ok('database server', `${seen}, no synchronous standby: one that takes over loses the newest turns`),
+  ]
 }

@@ -1,24 +1,17 @@
-import { existsSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
 import { metadataFilter } from '../../proxy/http/trainer/sessions/metadata-filter.ts'
 import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessions/serialise.ts'
 import { queryTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
-import type { SessionRecord } from '../../proxy/store/port/turn-store.ts'
-import { openSqliteReader, type ThreadReader } from '../../proxy/store/sqlite/open.ts'
+import type { SessionRecord, TurnReader } from '../../proxy/store/port/turn-store.ts'
+import { openRecord } from '../open-record.ts'
 import type { SessionsApi } from './api.ts'
 
 /**
- * The sessions API over a database file, which a proxy may be writing to meanwhile.
+ * The sessions API over a database, which a proxy may be writing to meanwhile.
  * @throws ProxyError `start_failed`
  */
 export async function databaseApi(path: string): Promise<SessionsApi> {
-  if (!existsSync(path)) {
-    throw new ProxyError(
-      'start_failed',
-      `there is no database ${path}: name one with --db, or a proxy with --url`,
-    )
-  }
-  const reader = await openSqliteReader(path)
+  const reader = await openRecord(path)
   return {
     list: async ({ status, sort, since, metadata = {}, limit, cursor }) => {
       const named = Object.entries(metadata).map(([name, value]) => [`metadata.${name}`, value])
@@ -47,7 +40,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
   }
 }
 
-async function findSession(reader: ThreadReader, sessionId: string): Promise<SessionRecord> {
+async function findSession(reader: TurnReader, sessionId: string): Promise<SessionRecord> {
   const session = await reader.getSession(sessionId)
   if (session === undefined) throw new ProxyError('session_not_found', `Session ${sessionId} not found`)
   return session

@@ -1,14 +1,13 @@
-import { existsSync } from 'node:fs'
-import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import { loadEmbeddedTokenizer } from '../../embedded/engine/embedded-model.ts'
 import { uiRoutes } from '../../inspector/routes/routes.ts'
 import { textsOfTokens } from '../../proxy/engines/clients/texts-of-tokens.ts'
 import type { ViewOptions } from '../../proxy/http/view.ts'
-import { openSqliteReader } from '../../proxy/store/sqlite/open.ts'
+import { databaseName } from '../../proxy/store/postgres/open.ts'
 import { loadModelFiles } from '../../proxy/tokens/model/load-model-files.ts'
 import { loadTokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
+import { openRecord } from '../open-record.ts'
 
 interface ViewSource {
   db: string
@@ -28,16 +27,15 @@ export async function withViewOf<T>(
   { db, tokenizer: name, logger }: ViewSource,
   use: (options: ViewOptions) => Promise<T>,
 ): Promise<T> {
-  if (!existsSync(db)) throw new ProxyError('start_failed', `there is no database ${db}: name one with --db`)
   const tokenizer = name === undefined ? undefined : loadTokenizer((await loadModelFiles(name)).directory)
-  const reader = await openSqliteReader(db)
+  const reader = await openRecord(db)
   try {
     return await use({
       reader,
       logger,
       inspector: uiRoutes,
       tokenTexts: textsOfTokens(tokenizer && { name: name!, tokenizer }, loadEmbeddedTokenizer),
-      facts: { version: VERSION, db },
+      facts: { version: VERSION, db: databaseName(db) },
       bodyLimitBytes: NO_BODY_BYTES,
     })
   } finally {

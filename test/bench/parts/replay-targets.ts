@@ -5,7 +5,7 @@ import type { Bench } from '../rows/row.ts'
 import type { Child, Children } from './children.ts'
 import type { ReplayJob, ReplayResult } from './replay-job.ts'
 import { startEngine } from './start-engine.ts'
-import { isTokenMode, type TargetName, Targets, untilConnected } from './targets.ts'
+import { isTokenMode, recordedBy, type TargetName, Targets, untilConnected } from './targets.ts'
 import { TOKEN_MODEL } from './token-model.ts'
 
 /** What all targets but ours can be sent: they pass bytes through to the engine. */
@@ -40,9 +40,11 @@ export async function startTargets(
       cpuProfileFolder,
       args: isToken ? [...args, '--tokenizer', TOKEN_MODEL] : args,
     }
-    if (isToken || name === 'local' || name === 'relay') {
-      const isLocal = name === 'local' || name === 'local-token'
-      const proxy = await (isLocal ? targets.startLocal(options) : targets.startRelayWithoutWorkers(options))
+    if (isToken || name.startsWith('local') || name === 'relay') {
+      const isLocal = name.startsWith('local')
+      const proxy = await (isLocal
+        ? targets.startLocal(recordedBy(name, options))
+        : targets.startRelayWithoutWorkers(options))
       const pids = [proxy.pid]
       if (!isLocal) {
         pids.push((await targets.startWorker(proxy.url, 'replay-1')).pid)

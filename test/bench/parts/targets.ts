@@ -15,7 +15,10 @@ export interface Target {
 const PASS_THROUGHS = ['pipe', 'pipe+ids', 'parse'] as const
 /** Those of rows that have texts for a tokenizer: others send no more than the length of what they say. */
 const TOKEN_MODES = ['local-token', 'relay-token'] as const
-export const TARGET_NAMES = ['direct', ...PASS_THROUGHS, 'local', 'relay', ...TOKEN_MODES] as const
+/** With its record in the empty database that `DATABASE_URL` names; measured only if asked for. */
+const IN_POSTGRES = 'local-postgres'
+export const USUAL_TARGETS = ['direct', ...PASS_THROUGHS, 'local', 'relay', ...TOKEN_MODES] as const
+export const TARGET_NAMES = [...USUAL_TARGETS, IN_POSTGRES] as const
 export type TargetName = (typeof TARGET_NAMES)[number]
 type PassThrough = (typeof PASS_THROUGHS)[number]
 type TokenMode = (typeof TOKEN_MODES)[number]
@@ -37,6 +40,13 @@ export interface ProxyOptions {
   nodeArgs?: string[]
 }
 
+/** The options of a proxy whose record is where the target's name says. */
+export function recordedBy(name: TargetName, options: ProxyOptions): ProxyOptions {
+  const db = name === IN_POSTGRES ? process.env.DATABASE_URL : options.db
+  if (db === undefined) throw new Error(`${name} needs DATABASE_URL, of an empty database`)
+  return { ...options, db }
+}
+
 const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
 const CALL_PATH = '/v1/chat/completions'
 /** More than any row opens at once, so that nothing ever waits for a slot. */
@@ -56,7 +66,8 @@ export class Targets {
   async start(name: Exclude<TargetName, TokenMode>, proxy: ProxyOptions): Promise<Target> {
     if (name === 'direct') return { name, url: this.#engineUrl + CALL_PATH }
     if (isPassThrough(name)) return this.#passThrough(name)
-    const child = name === 'local' ? await this.startLocal(proxy) : await this.startRelay(proxy)
+    const child =
+      name === 'relay' ? await this.startRelay(proxy) : await this.startLocal(recordedBy(name, proxy))
     return { name, url: callUrl(child), pid: child.pid }
   }
 

@@ -21,6 +21,8 @@ t.test(
       'src/embedded/model/tokenizer_config.json',
       'src/inspector/routes/page.json',
       'src/proxy/http/operator/health/health-thread.ts',
+      'src/proxy/store/postgres/reader-thread.ts',
+      'src/proxy/store/postgres/writer-thread.ts',
       'src/proxy/store/sqlite/reader-thread.ts',
       'src/proxy/store/sqlite/writer-thread.ts',
       'src/proxy/tokens/prompt/prompt-thread.ts',

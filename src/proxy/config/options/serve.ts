@@ -383,10 +383,11 @@ export const SERVE = {
     },
     db: {
       flag: 'db',
+      env: ['DATABASE_URL'],
       type: 'path',
       default: './llm-proxy.db',
       group: 'Sessions',
-      help: 'Database file; memory: one that ends with the process',
+      help: 'Database: a file, or postgres://…; memory: one that ends with the process',
     },
     durability: {
       flag: 'durability',

@@ -5,10 +5,11 @@ import { adminKeys, json, tlsCa } from './shared.ts'
 export const sessionSource = {
   db: {
     flag: 'db',
+    env: ['DATABASE_URL'],
     type: 'path',
     default: './llm-proxy.db',
     group: 'Source',
-    help: 'Database file to read; a proxy may be writing it',
+    help: 'Database to read; a proxy may be writing it; a file or postgres://…',
   },
   url: {
     flag: 'url',

@@ -10,10 +10,11 @@ export const VIEW = {
   options: {
     db: {
       flag: 'db',
+      env: ['DATABASE_URL'],
       type: 'path',
       default: './llm-proxy.db',
       group: 'View',
-      help: 'Database file to show; a proxy may be writing it',
+      help: 'Database to show; a proxy may be writing it; a file or postgres://…',
     },
     host: {
       flag: 'host',

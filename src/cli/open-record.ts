@@ -1,0 +1,15 @@
+/** The record that `--db` names, wherever it is. */
+import { existsSync } from 'node:fs'
+import { ProxyError } from '../base/errors.ts'
+import { isPostgresUrl, openPostgresReader } from '../proxy/store/postgres/open.ts'
+import { openSqliteReader } from '../proxy/store/sqlite/open.ts'
+
+/**
+ * Opens it to read it only; a proxy may be writing to it meanwhile.
+ * @throws ProxyError `start_failed`
+ */
+export async function openRecord(db: string) {
+  if (isPostgresUrl(db)) return openPostgresReader(db)
+  if (existsSync(db)) return openSqliteReader(db)
+  throw new ProxyError('start_failed', `there is no database ${db}: name one with --db`)
+}

@@ -1,0 +1,67 @@
+/** The columns that the writer writes, with their types: a group of rows is sent as an array per column. */
+
+import type { StoredText } from '../record/packing.ts'
+import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../record/turns.ts'
+import { fromColumn, toColumn } from './text-columns.ts'
+
+type ColumnType = 'bigint' | 'double precision' | 'text' | 'bytea'
+
+const BYTES = new Set([
+  ...['hash', 'texts', 'blobs', 'sha256'],
+  ...['prompt_rest', 'completion_ids', 'completion_logprobs'],
+])
+
+/** Of texts that a caller or a model has written; session ids and names are checked where they come in. */
+const TEXTS = new Set([
+  ...['turn_id', 'dialect', 'status', 'model', 'engine', 'finish_reason', 'stop_reason', 'inexact_reason'],
+  ...['weight_version_start', 'weight_version_end', 'usage', 'annotations', 'error_code', 'error_message'],
+  ...['completion_text', 'reasoning', 'tool_calls', 'kind', 'session_id', 'metadata', 'sampling_params'],
+  ...['record', 'policies', 'edited_calls', 'key_tag', 'reward_components', 'reward_lines'],
+])
+
+/** By table, in the order in which they are written. */
+export const COLUMNS = {
+  trees: ['id', 'dropped'],
+  sessions: [
+    ...['id', 'session_id', 'tree', 'status', 'created_at_ms', 'updated_at_ms', 'ended_at_ms', 'ttl_ms'],
+    ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
+    ...['reward', 'reward_components', 'reward_lines', 'reward_sum', 'turn_count', 'open_turns'],
+    ...['failed_turns', 'inexact_turns', 'sampled_tokens'],
+  ],
+  texts: ['id', 'tree', 'hash', 'echo_of', 'blobs', 'body'],
+  nodes: ['id', 'tree', 'parent', 'depth', 'texts', 'hash', 'node_sum'],
+  turns: ['id', ...REQUEST_COLUMNS, ...OUTCOME_COLUMNS],
+  details: ['id', 'tree', 'turn', 'kind', 'body', 'detail_sum'],
+  blobs: ['id', 'sha256', 'body'],
+  blob_uses: ['id', 'tree', 'blob'],
+} as const satisfies Record<string, readonly string[]>
+
+export type Table = keyof typeof COLUMNS
+
+export function typeOf(table: Table, column: string): ColumnType {
+  if (column === 'body') return table === 'texts' ? 'text' : 'bytea'
+  if (column === 'reward') return 'double precision'
+  if (BYTES.has(column)) return 'bytea'
+  return TEXTS.has(column) ? 'text' : 'bigint'
+}
+
+/** A value as the driver takes it in an array of its column. */
+export function toDriver(type: ColumnType, value: unknown): unknown {
+  if (value === null || value === undefined) return null
+  if (type === 'text') return toColumn(value as StoredText)
+  if (type !== 'bytea') return String(value)
+  return Buffer.isBuffer(value) ? value : viewOf(value as Uint8Array)
+}
+
+/** A row with its texts as they were written. */
+export function fromDriver<T extends object>(row: T): T {
+  const read = { ...row } as Record<string, unknown>
+  for (const [column, value] of Object.entries(row)) {
+    if (typeof value === 'string') read[column] = fromColumn(value)
+  }
+  return read as T
+}
+
+function viewOf(bytes: Uint8Array): Buffer {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+}

@@ -1,0 +1,230 @@
+/** The rows that a page of turns is made of, fetched before it is made: what makes it waits for nothing. */
+import type { Client } from 'pg'
+import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import { unpackIds } from '../record/packing.ts'
+import type { Reader } from '../record/reader.ts'
+import {
+  MAX_PAGE_TURNS,
+  type NodeRow,
+  type Place,
+  type ReadTables,
+  type SequenceRow,
+  type TextRow,
+} from '../record/tables.ts'
+import { type CompletionRow, STEP_COLUMNS, type StepRow, type TurnRow } from '../record/turn-rows.ts'
+import { fromDriver } from './columns.ts'
+import { SEQUENCE_CHAIN } from './missing-rows.ts'
+import { selectTree } from './select-sessions.ts'
+
+type DetailRow = PackedDetail & { detail_sum: number | null; turn_id: string }
+
+/** What a page is put together from. */
+class PageRows {
+  tree: number | undefined
+  turns: StepRow[] = []
+  readonly nodes = new Map<number, NodeRow>()
+  readonly texts = new Map<number, TextRow>()
+  readonly blobs = new Map<number, Buffer>()
+  readonly completions = new Map<number, CompletionRow>()
+  readonly sequences = new Map<number, SequenceRow>()
+  details: DetailRow[] = []
+}
+
+/** Shows the rows of the page that is being made. */
+export class PageTables implements ReadTables {
+  rows = new PageRows()
+
+  tree(): number | undefined {
+    return this.rows.tree
+  }
+
+  turnsAfter(): Iterable<TurnRow> {
+    return this.rows.turns
+  }
+
+  stepsAfter(): Iterable<StepRow> {
+    return this.rows.turns
+  }
+
+  turnById(): TurnRow | undefined {
+    return this.rows.turns[0]
+  }
+
+  node(id: number): NodeRow | undefined {
+    return this.rows.nodes.get(id)
+  }
+
+  text(id: number): TextRow | undefined {
+    return this.rows.texts.get(id)
+  }
+
+  blob(id: number): Buffer | undefined {
+    return this.rows.blobs.get(id)
+  }
+
+  completion(id: number): CompletionRow | undefined {
+    return this.rows.completions.get(id)
+  }
+
+  detailsOf(_tree: number, turnId: string) {
+    return this.rows.details.filter(({ turn_id: of }) => of === turnId)
+  }
+
+  sequence(id: number): SequenceRow | undefined {
+    return this.rows.sequences.get(id)
+  }
+
+  basesFor(): number[] {
+    return []
+  }
+
+  turnsOf(): number[] {
+    return []
+  }
+
+  inOneSnapshot<T>(read: () => T): T {
+    return read()
+  }
+}
+
+type Reading = NonNullable<ReturnType<Reader['reading']>>
+
+/** What a page needs of token ids: of each turn all of them, or only those that it adds to turns that were given out. */
+export type TokensOf = 'turns' | 'steps' | 'none'
+
+const FIRST_PLACE = { index: -1, id: 0 }
+
+export class PageFetch {
+  readonly #client: Client
+  readonly #reader: Reader
+  readonly #rows = new PageRows()
+
+  constructor(client: Client, reader: Reader) {
+    this.#client = client
+    this.#reader = reader
+  }
+
+  /** The next turns of a reading. */
+  async page(sessionId: string, reading: Reading | undefined, tokens: TokensOf): Promise<PageRows> {
+    const tree = await selectTree(this.#client, sessionId)
+    this.#rows.tree = tree
+    if (tree === undefined || (reading !== undefined && reading.tree !== tree)) return this.#rows
+    const place: Place = reading ?? { tree, ...FIRST_PLACE }
+    this.#rows.turns = await this.#select<StepRow>(
+      `SELECT ${STEP_COLUMNS} FROM llm_proxy.turns WHERE tree = $1 AND (call_index, id) > ($2::bigint, $3::bigint)
+       ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`,
+      [place.tree, place.index, place.id],
+    )
+    await this.#rest(reading, tokens)
+    return this.#rows
+  }
+
+  async turn(sessionId: string, turnId: string): Promise<PageRows> {
+    this.#rows.tree = await selectTree(this.#client, sessionId)
+    this.#rows.turns = await this.#select<StepRow>(
+      `SELECT ${STEP_COLUMNS} FROM llm_proxy.turns WHERE tree = $1 AND turn_id = $2`,
+      [this.#rows.tree, turnId],
+    )
+    await this.#rest(undefined, 'turns')
+    return this.#rows
+  }
+
+  async details(
+    sessionId: string,
+    turnIds: readonly string[],
+    kinds: readonly DetailKind[],
+  ): Promise<PageRows> {
+    this.#rows.tree = await selectTree(this.#client, sessionId)
+    this.#rows.details = await this.#select<DetailRow>(
+      `SELECT details.*, turns.turn_id FROM llm_proxy.turns
+       JOIN llm_proxy.details ON details.tree = turns.tree AND details.turn = turns.id
+       WHERE turns.tree = $1 AND turns.turn_id = ANY($2::text[]) AND kind = ANY($3::text[])`,
+      [this.#rows.tree, turnIds, kinds],
+    )
+    return this.#rows
+  }
+
+  async #rest(reading: Reading | undefined, tokens: TokensOf): Promise<void> {
+    if (this.#rows.turns.length === 0) return
+    await this.#nodes(reading)
+    await this.#texts(reading)
+    if (tokens !== 'none') await this.#sequences(reading, tokens)
+  }
+
+  /** Up to the nodes where the reading is. */
+  async #nodes(reading: Reading | undefined): Promise<void> {
+    const known = [...(reading?.messages ?? []), ...(reading?.prompt ?? [])].map(({ id }) => id)
+    const wanted = this.#rows.turns.flatMap(({ node, prompt_node: prompt }) => [node, prompt])
+    const rows = await this.#select<NodeRow & { id: number }>(
+      `WITH RECURSIVE up AS (
+         SELECT id, tree, parent, depth, texts, node_sum FROM llm_proxy.nodes WHERE id = ANY($1::bigint[])
+         UNION
+         SELECT nodes.id, nodes.tree, nodes.parent, nodes.depth, nodes.texts, nodes.node_sum
+         FROM llm_proxy.nodes JOIN up ON nodes.id = up.parent WHERE up.id <> ALL($2::bigint[])
+       )
+       SELECT * FROM up`,
+      [unique(wanted), known],
+    )
+    for (const row of rows) this.#rows.nodes.set(row.id, row)
+  }
+
+  async #texts(reading: Reading | undefined): Promise<void> {
+    const inNodes = [...this.#rows.nodes.values()].flatMap(({ texts }) => [...unpackIds(texts)])
+    const ofTurns = this.#rows.turns.flatMap(({ tools, params }) =>
+      tools === null ? [params] : [tools, params],
+    )
+    const wanted = unique([...inNodes, ...ofTurns]).filter((id) => !reading?.textsGiven.has(id))
+    const rows = await this.#select<TextRow & { id: number }>(
+      'SELECT id, echo_of, blobs, body, hash FROM llm_proxy.texts WHERE id = ANY($1::bigint[])',
+      [wanted],
+    )
+    for (const row of rows) this.#rows.texts.set(row.id, row)
+    await this.#completions(rows.flatMap(({ echo_of: turn }) => (turn === null ? [] : [turn])))
+    await this.#blobs(rows.flatMap(({ blobs }) => (blobs === null ? [] : [...unpackIds(blobs)])))
+  }
+
+  async #completions(ids: readonly number[]): Promise<void> {
+    if (ids.length === 0) return
+    const rows = await this.#select<CompletionRow>(
+      'SELECT id, completion_text, reasoning, tool_calls FROM llm_proxy.turns WHERE id = ANY($1::bigint[])',
+      [unique(ids)],
+    )
+    for (const row of rows) this.#rows.completions.set(row.id, row)
+  }
+
+  async #blobs(ids: readonly number[]): Promise<void> {
+    if (ids.length === 0) return
+    const rows = await this.#select<{ id: number; body: Buffer }>(
+      'SELECT id, body FROM llm_proxy.blobs WHERE id = ANY($1::bigint[])',
+      [unique(ids)],
+    )
+    for (const { id, body } of rows) this.#rows.blobs.set(id, body)
+  }
+
+  /** Of the page's turns, and of what they go on from, back to what is remembered. */
+  async #sequences(reading: Reading | undefined, tokens: TokensOf): Promise<void> {
+    const { sequences, turns } = this.#rows
+    for (const { id, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } of turns) {
+      const prompt = { base: prompt_base, shared: prompt_shared, rest: prompt_rest }
+      sequences.set(id, { id, ...prompt, completion: completion_ids, sum: ids_sum })
+    }
+    const isKnown = (id: number) =>
+      sequences.has(id) ||
+      this.#reader.remembersTokens(id) ||
+      (tokens === 'steps' && reading?.stepsGiven.has(id) === true)
+    const bases = turns.flatMap(({ prompt_base: base }) => (base === null || isKnown(base) ? [] : [base]))
+    if (bases.length === 0) return
+    for (const row of await this.#select<SequenceRow>(SEQUENCE_CHAIN, [unique(bases)]))
+      sequences.set(row.id, row)
+  }
+
+  async #select<T extends object>(sql: string, values: readonly unknown[]): Promise<T[]> {
+    const { rows } = await this.#client.query<Record<string, unknown>>(sql, [...values])
+    return rows.map((row) => fromDriver(row) as T)
+  }
+}
+
+function unique(ids: readonly number[]): number[] {
+  return [...new Set(ids)]
+}

@@ -1,0 +1,29 @@
+/** The reader thread: serves reads on connections of its own. */
+import { parentPort, workerData } from 'node:worker_threads'
+import { type OpeningReport, toWireError } from '../record/calls.ts'
+import { ReaderLoop, type ReaderMessage } from '../record/reader-loop.ts'
+import { openForReading } from './database.ts'
+
+export interface ReaderData {
+  url: string
+  /** Memory for recent turns' token ids. */
+  cacheBytes: number
+}
+
+const port = parentPort!
+
+async function open({ url, cacheBytes }: ReaderData): Promise<OpeningReport> {
+  try {
+    const reader = await openForReading(url, cacheBytes)
+    const loop = new ReaderLoop(reader, () => void reader.close(), {
+      reply: (replies, transfer) => port.postMessage(replies, transfer),
+      close: () => port.close(),
+    })
+    port.on('message', (message: ReaderMessage) => loop.receive(message))
+    return { opened: true }
+  } catch (error) {
+    return { opened: false, error: toWireError(error) }
+  }
+}
+
+void open(workerData).then((report) => port.postMessage(report))

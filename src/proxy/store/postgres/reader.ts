@@ -1,0 +1,151 @@
+/** Answers reads from the database, several at a time. Runs on the reader thread; knows nothing of threads. */
+import type { Client } from 'pg'
+import { ProxyError } from '../../../base/errors.ts'
+import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type {
+  SessionCount,
+  SessionFilter,
+  SessionQuery,
+  SessionRecord,
+  TurnOutline,
+  TurnStep,
+} from '../port/turn-store.ts'
+import { Reader as Pages, type TurnPage } from '../record/reader.ts'
+import type { Reads } from '../record/reader-loop.ts'
+import type { ListPart, TallyPart } from '../record/session-rows.ts'
+import { isConnectionLoss } from './connection.ts'
+import { PageFetch, PageTables } from './page-rows.ts'
+import { countSessions, listSessions, selectSession, tallySessions } from './select-sessions.ts'
+
+type PageRows = PageTables['rows']
+
+export class Reader implements Reads {
+  readonly #connect: () => Promise<Client>
+  readonly #tables = new PageTables()
+  readonly #pages: Pages
+  readonly #free: Client[] = []
+  readonly #waiting: ((client: Client | undefined) => void)[] = []
+  #open = 0
+  readonly #most: number
+
+  /** @param most connections at a time */
+  constructor(connect: () => Promise<Client>, cacheBytes: number, most: number) {
+    this.#connect = connect
+    this.#pages = new Pages(this.#tables, cacheBytes)
+    this.#most = most
+  }
+
+  getSession(sessionId: string): Promise<SessionRecord | undefined> {
+    return this.#ask((client) => selectSession(client, sessionId))
+  }
+
+  listSessions(query: SessionQuery): Promise<ListPart> {
+    return this.#ask((client) => listSessions(client, query))
+  }
+
+  tallySessions(filter: SessionFilter, by: string | undefined, after: number): Promise<TallyPart> {
+    return this.#ask((client) => tallySessions(client, filter, by, after))
+  }
+
+  countSessions(nowMs: number): Promise<SessionCount> {
+    return this.#ask((client) => countSessions(client, nowMs))
+  }
+
+  readPage(reading: number, sessionId: string): Promise<TurnPage> {
+    const fetch = (page: PageFetch) => page.page(sessionId, this.#pages.reading(reading), 'turns')
+    return this.#from(fetch, () => this.#pages.readPage(reading, sessionId))
+  }
+
+  readStepPage(reading: number, sessionId: string): Promise<TurnPage<TurnStep>> {
+    const fetch = (page: PageFetch) => page.page(sessionId, this.#pages.reading(reading), 'steps')
+    return this.#from(fetch, () => this.#pages.readStepPage(reading, sessionId))
+  }
+
+  readOutlinePage(reading: number, sessionId: string): Promise<TurnPage<TurnOutline>> {
+    const fetch = (page: PageFetch) => page.page(sessionId, this.#pages.reading(reading), 'none')
+    return this.#from(fetch, () => this.#pages.readOutlinePage(reading, sessionId))
+  }
+
+  endReading(reading: number): void {
+    this.#pages.endReading(reading)
+  }
+
+  readTurn(sessionId: string, turnId: string): Promise<TurnPage> {
+    return this.#from(
+      (page) => page.turn(sessionId, turnId),
+      () => this.#pages.readTurn(sessionId, turnId),
+    )
+  }
+
+  readDetails(
+    sessionId: string,
+    turnIds: readonly string[],
+    kinds: readonly DetailKind[],
+  ): Promise<Map<string, PackedDetail[]>> {
+    return this.#from(
+      (page) => page.details(sessionId, turnIds, kinds),
+      () => this.#pages.readDetails(sessionId, turnIds, kinds),
+    )
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#free.map((client) => client.end().catch(() => {})))
+  }
+
+  /** The rows are of one snapshot, and the page is made of them in one go. */
+  async #from<T>(fetch: (page: PageFetch) => Promise<PageRows>, make: () => T): Promise<T> {
+    const rows = await this.#ask(async (client) => {
+      await client.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY')
+      const fetched = await fetch(new PageFetch(client, this.#pages))
+      await client.query('COMMIT')
+      return fetched
+    })
+    this.#tables.rows = rows
+    return make()
+  }
+
+  /** Once more, if the connection turns out to be gone. */
+  async #ask<T>(ask: (client: Client) => Promise<T>): Promise<T> {
+    for (let isLast = false; ; isLast = true) {
+      const client = await this.#take()
+      try {
+        const answer = await ask(client)
+        this.#give(client)
+        return answer
+      } catch (error) {
+        this.#discard(client)
+        if (error instanceof ProxyError || isLast || !isConnectionLoss(error)) throw error
+      }
+    }
+  }
+
+  async #take(): Promise<Client> {
+    const free = this.#free.pop()
+    if (free !== undefined) return free
+    if (this.#open >= this.#most) {
+      const given = await new Promise<Client | undefined>((resolve) => this.#waiting.push(resolve))
+      if (given !== undefined) return given
+    }
+    this.#open += 1
+    try {
+      return await this.#connect()
+    } catch (error) {
+      this.#open -= 1
+      this.#waiting.shift()?.(undefined)
+      throw error
+    }
+  }
+
+  #give(client: Client): void {
+    const next = this.#waiting.shift()
+    if (next === undefined) this.#free.push(client)
+    else next(client)
+  }
+
+  #discard(client: Client): void {
+    this.#open -= 1
+    client.end().catch(() => {})
+    this.#waiting.shift()?.(undefined)
+  }
+}

@@ -1,0 +1,217 @@
+/**
+ * The tables, and how a database comes to have them. They are SQLite's (`../sqlite/schema.ts` and `docs/store.md` tell why
+ * they are as they are), in a schema of their own; ids are given by the writer.
+ */
+import type { Client } from 'pg'
+import { ProxyError } from '../../../base/errors.ts'
+
+/** `llmp` in ASCII: the advisory lock under which the schema is changed. */
+const MIGRATION_LOCK = 0x6c6c6d70
+
+const FIRST_SCHEMA = `
+CREATE TABLE llm_proxy.trees (
+  id      bigint PRIMARY KEY,
+  dropped bigint NOT NULL DEFAULT 0
+);
+CREATE INDEX trees_dropped ON llm_proxy.trees (id) WHERE dropped = 1;
+
+-- Ids sort by bytes, as in SQLite.
+CREATE TABLE llm_proxy.sessions (
+  id                bigint PRIMARY KEY,
+  session_id        text COLLATE "C" NOT NULL UNIQUE,
+  tree              bigint NOT NULL,
+  status            text NOT NULL,
+  created_at_ms     bigint NOT NULL,
+  updated_at_ms     bigint NOT NULL,
+  ended_at_ms       bigint,
+  ttl_ms            bigint,
+  metadata          text NOT NULL,
+  sampling_params   text NOT NULL,
+  trust_agent       bigint NOT NULL,
+  record            text,
+  policies          text NOT NULL,
+  edited_calls      text,
+  key_tag           text,
+  reward            double precision,
+  reward_components text,
+  reward_lines      text,
+  reward_sum        bigint,
+  turn_count        bigint NOT NULL,
+  open_turns        bigint NOT NULL,
+  failed_turns      bigint NOT NULL,
+  inexact_turns     bigint NOT NULL,
+  sampled_tokens    bigint NOT NULL
+);
+CREATE INDEX sessions_by_age ON llm_proxy.sessions (created_at_ms, id);
+CREATE INDEX sessions_by_expiry ON llm_proxy.sessions ((updated_at_ms + ttl_ms)) WHERE ttl_ms IS NOT NULL;
+
+CREATE TABLE llm_proxy.texts (
+  id      bigint PRIMARY KEY,
+  tree    bigint NOT NULL,
+  hash    bytea NOT NULL,
+  echo_of bigint,
+  blobs   bytea,
+  body    text NOT NULL
+);
+CREATE UNIQUE INDEX texts_by_hash ON llm_proxy.texts (tree, hash);
+
+CREATE TABLE llm_proxy.nodes (
+  id       bigint PRIMARY KEY,
+  tree     bigint NOT NULL,
+  parent   bigint NOT NULL,
+  depth    bigint NOT NULL,
+  texts    bytea NOT NULL,
+  hash     bytea NOT NULL,
+  node_sum bigint NOT NULL
+);
+CREATE UNIQUE INDEX nodes_by_hash ON llm_proxy.nodes (tree, hash);
+
+CREATE TABLE llm_proxy.turns (
+  id                   bigint PRIMARY KEY,
+  tree                 bigint NOT NULL,
+  call_index           bigint NOT NULL,
+  turn_id              text COLLATE "C" NOT NULL,
+  status               text NOT NULL,
+  dialect              text NOT NULL,
+  started_at_ms        bigint NOT NULL,
+  retry_count          bigint NOT NULL,
+  node                 bigint NOT NULL,
+  tools                bigint,
+  params               bigint NOT NULL,
+  prompt_node          bigint NOT NULL,
+  ended_at_ms          bigint,
+  first_token_at_ms    bigint,
+  model                text,
+  engine               text,
+  finish_reason        text,
+  stop_reason          text,
+  exact                bigint,
+  inexact_reason       text,
+  weight_version_start text,
+  weight_version_end   text,
+  usage                text,
+  annotations          text,
+  error_code           text,
+  error_message        text,
+  completion_text      text,
+  reasoning            text,
+  tool_calls           text,
+  prompt_base          bigint,
+  prompt_shared        bigint,
+  prompt_rest          bytea,
+  completion_ids       bytea,
+  completion_logprobs  bytea,
+  ids_sum              bigint,
+  turn_sum             bigint
+);
+-- Packed numbers do not get smaller.
+ALTER TABLE llm_proxy.turns
+  ALTER COLUMN prompt_rest SET STORAGE EXTERNAL,
+  ALTER COLUMN completion_ids SET STORAGE EXTERNAL,
+  ALTER COLUMN completion_logprobs SET STORAGE EXTERNAL;
+CREATE UNIQUE INDEX turns_by_id ON llm_proxy.turns (tree, turn_id);
+CREATE INDEX turns_in_order ON llm_proxy.turns (tree, call_index, id);
+CREATE INDEX turns_open ON llm_proxy.turns (tree) WHERE status = 'open';
+
+CREATE TABLE llm_proxy.details (
+  id         bigint PRIMARY KEY,
+  tree       bigint NOT NULL,
+  turn       bigint NOT NULL,
+  kind       text NOT NULL,
+  body       bytea NOT NULL,
+  detail_sum bigint
+);
+CREATE UNIQUE INDEX details_by_turn ON llm_proxy.details (tree, turn, kind);
+
+CREATE TABLE llm_proxy.blobs (
+  id     bigint PRIMARY KEY,
+  sha256 bytea NOT NULL UNIQUE,
+  body   bytea NOT NULL
+);
+ALTER TABLE llm_proxy.blobs ALTER COLUMN body SET STORAGE EXTERNAL;
+CREATE TABLE llm_proxy.blob_uses (
+  id   bigint PRIMARY KEY,
+  tree bigint NOT NULL,
+  blob bigint NOT NULL
+);
+CREATE UNIQUE INDEX blob_uses_by_tree ON llm_proxy.blob_uses (tree, blob);
+CREATE INDEX blob_uses_by_blob ON llm_proxy.blob_uses (blob);
+
+-- One row: who writes, and how far.
+CREATE TABLE llm_proxy.writer (
+  id         bigint PRIMARY KEY CHECK (id = 1),
+  owner      text NOT NULL,   -- The process that writes.
+  epoch      bigint NOT NULL, -- Raised by each connection that is to write: what an earlier one still sends is void.
+  last_group bigint NOT NULL, -- The number of the last group of changes, to tell whether a lost answer was a commit.
+  next_ids   text NOT NULL    -- JSON: the next id of each table.
+);
+INSERT INTO llm_proxy.writer VALUES (1, '', 0, 0, '{}');
+
+-- For people, and for dashboards. What trains is the API's.
+CREATE VIEW llm_proxy.session_list AS
+  SELECT session_id, status, to_timestamp(created_at_ms / 1000.0) AS created_at,
+    to_timestamp(updated_at_ms / 1000.0) AS updated_at, to_timestamp(ended_at_ms / 1000.0) AS ended_at,
+    metadata::jsonb AS metadata, reward, reward_components::jsonb AS reward_components, turn_count, failed_turns,
+    inexact_turns, sampled_tokens
+  FROM llm_proxy.sessions;
+CREATE VIEW llm_proxy.turn_list AS
+  SELECT session_id, turn_id, call_index, turns.status, dialect, model, engine, finish_reason,
+    to_timestamp(started_at_ms / 1000.0) AS started_at, turns.ended_at_ms - started_at_ms AS took_ms, retry_count,
+    exact = 1 AS exact, inexact_reason, weight_version_start, weight_version_end, error_code, error_message,
+    completion_text
+  FROM llm_proxy.turns JOIN llm_proxy.sessions USING (tree);
+`
+
+/** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
+const MIGRATIONS: readonly string[] = [FIRST_SCHEMA]
+
+const SCHEMA_VERSION = MIGRATIONS.length
+
+/**
+ * Brings the database to this version. Others that start meanwhile wait for it.
+ * @throws ProxyError `start_failed` if it is newer
+ */
+export async function migrate(client: Client): Promise<void> {
+  await client.query('BEGIN')
+  try {
+    await client.query('SELECT pg_advisory_xact_lock($1)', [MIGRATION_LOCK])
+    await client.query('CREATE SCHEMA IF NOT EXISTS llm_proxy')
+    await client.query('CREATE TABLE IF NOT EXISTS llm_proxy.schema_version (version bigint NOT NULL)')
+    const version = await versionOf(client)
+    for (const [step, sql] of MIGRATIONS.entries()) if (step >= version) await client.query(sql)
+    if (version < SCHEMA_VERSION) {
+      await client.query('DELETE FROM llm_proxy.schema_version')
+      await client.query('INSERT INTO llm_proxy.schema_version VALUES ($1)', [SCHEMA_VERSION])
+    }
+    await client.query('COMMIT')
+  } catch (error) {
+    await client.query('ROLLBACK').catch(() => {})
+    throw error
+  }
+}
+
+/** For readers, which must not migrate. @throws ProxyError `start_failed` */
+export async function checkSchema(client: Client): Promise<void> {
+  const { rows } = await client.query<{ known: string | null }>(
+    "SELECT to_regclass('llm_proxy.schema_version')::text AS known",
+  )
+  const version = rows[0]!.known === null ? 0 : await versionOf(client)
+  if (version === SCHEMA_VERSION) return
+  throw new ProxyError(
+    'start_failed',
+    version === 0
+      ? 'there is no record in this database: name the one that the server writes'
+      : `the record has schema version ${version}, this llm-proxy reads version ${SCHEMA_VERSION}: start the server on it once`,
+  )
+}
+
+async function versionOf(client: Client): Promise<number> {
+  const { rows } = await client.query<{ version: number }>('SELECT version FROM llm_proxy.schema_version')
+  const version = rows[0]?.version ?? 0
+  if (version <= SCHEMA_VERSION) return version
+  throw new ProxyError(
+    'start_failed',
+    `the record has schema version ${version}, this llm-proxy knows versions up to ${SCHEMA_VERSION}: ` +
+      'use the newer llm-proxy that wrote it, or another database',
+  )
+}

@@ -1,0 +1,100 @@
+/** Reads sessions: one, lists, counts. */
+import type { Client } from 'pg'
+import { orderOf } from '../port/session-list.ts'
+import type {
+  SessionCount,
+  SessionFilter,
+  SessionQuery,
+  SessionRecord,
+  SessionSort,
+} from '../port/turn-store.ts'
+import { checkSum, REWARD_SUMMED } from '../record/check-sums.ts'
+import {
+  type ListPart,
+  listParameters,
+  listPart,
+  SESSIONS_AT_ONCE,
+  type SessionRow,
+  type TalliedRow,
+  type TallyPart,
+  tallyPart,
+  toRecord,
+} from '../record/session-rows.ts'
+import { fromDriver } from './columns.ts'
+
+/** A session counts its turns; where their order goes on only the turns themselves tell. */
+export const SELECT_SESSIONS = `
+  SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM llm_proxy.turns WHERE turns.tree = sessions.tree) AS next_index
+  FROM llm_proxy.sessions`
+
+/** Of a session that a sweep at the time `$1` removes. */
+export const IS_EXPIRED = `
+  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= $1
+  AND NOT EXISTS (SELECT 1 FROM llm_proxy.turns WHERE turns.tree = sessions.tree AND turns.status = 'open')`
+
+/** Sessions without a reward come last. */
+const SORT_COLUMNS: Record<SessionSort, string> = {
+  created: 'created_at_ms',
+  changed: 'updated_at_ms',
+  reward: 'coalesce(reward, $8)',
+  turns: 'turn_count',
+  tokens: 'sampled_tokens',
+}
+
+const ROW_FILTER = `
+  ($3::text IS NULL OR status = $3) AND ($4::float8 IS NULL OR reward >= $4) AND ($5::float8 IS NULL OR reward <= $5)
+  AND ($6::int IS NULL OR (inexact_turns > 0)::int = $6) AND ($7::int IS NULL OR (failed_turns > 0)::int = $7)`
+
+/** As the reward of a session is read, with its check sum. @throws ProxyError `data_damaged` */
+export async function selectSession(client: Client, sessionId: string): Promise<SessionRecord | undefined> {
+  const { rows } = await client.query<SessionRow>(`${SELECT_SESSIONS} WHERE session_id = $1`, [sessionId])
+  const row = rows[0] && fromDriver(rows[0])
+  if (row === undefined) return undefined
+  checkSum(row, REWARD_SUMMED, { sum: row.reward_sum, what: `The reward of session ${sessionId}` })
+  return toRecord(row)
+}
+
+export async function selectTree(client: Client, sessionId: string): Promise<number | undefined> {
+  const sql = 'SELECT tree FROM llm_proxy.sessions WHERE session_id = $1'
+  const { rows } = await client.query<{ tree: number }>(sql, [sessionId])
+  return rows[0]?.tree
+}
+
+export async function listSessions(client: Client, query: SessionQuery): Promise<ListPart> {
+  const order = orderOf(query)
+  const { value, key, none = 0, ...filter } = listParameters(query)
+  const column = SORT_COLUMNS[order.sort]
+  const isReward = order.sort === 'reward'
+  const { rows } = await client.query<SessionRow>(
+    `${SELECT_SESSIONS}
+     WHERE (${column}::float8, id) ${order.order === 'desc' ? '<' : '>'} ($1::float8, $2::bigint) AND ${ROW_FILTER}
+       ${isReward ? '' : 'AND $8::float8 IS NOT NULL'}
+     ORDER BY ${column} ${order.order}, id ${order.order} LIMIT ${SESSIONS_AT_ONCE}`,
+    [value, key, filter.status, filter.rewardMin, filter.rewardMax, filter.inexact, filter.failed, none],
+  )
+  return listPart(rows.map(fromDriver), query, SESSIONS_AT_ONCE)
+}
+
+export async function tallySessions(
+  client: Client,
+  filter: SessionFilter,
+  by: string | undefined,
+  after: number,
+): Promise<TallyPart> {
+  const { rows } = await client.query<TalliedRow>(
+    `SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, reward, turn_count, failed_turns,
+       inexact_turns, sampled_tokens
+     FROM llm_proxy.sessions WHERE id > $1 ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`,
+    [after],
+  )
+  return tallyPart(rows.map(fromDriver), filter, by)
+}
+
+export async function countSessions(client: Client, nowMs: number): Promise<SessionCount> {
+  const { rows } = await client.query<SessionCount>(
+    `SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
+       count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM llm_proxy.sessions`,
+    [nowMs],
+  )
+  return rows[0]!
+}

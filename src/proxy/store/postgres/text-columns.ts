@@ -1,0 +1,22 @@
+/**
+ * Text as PostgreSQL's `text` can hold it: it refuses U+0000, and lone surrogates have no UTF-8. Such texts, and those that
+ * begin as an escaped one does, are stored behind an escape; all others as they are, so that SQL can read them.
+ */
+import type { StoredText } from '../record/packing.ts'
+
+/** U+001A, SUBSTITUTE. */
+const ESCAPE = '\u001a'
+const UTF16 = `${ESCAPE}u`
+const JSON_TEXT = `${ESCAPE}j`
+
+export function toColumn(text: StoredText): string {
+  if (typeof text !== 'string') return UTF16 + text.toString('base64')
+  return text.includes('\0') || text.startsWith(ESCAPE) ? JSON_TEXT + JSON.stringify(text) : text
+}
+
+/** @returns what {@link toColumn} was given */
+export function fromColumn(column: string): StoredText {
+  if (!column.startsWith(ESCAPE)) return column
+  const rest = column.slice(UTF16.length)
+  return column.startsWith(UTF16) ? Buffer.from(rest, 'base64') : (JSON.parse(rest) as string)
+}

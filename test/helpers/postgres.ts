@@ -1,0 +1,126 @@
+/** A PostgreSQL server of the test's own: a cluster in a folder of its own, on a free port of 127.0.0.1. */
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { delimiter, join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+
+/** Where Debian puts the programs of each version; and the PATH. */
+const FOLDERS = [
+  ...(existsSync('/usr/lib/postgresql')
+    ? readdirSync('/usr/lib/postgresql').map((version) => `/usr/lib/postgresql/${version}/bin`)
+    : []),
+  ...(process.env.PATH ?? '').split(delimiter),
+]
+const BIN = FOLDERS.find(
+  (folder) => existsSync(join(folder, 'initdb')) && existsSync(join(folder, 'postgres')),
+)
+
+/** Why tests that need a server are left out; false where there is one. */
+export const noPostgres: string | false =
+  BIN === undefined && 'there is no PostgreSQL here (initdb, postgres)'
+
+/** The server does not run as root. */
+const NOBODY = process.getuid?.() === 0 ? userIds() : undefined
+
+function userIds(): { uid: number; gid: number } {
+  const id = (flag: string) => Number(spawnSync('id', [flag, 'postgres']).stdout.toString().trim())
+  return { uid: id('-u'), gid: id('-g') }
+}
+
+export class PostgresServer {
+  readonly #folder: string
+  readonly #settings: Readonly<Record<string, string>>
+  readonly port: number
+  #child: ChildProcess | undefined
+  #databases = 0
+
+  static async start(settings: Readonly<Record<string, string>> = {}): Promise<PostgresServer> {
+    const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-postgres.'))
+    if (NOBODY !== undefined) chownSync(folder, NOBODY.uid, NOBODY.gid)
+    const options = ['-D', join(folder, 'data'), '-U', 'proxy', '-A', 'trust', '-E', 'UTF8', '--no-sync']
+    const made = spawnSync(join(BIN!, 'initdb'), [...options, '--locale=C'], { ...NOBODY, cwd: folder })
+    if (made.status !== 0) throw new Error(`initdb failed: ${made.stderr}`)
+    const server = new PostgresServer(folder, await freePort(), settings)
+    await server.run()
+    return server
+  }
+
+  private constructor(folder: string, port: number, settings: Readonly<Record<string, string>>) {
+    this.#folder = folder
+    this.port = port
+    this.#settings = settings
+  }
+
+  /** Starts it, for the first time or again. */
+  async run(): Promise<void> {
+    const settings = {
+      ...{ listen_addresses: '127.0.0.1', port: String(this.port), unix_socket_directories: this.#folder },
+      ...{ fsync: 'off', max_connections: '60', shared_buffers: '32MB' },
+      ...this.#settings,
+    }
+    const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
+    const args = ['-D', join(this.#folder, 'data'), ...flags]
+    this.#child = spawn(join(BIN!, 'postgres'), args, { ...NOBODY, cwd: this.#folder, stdio: 'ignore' })
+    while (!(await this.#answers())) {
+      if (this.#child.exitCode !== null) throw new Error(`postgres ended with status ${this.#child.exitCode}`)
+      await delay(50)
+    }
+  }
+
+  /** @param signal `SIGINT` ends connections and stops, `SIGKILL` is a crash */
+  async stop(signal: NodeJS.Signals = 'SIGINT'): Promise<void> {
+    const child = this.#child
+    this.#child = undefined
+    if (child === undefined || child.exitCode !== null) return
+    const exited = once(child, 'exit')
+    child.kill(signal)
+    await exited
+  }
+
+  async end(): Promise<void> {
+    await this.stop()
+    rmSync(this.#folder, { recursive: true, force: true })
+  }
+
+  /** @returns the address of a new database */
+  async newDatabase(options = ''): Promise<string> {
+    this.#databases += 1
+    const name = `test_${this.#databases}`
+    await this.query(`CREATE DATABASE ${name} ${options}`)
+    return this.url(name)
+  }
+
+  url(database: string, port = this.port): string {
+    return `postgres://proxy@127.0.0.1:${port}/${database}`
+  }
+
+  async query(sql: string, database = 'postgres'): Promise<Record<string, unknown>[]> {
+    const client = new pg.Client(this.url(database))
+    await client.connect()
+    try {
+      return (await client.query(sql)).rows
+    } finally {
+      await client.end()
+    }
+  }
+
+  async #answers(): Promise<boolean> {
+    return this.query('SELECT 1').then(
+      () => true,
+      () => false,
+    )
+  }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as { port: number }
+  server.close()
+  await once(server, 'close')
+  return port
+}

@@ -1,0 +1,101 @@
+/** The proxy on a record in PostgreSQL, as its user has it. */
+import { once } from 'node:events'
+import OpenAI from 'openai'
+import t from 'tap'
+import { openPostgresReader } from '../../src/proxy/store/postgres/open.ts'
+import { said } from '../helpers/children.ts'
+import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
+import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+
+const CALLS = 200
+const CONCURRENCY = 8
+/** The server trusts whoever asks; what counts is that nobody shows it. */
+const PASSWORD = 'not-to-be-shown'
+
+if (noPostgres !== false) {
+  t.pass(`left out: ${noPostgres}`)
+} else {
+  const server = await PostgresServer.start({ fsync: 'on' })
+  t.teardown(() => server.end())
+  const url = (await server.newDatabase()).replace('proxy@', `proxy:${PASSWORD}@`)
+  const env = { DATABASE_URL: url }
+
+  async function serve() {
+    const child = startLlmProxy(['serve', '--engine-kind', 'embedded', '--port', '0'], { env })
+    const [line] = await said(child.stdout, /.*http:\/\/[\d.]+:\d+.*/)
+    t.teardown(() => child.kill('SIGKILL'))
+    return { child, line, proxy: /http:\/\/[\d.]+:\d+/.exec(line)![0] }
+  }
+
+  t.test(`${CALLS} acknowledged calls, then SIGKILL: all of them are in the database`, async (t) => {
+    const { child, line, proxy } = await serve()
+    t.match(line, /db postgres:\/\/proxy@127\.0\.0\.1:\d+\/test_1/)
+    const acknowledged = new Map<string, string>()
+    let asked = 0
+    const agent = async (_: unknown, place: number) => {
+      const openai = new OpenAI({ baseURL: `${proxy}/s${place}/v1`, apiKey: 'none', maxRetries: 0 })
+      const messages = [{ role: 'user' as const, content: 'Tell me something.' }]
+      while (asked++ < CALLS) {
+        const { id, choices } = await openai.chat.completions.create({ model: 'm', messages, max_tokens: 12 })
+        acknowledged.set(id.replace('chatcmpl-', ''), choices[0]!.message.content ?? '')
+      }
+    }
+    await Promise.all(Array.from({ length: CONCURRENCY }, agent))
+    child.kill('SIGKILL')
+    await once(child, 'exit')
+    const reader = await openPostgresReader(url)
+    t.teardown(() => reader.close())
+    const found = new Map<string, string | null>()
+    const { sessions } = await reader.listSessions({ limit: 100 })
+    for (const { sessionId } of sessions) {
+      for await (const { turnId, completionText } of reader.readTurns(sessionId))
+        found.set(turnId, completionText)
+    }
+    t.equal(acknowledged.size, CALLS)
+    t.strictSame(
+      [...acknowledged].filter(([id, text]) => !found.has(id) || (found.get(id) ?? '') !== text),
+      [],
+    )
+  })
+
+  t.test('a second start goes on with the record, and its trajectories train', async (t) => {
+    const { child, proxy } = await serve()
+    const answer = await fetch(`${proxy}/sessions/s0/trajectories?select=all`)
+    t.equal(answer.status, 200)
+    const { trajectories } = (await answer.json()) as { trajectories: { response_ids: number[] }[] }
+    t.ok(trajectories.length > 0 && trajectories.every((row) => row.response_ids.length > 0))
+    const health = (await (await fetch(`${proxy}/health`)).json()) as { db?: string }
+    t.notMatch(JSON.stringify(health), PASSWORD)
+    child.kill('SIGTERM')
+    t.strictSame(await once(child, 'exit'), [0, null])
+  })
+
+  t.test('the commands read it, and doctor tells what the server promises', async (t) => {
+    const list = await runLlmProxy(['sessions', 'list'], { env })
+    t.equal(list.code, 0, list.stderr)
+    t.match(list.stdout, /\bs0\b/)
+    const shown = await runLlmProxy(['sessions', 'show', 's0'], { env })
+    t.equal(shown.code, 0, shown.stderr)
+    const doctor = await runLlmProxy(['doctor', '--engine-kind', 'embedded', '--port', '0'], { env })
+    t.match(doctor.stdout, /PostgreSQL \d+.*, fsync on, synchronous_commit on, no synchronous standby/)
+    for (const { stdout, stderr } of [list, shown, doctor]) t.notMatch(stdout + stderr, PASSWORD)
+    const unknown = await runLlmProxy(['serve', '--db', 'mysql://localhost/x'])
+    t.equal(unknown.code, 1)
+    t.match(unknown.stderr, /--db names a mysql database: a file or postgres:\/\/… can be recorded in/)
+  })
+
+  t.test('people read the views, with a role that reads no more', async (t) => {
+    const database = new URL(url).pathname.slice(1)
+    await server.query('CREATE ROLE reader LOGIN', database)
+    await server.query('GRANT USAGE ON SCHEMA llm_proxy TO reader', database)
+    await server.query('GRANT SELECT ON llm_proxy.session_list, llm_proxy.turn_list TO reader', database)
+    const ask = (sql: string) => server.query(`SET ROLE reader; ${sql}`, database)
+    await ask('SELECT sum(turn_count) FROM llm_proxy.session_list')
+    await t.rejects(ask('SELECT * FROM llm_proxy.turns'), { message: /permission denied/ })
+    const [turn] = await server.query(
+      "SELECT * FROM llm_proxy.turn_list WHERE status = 'completed' LIMIT 1",
+      database,
+    )
+    t.match(turn, { session_id: /^s\d$/, dialect: 'chat', exact: true })
+  })
+}
