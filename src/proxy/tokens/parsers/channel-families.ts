@@ -61,6 +61,7 @@ const readAtem = blockGrammar({
     parameterClose: '</atem:parameter>',
     nameEnds: ['">'],
     keepsNewlines: true,
+    mustClose: true,
     untyped: 'json',
     wrapper: { open: '<atem:function_calls>', close: '</atem:function_calls>' },
   }),

@@ -106,6 +106,8 @@ class BareReader {
 
   #bare(key: string): string {
     const text = this.#skip(/[^,}\]]*/y).trim()
+    // The end of something else.
+    if (text === '' && key === '') throw new NotBare()
     const types = this.#depth === 1 ? typesOf(this.#schemas[key]) : []
     if (types.length > 0) return jsonOfText(text, types)
     return CONSTANTS.get(text) ?? (NUMBER.test(text) ? text : JSON.stringify(text))

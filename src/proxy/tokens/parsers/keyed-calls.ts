@@ -39,7 +39,8 @@ export function keyedCallSyntax({ call, key, value, nameEnd }: KeyedTags): CallS
       written.push({ name: keyText.trim(), text })
       yield* reader.space()
     }
-    const isWhole = (yield* reader.literal(call.close)) || (yield* reader.atEnd())
+    // What the text ends in is none: its name may be cut, and another parameter may have been to come.
+    const isWhole = yield* reader.literal(call.close)
     return isWhole ? [{ name, arguments: jsonOfTextArguments(name, written, tools) }] : 'malformed'
   }
 

@@ -73,10 +73,16 @@ function jsonOf({ text, children }: Element, schema: unknown): string {
     if (isEmpty) return container.kind === 'array' ? '[]' : '{}'
     return jsonOfText(text, types)
   }
-  if (container?.kind === 'array') {
-    return `[${children.map((child) => jsonOf(child, container.schema.items)).join(', ')}]`
+  // Without a schema it is a list where the template would have written one, as in SGLang.
+  const isList = container?.kind === 'array' || (typesOf(schema).length === 0 && children.every(isItem))
+  if (isList) {
+    return `[${children.map((child) => jsonOf(child, container?.schema.items)).join(', ')}]`
   }
   return objectOf(textBeside(text, children), container?.schema ?? {})
+}
+
+function isItem({ name }: Element): boolean {
+  return name === 'item'
 }
 
 /** Text between elements is kept under a name that none of them has, as in vLLM. */

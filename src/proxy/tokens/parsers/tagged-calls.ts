@@ -28,6 +28,8 @@ interface TaggedSyntax {
   head?: (text: string) => Pick<TextArgument, 'name' | 'type'>
   /** The template writes values without newlines around them: theirs are the value's own. */
   keepsNewlines?: true
+  /** A call that the text ends in is none: another parameter may have been to come. */
+  mustClose?: true
   /** Values may stand in `<![CDATA[…]]>`, and white space around what does not is markup. */
   cdata?: true
   /** What a value is whose type neither markup nor schema say. Default: a string. */
@@ -95,7 +97,7 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
       const follower = yield* reader.oneOf(followers)
       if (follower !== undefined) return { text, follower }
       // The text may be over before the call was closed.
-      if (yield* reader.atEnd()) return { text, follower: callClose }
+      if (yield* reader.atEnd()) return { text, follower: syntax.mustClose ? undefined : callClose }
       text += part.marker + space
     }
   }

@@ -78,6 +78,7 @@ function dsmlCallSyntax(wrapper: string) {
     stringEnd: '" string="true">',
     jsonEnd: '" string="false">',
     keepsNewlines: true,
+    mustClose: true,
     wrapper: { open: `<｜DSML｜${wrapper}>`, close: `</｜DSML｜${wrapper}>` },
   })
 }
@@ -95,6 +96,7 @@ export const miniCpm5 = blockFamily('minicpm5', [], {
     parameterClose: '</param>',
     nameEnds: ['">'],
     cdata: true,
+    mustClose: true,
     untyped: 'json',
   }),
 })
@@ -115,6 +117,7 @@ export const kimiK3 = blockFamily('kimi_k3', ['<|open|>', '<|close|>', '<|sep|>'
     nameEnds: ['<|sep|>'],
     head: kimiHead,
     keepsNewlines: true,
+    mustClose: true,
     wrapper: channel('tools'),
   }),
 })

@@ -46,7 +46,7 @@ const WRITTEN: { name: string; text: string; opened?: true; content?: string; ar
     {
       name: 'minimax_m3',
       text: `<mm:think>hm</mm:think>I look.]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">${M3('text', TEXT)}${M3('count', '5')}${M3('list', M3('item', 'x') + M3('item', 'y'))}${M3('map', M3('k', 'v') + M3('n', M3('item', '1.5') + M3('item', '')))}${M3('on', 'true')}]<]minimax[>[</invoke>\n]<]minimax[>[<invoke name="g">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>`,
-      args: { ...ARGS, map: { k: 'v', n: { item: ['1.5', ''] } } },
+      args: { ...ARGS, map: { k: 'v', n: ['1.5', ''] } },
     },
     {
       name: 'gemma4',
@@ -132,6 +132,9 @@ t.test('what is no call stays text', async (t) => {
   for (const [name, text] of [
     ['gemma4', '<|tool_call>call:f{a:1<tool_call|>'],
     ['gemma4', '<|tool_call>f{}<tool_call|>'],
+    ['gemma4', '<|tool_call>call:f{a:[}]}<tool_call|>'],
+    ['gemma4', '<|tool_call>call:f{:}<tool_call|>'],
+    ['gemma4', '<|tool_call>call:f{a:{]}<tool_call|>'],
     ['minimax_m3', ']<]minimax[>[<invoke name="f">]<]minimax[>[<a>1]<]minimax[>[</b>]<]minimax[>[</invoke>'],
     ['kimi_k3', '<|open|>call index="1"<|sep|><|close|>call<|sep|>'],
     ['solar_open', '<|tool_call:begin|>x<|tool_call:args|>{}<|tool_call:end|>'],

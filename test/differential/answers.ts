@@ -1,0 +1,93 @@
+/**
+ * What SGLang's own parsers read in random texts of every family that they know (whole, cut off, broken) against what ours
+ * read, whole and a character at a time. Prints a table by kind; fails where a whole text is read otherwise.
+ *
+ *     python test/unit/tokens/parsers/fixtures/make.py FOLDER 20000 | node test/differential/answers.ts [--show 3]
+ */
+
+import { createInterface } from 'node:readline'
+import { isDeepStrictEqual, parseArgs } from 'node:util'
+import type { Tool } from '../../src/protocol/canonical/messages.ts'
+import { parserNamed } from '../../src/proxy/tokens/parsers/choose-parser.ts'
+import { mergeDeltas, type ParsedOutput, parseWhole } from '../helpers/parsed-output.ts'
+
+interface Line {
+  parser: string
+  detector: string
+  kind: 'whole' | 'cut' | 'broken'
+  text: string
+  content: string
+  calls: { name: string; arguments: unknown }[]
+}
+
+const { values: options } = parseArgs({ options: { show: { type: 'string', default: '0' } } })
+const TYPES = {
+  text: 'string',
+  count: 'integer',
+  ratio: 'number',
+  on: 'boolean',
+  list: 'array',
+  map: 'object',
+}
+const properties = Object.fromEntries(Object.entries(TYPES).map(([name, type]) => [name, { type }]))
+const tools: Tool[] = ['f', 'get_it'].map((name) => ({
+  type: 'function',
+  function: { name, parameters: { type: 'object', properties } },
+}))
+/** SGLang strips strings that these models' templates write as they are. */
+const STRIPPED = /DeepSeekV32|DeepSeekV4|MinimaxM[23]|MiniCPM5|Qwen3Coder|MiMo|Glm4|Hunyuan/
+
+const table: Record<string, Record<string, number>> = {}
+for await (const json of createInterface({ input: process.stdin })) compare(JSON.parse(json) as Line)
+console.table(table)
+if (Object.values(table).some((row) => row['whole: differs'] || row['cut up: differs'])) process.exitCode = 1
+
+function compare(line: Line): void {
+  const { parser, detector, kind, text } = line
+  const create = () => parserNamed(parser).create({ tools, makeToolCallId: () => 'id' })
+  const found = parseWhole(create(), text)
+  const pieces = create()
+  const deltas = [...text].map((character) => pieces.push(character))
+  if (!isDeepStrictEqual(mergeDeltas([...deltas, pieces.finish()]), found)) count(line, 'cut up: differs')
+  const calls = callsOf(found)
+  const asTheirs = STRIPPED.test(detector) ? stripped : (value: unknown) => value
+  const isSame = isDeepStrictEqual(asTheirs(calls), asTheirs(line.calls))
+  // What is no call is shown here as the text that it was; SGLang drops some of it.
+  const isShown = kind !== 'whole' || found.content.trim() === line.content.trim()
+  if (isSame && isShown) count(line, `${kind}: same`)
+  else if (kind === 'whole') count(line, 'whole: differs')
+  else if (calls.length > line.calls.length) count(line, `${kind}: more calls here`)
+  else if (calls.length < line.calls.length) count(line, `${kind}: fewer calls here`)
+  else count(line, `${kind}: other calls`)
+}
+
+function count({ detector, text, content, calls, parser }: Line, what: string): void {
+  const row = table[detector] ?? {}
+  table[detector] = row
+  row[what] = (row[what] ?? 0) + 1
+  if (what.endsWith('same') || row[what] > Number(options.show)) return
+  const found = parseWhole(parserNamed(parser).create({ tools, makeToolCallId: () => 'id' }), text)
+  console.log(
+    detector,
+    what,
+    JSON.stringify({
+      text,
+      theirs: { content, calls },
+      ours: { content: found.content, calls: callsOf(found) },
+    }),
+  )
+}
+
+function callsOf({ toolCalls }: ParsedOutput) {
+  return toolCalls.map(({ function: call }) => ({
+    name: call.name,
+    arguments: JSON.parse(call.arguments) as unknown,
+  }))
+}
+
+function stripped(value: unknown): unknown {
+  if (typeof value === 'string') return value.trim()
+  if (Array.isArray(value)) return value.map(stripped)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, stripped(inner)]))
+}
