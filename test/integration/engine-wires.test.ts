@@ -8,20 +8,25 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort } from '../conformance/engine-client.ts'
-import { CALLS } from '../engines/wires/calls.ts'
+import { CALLS, QUESTIONS } from '../engines/wires/calls.ts'
 import { CLIENTS } from '../engines/wires/clients.ts'
-import { type RecordedEngine, startReplay, type Wire } from '../engines/wires/wire.ts'
+import { type Exchange, type RecordedEngine, startReplay, type Wire } from '../engines/wires/wire.ts'
 
 const FOLDER = join(import.meta.dirname, '../engines/wires/fixtures')
 const CUT_AT = 0.6
 
-async function answered(t: Test, engine: string, wire: Wire, cutAt?: number) {
-  const replay = await startReplay(wire.exchanges, cutAt)
+async function clientOf(t: Test, engine: string, exchanges: readonly Exchange[], cutAt?: number) {
+  const replay = await startReplay(exchanges, cutAt)
   const client = CLIENTS[engine.split('-')[0]!]!({ url: replay.url })
   t.teardown(async () => {
     await client.close()
     await replay.close()
   })
+  return client
+}
+
+async function answered(t: Test, engine: string, wire: Wire, cutAt?: number) {
+  const client = await clientOf(t, engine, wire.exchanges, cutAt)
   return client.generate(CALLS[wire.call]!.request(wire.stream), noAbort)
 }
 
@@ -56,8 +61,14 @@ async function checkCut(t: Test, engine: string, wire: Wire): Promise<void> {
 }
 
 for (const file of readdirSync(FOLDER)) {
-  const { engine, wires } = JSON.parse(readFileSync(join(FOLDER, file), 'utf8')) as RecordedEngine
+  const text = readFileSync(join(FOLDER, file), 'utf8')
+  const { engine, wires, questions } = JSON.parse(text) as RecordedEngine
   t.test(engine, async (t) => {
+    for (const { question, exchanges, answer } of questions)
+      t.test(question, async (t) => {
+        const made = await QUESTIONS[question]!(await clientOf(t, engine, exchanges))
+        t.strictSame(JSON.parse(JSON.stringify(made)), answer)
+      })
     for (const wire of wires)
       t.test(wire.name, async (t) => {
         const { refused } = CALLS[wire.call]!

@@ -1,6 +1,8 @@
 /** The calls whose wire is recorded: one for each route that the clients use, and for what engines refuse there. */
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
-import { chatRequest, completionRequest, tokenRequest } from '../../conformance/engine-client.ts'
+import type { EngineClient } from '../../../src/proxy/engines/port/engine-client.ts'
+import { TOKENIZER_TEXT } from '../../../src/proxy/engines/port/expected-tokenizer.ts'
+import { chatRequest, completionRequest, noAbort, tokenRequest } from '../../conformance/engine-client.ts'
 import { FUNCTIONS, MODEL } from '../parts/agents.ts'
 
 export interface RecordedCall {
@@ -38,6 +40,10 @@ export const CALLS: Record<string, RecordedCall> = {
   'token mode with alternatives': { request: token({ logprobs: true, top_logprobs: 2, max_tokens: 6 }) },
   'token mode with a schema': { request: token({ response_format }) },
   'token mode with a stop string': { request: token({ stop: ['e'] }) },
+  // vLLM 0.32 tells the version of each token by its route of ids alone.
+  'token mode with weight versions': {
+    request: (stream) => ({ ...token({})(stream), record: { weightVersions: true } }),
+  },
   'token mode that is refused': { request: token({ top_p: 2 }), refused: 400 },
   'token mode that is refused late': { request: token({ min_tokens: 50, max_tokens: 5 }), refused: 400 },
   'completion of text': {
@@ -46,4 +52,23 @@ export const CALLS: Record<string, RecordedCall> = {
   'completion of ids': {
     request: (stream) => completionRequest({ ...SAMPLING, prompt: PROMPT }, stream),
   },
+}
+
+/** What clients ask beside calls, of engines that can say it; each answer is what its client made of it. */
+export const QUESTIONS: Record<string, (client: EngineClient) => Promise<unknown> | undefined> = {
+  'how it is, and what its tokenizer makes of a text and of chats': (client) =>
+    client.checkHealth(noAbort, { text: TOKENIZER_TEXT, chats: true }),
+  'how many tokens a chat has': (client) =>
+    client.countTokens?.({ model: MODEL, messages: [{ role: 'user', content: 'the wind' }] }, noAbort),
+  'what tokens read like': (client) => client.tokenTexts?.(MODEL, Int32Array.from(PROMPT), noAbort),
+  'how probable tokens are': (client) =>
+    client.score?.(
+      {
+        model: MODEL,
+        promptTokenIds: Int32Array.from(PROMPT.slice(0, 3)),
+        completionTokenIds: Int32Array.from(PROMPT.slice(3)),
+        alternatives: 2,
+      },
+      noAbort,
+    ),
 }

@@ -3,18 +3,22 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { collect, noAbort } from '../../conformance/engine-client.ts'
 import type { CoreLog } from '../parts/core-log.ts'
-import { CALLS } from './calls.ts'
+import { CACHE } from '../vllm/install.ts'
+import { CALLS, QUESTIONS } from './calls.ts'
 import { CLIENTS } from './clients.ts'
-import { type Exchange, type RecordedEngine, startRecorder, type Wire } from './wire.ts'
+import { type Exchange, type Questioned, type RecordedEngine, startRecorder, type Wire } from './wire.ts'
+
+const PATH = new RegExp(`${CACHE}/[^"\\\\ ]+`, 'g')
 
 /** @param engine `vllm-0.32.0`, the name of the file */
 export async function recordWires(engine: string, url: string, core: CoreLog): Promise<void> {
+  const kind = engine.split('-')[0]!
   const wires: Wire[] = []
   for (const [call, { request, refused }] of Object.entries(CALLS))
     for (const stream of [false, true]) {
       const exchanges: Exchange[] = []
       const recorder = await startRecorder(url, (exchange) => exchanges.push(exchange))
-      const client = CLIENTS[engine.split('-')[0]!]!({ url: recorder.url })
+      const client = CLIENTS[kind]!({ url: recorder.url })
       const before = core.calls().length
       // What the engine refuses is part of its wire.
       await collect(client.generate(request(stream), noAbort)).catch(() => {})
@@ -30,9 +34,20 @@ export async function recordWires(engine: string, url: string, core: CoreLog): P
         core: sampled ?? null,
       })
     }
-  const recorded: RecordedEngine = { engine, wires }
+  const questions: Questioned[] = []
+  for (const [question, ask] of Object.entries(QUESTIONS)) {
+    const exchanges: Exchange[] = []
+    const recorder = await startRecorder(url, (exchange) => exchanges.push(exchange))
+    const client = CLIENTS[kind]!({ url: recorder.url })
+    const answer = await ask(client)
+    await client.close()
+    await recorder.close()
+    if (answer !== undefined) questions.push({ question, exchanges, answer })
+  }
+  const recorded: RecordedEngine = { engine, wires, questions }
   writeFileSync(
     join(import.meta.dirname, 'fixtures', `${engine}.json`),
-    `${JSON.stringify(recorded, undefined, 1)}\n`,
+    // Servers tell where their model lies.
+    `${JSON.stringify(recorded, undefined, 1).replaceAll(PATH, 'MODEL')}\n`,
   )
 }

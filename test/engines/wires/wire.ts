@@ -24,10 +24,19 @@ export interface Wire {
   core: { prompt: number[]; ids: number[]; logprobs: number[] } | null
 }
 
+/** What a client asked beside calls, and what it made of the answer. */
+export interface Questioned {
+  /** Of the questions in `calls.ts`. */
+  question: string
+  exchanges: Exchange[]
+  answer: unknown
+}
+
 /** A release with its wires. */
 export interface RecordedEngine {
   engine: string
   wires: Wire[]
+  questions: Questioned[]
 }
 
 export interface WireServer {
@@ -81,10 +90,11 @@ export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Pr
     }
     const bytes = Buffer.from(exchange.answer)
     response.writeHead(exchange.status, { 'content-type': exchange.contentType })
-    const end = Math.floor(bytes.length * cutAt)
+    const isCut = cutAt < 1 && exchange.contentType.includes('event-stream')
+    const end = isCut ? Math.floor(bytes.length * cutAt) : bytes.length
     for (let from = 0; from < end; from += PIECE_BYTES)
       response.write(bytes.subarray(from, Math.min(end, from + PIECE_BYTES)))
-    if (cutAt < 1) response.socket?.end()
+    if (isCut) response.socket?.end()
     else response.end()
   })
 }
