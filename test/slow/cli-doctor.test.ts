@@ -1,4 +1,5 @@
 /** `llm-proxy doctor`: what it says of set-ups that work, and of those that do not. */
+import { cpSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -37,6 +38,17 @@ t.test('a set-up that works is all ok, token mode included', async (t) => {
   t.match(of('engine '), { seen: /\d ids and logprobs; \d+ prompt ids, made in token mode/ })
   t.match(of('token mode'), { seen: /^the same \d+ prompt ids/ })
   t.match(of('disk'), { seen: /syncs a write in/ })
+})
+
+t.test('a model whose calls nobody can read is a warning', async (t) => {
+  const engine = await startEngine(t)
+  const model = t.testdir({})
+  cpSync(join(import.meta.dirname, '../../src/embedded/model'), model, { recursive: true })
+  const file = join(model, 'tokenizer_config.json')
+  writeFileSync(file, readFileSync(file, 'utf8').replaceAll('tool_call>', 'unheard_of>'))
+  const { code, of } = await doctor(t, '--engine-url', engine.url, '--tokenizer', model)
+  t.match(of('tool calls'), { state: 'warning', seen: /calls stay text/, remedy: /token-mode.md/ })
+  t.equal(code, 0)
 })
 
 t.test(

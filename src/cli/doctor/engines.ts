@@ -74,14 +74,18 @@ async function callThrough(config: ServeConfig, url: string | undefined): Promis
   }
 }
 
-/** That the engine is asked for less than was wished, and that it serves less context than the model has. */
+/** What `/health` warns of, and that the engine serves less context than the model has. */
 async function warningsOf(proxyUrl: string, served = Number.POSITIVE_INFINITY): Promise<Finding[]> {
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]
+    tool_parser?: { warning?: string }
     context_length?: number
   }
   const less = (health.engines ?? []).flatMap(({ warning: said }) => said ?? [])
   const found = less.map((said) => warning('engine', said, 'see docs/engines.md'))
+  const unread = health.tool_parser?.warning
+  if (unread !== undefined)
+    found.push(warning('tool calls', unread, 'see docs/token-mode.md for the formats'))
   if (health.context_length === undefined || served >= health.context_length) return found
   const seen = `the engine serves ${served} tokens, and the model has ${health.context_length}`
   return [...found, warning('context', seen, `give --context-length ${served}, or the engine more`)]

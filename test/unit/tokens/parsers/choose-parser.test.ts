@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import t from 'tap'
 import {
   chooseParser,
@@ -43,6 +44,19 @@ t.test('templates of other families are told apart by what only they say', async
     hermes: '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
     mistral: '[TOOL_CALLS] [',
     harmony: '<|start|>assistant<|channel|>final<|message|>',
+    deepseek_v4: "'<｜DSML｜' + 'tool_calls>'",
+    kimi_k3: "open_tag('tools') open_tag('call', [])",
+    minimax_m1: '<tool_calls>\\n{"name": <tool-name>',
+    minimax_m3: ']<]minimax[>[ <invoke name=',
+    gemma4: '<|tool_call>call:{{ name }} <|"|>',
+    muse_glimmer: '<atem:invoke name="',
+    solar_open: '<|tool_call:name|><|tool_call:args|>',
+    gigachat3: 'function call<|role_sep|>',
+    minicpm5: '<function name="f"><param name="a">',
+    apriel: '[BEGIN FINAL RESPONSE]<tool_calls>[',
+    command_r_plus: "Write \\'Action:\\' ```json",
+    functionary_v3_1: 'start_tag => `<function`',
+    functionary_v3_2: '>>>all',
   }
   for (const [name, text] of Object.entries(signs)) {
     const { family, evidence, warning } = chooseParser(text)
@@ -66,6 +80,13 @@ t.test(
     t.match(chooseParser('{{ messages }}'), { family: { name: 'plain' }, evidence: [], warning: undefined })
   },
 )
+
+t.test('docs/token-mode.md lists all families, and no other', async (t) => {
+  const page = readFileSync(new URL('../../../../docs/token-mode.md', import.meta.url), 'utf8')
+  const table = page.slice(page.indexOf('| parser | models |')).split('\n\n')[0]!
+  const listed = table.split('\n').flatMap((row) => row.split('|')[1]?.match(/(?<=`)[a-z0-9_]+(?=`)/g) ?? [])
+  t.same(listed.toSorted(), [...PARSER_FAMILIES.keys()].toSorted())
+})
 
 t.test('a family can be named', async (t) => {
   for (const [name, family] of PARSER_FAMILIES) t.equal(parserNamed(name), family)
