@@ -1,5 +1,5 @@
 /** `llm-proxy doctor`: what it says of set-ups that work, and of those that do not. */
-import { cpSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -42,15 +42,17 @@ t.test('a set-up that works is all ok, token mode included', async (t) => {
 
 t.test('a model whose calls nobody can read is a warning', async (t) => {
   const engine = await startEngine(t)
-  const model = t.testdir({})
+  // Beside the test's own folder, which is made anew for the database.
+  const model = join(t.testdir({}), '..', 'cli-doctor-model')
+  t.teardown(() => rmSync(model, { recursive: true }))
   cpSync(join(import.meta.dirname, '../../src/embedded/model'), model, { recursive: true })
   const file = join(model, 'tokenizer_config.json')
   const config = JSON.parse(readFileSync(file, 'utf8')) as { chat_template: string }
   config.chat_template = config.chat_template.replaceAll('tool_call>', 'unheard_of>')
   writeFileSync(file, JSON.stringify(config))
-  const { code, findings, of } = await doctor(t, '--engine-url', engine.url, '--tokenizer', model)
+  const { code, of } = await doctor(t, '--engine-url', engine.url, '--tokenizer', model)
   t.match(of('tool calls'), { state: 'warning', seen: /calls stay text/, remedy: /token-mode.md/ })
-  t.equal(code, 0, JSON.stringify(findings))
+  t.equal(code, 0)
 })
 
 t.test(
