@@ -29,7 +29,12 @@ import {
 } from '../proxy/config/options/operator.ts'
 import { ROLLOUT } from '../proxy/config/options/rollout.ts'
 import { SERVE } from '../proxy/config/options/serve.ts'
-import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from '../proxy/config/options/sessions.ts'
+import {
+  SESSIONS_EXPORT,
+  SESSIONS_IMPORT,
+  SESSIONS_LIST,
+  SESSIONS_SHOW,
+} from '../proxy/config/options/sessions.ts'
 import { VERIFY } from '../proxy/config/options/verify.ts'
 import { VIEW } from '../proxy/config/options/view.ts'
 import { WORKER } from '../proxy/config/options/worker.ts'
@@ -72,7 +77,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
 
   add(program, SERVE, 'serve', async () => (await import('./serve.ts')).run)
   const sessions = configure(program.command('sessions'))
-    .description('Read recorded sessions, export, end or remove them')
+    .description('Read recorded sessions, export, import, end or remove them')
     .helpCommand(false)
   add(sessions, SESSIONS_LIST, 'list', async () => (await import('./sessions/list.ts')).run)
   add(sessions, SESSIONS_SHOW, 'show <session-id>', async () => (await import('./sessions/show.ts')).run)
@@ -82,6 +87,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     'export [session-id...]',
     async () => (await import('./sessions/export.ts')).run,
   )
+  add(sessions, SESSIONS_IMPORT, 'import <database>', async () => (await import('./sessions/import.ts')).run)
   add(sessions, SESSIONS_TAIL, 'tail', async () => (await import('./sessions/tail.ts')).run)
   const ends = async () => await import('./sessions/end.ts')
   add(sessions, SESSIONS_ABORT, 'abort <session-id...>', async () => (await ends()).abort)

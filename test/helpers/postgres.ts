@@ -8,6 +8,8 @@ import { delimiter, join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 
+const MOST_STARTS = 100
+
 /** Where Debian puts the programs of each version; and the PATH. */
 const FOLDERS = [
   ...(existsSync('/usr/lib/postgresql')
@@ -64,10 +66,15 @@ export class PostgresServer {
     }
     const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
     const args = ['-D', join(this.#folder, 'data'), ...flags]
-    this.#child = spawn(join(BIN!, 'postgres'), args, { ...NOBODY, cwd: this.#folder, stdio: 'ignore' })
-    while (!(await this.#answers())) {
-      if (this.#child.exitCode !== null) throw new Error(`postgres ended with status ${this.#child.exitCode}`)
+    const begin = () => spawn(join(BIN!, 'postgres'), args, { ...NOBODY, cwd: this.#folder, stdio: 'ignore' })
+    this.#child = begin()
+    for (let starts = 1; !(await this.#answers()); ) {
       await delay(50)
+      if (this.#child.exitCode === null) continue
+      // After a crash it does not start before the last of its processes has seen that the first one is gone.
+      if (starts === MOST_STARTS) throw new Error(`postgres ended with status ${this.#child.exitCode}`)
+      starts += 1
+      this.#child = begin()
     }
   }
 

@@ -1,11 +1,18 @@
 /** The proxy on a record in PostgreSQL, as its user has it. */
 import { once } from 'node:events'
+import { join } from 'node:path'
 import OpenAI from 'openai'
 import t from 'tap'
-import { openPostgresReader } from '../../src/proxy/store/postgres/open.ts'
+import { packDetails } from '../../src/protocol/details/details.ts'
+import { DETAIL_KINDS } from '../../src/protocol/details/kinds.ts'
+import type { TurnReader, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
+import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
+import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
+import { anOutcome, aSession, aTurn, turnsOf } from '../conformance/turn-store.ts'
 import { said } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { detailsOf } from '../helpers/reported-details.ts'
 
 const CALLS = 200
 const CONCURRENCY = 8
@@ -98,4 +105,62 @@ if (noPostgres !== false) {
     )
     t.match(turn, { session_id: /^s\d$/, dialect: 'chat', exact: true })
   })
+
+  t.test(
+    'sessions of a file are imported whole: rows train as before, and a second time changes nothing',
+    async (t) => {
+      const path = join(t.testdir(), 'old.db')
+      const old = await openSqliteStore({ path, durability: 'process' })
+      await fillRecord(old)
+      await old.close()
+      // What was in flight is known to be interrupted as soon as somebody opens a record.
+      await (await openSqliteStore({ path, durability: 'process' })).close()
+      const target = await server.newDatabase()
+      // An import that was killed left a part of it.
+      const half = await openPostgresStore({ url: target, durability: 'process' })
+      await half.createSession(aSession('s'))
+      await half.openTurn(aTurn('t0'))
+      await half.close()
+      for (const [sessions, turns, known] of [
+        [2, 5, ''],
+        [0, 0, '; 2 sessions were there already, and are as they were'],
+      ]) {
+        const done = await runLlmProxy(['sessions', 'import', path, '--db', target])
+        t.equal(done.code, 0, done.stderr)
+        t.equal(done.stdout, `${target} has ${sessions} more sessions, with ${turns} turns${known}\n`)
+      }
+      const [before, after] = [await openSqliteReader(path), await openPostgresReader(target)]
+      t.teardown(() => Promise.all([before.close(), after.close()]))
+      for (const sessionId of ['s', 'other']) {
+        t.strictSame(await after.getSession(sessionId), await before.getSession(sessionId))
+        t.strictSame(await turnsOf(after, sessionId), await turnsOf(before, sessionId))
+        const details = (reader: TurnReader) => reader.readDetails(sessionId, ['t0', 't1'], DETAIL_KINDS)
+        t.strictSame(await details(after), await details(before))
+      }
+    },
+  )
+}
+
+/** Turns of each end, one with details. */
+async function fillRecord(store: TurnStore): Promise<void> {
+  const messages = ['{"role":"user","content":"one"}', '{"role":"assistant","content":"\\u0000 and \ud800"}']
+  await store.createSession(aSession('s', { metadata: { task: 'django' }, ttlMs: 5_000, keyTag: 'tag' }))
+  await store.openTurn(aTurn('t0', { index: 0, requestMessages: messages.slice(0, 1) }))
+  const promptTokenIds = Int32Array.from({ length: 40 }, (_, place) => place)
+  const details = packDetails(detailsOf([...promptTokenIds], [4, 5]))
+  await store.closeTurn({ ...anOutcome('t0', { promptTokenIds, completionText: 'and \u0000' }), details })
+  await store.openTurn(aTurn('t1', { index: 1, requestMessages: messages }))
+  const longer = Int32Array.of(...promptTokenIds, 4, 5, 6)
+  await store.closeTurn(
+    anOutcome('t1', { promptTokenIds: longer, completionLogprobs: Float64Array.of(-0, Number.NaN) }),
+  )
+  await store.openTurn(aTurn('t2', { index: 2 }))
+  await store.closeTurn(
+    anOutcome('t2', { status: 'failed', error: { code: 'engine_error', message: 'gone' } }),
+  )
+  await store.openTurn(aTurn('t3', { index: 5 }))
+  await store.endSession('s', 'completed', 4_000)
+  await store.setReward('s', { reward: 0.1, components: { tests: 1 } }, 4_500)
+  await store.createSession(aSession('other', { createdAtMs: 2_000 }))
+  await store.openTurn(aTurn('t0', { sessionId: 'other' }))
 }

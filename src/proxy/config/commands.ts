@@ -12,7 +12,7 @@ import { HEALTH } from './options/health.ts'
 import { OPERATOR_COMMANDS } from './options/operator.ts'
 import { ROLLOUT } from './options/rollout.ts'
 import { SERVE } from './options/serve.ts'
-import { SESSIONS_EXPORT, SESSIONS_LIST, SESSIONS_SHOW } from './options/sessions.ts'
+import { SESSIONS_EXPORT, SESSIONS_IMPORT, SESSIONS_LIST, SESSIONS_SHOW } from './options/sessions.ts'
 import { VERIFY } from './options/verify.ts'
 import { VIEW } from './options/view.ts'
 import { WORKER } from './options/worker.ts'
@@ -26,6 +26,7 @@ export const COMMANDS = [
   SESSIONS_LIST,
   SESSIONS_SHOW,
   SESSIONS_EXPORT,
+  SESSIONS_IMPORT,
   VIEW,
   VERIFY,
   DATASET_HARBOR,

@@ -1,5 +1,6 @@
 /** Options of the commands that read recorded sessions, from a database or from a running proxy. */
 import type { CommandSpec, ConfigOf } from '../option.ts'
+import { SERVE } from './serve.ts'
 import { adminKeys, json, tlsCa } from './shared.ts'
 
 export const sessionSource = {
@@ -78,6 +79,16 @@ export const SESSIONS_LIST = {
   },
 } as const satisfies CommandSpec
 
+export const SESSIONS_IMPORT = {
+  name: 'sessions import',
+  summary: 'Put the sessions of another record into this one, which no proxy may be writing',
+  envPrefix: 'LLM_PROXY_',
+  options: {
+    db: { ...sessionSource.db, group: 'Target', help: 'Database to write; a file or postgres://…' },
+    durability: { ...SERVE.options.durability, group: 'Target' },
+  },
+} as const satisfies CommandSpec
+
 export const SESSIONS_SHOW = {
   name: 'sessions show',
   summary: 'Show one session and its turns',
@@ -152,6 +163,7 @@ export const SESSIONS_EXPORT = {
   },
 } as const satisfies CommandSpec
 
+export type SessionsImportConfig = ConfigOf<typeof SESSIONS_IMPORT>
 export type SessionsListConfig = ConfigOf<typeof SESSIONS_LIST>
 export type SessionsShowConfig = ConfigOf<typeof SESSIONS_SHOW>
 export type SessionsExportConfig = ConfigOf<typeof SESSIONS_EXPORT>
