@@ -226,12 +226,15 @@ async def test_a_reward_that_somebody_gave_the_session_counts_when_the_runner_ha
     async def judged_elsewhere(agent: Agent) -> dict[str, Any]:
         await agent.talk(1)
         session = agent.base_url.removesuffix("/v1").rsplit("/", 1)[1]
-        async with http.post(f"{relay_proxy.url}/sessions/{session}/reward", json={"reward": 0.75}) as answer:
+        url, given = f"{relay_proxy.url}/sessions/{session}/reward", {"reward": 0.75, "turns": {"0": 0.5}}
+        async with http.post(url, json=given) as answer:
             assert answer.status == 200
         return completed()
 
     output = await rollout(relay_proxy, judged_elsewhere, sample(tmp_path / "judged"))
     assert (output.reward_score, facts(output)["no_reward"]) == (0.75, 0)
+    assert output.extra_fields["turn_scores"] == [0.5]
+    assert facts(output)["turn_rewards"] == [{"start": 0, "end": len(output.response_ids), "reward": 0.5}]
 
 
 async def test_verls_reward_function_judges_every_rollout_if_it_is_told_to(

@@ -90,7 +90,10 @@ def test_a_row_has_its_images_in_order() -> None:
         "response_logprobs": [-0.5],
         "num_turns": 1,
         "metrics": {"inert": 0},
-        "extra_fields": dict.fromkeys((*names, "weight_version_min", "weight_version_max")),
+        "extra_fields": {
+            **dict.fromkeys((*names, "weight_version_min", "weight_version_max")),
+            "turn_rewards": [],
+        },
     }
     images = [{"sha256": "b"}, {"sha256": "a"}, {"sha256": "b"}]
     answer = {

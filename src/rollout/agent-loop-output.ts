@@ -54,6 +54,8 @@ export interface AgentLoopExtraFields {
   line: string | null
   /** The parts of the reward. */
   reward_components: Record<string, number>
+  /** Of those turns of the row that have a reward of their own: where in `response_ids` their completions are. */
+  turn_rewards: TurnReward[]
   finish_reason: string | null
   /** The session was completed: always so where there is a row that trains. */
   finished: boolean
@@ -63,6 +65,12 @@ export interface AgentLoopExtraFields {
   prompt_truncated: boolean
   weight_version_min: string | null
   weight_version_max: string | null
+}
+
+export interface TurnReward {
+  start: number
+  end: number
+  reward: number
 }
 
 /** What became of a rollout beyond its rows. */
@@ -191,6 +199,8 @@ function extraFieldsOf(
     row: position,
     line: row?.line ?? null,
     reward_components: { ...rewardComponents },
+    turn_rewards:
+      row?.turns.flatMap(({ start, end, reward }) => (reward === null ? [] : { start, end, reward })) ?? [],
     finish_reason: row?.finish_reason ?? null,
     finished: row?.finished ?? false,
     truncated: row?.truncated ?? false,

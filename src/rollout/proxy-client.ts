@@ -28,7 +28,14 @@ const Row = Type.Object({
   finished: Type.Boolean(),
   truncated: Type.Boolean(),
   prompt_truncated: Type.Boolean(),
-  turns: Type.Array(Type.Object({ turn_id: Type.String() })),
+  turns: Type.Array(
+    Type.Object({
+      turn_id: Type.String(),
+      start: Type.Integer(),
+      end: Type.Integer(),
+      reward: nullable(Type.Number()),
+    }),
+  ),
   /** The images whose tokens are in the row, in order, where they were asked for. */
   images: Type.Optional(Type.Array(Type.Object({ sha256: Type.String() }))),
   ...rowDetailFields,

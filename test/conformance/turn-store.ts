@@ -187,6 +187,9 @@ function sessionCells(cell: Cell): void {
     const lines = { 'subagent:critic': 0.5, main: -1 }
     await store.setReward('s', { reward: 2, components: {}, lines }, 20)
     t.strictSame((await store.getSession('s'))?.reward, { reward: 2, components: {}, lines })
+    const turns = { 0: 0.5, 3: -1 }
+    await store.setReward('s', { reward: 2, components: {}, lines, turns }, 20)
+    t.strictSame((await store.getSession('s'))?.reward, { reward: 2, components: {}, lines, turns })
     await store.setReward('s', { reward: 3, components: {} }, 20)
     t.strictSame((await store.getSession('s'))?.reward, { reward: 3, components: {} })
     t.equal((await store.getSession('s'))?.updatedAtMs, 20)

@@ -30,6 +30,7 @@ export function agentLoopOutputs(
       row: 0,
       line: 'main',
       reward_components: {},
+      turn_rewards: [],
       finish_reason: 'stop',
       finished: true,
       truncated: false,

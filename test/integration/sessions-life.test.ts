@@ -71,6 +71,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         reward: null,
         reward_components: {},
         reward_lines: {},
+        reward_turns: {},
         turn_count: 0,
         num_turns: 0,
         open_turns: 0,
@@ -90,6 +91,37 @@ for (const [name, openStore] of Object.entries(STORES)) {
       const completed = await call('POST', '/sessions/s/complete', {})
       t.match(completed, { status: 200, body: { status: 'completed', completed: true, ended_at: 3.5 } })
       t.match((await call('POST', '/sessions/s/abort')).body, { status: 'completed' }, 'it stays as it ended')
+    })
+
+    t.test('turns are rewarded by index or by id, and no turn that is not there', async (t) => {
+      const { call, store } = await startSessionsApi(t, await openStore(t))
+      await call('POST', '/sessions/s')
+      for (const index of [0, 1, 2]) await recordTurn(store, 's', index)
+      const { turns } = (await call('GET', '/sessions/s')).body
+      const given = { reward: 1, turns: { 0: 0.5, [turns[2].turn_id]: -0.25 } }
+      const rewarded = await call('POST', '/sessions/s/reward', given)
+      t.match(rewarded, { status: 200, body: { reward: 1, reward_turns: { 0: 0.5, 2: -0.25 } } })
+      t.same(schemaErrors(schemas.Session, rewarded.body), [])
+      for (const name of ['3', '-1', '01', '1.0', 'none', '__proto__', '999999999']) {
+        const body = `{"reward": 2, "turns": {${JSON.stringify(name)}: 1}}`
+        const refused = await call('POST', '/sessions/s/reward', body)
+        t.match(refused, { status: 404, body: { code: 'turn_not_found', param: 'turns' } }, name)
+      }
+      const twice = { reward: 2, turns: { 2: 1, [turns[2].turn_id]: 1 } }
+      t.match(await call('POST', '/sessions/s/reward', twice), { status: 400, body: { param: 'turns' } })
+      t.match(await call('POST', '/sessions/s/reward', { reward: 2, turns: { 0: 'x' } }), { status: 400 })
+      t.match((await call('GET', '/sessions/s')).body, { reward: 1, reward_turns: { 0: 0.5, 2: -0.25 } })
+      const rows = (await call('GET', '/sessions/s/trajectories')).body
+      t.same(schemaErrors(schemas.Trajectories, rows), [])
+      const spans = rows.trajectories.flatMap((row: { turns: unknown[] }) => row.turns)
+      t.match(spans, [
+        { index: 0, reward: 0.5 },
+        { index: 1, reward: null },
+        { index: 2, reward: -0.25 },
+      ])
+      t.match((await call('POST', '/sessions/s/reset')).body, { reward: null, reward_turns: {} })
+      const early = await call('POST', '/sessions/s/reward', { reward: 1, turns: { 0: 1 } })
+      t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'they went with the reset')
     })
 
     t.test('an aborted session is not completed', async (t) => {

@@ -132,7 +132,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         status: 'active',
         excluded_turns: { open: 0, aborted: 1, failed: 0, interrupted: 0, side: 0, superseded: 0, empty: 0 },
       })
-      const span = { finish_reason: 'stop', trained: true, policy: null }
+      const span = { finish_reason: 'stop', trained: true, policy: null, reward: null }
       t.same(body.trajectories, [
         {
           line: 'main',

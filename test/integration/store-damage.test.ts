@@ -36,7 +36,7 @@ async function fill(store: TurnStore): Promise<void> {
   const echo = JSON.stringify({ role: 'assistant', content: ANSWER })
   const second = aTurn('b', { index: 1, requestMessages: [QUESTION, echo, QUESTION], tools: '[{"a":1}]' })
   await record(store, second, { ...answered(), promptTokenIds: Int32Array.from([...FIRST, 7, 8, 9, 5, 6]) })
-  await store.setReward('s', { reward: 1, components: { style: 0.5 } }, 5_000)
+  await store.setReward('s', { reward: 1, components: { style: 0.5 }, turns: { 1: 0.25 } }, 5_000)
 }
 
 async function readAll(store: TurnStore): Promise<void> {
@@ -59,6 +59,8 @@ const CHANGES: readonly [table: string, column: string, change: string][] = [
   ['texts', 'body', "replace(body, 'answer', 'bnswer')"],
   ['sessions', 'reward', 'reward * 2'],
   ['sessions', 'reward_components', "replace(reward_components, '0.5', '0.7')"],
+  ['sessions', 'reward_turns', "replace(reward_turns, '0.25', '0.75')"],
+  ['sessions', 'reward_turns', 'NULL'],
 ]
 
 /** The last byte, by one bit. */
@@ -130,6 +132,25 @@ t.test('turns from before there were check sums are read', async (t) => {
   await record(store, aTurn('c', { index: 2 }), {})
   t.equal((await turnsOf(store)).length, 3)
   await store.close()
+})
+
+t.test('a reward from before turns had their own is sound, and a changed one is not', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const before = await open(t, path)
+  await before.createSession(aSession('s'))
+  const reward = { reward: 1, components: { style: 0.5 }, lines: { main: 2 } }
+  await before.setReward('s', reward, 5_000)
+  await before.close()
+  const db = new Database(path)
+  toVersion(db, 10)
+  db.close()
+  const store = await open(t, path)
+  t.strictSame((await store.getSession('s'))?.reward, reward)
+  await store.close()
+  t.equal(update(path, ['sessions', 'reward_lines', `'{"main":3}'`]), 1)
+  const changed = await open(t, path)
+  await t.rejects(changed.getSession('s'), DAMAGED)
+  await changed.close()
 })
 
 t.test('what changes of a turn after its end is no damage', async (t) => {

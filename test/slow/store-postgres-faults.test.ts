@@ -217,6 +217,24 @@ if (noPostgres !== false) {
     await Promise.all(clients.map((client) => client.end()))
   })
 
+  t.test('a record of the first schema is brought up to date, its rewards are sound', async (t) => {
+    const url = await server.newDatabase()
+    const database = new URL(url).pathname.slice(1)
+    const lines = { 'subagent:critic': -0.5 }
+    const old = await openPostgresStore({ url, durability: 'process' })
+    await old.createSession(aSession('s'))
+    await old.setReward('s', { reward: 1, components: { tests: 1 }, lines }, 2_000)
+    await old.close()
+    await server.query('ALTER TABLE llm_proxy.sessions DROP COLUMN reward_turns', database)
+    await server.query('UPDATE llm_proxy.schema_version SET version = 1', database)
+    await t.rejects(openPostgresReader(url), { message: /has schema version 1, this llm-proxy reads/ })
+    const store = await openPostgresStore({ url, durability: 'process' })
+    t.strictSame((await store.getSession('s'))?.reward, { reward: 1, components: { tests: 1 }, lines })
+    await store.setReward('s', { reward: 1, components: {}, turns: { 0: 0.5 } }, 3_000)
+    t.strictSame((await store.getSession('s'))?.reward, { reward: 1, components: {}, turns: { 0: 0.5 } })
+    await store.close()
+  })
+
   t.test('what cannot be recorded in is refused at the start, with what to do', async (t) => {
     const refused = (url: string, message: RegExp) =>
       t.rejects(openPostgresStore({ url, durability: 'power' }), { code: 'start_failed', message })

@@ -183,6 +183,7 @@ def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
     about = {
         **{name: result.about[name] for name in ("trial_id", "session_id", "agent_status", "error")},
         "reward_components": dict(result.about["reward_components"]),
+        "turn_rewards": [dict(turn) for turn in row.turn_rewards],
         "finish_reason": row.finish_reason,
         "agent_seconds": result.numbers["agent_seconds"],
     }
@@ -194,6 +195,6 @@ def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
         "min_global_steps": row.min_global_steps,
         "max_global_steps": row.max_global_steps,
         # As verl's own agent loops have them.
-        "turn_scores": [],
+        "turn_scores": [turn["reward"] for turn in row.turn_rewards],
         "tool_rewards": [],
     }

@@ -26,6 +26,8 @@ class Row:
     #: Whether the session was completed.
     finished: bool = False
     truncated: bool = False
+    #: ``start``, ``end`` and ``reward`` of each turn that has a reward of its own.
+    turn_rewards: Sequence[Mapping[str, Any]] = ()
     prompt_truncated: bool = False
     #: verl's ``global_steps``; ``None`` where the engine did not tell them for every turn.
     min_global_steps: int | None = None
@@ -85,6 +87,7 @@ def _row_of(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
         finish_reason=about["finish_reason"],
         finished=about["finished"],
         truncated=about["truncated"],
+        turn_rewards=about["turn_rewards"],
         prompt_truncated=about["prompt_truncated"],
         min_global_steps=_step_of(about["weight_version_min"]),
         max_global_steps=_step_of(about["weight_version_max"]),

@@ -38,6 +38,7 @@ const EXTRA_FIELDS: Record<keyof AgentLoopExtraFields, Shape> = {
   line: TEXT,
   // Its names are the runner's, other ones in each run.
   reward_components: TEXT,
+  turn_rewards: listOf(struct({ start: INTEGER, end: INTEGER, reward: NUMBER })),
   finish_reason: TEXT,
   finished: BOOLEAN,
   truncated: BOOLEAN,

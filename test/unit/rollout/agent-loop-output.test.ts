@@ -26,7 +26,10 @@ const ROW: TrajectoryRow = {
   finished: true,
   truncated: false,
   prompt_truncated: true,
-  turns: [{ turn_id: 'a' }, { turn_id: 'b' }],
+  turns: [
+    { turn_id: 'a', start: 0, end: 1, reward: null },
+    { turn_id: 'b', start: 2, end: 3, reward: 0.5 },
+  ],
 }
 
 function session(rows: TrajectoryRow[], more: Partial<SessionTrajectories> = {}): SessionTrajectories {
@@ -57,6 +60,7 @@ t.test("a row of a session is an output under verl's names", async (t) => {
         row: 0,
         line: 'main',
         reward_components: { solved: 1, style: 0.25 },
+        turn_rewards: [{ start: 2, end: 3, reward: 0.5 }],
         finish_reason: 'stop',
         truncated: false,
         finished: true,

@@ -517,6 +517,35 @@ t.test('reward and its components are on each row', async (t) => {
   t.match(rowsOf(chain)[0], { reward: null, reward_components: {} })
 })
 
+t.test('the reward of a turn is at its tokens in each row that has the turn', async (t) => {
+  const turns = [
+    { prompt: [1], completion: [2] },
+    { prompt: [1, 2, 3], completion: [4] },
+    { prompt: [1, 2, 5], completion: [6, 7] },
+  ]
+  const reward = { reward: 1, components: {}, turns: { 0: 0.25, 2: -0.5 } }
+  const rows = [...builderOf(turns.map(turnOf)).rows({}, reward)]
+  t.same(
+    rows.map((row) => row.turns.map((turn) => [turn.start, turn.end, turn.trained, turn.reward])),
+    [
+      [
+        [0, 1, true, 0.25],
+        [2, 3, true, null],
+      ],
+      [
+        [0, 1, false, 0.25],
+        [2, 4, true, -0.5],
+      ],
+    ],
+  )
+  const [first] = builderOf(turns.map(turnOf)).rows({ perTurn: true }, reward)
+  t.match(first!.turns, [{ start: 0, end: 1, reward: 0.25 }])
+  t.same(
+    rows.map((row) => row.reward),
+    [1, 1],
+  )
+})
+
 t.test('weight versions compare as numbers if all are numbers, else by appearance', async (t) => {
   const versioned = (...versions: (string | null)[]) =>
     rowsOf(

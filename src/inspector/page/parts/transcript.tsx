@@ -3,7 +3,7 @@ import { memo } from 'preact/compat'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { clockTime, duration, number, visible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
-import { Empty, Tag } from './parts.tsx'
+import { Empty, Reward, Tag } from './parts.tsx'
 
 export interface Shown {
   system: boolean
@@ -17,11 +17,13 @@ interface TranscriptProps {
   selected: number
   shown: Shown
   tokensOf(index: number): string | undefined
+  /** By index, of turns that have their own. */
+  rewards: Readonly<Record<string, number>>
   /** Why the turn splits a row; undefined: it does not. */
   splitOf(index: number): string | undefined
 }
 
-export function Transcript({ turns, selected, shown, tokensOf, splitOf }: TranscriptProps) {
+export function Transcript({ turns, selected, shown, tokensOf, rewards, splitOf }: TranscriptProps) {
   const box = useRef<HTMLDivElement>(null)
   const first = useRef(true)
   useEffect(() => {
@@ -45,6 +47,7 @@ export function Transcript({ turns, selected, shown, tokensOf, splitOf }: Transc
           selected={turn.index === selected}
           shown={shown}
           tokens={tokensOf(turn.index)}
+          reward={rewards[turn.index]}
           split={splitOf(turn.index)}
         />
       ))}
@@ -59,10 +62,12 @@ interface TurnViewProps {
   selected: boolean
   shown: Shown
   tokens: string | undefined
+  reward: number | undefined
   split: string | undefined
 }
 
-const TurnView = memo(function TurnView({ turn, before, selected, shown, tokens, split }: TurnViewProps) {
+const TurnView = memo(function TurnView(props: TurnViewProps) {
+  const { turn, before, selected, shown, tokens, reward, split } = props
   const from = turn.request_messages_from ?? 0
   const messages = turn.request_messages as unknown as Message[]
   const echoes = before !== undefined && messages[0] !== undefined && isEcho(messages[0], before)
@@ -77,6 +82,11 @@ const TurnView = memo(function TurnView({ turn, before, selected, shown, tokens,
         {turn.error && <Tag kind="bad">{turn.error.code}</Tag>}
         {!turn.exact && turn.status === 'completed' && <Tag kind="warn">inexact</Tag>}
         {turn.status === 'open' && <Tag kind="live">open</Tag>}
+        {reward !== undefined && (
+          <span>
+            reward <Reward value={reward} />
+          </span>
+        )}
         <span class="space" />
         {turn.model && <span class="quiet">{visible(turn.model)}</span>}
         {tokens && <a href={tokens}>tokens</a>}

@@ -2,18 +2,22 @@
 import { duration, number, short, visible } from '../lib/format.ts'
 import { isBroken, lineKind } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
+import { Reward } from './parts.tsx'
 import { VirtualRows } from './virtual-table.tsx'
 
 interface TurnListProps {
   turns: readonly TreeTurn[]
+  /** By index, of turns that have their own. */
+  rewards: Readonly<Record<string, number>>
   selected: number
   select(place: number): void
 }
 
-export function TurnList({ turns, selected, select }: TurnListProps) {
+export function TurnList({ turns, rewards, selected, select }: TurnListProps) {
   const most = turns.reduce((max, turn) => Math.max(max, turn.prompt_tokens + turn.sampled_tokens), 1)
+  const isRewarded = Object.keys(rewards).length > 0
   return (
-    <div class="table turn-list">
+    <div class={isRewarded ? 'table turn-list rewarded' : 'table turn-list'}>
       <div class="head row">
         <span>Turn</span>
         <span>
@@ -23,12 +27,19 @@ export function TurnList({ turns, selected, select }: TurnListProps) {
           sampled
         </span>
         <span>Tokens</span>
+        {isRewarded && <span>Reward</span>}
         <span>End</span>
         <span>Time</span>
       </div>
       <VirtualRows count={turns.length} selected={selected}>
         {(place) => (
-          <Line turn={turns[place]!} most={most} selected={place === selected} select={() => select(place)} />
+          <Line
+            turn={turns[place]!}
+            reward={isRewarded ? (rewards[turns[place]!.index] ?? null) : undefined}
+            most={most}
+            selected={place === selected}
+            select={() => select(place)}
+          />
         )}
       </VirtualRows>
     </div>
@@ -37,11 +48,14 @@ export function TurnList({ turns, selected, select }: TurnListProps) {
 
 function Line({
   turn,
+  reward,
   most,
   selected,
   select,
 }: {
   turn: TreeTurn
+  /** undefined: no turn of the session has one. */
+  reward: number | null | undefined
   most: number
   selected: boolean
   select(): void
@@ -71,6 +85,11 @@ function Line({
       <span class="num">
         {short(turn.prompt_tokens)} <b>+{short(turn.sampled_tokens)}</b>
       </span>
+      {reward !== undefined && (
+        <span class="num">
+          <Reward value={reward} />
+        </span>
+      )}
       <span class={isBad ? 'bad' : turn.status === 'open' ? 'live-text' : turn.exact ? 'quiet' : 'warn'}>
         {!turn.exact && turn.status === 'completed' && '≈ '}
         {visible(end)}

@@ -67,7 +67,12 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
       <SessionFacts tree={tree} rows={rows.value} />
       <Switches turns={turns} line={line} shown={shown} toggle={toggle} />
       <div class="split">
-        <TurnList turns={shownTurns} selected={place} select={(to) => selectTurn(shownTurns, to)} />
+        <TurnList
+          turns={shownTurns}
+          rewards={tree.reward_turns}
+          selected={place}
+          select={(to) => selectTurn(shownTurns, to)}
+        />
         <div class="conversation">
           <Await of={conversation}>
             {() => (
@@ -76,6 +81,7 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
                 selected={at}
                 shown={shown}
                 tokensOf={tokensOf}
+                rewards={tree.reward_turns}
                 splitOf={(index) => splits.get(index)}
               />
             )}

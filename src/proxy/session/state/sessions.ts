@@ -56,6 +56,9 @@ export interface SessionsOptions {
 /** Some 280 sessions of 100,000 tokens. */
 const MEMORY_BYTES = 512 * 1024 * 1024
 
+/** As JSON writes whole numbers. */
+const INDEX = /^(?:0|[1-9]\d{0,8})$/
+
 interface WaitResult {
   session: SessionRecord
   /** The session was still active when the time was up. */
@@ -147,10 +150,14 @@ export class Sessions {
     })
   }
 
-  /** @throws ProxyError `session_not_found` */
+  /**
+   * @param reward `turns` by index or by id
+   * @throws ProxyError `session_not_found`, `turn_not_found`
+   */
   setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
-      const session = found(await this.#store.setReward(sessionId, reward, this.#options.clock()))
+      const placed = await this.#byIndex(sessionId, reward)
+      const session = found(await this.#store.setReward(sessionId, placed, this.#options.clock()))
       this.#options.activity.tell({ type: 'reward', session_id: sessionId, reward: reward.reward })
       return session
     })
@@ -290,6 +297,25 @@ export class Sessions {
   /** @throws ProxyError `wrong_node` for a session of another node */
   refuseForeign(sessionId: string): void {
     refuseForeign(sessionId, this.#options.node)
+  }
+
+  /** With the rewards of turns by their indexes. */
+  async #byIndex(sessionId: string, { turns, ...reward }: Reward): Promise<Reward> {
+    if (turns === undefined) return reward
+    const { nextIndex } = await this.get(sessionId)
+    const placed: Record<string, number> = {}
+    for (const [name, value] of Object.entries(turns)) {
+      const index = INDEX.test(name) ? Number(name) : (await this.#store.getTurn(sessionId, name))?.index
+      if (index === undefined || index >= nextIndex) {
+        throw new ProxyError('turn_not_found', `The session has no turn '${name}'`, { param: 'turns' })
+      }
+      if (Object.hasOwn(placed, index)) {
+        const message = `'turns' has turn ${index} twice: by its index and by its id`
+        throw new ProxyError('invalid_request', message, { param: 'turns' })
+      }
+      placed[index] = value
+    }
+    return { ...reward, turns: placed }
   }
 
   #onEnded(sessionId: string): void {

@@ -45,6 +45,8 @@ export interface TurnSpan {
   end: number
   /** Whether the mask is 1 there; if not, another row trains it. */
   trained: boolean
+  /** Its own, in each row that it is in; null: it was given none. */
+  reward: number | null
   finish_reason: string | null
   weight_version_start: string | null
   weight_version_end: string | null
@@ -278,6 +280,7 @@ function assemble(
   const turns = chain.map((turn) => ({
     ...spanToWire(turn, plan, options, trainedBy.get(turn) === plan),
     policy: policyOf(turn),
+    reward: reward?.turns?.[turn.index] ?? null,
   }))
   const line = lineOf(chain)
   turns.forEach(({ start, end, trained }, position) => {
@@ -337,7 +340,7 @@ function spanToWire(
   plan: Plan,
   options: TrajectoryOptions,
   trained: boolean,
-): Omit<TurnSpan, 'policy'> {
+): Omit<TurnSpan, 'policy' | 'reward'> {
   return {
     turn_id: turn.turnId,
     index: turn.index,

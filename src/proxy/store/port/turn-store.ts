@@ -31,6 +31,8 @@ export interface Reward {
   components: Record<string, number>
   /** Rewards of single lines, which their rows have instead. Absent: none has one. */
   lines?: Record<string, number>
+  /** Rewards of single turns, by their index. Absent: none has one. */
+  turns?: Record<string, number>
 }
 
 export interface SessionRecord {

@@ -16,7 +16,7 @@ const TEXTS = new Set([
   ...['turn_id', 'dialect', 'status', 'model', 'engine', 'finish_reason', 'stop_reason', 'inexact_reason'],
   ...['weight_version_start', 'weight_version_end', 'usage', 'annotations', 'error_code', 'error_message'],
   ...['completion_text', 'reasoning', 'tool_calls', 'kind', 'session_id', 'metadata', 'sampling_params'],
-  ...['record', 'policies', 'edited_calls', 'key_tag', 'reward_components', 'reward_lines'],
+  ...['record', 'policies', 'edited_calls', 'key_tag', 'reward_components', 'reward_lines', 'reward_turns'],
 ])
 
 /** By table, in the order in which they are written. */
@@ -25,8 +25,8 @@ export const COLUMNS = {
   sessions: [
     ...['id', 'session_id', 'tree', 'status', 'created_at_ms', 'updated_at_ms', 'ended_at_ms', 'ttl_ms'],
     ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
-    ...['reward', 'reward_components', 'reward_lines', 'reward_sum', 'turn_count', 'open_turns'],
-    ...['failed_turns', 'inexact_turns', 'sampled_tokens'],
+    ...['reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'turn_count'],
+    ...['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
   ],
   texts: ['id', 'tree', 'hash', 'echo_of', 'blobs', 'body'],
   nodes: ['id', 'tree', 'parent', 'depth', 'texts', 'hash', 'node_sum'],

@@ -162,8 +162,10 @@ CREATE VIEW llm_proxy.turn_list AS
   FROM llm_proxy.turns JOIN llm_proxy.sessions USING (tree);
 `
 
+const REWARD_TURNS = 'ALTER TABLE llm_proxy.sessions ADD COLUMN reward_turns text'
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
-const MIGRATIONS: readonly string[] = [FIRST_SCHEMA]
+const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, REWARD_TURNS]
 
 const SCHEMA_VERSION = MIGRATIONS.length
 

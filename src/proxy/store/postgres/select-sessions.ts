@@ -8,8 +8,8 @@ import type {
   SessionRecord,
   SessionSort,
 } from '../port/turn-store.ts'
-import { checkSum, REWARD_SUMMED } from '../record/check-sums.ts'
 import {
+  checkReward,
   type ListPart,
   listParameters,
   listPart,
@@ -50,7 +50,7 @@ export async function selectSession(client: Client, sessionId: string): Promise<
   const { rows } = await client.query<SessionRow>(`${SELECT_SESSIONS} WHERE session_id = $1`, [sessionId])
   const row = rows[0] && fromDriver(rows[0])
   if (row === undefined) return undefined
-  checkSum(row, REWARD_SUMMED, { sum: row.reward_sum, what: `The reward of session ${sessionId}` })
+  checkReward(row)
   return toRecord(row)
 }
 

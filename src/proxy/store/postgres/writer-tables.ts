@@ -438,6 +438,7 @@ const NEW_LIFE = {
   reward: null,
   reward_components: null,
   reward_lines: null,
+  reward_turns: null,
   reward_sum: null,
   turn_count: 0,
   next_index: 0,

@@ -23,7 +23,12 @@ export const NODE_SUMMED = ['tree', 'parent', 'depth', 'texts'] as const
 
 export const DETAIL_SUMMED = ['tree', 'turn', 'kind', 'body'] as const
 
-export const REWARD_SUMMED = ['session_id', 'reward', 'reward_components', 'reward_lines'] as const
+const REWARD_SUMMED = ['session_id', 'reward', 'reward_components', 'reward_lines']
+
+/** Rewards that are older than those of turns were summed without them, so without any the sum is still that one. */
+export function rewardSummed({ reward_turns: turns }: { reward_turns: string | null }): readonly string[] {
+  return turns === null ? REWARD_SUMMED : [...REWARD_SUMMED, 'reward_turns']
+}
 
 /** CRC-32 over the named columns of a row, by their names in the database. */
 export function sumOf(row: object, columns: readonly string[]): number {

@@ -19,7 +19,7 @@ import type {
   SessionRecord,
   SessionStatus,
 } from '../port/turn-store.ts'
-import { REWARD_SUMMED, sumOf } from './check-sums.ts'
+import { checkSum, rewardSummed, sumOf } from './check-sums.ts'
 
 /** Of a list or a count of sessions, what is looked at before others have their turn: some milliseconds' work. */
 export const SESSIONS_AT_ONCE = 2_000
@@ -43,6 +43,7 @@ export interface SessionRow {
   reward: number | null
   reward_components: string | null
   reward_lines: string | null
+  reward_turns: string | null
   reward_sum: number | null
   turn_count: number
   next_index: number
@@ -172,6 +173,7 @@ export function toRecord(row: SessionRow): SessionRecord {
             reward: row.reward,
             components: JSON.parse(row.reward_components ?? '{}'),
             ...(row.reward_lines !== null && { lines: JSON.parse(row.reward_lines) }),
+            ...(row.reward_turns !== null && { turns: JSON.parse(row.reward_turns) }),
           },
     turnCount: row.turn_count,
     nextIndex: row.next_index,
@@ -182,14 +184,21 @@ export function toRecord(row: SessionRow): SessionRecord {
   }
 }
 
+/** @throws ProxyError `data_damaged` */
+export function checkReward(row: SessionRow): void {
+  checkSum(row, rewardSummed(row), { sum: row.reward_sum, what: `The reward of session ${row.session_id}` })
+}
+
 /** The columns of a reward. */
-export function rewardColumns(sessionId: string, { reward, components, lines }: Reward) {
+export function rewardColumns(sessionId: string, { reward, components, lines, turns }: Reward) {
   const columns = {
     reward,
     reward_components: JSON.stringify(components),
     reward_lines: lines ? JSON.stringify(lines) : null,
+    reward_turns: turns ? JSON.stringify(turns) : null,
   }
-  return { ...columns, reward_sum: sumOf({ session_id: sessionId, ...columns }, REWARD_SUMMED) }
+  const row = { session_id: sessionId, ...columns }
+  return { ...columns, reward_sum: sumOf(row, rewardSummed(row)) }
 }
 
 export type ListParameters = RowFilter & { value: number; key: number; none?: number }

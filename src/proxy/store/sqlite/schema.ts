@@ -156,7 +156,7 @@ ALTER TABLE turns ADD COLUMN ids_sum INTEGER;  -- Of the prompt's columns and co
 ALTER TABLE turns ADD COLUMN turn_sum INTEGER; -- Of all others but status, the error's and annotations, which may change.
 ALTER TABLE nodes ADD COLUMN node_sum INTEGER;
 ALTER TABLE details ADD COLUMN detail_sum INTEGER;
-ALTER TABLE sessions ADD COLUMN reward_sum INTEGER; -- Of the reward and its components.
+ALTER TABLE sessions ADD COLUMN reward_sum INTEGER; -- Of the reward with all that is given beside it.
 `
 
 const KEY_TAGS = `
@@ -194,6 +194,10 @@ const EDITED_CALLS = `
 ALTER TABLE sessions ADD COLUMN edited_calls TEXT;
 `
 
+const REWARD_TURNS = `
+ALTER TABLE sessions ADD COLUMN reward_turns TEXT; -- JSON object, by index of turns; NULL: no turn has its own.
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -206,6 +210,7 @@ const MIGRATIONS: readonly string[] = [
   KEY_TAGS,
   BLOBS,
   EDITED_CALLS,
+  REWARD_TURNS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

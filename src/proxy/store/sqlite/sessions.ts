@@ -9,8 +9,8 @@ import type {
   SessionRecord,
   SessionSort,
 } from '../port/turn-store.ts'
-import { checkSum, REWARD_SUMMED } from '../record/check-sums.ts'
 import {
+  checkReward,
   type ListParameters,
   type ListPart,
   listParameters,
@@ -84,7 +84,7 @@ export class SessionReader {
   getSound(sessionId: string): SessionRecord | undefined {
     const row = this.#find.get(sessionId)
     if (row === undefined) return undefined
-    checkSum(row, REWARD_SUMMED, { sum: row.reward_sum, what: `The reward of session ${sessionId}` })
+    checkReward(row)
     return toRecord(row)
   }
 
@@ -152,12 +152,12 @@ export class SessionWriter implements SessionTables {
       WHERE session_id = @sessionId AND status = 'active'`)
     this.#reward = db.prepare(`
       UPDATE sessions SET reward = @reward, reward_components = @reward_components, reward_lines = @reward_lines,
-        reward_sum = @reward_sum, updated_at_ms = @atMs
+        reward_turns = @reward_turns, reward_sum = @reward_sum, updated_at_ms = @atMs
       WHERE session_id = @sessionId`)
     this.#reset = db.prepare(`
       UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
-        reward = NULL, reward_components = NULL, reward_lines = NULL, reward_sum = NULL, turn_count = 0,
-        open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
+        reward = NULL, reward_components = NULL, reward_lines = NULL, reward_turns = NULL, reward_sum = NULL,
+        turn_count = 0, open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
       WHERE session_id = @sessionId`)
     this.#delete = db.prepare('DELETE FROM sessions WHERE session_id = ?')
     this.#touch = db.prepare(`

@@ -92,10 +92,8 @@ function lifeRoutes(app: TypedApp, { sessions }: SessionsRoutesOptions): void {
         body: schemas.RewardBody,
       }),
     },
-    async ({ params, body: { reward, components = {}, lines } }) =>
-      sessionToWire(
-        await sessions.setReward(params.sessionId, { reward, components, ...(lines && { lines }) }),
-      ),
+    async ({ params, body: { components = {}, ...reward } }) =>
+      sessionToWire(await sessions.setReward(params.sessionId, { ...reward, components })),
   )
   app.get(
     '/sessions/:sessionId/wait',

@@ -71,6 +71,11 @@ export const RewardBody = Type.Object(
         description: 'Rewards of single lines, which their rows have instead',
       }),
     ),
+    turns: Type.Optional(
+      Type.Record(Type.String(), Type.Number(), {
+        description: 'Rewards of single turns, by `index` or `turn_id`',
+      }),
+    ),
   },
   STRICT,
 )
@@ -169,6 +174,7 @@ export const sessionFields = {
   reward: nullable(Type.Number({ description: 'Null until it is set' })),
   reward_components: numbers('Empty until they are set'),
   reward_lines: numbers('Empty until they are set'),
+  reward_turns: numbers('By `index`; empty until they are set'),
   turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),
   num_turns: Type.Integer({ description: 'The same as `turn_count`' }),
   open_turns: Type.Integer({ description: 'Turns in flight' }),
@@ -354,6 +360,7 @@ export const TrajectoryRow = Type.Object({
       start: Type.Integer(),
       end: Type.Integer(),
       trained: Type.Boolean(),
+      reward: nullable(Type.Number()),
       finish_reason: nullableText(),
       weight_version_start: nullableText(),
       weight_version_end: nullableText(),
@@ -361,7 +368,7 @@ export const TrajectoryRow = Type.Object({
     }),
     {
       description:
-        'In order; `start` and `end` are of its completion in `response_ids`, `trained`: mask 1 there',
+        'In order; `start` and `end` are of its completion in `response_ids`, `trained`: mask 1 there, `reward`: its own, if it has one',
     },
   ),
   num_turns: Type.Integer(),

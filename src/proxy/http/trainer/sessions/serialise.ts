@@ -33,6 +33,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     reward: session.reward?.reward ?? null,
     reward_components: session.reward?.components ?? {},
     reward_lines: session.reward?.lines ?? {},
+    reward_turns: session.reward?.turns ?? {},
     turn_count: session.turnCount,
     num_turns: session.turnCount,
     open_turns: session.openTurns,
