@@ -22,6 +22,7 @@ import { listen, type ServerOptions } from './proxy/http/server.ts'
 import { refuseWorkers } from './proxy/relay/refuse-workers.ts'
 import { shownNode } from './proxy/session/state/nodes.ts'
 import { describeHeld } from './proxy/session/state/sweep-guard.ts'
+import type { Promises } from './proxy/store/postgres/connection.ts'
 import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
 import { OwnRollouts } from './rollout/server/own-rollouts.ts'
 import { passOnRollouts } from './rollout/server/pass-on.ts'
@@ -169,11 +170,12 @@ function rolloutsOf({ rolloutServer, adminKeys }: ServeConfig, own: OwnRollouts 
 
 /** What `/health` shows to those who may see all of it. */
 function healthFacts(config: ServeConfig, parts: ServerParts) {
-  const { backend, node, prompts, markup, drift, sessions, isFallback } = parts
+  const { backend, node, prompts, markup, drift, sessions, isFallback, database } = parts
   const hasNoEngine = config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
   return {
     version: VERSION,
     db: databaseName(config.db),
+    ...(database && { database: promisesToWire(database) }),
     ...((config.runner ?? config.rolloutServer) !== undefined && { rollouts: true }),
     ...(node && { node: shownNode(node) }),
     prompts: prompts.counts(),
@@ -184,6 +186,16 @@ function healthFacts(config: ServeConfig, parts: ServerParts) {
       ...(hasNoEngine ? [NO_ENGINE_NOTE] : []),
       ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : []),
     ],
+  }
+}
+
+function promisesToWire({ server, fsync, fullPageWrites, ...commits }: Promises) {
+  return {
+    server,
+    fsync,
+    full_page_writes: fullPageWrites,
+    synchronous_commit: commits.synchronousCommit,
+    synchronous_standby_names: commits.synchronousStandbys,
   }
 }
 

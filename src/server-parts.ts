@@ -34,7 +34,7 @@ import { describeHeld, type HeldSweep } from './proxy/session/state/sweep-guard.
 import { AnnouncedWeights } from './proxy/session/turn/announced-weights.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import type { TurnStore } from './proxy/store/port/turn-store.ts'
-import { isPostgresUrl, openPostgresStore } from './proxy/store/postgres/open.ts'
+import { isPostgresUrl, lookAtPostgres, openPostgresStore } from './proxy/store/postgres/open.ts'
 import { openSqliteStore, type SpawnThread } from './proxy/store/sqlite/open.ts'
 import { openPassingStore } from './proxy/store/sqlite/passing.ts'
 import { openTokenModel, type TokenModel } from './proxy/tokens/model/token-model.ts'
@@ -88,6 +88,7 @@ export async function openParts(
   const ownStore = metrics.watchStore(await openStore(config, metrics, outside))
   const store = tracing?.watchStore(ownStore) ?? ownStore
   opened.defer(() => store.close())
+  const database = isPostgresUrl(config.db) ? await lookAtPostgres(config.db, config.durability) : undefined
   const model = await openModelOf(config, { opened, logger, openModel: outside.openModel })
   const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics, model) : undefined
   const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics, model))
@@ -117,7 +118,7 @@ export async function openParts(
     ...(drift && { onTrainable: (turn) => drift.meter.offer(turn) }),
   })
   return {
-    ...{ metrics, tracing, store, relay, backend, roster, isFallback, activity, node },
+    ...{ metrics, tracing, store, database, relay, backend, roster, isFallback, activity, node },
     ...{ prompts, tokenizer, markup, sessions, weights, drift, runner },
   }
 }

@@ -10,7 +10,9 @@ export const CALLERS = {
   worker: { is: 'worker' },
   view: { is: 'view' },
   metrics: { is: 'metrics' },
-  'agent of this session': { is: 'agent', sessionId: 'this', keyTag: null },
+  'run of this session': { is: 'run', run: 'r' },
+  'another run': { is: 'run', run: 'q' },
+  'agent of this session': { is: 'agent', sessionId: 'runs/r/this', keyTag: null },
   'agent of another session': { is: 'agent', sessionId: 'another', keyTag: null },
 } as const satisfies Record<string, Caller>
 
@@ -27,10 +29,10 @@ export function accessTable(routes: readonly RouteScope[]): AccessRow[] {
   return routes.filter(({ method }) => method !== 'HEAD').map((route) => ({ route, cells: cellsOf(route) }))
 }
 
-function cellsOf({ scope, path }: RouteScope): AccessRow['cells'] {
-  const sessionId = path.includes(':sessionId') ? 'this' : undefined
+function cellsOf({ scope, path, knowsRuns }: RouteScope): AccessRow['cells'] {
+  const sessionId = path.includes(':sessionId') ? 'runs/r/this' : undefined
   const cells = Object.entries(CALLERS).map(([name, caller]) => {
-    const refusal = scopeRefusal(scope, caller, sessionId)
+    const refusal = scopeRefusal(scope, caller, { sessionId, knowsRuns })
     return [name, refusal ? String(refusal.status) : 'yes']
   })
   return Object.fromEntries(cells)

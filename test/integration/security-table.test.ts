@@ -29,7 +29,9 @@ const KEY_OF: Record<CallerName, string | undefined> = {
   worker: KEYS.workerKeys[1],
   view: KEYS.viewKeys[1],
   metrics: KEYS.metricsKeys[1],
-  'agent of this session': keyring.agentKey('this'),
+  'run of this session': keyring.runKey('r'),
+  'another run': keyring.runKey('q'),
+  'agent of this session': keyring.agentKey('runs/r/this'),
   'agent of another session': keyring.agentKey('another'),
 }
 
@@ -109,7 +111,7 @@ t.test('a route without a scope does not start', async (t) => {
 /** The status that a call ends with whose path is filled in and whose body is empty. */
 async function statusFor(url: string, route: RouteScope, key: string | undefined): Promise<number> {
   const path = route.path
-    .replace(':sessionId', 'this')
+    .replace(':sessionId', 'runs%2Fr%2Fthis')
     .replace(/:\w+/g, 'x')
     .replace('*', 'x')
     .replace(/\/wait$/, '/wait?timeout_s=0')

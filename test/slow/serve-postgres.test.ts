@@ -71,7 +71,13 @@ if (noPostgres !== false) {
     t.equal(answer.status, 200)
     const { trajectories } = (await answer.json()) as { trajectories: { response_ids: number[] }[] }
     t.ok(trajectories.length > 0 && trajectories.every((row) => row.response_ids.length > 0))
-    const health = (await (await fetch(`${proxy}/health`)).json()) as { db?: string }
+    const health = (await (await fetch(`${proxy}/health`)).json()) as { db?: string; database?: object }
+    t.match(health.database, {
+      server: /^\d+/,
+      fsync: 'on',
+      full_page_writes: 'on',
+      synchronous_commit: 'on',
+    })
     t.notMatch(JSON.stringify(health), PASSWORD)
     child.kill('SIGTERM')
     t.strictSame(await once(child, 'exit'), [0, null])

@@ -12,6 +12,8 @@ type TrajectoriesJson = Static<typeof Trajectories>
 
 export interface ListQuery {
   status?: SessionStatus | undefined
+  /** Only sessions of this run. */
+  run?: string | undefined
   /** Default: `created`. The greatest or newest come first. */
   sort?: SessionSort | undefined
   /** Only sessions that changed then or later; seconds since the epoch. */

@@ -2,6 +2,7 @@ import { ProxyError } from '../../base/errors.ts'
 import { metadataFilter } from '../../proxy/http/trainer/sessions/metadata-filter.ts'
 import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessions/serialise.ts'
 import { queryTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
+import { idPrefixOfRun } from '../../proxy/session/state/session-id.ts'
 import type { SessionRecord, TurnReader } from '../../proxy/store/port/turn-store.ts'
 import { openRecord } from '../open-record.ts'
 import type { SessionsApi } from './api.ts'
@@ -13,12 +14,13 @@ import type { SessionsApi } from './api.ts'
 export async function databaseApi(path: string): Promise<SessionsApi> {
   const reader = await openRecord(path)
   return {
-    list: async ({ status, sort, since, metadata = {}, limit, cursor }) => {
+    list: async ({ status, run, sort, since, metadata = {}, limit, cursor }) => {
       const named = Object.entries(metadata).map(([name, value]) => [`metadata.${name}`, value])
       const query = {
         limit,
         metadata: metadataFilter(Object.fromEntries(named)),
         ...(status !== undefined && { status }),
+        ...(run !== undefined && { idPrefix: idPrefixOfRun(run) }),
         ...(sort !== undefined && { sort }),
         ...(since !== undefined && { sinceMs: since * 1_000 }),
         ...(cursor !== undefined && { cursor }),

@@ -33,7 +33,7 @@ async function write(
 
 async function* exportLines(
   api: SessionsApi,
-  { format, select, sideCalls, finishedOnly, details }: SessionsExportConfig,
+  { format, select, sideCalls, finishedOnly, details, run }: SessionsExportConfig,
   sessionIds: readonly string[],
 ): AsyncGenerator<string> {
   const which = {
@@ -42,7 +42,7 @@ async function* exportLines(
     finished_only: finishedOnly,
     ...(details.length > 0 && { details: details.join(',') }),
   }
-  for await (const sessionId of namedOrAll(api, sessionIds)) {
+  for await (const sessionId of namedOrAll(api, sessionIds, run)) {
     const rows =
       format === 'turns'
         ? (await api.withTurns(sessionId)).turns

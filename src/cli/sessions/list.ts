@@ -27,9 +27,10 @@ export function run(config: SessionsListConfig): Promise<number> {
 }
 
 /** @throws ProxyError `config_invalid` */
-function wantedOf({ status, sort, sinceMs, metadata }: SessionsListConfig): Wanted {
+function wantedOf({ status, run, sort, sinceMs, metadata }: SessionsListConfig): Wanted {
   return {
     status,
+    run,
     sort,
     ...(sinceMs !== undefined && { since: (Date.now() - sinceMs) / 1_000 }),
     metadata: Object.fromEntries(
@@ -60,9 +61,13 @@ export async function* listSessions(
   } while (cursor !== undefined && left > 0)
 }
 
-/** The sessions that are named, or all of them where none is. */
-export async function* namedOrAll(api: SessionsApi, named: readonly string[]): AsyncGenerator<string> {
+/** The sessions that are named, or all of them where none is. @param run only sessions of this run */
+export async function* namedOrAll(
+  api: SessionsApi,
+  named: readonly string[],
+  run?: string,
+): AsyncGenerator<string> {
   yield* named
   if (named.length > 0) return
-  for await (const { session_id: sessionId } of listSessions(api, {})) yield sessionId
+  for await (const { session_id: sessionId } of listSessions(api, { run })) yield sessionId
 }

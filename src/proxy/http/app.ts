@@ -6,6 +6,7 @@ import Fastify, {
   type FastifyReply,
   type FastifyRequest,
   type FastifyServerFactory,
+  type onResponseHookHandler,
   type onSendHookHandler,
 } from 'fastify'
 import { ERROR_CATALOGUE, ProxyError } from '../../base/errors.ts'
@@ -164,6 +165,7 @@ export async function buildAppWith(
     options.metrics?.requestFailed(errorOf(thrown).code)
     done()
   })
+  fastify.addHook('onResponse', auditOf(logger))
   fastify.addHook('preParsing', ({ charge, raw }, _reply, _payload, done) => {
     charge.watch(raw)
     done()
@@ -217,7 +219,7 @@ async function addRoutes(
   await app.register(inScope('view', openApiRoute))
   await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
   if (options.metrics) await app.register(inScope('metrics', metricsRoute), { source: options.metrics })
-  await app.register(inScope('admin', sessionsRoutes), { sessions, keyring })
+  await app.register(inScope('admin', sessionsRoutes), { sessions, store, keyring })
   await app.register(inScope('view', readRoutes), {
     reader: store,
     tokenTexts: options.tokenTexts ?? (async () => undefined),
@@ -285,6 +287,20 @@ const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {
 
 /** What an OpenAI client asks for whose base URL lacks the end. */
 const WITHOUT_V1 = /\/(chat\/completions|completions|responses)$/
+
+/** Who changed what on record, or in the proxy, with an admin's key or a run's: one line each. */
+function auditOf(logger: Logger): onResponseHookHandler {
+  return ({ method, routeOptions, params, caller, ip }, { statusCode: status }, done) => {
+    const { scope } = routeOptions.config
+    if (scope === 'admin' && method !== 'GET' && method !== 'HEAD' && status < 400) {
+      const { sessionId } = params as { sessionId?: string }
+      const by = caller.is === 'run' ? `run ${caller.run}` : caller.is
+      const about = { audit: `${method} ${routeOptions.url}`, by, address: ip, status }
+      logger.info(sessionId === undefined ? about : { ...about, sessionId }, 'changed')
+    }
+    done()
+  }
+}
 
 /** An error of no route; the path tells whether an agent asked, and of which API. */
 function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: FastifyReply): void {

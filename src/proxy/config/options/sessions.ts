@@ -29,6 +29,14 @@ export const sessionSource = {
 
 const tableJson = { ...json, help: 'Print the JSON of the HTTP API instead of a table' } as const
 
+const run = {
+  flag: 'run',
+  type: 'text',
+  flagOnly: true,
+  group: 'Output',
+  help: 'Only sessions of this run, which are named runs/RUN/…',
+} as const
+
 export const SESSIONS_LIST = {
   name: 'sessions list',
   summary: 'List sessions, newest first',
@@ -43,6 +51,7 @@ export const SESSIONS_LIST = {
       group: 'Output',
       help: 'Only sessions of this status',
     },
+    run,
     sort: {
       flag: 'sort',
       type: 'enum',
@@ -105,6 +114,7 @@ export const SESSIONS_EXPORT = {
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
+    run,
     format: {
       flag: 'format',
       type: 'enum',

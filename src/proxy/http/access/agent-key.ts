@@ -9,6 +9,10 @@
  *
  *     lp-{session_id}-{base64url(tag + HMAC-SHA256(secret, "llm-proxy agent key 2\n" + tag + session_id)[0..24])}
  *
+ * The key of a run is for whoever trains on it, and names all its sessions, `runs/{run}/{name}`:
+ *
+ *     lr-{run}-{base64url(HMAC-SHA256(secret, "llm-proxy run key 1\n" + run))}
+ *
  * Keys travel in headers: where the id is shown, what is not of `A-Z a-z 0-9 . _ ~ : -` is percent-encoded.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
@@ -19,6 +23,8 @@ const PREFIX = 'lp-'
 const AGENT_KEY = /^lp-(.+)-([A-Za-z0-9_-]{43})$/
 
 const TAG_BYTES = 8
+
+const RUN_KEY = /^lr-(.+)-([A-Za-z0-9_-]{43})$/
 
 /** Whose key it is. */
 interface AgentKeyOwner {
@@ -52,6 +58,24 @@ export function ownerOfAgentKey(secrets: readonly string[], key: string): AgentK
   const isPlain = matches((secret) => proofOf(secret, sessionId))
   const isTagged = matches((secret) => taggedProofOf(secret, sessionId, tag))
   return isPlain || isTagged ? { sessionId, tag: isTagged ? tag : null } : undefined
+}
+
+/** The key of whoever trains on this run. */
+export function makeRunKey(secret: string, run: string): string {
+  return `lr-${encodeSessionId(run)}-${runProofOf(secret, run)}`
+}
+
+/** @returns which run's key this is by any of the secrets; undefined if it is none */
+export function runOfKey(secrets: readonly string[], key: string): string | undefined {
+  const [, encoded = '', proof = ''] = RUN_KEY.exec(key) ?? []
+  const run = decodeSessionId(encoded)
+  if (run === undefined) return undefined
+  const made = secrets.filter((secret) => equal(Buffer.from(proof), Buffer.from(runProofOf(secret, run))))
+  return made.length > 0 ? run : undefined
+}
+
+function runProofOf(secret: string, run: string): string {
+  return createHmac('sha256', secret).update(`llm-proxy run key 1\n${run}`).digest('base64url')
 }
 
 /** The session that a key names, as it stands there, and what is to prove it; undefined for another key. */

@@ -27,6 +27,8 @@ declare module 'fastify' {
   }
   interface FastifyContextConfig {
     scope?: Scope
+    /** Asked with a run's key, the route answers for the sessions of this run alone. */
+    knowsRuns?: boolean
   }
   interface FastifyRequest {
     caller: Caller
@@ -40,6 +42,7 @@ export interface RouteScope {
   method: string
   path: string
   scope: Scope
+  knowsRuns: boolean
 }
 
 /** The plugin, with this scope for all its routes. */
@@ -54,7 +57,7 @@ export function inScope<Options extends FastifyPluginOptions>(
 }
 
 /** Workers are known once they have said hello. */
-const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set(['admin', 'agent', 'view', 'metrics'])
+const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set(['admin', 'run', 'agent', 'view', 'metrics'])
 
 interface GuardOptions {
   keyring: Keyring
@@ -111,17 +114,19 @@ function collectScopes(app: FastifyInstance): readonly RouteScope[] {
       throw new Error(`${methods} ${route.url} has no scope: register its plugin as inScope('admin', ...)`)
     }
     route.config = { ...route.config, scope }
-    for (const method of methods) routes.push({ method, path: route.url, scope })
+    const knowsRuns = route.config.knowsRuns === true
+    for (const method of methods) routes.push({ method, path: route.url, scope, knowsRuns })
   })
   return routes
 }
 
 function refusalOfRequest(request: FastifyRequest, options: GuardOptions): ProxyError | undefined {
   const { caller, params, routeOptions } = request
-  const { scope } = routeOptions.config
+  const { scope, knowsRuns } = routeOptions.config
   const refusal = refusalOfPage(request, scope, options)
   if (refusal) return refusal
-  if (scope !== undefined) return scopeRefusal(scope, caller, (params as { sessionId?: string }).sessionId)
+  if (scope !== undefined)
+    return scopeRefusal(scope, caller, { sessionId: (params as { sessionId?: string }).sessionId, knowsRuns })
   // A path that is none. A stranger is not told so: its body would have to be read first.
   return caller.is === 'stranger' ? unauthorized('a key', caller.hasKey) : undefined
 }

@@ -1,7 +1,7 @@
 /** The keys that the proxy accepts, and whose each one is. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import { makeAgentKey, ownerOfAgentKey } from './agent-key.ts'
+import { makeAgentKey, makeRunKey, ownerOfAgentKey, runOfKey } from './agent-key.ts'
 import type { Caller } from './scopes.ts'
 
 /** Several of a kind are all valid, so that one can be replaced without a gap; what is made anew is made with the first. */
@@ -44,6 +44,12 @@ export class Keyring {
     return secret === undefined ? undefined : makeAgentKey(secret, sessionId, tag)
   }
 
+  /** The key of whoever trains on this run; undefined when there is no secret to make it with. */
+  runKey(run: string): string | undefined {
+    const [secret] = this.#agentKeySecrets
+    return secret === undefined ? undefined : makeRunKey(secret, run)
+  }
+
   callerOf(headers: IncomingHttpHeaders): Caller {
     if (this.isOpen) return { is: 'anyone' }
     // Clients that are told one key in their settings may send another from their environment beside it.
@@ -58,6 +64,8 @@ export class Keyring {
   #ownerOf(key: string): Caller | undefined {
     const owner = ownerOfAgentKey(this.#agentKeySecrets, key)
     if (owner !== undefined) return { is: 'agent', sessionId: owner.sessionId, keyTag: owner.tag }
+    const run = runOfKey(this.#agentKeySecrets, key)
+    if (run !== undefined) return { is: 'run', run }
     const digestOfKey = digest(key)
     // All of them, so that how long it takes does not tell whose key it is.
     const owners = this.#digests.filter(([, digests]) => includes(digests, digestOfKey))

@@ -1,5 +1,6 @@
 /** Who may do what: the scopes of routes, the callers that keys tell apart, and the one decision between them. */
 import { ProxyError } from '../../../base/errors.ts'
+import { runOf } from '../../session/state/session-id.ts'
 
 /**
  * What a route asks of its callers. `open`: nothing. `admin`, `worker`: a key of this scope. `view`: it reads what is on
@@ -18,16 +19,23 @@ export type Caller =
   | { is: 'metrics' }
   /** Has the key of this session; with a tag, of the one session of this name that has the tag on record. */
   | { is: 'agent'; sessionId: string; keyTag: string | null }
+  /** Trains on this run: may do with its sessions what an admin may, and with nothing else. */
+  | { is: 'run'; run: string }
   /** Has no key, or one that is not known. */
   | { is: 'stranger'; hasKey: boolean }
 
 /**
  * An admin may make an agent's calls: `POST /sessions/{id}` would tell it the agent's key anyway. It may not pose as a
  * worker, who sees the prompts of all sessions and answers for the model.
- * @param sessionId of the path, if that names one
+ * @param place the session of the path, if that names one; and whether the route answers for a run alone where it is asked
+ *   with a run's key
  * @returns why the caller may not use a route of this scope; undefined if it may
  */
-export function scopeRefusal(scope: Scope, caller: Caller, sessionId?: string): ProxyError | undefined {
+export function scopeRefusal(
+  scope: Scope,
+  caller: Caller,
+  { sessionId, knowsRuns = false }: { sessionId?: string | undefined; knowsRuns?: boolean | undefined } = {},
+): ProxyError | undefined {
   if (scope === 'open' || caller.is === 'anyone') return undefined
   switch (caller.is) {
     case 'stranger':
@@ -42,9 +50,39 @@ export function scopeRefusal(scope: Scope, caller: Caller, sessionId?: string): 
         : forbidden('A view key reads, and does nothing else')
     case 'metrics':
       return scope === 'metrics' ? undefined : forbidden('A metrics key is for /metrics and /health')
+    case 'run':
+      return knowsRuns ? undefined : refusalOfRun(scope, caller.run, sessionId)
     case 'agent':
       return refusalOfAgent(scope, caller.sessionId, sessionId)
   }
+}
+
+function refusalOfRun(scope: Scope, run: string, sessionId: string | undefined): ProxyError | undefined {
+  if (scope === 'worker' || scope === 'metrics' || sessionId === undefined)
+    return forbidden('The key of a run is for the sessions of this run only')
+  return refusalOfForeignRun(run, sessionId)
+}
+
+function refusalOfForeignRun(run: string, sessionId: string): ProxyError | undefined {
+  if (runOf(sessionId) === run) return undefined
+  return forbidden(`This key is for sessions named runs/${run}/… only`)
+}
+
+/**
+ * For routes that know runs.
+ * @param asked the run that is asked for; undefined: none
+ * @returns the run that the caller is held to, or asks for. @throws ProxyError `forbidden`
+ */
+export function runAskedFor(caller: Caller, asked?: string): string | undefined {
+  if (caller.is !== 'run' || asked === caller.run) return asked
+  if (asked === undefined) return caller.run
+  throw forbidden(`This key is for the run ${caller.run} only`)
+}
+
+/** For routes that know runs. @throws ProxyError `forbidden` for a session of another run than the caller's */
+export function refuseForeignRun(caller: Caller, sessionId: string): void {
+  const refusal = caller.is === 'run' ? refusalOfForeignRun(caller.run, sessionId) : undefined
+  if (refusal) throw refusal
 }
 
 function refusalOfAgent(scope: Scope, ownSession: string, sessionId = ownSession): ProxyError | undefined {
@@ -54,7 +92,7 @@ function refusalOfAgent(scope: Scope, ownSession: string, sessionId = ownSession
 }
 
 const KEY_NAMES: Record<Exclude<Scope, 'open'>, string> = {
-  admin: 'an admin key',
+  admin: "an admin key, or the key of the session's run",
   worker: 'a worker key',
   view: 'a view or admin key',
   metrics: 'a metrics, view or admin key',

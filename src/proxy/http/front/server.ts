@@ -155,6 +155,11 @@ function passRoutes(app: FastifyInstance, nodes: Nodes): void {
       '/traces/:traceId',
       pass(({ params }) => parseTraceId((params as { traceId: string }).traceId).sessionId),
     )
+    // Nodes have the same secret.
+    unread.get(
+      '/admin/runs/:run/key',
+      pass(() => randomUUID()),
+    )
     // A call that names no session makes one, on whichever node it reaches: the front draws one.
     unread.route({
       method: ['GET', 'POST'],

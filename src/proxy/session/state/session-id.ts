@@ -23,6 +23,9 @@ export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'ws',
 ])
 
+/** The first segment of ids `runs/{run}/{name}`: several training jobs record in one database, each in a run of its own. */
+const RUNS = 'runs'
+
 /** Of its UTF-8. */
 export const MAX_SESSION_ID_BYTES = 512
 
@@ -53,7 +56,23 @@ function problemOf(text: string): string | undefined {
   if (unstable !== undefined)
     return `'${unstable}' between its slashes would not outlast the way of a URL through clients and servers`
   const [first = ''] = segments
+  if (first === RUNS && segments.length < 3) return 'a session of a run is named runs/{run}/{name}'
   return RESERVED_SEGMENTS.has(first) ? `"${first}" is reserved` : undefined
+}
+
+/** The run that the session belongs to; undefined: to none. */
+export function runOf(sessionId: string): string | undefined {
+  const [first, run, name] = sessionId.split('/', 3)
+  return first === RUNS && name !== undefined ? run : undefined
+}
+
+/** What the ids of all sessions of the run begin with. @throws ProxyError `invalid_request` for no name of a run */
+export function idPrefixOfRun(run: string): string {
+  const prefix = `${RUNS}/${run}/`
+  if (!run.includes('/') && isSessionId(`${prefix}s`)) return prefix
+  throw new ProxyError('invalid_request', `Not a run's name, which is one segment of a path: '${run}'`, {
+    param: 'run',
+  })
 }
 
 /** The id in ASCII without spaces, as keys hold it: the characters of most ids stay, the others are percent-encoded. */

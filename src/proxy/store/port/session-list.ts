@@ -73,9 +73,10 @@ export type FilteredSession = Pick<
 >
 
 export function matchesFilter(session: FilteredSession, filter: SessionFilter): boolean {
-  const { status, sinceMs = 0, rewardMin, rewardMax, inexact, failed, metadata, text } = filter
+  const { status, idPrefix = '', sinceMs = 0, rewardMin, rewardMax, inexact, failed, metadata, text } = filter
   const reward = session.reward?.reward
   if (status !== undefined && session.status !== status) return false
+  if (!session.sessionId.startsWith(idPrefix)) return false
   if (session.updatedAtMs < sinceMs) return false
   if (rewardMin !== undefined && !(reward !== undefined && reward >= rewardMin)) return false
   if (rewardMax !== undefined && !(reward !== undefined && reward <= rewardMax)) return false

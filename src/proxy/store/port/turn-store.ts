@@ -189,6 +189,8 @@ export interface SessionFilter {
   metadata?: Record<string, string | number | boolean>
   /** Only sessions that changed then or later; milliseconds since the epoch. */
   sinceMs?: number
+  /** What the id begins with. */
+  idPrefix?: string
   /** Part of the id or of a value anywhere in the metadata, in whatever case. */
   text?: string
   /** Inclusive. A session without a reward is in no range. */

@@ -43,7 +43,8 @@ const SORT_COLUMNS: Record<SessionSort, string> = {
 
 const ROW_FILTER = `
   ($3::text IS NULL OR status = $3) AND ($4::float8 IS NULL OR reward >= $4) AND ($5::float8 IS NULL OR reward <= $5)
-  AND ($6::int IS NULL OR (inexact_turns > 0)::int = $6) AND ($7::int IS NULL OR (failed_turns > 0)::int = $7)`
+  AND ($6::int IS NULL OR (inexact_turns > 0)::int = $6) AND ($7::int IS NULL OR (failed_turns > 0)::int = $7)
+  AND ($9::text IS NULL OR starts_with(session_id, $9))`
 
 /** As the reward of a session is read, with its check sum. @throws ProxyError `data_damaged` */
 export async function selectSession(client: Client, sessionId: string): Promise<SessionRecord | undefined> {
@@ -70,7 +71,17 @@ export async function listSessions(client: Client, query: SessionQuery): Promise
      WHERE (${column}::float8, id) ${order.order === 'desc' ? '<' : '>'} ($1::float8, $2::bigint) AND ${ROW_FILTER}
        ${isReward ? '' : 'AND $8::float8 IS NOT NULL'}
      ORDER BY ${column} ${order.order}, id ${order.order} LIMIT ${SESSIONS_AT_ONCE}`,
-    [value, key, filter.status, filter.rewardMin, filter.rewardMax, filter.inexact, filter.failed, none],
+    [
+      value,
+      key,
+      filter.status,
+      filter.rewardMin,
+      filter.rewardMax,
+      filter.inexact,
+      filter.failed,
+      none,
+      filter.idPrefix,
+    ],
   )
   return listPart(rows.map(fromDriver), query, SESSIONS_AT_ONCE)
 }

@@ -75,9 +75,10 @@ interface RowFilter {
   rewardMax: number | null
   inexact: number | null
   failed: number | null
+  idPrefix: string | null
 }
 
-function rowFilter({ status, rewardMin, rewardMax, inexact, failed }: SessionFilter): RowFilter {
+function rowFilter({ status, rewardMin, rewardMax, inexact, failed, idPrefix }: SessionFilter): RowFilter {
   const asBit = (flag: boolean | undefined) => (flag === undefined ? null : Number(flag))
   return {
     status: status ?? null,
@@ -85,6 +86,7 @@ function rowFilter({ status, rewardMin, rewardMax, inexact, failed }: SessionFil
     rewardMax: rewardMax ?? null,
     inexact: asBit(inexact),
     failed: asBit(failed),
+    idPrefix: idPrefix ?? null,
   }
 }
 

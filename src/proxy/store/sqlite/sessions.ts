@@ -41,7 +41,8 @@ const IS_EXPIRED = `
 const ROW_FILTER = `
   (@status IS NULL OR status = @status)
   AND (@rewardMin IS NULL OR reward >= @rewardMin) AND (@rewardMax IS NULL OR reward <= @rewardMax)
-  AND (@inexact IS NULL OR (inexact_turns > 0) = @inexact) AND (@failed IS NULL OR (failed_turns > 0) = @failed)`
+  AND (@inexact IS NULL OR (inexact_turns > 0) = @inexact) AND (@failed IS NULL OR (failed_turns > 0) = @failed)
+  AND (@idPrefix IS NULL OR substr(session_id, 1, length(@idPrefix)) = @idPrefix)`
 
 /** `@none` is the place of sessions without a reward. */
 const SORT_COLUMNS: Record<SessionSort, string> = {

@@ -1,13 +1,21 @@
 /** Conditions on sessions as a query has them, and what the sessions come to as an answer has it. */
 import type { Static } from 'typebox'
+import { idPrefixOfRun } from '../../../session/state/session-id.ts'
 import type { SessionFilter, SessionGroup, SessionTotals } from '../../../store/port/turn-store.ts'
+import { type Caller, runAskedFor } from '../../access/scopes.ts'
 import { metadataFilter } from '../sessions/metadata-filter.ts'
 import type { Group, GroupsQuery, ListQuery, Totals } from './schemas.ts'
 
-export function filterOf(query: Static<typeof ListQuery> | Static<typeof GroupsQuery>): SessionFilter {
+/** @throws ProxyError `forbidden`, `invalid_request` */
+export function filterOf(
+  query: Static<typeof ListQuery> | Static<typeof GroupsQuery>,
+  caller: Caller,
+): SessionFilter {
+  const run = runAskedFor(caller, query.run)
   const { status, since, q, reward_min: rewardMin, reward_max: rewardMax, inexact, failed } = query
   return {
     metadata: metadataFilter(query),
+    ...(run !== undefined && { idPrefix: idPrefixOfRun(run) }),
     ...(status !== undefined && { status }),
     ...(since !== undefined && { sinceMs: since * 1_000 }),
     ...(q !== undefined && { text: q }),

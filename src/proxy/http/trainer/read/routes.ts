@@ -43,6 +43,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions',
     {
+      config: { knowsRuns: true },
       schema: described('sessions', 'List sessions', reads.SessionList, {
         description:
           'Any number of `metadata.<key>=<value>` parameters keep the sessions that have this metadata.',
@@ -51,7 +52,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async (request, reply) => {
       const { limit, sort, order, cursor, totals } = request.query
-      const filter = filterOf(request.query)
+      const filter = filterOf(request.query, request.caller)
       const page = await reader.listSessions({ ...filter, limit, sort, order, ...(cursor && { cursor }) })
       return sendCompressed(
         request,
@@ -67,6 +68,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/groups',
     {
+      config: { knowsRuns: true },
       schema: described('sessions', 'Sessions by a metadata value, and their rewards', reads.Groups, {
         description: 'The same filters as in the list of sessions.',
         querystring: reads.GroupsQuery,
@@ -74,7 +76,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async (request, reply) => {
       const { by, limit } = request.query
-      const groups = await reader.groupSessions(by, filterOf(request.query))
+      const groups = await reader.groupSessions(by, filterOf(request.query, request.caller))
       const shown = groups.slice(0, limit).map(groupToWire)
       return sendCompressed(request, reply, jsonOf({ by, groups: shown, total: groups.length }))
     },

@@ -10,6 +10,9 @@ const nullableNumber = () => nullable(Type.Number())
 const count = (description: string) => Type.Integer({ description })
 
 const filterFields = {
+  run: Type.Optional(
+    Type.String({ description: 'Only sessions of this run, whose ids begin with `runs/{run}/`' }),
+  ),
   status: Type.Optional(Type.Enum(['active', 'completed', 'aborted'])),
   since: Type.Optional(
     Type.Number({ description: 'Only sessions that changed then or later; seconds since the epoch' }),

@@ -1,11 +1,14 @@
 /** The sessions API: what a trainer does with sessions, over HTTP. What it reads of them is in `../read/`. */
+import { randomUUID } from 'node:crypto'
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import type { NewSessionRequest } from '../../../session/state/new-session.ts'
+import { idPrefixOfRun } from '../../../session/state/session-id.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
-import type { SessionRecord } from '../../../store/port/turn-store.ts'
+import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import type { Keyring } from '../../access/keyring.ts'
+import { refuseForeignRun, runAskedFor } from '../../access/scopes.ts'
 import { described } from '../../schemas/described.ts'
 import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
 import { clientGone } from '../../transport/client-gone.ts'
@@ -15,6 +18,7 @@ import { sessionToWire } from './serialise.ts'
 
 interface SessionsRoutesOptions {
   sessions: Sessions
+  store: Pick<TurnReader, 'listSessions'>
   keyring: Keyring
 }
 
@@ -34,11 +38,18 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
   app.post(
     '/sessions',
     {
+      config: { knowsRuns: true },
       schema: described('sessions', 'Create a session', schemas.CreatedSession, {
         body: schemas.NewSessionBody,
       }),
     },
-    async (request) => create(newSessionOf(request.body)),
+    async ({ body, caller }) => {
+      const isUnnamed = caller.is === 'run' && body.session_id === undefined
+      const named = isUnnamed ? { session_id: idPrefixOfRun(caller.run) + randomUUID() } : {}
+      const request = newSessionOf({ ...body, ...named })
+      if (request.sessionId !== undefined) refuseForeignRun(caller, request.sessionId)
+      return create(request)
+    },
   )
   app.post(
     '/sessions/:sessionId',
@@ -57,9 +68,23 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
       return create(newSessionOf({ ...body, session_id: sessionId }))
     },
   )
+  app.get(
+    '/admin/runs/:run/key',
+    {
+      schema: described('sessions', 'The key of whoever trains on this run', schemas.RunKey, {
+        params: schemas.RunParams,
+      }),
+    },
+    async ({ params: { run } }) => {
+      idPrefixOfRun(run)
+      const key = keyring.runKey(run)
+      if (key !== undefined) return { run, run_key: key }
+      throw new ProxyError('unsupported', 'Runs have no keys here: start with --agent-key-secret')
+    },
+  )
 }
 
-function lifeRoutes(app: TypedApp, { sessions }: SessionsRoutesOptions): void {
+function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): void {
   const changes = {
     complete: {
       summary: 'End a session well',
@@ -125,14 +150,21 @@ function lifeRoutes(app: TypedApp, { sessions }: SessionsRoutesOptions): void {
   app.post(
     '/sessions/batch_delete',
     {
+      config: { knowsRuns: true },
       schema: described('sessions', 'Remove sessions and their turns', schemas.DeletedSessions, {
         description: 'Those that are not there are not counted.',
         body: schemas.BatchDeleteBody,
       }),
     },
-    async ({ body }) => {
-      const ids = [...new Set(body.session_ids)]
-      const deleted = await Promise.all(ids.map((sessionId) => sessions.delete(sessionId)))
+    async ({ body, caller }) => {
+      if (body.session_ids === undefined && body.run === undefined) {
+        throw new ProxyError('invalid_request', "Name 'session_ids', or a 'run'", { param: 'session_ids' })
+      }
+      const run = body.run === undefined ? undefined : runAskedFor(caller, body.run)
+      const ids = new Set(body.session_ids)
+      for (const sessionId of ids) refuseForeignRun(caller, sessionId)
+      if (run !== undefined) for await (const sessionId of idsOfRun(store, run)) ids.add(sessionId)
+      const deleted = await Promise.all([...ids].map((sessionId) => sessions.delete(sessionId)))
       return { deleted: deleted.filter(Boolean).length }
     },
   )
@@ -164,6 +196,17 @@ function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRe
     ...(editedCalls !== undefined && { editedCalls }),
     ...(ttlS !== undefined && { ttlMs: ttlS === null ? null : ttlS * 1000 }),
   }
+}
+
+/** The oldest first, page by page. */
+async function* idsOfRun(store: SessionsRoutesOptions['store'], run: string): AsyncGenerator<string> {
+  const idPrefix = idPrefixOfRun(run)
+  let cursor: string | undefined
+  do {
+    const page = await store.listSessions({ idPrefix, limit: 1_000, order: 'asc', ...(cursor && { cursor }) })
+    for (const { sessionId } of page.sessions) yield sessionId
+    cursor = page.nextCursor
+  } while (cursor !== undefined)
 }
 
 function createdToWire(created: boolean, { sessionId }: SessionRecord, agentKey: string | undefined) {

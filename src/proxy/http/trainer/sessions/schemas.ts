@@ -58,6 +58,9 @@ const newSessionFields = {
     }),
   ),
 }
+export const RunParams = Type.Object({ run: Type.String() })
+export const RunKey = Type.Object({ run: Type.String(), run_key: Type.String() })
+
 export const NewSessionBody = Type.Object(newSessionFields, STRICT)
 
 export const EmptyBody = Type.Object({}, STRICT)
@@ -80,7 +83,13 @@ export const RewardBody = Type.Object(
   STRICT,
 )
 
-export const BatchDeleteBody = Type.Object({ session_ids: Type.Array(Type.String()) }, STRICT)
+export const BatchDeleteBody = Type.Object(
+  {
+    session_ids: Type.Optional(Type.Array(Type.String())),
+    run: Type.Optional(Type.String({ description: 'All sessions of this run' })),
+  },
+  STRICT,
+)
 
 export const TurnsQuery = Type.Object(
   {

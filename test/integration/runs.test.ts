@@ -1,0 +1,114 @@
+/** Training jobs that share one proxy: each has a run, whose key opens its own sessions and no others. */
+import t, { type Test } from 'tap'
+import { makeRunKey } from '../../src/proxy/http/access/agent-key.ts'
+import { KEYS } from '../helpers/keys.ts'
+import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { silentLogger } from '../helpers/silent-logger.ts'
+
+const [ADMIN] = KEYS.adminKeys as [string]
+const [SECRET] = KEYS.agentKeySecrets as [string]
+
+type Answer = Record<string, unknown> & { sessions: { session_id: string }[]; run_key: string }
+
+async function startShared(t: Test, lines: object[] = []) {
+  const logger = { ...silentLogger, info: (line: object) => void lines.push(line) }
+  const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS, logger })
+  return async (key: string, method: string, path: string, body?: object) => {
+    const answer = await fetch(url + path, {
+      method,
+      headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+      ...(body && { body: JSON.stringify(body) }),
+    })
+    return { status: answer.status, body: (await answer.json()) as Answer }
+  }
+}
+
+t.test('two jobs give their sessions the same names, and neither sees the other', async (t) => {
+  const ask = await startShared(t)
+  const { body } = await ask(ADMIN, 'GET', '/admin/runs/job-1/key')
+  t.same(body, { run: 'job-1', run_key: makeRunKey(SECRET, 'job-1') })
+  const [one, two] = [body.run_key, makeRunKey(SECRET, 'job-2')]
+  for (const [key, run] of [
+    [one, 'job-1'],
+    [two, 'job-2'],
+  ] as const) {
+    const id = `runs/${run}/harbor/hello-world:0`
+    t.match(await ask(key, 'POST', '/sessions', { session_id: id }), { body: { status: 'created' } })
+    t.match(await ask(key, 'POST', `/sessions/${id}/reward`, { reward: 1 }), { body: { session_id: id } })
+    t.match(await ask(key, 'POST', '/sessions', {}), {
+      body: { session_id: new RegExp(`^runs/${run}/[^/]+$`) },
+    })
+  }
+  await ask(ADMIN, 'POST', '/sessions', { session_id: 'of-no-run' })
+  const foreign = '/sessions/runs/job-2/harbor/hello-world:0'
+  for (const [method, path, sent] of [
+    ['GET', foreign],
+    ['DELETE', foreign],
+    ['POST', `${foreign}/reward`, { reward: 0 }],
+    ['GET', `${foreign}/trajectories`],
+    ['GET', '/sessions/of-no-run'],
+    ['POST', '/sessions', { session_id: 'runs/job-2/new' }],
+    ['POST', '/sessions', { session_id: 'runs/job-10/new' }],
+    ['POST', '/sessions/batch_delete', { session_ids: ['runs/job-1/x', 'of-no-run'] }],
+    ['POST', '/sessions/batch_delete', { run: 'job-2' }],
+    ['GET', '/sessions?run=job-2'],
+    ['GET', '/groups?by=task&run=job-2'],
+    ['GET', '/events'],
+    ['GET', '/admin/runs/job-1/key'],
+    ['POST', '/admin/pause'],
+    ['POST', '/runs/job-2/s/v1/chat/completions', { model: 'm', messages: [] }],
+  ] as const)
+    t.equal((await ask(one, method, path, sent)).status, 403, `${method} ${path}`)
+
+  const listed = async (key: string, query = '') =>
+    (await ask(key, 'GET', `/sessions${query}`)).body.sessions.map(({ session_id: id }) => id)
+  t.equal((await listed(one)).length, 2)
+  t.ok((await listed(one)).every((id) => id.startsWith('runs/job-1/')))
+  t.equal((await listed(ADMIN)).length, 5)
+  t.strictSame((await listed(ADMIN, '?run=job-2')).sort(), (await listed(two)).sort())
+  t.match(await ask(two, 'POST', '/sessions/batch_delete', { run: 'job-2' }), { body: { deleted: 2 } })
+  t.equal((await listed(ADMIN)).length, 3)
+})
+
+t.test('what is no run, or no deletion, is refused by name', async (t) => {
+  const ask = await startShared(t)
+  for (const [method, path, sent, param] of [
+    ['POST', '/sessions', { session_id: 'runs/job-1' }, 'session_id'],
+    ['GET', '/sessions?run=a/b', undefined, 'run'],
+    ['GET', '/sessions?run=', undefined, 'run'],
+    ['GET', '/admin/runs/../key', undefined, null],
+    ['POST', '/sessions/batch_delete', {}, 'session_ids'],
+  ] as const) {
+    const { status, body } = await ask(ADMIN, method, path, sent)
+    t.match(body, { param }, `${method} ${path}`)
+    t.equal(status, param === null ? 404 : 400, `${method} ${path}`)
+  }
+  t.equal((await ask(`${makeRunKey(SECRET, 'job-1')}x`, 'GET', '/sessions')).status, 401)
+  t.equal((await ask(makeRunKey('another-secret-of-nobody', 'job-1'), 'GET', '/sessions')).status, 401)
+})
+
+t.test('who changed what is a line of the log, and who reads or is refused is not', async (t) => {
+  const lines: object[] = []
+  const ask = await startShared(t, lines)
+  const run = makeRunKey(SECRET, 'job-1')
+  await ask(run, 'POST', '/sessions', { session_id: 'runs/job-1/s' })
+  await ask(run, 'GET', '/sessions/runs/job-1/s')
+  await ask(run, 'DELETE', '/sessions/of-another')
+  await ask(run, 'POST', '/sessions/runs/job-1/s/reward', { reward: 1 })
+  await ask(ADMIN, 'DELETE', '/sessions/runs/job-1/s')
+  const by = 'run job-1'
+  t.strictSame(
+    lines.filter((line) => 'audit' in line),
+    [
+      { audit: 'POST /sessions', by, address: '127.0.0.1', status: 200 },
+      {
+        ...{ audit: 'POST /sessions/:sessionId/reward', by, address: '127.0.0.1', status: 200 },
+        sessionId: 'runs/job-1/s',
+      },
+      {
+        ...{ audit: 'DELETE /sessions/:sessionId', by: 'admin', address: '127.0.0.1', status: 200 },
+        sessionId: 'runs/job-1/s',
+      },
+    ],
+  )
+})
