@@ -93,6 +93,10 @@ export class PostgresServer {
     rmSync(this.#folder, { recursive: true, force: true })
   }
 
+  get dataFolder(): string {
+    return join(this.#folder, 'data')
+  }
+
   /** @returns the address of a new database */
   async newDatabase(options = ''): Promise<string> {
     this.#databases += 1

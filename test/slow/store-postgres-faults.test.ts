@@ -1,6 +1,11 @@
 /** What becomes of the record when the database's server, the way to it, or the proxy goes away. */
+import { spawnSync } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
+import { chownSync, mkdirSync, mkdtempSync, rmdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t from 'tap'
@@ -77,6 +82,22 @@ async function record(store: TurnStore, turnId: string, index: number): Promise<
   const turn = { sessionId: 's', index, requestMessages: [JSON.stringify({ role: 'user', content: turnId })] }
   store.openTurn(aTurn(turnId, turn)).catch(() => {})
   await store.closeTurn(anOutcome(turnId, { sessionId: 's' }))
+}
+
+/** @returns undefined where this is not root */
+function mountSmallDisk(): { folder: string; unmount(): void } | undefined {
+  const folder = mkdtempSync(join(tmpdir(), 'small-disk-'))
+  if (spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=24m,mode=755', 'tmpfs', folder]).status !== 0) {
+    rmdirSync(folder)
+    return undefined
+  }
+  return {
+    folder,
+    unmount: () => {
+      spawnSync('umount', ['-l', folder])
+      rmdirSync(folder)
+    },
+  }
 }
 
 async function turnIds(store: TurnStore): Promise<string[]> {
@@ -253,6 +274,50 @@ if (noPostgres !== false) {
       message: /there is no record in this database/,
     })
   })
+
+  const smallDisk = mountSmallDisk()
+  t.test(
+    'a full disk of the server fails the calls on it, and recording goes on once there is room',
+    { skip: smallDisk === undefined && 'only root can mount a small disk' },
+    async (t) => {
+      const { folder, unmount } = smallDisk!
+      t.teardown(unmount)
+      const { uid, gid } = statSync(server.dataFolder)
+      const place = join(folder, 'tables')
+      mkdirSync(place)
+      chownSync(place, uid, gid)
+      const ballast = join(folder, 'ballast')
+      writeFileSync(ballast, Buffer.alloc(8 * 1024 * 1024))
+      await server.query(`CREATE TABLESPACE small LOCATION '${place}'`)
+      const store = await openPostgresStore({
+        url: await server.newDatabase('TABLESPACE small'),
+        durability: 'power',
+      })
+      t.teardown(() => store.close())
+      await store.createSession(aSession('s'))
+      let index = 0
+      // It is not to be compressed.
+      const long = () => randomBytes(200_000).toString('base64')
+      const fill = async () => {
+        for (; index < 200; index += 1) {
+          store
+            .openTurn(aTurn(`t${index}`, { index, params: JSON.stringify({ text: long() }) }))
+            .catch(() => {})
+          await store.closeTurn(anOutcome(`t${index}`))
+        }
+      }
+      await t.rejects(fill(), { code: 'store_failed', message: /No space left on device/ })
+      t.strictSame(
+        await turnIds(store),
+        Array.from({ length: index }, (_, at) => `t${at}`),
+        'what was acknowledged before is there',
+      )
+      rmSync(ballast)
+      await t.resolves(store.check(), 'a probe learns that it is over')
+      await record(store, 'after', index)
+      t.equal((await turnIds(store)).at(-1), 'after')
+    },
+  )
 
   t.test(
     'a server that does not keep what it acknowledges is refused, unless that is asked for',

@@ -27,9 +27,9 @@ export const SELECT_SESSIONS = `
   SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM llm_proxy.turns WHERE turns.tree = sessions.tree) AS next_index
   FROM llm_proxy.sessions`
 
-/** Of a session that a sweep at the time `$1` removes. */
+/** Of a session that a sweep at the time `$1` removes: by the proxy's clock and by the server's, whichever is behind. */
 export const IS_EXPIRED = `
-  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= $1
+  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= least($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
   AND NOT EXISTS (SELECT 1 FROM llm_proxy.turns WHERE turns.tree = sessions.tree AND turns.status = 'open')`
 
 /** Sessions without a reward come last. */

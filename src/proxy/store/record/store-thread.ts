@@ -76,7 +76,11 @@ export class StoreThread<T extends Methods<T>> {
       if (onReplies) this.#tell(replies, onReplies)
       this.#settle(replies)
     })
-    worker.on('error', (cause) => this.#fail(`the store's ${role} thread died`, cause))
+    worker.on('error', (cause) => {
+      // Other errors may quote what they failed on, which is for no log.
+      const why = cause instanceof Error && cause.name === 'ProxyError' ? `: ${cause.message}` : ''
+      this.#fail(`the store's ${role} thread died${why}`, cause)
+    })
     this.#exited = new Promise((resolve) => {
       worker.once('exit', () => {
         this.#fail(`the store's ${role} thread is gone`)
