@@ -30,7 +30,12 @@ t.test('rows of a record of 9fc4fe7', async (t) => {
   }
 })
 
-/** A row may have more members by now. */
+/** A row may have more members by now, and so may its turns. */
 function membersOf(row: Row, older: Row): Row {
-  return Object.fromEntries(Object.keys(older).map((name) => [name, row[name]]))
+  const today = (name: string) => (name === 'turns' ? turnsOf(row.turns, older.turns) : row[name])
+  return Object.fromEntries(Object.keys(older).map((name) => [name, today(name)]))
+}
+
+function turnsOf(turns: unknown, older: unknown): Row[] {
+  return (turns as Row[]).map((turn, at) => membersOf(turn, (older as Row[])[at] ?? {}))
 }
