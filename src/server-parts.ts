@@ -28,6 +28,7 @@ import { wholePrompt } from './proxy/session/prompts/prompt-planner.ts'
 import type { Prompts } from './proxy/session/prompts/prompts.ts'
 import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
 import { Activity } from './proxy/session/state/activity.ts'
+import { parseLimits } from './proxy/session/state/limits.ts'
 import { type NodePlace, parseNode } from './proxy/session/state/nodes.ts'
 import { Sessions } from './proxy/session/state/sessions.ts'
 import { describeHeld, type HeldSweep } from './proxy/session/state/sweep-guard.ts'
@@ -178,6 +179,7 @@ function openSessions(
     node,
     strict: config.strictSessions,
     defaultTtlMs: config.sessionTtlMs || null,
+    limits: parseLimits(config.sessionLimits ?? []),
     memoryBytes: config.sessionMemoryBytes,
     metadata: () => (isFallback() ? { llm_proxy_note: fallbackNote(config) } : {}),
   })

@@ -26,6 +26,7 @@ export const ERROR_CATALOGUE = {
   wrong_node: { status: 421, log: 'warn' },
   node_away: { status: 503, log: 'warn' },
   session_ended: { status: 409, log: 'info' },
+  limit_reached: { status: 400, log: 'info' },
   session_exists: { status: 409, log: 'info' },
   body_too_large: { status: 413, log: 'info' },
   too_many_calls: { status: 429, log: 'info' },

@@ -126,6 +126,7 @@ function sessionCells(cell: Cell): void {
       record: ['sampling_mask', 'top_logprobs:64'],
       policies: { main: 'actor', '*': 'base' },
       editedCalls: 'keep',
+      limits: { turns: 3, seconds: 0.5, at_limit: 'error' },
       keyTag: 'AAECAwQFBgc',
     })
     const { created, session } = await store.createSession(given)

@@ -267,7 +267,7 @@ export class MemoryTurnStore implements TurnStore {
 
 function newRecord(session: NewSession): SessionRecord {
   const { sessionId, createdAtMs, ttlMs, metadata, samplingParams, trustAgent } = session
-  const { record = null, policies = {}, editedCalls = null, keyTag = null } = session
+  const { record = null, policies = {}, editedCalls = null, limits = null, keyTag = null } = session
   return {
     sessionId,
     status: 'active',
@@ -281,6 +281,7 @@ function newRecord(session: NewSession): SessionRecord {
     record: record && [...record],
     policies: { ...policies },
     editedCalls,
+    limits: structuredClone(limits),
     keyTag,
     reward: null,
     ...countsOf([]),

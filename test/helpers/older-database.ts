@@ -18,6 +18,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
   8: ['ALTER TABLE sessions DROP COLUMN key_tag'],
   9: ['DROP TABLE blob_uses', 'DROP TABLE blobs', 'ALTER TABLE texts DROP COLUMN blobs'],
   10: ['ALTER TABLE sessions DROP COLUMN edited_calls'],
+  12: ['ALTER TABLE sessions DROP COLUMN limits'],
   11: ['ALTER TABLE sessions DROP COLUMN reward_turns'],
 }
 

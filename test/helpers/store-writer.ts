@@ -26,6 +26,7 @@ export function sessionRow(sessionId: string) {
     record: null,
     policies: '{}',
     editedCalls: null,
+    limits: null,
     keyTag: null,
   }
   return { sessionId, createdAtMs: 1, ttlMs: null, trustAgent: false, ...json }

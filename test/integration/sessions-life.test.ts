@@ -68,6 +68,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         record: null,
         policy: {},
         edited_calls: null,
+        limits: null,
         reward: null,
         reward_components: {},
         reward_lines: {},

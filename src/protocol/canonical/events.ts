@@ -9,6 +9,9 @@ import type { Details } from '../details/details.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { TokenLogprob, ToolCallDelta, Usage } from './messages.ts'
 
+/** What {@link GenerationStart} has where the proxy answered itself. */
+export const NO_ENGINE = 'none'
+
 /** The engine accepted the request. */
 export interface GenerationStart {
   type: 'start'

@@ -110,6 +110,10 @@ t.test('an answer has what the context leaves, at most what the agent asks for',
     small.asked.map(({ body }) => body.max_tokens),
     [5, 4, 5],
   )
+  const limited = setUp(t, { ...qwen3, contextLength: used + 50 } as TokenModel)
+  await limited.sessions.create({ sessionId: 's', limits: { sampled_tokens: 4 } })
+  await limited.ask([hello])
+  t.equal(limited.asked[0]!.body.max_tokens, 4, 'what is left of the budget of its session')
   const full = setUp(t, { ...qwen3, contextLength: used } as TokenModel)
   const turn = await full.ask([hello])
   t.equal(full.asked.length, 0, 'no engine is asked')

@@ -415,6 +415,16 @@ export const SERVE = {
       group: 'Sessions',
       help: 'Sessions are deleted this long after their last change; 0: never',
     },
+    sessionLimits: {
+      flag: 'session-limit',
+      hidden: true,
+      type: 'text',
+      repeatable: true,
+      group: 'Sessions',
+      help:
+        'Budget of each session that names none: turns=50, sampled_tokens=, prompt_tokens= or seconds=; may be given ' +
+        'several times. With at_limit=error agents get an error there, else an ordinary end',
+    },
     sessionMemoryBytes: {
       flag: 'session-memory',
       hidden: true,

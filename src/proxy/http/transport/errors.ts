@@ -65,7 +65,13 @@ export function logFailure(logger: Logger, request: FastifyRequest, error: Proxy
 }
 
 /** Trying again cannot help; the OpenAI and Anthropic SDKs would otherwise retry every 409 and 5xx. */
-const FINAL: ReadonlySet<ErrorCode> = new Set(['session_ended', 'turn_cancelled', 'data_damaged', 'internal'])
+const FINAL: ReadonlySet<ErrorCode> = new Set([
+  'session_ended',
+  'limit_reached',
+  'turn_cancelled',
+  'data_damaged',
+  'internal',
+])
 
 /**
  * Seconds, where the error itself knows no better: what is away (an engine, a worker, the disk) is rarely back within

@@ -73,7 +73,8 @@ export async function readSessionTurns(
     const { turnId, exact } = turn
     const known = { turnId, prompt: prompts.get(turnId)!, ...saidPart(completionOf(turn)) }
     bytes += bytesOf(known)
-    return exact ? known : undefined
+    // Without a prompt no engine was asked: at a limit of the session.
+    return exact && known.prompt.length > 0 ? known : undefined
   }
   const turns = notingPrompts(store.readSteps(sessionId), prompts)
   const index = await rebuildIndex(turns, turnOf, conversationOf, editedCalls)

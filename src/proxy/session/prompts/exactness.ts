@@ -1,4 +1,5 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
+import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import { isTokenId, MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
 
 /** Logarithms of probabilities are at most 0; an engine's 32-bit sums may end a little above it. */
@@ -17,6 +18,8 @@ const UNTOLD_LOGPROB = -9_999
 export function inexactReason(completion: Completion): string | null {
   const { start, end, tokenIds, logprobs } = completion
   if (start === undefined) return 'the engine gave no answer'
+  // Nothing was sampled, and nothing is missing.
+  if (start.engine === NO_ENGINE) return null
   const promptCount = start.promptTokenIds?.length ?? 0
   if (promptCount === 0) return 'the engine did not report the token ids of the prompt'
   if (tokenIds.length === 0 && hasText(completion))

@@ -4,7 +4,7 @@
  * mode (`token-prompts.ts`) makes them.
  */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
-import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
+import { type GenerationEvent, type GenerationStream, NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
@@ -13,10 +13,11 @@ export interface Prompts {
   /**
    * A call begins.
    * @param memory the session's, which the call holds until it has ended
+   * @param tokensLeft how many tokens the session may still sample; default: any number
    * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for what cannot become a prompt;
    *   `store_failed`
    */
-  begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt>
+  begin(request: GenerationRequest, memory: SessionMemory, tokensLeft?: number): Promise<CallPrompt>
   /**
    * The tokens of the prompt that a body would become, as {@link CountTokens}.
    * @param session of which the call would be: its prompt may go on from recorded tokens
@@ -56,4 +57,18 @@ export function plainPrompt(request: GenerationRequest): CallPrompt {
     read: (events) => events,
     answered() {},
   }
+}
+
+/** The end that an agent gets at a limit of its session. @param limit the limit's name, for the record */
+export function endAtLimit(request: GenerationRequest, limit: string): CallPrompt {
+  return { ...plainPrompt(request), answer: emptyEnd(limit) }
+}
+
+async function* emptyEnd(limit: string): GenerationStream {
+  const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 }
+  yield [
+    { type: 'start', engine: NO_ENGINE, annotations: { limit } },
+    { type: 'delta', content: '' },
+    { type: 'end', finishReason: 'stop', usage },
+  ]
 }

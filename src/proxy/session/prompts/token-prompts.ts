@@ -7,10 +7,11 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
-import type {
-  GenerationEvent,
-  GenerationStart,
-  GenerationStream,
+import {
+  type GenerationEvent,
+  type GenerationStart,
+  type GenerationStream,
+  NO_ENGINE,
 } from '../../../protocol/canonical/events.ts'
 import type { PromptImages } from '../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -54,7 +55,11 @@ export class TokenPrompts implements Prompts {
     this.#store = store
   }
 
-  async begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt> {
+  async begin(
+    request: GenerationRequest,
+    memory: SessionMemory,
+    tokensLeft = Number.POSITIVE_INFINITY,
+  ): Promise<CallPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
     const forcedCall = this.#forcedCallOf(request.body)
     const turns = await this.#turnsOf(request.sessionId, memory)
@@ -62,7 +67,7 @@ export class TokenPrompts implements Prompts {
     const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
     const note = echoNote(prompt.call, request.lastMessage, unknownIds)
-    return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts })
+    return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts }, tokensLeft)
   }
 
   /** The answers of one call begin in the same moment, with the same prompt: it is rendered for the first of them. */
@@ -138,10 +143,12 @@ export class TokenPrompts implements Prompts {
     )
   }
 
-  #callWith(parts: CallParts): CallPrompt {
+  #callWith(parts: CallParts, tokensLeft: number): CallPrompt {
     const { request, prompt } = parts
     const room = (this.#model.contextLength ?? Number.POSITIVE_INFINITY) - prompt.ids.length
-    if (room > 0) return new TokenCall(parts, this.#model, room)
+    // Of a room that is not known an engine would refuse any number that is too large.
+    const budget = Number.isFinite(room) ? Math.min(room, tokensLeft) : room
+    if (room > 0) return new TokenCall(parts, this.#model, budget)
     if (request.refuseOverlong) throw tooLong(this.#model.contextLength, prompt.ids.length)
     return new FullCall(parts)
   }
@@ -302,7 +309,7 @@ async function* emptyAnswer({ prompt, note }: CallParts): GenerationStream {
   const usage = { prompt_tokens: ids.length, completion_tokens: 0, total_tokens: ids.length }
   const annotations = { ...note, prompt: originToWire(prompt, false) }
   yield [
-    { type: 'start', engine: 'none', promptTokenIds: ids, annotations },
+    { type: 'start', engine: NO_ENGINE, promptTokenIds: ids, annotations },
     { type: 'delta', content: '' },
     { type: 'end', finishReason: 'length', usage },
   ]

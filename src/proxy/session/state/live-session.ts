@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
 import { parseWish } from '../../../protocol/details/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
+import { type CallBudget, Spending } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { SessionCall, type SessionRules } from './session-call.ts'
 import { SessionMemory } from './session-memory.ts'
@@ -20,6 +21,7 @@ interface SessionState {
   nextIndex: number
   /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
   readonly unrecorded: Set<number>
+  readonly spending: Spending
 }
 
 interface Waiter {
@@ -97,31 +99,44 @@ export class LiveSession {
     return this.#state!.rules
   }
 
-  /** Takes over what the store says of the session; undefined: it is not there, or must be asked again. */
-  learn(record: SessionRecord | undefined): void {
+  /**
+   * Takes over what the store says of the session; undefined: it is not there, or must be asked again.
+   * @param spending of the turns on record, where it has limits
+   */
+  learn(record: SessionRecord | undefined, spending = new Spending()): void {
     this.#state = record && {
       active: record.status === 'active',
       rules: rulesOf(record),
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
+      spending,
     }
   }
 
+  /**
+   * What a call may have that begins now. Only for a session that {@link isKnown}.
+   * @throws ProxyError `limit_reached`
+   */
+  budgetAt(nowMs: number): CallBudget {
+    const { rules, spending } = this.#state!
+    const running = [...this.#calls].filter(({ isSpent }) => !isSpent)
+    const sampled = running.map(({ turn }) => turn?.completion.tokenIds.length ?? 0)
+    return spending.begin(rules.limits, sampled, nowMs)
+  }
+
   /** Only for a session that {@link isKnown}. */
-  beginCall(onDone: () => void): SessionCall {
+  beginCall(budget: CallBudget, onDone: () => void): SessionCall {
     const { sessionId, memory } = this
     const state = this.#state!
+    const { rules, spending } = state
     const index = state.nextIndex++
-    const call = new SessionCall(
-      { sessionId, index, rules: state.rules, memory },
-      {
-        onDone: () => {
-          this.#calls.delete(call)
-          onDone()
-        },
-        onUnrecorded: () => giveBack(state, index),
+    const call = new SessionCall({ sessionId, index, rules, memory, budget }, spending, {
+      onDone: () => {
+        this.#calls.delete(call)
+        onDone()
       },
-    )
+      onUnrecorded: () => giveBack(state, index),
+    })
     this.#calls.add(call)
     return call
   }
@@ -186,13 +201,14 @@ export class LiveSession {
 }
 
 function rulesOf(record: SessionRecord): SessionRules {
-  const { samplingParams, trustAgent, policies, editedCalls, keyTag } = record
+  const { samplingParams, trustAgent, policies, editedCalls, limits, keyTag } = record
   return {
     samplingParams,
     trustAgent,
     record: record.record && parseWish(record.record),
     policies,
     editedCalls,
+    limits,
     keyTag,
   }
 }

@@ -1,7 +1,7 @@
 /** What a session is created with. */
 import { ProxyError } from '../../../base/errors.ts'
 import { parseWish } from '../../../protocol/details/kinds.ts'
-import type { EditedCalls } from '../../store/port/turn-store.ts'
+import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
 import { readPolicies } from './policies.ts'
 
 export interface NewSessionRequest {
@@ -19,6 +19,8 @@ export interface NewSessionRequest {
   policy?: string | Record<string, string>
   /** What becomes of calls that its agent edits. Absent: as the proxy has it. */
   editedCalls?: EditedCalls
+  /** Budgets. Absent: as the proxy has it. */
+  limits?: SessionLimits
   /** null: for ever. Absent: the default. */
   ttlMs?: number | null
   /** What its agent's key must have in it. Absent: any key of the session's name is good. */

@@ -1,7 +1,8 @@
 /** One agent call of a session, from its place there until its turn is on record. */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { DetailWish } from '../../../protocol/details/kinds.ts'
-import type { EditedCalls } from '../../store/port/turn-store.ts'
+import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
+import type { CallBudget, Spending, SpentTurn } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
 import type { Policies } from './policies.ts'
 import type { SessionMemory } from './session-memory.ts'
@@ -18,6 +19,8 @@ export interface SessionRules {
   readonly policies: Policies
   /** What becomes of calls that its agent edits; null: the session does not say. */
   readonly editedCalls: EditedCalls | null
+  /** null: there are none. */
+  readonly limits: SessionLimits | null
   /** What its agent's key must have in it; null: any key of its name is good. */
   readonly keyTag: string | null
 }
@@ -33,20 +36,30 @@ export class SessionCall {
   /** The index of the turn that the call becomes. */
   readonly index: number
   readonly rules: SessionRules
+  readonly budget: CallBudget
   /** What the session remembers of its calls; kept until this one is done. */
   readonly memory: SessionMemory
   /** The turn that it has become; undefined before that. */
   turn: LiveTurn | undefined
+  /** What its turn comes to is counted; until then, it counts as a call in flight. */
+  isSpent = false
+  readonly #spending: Spending
   readonly #ends: CallEnds
   readonly #cancel = new AbortController()
   readonly #over = Promise.withResolvers<void>()
   #isDone = false
 
-  constructor(place: Pick<SessionCall, 'sessionId' | 'index' | 'rules' | 'memory'>, ends: CallEnds) {
+  constructor(
+    place: Pick<SessionCall, 'sessionId' | 'index' | 'rules' | 'memory' | 'budget'>,
+    spending: Spending,
+    ends: CallEnds,
+  ) {
     this.sessionId = place.sessionId
     this.index = place.index
     this.rules = place.rules
     this.memory = place.memory
+    this.budget = place.budget
+    this.#spending = spending
     this.#ends = ends
   }
 
@@ -65,6 +78,12 @@ export class SessionCall {
   /** Resolves when it is done. */
   get over(): Promise<void> {
     return this.#over.promise
+  }
+
+  /** To be called when it is known what its turn has come to. A second time does nothing. */
+  spend(turn: SpentTurn): void {
+    if (!this.isSpent) this.#spending.add(turn)
+    this.isSpent = true
   }
 
   /** To be called when the turn is closed in the store, however it ended. A second time does nothing. */

@@ -9,14 +9,16 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
+import type { Reward, SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
+import { spendingOf } from './limits.ts'
 import type { LiveSession } from './live-session.ts'
 import { LiveSessions, type UsedSession } from './live-sessions.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
 import { isOwn, type NodePlace, refuseForeign } from './nodes.ts'
 import { readPolicies } from './policies.ts'
+import { rewardByIndex } from './rewards.ts'
 import type { SessionCall } from './session-call.ts'
 import { parseSessionId } from './session-id.ts'
 import type { HeldSweep } from './sweep-guard.ts'
@@ -35,6 +37,8 @@ export interface SessionsOptions {
   strict: boolean
   /** Time to live of sessions that name none; null: for ever. */
   defaultTtlMs: number | null
+  /** Budgets of sessions that name none; default: none. */
+  limits?: SessionLimits | null
   /** Called with what happens to sessions. */
   activity?: Activity
   /** Milliseconds since the epoch. */
@@ -52,12 +56,6 @@ export interface SessionsOptions {
   /** What may be remembered of all sessions and their calls. Default: 512 MiB. */
   memoryBytes?: number
 }
-
-/** Some 280 sessions of 100,000 tokens. */
-const MEMORY_BYTES = 512 * 1024 * 1024
-
-/** As JSON writes whole numbers. */
-const INDEX = /^(?:0|[1-9]\d{0,8})$/
 
 interface WaitResult {
   session: SessionRecord
@@ -84,13 +82,15 @@ export class Sessions {
       metadata: () => ({}),
       settleMs: 10_000,
       sweepIntervalMs: 60_000,
-      memoryBytes: MEMORY_BYTES,
+      // Some 280 sessions of 100,000 tokens.
+      memoryBytes: 512 * 1024 * 1024,
+      limits: null,
       ...options,
     }
     this.#lives = new LiveSessions(this.#options.memoryBytes)
     const { clock, steadyClock, sweepIntervalMs: intervalMs } = this.#options
-    const onSwept = (sessionId: string) => this.#swept(sessionId)
-    this.#sweeper = new Sweeper(store, { ...hooks, onSwept }, { clock, steadyClock, intervalMs })
+    const sweeperHooks = { ...hooks, onSwept: (sessionId: string) => this.#swept(sessionId) }
+    this.#sweeper = new Sweeper(store, sweeperHooks, { clock, steadyClock, intervalMs })
   }
 
   /** A call for a session that does not exist is refused. */
@@ -156,7 +156,9 @@ export class Sessions {
    */
   setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
-      const placed = await this.#byIndex(sessionId, reward)
+      const placed = reward.turns
+        ? await rewardByIndex(this.#store, await this.get(sessionId), reward)
+        : reward
       const session = found(await this.#store.setReward(sessionId, placed, this.#options.clock()))
       this.#options.activity.tell({ type: 'reward', session_id: sessionId, reward: reward.reward })
       return session
@@ -185,29 +187,28 @@ export class Sessions {
   }
 
   /**
-   * Begins an agent call; the session is created if it is not there. Indexes follow the order of arrival, and go on
-   * where the record ends.
+   * Begins an agent call; a session that is not there is created. Indexes follow the order of arrival, from the record's last.
    * @param keyTag of the agent's key, if the call came with one: null for one without a tag
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an id that cannot be one),
-   *   `shutting_down`, `wrong_node`, `unauthorized` (as {@link refuseEndedKey})
+   *   `shutting_down`, `wrong_node`, `limit_reached`, `unauthorized` (as {@link refuseEndedKey})
    */
   beginCall(sessionId: string, keyTag?: string | null): Promise<SessionCall> {
     this.refuseForeign(sessionId)
     return this.#inOrder(sessionId, async (live) => {
       this.#refuseIfClosed()
-      if (!live.isKnown) live.learn(await this.#forCall(sessionId, keyTag))
+      if (!live.isKnown) {
+        const record = await this.#forCall(sessionId, keyTag)
+        live.learn(record, await spendingOf(this.#store, record))
+      }
       if (keyTag !== undefined && keyTag !== live.rules.keyTag) throw endedKey()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
+      const budget = live.budgetAt(this.#options.clock())
       const used = this.use(sessionId)
-      return live.beginCall(() => used[Symbol.dispose]())
+      return live.beginCall(budget, () => used[Symbol.dispose]())
     })
   }
 
-  /**
-   * A key with a tag is good as long as the session that it was made for is there; where that has a tag, no other key
-   * is.
-   * @throws ProxyError `unauthorized`
-   */
+  /** A key with a tag is good while its session is there; where that has a tag, no other is. @throws ProxyError `unauthorized` */
   async refuseEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
     const live = this.#lives.get(sessionId)
     const held = live?.isKnown ? live.rules : await this.find(sessionId)
@@ -277,8 +278,9 @@ export class Sessions {
 
   /** All turns in flight, the oldest first. */
   openTurns(): LiveTurn[] {
-    const turns = [...this.#lives.all()].flatMap((live) => live.turns)
-    return turns.sort((a, b) => a.open.startedAtMs - b.open.startedAtMs)
+    return [...this.#lives.all()]
+      .flatMap((live) => live.turns)
+      .sort((a, b) => a.open.startedAtMs - b.open.startedAtMs)
   }
 
   /** The session's turns in flight. */
@@ -299,25 +301,6 @@ export class Sessions {
     refuseForeign(sessionId, this.#options.node)
   }
 
-  /** With the rewards of turns by their indexes. */
-  async #byIndex(sessionId: string, { turns, ...reward }: Reward): Promise<Reward> {
-    if (turns === undefined) return reward
-    const { nextIndex } = await this.get(sessionId)
-    const placed: Record<string, number> = {}
-    for (const [name, value] of Object.entries(turns)) {
-      const index = INDEX.test(name) ? Number(name) : (await this.#store.getTurn(sessionId, name))?.index
-      if (index === undefined || index >= nextIndex) {
-        throw new ProxyError('turn_not_found', `The session has no turn '${name}'`, { param: 'turns' })
-      }
-      if (Object.hasOwn(placed, index)) {
-        const message = `'turns' has turn ${index} twice: by its index and by its id`
-        throw new ProxyError('invalid_request', message, { param: 'turns' })
-      }
-      placed[index] = value
-    }
-    return { ...reward, turns: placed }
-  }
-
   #onEnded(sessionId: string): void {
     this.#lives.get(sessionId)?.forget()
     this.#hooks.onEnded(sessionId)
@@ -335,6 +318,7 @@ export class Sessions {
       record: request.record ?? null,
       policies: readPolicies(request.policy),
       editedCalls: request.editedCalls ?? null,
+      limits: request.limits ?? this.#options.limits,
       keyTag: request.keyTag ?? null,
     })
     if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
@@ -343,15 +327,11 @@ export class Sessions {
 
   /** A key that was made for one session makes no other. */
   async #forCall(sessionId: string, keyTag: string | null = null): Promise<SessionRecord> {
-    if (keyTag === null) return this.#findOrCreate(sessionId)
+    if (keyTag === null && !this.#options.strict)
+      return (await this.#createRecord(parseSessionId(sessionId), {})).session
     const session = await this.find(sessionId)
-    if (session === undefined) throw endedKey()
-    return session
-  }
-
-  async #findOrCreate(sessionId: string): Promise<SessionRecord> {
-    if (this.#options.strict) return this.get(sessionId)
-    return (await this.#createRecord(parseSessionId(sessionId), {})).session
+    if (session === undefined && keyTag !== null) throw endedKey()
+    return found(session)
   }
 
   #end(sessionId: string, status: 'completed' | 'aborted'): Promise<SessionRecord> {
@@ -363,9 +343,8 @@ export class Sessions {
       this.#onEnded(sessionId)
       live.tellWaiters(session)
       // Not of one that had ended before.
-      if (session.endedAtMs === atMs) {
+      if (session.endedAtMs === atMs)
         this.#options.activity.tell({ type: 'session_ended', session_id: sessionId, status })
-      }
       return session
     })
   }

@@ -10,8 +10,9 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { DetailWish } from '../../../protocol/details/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { EditedCalls, OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
-import { type CallPrompt, type Prompts, plainPrompt } from '../prompts/prompts.ts'
+import { type CallPrompt, endAtLimit, type Prompts, plainPrompt } from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
+import { withinBudget } from '../state/limits.ts'
 import type { UsedSession } from '../state/live-sessions.ts'
 import type { TryWord, Turn } from '../state/live-turn.ts'
 import { policyOf } from '../state/policies.ts'
@@ -80,7 +81,7 @@ export class TurnRunner {
    * Opens a turn in the session (which is made if there is none) and returns its events; nothing is asked of an
    * engine before the first of them is pulled. A retry gets the turn of its first try, if that has an answer.
    * @param agentSignal aborts when the agent has gone, with the ProxyError to record as its reason
-   * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `store_failed`; from `events`: as
+   * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `limit_reached`, `store_failed`; from `events`: as
    *   {@link Prompts.begin} and {@link Backend.generate}
    */
   async begin(call: AgentCall, agentSignal: AbortSignal): Promise<Turn> {
@@ -145,7 +146,7 @@ export class TurnRunner {
     // Awaited before the turn is closed as well; until then a rejection must have an owner.
     opened.catch(() => call.unrecorded())
     const generationOf = (turn: RunningTurn) => ({
-      ...generationRequest(agentCall, asked, rules.record ?? record),
+      ...withinBudget(generationRequest(agentCall, asked, rules.record ?? record), call.budget),
       ...jsonAtHand(asked.request, written, memory, messagesJson),
       onAsked: () => {
         turn.weightsAsked = weights?.version
@@ -255,8 +256,10 @@ export class TurnRunner {
     }
   }
 
-  async #promptOf({ generation, call }: RunningTurn): Promise<CallPrompt> {
-    return (await this.#options.prompts?.begin(generation, call.memory)) ?? plainPrompt(generation)
+  async #promptOf({ generation, call: { budget, memory } }: RunningTurn): Promise<CallPrompt> {
+    if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
+    const { prompts } = this.#options
+    return (await prompts?.begin(generation, memory, budget.tokensLeft)) ?? plainPrompt(generation)
   }
 
   /**
@@ -287,11 +290,15 @@ export class TurnRunner {
   async #close(turn: RunningTurn, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
     const endedAtMs = this.#clock()
     const outcome = turnOutcome(turn, status, failure, endedAtMs)
+    const { length: promptTokens } = outcome.promptTokenIds
+    const { length: sampledTokens } = outcome.completionTokenIds
+    const { startedAtMs } = turn.open
+    turn.call.spend({ status, engine: outcome.engine, startedAtMs, promptTokens, sampledTokens })
     const closed = this.#options.store.closeTurn(outcome)
     // Closing a turn whose opening failed finds nothing to close, and is no record of it: both must be on disk.
     await Promise.all([turn.opened, closed])
     turn.endedAtMs = endedAtMs
-    if (status === 'completed' && outcome.exact) this.#options.onTrainable?.(turn.open)
+    if (status === 'completed' && outcome.exact && sampledTokens > 0) this.#options.onTrainable?.(turn.open)
     const { sessionId: session_id, index } = turn.open
     const { finishReason: finish_reason } = outcome
     this.#activity.tell({ type: 'turn_closed', session_id, index, status, finish_reason })

@@ -35,6 +35,16 @@ export interface Reward {
   turns?: Record<string, number>
 }
 
+/** Budgets of a session, under the names that they have on the wire; see docs/http-api.md. */
+export interface SessionLimits {
+  turns?: number
+  sampled_tokens?: number
+  prompt_tokens?: number
+  seconds?: number
+  /** What the agent gets at a limit. Default: `stop`, an ordinary end. */
+  at_limit?: 'stop' | 'error'
+}
+
 export interface SessionRecord {
   sessionId: string
   status: SessionStatus
@@ -55,6 +65,8 @@ export interface SessionRecord {
   policies: Record<string, string>
   /** What becomes of calls that its agent edits; null: as the proxy has it. */
   editedCalls: EditedCalls | null
+  /** null: there are none. */
+  limits: SessionLimits | null
   /** What its agent's key must have in it, so that the key ends with the session; null: any key of its name is good. */
   keyTag: string | null
   reward: Reward | null
@@ -85,6 +97,8 @@ export interface NewSession {
   policies?: Record<string, string>
   /** Absent: null. */
   editedCalls?: EditedCalls | null
+  /** Absent: null. */
+  limits?: SessionLimits | null
   /** Absent: null. */
   keyTag?: string | null
 }

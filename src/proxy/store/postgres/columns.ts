@@ -16,7 +16,16 @@ const TEXTS = new Set([
   ...['turn_id', 'dialect', 'status', 'model', 'engine', 'finish_reason', 'stop_reason', 'inexact_reason'],
   ...['weight_version_start', 'weight_version_end', 'usage', 'annotations', 'error_code', 'error_message'],
   ...['completion_text', 'reasoning', 'tool_calls', 'kind', 'session_id', 'metadata', 'sampling_params'],
-  ...['record', 'policies', 'edited_calls', 'key_tag', 'reward_components', 'reward_lines', 'reward_turns'],
+  ...[
+    'record',
+    'policies',
+    'edited_calls',
+    'key_tag',
+    'reward_components',
+    'reward_lines',
+    'reward_turns',
+    'limits',
+  ],
 ])
 
 /** By table, in the order in which they are written. */
@@ -25,7 +34,7 @@ export const COLUMNS = {
   sessions: [
     ...['id', 'session_id', 'tree', 'status', 'created_at_ms', 'updated_at_ms', 'ended_at_ms', 'ttl_ms'],
     ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
-    ...['reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'turn_count'],
+    ...['limits', 'reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'turn_count'],
     ...['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
   ],
   texts: ['id', 'tree', 'hash', 'echo_of', 'blobs', 'body'],

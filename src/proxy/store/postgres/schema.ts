@@ -164,8 +164,10 @@ CREATE VIEW llm_proxy.turn_list AS
 
 const REWARD_TURNS = 'ALTER TABLE llm_proxy.sessions ADD COLUMN reward_turns text'
 
+const LIMITS = 'ALTER TABLE llm_proxy.sessions ADD COLUMN limits text'
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
-const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, REWARD_TURNS]
+const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, REWARD_TURNS, LIMITS]
 
 const SCHEMA_VERSION = MIGRATIONS.length
 

@@ -303,6 +303,7 @@ export class WriterTables implements TurnTables, SessionTables {
       record: session.record,
       policies: session.policies,
       edited_calls: session.editedCalls,
+      limits: session.limits,
       key_tag: session.keyTag,
       ...NEW_LIFE,
     }

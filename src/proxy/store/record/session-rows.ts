@@ -39,6 +39,7 @@ export interface SessionRow {
   record: string | null
   policies: string
   edited_calls: EditedCalls | null
+  limits: string | null
   key_tag: string | null
   reward: number | null
   reward_components: string | null
@@ -65,6 +66,8 @@ export interface NewSessionRow {
   record: string | null
   policies: string
   editedCalls: EditedCalls | null
+  /** JSON text. */
+  limits: string | null
   keyTag: string | null
 }
 
@@ -167,6 +170,7 @@ export function toRecord(row: SessionRow): SessionRecord {
     record: row.record === null ? null : JSON.parse(row.record),
     policies: JSON.parse(row.policies),
     editedCalls: row.edited_calls,
+    limits: row.limits === null ? null : JSON.parse(row.limits),
     keyTag: row.key_tag,
     reward:
       row.reward === null

@@ -61,6 +61,7 @@ export class ThreadStore implements TurnStore {
       record = null,
       policies = {},
       editedCalls = null,
+      limits = null,
       keyTag = null,
       ...rest
     } = session
@@ -70,6 +71,7 @@ export class ThreadStore implements TurnStore {
       record: record && JSON.stringify(record),
       policies: JSON.stringify(policies),
       editedCalls,
+      limits: limits && JSON.stringify(limits),
       keyTag,
     }
     return this.#call('createSession', [{ ...rest, ...json }])

@@ -198,6 +198,10 @@ const REWARD_TURNS = `
 ALTER TABLE sessions ADD COLUMN reward_turns TEXT; -- JSON object, by index of turns; NULL: no turn has its own.
 `
 
+const LIMITS = `
+ALTER TABLE sessions ADD COLUMN limits TEXT; -- JSON object; NULL: none.
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -211,6 +215,7 @@ const MIGRATIONS: readonly string[] = [
   BLOBS,
   EDITED_CALLS,
   REWARD_TURNS,
+  LIMITS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

@@ -145,9 +145,9 @@ export class SessionWriter implements SessionTables {
     this.#create = db.prepare(`
       INSERT INTO sessions
         (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
-          record, policies, edited_calls, key_tag)
+          record, policies, edited_calls, limits, key_tag)
       VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
-        @trustAgent, @record, @policies, @editedCalls, @keyTag)`)
+        @trustAgent, @record, @policies, @editedCalls, @limits, @keyTag)`)
     this.#end = db.prepare(`
       UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
       WHERE session_id = @sessionId AND status = 'active'`)

@@ -185,7 +185,7 @@ async function unlessMissing(sessionId: string, change: () => Promise<object>): 
 
 function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
   const { session_id: sessionId, metadata, sampling_params: samplingParams, ttl_s: ttlS } = body
-  const { trust_agent: trustAgent, record, policy, edited_calls: editedCalls } = body
+  const { trust_agent: trustAgent, record, policy, edited_calls: editedCalls, limits } = body
   return {
     ...(sessionId !== undefined && { sessionId }),
     ...(metadata !== undefined && { metadata }),
@@ -194,6 +194,7 @@ function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRe
     ...(record !== undefined && { record }),
     ...(policy !== undefined && { policy }),
     ...(editedCalls !== undefined && { editedCalls }),
+    ...(limits !== undefined && { limits }),
     ...(ttlS !== undefined && { ttlMs: ttlS === null ? null : ttlS * 1000 }),
   }
 }

@@ -2,9 +2,10 @@
  * The sessions API as schemas: they validate what comes in, are the types of the handlers, and make the OpenAPI
  * document. Names are the wire's. An unknown field or parameter is refused: a typo must not be silent.
  */
-import Type, { type TSchema } from 'typebox'
+import Type from 'typebox'
 import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
 import { nullable } from '../../schemas/nullable.ts'
+import { detailFields, detailsParameter, Sampling } from './detail-schemas.ts'
 
 const STRICT = { additionalProperties: false }
 const said = (description?: string) => (description === undefined ? {} : { description })
@@ -16,6 +17,15 @@ const epochS = (description: string) =>
   Type.Number({ description: `${description}; seconds since the epoch` })
 
 export const SessionParams = Type.Object({ sessionId: Type.String() })
+
+const budget = () => Type.Optional(Type.Integer({ minimum: 1 }))
+const limitFields = {
+  turns: budget(),
+  sampled_tokens: budget(),
+  prompt_tokens: budget(),
+  seconds: Type.Optional(Type.Number({ exclusiveMinimum: 0 })),
+  at_limit: Type.Optional(Type.Enum(['stop', 'error'])),
+}
 
 const newSessionFields = {
   session_id: Type.Optional(
@@ -50,6 +60,14 @@ const newSessionFields = {
       description:
         'What becomes of tool calls that the agent sends back changed: `keep`, `branch` or `auto`; see ' +
         'docs/token-mode.md; absent: as the proxy has it',
+    }),
+  ),
+  limits: Type.Optional(
+    Type.Object(limitFields, {
+      ...STRICT,
+      description:
+        'Budgets: `turns`, `sampled_tokens`, `prompt_tokens`, `seconds`, and `at_limit`, `stop` or `error`; absent: as ' +
+        'the proxy has it',
     }),
   ),
   ttl_s: Type.Optional(
@@ -102,16 +120,6 @@ export const TurnsQuery = Type.Object(
   },
   STRICT,
 )
-
-export function detailsParameter() {
-  return Type.Optional(
-    Type.String({
-      description:
-        'What to show beyond ids and logprobs, with commas: `sampling_mask`, `sampling_logprobs`, `top_logprobs`, ' +
-        '`prompt_logprobs`, `routed_experts`, `weight_versions`, `sampling`; or `all`; see docs/details.md',
-    }),
-  )
-}
 
 export const TrajectoriesQuery = Type.Object(
   {
@@ -180,6 +188,7 @@ export const sessionFields = {
       description: 'As it was created with; null: as the proxy has it',
     }),
   ),
+  limits: nullable(Type.Object(limitFields, { description: 'Budgets; null: none' })),
   reward: nullable(Type.Number({ description: 'Null until it is set' })),
   reward_components: numbers('Empty until they are set'),
   reward_lines: numbers('Empty until they are set'),
@@ -296,48 +305,6 @@ const sessionOfTurns = {
 }
 export const SessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(Turn) })
 export const ShownSessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(ShownTurn) })
-
-const perToken = <T extends TSchema>(schema: T, description: string) =>
-  Type.Optional(Type.Union([Type.Array(nullable(schema)), Type.Null()], { description }))
-const logprobs = () => Type.Array(nullable(Type.Number()))
-
-/** With `details`, those that it names; null: no turn reported it, and in a list: not of this token. */
-export const detailFields = {
-  sampling_mask: perToken(ids(), 'Per response token: the ids that the sampler left to choose from'),
-  sampling_mask_logprobs: perToken(nullable(logprobs()), 'Of each id in `sampling_mask`'),
-  sampling_logprobs: perToken(Type.Number(), 'Per response token: normalised over `sampling_mask`'),
-  top_logprob_ids: perToken(ids(), 'Per response token: the likeliest ids'),
-  top_logprobs: perToken(logprobs(), 'Of each id in `top_logprob_ids`'),
-  prompt_logprob_ids: perToken(ids(), 'Per token of prompt and response: its own id, then the likeliest'),
-  prompt_logprobs: perToken(logprobs(), 'Of each id in `prompt_logprob_ids`'),
-  routed_experts: Type.Optional(
-    nullable(
-      Type.Object({
-        dtype: Type.String({ description: 'Of NumPy, little-endian' }),
-        shape: Type.Array(Type.Integer(), { description: 'Tokens of prompt and response first' }),
-        known: Type.Array(Type.Array(Type.Integer()), {
-          description: 'From which token up to which; zeros elsewhere',
-        }),
-        data: Type.String({ description: 'base64' }),
-      }),
-    ),
-  ),
-  weight_versions: Type.Optional(
-    nullable(
-      Type.Array(Type.Object({ version: Type.String(), start: Type.Integer(), end: Type.Integer() }), {
-        description: 'In response tokens',
-      }),
-    ),
-  ),
-}
-
-export const Sampling = Type.Object({
-  logprobs_mode: nullable(Type.String({ description: 'What logprobs are of; null: unknown' })),
-  values: Type.Record(Type.String(), nullable(Type.Number()), {
-    description: 'null: a default that the engine does not tell',
-  }),
-  from: Type.Record(Type.String(), Type.Enum(['session', 'agent', 'engine'])),
-})
 
 const RowImage = Type.Object({
   sha256: Type.String(),

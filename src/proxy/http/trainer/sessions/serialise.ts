@@ -30,6 +30,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     record: session.record && [...session.record],
     policy: session.policies,
     edited_calls: session.editedCalls,
+    limits: session.limits,
     reward: session.reward?.reward ?? null,
     reward_components: session.reward?.components ?? {},
     reward_lines: session.reward?.lines ?? {},

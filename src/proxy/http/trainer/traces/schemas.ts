@@ -1,7 +1,7 @@
 /** Traces as schemas; names and types are those of `TraceRecord` in rLLM's model gateway. */
 import Type from 'typebox'
 import { nullable } from '../../schemas/nullable.ts'
-import { detailFields, detailsParameter, Sampling } from '../sessions/schemas.ts'
+import { detailFields, detailsParameter, Sampling } from '../sessions/detail-schemas.ts'
 
 const STRICT = { additionalProperties: false }
 const fields = () => Type.Record(Type.String(), Type.Unknown())

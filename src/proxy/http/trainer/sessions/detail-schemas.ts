@@ -1,0 +1,57 @@
+/** What rows and traces show beyond ids and logprobs, as schemas. */
+import Type, { type TSchema } from 'typebox'
+import { nullable } from '../../schemas/nullable.ts'
+
+const ids = (description?: string) =>
+  Type.Array(Type.Integer(), description === undefined ? {} : { description })
+const perToken = <T extends TSchema>(schema: T, description: string) =>
+  Type.Optional(Type.Union([Type.Array(nullable(schema)), Type.Null()], { description }))
+const logprobs = () => Type.Array(nullable(Type.Number()))
+
+/** With `details`, those that it names; null: no turn reported it, and in a list: not of this token. */
+export const detailFields = {
+  sampling_mask: perToken(ids(), 'Per response token: the ids that the sampler left to choose from'),
+  sampling_mask_logprobs: perToken(nullable(logprobs()), 'Of each id in `sampling_mask`'),
+  sampling_logprobs: perToken(Type.Number(), 'Per response token: normalised over `sampling_mask`'),
+  top_logprob_ids: perToken(ids(), 'Per response token: the likeliest ids'),
+  top_logprobs: perToken(logprobs(), 'Of each id in `top_logprob_ids`'),
+  prompt_logprob_ids: perToken(ids(), 'Per token of prompt and response: its own id, then the likeliest'),
+  prompt_logprobs: perToken(logprobs(), 'Of each id in `prompt_logprob_ids`'),
+  routed_experts: Type.Optional(
+    nullable(
+      Type.Object({
+        dtype: Type.String({ description: 'Of NumPy, little-endian' }),
+        shape: Type.Array(Type.Integer(), { description: 'Tokens of prompt and response first' }),
+        known: Type.Array(Type.Array(Type.Integer()), {
+          description: 'From which token up to which; zeros elsewhere',
+        }),
+        data: Type.String({ description: 'base64' }),
+      }),
+    ),
+  ),
+  weight_versions: Type.Optional(
+    nullable(
+      Type.Array(Type.Object({ version: Type.String(), start: Type.Integer(), end: Type.Integer() }), {
+        description: 'In response tokens',
+      }),
+    ),
+  ),
+}
+
+export const Sampling = Type.Object({
+  logprobs_mode: nullable(Type.String({ description: 'What logprobs are of; null: unknown' })),
+  values: Type.Record(Type.String(), nullable(Type.Number()), {
+    description: 'null: a default that the engine does not tell',
+  }),
+  from: Type.Record(Type.String(), Type.Enum(['session', 'agent', 'engine'])),
+})
+
+export function detailsParameter() {
+  return Type.Optional(
+    Type.String({
+      description:
+        'What to show beyond ids and logprobs, with commas: `sampling_mask`, `sampling_logprobs`, `top_logprobs`, ' +
+        '`prompt_logprobs`, `routed_experts`, `weight_versions`, `sampling`; or `all`; see docs/details.md',
+    }),
+  )
+}

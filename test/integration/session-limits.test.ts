@@ -1,0 +1,193 @@
+/** Budgets of a session: what its agent gets at a limit, what is on record of that, and what counts. */
+import t from 'tap'
+import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
+import { parseLimits } from '../../src/proxy/session/state/limits.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { type SessionsApi, STORES, startSessionsApi } from '../helpers/sessions-api.ts'
+
+const ASKED = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
+
+const ask = ({ call }: Pick<SessionsApi, 'call'>, more = {}, session = 's') =>
+  call('POST', `/${session}/v1/chat/completions`, { ...ASKED, ...more })
+
+const LIMIT_REACHED = { status: 400, body: { error: { code: 'limit_reached' } } }
+
+/** Samples as many tokens as it may. */
+function greedy(api: SessionsApi): void {
+  api.backend.script = ({ body: { max_tokens, max_completion_tokens } }) => {
+    const count = max_completion_tokens ?? max_tokens ?? 3
+    const [start] = wholeAnswer()
+    const tokenIds = Array.from({ length: count }, (_, place) => place)
+    return answer([
+      start!,
+      { type: 'delta', content: 'x', tokenIds, logprobs: tokenIds.map(() => -1) },
+      { type: 'end', finishReason: 'length' },
+    ] satisfies GenerationEvent[])
+  }
+}
+
+for (const [name, openStore] of Object.entries(STORES)) {
+  t.test(`${name}: at a limit of turns the agent of each dialect gets an ordinary end`, async (t) => {
+    const api = await startSessionsApi(t, await openStore(t))
+    await api.call('POST', '/sessions/s', { limits: { turns: 2 } })
+    for (const _ of [1, 2])
+      t.match(await ask(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
+    const end = await ask(api)
+    t.match(end, {
+      status: 200,
+      body: {
+        choices: [{ message: { content: '' }, finish_reason: 'stop' }],
+        usage: { prompt_tokens: 0, completion_tokens: 0 },
+      },
+    })
+    const anthropic = await api.call('POST', '/s/v1/messages', { ...ASKED, max_tokens: 9 })
+    t.match(anthropic, { status: 200, body: { stop_reason: 'end_turn', usage: { output_tokens: 0 } } })
+    const responses = await api.call('POST', '/s/v1/responses', { model: 'm', input: 'hello' })
+    t.match(responses, { status: 200, body: { status: 'completed', usage: { output_tokens: 0 } } })
+    const completion = await api.call('POST', '/s/v1/completions', { model: 'm', prompt: 'hello' })
+    t.match(completion, { status: 200, body: { choices: [{ text: '', finish_reason: 'stop' }] } })
+    t.equal(api.backend.requests.length, 2, 'no engine was asked')
+
+    const { turns, ...session } = (await api.call('GET', '/sessions/s')).body
+    t.match(session, { limits: { turns: 2 }, turn_count: 6, inexact_turns: 0, failed_turns: 0 })
+    const ended = { status: 'completed', finish_reason: 'stop', engine: 'none', exact: true }
+    t.match(turns[2], { ...ended, completion_text: '', annotations: { limit: 'turns' } })
+    t.same([turns[2].prompt_token_ids, turns[2].completion_token_ids], [[], []])
+    const rows = (await api.call('GET', '/sessions/s/trajectories')).body
+    t.match(rows.excluded_turns, { empty: 4 })
+    const inRows = rows.trajectories.flatMap((row: { turns: { index: number }[] }) => row.turns)
+    t.same(
+      inRows.map(({ index }: { index: number }) => index),
+      [0, 1],
+    )
+  })
+
+  t.test(`${name}: tokens are sampled to the last one of a budget, and no more`, async (t) => {
+    const api = await startSessionsApi(t, await openStore(t))
+    greedy(api)
+    await api.call('POST', '/sessions/s', { limits: { sampled_tokens: 12 } })
+    for (const field of ['max_tokens', 'max_completion_tokens', 'max_tokens', 'max_tokens'])
+      t.equal((await ask(api, { [field]: 5 })).status, 200)
+    const { turns, sampled_tokens } = (await api.call('GET', '/sessions/s')).body
+    t.same(
+      turns.map((turn: { completion_token_ids: number[] }) => turn.completion_token_ids.length),
+      [5, 5, 2, 0],
+    )
+    t.equal(sampled_tokens, 12)
+    t.same(turns[2].params.max_tokens, 5, 'what the agent asked for is on record')
+    t.match(turns[3].annotations, { limit: 'sampled_tokens' })
+  })
+
+  t.test(`${name}: a proxy that is started anew knows what was spent`, async (t) => {
+    const store = await openStore(t)
+    const limits = { prompt_tokens: 4, seconds: 3_600 }
+    const before = await startSessionsApi(t, store)
+    await before.call('POST', '/sessions/s', { limits })
+    await ask(before)
+    await before.sessions.close()
+    const after = await startSessionsApi(t, store)
+    t.match(await ask(after), { body: { choices: [{ message: { content: 'hi there' } }] } }, '3 of 4')
+    await ask(after)
+    const { turns } = (await after.call('GET', '/sessions/s')).body
+    t.match(turns[2].annotations, { limit: 'prompt_tokens' })
+  })
+}
+
+t.test('calls in flight count, failed ones do not', async (t) => {
+  const api = await startSessionsApi(t)
+  const { promise: isAsked, resolve: asked } = Promise.withResolvers<void>()
+  const { promise: mayFail, resolve: fail } = Promise.withResolvers<void>()
+  api.backend.script = async function* () {
+    asked()
+    await mayFail
+    yield []
+    throw new Error('the engine broke')
+  }
+  await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
+  const running = ask(api)
+  await isAsked
+  t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
+  fail()
+  t.equal((await running).status, 500)
+  api.backend.script = () => answer(wholeAnswer())
+  t.match(await ask(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
+  t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
+})
+
+t.test('what a call in flight has sampled so far counts', async (t) => {
+  const api = await startSessionsApi(t)
+  const { promise: hasSampled, resolve: sampled } = Promise.withResolvers<void>()
+  api.backend.script = async function* (_request, signal) {
+    const [start, ...deltas] = wholeAnswer()
+    yield [start!, ...deltas.slice(0, 2)]
+    sampled()
+    await untilAborted(signal)
+  }
+  await api.call('POST', '/sessions/s', { limits: { sampled_tokens: 3 } })
+  const gone = new AbortController()
+  const body = JSON.stringify({ ...ASKED, stream: true })
+  const running = fetch(`${api.url}/s/v1/chat/completions`, { method: 'POST', body, signal: gone.signal })
+  await hasSampled
+  t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
+  gone.abort()
+  await running.then((response) => response.text()).catch(() => {})
+})
+
+t.test('the seconds run from the first call, and anew after a reset', async (t) => {
+  let nowMs = 1_000
+  const api = await startSessionsApi(t, undefined, { clock: () => nowMs })
+  await api.call('POST', '/sessions/s', { limits: { seconds: 10, at_limit: 'error' } })
+  nowMs += 60_000
+  t.equal((await ask(api)).status, 200)
+  nowMs += 9_999
+  t.equal((await ask(api)).status, 200)
+  nowMs += 1
+  t.match(await ask(api), LIMIT_REACHED)
+  t.equal((await api.call('GET', '/sessions/s')).body.turn_count, 2, 'a refused call is no turn')
+  await api.call('POST', '/sessions/s/reset')
+  t.equal((await ask(api)).status, 200)
+})
+
+t.test('an agent that takes no end for one is refused in the end, and told not to try again', async (t) => {
+  const api = await startSessionsApi(t)
+  await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
+  for (let calls = 0; calls < 9; calls += 1) t.equal((await ask(api)).status, 200)
+  const refused = await fetch(`${api.url}/s/v1/messages`, {
+    method: 'POST',
+    body: JSON.stringify({ ...ASKED, max_tokens: 9 }),
+  })
+  t.equal(refused.status, 400)
+  t.equal(refused.headers.get('x-should-retry'), 'false')
+  t.match(await refused.json(), { type: 'error', error: { message: /limit of 1 turns/ } })
+})
+
+t.test('sessions without limits of their own have those of the proxy', async (t) => {
+  const proxy = await startProxy(t, { sessionLimits: ['turns=1', 'at_limit=error'] })
+  const answered = (session: string) =>
+    proxy.post(`/${session}/v1/chat/completions`, { ...ASKED, max_tokens: 2 })
+  t.match(await answered('s'), { choices: [{}] })
+  t.match(await answered('s'), { error: { code: 'limit_reached' } })
+  t.match(await proxy.get('/sessions/s'), { limits: { turns: 1, at_limit: 'error' } })
+  await proxy.post('/sessions', { session_id: 'free', limits: {} })
+  for (const _ of [1, 2]) t.match(await answered('free'), { choices: [{}] })
+})
+
+t.test('limits that are none are refused', async (t) => {
+  const { call } = await startSessionsApi(t)
+  for (const limits of [
+    { turns: 0 },
+    { turns: 1.5 },
+    { turn: 1 },
+    { seconds: 0 },
+    { at_limit: 'x' },
+    3,
+    null,
+  ])
+    t.match(await call('POST', '/sessions/s', { limits }), { status: 400 }, JSON.stringify(limits))
+  t.equal((await call('GET', '/sessions/s')).status, 404)
+  t.strictSame(parseLimits(['turns=3', 'seconds=0.5']), { turns: 3, seconds: 0.5 })
+  t.equal(parseLimits([]), null)
+  for (const text of ['turns', 'turns=', 'turns=0', 'turns=1.5', 'turn=1', 'at_limit=x', 'seconds=-1'])
+    t.throws(() => parseLimits([text]), { code: 'config_invalid', message: text })
+})
