@@ -10,6 +10,8 @@ export interface Family {
   fill?: string
   /** What writes its prompts. Default: the template. */
   format?: 'harmony'
+  /** It moves what is said beside calls behind their results, where it was not sampled: what is added follows the calls alone. */
+  movesText?: true
   /** Its conversations have no tools: the template knows none. */
   withoutTools?: true
 }
@@ -68,4 +70,48 @@ export const FAMILIES: Readonly<Record<string, Family>> = {
   LFM2: { template: 'LFM2-8B-A1B', eos: ['<|im_end|>'] },
   MiMo: { template: 'MiMo-VL', eos: im },
   Apertus: { template: 'Apertus-8B-Instruct', eos: ['<|assistant_end|>', '<|tools_suffix|>'] },
+  Bielik: { template: 'Bielik-11B-v3.0-Instruct', eos: im },
+  'Command A': { template: 'Cohere2MoE', eos: ['<|END_OF_TURN_TOKEN|>'] },
+  'Command R+': {
+    template: 'CohereForAI-c4ai-command-r-plus-tool_use',
+    eos: ['<|END_OF_TURN_TOKEN|>'],
+    bos: '<BOS_TOKEN>',
+  },
+  'GigaChat 3': { template: 'GigaChat3-10B-A1.8B', eos: ['<|message_sep|>'] },
+  'GigaChat 3.1': { template: 'GigaChat3.1-10B-A1.8B', eos: ['<|message_sep|>'] },
+  'Kimi K2 first': { template: 'moonshotai-Kimi-K2', eos: ['<|im_end|>'] },
+  'Kimi K3': { template: 'Kimi-K3', eos: ['<|end_of_msg|>'] },
+  'LFM2.5': { template: 'LFM2.5-8B-A1B', eos: ['<|im_end|>'] },
+  'LFM2.5 Instruct': { template: 'LFM2.5-Instruct', eos: ['<|im_end|>'] },
+  'MiniMax M1': { template: 'MiniMax-M1', eos: ['<end_of_sentence>'] },
+  'MiniMax M3': { template: 'MiniMax-M3', eos: ['[e~['], bos: ']~!b[' },
+  'Reka Edge': { template: 'Reka-Edge', eos: ['<sep>'] },
+  Spark: { template: 'Spark2.5', eos: ['<｜end▁of▁sentence｜>'] },
+  'DeepSeek V4': { template: 'deepseek-ai-DeepSeek-V4', eos: ['<｜end▁of▁sentence｜>'] },
+  'DeepSeek V4 Flash': { template: 'deepseek-ai-DeepSeek-V4-Flash-0731', eos: ['<｜end▁of▁sentence｜>'] },
+  'Gemma 4': { template: 'google-gemma-4-31B-it', eos: ['<turn|>', '<eos>'], movesText: true },
+  'Gemma 4 interleaved': {
+    template: 'google-gemma-4-31B-it-interleaved',
+    eos: ['<turn|>', '<eos>'],
+    movesText: true,
+  },
+  'Granite 4.1': { template: 'ibm-granite-granite-4.1', eos: ['<|end_of_text|>'] },
+  'Functionary 3.1': {
+    template: 'meetkai-functionary-medium-v3.1',
+    eos: ['<|eot_id|>', '<|eom_id|>'],
+    bos: '<|begin_of_text|>',
+  },
+  'Functionary 3.2': {
+    template: 'meetkai-functionary-medium-v3.2',
+    eos: ['<|eot_id|>'],
+    bos: '<|begin_of_text|>',
+  },
+  'Muse Glimmer': { template: 'muse-glimmer', eos: ['<|eot|>', '<|eom|>'] },
+  MiniCPM5: { template: 'openbmb-MiniCPM5-1B', eos: ['<|im_end|>'] },
+  'Laguna S 2.1': { template: 'poolside-Laguna-S-2.1', eos: ['</assistant>'] },
+  'Laguna XS 2.1': { template: 'poolside-Laguna-XS-2.1', eos: ['</assistant>'] },
+  'Laguna XS': { template: 'poolside-Laguna-XS.2', eos: ['</assistant>'] },
+  'Apriel 1.5': { template: 'unsloth-Apriel-1.5', eos: ['<|end|>'] },
+  'Apriel 1.6': { template: 'Apriel-1.6-15b-Thinker-fixed', eos: ['<|end|>'] },
+  'Solar Open': { template: 'upstage-Solar-Open-100B', eos: ['<|end|>'] },
 }

@@ -106,6 +106,18 @@ export class PromptEngine {
   }
 
   newPart(request: NewPartRequest, options: PromptOptions): NewPartAnswer {
+    const answer = this.#newPart(request, options)
+    const { situation } = request
+    const { echo } = situation
+    const changes = typeof answer === 'object' && 'refused' in answer && answer.refused === PAST_CHANGES
+    if (!changes || !echo.says || echo.calls === 0) return answer
+    // Gemma 4's template moves what an answer says behind the results of its calls. It was sampled before them: what
+    // follows is what follows calls alone.
+    const silent = { ...situation, echo: { ...echo, says: false } }
+    return this.#newPart({ ...request, situation: silent, echoText: undefined }, options)
+  }
+
+  #newPart(request: NewPartRequest, options: PromptOptions): NewPartAnswer {
     const end = this.#endOfTurn(options)
     if (end === undefined) return { refused: 'no_end_of_turn' }
     const key = situationKey(request.situation) + variablesOf(options)
@@ -168,7 +180,7 @@ export class PromptEngine {
   ): Behind {
     const stays: StaysAsItWas = (form, after) => {
       const before = staysTheSame && this.#pastAlone(history!, form, options)
-      return before === undefined || staysTheSame!(before, after)
+      return before === undefined || staysTheSame!(before, withoutIds(after, form))
     }
     const echo = { ...situation.echo, text: echoText }
     return this.#behind(history!, echo, newMessages, options, stays)
@@ -201,15 +213,16 @@ export class PromptEngine {
     situation: string,
   ): boolean {
     const key = JSON.stringify([situation, form.says, form.reasons, namesIn(form)])
+    const idless = withoutIds(after, form)
     const known = this.#pasts.get(key)
-    if (known !== undefined && saysTheSame(known, after)) return true
+    if (known !== undefined && saysTheSame(known, idless)) return true
     const before = this.#pastAlone(past, form, options)
     if (before === undefined) return true
     if (before.length <= MAX_PAST_CHARS && !form.toolCalls.some(({ id }) => before.includes(id))) {
       if (this.#pasts.size >= MAX_KNOWN_PASTS) this.#pasts.clear()
       this.#pasts.set(key, before)
     }
-    return saysTheSame(before, after)
+    return saysTheSame(before, idless)
   }
 
   /** A past and the echo, up to its marks; undefined if the template does not show them. */
@@ -299,6 +312,11 @@ function cutBehind(
   const isShown = text !== undefined && marks.slice(0, 2).some((mark) => text.includes(mark))
   const end = isShown ? endOfMarks(text, marks) : undefined
   return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
+}
+
+/** Apriel's shows the ids of an answer's calls once something follows on it. */
+function withoutIds(past: string, { toolCalls }: EchoShape): string {
+  return toolCalls.reduce((text, { id }) => text.replace(`, "id": ${JSON.stringify(id)}`, ''), past)
 }
 
 function namesIn({ toolCalls }: EchoShape): string[] {
