@@ -104,7 +104,7 @@ function httpOptions(
   own: OwnRollouts | undefined,
   logger: Logger,
 ): ServerOptions {
-  const { metrics, tracing, store, relay, backend, roster, activity, node, prompts, tokenizer, sessions } =
+  const { metrics, tracing, store, relay, backend, registry, activity, node, prompts, tokenizer, sessions } =
     parts
   return {
     ...{
@@ -115,7 +115,7 @@ function httpOptions(
       logger,
       weights: parts.weights,
       activity,
-      roster,
+      registry,
       node,
     },
     host: config.host,

@@ -3,12 +3,12 @@ import { hostname } from 'node:os'
 import { ProxyError } from './base/errors.ts'
 import type { Logger } from './base/logger.ts'
 import { openEngines } from './embedded/open-engines.ts'
-import { type DetailWish, parseWish, wishOrNone } from './protocol/details/kinds.ts'
+import { parseRequestedDetails, type RequestedDetails, requestedOrNone } from './protocol/details/kinds.ts'
 import { fallbackNote, fallsBack, isOpenDoor } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import { checkEngines, openServer } from './proxy/engines/clients/open-servers.ts'
 import type { Connect } from './proxy/engines/clients/wire/connection.ts'
-import { EngineRoster } from './proxy/engines/dispatch/engine-roster.ts'
+import { EngineRegistry } from './proxy/engines/dispatch/engine-registry.ts'
 import { createLocalBackend, type LocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
 import {
@@ -17,7 +17,7 @@ import {
   questionFor,
   TOKENIZER_TEXT,
 } from './proxy/engines/port/expected-tokenizer.ts'
-import type { Roster } from './proxy/engines/port/roster.ts'
+import type { Registry } from './proxy/engines/port/registry.ts'
 import { type HealthPort, openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import type { HealthAnswer } from './proxy/http/operator/health/health-thread.ts'
 import type { HttpServer, ServerOptions } from './proxy/http/server.ts'
@@ -94,7 +94,7 @@ export async function openParts(
   const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics, model) : undefined
   const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics, model))
   opened.defer(() => backend.close())
-  const roster = 'engines' in backend ? engineRoster(engineConfig, backend, logger) : backend
+  const registry = 'engines' in backend ? engineRegistry(engineConfig, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
   const activity = new Activity()
   const node = config.node === undefined ? undefined : parseNode(config.node, hostname())
@@ -119,7 +119,7 @@ export async function openParts(
     ...(drift && { onTrainable: (turn) => drift.meter.offer(turn) }),
   })
   return {
-    ...{ metrics, tracing, store, database, relay, backend, roster, isFallback, activity, node },
+    ...{ metrics, tracing, store, database, relay, backend, registry, isFallback, activity, node },
     ...{ prompts, tokenizer, markup, sessions, weights, drift, runner },
   }
 }
@@ -156,9 +156,9 @@ export function certificateFilesOf({ tlsCert: certPath, tlsKey: keyPath }: Serve
 }
 
 /** @throws ProxyError `config_invalid` */
-function recordOf({ record }: ServeConfig): DetailWish | undefined {
+function recordOf({ record }: ServeConfig): RequestedDetails | undefined {
   try {
-    return wishOrNone(parseWish(record))
+    return requestedOrNone(parseRequestedDetails(record))
   } catch (error) {
     throw new ProxyError('config_invalid', `--record: ${(error as Error).message}`, { cause: error })
   }
@@ -393,8 +393,8 @@ async function comparedPrompts(model: TokenModel): Promise<ExpectedTokenizer['ch
   return Object.fromEntries(prompts.filter((prompt) => prompt !== undefined))
 }
 
-function engineRoster(config: LocalModeConfig, backend: LocalBackend, logger: Logger): Roster {
-  return new EngineRoster({
+function engineRegistry(config: LocalModeConfig, backend: LocalBackend, logger: Logger): Registry {
+  return new EngineRegistry({
     backend,
     // Anybody may name an engine then, and must not be sent the key of the others.
     open: (url) => openServer(isOpenDoor(config) ? { ...config, engineApiKey: undefined } : config, url),

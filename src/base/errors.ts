@@ -67,7 +67,7 @@ export interface ProxyErrorOptions {
   logMessage?: string
   /** The request field at fault, as the caller wrote it: `messages.0.role`. */
   param?: string
-  /** Overrules the catalogue's status, for an engine's own refusal (400, 404, 429 …). */
+  /** Overrides the catalogue's status, for an engine's own refusal (400, 404, 429 …). */
   status?: number
   /** Seconds after which a retry makes sense; becomes `retry-after`. */
   retryAfterS?: number

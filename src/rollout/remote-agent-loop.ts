@@ -80,7 +80,7 @@ export class RemoteAgentLoop {
 
   /**
    * One rollout. An agent that fails is run again, and never makes this throw: a sample always has a result.
-   * @param samplingParams overrule what the agent asks for
+   * @param samplingParams override what the agent asks for
    * @param sample a row of the dataset; nothing in it is changed
    * @param signal stops the agent
    * @returns a row for each branch of the session, or one inert row when there is nothing to train on

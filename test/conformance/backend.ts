@@ -25,7 +25,7 @@ export interface BackendUnderTest {
   close(): Promise<void>
 }
 
-export interface BackendWishes {
+export interface BackendOptions {
   members: number
   maxConcurrency: number
   queueLimit: number
@@ -35,16 +35,22 @@ export interface BackendWishes {
 /** @param absentCode what a call fails with when no member could serve it for `waitMs` */
 export function backendSuite(
   t: Test,
-  setUp: (wishes: BackendWishes) => Promise<BackendUnderTest>,
+  setUp: (options: BackendOptions) => Promise<BackendUnderTest>,
   absentCode: 'engine_unreachable' | 'no_worker',
 ): void {
   const withBackend = (
     title: string,
-    wishes: Partial<BackendWishes>,
+    options: Partial<BackendOptions>,
     run: (t: Test, subject: BackendUnderTest) => Promise<void>,
   ) =>
     t.test(title, async (t) => {
-      const subject = await setUp({ members: 2, maxConcurrency: 8, queueLimit: 8, waitMs: 10_000, ...wishes })
+      const subject = await setUp({
+        members: 2,
+        maxConcurrency: 8,
+        queueLimit: 8,
+        waitMs: 10_000,
+        ...options,
+      })
       // The backend's own timers keep no process alive, and its only member may be gone.
       const awake = setInterval(() => {}, 1_000)
       t.teardown(() => {

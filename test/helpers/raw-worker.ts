@@ -21,7 +21,7 @@ export class RawWorker {
     this.closed = once(this.socket, 'close').then(([code]) => code)
   }
 
-  /** Connects with a version-2 hello. @param more overrules its fields */
+  /** Connects with a version-2 hello. @param more overrides its fields */
   static async hello(url: string, more: object = {}): Promise<RawWorker> {
     const worker = new RawWorker(url)
     await once(worker.socket, 'open')

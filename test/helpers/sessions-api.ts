@@ -2,7 +2,7 @@ import type { Test } from 'tap'
 import type { TSchema } from 'typebox'
 import { Compile } from 'typebox/compile'
 import { uiRoutes } from '../../src/inspector/routes/routes.ts'
-import type { Roster } from '../../src/proxy/engines/port/roster.ts'
+import type { Registry } from '../../src/proxy/engines/port/registry.ts'
 import { type HttpServer, listen, type ServerOptions } from '../../src/proxy/http/server.ts'
 import { Metrics } from '../../src/proxy/metrics/metrics.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
@@ -78,13 +78,13 @@ export function serverParts(store: TurnStore, options: Partial<SessionsOptions> 
     metrics: new Metrics().source({ backend, prompts: { counts: () => ({}) }, store }),
     acceptWorker: (socket) => socket.close(),
     maxWorkerFrameBytes: 1_000,
-    roster: NO_ROSTER,
+    registry: NO_REGISTRY,
     inspector: uiRoutes,
   }
   return { options: serverOptions, sessions, backend }
 }
 
-const NO_ROSTER: Roster = {
+const NO_REGISTRY: Registry = {
   list: () => [],
   register: () => Promise.reject(new Error('no engines here')),
   remove() {},

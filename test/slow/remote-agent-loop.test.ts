@@ -60,7 +60,7 @@ t.test('a rollout is the rows of its session, with the reward that the runner ga
     { temperature: 0.7, max_tokens: 7 },
     "verl's logprobs is not for the agent",
   )
-  t.equal(outputs[0].response_ids.length, 7, 'the sampling parameters overrule the agent')
+  t.equal(outputs[0].response_ids.length, 7, 'the sampling parameters override the agent')
   const { trajectories } = await proxy.get(`/sessions/${sessionId}/trajectories`)
   for (const name of ['prompt_ids', 'response_ids', 'response_mask', 'response_logprobs'] as const) {
     t.strictSame(outputs[0][name], trajectories[0][name], name)

@@ -40,7 +40,7 @@ class RemoteAgentConfig:
     worker: bool | None = option(values.switch, "REMOTE_AGENT_WORKER")
     worker_concurrency: int = option(values.integer(1), "REMOTE_AGENT_WORKER_CONCURRENCY", default=1024)
 
-    # What overrules the options of the rollout server, where it is given
+    # What overrides the options of the rollout server, where it is given
     #: Address under which agents reach the proxy, with a port if it is another one than the proxy URL's.
     agent_host: str | None = option(values.text, "LLM_PROXY_IP", sent=True)
     model_name: str | None = option(values.text, "REMOTE_MODEL_NAME", sent=True)

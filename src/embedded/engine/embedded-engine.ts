@@ -15,7 +15,7 @@ import { Pace } from './pace.ts'
 import { Playbook } from './playbook.ts'
 import { chatPrompt, checkTokenIds, completionPrompt, type EncodedPrompt, tokenPrompt } from './prompt.ts'
 import { readPrompt } from './prompt-conversation.ts'
-import { readLogprobsWish, readSamplingParams, type SamplingParams, tooLong } from './sampling-params.ts'
+import { readLogprobsOptions, readSamplingParams, type SamplingParams, tooLong } from './sampling-params.ts'
 import { type RankedToken, rankTokens } from './score.ts'
 
 export interface EmbeddedEngineOptions {
@@ -153,13 +153,13 @@ export class EmbeddedEngine implements EngineClient {
       promptLength: prompt.ids.length,
       defaultMaxTokens: kind === 'chat' ? this.contextLength : COMPLETION_MAX_TOKENS,
     })
-    const logprobsWish = readLogprobsWish(body)
+    const logprobsOptions = readLogprobsOptions(body)
     const forced = this.#force(prompt, body.model, params)
     const generation = new Generation(this.#model, {
       promptIds: prompt.ids,
       ...forced,
       ...(kind === 'chat' && !isTokenRequest(request) ? { parser: makeParser(body) } : {}),
-      logprobsWish,
+      logprobsOptions,
       record: request.record,
     })
     return { promptIds: PromptIds.from(prompt.ids), generation }

@@ -6,7 +6,7 @@
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
 import type { TokenTable } from '../../protocol/details/details.ts'
-import type { DetailWish } from '../../protocol/details/kinds.ts'
+import type { RequestedDetails } from '../../protocol/details/kinds.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
 import type { ParsedDelta } from '../../proxy/tokens/parsers/parsed-delta.ts'
 import { StopStrings } from '../../proxy/tokens/tokenizer/stop-strings.ts'
@@ -15,7 +15,7 @@ import type { Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import type { EmbeddedModel } from './embedded-model.ts'
 import type { NextToken } from './ngram-model.ts'
 import { indexOfLargest, Sampler } from './sampler.ts'
-import type { LogprobsWish, SamplingParams } from './sampling-params.ts'
+import type { LogprobsOptions, SamplingParams } from './sampling-params.ts'
 
 interface GenerationInput {
   promptIds: readonly number[]
@@ -25,9 +25,9 @@ interface GenerationInput {
   /** Turns text into content, reasoning and tool calls. Without one, all text is content. */
   parser?: OutputParser
   /** Set where the request asks to see logprobs; events carry those of the sampled tokens in any case. */
-  logprobsWish?: LogprobsWish | undefined
+  logprobsOptions?: LogprobsOptions | undefined
   /** What is recorded beyond ids and logprobs. */
-  record?: DetailWish | undefined
+  record?: RequestedDetails | undefined
 }
 
 /** Why a completion ends with the token just taken. */
@@ -117,12 +117,12 @@ export class Generation {
     const { topLogprobs } = this.#input.record ?? {}
     if (topLogprobs !== undefined)
       delta.details = { top_logprobs: alternativesOf(this.#model.tokenizer, next, topLogprobs) }
-    if (this.#input.logprobsWish) delta.logprobsContent = [this.#describe(id, next)]
+    if (this.#input.logprobsOptions) delta.logprobsContent = [this.#describe(id, next)]
     return delta
   }
 
   #describe(id: number, next: NextToken): TokenLogprob {
-    return describeToken(this.#model.tokenizer, next, id, this.#input.logprobsWish!)
+    return describeToken(this.#model.tokenizer, next, id, this.#input.logprobsOptions!)
   }
 
   #finish({ finishReason, stopReason }: Ending): GenerationEnd {
@@ -150,20 +150,25 @@ function joinDeltas(first: ParsedDelta, second: ParsedDelta): ParsedDelta {
 }
 
 /** A token with its logprob and its most probable alternatives, as OpenAI and vLLM list them. */
-function describeToken(tokenizer: Tokenizer, next: NextToken, id: number, wish: LogprobsWish): TokenLogprob {
+function describeToken(
+  tokenizer: Tokenizer,
+  next: NextToken,
+  id: number,
+  options: LogprobsOptions,
+): TokenLogprob {
   return {
-    ...describe(tokenizer, next, id, wish),
-    top_logprobs: mostProbable(next, tokenizer.vocabSize, wish.top).map((other) =>
-      describe(tokenizer, next, other, wish),
+    ...describe(tokenizer, next, id, options),
+    top_logprobs: mostProbable(next, tokenizer.vocabSize, options.top).map((other) =>
+      describe(tokenizer, next, other, options),
     ),
   }
 }
 
 /** With `return_tokens_as_token_ids` the bytes are still the text's. */
-function describe(tokenizer: Tokenizer, next: NextToken, id: number, wish: LogprobsWish) {
+function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: LogprobsOptions) {
   const text = tokenizer.pieceOf(id).text ?? tokenizer.decode([id])
   return {
-    token: wish.asTokenIds ? `token_id:${id}` : text,
+    token: options.asTokenIds ? `token_id:${id}` : text,
     logprob: next.logprob(id),
     bytes: [...Buffer.from(text)],
   }

@@ -60,7 +60,7 @@ export interface SamplingParams {
 }
 
 /** What the answer is to tell about each token. */
-export interface LogprobsWish {
+export interface LogprobsOptions {
   /** How many of the most probable tokens to list beside the sampled one. */
   top: number
   /** Tokens are written as `token_id:42` and not as their text. */
@@ -103,7 +103,7 @@ export function readSamplingParams(body: SamplingFields, limits: SamplingLimits)
  * `logprobs` is a boolean with `top_logprobs` beside it in a chat request and a number in a completion request.
  * @returns undefined if the request wants none
  */
-export function readLogprobsWish(body: SamplingFields): LogprobsWish | undefined {
+export function readLogprobsOptions(body: SamplingFields): LogprobsOptions | undefined {
   const { logprobs, top_logprobs: topLogprobs } = body
   if (logprobs === undefined || logprobs === null || logprobs === false) return undefined
   const top = logprobs === true ? (topLogprobs ?? 0) : logprobs

@@ -20,7 +20,7 @@ export interface AnswerFields {
 }
 
 /** `stream_options` without `include_usage` asks for usage, in vLLM. */
-export function readWishes(body: AnyCompletionRequest & { logprobs?: unknown }): AnswerFields {
+export function readAnswerFields(body: AnyCompletionRequest & { logprobs?: unknown }): AnswerFields {
   const { logprobs, stream_options: streamOptions } = body
   return {
     tokenIds: body.return_token_ids === true,
@@ -34,8 +34,8 @@ export interface AnswerFormat {
   idPrefix: string
   wholeObject: string
   chunkObject: string
-  whole(head: AnswerHead, completion: Completion, wishes: AnswerFields): object
-  chunks(wishes: AnswerFields): ChunkMaker
+  whole(head: AnswerHead, completion: Completion, fields: AnswerFields): object
+  chunks(fields: AnswerFields): ChunkMaker
 }
 
 /** Makes the chunks of one stream, as members of the JSON object whose first members are the head's. */
@@ -56,12 +56,12 @@ export interface ChunkMaker {
 export class StreamText {
   readonly #head: string
   readonly #chunks: ChunkMaker
-  readonly #wishes: AnswerFields
+  readonly #fields: AnswerFields
 
-  constructor(head: AnswerHead, chunks: ChunkMaker, wishes: AnswerFields) {
+  constructor(head: AnswerHead, chunks: ChunkMaker, fields: AnswerFields) {
     this.#head = `data: ${JSON.stringify(head).slice(0, -1)},`
     this.#chunks = chunks
-    this.#wishes = wishes
+    this.#fields = fields
   }
 
   write(events: readonly GenerationEvent[]): string {
@@ -76,7 +76,7 @@ export class StreamText {
   }
 
   #end({ usage }: GenerationEnd): string {
-    const usageChunk = this.#wishes.streamUsage && usage ? this.#chunk({ choices: [], usage }) : ''
+    const usageChunk = this.#fields.streamUsage && usage ? this.#chunk({ choices: [], usage }) : ''
     return `${usageChunk}data: [DONE]\n\n`
   }
 

@@ -9,10 +9,10 @@ export const chatFormat: AnswerFormat = {
   wholeObject: 'chat.completion',
   chunkObject: 'chat.completion.chunk',
   whole: wholeChat,
-  chunks: (wishes) => new ChatChunks(wishes),
+  chunks: (fields) => new ChatChunks(fields),
 }
 
-function wholeChat(head: AnswerHead, completion: Completion, wishes: AnswerFields): object {
+function wholeChat(head: AnswerHead, completion: Completion, fields: AnswerFields): object {
   const { start, end, toolCalls } = completion
   return {
     ...head,
@@ -29,38 +29,38 @@ function wholeChat(head: AnswerHead, completion: Completion, wishes: AnswerField
           ...(toolCalls.length > 0 ? { tool_calls: toolCalls } : {}),
           reasoning: completion.reasoning,
         },
-        logprobs: wishes.logprobs ? { content: completion.logprobsContent } : null,
+        logprobs: fields.logprobs ? { content: completion.logprobsContent } : null,
         finish_reason: end?.finishReason,
         stop_reason: end?.stopReason ?? null,
-        token_ids: wishes.tokenIds ? completion.tokenIds : null,
+        token_ids: fields.tokenIds ? completion.tokenIds : null,
       },
     ],
     service_tier: null,
     system_fingerprint: null,
     usage: { ...end?.usage, prompt_tokens_details: null },
     prompt_logprobs: null,
-    prompt_token_ids: wishes.tokenIds ? Array.from(start?.promptTokenIds ?? []) : null,
+    prompt_token_ids: fields.tokenIds ? Array.from(start?.promptTokenIds ?? []) : null,
     kv_transfer_params: null,
   }
 }
 
 class ChatChunks implements ChunkMaker {
-  readonly #wishes: AnswerFields
+  readonly #fields: AnswerFields
 
-  constructor(wishes: AnswerFields) {
-    this.#wishes = wishes
+  constructor(fields: AnswerFields) {
+    this.#fields = fields
   }
 
   first(promptTokenIds: PromptIds | undefined): object {
     const delta = { role: 'assistant', content: '' }
     return {
       choices: [{ index: 0, delta, logprobs: null, finish_reason: null }],
-      prompt_token_ids: this.#wishes.tokenIds ? Array.from(promptTokenIds ?? []) : null,
+      prompt_token_ids: this.#fields.tokenIds ? Array.from(promptTokenIds ?? []) : null,
     }
   }
 
   delta(event: GenerationDelta, end: GenerationEnd | undefined): object | undefined {
-    const { tokenIds, logprobs } = this.#wishes
+    const { tokenIds, logprobs } = this.#fields
     const delta = messageDelta(event)
     // A token whose text the parser holds back is a chunk for those only who count tokens.
     if (Object.keys(delta).length === 0 && end === undefined && !tokenIds && !logprobs) return undefined

@@ -6,7 +6,7 @@ import type { GenerationStream } from '../../protocol/canonical/events.ts'
 import type { CanonicalRequest, ChatBody, CompletionBody } from '../../protocol/canonical/request.ts'
 import { SseReply } from '../../proxy/http/agent/sse-reply.ts'
 import { clientGone } from '../../proxy/http/transport/client-gone.ts'
-import { type AnswerFormat, type AnswerHead, readWishes, StreamText } from './answer-wire.ts'
+import { type AnswerFormat, type AnswerHead, readAnswerFields, StreamText } from './answer-wire.ts'
 import { chatFormat } from './chat-wire.ts'
 import { completionFormat } from './completion-wire.ts'
 import type { EngineCounters } from './counters.ts'
@@ -50,8 +50,8 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
 function scoringFormat(engine: ServedEngine, { prompt_logprobs: count }: CompletionRequest): AnswerFormat {
   return {
     ...completionFormat,
-    whole: (head, completion, wishes) => {
-      const answer = completionFormat.whole(head, completion, wishes) as { choices: object[] }
+    whole: (head, completion, fields) => {
+      const answer = completionFormat.whole(head, completion, fields) as { choices: object[] }
       const prompt_logprobs = promptLogprobs(
         engine,
         completion.start?.promptTokenIds?.whole() ?? [],
@@ -86,10 +86,10 @@ async function answer(
     created: Math.floor(Date.now() / 1000),
     model: engine.model,
   }
-  const wishes = readWishes(body)
+  const fields = readAnswerFields(body)
   const counted = countCompletion(events, counters, signal)
-  if (!stream) return format.whole(head, await foldAll(counted), wishes)
-  await sendStream(counted, new StreamText(head, format.chunks(wishes), wishes), reply)
+  if (!stream) return format.whole(head, await foldAll(counted), fields)
+  await sendStream(counted, new StreamText(head, format.chunks(fields), fields), reply)
   return reply
 }
 

@@ -10,10 +10,10 @@ export const completionFormat: AnswerFormat = {
   wholeObject: 'text_completion',
   chunkObject: 'text_completion',
   whole: wholeCompletion,
-  chunks: (wishes) => new CompletionChunks(wishes),
+  chunks: (fields) => new CompletionChunks(fields),
 }
 
-function wholeCompletion(head: AnswerHead, completion: Completion, wishes: AnswerFields): object {
+function wholeCompletion(head: AnswerHead, completion: Completion, fields: AnswerFields): object {
   const { start, end } = completion
   return {
     ...head,
@@ -21,12 +21,12 @@ function wholeCompletion(head: AnswerHead, completion: Completion, wishes: Answe
       {
         index: 0,
         text: completion.content ?? '',
-        logprobs: wishes.logprobs ? listLogprobs(completion.logprobsContent, 0) : null,
+        logprobs: fields.logprobs ? listLogprobs(completion.logprobsContent, 0) : null,
         finish_reason: end?.finishReason,
         stop_reason: end?.stopReason ?? null,
-        token_ids: wishes.tokenIds ? completion.tokenIds : null,
+        token_ids: fields.tokenIds ? completion.tokenIds : null,
         prompt_logprobs: null,
-        prompt_token_ids: wishes.tokenIds ? Array.from(start?.promptTokenIds ?? []) : null,
+        prompt_token_ids: fields.tokenIds ? Array.from(start?.promptTokenIds ?? []) : null,
       },
     ],
     service_tier: null,
@@ -37,28 +37,28 @@ function wholeCompletion(head: AnswerHead, completion: Completion, wishes: Answe
 }
 
 class CompletionChunks implements ChunkMaker {
-  readonly #wishes: AnswerFields
+  readonly #fields: AnswerFields
   /** Sent with the first token, then null. */
   #promptTokenIds: number[] | null = null
   /** Length of the tokens' text so far. */
   #textOffset = 0
 
-  constructor(wishes: AnswerFields) {
-    this.#wishes = wishes
+  constructor(fields: AnswerFields) {
+    this.#fields = fields
   }
 
   first(promptTokenIds: PromptIds | undefined): undefined {
-    if (this.#wishes.tokenIds) this.#promptTokenIds = Array.from(promptTokenIds ?? [])
+    if (this.#fields.tokenIds) this.#promptTokenIds = Array.from(promptTokenIds ?? [])
   }
 
   delta(event: GenerationDelta, end: GenerationEnd | undefined): object {
     const choice = {
       index: 0,
       text: event.content ?? '',
-      logprobs: this.#wishes.logprobs ? this.#logprobs(event.logprobsContent ?? []) : null,
+      logprobs: this.#fields.logprobs ? this.#logprobs(event.logprobsContent ?? []) : null,
       finish_reason: end?.finishReason ?? null,
       stop_reason: end?.stopReason ?? null,
-      token_ids: this.#wishes.tokenIds ? (event.tokenIds ?? []) : null,
+      token_ids: this.#fields.tokenIds ? (event.tokenIds ?? []) : null,
       prompt_token_ids: this.#promptTokenIds,
     }
     this.#promptTokenIds = null

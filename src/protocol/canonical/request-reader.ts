@@ -124,7 +124,7 @@ type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never
 const NOTHING: ParsedList = { elements: [], ends: [], weights: [], bytes: ProvenBytes.NONE }
 
 /** What of a request is wanted besides what it says. */
-export interface ReadWishes {
+export interface ReadOptions {
   /** {@link ReadList.json}: such lists are kept as they came; of others, only as much as proves that they come again. */
   listJson?: boolean
 }
@@ -166,9 +166,9 @@ export class RequestReader implements Repeats {
    * @param json in UTF-8; what is new in it is copied, and nothing of it is kept
    * @throws SyntaxError, and what `admit` throws
    */
-  read(json: Buffer, admit: Admit = () => {}, wishes: ReadWishes = {}): ReadRequest {
-    const isShort = json.length < MIN_BYTES && !wishes.listJson
-    const read = isShort ? undefined : this.#readParts(json, admit, wishes)
+  read(json: Buffer, admit: Admit = () => {}, options: ReadOptions = {}): ReadRequest {
+    const isShort = json.length < MIN_BYTES && !options.listJson
+    const read = isShort ? undefined : this.#readParts(json, admit, options)
     if (read !== undefined) return read
     const weight = weigh(json)
     admit(weight)
@@ -199,16 +199,16 @@ export class RequestReader implements Repeats {
   }
 
   /** @returns undefined for what is to be left to the parser, whether it is JSON or not */
-  #readParts(json: Buffer, admit: Admit, wishes: ReadWishes): ReadRequest | undefined {
+  #readParts(json: Buffer, admit: Admit, options: ReadOptions): ReadRequest | undefined {
     try {
-      return this.#readObject(json, admit, wishes)
+      return this.#readObject(json, admit, options)
     } catch (thrown) {
       if (thrown instanceof SyntaxError) return undefined
       throw thrown
     }
   }
 
-  #readObject(json: Buffer, admit: Admit, wishes: ReadWishes): ReadRequest | undefined {
+  #readObject(json: Buffer, admit: Admit, options: ReadOptions): ReadRequest | undefined {
     const members = new Map<string, unknown>()
     let weight: JsonWeight = { nodes: 1, commas: 0, widest: 0 }
     let newNodes = 0
@@ -233,7 +233,7 @@ export class RequestReader implements Repeats {
       if (typeof name !== 'string' || members.has(name)) return undefined
       add({ nodes: 1, commas: members.size === 0 ? 0 : 1, widest: members.size + 1 })
       if (list === undefined && json[start] === LETTERS.list && LIST_FIELDS.includes(name)) {
-        const found = this.#readList(json, start + 1, add, wishes)
+        const found = this.#readList(json, start + 1, add, options)
         if (found === undefined) return undefined
         list = found.list
         // A copy: who changes it changes what later requests are made of no more.
@@ -252,7 +252,7 @@ export class RequestReader implements Repeats {
     if (!isWhole || list?.ends.length === 0) return undefined
     const value = Object.fromEntries(members)
     if (list === undefined) return { value, newNodes }
-    return { value, newNodes, list: { elements, json: wholeOf(list, wishes) } }
+    return { value, newNodes, list: { elements, json: wholeOf(list, options) } }
   }
 
   /** @returns undefined if it is nested too deeply */
@@ -287,7 +287,7 @@ export class RequestReader implements Repeats {
     json: Buffer,
     start: number,
     add: Add,
-    wishes: ReadWishes,
+    options: ReadOptions,
   ): { list: ParsedList; close: number } | undefined {
     const { place, shared, alike } = this.#mostAlike(json.subarray(start))
     const goesOn = shared.ends.length > 0
@@ -313,7 +313,7 @@ export class RequestReader implements Repeats {
       elements: [...shared.elements, ...added],
       ends,
       weights,
-      bytes: knownNow(shared.bytes, json.subarray(start, start + (ends.at(-1) ?? 0)), alike, wishes),
+      bytes: knownNow(shared.bytes, json.subarray(start, start + (ends.at(-1) ?? 0)), alike, options),
     }
     this.#remember(list, place, shared)
     return { list, close: found.close }
@@ -377,13 +377,13 @@ function parsePart(json: Buffer, parse: (text: string) => unknown, add: Add): Pa
 }
 
 /** @param alike how many bytes of the list are known at least */
-function knownNow(known: KnownBytes, list: Buffer, alike: number, { listJson }: ReadWishes): KnownBytes {
-  const isAsWished = known instanceof KeptBytes === (listJson === true)
-  if (isAsWished) return known.followedBy(list, Math.min(alike, list.length))
+function knownNow(known: KnownBytes, list: Buffer, alike: number, { listJson }: ReadOptions): KnownBytes {
+  const isAsRequested = known instanceof KeptBytes === (listJson === true)
+  if (isAsRequested) return known.followedBy(list, Math.min(alike, list.length))
   return listJson === true ? KeptBytes.of(list) : ProvenBytes.of(list)
 }
 
-function wholeOf({ bytes }: ParsedList, { listJson }: ReadWishes): Buffer | undefined {
+function wholeOf({ bytes }: ParsedList, { listJson }: ReadOptions): Buffer | undefined {
   return listJson === true && bytes instanceof KeptBytes ? bytes.whole : undefined
 }
 

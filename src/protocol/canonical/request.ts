@@ -1,10 +1,10 @@
 /**
  * The canonical request: the body of OpenAI Chat Completions (or of the older Completions), with wire names, and
- * with every field the agent sent, known or not. Dialects make it, the session layer overrules its sampling, engine
+ * with every field the agent sent, known or not. Dialects make it, the session layer overrides its sampling, engine
  * clients and workers serve it.
  */
 
-import type { DetailWish } from '../details/kinds.ts'
+import type { RequestedDetails } from '../details/kinds.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { PromptLists } from '../token-ids/prompt-lists.ts'
 import type { Message } from './conversation.ts'
@@ -65,7 +65,7 @@ export type GenerationRequest = CanonicalRequest & {
   /** Whether events should come as the engine samples (true) or all at once when it is done. */
   stream: boolean
   /** What is recorded beyond ids and logprobs; absent: nothing. */
-  record?: DetailWish
+  record?: RequestedDetails
   /** Routed experts of the prompt are on record up to this place, and need not come again; absent: none is. */
   expertsStart?: number
   /** The call of which this is one of several answers: their prompt is the same. Absent: the only one. */

@@ -23,7 +23,7 @@ const RECORDABLE_DETAILS = DETAIL_KINDS.filter((kind) => kind !== 'sampling_logp
  * The details that a call is recorded with. Numbers: how many alternatives there are to be per token, beside the token
  * itself.
  */
-export interface DetailWish {
+export interface RequestedDetails {
   readonly samplingMask?: boolean
   readonly topLogprobs?: number
   readonly promptLogprobs?: number
@@ -42,14 +42,14 @@ const MAX_ALTERNATIVES = 1_024
  * prompt's own tokens without alternatives.
  * @throws ProxyError `invalid_request` that names what is no such word
  */
-export function parseWish(names: readonly string[]): DetailWish {
-  return Object.assign({}, ...names.map(wishOf))
+export function parseRequestedDetails(names: readonly string[]): RequestedDetails {
+  return Object.assign({}, ...names.map(parseDetail))
 }
 
-/** Whether {@link parseWish} knows it. */
+/** Whether {@link parseRequestedDetails} knows it. */
 export function isRecordable(name: string): boolean {
   try {
-    wishOf(name)
+    parseDetail(name)
     return true
   } catch {
     return false
@@ -57,7 +57,7 @@ export function isRecordable(name: string): boolean {
 }
 
 /** @throws ProxyError `invalid_request` */
-function wishOf(name: string): DetailWish {
+function parseDetail(name: string): RequestedDetails {
   const [, kind, count] = /^([a-z_]+)(?::(\d{1,4}))?$/.exec(name) ?? []
   const alternatives = count === undefined ? undefined : Number(count)
   if (alternatives !== undefined && alternatives > MAX_ALTERNATIVES) throw noSuchDetail(name)
@@ -77,18 +77,18 @@ function noSuchDetail(name: string): ProxyError {
   })
 }
 
-/** The names that {@link parseWish} reads the same wish from. */
-export function wishNames(wish: DetailWish): string[] {
+/** The names that {@link parseRequestedDetails} reads the same details from. */
+export function namesOfDetails(requested: RequestedDetails): string[] {
   return [
-    ...(wish.samplingMask ? ['sampling_mask'] : []),
-    ...(wish.topLogprobs === undefined ? [] : [`top_logprobs:${wish.topLogprobs}`]),
-    ...(wish.promptLogprobs === undefined ? [] : [`prompt_logprobs:${wish.promptLogprobs}`]),
-    ...(wish.routedExperts ? ['routed_experts'] : []),
-    ...(wish.weightVersions ? ['weight_versions'] : []),
+    ...(requested.samplingMask ? ['sampling_mask'] : []),
+    ...(requested.topLogprobs === undefined ? [] : [`top_logprobs:${requested.topLogprobs}`]),
+    ...(requested.promptLogprobs === undefined ? [] : [`prompt_logprobs:${requested.promptLogprobs}`]),
+    ...(requested.routedExperts ? ['routed_experts'] : []),
+    ...(requested.weightVersions ? ['weight_versions'] : []),
   ]
 }
 
-/** @returns undefined for a wish without anything in it, which costs a call nothing then */
-export function wishOrNone(wish: DetailWish): DetailWish | undefined {
-  return wishNames(wish).length > 0 ? wish : undefined
+/** @returns undefined for a request without anything in it, which costs a call nothing then */
+export function requestedOrNone(requested: RequestedDetails): RequestedDetails | undefined {
+  return namesOfDetails(requested).length > 0 ? requested : undefined
 }

@@ -2,7 +2,7 @@
 
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
-import { isRecordable, parseWish, wishNames } from '../details/kinds.ts'
+import { isRecordable, namesOfDetails, parseRequestedDetails } from '../details/kinds.ts'
 import { jsonPieces } from '../json/json-member.ts'
 import { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { CompletionRequestV1, CompletionRequestV2 } from './protocol.ts'
@@ -118,13 +118,16 @@ function besideBody(request: GenerationRequest) {
 
 function recordToWire({ record, expertsStart }: GenerationRequest) {
   if (record === undefined) return undefined
-  return { record: wishNames(record), ...(expertsStart !== undefined && { experts_start: expertsStart }) }
+  return {
+    record: namesOfDetails(record),
+    ...(expertsStart !== undefined && { experts_start: expertsStart }),
+  }
 }
 
 /** A name that only a newer proxy knows is left out. */
 function recordFromWire({ record: names, experts_start: expertsStart }: CompletionRequestV2) {
   if (names === undefined) return undefined
-  const record = parseWish(names.filter(isRecordable))
+  const record = parseRequestedDetails(names.filter(isRecordable))
   return { record, ...(expertsStart !== undefined && { expertsStart }) }
 }
 

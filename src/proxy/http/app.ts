@@ -16,7 +16,7 @@ import { openAiError } from '../dialects/common/openai-error.ts'
 import type { VolatileRule } from '../dialects/common/volatile.ts'
 import { anthropicError } from '../dialects/messages/error.ts'
 import type { Backend } from '../engines/port/backend.ts'
-import type { Roster } from '../engines/port/roster.ts'
+import type { Registry } from '../engines/port/registry.ts'
 import type { MetricsSource } from '../metrics/metrics.ts'
 import { Activity } from '../session/state/activity.ts'
 import type { NodePlace } from '../session/state/nodes.ts'
@@ -90,7 +90,7 @@ export interface AppOptions extends AppBase, AgentPolicy {
   acceptWorker: WorkerSocketOptions['accept']
   maxWorkerFrameBytes: number
   /** The engines or workers that serve. */
-  roster: Roster
+  registry: Registry
   /** How long an agent's stream may be silent; default: 15 s. */
   keepAliveMs?: number
   /** How often an answer that is not streamed shows a sign of life. Default: never. */
@@ -238,7 +238,7 @@ async function addRoutes(
     activity,
     sessions,
   })
-  await app.register(inScope('admin', workersRoutes), { roster: options.roster })
+  await app.register(inScope('admin', workersRoutes), { registry: options.registry })
   await app.register(inScope('view', tracesRoutes), { store })
   await app.register(inScope('admin', gatewayRoutes), { sessions, store, keyring })
   if (options.rollouts) await app.register(inScope('admin', options.rollouts))

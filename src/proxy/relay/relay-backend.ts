@@ -20,7 +20,7 @@ import {
   TOKENIZER_TEXT,
   type TokenizerVerdict,
 } from '../engines/port/expected-tokenizer.ts'
-import type { Roster, RosterEntry } from '../engines/port/roster.ts'
+import type { Registry, RegistryEntry } from '../engines/port/registry.ts'
 import type { ConnectedWorker, WorkerLimits } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { WorkerRegistry } from './worker-registry.ts'
@@ -39,7 +39,7 @@ export interface RelayBackendOptions extends Partial<WorkerLimits> {
   watch?: DispatchWatch
 }
 
-export interface RelayBackend extends Backend, Roster {
+export interface RelayBackend extends Backend, Registry {
   /** Takes over a socket that was opened at `/ws/worker`. @param greeted is called when its worker's hello is accepted */
   accept(socket: RelaySocket, greeted?: () => void): void
 }
@@ -158,7 +158,7 @@ class WorkerBackend implements RelayBackend {
     }
   }
 
-  list(): RosterEntry[] {
+  list(): RegistryEntry[] {
     return this.#registry.connected().map(entryOf)
   }
 
@@ -258,7 +258,7 @@ function lacksOf({ identity: { version, capabilities } }: ConnectedWorker): Abil
   return lacks
 }
 
-function entryOf(worker: ConnectedWorker): RosterEntry {
+function entryOf(worker: ConnectedWorker): RegistryEntry {
   const { workerId, version, maxConcurrency } = worker.identity
   return {
     id: workerId,

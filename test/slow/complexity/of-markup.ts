@@ -119,8 +119,8 @@ export const MARKUP: readonly Subject[] = [
     covers: ['src/proxy/dialects/messages/stream.ts'],
     cases: {
       'white space in pieces': (n) => () => {
-        const wishes = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
-        const writer = new MessagesStreamWriter({ turnId: 'a', createdS: 1, model: 'm' }, wishes)
+        const answerOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
+        const writer = new MessagesStreamWriter({ turnId: 'a', createdS: 1, model: 'm' }, answerOptions)
         writer.write([{ type: 'start', engine: 'e' }])
         for (let at = 0; at < n / 4; at += 1) writer.write([{ type: 'delta', content: '    ' }])
       },

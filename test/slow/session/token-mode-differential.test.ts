@@ -64,20 +64,20 @@ const stopToken = fc.oneof(
   fc.integer({ min: 0, max: model.tokenizer.vocabSize - 1 }),
   stopString.map((written) => model.tokenizer.encode(written)[0]!),
 )
-const wish = <Value>(value: fc.Arbitrary<Value>) => fc.option(value, { nil: undefined, freq: 2 })
+const maybe = <Value>(value: fc.Arbitrary<Value>) => fc.option(value, { nil: undefined, freq: 2 })
 
 const sampling = fc.record({
   seed: fc.nat(),
   temperature: fc.constantFrom(0, 0.7, 1.5),
   max_tokens: fc.constantFrom(1, 3, 40, 90),
-  stop: wish(fc.oneof(stopString, fc.array(stopString, { maxLength: 3 }))),
-  stop_token_ids: wish(fc.array(stopToken, { maxLength: 2 })),
-  ignore_eos: wish(fc.boolean()),
-  skip_special_tokens: wish(fc.boolean()),
-  include_stop_str_in_output: wish(fc.boolean()),
-  min_tokens: wish(fc.integer({ min: 0, max: 12 })),
-  tools: wish(fc.constantFrom<Tool[]>([], [calculator])),
-  tool_choice: wish(fc.constantFrom('auto' as const, 'none' as const)),
+  stop: maybe(fc.oneof(stopString, fc.array(stopString, { maxLength: 3 }))),
+  stop_token_ids: maybe(fc.array(stopToken, { maxLength: 2 })),
+  ignore_eos: maybe(fc.boolean()),
+  skip_special_tokens: maybe(fc.boolean()),
+  include_stop_str_in_output: maybe(fc.boolean()),
+  min_tokens: maybe(fc.integer({ min: 0, max: 12 })),
+  tools: maybe(fc.constantFrom<Tool[]>([], [calculator])),
+  tool_choice: maybe(fc.constantFrom('auto' as const, 'none' as const)),
 })
 
 let calls = 0

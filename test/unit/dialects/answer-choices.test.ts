@@ -8,7 +8,7 @@ import { ChoicesWriter, usageOfChoices } from '../../../src/proxy/dialects/commo
 import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/answer.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
-const wishes = { logprobs: false, tokenIds: true, reasoning: true, streamUsage: true }
+const answerOptions = { logprobs: false, tokenIds: true, reasoning: true, streamUsage: true }
 
 const usage = (completion_tokens: number, reasoning_tokens?: number) => ({
   prompt_tokens: 2,
@@ -42,13 +42,13 @@ t.test('the usage of several choices counts the prompt once and every sampled to
 
 const KINDS = {
   chat: {
-    writer: (choice: number) => new ChatStreamWriter({ ...identity, choice }, wishes),
+    writer: (choice: number) => new ChatStreamWriter({ ...identity, choice }, answerOptions),
     whole: chatCompletion,
     // biome-ignore lint/suspicious/noExplicitAny: a choice of either dialect
     textOf: (choice: any) => choice.delta?.content ?? choice.message?.content ?? '',
   },
   completions: {
-    writer: (choice: number) => new CompletionStreamWriter({ ...identity, choice }, wishes),
+    writer: (choice: number) => new CompletionStreamWriter({ ...identity, choice }, answerOptions),
     whole: textCompletion,
     textOf: (choice: { text?: string }) => choice.text ?? '',
   },
@@ -77,7 +77,9 @@ for (const [kind, { writer: writerOf, whole, textOf }] of Object.entries(KINDS))
           t.equal(chunks.pop(), 'data: [DONE]')
           const read = chunks.map((chunk) => JSON.parse(chunk.slice('data: '.length)))
           const answer = JSON.parse(
-            JSON.stringify(whole(identity, wishes, ...(folds as [CompletionFold, ...CompletionFold[]]))),
+            JSON.stringify(
+              whole(identity, answerOptions, ...(folds as [CompletionFold, ...CompletionFold[]])),
+            ),
           )
           t.same(read.at(-1).usage, answer.usage)
           t.same(read.at(-1).choices, [])

@@ -137,11 +137,11 @@ t.test(
     const fold = new CompletionFold()
     for (const event of events) fold.add(event)
     for (const reasoning of [true, false]) {
-      const wishes = { ...quiet, reasoning }
-      const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, wishes, fold))).choices[0]
+      const answerOptions = { ...quiet, reasoning }
+      const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, answerOptions, fold))).choices[0]
       const shown = reasoning ? { reasoning_content: 'hm!', reasoning: 'hm!' } : {}
       t.strictSame(reasoningIn(message), shown)
-      const merged = merge(chunksOf(new ChatStreamWriter(identity, wishes).write(events)))
+      const merged = merge(chunksOf(new ChatStreamWriter(identity, answerOptions).write(events)))
       t.strictSame(reasoningIn(merged.message), shown)
       t.equal(merged.message.content, 'hi')
     }

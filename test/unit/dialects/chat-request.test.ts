@@ -51,7 +51,7 @@ t.test('a request passes through with every field it came with', async (t) => {
 })
 
 t.test('what the agent wants to see is read from its request', async (t) => {
-  t.same(lowerChatRequest({ messages }).wishes, {
+  t.same(lowerChatRequest({ messages }).answerOptions, {
     logprobs: false,
     tokenIds: false,
     reasoning: true,
@@ -65,7 +65,7 @@ t.test('what the agent wants to see is read from its request', async (t) => {
     include_reasoning: false,
     stream_options: { include_usage: true },
   }
-  t.same(lowerChatRequest(all).wishes, {
+  t.same(lowerChatRequest(all).answerOptions, {
     logprobs: true,
     tokenIds: true,
     reasoning: false,
@@ -74,7 +74,7 @@ t.test('what the agent wants to see is read from its request', async (t) => {
   const none = { messages, stream: null, logprobs: null, return_token_ids: false, stream_options: null }
   t.match(lowerChatRequest(none), {
     stream: false,
-    wishes: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false },
+    answerOptions: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false },
   })
 })
 

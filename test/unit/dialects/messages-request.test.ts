@@ -34,7 +34,7 @@ t.test('the smallest request', async (t) => {
     body: { model: 'm', max_tokens: 10, messages: hi },
     refuseOverlong: true,
     stream: false,
-    wishes: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true },
+    answerOptions: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true },
   })
 })
 
@@ -233,11 +233,12 @@ t.test('thinking and effort are told to chat templates that know of them', async
 })
 
 t.test('thinking is shown unless the agent does not want it', async (t) => {
-  const wishes = (thinking?: object) => lowerMessagesRequest({ ...ask, messages: hi, thinking }).wishes
-  const shows = (thinking?: object) => wishes(thinking).reasoning
-  const sealed = wishes({ type: 'adaptive', display: 'omitted' })
+  const answerOptions = (thinking?: object) =>
+    lowerMessagesRequest({ ...ask, messages: hi, thinking }).answerOptions
+  const shows = (thinking?: object) => answerOptions(thinking).reasoning
+  const sealed = answerOptions({ type: 'adaptive', display: 'omitted' })
   t.match(sealed, { reasoning: false, sealedReasoning: true })
-  t.notOk(wishes({ type: 'disabled', display: 'omitted' }).sealedReasoning)
+  t.notOk(answerOptions({ type: 'disabled', display: 'omitted' }).sealedReasoning)
   t.equal(shows({ type: 'adaptive' }), true)
   t.equal(shows({ type: 'adaptive', display: 'summarized' }), true)
   t.equal(shows({ type: 'enabled', budget_tokens: 1024, display: 'omitted' }), false)

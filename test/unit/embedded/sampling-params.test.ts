@@ -1,5 +1,5 @@
 import t from 'tap'
-import { readLogprobsWish, readSamplingParams } from '../../../src/embedded/engine/sampling-params.ts'
+import { readLogprobsOptions, readSamplingParams } from '../../../src/embedded/engine/sampling-params.ts'
 
 const rejectedAt = (param: string) => ({ code: 'engine_rejected', param })
 const limits = { contextLength: 100, promptLength: 60, defaultMaxTokens: 16 }
@@ -69,12 +69,12 @@ t.test('a prompt that leaves no room is refused in the words of vLLM', async (t)
 })
 
 t.test('logprobs may be a boolean with top_logprobs or a number', async (t) => {
-  t.equal(readLogprobsWish({}), undefined)
-  t.equal(readLogprobsWish({ logprobs: false, top_logprobs: 3 }), undefined)
-  t.equal(readLogprobsWish({ logprobs: null }), undefined)
-  t.same(readLogprobsWish({ logprobs: true }), { top: 0, asTokenIds: false })
-  t.same(readLogprobsWish({ logprobs: true, top_logprobs: 3 }), { top: 3, asTokenIds: false })
-  t.same(readLogprobsWish({ logprobs: 0, return_tokens_as_token_ids: true }), { top: 0, asTokenIds: true })
-  t.throws(() => readLogprobsWish({ logprobs: true, top_logprobs: 21 }), { message: /max allowed: 20/ })
-  t.throws(() => readLogprobsWish({ logprobs: -1 }), rejectedAt('logprobs'))
+  t.equal(readLogprobsOptions({}), undefined)
+  t.equal(readLogprobsOptions({ logprobs: false, top_logprobs: 3 }), undefined)
+  t.equal(readLogprobsOptions({ logprobs: null }), undefined)
+  t.same(readLogprobsOptions({ logprobs: true }), { top: 0, asTokenIds: false })
+  t.same(readLogprobsOptions({ logprobs: true, top_logprobs: 3 }), { top: 3, asTokenIds: false })
+  t.same(readLogprobsOptions({ logprobs: 0, return_tokens_as_token_ids: true }), { top: 0, asTokenIds: true })
+  t.throws(() => readLogprobsOptions({ logprobs: true, top_logprobs: 21 }), { message: /max allowed: 20/ })
+  t.throws(() => readLogprobsOptions({ logprobs: -1 }), rejectedAt('logprobs'))
 })

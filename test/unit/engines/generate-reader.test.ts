@@ -54,17 +54,17 @@ t.test('a stream says what the whole answer says, however the server streams', (
     id: fc.nat({ max: 5 }),
     text: fc.string({ unit: 'grapheme' }),
   })
-  const wish = fc.record({ return_text_in_logprobs: fc.boolean(), top_logprobs_num: fc.nat({ max: 1 }) })
+  const fields = fc.record({ return_text_in_logprobs: fc.boolean(), top_logprobs_num: fc.nat({ max: 1 }) })
   /** A merged step is one that the server never sends, for the next one came before it was read. */
   const steps = fc.array(fc.record({ token, merged: fc.boolean() }), { minLength: 1 })
   fc.assert(
     fc.property(
       steps,
       fc.constantFrom(...STREAMS),
-      wish,
+      fields,
       fc.infiniteStream(fc.nat()),
-      (steps, streams, wish, cuts) => {
-        const body = { input_ids: [...PROMPT], return_logprob: true, ...wish }
+      (steps, streams, fields, cuts) => {
+        const body = { input_ids: [...PROMPT], return_logprob: true, ...fields }
         const tokens = steps.map((step) => step.token)
         const stream: object[] = []
         let from = 0
@@ -75,7 +75,7 @@ t.test('a stream says what the whole answer says, however the server streams', (
           from = at + 1
         }
         const whole = generateAnswer(tokens, { from: 0, done: true, streams: 'cumulative', body })
-        const options = { wantsLogprobs: wish.return_text_in_logprobs }
+        const options = { wantsLogprobs: fields.return_text_in_logprobs }
         const fromStream = fold(read(throughWire(stream, cuts), options))
         assert.deepEqual(fromStream, fold(read([JSON.stringify(whole)], options)))
         assert.deepEqual(

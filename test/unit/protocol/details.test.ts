@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { type Details, packDetails, unpackDetails } from '../../../src/protocol/details/details.ts'
 import { DetailsFold } from '../../../src/protocol/details/fold.ts'
-import { parseWish, wishNames } from '../../../src/protocol/details/kinds.ts'
+import { namesOfDetails, parseRequestedDetails } from '../../../src/protocol/details/kinds.ts'
 import { packTensors, unpackTensors } from '../../../src/protocol/details/tensors.ts'
 import { detailsOf } from '../../helpers/reported-details.ts'
 
@@ -106,15 +106,20 @@ t.test('what is no packed detail is refused, and never half read', async (t) => 
   )
 })
 
-t.test('wishes are read by their names, and written so that they are read again', async (t) => {
-  t.same(parseWish(['sampling_mask', 'top_logprobs', 'prompt_logprobs']), {
+t.test('requested details are read by their names, and written so that they are read again', async (t) => {
+  t.same(parseRequestedDetails(['sampling_mask', 'top_logprobs', 'prompt_logprobs']), {
     samplingMask: true,
     topLogprobs: 20,
     promptLogprobs: 0,
   })
-  const wish = parseWish(['top_logprobs:256', 'prompt_logprobs:8', 'routed_experts', 'weight_versions'])
-  t.same(wish, { topLogprobs: 256, promptLogprobs: 8, routedExperts: true, weightVersions: true })
-  t.same(parseWish(wishNames(wish)), wish)
+  const requested = parseRequestedDetails([
+    'top_logprobs:256',
+    'prompt_logprobs:8',
+    'routed_experts',
+    'weight_versions',
+  ])
+  t.same(requested, { topLogprobs: 256, promptLogprobs: 8, routedExperts: true, weightVersions: true })
+  t.same(parseRequestedDetails(namesOfDetails(requested)), requested)
   for (const name of [
     '',
     'masks',
@@ -123,7 +128,7 @@ t.test('wishes are read by their names, and written so that they are read again'
     'top_logprobs:9999',
     'top_logprobs:-1',
   ])
-    t.throws(() => parseWish([name]), { code: 'invalid_request', param: 'record' }, name)
+    t.throws(() => parseRequestedDetails([name]), { code: 'invalid_request', param: 'record' }, name)
 })
 
 t.test('however a completion is cut into pieces, its details are those of the whole', async (t) => {

@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import t from 'tap'
 import {
+  type ReadOptions,
   type ReadRequest,
-  type ReadWishes,
   RequestReader,
 } from '../../../src/protocol/canonical/request-reader.ts'
 
@@ -17,8 +17,8 @@ const message = (place: number, content: unknown = `${place} ${LONG}`) => ({ rol
 const HISTORY = Array.from({ length: 8 }, (_, place) => message(place))
 const TOOLS = [{ type: 'function', function: { name: 'f' } }]
 
-function read(bodies: RequestReader, body: object | string, wishes: ReadWishes = {}): ReadRequest {
-  return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)), undefined, wishes)
+function read(bodies: RequestReader, body: object | string, options: ReadOptions = {}): ReadRequest {
+  return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)), undefined, options)
 }
 
 function parse(bodies: RequestReader, body: object | string): Body {
@@ -55,23 +55,23 @@ t.test(
   (t) => {
     const long = Array.from({ length: 300 }, (_, place) => message(place))
     const size = JSON.stringify(long).length
-    for (const [wishes, copies] of [
+    for (const [options, copies] of [
       [{}, 1],
       [{ listJson: true }, 2],
     ] as const) {
       const bodies = new RequestReader()
-      const first = read(bodies, { messages: long }, wishes).value as Body
+      const first = read(bodies, { messages: long }, options).value as Body
       t.ok(bodies.valueBytes > size && bodies.valueBytes < 1.3 * size, `${bodies.valueBytes} bytes of values`)
       t.ok(bodies.bytes < (copies - 1 + 0.2) * size, `${bodies.bytes} bytes of ${size}`)
       const longer = [...long, message(300)]
       const { parsed } = bodies
-      const { value, list } = read(bodies, { messages: longer }, wishes)
+      const { value, list } = read(bodies, { messages: longer }, options)
       t.equal(bodies.parsed, parsed + 1)
       t.equal((value as Body).messages[299], first.messages[299])
       t.equal(list?.json?.toString(), copies === 2 ? JSON.stringify(longer).slice(1, -1) : undefined)
       // Where it branches off early, messages just before that may be read again.
       const branch = long.with(150, message(150, 'edited'))
-      const branched = read(bodies, { messages: branch }, wishes).value as Body
+      const branched = read(bodies, { messages: branch }, options).value as Body
       t.strictSame(branched.messages, branch)
       t.equal(branched.messages[130], first.messages[130])
       t.ok(bodies.parsed - parsed <= 1 + 150 + 20)

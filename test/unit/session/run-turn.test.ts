@@ -336,7 +336,7 @@ t.test('an error that nobody foresaw is told as internal, and the turn is failed
   t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'internal' } }])
 })
 
-t.test("the session's sampling parameters overrule the agent's, on the wire and on record", async (t) => {
+t.test("the session's sampling parameters override the agent's, on the wire and on record", async (t) => {
   const { runner, sessions, store, backend } = setUp(t)
   await sessions.create({ sessionId: 's', samplingParams: { temperature: 1, top_k: 5 } })
   const body = { model: 'm', temperature: 0, seed: 3, messages: [{ role: 'user' as const, content: 'x' }] }

@@ -522,7 +522,7 @@ async function until(holds: () => boolean): Promise<void> {
   while (!holds()) await nextTick()
 }
 
-t.test('sampling parameters overrule how an agent is answered, not what it asks', async (t) => {
+t.test('sampling parameters override how an agent is answered, not what it asks', async (t) => {
   const { sessions } = setUp(t)
   for (const field of ['messages', 'tools', 'prompt', 'stream']) {
     await t.rejects(sessions.create({ sessionId: 's', samplingParams: { [field]: [] } }), {

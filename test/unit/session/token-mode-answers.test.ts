@@ -94,13 +94,13 @@ t.test('the next prompt goes on from the ids that the engine says it saw', async
 t.test(
   "a stop string belongs to the text of an agent that says so, in vLLM's word or in SGLang's",
   async (t) => {
-    const contentWith = async (wish: object) => {
+    const contentWith = async (fields: object) => {
       const { ask } = setUp(t, [{ text: 'One. Two. Three.' }])
-      return (await ask([user], { stop: 'Two.', ...wish })).completionText
+      return (await ask([user], { stop: 'Two.', ...fields })).completionText
     }
     t.equal(await contentWith({}), 'One. ')
-    for (const wish of [{ include_stop_str_in_output: true }, { no_stop_trim: true }]) {
-      t.equal(await contentWith(wish), 'One. Two.', JSON.stringify(wish))
+    for (const fields of [{ include_stop_str_in_output: true }, { no_stop_trim: true }]) {
+      t.equal(await contentWith(fields), 'One. Two.', JSON.stringify(fields))
     }
   },
 )

@@ -229,8 +229,8 @@ t.test('special tokens, extra variables and the date reach the template', async 
   })
   const now = new Date(2026, 9, 5)
   t.equal(template.render(HI, { kwargs: { mode: 'x' }, now }), '<s>|</s>|False|x|05 Oct 2026')
-  const overruled = { bos_token: 'B', strftime_now: 'never' }
-  t.match(templateOf('{{ bos_token }}{{ strftime_now }}').render(HI, { kwargs: overruled }), 'Bnever')
+  const overridden = { bos_token: 'B', strftime_now: 'never' }
+  t.match(templateOf('{{ bos_token }}{{ strftime_now }}').render(HI, { kwargs: overridden }), 'Bnever')
 })
 
 t.test('the request itself cannot be replaced by extra variables', async (t) => {

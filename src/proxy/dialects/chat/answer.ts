@@ -7,12 +7,12 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { Usage } from '../../../protocol/canonical/messages.ts'
 import { usageOfChoices } from '../common/choices.ts'
-import type { AnswerIdentity, AnswerWishes } from '../common/lowered.ts'
+import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
 
 /** The body of an answer that was not streamed, with each of its choices. Of all of them `end` must be set. */
 export function chatCompletion(
   identity: AnswerIdentity,
-  wishes: AnswerWishes,
+  answerOptions: AnswerOptions,
   ...completions: readonly [Completion, ...Completion[]]
 ): object {
   const [first] = completions
@@ -22,29 +22,29 @@ export function chatCompletion(
     object: 'chat.completion',
     created: identity.createdS,
     model: first.start?.model ?? identity.model,
-    choices: completions.map((completion, index) => choiceOf(completion, index, wishes)),
+    choices: completions.map((completion, index) => choiceOf(completion, index, answerOptions)),
     ...(usage && { usage }),
-    ...(wishes.tokenIds && { prompt_token_ids: promptIds(first) }),
+    ...(answerOptions.tokenIds && { prompt_token_ids: promptIds(first) }),
   }
 }
 
-function choiceOf(completion: Completion, index: number, wishes: AnswerWishes): object {
+function choiceOf(completion: Completion, index: number, answerOptions: AnswerOptions): object {
   const { end, toolCalls } = completion
   const message = {
     role: 'assistant',
     content: completion.content ?? (saysElse(completion) ? null : ''),
     refusal: completion.refusal,
-    ...(wishes.reasoning && completion.reasoning !== null && reasoningFields(completion.reasoning)),
+    ...(answerOptions.reasoning && completion.reasoning !== null && reasoningFields(completion.reasoning)),
     ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
     ...completion.extra,
   }
   return {
     index,
     message,
-    logprobs: wishes.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
+    logprobs: answerOptions.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
     finish_reason: end?.finishReason ?? null,
     ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
-    ...(wishes.tokenIds && tokenFields(completion.tokenIds)),
+    ...(answerOptions.tokenIds && tokenFields(completion.tokenIds)),
   }
 }
 
@@ -69,13 +69,13 @@ function promptIds({ start }: Pick<Completion, 'start'>): number[] | null {
 /** Writes a stream of `chat.completion.chunk` server-sent events, one batch of events at a time. */
 export class ChatStreamWriter {
   readonly #identity: AnswerIdentity
-  readonly #wishes: AnswerWishes
+  readonly #answerOptions: AnswerOptions
   #head = ''
   #tail = ''
 
-  constructor(identity: AnswerIdentity, wishes: AnswerWishes) {
+  constructor(identity: AnswerIdentity, answerOptions: AnswerOptions) {
     this.#identity = identity
-    this.#wishes = wishes
+    this.#answerOptions = answerOptions
     this.#frame(identity.model)
   }
 
@@ -87,7 +87,7 @@ export class ChatStreamWriter {
       else if (event.type === 'end') text += this.#end(event)
       else {
         if (event.model) this.#frame(event.model)
-        const ids = this.#wishes.tokenIds
+        const ids = this.#answerOptions.tokenIds
           ? `,"prompt_token_ids":${JSON.stringify(promptIds({ start: event }))}`
           : ''
         text += this.#chunk('{"role":"assistant","content":""}', ',"logprobs":null,"finish_reason":null', ids)
@@ -101,7 +101,7 @@ export class ChatStreamWriter {
     const { turnId, createdS, choice = 0 } = this.#identity
     const root = { id: `chatcmpl-${turnId}`, object: 'chat.completion.chunk', created: createdS, model }
     this.#head = `data: ${JSON.stringify(root).slice(0, -1)},"system_fingerprint":null,"choices":[{"index":${choice},"delta":`
-    this.#tail = this.#wishes.streamUsage ? ',"usage":null}\n\n' : '}\n\n'
+    this.#tail = this.#answerOptions.streamUsage ? ',"usage":null}\n\n' : '}\n\n'
   }
 
   #chunk(delta: string, choiceFields: string, rootFields = ''): string {
@@ -109,7 +109,7 @@ export class ChatStreamWriter {
   }
 
   #delta(delta: GenerationDelta): string {
-    const message = messageDelta(delta, this.#wishes.reasoning)
+    const message = messageDelta(delta, this.#answerOptions.reasoning)
     const tokens = this.#tokens(delta)
     if (message === '{}' && tokens === undefined) return ''
     return this.#chunk(message, `${tokens ?? ',"logprobs":null'},"finish_reason":null`)
@@ -117,7 +117,7 @@ export class ChatStreamWriter {
 
   /** The choice's token fields; undefined when the agent wants none or the piece has none. */
   #tokens(delta: GenerationDelta): string | undefined {
-    const { logprobs, tokenIds } = this.#wishes
+    const { logprobs, tokenIds } = this.#answerOptions
     const showLogprobs = logprobs && delta.logprobsContent !== undefined
     const showIds = tokenIds && delta.tokenIds !== undefined
     if (!showLogprobs && !showIds) return undefined
@@ -141,7 +141,7 @@ export class ChatStreamWriter {
   }
 
   #usage(usage: Usage | undefined): string {
-    if (!this.#wishes.streamUsage || !usage) return ''
+    if (!this.#answerOptions.streamUsage || !usage) return ''
     const beforeChoices = this.#head.slice(0, this.#head.lastIndexOf('"choices":'))
     return `${beforeChoices}"choices":[],"usage":${JSON.stringify(usage)}}\n\n`
   }

@@ -72,7 +72,7 @@ export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): L
     body: request as ChatBody,
     stream: request.stream === true,
     ...choicesOf(request.n),
-    wishes: {
+    answerOptions: {
       logprobs: request.logprobs === true,
       tokenIds: request.return_token_ids === true,
       reasoning: request.include_reasoning !== false,

@@ -3,32 +3,32 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../protocol/canonical/messages.ts'
 import { usageOfChoices } from '../common/choices.ts'
-import type { AnswerIdentity, AnswerWishes } from '../common/lowered.ts'
+import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
 
 /** The body of an answer that was not streamed, with each of its choices. */
 export function textCompletion(
   identity: AnswerIdentity,
-  wishes: AnswerWishes,
+  answerOptions: AnswerOptions,
   ...completions: readonly [Completion, ...Completion[]]
 ): object {
   const [first] = completions
   const usage = completions.length === 1 ? first.end?.usage : usageOfChoices(completions)
   return {
     ...root(identity, first.start?.model),
-    choices: completions.map((completion, index) => choiceOf(completion, index, wishes)),
+    choices: completions.map((completion, index) => choiceOf(completion, index, answerOptions)),
     ...(usage && { usage }),
   }
 }
 
-function choiceOf(completion: Completion, index: number, wishes: AnswerWishes): object {
+function choiceOf(completion: Completion, index: number, answerOptions: AnswerOptions): object {
   const { start, end } = completion
   return {
     index,
     text: completion.content ?? '',
-    logprobs: wishes.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
+    logprobs: answerOptions.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
     finish_reason: end?.finishReason ?? null,
     ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
-    ...(wishes.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
+    ...(answerOptions.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
   }
 }
 
@@ -66,14 +66,14 @@ function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): objec
 /** Writes a stream of `text_completion` server-sent events. */
 export class CompletionStreamWriter {
   readonly #identity: AnswerIdentity
-  readonly #wishes: AnswerWishes
+  readonly #answerOptions: AnswerOptions
   #start: GenerationStart | undefined
   #promptIdsSent = false
   #offset = 0
 
-  constructor(identity: AnswerIdentity, wishes: AnswerWishes) {
+  constructor(identity: AnswerIdentity, answerOptions: AnswerOptions) {
     this.#identity = identity
-    this.#wishes = wishes
+    this.#answerOptions = answerOptions
   }
 
   write(events: readonly GenerationEvent[]): string {
@@ -85,8 +85,8 @@ export class CompletionStreamWriter {
         text += this.#chunk({ text: '', logprobs: null, finish_reason: event.finishReason, ...stop })
         if (this.#identity.choice === undefined) text += this.finish(event.usage)
       } else {
-        const entries = this.#wishes.logprobs ? event.logprobsContent : undefined
-        const ids = this.#wishes.tokenIds ? event.tokenIds : undefined
+        const entries = this.#answerOptions.logprobs ? event.logprobsContent : undefined
+        const ids = this.#answerOptions.tokenIds ? event.tokenIds : undefined
         if (!event.content && !entries && !ids) continue
         text += this.#chunk({
           text: event.content ?? '',
@@ -102,12 +102,12 @@ export class CompletionStreamWriter {
 
   /** The end of the stream, for all choices. */
   finish(usage: Usage | undefined): string {
-    const last = this.#wishes.streamUsage && usage ? this.#event({ choices: [], usage }) : ''
+    const last = this.#answerOptions.streamUsage && usage ? this.#event({ choices: [], usage }) : ''
     return `${last}data: [DONE]\n\n`
   }
 
   #chunk(choice: object): string {
-    const ids = this.#wishes.tokenIds && !this.#promptIdsSent ? promptIds(this.#start) : {}
+    const ids = this.#answerOptions.tokenIds && !this.#promptIdsSent ? promptIds(this.#start) : {}
     this.#promptIdsSent = true
     return this.#event({ choices: [{ index: this.#identity.choice ?? 0, ...choice, ...ids }] })
   }

@@ -49,7 +49,7 @@ export function lowerCompletionRequest(raw: unknown): LoweredRequest {
     body: { ...request, prompt: onePrompt(request.prompt) } as CompletionBody,
     stream: request.stream === true,
     ...choicesOf(request.n),
-    wishes: {
+    answerOptions: {
       logprobs: typeof request.logprobs === 'number',
       tokenIds: request.return_token_ids === true,
       reasoning: false,

@@ -3,16 +3,20 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
-import type { AnswerIdentity, AnswerWishes } from '../common/lowered.ts'
+import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import { INVALID_JSON } from './blocks.ts'
 
 /** The body of an answer that was not streamed. `completion.end` must be set. */
-export function message(identity: AnswerIdentity, wishes: AnswerWishes, completion: Completion): object {
+export function message(
+  identity: AnswerIdentity,
+  answerOptions: AnswerOptions,
+  completion: Completion,
+): object {
   const { start, end } = completion
   return {
     ...messageHead(identity, start),
-    content: contentBlocks(identity, wishes, completion),
+    content: contentBlocks(identity, answerOptions, completion),
     ...(end && stopFields(end, completion.toolCalls.length > 0)),
     usage: usage(start, end, completion.tokenIds.length),
   }
@@ -35,12 +39,16 @@ export function messageHead({ turnId, model }: AnswerIdentity, start: Generation
   }
 }
 
-function contentBlocks(identity: AnswerIdentity, wishes: AnswerWishes, completion: Completion): object[] {
+function contentBlocks(
+  identity: AnswerIdentity,
+  answerOptions: AnswerOptions,
+  completion: Completion,
+): object[] {
   const { reasoning, content, refusal, toolCalls } = completion
   const text = `${content ?? ''}${refusal ?? ''}`
   const blocks: object[] = []
-  if (reasoning && wishes.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
-  else if (reasoning && wishes.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
+  if (reasoning && answerOptions.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
+  else if (reasoning && answerOptions.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
   // The API has no texts of white space alone; it stands between reasoning and tool calls and says nothing.
   if (isSaid(text)) blocks.push(textBlock(text))
   toolCalls.forEach((call, index) => {

@@ -5,7 +5,7 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
-import type { AnswerWishes, LoweredRequest } from '../common/lowered.ts'
+import type { AnswerOptions, LoweredRequest } from '../common/lowered.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, refusePrefill } from './lower-messages.ts'
 import { lowerToolChoice, lowerTools } from './lower-tools.ts'
@@ -36,7 +36,7 @@ export function lowerMessagesRequest(
     body,
     refuseOverlong: true,
     stream: request.stream === true,
-    wishes: { logprobs: false, tokenIds: false, streamUsage: true, ...thinkingWishes(request) },
+    answerOptions: { logprobs: false, tokenIds: false, streamUsage: true, ...thinkingOptions(request) },
     ...(annotations && { annotations }),
   }
 }
@@ -131,7 +131,9 @@ function samplingOf(request: MessagesRequest): Partial<ChatBody> {
   }
 }
 
-function thinkingWishes({ thinking }: MessagesRequest): Pick<AnswerWishes, 'reasoning' | 'sealedReasoning'> {
+function thinkingOptions({
+  thinking,
+}: MessagesRequest): Pick<AnswerOptions, 'reasoning' | 'sealedReasoning'> {
   const wanted = thinking?.type !== 'disabled'
   const sealed = wanted && thinking?.display === 'omitted'
   return { reasoning: wanted && !sealed, ...(sealed && { sealedReasoning: true }) }

@@ -8,7 +8,7 @@ import type {
   GenerationStart,
 } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
-import type { AnswerIdentity, AnswerWishes } from '../common/lowered.ts'
+import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import {
   isSaid,
@@ -36,7 +36,7 @@ type BlockKind = 'text' | 'thinking' | 'tool_use'
  */
 export class MessagesStreamWriter {
   readonly #identity: AnswerIdentity
-  readonly #wishes: AnswerWishes
+  readonly #answerOptions: AnswerOptions
   #start: GenerationStart | undefined
   #open: BlockKind | undefined
   /** Of the block that is open, or was last. */
@@ -52,9 +52,9 @@ export class MessagesStreamWriter {
   #unsaid = ''
   #outputTokens = 0
 
-  constructor(identity: AnswerIdentity, wishes: AnswerWishes) {
+  constructor(identity: AnswerIdentity, answerOptions: AnswerOptions) {
     this.#identity = identity
-    this.#wishes = wishes
+    this.#answerOptions = answerOptions
   }
 
   /**
@@ -88,7 +88,7 @@ export class MessagesStreamWriter {
   }
 
   #thinking(reasoning: string): string {
-    const { reasoning: shown, sealedReasoning: sealed } = this.#wishes
+    const { reasoning: shown, sealedReasoning: sealed } = this.#answerOptions
     if (!shown && !sealed) return ''
     const opened = this.#openBlock('thinking', () => thinkingBlock('', ''))
     if (shown) return `${opened}${this.#piece(reasoning)}`

@@ -98,7 +98,7 @@ function frameOf(turn: TurnRecord): ResponseFrame {
       createdS: Math.floor(turn.startedAtMs / 1000),
       model: params.model ?? '',
     },
-    wishes: { logprobs: false, reasoning: params.include_reasoning !== false, tokenIds: false },
+    answerOptions: { logprobs: false, reasoning: params.include_reasoning !== false, tokenIds: false },
     annotation,
     wireTools: new Map(Object.entries(annotation.wire_tools)),
     params,

@@ -67,7 +67,7 @@ export function lowerResponsesRequest(
     ...toolFields(request, tools),
     ...samplingFields(request),
   } as ChatBody
-  const wishes = {
+  const answerOptions = {
     logprobs: body.logprobs === true,
     tokenIds: request.return_token_ids === true,
     reasoning: request.include_reasoning !== false,
@@ -80,7 +80,7 @@ export function lowerResponsesRequest(
       body,
       refuseOverlong: true,
       stream: request.stream === true,
-      wishes,
+      answerOptions,
       annotations,
     },
     annotation,

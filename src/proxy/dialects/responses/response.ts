@@ -5,7 +5,7 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
 import type { Tool, Usage } from '../../../protocol/canonical/messages.ts'
 import type { SamplingFields } from '../../../protocol/canonical/request.ts'
-import type { AnswerIdentity, AnswerWishes } from '../common/lowered.ts'
+import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
 import { openAiError } from '../common/openai-error.ts'
 import { type OutputOptions, outputOf } from './output.ts'
 import type { OutputItem } from './output-item.ts'
@@ -16,7 +16,7 @@ import type { WireTools } from './tools.ts'
 /** What an answer repeats of its request, and how it is written. */
 export interface ResponseFrame {
   identity: AnswerIdentity
-  wishes: Pick<AnswerWishes, 'logprobs' | 'reasoning' | 'tokenIds'>
+  answerOptions: Pick<AnswerOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
   annotation: ResponsesAnnotation
   wireTools: WireTools
   /** The canonical body without its messages. */
@@ -109,18 +109,23 @@ export function wholeResponse(frame: ResponseFrame, completion: Completion): obj
   })
 }
 
-export function outputOptions({ identity, wishes, annotation, wireTools }: ResponseFrame): OutputOptions {
-  const { logprobs, reasoning } = wishes
+export function outputOptions({
+  identity,
+  answerOptions,
+  annotation,
+  wireTools,
+}: ResponseFrame): OutputOptions {
+  const { logprobs, reasoning } = answerOptions
   const sealedReasoning = annotation.include.includes('reasoning.encrypted_content')
   return { turnId: identity.turnId, wireTools, logprobs, reasoning, sealedReasoning }
 }
 
 /** For agents that asked for token ids; named as in Chat Completions. */
 export function tokenFields(
-  { wishes }: ResponseFrame,
+  { answerOptions }: ResponseFrame,
   { start, tokenIds }: Pick<Completion, 'start' | 'tokenIds'>,
 ): object | undefined {
-  if (!wishes.tokenIds) return undefined
+  if (!answerOptions.tokenIds) return undefined
   return {
     prompt_token_ids: start?.promptTokenIds ? Array.from(start.promptTokenIds) : null,
     token_ids: tokenIds,

@@ -45,8 +45,8 @@ export async function* withFailover(
   const { requestId: callId, sessionId, body, mustServe } = request
   const failed: string[] = []
   for (let losses = 0; ; ) {
-    const wish = { model: body.model, mustServe, needs: needOf(request), avoid: failed }
-    const call = { callId, sessionId, ...wish }
+    const requirements = { model: body.model, mustServe, needs: needOf(request), avoid: failed }
+    const call = { callId, sessionId, ...requirements }
     const lease = await leaseFor(call, rules, request, signal)
     const { memberId } = lease
     const span = request.spans?.asked({ ...request, member: memberId, memberKind: rules.kindOf(memberId) })

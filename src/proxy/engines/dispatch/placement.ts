@@ -36,7 +36,7 @@ export interface MemberLoad extends Member {
   readonly sessions: number
 }
 
-export interface Wish {
+export interface Requirements {
   readonly model?: string | undefined
   readonly needs?: Ability | undefined
   /** Only members that list the model: nobody is asked for one that nobody is known to serve. */
@@ -92,14 +92,14 @@ function isLessLoaded(member: MemberLoad, than: MemberLoad): boolean {
  * The members that could serve the call, now or once they have room. A model that nobody lists is everybody's: an
  * engine refuses it in its own words, or has loaded it since it was last asked. So is what nobody can do.
  */
-export function candidatesFor(members: Iterable<MemberLoad>, wish: Wish): MemberLoad[] {
+export function candidatesFor(members: Iterable<MemberLoad>, requirements: Requirements): MemberLoad[] {
   const all = [...members]
-  const serving = all.filter((member) => serves(member, wish))
-  const asked = serving.length > 0 || wish.mustServe ? serving : all
+  const serving = all.filter((member) => serves(member, requirements))
+  const asked = serving.length > 0 || requirements.mustServe ? serving : all
   const able = asked.filter((member) => member.healthy && !member.draining)
   const awake = able.filter((member) => member.unavailable === undefined)
   const left = awake.length > 0 ? awake : able
-  const untried = left.filter((member) => !wish.avoid?.includes(member.id))
+  const untried = left.filter((member) => !requirements.avoid?.includes(member.id))
   return untried.length > 0 ? untried : left
 }
 
@@ -108,7 +108,7 @@ export function candidatesFor(members: Iterable<MemberLoad>, wish: Wish): Member
  * @param members those that there are
  */
 export function unlistedPolicy(
-  { model, mustServe }: Wish,
+  { model, mustServe }: Requirements,
   members: readonly Pick<Member, 'healthy' | 'models'>[],
 ): { code: 'policy_not_served'; message: string } | undefined {
   const listed = new Set(members.flatMap(({ healthy, models }) => (healthy ? models : [])))
@@ -124,7 +124,7 @@ export function unlistedPolicy(
 /** In an error; an engine may list hundreds of adapters. */
 const MAX_NAMES = 8
 
-function serves(member: Member, { model, needs, mustServe }: Wish): boolean {
+function serves(member: Member, { model, needs, mustServe }: Requirements): boolean {
   if (needs !== undefined && member.lacks?.includes(needs)) return false
   if (mustServe) return model !== undefined && member.models.includes(model)
   return model === undefined || member.models.length === 0 || member.models.includes(model)

@@ -6,7 +6,7 @@ import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ReadRequest, Repeats } from '../../../protocol/canonical/request-reader.ts'
 import type { CallSpan } from '../../../protocol/canonical/spans.ts'
 import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/common/choices.ts'
-import type { AnswerIdentity, AnswerWishes, LoweredRequest } from '../../dialects/common/lowered.ts'
+import type { AnswerIdentity, AnswerOptions, LoweredRequest } from '../../dialects/common/lowered.ts'
 import { statedLine } from '../../session/roles/stated-line.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { Turn, TurnRunner } from '../../session/turn/run-turn.ts'
@@ -24,12 +24,16 @@ export interface AgentDialect {
   /** @param completions one, or as many as the request asked for */
   whole(
     identity: AnswerIdentity,
-    wishes: AnswerWishes,
+    answerOptions: AnswerOptions,
     ...completions: readonly [Completion, ...Completion[]]
   ): object
-  streamWriter(identity: AnswerIdentity, wishes: AnswerWishes): StreamWriter
+  streamWriter(identity: AnswerIdentity, answerOptions: AnswerOptions): StreamWriter
   /** Of a stream of several choices; only a dialect that lowers to them has it. */
-  choicesWriter?(identity: AnswerIdentity, wishes: AnswerWishes, count: number): StreamWriter<ChoiceEvents>
+  choicesWriter?(
+    identity: AnswerIdentity,
+    answerOptions: AnswerOptions,
+    count: number,
+  ): StreamWriter<ChoiceEvents>
   /** An error that comes after the stream began, as the text of its event. */
   streamError(error: ProxyError): string
   /** The body of an error. */
@@ -91,7 +95,7 @@ export async function answerCall(
   const { dialect, sessionId, body, repeats, nextStep, runner, span, choiceLimit = CHOICE_LIMIT } = answered
   const lowered = dialect.lower(body.value, repeats)
   answered.mayAsk?.(lowered.body)
-  const { stream, wishes, choices: count = 1 } = lowered
+  const { stream, answerOptions, choices: count = 1 } = lowered
   refuseTooManyChoices(count, choiceLimit)
   answered.admitChoices?.(count)
   await nextStep()
@@ -122,13 +126,13 @@ export async function answerCall(
   if (count > 1 && dialect.choicesWriter) {
     const choices = await beginChoices(runner, call, count, gone.signal)
     const identity = named(choices)
-    if (stream) return streamed(choices, dialect.choicesWriter(identity, wishes, count), exchange)
-    return whole(choices, exchange, () => dialect.whole(identity, wishes, ...choices.completions))
+    if (stream) return streamed(choices, dialect.choicesWriter(identity, answerOptions, count), exchange)
+    return whole(choices, exchange, () => dialect.whole(identity, answerOptions, ...choices.completions))
   }
   const turn = await runner.begin(call, gone.signal)
   const identity = named(turn)
-  if (stream) return streamed(turn, dialect.streamWriter(identity, wishes), exchange)
-  return whole(turn, exchange, () => dialect.whole(identity, wishes, turn.completion))
+  if (stream) return streamed(turn, dialect.streamWriter(identity, answerOptions), exchange)
+  return whole(turn, exchange, () => dialect.whole(identity, answerOptions, turn.completion))
 }
 
 interface Exchange {

@@ -26,7 +26,7 @@ function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect
     name: 'messages',
     lower: (body, repeats) => lowerMessagesRequest(body, volatileRules, repeats),
     whole: message,
-    streamWriter: (identity, wishes) => new MessagesStreamWriter(identity, wishes),
+    streamWriter: (identity, answerOptions) => new MessagesStreamWriter(identity, answerOptions),
     streamError: anthropicErrorEvent,
     errorBody: (error) => anthropicError(error),
     keepAlive: PING,

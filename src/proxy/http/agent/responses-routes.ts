@@ -2,7 +2,7 @@
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
-import type { AnswerIdentity, AnswerWishes } from '../../dialects/common/lowered.ts'
+import type { AnswerIdentity, AnswerOptions } from '../../dialects/common/lowered.ts'
 import {
   type FindTurn,
   findResponse,
@@ -65,9 +65,9 @@ async function responsesCall(body: unknown, find: FindTurn, repeats: Repeats): P
     await inputItems(request, find),
     repeats,
   )
-  const frame = (identity: AnswerIdentity, wishes: AnswerWishes): ResponseFrame => ({
+  const frame = (identity: AnswerIdentity, answerOptions: AnswerOptions): ResponseFrame => ({
     identity,
-    wishes,
+    answerOptions,
     annotation,
     wireTools,
     params: lowered.body,
@@ -80,9 +80,9 @@ async function responsesCall(body: unknown, find: FindTurn, repeats: Repeats): P
     ...OPENAI,
     name: 'responses',
     lower: () => lowered,
-    whole: (identity, wishes, completion) => wholeResponse(frame(identity, wishes), completion),
-    streamWriter: (identity, wishes) => {
-      writer = new ResponsesStreamWriter(frame(identity, wishes))
+    whole: (identity, answerOptions, completion) => wholeResponse(frame(identity, answerOptions), completion),
+    streamWriter: (identity, answerOptions) => {
+      writer = new ResponsesStreamWriter(frame(identity, answerOptions))
       return writer
     },
     streamError: (error) => writer?.fail(error) ?? OPENAI.streamError(error),

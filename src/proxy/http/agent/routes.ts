@@ -32,9 +32,9 @@ const CHAT: AgentDialect = {
   name: 'chat',
   lower: lowerChatRequest,
   whole: chatCompletion,
-  streamWriter: (identity, wishes) => new ChatStreamWriter(identity, wishes),
-  choicesWriter: (identity, wishes, count) =>
-    new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, wishes)),
+  streamWriter: (identity, answerOptions) => new ChatStreamWriter(identity, answerOptions),
+  choicesWriter: (identity, answerOptions, count) =>
+    new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, answerOptions)),
   ...OPENAI,
 }
 
@@ -42,9 +42,9 @@ const COMPLETIONS: AgentDialect = {
   name: 'completions',
   lower: lowerCompletionRequest,
   whole: textCompletion,
-  streamWriter: (identity, wishes) => new CompletionStreamWriter(identity, wishes),
-  choicesWriter: (identity, wishes, count) =>
-    new ChoicesWriter(count, (choice) => new CompletionStreamWriter({ ...identity, choice }, wishes)),
+  streamWriter: (identity, answerOptions) => new CompletionStreamWriter(identity, answerOptions),
+  choicesWriter: (identity, answerOptions, count) =>
+    new ChoicesWriter(count, (choice) => new CompletionStreamWriter({ ...identity, choice }, answerOptions)),
   ...OPENAI,
 }
 

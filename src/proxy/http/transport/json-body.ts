@@ -3,8 +3,8 @@ import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import {
   type Admit,
+  type ReadOptions,
   type ReadRequest,
-  type ReadWishes,
   RequestReader,
 } from '../../../protocol/canonical/request-reader.ts'
 import type { JsonWeight } from '../../../protocol/json/json-weight.ts'
@@ -62,7 +62,7 @@ export function readBody(
   request: FastifyRequest,
   body: Buffer,
   reader: RequestReader,
-  wishes: ReadWishes = {},
+  answerOptions: ReadOptions = {},
 ): ReadRequest {
   // Decoded all the same it would be recorded, and sampled from, with other text than was meant.
   if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
@@ -70,7 +70,7 @@ export function readBody(
     refuseTooMany(weight)
     request.bodyMemoryBytes = body.length + weight.nodes * NODE_BYTES + weight.commas * ELEMENT_BYTES
   }
-  const read = parseJson(body, () => reader.read(body, admit, wishes))
+  const read = parseJson(body, () => reader.read(body, admit, answerOptions))
   if (read.list !== undefined || !isNestedTooDeeply(read.value)) return read
   throw new ProxyError(
     'invalid_request',

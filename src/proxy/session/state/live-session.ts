@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
-import { parseWish } from '../../../protocol/details/kinds.ts'
+import { parseRequestedDetails } from '../../../protocol/details/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import { type CallBudget, Spending } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
@@ -205,7 +205,7 @@ function rulesOf(record: SessionRecord): SessionRules {
   return {
     samplingParams,
     trustAgent,
-    record: record.record && parseWish(record.record),
+    record: record.record && parseRequestedDetails(record.record),
     policies,
     editedCalls,
     limits,

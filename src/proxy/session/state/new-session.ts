@@ -1,6 +1,6 @@
 /** What a session is created with. */
 import { ProxyError } from '../../../base/errors.ts'
-import { parseWish } from '../../../protocol/details/kinds.ts'
+import { parseRequestedDetails } from '../../../protocol/details/kinds.ts'
 import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
 import { readPolicies } from './policies.ts'
 
@@ -30,15 +30,15 @@ export interface NewSessionRequest {
 /** @throws ProxyError `invalid_request`, `unsupported`: no session can be created with this */
 export function checkNewSession({ samplingParams, record, policy }: NewSessionRequest): void {
   refuseContent(samplingParams)
-  if (record) parseWish(record)
+  if (record) parseRequestedDetails(record)
   readPolicies(policy)
 }
 
-/** What an agent says is its own: a session overrules how it is answered, never what is asked or how many answers. */
+/** What an agent says is its own: a session overrides how it is answered, never what is asked or how many answers. */
 function refuseContent(samplingParams: Record<string, unknown> = {}): void {
   for (const field of ['messages', 'tools', 'prompt', 'stream']) {
     if (!(field in samplingParams)) continue
-    const message = `'sampling_params' cannot hold '${field}': it overrules how an agent is answered, not what it asks`
+    const message = `'sampling_params' cannot hold '${field}': it overrides how an agent is answered, not what it asks`
     throw new ProxyError('invalid_request', message, { param: `sampling_params.${field}` })
   }
   if ((samplingParams.n ?? 1) !== 1) {

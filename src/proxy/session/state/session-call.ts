@@ -1,6 +1,6 @@
 /** One agent call of a session, from its place there until its turn is on record. */
 import type { ProxyError } from '../../../base/errors.ts'
-import type { DetailWish } from '../../../protocol/details/kinds.ts'
+import type { RequestedDetails } from '../../../protocol/details/kinds.ts'
 import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
 import type { CallBudget, Spending, SpentTurn } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
@@ -9,12 +9,12 @@ import type { SessionMemory } from './session-memory.ts'
 
 /** What the record says of a session for its calls. A trainer may change it, with several nodes through any of them. */
 export interface SessionRules {
-  /** The session's own; they overrule what the agent asks for. */
+  /** The session's own; they override what the agent asks for. */
   readonly samplingParams: Readonly<Record<string, unknown>>
   /** Whether an agent that has no more than the session's key is heard on its own record. */
   readonly trustAgent: boolean
   /** What its turns are recorded with beyond ids and logprobs; null: the session does not say. */
-  readonly record: DetailWish | null
+  readonly record: RequestedDetails | null
   /** The session's models by line. */
   readonly policies: Policies
   /** What becomes of calls that its agent edits; null: the session does not say. */

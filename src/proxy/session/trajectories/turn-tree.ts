@@ -17,7 +17,7 @@ export type TrainableTurn = Pick<
   | 'weightVersionEnd'
 > &
   TurnIds & {
-    /** That the agent asked for; null: it named none; undefined: the session's policy has overruled it. */
+    /** That the agent asked for; null: it named none; undefined: the session's policy has overridden it. */
     readonly chosenModel?: string | null | undefined
   }
 

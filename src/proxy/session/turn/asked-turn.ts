@@ -1,14 +1,14 @@
 /** A call under the rules of its session: what is asked of an engine for it, and what goes on record of that. */
 import { randomUUID } from 'node:crypto'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { type DetailWish, wishOrNone } from '../../../protocol/details/kinds.ts'
+import { type RequestedDetails, requestedOrNone } from '../../../protocol/details/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { LineOnRecord } from '../roles/stated-line.ts'
 import { policyOf } from '../state/policies.ts'
 import type { SessionCall, SessionRules } from '../state/session-call.ts'
 import type { AgentCall } from './agent-call.ts'
 import { requestOfChoice } from './choice.ts'
-import { overrule } from './overrule.ts'
+import { applyOverrides } from './override.ts'
 import { paramsText, type WrittenRequest } from './written-request.ts'
 
 type Rules = Pick<SessionRules, 'samplingParams' | 'trustAgent' | 'policies'>
@@ -39,7 +39,7 @@ export function underRules(
 ): RuledRequest {
   const line = rules.trustAgent || !word.hasAgentKey ? word.line : undefined
   const policy = policyOf(rules.policies, line?.told)
-  return { request: overrule(request, rules.samplingParams, policy ?? model), line, policy }
+  return { request: applyOverrides(request, rules.samplingParams, policy ?? model), line, policy }
 }
 
 /** @param model as {@link underRules} has it */
@@ -80,9 +80,9 @@ export function askedTurn(
 export function generationRequest(
   { stream, choice, span }: AgentCall,
   { open, request, subagent, mustServe }: AskedTurn,
-  record: DetailWish,
+  record: RequestedDetails,
 ): GenerationRequest {
-  const wish = wishOrNone(record)
+  const requested = requestedOrNone(record)
   return {
     ...request,
     requestId: open.turnId,
@@ -91,7 +91,7 @@ export function generationRequest(
     lastMessage: open.lastMessage,
     ...(subagent !== undefined && { subagent }),
     ...(mustServe && { mustServe }),
-    ...(wish && { record: wish }),
+    ...(requested && { record: requested }),
     ...(span && { spans: span.turn(open) }),
     ...(choice && { choiceOf: choice.call }),
   }

@@ -7,7 +7,7 @@ import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
-import type { DetailWish } from '../../../protocol/details/kinds.ts'
+import type { RequestedDetails } from '../../../protocol/details/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { EditedCalls, OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 import { type CallPrompt, endAtLimit, type Prompts, plainPrompt } from '../prompts/prompts.ts'
@@ -20,7 +20,7 @@ import type { SessionCall, Sessions } from '../state/sessions.ts'
 import { type AgentCall, agentLeft } from './agent-call.ts'
 import type { AnnouncedWeights } from './announced-weights.ts'
 import { askedTurn, generationRequest, underRules } from './asked-turn.ts'
-import { overrule } from './overrule.ts'
+import { applyOverrides } from './override.ts'
 import { findFirstTry } from './retries/find-first-try.ts'
 import { mayBeRetry } from './retries/first-try.ts'
 import { giveAgain } from './retries/recorded-answer.ts'
@@ -46,7 +46,7 @@ interface TurnRunnerOptions {
   /** What a turn is recorded under when its engine does not tell its weight version. */
   weights?: AnnouncedWeights
   /** What turns are recorded with beyond ids and logprobs, where their session does not say. */
-  record?: DetailWish | undefined
+  record?: RequestedDetails | undefined
   /** What logprobs are of, of engines that do not tell it; recorded as it is. */
   logprobsMode?: string | undefined
   /** What becomes of calls that agents send back otherwise than they were sampled, where their session does not say. */
@@ -127,7 +127,7 @@ export class TurnRunner {
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
     const { samplingParams = {}, policies = {} } = session ?? {}
     const model = policyOf(policies) ?? this.#options.model
-    const asked = overrule({ kind: 'chat', body }, samplingParams, model).body as ChatBody
+    const asked = applyOverrides({ kind: 'chat', body }, samplingParams, model).body as ChatBody
     if (prompts === undefined) return await backend.countTokens(asked, signal, session && sessionId)
     if (session === undefined) return await prompts.countTokens(asked, signal)
     using used = sessions.use(session.sessionId)

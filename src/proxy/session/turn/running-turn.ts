@@ -49,7 +49,7 @@ export class RunningTurn implements LiveTurn {
   readonly answeredRetries: number[] = []
   readonly #hooks: TurnHooks
   readonly #answer: SharedAnswer
-  readonly #audience: Audience
+  readonly #subscribers: Subscribers
   /** Connections that were given the answer, and those of them that it could not be handed to. */
   #given = 0
   #lost = 0
@@ -69,16 +69,16 @@ export class RunningTurn implements LiveTurn {
     this.#hooks = hooks
     this.generation = generationOf(this)
     this.#answer = new SharedAnswer(hooks.run(this), this.completion)
-    this.#audience = new Audience(
+    this.#subscribers = new Subscribers(
       (reason) => call.cancel(toProxyError(reason)),
       () => hooks.graceMs(this),
     )
-    void call.over.then(() => this.#audience.close())
+    void call.over.then(() => this.#subscribers.close())
     call.turn = this
   }
 
   get isLost(): boolean {
-    return this.#audience.isAway
+    return this.#subscribers.isAway
   }
 
   get isEnding(): boolean {
@@ -103,7 +103,7 @@ export class RunningTurn implements LiveTurn {
   #give(events: GenerationStream, gone: AbortSignal): Turn {
     this.#given += 1
     let isLost = false
-    this.#audience.add(gone)
+    this.#subscribers.add(gone)
     const { open, completion, call } = this
     const endedAtMs = () => this.endedAtMs
     return {
@@ -128,7 +128,7 @@ export class RunningTurn implements LiveTurn {
 }
 
 /** Those who wait for the answer of one turn. When the last has gone, nobody needs it. */
-class Audience {
+class Subscribers {
   readonly #cancel: (reason: unknown) => void
   readonly #graceMs: () => number
   #waiting = 0

@@ -55,13 +55,13 @@ export interface SessionRecord {
   /** Swept this long after its last change; null: never. */
   ttlMs: number | null
   metadata: Record<string, unknown>
-  /** Overrule what the agent asks for. */
+  /** Override what the agent asks for. */
   samplingParams: Record<string, unknown>
   /** Whether an agent that has no more than the session's key is heard on its own record. */
   trustAgent: boolean
-  /** What its turns are recorded with, by the names of `parseWish`; null: what the proxy records of any. */
+  /** What its turns are recorded with, by the names of `parseRequestedDetails`; null: what the proxy records of any. */
   record: readonly string[] | null
-  /** Names of models by line, which overrule what the agent asks for; empty: none does. */
+  /** Names of models by line, which override what the agent asks for; empty: none does. */
   policies: Record<string, string>
   /** What becomes of calls that its agent edits; null: as the proxy has it. */
   editedCalls: EditedCalls | null

@@ -70,7 +70,7 @@ export interface TokenModelOptions {
   parser: string
   /** Default: `auto`, harmony's rules for gpt-oss and the template for all others. */
   promptFormat?: PromptFormat | 'auto'
-  /** Overrules what the model's files say. */
+  /** Overrides what the model's files say. */
   contextLength?: number | undefined
   /** Default: `auto`, the fastest that is there and gives the same ids. */
   tokenizerBackend?: TokenizerBackend

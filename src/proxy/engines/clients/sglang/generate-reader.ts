@@ -16,7 +16,7 @@ import type {
 } from '../../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../../protocol/canonical/messages.ts'
 import type { Details } from '../../../../protocol/details/details.ts'
-import type { DetailWish } from '../../../../protocol/details/kinds.ts'
+import type { RequestedDetails } from '../../../../protocol/details/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import {
@@ -45,7 +45,7 @@ export interface GenerateReaderOptions {
   /** How many alternatives per token the agent gets; absent: all that come. */
   alternatives?: number | undefined
   /** What else is to be read of it. */
-  record?: DetailWish | undefined
+  record?: RequestedDetails | undefined
   /** The place of the prompt from which routed experts were asked for; absent: 0. */
   expertsStart?: number | undefined
   /** Cleans text of the engine that becomes part of an error. */
@@ -155,7 +155,7 @@ export class GenerateReader implements JsonReader {
   }
 
   /** @param count tokens that are new */
-  #details(wish: DetailWish, count: number): Details | undefined {
+  #details(requested: RequestedDetails, count: number): Details | undefined {
     const { promptTokenIds, expertsStart = 0 } = this.#options
     const meta = this.#meta
     const fresh = (list: unknown) => (Array.isArray(list) ? this.#fresh<unknown>(list) : undefined)
@@ -163,30 +163,30 @@ export class GenerateReader implements JsonReader {
       const rows = fresh(list)
       return rows?.length === count && count > 0 ? rows : undefined
     }
-    const support = wish.samplingMask ? freshOf(meta.output_token_sampling_logprobs) : undefined
-    const tops = wish.topLogprobs === undefined ? undefined : freshOf(meta.output_top_logprobs)
+    const support = requested.samplingMask ? freshOf(meta.output_token_sampling_logprobs) : undefined
+    const tops = requested.topLogprobs === undefined ? undefined : freshOf(meta.output_top_logprobs)
     const details: { [Kind in keyof Details]: Details[Kind] | undefined } = {
-      ...(wish.samplingMask && {
+      ...(requested.samplingMask && {
         sampling_mask: samplingMask(freshOf(meta.output_token_sampling_mask), support),
         sampling_logprobs: samplingLogprobs(support),
       }),
       top_logprobs:
-        tops && tableOfAlternatives(tops.map((row) => alternativesOf(row)?.slice(0, wish.topLogprobs))),
-      ...(wish.promptLogprobs !== undefined && {
+        tops && tableOfAlternatives(tops.map((row) => alternativesOf(row)?.slice(0, requested.topLogprobs))),
+      ...(requested.promptLogprobs !== undefined && {
         prompt_logprobs: promptEntries(
           meta.input_token_logprobs,
           meta.input_top_logprobs,
-          wish.promptLogprobs,
+          requested.promptLogprobs,
         ),
       }),
-      ...(wish.routedExperts && {
+      ...(requested.routedExperts && {
         routed_experts: expertsInInt32(
           meta.routed_experts,
           expertsStart,
           promptTokenIds.length + Number(meta.completion_tokens),
         ),
       }),
-      ...(wish.weightVersions && { weight_versions: versionSpans(meta.weight_versions) }),
+      ...(requested.weightVersions && { weight_versions: versionSpans(meta.weight_versions) }),
     }
     const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
     return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)

@@ -44,7 +44,7 @@ const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
 
 /**
  * Fields that the route would take for another prompt, for the continuation of one, for an id that is in use, or, of
- * OpenAI's Responses, for the wish to go on when nobody is connected any more.
+ * OpenAI's Responses, which asks to go on when nobody is connected any more.
  */
 const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
   text: undefined,

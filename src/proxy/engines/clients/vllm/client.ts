@@ -26,6 +26,7 @@ import { weightVersionOf } from '../wire/weight-version.ts'
 import { TAGS_SINCE, vllmCallTag } from './call-tags.ts'
 import {
   defaultsIn,
+  detailsByIds,
   IDS_ROUTE,
   type IdsRoute,
   mayLackRoute,
@@ -34,7 +35,6 @@ import {
   STREAMS_SINCE,
   vllmFeaturesBody,
   vllmIdsBody,
-  wishByIds,
 } from './ids-route.ts'
 import { placedFeatures, RENDER_PATH, vllmRenderBody } from './images.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
@@ -106,18 +106,18 @@ class VllmClient implements EngineClient {
       return
     }
     const request = await this.#heldCalls.hold(asked, vllmCallTag(asked), signal)
-    const wish = wishByIds(request, await this.#idsRoute(request, signal))
-    const byIds = wish && (await this.#askByIds(request, signal))
+    const details = detailsByIds(request, await this.#idsRoute(request, signal))
+    const byIds = details && (await this.#askByIds(request, signal))
     if (byIds !== undefined) {
       const events = readAnswer(this.#connection, request, byIds, signal)
-      yield* wish === 'masks' ? this.#watchingForMasks(events) : events
+      yield* details === 'masks' ? this.#watchingForMasks(events) : events
       return
     }
     const body = vllmTokenBody(request, await this.#contextLength.budget(request, signal))
     const json = bodyWithIds(body, 'prompt', request)
     const response = await this.#connection.request(routeOf(request), signal, json, request)
     // The server answers this call: it was not the model that it did not know.
-    if (wish !== undefined) this.#noRoute = `${NO_ROUTE[wish]}: ${SCALE_OUT}`
+    if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
     yield* readAnswer(this.#connection, request, response, signal)
   }
 

@@ -77,7 +77,7 @@ export interface IdsRoute {
  * What makes a call without images better asked here: it is recorded, and all that the call asks for can be said to this
  * route and comes back from it. It knows no constraints on the answer, and has no texts of tokens.
  */
-export function wishByIds(request: TokenRequest, route: IdsRoute): 'masks' | 'versions' | undefined {
+export function detailsByIds(request: TokenRequest, route: IdsRoute): 'masks' | 'versions' | undefined {
   const { record, body } = request
   const wantsMask = route.masks && record?.samplingMask === true && isMaskBounded(body)
   const wantsSpans = route.spans && record?.weightVersions === true

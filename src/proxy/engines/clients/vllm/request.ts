@@ -25,7 +25,7 @@ export function vllmBody(request: GenerationRequest): Record<string, unknown> {
 /**
  * The body for vLLM in token mode, but for the `prompt` of ids: `CompletionRequest` of `vllm/entrypoints/openai/completion/protocol.py`, which has
  * all of a chat's sampling fields under the same names, `response_format` and `structured_outputs` among them, and
- * ignores what it does not know. Text is cut at a stop string and loses special tokens if the agent so wishes; ids are
+ * ignores what it does not know. Text is cut at a stop string and loses special tokens if the agent asks for that; ids are
  * complete all the same, the stop string's included.
  * @param maxTokens always sent: the route stops after 16 tokens otherwise
  */

@@ -11,7 +11,7 @@ import type {
   GenerationEvent,
 } from '../../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../../protocol/canonical/messages.ts'
-import type { DetailWish } from '../../../../protocol/details/kinds.ts'
+import type { RequestedDetails } from '../../../../protocol/details/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage, ToolCallIndexes } from './answer-message.ts'
@@ -29,7 +29,7 @@ export interface AnswerOptions {
   /** How many alternatives per token the agent gets; absent: all that come. */
   alternatives?: number | undefined
   /** What else is to be read of it. */
-  record?: DetailWish | undefined
+  record?: RequestedDetails | undefined
   /** The place of the prompt from which routed experts were asked for; absent: 0. */
   expertsStart?: number | undefined
   /** Whether the agent asked for tokens written as `token_id:123`. */

@@ -6,17 +6,17 @@
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import type { Roster, RosterEntry } from '../../../engines/port/roster.ts'
+import type { Registry, RegistryEntry } from '../../../engines/port/registry.ts'
 import { described } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import * as schemas from './schemas.ts'
 
 interface WorkersRoutesOptions {
-  roster: Roster
+  registry: Registry
 }
 
-export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain, { roster }, done) => {
+export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain, { registry }, done) => {
   const app = typedApp(plain)
   readAnyBodyAsJson(app)
 
@@ -26,7 +26,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
       config: { scope: 'view' },
       schema: described('admin', 'The engines and workers that serve', schemas.Workers, {}),
     },
-    async () => roster.list().map(workerToWire),
+    async () => registry.list().map(workerToWire),
   )
   app.post(
     '/admin/workers',
@@ -38,7 +38,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
     },
     async ({ body }) => {
       const { weight, model_name: modelName = null } = body
-      return workerToWire(await roster.register({ url: engineUrlOf(body), weight, modelName }))
+      return workerToWire(await registry.register({ url: engineUrlOf(body), weight, modelName }))
     },
   )
   app.delete(
@@ -51,7 +51,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
       }),
     },
     async ({ params: { workerId } }) => {
-      roster.remove(workerId)
+      registry.remove(workerId)
       return { removed: workerId }
     },
   )
@@ -62,14 +62,14 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
       schema: described('health', 'Whether the engines and workers serve', schemas.WorkersHealth, {}),
     },
     async () => {
-      const workers = roster.list().map(workerToWire)
+      const workers = registry.list().map(workerToWire)
       return { workers, healthy: workers.filter(({ healthy }) => healthy).length, total: workers.length }
     },
   )
   done()
 }
 
-function workerToWire(entry: RosterEntry): Static<typeof schemas.Worker> {
+function workerToWire(entry: RegistryEntry): Static<typeof schemas.Worker> {
   return {
     worker_id: entry.id,
     kind: entry.kind,

@@ -2,7 +2,7 @@
 
 import type { TokenLogprob } from '../../../../../protocol/canonical/messages.ts'
 import type { Details } from '../../../../../protocol/details/details.ts'
-import type { DetailWish } from '../../../../../protocol/details/kinds.ts'
+import type { RequestedDetails } from '../../../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import { isRecord } from '../failures.ts'
 import {
@@ -29,18 +29,18 @@ export interface DetailedAnswer {
   readonly expertsStart: number
 }
 
-/** @returns undefined when the piece tells nothing that is wished for */
-export function answerDetails(wish: DetailWish, said: DetailedAnswer): Details | undefined {
+/** @returns undefined when the piece tells nothing that is requested */
+export function answerDetails(requested: RequestedDetails, said: DetailedAnswer): Details | undefined {
   const { answer, choice, prompt, entries } = said
   const meta = isRecord(choice.meta_info) ? choice.meta_info : {}
   const details: { [Kind in keyof Details]: Details[Kind] | undefined } = {
-    ...(wish.samplingMask && maskOf(choice, meta)),
-    ...(wish.topLogprobs !== undefined && { top_logprobs: topLogprobs(entries) }),
-    ...(wish.promptLogprobs !== undefined && {
+    ...(requested.samplingMask && maskOf(choice, meta)),
+    ...(requested.topLogprobs !== undefined && { top_logprobs: topLogprobs(entries) }),
+    ...(requested.promptLogprobs !== undefined && {
       prompt_logprobs: promptObjects(answer.prompt_logprobs ?? choice.prompt_logprobs, prompt),
     }),
-    ...(wish.routedExperts && { routed_experts: expertsOf(said, meta) }),
-    ...(wish.weightVersions && {
+    ...(requested.routedExperts && { routed_experts: expertsOf(said, meta) }),
+    ...(requested.weightVersions && {
       weight_versions: versionSpans(
         choice.weight_versions ??
           meta.weight_versions ??

@@ -1,12 +1,12 @@
-/** The roster of local mode: engines that were named at the start, and those that are registered while it runs. */
+/** The registry of local mode: engines that were named at the start, and those that are registered while it runs. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient } from '../port/engine-client.ts'
-import type { NewEngine, Roster, RosterEntry } from '../port/roster.ts'
+import type { NewEngine, Registry, RegistryEntry } from '../port/registry.ts'
 import type { PooledEngine } from './engine-pool.ts'
 import type { LocalBackend } from './local-backend.ts'
 
-export interface EngineRosterOptions {
+export interface EngineRegistryOptions {
   backend: LocalBackend
   /** Makes the client of a URL. @throws ProxyError `config_invalid` */
   open(url: string): EngineClient
@@ -15,20 +15,20 @@ export interface EngineRosterOptions {
   logger: Logger
 }
 
-export class EngineRoster implements Roster {
-  readonly #options: EngineRosterOptions
+export class EngineRegistry implements Registry {
+  readonly #options: EngineRegistryOptions
 
-  constructor(options: EngineRosterOptions) {
+  constructor(options: EngineRegistryOptions) {
     this.#options = options
   }
 
-  list(): RosterEntry[] {
+  list(): RegistryEntry[] {
     const { backend } = this.#options
     const loads = backend.loads()
     return backend.engines.all().map((engine) => entryOf(engine, loads.get(engine.client.name)))
   }
 
-  async register({ url, weight, modelName }: NewEngine): Promise<RosterEntry> {
+  async register({ url, weight, modelName }: NewEngine): Promise<RegistryEntry> {
     const engine = await this.#put(this.#options.open(url), { weight, modelName })
     this.#retireStandIns()
     await engine.watch.firstCheck
@@ -105,5 +105,5 @@ function entryOf(engine: PooledEngine, load: { inFlight: number; maxConcurrency:
     error: watch.error ?? null,
     draining,
     sinceMs,
-  } satisfies RosterEntry
+  } satisfies RegistryEntry
 }

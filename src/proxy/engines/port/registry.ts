@@ -1,7 +1,7 @@
 /** Port: who serves, in one list, and the engines that come and go while the proxy runs. */
 
 /** An engine that the proxy calls, or a worker that dialled in; `GET /admin/workers` shows it. */
-export interface RosterEntry {
+export interface RegistryEntry {
   id: string
   kind: 'engine' | 'worker'
   /** Where an engine is called, without `/v1`; null for the embedded one, and for a worker. */
@@ -35,16 +35,16 @@ export interface NewEngine {
   modelName: string | null
 }
 
-export interface Roster {
+export interface Registry {
   /** In the order in which they came. */
-  list(): RosterEntry[]
+  list(): RegistryEntry[]
 
   /**
    * Adds an engine and asks it how it is. One that is there already, by its URL, gets the new weight and keeps its id;
    * one that does not answer is added all the same: it may be starting.
    * @throws ProxyError `config_invalid` (a URL that is none), `unsupported` (it cannot serve token mode), `wrong_mode`
    */
-  register(engine: NewEngine): Promise<RosterEntry>
+  register(engine: NewEngine): Promise<RegistryEntry>
 
   /**
    * Gives the engine nothing new; it leaves the list when the calls that it serves have ended.

@@ -4,7 +4,7 @@ import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
  * What is asked of the engine: the session's sampling parameters win over the agent's.
  * @param model replaces the one that the agent asks for
  */
-export function overrule(
+export function applyOverrides(
   request: CanonicalRequest,
   samplingParams: Readonly<Record<string, unknown>>,
   model: string | undefined,
