@@ -11,6 +11,7 @@ const QUERY = {
   per_turn: false,
   images: false,
   side_calls: false,
+    rejected: false,
   finished_only: true,
 } as const
 

@@ -35,7 +35,12 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     withTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)
       return parsePieces(
-        await queryTrajectories(reader, session, { per_turn: false, images: false, ...query }),
+        await queryTrajectories(reader, session, {
+          per_turn: false,
+          images: false,
+          rejected: false,
+          ...query,
+        }),
       )
     },
     close: () => reader.close(),

@@ -16,7 +16,11 @@ import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import { lastOfTexts } from '../../helpers/messages.ts'
 import { turnStep } from '../../helpers/turn-step.ts'
 
-type RecordedTurn = TrainableTurn & Pick<TurnRecord, 'promptTokenIds'> & LinedTurn & TriedTurn
+type RecordedTurn = TrainableTurn &
+  Pick<TurnRecord, 'promptTokenIds'> &
+  LinedTurn &
+  TriedTurn &
+  Pick<TurnRecord, 'completionText'>
 
 interface Sketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completionTokenIds'>> {
   prompt: number[]
@@ -36,6 +40,7 @@ function turnOf(sketch: Sketch, index: number): RecordedTurn {
     params: '{}',
     promptPieces: [],
     annotations: '{}',
+    completionText: null,
     promptTokenIds: Int32Array.from(prompt),
     completionTokenIds: Int32Array.from(completion),
     completionLogprobs: Float64Array.from(completion, (_, at) => -(index + 1) - at / 1000),
@@ -487,6 +492,7 @@ t.test('turns that were not answered are counted and never trained', async (t) =
     open: 1,
     side: 0,
     superseded: 0,
+    rejected: 0,
     empty: 0,
   })
 })

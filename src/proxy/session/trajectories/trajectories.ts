@@ -2,11 +2,12 @@
  * From a session's turns to training-ready rows: one row per leaf of the tree of turns, token for token as sampled,
  * and each sampled token trained in one row only.
  */
-import type { Reward, TurnStatus } from '../../store/port/turn-store.ts'
+import type { Reward, TurnRecord, TurnStatus } from '../../store/port/turn-store.ts'
 import { isMainWork, type Line } from '../roles/line.ts'
 import { LineFinder } from '../roles/line-finder.ts'
 import type { LinedTurn } from '../roles/opening.ts'
 import { policyOnRecord } from '../state/policies.ts'
+import { Compactions } from './compactions.ts'
 import { Retries, repeatedByLast, type TriedTurn } from './retries.ts'
 import type { RowLayout } from './row-details.ts'
 import { beginOutside, endOutside, imagesWithin, type RowImage, SessionImages } from './row-images.ts'
@@ -18,6 +19,8 @@ export interface TurnSelection {
   lines?: 'all' | 'main'
   /** Whether side calls are trained as well. Default: no. */
   sideCalls?: boolean
+  /** Whether compactions that nobody went on from are trained, where others were tried. Default: no. */
+  rejected?: boolean
 }
 
 export interface TrajectoryOptions {
@@ -91,7 +94,10 @@ export interface Trajectory {
 }
 
 /** Turns that no row is made of, by why. */
-export type ExcludedTurns = Record<Exclude<TurnStatus, 'completed'> | 'superseded' | 'side' | 'empty', number>
+export type ExcludedTurns = Record<
+  Exclude<TurnStatus, 'completed'> | 'superseded' | 'rejected' | 'side' | 'empty',
+  number
+>
 
 export interface PlacedRow {
   readonly row: Trajectory
@@ -116,19 +122,24 @@ export class TrajectoryBuilder {
   readonly #lines = new LineFinder()
   readonly #tree = new TurnTree()
   readonly #retries = new Retries()
+  readonly #compactions = new Compactions()
   /** By turn; of those that have one. */
   readonly #policies = new Map<string, string>()
   readonly #images = new SessionImages()
   #lastAsked: { params: string; model: string | null } = { params: '{}', model: null }
   readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0, empty: 0 }
 
-  constructor({ lines = 'all', sideCalls = false }: TurnSelection = {}) {
-    this.#selection = { lines, sideCalls }
+  constructor({ lines = 'all', sideCalls = false, rejected = false }: TurnSelection = {}) {
+    this.#selection = { lines, sideCalls, rejected }
   }
 
   /** @returns the turn's line, and the images that are new with it */
-  add(turn: TrainableTurn & LinedTurn & TriedTurn): { line: Line; images: readonly RowImage[] } {
+  add(turn: TrainableTurn & LinedTurn & TriedTurn & Pick<TurnRecord, 'completionText'>): {
+    line: Line
+    images: readonly RowImage[]
+  } {
     const { line } = this.#lines.add(turn)
+    this.#compactions.add(turn, line)
     const images = this.#images.add(turn)
     const policy = policyOnRecord(turn)
     if (policy !== null) this.#policies.set(turn.turnId, policy)
@@ -167,13 +178,21 @@ export class TrajectoryBuilder {
   }
 
   excluded(): ExcludedTurns {
-    return { ...this.#excluded, superseded: this.superseded().size }
+    const superseded = this.superseded()
+    const rejected = this.#rejected().filter((turnId) => !superseded.has(turnId)).length
+    return { ...this.#excluded, superseded: superseded.size, rejected }
   }
 
   /** The ids of turns whose answers never reached the agent, as its retries say; see {@link Retries}. */
   superseded(): ReadonlySet<string> {
     const ghosts = this.#retries.ghosts(this.#wasRead)
     return new Set([...ghosts].filter((turnId) => this.#tree.has(turnId)))
+  }
+
+  #rejected(): string[] {
+    return this.#selection.rejected
+      ? []
+      : [...this.#compactions.rejected].filter((turnId) => this.#tree.has(turnId))
   }
 
   /** The rows in order of their last turns; each is put together when it is pulled. */
@@ -183,7 +202,7 @@ export class TrajectoryBuilder {
 
   /** The same rows, each with where its turns are in it. */
   *placedRows(options: TrajectoryOptions, reward: Reward | null): Generator<PlacedRow> {
-    const leaves = this.#tree.leaves(this.superseded())
+    const leaves = this.#tree.leaves(new Set([...this.superseded(), ...this.#rejected()]))
     const policyOf = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
     const isAsked = (turn: TurnNode) => options.policy === undefined || policyOf(turn) === options.policy
     const selected = select(leaves.map(this.#planOf), options.select ?? 'all')

@@ -143,6 +143,10 @@ export const TrajectoriesQuery = Type.Object(
       default: false,
       description: 'Train side calls, such as the generation of titles, as well; see docs/lines.md',
     }),
+    rejected: Type.Boolean({
+      default: false,
+      description: 'Train compactions that the agent rejected as well; see docs/lines.md',
+    }),
     finished_only: Type.Boolean({
       default: false,
       description:
@@ -375,6 +379,7 @@ export const Trajectories = Type.Object({
     failed: Type.Integer(),
     interrupted: Type.Integer(),
     superseded: Type.Integer(),
+    rejected: Type.Integer(),
     side: Type.Integer(),
     empty: Type.Integer(),
   }),

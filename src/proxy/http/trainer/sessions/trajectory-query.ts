@@ -77,8 +77,8 @@ function* mapped<From, To>(values: Iterable<From>, change: (value: From) => To):
   for (const value of values) yield change(value)
 }
 
-function selectionOf({ select, side_calls }: TrajectoryQuery): TurnSelection {
-  return { lines: select === 'main' ? 'main' : 'all', sideCalls: side_calls }
+function selectionOf({ select, side_calls: sideCalls, rejected }: TrajectoryQuery): TurnSelection {
+  return { lines: select === 'main' ? 'main' : 'all', sideCalls, rejected }
 }
 
 function optionsOf(query: TrajectoryQuery): TrajectoryOptions {
