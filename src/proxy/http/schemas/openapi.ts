@@ -99,13 +99,14 @@ function withoutRequiredDefaults(schema: TSchema): TSchema {
 type Made = Parameters<NonNullable<FastifyDynamicSwaggerOptions['transformObject']>>[0]
 type ApiDocument = Extract<Made, { openapiObject: unknown }>['openapiObject']
 
-/** A body in which nothing is required may be left out; those of LLM calls are the dialects', which want one. */
+/** A body in which nothing is required may be left out, unless it must have something; those of LLM calls are the dialects', which want one. */
 function withOptionalBodies(document: ApiDocument): ApiDocument {
   for (const path of Object.values(document.paths ?? {})) {
     for (const method of ['post', 'delete'] as const) {
       const { requestBody, tags }: Operation = (path as Record<string, Operation>)[method] ?? {}
-      const needed = requestBody?.content?.['application/json']?.schema.required ?? []
-      if (requestBody && needed.length === 0 && !tags?.includes('agent')) requestBody.required = false
+      const { required = [], minProperties = 0 } = requestBody?.content?.['application/json']?.schema ?? {}
+      const isNeeded = required.length > 0 || minProperties > 0
+      if (requestBody && !isNeeded && !tags?.includes('agent')) requestBody.required = false
     }
   }
   return document
@@ -113,5 +114,8 @@ function withOptionalBodies(document: ApiDocument): ApiDocument {
 
 interface Operation {
   tags?: string[]
-  requestBody?: { required?: boolean; content?: Record<string, { schema: { required?: string[] } }> }
+  requestBody?: {
+    required?: boolean
+    content?: Record<string, { schema: { required?: string[]; minProperties?: number } }>
+  }
 }

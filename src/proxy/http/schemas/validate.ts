@@ -58,6 +58,7 @@ const CHOICES = /^\^\((.*)\)\$$/
 function reasonOf({ keyword, params, message }: FastifySchemaValidationError): string {
   if (keyword === 'required') return 'is required'
   if (keyword === 'additionalProperties') return 'is not a field of this request'
+  if (keyword === 'minProperties') return 'must name something'
   if (keyword === 'enum') return `must be one of ${(params.allowedValues as unknown[]).join(', ')}`
   const choices = keyword === 'pattern' && CHOICES.exec(params.pattern as string)?.[1]
   if (choices) return `must be one of ${choices.replaceAll('|', ', ').replaceAll('.+', '…')}`

@@ -157,9 +157,6 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
       }),
     },
     async ({ body, caller }) => {
-      if (body.session_ids === undefined && body.run === undefined) {
-        throw new ProxyError('invalid_request', "Name 'session_ids', or a 'run'", { param: 'session_ids' })
-      }
       const run = body.run === undefined ? undefined : runAskedFor(caller, body.run)
       const ids = new Set(body.session_ids)
       for (const sessionId of ids) refuseForeignRun(caller, sessionId)

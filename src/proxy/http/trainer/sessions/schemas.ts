@@ -106,7 +106,7 @@ export const BatchDeleteBody = Type.Object(
     session_ids: Type.Optional(Type.Array(Type.String())),
     run: Type.Optional(Type.String({ description: 'All sessions of this run' })),
   },
-  STRICT,
+  { ...STRICT, minProperties: 1 },
 )
 
 export const TurnsQuery = Type.Object(
