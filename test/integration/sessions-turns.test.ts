@@ -130,7 +130,16 @@ for (const [name, openStore] of Object.entries(STORES)) {
       t.match(body, {
         session_id: 's',
         status: 'active',
-        excluded_turns: { open: 0, aborted: 1, failed: 0, interrupted: 0, side: 0, superseded: 0, rejected: 0, empty: 0 },
+        excluded_turns: {
+          open: 0,
+          aborted: 1,
+          failed: 0,
+          interrupted: 0,
+          side: 0,
+          superseded: 0,
+          rejected: 0,
+          empty: 0,
+        },
       })
       const span = { finish_reason: 'stop', trained: true, policy: null, reward: null }
       t.same(body.trajectories, [

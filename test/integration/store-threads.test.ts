@@ -11,7 +11,7 @@ const QUERY = {
   per_turn: false,
   images: false,
   side_calls: false,
-    rejected: false,
+  rejected: false,
   finished_only: true,
 } as const
 

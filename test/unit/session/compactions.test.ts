@@ -98,7 +98,7 @@ t.test('a rejected summary is in no row unless that is asked for', async (t) => 
     { prompt: [7], ids: [8], ...goesOn(GOOD), ...line('main') },
   ].map(({ prompt, ids, messages, says, annotations }, index) => ({
     ...turnStep(index, prompt, ids),
-      turnId: `t${index}`,
+    turnId: `t${index}`,
     lastMessage: lastOfTexts(messages),
     completionText: says ?? null,
     params: '{}',
