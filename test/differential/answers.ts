@@ -37,6 +37,11 @@ const tools: Tool[] = ['f', 'get_it'].map((name) => ({
 /** SGLang strips strings that these models' templates write as they are. */
 const STRIPPED = /DeepSeekV32|DeepSeekV4|MinimaxM[23]|MiniCPM5|Qwen3Coder|MiMo|Glm4|Hunyuan/
 
+/** SGLang reads `null` as null where the schema says string; vLLM goes by the schema, and so do we. */
+const NULLS = /Qwen3Coder|MinimaxM2|MiMo/
+/** SGLang takes quotes off a string as of Python's; vLLM takes it as it is written, and so do we. */
+const UNQUOTED = /Glm4/
+
 const table: Record<string, Record<string, number>> = {}
 for await (const json of createInterface({ input: process.stdin })) compare(JSON.parse(json) as Line)
 console.table(table)
@@ -50,7 +55,7 @@ function compare(line: Line): void {
   const deltas = [...text].map((character) => pieces.push(character))
   if (!isDeepStrictEqual(mergeDeltas([...deltas, pieces.finish()]), found)) count(line, 'cut up: differs')
   const calls = callsOf(found)
-  const asTheirs = STRIPPED.test(detector) ? stripped : (value: unknown) => value
+  const asTheirs = (value: unknown) => eachString(value, (text) => asReadBy(detector, text))
   const isSame = isDeepStrictEqual(asTheirs(calls), asTheirs(line.calls))
   // What is no call is shown here as the text that it was; SGLang drops some of it.
   const isShown = kind !== 'whole' || found.content.trim() === line.content.trim()
@@ -85,9 +90,15 @@ function callsOf({ toolCalls }: ParsedOutput) {
   }))
 }
 
-function stripped(value: unknown): unknown {
-  if (typeof value === 'string') return value.trim()
-  if (Array.isArray(value)) return value.map(stripped)
+function asReadBy(detector: string, text: string): string | null {
+  if (NULLS.test(detector) && text.trim().toLowerCase() === 'null') return null
+  const bare = UNQUOTED.test(detector) ? text.replace(/^(\\?['"])(.*)\1$/s, '$2') : text
+  return STRIPPED.test(detector) ? bare.trim() : bare
+}
+
+function eachString(value: unknown, change: (text: string) => string | null): unknown {
+  if (typeof value === 'string') return change(value)
+  if (Array.isArray(value)) return value.map((inner) => eachString(inner, change))
   if (typeof value !== 'object' || value === null) return value
-  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, stripped(inner)]))
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, eachString(inner, change)]))
 }

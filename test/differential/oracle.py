@@ -98,6 +98,9 @@ def harmony_parts(message, names):
         author = harmony.Author.new(harmony.Role.TOOL, f"functions.{names.get(message['tool_call_id'], '')}")
         result = harmony.Message.from_author_and_content(author, content or "")
         return [result.with_channel("commentary").with_recipient("assistant")]
+    if role in ("system", "developer"):
+        developer = harmony.DeveloperContent.new().with_instructions(content or "")
+        return [harmony.Message.from_role_and_content(harmony.Role.DEVELOPER, developer)]
     if role != "assistant":
         return [harmony.Message.from_role_and_content(harmony.Role(role), content or "")]
 
