@@ -1,7 +1,9 @@
 /** Budgets of a session: what its agent gets at a limit, what is on record of that, and what counts. */
+import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
-import { parseLimits } from '../../src/proxy/session/state/limits.ts'
+import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
+import { parseLimits, Spending, withinBudget } from '../../src/proxy/session/state/limits.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { type SessionsApi, STORES, startSessionsApi } from '../helpers/sessions-api.ts'
@@ -49,6 +51,8 @@ for (const [name, openStore] of Object.entries(STORES)) {
     t.match(completion, { status: 200, body: { choices: [{ text: '', finish_reason: 'stop' }] } })
     t.equal(api.backend.requests.length, 2, 'no engine was asked')
 
+    const traces = (await api.call('GET', '/sessions/s/traces')).body
+    t.equal(traces.length ?? traces.traces.length, 2, 'nor has any answered the others')
     const { turns, ...session } = (await api.call('GET', '/sessions/s')).body
     t.match(session, { limits: { turns: 2 }, turn_count: 6, inexact_turns: 0, failed_turns: 0 })
     const ended = { status: 'completed', finish_reason: 'stop', engine: 'none', exact: true }
@@ -132,6 +136,45 @@ t.test('what a call in flight has sampled so far counts', async (t) => {
   t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
   gone.abort()
   await running.then((response) => response.text()).catch(() => {})
+})
+
+t.test('each of several answers to one call is an end', async (t) => {
+  const api = await startSessionsApi(t)
+  await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
+  await ask(api)
+  const { status, body } = await ask(api, { n: 16 })
+  t.equal(status, 200)
+  t.same(
+    [...new Set(body.choices.map((choice: { finish_reason: string }) => choice.finish_reason))],
+    ['stop'],
+  )
+  t.match(await ask(api), LIMIT_REACHED, 'which are more than enough')
+})
+
+t.test('of calls one after the other none passes a budget, and the last one ends at it', () => {
+  const call = fc.record({
+    asked: fc.option(fc.integer({ min: 1, max: 9 })),
+    says: fc.integer({ min: 0, max: 9 }),
+  })
+  fc.assert(
+    fc.property(fc.integer({ min: 1, max: 40 }), fc.array(call, { maxLength: 30 }), (budget, calls) => {
+      const spending = new Spending()
+      let sampled = 0
+      for (const { asked, says } of calls) {
+        const has = spending.begin({ sampled_tokens: budget }, [], 0)
+        if ((has.reached !== undefined) !== sampled >= budget) return false
+        if (has.reached !== undefined) continue
+        const request = { body: { messages: [], max_tokens: asked ?? 9 } } as unknown as GenerationRequest
+        const { max_tokens: most } = withinBudget(request, has).body
+        const sampledTokens = Math.min(says, most!)
+        if (most !== Math.min(asked ?? 9, budget - sampled)) return false
+        sampled += sampledTokens
+        spending.add({ status: 'completed', engine: 'e', startedAtMs: 0, promptTokens: 1, sampledTokens })
+      }
+      return sampled <= budget
+    }),
+  )
+  return Promise.resolve()
 })
 
 t.test('the seconds run from the first call, and anew after a reset', async (t) => {

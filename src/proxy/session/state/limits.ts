@@ -40,6 +40,7 @@ export class Spending {
   /** A turn that brought no answer of an engine costs what it sampled. */
   add({ status, engine, startedAtMs, promptTokens, sampledTokens }: SpentTurn): void {
     if (status === 'completed' && engine !== NO_ENGINE) this.#turns += 1
+    if (engine === NO_ENGINE && promptTokens === 0) this.#ends += 1
     this.#sampledTokens += sampledTokens
     this.#promptTokens += promptTokens
     this.#startedAtMs ??= startedAtMs
@@ -63,8 +64,7 @@ export class Spending {
     const tokensLeft = left('sampled_tokens')
     const reached = NAMES.find((name) => left(name) <= 0)
     if (reached === undefined) return { tokensLeft }
-    this.#ends += 1
-    if (limits.at_limit !== 'error' && this.#ends <= MAX_ENDS) return { reached, tokensLeft }
+    if (limits.at_limit !== 'error' && this.#ends < MAX_ENDS) return { reached, tokensLeft }
     const message = `The session has come to its limit of ${limits[reached]} ${reached.replace('_', ' ')}`
     throw new ProxyError('limit_reached', message)
   }

@@ -1,4 +1,5 @@
 /** A session's calls as a trainer of rLLM's kind reads them: turn by turn, and put together by itself. */
+import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import type { TurnRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { type Lineage, Lineages } from './lineages.ts'
 
@@ -37,8 +38,13 @@ export async function* tracesOf(
   }
 }
 
-export function isTrace({ status }: Pick<TurnRecord, 'status'>): boolean {
-  return status === 'completed'
+/** The end that an agent gets at a limit of its session is no answer of a model. */
+export function isTrace({
+  status,
+  engine,
+  finishReason,
+}: Pick<TurnRecord, 'status' | 'engine' | 'finishReason'>): boolean {
+  return status === 'completed' && !(engine === NO_ENGINE && finishReason === 'stop')
 }
 
 /** Names its session, so that a turn is found by its trace alone. */
