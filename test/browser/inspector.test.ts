@@ -267,6 +267,23 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test('shows the rewards of turns beside them, where there are any', async (t) => {
+    const { url, sessions } = await startInspector(t)
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/session/run-0`)
+    await page.locator('.turn-list .cells').nth(1).waitFor()
+    t.equal(await page.locator('.turn-list.rewarded').count(), 0)
+    await sessions.setReward('run-0', { reward: 1, components: {}, turns: { 1: -0.5 } })
+    await page.locator('.turn-list.rewarded').waitFor()
+    const cells = page.locator('.turn-list .cells')
+    t.match(await cells.nth(0).textContent(), /–/)
+    t.match(await cells.nth(1).textContent(), /-0\.5|−0\.5/)
+    t.match(await page.locator('.turn[data-turn="1"] header').textContent(), /reward [-−]0\.5/)
+    t.notMatch(await page.locator('.turn[data-turn="0"] header').textContent(), /reward/)
+    await picture(page, 'session-rewarded')
+    isSilent()
+  })
+
   t.test('shows groups, their samples, and where two of them part', async (t) => {
     const { url } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)

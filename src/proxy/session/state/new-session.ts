@@ -6,25 +6,25 @@ import { readPolicies } from './policies.ts'
 
 export interface NewSessionRequest {
   /** Generated when absent. */
-  sessionId?: string
-  metadata?: Record<string, unknown>
-  samplingParams?: Record<string, unknown>
+  sessionId?: string | undefined
+  metadata?: Record<string, unknown> | undefined
+  samplingParams?: Record<string, unknown> | undefined
   /** Whether an agent that has no more than the session's key is heard on its own record. Absent: it is not. */
-  trustAgent?: boolean
+  trustAgent?: boolean | undefined
   /**
    * What its turns are recorded with beyond ids and logprobs: `top_logprobs:64`. Absent: what the proxy records of any.
    */
-  record?: readonly string[]
+  record?: readonly string[] | undefined
   /** The model of all calls, or of each line's; see {@link readPolicies}. Absent: what the agent asks for. */
-  policy?: string | Record<string, string>
+  policy?: string | Record<string, string> | undefined
   /** What becomes of calls that its agent edits. Absent: as the proxy has it. */
-  editedCalls?: EditedCalls
+  editedCalls?: EditedCalls | undefined
   /** Budgets. Absent: as the proxy has it. */
-  limits?: SessionLimits
+  limits?: SessionLimits | undefined
   /** null: for ever. Absent: the default. */
-  ttlMs?: number | null
+  ttlMs?: number | null | undefined
   /** What its agent's key must have in it. Absent: any key of the session's name is good. */
-  keyTag?: string
+  keyTag?: string | undefined
 }
 
 /** @throws ProxyError `invalid_request`, `unsupported`: no session can be created with this */

@@ -181,19 +181,10 @@ async function unlessMissing(sessionId: string, change: () => Promise<object>): 
 }
 
 function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
-  const { session_id: sessionId, metadata, sampling_params: samplingParams, ttl_s: ttlS } = body
-  const { trust_agent: trustAgent, record, policy, edited_calls: editedCalls, limits } = body
-  return {
-    ...(sessionId !== undefined && { sessionId }),
-    ...(metadata !== undefined && { metadata }),
-    ...(samplingParams !== undefined && { samplingParams }),
-    ...(trustAgent !== undefined && { trustAgent }),
-    ...(record !== undefined && { record }),
-    ...(policy !== undefined && { policy }),
-    ...(editedCalls !== undefined && { editedCalls }),
-    ...(limits !== undefined && { limits }),
-    ...(ttlS !== undefined && { ttlMs: ttlS === null ? null : ttlS * 1000 }),
-  }
+  const { session_id: sessionId, sampling_params: samplingParams, trust_agent: trustAgent, ...others } = body
+  const { edited_calls: editedCalls, ttl_s: ttlS, ...rest } = others
+  const ttlMs = ttlS === undefined || ttlS === null ? ttlS : ttlS * 1000
+  return { ...rest, sessionId, samplingParams, trustAgent, editedCalls, ttlMs }
 }
 
 /** The oldest first, page by page. */
