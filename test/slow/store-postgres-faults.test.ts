@@ -246,7 +246,10 @@ if (noPostgres !== false) {
     await old.createSession(aSession('s'))
     await old.setReward('s', { reward: 1, components: { tests: 1 }, lines }, 2_000)
     await old.close()
-    await server.query('ALTER TABLE llm_proxy.sessions DROP COLUMN reward_turns', database)
+    await server.query(
+      'ALTER TABLE llm_proxy.sessions DROP COLUMN reward_turns, DROP COLUMN limits',
+      database,
+    )
     await server.query('UPDATE llm_proxy.schema_version SET version = 1', database)
     await t.rejects(openPostgresReader(url), { message: /has schema version 1, this llm-proxy reads/ })
     const store = await openPostgresStore({ url, durability: 'process' })
