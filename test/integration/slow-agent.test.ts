@@ -17,7 +17,7 @@ async function endlessStream(t: Test, stallMs: number) {
   const { promise: ended, resolve: end } = Promise.withResolvers<Error | null>()
   let sent = 0
   app.get('/', async (_request, reply) => {
-    const sse = new SseReply(reply, stallMs)
+    const sse = new SseReply(reply, undefined, stallMs)
     while (!reply.raw.destroyed) {
       await sse.send(PIECE)
       sent += 1

@@ -23,8 +23,8 @@ import {
   TEMPLATE_FIELDS,
 } from './written-numbers.ts'
 
-/** Where conversations are: in Chat Completions and Messages, and in Responses. */
-const LIST_FIELDS: readonly string[] = ['messages', 'input']
+/** Where conversations are: in Chat Completions and Messages, in Responses, and in Gemini's. */
+const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
 
 /** What templates show, and with it each number as it was written. */
 const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]

@@ -72,7 +72,7 @@ export function parseRequest(text: string): unknown {
   keepTools(value, written)
   keepTemplateFields(value, written)
   if (isObject(value.body) && isObject(written.body)) keepTemplateFields(value.body, written.body)
-  for (const field of ['messages', 'input']) {
+  for (const field of ['messages', 'input', 'contents']) {
     const [elements, writtenElements] = [value[field], written[field]]
     if (!Array.isArray(elements) || !Array.isArray(writtenElements)) continue
     for (const [place, element] of elements.entries()) keepInElement(element, writtenElements[place])

@@ -14,6 +14,7 @@ import type { Logger } from '../../base/logger.ts'
 import type { CallTracer } from '../../protocol/canonical/spans.ts'
 import { openAiError } from '../dialects/common/openai-error.ts'
 import type { VolatileRule } from '../dialects/common/volatile.ts'
+import { googleError } from '../dialects/gemini/error.ts'
 import { anthropicError } from '../dialects/messages/error.ts'
 import type { Backend } from '../engines/port/backend.ts'
 import type { Registry } from '../engines/port/registry.ts'
@@ -305,7 +306,9 @@ function auditOf(logger: Logger): onResponseHookHandler {
 /** An error of no route; the path tells whether an agent asked, and of which API. */
 function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: FastifyReply): void {
   const headers = { ...errorHeaders(error), 'x-request-id': id }
-  if (url.includes('/v1/messages')) {
+  if (url.includes('/v1beta/')) {
+    void reply.code(error.status).headers(headers).send(googleError(error))
+  } else if (url.includes('/v1/messages')) {
     void reply
       .code(error.status)
       .headers({ ...headers, 'request-id': id })

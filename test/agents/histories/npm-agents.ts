@@ -119,7 +119,7 @@ export async function kimiCode(): Promise<HistoryCase[]> {
 export async function pi(): Promise<HistoryCase[]> {
   const { version, folder } = await installFromNpm('@mariozechner/pi-coding-agent')
   const APIS = { chat: 'openai-completions', responses: 'openai-responses', messages: 'anthropic-messages' }
-  const agentOn = (dialect: Agent['dialect']): Agent => ({
+  const agentOn = (dialect: keyof typeof APIS): Agent => ({
     name: `pi ${version}`,
     dialect,
     program: ({ baseUrl, task, home }) => {

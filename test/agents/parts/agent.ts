@@ -25,7 +25,7 @@ export interface Job {
 export interface Agent {
   /** With its version. */
   name: string
-  dialect: 'chat' | 'messages' | 'responses'
+  dialect: 'chat' | 'messages' | 'responses' | 'gemini'
   /** How it is pointed at the proxy, and set to work without a terminal. */
   program(job: Job): Pick<Program, 'command' | 'args' | 'env'>
 }

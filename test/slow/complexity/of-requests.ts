@@ -5,6 +5,8 @@ import { imageUrlsOf, splitDataUrl } from '../../../src/protocol/canonical/image
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
 import { unseal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
 import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/request.ts'
+import { EventFrame, GeminiStreamWriter } from '../../../src/proxy/dialects/gemini/answer.ts'
+import { lowerGeminiRequest } from '../../../src/proxy/dialects/gemini/request.ts'
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
 import { checkResponsesRequest } from '../../../src/proxy/dialects/responses/schema.ts'
@@ -53,6 +55,10 @@ function fresh<T>(make: (n: number) => T, work: (value: T) => unknown): Case {
     return () => work(value)
   }
 }
+
+const GO = [{ role: 'user', parts: [{ text: 'go' }] }]
+const GEMINI_CALL = { model: 'm', stream: false }
+const GEMINI_ANSWER = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
 
 const EMPTY = { content: null, reasoning: null, toolCalls: [] }
 
@@ -147,6 +153,54 @@ export const REQUESTS: readonly Subject[] = [
         (n) => times(n, () => ({ type: 'text', text: 'x-anthropic-billing-header: ' })),
         (system) => lowerMessagesRequest({ model: 'm', max_tokens: 1, system, messages: talk(1) }),
       ),
+    },
+  },
+  {
+    name: 'Gemini',
+    covers: [
+      'src/proxy/dialects/gemini/*',
+      'src/proxy/dialects/common/{call-input,content-parts,other-fields}.ts',
+    ],
+    n: 500,
+    cases: {
+      contents: fresh(
+        (n) => times(n + 1 - (n % 2), (at) => ({ role: at % 2 ? 'model' : 'user', parts: [{ text: 'x' }] })),
+        (contents) => lowerGeminiRequest({ contents }, GEMINI_CALL),
+      ),
+      'results without ids': fresh(
+        (n) => [
+          { role: 'user', parts: [{ text: 'go' }] },
+          { role: 'model', parts: times(n, () => ({ functionCall: { name: 'f', args: {} } })) },
+          {
+            role: 'user',
+            parts: times(n, () => ({ functionResponse: { name: 'f', response: { output: 'x' } } })),
+          },
+        ],
+        (contents) => lowerGeminiRequest({ contents }, GEMINI_CALL),
+      ),
+      tools: fresh(
+        (n) => [
+          { functionDeclarations: times(n, (at) => ({ name: `f${at}`, parameters: { type: 'OBJECT' } })) },
+        ],
+        (tools) => lowerGeminiRequest({ contents: GO, tools }, GEMINI_CALL),
+      ),
+      'a wide schema': fresh(
+        (n) => Object.fromEntries(times(n, (at) => [`p${at}`, { type: 'STRING', nullable: true }])),
+        (properties) =>
+          lowerGeminiRequest(
+            {
+              contents: GO,
+              tools: [{ functionDeclarations: [{ name: 'f', parameters: { type: 'OBJECT', properties } }] }],
+            },
+            GEMINI_CALL,
+          ),
+      ),
+      'pieces of one call': (n) => () => {
+        const identity = { turnId: 'a', createdS: 1, model: 'm' }
+        const writer = new GeminiStreamWriter(identity, GEMINI_ANSWER, new EventFrame())
+        const piece = { index: 0, id: 'c', function: { name: 'f', arguments: '"' } }
+        times(n, () => writer.write([{ type: 'delta', toolCalls: [piece] }]))
+      },
     },
   },
   {

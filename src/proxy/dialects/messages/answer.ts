@@ -1,11 +1,9 @@
 /** Anthropic Messages, the answer that is not streamed: https://platform.claude.com/docs/en/api/messages */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
-import type { ToolCall } from '../../../protocol/canonical/messages.ts'
-import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { inputOf } from '../common/call-input.ts'
 import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
-import { INVALID_JSON } from './blocks.ts'
 
 /** The body of an answer that was not streamed. `completion.end` must be set. */
 export function message(
@@ -53,7 +51,7 @@ function contentBlocks(
   if (isSaid(text)) blocks.push(textBlock(text))
   toolCalls.forEach((call, index) => {
     const id = call.id || toolUseId(identity, index)
-    blocks.push(toolUseBlock(id, call.function.name, inputOf(call)))
+    blocks.push(toolUseBlock(id, call.function.name, inputOf(call.function.arguments)))
   })
   return blocks
 }
@@ -77,18 +75,6 @@ export function toolUseBlock(id: string, name: string, input: object): object {
 /** For a call that came without an id: workers of version 1 may leave it out. */
 export function toolUseId({ turnId }: AnswerIdentity, index: number): string {
   return `toolu_${turnId.replaceAll('-', '')}_${index}`
-}
-
-function inputOf({ function: { arguments: written } }: ToolCall): object {
-  if (written.trim() === '') return {}
-  try {
-    const parsed: unknown = JSON.parse(written)
-    const isObject = typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed)
-    if (isObject && !isNestedTooDeeply(parsed)) return parsed
-  } catch {
-    // What the model wrote reaches the agent and comes back whole, JSON or not.
-  }
-  return { [INVALID_JSON]: written }
 }
 
 /** Why the model stopped, in Anthropic's words. */

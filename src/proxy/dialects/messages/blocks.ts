@@ -5,8 +5,9 @@
 import Type from 'typebox'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
+import { argumentsOf } from '../common/call-input.ts'
 import { checker } from '../common/check.ts'
-import { jsonText } from '../common/json-text.ts'
+import { asError, type ContentPart } from '../common/content-parts.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { toolInWords } from './lower-tools.ts'
 import type { Block, ToolParam } from './schema.ts'
@@ -16,11 +17,6 @@ export interface PlacedBlock {
   block: Block
   at: string
 }
-
-export type ContentPart = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
-
-/** Text that a client has no JSON object for; Anthropic's documentation on streamed tool input names this wrapping. */
-export const INVALID_JSON = 'INVALID_JSON'
 
 const checkText = checker(Type.Object({ text: Type.String() }))
 const checkThinking = checker(
@@ -116,13 +112,6 @@ function contentParts(content: string | readonly Block[], at: string): ContentPa
   return placedBlocks(content, at).flatMap(partsOf)
 }
 
-/** One text is said as text; the engine or the chat template joins several, as it does for Chat Completions. */
-export function contentOf(parts: readonly ContentPart[]): string | ContentPart[] {
-  const [first, second] = parts
-  if (first === undefined) return ''
-  return first.type === 'text' && second === undefined ? first.text : [...parts]
-}
-
 /**
  * `input` is an object that the client parsed from what the model wrote, so spacing and the spelling of numbers are its
  * own; turns are matched with a tolerance for that. Text that was no JSON object comes back as it was.
@@ -131,17 +120,6 @@ export function toolCallOf({ block, at }: PlacedBlock): ToolCall {
   const { id, name, input } = checkToolUse(block, at)
   return { id, type: 'function', function: { name, arguments: argumentsOf(input) } }
 }
-
-function argumentsOf(input: unknown): string {
-  if (typeof input === 'object' && input !== null && Object.keys(input).length === 1) {
-    const { [INVALID_JSON]: written } = input as Record<string, unknown>
-    if (typeof written === 'string') return written
-  }
-  return jsonText(input)
-}
-
-/** Canonical tool messages have no flag for it, and the model must be able to tell a failure from a result. */
-const ERROR_PREFIX = 'Error: '
 
 interface ToolResult {
   toolCallId: string
@@ -170,9 +148,4 @@ function referredTool({ block, at }: PlacedBlock, found: ReadonlyMap<string, Too
   const { tool_name: name } = checkToolReference(block, at)
   const tool = found.get(name)
   return { type: 'text', text: tool === undefined ? `Tool: ${name}` : toolInWords(tool) }
-}
-
-function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {
-  if (first?.type === 'text') return [{ type: 'text', text: ERROR_PREFIX + first.text }, ...rest]
-  return [{ type: 'text', text: ERROR_PREFIX }, ...(first ? [first] : []), ...rest]
 }

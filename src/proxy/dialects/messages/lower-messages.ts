@@ -3,8 +3,8 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { contentOf } from '../common/content-parts.ts'
 import {
-  contentOf,
   type PlacedBlock,
   partsOf,
   placedBlocks,

@@ -6,6 +6,7 @@ import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-re
 import { listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { AnswerOptions, LoweredRequest } from '../common/lowered.ts'
+import { annotationsOf, fieldsFor } from '../common/other-fields.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, refusePrefill } from './lower-messages.ts'
 import { lowerToolChoice, lowerTools } from './lower-tools.ts'
@@ -29,8 +30,8 @@ export function lowerMessagesRequest(
   refuseServerFeatures(request)
   refusePrefill(request.messages)
   const { prompt, removed } = lowerPrompt(request, volatileRules, repeats)
-  const body = { ...fieldsFor('engine', request), ...prompt, ...samplingOf(request) } as ChatBody
-  const annotations = annotationsOf(fieldsFor('record', request), removed)
+  const body = { ...fieldsFor('engine', request, FIELDS), ...prompt, ...samplingOf(request) } as ChatBody
+  const annotations = annotationsOf(fieldsFor('record', request, FIELDS), removed)
   return {
     kind: 'chat',
     body,
@@ -51,7 +52,7 @@ export function lowerCountTokensRequest(
   refuseServerFeatures(request)
   const { prompt } = lowerPrompt(request, volatileRules, repeats)
   // With what a template may read besides, such as `documents`.
-  const body = { ...fieldsFor('engine', request), ...prompt }
+  const body = { ...fieldsFor('engine', request, FIELDS), ...prompt }
   // Whoever counts writes it as JSON, or walks through it.
   jsonText(body)
   return body
@@ -174,44 +175,4 @@ const ANTHROPICS = new Set([
   'safeguards',
 ])
 
-/** Fields of Chat Completions that would contradict what was lowered, or ask for what this API cannot show. */
-const CHATS = new Set([
-  'prompt',
-  'n',
-  'best_of',
-  'stop',
-  'max_completion_tokens',
-  'stream_options',
-  'logprobs',
-  'top_logprobs',
-  'return_token_ids',
-  'functions',
-  'function_call',
-  'echo',
-  'continue_final_message',
-  'add_generation_prompt',
-])
-
-/** Where a field goes that is not translated: engines have fields of their own, such as `repetition_penalty`. */
-function fieldsFor(whom: 'engine' | 'record', request: Record<string, unknown>): Record<string, unknown> {
-  const isKept = (field: string) => ANTHROPICS.has(field) || CHATS.has(field)
-  return Object.fromEntries(
-    Object.entries(request).filter(
-      ([field]) => !TRANSLATED.has(field) && isKept(field) === (whom === 'record'),
-    ),
-  )
-}
-
-function annotationsOf(
-  fields: Record<string, unknown>,
-  removed: readonly Removal[],
-): Record<string, unknown> | undefined {
-  const hasFields = Object.keys(fields).length > 0
-  if (!hasFields && removed.length === 0) return undefined
-  // The record is written when the answer is there, and must not fail then.
-  jsonText(fields)
-  return {
-    ...(hasFields && { request_fields: fields }),
-    ...(removed.length > 0 && { removed_from_prompt: removed }),
-  }
-}
+const FIELDS = { translated: TRANSLATED, foreign: ANTHROPICS }

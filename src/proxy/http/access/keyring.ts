@@ -75,14 +75,16 @@ export class Keyring {
 }
 
 /**
- * The keys of a request: `x-api-key` (Anthropic's SDKs), a bearer token (OpenAI's and most others), or the password of
+ * The keys of a request: `x-api-key` (Anthropic's SDKs), `x-goog-api-key` (Google's), a bearer token (OpenAI's and most others), or the password of
  * basic authentication, which a client sends that can be given no more than a URL (`ws://:key@proxy`).
  */
 export function keysOf(headers: IncomingHttpHeaders): string[] {
-  const apiKey = headers['x-api-key']
+  const { 'x-api-key': apiKey, 'x-goog-api-key': googleKey } = headers
   const [, scheme = '', credentials] = /^(bearer|basic) +(\S+)$/i.exec(headers.authorization ?? '') ?? []
   const fromAuthorization = scheme.toLowerCase() === 'basic' ? passwordOf(credentials!) : credentials
-  return [apiKey, fromAuthorization].filter((key) => typeof key === 'string' && key !== '') as string[]
+  return [apiKey, googleKey, fromAuthorization].filter(
+    (key) => typeof key === 'string' && key !== '',
+  ) as string[]
 }
 
 function passwordOf(credentials: string): string {

@@ -103,7 +103,7 @@ const KEY_NAMES: Record<Exclude<Scope, 'open'>, string> = {
 export function unauthorized(needs: string, hasKey: boolean): ProxyError {
   const message = hasKey
     ? `The key is not valid: this call needs ${needs}`
-    : `No key: this call needs ${needs}, as bearer token or x-api-key`
+    : `No key: this call needs ${needs}, as bearer token, x-api-key or x-goog-api-key`
   return new ProxyError('unauthorized', message)
 }
 

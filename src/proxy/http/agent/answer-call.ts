@@ -40,6 +40,8 @@ export interface AgentDialect {
   errorBody(error: ProxyError): object
   /** What a stream says while it has nothing to say. */
   keepAlive: string
+  /** The content type of a stream; default: that of server-sent events. */
+  streamType?: string
   /** Headers by which an answer names its turn. */
   headers(turnId: string): Record<string, string>
 }
@@ -209,12 +211,12 @@ async function streamAnswer<Batch>(
   let failed: ProxyError | undefined
   const silence = setInterval(() => {
     if (reply.raw.destroyed) return
-    sse ??= new SseReply(reply)
+    sse ??= new SseReply(reply, dialect.streamType)
     sse.keepAlive(dialect.keepAlive)
   }, keepAliveMs)
   try {
     for await (const batch of turn.events) {
-      sse ??= new SseReply(reply)
+      sse ??= new SseReply(reply, dialect.streamType)
       if (turn.isWhole) reportDelivery(turn, reply)
       const text = written(batch, writer, gone)
       if (text !== '') silence.refresh()

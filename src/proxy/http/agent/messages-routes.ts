@@ -7,14 +7,12 @@ import { anthropicError, anthropicErrorEvent, anthropicStatus } from '../../dial
 import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/messages/request.ts'
 import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
 import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
-import { clientGone } from '../transport/client-gone.ts'
 import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
-import { agentPolicy } from './agent-policy.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { type CallHandlerOptions, callHandler } from './call-handler.ts'
+import { countTokens } from './count-tokens.ts'
 import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-docs.ts'
-import { sessionBodyOf } from './session-body.ts'
-import { BASE_PATHS, namedSession, sessionOfCall } from './session-of-call.ts'
+import { BASE_PATHS } from './session-of-call.ts'
 
 export interface MessagesRoutesOptions extends CallHandlerOptions {
   /** What to take out of system prompts; default: all that are known. An empty list: nothing. */
@@ -46,19 +44,13 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
   done()
 }
 
-/** A count is no turn: nothing is recorded, and no session is made for it. */
-function countHandler({ sessions, runner, volatileRules, ...policy }: MessagesRoutesOptions) {
-  const check = agentPolicy(policy)
-  return async (request: FastifyRequest, reply: FastifyReply) => {
-    const { caller } = request
-    const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall
-    const sessionId = await sessionOf(request, sessions)
-    const { read, repeats, nextStep } = sessionBodyOf(request)
-    await nextStep()
-    const body = lowerCountTokensRequest(read.value, volatileRules, repeats)
-    if (request.caller.is === 'agent') check(body)
-    return { input_tokens: await runner.countTokens(sessionId, body, clientGone(reply)) }
-  }
+function countHandler(options: MessagesRoutesOptions) {
+  const count = countTokens(options)
+  return async (request: FastifyRequest, reply: FastifyReply) => ({
+    input_tokens: await count(request, reply, (body, repeats) =>
+      lowerCountTokensRequest(body, options.volatileRules, repeats),
+    ),
+  })
 }
 
 function anthropicErrorHandler(logger: Logger) {

@@ -52,6 +52,26 @@ export const MessageAnswer = Type.Object({
   usage: anything(),
 })
 
+export const GeminiAnswer = Type.Object({
+  candidates: Type.Optional(Type.Array(anything())),
+  usageMetadata: Type.Optional(anything()),
+  modelVersion: Type.Optional(Type.String()),
+  responseId: Type.Optional(Type.String()),
+  totalTokens: Type.Optional(Type.Integer()),
+})
+
+export const GoogleErrorReply = Type.Object({
+  error: Type.Object({ code: Type.Integer(), message: Type.String(), status: Type.String() }),
+})
+
+export const GeminiModel = Type.Object({
+  name: Type.String(),
+  inputTokenLimit: Type.Optional(Type.Integer()),
+  supportedGenerationMethods: Type.Array(Type.String()),
+})
+
+export const GeminiModels = Type.Object({ models: Type.Array(GeminiModel) })
+
 export const CountAnswer = Type.Object({ input_tokens: Type.Integer() })
 
 export const Model = Type.Object({
@@ -68,8 +88,8 @@ export const ModelList = Type.Object({ object: Type.Literal('list'), data: Type.
 const AS_THEY_ARE = { validatorCompiler: () => () => true, serializerCompiler: () => JSON.stringify }
 
 /** A route that only reads. */
-export function docsOfRead(summary: string, answer: TSchema) {
-  const response = { 200: answer, '4xx': OpenAiErrorReply, '5xx': OpenAiErrorReply }
+export function docsOfRead(summary: string, answer: TSchema, error: TSchema = OpenAiErrorReply) {
+  const response = { 200: answer, '4xx': error, '5xx': error }
   return { schema: { tags: ['agent'], summary, response }, ...AS_THEY_ARE }
 }
 

@@ -14,6 +14,7 @@ import type { ModelInfo } from '../../engines/port/engine-client.ts'
 import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { callHandler } from './call-handler.ts'
+import { geminiRoutes } from './gemini-routes.ts'
 import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
 import { OPENAI } from './openai-common.ts'
 import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
@@ -70,6 +71,7 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
   app.post('/v1/chat/completions/:sessionId', chat, call(CHAT))
   app.register(messagesRoutes, options)
   app.register(responsesRoutes, options)
+  app.register(geminiRoutes, options)
   done()
 }
 

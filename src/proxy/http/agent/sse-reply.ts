@@ -6,6 +6,8 @@ import { hijack } from '../transport/hijack.ts'
 /** An agent that leaves its answer unread for this long holds an engine or a worker for nothing. */
 const STALL_MS = 120_000
 
+const EVENTS = 'text/event-stream; charset=utf-8'
+
 /**
  * A reply of server-sent events with the agent's back-pressure. Each text is one chunk of the body (RFC 9112, 7.1), framed
  * here and written to the socket in one piece: Node's response would write four pieces, at twice the CPU time.
@@ -16,11 +18,11 @@ export class SseReply {
   /** Takes framed chunks; undefined: the response writes the body itself, unframed for HTTP/1.0. */
   readonly #socket: Socket | undefined
 
-  /** Takes the reply over from Fastify and writes its head. @param stallMs how long the agent may read nothing */
-  constructor(reply: FastifyReply, stallMs = STALL_MS) {
+  /** Takes the reply over from Fastify and writes its head. @param contentType of the stream @param stallMs how long the agent may read nothing */
+  constructor(reply: FastifyReply, contentType = EVENTS, stallMs = STALL_MS) {
     this.#reply = reply
     this.#stallMs = stallMs
-    hijack(reply, { contentType: 'text/event-stream; charset=utf-8' })
+    hijack(reply, { contentType })
     // A response behind another one of its connection has no socket yet, and keeps what is written.
     const { chunkedEncoding, socket } = reply.raw
     this.#socket = chunkedEncoding && socket instanceof Socket ? socket : undefined

@@ -131,8 +131,13 @@ interface Asked {
 type PathOf = (place: number) => string
 type BodyOf = (place: number) => unknown
 
-function keyOf({ headers: { authorization, 'x-api-key': key } }: FastifyRequest): Record<string, string> {
-  return { ...(authorization && { authorization }), ...(typeof key === 'string' && { 'x-api-key': key }) }
+const KEY_HEADERS = ['authorization', 'x-api-key', 'x-goog-api-key'] as const
+
+function keyOf({ headers }: FastifyRequest): Record<string, string> {
+  const sent = KEY_HEADERS.flatMap((name) =>
+    typeof headers[name] === 'string' ? [[name, headers[name]]] : [],
+  )
+  return Object.fromEntries(sent)
 }
 
 function passedOn(headers: NodeJS.Dict<string | string[]>): NodeJS.Dict<string | string[]> {

@@ -83,7 +83,10 @@ const OF_SESSION = [
 export const SESSION_ROUTES: readonly string[] = [
   '/sessions/:sessionId',
   ...OF_SESSION.map((route) => `/sessions/:sessionId/${route}`),
-  ...AGENT_ROUTES.flatMap((route) => [`/sessions/:sessionId/v1/${route}`, `/:sessionId/v1/${route}`]),
+  ...[...AGENT_ROUTES.map((route) => `v1/${route}`), 'v1beta/models', 'v1beta/models/*'].flatMap((route) => [
+    `/sessions/:sessionId/${route}`,
+    `/:sessionId/${route}`,
+  ]),
   '/v1/chat/completions/:sessionId',
   '/admin/sessions/:sessionId',
 ]
@@ -161,11 +164,8 @@ function passRoutes(app: FastifyInstance, nodes: Nodes): void {
       pass(() => randomUUID()),
     )
     // A call that names no session makes one, on whichever node it reaches: the front draws one.
-    unread.route({
-      method: ['GET', 'POST'],
-      url: '/v1/*',
-      handler: pass(({ headers }) => sessionOfKey(headers) ?? randomUUID()),
-    })
+    const unnamed = pass(({ headers }) => sessionOfKey(headers) ?? randomUUID())
+    for (const url of ['/v1/*', '/v1beta/*']) unread.route({ method: ['GET', 'POST'], url, handler: unnamed })
   })
 }
 

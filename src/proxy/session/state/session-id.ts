@@ -20,6 +20,7 @@ export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'traces',
   'ui',
   'v1',
+  'v1beta',
   'ws',
 ])
 

@@ -1,0 +1,18 @@
+/** Parts of canonical messages, as dialects with content of their own make them. */
+
+export type ContentPart = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
+
+/** One text is said as text; the engine or the chat template joins several, as it does for Chat Completions. */
+export function contentOf(parts: readonly ContentPart[]): string | ContentPart[] {
+  const [first, second] = parts
+  if (first === undefined) return ''
+  return first.type === 'text' && second === undefined ? first.text : [...parts]
+}
+
+/** Canonical tool messages have no flag for it, and the model must be able to tell a failure from a result. */
+const ERROR_PREFIX = 'Error: '
+
+export function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {
+  if (first?.type === 'text') return [{ type: 'text', text: ERROR_PREFIX + first.text }, ...rest]
+  return [{ type: 'text', text: ERROR_PREFIX }, ...(first ? [first] : []), ...rest]
+}

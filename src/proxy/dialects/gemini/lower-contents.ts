@@ -1,0 +1,145 @@
+/** The conversation of a Gemini request as canonical messages. `docs/dialects.md` lists these decisions. */
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
+import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { contentOf } from '../common/content-parts.ts'
+import {
+  callOf,
+  type PlacedPart,
+  placedParts,
+  reasoningOf,
+  responseOf,
+  shownBy,
+  textOf,
+  unsupportedPart,
+} from './parts.ts'
+import type { Content } from './schema.ts'
+
+/** What one side says until the other one speaks: streams leave a content for each chunk in a client's history. */
+interface Utterance {
+  isModel: boolean
+  contents: { content: Content; index: number }[]
+}
+
+/**
+ * Utterance by utterance: one that is known is not lowered again.
+ * @throws ProxyError `invalid_request`, `unsupported`
+ */
+export function lowerContents(
+  systemTexts: readonly string[],
+  contents: readonly Content[],
+  repeats: Repeats,
+): ChatMessage[] {
+  const system = systemTexts.join('\n')
+  let asked: ToolCall[] = []
+  const conversation = utterancesOf(contents).flatMap((utterance) => {
+    const last = utterance.contents.at(-1)!.content
+    const lowered = repeats.once(lowerUtterance, last, utterance, asked)
+    asked = callsOf(lowered.at(-1))
+    return lowered
+  })
+  return system === '' ? conversation : [repeats.once(systemMessage, system), ...conversation]
+}
+
+/** A completion that goes on inside a message would not be the whole of what the next call sends back. */
+export function refusePrefill(contents: readonly Content[]): void {
+  if (contents.at(-1)?.role !== 'model') return
+  throw new ProxyError(
+    'unsupported',
+    'The conversation must end with a content of the user, not of the model',
+    {
+      param: `contents.${contents.length - 1}.role`,
+    },
+  )
+}
+
+function systemMessage(content: string): ChatMessage {
+  return { role: 'system', content }
+}
+
+function callsOf(message: ChatMessage | undefined): ToolCall[] {
+  return message?.role === 'assistant' ? ((message.tool_calls ?? []) as ToolCall[]) : []
+}
+
+function utterancesOf(contents: readonly Content[]): Utterance[] {
+  const utterances: Utterance[] = []
+  for (const [index, content] of contents.entries()) {
+    const isModel = content.role === 'model'
+    const last = utterances.at(-1)
+    if (last?.isModel === isModel) last.contents.push({ content, index })
+    else utterances.push({ isModel, contents: [{ content, index }] })
+  }
+  return utterances
+}
+
+/** @param _last its last content, which says with all before it what the utterance is @param asked calls before it */
+function lowerUtterance(_last: Content, { isModel, contents }: Utterance, asked: ToolCall[]): ChatMessage[] {
+  const parts = contents.flatMap(({ content, index }) =>
+    placedParts(content.parts ?? [], `contents.${index}`),
+  )
+  return isModel ? [lowerModel(parts)] : lowerUser(parts, asked)
+}
+
+/** Results of calls are messages of their own, and come first; what else is said is one more. */
+function lowerUser(parts: readonly PlacedPart[], asked: readonly ToolCall[]): ChatMessage[] {
+  const isResult = ({ part }: PlacedPart) => part.functionResponse !== undefined
+  const answered = new AnsweredCalls(asked)
+  const results = parts.filter(isResult).map((placed) => {
+    const { id, name, parts: shown } = responseOf(placed)
+    return {
+      role: 'tool',
+      tool_call_id: answered.idOf(id, name, placed.at),
+      content: contentOf(shown),
+    } as ChatMessage
+  })
+  const said = parts.filter((placed) => !isResult(placed))
+  if (said.length === 0 && results.length > 0) return results
+  return [...results, { role: 'user', content: contentOf(said.flatMap(shownBy)) } as ChatMessage]
+}
+
+/** Which call a result is of: clients that leave ids out answer in the order in which calls of a name were made. */
+class AnsweredCalls {
+  readonly #open = new Map<string, string[]>()
+  readonly #ids: ReadonlySet<string>
+
+  constructor(asked: readonly ToolCall[]) {
+    this.#ids = new Set(asked.map(({ id }) => id))
+    for (const { id, function: called } of asked.toReversed()) {
+      const ids = this.#open.get(called.name)
+      if (ids) ids.push(id)
+      else this.#open.set(called.name, [id])
+    }
+  }
+
+  idOf(id: string | undefined, name: string | undefined, at: string): string {
+    if (id && this.#ids.has(id)) return id
+    return this.#open.get(name ?? '')?.pop() ?? (id || `result_${at}`)
+  }
+}
+
+/**
+ * Texts are joined without a seam, as the answer's writer cuts them. Reasoning is what thoughts say, else what the
+ * signatures hold: clients leave thoughts out of a history and keep the signatures.
+ */
+function lowerModel(parts: readonly PlacedPart[]): ChatMessage {
+  const texts: string[] = []
+  const thoughts: string[] = []
+  const signed: string[] = []
+  const toolCalls: ToolCall[] = []
+  for (const placed of parts) {
+    const { part, at } = placed
+    signed.push(reasoningOf(part.thoughtSignature))
+    if (part.functionCall !== undefined) toolCalls.push(callOf(placed, `call_${at}`))
+    else if (part.thought === true) thoughts.push(part.text === undefined ? '' : textOf(placed))
+    else if (part.text !== undefined) texts.push(textOf(placed))
+    else if (part.thoughtSignature === undefined) throw unsupportedPart(placed)
+  }
+  const content = texts.join('')
+  const reasoning = thoughts.join('') || signed.join('')
+  return {
+    role: 'assistant',
+    content: content === '' && toolCalls.length > 0 ? null : content,
+    ...(reasoning !== '' && { reasoning_content: reasoning }),
+    ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
+  }
+}

@@ -1,0 +1,85 @@
+/** Gemini's tools, their schemas and the choice between them as those of Chat Completions. */
+import { ProxyError } from '../../../base/errors.ts'
+import type { Tool } from '../../../protocol/canonical/messages.ts'
+import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { camelCased, camelMembers, isObject } from './names.ts'
+import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'
+
+/** @throws ProxyError `unsupported` for tools that Google's servers run */
+export function lowerTools(tools: readonly Record<string, unknown>[]): Tool[] {
+  return tools.flatMap((tool, index) => {
+    const served = Object.keys(tool).find((name) => name !== 'functionDeclarations')
+    if (served !== undefined) {
+      const param = `tools.${index}.${served}`
+      throw new ProxyError('unsupported', `${param} is not supported: it works on Google's servers only`, {
+        param,
+      })
+    }
+    return ((tool.functionDeclarations ?? []) as FunctionDeclaration[]).map(lowerTool)
+  })
+}
+
+/** Names in camelCase, before a schema sees them. */
+export function camelTool(tool: unknown): unknown {
+  const named = camelMembers(tool)
+  if (!isObject(named) || !Array.isArray(named.functionDeclarations)) return named
+  return { ...named, functionDeclarations: named.functionDeclarations.map(camelMembers) }
+}
+
+function lowerTool({ name, description, parameters, parametersJsonSchema }: FunctionDeclaration): Tool {
+  const schema = parametersJsonSchema ?? (parameters ? jsonSchema(parameters) : undefined)
+  return {
+    type: 'function',
+    function: {
+      name,
+      ...(description && { description }),
+      parameters: (schema as Record<string, unknown>) ?? { type: 'object', properties: {} },
+    },
+  }
+}
+
+/** Counts, which Google's APIs write as text: they are of 64 bits. */
+const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties'])
+
+/**
+ * Google's `Schema` as a JSON schema: types in lower case, `nullable` as a type, the order of properties left to them.
+ * @throws ProxyError `invalid_request`
+ */
+export function jsonSchema(schema: unknown): unknown {
+  if (isNestedTooDeeply(schema, 200)) throw new ProxyError('invalid_request', 'A schema is nested too deeply')
+  return converted(schema)
+}
+
+function converted(schema: unknown): unknown {
+  if (!isObject(schema)) return schema
+  const { nullable, propertyOrdering: _, ...members } = camelCased(schema)
+  const entries = Object.entries(members).map(([name, value]) => [name, memberOf(name, value)] as const)
+  const made: Record<string, unknown> = Object.fromEntries(entries)
+  if (nullable === true && typeof made.type === 'string') made.type = [made.type, 'null']
+  return made
+}
+
+function memberOf(name: string, value: unknown): unknown {
+  if (name === 'type' && typeof value === 'string') return value.toLowerCase()
+  if (COUNTS.has(name) && typeof value === 'string') return Number(value)
+  if (name === 'items') return converted(value)
+  if (name === 'anyOf' && Array.isArray(value)) return value.map(converted)
+  if (name !== 'properties' || !isObject(value)) return value
+  return Object.fromEntries(Object.entries(value).map(([property, of]) => [property, converted(of)]))
+}
+
+/** @throws ProxyError `unsupported` for a choice between some of the functions */
+export function lowerToolChoice(
+  { mode, allowedFunctionNames: names }: FunctionCallingConfig,
+  tools: readonly Tool[],
+): { tool_choice?: unknown } {
+  if (mode === 'NONE') return { tool_choice: 'none' }
+  if (mode !== 'ANY') return mode ? { tool_choice: 'auto' } : {}
+  if (!names || names.length === 0) return { tool_choice: 'required' }
+  if (names.length === 1) return { tool_choice: { type: 'function', function: { name: names[0] } } }
+  const allowed = new Set(names)
+  if (tools.every((tool) => 'function' in tool && allowed.has(tool.function.name)))
+    return { tool_choice: 'required' }
+  const param = 'toolConfig.functionCallingConfig.allowedFunctionNames'
+  throw new ProxyError('unsupported', `${param}: one function may be named, or all of them`, { param })
+}

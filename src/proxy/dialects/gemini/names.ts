@@ -1,0 +1,22 @@
+/** Google's APIs read names in camelCase and in snake_case (https://protobuf.dev/programming-guides/json/). */
+
+/** @returns itself, or a copy with its own names in camelCase; names inside its values stay */
+export function camelCased(object: Record<string, unknown>): Record<string, unknown> {
+  let isCamel = true
+  for (const name in object) if (name.includes('_')) isCamel = false
+  if (isCamel) return object
+  return Object.fromEntries(Object.entries(object).map(([name, value]) => [camelOf(name), value]))
+}
+
+export function camelOf(name: string): string {
+  return name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase())
+}
+
+/** What is no object stays, for a schema to refuse. */
+export function camelMembers(object: unknown): unknown {
+  return isObject(object) ? camelCased(object) : object
+}
+
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}

@@ -1,0 +1,124 @@
+/** Parts of Gemini's contents as parts of canonical messages. */
+import Type from 'typebox'
+import { ProxyError } from '../../../base/errors.ts'
+import type { ToolCall } from '../../../protocol/canonical/messages.ts'
+import { argumentsOf } from '../common/call-input.ts'
+import { checker } from '../common/check.ts'
+import { asError, type ContentPart } from '../common/content-parts.ts'
+import { jsonText } from '../common/json-text.ts'
+import { seal, unseal } from '../common/sealed-reasoning.ts'
+import { camelCased, camelMembers } from './names.ts'
+
+/** A part, and where in the body it stands. */
+export interface PlacedPart {
+  part: Record<string, unknown>
+  at: string
+}
+
+const text = Type.String()
+const checkText = checker(Type.Object({ text }))
+const checkBlob = checker(Type.Object({ mimeType: Type.String({ minLength: 1 }), data: text }))
+const checkFile = checker(Type.Object({ fileUri: text, mimeType: Type.Optional(text) }))
+const checkCall = checker(
+  Type.Object({
+    id: Type.Optional(text),
+    name: Type.String({ minLength: 1 }),
+    args: Type.Optional(Type.Unknown()),
+  }),
+)
+const checkResponse = checker(
+  Type.Object({
+    id: Type.Optional(text),
+    name: Type.Optional(text),
+    response: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+    parts: Type.Optional(Type.Array(Type.Record(Type.String(), Type.Unknown()))),
+  }),
+)
+
+export function placedParts(parts: readonly Record<string, unknown>[], at: string): PlacedPart[] {
+  return parts.map((part, index) => ({ part: camelCased(part), at: `${at}.parts.${index}` }))
+}
+
+/** @throws ProxyError `invalid_request`, `unsupported` */
+export function textOf({ part, at }: PlacedPart): string {
+  if (part.text === undefined) throw unsupportedPart({ part, at })
+  return checkText(part, at).text
+}
+
+/** What a user, or a tool's result, shows to the model. @throws ProxyError `invalid_request`, `unsupported` */
+export function shownBy(placed: PlacedPart): ContentPart[] {
+  const { part, at } = placed
+  if (part.inlineData !== undefined) return [inlinePart(part.inlineData, `${at}.inlineData`)]
+  if (part.fileData !== undefined) return [filePart(part.fileData, `${at}.fileData`)]
+  return [{ type: 'text', text: textOf(placed) }]
+}
+
+function inlinePart(blob: unknown, at: string): ContentPart {
+  const { mimeType, data } = checkBlob(camelMembers(blob), at)
+  if (mimeType.startsWith('text/')) return { type: 'text', text: Buffer.from(data, 'base64').toString() }
+  refuseNoImage(mimeType, at)
+  // Python's SDK writes bytes in the alphabet of URLs.
+  const base64 = data.replaceAll('-', '+').replaceAll('_', '/')
+  return { type: 'image_url', image_url: { url: `data:${mimeType};base64,${base64}` } }
+}
+
+function filePart(file: unknown, at: string): ContentPart {
+  const { fileUri: url, mimeType = 'image/*' } = checkFile(camelMembers(file), at)
+  refuseNoImage(mimeType, at)
+  return { type: 'image_url', image_url: { url } }
+}
+
+function refuseNoImage(mimeType: string, at: string): void {
+  if (mimeType.startsWith('image/')) return
+  const param = `${at}.mimeType`
+  throw new ProxyError('unsupported', `${param}: data of type '${mimeType}' are not supported`, { param })
+}
+
+export function unsupportedPart({ part, at }: PlacedPart): ProxyError {
+  const [kind = 'nothing'] = Object.keys(part).filter((name) => !BESIDE_A_KIND.has(name))
+  return new ProxyError('unsupported', `${at}: a part with '${kind}' is not supported here`, { param: at })
+}
+
+const BESIDE_A_KIND: ReadonlySet<string> = new Set([
+  'thought',
+  'thoughtSignature',
+  'partMetadata',
+  'videoMetadata',
+])
+
+/** @param unnamed the id of a call that came without one */
+export function callOf({ part, at }: PlacedPart, unnamed: string): ToolCall {
+  const { id, name, args } = checkCall(camelMembers(part.functionCall), `${at}.functionCall`)
+  return { id: id || unnamed, type: 'function', function: { name, arguments: argumentsOf(args ?? {}) } }
+}
+
+interface FunctionResponse {
+  id: string | undefined
+  name: string | undefined
+  parts: ContentPart[]
+}
+
+/** "Use 'output' for the output and 'error' for error details; without them all of it is the output." */
+export function responseOf({ part, at }: PlacedPart): FunctionResponse {
+  const here = `${at}.functionResponse`
+  const { id, name, response = {}, parts = [] } = checkResponse(camelMembers(part.functionResponse), here)
+  const { output, error } = response
+  const isError = error !== undefined && output === undefined
+  const said: ContentPart[] = [{ type: 'text', text: wordsOf(isError ? error : (output ?? response)) }]
+  const shown = [...said, ...placedParts(parts, here).flatMap(shownBy)]
+  return { id, name, parts: isError ? asError(shown) : shown }
+}
+
+function wordsOf(value: unknown): string {
+  return typeof value === 'string' ? value : jsonText(value)
+}
+
+/** The reasoning before a part, as the part's `thoughtSignature`: bytes, which clients give back unread. */
+export function signatureOf(reasoning: string): string {
+  return Buffer.from(seal(reasoning)).toString('base64')
+}
+
+/** @returns what no signature of ours says: nothing */
+export function reasoningOf(signature: unknown): string {
+  return typeof signature === 'string' ? (unseal(Buffer.from(signature, 'base64').toString()) ?? '') : ''
+}

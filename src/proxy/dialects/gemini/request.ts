@@ -1,0 +1,217 @@
+/** Gemini's generateContent, the request, in canonical form: https://ai.google.dev/api/generate-content */
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { listChecker } from '../common/check.ts'
+import { jsonText } from '../common/json-text.ts'
+import type { LoweredRequest } from '../common/lowered.ts'
+import { annotationsOf, fieldsFor } from '../common/other-fields.ts'
+import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
+import { lowerContents, refusePrefill } from './lower-contents.ts'
+import { camelTool, jsonSchema, lowerToolChoice, lowerTools } from './lower-tools.ts'
+import { camelMembers, camelOf, isObject } from './names.ts'
+import { placedParts, textOf } from './parts.ts'
+import { Content, GeminiRequest, type GenerationConfig } from './schema.ts'
+
+const check = listChecker(GeminiRequest, 'contents', Content)
+
+/** What the path of a call says. */
+export interface GeminiCall {
+  model: string
+  stream: boolean
+}
+
+/**
+ * Checks the body of a call and lowers it. What has no place in a canonical request is kept with the turn.
+ * @param volatileRules what to take out of the system instruction; none: nothing
+ * @param repeats knows what was lowered with the session's earlier requests
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for what cannot be honoured
+ */
+export function lowerGeminiRequest(
+  raw: unknown,
+  { model, stream }: GeminiCall,
+  volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
+  repeats: Repeats = NO_REPEATS,
+): LoweredRequest {
+  const request = check(namedRequest(raw, repeats), repeats) as GeminiRequest & Record<string, unknown>
+  refuseServerFeatures(request)
+  refusePrefill(request.contents)
+  const { generationConfig } = request
+  const config = generationConfig ?? {}
+  const { prompt, removed } = lowerPrompt(request, model, volatileRules, repeats)
+  const body = { ...fieldsFor('engine', request, FIELDS), ...prompt, ...samplingOf(config) } as ChatBody
+  const rest = Object.fromEntries(Object.entries(config).filter(([name]) => !SAMPLING.has(name)))
+  const kept = {
+    ...fieldsFor('record', request, FIELDS),
+    ...(Object.keys(rest).length > 0 && { generationConfig: rest }),
+  }
+  const annotations = annotationsOf(kept, removed)
+  const reasoning = config.thinkingConfig?.includeThoughts === true
+  return {
+    kind: 'chat',
+    body,
+    refuseOverlong: true,
+    stream,
+    answerOptions: { logprobs: false, tokenIds: false, streamUsage: true, reasoning, sealedReasoning: true },
+    ...(annotations && { annotations }),
+  }
+}
+
+/** The prompt that a call of this model would make. @throws as {@link lowerGeminiRequest} */
+export function lowerGeminiCount(
+  raw: unknown,
+  model: string,
+  volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
+  repeats: Repeats = NO_REPEATS,
+): ChatBody {
+  const named = isObject(raw) ? (raw.generateContentRequest ?? raw.generate_content_request ?? raw) : raw
+  const request = check(namedRequest(named, repeats), repeats) as GeminiRequest & Record<string, unknown>
+  refuseServerFeatures(request)
+  const { prompt } = lowerPrompt(request, model, volatileRules, repeats)
+  const body = { ...fieldsFor('engine', request, FIELDS), ...prompt }
+  jsonText(body)
+  return body
+}
+
+/** The request with its own names in camelCase; an engine's fields, such as `repetition_penalty`, keep theirs. */
+function namedRequest(raw: unknown, repeats: Repeats): unknown {
+  if (!isObject(raw)) return raw
+  const entries = Object.entries(raw).map(([name, value]) => {
+    const camel = camelOf(name)
+    return TRANSLATED.has(camel) || GOOGLES.has(camel) ? [camel, value] : [name, value]
+  })
+  const named: Record<string, unknown> = Object.fromEntries(entries)
+  const { tools, toolConfig, generationConfig: config, systemInstruction: system } = named
+  if (Array.isArray(tools)) named.tools = repeats.once(camelTools, tools)
+  if (isObject(toolConfig)) named.toolConfig = membersOf(toolConfig, 'functionCallingConfig')
+  if (isObject(config)) named.generationConfig = membersOf(config, 'thinkingConfig')
+  if (typeof system === 'string') named.systemInstruction = { parts: [{ text: system }] }
+  return named
+}
+
+function camelTools(tools: unknown[]): unknown[] {
+  return tools.map(camelTool)
+}
+
+/** With the names of this member in camelCase, too. */
+function membersOf(object: Record<string, unknown>, member: string): unknown {
+  const named = camelMembers(object) as Record<string, unknown>
+  return isObject(named[member]) ? { ...named, [member]: camelMembers(named[member]) } : named
+}
+
+function lowerPrompt(
+  request: GeminiRequest,
+  model: string,
+  rules: readonly VolatileRule[],
+  repeats: Repeats,
+): { prompt: ChatBody; removed: Removal[] } {
+  const { systemInstruction, contents, tools, toolConfig, generationConfig } = request
+  const system = placedParts(systemInstruction?.parts ?? [], 'systemInstruction').map(textOf)
+  const { texts, removed } = removeVolatile(system, rules)
+  const lowered = tools ? repeats.once(lowerTools, tools as Record<string, unknown>[]) : []
+  const prompt = {
+    model,
+    messages: lowerContents(texts, contents, repeats),
+    ...(lowered.length > 0 && { tools: lowered }),
+    ...(toolConfig?.functionCallingConfig && lowerToolChoice(toolConfig.functionCallingConfig, lowered)),
+    ...reasoningFields(generationConfig?.thinkingConfig),
+    ...formatField(generationConfig ?? {}),
+  }
+  return { prompt, removed }
+}
+
+/** Chat templates of models that can do without reasoning look at `enable_thinking`; a negative budget is the model's own. */
+function reasoningFields(thinking: GenerationConfig['thinkingConfig']): Partial<ChatBody> {
+  const { thinkingBudget: budget, thinkingLevel: level } = thinking ?? {}
+  const switched = typeof budget === 'number' && budget >= 0
+  const effort = level?.toLowerCase()
+  return {
+    ...(switched && { chat_template_kwargs: { enable_thinking: budget > 0 } }),
+    ...(effort && effort !== 'thinking_level_unspecified' && { reasoning_effort: effort }),
+  }
+}
+
+function formatField({
+  responseMimeType,
+  responseSchema,
+  responseJsonSchema,
+}: GenerationConfig): Partial<ChatBody> {
+  if (responseMimeType !== 'application/json') return {}
+  const schema = responseJsonSchema ?? (responseSchema && jsonSchema(responseSchema))
+  if (!schema) return { response_format: { type: 'json_object' } }
+  return { response_format: { type: 'json_schema', json_schema: { name: 'output', schema, strict: true } } }
+}
+
+function samplingOf(config: GenerationConfig): Partial<ChatBody> {
+  const { maxOutputTokens, stopSequences: stop, topK } = config
+  const { temperature, topP, seed, presencePenalty, frequencyPenalty } = config
+  const fields = {
+    max_tokens: maxOutputTokens,
+    temperature,
+    top_p: topP,
+    // An integer that Google's API has as a number.
+    top_k: typeof topK === 'number' ? Math.round(topK) : undefined,
+    seed,
+    presence_penalty: presencePenalty,
+    frequency_penalty: frequencyPenalty,
+    stop: stop && stop.length > 0 ? stop : undefined,
+  }
+  return Object.fromEntries(
+    Object.entries(fields).filter(([, value]) => value !== undefined && value !== null),
+  )
+}
+
+/** What the answer could not show, or what is stored on Google's servers. */
+function refuseServerFeatures({
+  cachedContent,
+  generationConfig,
+}: Record<string, unknown> & GeminiRequest): void {
+  const { candidateCount, responseLogprobs, responseModalities, responseMimeType } = generationConfig ?? {}
+  const mime = responseMimeType ?? 'text/plain'
+  const asked = {
+    cachedContent: Boolean(cachedContent),
+    'generationConfig.candidateCount': (candidateCount ?? 1) > 1,
+    'generationConfig.responseLogprobs': responseLogprobs === true,
+    'generationConfig.responseModalities': (responseModalities ?? []).some(
+      (kind) => kind.toUpperCase() !== 'TEXT',
+    ),
+    'generationConfig.responseMimeType': mime !== 'text/plain' && mime !== 'application/json',
+  }
+  for (const [param, isAsked] of Object.entries(asked)) {
+    if (isAsked) throw new ProxyError('unsupported', `'${param}' is not supported with this value`, { param })
+  }
+}
+
+const TRANSLATED = new Set([
+  'contents',
+  'systemInstruction',
+  'tools',
+  'toolConfig',
+  'generationConfig',
+  'model',
+  'stream',
+])
+
+/** Fields of `generationConfig` that are translated without loss; the others are kept with the turn. */
+const SAMPLING = new Set([
+  'stopSequences',
+  'maxOutputTokens',
+  'temperature',
+  'topP',
+  'topK',
+  'seed',
+  'presencePenalty',
+  'frequencyPenalty',
+])
+
+/** Fields that are Google's, and that no engine knows. */
+const GOOGLES = new Set([
+  'safetySettings',
+  'cachedContent',
+  'labels',
+  'serviceTier',
+  'store',
+  'modelArmorConfig',
+])
+
+const FIELDS = { translated: TRANSLATED, foreign: GOOGLES }

@@ -1,0 +1,27 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { clientGone } from '../transport/client-gone.ts'
+import { agentPolicy } from './agent-policy.ts'
+import type { CallHandlerOptions } from './call-handler.ts'
+import { sessionBodyOf } from './session-body.ts'
+import { namedSession, sessionOfCall } from './session-of-call.ts'
+
+/** Counts the tokens of a prompt. A count is no turn: nothing is recorded, and no session is made for it. */
+export function countTokens({ sessions, runner, ...policy }: CallHandlerOptions) {
+  const check = agentPolicy(policy)
+  return async (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    lower: (body: unknown, repeats: Repeats) => ChatBody,
+  ): Promise<number> => {
+    const { caller } = request
+    const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall
+    const sessionId = await sessionOf(request, sessions)
+    const { read, repeats, nextStep } = sessionBodyOf(request)
+    await nextStep()
+    const body = lower(read.value, repeats)
+    if (caller.is === 'agent') check(body)
+    return runner.countTokens(sessionId, body, clientGone(reply))
+  }
+}

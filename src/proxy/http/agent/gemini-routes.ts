@@ -1,0 +1,120 @@
+/** Gemini's part of the agent routes: content, whole and streamed, token counting, models, and errors in Google's shape. */
+import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
+import { ProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import { ArrayFrame, EventFrame, GeminiStreamWriter, geminiAnswer } from '../../dialects/gemini/answer.ts'
+import { googleError } from '../../dialects/gemini/error.ts'
+import { type GeminiCall, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
+import { GeminiRequest } from '../../dialects/gemini/schema.ts'
+import type { Backend } from '../../engines/port/backend.ts'
+import type { ModelInfo } from '../../engines/port/engine-client.ts'
+import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
+import type { AgentDialect } from './answer-call.ts'
+import { callHandler } from './call-handler.ts'
+import { countTokens } from './count-tokens.ts'
+import type { MessagesRoutesOptions } from './messages-routes.ts'
+import { docs, docsOfRead, GeminiAnswer, GeminiModel, GeminiModels, GoogleErrorReply } from './route-docs.ts'
+import { BASE_PATHS } from './session-of-call.ts'
+
+type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
+
+/** The dialect of one call: model, stream and its framing are said by the URL. */
+function geminiDialect(call: GeminiCall, isSse: boolean, options: GeminiRoutesOptions): AgentDialect {
+  const frame = isSse ? new EventFrame() : new ArrayFrame()
+  return {
+    name: 'gemini',
+    lower: (body, repeats) => lowerGeminiRequest(body, call, options.volatileRules, repeats),
+    whole: geminiAnswer,
+    streamWriter: (identity, answerOptions) => new GeminiStreamWriter(identity, answerOptions, frame),
+    streamError: (error) => frame.element(googleError(error)) + frame.end(),
+    errorBody: googleError,
+    // Python's SDK takes a comment for the beginning of JSON.
+    keepAlive: '\n\n',
+    ...(!isSse && { streamType: 'application/json; charset=utf-8' }),
+    headers: (turnId) => ({ 'x-request-id': turnId }),
+  }
+}
+
+export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, options, done) => {
+  app.setErrorHandler(googleErrorHandler(options.logger))
+  const handle = callHandler(options)
+  const count = countTokens(options)
+  const answer = (request: FastifyRequest, reply: FastifyReply) => {
+    const { model, method } = targetOf(request)
+    if (method === 'countTokens') return counted(request, reply, model)
+    const isSse = (request.query as { alt?: unknown }).alt === 'sse'
+    const call = { model, stream: method === 'streamGenerateContent' }
+    return handle(geminiDialect(call, isSse, options))(request, reply)
+  }
+  const counted = async (request: FastifyRequest, reply: FastifyReply, model: string) => ({
+    totalTokens: await count(request, reply, (body, repeats) =>
+      lowerGeminiCount(body, model, options.volatileRules, repeats),
+    ),
+  })
+  const calling = docs(
+    'Gemini: {model}:generateContent, :streamGenerateContent (with ?alt=sse as events) and :countTokens',
+    GeminiRequest,
+    GeminiAnswer,
+    GoogleErrorReply,
+  )
+  for (const base of BASE_PATHS) {
+    app.post(`${base}/models/*`, calling, answer)
+    app.post(`${base}beta/models/*`, calling, answer)
+    modelRoutes(app, `${base}beta`, options.backend)
+  }
+  done()
+}
+
+const METHODS = ['generateContent', 'streamGenerateContent', 'countTokens'] as const
+
+/** Names of models may have colons and slashes, too. */
+function targetOf({ params, url }: FastifyRequest): { model: string; method: (typeof METHODS)[number] } {
+  const target = (params as { '*': string })['*']
+  const method = METHODS.find((name) => target.endsWith(`:${name}`))
+  const model = method && target.slice(0, -method.length - 1)
+  if (model) return { model, method }
+  throw new ProxyError(
+    'route_not_found',
+    `There is no POST ${url.split('?')[0]}: a model can be asked for ${METHODS.join(', ')}`,
+  )
+}
+
+function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void {
+  app.get(
+    `${base}/models`,
+    docsOfRead('Models that the engines serve, as Gemini lists them', GeminiModels, GoogleErrorReply),
+    async () => ({
+      models: (await backend.models()).map(modelObject),
+    }),
+  )
+  app.get(
+    `${base}/models/*`,
+    docsOfRead('A model, as Gemini shows it', GeminiModel, GoogleErrorReply),
+    async ({ params }) => {
+      const id = (params as { '*': string })['*']
+      const model = (await backend.models()).find((candidate) => candidate.id === id)
+      if (model) return modelObject(model)
+      throw new ProxyError('route_not_found', `No engine serves a model '${id}'`, { param: 'model' })
+    },
+  )
+}
+
+function modelObject({ id, maxModelLen }: ModelInfo): object {
+  return {
+    name: `models/${id}`,
+    ...(maxModelLen !== undefined && { inputTokenLimit: maxModelLen }),
+    supportedGenerationMethods: [...METHODS],
+  }
+}
+
+function googleErrorHandler(logger: Logger) {
+  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
+    const error = errorOf(thrown)
+    logFailure(logger, request, error)
+    const requestId = String(reply.getHeader('x-request-id') ?? request.id)
+    void reply
+      .code(error.status)
+      .headers({ ...errorHeaders(error), 'x-request-id': requestId })
+      .send(googleError(error))
+  }
+}

@@ -1,0 +1,49 @@
+/** Google's SDK for JavaScript speaks Gemini's generateContent. */
+import { cpSync, symlinkSync } from 'node:fs'
+import { join } from 'node:path'
+import { type Agent, SHELL_ENV } from './parts/agent.ts'
+import { HELLO, testFileTask } from './parts/file-task.ts'
+import { installFromNpm } from './parts/install.ts'
+import { TWO_SETUPS } from './parts/rig.ts'
+
+const PROGRAM = join(import.meta.dirname, 'programs/google-genai.mjs')
+
+const { version, folder } = await installFromNpm('@google/genai')
+
+const agentOf = (how: 'whole' | 'streamed'): Agent => ({
+  name: `@google/genai ${version} (${how})`,
+  dialect: 'gemini',
+  program: ({ baseUrl, task, home }) => {
+    const program = join(home, 'agent.mjs')
+    cpSync(PROGRAM, program)
+    symlinkSync(join(folder, 'node_modules'), join(home, 'node_modules'))
+    return {
+      command: process.execPath,
+      args: [program, how, task],
+      env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: 'none' },
+    }
+  },
+})
+
+const steps = [
+  {
+    thinks: 'The file comes first.',
+    says: 'I write the script.',
+    calls: [{ tool: 'write_file', arguments: { path: '$<folder>/hello.sh', content: HELLO } }],
+  },
+  // Two calls in one answer, and their results in one request.
+  {
+    calls: [
+      { tool: 'bash', arguments: { command: 'sh hello.sh > printed.txt' } },
+      { tool: 'bash', arguments: { command: 'cat hello.sh' } },
+    ],
+  },
+  {
+    thinks: 'Now I read what it printed.',
+    calls: [{ tool: 'read_file', arguments: { path: '$<folder>/printed.txt' } }],
+  },
+  { says: 'Done: it says 42.' },
+]
+
+await testFileTask(agentOf('whole'), { steps }, TWO_SETUPS)
+await testFileTask(agentOf('streamed'), { steps }, TWO_SETUPS)
