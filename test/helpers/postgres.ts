@@ -8,7 +8,7 @@ import { delimiter, join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 
-const MOST_STARTS = 100
+const MOST_STARTS = 600
 
 /** Where Debian puts the programs of each version; and the PATH. */
 const FOLDERS = [
