@@ -415,6 +415,7 @@ function report(): void {
     total.mismatches > 0 ||
     total.refusedHere > 0 ||
     unread.length > 0 ||
+    total.needless > total.continued / 100 ||
     [...table.values()].some(({ needless, continued }) => needless > Math.max(1, continued * 0.03))
   )
     process.exitCode = 1

@@ -30,7 +30,7 @@ const FIELDS = [
 const LEFT_TO_THE_USER = ['apache-arrow', /^@aws-sdk\//]
 
 /** Of dependencies that our own types name, and that bring none. */
-const TYPES = ['@types/better-sqlite3', '@types/ws']
+const TYPES = ['@types/better-sqlite3', '@types/pg', '@types/ws']
 
 /** What our code calls its own files by, where the compiler does not look. */
 const OWN_FILE = /(?:new URL\('([^']+)', import\.meta\.url\)|(?<=from )'([^']+\.json)')/g

@@ -197,7 +197,7 @@ t.test('token mode has the tokenizer of the model that the engine serves, on the
 t.test('the engine is of the version, and has the flags, that the gate runs', async (t) => {
   const [engine] = workerPod.initContainers!
   const page = readFileSync(join(ROOT, 'docs/engines.md'), 'utf8')
-  const [, version] = /`npm run test:vllm` runs this very command, with vLLM ([0-9.]+),/.exec(page)!
+  const [, version] = /`npm run test:vllm` and `npm run test:sglang` start vLLM ([0-9.]+) and/.exec(page)!
   t.equal(engine!.image, `vllm/vllm-openai:v${version}`)
   const [, start] = /^ {4}(VLLM_SERVER_DEV_MODE=1 vllm serve MODEL [\s\S]*?)\n\n/m.exec(page)!
   const flags = start!
