@@ -58,8 +58,12 @@ export async function checkSession(
 }
 
 /** @throws Error with the answer, unless it is a good one */
-export async function getJson(url: string): Promise<Json> {
-  const response = await fetch(url)
+export async function getJson(url: string, tries = 3): Promise<Json> {
+  const response = await fetch(url).catch((error: Error) => error)
+  // As SDKs do: a connection that waited may be closed, with 408 or without a word, just as it is used.
+  const isUnread = response instanceof Error || response.status === 408
+  if (isUnread && tries > 1) return getJson(url, tries - 1)
+  if (response instanceof Error) throw response
   if (!response.ok) throw new Error(`${url}: ${response.status} ${await response.text()}`)
   return response.json()
 }
