@@ -5,6 +5,7 @@ import { SERVE } from '../proxy/config/options/serve.ts'
 import { AgentCoreRunner } from './runners/agentcore/agentcore-runner.ts'
 import { CommandRunner } from './runners/command-runner.ts'
 import { HarborRunner } from './runners/harbor-runner.ts'
+import { HarborTrials } from './runners/harbor-trials.ts'
 import { HttpRunner } from './runners/http-runner.ts'
 import type { AgentRunner } from './runners/runner.ts'
 
@@ -38,6 +39,8 @@ export function runnerOf(
   } = config
   switch (kindOf(config)) {
     case 'harbor':
+      return new HarborTrials(config)
+    case 'harbor-server':
       return new HarborRunner(config)
     case 'http':
       if (webhookUrl === undefined) throw lacks('http', '--webhook-url')
@@ -61,7 +64,14 @@ export function runnerOf(
 }
 
 /** What is meant by the other options, if it is not said. */
-function kindOf({ runner, command, agentcoreArn }: RunnerConfig): NonNullable<RunnerConfig['runner']> {
+function kindOf({
+  runner,
+  command,
+  agentcoreArn,
+  harborUrl,
+}: RunnerConfig): NonNullable<RunnerConfig['runner']> {
+  // The server was meant before there were trials of Harbor's own.
+  if (runner === 'harbor' && harborUrl !== undefined) return 'harbor-server'
   if (runner !== undefined) return runner
   if (agentcoreArn === undefined) return 'command'
   if (command === undefined) return 'agentcore'

@@ -280,7 +280,7 @@ t.test('a command line that lacks something is refused before anything runs', as
     [tasks, 'the command runner needs --command, or choose another --runner'],
     [[...tasks, '--runner', 'http'], 'the http runner needs --webhook-url, or choose another --runner'],
     [
-      [...tasks, '--runner', 'harbor', ...proxy],
+      [...tasks, '--runner', 'harbor-server', ...proxy],
       'the Harbor runner needs a server: give harborUrl or HARBOR_SERVER_URL',
     ],
     [

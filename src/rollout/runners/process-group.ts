@@ -13,6 +13,8 @@ export interface GroupOptions {
   timeLimitMs: number
   /** Between asking it to end and killing it. */
   graceMs: number
+  /** By which it is asked to end. Default: `SIGTERM`. */
+  stopSignal?: 'SIGTERM' | 'SIGINT'
   outputLimitBytes: number
   /** It is a sandbox, which says in file 3 whether the program in it ran: `--json-status-fd 3` of bubblewrap. */
   sandboxed: boolean
@@ -57,7 +59,7 @@ const LAST_WORDS_MS = 200
  */
 export async function runGroup(
   command: CommandLine,
-  { cwd, env, timeLimitMs, graceMs, outputLimitBytes, sandboxed }: GroupOptions,
+  { cwd, env, timeLimitMs, graceMs, stopSignal = 'SIGTERM', outputLimitBytes, sandboxed }: GroupOptions,
   signal: AbortSignal,
 ): Promise<GroupEnd> {
   signal.throwIfAborted()
@@ -72,7 +74,9 @@ export async function runGroup(
   const limit = new AbortController()
   const timer = setTimeout(() => limit.abort(), timeLimitMs)
   const stop = AbortSignal.any([signal, limit.signal])
-  const { exitCode, exitSignal } = await untilExit(child, stop, graceMs).finally(() => clearTimeout(timer))
+  const { exitCode, exitSignal } = await untilExit(child, stop, { graceMs, stopSignal }).finally(() =>
+    clearTimeout(timer),
+  )
   await Promise.race([closed, sleep(LAST_WORDS_MS, undefined, { ref: false })])
   for (const stream of [stdout, stderr, sandbox]) stream?.destroy()
   signal.throwIfAborted()
@@ -92,12 +96,16 @@ interface Exit {
 }
 
 /** @param stop asks the group to end when it aborts, and kills it `graceMs` later */
-function untilExit(child: ChildProcess, stop: AbortSignal, graceMs: number): Promise<Exit> {
+function untilExit(
+  child: ChildProcess,
+  stop: AbortSignal,
+  { graceMs, stopSignal }: Required<Pick<GroupOptions, 'graceMs' | 'stopSignal'>>,
+): Promise<Exit> {
   return new Promise((resolve, reject) => {
     let killTimer: NodeJS.Timeout | undefined
     remember(child)
     const onStop = () => {
-      signalGroup(child, 'SIGTERM')
+      signalGroup(child, stopSignal)
       killTimer = setTimeout(() => signalGroup(child, 'SIGKILL'), graceMs)
     }
     const settle = () => {
@@ -120,7 +128,7 @@ function untilExit(child: ChildProcess, stop: AbortSignal, graceMs: number): Pro
   })
 }
 
-function signalGroup({ pid }: ChildProcess, name: 'SIGTERM' | 'SIGKILL'): void {
+function signalGroup({ pid }: ChildProcess, name: NodeJS.Signals): void {
   if (pid === undefined) return
   try {
     process.kill(-pid, name)

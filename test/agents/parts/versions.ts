@@ -7,6 +7,7 @@ export const AGENT_VERSIONS: Readonly<Record<string, string>> = {
   '@ai-sdk/openai': '4.0.118',
   '@ai-sdk/openai-compatible': '3.0.92',
   '@anthropic-ai/claude-code': '2.1.330',
+  harbor: '0.24.0',
   '@google/gemini-cli': '0.61.0',
   '@google/genai': '2.32.0',
   '@mariozechner/pi-coding-agent': '0.73.1',

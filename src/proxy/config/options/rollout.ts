@@ -42,7 +42,7 @@ export const REMOTE_AGENT = {
       type: 'text',
       env: ['REMOTE_AGENT_NAME'],
       group: 'Agent',
-      help: 'Name of the agent that the Harbor server runs',
+      help: 'Name of the agent that Harbor runs',
     },
     agentImportPath: {
       flag: 'agent-import-path',
@@ -50,7 +50,7 @@ export const REMOTE_AGENT = {
       type: 'text',
       env: ['REMOTE_AGENT_IMPORT_PATH'],
       group: 'Agent',
-      help: 'Where the Harbor server imports the agent from, such as my_agents.swe:SweAgent',
+      help: 'Where Harbor imports the agent from, such as my_agents.swe:SweAgent',
     },
     agentKwargs: {
       flag: 'agent-kwargs',
@@ -78,7 +78,7 @@ export const REMOTE_AGENT = {
       secret: true,
       env: ['REMOTE_AGENT_ENVIRONMENT_KWARGS'],
       group: 'Agent',
-      help: "Parameters for the Harbor server's environment, passed on unchanged",
+      help: "Parameters of Harbor's environment, passed on unchanged",
     },
     trustAgent: {
       flag: 'trust-agent',
@@ -131,6 +131,23 @@ export const REMOTE_AGENT = {
       group: 'Retries',
       help: 'An agent that runs out of time: retry, it has failed; keep, what it recorded is trained on',
     },
+    harborCommand: {
+      flag: 'harbor-command',
+      hidden: true,
+      type: 'text',
+      default: 'harbor',
+      env: ['HARBOR_COMMAND'],
+      group: 'Harbor',
+      help: 'The program of Harbor, for sh; such as uvx --python 3.12 harbor',
+    },
+    harborEnvironment: {
+      flag: 'harbor-environment',
+      type: 'text',
+      default: 'docker',
+      env: ['HARBOR_ENVIRONMENT'],
+      group: 'Harbor',
+      help: "Where Harbor's trials run: docker, modal, daytona, e2b … or module.path:ClassName",
+    },
     harborUrl: {
       flag: 'harbor-url',
       type: 'url',
@@ -146,7 +163,7 @@ export const REMOTE_AGENT = {
       default: '30m',
       env: ['HARBOR_TIMEOUT'],
       group: 'Harbor',
-      help: 'How long a run on the Harbor server may take',
+      help: 'How long a trial, or a run on the Harbor server, may take',
     },
     record: {
       flag: 'record',
@@ -202,11 +219,12 @@ const RUNNER_OPTIONS = {
   runner: {
     flag: 'runner',
     type: 'enum',
-    values: ['command', 'harbor', 'http', 'agentcore'],
+    values: ['command', 'harbor', 'harbor-server', 'http', 'agentcore'],
     env: ['REMOTE_AGENT_RUNNER'],
     group: 'Agent',
     help:
-      'What runs agents: a command on this machine, a Harbor server, a webhook, or AWS Bedrock AgentCore; ' +
+      'What runs agents: a command on this machine, trials of Harbor, a server that runs Harbor tasks, a webhook, or ' +
+      'AWS Bedrock AgentCore; ' +
       'default: agentcore with an --agentcore-arn, else command',
   },
   command: {

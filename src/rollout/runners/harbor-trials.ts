@@ -1,0 +1,202 @@
+/**
+ * Trials of Harbor as it is released (`harbor` on PyPI, 0.24): a try is one `harbor trial start`, with all that it is to do in
+ * a file (`harbor.models.trial.config:TrialConfig`), and what came of it is in the `result.json` of its folder
+ * (`harbor.models.trial.result:TrialResult`).
+ */
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { ProxyError } from '../../base/errors.ts'
+import { type GroupEnd, runGroup } from './process-group.ts'
+import type { AgentResult, AgentRunner, AgentStatus, AgentTask } from './runner.ts'
+import { sessionEnvironment, textVariables } from './session-environment.ts'
+
+type Fields = Readonly<Record<string, unknown>>
+
+export interface HarborTrialsOptions {
+  /** The program; a line for `sh`, so that it may be `uvx harbor`. */
+  harborCommand: string
+  /** One of Harbor's environments (`docker`, `modal`, …), or `module.path:ClassName`. */
+  harborEnvironment: string
+  /** Of a whole trial: environment, agent and verifier, which have limits of their own in the task. */
+  harborTimeoutMs: number
+  agentName?: string | undefined
+  agentImportPath?: string | undefined
+  agentKwargs?: Fields
+  /** Further variables of the agent. */
+  environmentOverrides?: Fields
+  environmentKwargs?: Fields
+  timeoutMultiplier?: number
+  /** Fields of Harbor's `VerifierConfig`. */
+  harborVerifier?: Fields
+  /** Where trials keep their logs and artefacts, in a folder a session; without it they are removed. */
+  workDir?: string | undefined
+}
+
+/** Harbor takes the sandbox down when it is interrupted. */
+const GRACE_MS = 60_000
+const OUTPUT_LIMIT_BYTES = 256 * 1024
+const TRIAL = 'trial'
+
+/** Agents that run beside Harbor, not in the sandbox, and read nothing of an agent's variables. */
+const OUTSIDE = /^terminus(-\d+)?$/
+
+/** Of `result.json`. */
+interface TrialResult {
+  verifier_result?: { rewards?: Record<string, unknown> | null } | null
+  exception_info?: { exception_type: string; exception_message: string } | null
+  agent_result?: unknown
+}
+
+/** What of a trial failed, by the exception that Harbor has on record; others are of the sandbox or the verifier. */
+const STATUS_OF: Readonly<Record<string, AgentStatus>> = {
+  AgentTimeoutError: 'timeout',
+  NonZeroAgentExitCodeError: 'failed',
+}
+
+export class HarborTrials implements AgentRunner {
+  readonly #options: HarborTrialsOptions
+
+  constructor(options: HarborTrialsOptions) {
+    this.#options = options
+  }
+
+  /** @throws ProxyError `config_invalid` where there is no Harbor */
+  async prepare(signal: AbortSignal): Promise<void> {
+    const { harborCommand } = this.#options
+    const limits = { timeLimitMs: 120_000, graceMs: 1_000, outputLimitBytes: 4096, sandboxed: false }
+    const end = await runGroup(
+      `${harborCommand} --version`,
+      { cwd: tmpdir(), env: trainersEnvironment(), ...limits },
+      signal,
+    )
+    if (end.exitCode === 0) return
+    throw new ProxyError(
+      'config_invalid',
+      `there is no Harbor (${end.output.trim().split('\n').at(-1)}): install it with Python 3.12 or newer ` +
+        '(pip install harbor), name it with --harbor-command, or name a server with --harbor-url',
+    )
+  }
+
+  async run(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
+    const { workDir, harborCommand, harborTimeoutMs: timeLimitMs } = this.#options
+    const folder =
+      workDir === undefined
+        ? await mkdtemp(join(tmpdir(), 'llm-proxy-harbor-'))
+        : join(workDir, task.sessionId)
+    try {
+      await rm(join(folder, TRIAL), { recursive: true, force: true })
+      await mkdir(folder, { recursive: true })
+      // It has the session's key in it.
+      const config = join(folder, 'trial.json')
+      await writeFile(config, JSON.stringify(this.#configOf(task, folder)), { mode: 0o600 })
+      const limits = {
+        timeLimitMs,
+        graceMs: GRACE_MS,
+        outputLimitBytes: OUTPUT_LIMIT_BYTES,
+        sandboxed: false,
+      }
+      const env = { ...trainersEnvironment(), ...(this.#isOutside(task) && sessionEnvironment(task)) }
+      const end = await runGroup(
+        `exec ${harborCommand} trial start --config "$TRIAL_CONFIG"`,
+        { cwd: folder, env: { ...env, TRIAL_CONFIG: config }, ...limits, stopSignal: 'SIGINT' },
+        signal,
+      )
+      return await resultOf(end, join(folder, TRIAL, 'result.json'))
+    } finally {
+      if (workDir === undefined) await rm(folder, { recursive: true, force: true })
+    }
+  }
+
+  async close(): Promise<void> {}
+
+  #isOutside({ settings }: AgentTask): boolean {
+    return OUTSIDE.test(settings?.agentName ?? this.#options.agentName ?? '')
+  }
+
+  #configOf(task: AgentTask, folder: string): object {
+    const options = { ...this.#options, ...task.settings }
+    const { agentName, agentImportPath, harborEnvironment, agentKwargs = {} } = options
+    const api = this.#isOutside(task) ? { api_base: task.openaiBaseUrl } : {}
+    return {
+      task: taskOf(task),
+      trial_name: TRIAL,
+      trials_dir: folder,
+      timeout_multiplier: options.timeoutMultiplier ?? 1,
+      agent: {
+        name: agentName ?? null,
+        import_path: agentImportPath ?? null,
+        model_name: task.modelName ?? null,
+        kwargs: { ...api, ...agentKwargs },
+        env: { ...textVariables(options.environmentOverrides ?? {}), ...agentEnvironment(task) },
+      },
+      environment: {
+        ...(harborEnvironment.includes(':')
+          ? { import_path: harborEnvironment }
+          : { type: harborEnvironment }),
+        kwargs: options.environmentKwargs ?? {},
+      },
+      verifier: options.harborVerifier ?? {},
+    }
+  }
+}
+
+/** A directory, or a task of Harbor's registry: `org/name`, with `@` and a tag, revision or digest. */
+function taskOf({ taskPath, sample }: AgentTask): object {
+  if (taskPath !== undefined) return { path: taskPath }
+  const { harbor_task: named } = sample
+  if (typeof named === 'string' && named !== '') {
+    const [name, ref] = named.split('@', 2)
+    return { name, ...(ref !== undefined && { ref }) }
+  }
+  throw new Error(
+    'the row names no task: it has no local_task_path and no harbor_task, and no dataset directory has its instance_id',
+  )
+}
+
+/** As Harbor's agents find their model: beside the usual names those of Google's and of OpenHands. */
+function agentEnvironment(task: AgentTask): Record<string, string> {
+  const { openaiBaseUrl, anthropicBaseUrl, apiKey } = task
+  return {
+    ...sessionEnvironment(task),
+    ANTHROPIC_API_KEY: apiKey,
+    GOOGLE_GEMINI_BASE_URL: anthropicBaseUrl,
+    GEMINI_API_KEY: apiKey,
+    LLM_BASE_URL: openaiBaseUrl,
+    LLM_API_KEY: apiKey,
+  }
+}
+
+/** Harbor needs the keys of its sandboxes and judges; those of llm-proxy are not for it. */
+function trainersEnvironment(): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('LLM_PROXY_')))
+}
+
+async function resultOf(end: GroupEnd, path: string): Promise<AgentResult> {
+  const { output } = end
+  if (end.timedOut) return { status: 'timeout', rewards: {}, error: 'the trial ran out of time', output }
+  const text = await readFile(path, 'utf8').catch(() => undefined)
+  if (text === undefined) {
+    const lastLine = output.trim().split('\n').at(-1)
+    return { status: 'error', rewards: {}, error: `Harbor has left no result: ${lastLine}`, output }
+  }
+  const {
+    verifier_result: verified,
+    exception_info: raised,
+    agent_result: details,
+  } = JSON.parse(text) as TrialResult
+  const rewards = rewardsIn(verified?.rewards ?? {})
+  if (!raised) return { status: 'completed', rewards, output, details }
+  const error = `${raised.exception_type}: ${raised.exception_message}`
+  return { status: STATUS_OF[raised.exception_type] ?? 'error', rewards, error, output, details }
+}
+
+/** @throws Error for one that is no finite number */
+function rewardsIn(rewards: Record<string, unknown>): Record<string, number> {
+  for (const [name, value] of Object.entries(rewards)) {
+    if (typeof value !== 'number' || !Number.isFinite(value)) {
+      throw new Error(`the trial's reward '${name}' is no finite number: ${JSON.stringify(value)}`)
+    }
+  }
+  return rewards as Record<string, number>
+}

@@ -1,0 +1,138 @@
+/** Harbor as it is released runs trials whose agents are sessions here: one of its own agents, and one of a user's. */
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
+import { HarborTrials, type HarborTrialsOptions } from '../../src/rollout/runners/harbor-trials.ts'
+import { agentTask } from '../helpers/agent-task.ts'
+import { installFromPyPI, python312 } from './parts/install.ts'
+import { type Rig, startRig } from './parts/rig.ts'
+
+const NEVER = new AbortController().signal
+const python = await python312()
+
+if (python === undefined) {
+  t.pass('left out: there is no Python 3.12, which Harbor needs')
+} else {
+  const { folder } = await installFromPyPI('harbor', [], { python })
+  process.env.PYTHONPATH = join(import.meta.dirname, 'harbor')
+  // The programs of an installation name the folder that it was made in.
+  const harborCommand = `"${join(folder, 'bin/python')}" -c "from harbor.cli.main import app; app()"`
+
+  const harbor = (more: Partial<HarborTrialsOptions> = {}) =>
+    new HarborTrials({
+      harborCommand,
+      harborEnvironment: 'bwrap_environment:BwrapEnvironment',
+      harborTimeoutMs: 180_000,
+      ...more,
+    })
+
+  t.test(
+    'a rollout by an agent of the user: its session is a row, with the reward of the verifier',
+    async (t) => {
+      const rig = await rigWith(t, { content: 'I say 42' })
+      const { workDir } = rig
+      const runner = harbor({ agentImportPath: 'sdk_agent:SdkAgent', workDir })
+      await runner.prepare(NEVER)
+      const loop = new RemoteAgentLoop({ proxyUrl: rig.url, runner })
+      t.teardown(() => loop.close())
+      const task = taskFolder(workDir, 'What is six times seven?')
+      const [row] = await loop.run({}, { instance_id: 'six', local_task_path: task })
+      t.match(row, { reward_score: 0.75, extra_fields: { agent_status: 'completed' } })
+      t.equal(row?.num_turns, 1)
+      t.ok(row!.response_mask.includes(1))
+      const [session] = (await rig.get('/sessions')).sessions
+      const kept = join(workDir, session.session_id, 'trial')
+      t.ok(existsSync(join(kept, 'result.json')), 'logs and artefacts are kept beside the work')
+      t.notOk(existsSync(leftover()), 'the environment is gone')
+    },
+  )
+
+  t.test("Harbor's own Terminus 2 works on a task, and is recorded call by call", async (t) => {
+    const commands = [{ keystrokes: 'printf 42 > /app/answer.txt\n', duration: 1 }]
+    // It asks whether the task is done, and hears the same again.
+    const content = JSON.stringify({ analysis: 'a', plan: 'p', commands, task_complete: true })
+    const rig = await rigWith(t, { content })
+    const { workDir } = rig
+    const task = agentTask({
+      ...sessionOf(rig, 'terminus'),
+      taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
+      modelName: 'openai/embedded',
+    })
+    const result = await harbor({ agentName: 'terminus-2', workDir }).run(task, NEVER)
+    t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
+    const { turns } = await rig.get('/sessions/terminus')
+    t.equal(turns.length, 2)
+    t.ok(turns.every((turn: { exact: boolean }) => turn.exact))
+  })
+
+  t.test('a rollout that is cancelled takes its environment down', async (t) => {
+    const rig = await rigWith(t, { content: 'sleep 42' })
+    const { workDir } = rig
+    const cancel = new AbortController()
+    const task = agentTask({ ...sessionOf(rig, 'sleeper'), taskPath: taskFolder(workDir, 'Sleep.') })
+    const run = harbor({ agentImportPath: 'sdk_agent:SdkAgent', workDir }).run(task, cancel.signal)
+    run.catch(() => {})
+    while (((await rig.get('/sessions/sleeper')).turns?.length ?? 0) === 0) await delay(50)
+    t.ok(existsSync(leftover()))
+    cancel.abort(new Error('enough'))
+    await t.rejects(run, { message: 'enough' })
+    t.notOk(existsSync(leftover()), 'the environment is gone')
+  })
+
+  t.test('what goes wrong is told: an agent without time, no such agent, no Harbor', async (t) => {
+    const rig = await rigWith(t, { content: 'sleep 42' })
+    const { workDir } = rig
+    const slow = agentTask({ ...sessionOf(rig, 'slow'), taskPath: taskFolder(workDir, 'Sleep.', 2) })
+    const late = await harbor({ agentImportPath: 'sdk_agent:SdkAgent' }).run(slow, NEVER)
+    t.match(late, { status: 'timeout', error: /^AgentTimeoutError: / })
+    const nobody = await harbor({ agentImportPath: 'nowhere:Nobody' }).run(slow, NEVER)
+    t.match(nobody, { status: 'error', rewards: {}, error: /nowhere/ })
+    await t.rejects(harbor({ harborCommand: 'no-such-harbor' }).prepare(NEVER), {
+      code: 'config_invalid',
+      message: /there is no Harbor .*not found.*pip install harbor/,
+    })
+    await t.rejects(harbor().run(agentTask(), NEVER), { message: /names no task/ })
+  })
+}
+
+/** @param answer of the model to every user message */
+async function rigWith(t: Test, answer: object): Promise<Rig & { workDir: string }> {
+  const rules = [{ name: 'answer', when: { role: 'user' }, answer }]
+  const folder = t.testdir({ rig: {}, work: {} })
+  process.env.ENVIRONMENT_LOG = join(folder, 'environment')
+  const options = {
+    mode: 'local',
+    prompts: 'token',
+    playbook: { rules },
+    folder: join(folder, 'rig'),
+  } as const
+  return { ...(await startRig(t, options)), workDir: join(folder, 'work') }
+}
+
+function sessionOf({ url }: Rig, sessionId: string) {
+  const anthropicBaseUrl = `${url}/${sessionId}`
+  return { sessionId, anthropicBaseUrl, openaiBaseUrl: `${anthropicBaseUrl}/v1`, apiKey: 'none' }
+}
+
+/** Where the environment of the last trial was. */
+function leftover(): string {
+  return readFileSync(process.env.ENVIRONMENT_LOG!, 'utf8')
+}
+
+/** A task in Harbor's form: 42 in `/app/answer.txt` is worth 0.75. */
+function taskFolder(parent: string, instruction: string, agentSeconds = 120): string {
+  const folder = join(parent, 'task')
+  for (const each of ['tests', 'environment']) mkdirSync(join(folder, each), { recursive: true })
+  writeFileSync(join(folder, 'instruction.md'), instruction)
+  writeFileSync(
+    join(folder, 'task.toml'),
+    `version = "1.0"\n[agent]\ntimeout_sec = ${agentSeconds}.0\n[verifier]\ntimeout_sec = 60.0\n`,
+  )
+  writeFileSync(
+    join(folder, 'tests/test.sh'),
+    '#!/bin/bash\n[ "$(cat /app/answer.txt)" = 42 ] && r=0.75 || r=0\necho $r > /logs/verifier/reward.txt\n',
+  )
+  return folder
+}
