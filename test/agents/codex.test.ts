@@ -1,37 +1,17 @@
 /** Codex speaks OpenAI Responses. */
-import { readFileSync, writeFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
+import { runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
+import { codexAgent } from './parts/known-agents.ts'
 import { runProgram } from './parts/programs.ts'
 import { checkRows, lastWords } from './parts/session-checks.ts'
 
-const { version, folder } = await installFromNpm('@openai/codex')
-const command = join(folder, 'node_modules/.bin/codex')
-
-/** @param model by its name Codex chooses its prompt and its tools; one that it does not know gets plain functions */
-const codex = (model: string, settings: readonly string[] = []): Agent => ({
-  name: `Codex ${version}`,
-  dialect: 'responses',
-  program: ({ baseUrl, task, home }) => {
-    const provider = `{ name = "llm-proxy", base_url = "${baseUrl}/v1", wire_api = "responses" }`
-    const config = [
-      `model = "${model}"`,
-      'model_provider = "proxy"',
-      `model_providers.proxy = ${provider}`,
-      ...settings,
-    ]
-    writeFileSync(join(home, 'config.toml'), config.join('\n'))
-    return {
-      command,
-      // Its sandbox needs what a container seldom has; the container is the sandbox.
-      args: ['exec', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', task],
-      env: { ...SHELL_ENV, HOME: home, CODEX_HOME: home },
-    }
-  },
-})
+const installed = await installFromNpm('@openai/codex')
+const command = join(installed.folder, 'node_modules/.bin/codex')
+const codex = (model: string, settings?: readonly string[]) => codexAgent(installed, model, settings)
 
 const run = (cmd: string) => ({ tool: 'exec_command', arguments: { cmd } })
 

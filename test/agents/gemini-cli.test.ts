@@ -1,28 +1,10 @@
 /** Gemini CLI speaks Gemini's generateContent. */
-import { mkdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { type Agent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
+import { geminiCliAgent } from './parts/known-agents.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
 
-const { version, folder } = await installFromNpm('@google/gemini-cli')
-
-const geminiCli: Agent = {
-  name: `Gemini CLI ${version}`,
-  dialect: 'gemini',
-  program: ({ baseUrl, task, home }) => {
-    // Without it, the base URL alone makes the agent choose a way to log in that it then refuses.
-    mkdirSync(join(home, '.gemini'), { recursive: true })
-    const settings = { security: { auth: { selectedType: 'gemini-api-key' } } }
-    writeFileSync(join(home, '.gemini/settings.json'), JSON.stringify(settings))
-    return {
-      command: join(folder, 'node_modules/.bin/gemini'),
-      args: ['--yolo', '--skip-trust', '--model', 'embedded', '--prompt', task],
-      env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: 'none' },
-    }
-  },
-}
+const geminiCli = geminiCliAgent(await installFromNpm('@google/gemini-cli'))
 
 const steps = [
   {

@@ -1,12 +1,13 @@
-/** Google's SDK for JavaScript speaks Gemini's generateContent. */
+/** Google's SDKs speak Gemini's generateContent. */
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
+import t from 'tap'
 import { type Agent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
-import { installFromNpm } from './parts/install.ts'
+import { hasPython, type Installed, installFromNpm, installFromPyPI } from './parts/install.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
 
-const PROGRAM = join(import.meta.dirname, 'programs/google-genai.mjs')
+const PROGRAMS = join(import.meta.dirname, 'programs')
 
 const { version, folder } = await installFromNpm('@google/genai')
 
@@ -15,7 +16,7 @@ const agentOf = (how: 'whole' | 'streamed'): Agent => ({
   dialect: 'gemini',
   program: ({ baseUrl, task, home }) => {
     const program = join(home, 'agent.mjs')
-    cpSync(PROGRAM, program)
+    cpSync(join(PROGRAMS, 'google-genai.mjs'), program)
     symlinkSync(join(folder, 'node_modules'), join(home, 'node_modules'))
     return {
       command: process.execPath,
@@ -23,6 +24,16 @@ const agentOf = (how: 'whole' | 'streamed'): Agent => ({
       env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: 'none' },
     }
   },
+})
+
+const pythonAgentOf = ({ version, folder }: Installed, how: 'whole' | 'streamed'): Agent => ({
+  name: `google-genai ${version} for Python (${how})`,
+  dialect: 'gemini',
+  program: ({ baseUrl, task, home }) => ({
+    command: join(folder, 'bin/python'),
+    args: [join(PROGRAMS, 'google-genai.py'), how, task],
+    env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: 'none' },
+  }),
 })
 
 const steps = [
@@ -47,3 +58,11 @@ const steps = [
 
 await testFileTask(agentOf('whole'), { steps }, TWO_SETUPS)
 await testFileTask(agentOf('streamed'), { steps }, TWO_SETUPS)
+
+if (await hasPython()) {
+  const installed = await installFromPyPI('google-genai')
+  await testFileTask(pythonAgentOf(installed, 'whole'), { steps }, TWO_SETUPS)
+  await testFileTask(pythonAgentOf(installed, 'streamed'), { steps }, TWO_SETUPS)
+} else {
+  t.pass('google-genai for Python does its task', { skip: 'there is no python3 with venv' })
+}

@@ -8,8 +8,8 @@ import t, { type Test } from 'tap'
 import { generatedSection } from '../helpers/generated-text.ts'
 import type { HistoryCase } from './histories/case.ts'
 import { claudeCode } from './histories/claude-code.ts'
-import { aiSdk, kimiCode, opencode, pi } from './histories/npm-agents.ts'
-import { deepagents, openHands } from './histories/python-agents.ts'
+import { aiSdk, codex, geminiCli, kimiCode, opencode, pi, qwenCode } from './histories/npm-agents.ts'
+import { deepagents, miniSweAgent, openHands } from './histories/python-agents.ts'
 import { type AgentRun, runAgent } from './parts/agent.ts'
 import { playbookOf, taskIn } from './parts/script.ts'
 import { checkRows } from './parts/session-checks.ts'
@@ -27,7 +27,10 @@ function measured({ turns, rows }: AgentRun): Measured {
   return { rows: main.length, tokens: lengths.reduce((sum, length) => sum + length, 0) }
 }
 
-const AGENTS = [claudeCode, aiSdk, opencode, kimiCode, pi, openHands, deepagents]
+const AGENTS = [
+  ...[claudeCode, codex, geminiCli, qwenCode, opencode, kimiCode, pi],
+  ...[aiSdk, miniSweAgent, openHands, deepagents],
+]
 const installed = await Promise.all(AGENTS.map((casesOf) => casesOf()))
 const lines: string[] = []
 

@@ -1,27 +1,10 @@
 /** Qwen Code speaks Chat Completions. */
-import { join } from 'node:path'
-import { type Agent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
+import { qwenCodeAgent } from './parts/known-agents.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
 
-const { version, folder } = await installFromNpm('@qwen-code/qwen-code')
-
-const qwenCode: Agent = {
-  name: `Qwen Code ${version}`,
-  dialect: 'chat',
-  program: ({ baseUrl, task, home }) => ({
-    command: join(folder, 'node_modules/.bin/qwen'),
-    args: ['--auth-type', 'openai', '--yolo', '--prompt', task],
-    env: {
-      ...SHELL_ENV,
-      HOME: home,
-      OPENAI_BASE_URL: `${baseUrl}/v1`,
-      OPENAI_API_KEY: 'none',
-      OPENAI_MODEL: 'embedded',
-    },
-  }),
-}
+const qwenCode = qwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
 
 const steps = [
   {

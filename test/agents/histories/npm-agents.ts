@@ -3,6 +3,7 @@ import { cpSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
 import { installFromNpm } from '../parts/install.ts'
+import { codexAgent, geminiCliAgent, qwenCodeAgent } from '../parts/known-agents.ts'
 import { playbookOf } from '../parts/script.ts'
 import { call, DONE, type HistoryCase } from './case.ts'
 
@@ -148,4 +149,50 @@ export async function pi(): Promise<HistoryCase[]> {
     ...{ agent: agentOn(dialect), does: '`edits` as text', steps },
     rows: { token: 1, chat: 3 },
   }))
+}
+
+/** Its goals come back as the output of a call that nobody made. */
+export async function codex(): Promise<HistoryCase[]> {
+  const agent = codexAgent(await installFromNpm('@openai/codex'))
+  const OBJECTIVE = 'The file is there'
+  const run = (cmd: string) => call('exec_command', { cmd, unknown: '1' })
+  const steps = [
+    run('ls  '),
+    call('create_goal', { objective: OBJECTIVE }),
+    run('echo 1 > a.txt'),
+    call('update_goal', { status: 'complete' }),
+    DONE,
+  ]
+  // A goal is told like a user's message, and its steps are counted from there.
+  const [before, after] = [steps.slice(0, 2), steps.slice(2)]
+  const rules = [...playbookOf(before, 'tidy').rules, ...playbookOf(after, 'tidy', OBJECTIVE).rules]
+  const playbook = {
+    rules: rules.map((rule, at) => (at === 2 ? { ...rule, when: { user: OBJECTIVE, step: 0 } } : rule)),
+  }
+  const does = 'nothing; goals of its own come between'
+  return [{ agent, does, steps, playbook, rows: { token: 1, chat: 1 } }]
+}
+
+export async function geminiCli(): Promise<HistoryCase[]> {
+  const agent = geminiCliAgent(await installFromNpm('@google/gemini-cli'))
+  const run = (command: string) => call('run_shell_command', { command, description: ' Run ' })
+  const steps = [
+    run('ls  '),
+    call('write_file', { file_path: '$<folder>/a.txt', content: 'x  \n', unknown: 1 }),
+    call('no_such_tool', { x: '1' }),
+    DONE,
+  ]
+  return [{ agent, does: 'nothing', steps, rows: { token: 1, chat: 1 } }]
+}
+
+export async function qwenCode(): Promise<HistoryCase[]> {
+  const agent = qwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
+  const run = (command: string) => call('run_shell_command', { command, is_background: false })
+  const steps = [
+    run('ls  '),
+    call('write_file', { file_path: '$<folder>/a.txt', content: 'x  \n', unknown: 1 }),
+    call('no_such_tool', { x: '1' }),
+    DONE,
+  ]
+  return [{ agent, does: 'nothing', steps, rows: { token: 1, chat: 1 } }]
 }

@@ -2,6 +2,7 @@
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
 import { hasPython, installFromPyPI, python312 } from '../parts/install.ts'
+import { MINI_SWE_AGENT, miniSweAgent as miniSweAgentOf } from '../parts/known-agents.ts'
 import { call, DONE, type HistoryCase } from './case.ts'
 
 const PROGRAMS = join(import.meta.dirname, '../programs')
@@ -60,4 +61,13 @@ export async function openHands(): Promise<HistoryCase[]> {
     call('finish', { message: 'Done.' }),
   ]
   return [{ agent, does: 'values as text, a guessed member', steps, rows: { token: 1, chat: 3 } }]
+}
+
+export async function miniSweAgent(): Promise<HistoryCase[]> {
+  if (!(await hasPython())) return []
+  const agent = miniSweAgentOf(await installFromPyPI(...MINI_SWE_AGENT))
+  const bash = (command: string) => call('bash', { command })
+  const end = 'echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT'
+  const steps = [bash('ls  '), bash(' echo 1 > a.txt\n'), bash(end)]
+  return [{ agent, does: 'nothing', steps, rows: { token: 1, chat: 1 } }]
 }

@@ -20,6 +20,7 @@ export const AGENT_VERSIONS: Readonly<Record<string, string>> = {
   '@stryker-mutator/tap-runner': '10.0.0',
   ai: '7.0.173',
   deepagents: '0.7.32',
+  'google-genai': '3.4.0',
   'mini-swe-agent': '2.4.6',
   'openhands-sdk': '1.58.0',
   'opencode-ai': '1.18.33',

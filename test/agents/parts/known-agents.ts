@@ -1,0 +1,94 @@
+/** Agents that several tests run: how each is pointed at the proxy. */
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { type Agent, SHELL_ENV } from './agent.ts'
+import type { Installed } from './install.ts'
+
+/** @param model by its name Codex chooses its prompt and its tools; one that it does not know gets plain functions */
+export const codexAgent = (
+  { version, folder }: Installed,
+  model = 'embedded',
+  settings: readonly string[] = [],
+): Agent => ({
+  name: `Codex ${version}`,
+  dialect: 'responses',
+  program: ({ baseUrl, task, home }) => {
+    const provider = `{ name = "llm-proxy", base_url = "${baseUrl}/v1", wire_api = "responses" }`
+    const config = [
+      `model = "${model}"`,
+      'model_provider = "proxy"',
+      `model_providers.proxy = ${provider}`,
+      ...settings,
+    ]
+    writeFileSync(join(home, 'config.toml'), config.join('\n'))
+    return {
+      command: join(folder, 'node_modules/.bin/codex'),
+      // Its sandbox needs what a container seldom has; the container is the sandbox.
+      args: ['exec', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', task],
+      env: { ...SHELL_ENV, HOME: home, CODEX_HOME: home },
+    }
+  },
+})
+
+export const geminiCliAgent = ({ version, folder }: Installed): Agent => ({
+  name: `Gemini CLI ${version}`,
+  dialect: 'gemini',
+  program: ({ baseUrl, task, home }) => {
+    // Without it, the base URL alone makes the agent choose a way to log in that it then refuses.
+    mkdirSync(join(home, '.gemini'), { recursive: true })
+    const settings = { security: { auth: { selectedType: 'gemini-api-key' } } }
+    writeFileSync(join(home, '.gemini/settings.json'), JSON.stringify(settings))
+    return {
+      command: join(folder, 'node_modules/.bin/gemini'),
+      args: ['--yolo', '--skip-trust', '--model', 'embedded', '--prompt', task],
+      env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: 'none' },
+    }
+  },
+})
+
+export const qwenCodeAgent = ({ version, folder }: Installed): Agent => ({
+  name: `Qwen Code ${version}`,
+  dialect: 'chat',
+  program: ({ baseUrl, task, home }) => ({
+    command: join(folder, 'node_modules/.bin/qwen'),
+    args: ['--auth-type', 'openai', '--yolo', '--prompt', task],
+    env: {
+      ...SHELL_ENV,
+      HOME: home,
+      OPENAI_BASE_URL: `${baseUrl}/v1`,
+      OPENAI_API_KEY: 'none',
+      OPENAI_MODEL: 'embedded',
+    },
+  }),
+})
+
+/** LiteLLM imports mcp for every call with tools, and does not depend on it. */
+export const MINI_SWE_AGENT = ['mini-swe-agent', ['mcp']] as const
+
+export const miniSweAgent = ({ version, folder }: Installed): Agent => ({
+  name: `mini-swe-agent ${version}`,
+  dialect: 'chat',
+  program: ({ baseUrl, task, home }) => ({
+    command: join(folder, 'bin/python'),
+    args: [
+      '-m',
+      'minisweagent',
+      '--model',
+      'openai/embedded',
+      '--task',
+      task,
+      '--yolo',
+      '--exit-immediately',
+    ],
+    env: {
+      ...SHELL_ENV,
+      HOME: home,
+      OPENAI_API_BASE: `${baseUrl}/v1`,
+      OPENAI_API_KEY: 'none',
+      MSWEA_CONFIGURED: 'true',
+      // LiteLLM has no price for the model, and would fetch its list of prices.
+      MSWEA_COST_TRACKING: 'ignore_errors',
+      LITELLM_LOCAL_MODEL_COST_MAP: 'True',
+    },
+  }),
+})
