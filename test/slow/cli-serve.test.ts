@@ -67,6 +67,28 @@ t.test('sessions are exported by line, from a running proxy and from its databas
   }
 })
 
+t.test('a compaction that the agent rejected is exported when it is asked for', async (t) => {
+  const cwd = t.testdir()
+  const { url } = await serve(t, [], { cwd })
+  const said = async (line: string, content: string) => {
+    const body = { messages: [{ role: 'user', content }], max_tokens: 48 }
+    const answer = await call(url, 'compacted', body, { 'x-llm-proxy-line': line })
+    const { choices } = (await answer.json()) as { choices: [{ message: { content: string } }] }
+    return choices[0].message.content
+  }
+  await said('compaction', 'Sum it up: a cat sat on a mat.')
+  const taken = await said('compaction', 'Sum it up again: ships sail to the north.')
+  await said('main', `Go on from here: ${taken}`)
+  for (const source of [['--url', url], []]) {
+    const linesOf = async (...options: string[]) => {
+      const { stdout } = await runLlmProxy(['sessions', 'export', ...source, ...options], { cwd })
+      return stdout.split('\n').flatMap((row) => (row === '' ? [] : [JSON.parse(row).line]))
+    }
+    t.same(await linesOf(), ['compaction', 'main'])
+    t.same(await linesOf('--rejected'), ['compaction', 'compaction', 'main'])
+  }
+})
+
 /** Of servers with `--db memory`; the executable keeps its compiled code there too. */
 function databasesIn(folder: string): string[] {
   return readdirSync(folder).filter((name) => name.startsWith('llm-proxy.'))

@@ -24,7 +24,7 @@ export interface ListQuery {
   cursor?: string | undefined
 }
 
-type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'finished_only' | 'details'> &
+type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'rejected' | 'finished_only' | 'details'> &
   Partial<Pick<TrajectoryQuery, 'per_turn'>>
 
 /** Every method throws ProxyError `session_not_found` or `start_failed`. */

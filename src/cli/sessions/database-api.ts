@@ -38,7 +38,6 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
         await queryTrajectories(reader, session, {
           per_turn: false,
           images: false,
-          rejected: false,
           ...query,
         }),
       )

@@ -33,12 +33,13 @@ async function write(
 
 async function* exportLines(
   api: SessionsApi,
-  { format, select, sideCalls, finishedOnly, details, run }: SessionsExportConfig,
+  { format, select, sideCalls, rejected, finishedOnly, details, run }: SessionsExportConfig,
   sessionIds: readonly string[],
 ): AsyncGenerator<string> {
   const which = {
     select,
     side_calls: sideCalls,
+    rejected,
     finished_only: finishedOnly,
     ...(details.length > 0 && { details: details.join(',') }),
   }

@@ -39,14 +39,11 @@ function proxyApi(address: ProxyAddress): SessionsApi {
       return proxy.get(`/sessions?${query}`, SessionList)
     },
     withTurns: (sessionId) => proxy.get(at(sessionId), SessionWithTurns),
-    withTrajectories: (sessionId, { select, side_calls, finished_only, per_turn = false, details }) => {
-      const query = new URLSearchParams({
-        select,
-        side_calls: String(side_calls),
-        finished_only: String(finished_only),
-        per_turn: String(per_turn),
-        ...(details !== undefined && { details }),
-      })
+    withTrajectories: (sessionId, rows) => {
+      const query = new URLSearchParams()
+      for (const [name, value] of Object.entries(rows)) {
+        if (value !== undefined) query.set(name, String(value))
+      }
       return proxy.get(`${at(sessionId)}/trajectories?${query}`, Trajectories)
     },
     close: async () => {},

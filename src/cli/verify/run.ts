@@ -99,6 +99,7 @@ const NO_MASKS: ReadonlyMap<string, RecordedMasks> = new Map()
 const MASK_ROWS = {
   select: 'all',
   side_calls: true,
+  rejected: true,
   finished_only: false,
   per_turn: true,
   details: 'sampling_mask,sampling_logprobs',

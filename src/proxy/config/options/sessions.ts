@@ -145,6 +145,14 @@ export const SESSIONS_EXPORT = {
       group: 'Output',
       help: "Also rows of side calls, such as those for an agent's titles",
     },
+    rejected: {
+      flag: 'rejected',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      group: 'Output',
+      help: 'Also rows of compactions that the agent rejected',
+    },
     finishedOnly: {
       flag: 'finished-only',
       type: 'boolean',
