@@ -6,7 +6,7 @@ import t, { type Test } from 'tap'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import { HarborTrials, type HarborTrialsOptions } from '../../src/rollout/runners/harbor-trials.ts'
 import { agentTask } from '../helpers/agent-task.ts'
-import { installFromPyPI, python312 } from './parts/install.ts'
+import { installFromNpm, installFromPyPI, python312 } from './parts/install.ts'
 import { type Rig, startRig } from './parts/rig.ts'
 
 const NEVER = new AbortController().signal
@@ -67,6 +67,34 @@ if (python === undefined) {
     t.ok(turns.every((turn: { exact: boolean }) => turn.exact))
   })
 
+  t.test(
+    'Claude Code as Harbor runs it in its sandbox finds its session, and its task is a row',
+    async (t) => {
+      const claude = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
+      const write = { name: 'Write', arguments: { file_path: '/app/answer.txt', content: '42' } }
+      const rules = [
+        { name: 'write', when: { role: 'user', tool: 'Write' }, answer: { tool_calls: [write] } },
+        { name: 'done', when: { role: 'tool' }, answer: { content: 'Done.' } },
+      ]
+      const rig = await rigWith(t, rules)
+      const { workDir } = rig
+      // Harbor installs an agent in its sandbox unless it is there.
+      process.env.ENVIRONMENT_TOOLS = claude.folder
+      t.teardown(() => {
+        delete process.env.ENVIRONMENT_TOOLS
+      })
+      const task = agentTask({
+        ...sessionOf(rig, 'claude'),
+        taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
+        modelName: 'embedded',
+      })
+      const result = await harbor({ agentName: 'claude-code', workDir }).run(task, NEVER)
+      t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
+      const { trajectories } = await rig.get('/sessions/claude/trajectories')
+      t.match(trajectories, [{ exact: true, finish_reason: 'stop' }])
+    },
+  )
+
   t.test('a rollout that is cancelled takes its environment down', async (t) => {
     const rig = await rigWith(t, { content: 'sleep 42' })
     const { workDir } = rig
@@ -97,9 +125,9 @@ if (python === undefined) {
   })
 }
 
-/** @param answer of the model to every user message */
-async function rigWith(t: Test, answer: object): Promise<Rig & { workDir: string }> {
-  const rules = [{ name: 'answer', when: { role: 'user' }, answer }]
+/** @param says what the model answers: to every user message, or by rules */
+async function rigWith(t: Test, says: object | readonly object[]): Promise<Rig & { workDir: string }> {
+  const rules = Array.isArray(says) ? says : [{ name: 'answer', when: { role: 'user' }, answer: says }]
   const folder = t.testdir({ rig: {}, work: {} })
   process.env.ENVIRONMENT_LOG = join(folder, 'environment')
   const options = {

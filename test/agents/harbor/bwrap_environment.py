@@ -59,8 +59,11 @@ class BwrapEnvironment(BaseEnvironment):
     ) -> ExecResult:
         binds = [word for name in OWN for word in ("--bind", str(self._root / name), f"/{name}")]
         system = [word for name in SYSTEM for word in ("--ro-bind-try", f"/{name}", f"/{name}")]
+        tools = os.environ.get("ENVIRONMENT_TOOLS")
+        if tools:
+            system += ["--ro-bind", tools, "/tools"]
         words = ["bwrap", *system, *binds, "--proc", "/proc", "--dev", "/dev", "--chdir", cwd or "/app"]
-        variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **(env or {})}
+        variables = {"PATH": "/tools/node_modules/.bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **(env or {})}
         process = await asyncio.create_subprocess_exec(
             *words, "bash", "-c", command,
             env=variables,
