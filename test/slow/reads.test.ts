@@ -222,7 +222,9 @@ t.test('texts of tokens are those of the tokenizer that knows the model', async 
 
 t.test('events are told as they happen, to those who listen', async (t) => {
   const activity = new Activity()
-  const api = await startSessionsApi(t, undefined, { activity }, { activity })
+  // All of it within one millisecond.
+  const clock = () => 1_800_000_000_000
+  const api = await startSessionsApi(t, undefined, { activity, clock }, { activity })
   const events = await openLines(t, `${api.url}/events`)
   await api.call('POST', '/sessions/s', {})
   await api.call('POST', '/sessions/s', {})

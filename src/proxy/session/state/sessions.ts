@@ -337,13 +337,14 @@ export class Sessions {
   #end(sessionId: string, status: 'completed' | 'aborted'): Promise<SessionRecord> {
     return this.#change(sessionId, status, async (live) => {
       const atMs = this.#options.clock()
+      const hadEnded = live.isKnown && !live.isActive
       const record = await this.#store.endSession(sessionId, status, atMs)
       live.learn(record)
       const session = found(record)
       this.#onEnded(sessionId)
       live.tellWaiters(session)
-      // Not of one that had ended before.
-      if (session.endedAtMs === atMs)
+      // Not of one that had ended before, in this millisecond or an earlier one.
+      if (!hadEnded && session.endedAtMs === atMs)
         this.#options.activity.tell({ type: 'session_ended', session_id: sessionId, status })
       return session
     })
