@@ -1,4 +1,5 @@
 /** Harbor as it is released runs trials whose agents are sessions here: one of its own agents, and one of a user's. */
+import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -12,8 +13,12 @@ import { type Rig, startRig } from './parts/rig.ts'
 const NEVER = new AbortController().signal
 const python = await python312()
 
+const hasSandbox = spawnSync('bwrap', ['--ro-bind', '/', '/', 'true']).status === 0
+
 if (python === undefined) {
   t.pass('left out: there is no Python 3.12, which Harbor needs')
+} else if (!hasSandbox) {
+  t.pass('left out: there is no bubblewrap here, in which the trials run')
 } else {
   const { folder } = await installFromPyPI('harbor', [], { python })
   process.env.PYTHONPATH = join(import.meta.dirname, 'harbor')

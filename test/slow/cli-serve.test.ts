@@ -1,6 +1,6 @@
 import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync } from 'node:fs'
+import { readdirSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ interface Served {
 /** Starts a server command on a free port and waits for its first line. */
 async function serve(t: Test, args: string[], launch: Launch = {}): Promise<Served> {
   const env = { LOG_LEVEL: 'error', ...launch.env }
-  const child = startLlmProxy([...args, '--port', '0'], { cwd: t.testdir(), ...launch, env })
+  const child = startLlmProxy([...args, '--port', '0'], { ...launch, cwd: launch.cwd ?? t.testdir(), env })
   t.teardown(() => child.kill('SIGKILL'))
   const [, readyLine] = await said(child.stdout, /^(.*)\n/)
   return { child, readyLine: readyLine!, url: /http:\/\/\S+/.exec(readyLine!)![0] }
@@ -69,16 +69,26 @@ t.test('sessions are exported by line, from a running proxy and from its databas
 
 t.test('a compaction that the agent rejected is exported when it is asked for', async (t) => {
   const cwd = t.testdir()
-  const { url } = await serve(t, [], { cwd })
-  const said = async (line: string, content: string) => {
-    const body = { messages: [{ role: 'user', content }], max_tokens: 48 }
-    const answer = await call(url, 'compacted', body, { 'x-llm-proxy-line': line })
-    const { choices } = (await answer.json()) as { choices: [{ message: { content: string } }] }
-    return choices[0].message.content
+  const taken = 'Ships sail to the north, and one of them has come back.'
+  const rules = [
+    { name: 'taken', when: { user: 'again' }, answer: { content: taken } },
+    {
+      name: 'other',
+      when: { role: 'user' },
+      answer: { content: 'A cat sat on a mat, and slept there all day.' },
+    },
+  ]
+  const playbook = join(cwd, 'playbook.json')
+  writeFileSync(playbook, JSON.stringify({ rules }))
+  const { url } = await serve(t, ['--playbook', playbook], { cwd })
+  for (const [line, content] of [
+    ['compaction', 'Sum it up.'],
+    ['compaction', 'Sum it up again.'],
+    ['main', `Go on from here: ${taken}`],
+  ]) {
+    const body = { messages: [{ role: 'user', content }], max_tokens: 64 }
+    await (await call(url, 'compacted', body, { 'x-llm-proxy-line': line })).text()
   }
-  await said('compaction', 'Sum it up: a cat sat on a mat.')
-  const taken = await said('compaction', 'Sum it up again: ships sail to the north.')
-  await said('main', `Go on from here: ${taken}`)
   for (const source of [['--url', url], []]) {
     const linesOf = async (...options: string[]) => {
       const { stdout } = await runLlmProxy(['sessions', 'export', ...source, ...options], { cwd })
