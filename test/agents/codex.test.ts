@@ -5,12 +5,12 @@ import t from 'tap'
 import { runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
-import { codexAgent } from './parts/known-agents.ts'
+import { codexAgent, codexCommand } from './parts/known-agents.ts'
 import { runProgram } from './parts/programs.ts'
 import { checkRows, lastWords } from './parts/session-checks.ts'
 
 const installed = await installFromNpm('@openai/codex')
-const command = join(installed.folder, 'node_modules/.bin/codex')
+const command = codexCommand(installed)
 const codex = (model: string, settings?: readonly string[]) => codexAgent(installed, model, settings)
 
 const run = (cmd: string) => ({ tool: 'exec_command', arguments: { cmd } })

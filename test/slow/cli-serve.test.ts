@@ -49,6 +49,12 @@ t.test('serve says on its first line where it listens and with what, and answers
   t.match(await runLlmProxy(['health', '--url', url]), { code: 0 })
 })
 
+/** The line of each row. */
+async function exportedLines(cwd: string, options: string[]): Promise<string[]> {
+  const { stdout } = await runLlmProxy(['sessions', 'export', ...options], { cwd })
+  return stdout.split('\n').flatMap((row) => (row === '' ? [] : [JSON.parse(row).line]))
+}
+
 t.test('sessions are exported by line, from a running proxy and from its database', async (t) => {
   const cwd = t.testdir()
   const { url } = await serve(t, [], { cwd })
@@ -56,10 +62,7 @@ t.test('sessions are exported by line, from a running proxy and from its databas
     await (await call(url, 'lines', {}, { 'x-llm-proxy-line': line })).text()
   }
   for (const source of [['--url', url], []]) {
-    const linesOf = async (...options: string[]) => {
-      const { stdout } = await runLlmProxy(['sessions', 'export', ...source, ...options], { cwd })
-      return stdout.split('\n').flatMap((row) => (row === '' ? [] : [JSON.parse(row).line]))
-    }
+    const linesOf = (...options: string[]) => exportedLines(cwd, [...source, ...options])
     t.same(await linesOf(), ['main', 'subagent:a'])
     t.same(await linesOf('--select', 'main'), ['main'])
     t.same(await linesOf('--side-calls', '--format', 'trajectories'), ['main', 'subagent:a', 'side'])
@@ -90,10 +93,7 @@ t.test('a compaction that the agent rejected is exported when it is asked for', 
     await (await call(url, 'compacted', body, { 'x-llm-proxy-line': line })).text()
   }
   for (const source of [['--url', url], []]) {
-    const linesOf = async (...options: string[]) => {
-      const { stdout } = await runLlmProxy(['sessions', 'export', ...source, ...options], { cwd })
-      return stdout.split('\n').flatMap((row) => (row === '' ? [] : [JSON.parse(row).line]))
-    }
+    const linesOf = (...options: string[]) => exportedLines(cwd, [...source, ...options])
     t.same(await linesOf(), ['compaction', 'main'])
     t.same(await linesOf('--rejected'), ['compaction', 'compaction', 'main'])
   }

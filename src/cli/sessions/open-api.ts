@@ -31,21 +31,22 @@ function proxyApi(address: ProxyAddress): SessionsApi {
   const at = (sessionId: string) => `/sessions/${encodeURIComponent(sessionId)}`
   return {
     list: ({ metadata = {}, ...asked }) => {
-      const query = new URLSearchParams()
-      for (const [name, value] of Object.entries(asked)) {
-        if (value !== undefined) query.set(name, String(value))
-      }
+      const query = queryOf(asked)
       for (const [name, value] of Object.entries(metadata)) query.set(`metadata.${name}`, value)
       return proxy.get(`/sessions?${query}`, SessionList)
     },
     withTurns: (sessionId) => proxy.get(at(sessionId), SessionWithTurns),
-    withTrajectories: (sessionId, rows) => {
-      const query = new URLSearchParams()
-      for (const [name, value] of Object.entries(rows)) {
-        if (value !== undefined) query.set(name, String(value))
-      }
-      return proxy.get(`${at(sessionId)}/trajectories?${query}`, Trajectories)
-    },
+    withTrajectories: (sessionId, rows) =>
+      proxy.get(`${at(sessionId)}/trajectories?${queryOf(rows)}`, Trajectories),
     close: async () => {},
   }
+}
+
+/** What is undefined is not asked. */
+function queryOf(asked: object): URLSearchParams {
+  const query = new URLSearchParams()
+  for (const [name, value] of Object.entries(asked)) {
+    if (value !== undefined) query.set(name, String(value))
+  }
+  return query
 }

@@ -165,9 +165,8 @@ export async function codex(): Promise<HistoryCase[]> {
   ]
   // A goal is told like a user's message, and its steps are counted from there.
   const [before, after] = [steps.slice(0, 2), steps.slice(2)]
-  const rules = [...playbookOf(before, 'tidy').rules, ...playbookOf(after, 'tidy', OBJECTIVE).rules]
   const playbook = {
-    rules: rules.map((rule, at) => (at === 2 ? { ...rule, when: { user: OBJECTIVE, step: 0 } } : rule)),
+    rules: [...playbookOf(before, 'tidy').rules, ...playbookOf(after, 'tidy', OBJECTIVE).rules],
   }
   const does = 'nothing; goals of its own come between'
   return [{ agent, does, steps, playbook, rows: { token: 1, chat: 1 } }]
@@ -175,24 +174,21 @@ export async function codex(): Promise<HistoryCase[]> {
 
 export async function geminiCli(): Promise<HistoryCase[]> {
   const agent = geminiCliAgent(await installFromNpm('@google/gemini-cli'))
-  const run = (command: string) => call('run_shell_command', { command, description: ' Run ' })
-  const steps = [
-    run('ls  '),
-    call('write_file', { file_path: '$<folder>/a.txt', content: 'x  \n', unknown: 1 }),
-    call('no_such_tool', { x: '1' }),
-    DONE,
-  ]
-  return [{ agent, does: 'nothing', steps, rows: { token: 1, chat: 1 } }]
+  return [untouched(agent, { description: ' Run ' })]
 }
 
 export async function qwenCode(): Promise<HistoryCase[]> {
   const agent = qwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
-  const run = (command: string) => call('run_shell_command', { command, is_background: false })
+  return [untouched(agent, { is_background: false })]
+}
+
+/** Gemini CLI and those that come from it send back what was sampled. @param run what a command has beside itself */
+function untouched(agent: Agent, run: Record<string, unknown>): HistoryCase {
   const steps = [
-    run('ls  '),
+    call('run_shell_command', { command: 'ls  ', ...run }),
     call('write_file', { file_path: '$<folder>/a.txt', content: 'x  \n', unknown: 1 }),
     call('no_such_tool', { x: '1' }),
     DONE,
   ]
-  return [{ agent, does: 'nothing', steps, rows: { token: 1, chat: 1 } }]
+  return { agent, does: 'nothing', steps, rows: { token: 1, chat: 1 } }
 }

@@ -4,6 +4,8 @@ import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from './agent.ts'
 import type { Installed } from './install.ts'
 
+export const codexCommand = ({ folder }: Pick<Installed, 'folder'>) => join(folder, 'node_modules/.bin/codex')
+
 /** @param model by its name Codex chooses its prompt and its tools; one that it does not know gets plain functions */
 export const codexAgent = (
   { version, folder }: Installed,
@@ -22,7 +24,7 @@ export const codexAgent = (
     ]
     writeFileSync(join(home, 'config.toml'), config.join('\n'))
     return {
-      command: join(folder, 'node_modules/.bin/codex'),
+      command: codexCommand({ folder }),
       // Its sandbox needs what a container seldom has; the container is the sandbox.
       args: ['exec', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', task],
       env: { ...SHELL_ENV, HOME: home, CODEX_HOME: home },
