@@ -58,7 +58,8 @@ export async function claudeCode(): Promise<HistoryCase[]> {
     description: 'Help',
     run_in_background: false,
   }
-  const main = [call('Agent', { ...delegate, subagent_type: 'general-purpose' }), DONE]
+  // One that has the Agent tool is told late, at times, whom it can call, which the script would not know as a result.
+  const main = [call('Agent', { ...delegate, subagent_type: 'Explore' }), DONE]
   const helped = [bash('ls'), DONE]
   return [
     { agent, does: 'edits, writes, `cd … &&`', steps: task, rows: { token: 1, chat: 5 } },
