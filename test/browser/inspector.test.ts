@@ -162,6 +162,36 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test('colours tokens by what the trainer has said of them', async (t) => {
+    const { url, store, sessions } = await startInspector(t)
+    await sessions.create({ sessionId: 'known' })
+    await recordTurn(store, 'known', 0, {
+      promptTokenIds: ids(0, 3),
+      completionTokenIds: ids(10, 4),
+      completionLogprobs: new Float64Array(4).fill(-1),
+      details: packDetails({
+        advantages: [1.5, -0.5, Number.NaN, 0.5],
+        teacher_logprobs: { teacher: 'wise', logprobs: [-1, -2, -3, -4] },
+      }),
+    })
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/tokens/known/0`)
+    const tokens = page.locator('.heat-map span')
+    await tokens.first().waitFor()
+    await page.getByRole('button', { name: 'advantages' }).click()
+    const classes = await tokens.evaluateAll((spans) => spans.map((span) => span.className))
+    t.same(classes, ['read', 'read', 'read', 'p0', 'p9', 'read', 'p5'])
+    t.match(await page.locator('.legend').textContent(), /^1\.5.*-0\.5/)
+    await tokens.nth(4).hover()
+    t.match(await page.locator('.token-bar').textContent(), /teacher logprobs -2.*advantages -0\.5/)
+    mkdirSync(PICTURES, { recursive: true })
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme })
+      await page.screenshot({ path: join(PICTURES, `advantages-${colorScheme}.png`) })
+    }
+    isSilent()
+  })
+
   t.test('shows hostile output as text, with what hides in it made visible', async (t) => {
     const { url } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)

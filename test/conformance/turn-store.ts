@@ -781,6 +781,54 @@ function detailCells(cell: Cell): void {
     await store.deleteSession('s')
     t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).size, 0)
   })
+
+  const PARTS = ['advantages', 'teacher_logprobs'] as const
+
+  cell('details that are added to ended turns take the place of those of their kind', async (t, store) => {
+    await store.createSession(aSession('s'))
+    await record(store, aTurn('t1'), { details: packDetails(told) })
+    await record(store, aTurn('t2', { index: 1 }))
+    const given = (by: string, ...numbers: number[]) =>
+      packDetails({ advantages: numbers, teacher_logprobs: { teacher: by, logprobs: numbers } })
+    await store.addDetails('s', [
+      { turnId: 't1', details: given('first', 0.1, Number.NaN) },
+      { turnId: 't2', details: given('first', 1 / 3) },
+    ])
+    // In one group of calls, and one turn twice in one call.
+    await Promise.all([
+      store.addDetails('s', [{ turnId: 't1', details: given('second', 0.2) }]),
+      store.addDetails('s', [
+        { turnId: 't1', details: given('third', 0.3) },
+        { turnId: 't1', details: packDetails({ advantages: [0.4] }) },
+      ]),
+    ])
+    const found = await store.readDetails('s', ['t1', 't2'], PARTS)
+    t.strictSame(unpackDetails(found.get('t1')!), {
+      advantages: [0.4],
+      teacher_logprobs: { teacher: 'third', logprobs: [0.3] },
+    })
+    t.strictSame(unpackDetails(found.get('t2')!).advantages, [1 / 3])
+    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).get('t1')?.length, 8, 'the others stay')
+  })
+
+  cell(
+    'details of a turn that is not there, or has not ended, are refused with all of their call',
+    async (t, store) => {
+      await store.createSession(aSession('s'))
+      await record(store, aTurn('t1'))
+      await store.openTurn(aTurn('open', { index: 1 }))
+      const details = packDetails({ advantages: [1] })
+      for (const turnId of ['open', 'gone']) {
+        const turns = [
+          { turnId: 't1', details },
+          { turnId, details },
+        ]
+        await t.rejects(store.addDetails('s', turns), { code: 'turn_not_found' })
+      }
+      await t.rejects(store.addDetails('gone', []), { code: 'session_not_found' })
+      t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).size, 0)
+    },
+  )
 }
 
 /** Bytes as numbers: a buffer and an array with the same bytes are the same detail. */

@@ -91,6 +91,11 @@ function sampledLists(trained: readonly Sampled[]): PerToken {
   const isTold = (kind: keyof Details) => trained.some((token) => token?.turn.details[kind] !== undefined)
   const rows = (kind: 'sampling_mask' | 'top_logprobs') =>
     trained.map((token) => token && rowOf(token.turn.details[kind], token.nth))
+  const numbers = (kind: 'sampling_logprobs' | 'advantages' | 'ratios' | 'entropies' | 'loss_weights') =>
+    orNull(
+      isTold(kind),
+      trained.map((token) => token && (token.turn.details[kind]?.[token.nth] ?? null)),
+    )
   const [masks, tops] = [rows('sampling_mask'), rows('top_logprobs')]
   const versions = trained.map(versionOf)
   return {
@@ -102,9 +107,15 @@ function sampledLists(trained: readonly Sampled[]): PerToken {
       masks.some((row) => row?.logprobs),
       masks.map((row) => row?.logprobs),
     ),
-    sampling_logprobs: orNull(
-      isTold('sampling_logprobs'),
-      trained.map((token) => token && (token.turn.details.sampling_logprobs?.[token.nth] ?? null)),
+    sampling_logprobs: numbers('sampling_logprobs'),
+    advantages: numbers('advantages'),
+    ratios: numbers('ratios'),
+    entropies: numbers('entropies'),
+    loss_weights: numbers('loss_weights'),
+    teacher: isTold('teacher_logprobs') ? 'wise' : null,
+    teacher_logprobs: orNull(
+      isTold('teacher_logprobs'),
+      trained.map((token) => token && (token.turn.details.teacher_logprobs?.logprobs[token.nth] ?? null)),
     ),
     top_logprob_ids: orNull(
       isTold('top_logprobs'),

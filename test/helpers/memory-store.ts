@@ -29,6 +29,7 @@ import {
   type SessionQuery,
   type SessionRecord,
   type SessionTotals,
+  type TurnDetails,
   type TurnError,
   type TurnOutcome,
   type TurnOutline,
@@ -167,6 +168,21 @@ export class MemoryTurnStore implements TurnStore {
     if (answered === undefined) return undefined
     Object.assign(turn, { status: 'completed', error: null, annotations: JSON.stringify(answered) })
     return answered.answered_retries.length
+  }
+
+  async addDetails(sessionId: string, turns: readonly TurnDetails[]): Promise<void> {
+    const entry = this.#open().get(sessionId)
+    if (entry === undefined) throw new ProxyError('session_not_found', 'Session not found')
+    for (const { turnId } of turns) {
+      const turn = this.#find(sessionId, turnId)
+      if (turn === undefined || turn.status === 'open')
+        throw new ProxyError('turn_not_found', `The session has no turn '${turnId}' that has ended`)
+    }
+    for (const { turnId, details } of turns) {
+      const kinds = new Set(details.map(({ kind }) => kind))
+      const kept = entry.details.get(turnId)?.filter(({ kind }) => !kinds.has(kind)) ?? []
+      entry.details.set(turnId, [...kept, ...details])
+    }
   }
 
   async *readTurns(sessionId: string): AsyncIterable<TurnRecord> {

@@ -10,6 +10,7 @@ import { Turn } from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { aside } from '../helpers/no-stalls.ts'
+import { readTensors } from '../helpers/read-tensors.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import {
   recordTurn,
@@ -327,28 +328,6 @@ async function openLines(t: Test, url: string): Promise<Record<string, unknown>[
     lines.push(...parts.map((line) => JSON.parse(line)))
   })
   return lines
-}
-
-async function readTensors(url: string) {
-  const buffer = await (await fetch(url)).arrayBuffer()
-  const length = Number(new DataView(buffer).getBigUint64(0, true))
-  const { __metadata__: metadata, ...entries } = JSON.parse(Buffer.from(buffer, 8, length).toString())
-  const arrays = Object.entries(entries).map(([name, entry]) => {
-    const {
-      dtype,
-      data_offsets: offsets,
-      shape,
-    } = entry as {
-      dtype: 'I32' | 'F32' | 'U8'
-      data_offsets: [number, number]
-      shape: [number]
-    }
-    const View = { I32: Int32Array, F32: Float32Array, U8: Uint8Array }[dtype]
-    return [name, new View(buffer, 8 + length + offsets[0], shape[0])]
-  })
-  return { ...Object.fromEntries(arrays), metadata } as Partial<Record<string, Int32Array>> & {
-    metadata: Record<string, string>
-  }
 }
 
 t.test('alternatives are those of the tokens that were asked for, where some are on record', async (t) => {

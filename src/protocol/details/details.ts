@@ -1,5 +1,5 @@
 /** The kinds of details as values, and each kind's one way to be packed. */
-import type { DetailKind } from './kinds.ts'
+import type { DetailKind, LaterKind } from './kinds.ts'
 import {
   integersTensor,
   numbersOf,
@@ -42,7 +42,15 @@ export interface VersionSpan {
   readonly end: number
 }
 
-export interface Details {
+/** What a teacher thinks of the sampled tokens. */
+export interface TeacherLogprobs {
+  /** Its name. */
+  readonly teacher: string
+  /** Natural logarithms, before temperature; NaN: not told. */
+  readonly logprobs: readonly number[]
+}
+
+export interface Details extends Partial<Record<Exclude<LaterKind, 'teacher_logprobs'>, readonly number[]>> {
   /** What the sampler left to choose from, for each sampled token; with logprobs where the engine gives them. */
   sampling_mask?: TokenTable
   /** Of each sampled token the logprob after filters, normalised over the mask; NaN: not reported. */
@@ -53,6 +61,7 @@ export interface Details {
   prompt_logprobs?: PromptTable
   routed_experts?: ExpertTable
   weight_versions?: readonly VersionSpan[]
+  teacher_logprobs?: TeacherLogprobs
 }
 
 /** A detail as it is kept and sent. */
@@ -74,12 +83,15 @@ const TABLE: Codecs['sampling_mask' | 'top_logprobs'] = {
   unpack: (body) => tableOf(unpackTensors(body).tensors),
 }
 
+/** @param name of the one array */
+const numbersAs = (name: string): Codecs['sampling_logprobs'] => ({
+  pack: (numbers) => packTensors({ tensors: { [name]: numbersTensor(numbers) }, metadata: {} }),
+  unpack: (body) => numbersOf(unpackTensors(body).tensors[name]),
+})
+
 const CODECS: Codecs = {
   sampling_mask: TABLE,
-  sampling_logprobs: {
-    pack: (logprobs) => packTensors({ tensors: { logprobs: numbersTensor(logprobs) }, metadata: {} }),
-    unpack: (body) => numbersOf(unpackTensors(body).tensors.logprobs),
-  },
+  sampling_logprobs: numbersAs('logprobs'),
   top_logprobs: TABLE,
   prompt_logprobs: {
     pack: (table) => packTensors({ tensors: tableTensors(table), metadata: { start: String(table.start) } }),
@@ -111,6 +123,18 @@ const CODECS: Codecs = {
       return numbersOf(tensors.starts).map((start, at) => ({ version: versions[at]!, start, end: ends[at]! }))
     },
   },
+  teacher_logprobs: {
+    pack: ({ teacher, logprobs }) =>
+      packTensors({ tensors: { logprobs: numbersTensor(logprobs) }, metadata: { teacher } }),
+    unpack: (body) => {
+      const { tensors, metadata } = unpackTensors(body)
+      return { teacher: metadata.teacher ?? '', logprobs: numbersOf(tensors.logprobs) }
+    },
+  },
+  advantages: numbersAs('values'),
+  ratios: numbersAs('values'),
+  entropies: numbersAs('values'),
+  loss_weights: numbersAs('values'),
 }
 
 export function packDetails(details: Details): PackedDetail[] {

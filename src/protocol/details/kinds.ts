@@ -4,8 +4,8 @@
  */
 import { ProxyError } from '../../base/errors.ts'
 
-/** Every kind that can be on record, by its name on each wire. */
-export const DETAIL_KINDS = [
+/** What the engine that sampled tells, by its name on each wire. */
+const SAMPLED_KINDS = [
   'sampling_mask',
   'sampling_logprobs',
   'top_logprobs',
@@ -14,10 +14,18 @@ export const DETAIL_KINDS = [
   'weight_versions',
 ] as const
 
+/** What is known only later: of a teacher that reads the tokens, and of a trainer. A number for each sampled token. */
+export const LATER_KINDS = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights'] as const
+
+/** Every kind that can be on record. */
+export const DETAIL_KINDS = [...SAMPLED_KINDS, ...LATER_KINDS] as const
+
 export type DetailKind = (typeof DETAIL_KINDS)[number]
 
+export type LaterKind = (typeof LATER_KINDS)[number]
+
 /** What can be asked for. `sampling_logprobs` come with the mask that they are normalised over. */
-const RECORDABLE_DETAILS = DETAIL_KINDS.filter((kind) => kind !== 'sampling_logprobs')
+const RECORDABLE_DETAILS = SAMPLED_KINDS.filter((kind) => kind !== 'sampling_logprobs')
 
 /**
  * The details that a call is recorded with. Numbers: how many alternatives there are to be per token, beside the token

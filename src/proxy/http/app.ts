@@ -40,6 +40,7 @@ import { openApi, openApiRoute } from './schemas/openapi.ts'
 import { gatewayRoutes } from './trainer/gateway/routes.ts'
 import { eventsRoutes } from './trainer/read/events.ts'
 import { type ReadTokenTexts, readRoutes } from './trainer/read/routes.ts'
+import { detailRoutes } from './trainer/sessions/detail-routes.ts'
 import { sessionsRoutes } from './trainer/sessions/routes.ts'
 import { tracesRoutes } from './trainer/traces/routes.ts'
 import { type DiscardLimits, discardBody } from './transport/discard-body.ts'
@@ -221,6 +222,7 @@ async function addRoutes(
   await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
   if (options.metrics) await app.register(inScope('metrics', metricsRoute), { source: options.metrics })
   await app.register(inScope('admin', sessionsRoutes), { sessions, store, keyring })
+  await app.register(inScope('admin', detailRoutes), { sessions, store, backend })
   await app.register(inScope('view', readRoutes), {
     reader: store,
     tokenTexts: options.tokenTexts ?? (async () => undefined),

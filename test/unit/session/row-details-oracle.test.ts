@@ -84,6 +84,11 @@ function detailsOf(made: Material, prompt: number, completion: number): Details 
     prompt_logprobs: { ...table(Math.max(0, prompt - start - made.missing)), start },
     routed_experts: expertsOf(made, start, Math.max(0, prompt + completion - 1 - start - made.missing)),
     weight_versions: spansOf(made, completion),
+    teacher_logprobs: { teacher: 'wise', logprobs: Array.from({ length: completion }, number) },
+    advantages: Array.from({ length: completion }, number),
+    ratios: Array.from({ length: Math.max(0, completion - made.missing) }, number),
+    entropies: [],
+    loss_weights: Array.from({ length: completion }, number),
   }
   return Object.fromEntries(made.kinds.map((kind) => [kind, all[kind]]))
 }

@@ -1,7 +1,8 @@
 /** Which of its classes a token has: the style sheet has a colour for each, in light and in dark. */
 import type { ReadRow } from './row-texts.ts'
 
-export type ColourBy = 'logprob' | 'mask' | 'turn' | 'weights'
+/** Or by the name of what was added to the tokens. */
+export type ColourBy = 'logprob' | 'mask' | 'turn' | 'weights' | (string & {})
 
 /** Steps of the scale from likely to unlikely. */
 export const STEPS = 10
@@ -14,9 +15,29 @@ function stepOf(logprob: number): number {
   return Math.min(STEPS - 1, Math.max(0, Math.floor((logprob / LEAST) * STEPS)))
 }
 
+/** The least and the greatest of the numbers that are there; undefined: there is none. */
+export function rangeOf(numbers: Float32Array): { least: number; most: number } | undefined {
+  let [least, most] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]
+  for (const value of numbers) {
+    if (value < least) least = value
+    if (value > most) most = value
+  }
+  return most < least ? undefined : { least, most }
+}
+
+/** From the greatest number to the least, as from certain to unlikely. */
+function classesOfNumbers(numbers: Float32Array): (place: number) => string {
+  const { least, most } = rangeOf(numbers) ?? { least: 0, most: 0 }
+  const step = (value: number) =>
+    most === least ? 0 : Math.round(((most - value) / (most - least)) * (STEPS - 1))
+  return (place) => (Number.isNaN(numbers[place]) ? 'read' : `p${step(numbers[place]!)}`)
+}
+
 /** One class name for each token. Only trained tokens are on the scale of logprobs. */
 export function classesOf(read: ReadRow, by: ColourBy): (place: number) => string {
-  const { mask, logprobs, turns, row } = read
+  const { mask, logprobs, turns, row, added } = read
+  const numbers = added.get(by)
+  if (numbers !== undefined) return classesOfNumbers(numbers)
   switch (by) {
     case 'logprob':
       return (place) => (mask[place] === 1 ? `p${stepOf(logprobs[place]!)}` : 'read')
@@ -31,5 +52,7 @@ export function classesOf(read: ReadRow, by: ColourBy): (place: number) => strin
       const ofTurn = new Map(row.turns.map((turn) => [turn.index, versions.indexOf(turn.weight_version_end)]))
       return (place) => (turns[place]! >= 0 ? `k${ofTurn.get(turns[place]!)! % 6}` : 'read')
     }
+    default:
+      return () => 'read'
   }
 }

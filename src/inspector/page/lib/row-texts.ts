@@ -39,6 +39,8 @@ interface RowTokens {
   mask: Uint8Array
   /** Index of the turn that sampled each token; -1: none. */
   turns: Int32Array
+  /** What a teacher or the trainer has added, by its name: NaN where it says nothing. */
+  added: ReadonlyMap<string, Float32Array>
   /** null: no tokenizer is known for the model. */
   texts: TextsOfTokens | null
 }
@@ -51,6 +53,9 @@ interface TextsOfTokens {
   /** Where in it each token ends. */
   ends: Int32Array
 }
+
+/** As docs/details.md has them. */
+export const ADDED = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights']
 
 interface Entry {
   data_offsets: [number, number]
@@ -73,12 +78,16 @@ function readRowTokens(buffer: ArrayBuffer): RowTokens {
     return new Uint8Array(buffer, from, length)
   }
   const { row, tokenizer } = header.__metadata__
+  const added = ADDED.filter((name) => name in header).map(
+    (name) => [name, words(name, Float32Array)] as const,
+  )
   return {
     row: JSON.parse(row) as Row,
     ids: words('ids', Int32Array),
     logprobs: words('logprobs', Float32Array),
     turns: words('turns', Int32Array),
     mask: bytes('mask'),
+    added: new Map(added),
     texts:
       tokenizer === undefined
         ? null

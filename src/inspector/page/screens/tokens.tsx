@@ -1,7 +1,7 @@
 /** The tokens of one training-ready row. */
 import { useMemo, useState } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
-import { type ColourBy, STEPS } from '../lib/colours.ts'
+import { type ColourBy, rangeOf, STEPS } from '../lib/colours.ts'
 import { number, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
@@ -16,7 +16,10 @@ import { Await, Chip, Empty, Sources, Tag } from '../parts/parts.tsx'
 /** A token that is sampled once in a hundred times, or less. */
 const UNLIKELY = Math.log(0.01)
 
-const COLOURS: readonly ColourBy[] = ['logprob', 'mask', 'turn', 'weights']
+/** What tokens can be coloured by. */
+function coloursOf({ added }: ReadRow): readonly ColourBy[] {
+  return ['logprob', 'mask', 'turn', 'weights', ...added.keys()]
+}
 
 export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
   const read = useLoaded((stop) => loadRow(sessionId, row, stop), [sessionId, row])
@@ -58,7 +61,8 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
 
 function RowView({ read }: { read: ReadRow }) {
   const asked = route.value.query
-  const by = COLOURS.find((name) => name === asked.get('by')) ?? 'logprob'
+  const colours = coloursOf(read)
+  const by = colours.find((name) => name === asked.get('by')) ?? 'logprob'
   const [over, setOver] = useState<{ place: number; box: DOMRect } | undefined>()
   const start = useMemo(() => startOf(read, asked.get('turn')), [read])
   const selected = asked.has('t') ? Number(asked.get('t')) : start
@@ -71,9 +75,9 @@ function RowView({ read }: { read: ReadRow }) {
   return (
     <>
       <div class="switches">
-        {COLOURS.map((name) => (
+        {colours.map((name) => (
           <Chip key={name} on={by === name} onClick={() => setQuery({ by: name })}>
-            {name}
+            {name.replaceAll('_', ' ')}
           </Chip>
         ))}
         <Legend by={by} read={read} />
@@ -115,11 +119,13 @@ interface TokenKeys {
   by: ColourBy
 }
 
-function useTokenKeys({ read: { sessionId, row, ids, turns }, selected, unlikely, by }: TokenKeys): void {
+function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
+  const { sessionId, row, ids, turns } = read
+  const colours = coloursOf(read)
   const turnStarts = row.turns.map(({ start }) => row.prompt_tokens + start)
   const nextOf = (places: readonly number[]) => places.find((place) => place > selected)
   const lastOf = (places: readonly number[]) => places.findLast((place) => place < selected)
-  const nextColours = COLOURS[(COLOURS.indexOf(by) + 1) % COLOURS.length]
+  const nextColours = colours[(colours.indexOf(by) + 1) % colours.length]
   const openTurn = () => {
     const turn = turns[selected] ?? -1
     if (turn >= 0) go(href(['session', sessionId], { turn }))
@@ -155,18 +161,22 @@ function startOf({ row }: ReadRow, turn: string | null): number {
   return span ? row.prompt_tokens + span.start : -1
 }
 
+function Scale({ from, to }: { from: string; to: string }) {
+  return (
+    <span class="legend">
+      {from}
+      {Array.from({ length: STEPS }, (_, step) => (
+        <i key={step} class={`p${step}`} />
+      ))}
+      {to} <span class="quiet">· trained tokens only</span>
+    </span>
+  )
+}
+
 function Legend({ by, read }: { by: ColourBy; read: ReadRow }) {
-  if (by === 'logprob') {
-    return (
-      <span class="legend">
-        certain
-        {Array.from({ length: STEPS }, (_, step) => (
-          <i key={step} class={`p${step}`} />
-        ))}
-        unlikely <span class="quiet">· trained tokens only</span>
-      </span>
-    )
-  }
+  if (by === 'logprob') return <Scale from="certain" to="unlikely" />
+  const range = rangeOf(read.added.get(by) ?? new Float32Array())
+  if (range !== undefined) return <Scale from={number(range.most, 4)} to={number(range.least, 4)} />
   if (by === 'mask') {
     return (
       <span class="legend">
@@ -193,7 +203,7 @@ function Legend({ by, read }: { by: ColourBy; read: ReadRow }) {
 
 /** All that is known of one token. */
 function TokenBar({ read, place }: { read: ReadRow; place: number }) {
-  const { ids, mask, logprobs, turns, row, texts } = read
+  const { ids, mask, logprobs, turns, row, texts, added } = read
   if (place < 0 || place >= ids.length) {
     return (
       <div class="token-bar quiet">
@@ -222,6 +232,13 @@ function TokenBar({ read, place }: { read: ReadRow; place: number }) {
         <Tag kind="plain">
           {turn >= 0 ? 'trained in another row' : place < row.prompt_tokens ? 'prompt' : 'read, not sampled'}
         </Tag>
+      )}
+      {[...added].map(([name, numbers]) =>
+        Number.isNaN(numbers[place]) ? null : (
+          <span key={name}>
+            {name.replaceAll('_', ' ')} <b>{number(numbers[place]!, 4)}</b>
+          </span>
+        ),
       )}
       {turn >= 0 && <a href={href(['session', read.sessionId], { turn })}>turn {turn}</a>}
       {span?.weight_version_end && <span class="quiet">weights {visible(span.weight_version_end)}</span>}

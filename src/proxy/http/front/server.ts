@@ -64,6 +64,8 @@ const OF_SESSION = [
   'abort',
   'reset',
   'reward',
+  'details',
+  'score',
   'wait',
   'trajectories',
   'traces',

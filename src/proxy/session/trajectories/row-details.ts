@@ -63,6 +63,14 @@ export interface RowDetails {
   readonly routed_experts: RowExperts | null
   /** In tokens of the response. */
   readonly weight_versions: VersionSpan[] | null
+  /** Whose logprobs they are: of several, whoever read the last turn. */
+  readonly teacher: string | null
+  /** These per token of the response. */
+  readonly teacher_logprobs: (number | null)[] | null
+  readonly advantages: (number | null)[] | null
+  readonly ratios: (number | null)[] | null
+  readonly entropies: (number | null)[] | null
+  readonly loss_weights: (number | null)[] | null
 }
 
 /** Per token of the response, as {@link RowDetails} has them. */
@@ -74,16 +82,26 @@ export function topLogprobs(
 }
 
 export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Details>): RowDetails {
+  const numbers = (of: (details: Details) => readonly number[] | undefined) =>
+    perToken(layout, (turn) => numbersAt(of(detailsOf.get(turn) ?? {})))
+  const trained = layout.turns.filter(({ start, end }) => end > start)
+  const teachers = trained.flatMap(({ turnId }) => detailsOf.get(turnId)?.teacher_logprobs?.teacher ?? [])
+  const teacher = teachers.at(-1) ?? null
   return {
     sampling_mask: perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.sampling_mask)),
-    sampling_logprobs: perToken(layout, (turn) => {
-      const logprobs = detailsOf.get(turn)?.sampling_logprobs
-      return logprobs && ((at) => (Number.isNaN(logprobs[at] ?? Number.NaN) ? null : logprobs[at]!))
-    }),
+    sampling_logprobs: numbers(({ sampling_logprobs: logprobs }) => logprobs),
     top_logprobs: topLogprobs(layout, detailsOf),
     prompt_logprobs: promptLogprobs(layout, detailsOf),
     routed_experts: routedExperts(layout, detailsOf),
     weight_versions: weightVersions(layout, detailsOf),
+    teacher,
+    teacher_logprobs: numbers(({ teacher_logprobs: by }) =>
+      by?.teacher === teacher ? by?.logprobs : undefined,
+    ),
+    advantages: numbers(({ advantages }) => advantages),
+    ratios: numbers(({ ratios }) => ratios),
+    entropies: numbers(({ entropies }) => entropies),
+    loss_weights: numbers(({ loss_weights: weights }) => weights),
   }
 }
 
@@ -103,6 +121,10 @@ function perToken<Detail>(
     for (let token = start; token < end; token += 1) row[token] = at(token - start)
   }
   return isReported ? row : null
+}
+
+function numbersAt(numbers: readonly number[] | undefined): At<number> | undefined {
+  return numbers && ((at) => (Number.isNaN(numbers[at] ?? Number.NaN) ? null : numbers[at]!))
 }
 
 /** The rows of a table by their number; null for one that was not reported. */

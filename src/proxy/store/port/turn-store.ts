@@ -133,6 +133,12 @@ export interface TurnError {
   message: string
 }
 
+/** What became known of a turn after its end. */
+export interface TurnDetails {
+  turnId: string
+  details: readonly PackedDetail[]
+}
+
 /** What is known when it ends. Arrays are handed over: the caller does not touch them again. */
 export interface TurnOutcome {
   turnId: string
@@ -371,6 +377,12 @@ export interface TurnStore extends TurnReader {
    *   such turn with a whole answer
    */
   answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined>
+
+  /**
+   * Adds to turns that have ended; a detail of a kind that is there already is replaced. All of them, or none.
+   * @throws ProxyError `session_not_found`, `turn_not_found`
+   */
+  addDetails(sessionId: string, turns: readonly TurnDetails[]): Promise<void>
 
   /** Resolves if a change could be made durable now. @throws ProxyError `store_failed` */
   check(): Promise<void>

@@ -18,14 +18,22 @@ export class GroupStatement {
       )`)
   }
 
-  insert(table: Table, rows: readonly Row[]): void {
+  /** @param conflict what to do about a row that is there already; default: that is an error */
+  insert(table: Table, rows: readonly Row[], conflict = ''): void {
     if (rows.length === 0) return
     const columns = COLUMNS[table]
     this.#add(`insert_${table}`, [
       `INSERT INTO llm_proxy.${table} (${columns.join(', ')})`,
       `SELECT ${columns.map((column) => `given.${column}`).join(', ')}`,
-      `FROM ${this.#given(table, columns, rows)}, me`,
+      `FROM ${this.#given(table, columns, rows)}, me ${conflict}`,
     ])
+  }
+
+  /** Inserts, or replaces all but the id of a row that has the same key. @param key columns of a unique index */
+  put(table: Table, key: readonly string[], rows: readonly Row[]): void {
+    const others = COLUMNS[table].filter((column) => column !== 'id' && !key.includes(column))
+    const replaced = others.map((column) => `${column} = excluded.${column}`)
+    this.insert(table, rows, `ON CONFLICT (${key.join(', ')}) DO UPDATE SET ${replaced.join(', ')}`)
   }
 
   /** @param columns those that change, beside `id` */

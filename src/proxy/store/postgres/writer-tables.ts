@@ -62,6 +62,8 @@ class Changes {
   /** Turns that are new or closed in this group, by their ids: as they are to be written. */
   readonly turns = new Map<number, { row: Record<string, unknown>; isNew: boolean }>()
   readonly deliveries = new Map<number, Row>()
+  /** The last one of each turn and kind: a statement writes no row twice. */
+  readonly details = new Map<string, Row>()
   readonly deletedSessions: number[] = []
   readonly droppedTrees: number[] = []
 }
@@ -132,7 +134,7 @@ export class WriterTables implements TurnTables, SessionTables {
   }
 
   writeTo(statement: GroupStatement): void {
-    const { added, turns, deliveries, deletedSessions, droppedTrees } = this.#changes
+    const { added, turns, deliveries, details, deletedSessions, droppedTrees } = this.#changes
     const changed = [...this.sessions.changed.values()].filter((row) => row !== undefined)
     const isNew = new Set(added.get('sessions')?.map(({ id }) => id))
     for (const [table, rows] of added) if (table !== 'sessions') statement.insert(table, rows)
@@ -150,6 +152,7 @@ export class WriterTables implements TurnTables, SessionTables {
     const closed = written.filter(({ isNew }) => !isNew).map(({ row }) => row)
     statement.update('turns', OUTCOME_COLUMNS, closed)
     statement.update('turns', DELIVERY_COLUMNS, [...deliveries.values()])
+    statement.put('details', ['tree', 'turn', 'kind'], [...details.values()])
   }
 
   commit(): void {
@@ -259,8 +262,9 @@ export class WriterTables implements TurnTables, SessionTables {
     else this.#putDelivery({ id, ...delivery })
   }
 
-  addDetail({ sum, ...detail }: Row): void {
-    this.#add('details', { ...detail, id: this.#nextId('others'), detail_sum: sum })
+  putDetail({ sum, ...detail }: Row): void {
+    const row = { ...detail, id: this.#nextId('others'), detail_sum: sum }
+    this.#set(this.#changes.details, `${detail.turn} ${detail.kind}`, row)
   }
 
   // Token ids.
@@ -387,19 +391,17 @@ export class WriterTables implements TurnTables, SessionTables {
   }
 
   #putTurn(row: Row, isNew: boolean): void {
-    const { turns } = this.#changes
-    const id = row.id as number
-    const before = turns.get(id)
-    this.#attempt.onUndo(() => (before === undefined ? turns.delete(id) : turns.set(id, before)))
-    turns.set(id, { row: { ...row }, isNew })
+    this.#set(this.#changes.turns, row.id as number, { row: { ...row }, isNew })
   }
 
   #putDelivery(row: Row): void {
-    const { deliveries } = this.#changes
-    const id = row.id as number
-    const before = deliveries.get(id)
-    this.#attempt.onUndo(() => (before === undefined ? deliveries.delete(id) : deliveries.set(id, before)))
-    deliveries.set(id, row)
+    this.#set(this.#changes.deliveries, row.id as number, row)
+  }
+
+  #set<K, V>(changes: Map<K, V>, key: K, value: V): void {
+    const before = changes.get(key)
+    this.#attempt.onUndo(() => (before === undefined ? changes.delete(key) : changes.set(key, before)))
+    changes.set(key, value)
   }
 
   /** Where the order of a session's turns goes on. */

@@ -87,7 +87,8 @@ export interface TurnTables extends RequestTables, SequenceTables {
   findEnded(sessionId: string, turnId: string): EndedRow | undefined
   /** @param row `id`, `status`, `code`, `message`, `annotations` */
   deliver(row: Row): void
-  addDetail(row: Row): void
+  /** In the place of one of its turn and kind, if there is one. */
+  putDetail(row: Row): void
 }
 
 export interface SessionTables {

@@ -15,6 +15,7 @@ import type {
   SessionQuery,
   SessionRecord,
   SessionTotals,
+  TurnDetails,
   TurnError,
   TurnOutcome,
   TurnOutline,
@@ -154,6 +155,10 @@ export class ThreadStore implements TurnStore {
 
   answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined> {
     return this.#call('answerRetry', [sessionId, turnId, retryCount])
+  }
+
+  addDetails(sessionId: string, turns: readonly TurnDetails[]): Promise<void> {
+    return this.#call('addDetails', [sessionId, turns])
   }
 
   readTurns(sessionId: string): AsyncIterable<TurnRecord> {

@@ -1,7 +1,7 @@
 /** Rows of `turns`: what the writer does to them. */
 import { ProxyError } from '../../../base/errors.ts'
 import { type Annotations, answerFor } from '../port/answered-retries.ts'
-import type { TurnError, TurnStatus } from '../port/turn-store.ts'
+import type { TurnDetails, TurnError, TurnStatus } from '../port/turn-store.ts'
 import { DETAIL_SUMMED, IDS_SUMMED, sumOf, TURN_SUMMED } from './check-sums.ts'
 import {
   packIds,
@@ -61,7 +61,7 @@ export class TurnWriter {
     if (turn === undefined) return undefined
     const row = endedRow(turn, outcome, this.#packPrompt(turn, outcome.prompt))
     this.#tables.closeTurn(turn.id, row)
-    this.#addDetails(turn, outcome)
+    this.#putDetails(turn, outcome)
     this.#requests.rememberAnswer(turn.tree, { id: turn.id, ...outcome })
     this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
     return turn.id
@@ -73,17 +73,32 @@ export class TurnWriter {
     const { tree, node } = request
     const row = endedRow(request, outcome, this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt))
     const id = this.#tables.addTurn(row)
-    this.#addDetails({ id, tree }, outcome)
+    this.#putDetails({ id, tree }, outcome)
     this.#requests.rememberAnswer(tree, { id, ...outcome })
     const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
     this.#sessions.touch(turn.sessionId, { newTurns: 1, ...countsOf(outcome) }, endedAtMs)
     return { turn: id, request: recorded }
   }
 
-  #addDetails({ id: turn, tree }: { id: number; tree: number }, { details = [] }: SentOutcome): void {
+  /** @throws ProxyError `session_not_found`, `turn_not_found` */
+  addDetails(sessionId: string, turns: readonly TurnDetails[]): void {
+    const tree = this.#sessions.tree(sessionId)
+    if (tree === undefined) throw new ProxyError('session_not_found', 'Session not found')
+    for (const { turnId, details } of turns) {
+      const turn = this.#tables.findEnded(sessionId, turnId)
+      if (turn === undefined || turn.status === 'open')
+        throw new ProxyError('turn_not_found', `The session has no turn '${turnId}' that has ended`)
+      this.#putDetails({ id: turn.id, tree }, { details })
+    }
+  }
+
+  #putDetails(
+    { id: turn, tree }: { id: number; tree: number },
+    { details = [] }: Pick<SentOutcome, 'details'>,
+  ): void {
     for (const { kind, body } of details) {
       const row = { tree, turn, kind, body }
-      this.#tables.addDetail({ ...row, sum: sumOf(row, DETAIL_SUMMED) })
+      this.#tables.putDetail({ ...row, sum: sumOf(row, DETAIL_SUMMED) })
     }
   }
 

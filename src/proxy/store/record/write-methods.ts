@@ -1,6 +1,6 @@
 /** What the writer of a record does, whatever database it is in. */
 import { ProxyError } from '../../../base/errors.ts'
-import type { Reward, SessionRecord, TurnError } from '../port/turn-store.ts'
+import type { Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
 import type { Reply, ThreadCall } from './calls.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
 import type { NewSessionRow } from './session-rows.ts'
@@ -21,6 +21,7 @@ export interface WriteMethods {
   recordTurn(turn: SentTurn, outcome: SentOutcome): RecordedTurn
   markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void
   answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined
+  addDetails(sessionId: string, turns: readonly TurnDetails[]): void
   /** Writes, and changes nothing: to see whether a commit is possible. */
   tryCommit(): void
 }
@@ -80,6 +81,7 @@ export function writeMethods(
     recordTurn: (turn, outcome) => turns.record(turn, outcome),
     markUndelivered: (...undelivered) => turns.markUndelivered(...undelivered),
     answerRetry: (...retry) => turns.answerRetry(...retry),
+    addDetails: (...details) => turns.addDetails(...details),
     ...own,
   }
 }

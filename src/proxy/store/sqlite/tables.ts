@@ -104,7 +104,7 @@ export class WriterTables extends TokenTables implements TurnTables {
   readonly #record: Database.Statement<[unknown[]]>
   readonly #findEnded: Database.Statement<[string, string], EndedRow>
   readonly #deliver: Database.Statement<[Row]>
-  readonly #addDetail: Database.Statement<[Row]>
+  readonly #putDetail: Database.Statement<[Row]>
 
   constructor(db: Database.Database) {
     super(db)
@@ -150,9 +150,9 @@ export class WriterTables extends TokenTables implements TurnTables {
     this.#deliver = db.prepare(`
       UPDATE turns SET status = @status, error_code = @code, error_message = @message, annotations = @annotations
       WHERE id = @id`)
-    this.#addDetail = db.prepare(
-      'INSERT INTO details (tree, turn, kind, body, detail_sum) VALUES (@tree, @turn, @kind, @body, @sum)',
-    )
+    this.#putDetail = db.prepare(`
+      INSERT INTO details (tree, turn, kind, body, detail_sum) VALUES (@tree, @turn, @kind, @body, @sum)
+      ON CONFLICT (tree, turn, kind) DO UPDATE SET body = excluded.body, detail_sum = excluded.detail_sum`)
   }
 
   findText(tree: number, hash: Buffer): number | undefined {
@@ -210,8 +210,8 @@ export class WriterTables extends TokenTables implements TurnTables {
     this.#deliver.run(row)
   }
 
-  addDetail(row: Row): void {
-    this.#addDetail.run(row)
+  putDetail(row: Row): void {
+    this.#putDetail.run(row)
   }
 }
 

@@ -16,7 +16,7 @@ import { alternativesOf } from './alternatives.ts'
 import { filterOf, groupToWire, totalsToWire } from './filter.ts'
 import { foundSession } from './found-session.ts'
 import { turnByIndex } from './one-turn.ts'
-import { idsOf, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
+import { idsOf, laterNumbers, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
 import * as reads from './schemas.ts'
 import { treeOf } from './tree.ts'
 
@@ -172,18 +172,18 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     {
       schema: described('sessions', 'The tokens of a training-ready row', TENSORS, {
         description:
-          'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, and `row` in its metadata; with `texts=true` also ' +
-          '`text` and `text_ends`, and their `tokenizer` in the metadata.',
+          'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, what a trainer or a teacher has added, and `row` in ' +
+          'its metadata; with `texts=true` also `text` and `text_ends`, and their `tokenizer` in the metadata.',
         params: reads.RowParams,
         querystring: reads.TokensQuery,
       }),
     },
     async ({ params, query }, reply) => {
-      const { row, model } = await rowOf(params, query)
+      const { row, layout, model } = await rowOf(params, query)
       const texts = query.texts ? await tokenTexts(model, idsOf(row)) : undefined
-      return reply
-        .type('application/octet-stream')
-        .send(Readable.from(rowTensors(row, Number(params.row), texts), { objectMode: false }))
+      const later = await laterNumbers(reader, params.sessionId, { layout })
+      const tensors = rowTensors(row, Number(params.row), { later, texts })
+      return reply.type('application/octet-stream').send(Readable.from(tensors, { objectMode: false }))
     },
   )
   app.get(

@@ -1,6 +1,9 @@
 /** Training-ready rows one by one: what they come to, and their tokens as binary. */
 
 import { ProxyError } from '../../../../base/errors.ts'
+import { unpackDetails } from '../../../../protocol/details/details.ts'
+import { LATER_KINDS } from '../../../../protocol/details/kinds.ts'
+import { rowDetails } from '../../../session/trajectories/row-details.ts'
 import {
   type PlacedRow,
   type Trajectory,
@@ -82,11 +85,32 @@ export function idsOf({ prompt_ids: prompt, response_ids: response }: Trajectory
   return ids
 }
 
+/** Lists with a number for each token of the response, by their names. */
+export type NumbersOfTokens = Readonly<Record<string, readonly (number | null)[]>>
+
+/** What became known of its tokens after the fact. */
+export async function laterNumbers(
+  reader: Pick<TurnReader, 'readDetails'>,
+  sessionId: string,
+  { layout: layoutOf }: Pick<PlacedRow, 'layout'>,
+): Promise<NumbersOfTokens> {
+  const layout = layoutOf()
+  const turnIds = layout.turns.map(({ turnId }) => turnId)
+  const packed = await reader.readDetails(sessionId, turnIds, LATER_KINDS)
+  const known = new Map([...packed].map(([turnId, parts]) => [turnId, unpackDetails(parts)]))
+  const details = rowDetails(layout, known)
+  return Object.fromEntries(LATER_KINDS.flatMap((kind) => (details[kind] ? [[kind, details[kind]]] : [])))
+}
+
 /**
  * `ids` are the prompt and the response; the other arrays go with them, one entry for each. Of texts there is the whole
  * as `text`, in UTF-8, and in `text_ends` where in it each token ends.
  */
-export function* rowTensors(row: Trajectory, number: number, texts?: TextsOfTokens): Generator<Uint8Array> {
+export function* rowTensors(
+  row: Trajectory,
+  number: number,
+  { later = {}, texts }: { later?: NumbersOfTokens; texts?: TextsOfTokens | undefined } = {},
+): Generator<Uint8Array> {
   const promptLength = row.prompt_ids.length
   const ids = idsOf(row)
   const length = ids.length
@@ -101,6 +125,16 @@ export function* rowTensors(row: Trajectory, number: number, texts?: TextsOfToke
       ids: { dtype: 'I32', data: ids },
       logprobs: { dtype: 'F32', data: logprobs },
       turns: { dtype: 'I32', data: turns },
+      ...Object.fromEntries(
+        Object.entries(later).map(([name, numbers]) => {
+          const data = new Float32Array(length).fill(Number.NaN)
+          data.set(
+            numbers.map((each) => each ?? Number.NaN),
+            promptLength,
+          )
+          return [name, { dtype: 'F32', data }]
+        }),
+      ),
       ...(texts && { text_ends: { dtype: 'I32', data: endsOf(texts.texts) } }),
       // Last, for their lengths are no multiples of the others' alignment.
       mask: { dtype: 'U8', data: mask },

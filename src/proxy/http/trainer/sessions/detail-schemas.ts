@@ -1,5 +1,13 @@
 /** What rows and traces show beyond ids and logprobs, as schemas. */
-import Type, { type TSchema } from 'typebox'
+import Type, {
+  type TArray,
+  type TNull,
+  type TNumber,
+  type TOptional,
+  type TSchema,
+  type TUnion,
+} from 'typebox'
+import { LATER_KINDS, type LaterKind } from '../../../../protocol/details/kinds.ts'
 import { nullable } from '../../schemas/nullable.ts'
 
 const ids = (description?: string) =>
@@ -36,7 +44,63 @@ export const detailFields = {
       }),
     ),
   ),
+  teacher: Type.Optional(nullable(Type.String({ description: 'Whose `teacher_logprobs` they are' }))),
+  teacher_logprobs: perToken(Type.Number(), 'Per response token: by the teacher, before temperature'),
+  advantages: perToken(Type.Number(), 'Per response token, by the trainer'),
+  ratios: perToken(Type.Number(), 'Per response token, by the trainer: trained over sampled probability'),
+  entropies: perToken(Type.Number(), 'Per response token, by the trainer'),
+  loss_weights: perToken(Type.Number(), 'Per response token, by the trainer'),
 }
+
+/** Numbers of one turn's sampled tokens. */
+const GivenNumbers = Type.Object(
+  Object.fromEntries(
+    LATER_KINDS.map((kind) => [
+      kind,
+      Type.Optional(
+        Type.Array(nullable(Type.Number()), { description: 'Per sampled token; fewer are the first ones' }),
+      ),
+    ]),
+  ) as Record<LaterKind, TOptional<TArray<TUnion<[TNumber, TNull]>>>>,
+  { additionalProperties: false },
+)
+
+export const DetailsBody = Type.Object(
+  {
+    turns: Type.Record(Type.String(), GivenNumbers, { description: 'By `index` or `turn_id`' }),
+    teacher: Type.Optional(Type.String({ minLength: 1, description: 'Whose `teacher_logprobs` they are' })),
+  },
+  { additionalProperties: false },
+)
+
+export const AddedDetails = Type.Object({
+  session_id: Type.String(),
+  turns: Type.Integer({ description: 'That have them now' }),
+})
+
+export const ScoreBody = Type.Object(
+  {
+    model: Type.Optional(
+      Type.String({ minLength: 1, description: 'Only an engine that lists it reads; default: any' }),
+    ),
+    teacher: Type.Optional(
+      Type.String({ minLength: 1, description: "The name to keep them under; default: the model's" }),
+    ),
+  },
+  { additionalProperties: false },
+)
+
+export const ScoredSession = Type.Object({
+  session_id: Type.String(),
+  teacher: nullable(Type.String({ description: 'null: there was nothing to read' })),
+  rows: Type.Integer({ description: 'That were read' }),
+  turns: Type.Integer(),
+  tokens: Type.Integer({ description: 'Sampled ones' }),
+  left_out: Type.Object(
+    { inexact: Type.Integer(), images: Type.Integer() },
+    { description: 'Rows that were not read: without exact ids, with images' },
+  ),
+})
 
 export const Sampling = Type.Object({
   logprobs_mode: nullable(Type.String({ description: 'What logprobs are of; null: unknown' })),
@@ -51,7 +115,8 @@ export function detailsParameter() {
     Type.String({
       description:
         'What to show beyond ids and logprobs, with commas: `sampling_mask`, `sampling_logprobs`, `top_logprobs`, ' +
-        '`prompt_logprobs`, `routed_experts`, `weight_versions`, `sampling`; or `all`; see docs/details.md',
+        '`prompt_logprobs`, `routed_experts`, `weight_versions`, `teacher_logprobs`, `advantages`, `ratios`, ' +
+        '`entropies`, `loss_weights`, `sampling`; or `all`; see docs/details.md',
     }),
   )
 }

@@ -2,7 +2,7 @@
 
 import { ProxyError } from '../../../../base/errors.ts'
 import { type Details, unpackDetails } from '../../../../protocol/details/details.ts'
-import { DETAIL_KINDS, type DetailKind } from '../../../../protocol/details/kinds.ts'
+import { DETAIL_KINDS, type DetailKind, type LaterKind } from '../../../../protocol/details/kinds.ts'
 import type { Tensor } from '../../../../protocol/details/tensors.ts'
 import {
   type RowDetails,
@@ -86,6 +86,19 @@ const MEMBERS: Readonly<Record<DetailKind, (row: RowDetails) => Generator<string
   *weight_versions({ weight_versions: spans }) {
     yield* member('weight_versions', [JSON.stringify(spans)])
   },
+  *teacher_logprobs({ teacher, teacher_logprobs: logprobs }) {
+    yield* member('teacher', [JSON.stringify(teacher)])
+    yield* member('teacher_logprobs', listOf(logprobs, JSON.stringify))
+  },
+  ...numberMembers('advantages', 'ratios', 'entropies', 'loss_weights'),
+}
+
+function numberMembers<Kind extends Exclude<LaterKind, 'teacher_logprobs'>>(...kinds: Kind[]) {
+  const members = kinds.map((kind) => [
+    kind,
+    (row: RowDetails) => member(kind, listOf(row[kind], JSON.stringify)),
+  ])
+  return Object.fromEntries(members) as Record<Kind, (row: RowDetails) => Generator<string>>
 }
 
 /** Entries to one piece of text. */

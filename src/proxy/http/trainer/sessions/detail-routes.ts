@@ -1,0 +1,60 @@
+/** What becomes known of sampled tokens after the fact: a teacher's logprobs, a trainer's numbers. */
+import type { FastifyPluginCallback } from 'fastify'
+import type { Backend } from '../../../engines/port/backend.ts'
+import { detailsGiven } from '../../../session/later/given.ts'
+import { scoreSession } from '../../../session/later/teacher.ts'
+import type { Sessions } from '../../../session/state/sessions.ts'
+import type { TurnStore } from '../../../store/port/turn-store.ts'
+import { described } from '../../schemas/described.ts'
+import { typedApp } from '../../schemas/typed-app.ts'
+import { clientGone } from '../../transport/client-gone.ts'
+import { readAnyBodyAsJson } from '../../transport/json-body.ts'
+import { AddedDetails, DetailsBody, ScoreBody, ScoredSession } from './detail-schemas.ts'
+import { SessionParams } from './schemas.ts'
+
+interface DetailRoutesOptions {
+  sessions: Sessions
+  store: TurnStore
+  backend: Backend
+}
+
+export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
+  plain,
+  { sessions, store, backend },
+  done,
+) => {
+  const app = typedApp(plain)
+  readAnyBodyAsJson(app)
+  app.post(
+    '/sessions/:sessionId/details',
+    {
+      schema: described('sessions', 'Add what the trainer knows of its tokens', AddedDetails, {
+        description: 'All of it, or nothing; what is there already is replaced. See docs/details.md.',
+        params: SessionParams,
+        body: DetailsBody,
+      }),
+    },
+    async ({ params: { sessionId }, body }) => {
+      await sessions.get(sessionId)
+      const given = await detailsGiven(store, sessionId, body)
+      await store.addDetails(sessionId, given)
+      return { session_id: sessionId, turns: given.length }
+    },
+  )
+  app.post(
+    '/sessions/:sessionId/score',
+    {
+      schema: described('sessions', "Add a teacher's logprobs of its tokens", ScoredSession, {
+        description: 'An engine or worker reads each row. Nothing is kept if one cannot be read.',
+        params: SessionParams,
+        body: ScoreBody,
+      }),
+    },
+    async ({ params: { sessionId }, body }, reply) => {
+      await sessions.get(sessionId)
+      const scored = await scoreSession({ store, backend }, sessionId, body, clientGone(reply))
+      return { session_id: sessionId, ...scored }
+    },
+  )
+  done()
+}
