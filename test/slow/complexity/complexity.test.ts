@@ -80,7 +80,7 @@ const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
     },
   },
   'one that looks for the end from the beginning with each piece that comes': {
-    n: 16_000,
+    n: 32_000,
     work: (n) => {
       const bytes = Buffer.from(repeated('x', n))
       return () => {

@@ -15,6 +15,28 @@ export type ListedSession = Pick<
 
 const COUNTS = Object.keys(reads.countFields) as (keyof typeof reads.countFields)[]
 
+export type TokenForest = Static<typeof reads.TokenForest>
+
+/** One beside the other: what sessions of several nodes share is there once per node. */
+export function mergeForests(forests: readonly TokenForest[]): TokenForest {
+  let before = 0
+  const moved = forests.map(({ sessions, rows, nodes }) => {
+    const from = before
+    before += nodes.length
+    const placeOf = (place: number | null) => (place === null ? null : place + from)
+    return {
+      sessions,
+      rows: rows.map((row) => ({ ...row, leaf: placeOf(row.leaf) })),
+      nodes: nodes.map((node) => ({ ...node, parent: placeOf(node.parent) })),
+    }
+  })
+  return {
+    sessions: moved.flatMap(({ sessions }) => sessions),
+    rows: moved.flatMap(({ rows }) => rows),
+    nodes: moved.flatMap(({ nodes }) => nodes),
+  }
+}
+
 type Counts = Pick<Totals, (typeof COUNTS)[number]>
 
 /** Groups of one value become one; newest first, as a node has them. */

@@ -25,7 +25,7 @@ import { EventStreams } from './events.ts'
 import { sessionOfKey } from './key.ts'
 import { listSessions } from './list-sessions.ts'
 import { lostSessions } from './lost-sessions.ts'
-import { type Group, mergeGroups, mergeMetrics } from './merge.ts'
+import { type Group, mergeForests, mergeGroups, mergeMetrics, type TokenForest } from './merge.ts'
 import { Nodes } from './nodes.ts'
 import { withQuery } from './with-query.ts'
 
@@ -68,6 +68,7 @@ const OF_SESSION = [
   'score',
   'wait',
   'trajectories',
+  'forest',
   'traces',
   'tree',
   'live',
@@ -218,6 +219,9 @@ function questionRoutes(app: FastifyInstance, nodes: Nodes): void {
       return { by, groups: groups.slice(0, limit), total: groups.length }
     })
   })
+  app.get('/forest', async (request, reply) =>
+    answerAll(reply, await nodes.askAll(request), (bodies) => mergeForests(bodies as TokenForest[])),
+  )
   app.get('/health', async (request, reply) => {
     const answers = await nodes.askAll(request)
     return answerAll(reply, answers, (bodies) => ({

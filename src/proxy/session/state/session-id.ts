@@ -11,6 +11,7 @@ export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'events',
   'favicon.ico',
   'groups',
+  'forest',
   'health',
   'metrics',
   'openapi.json',

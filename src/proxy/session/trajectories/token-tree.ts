@@ -25,6 +25,11 @@ export class TokenNode {
     return this.#parent
   }
 
+  /** The tokens between the parent and this node. */
+  get edge(): Int32Array {
+    return this.#edge
+  }
+
   /** The node of this sequence followed by `tokens`, made if need be. Copies what is new; keeps no view. */
   descend(tokens: Int32Array): TokenNode {
     let node: TokenNode = this

@@ -4,11 +4,11 @@ import { idPrefixOfRun } from '../../../session/state/session-id.ts'
 import type { SessionFilter, SessionGroup, SessionTotals } from '../../../store/port/turn-store.ts'
 import { type Caller, runAskedFor } from '../../access/scopes.ts'
 import { metadataFilter } from '../sessions/metadata-filter.ts'
-import type { Group, GroupsQuery, ListQuery, Totals } from './schemas.ts'
+import type { ForestQuery, Group, GroupsQuery, ListQuery, Totals } from './schemas.ts'
 
 /** @throws ProxyError `forbidden`, `invalid_request` */
 export function filterOf(
-  query: Static<typeof ListQuery> | Static<typeof GroupsQuery>,
+  query: Static<typeof ListQuery | typeof GroupsQuery | typeof ForestQuery>,
   caller: Caller,
 ): SessionFilter {
   const run = runAskedFor(caller, query.run)

@@ -14,6 +14,7 @@ import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
 import { queryTrajectories } from '../sessions/trajectory-query.ts'
 import { alternativesOf } from './alternatives.ts'
 import { filterOf, groupToWire, totalsToWire } from './filter.ts'
+import { queryForest, sessionsOfForest } from './forest.ts'
 import { foundSession } from './found-session.ts'
 import { turnByIndex } from './one-turn.ts'
 import { idsOf, laterNumbers, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
@@ -34,6 +35,7 @@ export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, opti
   const app = typedApp(plain)
   listRoutes(app, options)
   wholeRoutes(app, options)
+  forestRoutes(app, options)
   turnRoutes(app, options)
   rowRoutes(app, options)
   done()
@@ -109,6 +111,36 @@ function wholeRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void 
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
       return streamJson(reply, await queryTrajectories(reader, session, query, onRow))
+    },
+  )
+}
+
+function forestRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
+  app.get(
+    '/sessions/:sessionId/forest',
+    {
+      schema: described('sessions', 'Read the rows of a session, each token once', reads.TokenForest, {
+        params: schemas.SessionParams,
+        querystring: reads.SessionForestQuery,
+      }),
+    },
+    async ({ params: { sessionId }, query }, reply) => {
+      const session = await foundSession(reader, sessionId)
+      return streamJson(reply, await queryForest(reader, [session], query, onRow))
+    },
+  )
+  app.get(
+    '/forest',
+    {
+      config: { knowsRuns: true },
+      schema: described('sessions', 'Read the rows of a group, each token once', reads.TokenForest, {
+        description: 'The same filters as in the list of sessions; at most 128 sessions.',
+        querystring: reads.ForestQuery,
+      }),
+    },
+    async ({ query, caller }, reply) => {
+      const sessions = await sessionsOfForest(reader, filterOf(query, caller))
+      return streamJson(reply, await queryForest(reader, sessions, query, onRow))
     },
   )
 }

@@ -2,7 +2,14 @@
 import Type from 'typebox'
 import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
 import { nullable } from '../../schemas/nullable.ts'
-import { Session, sessionFields } from '../sessions/schemas.ts'
+import { detailFields } from '../sessions/detail-schemas.ts'
+import {
+  Session,
+  sessionFields,
+  Trajectories,
+  TrajectoriesQuery,
+  TrajectoryRow,
+} from '../sessions/schemas.ts'
 
 const STRICT = { additionalProperties: false }
 const nullableText = () => nullable(Type.String())
@@ -45,6 +52,45 @@ export const GroupsQuery = Type.Object(
   },
   { ...STRICT, ...METADATA },
 )
+
+const forestFields = {
+  side_calls: TrajectoriesQuery.properties.side_calls,
+  rejected: TrajectoriesQuery.properties.rejected,
+  details: TrajectoriesQuery.properties.details,
+}
+
+export const SessionForestQuery = Type.Object(forestFields, STRICT)
+
+export const ForestQuery = Type.Object({ ...forestFields, ...filterFields }, { ...STRICT, ...METADATA })
+
+const { prompt_ids, response_ids, response_mask, response_logprobs, ...rowFields } = TrajectoryRow.properties
+const { start, end, ...turnFields } = rowFields.turns.items.properties
+
+export const TokenForest = Type.Object({
+  sessions: Type.Array(
+    Type.Object({ ...sessionFields, excluded_turns: Trajectories.properties.excluded_turns }),
+  ),
+  rows: Type.Array(
+    Type.Object({
+      session_id: Type.String(),
+      ...rowFields,
+      leaf: nullable(Type.Integer({ description: 'The node that it ends with; null: it has no tokens' })),
+      prompt_tokens: count('How many tokens from the root on are its prompt'),
+      response_tokens: Type.Integer(),
+    }),
+  ),
+  nodes: Type.Array(
+    Type.Object({
+      parent: nullable(Type.Integer({ description: 'Its place in this list, before this one' })),
+      ids: prompt_ids,
+      session_id: Type.Optional(Type.String({ description: 'Of sampled tokens, as all below' })),
+      ...Type.Partial(Type.Object({ ...turnFields, ...detailFields })).properties,
+      logprobs: Type.Optional(
+        Type.Array(Type.Number(), { description: 'As many as ids; 0.0 if no row trains them' }),
+      ),
+    }),
+  ),
+})
 
 const rewardFields = {
   count: count('Sessions that have a reward'),

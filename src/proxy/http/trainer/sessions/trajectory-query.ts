@@ -55,7 +55,7 @@ export async function queryTrajectories(
 }
 
 /** A session that is removed ends its reading: what was read until then is no whole session, though each row looks like one. */
-function refuseHalf(before: SessionRecord, after: SessionRecord | undefined): void {
+export function refuseHalf(before: SessionRecord, after: SessionRecord | undefined): void {
   const hasEnded = before.endedAtMs !== null
   if (after && after.turnCount >= before.turnCount && (!hasEnded || after.endedAtMs === before.endedAtMs))
     return

@@ -1,0 +1,120 @@
+/** Sessions as one forest of tokens, as JSON. */
+import type { Static } from 'typebox'
+import { ProxyError } from '../../../../base/errors.ts'
+import { DETAIL_KINDS, type DetailKind } from '../../../../protocol/details/kinds.ts'
+import { Forest, type ReadNode, type SampledNode } from '../../../session/trajectories/forest.ts'
+import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
+import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
+import { DetailChoice, detailMembers } from '../sessions/details.ts'
+import { member, numberArray, openObject } from '../sessions/json-stream.ts'
+import { sessionToWire } from '../sessions/serialise.ts'
+import { refuseHalf } from '../sessions/trajectory-query.ts'
+import type { ForestQuery } from './schemas.ts'
+
+/** The samples of a group, with room; all of their tokens are in memory at once. */
+const MAX_SESSIONS = 128
+
+/** These are of tokens that a turn read, and several turns may have read one. */
+const OF_PROMPTS: readonly DetailKind[] = ['prompt_logprobs', 'routed_experts']
+
+/** Those that match, the oldest first. @throws ProxyError `invalid_request` for more than {@link MAX_SESSIONS} */
+export async function sessionsOfForest(reader: TurnReader, filter: SessionFilter): Promise<SessionRecord[]> {
+  const { sessions, nextCursor } = await reader.listSessions({ ...filter, order: 'asc', limit: MAX_SESSIONS })
+  if (nextCursor === undefined) return sessions
+  throw new ProxyError('invalid_request', `More than ${MAX_SESSIONS} sessions match: narrow the filter`)
+}
+
+/**
+ * Reads the turns of all sessions; their details node by node, as the answer is read.
+ * @param onRow called with each row
+ * @returns the answer, as pieces of one JSON text
+ * @throws ProxyError `invalid_request`; `session_not_found` for one that was removed or reset while it was read
+ */
+export async function queryForest(
+  reader: TurnReader,
+  sessions: readonly SessionRecord[],
+  {
+    side_calls: sideCalls,
+    rejected,
+    details,
+  }: Pick<Static<typeof ForestQuery>, 'side_calls' | 'rejected' | 'details'>,
+  onRow: (row: Trajectory) => void = () => {},
+): Promise<AsyncGenerator<string>> {
+  const kinds = kindsOf(details)
+  const forest = new Forest()
+  const shown: object[] = []
+  for (const session of sessions) {
+    const builder = new TrajectoryBuilder({ sideCalls, rejected })
+    for await (const turn of reader.readSteps(session.sessionId)) builder.add(turn)
+    refuseHalf(session, await reader.getSession(session.sessionId))
+    shown.push({ ...sessionToWire(session), excluded_turns: builder.excluded() })
+    forest.add(session.sessionId, told(builder.rows({}, session.reward), onRow))
+  }
+  const { nodes, rows } = forest.place()
+  const completed = new Set(
+    sessions.filter(({ status }) => status === 'completed').map(({ sessionId }) => sessionId),
+  )
+  const shownRows = rows.map((row) => ({ ...row, finished: completed.has(row.session_id) }))
+  return forestToWire({ sessions: shown, rows: shownRows }, nodes, (node) => detailsOf(reader, node, kinds))
+}
+
+/** @throws ProxyError `invalid_request` */
+function kindsOf(details: string | undefined): readonly DetailKind[] {
+  const { kinds } = DetailChoice.parse(details)
+  if (kinds.length === DETAIL_KINDS.length) return kinds.filter((kind) => !OF_PROMPTS.includes(kind))
+  const refused = kinds.find((kind) => OF_PROMPTS.includes(kind))
+  if (refused === undefined) return kinds
+  throw new ProxyError('invalid_request', `'${refused}' is in rows only: see the trajectories`, {
+    param: 'details',
+  })
+}
+
+function* told(rows: Iterable<Trajectory>, onRow: (row: Trajectory) => void): Generator<Trajectory> {
+  for (const row of rows) {
+    onRow(row)
+    yield row
+  }
+}
+
+async function* forestToWire(
+  values: object,
+  nodes: readonly (ReadNode | SampledNode)[],
+  details: (node: SampledNode) => AsyncIterable<string>,
+): AsyncGenerator<string> {
+  yield `${openObject(values)},"nodes":[`
+  let separator = ''
+  for (const node of nodes) {
+    const isSampled = 'turn' in node
+    const { parent } = node
+    yield separator +
+      openObject(isSampled ? { parent, session_id: node.sessionId, ...node.turn } : { parent })
+    yield* member('ids', numberArray(node.ids))
+    if (isSampled) {
+      yield* member('logprobs', numberArray(node.logprobs))
+      yield* details(node)
+    }
+    yield '}'
+    separator = ','
+  }
+  yield ']}'
+}
+
+/** Of a node that no row trains there are none. */
+function detailsOf(
+  reader: TurnReader,
+  { sessionId, turn, ids }: SampledNode,
+  kinds: readonly DetailKind[],
+): AsyncGenerator<string> {
+  const { length } = ids
+  const placed = {
+    turnId: turn.turn_id,
+    promptLength: 0,
+    completionLength: length,
+    start: 0,
+    end: turn.trained ? length : 0,
+    weightVersionStart: turn.weight_version_start,
+    weightVersionEnd: turn.weight_version_end,
+  }
+  const layout = { turns: [placed], first: 0, base: 0, responseLength: length }
+  return detailMembers(reader, sessionId, () => layout, kinds)
+}

@@ -1,0 +1,143 @@
+/**
+ * Rows as a forest: what several rows begin with is there once, for trainers that pack prefixes (tree attention) and for a
+ * smaller answer. A completion is a node of its own, whatever another turn sampled there: two samples of one prompt stay two,
+ * though their tokens may be the same. What was read is shared by its tokens: prompts, between sessions too, and what stands
+ * between a completion and the next one.
+ */
+import { TokenNode } from './token-tree.ts'
+import type { Trajectory, TurnSpan } from './trajectories.ts'
+
+/** Tokens that were read. */
+export interface ReadNode {
+  /** The place of the node before it; null: none. */
+  readonly parent: number | null
+  readonly ids: Int32Array
+}
+
+/** Tokens that a turn sampled. */
+export interface SampledNode extends ReadNode {
+  readonly sessionId: string
+  readonly turn: SampledTurn
+  /** 0.0 where no row trains it. */
+  readonly logprobs: Float64Array
+}
+
+/** `trained`: some row trains it. */
+type SampledTurn = Omit<TurnSpan, 'start' | 'end'>
+
+/** A row is the path from a root to its leaf. */
+export interface ForestRow extends Omit<Trajectory, RowArrays> {
+  readonly session_id: string
+  /** null: it has no tokens. */
+  readonly leaf: number | null
+  /** How many of the path's tokens are its prompt. */
+  readonly prompt_tokens: number
+  readonly response_tokens: number
+}
+
+type RowArrays = 'prompt_ids' | 'response_ids' | 'response_mask' | 'response_logprobs'
+
+interface PlacedForest {
+  /** Each comes after its parent. */
+  readonly nodes: readonly (ReadNode | SampledNode)[]
+  readonly rows: readonly ForestRow[]
+}
+
+export class Forest {
+  readonly #roots = TokenNode.root()
+  readonly #steps: Step[] = []
+
+  /** @param rows of all turns of the session, none of them cut; nothing is kept of their arrays but what is new */
+  add(sessionId: string, rows: Iterable<Trajectory>): void {
+    const sampled = new Map<string, Sampled>()
+    for (const row of rows)
+      this.#steps.push({ row: rowOf(sessionId, row), path: pathOf(sessionId, row, this.#roots, sampled) })
+  }
+
+  /** Only when all is there it is known where prompts part. */
+  place(): PlacedForest {
+    const nodes: (ReadNode | SampledNode)[] = []
+    const places = new Map<TokenNode | Sampled, number | null>([[this.#roots, null]])
+    const put = (key: TokenNode | Sampled, node: ReadNode | SampledNode): number => {
+      places.set(key, nodes.length)
+      return nodes.push(node) - 1
+    }
+    const placeRead = (node: TokenNode): number | null => {
+      const way: TokenNode[] = []
+      let at = node
+      for (; !places.has(at); at = at.parent!) way.push(at)
+      let parent = places.get(at)!
+      for (const next of way.reverse()) parent = put(next, { parent, ids: next.edge })
+      return parent
+    }
+    const rows = this.#steps.map(({ row, path }) => {
+      let leaf: number | null = null
+      for (const { read, sampled } of path) {
+        const parent = placeRead(read)
+        const { below, ...node } = sampled
+        leaf = places.get(sampled) ?? put(sampled, { parent, ...node })
+        places.set(below, leaf)
+      }
+      return { ...row, leaf }
+    })
+    return { nodes, rows }
+  }
+}
+
+interface Sampled extends Omit<SampledNode, 'parent' | 'turn' | 'logprobs'> {
+  turn: SampledTurn
+  logprobs: Float64Array
+  /** What was read after it. */
+  readonly below: TokenNode
+}
+
+interface Step {
+  readonly row: Omit<ForestRow, 'leaf'>
+  readonly path: readonly { read: TokenNode; sampled: Sampled }[]
+}
+
+function pathOf(
+  sessionId: string,
+  row: Trajectory,
+  roots: TokenNode,
+  known: Map<string, Sampled>,
+): Step['path'] {
+  if (!row.exact) return []
+  const path: { read: TokenNode; sampled: Sampled }[] = []
+  let read = roots.descend(row.prompt_ids)
+  let end = 0
+  for (const turn of row.turns) {
+    read = read.descend(row.response_ids.subarray(end, turn.start))
+    end = turn.end
+    const sampled = sampledBy(sessionId, turn, row, known)
+    path.push({ read, sampled })
+    read = sampled.below
+  }
+  return path
+}
+
+function sampledBy(
+  sessionId: string,
+  { start, end, ...turn }: TurnSpan,
+  row: Trajectory,
+  known: Map<string, Sampled>,
+): Sampled {
+  const before = known.get(turn.turn_id)
+  if (before !== undefined && !turn.trained) return before
+  const logprobs = row.response_logprobs.slice(start, end)
+  if (before !== undefined) return Object.assign(before, { turn, logprobs })
+  const ids = row.response_ids.slice(start, end)
+  const sampled = { sessionId, ids, turn, logprobs, below: TokenNode.root() }
+  known.set(turn.turn_id, sampled)
+  return sampled
+}
+
+function rowOf(sessionId: string, row: Trajectory): Step['row'] {
+  const { prompt_ids, response_ids, response_mask: _mask, response_logprobs: _logprobs, ...rest } = row
+  return {
+    session_id: sessionId,
+    ...rest,
+    prompt_tokens: prompt_ids.length,
+    response_tokens: response_ids.length,
+  }
+}
