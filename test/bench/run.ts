@@ -19,6 +19,7 @@ import { large, small, stream } from './rows/comparisons.ts'
 import { crowd } from './rows/crowd.ts'
 import { details } from './rows/details.ts'
 import { disk } from './rows/disk.ts'
+import { forest } from './rows/forest.ts'
 import { liveSessions } from './rows/live-sessions.ts'
 import { memory } from './rows/memory.ts'
 import { metrics } from './rows/metrics.ts'
@@ -41,6 +42,7 @@ const ROWS = {
   metrics,
   disk,
   read,
+  forest,
   details,
   token,
 }
