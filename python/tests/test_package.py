@@ -33,7 +33,12 @@ def test_the_wheel_says_what_it_is_and_has_the_package_alone(dist: Path) -> None
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload()
     assert "llm_proxy_verl/py.typed" in names
-    assert {name.split("/")[0] for name in names} == {"llm_proxy_verl", metadata_name.split("/")[0]}
+    assert "llm_proxy/py.typed" in names
+    assert {name.split("/")[0] for name in names} == {
+        "llm_proxy",
+        "llm_proxy_verl",
+        metadata_name.split("/")[0],
+    }
 
 
 @pytest.mark.timeout(180)
@@ -51,7 +56,10 @@ def test_the_wheel_works_in_an_empty_environment(dist: Path, tmp_path: Path) -> 
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
     python = environment / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", str(wheel)], check=True, timeout=150)
-    program = "import llm_proxy_verl.worker.client, llm_proxy_verl.process; print('imported')"
-    done = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout == "imported\n"
+    for what, module in ((str(wheel), "llm_proxy"), (f"{wheel}[verl]", "llm_proxy_verl.process")):
+        subprocess.run([python, "-m", "pip", "install", "--quiet", what], check=True, timeout=150)
+        program = f"import {module}; print('imported')"
+        done = subprocess.run(
+            [python, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.stdout == "imported\n"

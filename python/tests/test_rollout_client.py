@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 from aiohttp import web
 
@@ -20,7 +21,7 @@ from helpers.proxy import Proxy, start_proxy
 from helpers.rollout_servers import RolloutServers
 from helpers.waiting import eventually
 from helpers.web_server import serve
-from llm_proxy_verl import ProxyApiError, rollout_client
+from llm_proxy import AsyncClient, ProxyApiError, rollouts
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -89,49 +90,44 @@ async def slow(request: web.Request) -> web.StreamResponse:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_client, "_RETRY_BASE_S", 0.001)
-    monkeypatch.setattr(rollout_client, "_LONGEST_DELAY_S", 0.1)
-    monkeypatch.setattr(rollout_client, "_PATIENCE_S", 1.0)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=0.4)
-    monkeypatch.setattr(rollout_client, "_ROLLOUT_TIMEOUT", timeout)
+    monkeypatch.setattr(rollouts, "_RETRY_BASE_S", 0.001)
+    monkeypatch.setattr(rollouts, "_LONGEST_DELAY_S", 0.1)
+    monkeypatch.setattr(rollouts, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(rollouts, "_ROLLOUT_TIMEOUT", httpx.Timeout(0.4, connect=10))
 
 
-async def ask(http: aiohttp.ClientSession, *urls: str) -> dict[str, Any]:
-    return await rollout_client.RolloutClient(urls, http).run({"rollout_id": "a/b", "sample": {}})
+async def ask(*urls: str) -> dict[str, Any]:
+    async with AsyncClient(",".join(urls)) as client:
+        return await client.rollout({"rollout_id": "a/b", "sample": {}})
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_server_that_is_away_for_a_while_is_asked_again_for_the_same_rollout(
-    http: aiohttp.ClientSession,
-) -> None:
+async def test_a_server_that_is_away_for_a_while_is_asked_again_for_the_same_rollout() -> None:
     away = (cut, silent, failing("shutting_down"), refusing(503, detail="later", code="shutting_down"), cut)
     async with answering(*away, done) as (url, asked):
-        assert await ask(http, url) == DONE
+        assert await ask(url) == DONE
     assert asked == [{"rollout_id": "a/b", "sample": {}}] * 6
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_agent_may_work_for_as_long_as_its_server_shows_signs_of_life(
-    http: aiohttp.ClientSession,
-) -> None:
+async def test_an_agent_may_work_for_as_long_as_its_server_shows_signs_of_life() -> None:
     async with answering(slow) as (url, asked):
-        assert (await ask(http, url))["status"] == "done"
+        assert (await ask(url))["status"] == "done"
     assert len(asked) == 1
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_server_that_has_answered_before_is_waited_for_longer(http: aiohttp.ClientSession) -> None:
-    async with answering(done, *([refusing(503)] * 20), done) as (url, asked):
-        client = rollout_client.RolloutClient([url], http)
+async def test_a_server_that_has_answered_before_is_waited_for_longer() -> None:
+    async with answering(done, *([refusing(503)] * 20), done) as (url, asked), AsyncClient(url) as client:
         for _ in range(2):
-            assert await client.run({"rollout_id": "a", "sample": {}}) == DONE
+            assert await client.rollout({"rollout_id": "a", "sample": {}}) == DONE
     assert len(asked) == 22, "for longer than one that may not be there at all"
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_server_that_stays_away_is_named(http: aiohttp.ClientSession) -> None:
+async def test_a_server_that_stays_away_is_named() -> None:
     with pytest.raises(ProxyApiError, match="nobody runs rollouts at http") as refused:
-        await ask(http, "http://127.0.0.1:9")
+        await ask("http://127.0.0.1:9")
     assert (refused.value.status, refused.value.code) == (0, "unreachable")
 
 
@@ -156,11 +152,11 @@ async def test_a_server_that_stays_away_is_named(http: aiohttp.ClientSession) ->
 )
 @pytest.mark.usefixtures("impatient")
 async def test_what_failed_is_said_in_the_servers_words_and_not_asked_for_again(
-    http: aiohttp.ClientSession, answer: Answer, code: str, said: str
+    answer: Answer, code: str, said: str
 ) -> None:
     async with answering(*([answer] * 99)) as (url, asked):
         with pytest.raises(ProxyApiError, match=said) as refused:
-            await ask(http, url)
+            await ask(url)
         assert refused.value.code == code
         assert (len(asked) > 1) == (refused.value.status == 502)
 

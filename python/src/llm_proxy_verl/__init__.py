@@ -3,8 +3,10 @@
 ``llm_proxy_verl.agent_loop`` holds ``RemoteAgentLoop`` and needs verl; everything else here does not.
 """
 
+from llm_proxy import LlmProxyError, ProxyApiError
+
 from .config import RemoteAgentConfig
-from .errors import CallError, ConfigError, LlmProxyError, ProxyApiError
+from .errors import CallError, ConfigError
 from .verl_engine import RolloutLimits, VerlEngine
 from .worker.client import InferenceWorkerClient
 

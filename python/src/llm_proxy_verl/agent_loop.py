@@ -55,7 +55,7 @@ class RemoteAgentLoop(AgentLoopBase):
         await shared.lend_engine(options, self.server_manager, self._make_engine)
         takes_all = self._takes_all_rows(kwargs)
         sample = plain(kwargs)
-        answer = await shared.rollouts(options).run(
+        answer = await shared.rollouts(options).rollout(
             {
                 **options.sent(),
                 "rollout_id": f"{str(sample.get('instance_id', 'sample'))[:200]}-{secrets.token_hex(8)}",

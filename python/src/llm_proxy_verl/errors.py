@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-
-class LlmProxyError(Exception):
-    """The base of every error of this package."""
+from llm_proxy import LlmProxyError
 
 
 class ConfigError(LlmProxyError):
     """An option or an environment variable is wrong; the message names it."""
-
-
-class ProxyApiError(LlmProxyError):
-    """A proxy or a rollout server refused what it was asked, failed at it, or could not be reached.
-
-    ``status`` is 0 and ``code`` is ``unreachable`` where there was no answer at all.
-    """
-
-    def __init__(self, message: str, *, status: int, code: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
 
 
 #: HTTP statuses of the codes that a worker uses, as docs/errors.md has them.

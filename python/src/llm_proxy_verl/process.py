@@ -15,10 +15,9 @@ import socket
 import weakref
 from collections.abc import Callable, Sequence
 
-import aiohttp
+from llm_proxy import AsyncClient, ProxyApiError
 
 from .config import RemoteAgentConfig
-from .rollout_client import RolloutClient, mode_of
 from .verl_engine import LLMClient, VerlEngine
 from .worker.client import InferenceWorkerClient
 
@@ -33,18 +32,19 @@ class SharedResources:
     """Of one event loop."""
 
     def __init__(self) -> None:
-        # As many connections as rollouts run: each waits until its agent has ended, which may take hours.
-        self.http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         self._workers: dict[LLMClient, InferenceWorkerClient] = {}
         self._modes: dict[str, str] = {}
-        self._rollouts: dict[tuple[tuple[str, ...], str | None], RolloutClient] = {}
+        self._clients: dict[tuple[str, str | None], AsyncClient] = {}
 
-    def rollouts(self, config: RemoteAgentConfig) -> RolloutClient:
+    def rollouts(self, config: RemoteAgentConfig) -> AsyncClient:
         """What runs the agents of these options."""
-        where = (config.rollout_servers or config.proxy_urls, next(iter(config.admin_key), None))
-        if where not in self._rollouts:
-            self._rollouts[where] = RolloutClient(where[0], self.http, where[1])
-        return self._rollouts[where]
+        urls = config.rollout_servers or config.proxy_urls
+        return self._client(",".join(urls), next(iter(config.admin_key), None))
+
+    def _client(self, url: str, key: str | None = None) -> AsyncClient:
+        if (url, key) not in self._clients:
+            self._clients[url, key] = AsyncClient(url, key)
+        return self._clients[url, key]
 
     async def lend_engine(
         self, config: RemoteAgentConfig, client: LLMClient, make_engine: Callable[[], VerlEngine]
@@ -70,13 +70,18 @@ class SharedResources:
         """Lets workers finish what they have, and closes every connection."""
         for worker in self._workers.values():
             await worker.stop(grace_s=10)
-        await self.http.close()
+        for one in self._clients.values():
+            await one.close()
 
     async def _in_relay_mode(self, urls: Sequence[str]) -> list[str]:
         """A proxy that is away is dialled: if it turns out to reach engines itself, it refuses the worker."""
         for url in urls:
-            if url not in self._modes and (mode := await mode_of(url, self.http)) is not None:
-                self._modes[url] = mode
+            if url in self._modes:
+                continue
+            try:
+                self._modes[url] = str((await self._client(url).health())["mode"])
+            except (ProxyApiError, KeyError, TypeError) as error:
+                logger.warning("no proxy tells its mode at %s: %s", url, error)
         return [url for url in urls if self._modes.get(url, "relay") == "relay"]
 
 

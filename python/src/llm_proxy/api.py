@@ -1,0 +1,97 @@
+"""The proxy's API as steps (docs/http-api.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from .errors import ProxyApiError
+from .steps import Answer, Pause, Request, Steps
+
+logger = logging.getLogger("llm_proxy")
+
+_ANSWER_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
+#: How long a proxy that is away, as while it is started anew, is asked again.
+_PATIENCE_S = 30.0
+_RETRY_BASE_S = 0.25
+_LONGEST_DELAY_S = 5.0
+_NOT_THERE = (502, 503, 504)
+
+
+class Api:
+    """One proxy, or one front of several."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"a proxy has an http:// or https:// URL, which {url!r} is not")
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        json: Any = None,
+        timeout: httpx.Timeout | None = None,
+    ) -> Request:
+        """A request with the key; parameters that are ``None`` are left out."""
+        asked = {name: value for name, value in (params or {}).items() if value is not None}
+        waits = timeout or _ANSWER_TIMEOUT
+        return Request(method, self.url + path, self.headers, waits, asked or None, json)
+
+    def call(self, method: str, path: str, *, again: bool = True, **options: Any) -> Steps[Any]:
+        """Asks once, and again while the proxy is away.
+
+        :param again: not for what would be done twice
+        :returns: the answer's JSON
+        :raises ProxyApiError: with the proxy's own words
+        """
+        asked = self.request(method, path, **options)
+        began, delay = time.monotonic(), _RETRY_BASE_S
+        while True:
+            try:
+                return _json_of(asked.url, (yield asked))
+            except ProxyApiError as error:
+                refusal = error
+            except httpx.HTTPError as error:
+                what = f"no proxy answers at {asked.url}: {error or type(error).__name__}"
+                refusal = ProxyApiError(what, status=0, code="unreachable")
+            is_away = refusal.status in (0, *_NOT_THERE)
+            if not (is_away and again) or time.monotonic() - began >= _PATIENCE_S:
+                raise refusal
+            logger.warning("%s; asking again", refusal)
+            yield Pause(delay * (1 + random.random()) / 2)
+            delay = min(_LONGEST_DELAY_S, 2 * delay)
+
+    def of_session(self, method: str, session_id: str, name: str = "", **options: Any) -> Steps[Any]:
+        """As :meth:`call`, of one session."""
+        return self.call(method, f"/sessions/{quoted(session_id)}{name}", **options)
+
+
+def quoted(session_id: str) -> str:
+    """An id as a part of a path."""
+    return quote(session_id, safe="")
+
+
+def _json_of(url: str, answer: Answer) -> Any:
+    """:raises ProxyApiError: for a refusal, and for an answer that is none of a proxy's"""
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        body = json.loads(answer.text)
+        if answer.status < 300:
+            return body
+        raise ProxyApiError(
+            f"{url}: {body['detail']}", status=answer.status, code=str(body.get("code", "unknown"))
+        )
+    what = f"{url} does not answer as llm-proxy does ({answer.status})"
+    raise ProxyApiError(what, status=answer.status, code="unknown")

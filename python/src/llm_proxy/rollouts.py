@@ -1,0 +1,129 @@
+"""Rollouts, of whoever runs them (docs/rollouts.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from .api import Api, quoted
+from .errors import ProxyApiError
+from .steps import Answer, Pause, Steps
+
+logger = logging.getLogger("llm_proxy")
+
+#: An agent may work for hours, and a server that waits for one gives a sign of life each 15 s.
+_ROLLOUT_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
+#: How long a server that never answered is asked again: the address may be wrong.
+_PATIENCE_S = 30.0
+#: And one that has answered before, and is the only one: days of training hang on it, and it may be moved.
+_LONG_PATIENCE_S = 600.0
+_RETRY_BASE_S = 0.25
+_LONGEST_DELAY_S = 15.0
+#: A connection that held for so long, longer than it may be silent, was no attempt that failed.
+_HELD_S = 90.0
+_NOT_THERE = (502, 503, 504)
+_FAREWELL_TIMEOUT = httpx.Timeout(5)
+
+
+class Rollouts:
+    """Runs each rollout at one of ``apis``, the next if that one is not there.
+
+    :param apis: of proxies that run rollouts, or pass them on, or of rollout servers
+    """
+
+    def __init__(self, apis: Sequence[Api]) -> None:
+        self._apis = tuple(apis)
+        self._answered: set[str] = set()
+
+    def run(self, rollout: Mapping[str, Any]) -> Steps[dict[str, Any]]:
+        """Runs an agent, and waits for what came of it.
+
+        A connection that breaks, or a server that restarts, is asked again: by its id a rollout that still runs is
+        joined, and the result of one that has ended is given again. The agent of a task that is cancelled is ended.
+
+        :param rollout: the body of ``POST /rollouts``, with a ``rollout_id``
+        :returns: the answer of a rollout that is done
+        :raises ProxyApiError: that names what failed; an agent that fails is no failure of its rollout
+        """
+        *others, last = random.sample(self._apis, len(self._apis))
+        for api in others:
+            with contextlib.suppress(_NobodyThereError):
+                return (yield from self._run_at(api, rollout, _PATIENCE_S))
+        is_known = last.url in self._answered and not others
+        return (yield from self._run_at(last, rollout, _LONG_PATIENCE_S if is_known else _PATIENCE_S))
+
+    def _run_at(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
+        try:
+            return (yield from self._until_done(api, rollout, patience_s))
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            yield from _call_off(api, str(rollout["rollout_id"]))
+            raise
+
+    def _until_done(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
+        asked = api.request("POST", "/rollouts", json=rollout, timeout=_ROLLOUT_TIMEOUT)
+        heard, failures = time.monotonic(), 0
+        while True:
+            began = time.monotonic()
+            refusal: ProxyApiError
+            try:
+                answer = _done(asked.url, (yield asked))
+            except httpx.HTTPError as error:
+                refusal = _NobodyThereError(
+                    f"nobody runs rollouts at {asked.url}: {error or type(error).__name__}"
+                )
+            except ProxyApiError as error:
+                refusal = error
+            else:
+                self._answered.add(api.url)
+                return answer
+            now = time.monotonic()
+            if now - began > _HELD_S:
+                heard, failures = now, 0
+            is_away = refusal.status in (0, *_NOT_THERE) or refusal.code == "shutting_down"
+            if not is_away or now - heard >= patience_s:
+                raise refusal
+            logger.warning("%s; asking again", refusal)
+            delay = min(_LONGEST_DELAY_S, _RETRY_BASE_S * 2**failures)
+            failures += 1
+            yield Pause(delay * (1 + random.random()) / 2)
+
+
+def _call_off(api: Api, rollout_id: str) -> Steps[None]:
+    asked = api.request("DELETE", f"/rollouts/{quoted(rollout_id)}", timeout=_FAREWELL_TIMEOUT)
+    try:
+        answer = yield asked
+    except httpx.HTTPError as error:
+        # Its server ends it too, a little later: nobody waits for it any more.
+        logger.warning("nobody says that %s has ended: %s", asked.url, error or type(error).__name__)
+    else:
+        if answer.status >= 300 and answer.status != 404:
+            logger.warning("%s was not called off: %s", asked.url, answer.text[:300])
+
+
+class _NobodyThereError(ProxyApiError):
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=0, code="unreachable")
+
+
+def _done(url: str, answer: Answer) -> dict[str, Any]:
+    """:raises ProxyApiError: with the server's own words, so that what to do about it is said once"""
+    status = answer.status
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        body: dict[str, Any] = json.loads(answer.text)
+        if status < 300 and body["status"] == "done":
+            return body
+        error = body if status >= 300 else body["error"]
+        code, detail = str(error.get("code", "unknown")), str(error["detail"])
+        if status == 404:
+            detail += " (give llm-proxy serve a --rollout-server: llm-proxy rollout --listen)"
+        raise ProxyApiError(f"{url}: {detail}", status=status, code=code)
+    what = f"{url} does not answer as this version of llm-proxy does ({status})"
+    raise ProxyApiError(what, status=status, code="unknown")

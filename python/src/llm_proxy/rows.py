@@ -1,0 +1,118 @@
+"""Rows that a trainer can train on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One LLM call in a row."""
+
+    turn_id: str
+    index: int
+    #: Where its completion is in ``response_ids``.
+    start: int
+    end: int
+    #: Whether the mask is 1 there; if not, another row trains it.
+    trained: bool
+    #: Its own; ``None`` where it was given none.
+    reward: float | None
+    finish_reason: str | None
+    weight_version_start: str | None
+    weight_version_end: str | None
+    #: All that the proxy says of it.
+    fields: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence of a session; the lists of the response are equally long."""
+
+    session_id: str
+    prompt_ids: list[int]
+    response_ids: list[int]
+    #: 1 on tokens that were sampled and that this row trains, else 0.
+    response_mask: list[int]
+    #: Natural logarithms, as the engine gave them; 0.0 where the mask is 0.
+    response_logprobs: list[float]
+    turns: Sequence[Turn]
+    reward: float | None
+    #: ``False``: the engine did not tell exact ids, and the row has none.
+    exact: bool
+    #: Whether the session was completed.
+    finished: bool
+    truncated: bool
+    finish_reason: str | None
+    #: ``None`` where the version of one turn is not known.
+    weight_version_min: str | None
+    weight_version_max: str | None
+    #: All that the proxy says of it but its lists of tokens: ``line``, ``reward_components``, and the details that were
+    #: asked for (docs/details.md).
+    fields: Mapping[str, Any] = field(repr=False)
+
+    def arrays(self) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
+        """The four lists as NumPy arrays, logprobs as float64; needs NumPy."""
+        import numpy as np
+
+        return {
+            "prompt_ids": np.array(self.prompt_ids, np.int64),
+            "response_ids": np.array(self.response_ids, np.int64),
+            "response_mask": np.array(self.response_mask, np.int64),
+            "response_logprobs": np.array(self.response_logprobs, np.float64),
+        }
+
+    def of_turns(self, **numbers: Sequence[float | None]) -> dict[str, dict[str, list[float | None]]]:
+        """Numbers per token of the response as ``Session.add`` takes them: by turn, of those that this row trains.
+
+        :param numbers: lists as long as the response: ``advantages``, ``ratios``, ``entropies``, ``loss_weights``
+        """
+        for name, values in numbers.items():
+            if len(values) != len(self.response_ids):
+                raise ValueError(f"{name} has {len(values)} numbers for {len(self.response_ids)} tokens")
+        return {
+            turn.turn_id: {
+                name: [None if value is None else float(value) for value in values[turn.start : turn.end]]
+                for name, values in numbers.items()
+            }
+            for turn in self.turns
+            if turn.trained and turn.end > turn.start
+        }
+
+
+_LISTS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
+_TURN = ("turn_id", "index", "start", "end", "trained", "reward")
+_VERSIONS = ("finish_reason", "weight_version_start", "weight_version_end")
+_ROW = (
+    "reward",
+    "exact",
+    "finished",
+    "truncated",
+    "finish_reason",
+    "weight_version_min",
+    "weight_version_max",
+)
+
+
+def rows_of(answer: Mapping[str, Any]) -> list[Row]:
+    """What ``GET /sessions/{id}/trajectories`` answers."""
+    return [_row_of(answer["session_id"], row) for row in answer["trajectories"]]
+
+
+def _row_of(session_id: str, row: Mapping[str, Any]) -> Row:
+    return Row(
+        session_id,
+        turns=[_turn_of(turn) for turn in row["turns"]],
+        fields={name: value for name, value in row.items() if name not in _LISTS},
+        **{name: row[name] for name in (*_LISTS, *_ROW)},
+    )
+
+
+def _turn_of(turn: Mapping[str, Any]) -> Turn:
+    return Turn(**{name: turn[name] for name in (*_TURN, *_VERSIONS)}, fields=turn)

@@ -1,0 +1,197 @@
+"""The client, against the real proxy: what it makes of answers, of refusals, and of a proxy that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+
+from helpers.forwarder import Forwarder
+from helpers.proxy import Proxy, start_proxy
+from llm_proxy import AsyncClient, Client, ProxyApiError, Row, api
+
+KEY = "admin-key-of-a-test"
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """A proxy with keys, on the embedded engine."""
+    secret = "0123456789abcdef0123456789abcdef"
+    flags = ("--admin-key", KEY, "--agent-key-secret", secret)
+    with start_proxy(tmp_path_factory.mktemp("client"), *flags, mode="local") as started:
+        yield started
+
+
+def talk(base_url: str, key: str | None, turns: int = 2) -> None:
+    """An agent of so many calls."""
+    messages: list[dict[str, str]] = []
+    for turn in range(turns):
+        messages.append({"role": "user", "content": f"Question {turn}."})
+        body = {"model": "embedded", "messages": messages, "max_tokens": 8}
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=30)
+        answer.raise_for_status()
+        messages.append(answer.json()["choices"][0]["message"])
+
+
+def test_a_rollout_from_its_session_to_its_rows(proxy: Proxy) -> None:
+    with Client(proxy.url, KEY) as client:
+        with client.create("task/7 ä", metadata={"task": "7", "step": 3}) as session:
+            assert session.id == "task/7 ä"
+            talk(session.base_url, session.agent_key)
+            session.reward(1, components={"style": 0.5}, turns={1: 0.25})
+        info = session.info()
+        assert (info["status"], info["reward"], info["turn_count"]) == ("completed", 1.0, 2)
+        (row,) = session.rows(details=["advantages"])
+        assert (row.session_id, row.finished, row.exact, row.reward) == (session.id, True, True, 1.0)
+        assert [turn.reward for turn in row.turns] == [None, 0.25]
+        assert sum(row.response_mask) == sum(turn.end - turn.start for turn in row.turns)
+        assert row.fields["reward_components"] == {"style": 0.5}
+        assert row.fields["advantages"] is None
+        assert "prompt_ids" not in row.fields
+        (cut,) = session.rows(prompt_length=2, response_length=3)
+        assert (cut.prompt_ids, cut.response_ids) == (row.prompt_ids[-2:], row.response_ids[:3])
+        assert cut.truncated
+        assert session.wait(0)["status"] == "completed"
+        assert session.delete()
+        assert not session.delete()
+        with pytest.raises(ProxyApiError, match="Session not found") as refused:
+            session.rows()
+        assert (refused.value.status, refused.value.code) == (404, "session_not_found")
+
+
+def test_what_the_trainer_knows_goes_back_by_turns(proxy: Proxy) -> None:
+    with Client(proxy.url, KEY) as client:
+        with client.create() as session:
+            talk(session.base_url, session.agent_key)
+        (row,) = session.rows()
+        advantages = np.arange(len(row.response_ids)) / 3
+        assert session.add(row.of_turns(advantages=list(advantages))) == 2
+        (kept,) = session.rows(details="advantages")
+        wanted = [number if bit else None for number, bit in zip(advantages, row.response_mask, strict=True)]
+        assert kept.fields["advantages"] == wanted
+        with pytest.raises(ValueError, match="advantages has 1 numbers"):
+            row.of_turns(advantages=[1.0])
+
+
+def test_rows_are_arrays_for_who_wants_them(proxy: Proxy) -> None:
+    with Client(proxy.url, KEY) as client:
+        with client.create() as session:
+            talk(session.base_url, session.agent_key, 1)
+        (row,) = session.rows()
+    arrays = row.arrays()
+    assert {name: str(array.dtype) for name, array in arrays.items()} == {
+        "prompt_ids": "int64",
+        "response_ids": "int64",
+        "response_mask": "int64",
+        "response_logprobs": "float64",
+    }
+    assert arrays["response_ids"].tolist() == row.response_ids
+    assert arrays["response_logprobs"].tolist() == row.response_logprobs
+
+
+def test_what_raises_in_a_session_aborts_it(proxy: Proxy) -> None:
+    with Client(proxy.url, KEY) as client:
+        with pytest.raises(ZeroDivisionError), client.create() as session:
+            _ = 1 / 0
+        assert session.wait()["status"] == "aborted"
+        assert client.session(session.id).reset()["status"] == "active"
+        with pytest.raises(TimeoutError, match=r"has not ended within 0\.05 s"):
+            session.wait(0.05)
+        session.abort()
+
+
+def test_groups_and_lists_take_the_filters_of_the_api(proxy: Proxy) -> None:
+    with Client(proxy.url, KEY) as client:
+        for reward in (0, 1, 1):
+            with client.create(metadata={"task": 'say "7"', "epoch": 7}) as session:
+                session.reward(reward)
+        assert client.create(metadata={"task": 7}).info()["metadata"]["task"] == 7
+        (group,) = (one for one in client.groups("task") if one["value"] == 'say "7"')
+        assert (group["sessions"], group["rewards"]["mean"]) == (3, pytest.approx(2 / 3))
+        found = list(client.sessions(metadata={"task": 'say "7"', "epoch": 7}, limit=2, reward_min=0.5))
+        assert len(found) == 2
+        assert len(list(client.sessions(metadata={"task": 'say "7"'}, limit=2))) == 3, "page by page"
+        assert not list(client.sessions(metadata={"epoch": "7"})), "text is text"
+
+
+def test_weights_are_replaced_between_pause_and_resume(proxy: Proxy) -> None:
+    with Client(proxy.url, KEY) as client:
+        assert client.pause(5)
+        client.announce_weights(4)
+        client.resume()
+        assert client.weight_version() == 4
+        assert client.health()["paused"] is False
+
+
+def test_a_wait_ends_with_the_session(proxy: Proxy) -> None:
+    with Client(proxy.url, KEY) as client:
+        session = client.create()
+        timer = threading.Timer(0.2, session.complete)
+        timer.start()
+        assert session.wait(30)["status"] == "completed"
+        timer.join()
+
+
+def test_a_wrong_key_is_said_and_not_tried_again(proxy: Proxy) -> None:
+    with Client(proxy.url, "not-the-key-of-it") as client, pytest.raises(ProxyApiError) as refused:
+        client.create("s")
+    assert (refused.value.status, refused.value.code) == (401, "unauthorized")
+
+
+def test_a_proxy_has_to_be_named(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
+    monkeypatch.delenv("PROXY_SERVER_URL", raising=False)
+    with pytest.raises(ValueError, match="PROXY_SERVER_URL"):
+        Client()
+    with pytest.raises(ValueError, match="http:// or https://"):
+        Client("proxy:8080")
+    monkeypatch.setenv("PROXY_SERVER_URL", f"{proxy.url}/v1")
+    monkeypatch.setenv("LLM_PROXY_ADMIN_KEY", KEY)
+    with Client() as client:
+        assert client.url == proxy.url
+        client.create("by-environment").delete()
+
+
+async def test_a_proxy_that_is_away_for_a_while_is_asked_again(proxy: Proxy) -> None:
+    async with Forwarder(proxy.url) as way, AsyncClient(way.url, KEY) as client:
+        session = await client.create("away")
+        running = asyncio.create_task(session.wait(20))
+        await asyncio.sleep(0.2)
+        way.cut()
+        await session.reward(0.5)
+        await session.complete()
+        assert (await running)["status"] == "completed"
+        assert [one["session_id"] async for one in client.sessions(q="away")] == ["away"]
+
+
+async def test_a_proxy_that_stays_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_PATIENCE_S", 0.5)
+    async with AsyncClient("http://127.0.0.1:9") as client:
+        with pytest.raises(ProxyApiError, match=r"no proxy answers at http://127\.0\.0\.1:9") as refused:
+            await client.session("s").reward(1)
+    assert (refused.value.status, refused.value.code) == (0, "unreachable")
+
+
+async def test_an_event_loop_runs_many_sessions(proxy: Proxy) -> None:
+    async with AsyncClient(proxy.url, KEY) as client:
+
+        async def rollout(number: int) -> list[Row]:
+            async with await client.create(metadata={"task": "many"}) as session:
+                await asyncio.to_thread(talk, session.base_url, session.agent_key, 1)
+                await session.reward(number)
+            return await session.rows()
+
+        rows = await asyncio.gather(*(rollout(number) for number in range(8)))
+        assert [row.reward for (row,) in rows] == list(range(8))
+
+
+async def test_a_teacher_has_nothing_to_read_in_a_session_without_turns(proxy: Proxy) -> None:
+    async with AsyncClient(proxy.url, KEY) as client:
+        session = await client.create()
+        scored = await session.score(teacher="wise")
+        assert (scored["rows"], scored["left_out"]) == (0, {"inexact": 0, "images": 0})
+        await session.delete()

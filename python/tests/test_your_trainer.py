@@ -1,0 +1,33 @@
+"""The page for trainers of one's own, word for word, in an environment that has nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.proxy import REPOSITORY, start_proxy
+
+PAGE = (REPOSITORY / "docs" / "your-trainer.md").read_text()
+
+
+@pytest.mark.timeout(300)
+def test_the_page_goes_from_nothing_to_arrays(tmp_path: Path) -> None:
+    (command,) = re.findall(r"^ {4}pip install (.*)$", PAGE, re.M)
+    (program,) = re.findall(r"```python trainer\n(.*?)```", PAGE, re.S)
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
+    python = str(environment / "bin" / "python")
+    packages = command.replace("/path/to/llm-proxy", str(REPOSITORY)).split()
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True, timeout=150)
+    with start_proxy(tmp_path, mode="local", token_mode=False) as proxy:
+        there = program.replace("http://127.0.0.1:8080", proxy.url)
+        assert there != program
+        done = subprocess.run(
+            [python, "-c", there], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=60
+        )
+    shape, trained = re.fullmatch(r"(\(8, \d+\)) (\d+) \1\n", done.stdout).groups()
+    assert int(trained) > 8, shape
