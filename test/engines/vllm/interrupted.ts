@@ -170,10 +170,12 @@ export async function checkWeights(
         await until(async () => (await engineOf(mode)).weight_version === String(version))
         // Long enough to be in its middle when the weights come, also on a fast machine; "wait" waits for its end.
         const tokens = pause === 'wait' ? SHORT : FAR
-        const running = await begin(vllm.core, mode, { stream, tokens, record: ['weight_versions'] })
+        const running = await beginAndPause(vllm, mode, pause, {
+          stream,
+          tokens,
+          record: ['weight_versions'],
+        })
         version += 1
-        // "wait" answers when all calls have ended.
-        await vllm.post(`/pause?mode=${pause}`)
         // An answer that is over but not read yet has the weights of when it is read.
         if (pause === 'wait') await turnOf(mode, running)
         await vllm.post('/collective_rpc', {
@@ -200,6 +202,25 @@ export async function checkWeights(
           `${what}: the core used ${used[0]}..${used.at(-1)}`,
         )
       }
+}
+
+/** A machine that is busy with something else may be so late to pause that the call has ended: then another is begun. */
+async function beginAndPause(
+  vllm: EngineProcess,
+  mode: Mode,
+  pause: string,
+  how: Begun & { tokens: number },
+): Promise<Running> {
+  for (let tries = 1; ; tries += 1) {
+    const running = await begin(vllm.core, mode, how)
+    // "wait" answers when all calls have ended.
+    await vllm.post(`/pause?mode=${pause}`)
+    vllm.core.calls()
+    const isInItsMiddle = running.core.ids.length < how.tokens
+    if (isInItsMiddle || pause === 'wait' || tries === TRIES) return running
+    await vllm.post('/resume')
+    await turnOf(mode, running)
+  }
 }
 
 /** By whom a trainer holds it, and lets it go on. */
