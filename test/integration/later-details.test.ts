@@ -50,6 +50,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
     const refused = [
       [{ turns: { 1: good, 9: good } }, 404, /no turn '9'/],
       [{ turns: { 1: good, gone: good } }, 404, /no turn 'gone'/],
+      [{ turns: { '': good } }, 404, /no turn ''/],
       [{ turns: { 1: good, 's-1': good } }, 400, /turn 1 twice/],
       [
         { turns: { 1: good, 0: { ratios: [1, 2, 3] } } },

@@ -31,9 +31,10 @@ export async function detailsGiven(
     const named = [...names].filter((name) => left.has(name))
     if (named.length > 1)
       throw refused(`'turns' has turn ${index} twice: by its index and by its id`, 'turns')
-    const numbers = left.get(named[0] ?? '')
-    if (numbers === undefined) continue
-    left.delete(named[0]!)
+    const [name] = named
+    if (name === undefined) continue
+    const numbers = left.get(name)!
+    left.delete(name)
     given.push({ turnId, details: packDetails(checked(numbers, { index, sampledTokens, teacher })) })
   }
   const [missing] = left.keys()
