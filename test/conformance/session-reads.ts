@@ -144,6 +144,12 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
       { value: 'django', sessions: 2, completed: 1, createdAtMs: 1001, rewards: { count: 2, mean: 0.625 } },
     ])
     t.strictSame(await store.groupSessions('nothing', {}), [])
+    for (const [passReward, passed] of [
+      [undefined, null],
+      [0.25, 2],
+      [0.5, 1],
+    ] as const)
+      t.match(await store.groupSessions('task', {}, passReward), [{}, { passed }])
     t.match(await store.groupSessions('task', { status: 'completed' }), [{ value: 'django', sessions: 1 }])
   })
 

@@ -92,8 +92,8 @@ export class MemoryTurnStore implements TurnStore {
     return totalsOf(tallySessions(this.#matching(filter)))
   }
 
-  async groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
-    return groupsOf(tallySessions(this.#matching(filter), by))
+  async groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
+    return groupsOf(tallySessions(this.#matching(filter), by), passReward)
   }
 
   async endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number) {

@@ -115,6 +115,10 @@ t.test('lists, groups and totals of all nodes are one, in order, page by page', 
   const even = groups.find(({ value }: { value: string }) => value === 't0')
   t.match(even, { sessions: 9, rewards: { count: 9, mean: 8, min: 0, max: 16 } })
   t.ok(Math.abs(even.rewards.std - Math.sqrt(30)) < 1e-9)
+  // Of rewards 0 to 16 five even ones pass, and four odd ones.
+  const { groups: passing, pass_at: passAt } = await json('/groups?by=task&pass_reward=8&limit=1')
+  t.equal(passing.length, 1)
+  t.ok(Math.abs(passAt[1] - (5 / 9 + 4 / 8) / 2) < 1e-9)
   t.strictSame(await json('/sessions/batch_delete', { session_ids: [...ids, 'none'] }), { deleted: 17 })
 })
 

@@ -162,6 +162,10 @@ for (const [name, openStore] of Object.entries(STORES)) {
       t.match(byValue.x, { sessions: 1, zero_variance: false })
       t.equal(body.total, 3)
       t.equal((await get('/groups?by=task&limit=1')).body.groups.length, 1)
+      t.notOk('pass_at' in body || 'passed' in byValue.same)
+      const passed = (await get('/groups?by=task&pass_reward=0.5', reads.Groups)).body
+      t.equal(passed.groups.find(({ value }: { value: string }) => value === 'same').passed, 2)
+      t.equal(passed.pass_at[2], 1)
       t.match(await get('/groups'), { status: 400, body: { param: 'by' } })
     })
   })

@@ -55,6 +55,7 @@ function joined(a: Group, b: Group): Group {
     ...a,
     ...sums(a, b),
     rewards,
+    ...(a.passed !== undefined && { passed: a.passed + (b.passed ?? 0) }),
     zero_variance: rewards.count > 1 && rewards.std === 0,
     created_at: Math.min(a.created_at, b.created_at),
   }

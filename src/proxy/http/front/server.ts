@@ -17,6 +17,7 @@ import type { Logger } from '../../../base/logger.ts'
 import { nodeOfSession } from '../../session/state/nodes.ts'
 import { MAX_SESSION_ID_BYTES } from '../../session/state/session-id.ts'
 import { parseTraceId } from '../../session/trajectories/traces.ts'
+import { passAtK } from '../trainer/read/pass-at-k.ts'
 import { baseUrl } from '../transport/base-url.ts'
 import { errorHeaders, errorOf } from '../transport/errors.ts'
 import { sessionPaths } from '../transport/session-paths.ts'
@@ -211,12 +212,13 @@ function questionRoutes(app: FastifyInstance, nodes: Nodes): void {
   app.addHook('preClose', async () => streams.close())
   app.get('/events', (request, reply) => streams.answer(request, reply))
   app.get('/groups', async (request, reply) => {
-    const { limit: asked, by } = request.query as { limit?: string; by?: string }
+    const { limit: asked, by, pass_reward: passReward } = request.query as Record<string, string | undefined>
     const limit = Number(asked ?? 1000)
     const url = withQuery(request.url, { limit: '100000' })
     return answerAll(reply, await nodes.askAll(request, () => url), (bodies) => {
       const groups = mergeGroups(bodies.map(({ groups }) => groups as Group[]))
-      return { by, groups: groups.slice(0, limit), total: groups.length }
+      const answer = { by, groups: groups.slice(0, limit), total: groups.length }
+      return passReward === undefined ? answer : { ...answer, pass_at: passAtK(groups) }
     })
   })
   app.get('/forest', async (request, reply) =>

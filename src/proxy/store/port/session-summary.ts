@@ -58,11 +58,12 @@ export function totalsOf(tallies: Tallies): SessionTotals {
 }
 
 /** @param tallies by the value of a metadata key */
-export function groupsOf(tallies: Tallies): SessionGroup[] {
+export function groupsOf(tallies: Tallies, passReward?: number): SessionGroup[] {
   const groups = [...tallies].map(([value, { counts, createdAtMs, rewards }]) => ({
     value: value!,
     ...counts,
     rewards: statisticsOf(rewards),
+    passed: passReward === undefined ? null : rewards.filter((reward) => reward >= passReward).length,
     createdAtMs,
   }))
   return groups.sort((a, b) => b.createdAtMs - a.createdAtMs)

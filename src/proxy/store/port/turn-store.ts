@@ -274,6 +274,8 @@ export interface RewardStatistics {
 export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
   value: string | number | boolean
   rewards: Omit<RewardStatistics, 'histogram'>
+  /** How many rewards are at least what was asked; null: nothing was. */
+  passed: number | null
   /** Of its first session. */
   createdAtMs: number
 }
@@ -293,8 +295,11 @@ export interface TurnReader {
   totalSessions(filter: SessionFilter): Promise<SessionTotals>
   /** Counts rows and reads none, for it is asked often. @param nowMs in milliseconds since the epoch */
   countSessions(nowMs: number): Promise<SessionCount>
-  /** Groups in order of their first sessions, newest first; sessions without the metadata key are in none. */
-  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]>
+  /**
+   * Groups in order of their first sessions, newest first; sessions without the metadata key are in none.
+   * @param passReward a reward of at least this passes
+   */
+  groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]>
 
   /**
    * The session's turns in call order; read in pages, so that a long session never stands in memory twice. Ends early

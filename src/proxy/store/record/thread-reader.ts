@@ -56,8 +56,8 @@ export class ThreadReader implements TurnReader {
     return this.#thread.call('countSessions', [nowMs])
   }
 
-  async groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
-    return groupsOf(await this.#tally(filter, by))
+  async groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
+    return groupsOf(await this.#tally(filter, by), passReward)
   }
 
   /** Bit by bit, so that calls which need the thread do not wait for all of it. */

@@ -94,8 +94,8 @@ export class ThreadStore implements TurnStore {
     return this.#reader.countSessions(nowMs)
   }
 
-  groupSessions(by: string, filter: SessionFilter): Promise<SessionGroup[]> {
-    return this.#reader.groupSessions(by, filter)
+  groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
+    return this.#reader.groupSessions(by, filter, passReward)
   }
 
   endSession(

@@ -31,11 +31,12 @@ export function totalsToWire({ rewards, sampledTokens, ...counts }: SessionTotal
 }
 
 export function groupToWire(group: SessionGroup): Static<typeof Group> {
-  const { rewards, sampledTokens, createdAtMs, ...counts } = group
+  const { rewards, sampledTokens, createdAtMs, passed, ...counts } = group
   return {
     ...counts,
     sampled_tokens: sampledTokens,
     rewards,
+    ...(passed !== null && { passed }),
     zero_variance: rewards.count > 1 && rewards.std === 0,
     created_at: createdAtMs / 1000,
   }

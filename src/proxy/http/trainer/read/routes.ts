@@ -17,6 +17,7 @@ import { filterOf, groupToWire, totalsToWire } from './filter.ts'
 import { queryForest, sessionsOfForest } from './forest.ts'
 import { foundSession } from './found-session.ts'
 import { turnByIndex } from './one-turn.ts'
+import { passAtK } from './pass-at-k.ts'
 import { idsOf, laterNumbers, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
 import * as reads from './schemas.ts'
 import { treeOf } from './tree.ts'
@@ -77,10 +78,12 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
       }),
     },
     async (request, reply) => {
-      const { by, limit } = request.query
-      const groups = await reader.groupSessions(by, filterOf(request.query, request.caller))
-      const shown = groups.slice(0, limit).map(groupToWire)
-      return sendCompressed(request, reply, jsonOf({ by, groups: shown, total: groups.length }))
+      const { by, limit, pass_reward: passReward } = request.query
+      const found = await reader.groupSessions(by, filterOf(request.query, request.caller), passReward)
+      const groups = found.map(groupToWire)
+      const answer = { by, groups: groups.slice(0, limit), total: groups.length }
+      const passes = passReward !== undefined && { pass_at: passAtK(groups) }
+      return sendCompressed(request, reply, jsonOf({ ...answer, ...passes }))
     },
   )
 }

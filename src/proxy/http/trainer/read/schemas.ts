@@ -48,6 +48,9 @@ export const GroupsQuery = Type.Object(
   {
     by: Type.String({ minLength: 1, description: 'A metadata key' }),
     limit: Type.Integer({ minimum: 1, maximum: 100_000, default: 1000 }),
+    pass_reward: Type.Optional(
+      Type.Number({ description: 'Rewards of at least this pass; the answer then has `pass_at`' }),
+    ),
     ...filterFields,
   },
   { ...STRICT, ...METADATA },
@@ -128,6 +131,7 @@ export const Group = Type.Object({
   value: Type.Union([Type.String(), Type.Number(), Type.Boolean()]),
   ...countFields,
   rewards: Type.Object(rewardFields),
+  passed: Type.Optional(count('With `pass_reward`: how many rewards pass')),
   zero_variance: Type.Boolean({ description: 'Two rewards or more, all equal: nothing to learn from' }),
   created_at: Type.Number({ description: 'Of its first session; seconds since the epoch' }),
 })
@@ -135,6 +139,11 @@ export const Groups = Type.Object({
   by: Type.String(),
   groups: Type.Array(Group),
   total: count('How many groups there are'),
+  pass_at: Type.Optional(
+    Type.Record(Type.String(), Type.Number(), {
+      description: 'With `pass_reward`: by k, how often one of k samples passes, over all groups',
+    }),
+  ),
 })
 
 export const TreeTurn = Type.Object({

@@ -1,0 +1,30 @@
+/** How often at least one of k samples of a task passes, by the samples that there are. */
+
+interface SampledTask {
+  /** Samples that have a reward. */
+  readonly rewards: { readonly count: number }
+  /** Those whose reward passes. */
+  readonly passed?: number
+}
+
+/**
+ * The mean over all tasks that have k samples or more, for k of 1, 2, 4 and so on, by the unbiased estimator of Chen et al.,
+ * "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
+ */
+export function passAtK(tasks: readonly SampledTask[]): Record<string, number> {
+  const found: Record<string, number> = {}
+  for (let k = 1; ; k *= 2) {
+    const enough = tasks.filter(({ rewards }) => rewards.count >= k)
+    if (enough.length === 0) return found
+    const sum = enough.reduce((sum, { rewards, passed = 0 }) => sum + chance(rewards.count, passed, k), 0)
+    found[k] = sum / enough.length
+  }
+}
+
+/** That k of n samples, without putting any back, have one of the c that pass among them. */
+function chance(n: number, c: number, k: number): number {
+  if (n - c < k) return 1
+  let none = 1
+  for (let at = n - c + 1; at <= n; at += 1) none *= 1 - k / at
+  return 1 - none
+}
