@@ -24,7 +24,9 @@ LABEL org.opencontainers.image.title="llm-proxy" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=build --chown=0:0 /build/dist/image/usr /usr
 COPY --from=build --chown=65532:65532 /build/dist/image/data /data
+# Without keys it is open to whoever reaches the published port, and says so first; with keys LLM_PROXY_OPEN does nothing.
 ENV LLM_PROXY_HOST=0.0.0.0 \
+    LLM_PROXY_OPEN=true \
     LLM_PROXY_DB=/data/llm-proxy.db
 USER 65532:65532
 VOLUME /data

@@ -2,7 +2,7 @@
  * Composition root: a configuration in, a running server out. With its parts the only files that know every adapter.
  */
 
-import { hostname } from 'node:os'
+import { hostname, networkInterfaces } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import type { ProxyError } from './base/errors.ts'
 import type { Logger } from './base/logger.ts'
@@ -20,8 +20,8 @@ import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import { healthOf } from './proxy/http/operator/health/health-route.ts'
 import { listen, type ServerOptions } from './proxy/http/server.ts'
 import { refuseWorkers } from './proxy/relay/refuse-workers.ts'
-import { shownNode } from './proxy/session/state/nodes.ts'
 import { describeHeld } from './proxy/session/state/sweep-guard.ts'
+import type { SharedRecord } from './proxy/store/port/shared-record.ts'
 import type { Promises } from './proxy/store/postgres/connection.ts'
 import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
 import { OwnRollouts } from './rollout/server/own-rollouts.ts'
@@ -81,6 +81,7 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
     opened.defer(() => rollouts.close())
     await rollouts.begin({ proxyUrl: url, adminKeys: config.adminKeys, tlsCa: undefined })
   }
+  await store.shared?.tell({ url: config.nodeUrl ?? reachableUrl(url) })
   const where = { url, ...(healthPort && { health_url: healthPort.url }) }
   logger.info({ ...where, mode: config.mode, db: databaseName(config.db), version: VERSION }, 'listening')
   const running = opened.move()
@@ -91,11 +92,24 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
     stop: async (graceMs) => {
       // Agents work for minutes: they are ended, and the trainer asks again.
       await rollouts?.rollouts.stop(0)
+      // Without a database nobody can be told, and nothing more is put on record anyway.
+      await store.shared?.tell({ isDraining: true }).catch(() => {})
       const drained = await runner.drain(graceMs)
       await running.disposeAsync()
       return { drained }
     },
   }
+}
+
+/** A proxy that listens on all addresses is reached by the first that other machines know. */
+function reachableUrl(url: string): string {
+  const reachable = new URL(url)
+  if (reachable.hostname === '0.0.0.0' || reachable.hostname === '[::]') {
+    const addresses = Object.values(networkInterfaces()).flatMap((all = []) => all)
+    const { address } = addresses.find(({ internal, family }) => !internal && family === 'IPv4') ?? {}
+    reachable.hostname = address ?? '127.0.0.1'
+  }
+  return reachable.href
 }
 
 function httpOptions(
@@ -104,8 +118,7 @@ function httpOptions(
   own: OwnRollouts | undefined,
   logger: Logger,
 ): ServerOptions {
-  const { metrics, tracing, store, relay, backend, registry, activity, node, prompts, tokenizer, sessions } =
-    parts
+  const { metrics, tracing, store, relay, backend, registry, activity, prompts, tokenizer, sessions } = parts
   return {
     ...{
       sessions,
@@ -116,7 +129,8 @@ function httpOptions(
       weights: parts.weights,
       activity,
       registry,
-      node,
+      controls: parts.controls,
+      passOn: parts.passOn,
     },
     host: config.host,
     port: config.port,
@@ -131,6 +145,7 @@ function httpOptions(
     trustedProxies: config.trustedProxies,
     basePath: config.basePath,
     ...certificateFilesOf(config),
+    turnMessages: config.turnMessages,
     ...(!config.stripVolatile && { volatileRules: [] }),
     ...(tracing && { tracer: tracing }),
     facts: () => healthFacts(config, parts),
@@ -170,14 +185,14 @@ function rolloutsOf({ rolloutServer, adminKeys }: ServeConfig, own: OwnRollouts 
 
 /** What `/health` shows to those who may see all of it. */
 function healthFacts(config: ServeConfig, parts: ServerParts) {
-  const { backend, node, prompts, markup, drift, sessions, isFallback, database } = parts
+  const { store, backend, prompts, markup, drift, sessions, isFallback, database } = parts
   const hasNoEngine = config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
   return {
     version: VERSION,
     db: databaseName(config.db),
     ...(database && { database: promisesToWire(database) }),
     ...((config.runner ?? config.rolloutServer) !== undefined && { rollouts: true }),
-    ...(node && { node: shownNode(node) }),
+    ...(store.shared && { nodes: nodesToWire(store.shared) }),
     prompts: prompts.counts(),
     ...markup,
     ...(drift && { drift: drift.meter.state() }),
@@ -187,6 +202,16 @@ function healthFacts(config: ServeConfig, parts: ServerParts) {
       ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : []),
     ],
   }
+}
+
+/** Of the proxies that share the record. */
+function nodesToWire({ proxies, self }: SharedRecord) {
+  return proxies.map(({ id, name, url = null, isDraining: draining }) => ({
+    name,
+    url,
+    draining,
+    self: id === self?.id,
+  }))
 }
 
 function promisesToWire({ server, fsync, fullPageWrites, ...commits }: Promises) {

@@ -1,5 +1,5 @@
 /** The parts of a server, each made of the options that concern it. */
-import { hostname } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { ProxyError } from './base/errors.ts'
 import type { Logger } from './base/logger.ts'
 import { openEngines } from './embedded/open-engines.ts'
@@ -18,9 +18,11 @@ import {
   TOKENIZER_TEXT,
 } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Registry } from './proxy/engines/port/registry.ts'
+import { Controls, SharedControls } from './proxy/http/operator/controls.ts'
 import { type HealthPort, openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import type { HealthAnswer } from './proxy/http/operator/health/health-thread.ts'
 import type { HttpServer, ServerOptions } from './proxy/http/server.ts'
+import { PassOn } from './proxy/http/transport/pass-on.ts'
 import { Metrics } from './proxy/metrics/metrics.ts'
 import { createRelayBackend, type RelayBackend } from './proxy/relay/relay-backend.ts'
 import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
@@ -29,7 +31,6 @@ import type { Prompts } from './proxy/session/prompts/prompts.ts'
 import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
 import { Activity } from './proxy/session/state/activity.ts'
 import { parseLimits } from './proxy/session/state/limits.ts'
-import { type NodePlace, parseNode } from './proxy/session/state/nodes.ts'
 import { Sessions } from './proxy/session/state/sessions.ts'
 import { describeHeld, type HeldSweep } from './proxy/session/state/sweep-guard.ts'
 import { AnnouncedWeights } from './proxy/session/turn/announced-weights.ts'
@@ -86,20 +87,20 @@ export async function openParts(
   const metrics = opened.use(new Metrics())
   const tracing = await openTracing(process.env, logger)
   if (tracing) opened.defer(() => tracing.close())
-  const ownStore = metrics.watchStore(await openStore(config, metrics, outside))
+  const ownStore = metrics.watchStore(await openStore(config, { metrics, logger }, outside))
   const store = tracing?.watchStore(ownStore) ?? ownStore
   opened.defer(() => store.close())
   const database = isPostgresUrl(config.db) ? await lookAtPostgres(config.db, config.durability) : undefined
   const model = await openModelOf(config, { opened, logger, openModel: outside.openModel })
-  const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics, model) : undefined
-  const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics, model))
+  const expected = model && (await expectedTokenizer(config, model))
+  const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics, expected) : undefined
+  const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics, expected))
   opened.defer(() => backend.close())
   const registry = 'engines' in backend ? engineRegistry(engineConfig, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
   const activity = new Activity()
-  const node = config.node === undefined ? undefined : parseNode(config.node, hostname())
   const { prompts, tokenizer, markup } = await openPrompts(model, backend, store, logger)
-  const sessions = openSessions(config, store, { backend, activity, logger, node, isFallback })
+  const sessions = openSessions(config, store, { backend, activity, logger, isFallback })
   const weights = new AnnouncedWeights()
   const drift =
     config.verifyShare > 0 ? openDriftMeter(config, backend, store, { logger, metrics }) : undefined
@@ -118,21 +119,49 @@ export async function openParts(
     ...(config.model !== undefined && { model: config.model }),
     ...(drift && { onTrainable: (turn) => drift.meter.offer(turn) }),
   })
+  const sharing = shareControls(config, { store, backend, registry, weights, activity, logger }, opened)
   return {
-    ...{ metrics, tracing, store, database, relay, backend, registry, isFallback, activity, node },
-    ...{ prompts, tokenizer, markup, sessions, weights, drift, runner },
+    ...{ metrics, tracing, store, database, relay, backend, registry, isFallback, activity },
+    ...{ prompts, tokenizer, markup, sessions, weights, drift, runner, ...sharing },
   }
 }
 
 async function openStore(
-  { db, durability }: ServeConfig,
-  metrics: Metrics,
+  { db, durability, searchIndex }: ServeConfig,
+  { metrics, logger }: { metrics: Metrics; logger: Logger },
   { spawn }: Outside,
 ): Promise<TurnStore> {
-  const hooks = { onCommit: (...commit: [number, number]) => metrics.committed(...commit), spawn }
+  const hooks = {
+    onCommit: (...commit: [number, number]) => metrics.committed(...commit),
+    searchIndex,
+    onIndexFailed: (err: Error) => logger.warn({ err }, 'the index of the search is not kept up to date'),
+    spawn,
+  }
   if (db === 'memory') return openPassingStore(hooks)
   if (isPostgresUrl(db)) return openPostgresStore({ url: db, durability, ...hooks })
   return openSqliteStore({ path: db, durability, ...hooks })
+}
+
+interface SharedParts {
+  store: TurnStore
+  backend: Backend
+  registry: Registry
+  weights: AnnouncedWeights
+  activity: Activity
+  logger: Logger
+}
+
+/** What admins set, and how requests come to sessions' owners, where the record is shared. */
+function shareControls(
+  { mode, tlsCert }: ServeConfig,
+  { store: { shared }, registry, ...parts }: SharedParts,
+  opened: AsyncDisposableStack,
+) {
+  if (shared === undefined) return { controls: new Controls(parts), passOn: undefined }
+  const controls = new SharedControls({ shared, registry, ...parts })
+  const passOn = new PassOn(tlsCert && readFileSync(tlsCert, 'utf8'))
+  opened.defer(() => passOn.close())
+  return { controls, passOn, ...(mode === 'local' && { registry: controls }) }
 }
 
 export async function openHealth(
@@ -146,7 +175,6 @@ interface SessionParts {
   backend: Backend
   activity: Activity
   logger: Logger
-  node: NodePlace | undefined
   /** Whether the embedded engine answers because no other one is there. */
   isFallback(): boolean
 }
@@ -167,7 +195,7 @@ function recordOf({ record }: ServeConfig): RequestedDetails | undefined {
 function openSessions(
   config: ServeConfig,
   store: TurnStore,
-  { backend, activity, logger, node, isFallback }: SessionParts,
+  { backend, activity, logger, isFallback }: SessionParts,
 ): Sessions {
   const hooks = {
     onEnded: (sessionId: string) => backend.releaseSession(sessionId),
@@ -176,7 +204,6 @@ function openSessions(
   }
   return new Sessions(store, hooks, {
     activity,
-    node,
     strict: config.strictSessions,
     defaultTtlMs: config.sessionTtlMs || null,
     limits: parseLimits(config.sessionLimits ?? []),
@@ -216,11 +243,11 @@ function openRelayBackend(
   config: ServeConfig,
   logger: Logger,
   metrics: Metrics,
-  model: TokenModel | undefined,
+  tokenizer: ExpectedTokenizer | undefined,
 ): RelayBackend {
   return createRelayBackend({
     logger,
-    tokenizer: model && expectedTokenizer(config, model),
+    tokenizer,
     watch: metrics.dispatch,
     queueLimit: config.queueLimit,
     waitMs: config.queueWaitMs,
@@ -337,7 +364,7 @@ function tellPromptFormat(
 
 interface ToolParserFacts {
   name: string
-  chosen_by: 'name' | 'template'
+  chosen_by: ParserChoice['chosenBy']
   /** Texts of the chat template that speak for it. */
   evidence: readonly string[]
   warning?: string
@@ -345,7 +372,8 @@ interface ToolParserFacts {
 
 function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
   const { family, chosenBy, evidence, warning } = choice
-  const facts = { name: family.name, chosen_by: chosenBy, evidence, ...(warning && { warning }) }
+  const name = chosenBy === 'response_template' ? chosenBy : family.name
+  const facts = { name, chosen_by: chosenBy, evidence, ...(warning && { warning }) }
   if (warning === undefined) logger.info({ tool_parser: facts }, 'tool parser chosen')
   else logger.warn({ tool_parser: facts }, warning)
   return facts
@@ -358,10 +386,9 @@ async function openLocalBackend(
   config: LocalModeConfig,
   logger: Logger,
   metrics: Metrics,
-  model: TokenModel | undefined,
+  tokenizer: ExpectedTokenizer | undefined,
 ): Promise<LocalBackend> {
   const clients = config.awaitEngines ? [] : openEngines(config)
-  const tokenizer = model && { ...expectedTokenizer(config, model), chatIds: await comparedPrompts(model) }
   return createLocalBackend({
     clients,
     known: await checkEngines(clients, logger, tokenizer && questionFor(tokenizer)),
@@ -377,9 +404,11 @@ async function openLocalBackend(
   })
 }
 
-function expectedTokenizer({ tokenizer }: ServeConfig, { tokenizer: own }: TokenModel): ExpectedTokenizer {
+async function expectedTokenizer({ tokenizer }: ServeConfig, model: TokenModel): Promise<ExpectedTokenizer> {
+  const { tokenizer: own } = model
   const decode = (ids: readonly number[]) => own.decode(ids)
-  return { name: tokenizer!, ids: own.encode(TOKENIZER_TEXT), decode }
+  const chatIds = await comparedPrompts(model)
+  return { name: tokenizer!, ids: own.encode(TOKENIZER_TEXT), chatIds, decode }
 }
 
 /** A template may refuse tools, or such a chat: that one is not compared then. */

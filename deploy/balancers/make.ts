@@ -1,18 +1,16 @@
 /**
- * Configurations of load balancers in front of several nodes, as in docs/nodes.md: the calls of a session go to its own
- * node, everything else to `llm-proxy front`. A node's number is a hash of the session's id (src/proxy/session/state/nodes.ts), which
- * each balancer computes from the path of a call or from the key of its agent.
+ * Configurations of load balancers in front of several nodes, as in docs/nodes.md. Any node serves any call; the calls of a
+ * session go to the same one, by a hash of the session's id, so that none has to be passed on. The id is found in the path of
+ * a call, or in the key of its agent. What names no session goes to the nodes in turn.
  *
- *     npm run --silent deploy:balancer -- haproxy :8080 front:8090 node-1:8080 node-2:8080 ... > haproxy.cfg
+ *     npm run --silent deploy:balancer -- haproxy :8080 node-1:8080 node-2:8080 ... > haproxy.cfg
  */
 import { isIP } from 'node:net'
 
 export interface Balanced {
   /** Where the balancer listens: `host:port`; no host: everywhere. */
   listen: string
-  /** `host:port` of the front. */
-  front: string
-  /** `host:port` of every node, number 1 first. */
+  /** `host:port` of every node. */
   nodes: readonly string[]
 }
 
@@ -31,21 +29,22 @@ const BODY_MIB = 17
 
 const GENERATED = 'Made by deploy/balancers/make.ts; docs/nodes.md tells what it does.'
 
-export function haproxy({ listen, front, nodes }: Balanced): string {
+export function haproxy({ listen, nodes }: Balanced): string {
   const quoted = (pattern: string) => `'${pattern}'`
   // What is quoted for the line is quoted once more for the converter, by double quotes.
   const regsub = (pattern: string) => `regsub("${pattern}","\\1")`
   // A pod that is started anew has another address behind its name.
-  const hasNames = [front, ...nodes].some((address) => isIP(address.replace(/:\d+$/, '')) === 0)
+  const hasNames = nodes.some((address) => isIP(address.replace(/:\d+$/, '')) === 0)
   const resolving = hasNames ? ' resolvers names' : ''
   const resolvers = `resolvers names
     parse-resolv-conf
     hold valid 5s
 
 `
-  const backend = (name: string, address: string) => `backend ${name}
-    server ${name} ${address} check init-addr last,libc,none${resolving}
-`
+  const servers = nodes.map(
+    (address, place) =>
+      `    server node-${place + 1} ${address} check inter 1s init-addr last,libc,none${resolving}`,
+  )
   return `# ${GENERATED}
 global
     # Paths and keys hold ids of up to 512 bytes, percent-encoded.
@@ -57,8 +56,9 @@ ${hasNames ? resolvers : ''}defaults
     timeout http-request 1m
     timeout client ${SILENCE_S}s
     timeout server ${SILENCE_S}s
-    # A connection that could not be made is tried again, a call that was sent never.
+    # A connection that could not be made is tried again, at another node; a call that was sent never.
     retries 3
+    option redispatch 1
     option httpchk GET /health
 
 frontend calls
@@ -71,15 +71,21 @@ frontend calls
     http-request set-var(txn.key) req.hdr(x-api-key) if by_key !id_at_end
     http-request set-var(txn.key) http_auth_bearer if by_key !id_at_end { http_auth_bearer -m found }
     http-request set-var(txn.id) 'var(txn.key),${regsub(AGENT_KEY)},url_dec' if { var(txn.key) -m found }
-    http-request set-var(txn.node) var(txn.id),crc32,div(65536),and(32767),mod(${nodes.length}),add(1) if { var(txn.id) -m found }
-    use_backend node-%[var(txn.node)] if { var(txn.node) -m found }
-    default_backend front
+    use_backend in-turn unless { var(txn.id) -m found }
+    default_backend by-session
 
-${backend('front', front)}
-${nodes.map((address, place) => backend(`node-${place + 1}`, address)).join('\n')}`
+backend by-session
+    balance hash var(txn.id)
+    hash-type consistent
+${servers.join('\n')}
+
+backend in-turn
+    balance roundrobin
+${servers.join('\n')}
+`
 }
 
-export function nginx({ listen, front, nodes }: Balanced): string {
+export function nginx({ listen, nodes }: Balanced): string {
   return `# ${GENERATED}
 # An id with characters outside of A-Z a-z 0-9 . _ ~ : - is found in a path, and not in a key, where it is percent-encoded.
 worker_processes auto;
@@ -105,31 +111,29 @@ http {
         "~${AGENT_KEY.replace('(.+)', '(?<id_of_key>.+)')}" $id_of_key;
         default $key;
     }
-    map $id_in_path $session_id {
-        "" $id_in_key;
-        default $id_in_path;
+    map "$uri $id_in_key" $id_of_call {
+        "~^/v1/.+ (?<named>.+)$" $named;
+        default $request_id;
     }
-    map "$uri $session_id" $target {
-        "~/v1/${AGENT_ROUTE} ." nodes;
-        "~^/v1/chat/completions/.+ ." nodes;
-        default front;
+    map $id_in_path $session_id {
+        "" $id_of_call;
+        default $id_in_path;
     }
 
     upstream nodes {
-        hash $session_id;
-        # A node that does not answer keeps its sessions: none may go to another one.
-${nodes.map((address) => `        server ${address} max_fails=0;`).join('\n')}
+        hash $session_id consistent;
+${nodes.map((address) => `        server ${address} max_fails=1 fail_timeout=2s;`).join('\n')}
     }
-    upstream front { server ${front}; }
 
     server {
         listen ${listen.replace(/^:/, '')};
         location / {
-            proxy_pass http://$target;
+            proxy_pass http://nodes;
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_set_header Host $host;
-            proxy_next_upstream off;
+            # Of what was sent to a node already, nothing is sent to another one.
+            proxy_next_upstream error;
             proxy_request_buffering off;
             proxy_buffering off;
             proxy_connect_timeout 5s;
@@ -141,26 +145,11 @@ ${nodes.map((address) => `        server ${address} max_fails=0;`).join('\n')}
 `
 }
 
-export function envoy({ listen, front, nodes }: Balanced): string {
+export function envoy({ listen, nodes }: Balanced): string {
   const [host, port] = addressOf(listen)
-  const cluster = (name: string, address: string) => {
-    const [address_, port_] = addressOf(address)
-    return `  - name: ${name}
-    type: STRICT_DNS
-    connect_timeout: 5s
-    load_assignment:
-      cluster_name: ${name}
-      endpoints:
-      - lb_endpoints:
-        - endpoint: { address: { socket_address: { address: ${address_}, port_value: ${port_} } } }
-`
-  }
-  const route = (name: string, match: string) => `              - match: { prefix: /${match} }
-                route: { cluster: ${name}, timeout: 0s, idle_timeout: ${SILENCE_S}s }
-`
-  const byNode = nodes.map((_, place) => {
-    const exact = `{ name: x-llm-proxy-node, string_match: { exact: "${place + 1}" } }`
-    return route(`node-${place + 1}`, `, headers: [${exact}]`)
+  const endpoints = nodes.map((address) => {
+    const [host, port] = addressOf(address)
+    return `        - endpoint: { address: { socket_address: { address: ${host}, port_value: ${port} } } }`
   })
   return `# ${GENERATED}
 static_resources:
@@ -182,7 +171,7 @@ static_resources:
               "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
               default_source_code:
                 inline_string: |
-${luaOf(nodes.length)}
+${LUA}
           - name: envoy.filters.http.router
             typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }
           route_config:
@@ -191,26 +180,30 @@ ${luaOf(nodes.length)}
             - name: calls
               domains: ["*"]
               routes:
-${[...byNode, route('front', '')].join('')}  clusters:
-${[cluster('front', front), ...nodes.map((address, place) => cluster(`node-${place + 1}`, address))].join('')}`
+              - match: { prefix: / }
+                route:
+                  cluster: nodes
+                  timeout: 0s
+                  idle_timeout: ${SILENCE_S}s
+                  # Without an id, to any of them.
+                  hash_policy: [{ header: { header_name: x-llm-proxy-session } }]
+                  retry_policy: { retry_on: connect-failure, num_retries: 3 }
+  clusters:
+  - name: nodes
+    type: STRICT_DNS
+    connect_timeout: 5s
+    lb_policy: RING_HASH
+    health_checks:
+    - { timeout: 2s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1, http_health_check: { path: /health } }
+    load_assignment:
+      cluster_name: nodes
+      endpoints:
+      - lb_endpoints:
+${endpoints.join('\n')}
+`
 }
 
-function luaOf(count: number): string {
-  return `local bit = require("bit")
-
--- As zlib's.
-local function crc32(text)
-  local crc = -1
-  for i = 1, #text do
-    crc = bit.bxor(crc, text:byte(i))
-    for _ = 1, 8 do
-      crc = bit.bxor(bit.rshift(crc, 1), bit.band(0xEDB88320, -bit.band(crc, 1)))
-    end
-  end
-  return bit.bnot(crc)
-end
-
-local function decoded(text)
+const LUA = `local function decoded(text)
   return (text:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end))
 end
 
@@ -238,20 +231,15 @@ end
 
 function envoy_on_request(handle)
   local headers = handle:headers()
-  headers:remove("x-llm-proxy-node")
+  headers:remove("x-llm-proxy-session")
   local path = headers:get(":path"):gsub("%?.*$", "")
   local id = id_in_path(path)
   if not id and path:match("^/v1/") then id = id_in_key(headers) end
-  if id then
-    local hash = bit.band(bit.rshift(crc32(decoded(id)), 16), 0x7fff)
-    headers:add("x-llm-proxy-node", tostring(hash % ${count} + 1))
-  end
-  handle:clearRouteCache()
+  if id then headers:add("x-llm-proxy-session", decoded(id)) end
 end`
-    .split('\n')
-    .map((line) => (line === '' ? '' : `                  ${line}`))
-    .join('\n')
-}
+  .split('\n')
+  .map((line) => (line === '' ? '' : `                  ${line}`))
+  .join('\n')
 
 function addressOf(address: string): [host: string, port: string] {
   const colon = address.lastIndexOf(':')
@@ -261,12 +249,10 @@ function addressOf(address: string): [host: string, port: string] {
 export const BALANCERS = { haproxy, nginx, envoy }
 
 if (import.meta.main) {
-  const [kind = '', listen = '', front = '', ...nodes] = process.argv.slice(2)
+  const [kind = '', listen = '', ...nodes] = process.argv.slice(2)
   const make = BALANCERS[kind as keyof typeof BALANCERS]
   if (make === undefined || nodes.length === 0) {
-    process.stderr.write(
-      'usage: npm run --silent deploy:balancer -- haproxy|nginx|envoy LISTEN FRONT NODE...\n',
-    )
+    process.stderr.write('usage: npm run --silent deploy:balancer -- haproxy|nginx|envoy LISTEN NODE...\n')
     process.exitCode = 1
-  } else process.stdout.write(make({ listen, front, nodes }))
+  } else process.stdout.write(make({ listen, nodes }))
 }

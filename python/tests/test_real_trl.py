@@ -23,19 +23,25 @@ GROUP = 4
 STEPS = 3
 ERROR = 0.1
 
-#: An agent that talks twice; what it was answered is its output.
+#: An agent that talks twice, and rewards its second turn; what it was answered is its output.
 AGENT = """
 import json, os, urllib.request
 
-def call(messages):
-    body = json.dumps({"model": "any", "messages": messages, "max_tokens": 10}).encode()
+def post(url, body):
     headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
-    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    return json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)))
+
+base = os.environ["OPENAI_BASE_URL"]
+
+def call(messages):
+    answer = post(base + "/chat/completions", {"model": "any", "messages": messages, "max_tokens": 10})
+    return answer["choices"][0]["message"]
 
 messages = [{"role": "user", "content": os.environ["TASK_PROMPT"]}]
 messages += [call(messages), {"role": "user", "content": "Go on."}]
 messages += [call(messages)]
+proxy, session = base.removesuffix("/v1").rsplit("/", 1)
+post(proxy + "/sessions/" + session + "/reward", {"reward": 0, "turns": {"1": 0.5}})
 print(messages[1]["content"], messages[3]["content"])
 """
 
@@ -96,6 +102,7 @@ def training(tmp_path: Path, tokenizer: Any) -> Iterator[tuple[Any, Any, Any, li
         command += ["--sandbox", "none", "--command", f"{sys.executable} {tmp_path / 'agent.py'}"]
         command += ["--verifier", 'wc -c < "$AGENT_OUTPUT_FILE" > "$REWARD_FILE"']
         functions = documented(command)
+        functions["NAMES"]["facts"] = "extra_fields"
         returned: list[dict[str, Any]] = []
         rollout = functions["rollout_func"]
 
@@ -127,6 +134,13 @@ class SharedWeights:
         self.times += 1
 
 
+def turn_reward(completion_ids: Any, facts: Any, **_: Any) -> list[float]:
+    """The rewards of turns, each at the end of its row."""
+    for ids, ((turn,),) in zip(completion_ids, ([fact["turn_rewards"]] for fact in facts), strict=True):
+        assert 0 < turn["start"] < turn["end"] == len(ids)
+    return [fact["turn_rewards"][0]["reward"] for fact in facts]
+
+
 def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
     training: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +168,7 @@ def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     trainer = GRPOTrainer(
         model,
-        reward_funcs=functions["agent_reward"],
+        reward_funcs=[functions["agent_reward"], turn_reward],
         rollout_func=functions["rollout_func"],
         train_dataset=Dataset.from_list([{"prompt": f"Tell me about {what}."} for what in ("sea", "sky")]),
         args=config,
@@ -181,12 +195,12 @@ def test_trl_trains_on_rows_of_the_proxy_with_ratios_of_one(
 
 def check_rollouts(rollouts: dict[str, Any], step: dict[str, Any]) -> None:
     """Two completions in each row, something between them that does not train, and TRL's view of the same."""
-    assert [len(values) for values in rollouts.values()] == [GROUP] * 5
+    assert [len(values) for values in rollouts.values()] == [GROUP] * 6
     for mask, logprobs in zip(rollouts["env_mask"], rollouts["logprobs"], strict=True):
         assert re.fullmatch("1+0+1+", "".join(map(str, mask)))
         assert [logprob == 0 for logprob in logprobs] == [not bit for bit in mask]
     assert step["completions/mean_length"] == sum(map(sum, rollouts["env_mask"])) / GROUP
-    assert step["reward"] == pytest.approx(sum(rollouts["reward_score"]) / GROUP)
+    assert step["reward"] == pytest.approx(sum(rollouts["reward_score"]) / GROUP + 0.5)
     assert len(set(rollouts["reward_score"])) > 1, "or nothing would be learnt"
 
 

@@ -21,10 +21,13 @@ export const ERROR_CATALOGUE = {
   row_not_found: { status: 404, log: 'info' },
   rollout_not_found: { status: 404, log: 'info' },
   rollout_cancelled: { status: 409, log: 'info' },
+  consumer_not_found: { status: 404, log: 'info' },
+  consumer_exists: { status: 409, log: 'info' },
   worker_not_found: { status: 404, log: 'info' },
   wrong_mode: { status: 409, log: 'info' },
-  wrong_node: { status: 421, log: 'warn' },
-  node_away: { status: 503, log: 'warn' },
+  not_drained: { status: 409, log: 'info' },
+  proxy_away: { status: 503, log: 'warn' },
+  session_moved: { status: 503, log: 'info' },
   session_ended: { status: 409, log: 'info' },
   limit_reached: { status: 400, log: 'info' },
   session_exists: { status: 409, log: 'info' },
@@ -73,8 +76,6 @@ export interface ProxyErrorOptions {
   retryAfterS?: number
   /** The engine's own error body, passed on to agents that speak the engine's dialect. */
   engineBody?: unknown
-  /** Which of several proxies the error is about: `3/4`. */
-  node?: string
 }
 
 export class ProxyError extends Error {
@@ -85,7 +86,6 @@ export class ProxyError extends Error {
   readonly param: string | undefined
   readonly retryAfterS: number | undefined
   readonly engineBody: unknown
-  readonly node: string | undefined
   /** The only text of this error that may be logged. */
   readonly logMessage: string
 
@@ -97,7 +97,6 @@ export class ProxyError extends Error {
     this.param = options.param
     this.retryAfterS = options.retryAfterS
     this.engineBody = options.engineBody
-    this.node = options.node
     this.logMessage = options.logMessage ?? message
   }
 }

@@ -13,7 +13,6 @@ import { DATASET_HARBOR } from '../proxy/config/options/dataset.ts'
 import { DEMO } from '../proxy/config/options/demo.ts'
 import { DOCTOR } from '../proxy/config/options/doctor.ts'
 import { ENGINE } from '../proxy/config/options/engine.ts'
-import { FRONT } from '../proxy/config/options/front.ts'
 import { HEALTH } from '../proxy/config/options/health.ts'
 import {
   CHAT,
@@ -31,6 +30,7 @@ import { ROLLOUT } from '../proxy/config/options/rollout.ts'
 import { SERVE } from '../proxy/config/options/serve.ts'
 import {
   SESSIONS_EXPORT,
+  SESSIONS_GREP,
   SESSIONS_IMPORT,
   SESSIONS_LIST,
   SESSIONS_SHOW,
@@ -80,6 +80,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     .description('Read recorded sessions, export, import, end or remove them')
     .helpCommand(false)
   add(sessions, SESSIONS_LIST, 'list', async () => (await import('./sessions/list.ts')).run)
+  add(sessions, SESSIONS_GREP, 'grep <text>', async () => (await import('./sessions/grep.ts')).run)
   add(sessions, SESSIONS_SHOW, 'show <session-id>', async () => (await import('./sessions/show.ts')).run)
   add(
     sessions,
@@ -96,7 +97,6 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   add(program, WORKER, 'worker', async () => (await import('./worker.ts')).run)
   add(program, ROLLOUT, 'rollout', async () => (await import('./rollout/run.ts')).run)
   add(program, VERIFY, 'verify [session-id...]', async () => (await import('./verify/run.ts')).run)
-  add(program, FRONT, 'front', async () => (await import('./front.ts')).run)
   add(program, ENGINE, 'engine', async () => (await import('./engine.ts')).run)
   const dataset = configure(program.command('dataset'))
     .description('Make data sets of tasks')

@@ -76,6 +76,18 @@ export class OperatorClient {
     return body
   }
 
+  /** An answer as text, piece by piece as it comes. @throws ProxyError as {@link call}, and where it breaks off */
+  async *pieces(path: string): AsyncGenerator<string> {
+    const response = await this.#ask('GET', path)
+    const { statusCode: status = 0 } = response
+    if (status !== 200) throw refusal(status, parseJson(await text(response)), this.#url + path)
+    try {
+      yield* response.setEncoding('utf8')
+    } catch (cause) {
+      throw new ProxyError('start_failed', `${this.#url} broke its answer off`, { cause })
+    }
+  }
+
   /** Each line of an answer that goes on, parsed. Ends when the proxy does. @throws ProxyError as {@link call} */
   async *lines<T extends TSchema>(path: string, schema: T): AsyncGenerator<Static<T>> {
     const response = await this.#ask('GET', path)

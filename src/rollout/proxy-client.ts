@@ -11,6 +11,9 @@ const Status = Type.Enum(['active', 'completed', 'aborted'])
 
 const Created = Type.Object({ session_id: Type.String(), agent_key: Type.Optional(Type.String()) })
 const Session = Type.Object({ status: Status })
+const Numbers = Type.Record(Type.String(), Type.Number())
+/** Older proxies know no rewards of turns. */
+const Rewarded = Type.Object({ reward_lines: Type.Optional(Numbers), reward_turns: Type.Optional(Numbers) })
 const Ended = Type.Object({ status: Type.Union([Status, Type.Literal('not_found')]) })
 const Row = Type.Object({
   prompt_ids: Type.Array(Type.Integer()),
@@ -134,12 +137,17 @@ export class ProxyClient {
     await this.#ask('POST', `${pathOf(sessionId)}/abort`, Ended, signal)
   }
 
+  /** Rewards of lines and turns that somebody has set stay. */
   async setReward(
     sessionId: string,
     reward: { reward: number; components: Record<string, number> },
     signal: AbortSignal,
   ): Promise<void> {
-    await this.#ask('POST', `${pathOf(sessionId)}/reward`, Session, signal, reward)
+    const path = pathOf(sessionId)
+    const set = await this.#ask('GET', `${path}/wait?timeout_s=0`, Rewarded, signal)
+    const { reward_lines: lines = {}, reward_turns: turns = {} } = set
+    const kept = { ...(hasAny(lines) && { lines }), ...(hasAny(turns) && { turns }) }
+    await this.#ask('POST', `${path}/reward`, Session, signal, { ...reward, ...kept })
   }
 
   /** Resolves when somebody has completed or aborted the session. */
@@ -237,4 +245,8 @@ function parseJson(text: string): unknown {
 
 function isErrorCode(code: string): code is ErrorCode {
   return Object.hasOwn(ERROR_CATALOGUE, code)
+}
+
+function hasAny(numbers: Readonly<Record<string, number>>): boolean {
+  return Object.keys(numbers).length > 0
 }

@@ -5,7 +5,7 @@
 import { EventEmitter } from 'node:events'
 import { type Clock, systemClock } from '../base/clock.ts'
 import type { Logger } from '../base/logger.ts'
-import { CLOSE, type WorkerStatus } from '../protocol/worker/protocol.ts'
+import { CLOSE, MAX_WARNING_LENGTH, type WorkerStatus } from '../protocol/worker/protocol.ts'
 import { Dispatcher } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../proxy/engines/port/backend.ts'
 import type { ModelInfo } from '../proxy/engines/port/engine-client.ts'
@@ -175,6 +175,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       healthy: members.some((member) => member.healthy),
       ...unavailableOf(members),
       ...textIdsOf(members),
+      ...warningOf(members),
       load: waiting + slots.reduce((sum, slot) => sum + slot.inFlight, 0),
       models: this.#models.map(({ id, maxModelLen }) =>
         maxModelLen === undefined ? { id } : { id, max_model_len: maxModelLen },
@@ -218,11 +219,18 @@ function weightVersionOf(members: readonly BackendMember[]): string | null {
 
 /** Two engines that make the same of the text are one to whoever compares. */
 function textIdsOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
-  const byTextIds = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
-  for (const { healthy, name, models, textIds } of members) {
-    if (healthy && textIds) byTextIds.set(textIds.join(), { name, models, ids: [...textIds] })
+  const byIds = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
+  for (const { healthy, name, models, textIds, chatIds = {} } of members) {
+    if (!healthy || !textIds) continue
+    const chat_ids = Object.fromEntries(Object.entries(chatIds).map(([chat, ids]) => [chat, [...ids]]))
+    byIds.set(JSON.stringify([textIds, chatIds]), { name, models, ids: [...textIds], chat_ids })
   }
-  return byTextIds.size === 0 ? {} : { text_ids: { text: TOKENIZER_TEXT, engines: [...byTextIds.values()] } }
+  return byIds.size === 0 ? {} : { text_ids: { text: TOKENIZER_TEXT, engines: [...byIds.values()] } }
+}
+
+function warningOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'warning'> {
+  const warnings = members.flatMap(({ name, warning }) => (warning ? [`${name}: ${warning}`] : []))
+  return warnings.length === 0 ? {} : { warning: warnings.join('; ').slice(0, MAX_WARNING_LENGTH) }
 }
 
 /** None of its engines takes new calls, though one at least is well. */

@@ -247,6 +247,7 @@ export class ProxyLink {
     if (frames.requestV2.passes(frame)) this.#begin(frame, json)
     else if (frames.ack.passes(frame)) this.#acknowledge(frame.request_id, frame.seq)
     else if (frames.cancel.passes(frame)) this.#cancel(frame.request_id)
+    else if (frames.sessionEnd.passes(frame)) this.#endSession(frame.session_id)
     else if (frames.workerStatusRequest.passes(frame)) void this.#answerStatus(frame.seq)
     else if (frame.type !== 'pong') this.#reportUnreadable(frame)
   }
@@ -325,6 +326,11 @@ export class ProxyLink {
 
   #slotFor({ requestId, sessionId }: GenerationRequest) {
     return { callId: `${this.#proxy} ${requestId}`, sessionId }
+  }
+
+  #endSession(sessionId: string): void {
+    this.#memory.forget(sessionId)
+    this.#options.backend.releaseSession(sessionId)
   }
 
   async #answerStatus(seq: number): Promise<void> {

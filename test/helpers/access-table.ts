@@ -38,19 +38,33 @@ function cellsOf({ scope, path, knowsRuns }: RouteScope): AccessRow['cells'] {
   return Object.fromEntries(cells)
 }
 
-/** One row for all routes of a scope that answer each caller alike. */
+/** One row for all routes of a scope that answer each caller alike: who may, and any refusal that is not the usual one. */
 export function accessMarkdown(rows: readonly AccessRow[]): string {
   const names = Object.keys(CALLERS) as CallerName[]
   const alike = Map.groupBy(rows, ({ route, cells }) => {
-    return [route.scope, ...names.map((name) => cells[name])].join(' | ')
+    const may = names.filter((name) => cells[name] === 'yes')
+    const others = names.filter((name) => cells[name] !== 'yes' && cells[name] !== refusalOf(name))
+    const shown = [...may, ...others.map((name) => `${name}: ${cells[name]}`)]
+    return `${route.scope} | ${may.length === names.length ? 'everybody' : shown.join(', ')}`
   })
   return [
-    `| scope | ${names.join(' | ')} | routes |`,
-    `|---|${'---|'.repeat(names.length + 1)}`,
-    ...[...alike].map(([cells, group]) => `| ${cells} | ${group.map(shownRoute).join(', ')} |`),
+    '| scope | who may | routes |',
+    '|---|---|---|',
+    ...[...alike].map(([cells, group]) => `| ${cells} | ${shownRoutes(group)} |`),
   ].join('\n')
 }
 
-function shownRoute({ route: { method, path } }: AccessRow): string {
-  return `\`${method} ${path.replace(/:(\w+)/g, '{$1}')}\``
+const refusalOf = (name: CallerName) => (CALLERS[name].is === 'stranger' ? '401' : '403')
+
+/** By method. A path that is there with and without `/sessions` before it is shown once. */
+function shownRoutes(group: AccessRow[]): string {
+  const byMethod = Map.groupBy(group, ({ route }) => route.method)
+  return [...byMethod]
+    .map(([method, rows]) => {
+      const paths = rows.map(({ route }) => route.path.replace(/:(\w+)/g, '{$1}'))
+      const isTwice = (path: string) => paths.includes(path) && paths.includes(`/sessions${path}`)
+      const once = paths.filter((path) => !isTwice(path.replace(/^\/sessions/, '')) || isTwice(path))
+      return `${method} ${once.map((path) => `\`${isTwice(path) ? '[/sessions]' : ''}${path}\``).join(', ')}`
+    })
+    .join('; ')
 }

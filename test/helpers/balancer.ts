@@ -5,7 +5,7 @@ import { existsSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { BALANCERS, type Balanced } from '../../deploy/balancers/make.ts'
+import { BALANCERS } from '../../deploy/balancers/make.ts'
 import { type PipedProcess, startChild } from './children.ts'
 import { freePort } from './free-port.ts'
 import { until } from './until.ts'
@@ -35,14 +35,14 @@ export function programOf(kind: BalancerKind): string | undefined {
 export async function startBalancer(
   t: Pick<Test, 'teardown'>,
   kind: BalancerKind,
-  { front, nodes }: Omit<Balanced, 'listen'>,
+  nodes: readonly string[],
   folder: string,
 ): Promise<string> {
   const program = programOf(kind)
   if (program === undefined) throw new Error(`there is no ${kind}`)
   const port = await freePort()
   const file = join(folder, kind === 'envoy' ? 'envoy.yaml' : `${kind}.conf`)
-  writeFileSync(file, BALANCERS[kind]({ listen: `127.0.0.1:${port}`, front, nodes }))
+  writeFileSync(file, BALANCERS[kind]({ listen: `127.0.0.1:${port}`, nodes }))
   const child = run(kind, program, file, folder)
   let output = ''
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (bytes) => (output += bytes))

@@ -1,7 +1,8 @@
 /** The objects of deploy.yaml, or of a copy of it, by kind and name. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { IDeployment, IStatefulSet } from 'kubernetes-models/apps/v1'
+import type { IDeployment } from 'kubernetes-models/apps/v1'
+import type { IHorizontalPodAutoscaler } from 'kubernetes-models/autoscaling/v2'
 import type { INetworkPolicy } from 'kubernetes-models/networking.k8s.io/v1'
 import type { IPodDisruptionBudget } from 'kubernetes-models/policy/v1'
 import type { IConfigMap, INamespace, ISecret, IService } from 'kubernetes-models/v1'
@@ -11,7 +12,7 @@ export interface Kinds {
   Namespace: INamespace
   ConfigMap: IConfigMap
   Secret: ISecret
-  StatefulSet: IStatefulSet
+  HorizontalPodAutoscaler: IHorizontalPodAutoscaler
   Service: IService
   PodDisruptionBudget: IPodDisruptionBudget
   NetworkPolicy: INetworkPolicy

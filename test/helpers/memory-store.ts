@@ -6,6 +6,7 @@ import type { PackedDetail } from '../../src/protocol/details/details.ts'
 import type { DetailKind } from '../../src/protocol/details/kinds.ts'
 import { sharedLength } from '../../src/protocol/token-ids/token-ids.ts'
 import { type Annotations, answerFor } from '../../src/proxy/store/port/answered-retries.ts'
+import type { AvailableQuery, Consumer, LeaseChange, NewLease } from '../../src/proxy/store/port/consumers.ts'
 import {
   decodeCursor,
   encodeCursor,
@@ -18,10 +19,17 @@ import {
 } from '../../src/proxy/store/port/session-list.ts'
 import { groupsOf, tallySessions, totalsOf } from '../../src/proxy/store/port/session-summary.ts'
 import {
+  decodeSearchCursor,
+  encodeSearchCursor,
+  findIn,
+  spokenText,
+} from '../../src/proxy/store/port/turn-search.ts'
+import {
   MIN_SHARED_TOKENS,
   type NewSession,
   type OpenTurn,
   type Reward,
+  type SearchPage,
   type SessionCount,
   type SessionFilter,
   type SessionGroup,
@@ -34,11 +42,15 @@ import {
   type TurnOutcome,
   type TurnOutline,
   type TurnRecord,
+  type TurnSearch,
   type TurnStep,
   type TurnStore,
 } from '../../src/proxy/store/port/turn-store.ts'
+import { MemoryConsumers } from './memory-consumers.ts'
 
 interface Entry {
+  /** Another one after a reset. */
+  life: { readonly id: number }
   /** Order of creation. */
   key: number
   session: SessionRecord
@@ -53,7 +65,10 @@ interface Entry {
 
 export class MemoryTurnStore implements TurnStore {
   readonly #entries = new Map<string, Entry>()
+  readonly #consumers = new MemoryConsumers()
   #lastKey = 0
+  /** In which order turns were opened. */
+  readonly #numbers = new Map<string, number>()
   #closed = false
   readonly lost = new Promise<never>(() => {})
 
@@ -63,7 +78,13 @@ export class MemoryTurnStore implements TurnStore {
     this.#lastKey += 1
     const record = newRecord(session)
     const maps = { messages: new MessageTree(), pieces: new Map(), details: new Map() }
-    const entry: Entry = { key: this.#lastKey, session: record, turns: [], ...maps }
+    const entry: Entry = {
+      key: this.#lastKey,
+      life: { id: this.#lastKey },
+      session: record,
+      turns: [],
+      ...maps,
+    }
     this.#entries.set(session.sessionId, entry)
     return { created: true, session: snapshot(entry) }
   }
@@ -92,6 +113,35 @@ export class MemoryTurnStore implements TurnStore {
     return totalsOf(tallySessions(this.#matching(filter)))
   }
 
+  async searchTurns({ wanted, limit, perSession, cursor, ...filter }: TurnSearch): Promise<SearchPage> {
+    const before = decodeSearchCursor(cursor)
+    const turns = [...this.#entries.values()].flatMap(({ session, turns }) =>
+      turns.map((turn) => ({ turn, session, number: this.#numbers.get(turn.turnId)! })),
+    )
+    const found = new Map<string, number>()
+    const hits: SearchPage['hits'] = []
+    for (const { turn, session, number } of turns.sort((a, b) => b.number - a.number)) {
+      if (number >= before || turn.status === 'open' || !matchesFilter(session, filter)) continue
+      const ofSession = found.get(session.sessionId) ?? 0
+      const { turnId, index, startedAtMs } = turn
+      const texts = textsUpTo(turn.lastMessage)
+      const isNew = (text: string) =>
+        !turns.some(
+          ({ turn: of, session: its, number: then }) =>
+            its === session && then < number && textsUpTo(of.lastMessage).includes(text),
+        )
+      const place = findIn(
+        spokenText({ ...turn, messages: [...texts, ...turn.promptPieces].filter(isNew) }),
+        wanted.toLowerCase(),
+      )
+      if (place === undefined || ofSession === perSession) continue
+      hits.push({ session, turnId, index, startedAtMs, ...place })
+      found.set(session.sessionId, ofSession + 1)
+      if (hits.length === limit) return { hits, nextCursor: encodeSearchCursor(number) }
+    }
+    return { hits }
+  }
+
   async groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
     return groupsOf(tallySessions(this.#matching(filter), by), passReward)
   }
@@ -112,6 +162,8 @@ export class MemoryTurnStore implements TurnStore {
   async resetSession(sessionId: string, atMs: number) {
     return this.#change(sessionId, (entry) => {
       entry.turns = []
+      this.#lastKey += 1
+      entry.life = { id: this.#lastKey }
       entry.pieces.clear()
       entry.details.clear()
       Object.assign(entry.session, { status: 'active', endedAtMs: null, updatedAtMs: atMs, reward: null })
@@ -227,6 +279,38 @@ export class MemoryTurnStore implements TurnStore {
     return found
   }
 
+  async createConsumer(consumer: Consumer) {
+    return this.#consumers.create(consumer)
+  }
+
+  async getConsumer(name: string) {
+    return this.#consumers.get(name)
+  }
+
+  async listConsumers(idPrefix: string) {
+    return this.#consumers.list(idPrefix)
+  }
+
+  async deleteConsumer(name: string) {
+    return this.#consumers.delete(name)
+  }
+
+  async availableSessions(query: AvailableQuery) {
+    return this.#consumers.available([...this.#open().values()].map(shown), query)
+  }
+
+  async countForConsumer(name: string, nowMs: number) {
+    return this.#consumers.count([...this.#open().values()], name, nowMs)
+  }
+
+  async leaseSessions(lease: NewLease) {
+    return this.#consumers.lease([...this.#open().values()], lease)
+  }
+
+  async changeLease(change: LeaseChange) {
+    return this.#consumers.change([...this.#open().values()], change)
+  }
+
   async check(): Promise<void> {
     this.#open()
   }
@@ -244,6 +328,7 @@ export class MemoryTurnStore implements TurnStore {
     }
     const place = entry.turns.findLastIndex(({ index }) => index <= turn.index) + 1
     entry.turns.splice(place, 0, openRecord(turn, entry))
+    this.#numbers.set(turn.turnId, this.#numbers.size + 1)
     touch(entry.session, turn.startedAtMs)
   }
 
@@ -254,9 +339,14 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   #expired(nowMs: number): Entry[] {
-    return [...this.#open().values()].filter(({ session, turns }) => {
+    return [...this.#open().values()].filter(({ session, turns, life }) => {
       const { ttlMs, updatedAtMs } = session
-      return ttlMs !== null && updatedAtMs + ttlMs <= nowMs && !turns.some((turn) => turn.status === 'open')
+      const isOver = ttlMs !== null && updatedAtMs + ttlMs <= nowMs
+      return (
+        isOver &&
+        !turns.some(({ status }) => status === 'open') &&
+        !this.#consumers.holds({ session, life }, nowMs)
+      )
     })
   }
 
@@ -279,6 +369,11 @@ export class MemoryTurnStore implements TurnStore {
     if (this.#closed) throw new ProxyError('store_failed', 'the turn store is closed')
     return this.#entries
   }
+}
+
+/** With what is counted of its turns. */
+function shown(entry: Entry): Pick<Entry, 'life' | 'session'> {
+  return { life: entry.life, session: snapshot(entry) }
 }
 
 function newRecord(session: NewSession): SessionRecord {

@@ -1,37 +1,47 @@
 /**
- * Four nodes in processes of their own behind a real load balancer, workers that dial all of them, and rollouts; meanwhile
- * a node is killed and comes back, and a worker leaves for good. What was read, what is on record, and where.
+ * Several nodes in processes of their own on one PostgreSQL database, workers that dial all of them, and rollouts with
+ * sub-agents side by side; meanwhile nodes are killed and come back, one is stopped for longer than its lease, and a worker
+ * leaves for good. What was read, and what is on record.
  */
-import { mkdirSync } from 'node:fs'
+import { globSync, mkdirSync } from 'node:fs'
 import OpenAI from 'openai'
 import type { Test } from 'tap'
-import { uiRoutes } from '../../src/inspector/routes/routes.ts'
 import type { RunningWorker } from '../../src/main.ts'
-import { startFront } from '../../src/proxy/http/front/server.ts'
-import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
 import { type BalancerKind, startBalancer } from './balancer.ts'
 import { ended, type PipedProcess, said } from './children.ts'
 import { startEngine } from './engine.ts'
 import { freePort } from './free-port.ts'
 import { startLlmProxy } from './llm-proxy.ts'
 import { joinWorker } from './relay-rig.ts'
-import { silentLogger } from './silent-logger.ts'
 import { until } from './until.ts'
 
-const NODES = 4
-const WORKERS = 4
-const AT_ONCE = 16
-/** Of all calls, when the node is killed. */
-const KILL_AFTER = 1 / 4
+const NODES = 3
+const WORKERS = 3
+const AT_ONCE = 12
+/** Sub-agents that each call of the main agent starts, in sessions' every third call. */
+const SUBAGENTS = 2
+/** A lease is six seconds long. */
+const STOPPED_MS = 18_000
 
 type Ends = Pick<Test, 'teardown'>
 
+/** The library that gives a process another clock, of Debian's package `faketime`; undefined: it is not here. */
+export const faketime: string | undefined = globSync('/usr/lib/*/faketime/libfaketimeMT.so.1')[0]
+
 export interface NodesRun {
-  balancer: BalancerKind
+  /** `in turn`: each call goes to the next node, and where that one does not answer, to the one behind it. */
+  balancer: BalancerKind | 'in turn'
+  db: string
   sessions: number
-  /** Of each session, one after the other. */
+  /** Of each main agent, one after the other. */
   calls: number
-  /** For the databases. */
+  /** How often a node is killed while rollouts run, each time another one, and when they begin and end. */
+  kills: number
+  /** Whether one is stopped, too, and let go on. */
+  stops: boolean
+  /** The first node's clock is an hour ahead, the last one's an hour behind; needs {@link faketime}. */
+  skews?: boolean
+  /** For the balancer's configuration. */
   folder: string
 }
 
@@ -45,36 +55,32 @@ export interface NodesFigures {
   retries: number
   /** Read, and not on record as completed. */
   lost: number
-  /** Sessions that a node has and that are another one's. */
-  misplaced: number
-  perNode: number[]
-  /** Sessions in the front's list, and whether it said that it had asked all nodes. */
+  /** Sessions in the list of any node. */
   listed: number
-  listIsPartial: boolean
-  /** Turns of all sessions. */
   turns: number
   interrupted: number
   /** Answers that were read and are in no row. */
   untrained: number
-  /** Places with mask 1 against tokens of completed turns. */
-  trainedTokens: number
-  sampledTokens: number
+  /** Turns that are trained in more than one row. */
+  twice: number
 }
 
 /** A node in a process of its own, which can be killed and started again where it was. */
 class Node {
   readonly url: string
   readonly #args: readonly string[]
+  readonly #env: Record<string, string>
   #child: PipedProcess | undefined
 
-  constructor(t: Ends, number: number, port: number, db: string) {
+  constructor(t: Ends, port: number, env: Record<string, string>) {
     this.url = `http://127.0.0.1:${port}`
-    this.#args = ['serve', '--mode', 'relay', '--node', `${number}/${NODES}`, '--port', `${port}`, '--db', db]
+    this.#env = env
+    this.#args = ['serve', '--mode', 'relay', '--port', `${port}`, '--log-level', 'error']
     t.teardown(() => this.kill())
   }
 
   async start(): Promise<void> {
-    this.#child = startLlmProxy([...this.#args, '--log-level', 'error'])
+    this.#child = startLlmProxy(this.#args, { env: this.#env })
     await said(this.#child.stdout, /http:\/\/[\d.]+:\d+/)
   }
 
@@ -85,40 +91,44 @@ class Node {
     child.kill('SIGKILL')
     await ended(child)
   }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child?.kill(signal)
+  }
 }
 
 interface Rig {
   nodes: Node[]
   workers: RunningWorker[]
-  front: string
-  url: string
+  /** Where an agent's call number so and so goes. */
+  urls: readonly string[]
 }
 
-async function startAll(t: Ends, { balancer, folder }: NodesRun): Promise<Rig> {
+/** Timers go by the true clock, which no setting changes. */
+function clockOf(number: number): Record<string, string> {
+  const offset = number === 1 ? '+1h' : number === NODES ? '-1h' : undefined
+  if (offset === undefined) return {}
+  return { LD_PRELOAD: faketime!, FAKETIME: offset, FAKETIME_DONT_FAKE_MONOTONIC: '1' }
+}
+
+async function startAll(t: Ends, { balancer, folder, db, skews = false }: NodesRun): Promise<Rig> {
   mkdirSync(folder, { recursive: true })
   const nodes: Node[] = []
-  for (let number = 1; number <= NODES; number += 1)
-    nodes.push(new Node(t, number, await freePort(), `${folder}/node-${number}.db`))
+  for (let number = 1; number <= NODES; number += 1) {
+    const env = { DATABASE_URL: db, ...(skews && clockOf(number)) }
+    nodes.push(new Node(t, await freePort(), env))
+  }
   await Promise.all(nodes.map((node) => node.start()))
   const engine = await startEngine(t)
-  const nodeUrls = nodes.map(({ url }) => url)
+  const proxyUrls = nodes.map(({ url }) => url)
   const workers = Array.from({ length: WORKERS }, (_, i) =>
-    joinWorker(t, { proxyUrls: nodeUrls, engineUrls: [engine.url], workerId: `w${i}` }),
+    joinWorker(t, { proxyUrls, engineUrls: [engine.url], workerId: `w${i}` }),
   )
-  const host = '127.0.0.1'
-  const front = await startFront({
-    host,
-    port: 0,
-    nodeUrls,
-    timeoutMs: 60_000,
-    logger: silentLogger,
-    inspector: uiRoutes,
-  })
-  t.teardown(() => front.close(0))
-  await until(async () => (await read(front.url, '/health/workers')).healthy === NODES * WORKERS)
-  const hosts = nodeUrls.map((each) => new URL(each).host)
-  const url = await startBalancer(t, balancer, { front: new URL(front.url).host, nodes: hosts }, folder)
-  return { nodes, workers, front: front.url, url }
+  for (const { url } of nodes)
+    await until(async () => (await read(url, '/health/workers')).healthy === WORKERS)
+  const hosts = proxyUrls.map((each) => new URL(each).host)
+  const urls = balancer === 'in turn' ? proxyUrls : [await startBalancer(t, balancer, hosts, folder)]
+  return { nodes, workers, urls }
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
@@ -130,108 +140,125 @@ async function read(url: string, path: string): Promise<any> {
 export async function runNodesKilled(t: Ends, run: NodesRun): Promise<NodesFigures> {
   const rig = await startAll(t, run)
   const startedAtMs = performance.now()
-  const agents = new Agents(rig.url, run)
+  const agents = new Agents(rig.urls, run)
   const whenDone = agents.run()
-  await Promise.race([agents.begun, whenDone])
-  await rig.nodes[1]!.kill()
-  await rig.workers[0]!.stop(0)
-  await rig.nodes[1]!.start()
+  const stopped = run.stops ? stopOne(rig.nodes.at(-1)!, agents, whenDone) : undefined
+  for (let kill = 0; kill < run.kills; kill += 1) {
+    await Promise.race([agents.untilRead((kill + 1) / (run.kills + 1)), whenDone])
+    const node = rig.nodes[kill % (run.stops ? NODES - 1 : NODES)]!
+    await node.kill()
+    if (kill === 0) await rig.workers[0]!.stop(0)
+    await node.start()
+  }
   await whenDone
+  await stopped
   const seconds = (performance.now() - startedAtMs) / 1_000
   const { retries, readTurns } = agents
-  return { seconds, retries, ...(await recordOf(rig, run, readTurns)) }
+  return { seconds, retries, finished: agents.finished, ...(await recordOf(rig.nodes[0]!, run, readTurns)) }
 }
 
-/** Rollouts of several calls, each of which goes on from the one before. */
+/** As a machine does that is suspended: its connections stay open, and it answers nobody. */
+async function stopOne(node: Node, agents: Agents, whenDone: Promise<void>): Promise<void> {
+  await Promise.race([agents.untilRead(1 / 8), whenDone])
+  node.signal('SIGSTOP')
+  await new Promise((resolve) => setTimeout(resolve, STOPPED_MS))
+  node.signal('SIGCONT')
+}
+
+/** Rollouts of several calls, each of which goes on from the one before; some have sub-agents that call at the same time. */
 class Agents {
-  /** Turns whose answers were read, of each rollout that came to its end. */
+  /** Turns whose answers were read, of each rollout. */
   readonly readTurns = new Map<string, string[]>()
   retries = 0
-  /** Resolves when enough has been read for the node to be killed. */
-  readonly begun: Promise<void>
-  readonly #begin: () => void
-  readonly #url: string
+  finished = 0
+  readonly #urls: readonly string[]
   readonly #run: NodesRun
+  readonly #watchers = new Map<number, () => void>()
+  #asked = 0
   #read = 0
 
-  constructor(url: string, run: NodesRun) {
-    const { promise, resolve } = Promise.withResolvers<void>()
-    this.begun = promise
-    this.#begin = resolve
-    this.#url = url
+  constructor(urls: readonly string[], run: NodesRun) {
+    this.#urls = urls
     this.#run = run
+  }
+
+  /** Resolves when main agents have read this share of their answers. */
+  untilRead(share: number): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.#watchers.set(Math.ceil(this.#run.sessions * this.#run.calls * share), resolve)
+    return promise
   }
 
   async run(): Promise<void> {
     const waiting = Array.from({ length: this.#run.sessions }, (_, i) => `rollout-${i}`)
     const agent = async () => {
-      for (let id = waiting.shift(); id !== undefined; id = waiting.shift())
-        this.readTurns.set(id, await this.#rollOut(id))
+      for (let id = waiting.shift(); id !== undefined; id = waiting.shift()) {
+        this.readTurns.set(id, [])
+        await this.#rollOut(id)
+        this.finished += 1
+      }
     }
     await Promise.all(Array.from({ length: AT_ONCE }, agent))
   }
 
-  async #rollOut(sessionId: string): Promise<string[]> {
+  async #rollOut(sessionId: string): Promise<void> {
+    const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: `Begin ${sessionId}.` }]
+    for (let call = 0; call < this.#run.calls; call += 1) {
+      const subagents = Array.from({ length: call % 3 === 1 ? SUBAGENTS : 0 }, (_, place) =>
+        this.#ask(sessionId, [{ role: 'user', content: `Help number ${place} with step ${call}.` }]),
+      )
+      const [answer] = await Promise.all([this.#ask(sessionId, messages), ...subagents])
+      messages.push(answer, { role: 'user', content: 'Go on.' })
+      this.#read += 1
+      this.#watchers.get(this.#read)?.()
+    }
+  }
+
+  async #ask(sessionId: string, messages: OpenAI.ChatCompletionMessageParam[]) {
     const openai = new OpenAI({
-      baseURL: `${this.#url}/${sessionId}/v1`,
+      baseURL: `http://balanced/${sessionId}/v1`,
       apiKey: 'none',
       maxRetries: 30,
       fetch: (input, init) => {
         const count = new Headers(init?.headers).get('x-stainless-retry-count') ?? '0'
         if (count !== '0') this.retries += 1
-        return fetch(input, init)
+        this.#asked += 1
+        const { pathname } = new URL(String(input))
+        return fetch(this.#urls[this.#asked % this.#urls.length] + pathname, init)
       },
     })
-    const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: `Begin ${sessionId}.` }]
-    const turnIds: string[] = []
-    const { calls, sessions } = this.#run
-    while (turnIds.length < calls) {
-      const wanted = { model: 'embedded', messages, max_tokens: 12 }
-      const { id, choices } = await openai.chat.completions.create(wanted)
-      turnIds.push(id.replace('chatcmpl-', ''))
-      messages.push(choices[0]!.message, { role: 'user', content: 'Go on.' })
-      this.#read += 1
-      if (this.#read === Math.floor(sessions * calls * KILL_AFTER)) this.#begin()
-    }
-    return turnIds
+    const wanted = { model: 'embedded', messages, max_tokens: 12 }
+    const { id, choices } = await openai.chat.completions.create(wanted)
+    this.readTurns.get(sessionId)!.push(id.replace('chatcmpl-', ''))
+    return choices[0]!.message
   }
 }
 
-/** As a trainer reads it, by the front. */
-async function recordOf(
-  { nodes, front }: Rig,
-  { sessions, calls }: NodesRun,
-  readTurns: ReadonlyMap<string, string[]>,
-) {
-  const { sessions: listed, partial } = await read(front, `/sessions?limit=${sessions + 1}`)
-  const perNode: number[] = []
-  let misplaced = 0
-  for (const [place, node] of nodes.entries()) {
-    const own = (await read(node.url, `/sessions?limit=${sessions + 1}`)).sessions as { session_id: string }[]
-    perNode.push(own.length)
-    misplaced += own.filter(({ session_id: id }) => nodeOfSession(id, NODES) !== place + 1).length
-  }
+/** As a trainer reads it, of any node. */
+async function recordOf(node: Node, { sessions }: NodesRun, readTurns: ReadonlyMap<string, string[]>) {
+  const { sessions: listed } = await read(node.url, `/sessions?limit=${sessions + 1}`)
   const sum = {
-    ...{ finished: readTurns.size, read: readTurns.size * calls, misplaced, perNode },
-    ...{ listed: listed.length as number, listIsPartial: partial === true },
-    ...{ lost: 0, turns: 0, interrupted: 0, untrained: 0, trainedTokens: 0, sampledTokens: 0 },
+    read: 0,
+    listed: listed.length as number,
+    lost: 0,
+    turns: 0,
+    interrupted: 0,
+    untrained: 0,
+    twice: 0,
   }
   for (const [id, turnIds] of readTurns) {
-    const { turns } = await read(front, `/sessions/${id}`)
-    const { trajectories } = await read(front, `/sessions/${id}/trajectories`)
-    const completed = new Map<string, Turn>(
-      turns.filter(isCompleted).map((turn: Turn) => [turn.turn_id, turn]),
+    const { turns } = await read(node.url, `/sessions/${id}`)
+    const { trajectories } = await read(node.url, `/sessions/${id}/trajectories`)
+    const completed = new Set(
+      (turns as Turn[]).filter(({ status }) => status === 'completed').map((turn) => turn.turn_id),
     )
-    const trained = new Set(
-      trajectories.flatMap((row: Row) => row.turns.map(({ turn_id: turnId }) => turnId)),
-    )
+    const trained = (trajectories as Row[]).flatMap(trainedTurns)
+    sum.read += turnIds.length
     sum.turns += turns.length
-    sum.interrupted += turns.filter(({ status }: Turn) => status === 'interrupted').length
+    sum.interrupted += (turns as Turn[]).filter(({ status }) => status === 'interrupted').length
     sum.lost += turnIds.filter((turnId) => !completed.has(turnId)).length
-    sum.untrained += turnIds.filter((turnId) => !trained.has(turnId)).length
-    for (const { completion_token_ids: ids } of completed.values()) sum.sampledTokens += ids.length
-    for (const { response_mask: mask } of trajectories as Row[])
-      sum.trainedTokens += mask.reduce((ones, bit) => ones + bit, 0)
+    sum.untrained += turnIds.filter((turnId) => !trained.includes(turnId)).length
+    sum.twice += trained.length - new Set(trained).size
   }
   return sum
 }
@@ -239,14 +266,12 @@ async function recordOf(
 interface Turn {
   turn_id: string
   status: string
-  completion_token_ids: number[]
 }
 
 interface Row {
-  turns: { turn_id: string }[]
-  response_mask: number[]
+  turns: { turn_id: string; trained: boolean }[]
 }
 
-function isCompleted({ status }: Turn): boolean {
-  return status === 'completed'
+function trainedTurns({ turns }: Row): string[] {
+  return turns.filter(({ trained }) => trained).map(({ turn_id: turnId }) => turnId)
 }

@@ -20,6 +20,8 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
   10: ['ALTER TABLE sessions DROP COLUMN edited_calls'],
   12: ['ALTER TABLE sessions DROP COLUMN limits'],
   11: ['ALTER TABLE sessions DROP COLUMN reward_turns'],
+  13: ['DROP INDEX sessions_by_end', 'DROP TABLE consumer_sessions', 'DROP TABLE consumers'],
+  14: ['DROP INDEX sessions_by_tree'],
 }
 
 /** Makes the database one that an earlier program left behind. */

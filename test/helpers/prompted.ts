@@ -21,7 +21,7 @@ export async function* generatePrompted(
   const fold = new CompletionFold()
   for await (const batch of prompt.answer ?? backend.generate(prompt.request, signal)) {
     await prompt.whileAsked()
-    const events = prompt.read(batch)
+    const events = await prompt.read(batch)
     for (const event of events) fold.add(event)
     if (fold.end) prompt.answered(fold)
     yield events

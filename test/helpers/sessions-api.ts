@@ -98,7 +98,7 @@ async function callApi(url: string, method: string, path: string, body?: unknown
 
 /** A turn, its messages as texts. */
 type TurnFacts = Omit<OpenTurn, 'lastMessage'> &
-  Required<Omit<OutcomeFields, 'details'>> &
+  Required<Omit<OutcomeFields, 'details' | 'epoch'>> &
   Pick<OutcomeFields, 'details'> & { requestMessages: readonly string[] }
 
 /** Everything of a turn that a test does not care about. */

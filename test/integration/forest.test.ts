@@ -4,7 +4,6 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packDetails } from '../../src/protocol/details/details.ts'
-import { mergeForests } from '../../src/proxy/http/front/merge.ts'
 import { TokenForest } from '../../src/proxy/http/trainer/read/schemas.ts'
 import {
   recordTurn,
@@ -73,7 +72,6 @@ for (const [name, openStore] of Object.entries(STORES)) {
         [await get('/sessions/a/forest'), ['a']],
         [await get('/sessions/b%2Fc/forest'), ['b/c']],
         [await get('/sessions/other/forest'), ['other']],
-        [mergeForests([all, await get('/sessions/other/forest'), all]), ['a', 'b/c', 'other', 'a', 'b/c']],
       ] as const) {
         const wanted = (await Promise.all(ids.map(rowsOf))).flat()
         const rows = unpacked(forest).map(

@@ -7,7 +7,7 @@ import { CONTENT_SECURITY_POLICY } from '../../src/inspector/routes/routes.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
-const MAX_GZIPPED_BYTES = 80 * 1024
+const MAX_GZIPPED_BYTES = 96 * 1024
 
 t.before(() => {
   execFileSync(process.execPath, [join(import.meta.dirname, '../../tools/make-page.ts')])

@@ -86,7 +86,7 @@ t.test('an engine that has no /tokenize is told by what ids read like to it', as
 })
 
 t.test(
-  'a prompt that its own template makes in another way is a warning in /health and in the log',
+  'a prompt that its own template makes in another way is a warning in /health and in the log, behind a worker too',
   async (t) => {
     const { url: own } = await startEngine(t)
     const chatIds = async (chat: object) => {
@@ -112,6 +112,18 @@ t.test(
     t.match((await proxy.get('/health')).engines, [{ healthy: true, tokenizer: 'same', warning: said }])
     t.match(
       logged.filter((message) => said.test(message)),
+      { length: 1 },
+    )
+    const relay = await startProxy(t, { mode: 'relay', tokenizer: 'embedded' }, logger)
+    joinWorker(t, { proxyUrls: [relay.url], engineUrls: [engine.url], workerId: 'w' })
+    const [worker] = await until(async () => {
+      const { workers } = await relay.get('/health')
+      return workers[0]?.warning && workers
+    })
+    const behind = `${engine.url}: the prompt of a chat with a tool is another one by its own chat route`
+    t.match(worker, { healthy: true, tokenizer: 'same', warning: behind })
+    t.match(
+      logged.filter((message) => message.startsWith(`worker may give less than it should: ${behind}`)),
       { length: 1 },
     )
   },

@@ -89,6 +89,29 @@ t.test(
   },
 )
 
+t.test('a worker that keeps its token ids is warned of, until it sends them', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const timing = { worker_received_at: 1.5 }
+  let ids: number[] | undefined
+  await V1Worker.connect(url, 'w1', () => ({
+    completion_text: 'fine',
+    token_ids: ids,
+    log_probs: ids?.map(() => -0.5),
+    ...{ timing, node_id: 'n', gpu_id: null, worker_id: 'w1', rank_info: null },
+  }))
+  const warning = () => backend.status().members[0]?.warning
+  t.equal(warning(), undefined)
+  t.match(await eventsOf(backend, chatRequest('hello')), [
+    { engine: 'w1' },
+    { content: 'fine' },
+    { type: 'end' },
+  ])
+  t.match(warning(), 'its answers have no token ids')
+  ids = [1]
+  await eventsOf(backend, chatRequest('hello'))
+  t.equal(warning(), undefined)
+})
+
 t.test("a version-1 error is the call's error, and the worker goes on", async (t) => {
   const { url, backend } = await relayServerFor(t)
   await V1Worker.connect(url, 'w1', ({ messages }) =>

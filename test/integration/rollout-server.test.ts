@@ -47,6 +47,11 @@ async function rig(t: Test, { concurrency = 8, keys = [] as string[], graceMs = 
       const response = await fetch(`${url}/chat/completions`, { method: 'POST', headers, body })
       await response.text()
     }
+    if (sample.rewards !== undefined) {
+      const body = JSON.stringify(sample.rewards)
+      const reward = `${proxy.url}/sessions/${encodeURIComponent(task.sessionId)}/reward`
+      await fetch(reward, { method: 'POST', headers: { 'content-type': 'application/json' }, body })
+    }
     const off = Promise.withResolvers<void>()
     signal.addEventListener('abort', () => off.resolve())
     if (sample.fails === true) return { status: 'timeout', rewards: {}, error: 'no time' }
@@ -151,6 +156,24 @@ t.test('a rollout may have settings of its own, and what is not said is as the s
   t.equal(rows[0].response_ids.length, 5)
   t.equal(reward, null, 'which is not a reward of 0')
   t.match(it.tasks[2], { modelName: undefined, openaiBaseUrl: new RegExp(`^${it.proxyUrl}/`) })
+})
+
+t.test('rewards of turns and lines that were set stay where the runner has rewards of its own', async (t) => {
+  const it = await rig(t)
+  it.letGo()
+  const rewards = {
+    reward: 9,
+    components: { tests: 9 },
+    turns: { 0: 0.25 },
+    lines: { 'subagent:critic': -1 },
+  }
+  const { rows } = await jsonOf(post(it, { sample: { name: 'a', rewards } }))
+  const { session_id, reward_components, turn_rewards } = rows[0].extra_fields
+  t.match(rows, [{ reward_score: 0.5 }])
+  t.strictSame(reward_components, { reward: 0.5 })
+  t.match(turn_rewards, [{ start: 0, reward: 0.25 }])
+  const session = await jsonOf(fetch(`${it.proxyUrl}/sessions/${encodeURIComponent(session_id)}`))
+  t.match(session, { reward: 0.5, reward_turns: { 0: 0.25 }, reward_lines: { 'subagent:critic': -1 } })
 })
 
 t.test('rows that are not all of a session say what they leave out', async (t) => {

@@ -70,6 +70,35 @@ t.test('two jobs give their sessions the same names, and neither sees the other'
   t.equal((await listed(ADMIN)).length, 3)
 })
 
+t.test('a run has consumers of its own, which get its sessions and no others', async (t) => {
+  const ask = await startShared(t)
+  const [one, two] = [makeRunKey(SECRET, 'job-1'), makeRunKey(SECRET, 'job-2')]
+  for (const key of [one, two]) {
+    t.match(await ask(key, 'POST', '/consumers/trainer', {}), { body: { status: 'created' } })
+    const { session_id: id } = (await ask(key, 'POST', '/sessions', {})).body
+    await ask(key, 'POST', `/sessions/${id}/complete`)
+  }
+  t.match(await ask(ADMIN, 'POST', '/consumers/trainer', {}), { body: { status: 'created', run: null } })
+  const prefixes = async (key: string) => {
+    const { body } = await ask(key, 'POST', `/consumers/trainer/fetch`, { limit: 9, lease_s: 0.001 })
+    return body.sessions.map(({ session_id: id }) => id.split('/')[1]).sort()
+  }
+  t.strictSame(await prefixes(one), ['job-1'])
+  t.strictSame(await prefixes(two), ['job-2'])
+  t.strictSame(await prefixes(ADMIN), ['job-1', 'job-2'])
+  t.match((await ask(one, 'GET', '/consumers')).body, { consumers: [{ consumer: 'trainer', run: 'job-1' }] })
+  t.match((await ask(ADMIN, 'GET', '/consumers')).body, { consumers: [{}, {}, {}] })
+  for (const [method, path, body] of [
+    ['GET', '/consumers/trainer?run=job-2'],
+    ['POST', '/consumers/trainer/fetch?run=job-2', {}],
+    ['POST', '/consumers/trainer/ack?run=job-2', { lease_id: 'l' }],
+    ['DELETE', '/consumers/trainer?run=job-2'],
+  ] as const)
+    t.equal((await ask(one, method, path, body)).status, 403, `${method} ${path}`)
+  t.match((await ask(one, 'DELETE', '/consumers/trainer')).body, { status: 'deleted' })
+  t.equal((await ask(two, 'GET', '/consumers/trainer')).status, 200)
+})
+
 t.test('what is no run, or no deletion, is refused by name', async (t) => {
   const ask = await startShared(t)
   for (const [method, path, sent, param] of [

@@ -1,9 +1,11 @@
 import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import t from 'tap'
-import type { TObject } from 'typebox'
+import { type TObject, Type } from 'typebox'
 import { NewEngineBody, Worker } from '../../src/proxy/http/operator/workers/schemas.ts'
+import { FetchBody, NewConsumerBody } from '../../src/proxy/http/trainer/consumers/schemas.ts'
 import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
+import { detailFields } from '../../src/proxy/http/trainer/sessions/detail-schemas.ts'
 import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { Trace, TracesQueryBody } from '../../src/proxy/http/trainer/traces/schemas.ts'
 import { RESERVED_SEGMENTS } from '../../src/proxy/session/state/sessions.ts'
@@ -12,6 +14,11 @@ import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 const PAGE = join(import.meta.dirname, '../../docs/http-api.md')
 const page = readFileSync(PAGE, 'utf8')
+
+const CONSUMERS = join(import.meta.dirname, '../../docs/consumers.md')
+
+/** Its first table of routes; some are in another one, with what they take and answer. */
+const ROUTES = /<!-- routes -->(.*?)<!-- \/routes -->/s.exec(page)![1]!
 
 interface Operation {
   summary?: string
@@ -29,7 +36,11 @@ t.test('docs/http-api.md lists the routes and parameters that there are', async 
       .filter(([, { tags }]) => ['sessions', 'traces', 'gateway'].some((tag) => tags?.includes(tag)))
       .map(([method, operation]) => ({ route: `${method.toUpperCase()} ${path}`, operation })),
   )
-  const rows = routes.map(({ route, operation }) => `| \`${route}\` | ${operation.summary} |`)
+  const isElsewhere = (route: string) =>
+    page.includes(`\n| \`${route}\` | `) && !ROUTES.includes(`| \`${route}\` |`)
+  const rows = routes
+    .filter(({ route }) => !isElsewhere(route))
+    .map(({ route, operation }) => `| \`${route}\` | ${operation.summary} |`)
   const table = ['| route | does |', '|---|---|', ...rows].join('\n')
   t.equal(generatedSection(PAGE, 'routes', table), table, 'UPDATE=1 writes it anew')
   for (const { route, operation } of routes) {
@@ -37,6 +48,34 @@ t.test('docs/http-api.md lists the routes and parameters that there are', async 
     for (const { name } of parameters) t.match(page, new RegExp(`\`${name}[\`=]`), `${route} ${name}`)
   }
 })
+
+t.test('docs/consumers.md lists the routes that there are', async (t) => {
+  const { call } = await startSessionsApi(t)
+  const { paths } = (await call('GET', '/openapi.json')).body as {
+    paths: Record<string, Record<string, Operation>>
+  }
+  const rows = Object.entries(paths).flatMap(([path, methods]) =>
+    Object.entries(methods)
+      .filter(([, { tags }]) => tags?.includes('consumers'))
+      .map(([method, { summary }]) => `| \`${method.toUpperCase()} ${path}\` | ${summary} |`),
+  )
+  const table = ['| route | does |', '|---|---|', ...rows].join('\n')
+  t.equal(generatedSection(CONSUMERS, 'routes of consumers', table), table, 'UPDATE=1 writes it anew')
+})
+
+const { properties: fetchFields } = FetchBody
+const ofFetch = Object.entries(fetchFields).filter(
+  ([name]) => !(name in schemas.TrajectoriesQuery.properties),
+)
+
+for (const [name, schema] of Object.entries({
+  'fields of a new consumer': NewConsumerBody,
+  'fields of a fetch': Type.Object(Object.fromEntries(ofFetch)),
+}))
+  t.test(`docs/consumers.md has the ${name} (UPDATE=1 writes them anew)`, async (t) => {
+    const table = fieldTable(schema)
+    t.equal(generatedSection(CONSUMERS, name, table), table)
+  })
 
 /** The tables of fields and parameters, by the name of their section. */
 const TABLES: Record<string, TObject> = {
@@ -54,17 +93,29 @@ for (const [name, schema] of Object.entries(TABLES)) {
   t.test(
     `docs/http-api.md has the ${name} as openapi.json has them (UPDATE=1 writes them anew)`,
     async (t) => {
-      t.equal(generatedSection(PAGE, name, fieldTable(schema)), fieldTable(schema))
+      const table = fieldTable(withoutDetails(schema))
+      t.equal(generatedSection(PAGE, name, table), table)
     },
   )
 }
 
-/** One row for neighbours with the same words. */
+/** Without the details of tokens, which docs/details.md has. */
+function withoutDetails({ properties }: TObject): TObject {
+  const own = Object.entries(properties).filter(([name]) => !(name in detailFields))
+  return Type.Object(Object.fromEntries(own))
+}
+
+t.test('docs/details.md has the fields that docs/http-api.md leaves to it', async (t) => {
+  const details = readFileSync(join(dirname(PAGE), 'details.md'), 'utf8')
+  for (const name of Object.keys(detailFields)) t.ok(details.includes(`\`${name}\``), name)
+})
+
+/** One row for neighbours with the same words, and one for all of which the name says enough. */
 function fieldTable({ properties }: TObject): string {
   const rows: { names: string[]; text: string }[] = []
   for (const [name, schema] of Object.entries(properties)) {
     const text = textOf(schema as Described).replace(/docs\/([\w-]+\.md)/g, '[$1]($1)')
-    const last = rows.at(-1)
+    const last = text === '' ? rows.find((row) => row.text === '') : rows.at(-1)
     if (last?.text === text) last.names.push(name)
     else rows.push({ names: [name], text })
   }
@@ -86,7 +137,8 @@ function textOf(schema: Described): string {
   const inner = schema.anyOf?.find(({ description, enum: values }) => description ?? values) ?? {}
   const values = (schema.enum ?? inner.enum ?? []).map((value) => `\`${value}\``).join(', ')
   const fallback = schema.default === undefined ? '' : `Default: \`${schema.default}\``
-  const said = schema.description ?? inner.description ?? ''
+  // Which every time is, as the page says once.
+  const said = (schema.description ?? inner.description ?? '').replace(/[;,]? ?seconds since the epoch$/i, '')
   return [values, said, fallback].filter((part) => part !== '').join('. ')
 }
 

@@ -260,6 +260,30 @@ t.test('messages=new shows the part of a prompt that no earlier turn of the sess
   )
 })
 
+t.test(
+  'messages=none shows what was answered, and nothing of what was asked but its parameters',
+  async (t) => {
+    const { call, store } = await startSessionsApi(t)
+    await call('POST', '/sessions/s')
+    const tools = '[{"type":"function","function":{"name":"f"}}]'
+    await recordTurn(store, 's', 0, { requestMessages: [user('a')], tools })
+    await recordTurn(store, 's', 1, { requestMessages: [], promptPieces: promptPieces('Once upon') })
+    const { body } = await call('GET', '/sessions/s?messages=none')
+    t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+    const params = { model: 'm' }
+    const shown = {
+      request_messages: [],
+      tools: [],
+      params,
+      completion_text: 'hello',
+      completion_token_ids: [3],
+    }
+    for (const turn of body.turns)
+      for (const [name, value] of Object.entries(shown)) t.same(turn[name], value, name)
+    t.equal(body.turns.length, 2)
+  },
+)
+
 t.test('messages=new leaves out what an earlier turn of the same line asked already', async (t) => {
   const { call, store } = await startSessionsApi(t)
   await call('POST', '/sessions/s')

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { Worker } from 'node:worker_threads'
 import t from 'tap'
-import { queryTrajectories } from '../../src/proxy/http/trainer/sessions/trajectory-query.ts'
+import { readTrajectories } from '../../src/proxy/http/trainer/sessions/trajectory-query.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
@@ -155,7 +155,7 @@ for (const how of ['removed', 'reset'] as const)
       await store.createSession(aSession('s'))
       for (let index = 0; index < 200; index += 1) void record(store, aTurn(`t${index}`, { index }))
       const session = (await store.endSession('s', 'completed', 5_000))!
-      t.ok(await queryTrajectories(store, session, QUERY), 'at rest it has rows')
+      t.ok(await readTrajectories(store, session, QUERY), 'at rest it has rows')
       const change = {
         removed: () => store.deleteSession('s'),
         reset: async () => {
@@ -173,7 +173,7 @@ for (const how of ['removed', 'reset'] as const)
           }
         },
       }
-      await t.rejects(queryTrajectories(disturbed, session, QUERY), {
+      await t.rejects(readTrajectories(disturbed, session, QUERY), {
         code: 'session_not_found',
         message: /while it was read/,
       })

@@ -1,6 +1,7 @@
 /**
  * `npm run sim:plants`: plants each fault into a copy of the code and lets the simulator look for it, from the first seed on
  * and without being told. One that is not found, or that cannot be planted because the code has changed, is a failure.
+ * `--known` tries a fault's own seed before the others, for a gate that has no ten minutes.
  */
 import { spawn } from 'node:child_process'
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -19,6 +20,7 @@ const { values } = parseArgs({
     seeds: { type: 'string', default: '1000' },
     only: { type: 'string' },
     jobs: { type: 'string', default: '2' },
+    known: { type: 'boolean', default: false },
   },
 })
 
@@ -49,7 +51,10 @@ async function work(): Promise<void> {
   }
 }
 
-async function look({ name, edits }: Plant, folder: string): Promise<{ seed?: string; promise?: string }> {
+async function look(
+  { name, seed: known, edits }: Plant,
+  folder: string,
+): Promise<{ seed?: string; promise?: string }> {
   for (const path of COPIED) cpSync(join(ROOT, path), join(folder, path), { recursive: true })
   symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'))
   for (const { file, find, put } of edits) {
@@ -62,20 +67,20 @@ async function look({ name, edits }: Plant, folder: string): Promise<{ seed?: st
       code.replace(find, () => put),
     )
   }
-  const output = await run(folder)
+  const told = values.known && known !== undefined ? foundIn(await run(folder, String(known))) : {}
+  return told.seed === undefined ? foundIn(await run(folder, `1..${values.seeds}`)) : told
+}
+
+function foundIn(output: string): { seed?: string; promise?: string } {
   const [, seed, promise] = /^seed (\d+): (.*)$/m.exec(output) ?? []
   return { ...(seed !== undefined && { seed }), ...(promise !== undefined && { promise }) }
 }
 
-function run(folder: string): Promise<string> {
-  const child = spawn(
-    process.execPath,
-    [join(folder, 'test/sim/run.ts'), '--first', '--seeds', `1..${values.seeds}`],
-    {
-      cwd: folder,
-      stdio: ['ignore', 'pipe', 'inherit'],
-    },
-  )
+function run(folder: string, seeds: string): Promise<string> {
+  const child = spawn(process.execPath, [join(folder, 'test/sim/run.ts'), '--first', '--seeds', seeds], {
+    cwd: folder,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
   let output = ''
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
     output += text

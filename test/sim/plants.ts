@@ -2,6 +2,8 @@
 
 export interface Plant {
   name: string
+  /** A seed that has found it, where the first ones do not: `--known` tries it first. */
+  seed?: number
   edits: readonly { file: string; find: string; put: string }[]
 }
 
@@ -11,8 +13,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/turn/run-turn.ts',
-        find: '    await Promise.all([turn.opened, closed])\n',
-        put: '    Promise.all([turn.opened, closed]).catch(() => {})\n',
+        find: '    await Promise.all([turn.opened, closed]).catch(',
+        put: '    void Promise.all([turn.opened, closed]).catch(',
       },
     ],
   },
@@ -28,6 +30,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the index of a turn that could not be put on record is kept',
+    seed: 41,
     edits: [
       {
         file: 'src/proxy/session/turn/run-turn.ts',
@@ -41,18 +44,13 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/trajectories/retries.ts',
-        find: '  if (!tries.some(({ retryCount }) => retryCount > 0)) return []\n',
-        put: '',
+        find: '  return retryCount > 0 || resumedAt !== undefined\n',
+        put: '  return true\n',
       },
       {
         file: 'src/proxy/session/trajectories/retries.ts',
-        find: '    if (retry.retryCount === 0) return []\n',
-        put: '',
-      },
-      {
-        file: 'src/proxy/session/trajectories/retries.ts',
-        find: '(turn.answeredCount ?? turn.retryCount) < retry.retryCount && ',
-        put: '',
+        find: '  if (retryCount > 0) return (turn.answeredCount ?? turn.retryCount) < retryCount\n',
+        put: '  if (true) return true\n',
       },
     ],
   },
@@ -172,6 +170,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the weights of the end of a whole answer are those of its start',
+    seed: 66,
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/answer-reader.ts',
@@ -182,6 +181,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the weights told with a whole answer are those of its start',
+    seed: 84,
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/weight-version.ts',
@@ -192,6 +192,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the last span of weights is that of the first token',
+    seed: 447,
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/weight-version.ts',
@@ -202,6 +203,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the last span of weights is not read',
+    seed: 447,
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/answer-reader.ts',
@@ -212,6 +214,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the weights at the end of an answer are dropped',
+    seed: 59,
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/answer-reader.ts',
@@ -252,6 +255,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'results stand behind calls in the order in which they were sent',
+    seed: 33,
     edits: [
       {
         file: 'src/proxy/session/prompts/as-sampled.ts',

@@ -1,11 +1,10 @@
-/** Real load balancers with the configurations of deploy/balancers: each call comes to the node of its session. */
+/** Real load balancers with the configurations of deploy/balancers: all calls of a session come to one node. */
 import { once } from 'node:events'
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { BALANCERS } from '../../deploy/balancers/make.ts'
 import { makeAgentKey } from '../../src/proxy/http/access/agent-key.ts'
-import { nodeOfSession } from '../../src/proxy/session/state/nodes.ts'
 import { type BalancerKind, PACKAGES, programOf, startBalancer } from '../helpers/balancer.ts'
 
 /** A server that says its name and the path that it was asked for. */
@@ -42,43 +41,45 @@ const IDS = [
 
 for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
   const skip = programOf(kind) === undefined && `${kind} is not here (${PACKAGES[kind]})`
-  t.test(`${kind} sends each call to the node of its session, as it came`, { skip }, async (t) => {
-    const nodes: string[] = []
-    for (let number = 1; number <= 4; number += 1) nodes.push(await startNamed(t, `node ${number}`))
-    const url = await startBalancer(t, kind, { front: await startNamed(t, 'front'), nodes }, t.testdir({}))
-    for (const id of IDS) {
-      const own = `node ${nodeOfSession(id, 4)}`
-      const encoded = encodeURIComponent(id)
-      const raw = encodeURI(id)
-      for (const path of [
-        `/${encoded}/v1/chat/completions`,
-        `/${raw}/v1/messages?beta=true`,
-        `/${raw}/v1/messages/count_tokens`,
-        `/sessions/${encoded}/v1/responses`,
-        `/sessions/${raw}/v1/completions`,
-        `/v1/chat/completions/${encoded}`,
-      ])
-        t.strictSame(await ask(url, path), { name: own, url: path }, `${id} by ${path}`)
-      const key = makeAgentKey('secret'.repeat(8), id)
-      // nginx cannot decode what is in a header.
-      if (kind === 'nginx' && key.includes('%')) continue
-      for (const header of [{ authorization: `Bearer ${key}` }, { 'x-api-key': key }] as Record<
-        string,
-        string
-      >[])
-        t.equal((await ask(url, '/v1/chat/completions', header)).name, own, `${id} by its key`)
-    }
-    t.equal(
-      (await ask(url, '/v1/messages', { 'x-api-key': 'rollout-1' })).name,
-      `node ${nodeOfSession('rollout-1', 4)}`,
-    )
-    for (const path of [
-      '/v1/chat/completions',
-      '/sessions',
-      '/sessions/rollout-1/complete',
-      '/admin/pause',
-      '/groups',
-    ])
-      t.equal((await ask(url, path)).name, 'front', path)
-  })
+  t.test(
+    `${kind} sends the calls of a session to one node, as they came, and others to all`,
+    { skip },
+    async (t) => {
+      const nodes: string[] = []
+      for (let number = 1; number <= 4; number += 1) nodes.push(await startNamed(t, `node ${number}`))
+      const url = await startBalancer(t, kind, nodes, t.testdir({}))
+      const used = new Set<string>()
+      for (const id of IDS) {
+        const encoded = encodeURIComponent(id)
+        const raw = encodeURI(id)
+        const { name: own } = await ask(url, `/${encoded}/v1/chat/completions`)
+        used.add(own)
+        for (const path of [
+          `/${raw}/v1/messages?beta=true`,
+          `/${raw}/v1/messages/count_tokens`,
+          `/sessions/${encoded}/v1/responses`,
+          `/sessions/${raw}/v1/completions`,
+          `/v1/chat/completions/${encoded}`,
+        ])
+          t.strictSame(await ask(url, path), { name: own, url: path }, `${id} by ${path}`)
+        const key = makeAgentKey('secret'.repeat(8), id)
+        // nginx cannot decode what is in a header.
+        if (kind === 'nginx' && key.includes('%')) continue
+        for (const headers of [{ authorization: `Bearer ${key}` }, { 'x-api-key': key }] as Record<
+          string,
+          string
+        >[])
+          t.equal((await ask(url, '/v1/chat/completions', headers)).name, own, `${id} by its key`)
+      }
+      t.ok(used.size > 1, 'sessions are spread')
+      const { name: ofPath } = await ask(url, '/rollout-1/v1/messages')
+      t.equal((await ask(url, '/v1/messages', { 'x-api-key': 'rollout-1' })).name, ofPath)
+      const others = new Set<string>()
+      for (let times = 0; times < 12; times += 1) {
+        for (const path of ['/sessions', '/sessions/rollout-1/complete', '/admin/pause', '/groups'])
+          others.add((await ask(url, path)).name)
+      }
+      t.ok(others.size > 1, 'what names no session goes to several')
+    },
+  )
 }

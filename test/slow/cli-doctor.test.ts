@@ -104,17 +104,22 @@ t.test('an engine that is out of reach or tells no ids is a failure, with what t
   t.match(silent.of('engine '), { state: 'failure' })
 })
 
-t.test('doors that are open to strangers and options that contradict each other are failures', async (t) => {
-  const open = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0')
-  t.match(open.of('keys'), { state: 'failure', remedy: /--admin-key/ })
-  t.match(open.of('tls'), { state: 'warning' })
-  t.equal(open.code, 1)
-  const wrong = await doctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
-  t.match(wrong.findings, [{ about: 'options', state: 'failure' }])
-  const detail = await doctor(t, '--record', 'masks')
-  const seen = /^--record: 'masks' is nothing that can be recorded: (?!.*'masks')/
-  t.match(detail.findings.at(-1), { about: 'options', state: 'failure', seen })
-})
+t.test(
+  'doors that are open to strangers are a warning, options that contradict each other failures',
+  async (t) => {
+    const shut = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0')
+    t.match(shut.findings, [{ about: 'options', state: 'failure', seen: /--open/ }])
+    t.equal(shut.code, 1)
+    const open = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0', '--open')
+    t.match(open.of('keys'), { state: 'warning', remedy: /--admin-key/ })
+    t.match(open.of('tls'), { state: 'warning' })
+    const wrong = await doctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
+    t.match(wrong.findings, [{ about: 'options', state: 'failure' }])
+    const detail = await doctor(t, '--record', 'masks')
+    const seen = /^--record: 'masks' is nothing that can be recorded: (?!.*'masks')/
+    t.match(detail.findings.at(-1), { about: 'options', state: 'failure', seen })
+  },
+)
 
 t.test('people get a line for each thing', async (t) => {
   const { stdout } = await runLlmProxy(['doctor', '--port', '0', '--db', 'memory', '--mode', 'relay'])

@@ -67,6 +67,19 @@ t.test('sessions are exported by line, from a running proxy and from its databas
     t.same(await linesOf('--select', 'main'), ['main'])
     t.same(await linesOf('--side-calls', '--format', 'trajectories'), ['main', 'subagent:a', 'side'])
     t.same(await linesOf('--format', 'turns'), ['main', 'subagent:a', 'side'])
+    t.same(await linesOf('--format', 'sft', '--side-calls'), ['main', 'subagent:a', 'side'])
+    for (const format of ['atif', 'training_trace']) {
+      const { code, stdout } = await runLlmProxy(['sessions', 'export', '--format', format, ...source], {
+        cwd,
+      })
+      t.equal(code, 0)
+      const [{ steps, turns }, ...others] = stdout
+        .trimEnd()
+        .split('\n')
+        .map((line) => JSON.parse(line))
+      t.ok(steps?.length > 1 || turns?.length === 2, format)
+      t.same(others, [], 'one session, one line')
+    }
   }
 })
 

@@ -1,4 +1,6 @@
-import { join } from 'node:path'
+import { readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { tableFromIPC } from 'apache-arrow'
 import Database from 'better-sqlite3'
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
@@ -10,6 +12,7 @@ import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts
 import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { readParquet } from '../../src/rollout/datasets/parquet-file.ts'
 import { HttpClient } from '../../src/rollout/http-client.ts'
 import { ProxyClient } from '../../src/rollout/proxy-client.ts'
 import { type DetailedEngineOptions, startDetailedEngine } from '../helpers/detailed-engine.ts'
@@ -430,4 +433,41 @@ t.test('an export has the details that it is asked for, of a database and of a p
     const [first] = masks.stdout.trim().split('\n')
     t.match(JSON.parse(first!), { sampling_mask: Array, top_logprobs: undefined })
   }
+
+  const folder = dirname(db)
+  const all = await runLlmProxy(['sessions', 'export', 's', '--db', db, '--details', 'all'])
+  const lines = all.stdout
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line))
+  const exported = (output: string, ...options: string[]) =>
+    runLlmProxy(['sessions', 'export', 's', '--db', db, '--output', join(folder, output), ...options])
+  await exported('rows.parquet', '--details', 'all')
+  const read = await Array.fromAsync(readParquet(join(folder, 'rows.parquet')))
+  // What has other names in each row is JSON text there.
+  const asColumns = (_row: unknown, place: number) => {
+    const row = structuredClone(lines[place])
+    row.reward_components = JSON.stringify(row.reward_components)
+    for (const turn of row.turns) turn.sampling = JSON.stringify(turn.sampling)
+    return withoutNull(row)
+  }
+  t.same(read.map(withoutNull), read.map(asColumns), 'columns hold what lines hold')
+  await exported('rows.arrow', '--format', 'sft')
+  const table = tableFromIPC(readFileSync(join(folder, 'rows.arrow')))
+  const [row] = rows
+  t.strictSame(
+    [...table.get(0)!.input_ids].map(Number),
+    [...row!.prompt_ids, ...row!.response_ids],
+    'so do those of an Arrow file',
+  )
+  t.equal(read.length, lines.length)
+  t.match(await exported('turns.parquet', '--format', 'turns'), {
+    code: 2,
+    stderr: /--format turns is no rows: name an --output that ends in .jsonl/,
+  })
 })
+
+/** A column is there for every row. */
+function withoutNull(value: object): unknown {
+  return JSON.parse(JSON.stringify(value), (_key, each) => each ?? undefined)
+}

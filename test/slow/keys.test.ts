@@ -316,8 +316,14 @@ t.test('an agent with many calls under way waits for one to end, and others do n
   )
 })
 
-t.test('without keys on an address that others reach, the first line of the log warns', async (t) => {
-  const child = startLlmProxy(['serve', '--host', '0.0.0.0', '--port', '0', '--db', 'memory'])
+t.test('without keys on an address that others reach, it needs --open and warns first of all', async (t) => {
+  const reached = ['serve', '--host', '0.0.0.0', '--port', '0', '--db', 'memory']
+  t.match(await runLlmProxy(reached), {
+    code: 2,
+    stdout: '',
+    stderr: /^llm-proxy: whoever reaches .* --open\n$/,
+  })
+  const child = startLlmProxy([...reached, '--open'])
   t.teardown(() => child.kill('SIGKILL'))
   const [, first] = await said(child.stderr, /^(.*)\n/)
   const { level, msg } = JSON.parse(first!)

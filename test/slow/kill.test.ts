@@ -106,3 +106,34 @@ t.test(
     t.same(await ended(again.child), [0, null])
   },
 )
+
+t.test(
+  'killed after its answer: the same call, without a word of a retry, supersedes that answer',
+  async (t) => {
+    const db = `${t.testdir({})}/killed.db`
+    const openai = (url: string) => new OpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none', maxRetries: 0 })
+    const first = await startServe(db)
+    t.teardown(() => first.child.kill('SIGKILL'))
+    const lost = await ask(openai(first.url!), false)
+    first.child.kill('SIGKILL')
+    await ended(first.child)
+
+    const { child, url } = await startServe(db)
+    t.teardown(() => child.kill('SIGKILL'))
+    const answers = [await ask(openai(url!), false), await ask(openai(url!), true)]
+    const response = await fetch(`${url}/sessions/s/trajectories`)
+    const { trajectories, excluded_turns } = (await response.json()) as {
+      trajectories: { turns: { turn_id: string }[] }[]
+      excluded_turns: Record<string, number>
+    }
+    t.equal(excluded_turns.superseded, 1)
+    const trained = trajectories.flatMap(({ turns }) => turns.map(({ turn_id }) => `chatcmpl-${turn_id}`))
+    t.strictSame(
+      trained,
+      answers.map(({ id }) => id),
+      `not ${lost.id}; the second one is a sample`,
+    )
+    child.kill('SIGTERM')
+    await ended(child)
+  },
+)

@@ -120,11 +120,16 @@ t.test('a run is counted, and told in two formats', async (t) => {
 
 t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes it anew)', async (t) => {
   const { families } = new ProxyMetrics()
-  const rows = families.map(({ name, type, labelNames, help }) => {
-    const labels = labelNames.map((label) => `\`${label}\``).join(', ')
-    return `| \`${name}\` | ${type} | ${labels} | ${help} |`
+  const tables = [...Map.groupBy(families, ({ type }) => type)].map(([type, members]) => {
+    const rows = members.map(({ name, labelNames, help }) => {
+      const labels = labelNames.length === 0 ? '' : `{${labelNames.join(', ')}}`
+      // By what it is counted, the labels say.
+      const said = labelNames.length === 0 ? help : help.replace(/, by .*$/, '')
+      return `| \`${name}${labels}\` | ${said} |`
+    })
+    return [`| ${type} | |`, '|---|---|', ...rows].join('\n')
   })
-  const table = ['| metric | type | labels | what it counts |', '|---|---|---|---|', ...rows].join('\n')
+  const table = tables.join('\n\n')
   t.equal(generatedSection(DOCUMENT, 'every metric', table), table)
   const proxy = await startProxy(t)
   t.same(

@@ -1,30 +1,35 @@
 /**
- * Four nodes behind a real load balancer, workers that dial all of them, a node that is killed and comes back, and a worker
- * that leaves for good: no answer that an agent has read is lost, no session is on a wrong node, and what a trainer reads
- * is complete. `npm run nodes` does the same with more sessions, and prints figures.
+ * Three nodes on one database, behind HAProxy and without, with rollouts that call in parallel: nodes are killed and come back,
+ * one is stopped for longer than its lease, clocks differ by two hours, a worker leaves for good. No answer that an agent has read is lost, none trains
+ * twice, and every agent comes to its end by its SDK's own retries. `npm run nodes` does more of it, and prints figures.
  */
 import t from 'tap'
 import { PACKAGES, programOf } from '../helpers/balancer.ts'
-import { runNodesKilled } from '../helpers/nodes-killed.ts'
+import { faketime, runNodesKilled } from '../helpers/nodes-killed.ts'
+import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
-const SESSIONS = { haproxy: 100, envoy: 40 }
-const CALLS = 4
+const RUNS = [
+  { balancer: 'haproxy', sessions: 36, calls: 4, kills: 2, stops: false, skews: faketime !== undefined },
+  { balancer: 'in turn', sessions: 36, calls: 4, kills: 1, stops: true, skews: false },
+] as const
 
-for (const balancer of ['haproxy', 'envoy'] as const) {
-  const sessions = SESSIONS[balancer]
-  const skip = programOf(balancer) === undefined && `${balancer} is not here (${PACKAGES[balancer]})`
-  t.test(`${sessions} sessions behind ${balancer}, a node killed and a worker gone`, { skip }, async (t) => {
-    const figures = await runNodesKilled(t, { balancer, sessions, calls: CALLS, folder: t.testdir({}) })
-    t.equal(figures.finished, sessions, 'every rollout has come to its end')
-    t.equal(figures.lost, 0, 'every answer that was read is on record')
-    t.equal(figures.untrained, 0, 'every answer that was read trains')
-    t.ok(figures.trainedTokens <= figures.sampledTokens, 'no token trains twice')
-    t.equal(figures.misplaced, 0, 'no session is on a wrong node')
-    t.ok(
-      figures.perNode.every((count) => count > 0),
-      'each node has some',
-    )
-    t.equal(figures.listed, sessions, 'each is listed once')
-    t.notOk(figures.listIsPartial)
-  })
+for (const { balancer, ...run } of RUNS) {
+  const missing = balancer === 'haproxy' && programOf(balancer) === undefined
+  const skip = noPostgres || (missing && `${balancer} is not here (${PACKAGES.haproxy})`)
+  t.test(
+    `${run.sessions} sessions, ${balancer}, nodes killed${run.stops ? ' and stopped' : ''}${run.skews ? ', clocks two hours apart' : ''}`,
+    { skip },
+    async (t) => {
+      const server = await PostgresServer.start({ fsync: 'on' })
+      t.teardown(() => server.end())
+      const db = await server.newDatabase()
+      const figures = await runNodesKilled(t, { ...run, balancer, db, folder: t.testdir({}) })
+      t.comment(JSON.stringify(figures))
+      t.equal(figures.finished, run.sessions, 'every rollout has come to its end')
+      t.equal(figures.lost, 0, 'every answer that was read is on record')
+      t.equal(figures.untrained, 0, 'every answer that was read trains')
+      t.equal(figures.twice, 0, 'no turn trains twice')
+      t.equal(figures.listed, run.sessions, 'each is listed once')
+    },
+  )
 }

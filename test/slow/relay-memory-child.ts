@@ -41,6 +41,7 @@ async function round(): Promise<void> {
   await Promise.all(agents)
   await until(() => engine.running === 0)
   engine.requests.length = 0
+  engine.released.length = 0
 }
 
 function heapBytes(): number {

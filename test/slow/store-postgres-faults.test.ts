@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { migrate } from '../../src/proxy/store/postgres/schema.ts'
@@ -82,6 +82,12 @@ async function record(store: TurnStore, turnId: string, index: number): Promise<
   const turn = { sessionId: 's', index, requestMessages: [JSON.stringify({ role: 'user', content: turnId })] }
   store.openTurn(aTurn(turnId, turn)).catch(() => {})
   await store.closeTurn(anOutcome(turnId, { sessionId: 's' }))
+}
+
+async function open(t: Test, url: string): Promise<TurnStore> {
+  const store = await openPostgresStore({ url, durability: 'power' })
+  t.teardown(() => store.close())
+  return store
 }
 
 /** @returns undefined where this is not root */
@@ -190,37 +196,98 @@ if (noPostgres !== false) {
     t.equal((await turnIds(store)).length, 13)
   })
 
-  t.test('one proxy writes to a database, and a reader disturbs nobody', async (t) => {
+  t.test('two proxies share a database: what one changes, the other goes by', async (t) => {
     const url = await server.newDatabase()
-    const store = await openPostgresStore({ url, durability: 'power' })
-    t.teardown(() => store.close())
-    await store.createSession(aSession('s'))
-    await t.rejects(openPostgresStore({ url, durability: 'power' }), {
-      code: 'start_failed',
-      message: /another llm-proxy writes to the database test_\d+: stop it/,
-    })
+    const [one, other] = [await open(t, url), await open(t, url)]
+    t.match(await one.createSession({ ...aSession('s'), isOwn: true }), { created: true, epoch: 1 })
+    t.match(await other.createSession(aSession('s')), { created: false })
+    const [made, found] = await Promise.all([
+      one.createSession(aSession('twin')),
+      other.createSession(aSession('twin')),
+    ])
+    t.not(made.created, found.created, 'of two that make one session at once, one has made it')
+    for (const [place, store] of [one, other, one].entries()) {
+      await store.setReward('s', { reward: place, components: {} }, 3_000 + place)
+      t.equal((await one.getSession('s'))?.reward?.reward, place)
+    }
+    await other.resetSession('s', 4_000)
+    await record(one, 'after', 0)
+    t.strictSame(await turnIds(one), ['after'], 'in the tree of after the reset')
+    await other.deleteSession('s')
+    t.equal(await one.setReward('s', { reward: 1, components: {} }, 5_000), undefined, 'it is gone for both')
+    t.match(await one.createSession(aSession('s')), { created: true })
+    t.strictSame(await turnIds(other), [])
     const reader = await openPostgresReader(url)
-    t.match(await reader.getSession('s'), { sessionId: 's' })
+    t.match(await reader.getSession('twin'), { sessionId: 'twin' })
     await reader.close()
-    await record(store, 'after', 0)
   })
 
-  t.test('a writer that another one has taken over changes nothing more', async (t) => {
+  t.test("a session's turns are its owner's: what an earlier owner still sends is refused", async (t) => {
     const url = await server.newDatabase()
-    const store = await openPostgresStore({ url, durability: 'power' })
-    t.teardown(() => store.close())
-    await store.createSession(aSession('s'))
-    const seen = store.lost
-    await server.query(
-      "UPDATE llm_proxy.writer SET owner = 'another', epoch = epoch + 1",
-      new URL(url).pathname.slice(1),
-    )
-    await t.rejects(store.createSession(aSession('late')), {
-      code: 'store_failed',
-      message: /taken this record over/,
+    const [one, other] = [await open(t, url), await open(t, url)]
+    await one.createSession(aSession('s'))
+    const claimed = await one.shared!.claim('s')
+    t.strictSame(claimed, { epoch: 1, wasLost: false })
+    const { epoch } = claimed!
+    await one.openTurn(aTurn('open', { sessionId: 's', index: 0, epoch }))
+    t.equal((await other.shared!.ownerOf('s'))?.id, one.shared!.self?.id)
+    t.equal(await other.shared!.claim('s'), undefined, 'who is there keeps it')
+    t.strictSame(await other.shared!.claim('s', true), { epoch: 2, wasLost: false }, 'whoever is there knows')
+    const seized = 2
+    await t.rejects(one.closeTurn(anOutcome('open', { sessionId: 's', epoch })), {
+      code: 'session_moved',
     })
-    t.equal(await store.getSession('late'), undefined)
-    t.match(await seen, { code: 'store_failed', cause: /taken this record over/ }, 'the proxy ends')
+    const late = aTurn('late', { sessionId: 's', index: 1, epoch })
+    await t.rejects(one.openTurn(late), { code: 'session_moved' })
+    await other.openTurn(aTurn('next', { sessionId: 's', index: 1, epoch: seized }))
+    await other.closeTurn(anOutcome('next', { sessionId: 's', epoch: seized }))
+    const statuses: string[] = []
+    for await (const { status } of one.readTurns('s')) statuses.push(status)
+    t.strictSame(statuses, ['interrupted', 'completed'])
+    t.match(await one.getSession('s'), { turnCount: 2, openTurns: 0, failedTurns: 1 })
+  })
+
+  t.test('a lease that others have ended is no more: the proxy takes another, and is told', async (t) => {
+    const url = await server.newDatabase()
+    const store = await open(t, url)
+    await store.createSession({ ...aSession('s'), isOwn: true })
+    const before = store.shared!.self!.id
+    const lost = new Promise<void>((resolve) => store.shared!.onLost(resolve))
+    await server.query(`UPDATE llm_proxy.proxies SET ended = 1`, new URL(url).pathname.slice(1))
+    const turn = aTurn('t', { sessionId: 's', epoch: 1 })
+    await t.rejects(store.openTurn(turn), { code: 'session_moved' })
+    await lost
+    t.not(store.shared!.self!.id, before)
+    t.match(await store.createSession(aSession('late')), { created: true })
+    t.strictSame(await store.shared!.claim('s'), { epoch: 2, wasLost: true })
+  })
+
+  t.test('sessions of a proxy that drains are free as soon as no turn is in flight', async (t) => {
+    const url = await server.newDatabase()
+    const [one, other] = [await open(t, url), await open(t, url)]
+    await one.createSession({ ...aSession('s'), isOwn: true })
+    await one.openTurn(aTurn('t', { sessionId: 's', epoch: 1 }))
+    await one.shared!.tell({ isDraining: true })
+    t.equal(await other.shared!.claim('s'), undefined)
+    await one.closeTurn(anOutcome('t', { sessionId: 's', epoch: 1 }))
+    t.strictSame(await other.shared!.claim('s'), { epoch: 2, wasLost: false })
+  })
+
+  t.test('what is set for all reaches who is there, and who comes', async (t) => {
+    const url = await server.newDatabase()
+    const [one, other] = [await open(t, url), await open(t, url)]
+    const heard: unknown[] = []
+    for (const store of [one, other])
+      store.shared!.followControls(async ({ name, value }) => void heard.push([name, value]))
+    const change = await one.shared!.setControl('weight_version', '7')
+    while (other.shared!.proxies.some(({ seen }) => seen < change)) await delay(20)
+    t.strictSame(heard, [
+      ['weight_version', '7'],
+      ['weight_version', '7'],
+    ])
+    const late = await open(t, url)
+    const told = new Promise((resolve) => late.shared!.followControls(async (setting) => resolve(setting)))
+    t.match(await told, { name: 'weight_version', value: '7', change })
   })
 
   t.test('twenty programs that start at once make one schema', async (t) => {
@@ -246,8 +313,17 @@ if (noPostgres !== false) {
     await old.createSession(aSession('s'))
     await old.setReward('s', { reward: 1, components: { tests: 1 }, lines }, 2_000)
     await old.close()
+    const added = ['reward_turns', 'limits', 'owner', 'epoch', 'version'].map(
+      (column) => `DROP COLUMN ${column}`,
+    )
     await server.query(
-      'ALTER TABLE llm_proxy.sessions DROP COLUMN reward_turns, DROP COLUMN limits',
+      `ALTER TABLE llm_proxy.sessions ${added.join(', ')}; DROP TABLE llm_proxy.proxies, llm_proxy.controls;
+       DROP SEQUENCE llm_proxy.control_changes;
+       DROP TABLE llm_proxy.consumers, llm_proxy.consumer_sessions; DROP INDEX llm_proxy.sessions_by_end;
+       CREATE TABLE llm_proxy.writer (id bigint PRIMARY KEY);
+       DROP FUNCTION llm_proxy.note_unsearched() CASCADE;
+       DROP TABLE llm_proxy.searched, llm_proxy.unsearched;
+       DROP INDEX llm_proxy.sessions_by_tree`,
       database,
     )
     await server.query('UPDATE llm_proxy.schema_version SET version = 1', database)
@@ -298,6 +374,8 @@ if (noPostgres !== false) {
       })
       t.teardown(() => store.close())
       await store.createSession(aSession('s'))
+      // A connection cannot be made where PostgreSQL cannot write: the one for reads is there.
+      t.strictSame(await turnIds(store), [])
       let index = 0
       // It is not to be compressed.
       const long = () => randomBytes(200_000).toString('base64')

@@ -1,14 +1,123 @@
-import t from 'tap'
+import { setTimeout as delay } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import { Consumers } from '../../src/proxy/session/consumers/consumers.ts'
+import { Activity } from '../../src/proxy/session/state/activity.ts'
+import { FIRST_END, type NewLease } from '../../src/proxy/store/port/consumers.ts'
+import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
+import { connect, inTransaction } from '../../src/proxy/store/postgres/connection.ts'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
-import { turnStoreConformance } from '../conformance/turn-store.ts'
+import { aConsumer, consumerConformance } from '../conformance/consumers.ts'
+import { aSession, turnStoreConformance } from '../conformance/turn-store.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+
+const LEASE_MS = 60_000
+const ONE_BY_ONE = aConsumer({ selection: { metadata: {}, groupBy: null, groupSize: 1, rewarded: false } })
+
+/** The ids of sessions that have ended. */
+async function end(store: TurnStore, ids: readonly string[]): Promise<void> {
+  for (const sessionId of ids) {
+    await store.createSession(aSession(sessionId))
+    await store.endSession(sessionId, 'completed', 1_000)
+  }
+}
+
+const idsOf = (prefix: string) => Array.from({ length: 60 }, (_, at) => `${prefix}${at}`)
 
 if (noPostgres !== false) {
   t.pass(`left out: ${noPostgres}`)
 } else {
   const server = await PostgresServer.start()
   t.teardown(() => server.end())
-  turnStoreConformance(t, async () =>
-    openPostgresStore({ url: await server.newDatabase(), durability: 'process' }),
+  const openOn = (url: string) => openPostgresStore({ url, durability: 'process' })
+  const open = async () => openOn(await server.newDatabase())
+  turnStoreConformance(t, open)
+  consumerConformance(t, open)
+
+  /** Of two proxies on one record. */
+  async function openTwo(t: Test) {
+    const url = await server.newDatabase()
+    const stores = [await openOn(url), await openOn(url)] as const
+    t.teardown(() => Promise.all(stores.map((store) => store.close())))
+    await stores[0].createConsumer(ONE_BY_ONE)
+    return { url, stores }
+  }
+
+  t.test('of two proxies that lease the same sessions at once, each session is one’s alone', async (t) => {
+    const { stores } = await openTwo(t)
+    const made = idsOf('s')
+    await Promise.all(stores.map((store, at) => end(store, made.slice(at * 30, at * 30 + 30))))
+    const found = await stores[1].availableSessions({
+      ...{ consumer: 'trainer', leaseId: '', after: FIRST_END, limit: 100, nowMs: Date.now() },
+    })
+    const units = found.map(({ key }) => [key])
+    const halves = [units.slice(0, 40), units.slice(20)]
+    const taken = await Promise.all(
+      [0, 1, 2, 3].map((at) => {
+        const lease: NewLease = {
+          ...{ consumer: 'trainer', leaseId: `l${at}`, units: halves[at >> 1]!, leaseMs: LEASE_MS, nowMs: 0 },
+        }
+        return stores[at % 2]!.leaseSessions(lease)
+      }),
+    )
+    t.strictSame(taken.flat().sort(), found.map(({ key }) => key.tree).sort())
+    const acknowledged = await Promise.all(
+      [0, 1, 2, 3].map((at) => {
+        const change = { consumer: 'trainer', leaseId: `l${at}`, sessionIds: null, leaseMs: 0, nowMs: 0 }
+        return stores[at % 2]!.changeLease({ ...change, to: 'acknowledged' })
+      }),
+    )
+    t.strictSame(acknowledged.flat().sort(), made.sort())
+  })
+
+  t.test('two proxies take from one consumer while sessions end: none twice, none lost', async (t) => {
+    const { stores } = await openTwo(t)
+    const made = [idsOf('a'), idsOf('b')]
+    let ending = 2
+    const endings = stores.map((store, at) => end(store, made[at]!).finally(() => (ending -= 1)))
+    const given: string[] = []
+    const takeAll = async (store: TurnStore, at: number) => {
+      const consumers = new Consumers(store, new Activity())
+      for (let lease = 0; ; lease += 1) {
+        const hasEnded = ending === 0
+        const of = { consumer: ONE_BY_ONE, leaseId: `l${at}-${lease}`, leaseMs: LEASE_MS }
+        const units = await consumers.take(of, 5, new Set())
+        const sessionIds = units.flat().map(({ session }) => session.sessionId)
+        given.push(...sessionIds)
+        // Every third process dies with what it has; a restarted trainer gives that back.
+        const to = lease % 3 === 2 ? 'released' : 'acknowledged'
+        if (to === 'released') for (const id of sessionIds) given.splice(given.indexOf(id), 1)
+        if (units.length > 0)
+          await consumers.change({ consumer: 'trainer', leaseId: of.leaseId, sessionIds, to, leaseMs: 0 })
+        if (hasEnded && units.length === 0 && (await store.countForConsumer('trainer', 0))!.leased === 0)
+          return
+      }
+    }
+    await Promise.all([...endings, ...stores.map(takeAll)])
+    t.strictSame(given.sort(), made.flat().sort())
+    const counts = { available: 0, leased: 0, acknowledged: 120 }
+    t.strictSame(await stores[0].countForConsumer('trainer', Date.now()), counts)
+  })
+
+  t.test(
+    'a proxy that stops in the middle of a lease keeps the others waiting for seconds only',
+    async (t) => {
+      const { url, stores } = await openTwo(t)
+      await end(stores[0], ['s1'])
+      const stopped = await connect(url)
+      const goesOn = Promise.withResolvers<void>()
+      const stop = inTransaction(stopped, async () => {
+        await stopped.query('SELECT FROM llm_proxy.consumers FOR UPDATE')
+        await goesOn.promise
+      })
+      await delay(100)
+      const of = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
+      const beganMs = performance.now()
+      const units = await new Consumers(stores[0], new Activity()).take(of, 1, new Set())
+      t.equal(units.length, 1)
+      t.ok(performance.now() - beganMs < 8_000)
+      goesOn.resolve()
+      await t.rejects(stop)
+      await stopped.end().catch(() => {})
+    },
   )
 }

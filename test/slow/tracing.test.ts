@@ -145,6 +145,103 @@ for (const mode of ['local', 'relay'] as const) {
   }
 }
 
+const CONTENT = { OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: 'span_only' }
+const contentOf = (span: ReceivedSpan | undefined, name: string) =>
+  JSON.parse(String(span?.attributes[`gen_ai.${name}`]))
+
+t.test('spans have what is said where that is asked for, by the conventions, and no key', async (t) => {
+  const receiver = await startOtlpReceiver(t)
+  const engine = await engineFor(t)
+  const proxy = await tracedProxy(t, receiver.url, local(engine), { env: CONTENT })
+  const call = { id: 'c1', type: 'function', function: { name: 'run', arguments: '{"a":1}' } }
+  const tools = [{ type: 'function', function: { name: 'run', parameters: { type: 'object' } } }]
+  const messages = [
+    { role: 'system', content: 'Be brief.' },
+    {
+      role: 'user',
+      content: [
+        { type: 'text', text: SECRET },
+        { type: 'image_url', image_url: { url: 'data:image/png;base64,QUJD' } },
+      ],
+    },
+    { role: 'assistant', content: null, reasoning_content: 'Hm.', tool_calls: [call] },
+    { role: 'tool', tool_call_id: 'c1', content: 'done' },
+  ]
+  await ask(proxy, { body: { messages, tools } })
+  const { turns } = await proxy.get('/sessions/s1')
+  const spans = await spansOf(proxy, receiver)
+  const [asked] = named(spans, 'chat fake')
+  t.strictSame(contentOf(asked, 'input.messages'), [
+    { role: 'system', parts: [{ type: 'text', content: 'Be brief.' }] },
+    {
+      role: 'user',
+      parts: [
+        { type: 'text', content: SECRET },
+        { type: 'text', content: '(an image)' },
+      ],
+    },
+    {
+      role: 'assistant',
+      parts: [
+        { type: 'reasoning', content: 'Hm.' },
+        { type: 'tool_call', id: 'c1', name: 'run', arguments: { a: 1 } },
+      ],
+    },
+    { role: 'tool', parts: [{ type: 'tool_call_response', id: 'c1', response: 'done' }] },
+  ])
+  t.strictSame(contentOf(asked, 'output.messages'), [
+    {
+      role: 'assistant',
+      parts: [{ type: 'text', content: turns[0].completion_text }],
+      finish_reason: 'stop',
+    },
+  ])
+  t.strictSame(contentOf(asked, 'tool.definitions'), [{ type: 'function', ...tools[0]!.function }])
+  for (const span of spans.filter((each) => each !== asked))
+    t.notHas(span.attributes, 'gen_ai.input.messages')
+  t.notOk(receiver.text().includes('sk-agents-own'))
+})
+
+t.test('of a long conversation spans have the latest, and no more than there is room for', async (t) => {
+  const receiver = await startOtlpReceiver(t)
+  const proxy = await tracedProxy(t, receiver.url, local(await engineFor(t)), { env: CONTENT })
+  const messages = [
+    { role: 'user', content: 'first' },
+    { role: 'assistant', content: 'x'.repeat(40_000) },
+    { role: 'user', content: 'last' },
+  ]
+  await ask(proxy, { body: { messages, max_tokens: 4 } })
+  await ask(proxy, {
+    session: 's2',
+    body: { messages: [{ role: 'user', content: 'y'.repeat(60_000) }], max_tokens: 4 },
+  })
+  const spans = (await spansOf(proxy, receiver)).filter(({ name }) => name.startsWith('chat '))
+  const [cut, whole] = spans.map((span) => contentOf(span, 'input.messages'))
+  t.match(cut.at(-1), { role: 'user', parts: [{ content: 'last' }] })
+  t.equal(cut.length, 2)
+  const textOf = ([message]: typeof cut): string => message.parts[0].content
+  t.strictSame(
+    textOf(cut).replace(/x+/, ({ length }) => String(length)),
+    '32700… (7300 more characters)',
+  )
+  t.equal(spans[0]!.attributes['llm_proxy.input.left_out'], 1)
+  t.strictSame(
+    textOf(whole).replace(/y+/, ({ length }) => String(length)),
+    '32768… (27232 more characters)',
+  )
+})
+
+t.test('a word that asks for events, or for nothing, leaves spans without content', async (t) => {
+  for (const value of ['event_only', 'no_content', 'false', '']) {
+    const receiver = await startOtlpReceiver(t)
+    const env = { OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: value }
+    const proxy = await tracedProxy(t, receiver.url, {}, { env })
+    await ask(proxy, { body: { max_tokens: 4 } })
+    await spansOf(proxy, receiver)
+    t.notOk(receiver.text().includes(SECRET), value)
+  }
+})
+
 t.test('calls without a trace of their own are in one trace, which follows from the session', async (t) => {
   const receiver = await startOtlpReceiver(t)
   const proxy = await tracedProxy(t, receiver.url, { tokenizer: 'embedded' })

@@ -38,13 +38,20 @@ const PRODUCTS = ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/wo
 /** The layers of the design, top down. Adapters implement ports and never know each other. */
 const RULES: ArchitectureRules = {
   parts: {
-    'src/cli': ['src/main.ts', 'src/start-model.ts', 'src/rollout/datasets', ...PRODUCTS, ...PROXY],
+    'src/cli': [
+      'src/main.ts',
+      'src/start-model.ts',
+      'src/rollout/datasets',
+      'src/protocol/transcript',
+      ...PRODUCTS,
+      ...PROXY,
+    ],
     'src/index.ts': ['src/main.ts', ...PRODUCTS, ...PROXY],
     'src/main.ts': ['src/server-parts.ts', ...PRODUCTS, ...PROXY],
     'src/server-parts.ts': ['src/start-model.ts', ...PRODUCTS, ...PROXY],
     'src/start-model.ts': ['src/embedded', 'src/proxy/config', 'src/proxy/tokens'],
     // The page that a browser runs: of the proxy it knows what the API answers, as types.
-    'src/inspector/page': ['src/proxy/http'],
+    'src/inspector/page': ['src/proxy/http', 'src/protocol/transcript'],
     'src/inspector/routes': GROUND,
     // Trainers' side: it knows the proxy by its HTTP API alone.
     'src/rollout': ['src/proxy/config', ...GROUND],
@@ -75,6 +82,8 @@ const RULES: ArchitectureRules = {
     'src/proxy/tokens': GROUND,
     'src/proxy/config': ['src/base'],
     'src/protocol': ['src/base'],
+    // What people read of calls and messages, in the page and in a terminal.
+    'src/protocol/transcript': [],
     'src/base': [],
     'tools/build': ['src/base', 'src/cli'],
     'tools/embedded-model': ['src/embedded', 'src/proxy/tokens'],
@@ -103,7 +112,8 @@ const RULES: ArchitectureRules = {
     'better-sqlite3': 'src/proxy/store/sqlite',
     pg: 'src/proxy/store/postgres',
     commander: 'src/cli',
-    diff: 'src/inspector/page',
+    diff: ['src/inspector/page', 'src/protocol/transcript'],
+    marked: 'src/inspector/page',
     preact: 'src/inspector/page',
     uplot: 'src/inspector/page',
     '@yao-pkg/pkg': 'tools/build',

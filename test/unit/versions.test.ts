@@ -15,6 +15,13 @@ const PLACES: Readonly<Record<string, RegExp>> = {
   'CHANGELOG.md': /^## (\d\S*)/m,
 }
 
+t.test('what says which Node the npm package needs names one number', async (t) => {
+  const read = (path: string) => readFileSync(join(ROOT, path), 'utf8')
+  const needed = JSON.parse(read('package.json')).engines.node.replace('>=', '')
+  t.match(read('docs/deployment.md'), `for Node ${needed} or\nnewer`)
+  t.match(read('bin/llm-proxy'), `: [${needed.replace('.', ', ')}]\n`)
+})
+
 for (const [path, pattern] of Object.entries(PLACES)) {
   t.test(`${path} names the version of package.json`, async (t) => {
     const text = readFileSync(join(ROOT, path), 'utf8')

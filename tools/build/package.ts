@@ -4,7 +4,7 @@
  * beside themselves. Its `package.json` is made of the repository's.
  */
 import { execFileSync } from 'node:child_process'
-import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative, resolve } from 'node:path'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -75,7 +75,10 @@ function withOwnFiles(path: string, code: string): string {
     // What lies outside of the folder is in the package as it is: the launcher.
     if (!named.startsWith(OUTPUT)) return whole
     if (name.endsWith('.ts')) return whole.replace(/\.ts'/, ".js'")
-    cpSync(join(SOURCE, relative(OUTPUT, named)), named, { recursive: true })
+    const source = join(SOURCE, relative(OUTPUT, named))
+    // The addon, where there is nothing to build it with: the library does its work.
+    if (existsSync(source) || !name.endsWith('.node')) cpSync(source, named, { recursive: true })
+    else console.warn(`${name} is left out: it was not built`)
     return whole
   })
 }

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from .api import Api, quoted
+from .forest import TokenForest
 from .rows import Row, rows_of
 from .steps import Steps
 
@@ -88,6 +89,11 @@ class SessionCalls:
         )
         return rows_of(answer)
 
+    def forest(self, options: Mapping[str, Any]) -> Steps[TokenForest]:
+        """:raises ProxyApiError: ``session_not_found``"""
+        answer = yield from self.api.of_session("GET", self.session_id, "/forest", params=query_of(options))
+        return TokenForest.of(answer)
+
     def add(self, turns: Numbers, teacher: str | None) -> Steps[int]:
         """How many turns have them now."""
         body = {"turns": turns, **({} if teacher is None else {"teacher": teacher})}
@@ -123,6 +129,12 @@ def groups(api: Api, by: str, filters: Mapping[str, Any]) -> Steps[list[dict[str
     answer = yield from api.call("GET", "/groups", params={"by": by, **query_of(filters)})
     found: list[dict[str, Any]] = answer["groups"]
     return found
+
+
+def forest(api: Api, filters: Mapping[str, Any]) -> Steps[TokenForest]:
+    """Of the sessions that match."""
+    answer = yield from api.call("GET", "/forest", params=query_of(filters))
+    return TokenForest.of(answer)
 
 
 def query_of(filters: Mapping[str, Any]) -> dict[str, Any]:

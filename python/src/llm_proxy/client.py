@@ -13,6 +13,9 @@ import httpx
 from . import calls
 from .api import Api
 from .calls import Numbers, SessionCalls
+from .consumer_calls import ConsumerCalls
+from .consumers import AsyncConsumer, Consumer
+from .forest import TokenForest
 from .rollouts import Rollouts
 from .rows import Row
 from .steps import run, run_async
@@ -130,6 +133,11 @@ class Session(_SessionFacts):
             ),
         )
 
+    def forest(self, *, side_calls: bool = False, rejected: bool = False) -> TokenForest:
+        """Its rows with each token once, to be packed for tree attention."""
+        options = {"side_calls": side_calls, "rejected": rejected}
+        return run(self._http, self._calls.forest(options))
+
     def add(self, turns: Numbers, *, teacher: str | None = None) -> int:
         """Keeps what the trainer knows of its tokens, in the place of what was there (docs/details.md).
 
@@ -238,6 +246,11 @@ class AsyncSession(_SessionFacts):
             ),
         )
 
+    async def forest(self, *, side_calls: bool = False, rejected: bool = False) -> TokenForest:
+        """Its rows with each token once, to be packed for tree attention."""
+        options = {"side_calls": side_calls, "rejected": rejected}
+        return await run_async(self._http, self._calls.forest(options))
+
     async def add(self, turns: Numbers, *, teacher: str | None = None) -> int:
         """Keeps what the trainer knows of its tokens, in the place of what was there (docs/details.md).
 
@@ -341,6 +354,43 @@ class Client(_Proxy):
     def groups(self, by: str, **filters: Any) -> list[dict[str, Any]]:
         """Sessions by a value of their metadata, with counts and statistics of rewards."""
         return run(self._http, calls.groups(self._api, by, filters))
+
+    def forest(self, **filters: Any) -> TokenForest:
+        """The rows of all sessions that match, with each token once; filters are those of :meth:`sessions`."""
+        return run(self._http, calls.forest(self._api, filters))
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        of_run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        group_by: str | None = None,
+        group_size: int | None = None,
+        rewarded: bool = False,
+        since: float | None = None,
+        hold_s: float | None = None,
+    ) -> Consumer:
+        """Creates a consumer, or finds the one of this name and these settings (docs/consumers.md).
+
+        :param of_run: the run whose sessions it gets; with the key of a run, that one
+        :param metadata: it gets only sessions that have each of these values
+        :param group_by: a metadata key: sessions with one value come together, ``group_size`` at a time
+        :param rewarded: it gets sessions when they have a reward
+        :param since: it gets only sessions that ended then or later
+        :param hold_s: how long after their end sessions are not swept, unless acknowledged
+        """
+        made = ConsumerCalls(self._api, name, of_run)
+        settings = {
+            "metadata": metadata,
+            "group_by": group_by,
+            "group_size": group_size,
+            "rewarded": rewarded,
+            "since": since,
+            "hold_s": hold_s,
+        }
+        run(self._http, made.create(settings))
+        return Consumer(self._http, made)
 
     def pause(self, drain_timeout_s: float = 60) -> bool:
         """Holds calls back, as while weights are replaced.
@@ -447,6 +497,43 @@ class AsyncClient(_Proxy):
     async def groups(self, by: str, **filters: Any) -> list[dict[str, Any]]:
         """Sessions by a value of their metadata, with counts and statistics of rewards."""
         return await run_async(self._http, calls.groups(self._api, by, filters))
+
+    async def forest(self, **filters: Any) -> TokenForest:
+        """The rows of all sessions that match, with each token once; filters are those of :meth:`sessions`."""
+        return await run_async(self._http, calls.forest(self._api, filters))
+
+    async def consumer(
+        self,
+        name: str,
+        *,
+        of_run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        group_by: str | None = None,
+        group_size: int | None = None,
+        rewarded: bool = False,
+        since: float | None = None,
+        hold_s: float | None = None,
+    ) -> AsyncConsumer:
+        """Creates a consumer, or finds the one of this name and these settings (docs/consumers.md).
+
+        :param of_run: the run whose sessions it gets; with the key of a run, that one
+        :param metadata: it gets only sessions that have each of these values
+        :param group_by: a metadata key: sessions with one value come together, ``group_size`` at a time
+        :param rewarded: it gets sessions when they have a reward
+        :param since: it gets only sessions that ended then or later
+        :param hold_s: how long after their end sessions are not swept, unless acknowledged
+        """
+        made = ConsumerCalls(self._api, name, of_run)
+        settings = {
+            "metadata": metadata,
+            "group_by": group_by,
+            "group_size": group_size,
+            "rewarded": rewarded,
+            "since": since,
+            "hold_s": hold_s,
+        }
+        await run_async(self._http, made.create(settings))
+        return AsyncConsumer(self._http, made)
 
     async def pause(self, drain_timeout_s: float = 60) -> bool:
         """Holds calls back, as while weights are replaced.

@@ -102,10 +102,11 @@ _ROW = (
 
 def rows_of(answer: Mapping[str, Any]) -> list[Row]:
     """What ``GET /sessions/{id}/trajectories`` answers."""
-    return [_row_of(answer["session_id"], row) for row in answer["trajectories"]]
+    return [row_of(answer["session_id"], row) for row in answer["trajectories"]]
 
 
-def _row_of(session_id: str, row: Mapping[str, Any]) -> Row:
+def row_of(session_id: str, row: Mapping[str, Any]) -> Row:
+    """One row as it is in that answer."""
     return Row(
         session_id,
         turns=[_turn_of(turn) for turn in row["turns"]],

@@ -14,9 +14,9 @@ import { type Finding, failure, ok, warning } from './finding.ts'
 export function lookAtKeys(config: ServeConfig): Finding {
   const { host, mode, adminKeys, agentKeySecrets } = config
   if (isOpenDoor(config)) {
-    return failure(
+    return warning(
       'keys',
-      `whoever reaches ${host} may do everything`,
+      `--open: whoever reaches ${host} may do everything`,
       'give --admin-key, or listen on 127.0.0.1',
     )
   }

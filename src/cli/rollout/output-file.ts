@@ -10,10 +10,11 @@ import { ProxyError } from '../../base/errors.ts'
 import { lockForWriting } from '../../proxy/store/sqlite/writer-lock.ts'
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { openArrow } from '../../rollout/datasets/arrow-file.ts'
+import { isArrow, isColumns } from '../../rollout/datasets/row-columns.ts'
 import { instanceIdOf } from '../../rollout/trial-id.ts'
 import { type OutputRow, WrittenRow } from './output-row.ts'
 import { writeColumns } from './rows-columns.ts'
-import { isColumns, type PlannedSample } from './samples.ts'
+import type { PlannedSample } from './samples.ts'
 import { wholeLines } from './whole-lines.ts'
 
 export class OutputFile {
@@ -43,7 +44,7 @@ export class OutputFile {
       throw new ProxyError('start_failed', message)
     }
     // What the end needs must not be missed after hours.
-    if (path.toLowerCase().endsWith('.arrow')) await openArrow()
+    if (isArrow(path)) await openArrow()
     await using undo = new AsyncDisposableStack()
     try {
       const file = await open(linesPath, 'a')

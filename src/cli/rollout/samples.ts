@@ -4,6 +4,7 @@ import { createInterface } from 'node:readline'
 import { ProxyError } from '../../base/errors.ts'
 import { canonicalJson } from '../../proxy/session/matching/canonical-json.ts'
 import { readTasks as readDataset } from '../../rollout/datasets/read-tasks.ts'
+import { isParquet } from '../../rollout/datasets/row-columns.ts'
 import type { Sample } from '../../rollout/runners/runner.ts'
 
 /** One rollout to run: the `sampleIndex`-th sample of the task at `taskIndex` of the file. */
@@ -40,15 +41,6 @@ export async function readSamples(path: string): Promise<Sample[]> {
   const tasks = await Array.fromAsync<Sample>(isParquet(path) ? readDataset(path) : readLines(path))
   if (tasks.length === 0) throw new ProxyError('config_invalid', `--tasks: there is no task in ${path}`)
   return tasks
-}
-
-/** Whether a file's name says that it has columns: then it is made of a file of lines in the end. */
-export function isColumns(path: string): boolean {
-  return isParquet(path) || path.toLowerCase().endsWith('.arrow')
-}
-
-function isParquet(path: string): boolean {
-  return path.toLowerCase().endsWith('.parquet')
 }
 
 async function* readLines(path: string): AsyncGenerator<Sample> {

@@ -1,14 +1,34 @@
 /** What the `sessions` commands read: the sessions API, of a running proxy or over a database file. */
 import type { Static } from 'typebox'
-import type { SessionList } from '../../proxy/http/trainer/read/schemas.ts'
-import type { Session, SessionWithTurns, Trajectories } from '../../proxy/http/trainer/sessions/schemas.ts'
+import type { ExportQuery } from '../../proxy/http/trainer/formats/schemas.ts'
+import type { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/read/schemas.ts'
+import type {
+  Session,
+  SessionWithTurns,
+  ShownSessionWithTurns,
+  Trajectories,
+} from '../../proxy/http/trainer/sessions/schemas.ts'
 import type { TrajectoryQuery } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
 import type { SessionSort, SessionStatus } from '../../proxy/store/port/turn-store.ts'
 
 export type SessionJson = Static<typeof Session>
 export type TurnJson = SessionWithTurnsJson['turns'][number]
 export type SessionWithTurnsJson = Static<typeof SessionWithTurns>
+export type ShownTurnJson = Static<typeof ShownSessionWithTurns>['turns'][number]
+export type TreeJson = Static<typeof Tree>
 type TrajectoriesJson = Static<typeof Trajectories>
+export type TrajectoryJson = TrajectoriesJson['trajectories'][number]
+
+export type HitJson = Static<typeof SearchHits>['hits'][number]
+
+export interface SearchQuery {
+  text: string
+  /** Only sessions of this run. */
+  run?: string | undefined
+  per_session: number
+  limit: number
+  cursor?: string | undefined
+}
 
 export interface ListQuery {
   status?: SessionStatus | undefined
@@ -30,7 +50,14 @@ type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'rejected' | 'f
 /** Every method throws ProxyError `session_not_found` or `start_failed`. */
 export interface SessionsApi {
   list(query: ListQuery): Promise<Static<typeof SessionList>>
+  search(query: SearchQuery): Promise<Static<typeof SearchHits>>
   withTurns(sessionId: string): Promise<SessionWithTurnsJson>
+  /** How the turns hang together. */
+  tree(sessionId: string): Promise<TreeJson>
+  /** The turns, each with what is new in it, without token ids. */
+  conversation(sessionId: string): Promise<ShownTurnJson[]>
   withTrajectories(sessionId: string, rows: WhichRows): Promise<TrajectoriesJson>
+  /** Pieces of lines, in a format of others. */
+  exported(sessionId: string, query: Static<typeof ExportQuery>): AsyncIterable<string>
   close(): Promise<void>
 }

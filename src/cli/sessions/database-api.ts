@@ -1,11 +1,14 @@
 import { ProxyError } from '../../base/errors.ts'
+import { exportSession } from '../../proxy/http/trainer/formats/export-session.ts'
+import { hitsToWire } from '../../proxy/http/trainer/read/filter.ts'
+import { treeOf } from '../../proxy/http/trainer/read/tree.ts'
 import { metadataFilter } from '../../proxy/http/trainer/sessions/metadata-filter.ts'
 import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessions/serialise.ts'
-import { queryTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
+import { readTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
 import { idPrefixOfRun } from '../../proxy/session/state/session-id.ts'
 import type { SessionRecord, TurnReader } from '../../proxy/store/port/turn-store.ts'
 import { openRecord } from '../open-record.ts'
-import type { SessionsApi } from './api.ts'
+import type { SessionsApi, ShownTurnJson } from './api.ts'
 
 /**
  * The sessions API over a database, which a proxy may be writing to meanwhile.
@@ -28,19 +31,31 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
       const { sessions, nextCursor } = await reader.listSessions(query)
       return { sessions: sessions.map(sessionToWire), next_cursor: nextCursor ?? null }
     },
+    search: async ({ text: wanted, run, per_session: perSession, limit, cursor }) => {
+      const within = run !== undefined && { idPrefix: idPrefixOfRun(run) }
+      const page = { wanted, perSession, limit, ...(cursor !== undefined && { cursor }) }
+      return hitsToWire(await reader.searchTurns({ ...page, ...within }))
+    },
     withTurns: async (sessionId) => {
       const session = await findSession(reader, sessionId)
       return parsePieces(sessionWithTurns(session, reader.readTurns(sessionId), 'all'))
     },
+    tree: async (sessionId) => {
+      const session = await findSession(reader, sessionId)
+      return { ...sessionToWire(session), turns: await treeOf(reader.readSteps(sessionId)) }
+    },
+    conversation: async (sessionId) => {
+      const session = await findSession(reader, sessionId)
+      const pieces = sessionWithTurns(session, reader.readOutlines(sessionId), 'new')
+      return (await parsePieces<{ turns: ShownTurnJson[] }>(pieces)).turns
+    },
     withTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)
-      return parsePieces(
-        await queryTrajectories(reader, session, {
-          per_turn: false,
-          images: false,
-          ...query,
-        }),
-      )
+      const asked = { per_turn: false, images: false, ...query }
+      return parsePieces((await readTrajectories(reader, session, asked)).toWire())
+    },
+    exported: async function* (sessionId, query) {
+      yield* await exportSession(reader, await findSession(reader, sessionId), query)
     },
     close: () => reader.close(),
   }

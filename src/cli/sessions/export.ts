@@ -2,6 +2,7 @@ import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
+import { isColumns } from '../../rollout/datasets/row-columns.ts'
 import { writeWhole } from '../../rollout/datasets/whole-file.ts'
 import type { SessionsApi } from './api.ts'
 import { namedOrAll } from './list.ts'
@@ -13,7 +14,12 @@ export async function run(config: SessionsExportConfig, sessionIds: string[]): P
     const { htmlPage } = await import('./html-page.ts')
     await write(config.output, await htmlPage(config, sessionIds))
   } else {
-    await withSessionsApi(config, (api) => write(config.output, exportLines(api, config, sessionIds)))
+    const { output } = config
+    await withSessionsApi(config, async (api) => {
+      const lines = exportLines(api, config, sessionIds)
+      if (output === undefined || !isColumns(output)) await write(output, lines)
+      else await (await import('./export-columns.ts')).writeExportColumns(output, config, lines)
+    })
   }
   return 0
 }
@@ -33,21 +39,28 @@ async function write(
 
 async function* exportLines(
   api: SessionsApi,
-  { format, select, sideCalls, rejected, finishedOnly, details, run }: SessionsExportConfig,
+  config: SessionsExportConfig,
   sessionIds: readonly string[],
 ): AsyncGenerator<string> {
-  const which = {
-    select,
-    side_calls: sideCalls,
-    rejected,
-    finished_only: finishedOnly,
-    ...(details.length > 0 && { details: details.join(',') }),
+  for await (const sessionId of namedOrAll(api, sessionIds, config.run)) {
+    yield* linesOf(api, sessionId, config)
   }
-  for await (const sessionId of namedOrAll(api, sessionIds, run)) {
+}
+
+async function* linesOf(
+  api: SessionsApi,
+  sessionId: string,
+  { format, select, sideCalls, rejected, finishedOnly, details }: SessionsExportConfig,
+): AsyncGenerator<string> {
+  const which = { select, side_calls: sideCalls, rejected, finished_only: finishedOnly }
+  if (format === 'atif' || format === 'training_trace' || format === 'sft')
+    yield* api.exported(sessionId, { format, ids: true, ...which })
+  else {
+    const shown = details.length > 0 ? { ...which, details: details.join(',') } : which
     const rows =
       format === 'turns'
         ? (await api.withTurns(sessionId)).turns
-        : (await api.withTrajectories(sessionId, which)).trajectories
+        : (await api.withTrajectories(sessionId, shown)).trajectories
     for (const row of rows) yield `${JSON.stringify({ session_id: sessionId, ...row })}\n`
   }
 }

@@ -1,5 +1,9 @@
-import { SessionList } from '../../proxy/http/trainer/read/schemas.ts'
-import { SessionWithTurns, Trajectories } from '../../proxy/http/trainer/sessions/schemas.ts'
+import { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/read/schemas.ts'
+import {
+  SessionWithTurns,
+  ShownSessionWithTurns,
+  Trajectories,
+} from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient, type ProxyAddress } from '../proxy-client.ts'
 import type { SessionsApi } from './api.ts'
 import { databaseApi } from './database-api.ts'
@@ -35,9 +39,14 @@ function proxyApi(address: ProxyAddress): SessionsApi {
       for (const [name, value] of Object.entries(metadata)) query.set(`metadata.${name}`, value)
       return proxy.get(`/sessions?${query}`, SessionList)
     },
-    withTurns: (sessionId) => proxy.get(at(sessionId), SessionWithTurns),
+    search: (asked) => proxy.get(`/search?${queryOf(asked)}`, SearchHits),
+    withTurns: (sessionId) => proxy.get(`${at(sessionId)}?messages=all`, SessionWithTurns),
+    tree: (sessionId) => proxy.get(`${at(sessionId)}/tree`, Tree),
+    conversation: async (sessionId) =>
+      (await proxy.get(`${at(sessionId)}?messages=new&ids=false`, ShownSessionWithTurns)).turns,
     withTrajectories: (sessionId, rows) =>
       proxy.get(`${at(sessionId)}/trajectories?${queryOf(rows)}`, Trajectories),
+    exported: (sessionId, query) => proxy.pieces(`${at(sessionId)}/export?${queryOf(query)}`),
     close: async () => {},
   }
 }

@@ -1,42 +1,43 @@
 import type { SessionsShowConfig } from '../../proxy/config/options/sessions.ts'
 import { type Column, printable, renderTable } from '../table.ts'
-import type { SessionWithTurnsJson, TurnJson } from './api.ts'
+import type { TreeJson } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
+import { transcript } from './transcript.ts'
 
-const PREVIEW_LENGTH = 60
 const LINE_LENGTH = 20
+const REASON_LENGTH = 60
 
-const COLUMNS: readonly Column<TurnJson>[] = [
+const COLUMNS: readonly Column<TreeJson['turns'][number]>[] = [
   { header: 'turn', value: (turn) => String(turn.index), align: 'right' },
   { header: 'line', value: (turn) => printable(turn.line, LINE_LENGTH) },
   { header: 'status', value: (turn) => turn.status },
   { header: 'finish', value: (turn) => turn.finish_reason ?? '-' },
-  { header: 'prompt', value: (turn) => String(turn.prompt_token_ids.length), align: 'right' },
-  { header: 'sampled', value: (turn) => String(turn.completion_token_ids.length), align: 'right' },
+  { header: 'prompt', value: (turn) => String(turn.prompt_tokens), align: 'right' },
+  { header: 'sampled', value: (turn) => String(turn.sampled_tokens), align: 'right' },
   { header: 'exact', value: (turn) => (turn.exact ? 'yes' : 'no') },
-  { header: 'ms', value: (turn) => String(turn.latency_ms ?? '-'), align: 'right' },
-  { header: 'completion', value: (turn) => printable(previewOf(turn), PREVIEW_LENGTH) },
+  { header: 'ms', value: (turn) => String(turn.duration_ms ?? '-'), align: 'right' },
+  { header: 'new row', value: (turn) => printable(turn.new_row?.text ?? '', REASON_LENGTH) },
 ]
 
 /** `llm-proxy sessions show <session-id>`. @returns the exit code */
 export function run(config: SessionsShowConfig, [sessionId]: string[]): Promise<number> {
   return withSessionsApi(config, async (api) => {
-    const session = await api.withTurns(sessionId!)
-    process.stdout.write(`${config.json ? JSON.stringify(session, undefined, 2) : render(session)}\n`)
+    if (config.json) {
+      process.stdout.write(`${JSON.stringify(await api.withTurns(sessionId!), undefined, 2)}\n`)
+      return 0
+    }
+    const tree = await api.tree(sessionId!)
+    process.stdout.write(`${overview(tree)}\n`)
+    if (config.summary) return 0
+    const turns = await api.conversation(sessionId!)
+    for (const line of transcript(tree, turns, config.full)) process.stdout.write(`${line}\n`)
     return 0
   })
 }
 
-function render(session: SessionWithTurnsJson): string {
-  const { session_id, status, reward, created_at, turns } = session
+function overview(tree: TreeJson): string {
+  const { session_id, status, reward, created_at, turns } = tree
   const created = new Date(created_at * 1000).toISOString()
   const head = `${printable(session_id)}: ${status}, reward ${reward ?? '-'}, created ${created}`
   return `${head}\n\n${renderTable(COLUMNS, turns)}`
-}
-
-/** What the turn came to: text, else the calls that it made, else its error. */
-function previewOf({ completion_text, tool_calls, error }: TurnJson): string {
-  if (completion_text !== '') return completion_text
-  if (tool_calls.length > 0) return JSON.stringify(tool_calls)
-  return error === null ? '' : `${error.code}: ${error.message}`
 }

@@ -46,7 +46,7 @@ export class MetricSamples {
     this.#lines = text.split('\n').filter((line) => line !== '' && !line.startsWith('#'))
   }
 
-  /** @param label `name="value"` that each series has to have; a front puts a `node` beside it */
+  /** @param label `name="value"` that each series has to have */
   values(name: string, label = ''): number[] {
     return this.#lines
       .filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `))

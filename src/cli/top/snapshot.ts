@@ -3,7 +3,7 @@ import type { Look } from './look.ts'
 
 /** A whole answer is counted when its turn ends: over less than this, rates would jump. */
 const WINDOW_MS = 10_000
-/** Clocks drift by less; a proxy that was started anew, or a front's node that left, changes it by more. */
+/** Clocks drift by less; a proxy that was started anew changes it by more. */
 const SAME_START_S = 5
 
 export type Snapshot = ReturnType<typeof snapshotOf>

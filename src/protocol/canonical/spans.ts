@@ -2,6 +2,7 @@
  * What is told of a call while it runs, for whoever writes spans of it. Without tracing there is nobody, and none of
  * these is ever made.
  */
+import type { Message } from './conversation.ts'
 
 export interface CallTracer {
   begin(call: ArrivedCall): CallSpan
@@ -27,13 +28,25 @@ export interface ArrivedCall {
 /** A call as its agent sees it. */
 export interface CallSpan {
   /** It becomes a turn, of several choices more than one. */
-  turn(turn: { turnId: string; index: number }): TurnSpans
+  turn(turn: BegunTurn): TurnSpans
   /** Whose answer it gets: of its own turn, or of its first try's. */
   answeredBy(turnId: string): void
   /** It failed before an answer began. @param code of the catalogue */
   failed(code: string): void
   /** The last byte has left, or the connection is gone. */
   over(answer: { status: number; isWhole: boolean }): void
+}
+
+/** A turn as it begins. */
+export interface BegunTurn {
+  readonly turnId: string
+  readonly index: number
+  /** The last of its messages; undefined: it has none. */
+  readonly lastMessage: Message | undefined
+  /** JSON text; null: it has none. */
+  readonly tools: string | null
+  /** Of a completion: texts that are its prompt's JSON when joined, but for the last character. */
+  readonly promptPieces: readonly string[]
 }
 
 /** What a turn consists of. */

@@ -9,6 +9,7 @@ import {
   CompletionRequestV2,
   CompletionResponseV1,
   CompletionResponseV2,
+  SessionEnd,
   WorkerHelloAckV2,
   WorkerHelloV1,
   WorkerHelloV2,
@@ -33,12 +34,18 @@ export interface FrameData {
  */
 export function parseFrame(data: FrameData, isBinary: boolean, parse = parseText): Frame | undefined {
   if (isBinary) return undefined
-  const value = read(() => parse(data)) ?? read(() => JSON.parse(withoutNonNumbers(data.toString())))
+  const value = read(() => parse(data)) ?? read(() => parseMended(data.toString(), parse === parseText))
   return isFrame(value) ? value : undefined
 }
 
 function parseText(data: FrameData): unknown {
   return JSON.parse(data.toString())
+}
+
+/** @param wasParsed the text as it is has been refused: to read it again would hold up the proxy twice as long */
+function parseMended(text: string, wasParsed: boolean): unknown {
+  const mended = withoutNonNumbers(text)
+  return wasParsed && mended === text ? undefined : JSON.parse(mended)
 }
 
 function read(parse: () => unknown): unknown {
@@ -122,6 +129,7 @@ export const responseV1 = new FrameCheck(CompletionResponseV1)
 export const responseV2 = new FrameCheck(CompletionResponseV2)
 export const chunk = new FrameCheck(CompletionChunk)
 export const cancel = new FrameCheck(CompletionCancel)
+export const sessionEnd = new FrameCheck(SessionEnd)
 export const ack = new FrameCheck(CompletionAck)
 export const workerStatus = new FrameCheck(WorkerStatus)
 export const workerStatusRequest = new FrameCheck(WorkerStatusRequest)

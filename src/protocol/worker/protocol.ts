@@ -54,6 +54,8 @@ export const CAPABILITIES = {
   details: 'details',
   /** Each of its engines serves chat calls by token ids that stand for the images of the messages. */
   images: 'images',
+  /** Lets go of what it and its engines keep of a session when the proxy says that it has ended. */
+  sessionEnd: 'session_end',
 } as const
 
 const RequestId = Type.String({ minLength: 1, maxLength: 256 })
@@ -140,9 +142,18 @@ const TextIds = Type.Object({
   text: Type.String(),
   /** Those that tell. */
   engines: Type.Array(
-    Type.Object({ name: Type.String(), models: Type.Array(Type.String()), ids: Type.Array(Type.Integer()) }),
+    Type.Object({
+      name: Type.String(),
+      models: Type.Array(Type.String()),
+      ids: Type.Array(Type.Integer()),
+      /** Of the prompts that its own template makes of chats, by the names that proxies give these. */
+      chat_ids: Type.Optional(Type.Record(Type.String(), Type.Array(Type.Integer()))),
+    }),
   ),
 })
+
+/** Characters of what a worker says of what its engines lack. */
+export const MAX_WARNING_LENGTH = 2_000
 
 export const WorkerHelloV2 = Type.Object({
   type: Type.Literal('worker_hello'),
@@ -217,6 +228,8 @@ export const CompletionRequestV2 = Type.Intersect([
     experts_start: Type.Optional(Type.Integer({ minimum: 0 })),
     /** Whose prompt the proxy has: an earlier call of the session, or this one, if it brings its ids. */
     prompt_base: Type.Optional(RequestId),
+    /** Which of the session's sub-agents calls: engines and routers know it as a session of its own. */
+    subagent: Type.Optional(Type.String({ minLength: 1, maxLength: 256 })),
     /** Of a call that is traced: a header for the engine (W3C Trace Context). */
     traceparent: Type.Optional(
       Type.String({ pattern: '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' }),
@@ -227,6 +240,12 @@ export const CompletionRequestV2 = Type.Intersect([
 export const CompletionCancel = Type.Object({
   type: Type.Literal('completion_cancel'),
   request_id: RequestId,
+})
+
+/** The session makes no more calls; sent to workers with the capability `session_end` that have served it. */
+export const SessionEnd = Type.Object({
+  type: Type.Literal('session_end'),
+  session_id: Type.String(),
 })
 
 /** Chunks up to `seq` have been handed on: they may be forgotten, and their bytes may be sent anew. */
@@ -335,6 +354,8 @@ export const WorkerStatus = Type.Object({
   healthy: Type.Boolean(),
   unavailable: Type.Optional(Unavailable),
   text_ids: Type.Optional(TextIds),
+  /** Why turns of its engines are not what they should be, though they serve. */
+  warning: Type.Optional(Type.String({ maxLength: MAX_WARNING_LENGTH })),
   /** Calls that the worker serves, for all its proxies. */
   load: Type.Integer({ minimum: 0 }),
   models: Models,
@@ -355,6 +376,7 @@ export type CompletionResponseV1 = Type.Static<typeof CompletionResponseV1>
 export type CompletionResponseV2 = Type.Static<typeof CompletionResponseV2>
 export type CompletionChunk = Type.Static<typeof CompletionChunk>
 export type CompletionCancel = Type.Static<typeof CompletionCancel>
+export type SessionEnd = Type.Static<typeof SessionEnd>
 export type CompletionAck = Type.Static<typeof CompletionAck>
 export type DeltaOnWire = Type.Static<typeof DeltaOnWire>
 export type StartOnWire = Type.Static<typeof StartOnWire>

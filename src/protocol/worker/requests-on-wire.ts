@@ -73,6 +73,7 @@ export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): Gen
     sessionId: frame.session_id,
     stream: frame.stream,
     ...recordFromWire(frame),
+    ...(frame.subagent !== undefined && { subagent: frame.subagent }),
     ...(frame.traceparent !== undefined && { traceparent: frame.traceparent }),
   }
   const packed = frame.prompt_token_ids
@@ -112,8 +113,12 @@ function imagesFromWire({ image_token_id: tokenId, image_tokens: tokens }: Compl
 
 /** What version 2 says of a call that is not the agent's word. */
 function besideBody(request: GenerationRequest) {
-  const { traceparent } = request
-  return { ...recordToWire(request), ...(traceparent !== undefined && { traceparent }) }
+  const { subagent, traceparent } = request
+  return {
+    ...recordToWire(request),
+    ...(subagent !== undefined && { subagent }),
+    ...(traceparent !== undefined && { traceparent }),
+  }
 }
 
 function recordToWire({ record, expertsStart }: GenerationRequest) {

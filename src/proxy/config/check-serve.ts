@@ -1,6 +1,6 @@
 /** What holds between options of `serve`: an option that would have no effect is refused, not ignored. */
 import { ProxyError } from '../../base/errors.ts'
-import { isLoopback } from './notes.ts'
+import { isLoopback, isOpenDoor } from './notes.ts'
 import type { ServeConfig } from './options/serve.ts'
 
 /** @throws ProxyError `config_invalid` */
@@ -43,6 +43,12 @@ export function checkServeConfig(config: ServeConfig): void {
   }
   if (config.runner !== undefined) checkRunner(config)
   checkKeys(config)
+  if (isOpenDoor(config) && !config.open) {
+    refuse(
+      `whoever reaches ${config.host} could read, change and delete every session: give an admin-key, listen on ` +
+        '127.0.0.1, or allow it with --open',
+    )
+  }
 }
 
 /** Who may use `/rollouts` runs agents here. */

@@ -7,12 +7,17 @@ import { DATASET_HARBOR } from './options/dataset.ts'
 import { DEMO } from './options/demo.ts'
 import { DOCTOR } from './options/doctor.ts'
 import { ENGINE } from './options/engine.ts'
-import { FRONT } from './options/front.ts'
 import { HEALTH } from './options/health.ts'
 import { OPERATOR_COMMANDS } from './options/operator.ts'
 import { ROLLOUT } from './options/rollout.ts'
 import { SERVE } from './options/serve.ts'
-import { SESSIONS_EXPORT, SESSIONS_IMPORT, SESSIONS_LIST, SESSIONS_SHOW } from './options/sessions.ts'
+import {
+  SESSIONS_EXPORT,
+  SESSIONS_GREP,
+  SESSIONS_IMPORT,
+  SESSIONS_LIST,
+  SESSIONS_SHOW,
+} from './options/sessions.ts'
 import { VERIFY } from './options/verify.ts'
 import { VIEW } from './options/view.ts'
 import { WORKER } from './options/worker.ts'
@@ -21,9 +26,9 @@ export const COMMANDS = [
   SERVE,
   WORKER,
   ENGINE,
-  FRONT,
   ROLLOUT,
   SESSIONS_LIST,
+  SESSIONS_GREP,
   SESSIONS_SHOW,
   SESSIONS_EXPORT,
   SESSIONS_IMPORT,

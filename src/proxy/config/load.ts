@@ -117,15 +117,17 @@ function keysOf(item: unknown, from: string): unknown[] {
   return keys
 }
 
-/** What deployment files ship in the place of a key. */
+/** What deployment files ship in the place of a key, or of a database. */
 const PLACEHOLDER = /^change[-_]?me/i
 
 function refusePlaceholder(option: OptionSpec, text: string, from: string): void {
-  if (option.type !== 'key' || !PLACEHOLDER.test(text)) return
-  throw new ProxyError(
-    'config_invalid',
-    `${from} still has its placeholder: put a key of your own there, such as openssl rand -hex 32 makes`,
-  )
+  if (!PLACEHOLDER.test(text)) return
+  const own = {
+    key: 'a key of your own there, such as openssl rand -hex 32 makes',
+    db: 'a database of your own there',
+  }
+  const advice = option.flag === 'db' ? own.db : option.type === 'key' ? own.key : undefined
+  if (advice) throw new ProxyError('config_invalid', `${from} still has its placeholder: put ${advice}`)
 }
 
 function parseOne(option: OptionSpec, value: unknown, from: string): unknown {

@@ -6,6 +6,7 @@ import Fastify, {
   type FastifyReply,
   type FastifyRequest,
   type FastifyServerFactory,
+  type onRequestAsyncHookHandler,
   type onResponseHookHandler,
   type onSendHookHandler,
 } from 'fastify'
@@ -19,24 +20,27 @@ import { anthropicError } from '../dialects/messages/error.ts'
 import type { Backend } from '../engines/port/backend.ts'
 import type { Registry } from '../engines/port/registry.ts'
 import type { MetricsSource } from '../metrics/metrics.ts'
+import { Consumers } from '../session/consumers/consumers.ts'
 import { Activity } from '../session/state/activity.ts'
-import type { NodePlace } from '../session/state/nodes.ts'
 import { MAX_SESSION_ID_BYTES } from '../session/state/session-id.ts'
 import type { Sessions } from '../session/state/sessions.ts'
+import type { Trajectory } from '../session/trajectories/trajectories.ts'
 import type { AnnouncedWeights } from '../session/turn/announced-weights.ts'
 import type { TurnRunner } from '../session/turn/run-turn.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 import { type AccountLimits, Accounts } from './access/accounts.ts'
 import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
-import { ownSessionsOnly } from './access/own-sessions.ts'
 import type { AgentPolicy } from './agent/agent-policy.ts'
+import { passToOwner } from './agent/owned-sessions.ts'
 import { agentRoutes } from './agent/routes.ts'
 import { adminRoutes } from './operator/admin.ts'
+import { Controls } from './operator/controls.ts'
 import { healthRoute } from './operator/health/health-route.ts'
 import { metricsRoute } from './operator/metrics.ts'
 import { workersRoutes } from './operator/workers/routes.ts'
 import { openApi, openApiRoute } from './schemas/openapi.ts'
+import { consumerRoutes } from './trainer/consumers/routes.ts'
 import { gatewayRoutes } from './trainer/gateway/routes.ts'
 import { eventsRoutes } from './trainer/read/events.ts'
 import { type ReadTokenTexts, readRoutes } from './trainer/read/routes.ts'
@@ -45,6 +49,8 @@ import { sessionsRoutes } from './trainer/sessions/routes.ts'
 import { tracesRoutes } from './trainer/traces/routes.ts'
 import { type DiscardLimits, discardBody } from './transport/discard-body.ts'
 import { errorHeaders, errorOf, logFailure } from './transport/errors.ts'
+import { OtherProxies } from './transport/other-proxies.ts'
+import type { PassOn } from './transport/pass-on.ts'
 import { sessionPaths } from './transport/session-paths.ts'
 import type { Strangers } from './transport/strangers.ts'
 import { createStrangers, createWebServer } from './transport/web-server.ts'
@@ -64,8 +70,8 @@ export interface AppBase {
   trustedProxies?: readonly string[]
   /** Precedes every path: `/llm`. Default: nothing does. */
   basePath?: string
-  /** Only sessions of this node are served, of several. Default: all are. */
-  node?: NodePlace | undefined
+  /** Sends requests to the owners of their sessions, of several proxies. Default: this one has all. */
+  toOwner?: onRequestAsyncHookHandler | undefined
   /** The routes of a page for people. Default: there is none. */
   inspector?: FastifyPluginCallback
   /** The routes of rollouts, for admins. Default: there are none. */
@@ -88,6 +94,8 @@ export interface AppOptions extends AppBase, AgentPolicy {
   activity?: Activity
   /** Default: no tokenizer is known. */
   tokenTexts?: ReadTokenTexts
+  /** What a turn shows of its messages where nobody says. Default: all. */
+  turnMessages?: 'all' | 'new'
   /** Takes over, or closes, the socket of whoever dials `/ws/worker`. */
   acceptWorker: WorkerSocketOptions['accept']
   maxWorkerFrameBytes: number
@@ -101,6 +109,10 @@ export interface AppOptions extends AppBase, AgentPolicy {
   volatileRules?: readonly VolatileRule[]
   /** Default: calls are not traced. */
   tracer?: CallTracer
+  /** Where the record is shared: how requests are sent to sessions' owners. */
+  passOn?: PassOn | undefined
+  /** What admins set. Default: of this proxy alone. */
+  controls?: Controls
 }
 
 export interface App {
@@ -125,7 +137,11 @@ interface AppDoors {
 
 /** All routes of a proxy, not listening yet. */
 export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App> {
-  return buildAppWith(options, (app, doors) => addRoutes(app, options, doors), sockets)
+  const { sessions, runner, passOn } = options
+  const { shared } = options.store
+  const isDraining = () => runner.isDraining
+  const toOwner = shared && passOn && passToOwner({ sessions, shared, passOn, isDraining })
+  return buildAppWith({ ...options, toOwner }, (app, doors) => addRoutes(app, options, doors), sockets)
 }
 
 /** An application with these routes below its base path, not listening yet. A route without a scope does not start. */
@@ -162,7 +178,7 @@ export async function buildAppWith(
   })
   const accounts = new Accounts(options.bodyLimitBytes, options.limits)
   const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly })
-  if (options.node) fastify.addHook('onRequest', ownSessionsOnly(options.node))
+  if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
     options.metrics?.requestFailed(errorOf(thrown).code)
     done()
@@ -181,7 +197,7 @@ export async function buildAppWith(
   })
   fastify.setNotFoundHandler((request, reply) => {
     const path = request.url.split('?')[0] ?? ''
-    const hint = WITHOUT_V1.test(path) ? ': the base URL of an OpenAI client ends in /{session_id}/v1' : ''
+    const hint = HINTS.find(({ path: missing }) => missing.test(path))?.hint ?? ''
     const error = new ProxyError('route_not_found', `There is no ${request.method} ${path}${hint}`)
     sendRouteless(error, request, reply)
   })
@@ -217,29 +233,37 @@ async function addRoutes(
     tracer,
     activity = new Activity(),
   } = options
+  const onRow = (row: Trajectory) => options.metrics?.rowRead(row, options.weights.version)
   await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
   await app.register(inScope('view', openApiRoute))
   await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
   if (options.metrics) await app.register(inScope('metrics', metricsRoute), { source: options.metrics })
   await app.register(inScope('admin', sessionsRoutes), { sessions, store, keyring })
+  await app.register(inScope('admin', consumerRoutes), {
+    consumers: new Consumers(store, activity),
+    reader: store,
+    onRow,
+  })
   await app.register(inScope('admin', detailRoutes), { sessions, store, backend })
   await app.register(inScope('view', readRoutes), {
     reader: store,
     tokenTexts: options.tokenTexts ?? (async () => undefined),
-    onRow: (row) => options.metrics?.rowRead(row, options.weights.version),
+    turnMessages: options.turnMessages ?? 'all',
+    onRow,
   })
   if (options.inspector) await app.register(inScope('open', options.inspector))
-  await app.register(inScope('view', eventsRoutes), { activity, sessions, backend, reader: store })
+  const others = store.shared && options.passOn && new OtherProxies(store.shared, options.passOn)
+  await app.register(inScope('view', eventsRoutes), { activity, sessions, backend, reader: store, others })
   await app.register(inScope('worker', workerSocket), {
     accept: options.acceptWorker,
     maxFrameBytes: options.maxWorkerFrameBytes,
     greeted: (socket) => strangers.know(socket),
   })
   await app.register(inScope('admin', adminRoutes), {
-    backend,
+    controls: options.controls ?? new Controls({ backend, weights: options.weights, activity }),
     weights: options.weights,
-    activity,
     sessions,
+    others,
   })
   await app.register(inScope('admin', workersRoutes), { registry: options.registry })
   await app.register(inScope('view', tracesRoutes), { store })
@@ -290,6 +314,16 @@ const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {
 
 /** What an OpenAI client asks for whose base URL lacks the end. */
 const WITHOUT_V1 = /\/(chat\/completions|completions|responses)$/
+
+/** Who asks for what there is not, and what there is. */
+const HINTS = [
+  { path: WITHOUT_V1, hint: ': the base URL of an OpenAI client ends in /{session_id}/v1' },
+  {
+    // Of the proxy of alibaba/verl-recipe.
+    path: /^\/training\/timing\b/,
+    hint: ': no timings of a trainer are kept here. Those of calls are in GET /sessions/{session_id} and in /metrics',
+  },
+]
 
 /** Who changed what on record, or in the proxy, with an admin's key or a run's: one line each. */
 function auditOf(logger: Logger): onResponseHookHandler {

@@ -3,6 +3,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
+import { RecentlyUsed } from '../../base/recently-used.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { giveBack } from '../../protocol/json/give-back.ts'
 import type { Frame } from '../../protocol/worker/frames.ts'
@@ -11,9 +12,11 @@ import {
   CAPABILITIES,
   type CompletionAck,
   type CompletionCancel,
+  type CompletionResponseV1,
   MAX_FRAME_BYTES,
   type Pong,
   PROTOCOL_VERSION,
+  type SessionEnd,
   type WorkerHelloAckV1,
   type WorkerHelloAckV2,
   type WorkerHelloV2,
@@ -62,6 +65,12 @@ interface WorkerIdentity {
 /** Signs of life per longest silence: two may be late. */
 const SIGNS_OF_LIFE = 3
 
+/** Sessions that a worker has served and that may end; of more, the longest silent ones are not ended there. */
+const MAX_SESSIONS = 100_000
+
+const NO_IDS =
+  'its answers have no token ids: none of its turns can be trained on here, and their tokens are guessed from the text'
+
 /** Frames are text, whether they are handed over as such or in UTF-8. */
 const AS_TEXT = { binary: false }
 
@@ -82,6 +91,8 @@ export class ConnectedWorker {
   textIds: WorkerStatus['text_ids']
   /** Its engines are well, and take no new calls. */
   unavailable: Unavailable | undefined
+  /** Why turns of its engines are not what they should be. */
+  warning: string | undefined
   draining = false
   /** Calls that it serves, by its own count, for all its proxies. */
   load = 0
@@ -89,6 +100,7 @@ export class ConnectedWorker {
   busyElsewhere = 0
   readonly #context: WorkerContext
   readonly #calls = new Map<string, SentCall>()
+  readonly #sessions = new RecentlyUsed<string, true>(MAX_SESSIONS, () => 1)
   readonly #statusRequests: StatusRequests
   #socket: RelaySocket | undefined
 
@@ -197,8 +209,17 @@ export class ConnectedWorker {
       leave: (answered) => this.#leave(requestId, answered),
     })
     this.#calls.set(requestId, { call, request })
+    this.#sessions.set(request.sessionId, true)
     sendRequest(socket, json)
     return call
+  }
+
+  /** What it and its engines keep of the session may go. One that is away then keeps it to its bounds. */
+  endSession(sessionId: string): void {
+    if (this.#sessions.get(sessionId) === undefined) return
+    this.#sessions.delete(sessionId)
+    if (!this.#can(CAPABILITIES.sessionEnd)) return
+    this.#send({ type: 'session_end', session_id: sessionId } satisfies SessionEnd)
   }
 
   /** Asks the worker to ask its engines how they are. Resolves when it has answered, is gone, or keeps silent. */
@@ -253,8 +274,17 @@ export class ConnectedWorker {
     else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.passes(frame))
       call.receiveChunk(frame, bytes)
     else if (!v1 && frames.responseV2.passes(frame)) call.receiveResponse(frame, bytes)
-    else if (v1 && frames.responseV1.passes(frame)) call.receiveWhole(frame, bytes)
-    else call.fail(new ProxyError('engine_failed', `the worker broke its protocol: ${this.#faultOf(frame)}`))
+    else if (v1 && frames.responseV1.passes(frame)) {
+      this.#noteIds(frame)
+      call.receiveWhole(frame, bytes)
+    } else
+      call.fail(new ProxyError('engine_failed', `the worker broke its protocol: ${this.#faultOf(frame)}`))
+  }
+
+  /** Some keep the ids that they sampled to themselves. */
+  #noteIds({ error, completion_text: text, token_ids: ids }: CompletionResponseV1): void {
+    if (error || !text) return
+    this.warning = ids?.length ? undefined : NO_IDS
   }
 
   #faultOf(frame: Frame): string {
@@ -272,6 +302,7 @@ export class ConnectedWorker {
     this.healthy = frame.healthy
     this.unavailable = frame.unavailable
     this.textIds = frame.text_ids
+    this.warning = frame.warning
     this.draining = frame.draining
     this.weightVersion = frame.weight_version ?? undefined
     this.#setModels(frame.models)

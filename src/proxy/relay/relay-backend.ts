@@ -14,6 +14,7 @@ import type { Backend, BackendMember, BackendStatus } from '../engines/port/back
 import { cannotCount } from '../engines/port/count-tokens.ts'
 import type { ModelInfo } from '../engines/port/engine-client.ts'
 import {
+  describePrompts,
   describeTokenizer,
   type ExpectedTokenizer,
   judgeTokenizer,
@@ -74,6 +75,8 @@ class WorkerBackend implements RelayBackend {
   readonly #logger: Logger
   /** What the log has of each worker that is refused for its tokenizer. */
   readonly #refused = new Map<string, string>()
+  /** The same of each whose turns are not what they should be. */
+  readonly #warned = new Map<string, string | undefined>()
 
   constructor(options: RelayBackendOptions) {
     const {
@@ -101,6 +104,7 @@ class WorkerBackend implements RelayBackend {
         changed: (worker) => this.#dispatcher.updateMember(worker.identity.workerId, this.#memberOf(worker)),
         left: ({ identity: { workerId } }) => {
           this.#refused.delete(workerId)
+          this.#warned.delete(workerId)
           this.#dispatcher.removeMember(workerId)
         },
       },
@@ -143,6 +147,7 @@ class WorkerBackend implements RelayBackend {
 
   releaseSession(sessionId: string): void {
     this.#dispatcher.releaseSession(sessionId)
+    for (const worker of this.#registry.connected()) worker.endSession(sessionId)
   }
 
   status(): BackendStatus {
@@ -153,7 +158,7 @@ class WorkerBackend implements RelayBackend {
       moves,
       members: members.flatMap(({ id, inFlight }) => {
         const worker = this.#registry.get(id)
-        return worker ? [statusOf(worker, inFlight, tokenizersOf(worker, this.#tokenizer))] : []
+        return worker ? [statusOf(worker, inFlight, this.#tokenizer)] : []
       }),
     }
   }
@@ -196,6 +201,7 @@ class WorkerBackend implements RelayBackend {
   /** One whose engines have another tokenizer gets no calls. */
   #memberOf(worker: ConnectedWorker) {
     const member = memberOf(worker)
+    this.#logWarning(member.id, warningOf(worker, this.#tokenizer))
     const error = tokenizersOf(worker, this.#tokenizer)?.error
     if (error === this.#refused.get(member.id))
       return error === undefined ? member : { ...member, healthy: false }
@@ -206,6 +212,14 @@ class WorkerBackend implements RelayBackend {
     this.#refused.set(member.id, error)
     this.#logger.warn({ worker_id: member.id, error }, 'worker gets no calls')
     return { ...member, healthy: false }
+  }
+
+  #logWarning(workerId: string, warning: string | undefined): void {
+    if (warning === this.#warned.get(workerId)) return
+    this.#warned.set(workerId, warning)
+    const fields = { worker_id: workerId }
+    if (warning === undefined) this.#logger.info(fields, 'worker gives everything again')
+    else this.#logger.warn(fields, `worker may give less than it should: ${warning}`)
   }
 
   #refusals(): string {
@@ -302,12 +316,27 @@ function tokenizersOf(
   return { tokenizer: verdicts.find((verdict) => verdict === 'split') ?? verdicts[0] ?? 'unknown' }
 }
 
+/** What its engines lack by their own word, and where their templates make other prompts. */
+function warningOf(
+  { warning, textIds }: ConnectedWorker,
+  expected: ExpectedTokenizer | undefined,
+): string | undefined {
+  const engines = expected && textIds?.text === TOKENIZER_TEXT ? textIds.engines : []
+  const prompts = engines.flatMap(({ name, chat_ids: chatIds = {} }) => {
+    const other = describePrompts(expected!, { chatIds })
+    return other === undefined ? [] : [`${name}: ${other}`]
+  })
+  return [warning, ...prompts].filter((said) => said !== undefined).join('; ') || undefined
+}
+
 function statusOf(
   worker: ConnectedWorker,
   inFlight: number,
-  tokenizers: Tokenizers | undefined,
+  expected: ExpectedTokenizer | undefined,
 ): BackendMember {
   const { identity, weightVersion } = worker
+  const tokenizers = tokenizersOf(worker, expected)
+  const warning = warningOf(worker, expected)
   const away = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
   const error = tokenizers?.error ?? away
   const healthy = worker.isConnected && worker.healthy && tokenizers?.error === undefined
@@ -325,6 +354,7 @@ function statusOf(
     ...(identity.capabilities.includes(CAPABILITIES.images) && { takesImages: true }),
     ...(weightVersion !== undefined && { weightVersion }),
     ...(!healthy && { error }),
+    ...(warning !== undefined && { warning }),
   }
 }
 

@@ -1,7 +1,7 @@
 /**
  * Attributes of spans: names of the conventions for HTTP and for generative AI
  * (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/gen-ai-spans.md), and our own
- * under `llm_proxy.`. None holds what an agent or a model said.
+ * under `llm_proxy.`. None of these holds what an agent or a model said; `content.ts` has that.
  */
 import type { Attributes } from '@opentelemetry/api'
 import { toProxyError } from '../../base/errors.ts'

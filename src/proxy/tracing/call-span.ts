@@ -13,6 +13,7 @@ import type {
   ArrivedCall,
   AskedEngine,
   AskedSpan,
+  BegunTurn,
   CallSpan,
   OpenSpan,
   TurnSpans,
@@ -26,11 +27,14 @@ import {
   errorType,
   spanNameOf,
 } from './attributes.ts'
+import { inputAttributes, outputAttributes } from './content.ts'
 import type { SessionIds } from './session-ids.ts'
 
 export interface Tracers {
   readonly tracer: Tracer
   readonly ids: SessionIds
+  /** How many characters of what was said spans have at most; undefined: they have nothing of it. */
+  readonly contentChars: number | undefined
 }
 
 /** Turns that are not closed, by their ids. */
@@ -48,6 +52,7 @@ const headerOf = {
 interface CallParts {
   readonly call: ArrivedCall
   readonly tracer: Tracer
+  readonly contentChars: number | undefined
   /** In which spans of the call's steps begin. */
   readonly context: Context
   /** Milliseconds since the epoch: of one clock for all spans of a call, which is never set meanwhile. */
@@ -61,7 +66,7 @@ export class TracedCall implements CallSpan {
   #open = 0
   #overAtMs: number | undefined
 
-  constructor(call: ArrivedCall, { tracer, ids }: Tracers, turns: OpenTurns) {
+  constructor(call: ArrivedCall, { tracer, ids, contentChars }: Tracers, turns: OpenTurns) {
     const offsetMs = Date.now() - performance.now()
     const nowMs = () => offsetMs + performance.now()
     const parent = propagator.extract(ROOT_CONTEXT, call, headerOf)
@@ -73,11 +78,12 @@ export class TracedCall implements CallSpan {
     this.#span = ids.inTraceOf(call.sessionId, () =>
       tracer.startSpan(`${call.method} ${call.route}`, options, parent),
     )
-    this.#parts = { call, tracer, nowMs, context: trace.setSpan(parent, this.#span) }
+    this.#parts = { call, tracer, contentChars, nowMs, context: trace.setSpan(parent, this.#span) }
     this.#turns = turns
   }
 
-  turn({ turnId, index }: { turnId: string; index: number }): TurnSpans {
+  turn(begun: BegunTurn): TurnSpans {
+    const { turnId, index } = begun
     this.#open += 1
     const closed = (outcome: TurnOutcome) => {
       this.#open -= 1
@@ -86,7 +92,7 @@ export class TracedCall implements CallSpan {
       if (outcome.status === 'failed') this.#span.setStatus({ code: SpanStatusCode.ERROR })
       this.#end()
     }
-    const turn = new TracedTurn(this.#parts, index, closed)
+    const turn = new TracedTurn(this.#parts, begun, closed)
     this.#turns.set(turnId, turn)
     return turn
   }
@@ -115,14 +121,14 @@ export class TracedCall implements CallSpan {
 
 class TracedTurn implements TurnSpans {
   readonly #parts: CallParts
-  readonly #index: number
+  readonly #begun: BegunTurn
   readonly #closed: (outcome: TurnOutcome) => void
   /** They are ended with the turn, which knows what became of them. */
   readonly #asked: TracedAsk[] = []
 
-  constructor(parts: CallParts, index: number, closed: (outcome: TurnOutcome) => void) {
+  constructor(parts: CallParts, begun: BegunTurn, closed: (outcome: TurnOutcome) => void) {
     this.#parts = parts
-    this.#index = index
+    this.#begun = begun
     this.#closed = closed
   }
 
@@ -138,10 +144,17 @@ class TracedTurn implements TurnSpans {
 
   /** @returns the span of the commit, which has begun */
   closing(outcome: TurnOutcome): OpenSpan {
-    const turn = attributesOfTurn(outcome, this.#index)
-    for (const asked of this.#asked) asked.close(outcome, turn)
+    const turn = attributesOfTurn(outcome, this.#begun.index)
+    const content = this.#content(outcome)
+    for (const asked of this.#asked) asked.close(outcome, turn, content)
     this.#closed(outcome)
     return new TracedStep(this.#parts, 'commit')
+  }
+
+  #content(outcome: TurnOutcome): Attributes {
+    const { contentChars } = this.#parts
+    if (contentChars === undefined) return {}
+    return { ...inputAttributes(this.#begun, contentChars), ...outputAttributes(outcome, contentChars) }
   }
 }
 
@@ -194,10 +207,10 @@ class TracedAsk implements AskedSpan {
   }
 
   /** The answer is that of the last one that was asked; those before it have failed, each with an error of its own. */
-  close(outcome: TurnOutcome, turn: Attributes): void {
+  close(outcome: TurnOutcome, turn: Attributes, content: Attributes): void {
     const { 'error.type': _ofTurn, ...others } = turn
     if (this.#hasFailed) this.#span.setAttributes(others)
-    else this.#span.setAttributes({ ...turn, ...attributesOfAnswer(outcome, this.#askedAtMs) })
+    else this.#span.setAttributes({ ...turn, ...content, ...attributesOfAnswer(outcome, this.#askedAtMs) })
     this.#span.end(this.#endedAtMs ?? this.#nowMs())
   }
 }

@@ -1,12 +1,18 @@
 import type { Logger } from '../../base/logger.ts'
-import type { Tracing } from './tracing.ts'
+import type { Tracing, TracingTarget } from './tracing.ts'
+
+/** How many characters of what was said spans have at most, unless their values may be no longer than that. */
+const CONTENT_CHARS = 32_768
 
 /** @returns undefined where the environment names no endpoint: then no library of OpenTelemetry is loaded */
 export async function openTracing(env: Env, logger: Logger): Promise<Tracing | undefined> {
   const settings = tracingSettings(env)
   if (settings.on) {
     const { OtlpTracing } = await import('./otlp-tracing.ts')
-    return new OtlpTracing(settings.endpoint, logger)
+    const { contentChars } = settings
+    if (contentChars !== undefined)
+      logger.warn({ chars: contentChars }, 'spans have what agents and models say')
+    return new OtlpTracing(settings, logger)
   }
   if (settings.why !== undefined) logger.warn({}, settings.why)
   return undefined
@@ -17,7 +23,7 @@ export async function openTracing(env: Env, logger: Logger): Promise<Tracing | u
 type Env = Readonly<Record<string, string | undefined>>
 
 type TracingSettings =
-  | { on: true; endpoint: string }
+  | ({ on: true } & TracingTarget)
   /** @property why for the log, where somebody seems to want it */
   | { on: false; why?: string }
 
@@ -39,7 +45,21 @@ export function tracingSettings(env: Env): TracingSettings {
     return off(`the protocol of OTLP is set to ${protocol}, and only ${PROTOCOL} is spoken`)
   if (!/^https?:$/.test(URL.parse(endpoint)?.protocol ?? ''))
     return off('the endpoint of OTLP is no URL that begins with http:// or https://')
-  return { on: true, endpoint }
+  const content = env.OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT?.trim().toLowerCase() ?? ''
+  return { on: true, endpoint, contentChars: ON_SPANS.has(content) ? contentLimit(env) : undefined }
+}
+
+/**
+ * Values of the variable by which instrumentations of OpenTelemetry are asked for what is said; others ask for nothing, or
+ * for events, which there are none of here.
+ * @see https://github.com/open-telemetry/opentelemetry-python-contrib/tree/main/util/opentelemetry-util-genai
+ */
+const ON_SPANS: ReadonlySet<string> = new Set(['true', 'span_only', 'span_and_event'])
+
+/** The SDK cuts a value wherever the limit is: JSON that is to stay whole must be shorter, escapes and all. */
+function contentLimit(env: Env): number {
+  const limit = Number(env.OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT || env.OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)
+  return limit > 0 ? Math.min(CONTENT_CHARS, Math.floor(limit / 4)) : CONTENT_CHARS
 }
 
 function off(why: string): TracingSettings {

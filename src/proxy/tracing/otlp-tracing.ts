@@ -24,7 +24,7 @@ import type { ArrivedCall, CallSpan } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
 import { type OpenTurns, TracedCall, type Tracers } from './call-span.ts'
 import { SessionIds } from './session-ids.ts'
-import type { Tracing } from './tracing.ts'
+import type { Tracing, TracingTarget } from './tracing.ts'
 
 /** How long a receiver that is slow or away may hold the end of the process up. */
 const FLUSH_MS = 3_000
@@ -34,14 +34,14 @@ export class OtlpTracing implements Tracing {
   readonly #tracers: Tracers
   readonly #turns: OpenTurns = new Map()
 
-  constructor(endpoint: string, logger: Logger) {
+  constructor({ endpoint, contentChars }: TracingTarget, logger: Logger) {
     const ids = new SessionIds()
     this.#provider = new BasicTracerProvider({
       idGenerator: ids,
       resource: resource(),
       spanProcessors: [new BatchSpanProcessor(new LoggedExporter(new OTLPTraceExporter(), endpoint, logger))],
     })
-    this.#tracers = { tracer: this.#provider.getTracer('llm-proxy', VERSION), ids }
+    this.#tracers = { tracer: this.#provider.getTracer('llm-proxy', VERSION), ids, contentChars }
   }
 
   begin(call: ArrivedCall): CallSpan {

@@ -2,6 +2,7 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { startBalancer } from '../../helpers/balancer.ts'
+import type { PostgresServer } from '../../helpers/postgres.ts'
 import { type Child, Children } from './children.ts'
 import { LoadGenerator } from './load.ts'
 import type { LoadResult } from './load-job.ts'
@@ -32,8 +33,8 @@ interface Cluster extends Measured {
   url: string
 }
 
-/** @param folder for databases @returns a table in Markdown */
-export async function nodesThroughput(folder: string): Promise<string> {
+/** @param folder for configurations @returns a table in Markdown */
+export async function nodesThroughput(server: PostgresServer, folder: string): Promise<string> {
   await using ends = new AsyncDisposableStack()
   await using children = new Children()
   const teardown = (end: () => unknown) => ends.defer(async () => void (await end()))
@@ -43,11 +44,12 @@ export async function nodesThroughput(folder: string): Promise<string> {
   for (const count of COUNTS) {
     const own = join(folder, `throughput-${count}`)
     mkdirSync(own, { recursive: true })
+    const db = await server.newDatabase()
     const nodes: Child[] = []
     for (let number = 1; number <= count; number += 1)
-      nodes.push(await startNode(children, engine.url, `${number}/${count}`, join(own, `${number}.db`)))
+      nodes.push(await startNode(children, engine.url, `node ${number} of ${count}`, db))
     const hosts = nodes.map(({ url }) => new URL(url).host)
-    const url = await startBalancer({ teardown }, 'haproxy', { front: hosts[0]!, nodes: hosts }, own)
+    const url = await startBalancer({ teardown }, 'haproxy', hosts, own)
     clusters.push({ count, nodes, url, results: [], cpuMs: [] })
   }
   for (const { url } of clusters) await load.run({ ...LOAD, url: agentsUrl(url), durationMs: WARM_UP_MS })
@@ -55,10 +57,10 @@ export async function nodesThroughput(folder: string): Promise<string> {
   return report(clusters)
 }
 
-function startNode(children: Children, engineUrl: string, node: string, db: string): Promise<Child> {
+function startNode(children: Children, engineUrl: string, name: string, db: string): Promise<Child> {
   const engine = ['--mode', 'local', '--engine-url', engineUrl, '--engine-kind', 'vllm']
-  const own = `--node ${node} --port 0 --log-level error`.split(' ')
-  return children.start({ name: `node ${node}`, args: [LAUNCHER, 'serve', ...engine, ...own, '--db', db] })
+  const own = '--port 0 --log-level error'.split(' ')
+  return children.start({ name, args: [LAUNCHER, 'serve', ...engine, ...own, '--db', db] })
 }
 
 async function measure(load: LoadGenerator, { nodes, url, results, cpuMs }: Cluster): Promise<void> {

@@ -41,6 +41,8 @@ export interface EngineOptions {
 export class EngineProcess {
   readonly url: string
   readonly core: CoreLog
+  /** While it is there, vLLM's outputs have routed experts. */
+  readonly expertsFile: string
   readonly #options: EngineOptions
   readonly #coreLog: string
   readonly #output: string
@@ -49,6 +51,7 @@ export class EngineProcess {
   constructor(options: EngineOptions) {
     this.#options = options
     this.#coreLog = join(options.folder, 'core.jsonl')
+    this.expertsFile = `${this.#coreLog}.experts`
     this.#output = join(options.folder, 'engine.log')
     this.url = `http://127.0.0.1:${options.port}`
     this.core = new CoreLog(this.#coreLog)

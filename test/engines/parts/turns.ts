@@ -62,7 +62,7 @@ export async function checkTheCheck(t: Test, { url }: Mode, core: CoreLog): Prom
     }),
     '8 ids of the 9': ({ ids }) => ({ ids: [...ids, 1] }),
     'ended by length': () => ({ finish: 'stop' }),
-    'weights default': ({ weights }) => ({ weights: weights.map(() => '7') }),
+    'sampled by 7': ({ weights }) => ({ weights: weights.map(() => '7') }),
     'temperature 1 on record': ({ params }) => ({ params: { ...params, temperature: 0.9 } }),
   }
   for (const [found, plant] of Object.entries(plants)) t.match((await check(plant)).wrong.join(), found)

@@ -16,8 +16,11 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { runProgram } from '../../agents/parts/programs.ts'
 
-/** The release that docs/engines.md names. */
-export const VLLM_VERSION = '0.32.0'
+/** The releases that docs/engines.md names, the newest first, with the torch that each was built with. */
+const TORCH = { '0.32.0': '2.13.0', '0.12.0': '2.9.1' }
+export const [NEWEST] = Object.keys(TORCH)
+/** Which one is run. */
+export const VLLM_VERSION = process.env.VLLM_VERSION ?? NEWEST!
 
 /** Of this project, on this machine. */
 export const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy')
@@ -30,7 +33,7 @@ const LOOK_MS = 60_000
  * The wheel wants `torch==…+cpu`, which only PyTorch's own index has; PyPI's torch of that version does as well, and
  * its CUDA libraries are never called. What is left out is for pictures and sound.
  */
-const OVERRIDES = `torch==2.13.0
+const OVERRIDES = `torch==${TORCH[VLLM_VERSION as keyof typeof TORCH]}
 setuptools>=78.1.1,<81
 ${['torchaudio', 'torchvision', 'torchcodec', 'opencv-python-headless', 'triton'].map((name) => `${name} ; sys_platform == "never"\n`).join('')}`
 

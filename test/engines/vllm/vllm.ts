@@ -2,9 +2,12 @@
 import { join } from 'node:path'
 import { MODEL } from '../parts/agents.ts'
 import { documentedCommand, EngineProcess } from '../parts/engine-process.ts'
-import type { VllmInstalled } from './install.ts'
+import { NEWEST, VLLM_VERSION, type VllmInstalled } from './install.ts'
 
 export const CONTEXT_LENGTH = 4_096
+
+/** Of the newest release: the older one has all that this opens. */
+const NEW_FLAG = '--enable-scale-out'
 
 /** Logprobs are then equal in every batch. */
 const CPU_FLAGS = ['--dtype', 'float32', '--enforce-eager', '--max-num-seqs', '16']
@@ -18,7 +21,8 @@ const CPU_ENVIRONMENT = {
 /** Not started yet. @param folder for its logs */
 export function vllmProcess({ venv, models }: VllmInstalled, folder: string, port: number): EngineProcess {
   const { env, words } = documentedCommand('vllm serve')
-  const named = words.slice(1).map((word) => (word === 'MODEL' ? models.base : word))
+  const known = words.slice(1).filter((word) => VLLM_VERSION === NEWEST || word !== NEW_FLAG)
+  const named = known.map((word) => (word === 'MODEL' ? models.base : word))
   const served = ['--served-model-name', MODEL, '--max-model-len', String(CONTEXT_LENGTH)]
   return new EngineProcess({
     folder,

@@ -52,8 +52,13 @@ def parameters_of(node: ast.ClassDef) -> dict[str, str | None]:
     """Of ``__init__``: a plain class has its fields there."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            names = [argument.arg for argument in (*item.args.args, *item.args.kwonlyargs)][1:]
-            return dict.fromkeys(names)
+            of = item.args
+            given: list[ast.expr | None] = [None] * (len(of.args) - len(of.defaults))
+            values = [*given, *of.defaults, *of.kw_defaults]
+            pairs = list(zip([*of.args, *of.kwonlyargs], values, strict=True))[1:]
+            return {
+                argument.arg: None if value is None else ast.unparse(value) for argument, value in pairs
+            }
     return {}
 
 

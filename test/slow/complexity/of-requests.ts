@@ -345,7 +345,7 @@ export const REQUESTS: readonly Subject[] = [
     n: 200,
     cases: {
       'retries without end': (n) => {
-        const turn = { ...turnOf([]), params: '{}', promptPieces: [] }
+        const turn = { ...turnOf([]), index: 0, startedAtMs: 0, endedAtMs: 0, params: '{}', promptPieces: [] }
         const marked = times(n, (at) => ({ ...turn, turnId: `${at}`, retryCount: at === 0 ? 0 : 1 }))
         return () => {
           const retries = new Retries()

@@ -26,13 +26,17 @@ t.test(
       'src/proxy/store/sqlite/reader-thread.ts',
       'src/proxy/store/sqlite/writer-thread.ts',
       'src/proxy/tokens/prompt/prompt-thread.ts',
+      'src/proxy/tokens/responses/response-thread.ts',
       'src/proxy/tokens/templates/python/chat_templates.py',
       'src/proxy/tokens/templates/python/harmony.py',
       'src/proxy/tokens/templates/python/python.snapshot',
+      'src/proxy/tokens/templates/python/regex.py',
+      'src/proxy/tokens/templates/python/response_reader.py',
       'src/proxy/tokens/templates/python/template_messages.py',
       'src/proxy/tokens/templates/python/template_words.py',
       'src/proxy/tokens/templates/python/vendor/jinja2-3.1.6-py3-none-any.whl',
       'src/proxy/tokens/templates/python/vendor/markupsafe-3.0.4-cp314-cp314-win_arm64.whl',
+      'src/proxy/tokens/templates/python/vendor/transformers-5.24.0-chat_parsing.zip',
       'src/proxy/tokens/tokenizer/pool-thread.ts',
     ])
     const scripts = [...assets].filter(([key]) => key.endsWith('.ts')).map(([, script]) => String(script))

@@ -15,6 +15,17 @@ t.test('options that belong together pass', async (t) => {
   t.doesNotThrow(check({ awaitEngines: true, engineKind: 'vllm' }))
 })
 
+t.test('beyond this machine a proxy has keys, or somebody said that it is open', async (t) => {
+  const needs = { code: 'config_invalid', message: /whoever reaches .*give an admin-key, .* --open$/ }
+  for (const host of ['0.0.0.0', '::', '10.0.0.1']) {
+    t.throws(check({ host }), needs)
+    t.throws(check({ host, mode: 'relay' }), needs)
+    t.doesNotThrow(check({ host, open: true }))
+    t.doesNotThrow(check({ host, adminKeys: ['0123456789abcdef'] }))
+  }
+  for (const host of ['127.0.0.1', 'localhost', '::1']) t.doesNotThrow(check({ host }))
+})
+
 t.test('an option that would have no effect is refused with what to do instead', async (t) => {
   const invalid = (message: string) => ({ code: 'config_invalid', message: new RegExp(message) })
   t.throws(check({ mode: 'relay', engineUrls }), invalid('give engine-url to the workers'))

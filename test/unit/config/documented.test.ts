@@ -3,30 +3,40 @@ import { join } from 'node:path'
 import t from 'tap'
 import { ERROR_CATALOGUE } from '../../../src/base/errors.ts'
 import { COMMANDS } from '../../../src/proxy/config/commands.ts'
-import { type CommandSpec, envNames, fileKeys, type OptionSpec } from '../../../src/proxy/config/option.ts'
-import { OWN_ROLLOUTS, REMOTE_AGENT } from '../../../src/proxy/config/options/rollout.ts'
+import { type CommandSpec, envNames, type OptionSpec } from '../../../src/proxy/config/option.ts'
+import { OPERATOR_COMMANDS } from '../../../src/proxy/config/options/operator.ts'
+import { OWN_ROLLOUTS, REMOTE_AGENT, ROLLOUT } from '../../../src/proxy/config/options/rollout.ts'
 import { generatedSection } from '../../helpers/generated-text.ts'
 
 const DOCS = join(import.meta.dirname, '../../../docs')
 
+/** The flag, with a star if it has no other name; type and default; what is said of it, and names that do not follow. */
 function optionRow(command: CommandSpec, option: OptionSpec): string {
-  const env = envNames(command, option).map((name) => `\`${name}\``)
-  const [key] = fileKeys(option)
-  const hasFile = Object.values(command.options).some(({ flag }) => flag === 'config')
-  const cells = [
-    `\`--${option.flag}\``,
-    env.join(', '),
-    key === undefined || !hasFile ? '' : `\`${key}\``,
-    typeOf(option),
-    option.default === undefined ? '' : `\`${option.default}\``,
-    option.help.replaceAll('|', '\\|'),
-  ]
-  return `| ${cells.join(' | ')} |`.replaceAll('|  |', '| |')
+  const [own, ...others] = envNames(command, option)
+  const names = others.map((name) => `\`${name}\``).join(', ')
+  const mark = own === undefined ? '\\*' : ''
+  const remark = names === '' ? '' : ` (also ${names})`
+  const isOff = option.type === 'boolean' && option.default === 'false'
+  const value = [typeOf(option), option.default === undefined || isOff ? '' : `\`${option.default}\``]
+  const help = option.help.replace(SAID_ABOVE, '').replaceAll('|', '\\|')
+  return `| \`--${option.flag}\`${mark} ${value.filter((part) => part !== '').join(': ')} | ${help}${remark} |`
+}
+
+/** What the page says of a type, for all options that have it. */
+const SAID_ABOVE = /[;,] (?:may be given several times|given like --admin-key|@file reads it from a file)/g
+
+const TYPES: Partial<Record<OptionSpec['type'], string>> = {
+  basePath: 'path',
+  boolean: 'switch',
+  bytes: 'size',
+  dialUrl: 'url',
+  socketUrl: 'url',
 }
 
 function typeOf(option: OptionSpec): string {
   if (option.type === 'enum') return option.values.map((value) => `\`${value}\``).join(', ')
-  return option.type === 'socketUrl' || option.type === 'dialUrl' ? 'url' : option.type
+  const type = TYPES[option.type] ?? option.type
+  return option.repeatable && option.type !== 'key' ? `list of ${type}` : type
 }
 
 /** Which command has a row first: each option is described once. */
@@ -47,22 +57,31 @@ function optionsOf({ name, options }: CommandSpec): OptionSpec[] {
 function tableOf(command: CommandSpec): string {
   const own: string[] = []
   const shared = new Map<CommandSpec, string[]>()
+  const whole = COMMANDS.slice(0, COMMANDS.indexOf(command as (typeof COMMANDS)[number]))
+    .filter((other) => rowsOf(other).length > 1 && isSubset(rowsOf(other), rowsOf(command)))
+    .sort((a, b) => rowsOf(b).length - rowsOf(a).length)[0]
   for (const option of optionsOf(command)) {
     const row = optionRow(command, option)
-    const first = firstWith.get(row)!
+    const first = whole !== undefined && rowsOf(whole).includes(row) ? whole : firstWith.get(row)!
     if (first === command) own.push(row)
     else shared.set(first, [...(shared.get(first) ?? []), `\`--${option.flag}\``])
   }
-  const head = ['| flag | environment | file | type | default | |', '|---|---|---|---|---|---|']
+  const head = ['| flag, type: default | |', '|---|---|']
   const parts = [...shared].map(([first, flags]) => {
-    const link = `[llm-proxy ${first.name}](#llm-proxy-${first.name.replaceAll(' ', '-')})`
-    return `${flags.length === optionsOf(first).length ? 'all options' : flags.join(', ')} of ${link}`
+    const link = `[${first.name}](#llm-proxy-${first.name.replaceAll(' ', '-')})`
+    return `${link}'s ${flags.length === optionsOf(first).length ? 'options' : flags.join(', ')}`
   })
-  const sentences = parts.length > 0 ? [`With ${parts.join('; ')}.`] : []
+  const sentences = parts.length > 0 ? [inLines(`Also ${parts.join('; ')}.`, 120)] : []
   return [...sentences, ...(own.length > 0 ? [[...head, ...own].join('\n')] : [])].join('\n\n')
 }
 
-for (const command of COMMANDS) {
+const isOperators = (command: CommandSpec) => OPERATOR_COMMANDS.some(({ name }) => name === command.name)
+
+const rowsOf = (command: CommandSpec) => optionsOf(command).map((option) => optionRow(command, option))
+
+const isSubset = (some: string[], all: string[]) => some.every((row) => all.includes(row))
+
+for (const command of COMMANDS.filter((one) => !isOperators(one))) {
   t.test(
     `docs/configuration.md has the options of ${command.name} (UPDATE=1 writes them anew)`,
     async (t) => {
@@ -72,26 +91,59 @@ for (const command of COMMANDS) {
   )
 }
 
+/** What commands for a running proxy have in common, and the page says once. */
+const CLIENT_FLAGS = ['url', 'admin-key', 'tls-ca', 'json']
+
+t.test(
+  'docs/configuration.md has the commands for a running proxy (UPDATE=1 writes them anew)',
+  async (t) => {
+    const rows = OPERATOR_COMMANDS.filter(({ name }) => name !== 'completion').map((command) => {
+      const options = optionsOf(command)
+      const flags = options.map(({ flag }) => flag)
+      for (const flag of CLIENT_FLAGS) t.ok(flags.includes(flag), `${command.name} has --${flag}`)
+      const own = options.filter(({ flag }) => !CLIENT_FLAGS.includes(flag))
+      const said = own.map((option) =>
+        optionRow(command, option).slice(2, -2).replace('\\*', '').replace(' | ', ': '),
+      )
+      return `| \`${command.name}\` | ${command.summary} | ${said.join('. ')} |`.replaceAll('|  |', '| |')
+    })
+    const table = ['| command | does | its own options |', '|---|---|---|', ...rows].join('\n')
+    const section = generatedSection(join(DOCS, 'configuration.md'), 'commands for a running proxy', table)
+    t.equal(section, table)
+  },
+)
+
 t.test('docs/rollouts.md has what a RemoteAgentLoop reads (UPDATE=1 writes it anew)', async (t) => {
-  const rows = Object.entries(REMOTE_AGENT.options).map(([key, option]) => remoteAgentRow(key, option))
-  const table = ['| option | environment | default | |', '|---|---|---|---|', ...rows].join('\n')
-  t.equal(generatedSection(join(DOCS, 'rollouts.md'), 'options of a RemoteAgentLoop', table), table)
+  const options = Object.entries<OptionSpec>(REMOTE_AGENT.options)
+  for (const [key, option] of options)
+    t.equal(OWN_FLAGS.get(option.flag), option, `${key} is a flag of rollout`)
+  const flagOf = (key: string) =>
+    key.replace(/Ms$/, '').replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
+  const names = options
+    .map(([key, { flag }]) => (flagOf(key) === flag ? `\`${key}\`` : `\`${key}\` (\`--${flag}\`)`))
+    .join(', ')
+  const text = inLines(`${names}.`, 120)
+  t.equal(generatedSection(join(DOCS, 'rollouts.md'), 'options of a RemoteAgentLoop', text), text)
 })
 
-function remoteAgentRow(key: string, option: OptionSpec): string {
-  // The name that trainers know comes first.
-  const env = envNames(REMOTE_AGENT, option)
-    .reverse()
-    .map((name) => `\`${name}\``)
-  const fallback = option.default === undefined ? '' : `\`${option.default}\``
-  return `| \`${key}\` | ${env.join(', ')} | ${fallback} | ${option.help} |`.replaceAll('|  |', '| |')
+/** Of the command by which rollouts are run, whose table says what each is. */
+const OWN_FLAGS = new Map(Object.values<OptionSpec>(ROLLOUT.options).map((option) => [option.flag, option]))
+
+function inLines(text: string, width: number): string {
+  const lines = ['']
+  for (const part of text.split(/(?<=[,;]) /)) {
+    const line = [lines.at(-1), part].filter((piece) => piece !== '').join(' ')
+    if (line.length <= width) lines[lines.length - 1] = line
+    else lines.push(part)
+  }
+  return lines.join('\n')
 }
 
 t.test(
   'docs/errors.md has every error code with its status and log level, in the order of the catalogue',
   async (t) => {
     const text = readFileSync(join(DOCS, 'errors.md'), 'utf8')
-    const documented = [...text.matchAll(/^\| `(\w+)` \| (\d+) \| (\w+) \| (.+) \|$/gm)]
+    const documented = [...text.matchAll(/^\| `(\w+)` \| (\d+) (\w+) \| (.+) \|$/gm)]
     const catalogue = Object.entries(ERROR_CATALOGUE).map(([code, { status, log }]) => [
       code,
       String(status),

@@ -12,7 +12,6 @@ for (const [kind, file] of Object.entries(FILES)) {
   t.test(`deploy/balancers/${file} is what the generator makes (UPDATE=1 writes it anew)`, async (t) => {
     const made = BALANCERS[kind as keyof typeof FILES]({
       listen: ':8080',
-      front: 'llm-proxy-front:8090',
       nodes: NODES,
     })
     if (process.env.UPDATE) writeFileSync(join(FOLDER, file), made)

@@ -15,7 +15,7 @@ import { ROOT, readDockerfile } from '../../helpers/dockerfile.ts'
 import { commandBlocks, runBlock } from '../../helpers/documented-commands.ts'
 
 const { image } = readDockerfile()
-const proxy = objectOf('StatefulSet', 'llm-proxy').spec!
+const proxy = objectOf('Deployment', 'llm-proxy').spec!
 const worker = objectOf('Deployment', 'llm-proxy-worker').spec!
 const settings = objectOf('ConfigMap', 'llm-proxy').data!
 const placeholders = objectOf('Secret', 'llm-proxy-keys').stringData!
@@ -26,7 +26,12 @@ const proxyContainer: IContainer = proxyPod.containers[0]!
 const workerContainer: IContainer = workerPod.containers[0]!
 
 /** What the container runs with, once whoever deploys it has put keys there. */
-const keys = Object.fromEntries(Object.keys(placeholders).map((name) => [name, `${name}-0123456789abcdef`]))
+const keys = Object.fromEntries(
+  Object.keys(placeholders).map((name) => [
+    name,
+    name === 'LLM_PROXY_DB' ? 'postgres://u:p@db:5432/d' : `${name}-0123456789abcdef`,
+  ]),
+)
 const config: ServeConfig = loadConfig(SERVE, {}, { ...image.env, ...settings, ...keys })
 
 t.test('every object is what Kubernetes has a schema for', async (t) => {
@@ -86,7 +91,7 @@ t.test('every setting is an option, and together they are a configuration that s
   const workerEnv = Object.fromEntries((workerContainer.env ?? []).map(({ name, value }) => [name, value]))
   t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, workerEnv))
   const { proxyUrls, engineUrls } = loadConfig(WORKER, {}, workerEnv)
-  t.strictSame(proxyUrls, [`http://llm-proxy-server:${config.port}`])
+  t.strictSame(proxyUrls, [`dns+http://llm-proxy-nodes:${config.port}`])
   t.strictSame(engineUrls, ['http://127.0.0.1:8000'])
 })
 
@@ -108,7 +113,7 @@ t.test('the README makes a copy of it that starts', async (t) => {
   const copy = readObjects(join(cwd, 'my-deploy.yaml'))
   const own = objectOf('Secret', 'llm-proxy-keys', copy).stringData!
   t.doesNotThrow(() => checkServeConfig(loadConfig(SERVE, {}, { ...settings, ...own })))
-  const pod = objectOf('StatefulSet', 'llm-proxy', copy).spec!.template.spec!
+  const pod = objectOf('Deployment', 'llm-proxy', copy).spec!.template.spec!
   t.equal(pod.containers[0]!.image, `registry.example.com/llm-proxy:${VERSION}`)
 })
 
@@ -128,9 +133,11 @@ t.test(
       { name: 'http', containerPort: config.port },
       { name: 'health', containerPort: config.healthPort },
     ])
-    t.strictSame(objectOf('Service', 'llm-proxy-server').spec!.ports, [
-      { name: 'http', port: config.port, targetPort: 'http' },
-    ])
+    for (const name of ['llm-proxy-server', 'llm-proxy-nodes']) {
+      t.strictSame(objectOf('Service', name).spec!.ports, [
+        { name: 'http', port: config.port, targetPort: 'http' },
+      ])
+    }
     const { ingress } = objectOf('NetworkPolicy', 'llm-proxy').spec!
     t.strictSame(
       ingress!.map(({ ports }) => ports),
@@ -148,27 +155,37 @@ t.test('everything that selects pods selects those that are meant', async (t) =>
   t.not(proxyLabels!['app.kubernetes.io/component'], workerLabels!['app.kubernetes.io/component'])
   t.strictSame(proxy.selector.matchLabels, proxyLabels)
   t.strictSame(worker.selector.matchLabels, workerLabels)
-  t.strictSame(objectOf('Service', proxy.serviceName!).spec!.selector, proxyLabels)
+  for (const name of ['llm-proxy-server', 'llm-proxy-nodes'])
+    t.strictSame(objectOf('Service', name).spec!.selector, proxyLabels)
+  t.match(objectOf('HorizontalPodAutoscaler', 'llm-proxy').spec!.scaleTargetRef, {
+    kind: 'Deployment',
+    name: 'llm-proxy',
+  })
   t.strictSame(objectOf('PodDisruptionBudget', 'llm-proxy').spec!.selector!.matchLabels, proxyLabels)
   const policy = objectOf('NetworkPolicy', 'llm-proxy').spec!
   t.strictSame(policy.podSelector!.matchLabels, proxyLabels)
-  t.strictSame(policy.ingress![0]!.from![0]!.podSelector!.matchLabels, workerLabels)
+  t.strictSame(
+    policy.ingress![0]!.from!.slice(0, 2).map(({ podSelector }) => podSelector!.matchLabels),
+    [workerLabels, proxyLabels],
+  )
   t.strictSame(objectOf('NetworkPolicy', 'llm-proxy-worker').spec!.podSelector!.matchLabels, workerLabels)
 })
 
 t.test(
-  'the proxy dials names and the hub alone, and a worker the proxy too; neither any private address',
+  'both dial proxies, names and the hub; the proxy the database too; neither any private address',
   async (t) => {
     const own = objectOf('NetworkPolicy', 'llm-proxy').spec!
     t.ok(own.policyTypes!.includes('Egress'))
     const { policyTypes, egress } = objectOf('NetworkPolicy', 'llm-proxy-worker').spec!
     t.ok(policyTypes!.includes('Egress'))
-    t.strictSame(egress![0], {
+    const toProxies = {
       to: [{ podSelector: { matchLabels: proxy.template.metadata!.labels } }],
       ports: [{ port: config.port }],
-    })
-    t.strictSame(own.egress, egress!.slice(1))
-    const [names, hub, ...more] = own.egress!
+    }
+    const [proxies, ...others] = egress!
+    t.strictSame(own.egress, [toProxies, { ports: [{ port: 5432 }] }, ...others])
+    t.strictSame(proxies, toProxies)
+    const [names, hub, ...more] = others
     t.strictSame(more, [])
     t.ok(names!.ports!.every(({ port }) => port === 53))
     t.strictSame(hub!.ports, [{ port: 443 }])
@@ -188,7 +205,7 @@ t.test(
   },
 )
 
-t.test('token mode has the tokenizer of the model that the engine serves, on the volume', async (t) => {
+t.test('token mode has the tokenizer of the model that the engine serves', async (t) => {
   const [engine] = workerPod.initContainers!
   t.strictSame(engine!.command, ['vllm', 'serve', config.tokenizer])
   t.ok(settings.HF_HOME!.startsWith('/data/'))
@@ -259,16 +276,17 @@ t.test(
 )
 
 t.test(
-  'the database is on the claimed volume, temporary files are on another, and one pod writes',
+  'nothing that counts is on a pod: two at least are on one database, and one at a time goes',
   async (t) => {
-    t.equal(proxy.replicas, 1)
-    t.ok(config.db.startsWith('/data/'))
+    const { minReplicas, maxReplicas } = objectOf('HorizontalPodAutoscaler', 'llm-proxy').spec!
+    t.ok(minReplicas! >= 2 && maxReplicas > minReplicas!)
+    t.equal(objectOf('PodDisruptionBudget', 'llm-proxy').spec!.maxUnavailable, 1)
+    t.ok(config.db.startsWith('postgres://'))
     t.strictSame(proxyContainer.volumeMounts, [
       { name: 'data', mountPath: '/data' },
       { name: 'tmp', mountPath: '/tmp' },
     ])
-    t.equal(proxy.volumeClaimTemplates![0]!.metadata!.name, 'data')
-    t.ok(proxyPod.volumes![0]!.emptyDir)
+    t.ok(proxyPod.volumes!.every(({ emptyDir }) => emptyDir))
   },
 )
 

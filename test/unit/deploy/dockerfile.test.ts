@@ -2,6 +2,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { VERSION } from '../../../src/base/version.ts'
+import { checkServeConfig } from '../../../src/proxy/config/check-serve.ts'
 import { COMMANDS } from '../../../src/proxy/config/commands.ts'
 import { loadConfig, refuseUnknownEnv } from '../../../src/proxy/config/load.ts'
 import { SERVE } from '../../../src/proxy/config/options/serve.ts'
@@ -19,7 +20,9 @@ t.test('it is built on the version of Node that this runs on, and runs without o
 
 t.test('it listens for everybody and records into the volume', async (t) => {
   t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, image.env))
-  const { host, port, db } = loadConfig(SERVE, {}, image.env)
+  const config = loadConfig(SERVE, {}, image.env)
+  t.doesNotThrow(() => checkServeConfig(config), 'without keys, too')
+  const { host, port, db } = config
   t.equal(host, '0.0.0.0')
   t.equal(String(port), image.port)
   t.ok(db.startsWith(`${image.volume}/`))

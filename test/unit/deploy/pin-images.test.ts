@@ -1,10 +1,9 @@
 /** `.ci/pin-images`, which makes the `deploy.yaml` of a release, with a `docker` that says what the test tells it to. */
 import { execFile } from 'node:child_process'
-import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
+import { chmodSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
-import { severalNodes } from '../../../deploy/nodes/make.ts'
 import { OBJECTS, readObjects } from '../../helpers/deploy-yaml.ts'
 import { ROOT } from '../../helpers/dockerfile.ts'
 
@@ -41,27 +40,6 @@ t.test('every image has a digest, and all else is as it was', async (t) => {
   )
   t.strictSame(objects, expected)
   t.notSame(objects, OBJECTS)
-})
-
-t.test('of several nodes every image has a digest, and keeps the one that it had', async (t) => {
-  const nodes = severalNodes(readFileSync(join(ROOT, 'deploy.yaml'), 'utf8'), 2)
-  const once = await pinned(t, OURS, ASKED, nodes)
-  const images: string[] = []
-  withImages(once, (image) => {
-    images.push(image)
-    return image
-  })
-  t.ok(
-    images.some((image) => /^haproxy:[^@]+@sha256:b{64}$/.test(image)),
-    "the balancer's too",
-  )
-  t.strictSame(
-    images.filter((image) => !/@sha256:[0-9a-f]{64}$/.test(image)),
-    [],
-  )
-  // A release's own file, made into several nodes: all but the balancer is pinned already.
-  const release = nodes.replaceAll(/llm-proxy:[\d.]+$/gm, OURS)
-  t.strictSame(await pinned(t, '', ASKED, release), once)
 })
 
 t.test('an image whose digest is not known is refused', async (t) => {

@@ -119,8 +119,9 @@ t.test(
   async (t) => {
     const cases = {
       vllm: {
-        '0.31.1': true,
-        '0.13.0': true,
+        '0.11.2': true,
+        '0.10.2': true,
+        '0.13.0': false,
         '0.32.0': false,
         '0.33.0rc1': false,
         '0.1.dev1': false,
@@ -138,7 +139,7 @@ t.test(
         const engine = CLIENT_OF_KIND[kind]({ url: server.url })
         t.teardown(() => engine.close())
         await engine.checkHealth(new AbortController().signal)
-        const words = new RegExp(`it is (vLLM|SGLang) ${version}, older than (0.32.0|0.5.23), the oldest`)
+        const words = new RegExp(`it is (vLLM|SGLang) ${version}, older than (0.12|0.5.23), the oldest`)
         t.match(engine.warning, isOld ? words : undefined, `${kind} ${version}`)
       }
   },

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { samplesOf } from '../../../src/inspector/page/lib/samples.ts'
-import type { Session } from '../../../src/inspector/page/lib/wire.ts'
+import { finalAnswer, loadEach, samplesOf } from '../../../src/inspector/page/lib/samples.ts'
+import type { Session, Turn } from '../../../src/inspector/page/lib/wire.ts'
 
 const withRewards = (...rewards: (number | null)[]) =>
   samplesOf(rewards.map((reward, place) => ({ session_id: String(place), reward }) as Session))
@@ -52,4 +52,32 @@ t.test('advantages add up to nothing, and have a deviation of one', async (t) =>
     }),
   )
   t.pass('of all that were tried')
+})
+
+t.test('the final answer is the last of the main line that was completed', async (t) => {
+  const turn = (index: number, line: string, status = 'completed') => ({ index, line, status }) as Turn
+  const turns = [
+    turn(0, 'main'),
+    turn(1, 'main'),
+    turn(2, 'subagent:1'),
+    turn(3, 'main', 'failed'),
+    turn(4, 'side'),
+  ]
+  t.equal(finalAnswer(turns)?.index, 1)
+  t.equal(finalAnswer([turn(0, 'side')]), undefined)
+})
+
+t.test('of many samples four are asked for at a time', async (t) => {
+  const { samples } = withRewards(...Array(10).fill(0))
+  let [asked, most] = [0, 0]
+  const loaded = await loadEach(samples, async (id) => {
+    asked += 1
+    most = Math.max(most, asked)
+    await Promise.resolve()
+    asked -= 1
+    return `turns of ${id}`
+  })
+  t.equal(most, 4)
+  t.equal(loaded.size, 10)
+  t.equal(loaded.get('7'), 'turns of 7')
 })

@@ -175,10 +175,9 @@ t.test('every request survives the wire, key by key', async (t) => {
     fc.record({ kind: fc.constant('completion'), body: completion }),
   )
   fc.assert(
-    fc.property(body, fc.boolean(), (asked, stream) => {
-      const request = JSON.parse(
-        JSON.stringify({ ...asked, requestId: 'r', sessionId: 's', stream }),
-      ) as GenerationRequest
+    fc.property(body, fc.boolean(), fc.option(fc.constant('critic')), (asked, stream, subagent) => {
+      const call = { requestId: 'r', sessionId: 's', stream, ...(subagent && { subagent }) }
+      const request = JSON.parse(JSON.stringify({ ...asked, ...call })) as GenerationRequest
       const frame = received(frames.requestV2, JSON.stringify(requestToV2(request, 'r')))
       assert.deepEqual(requestFromV2(frame), request)
     }),

@@ -37,6 +37,10 @@ t.test('a completion whose prompt, ids, logprobs and counts agree is exact', asy
 t.test('whatever is missing or contradicts itself makes it inexact, and the reason says what', async (t) => {
   const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
   t.match(reason(whole, {}, {}), /did not report the token ids of the prompt/)
+  t.match(
+    reason({ content: 'x' }, {}, {}),
+    'the engine did not report token ids of the completion, nor the token ids of the prompt',
+  )
   t.match(reason({ content: 'x' }), /did not report the token ids of the completion/)
   const call = { index: 0, function: { name: 'f' } }
   t.match(reason({ toolCalls: [call] }), /did not report the token ids of the completion/)

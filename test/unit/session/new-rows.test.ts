@@ -49,8 +49,13 @@ t.test('what an agent changed in its history is told with its place', async (t) 
     { ...FIRST, requestMessages: [system, task, answer, more] },
     { requestMessages: [system, task, answer, say('user', 'And the others.'), answer, more], ...other(9, 9) },
   )
-  t.match(edited, { why: 'message_changed', turn: 0, text: /^message 4 \(user\) is not what turn 0 had: / })
-  t.match(edited!.text, /from character 13 on " the others\.", before " the other\."/)
+  t.match(edited, {
+    why: 'message_changed',
+    turn: 0,
+    split: true,
+    text: "message 4 (user) edited: it differs from turn 0's at line 1",
+    changes: [{ what: 'message 4 (user)', before: 'And the other.', now: 'And the others.' }],
+  })
   const [, dropped] = await reasonsOf(FIRST, { requestMessages: [system, task, more], ...other(9) })
   t.match(dropped, {
     why: 'answer_missing',
@@ -64,25 +69,38 @@ t.test('what an agent changed in its history is told with its place', async (t) 
   t.match(rewritten, {
     why: 'message_changed',
     turn: 0,
-    text: 'message 3 is not the answer of turn 0: "bye"',
+    text: 'the answer of turn 0 edited: it differs at line 1',
+    changes: [{ before: 'hello', now: 'bye' }],
   })
   const [, newSystem] = await reasonsOf(FIRST, {
     requestMessages: [say('system', 'You are a poet.'), task],
     ...other(9),
   })
-  t.match(newSystem, { why: 'message_changed', text: /^message 1 \(system\) is not what turn 0 had/ })
+  t.match(newSystem, {
+    why: 'message_changed',
+    text: "system prompt edited: it differs from turn 0's at line 1",
+    changes: [{ before: 'You are a coder.', now: 'You are a poet.' }],
+  })
   const [, tools] = await reasonsOf(FIRST, {
     requestMessages: [system, task, answer, more],
     tools: '[{"type":"function","function":{"name":"f"}}]',
     ...other(9),
   })
-  t.match(tools, { why: 'tools_changed', turn: 0 })
+  t.match(tools, { why: 'tools_changed', turn: 0, changes: [{ what: 'tools', before: '', now: 'f' }] })
 })
 
 t.test('an edited call is told with what was sampled', async (t) => {
-  const changes = [{ kind: 'arguments', call: 'c', path: 'replace_all', sampled: null, echoed: 'false' }]
+  const call = (id: string, name: string) => ({ id, type: 'function', function: { name, arguments: '{}' } })
+  const changed = { kind: 'arguments', sampled: null, echoed: 'false' }
+  const changes = [
+    { ...changed, call: 'c', path: 'replace_all' },
+    { ...changed, call: 'c', path: 'new_string', sampled: '"a\\nb  "', echoed: '"a\\nb"' },
+    { ...changed, call: 'd', path: 'content', sampled: '"cut\\n…', echoed: null },
+    { kind: 'order', sampled: 'c d', echoed: 'd c' },
+  ]
   const echo = { kinds: ['edited', 'arguments'], from: 's-0', changes }
-  const [, edited] = await reasonsOf(FIRST, {
+  const asked = { ...FIRST, toolCalls: JSON.stringify([call('c', 'Edit'), call('d', 'Write')]) }
+  const [, edited] = await reasonsOf(asked, {
     requestMessages: [system, task, answer, more],
     ...other(9),
     ...prompt({ reason: 'branched' }, { echo }),
@@ -90,8 +108,59 @@ t.test('an edited call is told with what was sampled', async (t) => {
   t.same(edited, {
     why: 'call_edited',
     turn: 0,
-    text: 'the agent changed a call of turn 0: arguments replace_all is false, sampled was nothing',
+    split: true,
+    text: "the agent changed Edit's arguments: + replace_all, new_string; Write's arguments: − content; the order of its calls (turn 0)",
+    changes: [
+      { what: 'Edit.replace_all', before: null, now: 'false' },
+      { what: 'Edit.new_string', before: 'a\nb  ', now: 'a\nb' },
+      { what: 'Write.content', before: '"cut\n…', now: null },
+      { what: 'the order of its calls', before: 'c d', now: 'd c' },
+    ],
   })
+})
+
+t.test('a first message that was edited splits a row, and another task does not', async (t) => {
+  const long = 'Fix the bug in the parser of dates, which fails in leap years.'
+  const ask = (content: string, ...rest: string[]) => ({
+    requestMessages: [system, say('user', content), ...rest],
+    ...other(...ids(50, 10)),
+  })
+  const [, edited] = await reasonsOf(ask(long), ask(`${long} Be quick.`))
+  t.match(edited, {
+    why: 'message_changed',
+    split: true,
+    text: "first message edited: it differs from turn 0's at line 1",
+    changes: [{ what: 'first message', before: long, now: `${long} Be quick.` }],
+  })
+  const [, another] = await reasonsOf(ask(long), ask('Write a poem about the sea.'))
+  t.match(another, { why: 'conversation', split: false })
+  const [, alike] = await reasonsOf(ask(long, answer, more), ask('Mend it.', answer, more))
+  t.match(alike, { why: 'message_changed' }, 'the conversations go on alike')
+})
+
+t.test('what is told of long texts is short, from the line before the difference on', async (t) => {
+  const lines = Array.from({ length: 1_000 }, (_, place) => `line ${place}`)
+  const ask = (all: string[]) => ({ requestMessages: [say('system', all.join('\n')), task], ...other(1, 2) })
+  const [, changed] = await reasonsOf(ask(lines), ask(lines.with(500, 'changed')))
+  t.match(changed, { text: "system prompt edited: it differs from turn 0's at line 501" })
+  const [{ before, now } = { before: null, now: null }] = changed!.changes
+  t.match(before, /^line 499\nline 500\nline 501\n/)
+  t.match(now, /^line 499\nchanged\nline 501\n/)
+  t.ok(before!.length <= 801 && now!.length <= 801)
+})
+
+t.test('helpers have conversations of their own', async (t) => {
+  const helper = (prompt: string, line?: string) => ({
+    requestMessages: [say('system', prompt), say('user', 'Look at the tests.')],
+    ...other(...ids(80, 10)),
+    ...(line && { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }),
+  })
+  const named = helper('You are a coder!', 'subagent:a')
+  t.match(await reasonsOf(FIRST, named, helper('Search the files for what the task names.')), [
+    { why: 'conversation' },
+    { why: 'conversation', split: false },
+    { why: 'conversation', split: false },
+  ])
 })
 
 t.test('a prompt that leaves the tokens of its turn is told with the token and the reason', async (t) => {

@@ -23,3 +23,17 @@ t.test(
     t.match(withUsage({ type: 'end', finishReason: 'stop', usage }, fold), { usage })
   },
 )
+
+t.test(
+  'an answer without a count and without ids has one that is guessed from all that was said',
+  async (t) => {
+    const fold = new CompletionFold()
+    fold.add({ type: 'delta', reasoning: 'Hm.', content: 'größer' })
+    fold.add({ type: 'delta', toolCalls: [{ index: 0, function: { name: 'run', arguments: '{"a":1}' } }] })
+    t.match(withUsage({ type: 'end', finishReason: 'stop' }, fold), {
+      usage: { completion_tokens: 6, total_tokens: 6 },
+    })
+    const empty = withUsage({ type: 'end', finishReason: 'stop' }, new CompletionFold())
+    t.match(empty, { usage: { completion_tokens: 0 } })
+  },
+)

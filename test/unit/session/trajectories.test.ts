@@ -35,6 +35,8 @@ function turnOf(sketch: Sketch, index: number): RecordedTurn {
     index,
     status: 'completed',
     retryCount: 0,
+    startedAtMs: 100 * index,
+    endedAtMs: 100 * index + 50,
     lastMessage: lastOfTexts([JSON.stringify({ role: 'user', content: prompt.join(' ') })]),
     tools: null,
     params: '{}',
@@ -212,6 +214,53 @@ t.test('an answer that a retry got is superseded by a later retry alone', async 
   t.same(rowsAfter([1], 2), [['t1']])
   t.same(rowsAfter([1, 2, 3], 3), [['t0'], ['t1']], 'the last retry that got it counts')
 })
+
+t.test(
+  'the same request, asked of the proxy after one that was lost, supersedes its last answer',
+  async (t) => {
+    const resumed = (resumed_at: number): Partial<Sketch> => ({ annotations: JSON.stringify({ resumed_at }) })
+    const rowsFrom = (...turns: Sketch[]) => rowsOf(turns).map(turnIds)
+    const answer = { prompt: [1], completion: [2] }
+    const again = { prompt: [1], completion: [3] }
+    t.same(rowsFrom(answer, { ...again, ...resumed(1) }), [['t1']])
+    t.same(rowsFrom(answer, again), [['t0'], ['t1']], 'of a proxy that lives on they are two samples')
+    t.same(
+      rowsFrom(answer, { ...again, ...resumed(1) }, { ...again, ...resumed(1) }),
+      [['t1'], ['t2']],
+      'once',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [7], completion: [8] }, { ...again, ...resumed(2) }),
+      [['t0'], ['t1'], ['t2']],
+      'it was there: its proxy was asked something else after it',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [7], completion: [8], startedAtMs: 20 }, { ...again, ...resumed(2) }),
+      [['t1'], ['t2']],
+      'what was asked before its end says nothing',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [7], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
+      [['t2']],
+      'nor does what nobody has closed',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [1], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
+      [['t0'], ['t2']],
+      'what was cut is what it asks for again',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [1, 2, 4], completion: [5] }, { ...again, ...resumed(2) }),
+      [['t0', 't1'], ['t2']],
+      'an answer that something goes on from was read',
+    )
+    t.same(
+      rowsFrom(answer, { ...again, ...resumed(1) }, { prompt: [1], completion: [4], ...resumed(2) }),
+      [['t2']],
+      'two proxies were lost, each after its answer',
+    )
+  },
+)
 
 t.test('turns whose prompts are on record as what they add make the same rows', async (t) => {
   const builder = new TrajectoryBuilder()

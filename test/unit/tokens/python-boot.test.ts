@@ -7,7 +7,7 @@ import t from 'tap'
 import { bootPython, bootWithout } from '../../../src/proxy/tokens/templates/python/boot.ts'
 
 const FOLDER = join(import.meta.dirname, '../../../src/proxy/tokens/templates/python')
-const NAMES = ['template_messages', 'template_words', 'harmony', 'chat_templates']
+const NAMES = ['template_messages', 'template_words', 'harmony', 'chat_templates', 'regex', 'response_reader']
 
 /** Copies of our modules whose answers are those of an edited program. */
 function editedModules(folder: string): Record<string, URL> {

@@ -49,3 +49,17 @@ t.test('no library of OpenTelemetry is loaded before tracing is on', async (t) =
   await tracing?.close()
   t.ok(loaded.includes('@opentelemetry/sdk-trace-base'), 'and then it is')
 })
+
+t.test('what is said is in spans for who asks for it, within the length that values may have', async (t) => {
+  const CONTENT = 'OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT'
+  const chars = (env: Record<string, string>) => {
+    const settings = tracingSettings({ ...ENDPOINT, ...env })
+    return settings.on ? settings.contentChars : 'off'
+  }
+  for (const word of ['true', 'span_only', ' SPAN_AND_EVENT '])
+    t.equal(chars({ [CONTENT]: word }), 32_768, word)
+  for (const word of ['', 'false', 'no_content', 'event_only'])
+    t.equal(chars({ [CONTENT]: word }), undefined, word)
+  t.equal(chars({ [CONTENT]: 'true', OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT: '4000' }), 1_000)
+  t.equal(chars({ [CONTENT]: 'true', OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT: '999999' }), 32_768)
+})

@@ -5,7 +5,10 @@ import { PromptLists } from '../../../src/protocol/token-ids/prompt-lists.ts'
 import { KEPT_UNUSED_MS, ProxyMemory, WorkerMemory } from '../../../src/worker/worker-memory.ts'
 
 const IDS = Array.from({ length: 100_000 }, (_, id) => id)
+const ID_BYTES = Buffer.from(IDS.join())
 const CONTENT = 'x'.repeat(100_000)
+/** More than a worker remembers. */
+const MANY = 250
 
 /** A call of 100,000 tokens, as its frame is read and its prompt sent. */
 function serve(memory: ProxyMemory, sessionId: string): void {
@@ -14,7 +17,7 @@ function serve(memory: ProxyMemory, sessionId: string): void {
     Buffer.from(JSON.stringify({ type: 'completion_request', session_id: sessionId, body: { messages } })),
   )
   const promptLists = new PromptLists()
-  const ids = promptLists.read(Buffer.from(IDS.join()), 0, IDS.join().length)!
+  const ids = promptLists.read(ID_BYTES, 0, ID_BYTES.length)!
   memory.sentPrompt({ requestId: `${sessionId} 1`, sessionId, promptLists } as GenerationRequest, ids)
 }
 
@@ -23,12 +26,12 @@ t.test('however many proxies a worker dials, it remembers as much', (t) => {
   const proxies = ['a', 'b', 'c', 'd'].map((name) => new ProxyMemory(memory, name))
   const remembered = () =>
     proxies.map((proxy) =>
-      Array.from({ length: 400 }, (_, place) => proxy.promptOf(`${place} 1`)).filter(Boolean),
+      Array.from({ length: MANY }, (_, place) => proxy.promptOf(`${place} 1`)).filter(Boolean),
     )
-  for (let place = 0; place < 400; place += 1) serve(proxies[0]!, `${place}`)
+  for (let place = 0; place < MANY; place += 1) serve(proxies[0]!, `${place}`)
   const ofOne = remembered().flat().length
-  t.ok(ofOne > 100 && ofOne < 400, `${ofOne} prompts of one proxy`)
-  for (const proxy of proxies.slice(1)) for (let place = 0; place < 400; place += 1) serve(proxy, `${place}`)
+  t.ok(ofOne > 100 && ofOne < MANY, `${ofOne} prompts of one proxy`)
+  for (const proxy of proxies.slice(1)) for (let place = 0; place < MANY; place += 1) serve(proxy, `${place}`)
   t.equal(remembered().flat().length, ofOne, 'and as many of four')
   t.end()
 })
@@ -47,6 +50,21 @@ t.test('sessions of two proxies that have one name are two', (t) => {
   )
   t.equal(a.promptOf('s 1')!.whole()[1], 1)
   t.equal(b.promptOf('s 1')!.whole()[1], 7)
+  t.end()
+})
+
+t.test('what has ended is forgotten, whatever its name', (t) => {
+  for (const sessionId of ['s', 'a "quoted" Zürich', 'harbor/hello:0']) {
+    const memory = new WorkerMemory(() => 0)
+    const proxy = new ProxyMemory(memory, 'a')
+    const inFrame = Buffer.from(JSON.stringify(sessionId).slice(1, -1)).toString('latin1')
+    serve(proxy, sessionId)
+    serve(proxy, 'other')
+    t.ok(memory.requests.get(`a ${inFrame}`) && proxy.listsOf(sessionId).idBytes > 0, sessionId)
+    proxy.forget(sessionId)
+    t.notOk(memory.requests.get(`a ${inFrame}`) || proxy.listsOf(sessionId).idBytes > 0)
+    t.ok(memory.requests.get('a other') && proxy.listsOf('other').idBytes > 0, 'others stay')
+  }
   t.end()
 })
 

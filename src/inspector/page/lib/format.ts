@@ -1,4 +1,5 @@
-/** Numbers and times as people read them. */
+/** Numbers, times and texts as people read them. */
+export { visible } from '../../../protocol/transcript/visible.ts'
 
 export function number(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined) return '–'
@@ -38,23 +39,3 @@ export function clockTime(s: number): string {
     .replace('T', ' ')
     .replace(/\.\d+Z$/, ' UTC')
 }
-
-/**
- * Control characters, and those that turn the direction of text or have no width, as visible names: model output must
- * not be able to look like something else. Line breaks and tabs stay, and the joiners that emoji and Persian are made of.
- */
-const HIDDEN =
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu
-
-export function visible(text: string): string {
-  return text.replace(HIDDEN, (character) => {
-    const code = character.codePointAt(0)!
-    return `⟨${code < 0x20 ? CONTROL[code]! : `U+${code.toString(16).toUpperCase().padStart(4, '0')}`}⟩`
-  })
-}
-
-const CONTROL =
-  'NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US'.split(
-    ' ',
-  )

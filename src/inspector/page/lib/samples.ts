@@ -1,5 +1,5 @@
 /** The samples of one task, and what GRPO makes of their rewards. */
-import type { Session } from './wire.ts'
+import type { Session, Turn } from './wire.ts'
 
 export interface Sample {
   session: Session
@@ -36,4 +36,31 @@ export function samplesOf(sessions: readonly Session[]): Samples {
   })
   samples.sort((a, b) => (b.session.reward ?? -Infinity) - (a.session.reward ?? -Infinity))
   return { samples, mean, std, count: rewards.length, isFlat: areEqual && rewards.length > 1 }
+}
+
+/** What the work on the task ended with: the last answer of the main line; undefined: there is none. */
+export function finalAnswer(turns: readonly Turn[]): Turn | undefined {
+  return turns.findLast(({ line, status }) => line === 'main' && status === 'completed')
+}
+
+/** Metadata keys that trainers give a task's samples, in the order in which they are tried. */
+export const GROUP_KEYS = ['instance_id', 'task_id', 'task', 'group', 'uid', 'prompt_id']
+
+/** The API's list of the sessions that have this value. @param value JSON text */
+export function groupPath(by: string, value: string): string {
+  return `sessions?limit=1000&metadata.${encodeURIComponent(by)}=${encodeURIComponent(value)}`
+}
+
+/** Asks for something of each sample, of four at a time. @returns the answers by session id */
+export async function loadEach<T>(
+  samples: readonly Sample[],
+  load: (sessionId: string) => Promise<T>,
+): Promise<Map<string, T>> {
+  const loaded = new Map<string, T>()
+  const waiting = samples.map(({ session }) => session.session_id)
+  const next = async (): Promise<void> => {
+    for (let id = waiting.shift(); id !== undefined; id = waiting.shift()) loaded.set(id, await load(id))
+  }
+  await Promise.all([next(), next(), next(), next()])
+  return loaded
 }

@@ -1,11 +1,8 @@
 import type { TreeTurn } from './wire.ts'
 
-/** Nothing is wrong with these. */
-const EXPECTED: ReadonlySet<string> = new Set(['conversation', 'sampled_again'])
-
 /** A turn that begins a row where it could have gone on in another one. */
 export function isBroken({ new_row: begins }: TreeTurn): boolean {
-  return begins !== null && !EXPECTED.has(begins.why)
+  return begins?.split === true
 }
 
 /** `subagent:…` as one kind. */
@@ -17,4 +14,30 @@ export function lineKind(line: string): string {
 export function weightVersions(turns: readonly TreeTurn[]): string[] {
   const versions = turns.flatMap((turn) => [turn.weight_version_start, turn.weight_version_end])
   return [...new Set(versions)].filter((version) => version !== null)
+}
+
+/** Times are milliseconds since the epoch. */
+export interface Span {
+  fromMs: number
+  toMs: number
+}
+
+/** When a turn began, gave its first token and ended. One without a token waited all the time; an open one goes on. */
+export function timesOf(turn: TreeTurn, nowMs: number) {
+  const startMs = turn.started_at * 1_000
+  const endMs = turn.duration_ms === null ? nowMs : startMs + turn.duration_ms
+  const firstMs = turn.first_token_ms === null ? endMs : startMs + turn.first_token_ms
+  return { startMs, firstMs, endMs }
+}
+
+/** From the first call to the end of the last. */
+export function spanOf(turns: readonly TreeTurn[], nowMs: number): Span {
+  let [fromMs, toMs] = [Number.POSITIVE_INFINITY, 0]
+  const isOpen = turns.some(({ status }) => status === 'open')
+  for (const turn of turns) {
+    const { startMs, endMs } = timesOf(turn, isOpen ? nowMs : turn.started_at * 1_000)
+    fromMs = Math.min(fromMs, startMs)
+    toMs = Math.max(toMs, endMs)
+  }
+  return turns.length === 0 ? { fromMs: 0, toMs: 0 } : { fromMs, toMs }
 }

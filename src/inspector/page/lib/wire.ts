@@ -19,8 +19,7 @@ export type TokenTexts = Static<typeof reads.TokenTexts>
 export type Alternatives = Static<typeof reads.Alternatives>
 export type ProxyEvent = Static<typeof reads.ProxyEvent>
 export type LiveEvent = Static<typeof reads.LiveEvent>
-/** A front says of which node it is. */
-export type Member = Static<typeof workers.Worker> & { node?: string }
+export type Member = Static<typeof workers.Worker>
 
 /** Beside its own fields a row has those of a trajectory without the arrays. */
 export type Row = Static<typeof reads.RowSummary> &
@@ -33,7 +32,7 @@ export interface Health {
   /** It has `/rollouts`. */
   rollouts?: true
   status: string
-  mode: 'local' | 'relay' | 'view' | 'file' | 'front'
+  mode: 'local' | 'relay' | 'view' | 'file'
   connected_workers?: number
   queued?: number
   paused?: boolean
@@ -42,9 +41,6 @@ export interface Health {
   version?: string
   db?: string
   notes?: string[]
-  /** Of a front: those that answer, and those that do not. */
-  nodes?: Health[]
-  away?: { node: string; error: string }[]
 }
 
 /** Of `GET /rollouts`. Times are epoch seconds. */

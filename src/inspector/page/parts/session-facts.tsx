@@ -6,6 +6,7 @@ import { href } from '../lib/route.ts'
 import { isBroken, weightVersions } from '../lib/turns.ts'
 import type { Row, Tree } from '../lib/wire.ts'
 import { Reward, Tag } from './parts.tsx'
+import { SampleNav } from './sample-nav.tsx'
 
 /** Links to rows that are shown: more fill the head of the page. */
 const MAX_ROW_LINKS = 12
@@ -21,6 +22,7 @@ export function SessionFacts({ tree, rows }: { tree: Tree; rows: readonly Row[] 
       <h1>
         <i class={`dot ${tree.open_turns > 0 ? 'live' : tree.status}`} /> {visible(tree.session_id)}
       </h1>
+      <SampleNav session={tree} />
       <dl>
         <Fact name="status">
           {tree.open_turns > 0 ? <Tag kind="live">running</Tag> : <Tag kind={tree.status}>{tree.status}</Tag>}

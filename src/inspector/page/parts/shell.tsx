@@ -27,6 +27,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
   const health = useLoaded((stop) => getJson<Health>('health', stop), [refusal.value]).value
   const [view = 'sessions'] = route.value.path
   const views = viewsOf(health)
+  const title = views.find(({ name }) => name === view)?.title
   useKeys([
     ...views.map(({ name, title, key }) => ({ key, help: title, run: () => go(href([name])) })),
     { key: '?', help: 'Show or hide the keys', run: () => (helps.value = !helps.value) },
@@ -55,17 +56,21 @@ export function Shell({ children }: { children: ComponentChildren }) {
         </nav>
         <span class="where">
           {health?.db && <code title="database">{health.db}</code>}
-          {health && (
-            <span class={`tag ${health.status === 'ok' ? 'plain' : 'bad'}`}>
-              {health.away ? `${health.mode}, ${health.away.length} away` : health.mode}
-            </span>
-          )}
+          {health && <span class={`tag ${health.status === 'ok' ? 'plain' : 'bad'}`}>{health.mode}</span>}
           <button type="button" class="help" title="Keys" onClick={() => (helps.value = !helps.value)}>
             ?
           </button>
         </span>
       </header>
-      {refusal.value === undefined ? <main>{children}</main> : <AskKey why={refusal.value} />}
+      {refusal.value === undefined ? (
+        <main>
+          {/* Other views name in theirs what they show. */}
+          {title !== undefined && <h1 class="unseen">{title}</h1>}
+          {children}
+        </main>
+      ) : (
+        <AskKey why={refusal.value} />
+      )}
       {helps.value && <Help close={() => (helps.value = false)} />}
     </>
   )

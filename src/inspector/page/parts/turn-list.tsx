@@ -1,6 +1,6 @@
 /** The turns of a session, one line each, with what their prompts share with the turns before. */
 import { duration, number, short, visible } from '../lib/format.ts'
-import { isBroken, lineKind } from '../lib/turns.ts'
+import { isBroken, lineKind, type Span, timesOf } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
 import { Reward } from './parts.tsx'
 import { VirtualRows } from './virtual-table.tsx'
@@ -10,10 +10,12 @@ interface TurnListProps {
   /** By index, of turns that have their own. */
   rewards: Readonly<Record<string, number>>
   selected: number
+  /** Bars show when the calls ran within it, side by side where they did; undefined: they show tokens. */
+  span: Span | undefined
   select(place: number): void
 }
 
-export function TurnList({ turns, rewards, selected, select }: TurnListProps) {
+export function TurnList({ turns, rewards, selected, span, select }: TurnListProps) {
   const most = turns.reduce((max, turn) => Math.max(max, turn.prompt_tokens + turn.sampled_tokens), 1)
   const isRewarded = Object.keys(rewards).length > 0
   return (
@@ -21,10 +23,7 @@ export function TurnList({ turns, rewards, selected, select }: TurnListProps) {
       <div class="head row">
         <span>Turn</span>
         <span>
-          <i class="key reused" />
-          old <i class="key new" />
-          new <i class="key sampled" />
-          sampled
+          <BarKey isTimed={span !== undefined} />
         </span>
         <span>Tokens</span>
         {isRewarded && <span>Reward</span>}
@@ -37,6 +36,7 @@ export function TurnList({ turns, rewards, selected, select }: TurnListProps) {
             turn={turns[place]!}
             reward={isRewarded ? (rewards[turns[place]!.index] ?? null) : undefined}
             most={most}
+            span={span}
             selected={place === selected}
             select={() => select(place)}
           />
@@ -50,6 +50,7 @@ function Line({
   turn,
   reward,
   most,
+  span,
   selected,
   select,
 }: {
@@ -57,6 +58,8 @@ function Line({
   /** undefined: no turn of the session has one. */
   reward: number | null | undefined
   most: number
+  /** undefined: the bar shows tokens. */
+  span: Span | undefined
   selected: boolean
   select(): void
 }) {
@@ -75,7 +78,7 @@ function Line({
         {turn.index}
       </span>
       <span class="prefix">
-        <PrefixBar turn={turn} most={most} />
+        {span ? <TimeBar turn={turn} span={span} /> : <PrefixBar turn={turn} most={most} />}
         {broken && (
           <em class="broke" title={explain(turn)}>
             ✂ {turn.new_row?.turn}
@@ -125,6 +128,45 @@ function PrefixBar({ turn, most }: { turn: TreeTurn; most: number }) {
         height="10"
       />
       {isBroken(turn) && <rect class="cut" x={Math.max(0, shared - 0.8)} y="0" width="1.6" height="10" />}
+    </svg>
+  )
+}
+
+function BarKey({ isTimed }: { isTimed: boolean }) {
+  if (isTimed)
+    return (
+      <>
+        <i class="key new" />
+        waits <i class="key sampled" />
+        samples
+      </>
+    )
+  return (
+    <>
+      <i class="key reused" />
+      old <i class="key new" />
+      new <i class="key sampled" />
+      sampled
+    </>
+  )
+}
+
+function TimeBar({ turn, span: { fromMs, toMs } }: { turn: TreeTurn; span: Span }) {
+  const { startMs, firstMs, endMs } = timesOf(turn, toMs)
+  const scale = (ms: number) => (ms / Math.max(1, toMs - fromMs)) * 200
+  const label = `began after ${duration(startMs - fromMs)}, first token after ${duration(turn.first_token_ms)}, took ${duration(turn.duration_ms)}`
+  return (
+    <svg class="prefix-bar" viewBox="0 0 200 10" preserveAspectRatio="none" role="img" aria-label={label}>
+      <title>{label}</title>
+      <rect class="track" x="0" y="0" width="200" height="10" />
+      <rect class="new" x={scale(startMs - fromMs)} y="0" width={scale(firstMs - startMs)} height="10" />
+      <rect
+        class="sampled"
+        x={scale(firstMs - fromMs)}
+        y="0"
+        width={Math.max(scale(endMs - firstMs), 0.8)}
+        height="10"
+      />
     </svg>
   )
 }

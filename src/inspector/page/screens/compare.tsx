@@ -114,9 +114,10 @@ function Difference({ left, right }: { left: ReadRow; right: ReadRow }) {
       <table class="plain-table">
         <thead>
           <tr>
-            {['Turn', 'A sampled', 'B sampled', 'alike', ''].map((title) => (
+            {['Turn', 'A sampled', 'B sampled', 'alike'].map((title) => (
               <th key={title}>{title}</th>
             ))}
+            <td />
           </tr>
         </thead>
         <tbody>

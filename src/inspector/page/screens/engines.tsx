@@ -29,14 +29,8 @@ export function Engines() {
   )
 }
 
-/** A worker that several nodes know tells each of them of all its calls; an engine's are those of the node. */
 function callsOf(members: readonly Member[]): number {
-  const loads = new Map<string, number>()
-  for (const { engine, node, worker_id: id, load } of members) {
-    const name = engine ? `${node} ${id}` : id
-    loads.set(name, Math.max(loads.get(name) ?? 0, load))
-  }
-  return [...loads.values()].reduce((sum, load) => sum + load, 0)
+  return members.reduce((sum, { load }) => sum + load, 0)
 }
 
 function State({ health, members }: { health: Health; members: readonly Member[] }) {
@@ -47,7 +41,7 @@ function State({ health, members }: { health: Health; members: readonly Member[]
       </Empty>
     )
   }
-  const isRelay = (health.nodes?.[0] ?? health).mode === 'relay'
+  const isRelay = health.mode === 'relay'
   return (
     <>
       <Cards health={health} members={members} isRelay={isRelay} />
@@ -60,11 +54,6 @@ function State({ health, members }: { health: Health; members: readonly Member[]
       )}
       <h2>How prompts came about</h2>
       <PromptReasons counts={health.prompts ?? {}} />
-      {health.away?.map(({ node, error }) => (
-        <p key={node} class="note">
-          Node {node} does not answer ({visible(error)}): what it has is shown nowhere.
-        </p>
-      ))}
       {health.notes?.map((note) => (
         <p key={note} class="note">
           {visible(note)}
@@ -130,7 +119,7 @@ function Members({ members }: { members: readonly Member[] }) {
       </thead>
       <tbody>
         {members.map((member) => (
-          <MemberLine key={`${member.node} ${member.worker_id}`} member={member} most={most} />
+          <MemberLine key={member.worker_id} member={member} most={most} />
         ))}
       </tbody>
     </table>
@@ -139,13 +128,12 @@ function Members({ members }: { members: readonly Member[] }) {
 
 /** @param most the largest load or limit of any member */
 function MemberLine({ member, most }: { member: Member; most: number }) {
-  const { node, engine, load, max_concurrency: limit } = member
+  const { engine, load, max_concurrency: limit } = member
   return (
     <tr>
       <td class="id">
         <i class={`dot ${member.healthy ? 'live' : 'aborted'}`} />
         {visible(member.url || member.worker_id)}
-        {node && <small class="quiet"> node {node}</small>}
       </td>
       <td>{engine ?? `worker, protocol ${member.version}`}</td>
       <td>

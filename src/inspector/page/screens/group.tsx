@@ -4,17 +4,18 @@ import { getJson, sessionPath } from '../lib/api.ts'
 import { duration, number, short, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
-import { go, href } from '../lib/route.ts'
-import { type Sample, samplesOf } from '../lib/samples.ts'
+import { go, href, route, setQuery } from '../lib/route.ts'
+import { groupPath, loadEach, type Sample, samplesOf } from '../lib/samples.ts'
 import { weightVersions } from '../lib/turns.ts'
 import type { Session, SessionList, Tree } from '../lib/wire.ts'
-import { Await, Bar, Empty, Reward, Sources, Tag } from '../parts/parts.tsx'
+import { Await, Bar, Chip, Empty, Reward, Sources, Tag } from '../parts/parts.tsx'
+import { SampleColumns } from '../parts/sample-columns.tsx'
 
 /** Samples whose turns are looked at: more than a group has. */
 const MAX_TREES = 64
 
 export function GroupScreen({ by, value }: { by: string; value: string }) {
-  const path = `sessions?limit=1000&metadata.${encodeURIComponent(by)}=${encodeURIComponent(value)}`
+  const path = groupPath(by, value)
   const sessions = useLoaded(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path])
   return (
     <div class="group scroll">
@@ -38,6 +39,7 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
   const [selected, select] = useState(0)
   const [first, setFirst] = useState<string | undefined>()
   const { samples, mean, std, count, isFlat } = useMemo(() => samplesOf(sessions), [sessions])
+  const isSideBySide = route.value.query.get('view') === 'answers'
   const trees = useLoaded((stop) => treesOf(samples.slice(0, MAX_TREES), stop), [samples]).value
   const components = [...new Set(sessions.flatMap(({ reward_components }) => Object.keys(reward_components)))]
   const compare = (id: string) => {
@@ -48,10 +50,12 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
     const current = samples[selected]?.session.session_id
     if (current !== undefined) run(current)
   }
+  const changeView = () => setQuery({ view: isSideBySide ? undefined : 'answers' })
   useKeys([
     { key: 'j', help: 'Next sample', run: () => select((at) => Math.min(samples.length - 1, at + 1)) },
     { key: 'k', help: 'Sample before', run: () => select((at) => Math.max(0, at - 1)) },
-    { key: 'Enter', help: 'Open the sample', run: withCurrent((id) => go(href(['session', id]))) },
+    { key: 'Enter', help: 'Open the sample', run: withCurrent((id) => go(href(['session', id], { by }))) },
+    { key: 'v', help: 'Answers side by side, or the table', run: changeView },
     { key: 'c', help: 'Compare with another: once on each', run: withCurrent(compare) },
   ])
   const ranges = rangesOf(samples, components)
@@ -66,23 +70,36 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
         · std {count > 1 ? number(std) : '–'}
         {first !== undefined && <> · comparing {visible(first)} with … (press c on another)</>}
       </p>
-      <table class="plain-table">
-        <SamplesHead components={components} />
-        <tbody>
-          {samples.map((sample, place) => (
-            <SampleLine
-              key={sample.session.session_id}
-              sample={sample}
-              tree={trees?.get(sample.session.session_id)}
-              components={components}
-              ranges={ranges}
-              selected={place === selected}
-              isFirst={sample.session.session_id === first}
-              compare={compare}
-            />
-          ))}
-        </tbody>
-      </table>
+      <div class="switches">
+        <Chip on={!isSideBySide} onClick={changeView}>
+          rewards
+        </Chip>
+        <Chip on={isSideBySide} onClick={changeView}>
+          answers side by side
+        </Chip>
+      </div>
+      {isSideBySide ? (
+        <SampleColumns samples={samples} by={by} selected={selected} />
+      ) : (
+        <table class="plain-table">
+          <SamplesHead components={components} />
+          <tbody>
+            {samples.map((sample, place) => (
+              <SampleLine
+                key={sample.session.session_id}
+                by={by}
+                sample={sample}
+                tree={trees?.get(sample.session.session_id)}
+                components={components}
+                ranges={ranges}
+                selected={place === selected}
+                isFirst={sample.session.session_id === first}
+                compare={compare}
+              />
+            ))}
+          </tbody>
+        </table>
+      )}
     </>
   )
 }
@@ -103,7 +120,7 @@ function SamplesHead({ components }: { components: readonly string[] }) {
         <th>Longest prompt</th>
         <th>Time</th>
         <th>Weights</th>
-        <th />
+        <td />
       </tr>
     </thead>
   )
@@ -135,6 +152,8 @@ function rangesOf(samples: readonly Sample[], components: readonly string[]): Ra
 }
 
 interface SampleLineProps {
+  /** The metadata key of the group. */
+  by: string
   sample: Sample
   /** undefined: not loaded yet */
   tree: Tree | undefined
@@ -147,14 +166,14 @@ interface SampleLineProps {
 }
 
 function SampleLine(props: SampleLineProps) {
-  const { sample, tree, components, ranges, selected, isFirst, compare } = props
+  const { by, sample, tree, components, ranges, selected, isFirst, compare } = props
   const { session, centred, normed } = sample
   const { session_id: id, created_at: createdAt, updated_at: updatedAt } = session
   return (
     <tr class={selected ? 'selected' : ''}>
       <td class="id">
         <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
-        <a href={href(['session', id])}>{visible(id)}</a>
+        <a href={href(['session', id], { by })}>{visible(id)}</a>
       </td>
       <td>
         <Measure value={session.reward} range={ranges.reward} kind="reward" />
@@ -195,15 +214,7 @@ function SampleLine(props: SampleLineProps) {
 }
 
 async function treesOf(samples: readonly Sample[], stop: AbortSignal): Promise<Map<string, Tree>> {
-  const trees = new Map<string, Tree>()
-  const waiting = samples.map(({ session }) => session.session_id)
-  const next = async (): Promise<void> => {
-    for (let id = waiting.shift(); id !== undefined; id = waiting.shift()) {
-      trees.set(id, await getJson<Tree>(sessionPath(id, '/tree'), stop))
-    }
-  }
-  await Promise.all([next(), next(), next(), next()])
-  return trees
+  return loadEach(samples, (id) => getJson<Tree>(sessionPath(id, '/tree'), stop))
 }
 
 function Measure({ value, range, kind }: { value: number | null; range: [number, number]; kind: string }) {

@@ -5,17 +5,15 @@ import { ago, number, short, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
+import { GROUP_KEYS } from '../lib/samples.ts'
 import type { Group, Groups as GroupsAnswer, SessionList } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources } from '../parts/parts.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
 
-/** Metadata keys that trainers give a task's samples, in the order in which they are tried. */
-const USUAL = ['instance_id', 'task_id', 'task', 'group', 'uid', 'prompt_id']
-
 export function Groups() {
   const keys = useLoaded((stop) => getJson<SessionList>('sessions?limit=100', stop), []).value
   const known = [...new Set(keys?.sessions.flatMap(({ metadata }) => Object.keys(metadata)) ?? [])]
-  const by = route.value.query.get('by') ?? USUAL.find((key) => known.includes(key)) ?? known[0]
+  const by = route.value.query.get('by') ?? GROUP_KEYS.find((key) => known.includes(key)) ?? known[0]
   const options = by === undefined || known.includes(by) ? known : [by, ...known]
   return (
     <div class="groups">

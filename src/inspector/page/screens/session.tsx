@@ -2,15 +2,16 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { getJson, getLines, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
-import { visible } from '../lib/format.ts'
+import { duration, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
-import { isBroken, lineKind } from '../lib/turns.ts'
+import { isBroken, lineKind, type Span, spanOf } from '../lib/turns.ts'
 import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
+import type { Shown } from '../parts/message.tsx'
 import { Await, Chip, Sources } from '../parts/parts.tsx'
 import { SessionFacts } from '../parts/session-facts.tsx'
-import { type Shown, Transcript } from '../parts/transcript.tsx'
+import { Transcript } from '../parts/transcript.tsx'
 import { TurnList } from '../parts/turn-list.tsx'
 
 interface WithTurns {
@@ -42,7 +43,7 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
     () => (line === null ? turns : turns.filter((turn) => turn.line === line)),
     [turns, line],
   )
-  const [shown, setShown] = useState<Shown>({ system: false, reasoning: true, tools: true })
+  const [shown, setShown] = useState<Shown>({ system: false, reasoning: true, tools: true, markdown: false })
   const toggle = (name: keyof Shown) => setShown((before) => ({ ...before, [name]: !before[name] }))
   const at = Number(asked.get('turn') ?? shownTurns[0]?.index ?? 0)
   const place = Math.max(
@@ -54,10 +55,12 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
     return row && href(['tokens', sessionId, row.row], { turn: index })
   }
   const splits = useMemo(
-    () => new Map(turns.filter(isBroken).map(({ index, new_row: begins }) => [index, begins?.text])),
+    () => new Map(turns.filter(isBroken).map(({ index, new_row: begins }) => [index, begins])),
     [turns],
   )
-  useSessionKeys({ turns: shownTurns, place, tokens: tokensOf(at), toggle })
+  const isTimed = asked.get('bars') === 'time'
+  const span = useMemo(() => (isTimed ? spanOf(shownTurns, Date.now()) : undefined), [shownTurns, isTimed])
+  useSessionKeys({ turns: shownTurns, place, tokens: tokensOf(at), toggle, isTimed })
   const inLine = useMemo(() => {
     const indexes = new Set(shownTurns.map(({ index }) => index))
     return conversation.value?.turns.filter(({ index }) => indexes.has(index))
@@ -65,12 +68,13 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
   return (
     <div class="session">
       <SessionFacts tree={tree} rows={rows.value} />
-      <Switches turns={turns} line={line} shown={shown} toggle={toggle} />
+      <Switches turns={turns} line={line} shown={shown} span={span} toggle={toggle} />
       <div class="split">
         <TurnList
           turns={shownTurns}
           rewards={tree.reward_turns}
           selected={place}
+          span={span}
           select={(to) => selectTurn(shownTurns, to)}
         />
         <div class="conversation">
@@ -82,7 +86,7 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
                 shown={shown}
                 tokensOf={tokensOf}
                 rewards={tree.reward_turns}
-                splitOf={(index) => splits.get(index)}
+                splitOf={(index) => splits.get(index) ?? undefined}
               />
             )}
           </Await>
@@ -107,9 +111,10 @@ interface SessionKeys {
   /** Where its tokens are shown; undefined: it has none. */
   tokens: string | undefined
   toggle(name: keyof Shown): void
+  isTimed: boolean
 }
 
-function useSessionKeys({ turns, place, tokens, toggle }: SessionKeys): void {
+function useSessionKeys({ turns, place, tokens, toggle, isTimed }: SessionKeys): void {
   const broken = (step: 1 | -1) => selectTurn(turns, nextBroken(turns, place, step))
   useKeys([
     { key: 'j', help: 'Next turn', run: () => selectTurn(turns, place + 1) },
@@ -117,10 +122,16 @@ function useSessionKeys({ turns, place, tokens, toggle }: SessionKeys): void {
     { key: 'n', help: 'Next turn that splits a row', run: () => broken(1) },
     { key: 'p', help: 'Turn before that splits a row', run: () => broken(-1) },
     { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && go(tokens) },
+    { key: 'w', help: 'When the calls ran, or their tokens', run: () => showTime(!isTimed) },
     { key: 's', help: 'Show or hide the system message', run: () => toggle('system') },
     { key: 'r', help: 'Show or hide reasoning', run: () => toggle('reasoning') },
     { key: 't', help: 'Show or hide tools', run: () => toggle('tools') },
+    { key: 'm', help: 'Show texts as Markdown, or as they are', run: () => toggle('markdown') },
   ])
+}
+
+function showTime(isTimed: boolean): void {
+  setQuery({ bars: isTimed ? 'time' : undefined })
 }
 
 /** @param place beyond the last one: the last one; before the first: the first */
@@ -139,10 +150,12 @@ interface SwitchesProps {
   /** The one that is shown; null: all. */
   line: string | null
   shown: Shown
+  /** From the first call to the end of the last one, while bars show it. */
+  span: Span | undefined
   toggle(name: keyof Shown): void
 }
 
-function Switches({ turns, line, shown, toggle }: SwitchesProps) {
+function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {
   const lines = useMemo(() => Map.groupBy(turns, (turn) => turn.line), [turns])
   return (
     <div class="switches">
@@ -155,7 +168,10 @@ function Switches({ turns, line, shown, toggle }: SwitchesProps) {
         </Chip>
       ))}
       <span class="space" />
-      {(['system', 'reasoning', 'tools'] as const).map((name) => (
+      <Chip on={span !== undefined} onClick={() => showTime(span === undefined)}>
+        waterfall{span && ` of ${duration(span.toMs - span.fromMs)}`}
+      </Chip>
+      {(['system', 'reasoning', 'tools', 'markdown'] as const).map((name) => (
         <Chip key={name} on={shown[name]} onClick={() => toggle(name)}>
           {name}
         </Chip>

@@ -283,8 +283,8 @@ const RUNNER_OPTIONS = {
     env: ['REMOTE_AGENT_SANDBOX_PATHS'],
     group: 'Agent',
     help:
-      'Directory that programs in the sandbox may read although it is in the home or another private place; ' +
-      'may be given several times',
+      'Directory that programs in the sandbox may read, though it is in the home or another private ' +
+      'place; may be given several times',
   },
   hiddenColumns: {
     flag: 'hide-column',
@@ -394,9 +394,7 @@ export const ROLLOUT = {
       type: 'text',
       flagOnly: true,
       group: 'Rollouts',
-      help:
-        'Instead of a file of tasks: serve POST /rollouts at this HOST:PORT, for trainers. Agents run here, ' +
-        'within the limits of this one process',
+      help: 'Instead of a file of tasks: serve POST /rollouts at this HOST:PORT, for trainers',
     },
     output: {
       flag: 'output',

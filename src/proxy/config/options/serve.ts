@@ -35,7 +35,19 @@ export const SERVE = {
       group: 'Server',
       help: 'local: the proxy calls engines over HTTP; relay: workers connect at /ws/worker and call the engines',
     },
-    host: { ...host, env: ['PROXY_HOST'] },
+    host: {
+      ...host,
+      env: ['PROXY_HOST'],
+      help: `${host.help}. Beyond this machine it needs keys, or --open`,
+    },
+    open: {
+      flag: 'open',
+      hidden: true,
+      type: 'boolean',
+      default: 'false',
+      group: 'Server',
+      help: 'Listen beyond this machine without keys: whoever reaches it may read, change and delete everything',
+    },
     port: {
       flag: 'port',
       type: 'port',
@@ -50,8 +62,8 @@ export const SERVE = {
       type: 'port',
       group: 'Server',
       help:
-        'Second port for probes: plain HTTP without keys, only GET /health. A separate thread answers at ' +
-        'once, however busy the proxy is',
+        'Second port for probes: only GET /health, in plain HTTP without keys, answered by a thread ' +
+        'of its own',
     },
     maxBodyBytes: {
       flag: 'max-body-bytes',
@@ -141,9 +153,7 @@ export const SERVE = {
       flag: 'rollout-server',
       type: 'url',
       group: 'Server',
-      help:
-        'Base URL of llm-proxy rollout --listen: /rollouts of the proxy is answered there, so that trainers need ' +
-        "the proxy's address alone",
+      help: 'Base URL of llm-proxy rollout --listen, which answers /rollouts of the proxy',
     },
     ...ownRollouts(OWN_ROLLOUTS),
     runner: {
@@ -168,9 +178,7 @@ export const SERVE = {
       type: 'boolean',
       default: 'false',
       group: 'Engines',
-      help:
-        'Start without an engine: calls wait until one is registered with POST /admin/workers, and the ' +
-        'embedded engine never answers',
+      help: 'Start without an engine: calls wait until one is registered with POST /admin/workers',
     },
     engineKind,
     engineApiKey,
@@ -210,7 +218,7 @@ export const SERVE = {
       type: 'text',
       default: 'auto',
       group: 'Token mode',
-      help: "How the model writes reasoning and tool calls, by vLLM's names; auto reads it from the chat template",
+      help: "How the model writes reasoning and tool calls, by vLLM's names; auto takes the model's response template, or reads it from the chat template",
     },
     promptFormat: {
       flag: 'prompt-format',
@@ -254,9 +262,7 @@ export const SERVE = {
       max: '1',
       default: '0',
       group: 'Drift',
-      help:
-        'Share of turns, such as 0.01, whose logprobs an idle engine computes again in the background. ' +
-        'Results are in /health and in metrics',
+      help: 'Share of turns, such as 0.01, whose logprobs an idle engine computes again in the background',
     },
     verifyEngineUrl: {
       flag: 'verify-engine-url',
@@ -288,8 +294,8 @@ export const SERVE = {
       default: '1h',
       group: 'Scheduling',
       help:
-        'How long POST /admin/pause may hold calls back. After that they are refused with 503 until POST ' +
-        '/admin/resume, as the program that paused may have died. 0: no limit',
+        'How long POST /admin/pause may hold calls back; then they are refused with 503 until POST ' +
+        '/admin/resume. 0: no limit',
     },
     agentCallLimit: {
       flag: 'agent-call-limit',
@@ -319,8 +325,8 @@ export const SERVE = {
       default: '0',
       group: 'Server',
       help:
-        'Interval at which a space is sent while a non-streamed answer is not ready, so that no tunnel or ' +
-        'gateway closes the connection. With the first space the status is 200. 0: never',
+        'Interval at which a space is sent while a non-streamed answer is not ready; with the first ' +
+        'one the status is 200. 0: never',
     },
     retryGraceMs: {
       flag: 'retry-grace',
@@ -329,8 +335,8 @@ export const SERVE = {
       default: '10s',
       group: 'Scheduling',
       help:
-        "How long a call continues after its agent lost the connection, if the agent's client retries (as the " +
-        'OpenAI and Anthropic SDKs do): the retry joins it. 0: cancelled at once',
+        'How long a call continues after its agent lost the connection, so that a retry by its SDK ' +
+        'joins it. 0: cancelled at once',
     },
     agentFields: {
       flag: 'agent-fields',
@@ -339,8 +345,8 @@ export const SERVE = {
       repeatable: true,
       group: 'Keys',
       help:
-        "Field that agents with a key may set besides OpenAI's and sampling fields; may be given several " +
-        'times, * for all. Some fields make engines do more than answer the call',
+        "Field that agents with a key may set besides OpenAI's and sampling fields; may be given " +
+        'several times, * for all',
     },
     agentMedia: {
       flag: 'agent-media',
@@ -350,8 +356,8 @@ export const SERVE = {
       default: 'data',
       group: 'Keys',
       help:
-        'Images, sounds and videos that agents with a key may send: data, in the body itself; any, also ' +
-        'addresses that the engine then fetches',
+        'Images, sounds and videos that agents with a key may send: data, in the body itself; any, ' +
+        'also addresses, which the engine then fetches',
     },
     relayTimeoutMs: {
       flag: 'relay-timeout',
@@ -398,14 +404,20 @@ export const SERVE = {
       group: 'Sessions',
       help: 'What a recorded turn survives: power, a power loss of the machine; process, the death of the proxy',
     },
-    node: {
-      flag: 'node',
+    searchIndex: {
+      flag: 'search-index',
       hidden: true,
-      type: 'text',
+      type: 'boolean',
+      default: 'true',
       group: 'Sessions',
-      help:
-        'Which of several proxies this is, such as 2/4: it refuses sessions of the others with 421. ordinal/4 ' +
-        'takes the number from the host name, as in a StatefulSet',
+      help: 'Keep an index of what was said and sampled, in the background; without it a search looks at every turn',
+    },
+    nodeUrl: {
+      flag: 'node-url',
+      hidden: true,
+      type: 'url',
+      group: 'Sessions',
+      help: 'Where other proxies on the same PostgreSQL database reach this one. Default: its own address',
     },
     sessionTtlMs: {
       flag: 'session-ttl',
@@ -433,9 +445,8 @@ export const SERVE = {
       default: '512MiB',
       group: 'Sessions',
       help:
-        'Memory for the calls of active sessions, so that the next call costs only what is new in it. Above ' +
-        'the limit, the sessions that called longest ago are dropped from memory, and read from the database ' +
-        'at their next call',
+        'Memory for the calls of active sessions; above it, those that called longest ago are read ' +
+        'from the database at their next call',
     },
     record: {
       flag: 'record',
@@ -454,8 +465,19 @@ export const SERVE = {
       default: 'auto',
       group: 'Sessions',
       help:
-        'Tool calls that an agent sends back otherwise than they were sampled: `keep` takes them for what was sampled, ' +
+        'Tool calls that an agent sends back changed: `keep` takes them for what was sampled, ' +
         '`branch` begins a new row, `auto` does so only where most was cut away',
+    },
+    turnMessages: {
+      flag: 'turn-messages',
+      hidden: true,
+      type: 'enum',
+      values: ['all', 'new'],
+      default: 'all',
+      group: 'Sessions',
+      help:
+        'What GET /sessions/{id} shows of the messages of a turn, if the query does not say: all, or those that are ' +
+        'new in it, as the loop of alibaba/verl-recipe takes them',
     },
     logprobsMode: {
       flag: 'logprobs-mode',
@@ -463,8 +485,8 @@ export const SERVE = {
       type: 'text',
       group: 'Sessions',
       help:
-        "Which distribution the engines' logprobs belong to, recorded for engines that do not report it: " +
-        "raw_logprobs or processed_logprobs (vLLM's --logprobs-mode), or any other word",
+        "Which distribution the engines' logprobs belong to, if they do not report it: raw_logprobs " +
+        "or processed_logprobs (vLLM's --logprobs-mode), or any other word",
     },
     stripVolatile: {
       flag: 'strip-volatile',
@@ -473,8 +495,8 @@ export const SERVE = {
       default: 'true',
       group: 'Sessions',
       help:
-        'Remove from system prompts what an agent changes with each call and no model needs, such as Claude ' +
-        "Code's billing header; the turn shows what was removed",
+        "Remove from system prompts what an agent changes with each call, such as Claude Code's " +
+        'billing header; the turn shows what was removed',
     },
     strictSessions: {
       flag: 'strict-sessions',

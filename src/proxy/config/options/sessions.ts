@@ -88,6 +88,36 @@ export const SESSIONS_LIST = {
   },
 } as const satisfies CommandSpec
 
+export const SESSIONS_GREP = {
+  name: 'sessions grep',
+  summary: 'Find turns by what was said and sampled, the latest first',
+  envPrefix: 'LLM_PROXY_',
+  options: {
+    ...sessionSource,
+    run,
+    perSession: {
+      flag: 'per-session',
+      type: 'integer',
+      min: '1',
+      max: '500',
+      default: '3',
+      flagOnly: true,
+      group: 'Output',
+      help: 'Turns of one session',
+    },
+    limit: {
+      flag: 'limit',
+      type: 'integer',
+      min: '1',
+      default: '100',
+      flagOnly: true,
+      group: 'Output',
+      help: 'At most this many turns',
+    },
+    json: { ...json, help: 'Print one JSON object per line, as the HTTP API has it' },
+  },
+} as const satisfies CommandSpec
+
 export const SESSIONS_IMPORT = {
   name: 'sessions import',
   summary: 'Put the sessions of another record into this one, which no proxy may be writing',
@@ -100,17 +130,33 @@ export const SESSIONS_IMPORT = {
 
 export const SESSIONS_SHOW = {
   name: 'sessions show',
-  summary: 'Show one session and its turns',
+  summary: 'Show one session: its turns, and what was said in them',
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
+    summary: {
+      flag: 'summary',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      group: 'Output',
+      help: 'Only the table of turns, not what was said',
+    },
+    full: {
+      flag: 'full',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      group: 'Output',
+      help: 'Texts whole, however long, and tools with their descriptions',
+    },
     json: tableJson,
   },
 } as const satisfies CommandSpec
 
 export const SESSIONS_EXPORT = {
   name: 'sessions export',
-  summary: 'Write sessions as JSON lines (training rows, or turns), or as an HTML page',
+  summary: 'Write sessions as JSON lines (training rows, turns, formats of others), or as an HTML page',
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
@@ -118,13 +164,14 @@ export const SESSIONS_EXPORT = {
     format: {
       flag: 'format',
       type: 'enum',
-      values: ['trajectories', 'turns', 'html'],
+      values: ['trajectories', 'turns', 'sft', 'atif', 'training_trace', 'html'],
       default: 'trajectories',
       flagOnly: true,
       group: 'Output',
       help:
-        'trajectories: one training row per line; turns: one recorded call per line; html: the given ' +
-        'sessions, in one file for any browser',
+        'trajectories: one training row per line; turns: one recorded call per line; sft: the same rows as ' +
+        "input_ids and labels; atif: a session per line in Harbor's format; training_trace: a session per " +
+        "line as OpenEnv's TrainingTrace; html: the given sessions, in one file for any browser",
     },
     select: {
       flag: 'select',
@@ -176,12 +223,15 @@ export const SESSIONS_EXPORT = {
       type: 'path',
       flagOnly: true,
       group: 'Output',
-      help: 'File to write, complete or not at all; default: stdout',
+      help:
+        'File to write, complete or not at all; default: stdout. Rows become columns in one that ends in .parquet or ' +
+        '.arrow (the latter needs the package apache-arrow)',
     },
   },
 } as const satisfies CommandSpec
 
 export type SessionsImportConfig = ConfigOf<typeof SESSIONS_IMPORT>
+export type SessionsGrepConfig = ConfigOf<typeof SESSIONS_GREP>
 export type SessionsListConfig = ConfigOf<typeof SESSIONS_LIST>
 export type SessionsShowConfig = ConfigOf<typeof SESSIONS_SHOW>
 export type SessionsExportConfig = ConfigOf<typeof SESSIONS_EXPORT>

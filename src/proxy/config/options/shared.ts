@@ -64,7 +64,7 @@ export const engineSessionHeader = {
   default: 'X-Session-ID',
   group: 'Engines',
   help:
-    'Headers with the id of the session or the sub-agent for every engine call, for routers that keep it on one engine: ' +
+    'Headers with the id of the session or sub-agent for every engine call, for routers: ' +
     'X-SMG-Routing-Key, X-Correlation-ID, X-Dynamo-Session-ID; several with commas, or none',
 } as const
 

@@ -44,6 +44,8 @@ export class EngineHealthWatch {
   tokenizer: TokenizerVerdict | undefined
   /** Of {@link TOKENIZER_TEXT}, where it was asked and said so. */
   textIds: readonly number[] | undefined
+  /** Of its prompts of chats, likewise. */
+  chatIds: EngineHealth['chatIds']
   /** Why its prompts are not what they should be, though it serves. */
   warning: string | undefined
   /** It serves nothing at the moment, though it is well. */
@@ -137,7 +139,7 @@ export class EngineHealthWatch {
       const question = tokenizer
         ? questionFor(tokenizer)
         : tellsTextIds
-          ? { text: TOKENIZER_TEXT }
+          ? { text: TOKENIZER_TEXT, chats: true }
           : undefined
       const { weightVersion, ...health } = await client.checkHealth(signal, question)
       const isOfNow = forgotten === this.#timesForgotten
@@ -160,6 +162,7 @@ export class EngineHealthWatch {
     this.healthy = true
     this.error = undefined
     this.textIds = health.textIds
+    this.chatIds = health.chatIds
     this.#compareTokenizers(health)
     this.#logUnavailable(unavailable)
     this.unavailable = unavailable

@@ -170,7 +170,7 @@ class EngineBackend implements LocalBackend {
       moves,
       members: members.map(({ id, inFlight, maxConcurrency: capacity }) => {
         const { client, watch } = this.#engine(id)
-        const { healthy, unavailable, models, weightVersion, error, tokenizer, textIds } = watch
+        const { healthy, unavailable, models, weightVersion, error, tokenizer, textIds, chatIds } = watch
         const warnings = [client.warning, watch.warning].filter((said) => said !== undefined)
         return {
           name: id,
@@ -186,7 +186,7 @@ class EngineBackend implements LocalBackend {
           ...(error !== undefined && { error }),
           ...(warnings.length > 0 && { warning: warnings.join('; ') }),
           ...(tokenizer && { tokenizer }),
-          ...(textIds && !tokenizer && { textIds }),
+          ...(textIds && !tokenizer && { textIds, ...(chatIds && { chatIds }) }),
         }
       }),
     }

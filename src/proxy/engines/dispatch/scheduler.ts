@@ -48,8 +48,8 @@ export interface SchedulerStats {
 }
 
 /**
- * Sessions whose member is remembered; with one more, the one that called longest ago is forgotten. A worker is never
- * told that a session has ended, and an agent may leave without a word.
+ * Sessions whose member is remembered; with one more, the one that called longest ago is forgotten. A worker may not
+ * hear that a session has ended, and an agent may leave without a word.
  */
 const MAX_HOMES = 100_000
 

@@ -6,7 +6,7 @@ import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
 import type { ModelInfo, Unavailable } from './engine-client.ts'
-import type { TokenizerVerdict } from './expected-tokenizer.ts'
+import type { TokenizerAnswer, TokenizerVerdict } from './expected-tokenizer.ts'
 
 /** One engine or worker, as `/health` shows it. */
 export interface BackendMember {
@@ -21,6 +21,8 @@ export interface BackendMember {
   tokenizer?: TokenizerVerdict
   /** Of an engine behind a worker: its ids of the text by which tokenizers are compared. */
   textIds?: readonly number[]
+  /** The same of the chats by which templates are. */
+  chatIds?: TokenizerAnswer['chatIds']
   /** Calls that it serves now. */
   inFlight: number
   /** Calls that it may serve at once. */

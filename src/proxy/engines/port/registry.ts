@@ -50,5 +50,5 @@ export interface Registry {
    * Gives the engine nothing new; it leaves the list when the calls that it serves have ended.
    * @throws ProxyError `worker_not_found`, `wrong_mode`
    */
-  remove(id: string): void
+  remove(id: string): void | Promise<void>
 }

@@ -21,6 +21,7 @@ import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes
 import { ChatAnswer, CompletionAnswer, docs, docsOfRead, Model, ModelList } from './route-docs.ts'
 import { readBodiesOfSessions } from './session-body.ts'
 import { BASE_PATHS, refuseEndedKeys } from './session-of-call.ts'
+import { tokenizerRoutes } from './tokenizer-routes.ts'
 
 type AgentRoutesOptions = ResponsesRoutesOptions &
   MessagesRoutesOptions & {
@@ -72,6 +73,7 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
   app.register(messagesRoutes, options)
   app.register(responsesRoutes, options)
   app.register(geminiRoutes, options)
+  app.register(tokenizerRoutes, options)
   done()
 }
 

@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest, preHandlerAsyncHookHandler } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import { decodeSessionId, isSessionId, parseSessionId } from '../../session/state/session-id.ts'
+import { decodeSessionId, parseSessionId } from '../../session/state/session-id.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { keysOf } from '../access/keyring.ts'
 
@@ -73,8 +73,6 @@ async function sessionNamedByKey(
   for (const key of keysOf(headers)) {
     const sessionId = decodeSessionId(key)
     if (sessionId !== undefined && (await isSession(sessionId, sessions))) return sessionId
-    // Of another node's session nobody can tell here whether there is one.
-    if (sessionId !== undefined && isSessionId(sessionId)) sessions.refuseForeign(sessionId)
   }
   return undefined
 }

@@ -1,22 +1,21 @@
 /** Admin routes of scheduling and weights: hold calls while weights change, and tell which weights these are. */
 import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
-import { type Clock, systemClock } from '../../../base/clock.ts'
-import type { Backend } from '../../engines/port/backend.ts'
-import type { Activity } from '../../session/state/activity.ts'
 import type { LiveTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
 import { described } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
+import type { OtherProxies } from '../transport/other-proxies.ts'
+import type { Controls } from './controls.ts'
 
 interface AdminOptions {
-  backend: Backend
+  controls: Controls
+  /** Default: there are none. */
+  others?: OtherProxies | undefined
   weights: AnnouncedWeights
-  activity: Activity
   sessions: Pick<Sessions, 'sweep' | 'heldSweep' | 'openTurns'>
-  clock?: Clock
 }
 
 const STRICT = { additionalProperties: false }
@@ -80,10 +79,9 @@ export const OpenTurns = Type.Object({
   total: Type.Integer({ description: 'How many turns are open' }),
   sampled_tokens: Type.Integer({ description: 'Of all that are open' }),
 })
-const DRAIN_POLL_MS = 20
 
 export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options, done) => {
-  const { backend, weights, activity, sessions, clock = systemClock } = options
+  const { controls, weights, sessions, others } = options
   const app = typedApp(plain)
   readAnyBodyAsJson(app)
 
@@ -95,16 +93,13 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
       }),
     },
     async ({ query }) => {
-      backend.pause()
-      activity.tell({ type: 'paused' })
-      const inFlight = await drained(backend, clock, query.drain_timeout_s * 1_000)
+      const inFlight = await controls.pause(query.drain_timeout_s * 1_000)
       return { status: 'paused', drained: inFlight === 0, in_flight: inFlight }
     },
   )
 
   app.post('/admin/resume', { schema: described('admin', 'Serve calls again', Resumed, {}) }, async () => {
-    await backend.resume()
-    activity.tell({ type: 'resumed' })
+    await controls.resume()
     return { status: 'running' }
   })
 
@@ -146,7 +141,11 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
         querystring: OpenTurnsQuery,
       }),
     },
-    async ({ query }) => openTurns(sessions.openTurns(), query.limit, Date.now()),
+    async (request) => {
+      const { limit } = request.query
+      const own = openTurns(sessions.openTurns(), limit, Date.now())
+      return merged([own, ...((await others?.ask<Static<typeof OpenTurns>>(request)) ?? [])], limit)
+    },
   )
 
   app.get(
@@ -166,13 +165,18 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
       }),
     },
     async ({ body }) => {
-      weights.announced = body.weight_version
-      // What an engine said before must not stand against this.
-      await backend.refresh()
+      await controls.announce(body.weight_version)
       return { weight_version: weights.announced }
     },
   )
   done()
+}
+
+/** Of several proxies. */
+function merged(parts: readonly Static<typeof OpenTurns>[], limit: number): Static<typeof OpenTurns> {
+  const sum = (field: 'total' | 'sampled_tokens') => parts.reduce((all, part) => all + part[field], 0)
+  const turns = parts.flatMap((part) => part.turns).sort((a, b) => a.started_at - b.started_at)
+  return { turns: turns.slice(0, limit), total: sum('total'), sampled_tokens: sum('sampled_tokens') }
 }
 
 function openTurns(turns: readonly LiveTurn[], limit: number, nowMs: number): Static<typeof OpenTurns> {
@@ -186,15 +190,5 @@ function openTurns(turns: readonly LiveTurn[], limit: number, nowMs: number): St
     })),
     total: turns.length,
     sampled_tokens: turns.reduce((sum, { completion }) => sum + completion.tokenIds.length, 0),
-  }
-}
-
-/** @returns how many calls still run when all have ended or the time is up */
-async function drained(backend: Backend, clock: Clock, timeoutMs: number): Promise<number> {
-  const endMs = clock.nowMs() + timeoutMs
-  for (;;) {
-    const inFlight = backend.status().members.reduce((sum, member) => sum + member.inFlight, 0)
-    if (inFlight === 0 || clock.nowMs() >= endMs) return inFlight
-    await new Promise<void>((resolve) => clock.after(DRAIN_POLL_MS, resolve))
   }
 }

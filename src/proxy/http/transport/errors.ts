@@ -81,14 +81,12 @@ const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   engine_unreachable: 5,
   no_worker: 5,
   policy_not_served: 5,
-  node_away: 5,
   paused: 5,
   store_failed: 5,
 }
 
 /** Headers that go with an error: what the SDKs' retry loops act on, and what HTTP asks for. */
 export function errorHeaders(error: ProxyError): Record<string, string> {
-  if (error.code === 'wrong_node') return { 'x-should-retry': 'false', 'x-llm-proxy-node': error.node ?? '' }
   // 501: not implemented, now or later.
   if (FINAL.has(error.code) || error.status === 501) return { 'x-should-retry': 'false' }
   if (error.status === 401) return { 'www-authenticate': 'Bearer realm="llm-proxy"' }

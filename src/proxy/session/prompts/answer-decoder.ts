@@ -1,13 +1,16 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
-import type { OutputParser } from '../../tokens/parsers/output-parser.ts'
+import type { AnswerReader } from '../../tokens/parsers/answer-reader.ts'
 import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
 import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 import type { ReasoningCount } from './reasoning-count.ts'
 
 const TOKEN_AS_ID = 'token_id:'
+
+/** What an engine says after the start. */
+type AnswerEvent = GenerationDelta | GenerationEnd
 
 export interface AnswerDecoderParts {
   decoder: StreamingDecoder
@@ -22,7 +25,7 @@ export interface AnswerDecoderParts {
   oneToolCall: boolean
   /** What a token reads like by itself; absent: the agent wants tokens written as `token_id:123`. */
   textOf?: (id: number) => string
-  parser: OutputParser
+  reader: AnswerReader
   /** Absent: the format has no place where reasoning begins and ends. */
   reasoningCount?: ReasoningCount
 }
@@ -45,22 +48,40 @@ export class AnswerDecoder {
     this.#parts = parts
   }
 
-  /** The tokens of `delta` with their text; the engine's own text is dropped. */
-  push({ content, ...delta }: GenerationDelta): GenerationDelta {
+  /**
+   * The tokens of all deltas with their text; the engine's own text is dropped. With the end comes what was held back
+   * until then, if anything, and the end in the words of the chat API.
+   * @throws ProxyError `engine_failed` where the engine sampled and told no ids: the agent would read an empty answer
+   */
+  async read(events: readonly AnswerEvent[]): Promise<AnswerEvent[]> {
+    const decoded = events.map((event) => (event.type === 'delta' ? this.#decodeDelta(event) : event))
+    const end = events.findLast((event) => event.type === 'end')
+    const texts = decoded.flatMap((event) => ('text' in event ? [event.text] : []))
+    if (end !== undefined) texts.push(this.#lastText(end))
+    const parsed = await this.#parts.reader.read(texts, end !== undefined)
+    let next = 0
+    return decoded.flatMap((event): AnswerEvent[] => {
+      if ('text' in event) return [{ ...event.tokens, ...this.#note(parsed[next++]!) }]
+      return event.type === 'end' ? this.#finish(event, parsed.slice(next)) : [event]
+    })
+  }
+
+  /** Nothing more will be read. */
+  close(): void {
+    this.#parts.reader.close()
+  }
+
+  #decodeDelta({ content, ...delta }: GenerationDelta): { tokens: GenerationDelta; text: string } {
     const tokens = this.#withTexts(delta)
 
     this.#hasText ||= Boolean(content)
     this.#hasIds ||= (tokens.tokenIds ?? []).length > 0
     let text = ''
     for (const id of tokens.tokenIds ?? []) text += this.#read(id)
-    return { ...tokens, ...this.#note(this.#parts.parser.push(text)) }
+    return { tokens, text }
   }
 
-  /**
-   * What was held back until now, if anything, and the end in the words of the chat API.
-   * @throws ProxyError `engine_failed` where the engine sampled and told no ids: the agent would read an empty answer
-   */
-  finish(end: GenerationEnd): [...GenerationDelta[], GenerationEnd] {
+  #lastText(end: GenerationEnd): string {
     const hasSampled = this.#hasText || (end.usage?.completion_tokens ?? 0) > 0
     if (hasSampled && !this.#hasIds) {
       const message =
@@ -68,16 +89,19 @@ export class AnswerDecoder {
         'it may be too old for return_token_ids'
       throw new ProxyError('engine_failed', message)
     }
-    const { decoder, stops, parser, includeStop } = this.#parts
+    const { decoder, stops, includeStop } = this.#parts
     const endedByToken = end.finishReason === 'stop' && typeof end.stopReason !== 'string'
     const last = endedByToken && !includeStop ? '' : this.#readUndecided()
-    const rest = last + stops.push(decoder.flush()) + stops.flush()
-    const deltas = [parser.push(rest), parser.finish()].map((parsed) => this.#note(parsed)).filter(isNotEmpty)
+    return last + stops.push(decoder.flush()) + stops.flush()
+  }
+
+  #finish(end: GenerationEnd, parsed: readonly ParsedDelta[]): AnswerEvent[] {
+    const deltas = parsed.map((delta) => this.#note(delta)).filter(isNotEmpty)
     const finishReason = this.#calledTools && end.finishReason === 'stop' ? 'tool_calls' : end.finishReason
     // null is an engine's word for a completion that ended by itself.
-    const stopReason = end.stopReason === undefined ? stops.matched : end.stopReason
+    const stopReason = end.stopReason === undefined ? this.#parts.stops.matched : end.stopReason
     return [
-      ...deltas.map((parsed) => ({ type: 'delta' as const, ...parsed })),
+      ...deltas.map((delta) => ({ type: 'delta' as const, ...delta })),
       { ...end, ...this.#usageOf(end), finishReason, ...(stopReason !== undefined && { stopReason }) },
     ]
   }

@@ -21,7 +21,11 @@ export function inexactReason(completion: Completion): string | null {
   // Nothing was sampled, and nothing is missing.
   if (start.engine === NO_ENGINE) return null
   const promptCount = start.promptTokenIds?.length ?? 0
-  if (promptCount === 0) return 'the engine did not report the token ids of the prompt'
+  if (promptCount === 0) {
+    // Of workers of version 1 some keep all ids to themselves.
+    const isWithoutAny = tokenIds.length === 0 && hasText(completion)
+    return `the engine did not report ${isWithoutAny ? 'token ids of the completion, nor ' : ''}the token ids of the prompt`
+  }
   if (tokenIds.length === 0 && hasText(completion))
     return 'the engine did not report the token ids of the completion'
   if (tokenIds.length !== logprobs.length) {

@@ -151,7 +151,8 @@ async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPr
     const ids = cut.prompt.continuedBy([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
     const text = reasonsAtEnd(cut, model) ? model.parser.reasoning!.open : ''
-    return { ids, text, origin, call: place, parent: cut, images: placedImages(ids, input), ...said }
+    const prefix = model.tokenizer.decode(ids.slice(Math.max(0, cut.prompt.length - HEAD_TOKENS), ids.length))
+    return { ids, text, prefix, origin, call: place, parent: cut, images: placedImages(ids, input), ...said }
   }
   if (continues && isNoText(messages.at(-1)?.content)) {
     const message = 'the final message has no text to continue'
@@ -164,6 +165,9 @@ function isCut({ prompt }: KnownTurn, renderer: PromptRenderer): boolean {
   return prompt.completion.length > 0 && !renderer.endsTurn(prompt.completion.at(-1))
 }
 
+/** More than the head of an assistant's turn has. */
+const HEAD_TOKENS = 16
+
 /** Whether the model was reasoning when its completion was cut off. */
 function reasonsAtEnd({ prompt }: KnownTurn, { tokenizer, parser }: PlanningModel): boolean {
   if (parser.reasoning === undefined) return false
@@ -171,7 +175,7 @@ function reasonsAtEnd({ prompt }: KnownTurn, { tokenizer, parser }: PlanningMode
   const said = tokenizer.decode(prompt.completion)
   if (said.includes(open) || said.includes(close)) return said.lastIndexOf(open) > said.lastIndexOf(close)
   // More than the head of a turn with a reasoning block that is open.
-  const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - 16), prompt.length))
+  const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
   return opensReasoning(parser, head)
 }
 

@@ -7,6 +7,7 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { type GenerationEvent, type GenerationStream, NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
+import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 
 export interface Prompts {
@@ -23,14 +24,27 @@ export interface Prompts {
    * @param session of which the call would be: its prompt may go on from recorded tokens
    */
   countTokens(body: ChatBody, signal: AbortSignal, session?: CountedSession): Promise<number>
+  /** Only where the proxy makes prompts itself. */
+  readonly tokens?: PromptTokens
   /** How prompts came about, counted by reason since the start of the process. */
   counts(): Readonly<Record<string, number>>
+}
+
+/** A model's tokens, as prompts are made of them. */
+export interface PromptTokens {
+  readonly tokenizer: Tokenizer
+  /** Tokens of prompt and completion together; undefined: the model's files do not say. */
+  readonly contextLength: number | undefined
+  /** What {@link Prompts.countTokens} counts. */
+  idsOf(body: ChatBody, session?: CountedSession): Promise<number[]>
 }
 
 export interface CountedSession {
   readonly sessionId: string
   readonly memory: SessionMemory
 }
+
+export type MaybePromised<Value> = Value | Promise<Value>
 
 /** The prompt of one call. */
 export interface CallPrompt {
@@ -44,7 +58,9 @@ export interface CallPrompt {
    */
   whileAsked(): Promise<void>
   /** What the agent gets of what the engine said. */
-  read(events: readonly GenerationEvent[]): readonly GenerationEvent[]
+  read(events: readonly GenerationEvent[]): MaybePromised<readonly GenerationEvent[]>
+  /** Nothing more will be read, whether the answer is whole or not. */
+  close?(): void
   /** The answer is whole, and on record. Before the agent can have read the end and go on from it. */
   answered(completion: Completion): void
 }

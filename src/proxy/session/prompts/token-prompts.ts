@@ -16,6 +16,7 @@ import {
 import type { PromptImages } from '../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import { type PlacedImage, placesOf } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
@@ -41,7 +42,14 @@ import {
   wholePrompt,
   withVariables,
 } from './prompt-planner.ts'
-import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
+import {
+  type CallPrompt,
+  type CountedSession,
+  type MaybePromised,
+  type Prompts,
+  type PromptTokens,
+  plainPrompt,
+} from './prompts.ts'
 import { tooLong } from './too-long.ts'
 
 export class TokenPrompts implements Prompts {
@@ -90,13 +98,22 @@ export class TokenPrompts implements Prompts {
   }
 
   /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
-  async countTokens(body: ChatBody, _signal: AbortSignal, session?: CountedSession): Promise<number> {
-    if (session === undefined) return (await wholePrompt(this.#model, body)).ids.length
+  async #idsOf(body: ChatBody, session?: CountedSession): Promise<TokenIds | PromptIds> {
+    if (session === undefined) return (await wholePrompt(this.#model, body)).ids
     const { sessionId, memory } = session
     const turns = await this.#turnsOf(sessionId, memory)
     const lastMessage = memory.messages.lastOf(body.messages)
-    const { ids } = await planPrompt(this.#model, { memory, turns }, { body, lastMessage })
-    return ids.length
+    return (await planPrompt(this.#model, { memory, turns }, { body, lastMessage })).ids
+  }
+
+  async countTokens(body: ChatBody, _signal: AbortSignal, session?: CountedSession): Promise<number> {
+    return (await this.#idsOf(body, session)).length
+  }
+
+  get tokens(): PromptTokens {
+    const { tokenizer, contextLength } = this.#model
+    const idsOf: PromptTokens['idsOf'] = async (...asked) => [...(await this.#idsOf(...asked))]
+    return { tokenizer, contextLength, idsOf }
   }
 
   counts(): Readonly<Record<string, number>> {
@@ -175,7 +192,7 @@ abstract class PlannedCall implements CallPrompt {
 
   async whileAsked(): Promise<void> {}
 
-  abstract read(events: readonly GenerationEvent[]): readonly GenerationEvent[]
+  abstract read(events: readonly GenerationEvent[]): MaybePromised<readonly GenerationEvent[]>
 
   answered(completion: Completion): void {
     // A prompt that is built on ids which may be wrong or missing would be wrong with them.
@@ -208,15 +225,21 @@ class TokenCall extends PlannedCall {
     this.request = { ...request, ...expertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
     this.#vocabularySize = model.vocabularySize
     this.#decoder = new AnswerDecoder(
-      decoderFor(model, request.body, { promptText: prompt.text, forcesCall: forcedCall !== undefined }),
+      decoderFor(model, request.body, {
+        promptText: prompt.text,
+        prefix: prompt.prefix,
+        forcesCall: forcedCall !== undefined,
+      }),
     )
   }
 
-  read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
-    return events.flatMap((event): GenerationEvent[] => {
-      if (event.type === 'delta') return [this.#decoder.push(event)]
-      return event.type === 'end' ? this.#decoder.finish(event) : [this.#startOf(event)]
-    })
+  async read(events: readonly GenerationEvent[]): Promise<readonly GenerationEvent[]> {
+    const starts = events.filter((event) => event.type === 'start').map((start) => this.#startOf(start))
+    return [...starts, ...(await this.#decoder.read(events.filter((event) => event.type !== 'start')))]
+  }
+
+  close(): void {
+    this.#decoder.close()
   }
 
   /** The prompt's ids as the engine reports them; where it reports others than it was sent, the record says so. */

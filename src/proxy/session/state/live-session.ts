@@ -22,6 +22,10 @@ interface SessionState {
   /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
   readonly unrecorded: Set<number>
   readonly spending: Spending
+  /** Under which the session is this proxy's; undefined: the record is not shared. */
+  readonly epoch: number | undefined
+  /** As {@link SessionCall.resumedAt}. */
+  readonly resumedAt: number | undefined
 }
 
 interface Waiter {
@@ -101,15 +105,22 @@ export class LiveSession {
 
   /**
    * Takes over what the store says of the session; undefined: it is not there, or must be asked again.
-   * @param spending of the turns on record, where it has limits
+   * @param more `spending` of the turns on record, where it has limits; `epoch` of a record that several proxies share;
+   *   `resumedAt` where the proxy that had it before was lost
    */
-  learn(record: SessionRecord | undefined, spending = new Spending()): void {
+  learn(
+    record: SessionRecord | undefined,
+    more: { spending?: Spending; epoch?: number | undefined; resumedAt?: number | undefined } = {},
+  ): void {
+    const { spending = new Spending(), epoch, resumedAt } = more
     this.#state = record && {
       active: record.status === 'active',
       rules: rulesOf(record),
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
       spending,
+      epoch,
+      resumedAt,
     }
   }
 
@@ -128,9 +139,10 @@ export class LiveSession {
   beginCall(budget: CallBudget, onDone: () => void): SessionCall {
     const { sessionId, memory } = this
     const state = this.#state!
-    const { rules, spending } = state
+    const { rules, spending, epoch, resumedAt } = state
     const index = state.nextIndex++
-    const call = new SessionCall({ sessionId, index, rules, memory, budget }, spending, {
+    const place = { sessionId, index, rules, memory, budget, epoch, resumedAt }
+    const call = new SessionCall(place, spending, {
       onDone: () => {
         this.#calls.delete(call)
         onDone()

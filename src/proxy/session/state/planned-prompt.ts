@@ -26,6 +26,8 @@ export interface PlannedPrompt {
   origin: PromptOrigin
   /** The text that the completion follows; of an extended prompt only its new part. */
   text: string
+  /** Of an answer that goes on where it was cut off: the head of its turn, and what was sampled of it. */
+  prefix?: string
   call: MatchedCall<KnownTurn>
   parent: KnownTurn | undefined
   /** In the order of the prompt; empty: it has none. */

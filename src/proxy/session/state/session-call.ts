@@ -39,6 +39,10 @@ export class SessionCall {
   readonly budget: CallBudget
   /** What the session remembers of its calls; kept until this one is done. */
   readonly memory: SessionMemory
+  /** Under which the session is this proxy's; undefined: the record is not shared. */
+  readonly epoch: number | undefined
+  /** Turns below it were answered by a proxy that was lost: whether the last of them reached their agents nobody knows. */
+  readonly resumedAt: number | undefined
   /** The turn that it has become; undefined before that. */
   turn: LiveTurn | undefined
   /** What its turn comes to is counted; until then, it counts as a call in flight. */
@@ -50,7 +54,7 @@ export class SessionCall {
   #isDone = false
 
   constructor(
-    place: Pick<SessionCall, 'sessionId' | 'index' | 'rules' | 'memory' | 'budget'>,
+    place: Pick<SessionCall, 'sessionId' | 'index' | 'rules' | 'memory' | 'budget' | 'epoch' | 'resumedAt'>,
     spending: Spending,
     ends: CallEnds,
   ) {
@@ -59,6 +63,8 @@ export class SessionCall {
     this.rules = place.rules
     this.memory = place.memory
     this.budget = place.budget
+    this.epoch = place.epoch
+    this.resumedAt = place.resumedAt
     this.#spending = spending
     this.#ends = ends
   }

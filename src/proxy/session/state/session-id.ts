@@ -7,6 +7,7 @@ import { ProxyError } from '../../../base/errors.ts'
  */
 export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'admin',
+  'consumers',
   'docs',
   'events',
   'favicon.ico',
@@ -17,6 +18,7 @@ export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'openapi.json',
   'robots.txt',
   'rollouts',
+  'search',
   'sessions',
   'traces',
   'ui',

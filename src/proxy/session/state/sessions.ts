@@ -9,6 +9,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
+import { type ClaimedSession, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
 import type { Reward, SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
 import { spendingOf } from './limits.ts'
@@ -16,7 +17,6 @@ import type { LiveSession } from './live-session.ts'
 import { LiveSessions, type UsedSession } from './live-sessions.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
-import { isOwn, type NodePlace, refuseForeign } from './nodes.ts'
 import { readPolicies } from './policies.ts'
 import { rewardByIndex } from './rewards.ts'
 import type { SessionCall } from './session-call.ts'
@@ -46,8 +46,6 @@ export interface SessionsOptions {
   /** Milliseconds from any beginning, which no setting of the clock changes. Default: the process's, or `clock`. */
   steadyClock?: () => number
   generateId?: () => string
-  /** Only sessions of this node are served, of several. Default: all are. */
-  node?: NodePlace | undefined
   /** Metadata that a new session gets behind and below what its creator gives. */
   metadata?: () => Record<string, unknown>
   /** How long a change waits for cancelled calls to close their turns. */
@@ -56,6 +54,9 @@ export interface SessionsOptions {
   /** What may be remembered of all sessions and their calls. Default: 512 MiB. */
   memoryBytes?: number
 }
+
+/** How often a record that several proxies share is looked at by who waits for the end of a session. */
+const LOOK_MS = 1_000
 
 interface WaitResult {
   session: SessionRecord
@@ -66,9 +67,10 @@ interface WaitResult {
 export class Sessions {
   readonly #store: TurnStore
   readonly #hooks: SessionHooks
-  readonly #options: Required<Omit<SessionsOptions, 'node'>> & Pick<SessionsOptions, 'node'>
+  readonly #options: Required<SessionsOptions>
   readonly #lives: LiveSessions
   readonly #sweeper: Sweeper
+  readonly #beganAtMs: number
   #closed = false
 
   constructor(store: TurnStore, hooks: SessionHooks, options: SessionsOptions) {
@@ -88,9 +90,13 @@ export class Sessions {
       ...options,
     }
     this.#lives = new LiveSessions(this.#options.memoryBytes)
+    this.#beganAtMs = this.#options.clock()
     const { clock, steadyClock, sweepIntervalMs: intervalMs } = this.#options
     const sweeperHooks = { ...hooks, onSwept: (sessionId: string) => this.#swept(sessionId) }
     this.#sweeper = new Sweeper(store, sweeperHooks, { clock, steadyClock, intervalMs })
+    store.shared?.onLost(() => {
+      for (const live of this.#lives.all()) void this.#moved(live)
+    })
   }
 
   /** A call for a session that does not exist is refused. */
@@ -101,9 +107,22 @@ export class Sessions {
   /** An existing session is found, not changed. @throws ProxyError `invalid_request` for an id that cannot be one */
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
     checkNewSession(request)
-    const sessionId = parseSessionId(request.sessionId ?? this.#newId())
-    refuseForeign(sessionId, this.#options.node)
+    const sessionId = parseSessionId(request.sessionId ?? this.#options.generateId())
     return this.#inOrder(sessionId, () => this.#createRecord(sessionId, request))
+  }
+
+  /** Another proxy, of those that share the record, whose the session is; undefined: it is this one's, or nobody's. */
+  async ownerElsewhere(sessionId: string): Promise<SharingProxy | undefined> {
+    const { shared } = this.#store
+    if (shared === undefined) return undefined
+    await shared.valid()
+    return this.#lives.get(sessionId)?.isKnown ? undefined : shared.ownerOf(sessionId)
+  }
+
+  /** The session is another proxy's by now: what is remembered of it does not hold, and its calls here are cancelled. */
+  async moved(sessionId: string): Promise<void> {
+    const live = this.#lives.get(sessionId)
+    if (live !== undefined) await this.#moved(live)
   }
 
   /** @throws ProxyError `session_not_found` */
@@ -131,9 +150,9 @@ export class Sessions {
 
   /** Forgets turns and reward and opens the session again, ended or not. @throws ProxyError `session_not_found` */
   reset(sessionId: string): Promise<SessionRecord> {
-    return this.#change(sessionId, 'reset', async (live) => {
+    return this.#change(sessionId, 'reset', async (live, epoch) => {
       const session = await this.#store.resetSession(sessionId, this.#options.clock())
-      live.learn(session)
+      live.learn(session, { epoch })
       this.#onEnded(sessionId)
       const reset = found(session)
       this.#options.activity.tell({ type: 'session_reset', session_id: sessionId })
@@ -180,7 +199,8 @@ export class Sessions {
       return { session, ended: live.untilEnded(timeoutMs, signal) }
     })
     if (ended === undefined) return { session, timedOut: false }
-    const asEnded = await ended
+    const looking = this.#store.shared && setInterval(() => void this.#lookForEnd(live), LOOK_MS)
+    const asEnded = await ended.finally(() => clearInterval(looking))
     return asEnded
       ? { session: asEnded, timedOut: false }
       : { session: await this.get(sessionId), timedOut: true }
@@ -190,15 +210,19 @@ export class Sessions {
    * Begins an agent call; a session that is not there is created. Indexes follow the order of arrival, from the record's last.
    * @param keyTag of the agent's key, if the call came with one: null for one without a tag
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an id that cannot be one),
-   *   `shutting_down`, `wrong_node`, `limit_reached`, `unauthorized` (as {@link refuseEndedKey})
+   *   `shutting_down`, `session_moved`, `limit_reached`, `unauthorized` (as {@link refuseEndedKey})
    */
   beginCall(sessionId: string, keyTag?: string | null): Promise<SessionCall> {
-    this.refuseForeign(sessionId)
     return this.#inOrder(sessionId, async (live) => {
       this.#refuseIfClosed()
+      await this.#store.shared?.valid()
       if (!live.isKnown) {
-        const record = await this.#forCall(sessionId, keyTag)
-        live.learn(record, await spendingOf(this.#store, record))
+        // Of a session that was another proxy's meanwhile.
+        await live.cancelCalls(sessionMoved(sessionId), this.#options.settleMs)
+        const { record, claimed } = await this.#forCall(sessionId, keyTag)
+        const isResumed = record.nextIndex > 0 && (claimed?.wasLost ?? record.updatedAtMs < this.#beganAtMs)
+        const resumedAt = isResumed ? record.nextIndex : undefined
+        live.learn(record, { ...claimed, resumedAt, spending: await spendingOf(this.#store, record) })
       }
       if (keyTag !== undefined && keyTag !== live.rules.keyTag) throw endedKey()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
@@ -288,25 +312,13 @@ export class Sessions {
     return this.#lives.get(sessionId)?.turns ?? []
   }
 
-  /** One of this node's own. */
-  #newId(): string {
-    const { generateId, node } = this.#options
-    let sessionId = generateId()
-    while (!isOwn(sessionId, node)) sessionId = generateId()
-    return sessionId
-  }
-
-  /** @throws ProxyError `wrong_node` for a session of another node */
-  refuseForeign(sessionId: string): void {
-    refuseForeign(sessionId, this.#options.node)
-  }
-
   #onEnded(sessionId: string): void {
     this.#lives.get(sessionId)?.forget()
     this.#hooks.onEnded(sessionId)
   }
 
-  async #createRecord(sessionId: string, request: NewSessionRequest) {
+  /** @param isOwn of a record that several proxies share: it is to be this one's */
+  async #createRecord(sessionId: string, request: NewSessionRequest, isOwn = false) {
     const made = await this.#store.createSession({
       sessionId,
       createdAtMs: this.#options.clock(),
@@ -320,26 +332,33 @@ export class Sessions {
       editedCalls: request.editedCalls ?? null,
       limits: request.limits ?? this.#options.limits,
       keyTag: request.keyTag ?? null,
+      isOwn,
     })
     if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
     return made
   }
 
   /** A key that was made for one session makes no other. */
-  async #forCall(sessionId: string, keyTag: string | null = null): Promise<SessionRecord> {
-    if (keyTag === null && !this.#options.strict)
-      return (await this.#createRecord(parseSessionId(sessionId), {})).session
-    const session = await this.find(sessionId)
-    if (session === undefined && keyTag !== null) throw endedKey()
-    return found(session)
+  async #forCall(sessionId: string, keyTag: string | null = null): Promise<OwnedSession> {
+    const { shared } = this.#store
+    if (keyTag === null && !this.#options.strict) {
+      const { session, epoch } = await this.#createRecord(parseSessionId(sessionId), {}, true)
+      const claimed = epoch === undefined ? undefined : { epoch, wasLost: false }
+      if (shared === undefined || claimed !== undefined) return { record: session, claimed }
+    }
+    const claimed = await shared?.claim(sessionId)
+    const record = await this.find(sessionId)
+    if (record === undefined && keyTag !== null) throw endedKey()
+    if (record !== undefined && shared !== undefined && claimed === undefined) throw sessionMoved(sessionId)
+    return { record: found(record), claimed }
   }
 
   #end(sessionId: string, status: 'completed' | 'aborted'): Promise<SessionRecord> {
-    return this.#change(sessionId, status, async (live) => {
+    return this.#change(sessionId, status, async (live, epoch) => {
       const atMs = this.#options.clock()
       const hadEnded = live.isKnown && !live.isActive
       const record = await this.#store.endSession(sessionId, status, atMs)
-      live.learn(record)
+      live.learn(record, { epoch })
       const session = found(record)
       this.#onEnded(sessionId)
       live.tellWaiters(session)
@@ -350,11 +369,30 @@ export class Sessions {
     })
   }
 
-  #change<T>(sessionId: string, how: string, write: (live: LiveSession) => Promise<T>): Promise<T> {
+  /** From another proxy that cannot be asked for it the session is taken: what that one still does of it is void. */
+  #change<T>(
+    sessionId: string,
+    how: string,
+    write: (live: LiveSession, epoch: number | undefined) => Promise<T>,
+  ): Promise<T> {
     return this.#inOrder(sessionId, async (live) => {
       await live.cancelCalls(cancelled(sessionId, how), this.#options.settleMs)
-      return write(live)
+      await this.#store.shared?.valid()
+      return write(live, (await this.#store.shared?.claim(sessionId, true))?.epoch)
     })
+  }
+
+  async #moved(live: LiveSession): Promise<void> {
+    live.learn(undefined)
+    live.forget()
+    await live.cancelCalls(sessionMoved(live.sessionId), this.#options.settleMs)
+  }
+
+  /** It may have been ended at another proxy. */
+  async #lookForEnd(live: LiveSession): Promise<void> {
+    const session = await this.find(live.sessionId).catch(() => 'unknown' as const)
+    if (session === undefined) live.failWaiters(notFound())
+    else if (session !== 'unknown' && session.status !== 'active') live.tellWaiters(session)
   }
 
   /** The session is gone from the store. */
@@ -381,6 +419,12 @@ export class Sessions {
   #refuseIfClosed(): void {
     if (this.#closed) throw new ProxyError('shutting_down', 'llm-proxy is shutting down')
   }
+}
+
+interface OwnedSession {
+  record: SessionRecord
+  /** undefined: the record is not shared. */
+  claimed: ClaimedSession | undefined
 }
 
 function found(session: SessionRecord | undefined): SessionRecord {

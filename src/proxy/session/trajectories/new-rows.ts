@@ -1,9 +1,19 @@
-/** Why a turn begins a row of its own, in a sentence for who looks at the session. */
+/** Why a turn begins a row of its own: a sentence for who looks at the session, and what changed. */
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
 import { parentOnRecord, promptReasonOf } from '../matching/parent-on-record.ts'
-import { type EchoNote, echoNoteOf } from '../prompts/echo-note.ts'
-import type { Line } from '../roles/line.ts'
+import { echoNoteOf } from '../prompts/echo-note.ts'
+import { isMainWork, type Line } from '../roles/line.ts'
+import type { FoundLine } from '../roles/line-finder.ts'
+import {
+  answerText,
+  type Change,
+  changeOf,
+  changesOfCalls,
+  isEdited,
+  messageText,
+  toolNames,
+} from './message-changes.ts'
 
 /**
  * `conversation` and `sampled_again` are as they should be. The others split what could be one row: the agent changed what it
@@ -23,54 +33,82 @@ export const NEW_ROW_REASONS = [
   'other_model',
 ] as const
 
+type Why = (typeof NEW_ROW_REASONS)[number]
+
+const EXPECTED: ReadonlySet<Why> = new Set(['conversation', 'sampled_again'])
+
 export interface NewRow {
-  readonly why: (typeof NEW_ROW_REASONS)[number]
+  readonly why: Why
   /** The turn that it could have gone on from, or that it is a sample beside. */
   readonly turnId: string | null
   readonly text: string
+  /** What the agent changed, where it did. */
+  readonly changes?: readonly Change[]
+}
+
+/** Whether it splits what could be one row. */
+export function isSplit({ why }: NewRow): boolean {
+  return !EXPECTED.has(why)
 }
 
 /** What is kept of a turn. */
 interface Seen
   extends Pick<
     TurnStep,
-    'turnId' | 'index' | 'status' | 'exact' | 'inexactReason' | 'tools' | 'lastMessage'
+    | 'turnId'
+    | 'index'
+    | 'status'
+    | 'exact'
+    | 'inexactReason'
+    | 'tools'
+    | 'lastMessage'
+    | 'completionText'
+    | 'toolCalls'
   > {
   /** Of prompt and completion. */
   readonly tokenCount: number
 }
 
-const MAX_CHARS = 60
+/** What followed on a message last, and whose request brought it; undefined: on none. */
+type Following = Map<Message | undefined, { message: Message; turn: Seen }>
 
 export class NewRows {
   readonly #turns = new Map<string, Seen>()
   /** By the last message of its request: the latest turn. */
   readonly #endingAt = new Map<Message, Seen>()
-  /** What followed on a message last, and whose request brought it; undefined: on none. */
-  readonly #following = new Map<Message | undefined, { message: Message; turn: Seen }>()
+  /** By line, for helpers have conversations of their own. */
+  readonly #following = new Map<string, Following>()
 
   /**
    * Takes all turns, in call order.
    * @param isFollower it follows another one in a row
    * @returns undefined of a turn that begins no row
    */
-  add(step: TurnStep, line: Line, isFollower: boolean): NewRow | undefined {
-    const { turnId, index, status, exact, inexactReason, tools, lastMessage } = step
-    const tokenCount = promptLength(step) + step.completionTokenIds.length
-    const seen: Seen = { turnId, index, status, exact, inexactReason, tools, lastMessage, tokenCount }
-    const begins = status === 'completed' && line !== 'side' && !isFollower
-    const found = begins ? (this.#byParent(step) ?? this.#byMessages(step, seen)) : undefined
-    this.#remember(seen)
+  add(step: TurnStep, { line, rule }: FoundLine, isFollower: boolean): NewRow | undefined {
+    const seen = seenOf(step)
+    const begins = step.status === 'completed' && line !== 'side' && !isFollower
+    // A helper that nobody named may be the main line behind a system prompt that was edited.
+    const isGuess = rule === 'new_opening'
+    const others = this.#followingOf(isGuess ? 'main' : line)
+    const found = begins ? (this.#byParent(step) ?? this.#byMessages(step, seen, others, isGuess)) : undefined
+    this.#remember(seen, this.#followingOf(line))
     return found
   }
 
-  #remember(turn: Seen): void {
+  #followingOf(line: Line): Following {
+    const name = isMainWork(line) ? 'main' : line
+    const following = this.#following.get(name) ?? new Map()
+    this.#following.set(name, following)
+    return following
+  }
+
+  #remember(turn: Seen, following: Following): void {
     this.#turns.set(turn.turnId, turn)
     const { lastMessage } = turn
     if (lastMessage !== undefined) this.#endingAt.set(lastMessage, turn)
     for (let at = lastMessage; at !== undefined; at = at.parent) {
-      if (this.#following.get(at.parent)?.message === at) break
-      this.#following.set(at.parent, { message: at, turn })
+      if (following.get(at.parent)?.message === at) break
+      following.set(at.parent, { message: at, turn })
     }
   }
 
@@ -94,27 +132,37 @@ export class NewRows {
     return { why: 'tokens_differ', turnId, text }
   }
 
-  #byMessages(step: TurnStep, seen: Seen): NewRow {
+  #byMessages(step: TurnStep, seen: Seen, following: Following, isGuess: boolean): NewRow {
     const edited = this.#editedCall(step)
     if (edited !== undefined) return edited
-    const { known, added } = this.#known(seen.lastMessage)
+    const { known, added } = this.#known(seen.lastMessage, following)
     const ended = known && this.#endingAt.get(known)
     if (ended !== undefined) return afterRequestOf(ended, seen, added)
-    const other = this.#following.get(known)
-    // What nobody said before begins a conversation; so does another agent behind the same system prompt.
-    if (other === undefined || added === undefined || isOpening(known, added)) return CONVERSATION
+    const other = following.get(known)
+    // What nobody said before begins a conversation.
+    if (other === undefined || added === undefined) return CONVERSATION
+    // So does another agent behind the same system prompt, unless it says almost the same.
+    const mayBeAnother = isGuess || isOpening(known, added)
+    if (mayBeAnother && !isEdited(other.message, added, other.turn.lastMessage, seen.lastMessage))
+      return CONVERSATION
     const { index, turnId } = other.turn
-    const place = `message ${added.depth} (${added.value.role})`
-    const text = `${place} is not what turn ${index} had: ${difference(other.message, added)}`
-    return { why: 'message_changed', turnId, text }
+    const change = changeOf(
+      placeOf(added, isOpening(known, added)),
+      messageText(other.message),
+      messageText(added),
+    )
+    const text = `${change.what} edited: it differs from turn ${index}'s at line ${change.line}`
+    return { why: 'message_changed', turnId, text, changes: [change] }
   }
 
   /** How much of it an earlier turn had, and the first message that none had there. */
-  #known(last: Message | undefined): { known: Message | undefined; added: Message | undefined } {
+  #known(
+    last: Message | undefined,
+    following: Following,
+  ): { known: Message | undefined; added: Message | undefined } {
     let added: Message | undefined
     let at = last
-    while (at !== undefined && !this.#following.has(at) && !this.#endingAt.has(at))
-      [added, at] = [at, at.parent]
+    while (at !== undefined && !following.has(at) && !this.#endingAt.has(at)) [added, at] = [at, at.parent]
     return { known: at, added }
   }
 
@@ -122,13 +170,27 @@ export class NewRows {
     const note = echoNoteOf(step)
     const before = note?.kinds.includes('edited') ? this.#turns.get(note.from ?? '') : undefined
     if (note === undefined || before === undefined) return undefined
-    const text = `the agent changed a call of turn ${before.index}: ${changesIn(note)}`
-    return { why: 'call_edited', turnId: before.turnId, text }
+    const { text, changes } = changesOfCalls(note, before)
+    return { why: 'call_edited', turnId: before.turnId, text: `the agent changed ${text}`, changes }
   }
 }
 
-function promptLength({ promptStep: { base, shared, rest } }: TurnStep): number {
-  return (base === null ? 0 : shared) + rest.length
+function seenOf(step: TurnStep): Seen {
+  const { turnId, index, status, exact, inexactReason, tools, lastMessage, completionText, toolCalls } = step
+  const { base, shared, rest } = step.promptStep
+  const tokenCount = (base === null ? 0 : shared) + rest.length + step.completionTokenIds.length
+  return {
+    turnId,
+    index,
+    status,
+    exact,
+    inexactReason,
+    tools,
+    lastMessage,
+    completionText,
+    toolCalls,
+    tokenCount,
+  }
 }
 
 const CONVERSATION: NewRow = { why: 'conversation', turnId: null, text: 'begins a conversation' }
@@ -140,51 +202,35 @@ function afterRequestOf(ended: Seen, seen: Seen, added: Message | undefined): Ne
     const text = `has the messages of turn ${index}: sampled again`
     return { why: 'sampled_again', turnId, text }
   }
-  if (ended.tools !== seen.tools)
-    return { why: 'tools_changed', turnId, text: `is offered other tools than turn ${index}` }
+  if (ended.tools !== seen.tools) {
+    const change = changeOf('tools', toolNames(ended.tools), toolNames(seen.tools))
+    return {
+      why: 'tools_changed',
+      turnId,
+      text: `is offered other tools than turn ${index}`,
+      changes: [change],
+    }
+  }
   if (added.value.role !== 'assistant') {
     const text = `the answer of turn ${index} is missing before message ${added.depth} (${added.value.role})`
     return { why: 'answer_missing', turnId, text }
   }
-  const text = `message ${added.depth} is not the answer of turn ${index}: ${shortened(textIn(added))}`
-  return { why: 'message_changed', turnId, text }
+  const change = changeOf(`the answer of turn ${index}`, answerText(ended), messageText(added))
+  const text = `${change.what} edited: it differs at line ${change.line}`
+  return { why: 'message_changed', turnId, text, changes: [change] }
 }
 
 /** The first message that is not the system's differs. */
 function isOpening(known: Message | undefined, added: Message): boolean {
-  const isSystem = (message: Message) => ['system', 'developer'].includes(message.value.role)
   for (let at = known; at !== undefined; at = at.parent) if (!isSystem(at)) return false
   return !isSystem(added)
 }
 
-/** Values are JSON, or text. */
-function changesIn({ changes = [] }: EchoNote): string {
-  const differences = changes.map(({ kind, path, sampled, echoed }) => {
-    const what = path === undefined ? kind : `${kind} ${path}`
-    return `${what} is ${echoed === null ? 'left out' : cut(echoed)}, sampled was ${sampled === null ? 'nothing' : cut(sampled)}`
-  })
-  return differences.length === 0 ? 'it says something else' : differences.join('; ')
+function isSystem({ value: { role } }: Message): boolean {
+  return role === 'system' || role === 'developer'
 }
 
-/** From the first place on where they differ. */
-function difference(before: Message, now: Message): string {
-  const [old, text] = [textIn(before), textIn(now)]
-  if (before.value.role !== now.value.role) return `that was of role ${before.value.role}`
-  let at = 0
-  while (at < old.length && old[at] === text[at]) at += 1
-  const from = Math.max(0, at - 10)
-  return `from character ${at} on ${shortened(text.slice(from))}, before ${shortened(old.slice(from))}`
-}
-
-/** What a message says, or its JSON where that is no plain text. */
-function textIn({ json, value }: Message): string {
-  return typeof value.content === 'string' && !('tool_calls' in value) ? value.content : json
-}
-
-function shortened(text: string): string {
-  return JSON.stringify(cut(text))
-}
-
-function cut(text: string): string {
-  return text.length <= MAX_CHARS ? text : `${text.slice(0, MAX_CHARS)}…`.toWellFormed()
+function placeOf(message: Message, isFirst: boolean): string {
+  if (isFirst) return 'first message'
+  return isSystem(message) ? 'system prompt' : `message ${message.depth} (${message.value.role})`
 }

@@ -9,7 +9,17 @@ import type { TurnRecord } from '../../store/port/turn-store.ts'
 /** What of a turn tells whether it is a try of the same call as another one. */
 export type TriedTurn = Pick<
   TurnRecord,
-  'turnId' | 'status' | 'retryCount' | 'lastMessage' | 'tools' | 'params' | 'promptPieces' | 'annotations'
+  | 'turnId'
+  | 'index'
+  | 'status'
+  | 'startedAtMs'
+  | 'endedAtMs'
+  | 'retryCount'
+  | 'lastMessage'
+  | 'tools'
+  | 'params'
+  | 'promptPieces'
+  | 'annotations'
 >
 
 /** Longer texts are compared by their digest: they would all be kept in memory. */
@@ -21,6 +31,10 @@ export interface Try {
   readonly retryCount: number
   /** Of the last retry that was given this try's answer: it and those before it brought their client something. */
   readonly answeredCount?: number | undefined
+  /** Turns below this index were answered by a proxy that was lost. Absent: all by the one that lives. */
+  readonly resumedAt?: number | undefined
+  /** Whether its answer may have been lost with its proxy, which another one followed at this index. Absent: it was not. */
+  mayBeLost?(resumedAt: number): boolean
 }
 
 /**
@@ -30,9 +44,13 @@ export interface Try {
  * was aborted, where there is one that no other retry has spoken for: the client knows of it. Only where there is none
  * was an answer lost on its way, and it was one answer: the latest that can be it. The others are samples that the
  * agent has read.
+ *
+ * A client that does not tell its tries is believed in one case: its proxy was lost after an answer, and the first that the
+ * next proxy was asked is the same again.
  */
 export class Retries {
   readonly #requests = new RequestKeys()
+  readonly #lives = new ProxyLives()
   readonly #tries = new Map<string, Try[]>()
 
   /** @returns the tries of the turn's request so far, this one the last */
@@ -40,7 +58,8 @@ export class Retries {
     const key = this.#requests.keyOf(turn)
     const tries = this.#tries.get(key) ?? []
     const { turnId, status, retryCount } = turn
-    tries.push({ turnId, status, retryCount, answeredCount: answeredRetriesOf(turn).at(-1) })
+    const answeredCount = answeredRetriesOf(turn).at(-1)
+    tries.push({ turnId, status, retryCount, answeredCount, ...this.#lives.add(turn) })
     this.#tries.set(key, tries)
     return tries
   }
@@ -65,7 +84,8 @@ export function repeatedByLast(
 ): string | undefined {
   // Which of them have been spoken for, the tries before tell.
   const latest = tries.slice(-2 * MAX_TRIES)
-  return latest.at(-1)?.retryCount ? repeated(latest, wasRead).at(-1)?.turnId : undefined
+  const last = latest.at(-1)
+  return last !== undefined && isRetry(last) ? repeated(latest, wasRead).at(-1)?.turnId : undefined
 }
 
 /** A client tries a call some times. Of a request that was marked as a retry without end, the latest tries count. */
@@ -73,13 +93,12 @@ const MAX_TRIES = 64
 
 /** For each retry the earlier try that it repeats, which no other retry repeats; undefined: it is not on record. */
 function repeated(tries: readonly Try[], wasRead: (turnId: string) => boolean): (Try | undefined)[] {
-  if (!tries.some(({ retryCount }) => retryCount > 0)) return []
+  if (!tries.some(isRetry)) return []
   const spokenFor = new Set<Try>()
   return tries.flatMap((retry, place) => {
-    if (retry.retryCount === 0) return []
-    const earlier = tries
-      .slice(Math.max(0, place - MAX_TRIES), place)
-      .filter((turn) => (turn.answeredCount ?? turn.retryCount) < retry.retryCount && !spokenFor.has(turn))
+    if (!isRetry(retry)) return []
+    const before = tries.slice(Math.max(0, place - MAX_TRIES), place).filter((turn) => !spokenFor.has(turn))
+    const earlier = before.filter((turn) => isEarlierTry(turn, retry))
     const first =
       latestTry(earlier.filter(({ status }) => status !== 'completed')) ??
       latestTry(earlier.filter(({ status, turnId }) => status === 'completed' && !wasRead(turnId)))
@@ -88,10 +107,48 @@ function repeated(tries: readonly Try[], wasRead: (turnId: string) => boolean): 
   })
 }
 
+/** It says so, or it may be one of a client that does not tell. */
+function isRetry({ retryCount, resumedAt }: Try): boolean {
+  return retryCount > 0 || resumedAt !== undefined
+}
+
+function isEarlierTry(turn: Try, { retryCount, resumedAt = 0 }: Try): boolean {
+  if (retryCount > 0) return (turn.answeredCount ?? turn.retryCount) < retryCount
+  return turn.mayBeLost?.(resumedAt) ?? false
+}
+
 /** Of the highest count; of several the last. */
 function latestTry(tries: readonly Try[]): Try | undefined {
   const highest = Math.max(...tries.map(({ retryCount }) => retryCount))
   return tries.findLast(({ retryCount }) => retryCount === highest)
+}
+
+/** What each proxy that the session had was asked last; of a proxy that took it over, all turns say where. */
+class ProxyLives {
+  readonly #lastStarts = new Map<number, number>()
+
+  add({
+    index,
+    startedAtMs,
+    endedAtMs,
+    status,
+    annotations,
+  }: TriedTurn): Pick<Try, 'resumedAt' | 'mayBeLost'> {
+    const resumedAt = resumedAtOf(annotations)
+    const life = resumedAt ?? 0
+    const isClosed = status !== 'open' && status !== 'interrupted'
+    // Nobody has said of a turn that nobody closed whose it was.
+    if (isClosed) this.#lastStarts.set(life, Math.max(this.#lastStarts.get(life) ?? 0, startedAtMs))
+    // What the proxy was asked after its end, it was asked by who had the answer, as a rule.
+    const isLatest = () => !isClosed || (endedAtMs ?? 0) >= this.#lastStarts.get(life)!
+    return { resumedAt, mayBeLost: (followedAt) => index < followedAt && isLatest() }
+  }
+}
+
+function resumedAtOf(annotations: string): number | undefined {
+  // Few have it, and parsing all costs more than reading them.
+  if (!annotations.includes('"resumed_at"')) return undefined
+  return (JSON.parse(annotations) as { resumed_at?: number }).resumed_at
 }
 
 /** Equal requests of one reading have equal keys. */

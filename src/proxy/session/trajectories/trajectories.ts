@@ -4,7 +4,7 @@
  */
 import type { Reward, TurnRecord, TurnStatus } from '../../store/port/turn-store.ts'
 import { isMainWork, type Line } from '../roles/line.ts'
-import { LineFinder } from '../roles/line-finder.ts'
+import { type FoundLine, LineFinder } from '../roles/line-finder.ts'
 import type { LinedTurn } from '../roles/opening.ts'
 import { policyOnRecord } from '../state/policies.ts'
 import { Compactions } from './compactions.ts'
@@ -133,12 +133,11 @@ export class TrajectoryBuilder {
     this.#selection = { lines, sideCalls, rejected }
   }
 
-  /** @returns the turn's line, and the images that are new with it */
-  add(turn: TrainableTurn & LinedTurn & TriedTurn & Pick<TurnRecord, 'completionText'>): {
-    line: Line
-    images: readonly RowImage[]
-  } {
-    const { line } = this.#lines.add(turn)
+  /** @returns the turn's line with the rule that found it, and the images that are new with it */
+  add(
+    turn: TrainableTurn & LinedTurn & TriedTurn & Pick<TurnRecord, 'completionText'>,
+  ): FoundLine & { images: readonly RowImage[] } {
+    const { line, rule } = this.#lines.add(turn)
     this.#compactions.add(turn, line)
     const images = this.#images.add(turn)
     const policy = policyOnRecord(turn)
@@ -154,7 +153,7 @@ export class TrajectoryBuilder {
       const chosenModel = policy === null ? this.#modelOf(turn) : undefined
       this.#tree.add({ ...turn, chosenModel }, sequence, line, repeatedByLast(tries, this.#wasRead))
     }
-    return { line, images }
+    return { line, rule, images }
   }
 
   /** Most turns of a session have the parameters of the one before, and are not parsed again. */

@@ -46,7 +46,7 @@ export function underRules(
 export function askedTurn(
   call: AgentCall,
   written: WrittenRequest,
-  { index, rules }: SessionCall,
+  { index, rules, epoch, resumedAt }: SessionCall,
   { model, startedAtMs }: { model: string | undefined; startedAtMs: number },
 ): AskedTurn {
   const { sessionId, dialect, word, choice } = call
@@ -64,12 +64,14 @@ export function askedTurn(
     // The session's sampling parameters included: what was really asked of the engine.
     params: recorded === call.request ? written.params : paramsText(recorded),
     retryCount: isHeard ? word.retryCount : 0,
+    ...(epoch !== undefined && { epoch }),
   }
   const annotations: Record<string, unknown> = {
     ...call.annotations,
     ...(line && { line }),
     ...(choice && { choice }),
     ...(policy !== undefined && { policy }),
+    ...(resumedAt !== undefined && { resumed_at: resumedAt }),
     ...(word.idempotencyKey !== undefined && { idempotency_key: word.idempotencyKey }),
   }
   const subagent = line?.told.startsWith('subagent:') ? line.told.slice('subagent:'.length) : undefined

@@ -9,8 +9,16 @@ import type { GenerationEvent, GenerationStream } from '../../../protocol/canoni
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { RequestedDetails } from '../../../protocol/details/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
+import { isMoved } from '../../store/port/shared-record.ts'
 import type { EditedCalls, OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
-import { type CallPrompt, endAtLimit, type Prompts, plainPrompt } from '../prompts/prompts.ts'
+import {
+  type CallPrompt,
+  type CountedSession,
+  endAtLimit,
+  type Prompts,
+  type PromptTokens,
+  plainPrompt,
+} from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
 import { withinBudget } from '../state/limits.ts'
 import type { UsedSession } from '../state/live-sessions.ts'
@@ -123,16 +131,38 @@ export class TurnRunner {
    * made. @throws ProxyError as {@link CountTokens}, `store_failed`
    */
   async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
-    const { backend, prompts, sessions } = this.#options
+    const { backend, prompts } = this.#options
+    return await this.#asIn(sessionId, body, async (asked, session) =>
+      prompts === undefined
+        ? await backend.countTokens(asked, signal, session?.sessionId)
+        : await prompts.countTokens(asked, signal, session),
+    )
+  }
+
+  /** As {@link countTokens}, the tokens themselves. To be called only where there are {@link tokens}. */
+  async promptIds(sessionId: string, body: ChatBody): Promise<number[]> {
+    return await this.#asIn(sessionId, body, async (...asked) => await this.tokens!.idsOf(...asked))
+  }
+
+  /** Absent in chat mode: engines make the prompts. */
+  get tokens(): PromptTokens | undefined {
+    return this.#options.prompts?.tokens
+  }
+
+  /** With the body that a call would have in the session, which need not be there. */
+  async #asIn<T>(
+    sessionId: string | undefined,
+    body: ChatBody,
+    read: (asked: ChatBody, session?: CountedSession) => Promise<T>,
+  ): Promise<T> {
+    const { sessions } = this.#options
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
     const { samplingParams = {}, policies = {} } = session ?? {}
     const model = policyOf(policies) ?? this.#options.model
     const asked = applyOverrides({ kind: 'chat', body }, samplingParams, model).body as ChatBody
-    if (prompts === undefined) return await backend.countTokens(asked, signal, session && sessionId)
-    if (session === undefined) return await prompts.countTokens(asked, signal)
+    if (session === undefined) return await read(asked)
     using used = sessions.use(session.sessionId)
-    const { memory } = used
-    return await prompts.countTokens(asked, signal, { sessionId: session.sessionId, memory })
+    return await read(asked, { sessionId: session.sessionId, memory: used.memory })
   }
 
   #open(agentCall: AgentCall, written: WrittenRequest, call: SessionCall): RunningTurn {
@@ -225,17 +255,20 @@ export class TurnRunner {
     const { call } = turn
     const { signal } = call
     let failure: ProxyError | undefined
+    let prompt: CallPrompt | undefined
     try {
       signal.throwIfAborted()
       // Where no engine is asked, for the prompt fills the context.
       turn.weightsAsked = this.#options.weights?.version
-      const prompt = await this.#promptOf(turn)
+      prompt = await this.#promptOf(turn)
       signal.throwIfAborted()
       let last: GenerationEvent | undefined
       await using answer = startOf(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
       await prompt.whileAsked()
       for (let next = await answer.next(); !next.done; next = await answer.next()) {
-        const batch = turn.calls.read(prompt.read(next.value))
+        // A promise where another thread reads; else nothing is waited for.
+        const read = prompt.read(next.value)
+        const batch = turn.calls.read(read instanceof Promise ? await read : read)
         last = this.#fold(turn, batch)
         const passed = last ? batch.slice(0, -1) : batch
         if (passed.length > 0) yield passed
@@ -251,6 +284,7 @@ export class TurnRunner {
     } finally {
       // No failure: whoever read the events left the loop. An error is made here only, for making one is slow.
       failure ??= signal.aborted ? toProxyError(signal.reason) : undefined
+      prompt?.close?.()
       if (turn.endedAtMs === undefined) await this.#closeQuietly(turn, failure ?? agentLeft())
       call.done()
     }
@@ -296,7 +330,10 @@ export class TurnRunner {
     turn.call.spend({ status, engine: outcome.engine, startedAtMs, promptTokens, sampledTokens })
     const closed = this.#options.store.closeTurn(outcome)
     // Closing a turn whose opening failed finds nothing to close, and is no record of it: both must be on disk.
-    await Promise.all([turn.opened, closed])
+    await Promise.all([turn.opened, closed]).catch((error: unknown) => {
+      if (isMoved(error)) void this.#options.sessions.moved(turn.open.sessionId)
+      throw error
+    })
     turn.endedAtMs = endedAtMs
     if (status === 'completed' && outcome.exact && sampledTokens > 0) this.#options.onTrainable?.(turn.open)
     const { sessionId: session_id, index } = turn.open
@@ -310,6 +347,8 @@ export class TurnRunner {
       await this.#close(turn, status, failure)
     } catch (error) {
       const { sessionId, turnId } = turn.open
+      // The proxy whose the session is by now has closed the turn.
+      if (isMoved(error)) return
       this.#options.logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not recorded')
       const endedAtMs = this.#clock()
       this.#unclosed.add(() => turnOutcome(turn, status, failure, endedAtMs))

@@ -23,10 +23,23 @@ export function stamped(event: GenerationEvent, stamps: Stamps): GenerationEvent
   return { ...versioned, sampling: { logprobsMode, ...versioned.sampling } }
 }
 
-/** Clients read the usage of every answer. Who does not count, as workers of version 1, has its tokens counted. */
-export function withUsage(end: GenerationEnd, { start, tokenIds }: Completion): GenerationEnd {
+/** Of English and code under the tokenizers of today. */
+const BYTES_PER_TOKEN = 4
+
+/**
+ * Clients read the usage of every answer. Who does not count, as workers of version 1, has its tokens counted; who tells
+ * no ids either has them guessed from the text, because agents take an answer of no tokens for an empty one.
+ */
+export function withUsage(end: GenerationEnd, sampled: Completion): GenerationEnd {
   if (end.usage) return end
-  const [prompt, completion] = [start?.promptTokenIds?.length ?? 0, tokenIds.length]
+  const { start, tokenIds } = sampled
+  const prompt = start?.promptTokenIds?.length ?? 0
+  const completion = tokenIds.length || Math.ceil(textBytes(sampled) / BYTES_PER_TOKEN)
   const usage = { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
   return { ...end, usage }
+}
+
+function textBytes({ content, reasoning, toolCalls }: Completion): number {
+  const calls = toolCalls.map((call) => call.function.name + call.function.arguments)
+  return Buffer.byteLength([reasoning ?? '', content ?? '', ...calls].join(''))
 }

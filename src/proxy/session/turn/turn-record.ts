@@ -37,6 +37,7 @@ export function turnOutcome(
   return {
     turnId: open.turnId,
     sessionId: open.sessionId,
+    ...(open.epoch !== undefined && { epoch: open.epoch }),
     status,
     endedAtMs,
     firstTokenAtMs: turn.firstTokenAtMs ?? null,

@@ -3,6 +3,7 @@
  * in flight until the process starts anew: no sweep removes its session, and no reader of it knows that it is over.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
+import { isMoved } from '../../store/port/shared-record.ts'
 import type { TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 
 const RETRY_MS = 5_000
@@ -45,8 +46,9 @@ export class UnclosedTurns {
     try {
       await this.#store.closeTurn(outcomeOf())
       this.#outcomes.delete(outcomeOf)
-    } catch {
-      // Reported when it was refused first.
+    } catch (error) {
+      // Reported when it was refused first. Of a session that is another proxy's, that one has closed it.
+      if (isMoved(error)) this.#outcomes.delete(outcomeOf)
     }
   }
 }

@@ -69,7 +69,11 @@ export function groupsOf(tallies: Tallies, passReward?: number): SessionGroup[] 
   return groups.sort((a, b) => b.createdAtMs - a.createdAtMs)
 }
 
-function groupValue({ metadata }: CountedSession, by: string): GroupValue | undefined {
+/** @returns undefined: it is in no group */
+export function groupValue(
+  { metadata }: Pick<CountedSession, 'metadata'>,
+  by: string,
+): GroupValue | undefined {
   const value = Object.hasOwn(metadata, by) ? metadata[by] : undefined
   const isPlain = typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean'
   return isPlain ? value : undefined

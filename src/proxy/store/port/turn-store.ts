@@ -1,6 +1,5 @@
 /**
- * Port: where sessions and turns are kept. Adapters: `sqlite/` (the record) and `memory.ts` (tests, throw-away
- * runs). Both pass `test/conformance/turn-store.ts`.
+ * Port: where sessions and turns are kept. Adapters: `sqlite/` and `postgres/`. Both pass `test/conformance/turn-store.ts`.
  *
  * Text that the store has no business to understand travels as JSON text, message by message, so that a long
  * conversation is parsed and written as JSON once and its old messages are stored once.
@@ -11,78 +10,17 @@ import type { Message, MessageTree } from '../../../protocol/canonical/conversat
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import type { ConsumerReader, ConsumerStore } from './consumers.ts'
+import type { EditedCalls, Reward, SessionLimits, SessionRecord, SessionStatus } from './session-record.ts'
+import type { SharedRecord } from './shared-record.ts'
 
-/**
- * Of a call that an agent sends back otherwise than it was sampled. `keep`: it is that call all the same; `branch`: it is
- * another one; `auto`: it is the same, unless most of it was cut away.
- */
-export type EditedCalls = 'auto' | 'keep' | 'branch'
-
-export type SessionStatus = 'active' | 'completed' | 'aborted'
+export type { EditedCalls, Reward, SessionLimits, SessionRecord, SessionStatus } from './session-record.ts'
 
 /**
  * `open`: in flight. `completed`: answered. `aborted`: the agent left, or the session was ended or reset under it.
  * `failed`: the engine, the worker or the proxy failed it. `interrupted`: open when the process died.
  */
 export type TurnStatus = 'open' | 'completed' | 'aborted' | 'failed' | 'interrupted'
-
-export interface Reward {
-  reward: number
-  components: Record<string, number>
-  /** Rewards of single lines, which their rows have instead. Absent: none has one. */
-  lines?: Record<string, number>
-  /** Rewards of single turns, by their index. Absent: none has one. */
-  turns?: Record<string, number>
-}
-
-/** Budgets of a session, under the names that they have on the wire; see docs/http-api.md. */
-export interface SessionLimits {
-  turns?: number
-  sampled_tokens?: number
-  prompt_tokens?: number
-  seconds?: number
-  /** What the agent gets at a limit. Default: `stop`, an ordinary end. */
-  at_limit?: 'stop' | 'error'
-}
-
-export interface SessionRecord {
-  sessionId: string
-  status: SessionStatus
-  /** Milliseconds since the epoch, like every time in this file. */
-  createdAtMs: number
-  updatedAtMs: number
-  endedAtMs: number | null
-  /** Swept this long after its last change; null: never. */
-  ttlMs: number | null
-  metadata: Record<string, unknown>
-  /** Override what the agent asks for. */
-  samplingParams: Record<string, unknown>
-  /** Whether an agent that has no more than the session's key is heard on its own record. */
-  trustAgent: boolean
-  /** What its turns are recorded with, by the names of `parseRequestedDetails`; null: what the proxy records of any. */
-  record: readonly string[] | null
-  /** Names of models by line, which override what the agent asks for; empty: none does. */
-  policies: Record<string, string>
-  /** What becomes of calls that its agent edits; null: as the proxy has it. */
-  editedCalls: EditedCalls | null
-  /** null: there are none. */
-  limits: SessionLimits | null
-  /** What its agent's key must have in it, so that the key ends with the session; null: any key of its name is good. */
-  keyTag: string | null
-  reward: Reward | null
-  /** Turns on record, whatever their status. */
-  turnCount: number
-  /** One more than the highest index on record. */
-  nextIndex: number
-  /** In flight. */
-  openTurns: number
-  /** `failed` or `interrupted`. */
-  failedTurns: number
-  /** Completed ones that cannot be trained on. */
-  inexactTurns: number
-  /** Of all turns together. */
-  sampledTokens: number
-}
 
 export interface NewSession {
   sessionId: string
@@ -101,6 +39,8 @@ export interface NewSession {
   limits?: SessionLimits | null
   /** Absent: null. */
   keyTag?: string | null
+  /** Of a record that several proxies share: it is to be this one's. Default: nobody's. */
+  isOwn?: boolean
 }
 
 /** What is known when a call begins. */
@@ -125,6 +65,8 @@ export interface OpenTurn {
   promptPieces: readonly string[]
   /** How many times the agent's client had tried this same call before, as its SDK tells; 0 when unknown. */
   retryCount: number
+  /** Of a record that several proxies share: under which the session is this one's; see {@link SharedRecord}. */
+  epoch?: number
 }
 
 /** What failed or aborted a turn. */
@@ -143,6 +85,8 @@ export interface TurnDetails {
 export interface TurnOutcome {
   turnId: string
   sessionId: string
+  /** As of its opening. */
+  epoch?: number
   status: Exclude<TurnStatus, 'open' | 'interrupted'>
   endedAtMs: number
   /** When the first piece of the completion came; null if none did. */
@@ -222,6 +166,36 @@ export interface SessionFilter {
   failed?: boolean
 }
 
+export interface TurnSearch extends SessionFilter {
+  /** Of three characters or more; found in whatever case. */
+  wanted: string
+  limit: number
+  /** Hits of one session in one page. */
+  perSession: number
+  /** From the previous page's `nextCursor`. */
+  cursor?: string
+}
+
+/** A turn that has the text, and its first place there. */
+export interface SearchHit {
+  session: SessionRecord
+  turnId: string
+  /** Of the turn in its session. */
+  index: number
+  startedAtMs: number
+  foundIn: 'completion' | 'request'
+  before: string
+  match: string
+  after: string
+}
+
+export interface SearchPage {
+  /** The latest turns first. */
+  hits: SearchHit[]
+  /** Absent: all turns have been looked at. */
+  nextCursor?: string
+}
+
 const SESSION_SORTS = ['created', 'changed', 'reward', 'turns', 'tokens'] as const
 
 export type SessionSort = (typeof SESSION_SORTS)[number]
@@ -295,6 +269,8 @@ export interface TurnReader {
   totalSessions(filter: SessionFilter): Promise<SessionTotals>
   /** Counts rows and reads none, for it is asked often. @param nowMs in milliseconds since the epoch */
   countSessions(nowMs: number): Promise<SessionCount>
+  /** Turns that have a text, in what was sampled or in what their requests add. A page may end early, with a cursor. */
+  searchTurns(search: TurnSearch): Promise<SearchPage>
   /**
    * Groups in order of their first sessions, newest first; sessions without the metadata key are in none.
    * @param passReward a reward of at least this passes
@@ -332,13 +308,20 @@ export interface TurnReader {
   close(): Promise<void>
 }
 
+export interface CreatedSession {
+  created: boolean
+  session: SessionRecord
+  /** It was created as this proxy's own, and this is its epoch. */
+  epoch?: number
+}
+
 /**
  * Every method that changes something resolves when the change is durable, and rejects with ProxyError
  * `store_failed` when it is not; a rejected change has not happened. Changes to one session take effect in call order.
  */
-export interface TurnStore extends TurnReader {
+export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore {
   /** Creates a session, or finds the one that has this id; an existing one is not changed. */
-  createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }>
+  createSession(session: NewSession): Promise<CreatedSession>
   /** @returns undefined when there is no such session; an ended session keeps the status it has. */
   endSession(
     sessionId: string,
@@ -350,7 +333,10 @@ export interface TurnStore extends TurnReader {
   resetSession(sessionId: string, atMs: number): Promise<SessionRecord | undefined>
   /** @returns whether there was such a session. */
   deleteSession(sessionId: string): Promise<boolean>
-  /** Removes sessions whose time to live has run out; never one with a turn in flight. @returns their ids */
+  /**
+   * Removes sessions whose time to live has run out; never one with a turn in flight, nor one that is held for a consumer.
+   * @returns their ids
+   */
   sweep(nowMs: number): Promise<string[]>
 
   /**
@@ -388,6 +374,9 @@ export interface TurnStore extends TurnReader {
    * @throws ProxyError `session_not_found`, `turn_not_found`
    */
   addDetails(sessionId: string, turns: readonly TurnDetails[]): Promise<void>
+
+  /** How this proxy shares the record with others; absent: it has it for itself. */
+  readonly shared?: SharedRecord | undefined
 
   /** Resolves if a change could be made durable now. @throws ProxyError `store_failed` */
   check(): Promise<void>

@@ -35,7 +35,7 @@ export const COLUMNS = {
     ...['id', 'session_id', 'tree', 'status', 'created_at_ms', 'updated_at_ms', 'ended_at_ms', 'ttl_ms'],
     ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
     ...['limits', 'reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'turn_count'],
-    ...['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
+    ...['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens', 'owner', 'epoch', 'version'],
   ],
   texts: ['id', 'tree', 'hash', 'echo_of', 'blobs', 'body'],
   nodes: ['id', 'tree', 'parent', 'depth', 'texts', 'hash', 'node_sum'],

@@ -10,18 +10,29 @@ const KEEP_ALIVE_MS = 10_000
 const CONNECT_MS = 10_000
 
 /** Sent by the server as it ends a connection, https://www.postgresql.org/docs/current/errcodes-appendix.html. */
-const ENDED = /^(08|57P0)/
+const ENDED = /^(08|57P0|25P03)/
 
 const INT8 = 20
+const INT8_ARRAY = 1016
 
 /** Times, ids and counts are below 2^53. */
 const types: pg.CustomTypesConfig = {
-  getTypeParser: (oid: number, format?: 'text' | 'binary') =>
-    oid === INT8 && format !== 'binary' ? Number : pg.types.getTypeParser(oid, format as 'text'),
+  getTypeParser: (oid: number, format?: 'text' | 'binary') => {
+    if (format !== 'binary' && oid === INT8) return Number
+    if (format !== 'binary' && oid === INT8_ARRAY) return numbersOf
+    return pg.types.getTypeParser(oid, format as 'text')
+  },
 }
 
-export function clientOf(url: string): pg.Client {
+/** Of an array without nulls. */
+function numbersOf(text: string): number[] {
+  return text === '{}' ? [] : text.slice(1, -1).split(',').map(Number)
+}
+
+/** @param answerMs within which the server must answer; default: it may take any time */
+export function clientOf(url: string, answerMs?: number): pg.Client {
   const client = new pg.Client({
+    ...(answerMs !== undefined && { query_timeout: answerMs }),
     connectionString: url,
     application_name: 'llm-proxy',
     keepAlive: true,
@@ -34,8 +45,9 @@ export function clientOf(url: string): pg.Client {
   return client
 }
 
-export async function connect(url: string): Promise<pg.Client> {
-  const client = clientOf(url)
+/** @param answerMs as {@link clientOf} has it */
+export async function connect(url: string, answerMs?: number): Promise<pg.Client> {
+  const client = clientOf(url, answerMs)
   try {
     await client.connect()
     return client
@@ -51,6 +63,22 @@ export function isConnectionLoss(error: unknown): boolean {
   const code = (error as { code?: unknown }).code
   // The driver's own errors ("Connection terminated unexpectedly") have no code, the system's (ECONNRESET) one of letters.
   return typeof code !== 'string' || ENDED.test(code) || !/^[0-9A-Z]{5}$/.test(code)
+}
+
+/** All or nothing. A proxy that stops in the middle of it keeps its locks from the others for no longer than this. */
+const SILENT_MS = 3_000
+
+/** @param run asks the client */
+export async function inTransaction<T>(client: pg.Client, run: () => Promise<T>): Promise<T> {
+  await client.query(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = ${SILENT_MS}`)
+  try {
+    const result = await run()
+    await client.query('COMMIT')
+    return result
+  } catch (error) {
+    await client.query('ROLLBACK').catch(() => {})
+    throw error
+  }
 }
 
 /** What the server promises of a commit. */

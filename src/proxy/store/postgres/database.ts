@@ -4,34 +4,35 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Durability } from './connection.ts'
 import { askForDurability, connect, explained } from './connection.ts'
+import { holdLease } from './lease.ts'
 import { Reader } from './reader.ts'
 import { checkSchema, migrate } from './schema.ts'
-import { Writer } from './writer.ts'
-
-/** The advisory lock of the process that writes. */
-const WRITER_LOCK = 0x6c6c6d71
+import { type Reconnect, Writer } from './writer.ts'
 
 /** Connections for reads. */
 const READERS = 4
 
 const RETRY_MS = 250
 
-/** How long the lock of a connection that is gone is waited for: without it nothing is wrong, for the epoch holds. */
-const LOCK_TRIES = 20
-
+/** @param options `name` is the machine's or pod's */
 export async function openForWriting(options: {
   url: string
   durability: Durability
+  name: string
   cacheBytes: number
 }): Promise<Writer> {
-  const { url, durability, cacheBytes } = options
+  const { url, durability, name, cacheBytes } = options
   return explained(url, async () => {
     const client = await connect(url)
     try {
       await askForDurability(client, durability)
       await migrate(client)
-      if (!(await tryLock(client))) throw inUse(url)
-      return await Writer.open(client, (patienceMs) => reconnect(url, durability, patienceMs), cacheBytes)
+      const reconnectAs: Reconnect = async (patienceMs, lease) => {
+        const again = await reconnect(url, durability, patienceMs)
+        await holdLease(again, lease).catch(() => {})
+        return again
+      }
+      return await Writer.open({ client, reconnect: reconnectAs, name, cacheBytes })
     } catch (error) {
       await client.end().catch(() => {})
       throw error
@@ -58,7 +59,6 @@ async function reconnect(url: string, durability: Durability, patienceMs: number
     try {
       const client = await connect(url)
       await askForDurability(client, durability)
-      for (let tries = 0; tries < LOCK_TRIES && !(await tryLock(client)); tries += 1) await delay(RETRY_MS)
       return client
     } catch (cause) {
       if (performance.now() - sinceMs < patienceMs) await delay(RETRY_MS)
@@ -66,16 +66,4 @@ async function reconnect(url: string, durability: Durability, patienceMs: number
         throw new ProxyError('store_failed', `the database is away: ${(cause as Error).message}`, { cause })
     }
   }
-}
-
-async function tryLock(client: Client): Promise<boolean> {
-  const sql = 'SELECT pg_try_advisory_lock($1) AS locked'
-  const { rows } = await client.query<{ locked: boolean }>(sql, [WRITER_LOCK])
-  return rows[0]!.locked
-}
-
-function inUse(url: string): ProxyError {
-  const database = URL.canParse(url) ? new URL(url).pathname.slice(1) : url
-  const message = `another llm-proxy writes to the database ${database}: stop it, or name another database`
-  return new ProxyError('start_failed', message)
 }

@@ -1,21 +1,59 @@
 /**
  * The changes of a group of calls as one statement, which PostgreSQL runs as one transaction: one way there and back,
- * and never half done. It changes nothing once another writer has taken over.
+ * and never half done. The rows that it goes by are locked first (sessions, in order of their ids, so that no two groups
+ * wait for each other), and nothing is changed where one of them is not what the writer remembers.
  */
 import type { Row } from '../record/tables.ts'
 import { COLUMNS, type Table, toDriver, typeOf } from './columns.ts'
+
+/** What must be true of the record for the group to be put on it. */
+interface GroupConditions {
+  /** The writer's lease, its connection, the group's number, and JSON text. */
+  readonly lease: { readonly id: number; readonly epoch: number }
+  readonly group: number
+  readonly nextIds: string
+  /** Each session that the group goes by, as it was read. */
+  readonly sessions: readonly { readonly id: number; readonly version: number }[]
+  /** Blobs that are on record already, and that the group points to. */
+  readonly blobs: readonly number[]
+}
+
+/** What came of it. */
+export interface GroupAnswer {
+  /** 1; or 0, and nothing has changed. */
+  writers: number
+  /** Ids of those sessions that were what the writer remembers. */
+  sessions: number[]
+  /** The same of blobs. */
+  blobs: number[]
+}
 
 export class GroupStatement {
   readonly #parts: string[] = []
   readonly #values: unknown[] = []
 
-  /** @param group its number @param nextIds JSON text */
-  constructor({ epoch, group, nextIds }: { epoch: number; group: number; nextIds: string }) {
-    this.#parts.push(`
-      me AS (
-        UPDATE llm_proxy.writer SET last_group = ${this.#bind(group)}, next_ids = ${this.#bind(nextIds)}
-        WHERE epoch = ${this.#bind(epoch)} RETURNING id
-      )`)
+  constructor({ lease, group, nextIds, sessions, blobs }: GroupConditions) {
+    const ids = this.#bind(sessions.map(({ id }) => id))
+    const known = this.#bind(blobs)
+    const versions = this.#bind(sessions.map(({ version }) => version))
+    this.#parts.push(
+      `locked AS MATERIALIZED (
+        SELECT id, version FROM llm_proxy.sessions WHERE id = ANY(${ids}::bigint[]) ORDER BY id FOR NO KEY UPDATE
+      )`,
+      `same AS MATERIALIZED (
+        SELECT id FROM locked JOIN unnest(${ids}::bigint[], ${versions}::bigint[]) AS known (id, version) USING (id, version)
+      )`,
+      `kept AS MATERIALIZED (
+        SELECT id FROM llm_proxy.blobs WHERE id = ANY(${known}::bigint[]) ORDER BY id FOR KEY SHARE
+      )`,
+      `me AS (
+        UPDATE llm_proxy.proxies SET last_group = ${this.#bind(group)}, next_ids = ${this.#bind(nextIds)}
+        WHERE (SELECT count(*) FROM same) = cardinality(${ids}::bigint[])
+          AND (SELECT count(*) FROM kept) = cardinality(${known}::bigint[])
+          AND id = ${this.#bind(lease.id)} AND epoch = ${this.#bind(lease.epoch)} AND ended = 0
+        RETURNING id
+      )`,
+    )
   }
 
   /** @param conflict what to do about a row that is there already; default: that is an error */
@@ -57,9 +95,10 @@ export class GroupStatement {
     ])
   }
 
-  /** Its one row tells how many writers it was: none, when another one has taken over. */
+  /** Its one row is a {@link GroupAnswer}. */
   get query(): { name: string; text: string; values: unknown[] } {
-    const text = `WITH ${this.#parts.join(',\n')}\nSELECT count(*) AS writers FROM me`
+    const text = `WITH ${this.#parts.join(',\n')}
+      SELECT (SELECT count(*) FROM me) AS writers, ARRAY(SELECT id FROM same) AS sessions, ARRAY(SELECT id FROM kept) AS blobs`
     return { name: nameOf(text), text, values: this.#values }
   }
 

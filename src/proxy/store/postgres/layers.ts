@@ -46,6 +46,11 @@ export class Layer<K extends string | number, V> {
     return recorded
   }
 
+  /** As it was before the group. */
+  recorded(key: K): V | undefined {
+    return this.#recorded.get(key)
+  }
+
   /** @param value undefined: there is no such row any more */
   put(key: K, value: V | undefined): void {
     const had = this.#changed.has(key)
@@ -82,6 +87,11 @@ export class Layer<K extends string | number, V> {
     }
     this.#changed.clear()
     this.#absent.clear()
+  }
+
+  /** Somebody else may have changed these rows. */
+  forget(keys: Iterable<K>): void {
+    for (const key of keys) this.#recorded.delete(key)
   }
 
   /** Rows have gone that nobody of this process removed by their keys. */

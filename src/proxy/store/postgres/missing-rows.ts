@@ -1,12 +1,11 @@
 /** Fetches from the database what the writer's logic has asked for and nobody knows. */
 import type { Client } from 'pg'
-import type { SessionRow } from '../record/session-rows.ts'
 import type { EndedRow, OpenRow, SequenceRow } from '../record/tables.ts'
 import { REQUEST_COLUMNS } from '../record/turns.ts'
 import { fromDriver } from './columns.ts'
 import type { Layer } from './layers.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
-import { keyOf, type WriterTables } from './writer-tables.ts'
+import { keyOf, type SessionRow, type WriterTables } from './writer-tables.ts'
 
 /** The columns of a turn's tokens, as {@link SequenceRow} names them. */
 export const SEQUENCE_COLUMNS = `

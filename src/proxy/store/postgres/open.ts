@@ -1,12 +1,13 @@
 /** The store in PostgreSQL: a {@link TurnStore} on a database, and a reader beside it. */
+import { hostname } from 'node:os'
 
 import { ProxyError } from '../../../base/errors.ts'
 import type { TurnStore } from '../port/turn-store.ts'
+import { keepIndexing } from '../record/keep-indexing.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
 import { ThreadStore } from '../record/thread-store.ts'
-import type { WriteMethods } from '../record/write-methods.ts'
 import {
   askForDurability,
   connect,
@@ -16,14 +17,22 @@ import {
   withoutPassword,
 } from './connection.ts'
 import type { ReaderData } from './reader-thread.ts'
+import { PostgresShared } from './shared.ts'
+import type { SharedWrites } from './writer-loop.ts'
 import type { WriterData } from './writer-thread.ts'
 
 export interface PostgresStoreOptions {
   /** `postgres://user:password@host:port/database`. */
   url: string
   durability: Durability
+  /** Of the machine or pod: what a process of it left behind is free at once. Default: the host's. */
+  name?: string
   /** Called after each commit with how many operations shared it, and how long the first of them took. */
   onCommit?: (operations: number, tookMs: number) => void
+  /** Whether to keep the index of the search. */
+  searchIndex?: boolean
+  /** Called when that could not be kept up to date: the search looks at every turn that is not in it. */
+  onIndexFailed?: ((error: Error) => void) | undefined
   /** Starts the store's threads. Default: threads of this process. */
   spawn?: SpawnThread | undefined
 }
@@ -68,20 +77,27 @@ export function lookAtPostgres(url: string, durability: Durability): Promise<Pro
 }
 
 /**
- * Takes the record over for this process alone (readers excepted), brings it up to date and marks turns that a crash left
- * open as `interrupted`.
+ * Joins the proxies that write to the record, brings it up to date, and marks turns that proxies which have gone left open as
+ * `interrupted`.
  * @throws ProxyError `start_failed` saying how to mend it
  */
 export async function openPostgresStore({
   url,
   durability,
+  name = hostname(),
   onCommit,
+  searchIndex = false,
+  onIndexFailed = () => {},
   spawn = spawnWorker,
 }: PostgresStoreOptions): Promise<TurnStore> {
-  const writerData: WriterData = { url, durability, cacheBytes: TOKEN_CACHE_BYTES }
-  const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
+  const writerData: WriterData = { url, durability, name, cacheBytes: TOKEN_CACHE_BYTES }
+  const writer = await StoreThread.start<SharedWrites>('writer', writerData, { onReplies: onCommit, spawn })
   try {
-    return new ThreadStore(writer, await openPostgresReader(url, spawn))
+    const shared = new PostgresShared(writer)
+    await shared.start()
+    const reader = await openPostgresReader(url, spawn)
+    if (searchIndex) keepIndexing(() => reader.indexSome(), onIndexFailed)
+    return new ThreadStore(writer, reader, { shared, onClosing: () => shared.close() })
   } catch (error) {
     await writer.close()
     throw error

@@ -3,6 +3,7 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type { AvailableQuery, AvailableSession, Consumer, ConsumerCounts } from '../port/consumers.ts'
 import type {
   SessionCount,
   SessionFilter,
@@ -13,9 +14,12 @@ import type {
 } from '../port/turn-store.ts'
 import { Reader as Pages, type TurnPage } from '../record/reader.ts'
 import type { Reads } from '../record/reader-loop.ts'
+import { type Part, type SearchPart, searchPart } from '../record/search.ts'
 import type { ListPart, TallyPart } from '../record/session-rows.ts'
 import { isConnectionLoss } from './connection.ts'
+import { availableSessions, countForConsumer, listConsumers, selectConsumer } from './consumers.ts'
 import { PageFetch, PageTables } from './page-rows.ts'
+import { PostgresSearch } from './search.ts'
 import { countSessions, listSessions, selectSession, tallySessions } from './select-sessions.ts'
 
 type PageRows = PageTables['rows']
@@ -50,6 +54,30 @@ export class Reader implements Reads {
 
   countSessions(nowMs: number): Promise<SessionCount> {
     return this.#ask((client) => countSessions(client, nowMs))
+  }
+
+  getConsumer(name: string): Promise<Consumer | undefined> {
+    return this.#ask((client) => selectConsumer(client, name))
+  }
+
+  listConsumers(idPrefix: string): Promise<Consumer[]> {
+    return this.#ask((client) => listConsumers(client, idPrefix))
+  }
+
+  availableSessions(query: AvailableQuery): Promise<AvailableSession[]> {
+    return this.#ask((client) => availableSessions(client, query))
+  }
+
+  countForConsumer(name: string): Promise<ConsumerCounts | undefined> {
+    return this.#ask((client) => countForConsumer(client, name))
+  }
+
+  search(part: Part): Promise<SearchPart> {
+    return this.#ask((client) => searchPart(new PostgresSearch(client), part))
+  }
+
+  indexSome(): Promise<boolean> {
+    return this.#ask((client) => new PostgresSearch(client).indexSome())
   }
 
   readPage(reading: number, sessionId: string): Promise<TurnPage> {

@@ -27,10 +27,23 @@ export const SELECT_SESSIONS = `
   SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM llm_proxy.turns WHERE turns.tree = sessions.tree) AS next_index
   FROM llm_proxy.sessions`
 
-/** Of a session that a sweep at the time `$1` removes: by the proxy's clock and by the server's, whichever is behind. */
+/** By the proxy's clock and by the server's, whichever is behind. */
+const NOW_MS = 'least($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)'
+
+/** Of a session that some consumer has not acknowledged, and for which it is held at the time `$1`. */
+const IS_HELD = `
+  status = 'completed' AND EXISTS (
+    SELECT 1 FROM llm_proxy.consumers
+    WHERE ended_at_ms >= since_ms AND ended_at_ms + hold_ms > ${NOW_MS} AND starts_with(session_id, id_prefix)
+      AND NOT EXISTS (
+        SELECT 1 FROM llm_proxy.consumer_sessions AS given
+        WHERE given.tree = sessions.tree AND given.consumer = consumers.id AND leased_until_ms IS NULL))`
+
+/** Of a session that a sweep at the time `$1` removes. */
 export const IS_EXPIRED = `
-  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= least($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-  AND NOT EXISTS (SELECT 1 FROM llm_proxy.turns WHERE turns.tree = sessions.tree AND turns.status = 'open')`
+  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ${NOW_MS}
+  AND NOT EXISTS (SELECT 1 FROM llm_proxy.turns WHERE turns.tree = sessions.tree AND turns.status = 'open')
+  AND NOT (${IS_HELD})`
 
 /** Sessions without a reward come last. */
 const SORT_COLUMNS: Record<SessionSort, string> = {

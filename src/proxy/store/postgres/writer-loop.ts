@@ -5,12 +5,39 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
-import { type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
+import type { ClaimedSession, OwnState, RenewedLease } from '../port/shared-record.ts'
+import { invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
 import { WaitingCalls } from '../record/waiting-calls.ts'
 import type { WriteMethods } from '../record/write-methods.ts'
+import type { LeaseConnection } from './lease-connection.ts'
 import { PATIENCE_MS, type Writer } from './writer.ts'
 
+/** What is asked of the writer of a record that several proxies share; see {@link SharedRecord}. */
+export interface SharedWrites extends WriteMethods {
+  claim(sessionId: string, seizes: boolean): ClaimedSession | undefined
+  /** Takes another lease in the place of one that has ended. @returns its number */
+  renew(): number
+  /** @returns undefined: the lease has ended */
+  beat(state: OwnState & { seen: number }): RenewedLease | undefined
+  ownerOf(sessionId: string): number | undefined
+  setControl(name: string, value: unknown): number
+}
+
 type Call = ThreadCall<WriteMethods>
+
+/** Each of these is done when all is done that was called for before it, and before what is called for after it. */
+const BARRIERS: ReadonlySet<string> = new Set([
+  'sweep',
+  'claim',
+  'renew',
+  'createConsumer',
+  'deleteConsumer',
+  'leaseSessions',
+  'changeLease',
+] satisfies (keyof SharedWrites)[])
+
+/** These wait for nothing, and no change waits for them. */
+const ASIDE: ReadonlySet<string> = new Set(['beat', 'ownerOf', 'setControl'] satisfies (keyof SharedWrites)[])
 
 export type WriterMessage = Call[] | 'close'
 
@@ -30,6 +57,7 @@ const IDLE_MS = 50
 export class WriterLoop {
   readonly #writer: Writer
   readonly #port: WriterPort
+  readonly #aside: LeaseConnection
   /** What has come, in order. */
   #inbox: Call[] = []
   readonly #waiting = new WaitingCalls()
@@ -44,8 +72,9 @@ export class WriterLoop {
   #idleTimer: NodeJS.Timeout | undefined
   readonly #watch: NodeJS.Timeout
 
-  constructor(writer: Writer, port: WriterPort) {
+  constructor(writer: Writer, aside: LeaseConnection, port: WriterPort) {
     this.#writer = writer
+    this.#aside = aside
     this.#port = port
     this.#watch = setInterval(() => this.#refuseOld(), PATIENCE_MS / 10)
     this.#watch.unref()
@@ -54,7 +83,12 @@ export class WriterLoop {
 
   receive(message: WriterMessage): void {
     if (message === 'close') this.#isClosing = true
-    else this.#inbox.push(...message)
+    else {
+      for (const call of message) {
+        if (ASIDE.has(call.method)) void this.#serveAside(call)
+        else this.#inbox.push(call)
+      }
+    }
     this.#refuseOld()
     if (!this.#isRunning) void this.#run()
   }
@@ -69,10 +103,10 @@ export class WriterLoop {
     else this.#tidySoon()
   }
 
-  /** A sweep may delete any session: what was called for before it is done before it. */
+  /** A sweep may delete any session, and a claim changes whose one is: what was called for before is done before. */
   async #serveSome(): Promise<void> {
-    const sweepAt = this.#inbox.findIndex(({ method }) => method === 'sweep')
-    const before = sweepAt === -1 ? this.#inbox.length : sweepAt
+    const barrierAt = this.#inbox.findIndex(({ method }) => BARRIERS.has(method))
+    const before = barrierAt === -1 ? this.#inbox.length : barrierAt
     for (const call of this.#inbox.splice(0, before)) {
       this.#waiting.push(call)
       this.#isDue ||= call.method !== 'openTurn'
@@ -83,8 +117,8 @@ export class WriterLoop {
       await delay(OPENING_WAIT_MS)
       return
     }
-    const sweep = this.#inbox.shift()
-    if (sweep !== undefined) await this.#sweep(sweep)
+    const barrier = this.#inbox.shift()
+    if (barrier !== undefined) await this.#serveAlone(barrier)
   }
 
   async #commit(): Promise<void> {
@@ -97,16 +131,43 @@ export class WriterLoop {
     this.#isDue = this.#waiting.size > 0
   }
 
-  async #sweep({ id, args }: Call): Promise<void> {
+  async #serveAlone({ id, method, args }: ThreadCall<SharedWrites>): Promise<void> {
     this.#busySinceMs = performance.now()
-    try {
+    await this.#reply(id, async () => {
+      if (method === 'claim') return this.#writer.claim(...(args as [string, boolean]))
+      if (method === 'renew') return this.#renew()
+      if (method !== 'sweep')
+        return invoke(this.#writer.consumers, { id, method, args } as ThreadCall<Writer['consumers']>)
       const swept = await this.#writer.sweep(...(args as [number, number]))
       this.#isUntidy ||= swept.length > 0
-      this.#port.reply([{ id, value: swept }])
+      return swept
+    })
+    this.#busySinceMs = undefined
+  }
+
+  async #renew(): Promise<number> {
+    // A write may have been first.
+    if (await this.#aside.hasEnded(this.#writer.lease)) await this.#writer.renew()
+    return this.#writer.lease
+  }
+
+  #serveAside({ id, method, args }: ThreadCall<SharedWrites>): Promise<void> {
+    return this.#reply(id, async () => {
+      if (method === 'beat') {
+        const [state] = args as Parameters<SharedWrites['beat']>
+        return this.#aside.beat({ ...state, lease: this.#writer.lease })
+      }
+      if (method === 'ownerOf') return this.#aside.ownerOf(...(args as [string]))
+      return this.#aside.setControl(...(args as [string, unknown]))
+    })
+  }
+
+  async #reply(id: number, serve: () => Promise<unknown>): Promise<void> {
+    try {
+      this.#port.reply([{ id, value: await serve() }])
     } catch (error) {
       this.#port.reply([{ id, error: toWireError(error) }])
     }
-    this.#busySinceMs = undefined
   }
 
   /** The database is away: who has only waited is told. */
@@ -133,6 +194,7 @@ export class WriterLoop {
   async #close(): Promise<void> {
     clearTimeout(this.#idleTimer)
     clearInterval(this.#watch)
+    await this.#aside.close()
     await this.#writer.close()
     this.#port.close()
   }

@@ -1,13 +1,15 @@
 /** The tables of the record as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
 import { hash as digest } from 'node:crypto'
 import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { sessionMoved } from '../port/shared-record.ts'
 import type { Reward, SessionRecord, SessionStatus } from '../port/turn-store.ts'
 import type { StoredText } from '../record/packing.ts'
 import {
   type NewSessionRow,
   NO_CHANGE,
+  type OwnedRow,
+  type SessionRow as PlainSessionRow,
   rewardColumns,
-  type SessionRow,
   type TurnChange,
   toRecord,
 } from '../record/session-rows.ts'
@@ -38,7 +40,15 @@ const SESSION_CHARS = 500
 
 const one = () => 1
 
-/** The next id of each table that is numbered on its own. */
+/** Of ids that one proxy gives out, none is another's: this is more than there are proxies at a time. */
+export const SLOTS = 1024
+
+/** A session as this writer knows it, good as long as its `version` is the one on record. */
+export interface SessionRow extends PlainSessionRow, OwnedRow {
+  version: number
+}
+
+/** How many ids of each table that is numbered on its own were given out, and one. */
 export interface NextIds {
   trees: number
   sessions: number
@@ -46,6 +56,13 @@ export interface NextIds {
   nodes: number
   turns: number
   others: number
+}
+
+/** Whose writer it is. */
+export interface ProxyPlace {
+  readonly lease: number
+  /** Below {@link SLOTS}. */
+  readonly slot: number
 }
 
 export const FIRST_IDS: NextIds = { trees: 1, sessions: 1, texts: 1, nodes: 1, turns: 1, others: 1 }
@@ -70,6 +87,10 @@ class Changes {
 
 export class WriterTables implements TurnTables, SessionTables {
   readonly sessions = new Layer<string, SessionRow>(MAX_SESSION_CHARS, sessionChars)
+  readonly #place: ProxyPlace
+  /** Sessions that the group goes by, and blobs on record that it points to. */
+  readonly #consulted = new Set<string>()
+  readonly #knownBlobs = new Map<number, string>()
   /** Ids, by tree and hash. */
   readonly texts = new Layer<string, number>(MAX_KEYS, one)
   /** Trees, by the ids of texts. */
@@ -94,7 +115,9 @@ export class WriterTables implements TurnTables, SessionTables {
   #changes = new Changes()
   #attempt = new Attempt()
 
-  constructor(ids: NextIds) {
+  /** @param ids the next of each table */
+  constructor(place: ProxyPlace, ids: NextIds) {
+    this.#place = place
     this.#recordedIds = ids
     this.#ids = { ...ids }
   }
@@ -111,6 +134,8 @@ export class WriterTables implements TurnTables, SessionTables {
     this.#attempt = new Attempt()
     this.#ids = { ...this.#recordedIds }
     this.#changes = new Changes()
+    this.#consulted.clear()
+    this.#knownBlobs.clear()
     for (const layer of this.layers) layer.begin(this.#attempt)
   }
 
@@ -131,6 +156,30 @@ export class WriterTables implements TurnTables, SessionTables {
 
   get nextIds(): NextIds {
     return this.#ids
+  }
+
+  /** What must be on record for the group to hold. */
+  get conditions() {
+    const sessions = [...this.#consulted].flatMap((sessionId) => this.sessions.recorded(sessionId) ?? [])
+    return { sessions, blobs: [...this.#knownBlobs.keys()] }
+  }
+
+  /** Forgets what another proxy has changed. @param same ids of what is as it was */
+  forgetOthers(same: { sessions: readonly number[]; blobs: readonly number[] }): void {
+    const { sessions } = this.conditions
+    const changed = sessions.filter(({ id }) => !same.sessions.includes(id))
+    this.sessions.forget(changed.map(({ session_id: sessionId }) => sessionId))
+    const gone = [...this.#knownBlobs].filter(([id]) => !same.blobs.includes(id))
+    this.blobs.forget(gone.map(([, sha256]) => sha256))
+    if (gone.length > 0) this.blobUses.forgetAll()
+  }
+
+  /** A session has come to this proxy, or left it: its turns may be others than those that are remembered. */
+  forgetTurns(sessionId: string): void {
+    this.sessions.forget([sessionId])
+    this.openTurns.forgetAll()
+    this.endedTurns.forgetAll()
+    this.lastPrompts.forgetAll()
   }
 
   writeTo(statement: GroupStatement): void {
@@ -201,11 +250,12 @@ export class WriterTables implements TurnTables, SessionTables {
   putBlob(tree: number, body: Buffer): number {
     const sha256 = digest('sha256', body, 'buffer')
     const key = sha256.toString('hex')
-    const blob = this.blobs.get(key) ?? this.#nextId('others')
-    if (this.blobs.get(key) === undefined) {
+    const known = this.blobs.get(key)
+    const blob = known ?? this.#nextId('others')
+    if (known === undefined) {
       this.#add('blobs', { id: blob, sha256, body })
       this.blobs.put(key, blob)
-    }
+    } else if (this.blobs.recorded(key) === known) this.#knownBlobs.set(known, key)
     const use = `${tree} ${blob}`
     if (this.blobUses.get(use) === undefined) {
       const id = this.#nextId('others')
@@ -243,7 +293,7 @@ export class WriterTables implements TurnTables, SessionTables {
   }
 
   findEnded(sessionId: string, turnId: string): EndedRow | undefined {
-    const session = this.sessions.get(sessionId)
+    const session = this.#session(sessionId)
     if (session === undefined) return undefined
     const key = `${session.tree} ${turnId}`
     const row = this.endedTurns.get(key)
@@ -286,14 +336,21 @@ export class WriterTables implements TurnTables, SessionTables {
   // Sessions.
 
   tree(sessionId: string): number | undefined {
-    const tree = this.sessions.get(sessionId)?.tree
+    const tree = this.#session(sessionId)?.tree
     if (tree !== undefined) this.#owners.set(tree, sessionId)
     return tree
   }
 
-  create(session: NewSessionRow): { created: boolean; session: SessionRecord } {
-    const existing = this.sessions.get(session.sessionId)
+  checkEpoch(sessionId: string, epoch: number): void {
+    const row = this.#session(sessionId)
+    if (row === undefined || (row.epoch === epoch && row.owner === this.#place.lease)) return
+    throw sessionMoved(sessionId)
+  }
+
+  create(session: NewSessionRow): CreatedRow {
+    const existing = this.#session(session.sessionId)
     if (existing !== undefined) return { created: false, session: toRecord(existing) }
+    const epoch = session.isOwn ? 1 : 0
     const row: SessionRow = {
       id: this.#nextId('sessions'),
       tree: this.#plantTree(),
@@ -309,33 +366,36 @@ export class WriterTables implements TurnTables, SessionTables {
       edited_calls: session.editedCalls,
       limits: session.limits,
       key_tag: session.keyTag,
+      owner: epoch && this.#place.lease,
+      epoch,
+      version: 0,
       ...NEW_LIFE,
     }
     this.#add('sessions', { id: row.id })
     this.sessions.put(session.sessionId, row)
-    return { created: true, session: toRecord(row) }
+    return { created: true, session: toRecord(row), ...(epoch > 0 && { epoch }) }
   }
 
   end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined {
-    const row = this.sessions.get(sessionId)
+    const row = this.#session(sessionId)
     if (row?.status !== 'active') return row && toRecord(row)
     return this.#change(row, { status, ended_at_ms: atMs, updated_at_ms: atMs })
   }
 
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined {
-    const row = this.sessions.get(sessionId)
+    const row = this.#session(sessionId)
     return row && this.#change(row, { ...rewardColumns(sessionId, reward), updated_at_ms: atMs })
   }
 
   reset(sessionId: string, atMs: number): SessionRecord | undefined {
-    const row = this.sessions.get(sessionId)
+    const row = this.#session(sessionId)
     if (row === undefined) return undefined
     this.#drop(row.tree)
     return this.#change(row, { ...NEW_LIFE, tree: this.#plantTree(), updated_at_ms: atMs })
   }
 
   delete(sessionId: string): boolean {
-    const row = this.sessions.get(sessionId)
+    const row = this.#session(sessionId)
     if (row === undefined) return false
     this.#drop(row.tree)
     this.#push(this.#changes.deletedSessions, row.id)
@@ -344,7 +404,7 @@ export class WriterTables implements TurnTables, SessionTables {
   }
 
   touch(sessionId: string, change: TurnChange, atMs: number): void {
-    const row = this.sessions.get(sessionId)
+    const row = this.#session(sessionId)
     if (row === undefined) return
     const { newTurns, openTurns, failedTurns, inexactTurns, sampledTokens } = { ...NO_CHANGE, ...change }
     this.#change(row, {
@@ -358,9 +418,15 @@ export class WriterTables implements TurnTables, SessionTables {
   }
 
   #change(row: SessionRow, change: Partial<SessionRow>): SessionRecord {
-    const changed = { ...row, ...change }
+    const changed = { ...row, ...change, version: row.version + 1 }
     this.sessions.put(row.session_id, changed)
     return toRecord(changed)
+  }
+
+  /** The group holds only if this is what is on record. */
+  #session(sessionId: string): SessionRow | undefined {
+    this.#consulted.add(sessionId)
+    return this.sessions.get(sessionId)
   }
 
   #drop(tree: number): void {
@@ -374,9 +440,9 @@ export class WriterTables implements TurnTables, SessionTables {
   }
 
   #nextId(table: keyof NextIds): number {
-    const id = this.#ids[table]
+    const count = this.#ids[table]
     this.#ids[table] += 1
-    return id
+    return count * SLOTS + this.#place.slot
   }
 
   #add(table: keyof typeof COLUMNS, row: Row): void {
@@ -432,6 +498,13 @@ export class WriterTables implements TurnTables, SessionTables {
     const others = (this.#answers.get(tree) ?? []).filter((other) => other.id !== id)
     this.#answers.set(tree, [answer, ...others].slice(0, MAX_ANSWERS))
   }
+}
+
+interface CreatedRow {
+  created: boolean
+  session: SessionRecord
+  /** The session is its creator's own, in this epoch. */
+  epoch?: number
 }
 
 /** Of a session without turns. */

@@ -1,22 +1,29 @@
 /** The writer thread: the only one that changes the record, so that packing rows stops no call. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { type OpeningReport, toWireError } from '../record/calls.ts'
-import type { Durability } from './connection.ts'
+import { connect, type Durability } from './connection.ts'
 import { openForWriting } from './database.ts'
+import { LeaseConnection } from './lease-connection.ts'
 import { WriterLoop, type WriterMessage } from './writer-loop.ts'
 
 export interface WriterData {
   url: string
   durability: Durability
+  /** Of the machine or pod. */
+  name: string
   /** Memory for recent turns' token ids. */
   cacheBytes: number
 }
+
+/** A lease that cannot be renewed for so long is tried on another connection. */
+const ASIDE_MS = 2_500
 
 const port = parentPort!
 
 async function open(data: WriterData): Promise<OpeningReport> {
   try {
-    const loop = new WriterLoop(await openForWriting(data), {
+    const aside = new LeaseConnection(() => connect(data.url, ASIDE_MS))
+    const loop = new WriterLoop(await openForWriting(data), aside, {
       reply: (replies) => port.postMessage(replies),
       fail: (error) => {
         setImmediate(() => {

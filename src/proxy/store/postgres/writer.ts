@@ -1,72 +1,98 @@
 /**
  * Works calls out, a group at a time, and puts each group on record by one statement. Runs on the writer thread.
  *
- * Only one writes: each connection raises the record's epoch, which voids what an earlier one still sends. So a commit whose
- * answer was lost is looked up under the new epoch, by the group's number, and sent again if it is not there.
+ * Other proxies write to the same record. What this one remembers of a session holds as long as the session's version does,
+ * which the statement checks under the lock of the row: where it is another one, the group is worked out once more. Each
+ * connection raises the epoch of the proxy's lease, which voids what an earlier one still sends. So a commit whose answer was
+ * lost is looked up under the new epoch, by the group's number, and sent again if it is not there.
  */
-import { randomUUID } from 'node:crypto'
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
+import type { ClaimedSession } from '../port/shared-record.ts'
 import { fromWireError, invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
 import { TurnWriter } from '../record/turns.ts'
 import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-methods.ts'
-import { isConnectionLoss } from './connection.ts'
-import { GroupStatement } from './group-statement.ts'
+import { inTransaction, isConnectionLoss } from './connection.ts'
+import { consumerMethods } from './consumers.ts'
+import { type GroupAnswer, GroupStatement } from './group-statement.ts'
+import { claimSession, endLeases, freeSessions, type Lease, takeLease } from './lease.ts'
 import { fetchMissing } from './missing-rows.ts'
 import { IS_EXPIRED } from './select-sessions.ts'
-import { FIRST_IDS, type NextIds, WriterTables } from './writer-tables.ts'
+import { WriterTables } from './writer-tables.ts'
 
 /** Rows of deleted sessions that one step removes: some milliseconds' work. What points to others goes first. */
 const PURGE_ROWS = 1_000
-const PURGED_TABLES = ['details', 'turns', 'nodes', 'texts', 'blob_uses']
+const PURGED_TABLES = ['consumer_sessions', 'details', 'turns', 'nodes', 'texts', 'blob_uses']
 
 /** Gives a new connection, however long that takes, or the reason why there will be none. */
-export type Reconnect = (patienceMs: number) => Promise<Client>
+export type Reconnect = (patienceMs: number, lease: Lease) => Promise<Client>
 
 /** A call that has changed nothing yet waits for the database no longer. */
 export const PATIENCE_MS = 10_000
 
+/** What a group was worked out with was changed by another proxy, so many times in a row: something is wrong. */
+const MAX_ATTEMPTS = 100
+
+interface WriterOptions {
+  client: Client
+  reconnect: Reconnect
+  /** Of the machine or pod. */
+  name: string
+  cacheBytes: number
+}
+
 export class Writer {
   readonly #reconnect: Reconnect
-  readonly #tables: WriterTables
-  readonly #turns: TurnWriter
-  readonly #methods: WriteMethods
+  readonly #name: string
+  readonly #cacheBytes: number
   readonly #unopened = new UnopenedTurns()
-  /** Names this writer among all that there have been. */
-  readonly #owner: string
   #client: Client
   #lost: ProxyError | undefined
+  #lease: Lease
   #epoch: number
   /** The number of the last group that is on record. */
   #group: number
+  #tables!: WriterTables
+  #turns!: TurnWriter
+  #methods!: WriteMethods
+  /** What other proxies do with a consumer at the same time is waited for. */
+  readonly consumers = consumerMethods((change) => this.#withClient(change))
 
-  /** Takes the record over, and marks turns that were left open as `interrupted`. */
-  static async open(client: Client, reconnect: Reconnect, cacheBytes: number): Promise<Writer> {
-    const owner = randomUUID()
-    const { rows } = await client.query<WriterRow>(
-      'UPDATE llm_proxy.writer SET owner = $1, epoch = epoch + 1 RETURNING epoch, last_group, next_ids',
-      [owner],
-    )
-    await client.query(CLOSE_OPEN_TURNS)
-    return new Writer({ client, reconnect, owner }, rows[0]!, cacheBytes)
+  /** Takes a lease, and marks turns that were left open by proxies that have gone as `interrupted`. */
+  static async open(options: WriterOptions): Promise<Writer> {
+    const { client, name } = options
+    const lease = await takeLease(client, name)
+    await freeSessions(client, [], true)
+    return new Writer(options, lease)
   }
 
-  private constructor(
-    { client, reconnect, owner }: { client: Client; reconnect: Reconnect; owner: string },
-    { epoch, last_group: group, next_ids: ids }: WriterRow,
-    cacheBytes: number,
-  ) {
+  private constructor({ client, reconnect, name, cacheBytes }: WriterOptions, lease: Lease) {
     this.#client = client
     this.#reconnect = reconnect
-    this.#owner = owner
+    this.#name = name
+    this.#cacheBytes = cacheBytes
+    this.#lease = lease
+    this.#epoch = lease.epoch
+    this.#group = lease.group
+    this.#remember()
+  }
+
+  /** Begins to remember what is on record, under a new lease. */
+  #remember(): void {
+    const { id, slot, nextIds, epoch, group } = this.#lease
     this.#epoch = epoch
     this.#group = group
-    this.#tables = new WriterTables({ ...FIRST_IDS, ...(JSON.parse(ids) as Partial<NextIds>) })
-    this.#turns = new TurnWriter(this.#tables, this.#tables, cacheBytes)
+    this.#tables = new WriterTables({ lease: id, slot }, nextIds)
+    this.#turns = new TurnWriter(this.#tables, this.#tables, this.#cacheBytes)
     this.#methods = writeMethods(this.#turns, this.#tables, this.#unopened, {
-      sweep: () => [],
       tryCommit: () => {},
+      ...IN_NO_GROUP,
     })
+  }
+
+  /** The number of the lease under which it writes. */
+  get lease(): number {
+    return this.#lease.id
   }
 
   /** Why this writer can never write again; undefined: it can. */
@@ -74,16 +100,24 @@ export class Writer {
     return this.#lost
   }
 
-  /** An operation that fails does so alone; if the commit fails, all of them have failed. */
-  async commit(calls: readonly ThreadCall<WriteMethods>[]): Promise<Reply[]> {
-    let replies: Reply[]
+  /**
+   * An operation that fails does so alone; if the commit fails, all of them have failed.
+   * @param isAgain what it could not put there, as another proxy may have been first, is asked for once more
+   */
+  async commit(calls: readonly ThreadCall<WriteMethods>[], isAgain = false): Promise<Reply[]> {
+    let replies: Reply[] | undefined
     try {
-      replies = await this.#workOut(calls)
-      await this.#write()
+      for (let attempt = 1; replies === undefined; attempt += 1) {
+        if (attempt > MAX_ATTEMPTS)
+          throw new ProxyError('store_failed', 'other proxies change the same sessions all the time')
+        const workedOut = await this.#workOut(calls)
+        if (await this.#write()) replies = workedOut
+      }
       this.#tables.commit()
     } catch (error) {
       this.#turns.forget()
       this.#tables.forgetGroup()
+      if (calls.length === 1 && isTaken(error) && !isAgain) return this.commit(calls, true)
       if (calls.length === 1 || !isOfOneCall(error)) return this.refuse(calls, error)
       const alone: Reply[] = []
       for (const call of calls) alone.push(...(await this.commit([call])))
@@ -98,6 +132,33 @@ export class Writer {
     const replies = calls.map(({ id }) => ({ id, error: toWireError(error) }))
     this.#unopened.note(calls, replies)
     return replies
+  }
+
+  /**
+   * Makes a session this proxy's own, as {@link claimSession} does.
+   * @returns undefined: there is no such session, or it is another proxy's
+   */
+  async claim(sessionId: string, seizes: boolean): Promise<ClaimedSession | undefined> {
+    const claimed = await this.#withClient((client) =>
+      claimSession(client, sessionId, { lease: this.lease, seizes }),
+    )
+    // Before the first owner there were no turns.
+    if (claimed !== undefined && claimed.epoch > 1) this.#tables.forgetTurns(sessionId)
+    else this.#tables.sessions.forget([sessionId])
+    return claimed
+  }
+
+  /** Closes turns of sessions whose owners have gone. @param over leases that ran out a while ago */
+  async free(over: readonly number[]): Promise<void> {
+    await this.#withClient((client) => freeSessions(client, over))
+  }
+
+  /** Somebody has ended the lease: nothing that is remembered holds any more. */
+  async renew(): Promise<void> {
+    await this.#withClient(async (client) => {
+      this.#lease = await takeLease(client, this.#name)
+    })
+    this.#remember()
   }
 
   /** Removes sessions whose time has run out. @returns their ids */
@@ -139,17 +200,32 @@ export class Writer {
 
   /** A blob goes with the last text that has it. */
   async #dropUnused(blobs: readonly number[]): Promise<void> {
-    await this.#ask(
-      `DELETE FROM llm_proxy.blobs WHERE id = ANY($1::bigint[])
-         AND NOT EXISTS (SELECT 1 FROM llm_proxy.blob_uses WHERE blob_uses.blob = blobs.id) RETURNING id`,
-      [blobs],
+    await this.#withClient((client) =>
+      inTransaction(client, async () => {
+        // A group that points to one of them has its row: what it adds is seen behind that.
+        await client.query(
+          'SELECT FROM llm_proxy.blobs WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE',
+          [blobs],
+        )
+        await client.query(
+          `DELETE FROM llm_proxy.blobs WHERE id = ANY($1::bigint[])
+             AND NOT EXISTS (SELECT 1 FROM llm_proxy.blob_uses WHERE blob_uses.blob = blobs.id)`,
+          [blobs],
+        )
+      }),
     )
     // What is remembered of them is not true any more, and which of them have gone is not worth asking.
     this.#tables.blobs.forgetAll()
     this.#tables.blobUses.forgetAll()
   }
 
+  /** What it owned is free at once. */
   async close(): Promise<void> {
+    await endLeases(this.#client, [this.lease]).catch(() => {})
+    await this.#disconnect()
+  }
+
+  async #disconnect(): Promise<void> {
     await this.#client.end().catch(() => {})
   }
 
@@ -157,10 +233,13 @@ export class Writer {
   async #workOut(calls: readonly ThreadCall<WriteMethods>[]): Promise<Reply[]> {
     let isAlone = false
     while (true) {
-      this.#tables.begin()
+      const tables = this.#tables
+      tables.begin()
       const replies = this.#attempt(calls, isAlone)
-      if (this.#tables.hasMissing) {
-        const isThere = await this.#withClient((client) => fetchMissing(client, this.#tables))
+      if (tables.hasMissing) {
+        const isThere = await this.#withClient((client) => fetchMissing(client, tables))
+        // Under a new lease nothing of it holds.
+        if (this.#tables !== tables) continue
         if (replies !== undefined && !isThere) return replies
         if (replies === undefined) this.#turns.forget()
         continue
@@ -194,42 +273,66 @@ export class Writer {
     }
   }
 
-  async #write(): Promise<void> {
+  /** @returns whether the group is on record; else what it was worked out with is forgotten */
+  async #write(): Promise<boolean> {
     const group = this.#group + 1
     const nextIds = JSON.stringify(this.#tables.nextIds)
-    for (let last = this.#group; last < group; ) {
-      const statement = new GroupStatement({ epoch: this.#epoch, group, nextIds })
+    for (let last: number | undefined = this.#group; last !== group; ) {
+      const lease = { id: this.lease, epoch: this.#epoch }
+      const statement = new GroupStatement({ lease, group, nextIds, ...this.#tables.conditions })
       this.#tables.writeTo(statement)
       try {
-        const { rows } = await this.#client.query<{ writers: number }>(statement.query)
-        if (rows[0]!.writers !== 1) throw this.#lose(TAKEN_OVER)
+        const { rows } = await this.#client.query<GroupAnswer>(statement.query)
+        if (rows[0]!.writers !== 1) {
+          await this.#learnWhy(rows[0]!)
+          return false
+        }
         last = group
       } catch (error) {
         if (!isConnectionLoss(error)) throw error
         // Nobody knows whether it was a commit, and nobody is answered before somebody does.
+        const before = this.lease
         last = await this.#resume(Number.POSITIVE_INFINITY)
+        if (this.lease !== before) return last === group
         if (last !== group && last !== this.#group) throw this.#lose(GONE_BACK)
       }
     }
     this.#group = group
+    return true
+  }
+
+  /** Why a group was not put on record. */
+  async #learnWhy(same: GroupAnswer): Promise<void> {
+    this.#tables.forgetOthers(same)
+    this.#turns.forget()
+    const isOurs = await this.#withClient(async (client) => {
+      const { rows } = await client.query<{ ended: number; epoch: number }>(
+        'SELECT ended, epoch FROM llm_proxy.proxies WHERE id = $1',
+        [this.lease],
+      )
+      return rows[0]?.ended === 0 && rows[0].epoch === this.#epoch
+    })
+    if (!isOurs) await this.renew()
   }
 
   /**
-   * Under a new epoch, in which nothing that was sent before can still be committed.
-   * @returns the number of the last group on record
+   * Under a new epoch, in which nothing that was sent before can still be committed; or under a new lease, where somebody has
+   * ended this one.
+   * @returns the number of the last group that was put on record before; undefined: nobody knows any more
    */
-  async #resume(patienceMs: number): Promise<number> {
+  async #resume(patienceMs: number): Promise<number | undefined> {
     while (true) {
-      await this.close()
-      this.#client = await this.#reconnect(patienceMs)
+      await this.#disconnect()
+      this.#client = await this.#reconnect(patienceMs, this.#lease)
       try {
-        const { rows } = await this.#client.query<WriterRow>(
-          'UPDATE llm_proxy.writer SET epoch = epoch + 1 WHERE owner = $1 RETURNING epoch, last_group, next_ids',
-          [this.#owner],
+        const { rows } = await this.#client.query<{ epoch: number; last_group: number; ended: number }>(
+          'UPDATE llm_proxy.proxies SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch, last_group, ended',
+          [this.lease],
         )
-        if (rows[0] === undefined) throw this.#lose(TAKEN_OVER)
-        this.#epoch = rows[0].epoch
-        return rows[0].last_group
+        const row = rows[0]
+        if (row?.ended === 0) this.#epoch = row.epoch
+        else await this.renew()
+        return row?.last_group
       } catch (error) {
         if (!isConnectionLoss(error)) throw error
       }
@@ -243,7 +346,9 @@ export class Writer {
         return await ask(this.#client)
       } catch (error) {
         if (!isConnectionLoss(error)) throw error
-        if ((await this.#resume(PATIENCE_MS)) !== this.#group) throw this.#lose(GONE_BACK)
+        const [lease, group] = [this.lease, this.#group]
+        const last = await this.#resume(PATIENCE_MS)
+        if (this.lease === lease && last !== group) throw this.#lose(GONE_BACK)
       }
     }
   }
@@ -259,26 +364,29 @@ export class Writer {
   }
 }
 
-interface WriterRow {
-  epoch: number
-  last_group: number
-  next_ids: string
+const isServedAlone = (): never => {
+  throw new Error('It is served alone')
+}
+
+/** A sweep may delete any session; what is a consumer's is asked of the database, not worked out here. */
+const IN_NO_GROUP = {
+  sweep: isServedAlone,
+  createConsumer: isServedAlone,
+  deleteConsumer: isServedAlone,
+  leaseSessions: isServedAlone,
+  changeLease: isServedAlone,
 }
 
 const GONE_BACK =
   'the database has lost what it had acknowledged, as a standby may that was behind: restart llm-proxy'
-const TAKEN_OVER = 'another llm-proxy has taken this record over: let only one write to it'
+
+/** A unique index has the key already. */
+function isTaken(error: unknown): boolean {
+  return (error as { code?: unknown }).code === '23505'
+}
 
 /** What PostgreSQL refuses of the values that it is given (classes 22 and 23): a second turn with one id, as a rule. */
 function isOfOneCall(error: unknown): boolean {
   const { code } = error as { code?: unknown }
   return typeof code === 'string' && /^2[23]...$/.test(code)
 }
-
-/** In one transaction: sessions count their turns. */
-const CLOSE_OPEN_TURNS = `
-WITH closed AS (
-  UPDATE llm_proxy.turns SET status = 'interrupted' WHERE status = 'open' RETURNING tree
-), counted AS (SELECT tree, count(*) AS turns FROM closed GROUP BY tree)
-UPDATE llm_proxy.sessions SET failed_turns = failed_turns + counted.turns, open_turns = 0
-FROM counted WHERE sessions.tree = counted.tree`

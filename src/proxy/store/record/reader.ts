@@ -1,6 +1,7 @@
 /** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type { ConsumerReader } from '../port/consumers.ts'
 import type {
   SessionCount,
   SessionFilter,
@@ -15,6 +16,7 @@ import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED 
 import { expandEcho } from './echo.ts'
 import { unpackIds, unpackText } from './packing.ts'
 import { hashOf, ROOT } from './requests.ts'
+import type { Part, SearchPart } from './search.ts'
 import type { ListPart, TallyPart } from './session-rows.ts'
 import { MAX_PAGE_TURNS, type Place, type ReadTables, type TextRow } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
@@ -29,11 +31,19 @@ import {
   toCompletion,
 } from './turn-rows.ts'
 
-export interface ReadMethods extends TurnPages {
+export interface ReadMethods extends TurnPages, Awaitless<ConsumerReader> {
   getSession(sessionId: string): SessionRecord | undefined
   listSessions(query: SessionQuery): ListPart
   tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart
   countSessions(nowMs: number): SessionCount
+  search(part: Part): SearchPart
+  /** Puts some turns into the index of the search. @returns whether more are left to do at once */
+  indexSome(): boolean
+}
+
+/** A port's methods as a thread serves them. */
+type Awaitless<T> = {
+  [M in keyof T]: T[M] extends (...args: infer A) => Promise<infer R> ? (...args: A) => R : never
 }
 
 /** Turns of sessions, page by page. */

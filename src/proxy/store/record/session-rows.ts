@@ -54,6 +54,14 @@ export interface SessionRow {
   sampled_tokens: number
 }
 
+/** Whose a session is, of a record that several proxies share. */
+export interface OwnedRow {
+  /** The lease of a proxy; 0: nobody's. */
+  owner: number
+  /** Of turns of an earlier epoch nothing is put on record any more. */
+  epoch: number
+}
+
 /** A new session with its objects as JSON text. */
 export interface NewSessionRow {
   sessionId: string
@@ -69,6 +77,8 @@ export interface NewSessionRow {
   /** JSON text. */
   limits: string | null
   keyTag: string | null
+  /** Of a record that several proxies share: it is to be its creator's own. */
+  isOwn: boolean
 }
 
 /** What SQL can tell before a row's JSON is read. */

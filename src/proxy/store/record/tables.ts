@@ -94,7 +94,12 @@ export interface TurnTables extends RequestTables, SequenceTables {
 export interface SessionTables {
   /** @returns `trees.id` of the session's turns */
   tree(sessionId: string): number | undefined
-  create(session: NewSessionRow): { created: boolean; session: SessionRecord }
+  /**
+   * Of a record that several proxies share.
+   * @throws ProxyError `session_moved` if the session is not this one's any more, or again
+   */
+  checkEpoch(sessionId: string, epoch: number): void
+  create(session: NewSessionRow): { created: boolean; session: SessionRecord; epoch?: number }
   end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
   reset(sessionId: string, atMs: number): SessionRecord | undefined

@@ -4,9 +4,18 @@ import type { ProxyError } from '../../../base/errors.ts'
 import { beginningOf, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type {
+  AvailableQuery,
+  AvailableSession,
+  Consumer,
+  ConsumerCounts,
+  ConsumerReader,
+} from '../port/consumers.ts'
 import { decodeCursor, orderOf } from '../port/session-list.ts'
 import { addTallies, groupsOf, type Tallies, totalsOf } from '../port/session-summary.ts'
+import { decodeSearchCursor } from '../port/turn-search.ts'
 import type {
+  SearchPage,
   SessionCount,
   SessionFilter,
   SessionGroup,
@@ -17,13 +26,15 @@ import type {
   TurnOutline,
   TurnReader,
   TurnRecord,
+  TurnSearch,
   TurnStep,
 } from '../port/turn-store.ts'
 import type { PagedList, PagedTurn, ReadMethods, TurnPage, TurnParts } from './reader.ts'
+import { searchPage } from './search.ts'
 import type { TallyPart } from './session-rows.ts'
 import type { StoreThread } from './store-thread.ts'
 
-export class ThreadReader implements TurnReader {
+export class ThreadReader implements TurnReader, ConsumerReader {
   readonly #thread: StoreThread<ReadMethods>
   #lastReading = 0
 
@@ -54,6 +65,17 @@ export class ThreadReader implements TurnReader {
 
   countSessions(nowMs: number): Promise<SessionCount> {
     return this.#thread.call('countSessions', [nowMs])
+  }
+
+  async searchTurns(search: TurnSearch): Promise<SearchPage> {
+    return searchPage(search, decodeSearchCursor(search.cursor), (part) =>
+      this.#thread.call('search', [part]),
+    )
+  }
+
+  /** As {@link ReadMethods.indexSome}. */
+  indexSome(): Promise<boolean> {
+    return this.#thread.call('indexSome', [])
   }
 
   async groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
@@ -118,6 +140,22 @@ export class ThreadReader implements TurnReader {
     kinds: readonly DetailKind[],
   ): Promise<ReadonlyMap<string, readonly PackedDetail[]>> {
     return this.#thread.call('readDetails', [sessionId, turnIds, kinds])
+  }
+
+  getConsumer(name: string): Promise<Consumer | undefined> {
+    return this.#thread.call('getConsumer', [name])
+  }
+
+  listConsumers(idPrefix: string): Promise<Consumer[]> {
+    return this.#thread.call('listConsumers', [idPrefix])
+  }
+
+  availableSessions(query: AvailableQuery): Promise<AvailableSession[]> {
+    return this.#thread.call('availableSessions', [query])
+  }
+
+  countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined> {
+    return this.#thread.call('countForConsumer', [name, nowMs])
   }
 
   /** As {@link StoreThread.lost}. */

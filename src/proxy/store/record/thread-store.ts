@@ -1,13 +1,25 @@
 /** The port's methods, carried to the writer thread and the reader thread. */
 
 import type { Transferable } from 'node:worker_threads'
+import { watched } from '../../../base/around.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type {
+  AvailableQuery,
+  AvailableSession,
+  Consumer,
+  ConsumerCounts,
+  LeaseChange,
+  NewLease,
+} from '../port/consumers.ts'
+import type { SharedRecord } from '../port/shared-record.ts'
+import type {
+  CreatedSession,
   NewSession,
   OpenTurn,
   Reward,
+  SearchPage,
   SessionCount,
   SessionFilter,
   SessionGroup,
@@ -20,6 +32,7 @@ import type {
   TurnOutcome,
   TurnOutline,
   TurnRecord,
+  TurnSearch,
   TurnStep,
   TurnStore,
 } from '../port/turn-store.ts'
@@ -36,6 +49,15 @@ const SWEEP_BATCH = 200
 
 const NO_IDS = new Int32Array(0)
 
+interface ThreadStoreHooks {
+  /** How the record is shared; absent: it is not. */
+  shared?: SharedRecord
+  /** Called before the threads end. */
+  onClosing?: () => void
+  /** Called when they have. */
+  onClosed?: (() => void) | undefined
+}
+
 export class ThreadStore implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
   readonly #reader: ThreadReader
@@ -44,18 +66,20 @@ export class ThreadStore implements TurnStore {
   #isInDoubt = true
   readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
 
-  readonly #onClosed: () => void
+  readonly #hooks: ThreadStoreHooks
+  readonly shared: SharedRecord | undefined
 
-  constructor(writer: StoreThread<WriteMethods>, reader: ThreadReader, onClosed: () => void = () => {}) {
+  constructor(writer: StoreThread<WriteMethods>, reader: ThreadReader, hooks: ThreadStoreHooks = {}) {
     this.#writer = writer
     this.#reader = reader
-    this.#onClosed = onClosed
+    this.#hooks = hooks
+    this.shared = hooks.shared && this.#watch(hooks.shared)
     void writer.lost.then(() => {
       this.#isInDoubt = true
     })
   }
 
-  createSession(session: NewSession): Promise<{ created: boolean; session: SessionRecord }> {
+  createSession(session: NewSession): Promise<CreatedSession> {
     const {
       metadata,
       samplingParams,
@@ -64,6 +88,7 @@ export class ThreadStore implements TurnStore {
       editedCalls = null,
       limits = null,
       keyTag = null,
+      isOwn = false,
       ...rest
     } = session
     const json = {
@@ -74,6 +99,7 @@ export class ThreadStore implements TurnStore {
       editedCalls,
       limits: limits && JSON.stringify(limits),
       keyTag,
+      isOwn,
     }
     return this.#call('createSession', [{ ...rest, ...json }])
   }
@@ -92,6 +118,10 @@ export class ThreadStore implements TurnStore {
 
   countSessions(nowMs: number): Promise<SessionCount> {
     return this.#reader.countSessions(nowMs)
+  }
+
+  searchTurns(search: TurnSearch): Promise<SearchPage> {
+    return this.#reader.searchTurns(search)
   }
 
   groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
@@ -181,6 +211,38 @@ export class ThreadStore implements TurnStore {
     return this.#reader.getTurn(sessionId, turnId)
   }
 
+  createConsumer(consumer: Consumer): Promise<{ created: boolean; consumer: Consumer }> {
+    return this.#call('createConsumer', [consumer])
+  }
+
+  deleteConsumer(name: string): Promise<boolean> {
+    return this.#call('deleteConsumer', [name])
+  }
+
+  leaseSessions(lease: NewLease): Promise<number[]> {
+    return this.#call('leaseSessions', [lease])
+  }
+
+  changeLease(change: LeaseChange): Promise<string[]> {
+    return this.#call('changeLease', [change])
+  }
+
+  getConsumer(name: string): Promise<Consumer | undefined> {
+    return this.#reader.getConsumer(name)
+  }
+
+  listConsumers(idPrefix: string): Promise<Consumer[]> {
+    return this.#reader.listConsumers(idPrefix)
+  }
+
+  availableSessions(query: AvailableQuery): Promise<AvailableSession[]> {
+    return this.#reader.availableSessions(query)
+  }
+
+  countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined> {
+    return this.#reader.countForConsumer(name, nowMs)
+  }
+
   get lost(): Promise<ProxyError> {
     return Promise.race([this.#writer.lost, this.#reader.lost])
   }
@@ -195,9 +257,20 @@ export class ThreadStore implements TurnStore {
   /** The reader first: the last connection to close tidies the log away. */
   async close(): Promise<void> {
     this.#openings.sendAll()
+    this.#hooks.onClosing?.()
     await this.#reader.close()
     await this.#writer.close()
-    this.#onClosed()
+    this.#hooks.onClosed?.()
+  }
+
+  /** What was sent of a session is no word for what is on record of it once it has been another proxy's. */
+  #watch(shared: SharedRecord): SharedRecord {
+    return watched(shared, {
+      claim: (call, sessionId) => {
+        this.#sent.forget(sessionId)
+        return call()
+      },
+    })
   }
 
   async #sendOpening(turn: OpenTurn): Promise<void> {

@@ -56,6 +56,7 @@ export class TurnWriter {
 
   /** @returns its row; undefined if it was not there, or not open */
   close(outcome: SentOutcome): number | undefined {
+    this.#checkEpoch(outcome)
     const tree = this.#sessions.tree(outcome.sessionId)
     const turn = tree === undefined ? undefined : this.#tables.findOpen(tree, outcome.turnId)
     if (turn === undefined) return undefined
@@ -109,7 +110,12 @@ export class TurnWriter {
     return base === null ? this.#sequences.pack(turn, rest) : { base, shared, rest: packIds(rest) }
   }
 
+  #checkEpoch({ sessionId, epoch }: Pick<SentTurn | SentOutcome, 'sessionId' | 'epoch'>): void {
+    if (epoch !== undefined) this.#sessions.checkEpoch(sessionId, epoch)
+  }
+
   #putRequest(turn: SentTurn) {
+    this.#checkEpoch(turn)
     const tree = this.#sessions.tree(turn.sessionId)
     if (tree === undefined) throw new ProxyError('session_not_found', 'Session not found')
     const { index, turnId, dialect, startedAtMs, retryCount } = turn

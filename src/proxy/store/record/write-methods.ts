@@ -1,5 +1,6 @@
 /** What the writer of a record does, whatever database it is in. */
 import { ProxyError } from '../../../base/errors.ts'
+import type { Consumer, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
 import type { Reply, ThreadCall } from './calls.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
@@ -7,8 +8,15 @@ import type { NewSessionRow } from './session-rows.ts'
 import type { SessionTables } from './tables.ts'
 import type { TurnWriter } from './turns.ts'
 
-export interface WriteMethods {
-  createSession(session: NewSessionRow): { created: boolean; session: SessionRecord }
+export interface ConsumerMethods {
+  createConsumer(consumer: Consumer): { created: boolean; consumer: Consumer }
+  deleteConsumer(name: string): boolean
+  leaseSessions(lease: NewLease): number[]
+  changeLease(change: LeaseChange): string[]
+}
+
+export interface WriteMethods extends ConsumerMethods {
+  createSession(session: NewSessionRow): { created: boolean; session: SessionRecord; epoch?: number }
   endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
   resetSession(sessionId: string, atMs: number): SessionRecord | undefined
@@ -48,7 +56,7 @@ export class UnopenedTurns {
 }
 
 /** What each adapter does in its own way. */
-type OwnMethods = Pick<WriteMethods, 'sweep' | 'tryCommit'>
+type OwnMethods = Pick<WriteMethods, 'sweep' | 'tryCommit'> & ConsumerMethods
 
 export function writeMethods(
   turns: TurnWriter,

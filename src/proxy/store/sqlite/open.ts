@@ -1,5 +1,6 @@
 /** The SQLite store: a {@link TurnStore} on a file, and a reader beside it. */
 import type { TurnStore } from '../port/turn-store.ts'
+import { keepIndexing } from '../record/keep-indexing.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
@@ -20,6 +21,10 @@ export interface SqliteStoreOptions {
   durability: Durability
   /** Called after each commit with how many operations shared it, and how long the first of them took. */
   onCommit?: (operations: number, tookMs: number) => void
+  /** Whether to keep an index for the search, beside the file. */
+  searchIndex?: boolean
+  /** Called when that could not be kept up to date: the search looks at every turn that is not in it. */
+  onIndexFailed?: ((error: Error) => void) | undefined
   /** Called when the store has been closed, and nothing has its files open any more. */
   onClosed?: () => void
   /** Starts the store's threads. Default: threads of this process. */
@@ -44,12 +49,16 @@ export async function openSqliteStore({
   durability,
   onCommit,
   onClosed,
+  searchIndex = false,
+  onIndexFailed = () => {},
   spawn = spawnWorker,
 }: SqliteStoreOptions): Promise<TurnStore> {
   const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   try {
-    return new ThreadStore(writer, await openSqliteReader(path, spawn), onClosed)
+    const reader = await openReader(path, searchIndex, spawn)
+    if (searchIndex) keepIndexing(() => reader.indexSome(), onIndexFailed)
+    return new ThreadStore(writer, reader, { onClosed })
   } catch (error) {
     await writer.close()
     throw error
@@ -60,10 +69,11 @@ export async function openSqliteStore({
  * Opens the database to read it only, whether or not a server writes to it.
  * @throws ProxyError `start_failed` saying how to mend it
  */
-export async function openSqliteReader(
-  path: string,
-  spawn: SpawnThread = spawnWorker,
-): Promise<ThreadReader> {
-  const readerData: ReaderData = { path, cacheBytes: TOKEN_CACHE_BYTES }
+export function openSqliteReader(path: string, spawn: SpawnThread = spawnWorker): Promise<ThreadReader> {
+  return openReader(path, false, spawn)
+}
+
+async function openReader(path: string, indexes: boolean, spawn: SpawnThread): Promise<ThreadReader> {
+  const readerData: ReaderData = { path, cacheBytes: TOKEN_CACHE_BYTES, indexes }
   return new ThreadReader(await StoreThread.start<ReadMethods>('reader', readerData, { spawn }))
 }

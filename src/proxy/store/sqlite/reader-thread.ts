@@ -4,19 +4,27 @@ import { type OpeningReport, toWireError } from '../record/calls.ts'
 import { ReaderLoop, type ReaderMessage } from '../record/reader-loop.ts'
 import { openForReading } from './database.ts'
 import { SqliteReader } from './reader.ts'
+import { SqliteSearch } from './search.ts'
 
 export interface ReaderData {
   path: string
   /** Memory for recent turns' token ids. */
   cacheBytes: number
+  /** Whether it keeps the index of the search. */
+  indexes: boolean
 }
 
 const port = parentPort!
 
-function open({ path, cacheBytes }: ReaderData): OpeningReport {
+function open({ path, cacheBytes, indexes }: ReaderData): OpeningReport {
   try {
     const db = openForReading(path)
-    const loop = new ReaderLoop(new SqliteReader(db, cacheBytes), () => db.close(), {
+    const index = SqliteSearch.index(path, db, indexes)
+    const close = () => {
+      index?.close()
+      db.close()
+    }
+    const loop = new ReaderLoop(new SqliteReader(db, cacheBytes, index), close, {
       reply: (replies, transfer) => port.postMessage(replies, transfer),
       close: () => port.close(),
     })

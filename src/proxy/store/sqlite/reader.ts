@@ -1,17 +1,28 @@
 /** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
 import type Database from 'better-sqlite3'
+import type { AvailableQuery, AvailableSession, Consumer, ConsumerCounts } from '../port/consumers.ts'
 import type { SessionCount, SessionFilter, SessionQuery, SessionRecord } from '../port/turn-store.ts'
-import { Reader, type ReadMethods } from '../record/reader.ts'
+import { Reader } from '../record/reader.ts'
+import type { Reads } from '../record/reader-loop.ts'
+import type { Part, SearchPart } from '../record/search.ts'
 import type { ListPart, TallyPart } from '../record/session-rows.ts'
+import { ConsumerReader } from './consumers.ts'
+import { SqliteSearch } from './search.ts'
+import type { SearchIndex } from './search-index.ts'
 import { SessionReader } from './sessions.ts'
 import { ReaderTables } from './tables.ts'
 
-export class SqliteReader extends Reader implements ReadMethods {
+export class SqliteReader extends Reader implements Reads {
   readonly #sessions: SessionReader
+  readonly #consumers: ConsumerReader
+  readonly #search: SqliteSearch
 
-  constructor(db: Database.Database, cacheBytes: number) {
+  /** @param index of the search; without one it looks at every turn */
+  constructor(db: Database.Database, cacheBytes: number, index?: SearchIndex) {
     super(new ReaderTables(db), cacheBytes)
     this.#sessions = new SessionReader(db)
+    this.#consumers = new ConsumerReader(db)
+    this.#search = new SqliteSearch(db, this.#sessions, index)
   }
 
   getSession(sessionId: string): SessionRecord | undefined {
@@ -28,5 +39,29 @@ export class SqliteReader extends Reader implements ReadMethods {
 
   countSessions(nowMs: number): SessionCount {
     return this.#sessions.countSessions(nowMs)
+  }
+
+  getConsumer(name: string): Consumer | undefined {
+    return this.#consumers.get(name)
+  }
+
+  listConsumers(idPrefix: string): Consumer[] {
+    return this.#consumers.list(idPrefix)
+  }
+
+  availableSessions(query: AvailableQuery): AvailableSession[] {
+    return this.#consumers.available(query)
+  }
+
+  countForConsumer(name: string, nowMs: number): ConsumerCounts | undefined {
+    return this.#consumers.count(name, nowMs)
+  }
+
+  search(part: Part): Promise<SearchPart> {
+    return this.#search.search(part)
+  }
+
+  indexSome(): boolean {
+    return this.#search.indexSome()
   }
 }

@@ -202,6 +202,36 @@ const LIMITS = `
 ALTER TABLE sessions ADD COLUMN limits TEXT; -- JSON object; NULL: none.
 `
 
+const CONSUMERS = `
+CREATE TABLE consumers (
+  id            INTEGER PRIMARY KEY AUTOINCREMENT, -- Never given twice: rows of one that is gone may be left.
+  name          TEXT NOT NULL UNIQUE,
+  id_prefix     TEXT NOT NULL,    -- What the ids of its sessions begin with.
+  created_at_ms INTEGER NOT NULL,
+  since_ms      INTEGER NOT NULL, -- Only sessions that ended then or later.
+  hold_ms       INTEGER NOT NULL, -- A session is not swept so long after its end, unless acknowledged.
+  selection     TEXT NOT NULL     -- JSON object: which of them, and how many at a time
+);
+-- Sessions that a consumer was given. They go with their trees.
+CREATE TABLE consumer_sessions (
+  id              INTEGER PRIMARY KEY,
+  tree            INTEGER NOT NULL,
+  consumer        INTEGER NOT NULL, -- consumers.id
+  session         INTEGER NOT NULL, -- sessions.id
+  lease_id        TEXT NOT NULL,    -- Of the lease that had it last.
+  leased_until_ms INTEGER,          -- NULL: acknowledged
+  deliveries      INTEGER NOT NULL  -- How often it was leased.
+);
+CREATE UNIQUE INDEX consumer_sessions_by_tree ON consumer_sessions (tree, consumer);
+CREATE INDEX consumer_sessions_by_lease ON consumer_sessions (consumer, lease_id);
+CREATE INDEX consumer_sessions_leased ON consumer_sessions (consumer) WHERE leased_until_ms IS NOT NULL;
+CREATE INDEX sessions_by_end ON sessions (ended_at_ms, tree) WHERE status = 'completed';
+`
+
+const SESSIONS_BY_TREE = `
+CREATE UNIQUE INDEX sessions_by_tree ON sessions (tree); -- Whose a turn is that a search has found.
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -216,6 +246,8 @@ const MIGRATIONS: readonly string[] = [
   EDITED_CALLS,
   REWARD_TURNS,
   LIMITS,
+  CONSUMERS,
+  SESSIONS_BY_TREE,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

@@ -29,14 +29,25 @@ import {
 import type { SessionTables } from '../record/tables.ts'
 
 /** A session counts its turns; where their order goes on only the turns themselves tell. */
-const SELECT_SESSIONS = `
+export const SELECT_SESSIONS = `
   SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM turns WHERE turns.tree = sessions.tree) AS next_index
   FROM sessions`
 
-/** Of a session that a sweep at the time `?` removes. */
+/** Of a session that some consumer has not acknowledged, and for which it is held at the time `@nowMs`. */
+const IS_HELD = `
+  status = 'completed' AND EXISTS (
+    SELECT 1 FROM consumers
+    WHERE ended_at_ms >= since_ms AND ended_at_ms + hold_ms > @nowMs
+      AND substr(session_id, 1, length(id_prefix)) = id_prefix
+      AND NOT EXISTS (
+        SELECT 1 FROM consumer_sessions
+        WHERE tree = sessions.tree AND consumer = consumers.id AND leased_until_ms IS NULL))`
+
+/** Of a session that a sweep at the time `@nowMs` removes. */
 const IS_EXPIRED = `
-  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ?
-  AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.tree = sessions.tree AND turns.status = 'open')`
+  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= @nowMs
+  AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.tree = sessions.tree AND turns.status = 'open')
+  AND NOT (${IS_HELD})`
 
 const ROW_FILTER = `
   (@status IS NULL OR status = @status)
@@ -56,15 +67,17 @@ const SORT_COLUMNS: Record<SessionSort, string> = {
 export class SessionReader {
   readonly #db: Database.Database
   readonly #find: Database.Statement<[string], SessionRow>
+  readonly #ofTree: Database.Statement<[number], SessionRow>
   readonly #tree: Database.Statement<[string], number>
   readonly #rowsAfter: Database.Statement<[number], TalliedRow>
-  readonly #count: Database.Statement<[number], SessionCount>
+  readonly #count: Database.Statement<[{ nowMs: number }], SessionCount>
   /** By sort and order. */
   readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
 
   constructor(db: Database.Database) {
     this.#db = db
     this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
+    this.#ofTree = db.prepare(`${SELECT_SESSIONS} WHERE tree = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
     this.#rowsAfter = db.prepare(`
       SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, reward, turn_count, failed_turns,
@@ -89,6 +102,12 @@ export class SessionReader {
     return toRecord(row)
   }
 
+  /** Whose turns are in this tree. */
+  ofTree(tree: number): SessionRecord | undefined {
+    const row = this.#ofTree.get(tree)
+    return row && toRecord(row)
+  }
+
   /** @returns `trees.id` of the session's turns */
   tree(sessionId: string): number | undefined {
     return this.#tree.get(sessionId)
@@ -107,7 +126,7 @@ export class SessionReader {
   }
 
   countSessions(nowMs: number): SessionCount {
-    return this.#count.get(nowMs)!
+    return this.#count.get({ nowMs })!
   }
 
   #inOrder({ sort, order }: ListOrder): Database.Statement<[ListParameters], SessionRow> {
@@ -127,7 +146,7 @@ export class SessionReader {
 export class SessionWriter implements SessionTables {
   readonly #reader: SessionReader
   readonly #create: Database.Statement<
-    [Omit<NewSessionRow, 'trustAgent'> & { tree: number; trustAgent: number }]
+    [Omit<NewSessionRow, 'trustAgent' | 'isOwn'> & { tree: number; trustAgent: number }]
   >
   readonly #end: Database.Statement<[{ sessionId: string; status: string; atMs: number }]>
   readonly #reward: Database.Statement<
@@ -136,7 +155,7 @@ export class SessionWriter implements SessionTables {
   readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
   readonly #delete: Database.Statement<[string]>
   readonly #touch: Database.Statement<[Required<TurnChange> & { sessionId: string; atMs: number }]>
-  readonly #expired: Database.Statement<[number, number], string>
+  readonly #expired: Database.Statement<[{ nowMs: number; limit: number }], string>
   readonly #newTree: Database.Statement<[]>
   readonly #dropTree: Database.Statement<[string]>
 
@@ -167,8 +186,8 @@ export class SessionWriter implements SessionTables {
         sampled_tokens = sampled_tokens + @sampledTokens, updated_at_ms = max(updated_at_ms, @atMs)
       WHERE session_id = @sessionId`)
     this.#expired = db
-      .prepare<[number, number], string>(`
-      SELECT session_id FROM sessions WHERE ${IS_EXPIRED} LIMIT ?`)
+      .prepare<[{ nowMs: number; limit: number }], string>(`
+      SELECT session_id FROM sessions WHERE ${IS_EXPIRED} LIMIT @limit`)
       .pluck()
     this.#newTree = db.prepare('INSERT INTO trees DEFAULT VALUES')
     this.#dropTree = db.prepare(
@@ -180,10 +199,14 @@ export class SessionWriter implements SessionTables {
     return this.#reader.tree(sessionId)
   }
 
+  /** The record is this process's alone. */
+  checkEpoch(): void {}
+
   create(session: NewSessionRow): { created: boolean; session: SessionRecord } {
     const existing = this.#reader.get(session.sessionId)
     if (existing !== undefined) return { created: false, session: existing }
-    this.#create.run({ ...session, trustAgent: session.trustAgent ? 1 : 0, tree: this.#plantTree() })
+    const { isOwn: _own, ...row } = session
+    this.#create.run({ ...row, trustAgent: session.trustAgent ? 1 : 0, tree: this.#plantTree() })
     return { created: true, session: this.#reader.get(session.sessionId)! }
   }
 
@@ -210,7 +233,7 @@ export class SessionWriter implements SessionTables {
   }
 
   sweep(nowMs: number, limit: number): string[] {
-    const expired = this.#expired.all(nowMs, limit)
+    const expired = this.#expired.all({ nowMs, limit })
     for (const sessionId of expired) this.delete(sessionId)
     return expired
   }

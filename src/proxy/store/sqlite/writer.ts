@@ -5,6 +5,7 @@ import type Database from 'better-sqlite3'
 import { invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
 import { TurnWriter } from '../record/turns.ts'
 import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-methods.ts'
+import { ConsumerWriter } from './consumers.ts'
 import { SessionWriter } from './sessions.ts'
 import { WriterTables } from './tables.ts'
 
@@ -12,7 +13,7 @@ import { WriterTables } from './tables.ts'
  * How many rows of deleted sessions one step removes: about a millisecond's work. What points to others goes first: details
  * to turns, those to nodes, these to texts, and those to blobs, which are large.
  */
-const PURGE_STEPS = { details: 64, turns: 64, nodes: 64, texts: 64, blob_uses: 4 }
+const PURGE_STEPS = { consumer_sessions: 64, details: 64, turns: 64, nodes: 64, texts: 64, blob_uses: 4 }
 
 /** Pages in the log from which on it is checkpointed even while there is work: about 16 MB. */
 const BUSY_CHECKPOINT_PAGES = 4096
@@ -38,6 +39,7 @@ export class Writer {
   constructor(db: Database.Database, cacheBytes: number, checkFiles: () => void = () => {}) {
     this.#checkFiles = checkFiles
     const sessions = new SessionWriter(db)
+    const consumers = new ConsumerWriter(db)
     this.#db = db
     this.#turns = new TurnWriter(new WriterTables(db), sessions, cacheBytes)
     this.#methods = writeMethods(this.#turns, sessions, this.#unopened, {
@@ -46,6 +48,10 @@ export class Writer {
         const version = db.pragma('user_version', { simple: true })
         db.pragma(`user_version = ${version}`)
       },
+      createConsumer: (consumer) => consumers.create(consumer),
+      deleteConsumer: (name) => consumers.delete(name),
+      leaseSessions: (lease) => consumers.lease(lease),
+      changeLease: (change) => consumers.change(change),
     })
     this.#begin = db.prepare('BEGIN IMMEDIATE')
     this.#commit = db.prepare('COMMIT')

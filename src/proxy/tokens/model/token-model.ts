@@ -5,6 +5,7 @@ import { chooseParser, type ParserChoice, parserNamed } from '../parsers/choose-
 import type { ParserFamily } from '../parsers/output-parser.ts'
 import { PromptRenderer } from '../prompt/prompt-renderer.ts'
 import { PromptThread } from '../prompt/prompt-service.ts'
+import { ResponseReader } from '../responses/response-reader.ts'
 import { type ChatTemplateFiles, readChatTemplate } from '../templates/chat-template.ts'
 import {
   choosePromptFormat,
@@ -41,6 +42,8 @@ export interface TokenModel {
   readonly parser: ParserFamily
   /** What speaks for this parser. */
   readonly parserChoice: ParserChoice
+  /** Reads answers in the parser's stead, but for those that the engine is held to write otherwise. */
+  readonly responses?: ResponseReader | undefined
   /** What writes the prompts. */
   readonly promptFormat: PromptFormatChoice
   /** Ids that end a completion unless the request says `ignore_eos`. */
@@ -59,7 +62,7 @@ export interface TokenModel {
   onTokenizerFault?(listener: OnFault): void
   /** As {@link ModelFiles} has it. */
   readonly unlistedFiles?: readonly string[] | undefined
-  /** Ends the thread that prompts are rendered on, and those that long texts are tokenized on. */
+  /** Ends the threads that prompts are rendered, answers read and long texts tokenized on. */
   close(): Promise<void>
 }
 
@@ -121,19 +124,62 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   const templateWorks = prompts.begin()
   templateWorks.catch(() => {})
   const read: ReadModel = { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat }
+  const parsers = startParsers(options.parser, template.withTools, files)
+  const close = async () => {
+    await Promise.all([prompts.close(), parsers.close()])
+  }
   const ready = async () => {
     const { tokenizer, encoder } = await openTokenizer(directory, read)
     await templateWorks
-    return modelOf(read, tokenizer, encoder, prompts)
+    return modelOf(read, tokenizer, encoder, prompts, await parsers.chosen)
   }
   return {
     ready: () =>
       ready().catch(async (error: unknown) => {
-        await prompts.close()
+        await close()
         throw error
       }),
-    close: () => prompts.close(),
+    close,
   }
+}
+
+interface ChosenParsers {
+  choice: ParserChoice
+  responses: ResponseReader | undefined
+}
+
+/** What reads answers: what `--tool-parser` names, else the model's response template, else what its chat template shows. */
+function startParsers(
+  name: string,
+  chatTemplate: string,
+  { tokenizerConfig: { response_template: source } }: TokenizerFiles,
+): { chosen: Promise<ChosenParsers>; close(): Promise<void> } {
+  const choice: ParserChoice =
+    name === 'auto'
+      ? chooseParser(chatTemplate)
+      : { family: parserNamed(name), chosenBy: 'name', evidence: [] }
+  if (name !== 'auto' || typeof source !== 'object' || source === null) {
+    return { chosen: Promise.resolve({ choice, responses: undefined }), close: async () => {} }
+  }
+  const responses = new ResponseReader(source)
+  const works = responses.begin()
+  const chosen = works.then(
+    () => ({
+      choice: { family: choice.family, chosenBy: 'response_template' as const, evidence: [] },
+      responses,
+    }),
+    async (error: unknown) => {
+      await responses.close()
+      if (!(error instanceof ProxyError) || error.code !== 'config_invalid') throw error
+      const why = `the model's response_template cannot be used: ${error.message}`
+      const unread =
+        choice.warning === undefined ? `answers are read as ${choice.family.name}` : choice.warning
+      return { choice: { ...choice, warning: `${why}; ${unread}` }, responses: undefined }
+    },
+  )
+  // It is awaited when the tokenizer is read.
+  chosen.catch(() => {})
+  return { chosen, close: () => responses.close() }
 }
 
 /** What a model's files say, but for the vocabulary. */
@@ -152,16 +198,13 @@ function modelOf(
   tokenizer: Tokenizer,
   encoder: TextEncoder,
   prompts: PromptThread,
+  { choice: parserChoice, responses }: ChosenParsers,
 ): TokenModel {
   const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
   const added = files.tokenizerJson.added_tokens ?? []
   const encode = (text: string, promptChars: number) => encoder.encode(text, promptChars)
   const memory = new ContentMemory(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
   encoder.onFault?.(() => memory.clear())
-  const parserChoice: ParserChoice =
-    options.parser === 'auto'
-      ? chooseParser(template.withTools)
-      : { family: parserNamed(options.parser), chosenBy: 'name', evidence: [] }
   let longest: number | undefined
   return {
     tokenizer,
@@ -178,6 +221,7 @@ function modelOf(
     isTextOnly: isTextOnly(modelFiles.directory),
     parser: parserChoice.family,
     parserChoice,
+    responses,
     promptFormat,
     eosTokenIds,
     get encodedBy() {
@@ -189,7 +233,7 @@ function modelOf(
     // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
     vocabularySize: Math.max(modelFiles.vocabularySize ?? tokenizer.vocabSize, highest(addedTokens) + 1),
     close: async () => {
-      await Promise.all([prompts.close(), encoder.close()])
+      await Promise.all([prompts.close(), encoder.close(), responses?.close()])
     },
   }
 }

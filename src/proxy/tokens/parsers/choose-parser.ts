@@ -120,7 +120,8 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
 /** A family, and what speaks for it. */
 export interface ParserChoice {
   readonly family: ParserFamily
-  readonly chosenBy: 'name' | 'template'
+  /** `response_template`: the model's own says how answers are read, and the family what engines are held to. */
+  readonly chosenBy: 'name' | 'template' | 'response_template'
   /** Texts of the template that only this family's have; none if nothing was known. */
   readonly evidence: readonly string[]
   /** What an operator must know: calls in a format that is not known stay text. */

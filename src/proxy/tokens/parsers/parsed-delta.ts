@@ -47,6 +47,13 @@ export class DeltaBuilder {
     })
   }
 
+  /** What was read elsewhere, with its calls as they are. */
+  add({ content = '', reasoning = '', toolCalls }: ParsedDelta): void {
+    this.addContent(content)
+    this.addReasoning(reasoning)
+    if (toolCalls !== undefined) this.#delta.toolCalls = [...(this.#delta.toolCalls ?? []), ...toolCalls]
+  }
+
   take(): ParsedDelta {
     const delta = this.#delta
     this.#delta = {}

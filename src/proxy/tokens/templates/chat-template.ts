@@ -10,6 +10,7 @@ import { specialTokenText } from '../tokenizer/tokenizer.ts'
 import type { SpecialTokenConfig, TokenizerConfig } from '../tokenizer/tokenizer-files.ts'
 import type { PromptFormat } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
+import { Exhausted } from './python/thread-jobs.ts'
 import type { TemplateWords } from './template-words.ts'
 
 /** A message, or the JSON that it came in as: numbers and the order of keys are those of the text. */
@@ -103,7 +104,7 @@ export class ChatTemplate {
 
   /**
    * @throws ProxyError `invalid_request` with the template's own words if it refuses these messages, `unsupported` for
-   *   content that is not text; {@link TemplateExhausted}
+   *   content that is not text; {@link Exhausted}
    */
   render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
     const { tools, kwargs, documents, now, addGenerationPrompt = true, continueFinalMessage } = options
@@ -117,7 +118,7 @@ export class ChatTemplate {
       ...(now && { now_s: now.getTime() / 1000 }),
     })
     if ('text' in outcome) return outcome.text
-    if ('exhausted' in outcome) throw new TemplateExhausted()
+    if ('exhausted' in outcome) throw new Exhausted()
     if ('refusal' in outcome) {
       const message = `the chat template refuses these messages: ${outcome.refusal}`
       const logMessage = 'the chat template refuses these messages'
@@ -128,9 +129,6 @@ export class ChatTemplate {
     throw new ProxyError('unsupported', message, { param: path })
   }
 }
-
-/** There is not enough memory for what the template does; the thread that it ran on is to be replaced. */
-export class TemplateExhausted extends Error {}
 
 function jsonOf(message: MessageOrJson): string {
   return typeof message === 'string' ? message : JSON.stringify(message)

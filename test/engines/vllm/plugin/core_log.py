@@ -7,6 +7,10 @@ detokenized, parsed or served. One JSON line each, to the file that $CORE_LOG na
 
 `heard` is false for what was sampled after a stop string was found or after an abort: it reaches nobody. Both are seen
 in the API server, where requests leave for the core and outputs come back from it (`OutputProcessor`).
+
+While there is a file $CORE_LOG.experts, outputs have routed experts, as a GPU's core tells them: a row for each place
+that a step computed. vLLM's CPU build has none, so these are made of the place, and what is vLLM's own is their way from
+here.
 """
 
 from __future__ import annotations
@@ -34,13 +38,29 @@ def register() -> None:
     def write(line: dict[str, Any]) -> None:
         log.write(json.dumps(line, default=plain) + "\n")
 
+    experts = Path(f"{path}.experts")
+    #: Of each request: the first place whose experts are wanted, the length of its prompt, and what it has sampled.
+    places: dict[str, tuple[int, int, int]] = {}
+
+    def add_experts(output: Any) -> None:
+        if output.request_id not in places:
+            return
+        start, prompt, sampled = places[output.request_id]
+        places[output.request_id] = (start, prompt, sampled + len(output.new_token_ids))
+        if experts.exists():
+            first = start if sampled == 0 else prompt + sampled - 1
+            output.routed_experts = made_experts(first, prompt + sampled)
+
     add_request, process_outputs = OutputProcessor.add_request, OutputProcessor.process_outputs
 
     def logged_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        prompt = list(request.prompt_token_ids or [])
+        start = getattr(request.sampling_params, "routed_experts_prompt_start", None) or 0
+        places[request.request_id] = (start, len(prompt), 0)
         write(
             {
                 "asked": request.request_id,
-                "prompt": list(request.prompt_token_ids or []),
+                "prompt": prompt,
                 "params": fields(request.sampling_params),
                 "lora": getattr(request.lora_request, "lora_name", None),
             }
@@ -49,6 +69,7 @@ def register() -> None:
 
     def logged_outputs(self: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
         for output in outputs:
+            add_experts(output)
             ids = [int(token) for token in output.new_token_ids]
             write(
                 {
@@ -65,6 +86,14 @@ def register() -> None:
         return process_outputs(self, outputs, *args, **kwargs)
 
     OutputProcessor.add_request, OutputProcessor.process_outputs = logged_request, logged_outputs
+
+
+def made_experts(first: int, end: int) -> Any:
+    """Those of places from `first` to `end`, in three layers of two: `uint8[places, 3, 2]`."""
+    import numpy as np
+
+    place, layer, rank = np.ogrid[first:end, 0:3, 0:2]
+    return ((place * 7 + layer * 3 + rank) % 256).astype(np.uint8)
 
 
 def logprobs_of(ids: list[int], logprobs: Any) -> list[float] | None:

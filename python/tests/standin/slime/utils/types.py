@@ -24,6 +24,7 @@ class Sample:
     response: str = ""
     response_length: int = 0
     label: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
     reward: float | dict[str, Any] | None = None
     loss_mask: list[int] | None = None
     weight_versions: list[str] = field(default_factory=list)

@@ -52,8 +52,8 @@ const NO_MASKS = 'sampling masks are not recorded: it tells none (vllm serve --r
 const WHOLE_STREAMS_SINCE = '0.13'
 /** The first releases that tell ids at all; a lower number is a build without one. */
 const IDS_SINCE = '0.10'
-/** `npm run test:vllm` runs it. */
-const TESTED = ['vLLM', IDS_SINCE, '0.32.0'] as const
+/** The older one of those that `npm run test:vllm` runs. */
+const TESTED = ['vLLM', IDS_SINCE, '0.12'] as const
 
 /**
  * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
@@ -243,7 +243,7 @@ class VllmClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    const lacks = [this.#losesIds ?? this.#isOld, this.#heldCalls.warning, this.#noRoute, this.#noMasks]
+    const lacks = [this.#isOld, this.#losesIds, this.#heldCalls.warning, this.#noRoute, this.#noMasks]
     const warnings = lacks.filter((said) => said !== undefined)
     return warnings.length === 0 ? undefined : warnings.join('; ')
   }

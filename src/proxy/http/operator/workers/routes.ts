@@ -51,7 +51,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
       }),
     },
     async ({ params: { workerId } }) => {
-      registry.remove(workerId)
+      await registry.remove(workerId)
       return { removed: workerId }
     },
   )

@@ -8,6 +8,7 @@ import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { described, inMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
 import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
+import type { OtherProxies } from '../../transport/other-proxies.ts'
 import { SessionParams } from '../sessions/schemas.ts'
 import { foundSession } from './found-session.ts'
 import { LiveEvent, ProxyEvent } from './schemas.ts'
@@ -17,6 +18,8 @@ interface EventsOptions {
   sessions: Sessions
   backend: Backend
   reader: TurnReader
+  /** Default: there are none. */
+  others?: OtherProxies | undefined
 }
 
 /** How often the state of engines and workers, and the text of open turns, is looked at while somebody watches. */
@@ -26,7 +29,7 @@ const LIVE_MS = 100
 const KEEP_ALIVE_MS = 15_000
 
 export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options, done) => {
-  const { activity, sessions, backend, reader } = options
+  const { activity, sessions, backend, reader, others } = options
   const watching = new Set<NdjsonReply>()
   // The server waits for answers that are on their way; these would never end.
   app.addHook('preClose', async () => {
@@ -43,8 +46,9 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.get(
     '/events',
     { schema: described('sessions', 'What happens, as it happens', inMedia(NDJSON, ProxyEvent), {}) },
-    async (_request, reply) => {
+    async (request, reply) => {
       const lines = linesTo(reply)
+      others?.follow(request, lines)
       lines.until(activity.listen((event) => lines.send(event)))
       const members = new Members(backend)
       lines.every(MEMBERS_MS, () => {
@@ -56,6 +60,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.get<{ Params: { sessionId: string } }>(
     '/sessions/:sessionId/live',
     {
+      config: { ofOwner: 'watch' },
       schema: described(
         'sessions',
         "What a session's open turns have said, and say",

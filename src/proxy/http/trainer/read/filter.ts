@@ -1,14 +1,27 @@
 /** Conditions on sessions as a query has them, and what the sessions come to as an answer has it. */
 import type { Static } from 'typebox'
 import { idPrefixOfRun } from '../../../session/state/session-id.ts'
-import type { SessionFilter, SessionGroup, SessionTotals } from '../../../store/port/turn-store.ts'
+import type {
+  SearchPage,
+  SessionFilter,
+  SessionGroup,
+  SessionTotals,
+} from '../../../store/port/turn-store.ts'
 import { type Caller, runAskedFor } from '../../access/scopes.ts'
 import { metadataFilter } from '../sessions/metadata-filter.ts'
-import type { ForestQuery, Group, GroupsQuery, ListQuery, Totals } from './schemas.ts'
+import type {
+  ForestQuery,
+  Group,
+  GroupsQuery,
+  ListQuery,
+  SearchHits,
+  SearchQuery,
+  Totals,
+} from './schemas.ts'
 
 /** @throws ProxyError `forbidden`, `invalid_request` */
 export function filterOf(
-  query: Static<typeof ListQuery | typeof GroupsQuery | typeof ForestQuery>,
+  query: Static<typeof ListQuery | typeof GroupsQuery | typeof ForestQuery | typeof SearchQuery>,
   caller: Caller,
 ): SessionFilter {
   const run = runAskedFor(caller, query.run)
@@ -39,5 +52,21 @@ export function groupToWire(group: SessionGroup): Static<typeof Group> {
     ...(passed !== null && { passed }),
     zero_variance: rewards.count > 1 && rewards.std === 0,
     created_at: createdAtMs / 1000,
+  }
+}
+
+export function hitsToWire({ hits, nextCursor }: SearchPage): Static<typeof SearchHits> {
+  return {
+    hits: hits.map(({ session, turnId, index, startedAtMs, foundIn, before, match, after }) => ({
+      session_id: session.sessionId,
+      status: session.status,
+      reward: session.reward?.reward ?? null,
+      turn_id: turnId,
+      index,
+      started_at: startedAtMs / 1_000,
+      found_in: foundIn,
+      ...{ before, match, after },
+    })),
+    next_cursor: nextCursor ?? null,
   }
 }

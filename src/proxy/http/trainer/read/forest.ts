@@ -8,6 +8,7 @@ import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/po
 import { DetailChoice, detailMembers } from '../sessions/details.ts'
 import { member, numberArray, openObject } from '../sessions/json-stream.ts'
 import { sessionToWire } from '../sessions/serialise.ts'
+import { told } from '../sessions/told.ts'
 import { refuseHalf } from '../sessions/trajectory-query.ts'
 import type { ForestQuery } from './schemas.ts'
 
@@ -67,13 +68,6 @@ function kindsOf(details: string | undefined): readonly DetailKind[] {
   throw new ProxyError('invalid_request', `'${refused}' is in rows only: see the trajectories`, {
     param: 'details',
   })
-}
-
-function* told(rows: Iterable<Trajectory>, onRow: (row: Trajectory) => void): Generator<Trajectory> {
-  for (const row of rows) {
-    onRow(row)
-    yield row
-  }
 }
 
 async function* forestToWire(

@@ -8,12 +8,15 @@ import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { described, inMedia } from '../../schemas/described.ts'
 import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
+import { NDJSON } from '../../transport/ndjson-reply.ts'
+import { exportSession } from '../formats/export-session.ts'
+import { ExportLine, ExportQuery } from '../formats/schemas.ts'
 import { jsonStream, streamJson } from '../sessions/json-stream.ts'
 import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
-import { queryTrajectories } from '../sessions/trajectory-query.ts'
+import { readTrajectories } from '../sessions/trajectory-query.ts'
 import { alternativesOf } from './alternatives.ts'
-import { filterOf, groupToWire, totalsToWire } from './filter.ts'
+import { filterOf, groupToWire, hitsToWire, totalsToWire } from './filter.ts'
 import { queryForest, sessionsOfForest } from './forest.ts'
 import { foundSession } from './found-session.ts'
 import { turnByIndex } from './one-turn.ts'
@@ -28,6 +31,8 @@ export type ReadTokenTexts = (model: string | null, ids: Int32Array) => Promise<
 export interface ReadRoutesOptions {
   reader: TurnReader
   tokenTexts: ReadTokenTexts
+  /** What a turn shows of its messages where the query does not say. Default: `all`. */
+  turnMessages?: 'all' | 'new'
   /** Called for each row that a trainer reads. */
   onRow?: (row: Trajectory) => void
 }
@@ -37,6 +42,7 @@ export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, opti
   listRoutes(app, options)
   wholeRoutes(app, options)
   forestRoutes(app, options)
+  formatRoutes(app, options)
   turnRoutes(app, options)
   rowRoutes(app, options)
   done()
@@ -69,6 +75,22 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
   )
   app.get(
+    '/search',
+    {
+      config: { knowsRuns: true },
+      schema: described('sessions', 'Find turns by what was said and sampled', reads.SearchHits, {
+        description: 'The latest turns first. The same filters as in the list of sessions.',
+        querystring: reads.SearchQuery,
+      }),
+    },
+    async (request, reply) => {
+      const { text: wanted, limit, per_session: perSession, cursor } = request.query
+      const filter = filterOf(request.query, request.caller)
+      const search = { ...filter, wanted, limit, perSession, ...(cursor !== undefined && { cursor }) }
+      return sendCompressed(request, reply, jsonOf(hitsToWire(await reader.searchTurns(search))))
+    },
+  )
+  app.get(
     '/groups',
     {
       config: { knowsRuns: true },
@@ -88,7 +110,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   )
 }
 
-function wholeRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
+function wholeRoutes(app: TypedApp, { reader, turnMessages = 'all', onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId',
     {
@@ -100,7 +122,7 @@ function wholeRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void 
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
       const turns = query.ids ? reader.readTurns(sessionId) : reader.readOutlines(sessionId)
-      return streamJson(reply, sessionWithTurns(session, turns, query.messages))
+      return streamJson(reply, sessionWithTurns(session, turns, query.messages ?? turnMessages))
     },
   )
   app.get(
@@ -113,7 +135,25 @@ function wholeRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void 
     },
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
-      return streamJson(reply, await queryTrajectories(reader, session, query, onRow))
+      return streamJson(reply, (await readTrajectories(reader, session, query)).toWire(onRow))
+    },
+  )
+}
+
+function formatRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
+  app.get(
+    '/sessions/:sessionId/export',
+    {
+      schema: described('sessions', 'Read a session in a format of others', inMedia(NDJSON, ExportLine), {
+        description: 'A line of JSON for each row; of `atif` and `training_trace` one, the whole document.',
+        params: schemas.SessionParams,
+        querystring: ExportQuery,
+      }),
+    },
+    async ({ params: { sessionId }, query }, reply) => {
+      const session = await foundSession(reader, sessionId)
+      const lines = await exportSession(reader, session, query, onRow)
+      return reply.type(NDJSON).send(jsonStream(lines))
     },
   )
 }

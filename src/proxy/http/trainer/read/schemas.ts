@@ -56,6 +56,46 @@ export const GroupsQuery = Type.Object(
   { ...STRICT, ...METADATA },
 )
 
+export const SearchQuery = Type.Object(
+  {
+    text: Type.String({ minLength: 3, maxLength: 1000, description: 'What to look for, in whatever case' }),
+    limit: Type.Integer({ minimum: 1, maximum: 500, default: 100 }),
+    per_session: Type.Integer({
+      minimum: 1,
+      maximum: 500,
+      default: 3,
+      description: 'Hits of one session on a page',
+    }),
+    cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before' })),
+    ...filterFields,
+  },
+  { ...STRICT, ...METADATA },
+)
+
+export const SearchHits = Type.Object({
+  hits: Type.Array(
+    Type.Object({
+      session_id: Type.String(),
+      status: Type.Enum(['active', 'completed', 'aborted']),
+      reward: nullableNumber(),
+      turn_id: Type.String(),
+      index: count('Of the turn in its session'),
+      started_at: Type.Number({ description: 'Of the turn; seconds since the epoch' }),
+      found_in: Type.Enum(['completion', 'request'], {
+        description: 'What was sampled, or what the request adds to the turns before',
+      }),
+      before: Type.String(),
+      match: Type.String(),
+      after: Type.String(),
+    }),
+  ),
+  next_cursor: nullable(
+    Type.String({
+      description: 'Also where the time for one page was over; null: every turn has been looked at',
+    }),
+  ),
+})
+
 const forestFields = {
   side_calls: TrajectoriesQuery.properties.side_calls,
   rejected: TrajectoriesQuery.properties.rejected,
@@ -170,10 +210,20 @@ export const TreeTurn = Type.Object({
         why: Type.Enum([...NEW_ROW_REASONS]),
         turn: nullable(Type.Integer({ description: 'Index of the turn that it could have gone on from' })),
         text: Type.String({ description: 'For people' }),
+        split: Type.Boolean({ description: 'It splits what could be one row' }),
+        changes: Type.Array(
+          Type.Object({
+            what: Type.String(),
+            before: nullableText(),
+            now: nullableText(),
+          }),
+          { description: 'What the agent changed, in parts; null: there was nothing' },
+        ),
       },
       {
         description:
-          'Why it begins a row: `why`, `turn` that it could have gone on from, `text` for people; null: it begins none',
+          'Why it begins a row: `why`, `turn` that it could have gone on from, `text` for people, `split`: it could have ' +
+          'been one row with it, `changes`: what the agent changed, `before` and `now`; null: it begins none',
       },
     ),
   ),

@@ -2,7 +2,7 @@
 import type { Static } from 'typebox'
 import { parentOnRecord, promptReasonOf } from '../../../session/matching/parent-on-record.ts'
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
-import { type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
+import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { TurnStep } from '../../../store/port/turn-store.ts'
 import type { TreeTurn } from './schemas.ts'
@@ -26,14 +26,14 @@ export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[
   const newRows = new NewRows()
   const turns: ReadTurn[] = []
   for await (const step of steps) {
-    const { line } = rows.add(step)
+    const found = rows.add(step)
     const { base, shared } = step.promptStep
     turns.push({
-      shown: shownTurn(step, line),
+      shown: shownTurn(step, found.line),
       turnId: step.turnId,
       base: base === null ? undefined : { turnId: base, tokenCount: shared },
       messageParent: parentOnRecord(step),
-      newRow: newRows.add(step, line, rows.parentOf(step.turnId) !== undefined),
+      newRow: newRows.add(step, found, rows.parentOf(step.turnId) !== undefined),
     })
   }
   const places = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
@@ -47,11 +47,20 @@ export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[
       shared_tokens: alike?.tokenCount ?? 0,
       continues: before !== undefined,
       message_parent: indexOf(messageParent === undefined ? before?.turnId : (messageParent ?? undefined)),
-      new_row: newRow
-        ? { why: newRow.why, turn: indexOf(newRow.turnId ?? undefined), text: newRow.text }
-        : null,
+      new_row: newRow ? newRowToWire(newRow, indexOf) : null,
     }
   })
+}
+
+function newRowToWire(newRow: NewRow, indexOf: (turnId: string | undefined) => number | null) {
+  const { why, turnId, text, changes = [] } = newRow
+  return {
+    why,
+    turn: indexOf(turnId ?? undefined),
+    text,
+    split: isSplit(newRow),
+    changes: changes.map(({ what, before, now }) => ({ what, before, now })),
+  }
 }
 
 function shownTurn(turn: TurnStep, line: string): ReadTurn['shown'] {

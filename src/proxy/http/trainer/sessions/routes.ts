@@ -107,7 +107,9 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
       params: schemas.SessionParams,
       body: schemas.EmptyBody,
     })
-    app.post(`/sessions/:sessionId/${name}`, { schema }, ({ params }) => change(params.sessionId))
+    app.post(`/sessions/:sessionId/${name}`, { config: { ofOwner: 'change' }, schema }, ({ params }) =>
+      change(params.sessionId),
+    )
   }
   app.post(
     '/sessions/:sessionId/reward',
@@ -138,6 +140,7 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
   app.delete(
     '/sessions/:sessionId',
     {
+      config: { ofOwner: 'change' },
       schema: described('sessions', 'Remove a session and its turns', schemas.DeletedSession, {
         params: schemas.SessionParams,
       }),

@@ -111,11 +111,13 @@ export const BatchDeleteBody = Type.Object(
 
 export const TurnsQuery = Type.Object(
   {
-    messages: Type.Enum(['all', 'new'], {
-      default: 'all',
-      description:
-        '`new`: only the messages and the part of a prompt that no earlier turn of the answer begins with',
-    }),
+    messages: Type.Optional(
+      Type.Enum(['all', 'new', 'none'], {
+        description:
+          '`new`: only the messages and the part of a prompt that no earlier turn of the answer begins with; `none`: no ' +
+          'messages, prompts and tools; absent: as the proxy has it (`--turn-messages`), `all` by default',
+      }),
+    ),
     ids: Type.Boolean({ default: true, description: 'Whether turns show token ids and logprobs' }),
   },
   STRICT,
@@ -272,7 +274,8 @@ const turnFields = {
   usage: nullable(fields()),
   annotations: fields(
     'More: how its prompt was made; `answered_retries`: the counts of retries that got its answer; `call_ids`: what ' +
-      'the model or its engine calls each tool call; `echo`: what the agent changed in its calls',
+      'the model or its engine calls each tool call; `echo`: what the agent changed in its calls; `resumed_at`: the index ' +
+      'from which on its proxy answers, after one that was lost',
   ),
   exact: Type.Boolean({ description: 'Ids and logprobs are complete, so it can be trained on' }),
   inexact_reason: nullableText('Why it is not exact'),

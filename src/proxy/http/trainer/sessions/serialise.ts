@@ -48,7 +48,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
 export async function* sessionWithTurns(
   session: SessionRecord,
   turns: AsyncIterable<TurnRecord | TurnOutline>,
-  messages: 'all' | 'new',
+  messages: 'all' | 'new' | 'none',
 ): AsyncGenerator<string> {
   const soFar = messages === 'new' ? new RequestsSoFar() : undefined
   const lines = new LineFinder()
@@ -59,7 +59,7 @@ export async function* sessionWithTurns(
   let separator = ''
   for await (const turn of turns) {
     yield separator
-    yield* turnToWire(turn, lines.add(turn), soFar?.add(turn))
+    yield* turnToWire(turn, lines.add(turn), messages === 'none' ? messages : soFar?.add(turn))
     separator = ','
     if (isTrace(turn)) traceCount += 1
     for (const word of promptWordsOf(turn)) prompts[word] = (prompts[word] ?? 0) + 1
@@ -78,15 +78,15 @@ function promptWordsOf({ annotations }: Pick<TurnRecord, 'annotations'>): string
 /**
  * Messages, tools and the like are JSON texts in the store, and go out unparsed. Of an outline the lists of tokens are
  * left out.
- * @param newParts what to show of the request; absent: all
+ * @param parts what to show of the request; absent: all; `none`: no messages, tools and prompt
  */
 export function* turnToWire(
   turn: TurnRecord | TurnOutline,
   { line, rule }: FoundLine,
-  newParts: NewParts | undefined,
+  parts: NewParts | 'none' | undefined,
 ): Generator<string> {
-  const known = newParts?.messages
-  const shown = newParts?.prompt
+  const isShown = parts !== 'none'
+  const { messages: known, prompt: shown } = isShown && parts ? parts : {}
   yield openObject({
     turn_id: turn.turnId,
     index: turn.index,
@@ -112,9 +112,11 @@ export function* turnToWire(
     error: turn.error,
     retry_count: turn.retryCount,
   })
-  yield* member('request_messages', textArray(textsUpTo(turn.lastMessage, known?.count)))
-  yield* member('tools', [turn.tools ?? '[]'])
-  yield* member('params', paramsToWire(turn.params, shown?.pieces ?? turn.promptPieces))
+  const texts = textsUpTo(isShown ? turn.lastMessage : undefined, known?.count)
+  yield* member('request_messages', textArray(texts))
+  yield* member('tools', [(isShown && turn.tools) || '[]'])
+  const prompt = isShown ? (shown?.pieces ?? turn.promptPieces) : []
+  yield* member('params', paramsToWire(turn.params, prompt))
   yield* member('tool_calls', [turn.toolCalls])
   yield* member('stop_reason', [turn.stopReason ?? 'null'])
   yield* member('usage', [turn.usage ?? 'null'])
@@ -145,14 +147,17 @@ export interface ShownRow {
   sampling(turnId: string): TurnSampling | undefined
 }
 
-/** The session with its trajectories, as pieces of one JSON text; holds one row at a time. */
+/**
+ * The session with its trajectories, as pieces of one JSON text; holds one row at a time.
+ * @param more to be shown of the session
+ */
 export async function* sessionWithTrajectories(
   session: SessionRecord,
   excluded: ExcludedTurns,
   rows: Iterable<ShownRow>,
-  images?: ReadonlyMap<string, string>,
+  { images, ...more }: { images?: ReadonlyMap<string, string> | undefined } & Record<string, unknown> = {},
 ): AsyncGenerator<string> {
-  yield `${openObject({ ...sessionToWire(session), excluded_turns: excluded })},"trajectories":[`
+  yield `${openObject({ ...sessionToWire(session), ...more, excluded_turns: excluded })},"trajectories":[`
   let separator = ''
   for (const row of rows) {
     yield separator

@@ -18,18 +18,26 @@ import { type ShownRow, sessionWithTrajectories } from './serialise.ts'
 
 export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 
+/** A session whose turns were read. */
+export interface ReadTrajectories {
+  /** Each is put together when it is pulled. */
+  rows(): Iterable<PlacedRow>
+  /**
+   * The answer, as pieces of one JSON text; details are read row by row, as it is.
+   * @param onRow called with each row
+   * @param more to be shown of the session
+   */
+  toWire(onRow?: (row: Trajectory) => void, more?: Record<string, unknown>): AsyncGenerator<string>
+}
+
 /**
- * Reads the turns; their details row by row, as the answer is read.
- * @param onRow called with each row
- * @returns the answer, as pieces of one JSON text
  * @throws ProxyError `invalid_request`; `session_not_found` for one that was removed or reset while it was read
  */
-export async function queryTrajectories(
+export async function readTrajectories(
   reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'readDetails'>,
   session: SessionRecord,
   query: TrajectoryQuery,
-  onRow: (row: Trajectory) => void = () => {},
-): Promise<AsyncGenerator<string>> {
+): Promise<ReadTrajectories> {
   const choice = DetailChoice.parse(query.details)
   const { sessionId } = session
   const builder = new TrajectoryBuilder(selectionOf(query))
@@ -42,16 +50,22 @@ export async function queryTrajectories(
   }
   refuseHalf(session, await reader.getSession(sessionId))
   const isLeftOut = query.finished_only && session.status !== 'completed'
-  const rows = isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward)
-  const shown = ({ row, layout }: PlacedRow): ShownRow => {
-    onRow(row)
-    return {
-      row,
-      details: detailMembers(reader, sessionId, layout, choice.kinds),
-      sampling: (turnId) => samplings.get(turnId),
-    }
+  const rows = () => (isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward))
+  const shown = ({ row, layout }: PlacedRow): ShownRow => ({
+    row,
+    details: detailMembers(reader, sessionId, layout, choice.kinds),
+    sampling: (turnId) => samplings.get(turnId),
+  })
+  return {
+    rows,
+    toWire: (onRow = () => {}, more = {}) => {
+      const told = (placed: PlacedRow) => {
+        onRow(placed.row)
+        return shown(placed)
+      }
+      return sessionWithTrajectories(session, builder.excluded(), mapped(rows(), told), { ...more, images })
+    },
   }
-  return sessionWithTrajectories(session, builder.excluded(), mapped(rows, shown), images)
 }
 
 /** A session that is removed ends its reading: what was read until then is no whole session, though each row looks like one. */
@@ -77,7 +91,11 @@ function* mapped<From, To>(values: Iterable<From>, change: (value: From) => To):
   for (const value of values) yield change(value)
 }
 
-function selectionOf({ select, side_calls: sideCalls, rejected }: TrajectoryQuery): TurnSelection {
+export function selectionOf({
+  select,
+  side_calls: sideCalls,
+  rejected,
+}: Pick<TrajectoryQuery, 'select' | 'side_calls' | 'rejected'>): TurnSelection {
   return { lines: select === 'main' ? 'main' : 'all', sideCalls, rejected }
 }
 
@@ -93,7 +111,8 @@ function optionsOf(query: TrajectoryQuery): TrajectoryOptions {
 
 const POLICY = 'policy:'
 
-function selectedBy(select: string): Pick<TrajectoryOptions, 'select' | 'policy'> {
+/** Which rows of those selected turns. */
+export function selectedBy(select: string): Pick<TrajectoryOptions, 'select' | 'policy'> {
   if (select.startsWith(POLICY)) return { select: 'all', policy: select.slice(POLICY.length) }
   return { select: select === 'longest' || select === 'last' ? select : 'all' }
 }

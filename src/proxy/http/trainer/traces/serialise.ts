@@ -132,7 +132,11 @@ function layoutOf(turn: TurnRecord): RowLayout {
 }
 
 /** Reasoning under both names that engines give it: trainers read either. */
-function* responseMessage({ completionText, reasoning, toolCalls }: TurnRecord): Generator<string> {
+export function* responseMessage({
+  completionText,
+  reasoning,
+  toolCalls,
+}: Pick<TurnRecord, 'completionText' | 'reasoning' | 'toolCalls'>): Generator<string> {
   yield openObject({
     role: 'assistant',
     content: completionText,

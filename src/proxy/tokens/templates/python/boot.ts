@@ -1,6 +1,6 @@
 /**
- * CPython in WebAssembly with Jinja2 in it: Pyodide from npm, Jinja2 and MarkupSafe from `vendor/`. Nothing is fetched
- * over a network. Starting it takes seconds, which a picture of its memory spares (`make-snapshot.ts`). Our modules are
+ * CPython in WebAssembly with Jinja2 and transformers' parser of answers in it: Pyodide from npm, the rest from `vendor/`.
+ * Nothing is fetched over a network. Starting it takes seconds, which a picture of its memory spares (`make-snapshot.ts`). Our modules are
  * in it as well, and are imported anew where they have changed since.
  */
 import { hash } from 'node:crypto'
@@ -19,6 +19,7 @@ const PYODIDE_FILES: [URL, ...URL[]] = [
 const WHEELS = [
   new URL('./vendor/jinja2-3.1.6-py3-none-any.whl', import.meta.url),
   new URL('./vendor/markupsafe-3.0.4-cp314-cp314-win_arm64.whl', import.meta.url),
+  new URL('./vendor/transformers-5.24.0-chat_parsing.zip', import.meta.url),
 ]
 
 /** Made by `npm run setup`, and put into the executable and the package by their builds. */
@@ -35,6 +36,8 @@ const MODULES: Modules = {
   template_words: new URL('./template_words.py', import.meta.url),
   harmony: new URL('./harmony.py', import.meta.url),
   chat_templates: new URL('./chat_templates.py', import.meta.url),
+  regex: new URL('./regex.py', import.meta.url),
+  response_reader: new URL('./response_reader.py', import.meta.url),
 }
 
 const SITE_PACKAGES = '/lib/python3.14/site-packages'
@@ -55,7 +58,11 @@ export async function bootPython(modules = MODULES): Promise<PyodideAPI> {
   const snapshot = readSnapshot()
   if (snapshot === undefined) return await bootWithout(modules)
   const python = await loadPyodide({ ...options(), _loadSnapshot: snapshot })
-  if (!hasModules(python, modules)) importModules(python, modules)
+  if (!hasModules(python, modules)) {
+    // A picture of memory has no files in it.
+    writeWheels(python)
+    importModules(python, modules)
+  }
   return python
 }
 
@@ -76,6 +83,11 @@ function hasModules(python: PyodideAPI, modules: Modules): boolean {
 /** What Python's `sys` is marked with. */
 interface ModulesMark extends PyProxy {
   llm_proxy_modules: string | undefined
+}
+
+function writeWheels(python: PyodideAPI): void {
+  for (const [index, wheel] of WHEELS.entries())
+    python.FS.writeFile(`/lib/wheel-${index}.whl`, readOwnFile(wheel))
 }
 
 /** Takes as long as all else of a start, which is why a snapshot has them. */
@@ -101,8 +113,7 @@ function modulesKey(modules: Modules): string {
 /** The slow way; seconds. */
 export async function bootWithout(modules = MODULES, forSnapshot = false): Promise<PyodideAPI> {
   const python = await loadPyodide({ ...options(), _makeSnapshot: forSnapshot })
-  for (const [index, wheel] of WHEELS.entries())
-    python.FS.writeFile(`/lib/wheel-${index}.whl`, readOwnFile(wheel))
+  writeWheels(python)
   python.runPython(WARM_UP)
   importModules(python, modules)
   return python

@@ -1,6 +1,6 @@
 """Chat templates on CPython's Jinja2, set up as transformers sets it up.
 
-The rules are those of `transformers/utils/chat_template_utils.py` (5.23): a sandbox whose values cannot be changed,
+The rules are those of `transformers/utils/chat_template_utils.py` (5.24): a sandbox whose values cannot be changed,
 trimmed blocks, loop controls, generation blocks, a `tojson` that escapes nothing, and no attributes with an underscore
 on namespaces. A test renders every known family's template with transformers itself and compares.
 

@@ -1,0 +1,154 @@
+"""A packed forest is the rows: unpacked it has them again, and each token sees what it saw in its row."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.proxy import start_proxy
+from llm_proxy import AsyncClient, Client, Row, TokenForest
+from test_client import talk
+
+
+def a_forest(seed: int) -> tuple[TokenForest, list[Row]]:
+    """Nodes at random; a row to each leaf, and some to a node above. Each completion is trained by one of its rows."""
+    draw = random.Random(seed)
+    nodes: list[dict[str, Any]] = []
+    for place in range(draw.randint(1, 14)):
+        node: dict[str, Any] = {"parent": draw.choice([None, *range(place)]) if place else None}
+        node["ids"] = [draw.randint(0, 5) for _ in range(draw.choice([0, 1, 1, 2, 3, 9]))]
+        if draw.random() < 0.6:
+            node.update(turn_id=f"t{place}", logprobs=[-draw.random() for _ in node["ids"]])
+        nodes.append(node)
+    parents = {node["parent"] for node in nodes}
+    leaves = [place for place in range(len(nodes)) if place not in parents or draw.random() < 0.2]
+    trained: set[str] = set()
+    rows, whole = [], []
+    for leaf in draw.sample(leaves, len(leaves)):
+        row, lists = a_row(nodes, leaf, trained, draw)
+        rows.append(row)
+        rest = {
+            name: value
+            for name, value in row.items()
+            if name not in ("leaf", "prompt_tokens", "response_tokens")
+        }
+        whole.append({**rest, **lists})
+    rows.append({**rows[0], "leaf": None, "prompt_tokens": 0, "response_tokens": 0, "turns": []})
+    sessions = [rows_of_one(row) for row in whole]
+    return TokenForest(nodes, rows, []), sessions
+
+
+def a_row(
+    nodes: list[dict[str, Any]], leaf: int, trained: set[str], draw: random.Random
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As the forest has it, and its lists as the trajectories have them."""
+    path: list[int] = []
+    at: int | None = leaf
+    while at is not None:
+        path.insert(0, at)
+        at = nodes[at]["parent"]
+    ids = [token for node in path for token in nodes[node]["ids"]]
+    prompt = len(nodes[path[0]]["ids"]) if "turn_id" not in nodes[path[0]] else 0
+    turns, place = [], 0
+    mask, logprobs = [0] * (len(ids) - prompt), [0.0] * (len(ids) - prompt)
+    for node in path:
+        length = len(nodes[node]["ids"])
+        if (turn_id := nodes[node].get("turn_id")) is not None:
+            span = slice(place - prompt, place - prompt + length)
+            trains = turn_id not in trained and draw.random() < 0.8
+            if trains:
+                trained.add(turn_id)
+                mask[span] = [1] * length
+                logprobs[span] = nodes[node]["logprobs"]
+            turns.append({"turn_id": turn_id, "start": span.start, "end": span.stop, "trained": trains})
+        place += length
+    row = {
+        **dict.fromkeys(("finish_reason", "weight_version_min", "weight_version_max")),
+        "exact": True,
+        "finished": True,
+        "truncated": False,
+        "line": "main",
+        "session_id": f"s{leaf}",
+        "reward": draw.choice([None, 0.5, -1.0]),
+        "leaf": leaf,
+        "turns": [{**turn, "index": 0, "reward": None, **NO_VERSIONS} for turn in turns],
+        "prompt_tokens": prompt,
+        "response_tokens": len(ids) - prompt,
+    }
+    lists = {"prompt_ids": ids[:prompt], "response_ids": ids[prompt:]}
+    return row, {**lists, "response_mask": mask, "response_logprobs": logprobs}
+
+
+NO_VERSIONS = dict.fromkeys(("finish_reason", "weight_version_start", "weight_version_end"))
+
+
+def rows_of_one(row: dict[str, Any]) -> Row:
+    from llm_proxy.rows import rows_of
+
+    session_id = row.pop("session_id")
+    return rows_of({"session_id": session_id, "trajectories": [row]})[0]
+
+
+def sorted_rows(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row.session_id, row.prompt_ids, row.response_ids))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_unpacked_it_is_the_rows_in_one_sequence_or_in_several(seed: int) -> None:
+    forest, rows = a_forest(seed)
+    (packed,) = forest.pack()
+    assert sorted_rows(packed.unpack()) == sorted_rows(rows)
+    longest = max(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+    packs = forest.pack(longest + seed % 7)
+    assert all(len(pack.ids) <= longest + seed % 7 for pack in packs)
+    assert sorted_rows([row for pack in packs for row in pack.unpack()]) == sorted_rows(rows)
+    trained = sum(sum(row.response_mask) for row in rows)
+    assert packed.loss_mask.sum() == sum(pack.loss_mask.sum() for pack in packs) == trained
+    if longest > 0:
+        with pytest.raises(ValueError, match="more than"):
+            forest.pack(longest - 1)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_token_sees_what_it_saw_in_its_row(seed: int) -> None:
+    forest, _ = a_forest(seed)
+    (packed,) = forest.pack()
+    seen = packed.attention_mask()
+    used = sorted({node for row in forest.rows if row["leaf"] is not None for node in forest._path(row)})
+    assert len(packed.ids) == sum(len(forest.nodes[node]["ids"]) for node in used), "each token once"
+    met = np.zeros(len(packed.ids), bool)
+    for row, places in zip(packed.rows, packed.tokens, strict=True):
+        assert packed.positions[places].tolist() == list(range(len(places)))
+        assert packed.before[places].tolist() == [-1, *places[:-1]][: len(places)]
+        for depth, token in enumerate(places):
+            assert np.flatnonzero(seen[token]).tolist() == places[: depth + 1].tolist()
+        met[places] = True
+        numbers = packed.of_rows(packed.ids)[packed.rows.index(row)]
+        assert numbers.tolist() == packed.ids[places[row["prompt_tokens"] :]].tolist()
+    assert met.all()
+    assert np.isnan(packed.rewards[~packed.loss_mask]).all()
+    assert (packed.logprobs[~packed.loss_mask] == 0).all()
+
+
+async def test_a_group_of_the_real_proxy_is_its_rows(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with start_proxy(tmp_path_factory.mktemp("forest"), mode="local") as proxy, Client(proxy.url) as client:
+        rows = []
+        for sample in range(3):
+            with client.create(metadata={"task": "7"}) as session:
+                talk(session.base_url, "any", 3)
+                # Another conversation that begins like the first.
+                talk(session.base_url, "any", 1)
+                session.reward(sample)
+            rows += session.rows()
+        forest = client.forest(metadata={"task": "7"})
+        (packed,) = forest.pack()
+        assert sorted_rows(packed.unpack()) == sorted_rows(rows)
+        assert len(packed.ids) < sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+        assert set(packed.rewards[packed.loss_mask]) == {0.0, 1.0, 2.0}
+        assert [len(one.rows) for one in (session.forest(), forest)] == [len(session.rows()), len(rows)]
+        async with AsyncClient(proxy.url) as other:
+            assert (await other.forest(metadata={"task": "7"})).rows == forest.rows
+            assert (await other.session(session.id).forest()).rows == session.forest().rows

@@ -1,0 +1,117 @@
+/** Training rows of sessions as columns, in a Parquet or an Arrow file. */
+import { ProxyError } from '../../base/errors.ts'
+import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
+import type { Row } from '../../rollout/datasets/parquet-columns.ts'
+import {
+  BOOLEAN,
+  DETAIL_COLUMNS,
+  INTEGER,
+  listOf,
+  NUMBER,
+  struct,
+  TEXT,
+  writeRowColumns,
+} from '../../rollout/datasets/row-columns.ts'
+import type { Shape } from '../../rollout/datasets/shape.ts'
+import type { TrajectoryJson } from './api.ts'
+
+const SPAN: Record<keyof TrajectoryJson['turns'][number], Shape> = {
+  turn_id: TEXT,
+  index: INTEGER,
+  line: TEXT,
+  policy: TEXT,
+  start: INTEGER,
+  end: INTEGER,
+  trained: BOOLEAN,
+  reward: NUMBER,
+  finish_reason: TEXT,
+  weight_version_start: TEXT,
+  weight_version_end: TEXT,
+  sampling: TEXT,
+}
+
+const perToken = listOf(NUMBER)
+
+/** What is known of a row later: of a teacher, or of the trainer. */
+const LATER_COLUMNS = {
+  teacher: TEXT,
+  teacher_logprobs: perToken,
+  advantages: perToken,
+  ratios: perToken,
+  entropies: perToken,
+  loss_weights: perToken,
+} satisfies Partial<Record<keyof TrajectoryJson, Shape>>
+
+const DETAILS = { ...DETAIL_COLUMNS, ...LATER_COLUMNS }
+
+/** Images have no column: a row group would hold those of all its rows. */
+type Columns = Exclude<keyof TrajectoryJson, keyof typeof DETAILS | 'images'>
+
+const TRAJECTORY: Record<Columns, Shape> = {
+  line: TEXT,
+  policy: TEXT,
+  finished: BOOLEAN,
+  prompt_ids: listOf(INTEGER),
+  response_ids: listOf(INTEGER),
+  response_mask: listOf(INTEGER),
+  response_logprobs: listOf(NUMBER),
+  turns: listOf(struct(SPAN)),
+  num_turns: INTEGER,
+  finish_reason: TEXT,
+  weight_version_min: TEXT,
+  weight_version_max: TEXT,
+  unversioned_turns: INTEGER,
+  reward: NUMBER,
+  // Its names are those of who rewards, other ones in each run.
+  reward_components: TEXT,
+  exact: BOOLEAN,
+  inexact_reason: TEXT,
+  truncated: BOOLEAN,
+  prompt_truncated: BOOLEAN,
+}
+
+const SFT: Record<string, Shape> = {
+  line: TEXT,
+  num_turns: INTEGER,
+  reward: NUMBER,
+  input_ids: listOf(INTEGER),
+  labels: listOf(INTEGER),
+}
+
+/** Lists of tokens; a row has either two. */
+const TOKENS = ['prompt_ids', 'response_ids', 'input_ids']
+
+/**
+ * @param lines of rows
+ * @throws ProxyError `config_invalid` for a format that has no rows, `start_failed` when the file cannot be written
+ */
+export async function writeExportColumns(
+  path: string,
+  { format, details }: Pick<SessionsExportConfig, 'format' | 'details'>,
+  lines: AsyncIterable<string>,
+): Promise<void> {
+  if (format !== 'trajectories' && format !== 'sft')
+    throw new ProxyError(
+      'config_invalid',
+      `--format ${format} is no rows: name an --output that ends in .jsonl`,
+    )
+  const columns = format === 'sft' ? SFT : { ...TRAJECTORY, ...(details.length > 0 && DETAILS) }
+  await writeRowColumns(path, { session_id: TEXT, ...columns }, rowsOf(lines), tokensOf)
+}
+
+/** A line may come in pieces. */
+async function* rowsOf(pieces: AsyncIterable<string>): AsyncGenerator<Row> {
+  let rest: string[] = []
+  for await (const piece of pieces) {
+    const [end, ...begun] = piece.split('\n')
+    rest.push(end!)
+    for (const next of begun) {
+      yield JSON.parse(rest.join(''))
+      rest = [next]
+    }
+  }
+}
+
+function tokensOf(row: Row): number {
+  return TOKENS.reduce((sum, name) => sum + ((row[name] as readonly unknown[] | undefined)?.length ?? 0), 0)
+}

@@ -1,0 +1,51 @@
+import { ProxyError } from '../../base/errors.ts'
+import type { SessionsGrepConfig } from '../../proxy/config/options/sessions.ts'
+import { MIN_SEARCHED_CHARS } from '../../proxy/store/port/turn-search.ts'
+import { printable } from '../table.ts'
+import type { HitJson, SessionsApi } from './api.ts'
+import { withSessionsApi } from './open-api.ts'
+
+const PAGE_SIZE = 100
+
+/** `llm-proxy sessions grep <text>`. @returns the exit code: 1 if nothing was found, as grep's */
+export function run(config: SessionsGrepConfig, [text]: string[]): Promise<number> {
+  if (text!.length < MIN_SEARCHED_CHARS)
+    throw new ProxyError('config_invalid', `look for at least ${MIN_SEARCHED_CHARS} characters`)
+  return withSessionsApi(config, async (api) => {
+    let found = 0
+    for await (const hit of hitsOf(api, text!, config)) {
+      process.stdout.write(`${config.json ? JSON.stringify(hit) : lineOf(hit)}\n`)
+      found += 1
+    }
+    return found > 0 ? 0 : 1
+  })
+}
+
+/** Page by page; a page may be empty and not the last. Over pages, too, no session has more than its share. */
+async function* hitsOf(api: SessionsApi, text: string, { run, limit, perSession }: SessionsGrepConfig) {
+  const ofSession = new Map<string, number>()
+  let left = limit
+  let cursor: string | undefined
+  do {
+    const page = await api.search({
+      text,
+      run,
+      per_session: perSession,
+      limit: Math.min(left, PAGE_SIZE),
+      cursor,
+    })
+    for (const hit of page.hits) {
+      const count = (ofSession.get(hit.session_id) ?? 0) + 1
+      ofSession.set(hit.session_id, count)
+      if (count > perSession) continue
+      yield hit
+      left -= 1
+    }
+    cursor = page.next_cursor ?? undefined
+  } while (cursor !== undefined && left > 0)
+}
+
+/** `session#turn completion: …what stands around it…` */
+function lineOf({ session_id: sessionId, index, found_in: foundIn, before, match, after }: HitJson): string {
+  return `${printable(sessionId)}#${index} ${foundIn}: ${printable(before + match + after)}`
+}

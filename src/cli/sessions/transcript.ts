@@ -1,0 +1,135 @@
+/** What was said in a session, for a terminal: nothing in it can move the cursor or look like a line of ours. */
+import { styleText } from 'node:util'
+import { CallReader, type CallWire, type ReadCall } from '../../protocol/transcript/calls.ts'
+import { type DiffLine, diffLines } from '../../protocol/transcript/diff-lines.ts'
+import { addedBy, imagesIn, type MessageWire, textOf } from '../../protocol/transcript/messages.ts'
+import { settingsOf } from '../../protocol/transcript/settings.ts'
+import { visible } from '../../protocol/transcript/visible.ts'
+import type { ShownTurnJson, TreeJson } from './api.ts'
+
+/** Of a text without `full`. */
+const MAX_LINES = 40
+const MAX_CHARS = 4_000
+
+type NewRow = NonNullable<TreeJson['turns'][number]['new_row']>
+type Style = Parameters<typeof styleText>[0]
+
+const styled = (style: Style, text: string) => styleText(style, text, { stream: process.stdout })
+
+/** @param full texts whole, and tools with their descriptions */
+export function* transcript(
+  tree: TreeJson,
+  turns: readonly ShownTurnJson[],
+  full: boolean,
+): Generator<string> {
+  const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
+  const newRows = new Map(tree.turns.map(({ index, new_row }) => [index, new_row]))
+  const reader = new CallReader()
+  let settingsBefore = ''
+  for (const turn of turns) {
+    yield heading(turn, tree.reward_turns[turn.index])
+    const settings = [...settingsLines(turn, full)].join('\n')
+    if (settings !== settingsBefore && settings !== '') yield settings
+    settingsBefore = settings
+    const begins = newRows.get(turn.index)
+    if (begins) yield* newRowLines(begins, full)
+    const { from, echoOf, messages } = addedBy(turn, byId.get(turn.request_messages_of ?? ''))
+    if (from > 0) yield styled('dim', `  … after ${from} messages${echoed(echoOf)}`)
+    const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as CallWire))
+    for (const message of messages) yield* messageLines(message, read(message.tool_calls ?? []), full)
+    yield* answerLines(turn, read(turn.tool_calls), full)
+  }
+}
+
+function* newRowLines({ text, changes }: NewRow, full: boolean): Generator<string> {
+  yield styled('yellow', `  a new row: ${visible(text)}`)
+  for (const { what, before, now } of changes) {
+    yield `    ${styled('dim', `${visible(what)}:`)}`
+    yield* differenceLines(diffLines(before ?? '', now ?? ''), full)
+  }
+}
+
+function echoed(turn: number | undefined): string {
+  return turn === undefined ? '' : ` and what turn ${turn} sampled`
+}
+
+function heading(turn: ShownTurnJson, reward: number | undefined): string {
+  const facts = [
+    turn.line,
+    turn.model,
+    turn.finish_reason ?? turn.status,
+    turn.latency_ms === null ? null : `${turn.latency_ms} ms`,
+    reward === undefined ? null : `reward ${reward}`,
+    turn.exact || turn.status !== 'completed' ? null : 'inexact',
+  ]
+  const known = facts.filter((fact) => fact !== null).map((fact) => visible(fact))
+  return `\n${styled('bold', `── turn ${turn.index}`)}${styled('dim', ` · ${known.join(' · ')}`)}`
+}
+
+function* settingsLines(turn: ShownTurnJson, full: boolean): Generator<string> {
+  const { params, tools } = settingsOf(turn)
+  if (params.length > 0)
+    yield* cut(params.map(([name, value]) => `${name} ${value}`).join(', '), full, '  ', 'dim')
+  if (tools.length === 0) return
+  if (!full) return yield* cut(`tools: ${tools.map(({ name }) => name).join(', ')}`, full, '  ', 'dim')
+  for (const { name, description } of tools) yield* cut(`tool ${name}: ${description}`, full, '  ', 'dim')
+}
+
+function* messageLines(message: MessageWire, calls: readonly ReadCall[], full: boolean): Generator<string> {
+  const { role = '?', name, reasoning_content: reasoning, content } = message
+  yield styled('cyan', visible(role === 'tool' && name ? `tool ${name}` : role))
+  if (reasoning) yield* cut(reasoning, full, '  ', 'dim')
+  const text = textOf(content)
+  if (text !== '') yield* cut(text, full, '  ')
+  for (const image of imagesIn(content)) yield `  [image, ${image.length} characters of base64]`
+  for (const call of calls) yield* callLines(call, full)
+}
+
+function* answerLines(turn: ShownTurnJson, calls: readonly ReadCall[], full: boolean): Generator<string> {
+  yield styled('green', 'sampled')
+  if (turn.reasoning_content) yield* cut(turn.reasoning_content, full, '  ', 'dim')
+  if (turn.completion_text !== '') yield* cut(turn.completion_text, full, '  ')
+  for (const call of calls) yield* callLines(call, full)
+  if (turn.error !== null) yield* cut(`${turn.error.code}: ${turn.error.message}`, full, '  ', 'red')
+  if (turn.inexact_reason !== null) yield* cut(turn.inexact_reason, full, '  ', 'yellow')
+}
+
+function* callLines({ name, fields }: ReadCall, full: boolean): Generator<string> {
+  yield `  ${styled(['bold', 'magenta'], visible(name))}`
+  for (const field of fields) {
+    const label = field.name === '' ? '' : `${visible(field.name)}: `
+    if ('text' in field && label.length + field.text.length < 100 && !field.text.includes('\n')) {
+      yield `    ${styled('dim', label)}${visible(field.text)}`
+      continue
+    }
+    if (label !== '') yield `    ${styled('dim', label.trimEnd())}`
+    if ('text' in field) yield* cut(field.text, full, '      ')
+    else yield* differenceLines(field.diff, full)
+  }
+}
+
+const MARKS = { same: ' ', added: '+', removed: '-', place: '' }
+const COLOURS = { added: 'green', removed: 'red', place: 'dim' } as const
+
+function* differenceLines(lines: readonly DiffLine[], full: boolean): Generator<string> {
+  const shown = full ? lines : lines.slice(0, MAX_LINES)
+  for (const { kind, text } of shown) {
+    const line = visible(`${MARKS[kind]}${full ? text : text.slice(0, MAX_CHARS)}`)
+    yield `      ${kind === 'same' ? line : styled(COLOURS[kind], line)}`
+  }
+  yield* left(lines.length - shown.length, '      ')
+}
+
+/** The text line by line; without `full` its beginning, and how much more there is. */
+function* cut(text: string, full: boolean, indent: string, style?: Style): Generator<string> {
+  const lines = (full ? text : text.slice(0, MAX_CHARS)).split('\n')
+  const shown = full ? lines : lines.slice(0, MAX_LINES)
+  for (const line of shown)
+    yield line === '' ? '' : `${indent}${style ? styled(style, visible(line)) : visible(line)}`
+  const length = shown.reduce((sum, line) => sum + line.length + 1, -1)
+  yield* left(text.length - length, indent, 'characters')
+}
+
+function* left(count: number, indent: string, what = 'lines'): Generator<string> {
+  if (count > 0) yield styled('dim', `${indent}… ${count} more ${what} (--full shows them)`)
+}

@@ -1,0 +1,73 @@
+/** Texts of any length, of which what is asked for is shown. A line of a megabyte would keep the browser busy for seconds. */
+import type { ComponentChildren } from 'preact'
+import { useState } from 'preact/hooks'
+import type { DiffLine } from '../../../protocol/transcript/diff-lines.ts'
+import { number, visible } from '../lib/format.ts'
+import { Markdown } from './markdown.tsx'
+
+/** Characters that are shown at first. */
+const MAX_SHOWN = 20_000
+
+export function Long({ text, kind, markdown }: { text: string; kind: string; markdown?: boolean }) {
+  return (
+    <Cut length={text.length}>
+      {(limit) => {
+        const shown = text.slice(0, limit)
+        return markdown ? <Markdown text={shown} /> : <pre class={kind}>{visible(shown)}</pre>
+      }}
+    </Cut>
+  )
+}
+
+const MARKS = { same: ' ', added: '+', removed: '-', place: '' }
+
+export function Diff({ lines }: { lines: readonly DiffLine[] }) {
+  const length = lines.reduce((sum, { text }) => sum + text.length + 2, 0)
+  return (
+    <Cut length={length}>
+      {(limit) => (
+        <pre class="diff">
+          {upTo(lines, limit).map(({ kind, text }, place) => (
+            <span key={place} class={kind}>
+              {MARKS[kind]}
+              {visible(text)}
+              {'\n'}
+            </span>
+          ))}
+        </pre>
+      )}
+    </Cut>
+  )
+}
+
+function upTo(lines: readonly DiffLine[], limit: number): DiffLine[] {
+  const shown: DiffLine[] = []
+  let rest = limit
+  for (const { kind, text } of lines) {
+    if (rest <= 0) break
+    shown.push({ kind, text: text.slice(0, rest) })
+    rest -= text.length + 2
+  }
+  return shown
+}
+
+interface CutProps {
+  /** In characters. */
+  length: number
+  /** What is shown of it. */
+  children: (limit: number) => ComponentChildren
+}
+
+function Cut({ length, children }: CutProps) {
+  const [limit, setLimit] = useState(MAX_SHOWN)
+  return (
+    <>
+      {children(limit)}
+      {length > limit && (
+        <button type="button" class="more" onClick={() => setLimit((before) => before * 10)}>
+          {number(length - limit)} more characters
+        </button>
+      )}
+    </>
+  )
+}

@@ -1,0 +1,102 @@
+/** Text as the Markdown that it may be. Elements are made here, one by one: no text becomes markup, and nothing is loaded. */
+import { lexer, type MarkedToken, type Token, type Tokens } from 'marked'
+import type { ComponentChildren } from 'preact'
+import { useMemo } from 'preact/hooks'
+import { visible } from '../lib/format.ts'
+
+export function Markdown({ text }: { text: string }) {
+  const tokens = useMemo(() => lexer(text), [text])
+  return <div class="markdown">{blocks(tokens)}</div>
+}
+
+function blocks(tokens: readonly Token[]): ComponentChildren {
+  return tokens.map((token, place) => <Piece key={place} token={token as MarkedToken} />)
+}
+
+/** What has pieces of its own, or else its text. */
+function inside(token: { tokens?: Token[]; text?: string; raw: string }): ComponentChildren {
+  return token.tokens === undefined ? visible(token.text ?? token.raw) : blocks(token.tokens)
+}
+
+function Piece({ token }: { token: MarkedToken }) {
+  switch (token.type) {
+    case 'space':
+    case 'def':
+      return null
+    case 'heading':
+      return <p class={`heading level-${token.depth}`}>{inside(token)}</p>
+    case 'paragraph':
+      return <p>{inside(token)}</p>
+    case 'strong':
+      return <strong>{inside(token)}</strong>
+    case 'em':
+      return <i>{inside(token)}</i>
+    case 'del':
+      return <s>{inside(token)}</s>
+    case 'br':
+      return <br />
+    case 'hr':
+      return <hr />
+    case 'code':
+      return <pre class="code">{visible(token.text)}</pre>
+    case 'codespan':
+      return <code>{visible(token.text)}</code>
+    case 'blockquote':
+      return <blockquote>{inside(token)}</blockquote>
+    case 'list':
+      return <List token={token} />
+    case 'table':
+      return <Table token={token} />
+    case 'link':
+      return <Link token={token} />
+    case 'image':
+      return <code>{visible(token.raw)}</code>
+    case 'html':
+      return <>{visible(token.raw)}</>
+    default:
+      return <>{inside(token as { tokens?: Token[]; text?: string; raw: string })}</>
+  }
+}
+
+function List({ token: { ordered, start, items } }: { token: Tokens.List }) {
+  const entries = items.map((item, place) => (
+    <li key={place}>
+      {item.task && (item.checked ? '☑ ' : '☐ ')}
+      {inside(item)}
+    </li>
+  ))
+  return ordered ? <ol start={Number(start) || 1}>{entries}</ol> : <ul>{entries}</ul>
+}
+
+function Table({ token: { header, rows } }: { token: Tokens.Table }) {
+  return (
+    <table class="plain-table">
+      <thead>
+        <tr>
+          {header.map((cell, place) => (
+            <th key={place}>{blocks(cell.tokens)}</th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {rows.map((row, line) => (
+          <tr key={line}>
+            {row.map((cell, place) => (
+              <td key={place}>{blocks(cell.tokens)}</td>
+            ))}
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  )
+}
+
+/** A model chose the address: it is shown, and leads nowhere. */
+function Link({ token }: { token: Tokens.Link }) {
+  return (
+    <>
+      {inside(token)}
+      {token.text !== token.href && <span class="quiet"> ({visible(token.href)})</span>}
+    </>
+  )
+}

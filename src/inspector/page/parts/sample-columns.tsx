@@ -1,0 +1,125 @@
+/** The samples of one task in columns: their rewards, their last answers, and what they did turn by turn. */
+import { useEffect, useRef } from 'preact/hooks'
+import { type CallWire, callSummary } from '../../../protocol/transcript/calls.ts'
+import { getJson, sessionPath } from '../lib/api.ts'
+import { number, visible } from '../lib/format.ts'
+import { useLoaded } from '../lib/load.ts'
+import { href } from '../lib/route.ts'
+import { finalAnswer, loadEach, type Sample } from '../lib/samples.ts'
+import type { Turn } from '../lib/wire.ts'
+import { Long } from './long-text.tsx'
+import { Await, Reward } from './parts.tsx'
+
+/** Columns that are shown: more than a group has. */
+const MAX_COLUMNS = 64
+
+interface SampleColumnsProps {
+  samples: readonly Sample[]
+  /** The metadata key of the group. */
+  by: string
+  selected: number
+}
+
+export function SampleColumns({ samples, by, selected }: SampleColumnsProps) {
+  const box = useRef<HTMLElement>(null)
+  const shown = samples.slice(0, MAX_COLUMNS)
+  const turns = useLoaded(
+    (stop) =>
+      loadEach(shown, async (id) => {
+        const path = sessionPath(id, '?messages=none&ids=false')
+        return (await getJson<{ turns: Turn[] }>(path, stop)).turns
+      }),
+    [samples],
+  )
+  useEffect(() => {
+    box.current?.children[selected]?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
+  }, [selected, turns.value])
+  return (
+    <Await of={turns}>
+      {(loaded) => (
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard
+        <section class="columns" aria-label="Samples side by side" tabIndex={0} ref={box}>
+          {shown.map((sample, place) => (
+            <Column
+              key={sample.session.session_id}
+              sample={sample}
+              turns={loaded.get(sample.session.session_id) ?? []}
+              by={by}
+              selected={place === selected}
+            />
+          ))}
+        </section>
+      )}
+    </Await>
+  )
+}
+
+interface ColumnProps {
+  sample: Sample
+  turns: readonly Turn[]
+  by: string
+  selected: boolean
+}
+
+function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
+  const { session_id: id, reward, reward_components: components, reward_turns: rewards } = session
+  const answer = finalAnswer(turns)
+  return (
+    <article class={selected ? 'selected' : ''}>
+      <header>
+        <a href={href(['session', id], { by })}>{visible(id)}</a>
+        <div>
+          reward <Reward value={reward} />
+          {Object.entries(components).map(([name, value]) => (
+            <small key={name}>
+              {' '}
+              · {visible(name)} {number(value)}
+            </small>
+          ))}
+        </div>
+      </header>
+      <div class="answer">
+        {answer === undefined ? (
+          <p class="quiet">no answer</p>
+        ) : (
+          <Long text={answer.completion_text || '(no text)'} kind="text" />
+        )}
+        {answer && answer.finish_reason !== 'stop' && (
+          <span class="warn">{visible(answer.finish_reason ?? answer.status)}</span>
+        )}
+      </div>
+      <ol class="steps">
+        {turns.map((turn) => (
+          <Step
+            key={turn.index}
+            turn={turn}
+            reward={rewards[turn.index]}
+            to={href(['session', id], { by, turn: turn.index })}
+          />
+        ))}
+      </ol>
+    </article>
+  )
+}
+
+function Step({ turn, reward, to }: { turn: Turn; reward: number | undefined; to: string }) {
+  const calls = (turn.tool_calls as CallWire[]).map(callSummary)
+  return (
+    <li>
+      <a href={to}>turn {turn.index}</a>{' '}
+      {turn.line !== 'main' && <span class="quiet">{visible(turn.line)} </span>}
+      {turn.error && <span class="bad">{visible(turn.error.code)} </span>}
+      {reward !== undefined && (
+        <>
+          <Reward value={reward} />{' '}
+        </>
+      )}
+      {calls.length === 0 && !turn.error && <span class="quiet">answers</span>}
+      {calls.map(({ name, about }, place) => (
+        <div key={place} class="step-call" title={visible(about)}>
+          <code class="call-name">{visible(name)}</code> <code>{visible(about)}</code>
+        </div>
+      ))}
+    </li>
+  )
+}

@@ -1,0 +1,58 @@
+/** From a sample to the others of its task, in the order in which the group shows them. */
+import { getJson, IS_FILE } from '../lib/api.ts'
+import { visible } from '../lib/format.ts'
+import { useKeys } from '../lib/keys.ts'
+import { useLoaded } from '../lib/load.ts'
+import { go, href, route } from '../lib/route.ts'
+import { GROUP_KEYS, groupPath, samplesOf } from '../lib/samples.ts'
+import type { SessionList, Tree } from '../lib/wire.ts'
+
+interface SampleNavProps {
+  session: Pick<Tree, 'session_id' | 'metadata'>
+}
+
+/** Nothing for a session that is in no group, and in a file, which has no lists. */
+export function SampleNav({ session }: SampleNavProps) {
+  const { metadata } = session
+  const by = route.value.query.get('by') ?? GROUP_KEYS.find((key) => key in metadata)
+  if (by === undefined || metadata[by] === undefined || IS_FILE) return null
+  return <Neighbours session={session} by={by} value={JSON.stringify(metadata[by])} />
+}
+
+function Neighbours({
+  session: { session_id: id },
+  by,
+  value,
+}: SampleNavProps & { by: string; value: string }) {
+  const path = groupPath(by, value)
+  const sessions = useLoaded(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path]).value
+  const ids = sessions && samplesOf(sessions).samples.map(({ session }) => session.session_id)
+  const place = ids?.indexOf(id) ?? -1
+  const others = {
+    before: place > 0 ? ids?.[place - 1] : undefined,
+    after: place >= 0 ? ids?.[place + 1] : undefined,
+  }
+  const open = (to: string | undefined) => to !== undefined && go(href(['session', to], { by }))
+  useKeys([
+    { key: ']', help: 'Next sample of the group', run: () => open(others.after) },
+    { key: '[', help: 'Sample before, of the group', run: () => open(others.before) },
+  ])
+  if (ids === undefined || place < 0 || ids.length < 2) return null
+  return (
+    <nav class="sample-nav" aria-label={`Samples of one ${visible(by)}`}>
+      {others.before && (
+        <a href={href(['session', others.before], { by })} title={visible(others.before)}>
+          ‹ before
+        </a>
+      )}
+      <a href={href(['group', by, value], { view: 'answers' })}>
+        sample {place + 1} of {ids.length}
+      </a>
+      {others.after && (
+        <a href={href(['session', others.after], { by })} title={visible(others.after)}>
+          next ›
+        </a>
+      )}
+    </nav>
+  )
+}

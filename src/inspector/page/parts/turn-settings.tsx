@@ -1,0 +1,53 @@
+/** What a turn was asked with beside its messages: one line, and the whole of it when that is opened. */
+import { useMemo, useState } from 'preact/hooks'
+import { type OfferedTool, type Settings, settingsOf } from '../../../protocol/transcript/settings.ts'
+import { visible } from '../lib/format.ts'
+import type { Turn } from '../lib/wire.ts'
+import { Long } from './long-text.tsx'
+
+export function TurnSettings({ turn }: { turn: Turn }) {
+  const settings = useMemo(() => settingsOf(turn), [turn])
+  const [isOpen, setOpen] = useState(false)
+  const { params, tools } = settings
+  if (params.length === 0 && tools.length === 0) return null
+  const offered = tools.length === 0 ? [] : [tools.length === 1 ? '1 tool' : `${tools.length} tools`]
+  const short = params.filter(([, value]) => value.length <= 24).map((pair) => pair.join(' '))
+  return (
+    <details class="settings" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{visible([...short, ...offered].join(' · '))}</summary>
+      {isOpen && <Whole {...settings} />}
+    </details>
+  )
+}
+
+function Whole({ params, tools }: Settings) {
+  return (
+    <dl class="fields">
+      {params.map(([name, value]) => (
+        <div key={name}>
+          <dt>{visible(name)}</dt>
+          <dd>
+            <Long text={value} kind="arguments" />
+          </dd>
+        </div>
+      ))}
+      {tools.map((tool, place) => (
+        <Tool key={place} tool={tool} />
+      ))}
+    </dl>
+  )
+}
+
+function Tool({ tool: { name, description, parameters } }: { tool: OfferedTool }) {
+  return (
+    <div>
+      <dt>
+        tool <code class="call-name">{visible(name)}</code>
+      </dt>
+      <dd>
+        {description !== '' && <Long text={description} kind="text" />}
+        {parameters !== undefined && <Long text={JSON.stringify(parameters, null, 2)} kind="arguments" />}
+      </dd>
+    </div>
+  )
+}

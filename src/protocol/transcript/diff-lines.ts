@@ -1,0 +1,53 @@
+/** Two texts, or a patch, as lines that were taken away, added or kept. */
+import { diffLines as compare } from 'diff'
+
+export interface DiffLine {
+  /** `place`: not of a text: where in it the lines after it are, or how many are left out. */
+  kind: 'same' | 'added' | 'removed' | 'place'
+  text: string
+}
+
+/** What an edit costs to find grows with its square: a longer one is told as all old lines and all new ones. */
+const MAX_EDITS = 1_000
+
+/** Lines that are kept before and after each change. */
+const CONTEXT = 3
+
+/** Lines that both have and no change is near to are left out, with their number. */
+export function diffLines(before: string, now: string): DiffLine[] {
+  const changes = compare(before, now, { maxEditLength: MAX_EDITS }) ?? [
+    { value: before, removed: true, added: false },
+    { value: now, removed: false, added: true },
+  ]
+  return changes.flatMap(({ value, added, removed }, place) => {
+    const lines = linesOf(value)
+    if (added || removed) return lines.map((text) => ({ kind: added ? 'added' : 'removed', text }) as const)
+    return nearChanges(lines, place > 0, place < changes.length - 1)
+  })
+}
+
+function linesOf(text: string): string[] {
+  if (text === '') return []
+  return (text.endsWith('\n') ? text.slice(0, -1) : text).split('\n')
+}
+
+function nearChanges(lines: readonly string[], isAfter: boolean, isBefore: boolean): DiffLine[] {
+  const same = (kept: readonly string[]) => kept.map((text) => ({ kind: 'same', text }) as const)
+  const [head, tail] = [isAfter ? CONTEXT : 0, isBefore ? CONTEXT : 0]
+  const rest = lines.length - head - tail
+  if (rest <= 1) return same(lines)
+  const gap: DiffLine = { kind: 'place', text: `… ${rest} lines` }
+  return [...same(lines.slice(0, head)), gap, ...same(tail === 0 ? [] : lines.slice(-tail))]
+}
+
+const BEGINS_PATCH = /^(?:\*\*\* Begin Patch|diff --git |--- \S.*\n\+\+\+ )/m
+
+/** The lines of a patch: of git's, or of `apply_patch`. @returns undefined: the text has none */
+export function patchLines(text: string): DiffLine[] | undefined {
+  if (!BEGINS_PATCH.test(text)) return undefined
+  return text.split('\n').map((line) => {
+    if (/^(@@|\*\*\* |diff --git |index |--- |\+\+\+ )/.test(line)) return { kind: 'place', text: line }
+    const kind = line.startsWith('+') ? 'added' : line.startsWith('-') ? 'removed' : 'same'
+    return { kind, text: kind === 'same' && !line.startsWith(' ') ? line : line.slice(1) }
+  })
+}

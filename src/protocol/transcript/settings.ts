@@ -1,0 +1,39 @@
+/** What a turn was asked with beside its messages. */
+
+export interface OfferedTool {
+  name: string
+  description: string
+  /** The JSON schema of its arguments; undefined: there is none. */
+  parameters: unknown
+}
+
+export interface Settings {
+  /** Sampling parameters and what else the request has, by name, with JSON values. */
+  params: readonly (readonly [name: string, value: string])[]
+  tools: readonly OfferedTool[]
+}
+
+/** The `prompt` of a completion is what was said, and no setting. */
+export function settingsOf(turn: { params: Record<string, unknown>; tools: readonly unknown[] }): Settings {
+  const params = Object.entries(turn.params)
+    .filter(([name]) => name !== 'prompt')
+    .map(([name, value]) => [name, typeof value === 'string' ? value : JSON.stringify(value)] as const)
+  return { params, tools: turn.tools.map(toolOf) }
+}
+
+interface ToolWire {
+  type?: string
+  name?: string
+  description?: string
+  function?: { name?: string; description?: string; parameters?: unknown }
+}
+
+/** Tools of a kind that a provider defines have their name, or only their type. */
+function toolOf(tool: unknown): OfferedTool {
+  const { type = '?', name, description, function: own } = (tool ?? {}) as ToolWire
+  return {
+    name: own?.name ?? name ?? type,
+    description: own?.description ?? description ?? '',
+    parameters: own?.parameters,
+  }
+}

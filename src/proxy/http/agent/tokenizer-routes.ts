@@ -1,0 +1,90 @@
+/**
+ * vLLM's `/tokenize` and `/detokenize` beside an agent's `/v1` (`vllm/entrypoints/serve/tokenize/protocol.py`), in token mode:
+ * trainers such as NeMo Gym ask there for the prompt ids of the call that they have just made.
+ */
+import type { FastifyPluginCallback, FastifyRequest } from 'fastify'
+import Type from 'typebox'
+import { ProxyError } from '../../../base/errors.ts'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import { lowerChatRequest } from '../../dialects/chat/request.ts'
+import { checker, nullable } from '../../dialects/common/check.ts'
+import { agentPolicy } from './agent-policy.ts'
+import type { CallHandlerOptions } from './call-handler.ts'
+import { docs } from './route-docs.ts'
+import { sessionBodyOf } from './session-body.ts'
+import { sessionOfCall } from './session-of-call.ts'
+
+const TokenizeRequest = Type.Object(
+  {
+    prompt: Type.Optional(Type.String({ description: 'A text; or `messages`, with `tools`' })),
+    messages: Type.Optional(Type.Array(Type.Unknown())),
+    add_special_tokens: nullable(Type.Boolean({ description: 'Of a text; true if left out' })),
+    add_generation_prompt: nullable(Type.Literal(true)),
+    continue_final_message: nullable(Type.Literal(false)),
+    return_token_strs: nullable(Type.Boolean()),
+  },
+  { $id: 'TokenizeRequest', description: "As vLLM's; unknown fields are the chat template's." },
+)
+const TokenizeAnswer = Type.Object({
+  count: Type.Integer(),
+  max_model_len: Type.Union([Type.Integer(), Type.Null()]),
+  tokens: Type.Array(Type.Integer()),
+  token_strs: Type.Union([Type.Array(Type.String()), Type.Null()]),
+})
+const DetokenizeRequest = Type.Object(
+  { tokens: Type.Array(Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })) },
+  { $id: 'DetokenizeRequest' },
+)
+const DetokenizeAnswer = Type.Object({ prompt: Type.String() })
+
+const checkTokenize = checker(TokenizeRequest)
+const checkDetokenize = checker(DetokenizeRequest)
+
+export const tokenizerRoutes: FastifyPluginCallback<CallHandlerOptions> = (app, options, done) => {
+  const tokenize = tokenizeHandler(options)
+  const detokenize = async (request: FastifyRequest) => {
+    const { tokens } = checkDetokenize(sessionBodyOf(request).read.value)
+    return { prompt: tokensOf(options).tokenizer.decode(tokens) }
+  }
+  for (const base of ['/:sessionId', '/sessions/:sessionId']) {
+    app.post(`${base}/tokenize`, docs('Tokens of a prompt', TokenizeRequest, TokenizeAnswer), tokenize)
+    app.post(`${base}/detokenize`, docs('Text of tokens', DetokenizeRequest, DetokenizeAnswer), detokenize)
+  }
+  done()
+}
+
+function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
+  const check = agentPolicy(policy)
+  return async (request: FastifyRequest) => {
+    const { tokenizer, contextLength } = tokensOf({ runner })
+    const sessionId = await sessionOfCall(request, sessions)
+    const { read, repeats, nextStep } = sessionBodyOf(request)
+    await nextStep()
+    const asked = checkTokenize(read.value)
+    const addSpecialTokens = asked.add_special_tokens !== false
+    const tokens =
+      asked.prompt === undefined
+        ? await runner.promptIds(sessionId, chatOf(read.value, repeats))
+        : tokenizer.encode(asked.prompt, { addSpecialTokens })
+    return {
+      count: tokens.length,
+      max_model_len: contextLength ?? null,
+      tokens,
+      token_strs: asked.return_token_strs ? tokens.map((id) => tokenizer.idToToken(id) ?? '') : null,
+    }
+
+    function chatOf(...body: Parameters<typeof lowerChatRequest>): ChatBody {
+      const chat = lowerChatRequest(...body).body as ChatBody
+      if (request.caller.is === 'agent') check(chat)
+      return chat
+    }
+  }
+}
+
+/** @throws ProxyError `unsupported` with status 501 in chat mode, where engines make the prompts */
+function tokensOf({ runner }: Pick<CallHandlerOptions, 'runner'>) {
+  if (runner.tokens !== undefined) return runner.tokens
+  throw new ProxyError('unsupported', 'only a proxy in token mode (--tokenizer) tells tokens', {
+    status: 501,
+  })
+}

@@ -1,0 +1,187 @@
+/**
+ * What an admin sets for the whole of the proxies: a pause, the weight version, engines. A proxy that shares its record with
+ * others sets it on record, which each of them follows within a second, also one that starts later.
+ */
+import { type Clock, systemClock } from '../../../base/clock.ts'
+import { ProxyError, toProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import type { Backend } from '../../engines/port/backend.ts'
+import type { NewEngine, Registry, RegistryEntry } from '../../engines/port/registry.ts'
+import type { Activity } from '../../session/state/activity.ts'
+import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
+import type { ControlSetting, SharedRecord } from '../../store/port/shared-record.ts'
+
+const DRAIN_POLL_MS = 20
+const LOOK_MS = 100
+
+interface Parts {
+  backend: Backend
+  weights: AnnouncedWeights
+  activity: Activity
+  clock?: Clock
+}
+
+/** Of the proxy that has its record for itself. */
+export class Controls {
+  protected readonly parts: Required<Parts>
+
+  constructor({ clock = systemClock, ...parts }: Parts) {
+    this.parts = { ...parts, clock }
+  }
+
+  /**
+   * Lets new calls wait, and waits until those that run have ended, or the time is up; the pause holds either way.
+   * @returns how many still run
+   * @throws ProxyError `not_drained`, of several proxies
+   */
+  async pause(timeoutMs: number): Promise<number> {
+    this.hold()
+    return this.drained(timeoutMs)
+  }
+
+  async resume(): Promise<void> {
+    await this.goOn()
+  }
+
+  /** @param version of the weights, for engines that do not tell it; null: none any more */
+  async announce(version: string | number | null): Promise<void> {
+    this.parts.weights.announced = version
+    // What an engine said before must not stand against this.
+    await this.parts.backend.refresh()
+  }
+
+  protected hold(): void {
+    this.parts.backend.pause()
+    this.parts.activity.tell({ type: 'paused' })
+  }
+
+  protected async goOn(): Promise<void> {
+    await this.parts.backend.resume()
+    this.parts.activity.tell({ type: 'resumed' })
+  }
+
+  /** @returns how many calls still run when all have ended or the time is up */
+  protected async drained(timeoutMs: number, isOver = () => false): Promise<number> {
+    const { backend, clock } = this.parts
+    const endMs = clock.nowMs() + timeoutMs
+    for (;;) {
+      const inFlight = backend.status().members.reduce((sum, member) => sum + member.inFlight, 0)
+      if (inFlight === 0 || isOver() || clock.nowMs() >= endMs) return inFlight
+      await new Promise<void>((resolve) => clock.after(DRAIN_POLL_MS, resolve))
+    }
+  }
+}
+
+interface SharedParts extends Parts {
+  shared: SharedRecord
+  /** Local mode's; a relay's workers dial each proxy. */
+  registry: Registry
+  logger: Logger
+}
+
+const ENGINE = 'engine '
+
+/** Of a proxy that shares its record. */
+export class SharedControls extends Controls implements Registry {
+  readonly #shared: SharedRecord
+  readonly #registry: Registry
+  readonly #logger: Logger
+  #isPaused = false
+  /** Raised by each pause and resumption. */
+  #pauses = 0
+
+  constructor({ shared, registry, logger, ...parts }: SharedParts) {
+    super(parts)
+    this.#shared = shared
+    this.#registry = registry
+    this.#logger = logger
+    shared.followControls((setting) => this.#follow(setting))
+  }
+
+  override async pause(timeoutMs: number): Promise<number> {
+    const endMs = this.parts.clock.nowMs() + timeoutMs
+    const change = await this.#shared.setControl('paused', true)
+    const inFlight = await this.drained(timeoutMs)
+    for (;;) {
+      const undrained = this.#shared.proxies.filter(({ seen, isDrained }) => seen < change || !isDrained)
+      if (undrained.length === 0) return 0
+      if (this.parts.clock.nowMs() >= endMs && this.#shared.proxies.length === 1) return inFlight
+      if (this.parts.clock.nowMs() >= endMs) throw notDrained(undrained.map(({ name, url }) => url ?? name))
+      await new Promise<void>((resolve) => this.parts.clock.after(LOOK_MS, resolve))
+    }
+  }
+
+  override async resume(): Promise<void> {
+    await this.#seenByAll(await this.#shared.setControl('paused', false))
+  }
+
+  override async announce(version: string | number | null): Promise<void> {
+    await this.#seenByAll(await this.#shared.setControl('weight_version', version))
+  }
+
+  list(): RegistryEntry[] {
+    return this.#registry.list()
+  }
+
+  async register(engine: NewEngine): Promise<RegistryEntry> {
+    const entry = await this.#registry.register(engine)
+    await this.#seenByAll(await this.#shared.setControl(`${ENGINE}${entry.id}`, engine))
+    return entry
+  }
+
+  async remove(id: string): Promise<void> {
+    await this.#registry.remove(id)
+    await this.#seenByAll(await this.#shared.setControl(`${ENGINE}${id}`, null))
+  }
+
+  /** Whoever is gone before it has seen it need not. */
+  async #seenByAll(change: number): Promise<void> {
+    while (this.#shared.proxies.some(({ seen }) => seen < change))
+      await new Promise<void>((resolve) => this.parts.clock.after(LOOK_MS, resolve))
+  }
+
+  async #follow({ name, value }: ControlSetting): Promise<void> {
+    if (name === 'paused') await this.#setPaused(value === true)
+    else if (name === 'weight_version') await super.announce(value as string | number | null)
+    else if (name.startsWith(ENGINE)) {
+      await this.#followEngine(name.slice(ENGINE.length), value as NewEngine | null).catch(
+        (thrown: unknown) =>
+          this.#logger.warn(
+            { err: toProxyError(thrown) },
+            'an engine that another proxy has registered is not used here',
+          ),
+      )
+    }
+  }
+
+  async #followEngine(id: string, engine: NewEngine | null): Promise<void> {
+    if (engine !== null) await this.#registry.register(engine)
+    else if (this.#registry.list().some((entry) => entry.id === id)) await this.#registry.remove(id)
+  }
+
+  async #setPaused(isPaused: boolean): Promise<void> {
+    this.#pauses += 1
+    const pause = this.#pauses
+    const isOver = () => pause !== this.#pauses
+    if (isPaused) {
+      this.hold()
+      void this.drained(Number.POSITIVE_INFINITY, isOver).then(() => {
+        if (!isOver()) this.#tell(true)
+      })
+    } else {
+      this.#tell(false)
+      if (this.#isPaused) await this.goOn()
+    }
+    this.#isPaused = isPaused
+  }
+
+  /** A database that is away is told with the next renewal of the lease. */
+  #tell(isDrained: boolean): void {
+    this.#shared.tell({ isDrained }).catch(() => {})
+  }
+}
+
+function notDrained(proxies: readonly string[]): ProxyError {
+  const message = `Calls still run at ${proxies.join(', ')}; the pause holds: ask again`
+  return new ProxyError('not_drained', message, { retryAfterS: 1 })
+}

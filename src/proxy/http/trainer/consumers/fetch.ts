@@ -1,0 +1,159 @@
+/** One fetch of a consumer: leases units, and writes their rows with one unit in memory at a time. */
+import type { Static } from 'typebox'
+import { ProxyError } from '../../../../base/errors.ts'
+import type { Consumers, LeaseRequest, Unit } from '../../../session/consumers/consumers.ts'
+import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
+import type { LeaseChange } from '../../../store/port/consumers.ts'
+import type { TurnReader } from '../../../store/port/turn-store.ts'
+import { openObject } from '../sessions/json-stream.ts'
+import { type ReadTrajectories, readTrajectories } from '../sessions/trajectory-query.ts'
+import type { FetchBody } from './schemas.ts'
+
+interface FetchParts {
+  consumers: Consumers
+  reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'readDetails'>
+  onRow(row: Trajectory): void
+}
+
+/** The sessions of a unit with their rows. */
+type ReadUnit = readonly { deliveries: number; trajectories: ReadTrajectories }[]
+
+export class Fetch {
+  readonly #parts: FetchParts
+  readonly #lease: LeaseRequest
+  readonly #asked: Static<typeof FetchBody>
+  /** Trees that it has leased. */
+  readonly #given = new Set<number>()
+  /** Leased, and neither answered nor discarded. */
+  #waiting: Unit[] = []
+  readonly #discarded = { stale: 0, unversioned: 0 }
+  /** Sessions, and units, that are in the answer. */
+  readonly #answered: string[] = []
+  #units = 0
+
+  constructor(parts: FetchParts, lease: LeaseRequest, asked: Static<typeof FetchBody>) {
+    this.#parts = parts
+    this.#lease = lease
+    this.#asked = asked
+  }
+
+  /**
+   * Waits for the first unit; the others are read as the answer is.
+   * @returns the answer, as pieces of one JSON text. If it is not read to its end, what was leased is released
+   * @throws ProxyError `consumer_not_found`, or `signal.reason`
+   */
+  async answer(signal: AbortSignal): Promise<AsyncGenerator<string>> {
+    const untilMs = performance.now() + this.#asked.wait_s * 1_000
+    try {
+      let first: ReadUnit | undefined
+      do {
+        const { limit } = this.#asked
+        const until = { untilMs, signal }
+        this.#waiting = await this.#parts.consumers.takeWhenThere(this.#lease, limit, this.#given, until)
+        first = await this.#next()
+      } while (first === undefined && performance.now() < untilMs)
+      signal.throwIfAborted()
+      return this.#toWire(first)
+    } catch (error) {
+      await this.#release()
+      throw error
+    }
+  }
+
+  async *#toWire(first: ReadUnit | undefined): AsyncGenerator<string> {
+    let isWhole = false
+    try {
+      yield `${openObject({ lease_id: this.#lease.leaseId })},"sessions":[`
+      let separator = ''
+      for (let unit = first; unit !== undefined; unit = await this.#next()) {
+        for (const { deliveries, trajectories } of unit) {
+          yield separator
+          yield* trajectories.toWire(this.#parts.onRow, { deliveries })
+          separator = ','
+        }
+      }
+      yield `],"discarded":${JSON.stringify(this.#discarded)}}`
+      isWhole = true
+    } finally {
+      if (!isWhole) await this.#release()
+    }
+  }
+
+  /** @returns undefined: there are enough, or no more */
+  async #next(): Promise<ReadUnit | undefined> {
+    while (this.#units < this.#asked.limit) {
+      const [unit, ...rest] = this.#waiting
+      if (unit === undefined) {
+        const missing = this.#asked.limit - this.#units
+        this.#waiting = await this.#parts.consumers.take(this.#lease, missing, this.#given)
+        if (this.#waiting.length === 0) return undefined
+        continue
+      }
+      const read = await this.#read(unit)
+      this.#waiting = rest
+      if (read !== undefined) return read
+    }
+    return undefined
+  }
+
+  /** @returns undefined for what is discarded, and for what was removed or reset meanwhile */
+  async #read(unit: Unit): Promise<ReadUnit | undefined> {
+    const sessions = await this.#readAll(unit)
+    if (sessions === undefined) {
+      await this.#change('released', idsOf(unit))
+      return undefined
+    }
+    const why = stalenessOf(sessions, this.#asked.min_weight_version)
+    if (why !== undefined) {
+      this.#discarded[why] += unit.length
+      await this.#change('acknowledged', idsOf(unit))
+      return undefined
+    }
+    this.#units += 1
+    this.#answered.push(...idsOf(unit))
+    return sessions
+  }
+
+  async #readAll(unit: Unit): Promise<ReadUnit | undefined> {
+    const sessions: { deliveries: number; trajectories: ReadTrajectories }[] = []
+    try {
+      for (const { session, deliveries } of unit) {
+        const trajectories = await readTrajectories(this.#parts.reader, session, this.#asked)
+        sessions.push({ deliveries, trajectories })
+      }
+      return sessions
+    } catch (error) {
+      if (error instanceof ProxyError && error.code === 'session_not_found') return undefined
+      throw error
+    }
+  }
+
+  #release(): Promise<void> {
+    return this.#change('released', [...this.#answered, ...this.#waiting.flatMap(idsOf)])
+  }
+
+  async #change(to: LeaseChange['to'], sessionIds: readonly string[]): Promise<void> {
+    const { consumer, leaseId } = this.#lease
+    if (sessionIds.length === 0) return
+    await this.#parts.consumers.change({ consumer: consumer.name, leaseId, sessionIds, to, leaseMs: 0 })
+  }
+}
+
+function idsOf(unit: Unit): string[] {
+  return unit.map(({ session }) => session.sessionId)
+}
+
+/** Why rows are not to be trained on; of several rows, the worst counts. A row without tokens has no age. */
+function stalenessOf(unit: ReadUnit, minVersion: number | undefined): 'stale' | 'unversioned' | undefined {
+  if (minVersion === undefined) return undefined
+  let isUnversioned = false
+  for (const { trajectories } of unit) {
+    for (const { row } of trajectories.rows()) {
+      if (!row.turns.some(({ start, end }) => end > start)) continue
+      const version = Number(row.weight_version_min ?? Number.NaN)
+      if (version < minVersion) return 'stale'
+      isUnversioned ||= Number.isNaN(version)
+    }
+  }
+  return isUnversioned ? 'unversioned' : undefined
+}

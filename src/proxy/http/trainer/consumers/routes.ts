@@ -1,0 +1,210 @@
+/** Consumers of completed sessions: what a trainer fetches, and what it acknowledges. */
+import { randomUUID } from 'node:crypto'
+import type { FastifyPluginCallback } from 'fastify'
+import type { Static } from 'typebox'
+import { ProxyError } from '../../../../base/errors.ts'
+import type { Consumers } from '../../../session/consumers/consumers.ts'
+import { idPrefixOfRun } from '../../../session/state/session-id.ts'
+import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
+import type { Consumer, LeaseChange } from '../../../store/port/consumers.ts'
+import type { TurnReader } from '../../../store/port/turn-store.ts'
+import { type Caller, runAskedFor } from '../../access/scopes.ts'
+import { described } from '../../schemas/described.ts'
+import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
+import { clientGone } from '../../transport/client-gone.ts'
+import { readAnyBodyAsJson } from '../../transport/json-body.ts'
+import { streamJson } from '../sessions/json-stream.ts'
+import { Fetch } from './fetch.ts'
+import * as schemas from './schemas.ts'
+
+interface ConsumerRoutesOptions {
+  consumers: Consumers
+  reader: TurnReader
+  /** Called with each row that is read. */
+  onRow: (row: Trajectory) => void
+}
+
+export const consumerRoutes: FastifyPluginCallback<ConsumerRoutesOptions> = (plain, options, done) => {
+  const app = typedApp(plain)
+  readAnyBodyAsJson(app)
+  namedRoutes(app, options)
+  fetchRoute(app, options)
+  leaseRoutes(app, options)
+  done()
+}
+
+const KNOWS_RUNS = { knowsRuns: true } as const
+const VIEWED = { knowsRuns: true, scope: 'view' } as const
+const NAMED = { params: schemas.ConsumerParams, querystring: schemas.RunQuery }
+
+interface Named {
+  params: Static<typeof schemas.ConsumerParams>
+  query: Static<typeof schemas.RunQuery>
+  caller: Caller
+}
+
+/** @throws ProxyError `forbidden`, `invalid_request` */
+function prefixOf({ query, caller }: Pick<Named, 'query' | 'caller'>): string {
+  const run = runAskedFor(caller, query.run)
+  return run === undefined ? '' : idPrefixOfRun(run)
+}
+
+/** A run's consumers have names of their own. */
+function nameOf(request: Named): string {
+  return prefixOf(request) + request.params.consumer
+}
+
+function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void {
+  app.get(
+    '/consumers',
+    {
+      config: VIEWED,
+      schema: described('consumers', 'List consumers', schemas.ConsumerList, {
+        querystring: schemas.RunQuery,
+      }),
+    },
+    async (request) => ({ consumers: (await consumers.list(prefixOf(request))).map(consumerToWire) }),
+  )
+  app.post(
+    '/consumers/:consumer',
+    {
+      config: KNOWS_RUNS,
+      schema: described('consumers', 'Create a consumer, or find it', schemas.CreatedConsumer, {
+        ...NAMED,
+        body: schemas.NewConsumerBody,
+      }),
+    },
+    async (request) => {
+      const {
+        metadata = {},
+        group_by: groupBy = null,
+        group_size: groupSize,
+        rewarded,
+        since,
+        hold_s,
+      } = request.body
+      if (groupBy === null && groupSize > 1)
+        throw new ProxyError('invalid_request', 'A group_size needs a group_by', { param: 'group_size' })
+      const { created, consumer } = await consumers.create({
+        name: nameOf(request),
+        idPrefix: prefixOf(request),
+        sinceMs: Math.round(since * 1_000),
+        holdMs: Math.round(hold_s * 1_000),
+        selection: { metadata, groupBy, groupSize, rewarded },
+      })
+      return { ...consumerToWire(consumer), status: created ? 'created' : 'exists' }
+    },
+  )
+  app.get(
+    '/consumers/:consumer',
+    {
+      config: VIEWED,
+      schema: described('consumers', 'Read a consumer, and how far it is', schemas.CountedConsumer, NAMED),
+    },
+    async (request) => {
+      const name = nameOf(request)
+      return { ...consumerToWire(await consumers.get(name)), ...(await consumers.count(name)) }
+    },
+  )
+  app.delete(
+    '/consumers/:consumer',
+    {
+      config: KNOWS_RUNS,
+      schema: described('consumers', 'Remove a consumer', schemas.DeletedConsumer, NAMED),
+    },
+    async (request) => ({
+      consumer: request.params.consumer,
+      status: (await consumers.delete(nameOf(request))) ? 'deleted' : 'not_found',
+    }),
+  )
+}
+
+function fetchRoute(app: TypedApp, { consumers, reader, onRow }: ConsumerRoutesOptions): void {
+  const closing = new AbortController()
+  app.addHook('preClose', async () => {
+    closing.abort(new ProxyError('shutting_down', 'llm-proxy is shutting down'))
+  })
+  app.post(
+    '/consumers/:consumer/fetch',
+    {
+      config: KNOWS_RUNS,
+      schema: described('consumers', 'Lease the next sessions, with their rows', schemas.Fetched, {
+        ...NAMED,
+        body: schemas.FetchBody,
+      }),
+    },
+    async (request, reply) => {
+      const { lease_id: leaseId = randomUUID(), lease_s: leaseS } = request.body
+      const lease = {
+        consumer: await consumers.get(nameOf(request)),
+        leaseId,
+        leaseMs: Math.ceil(leaseS * 1_000),
+      }
+      const fetch = new Fetch({ consumers, reader, onRow }, lease, request.body)
+      const signal = AbortSignal.any([clientGone(reply), closing.signal])
+      return streamJson(reply, await fetch.answer(signal))
+    },
+  )
+}
+
+function leaseRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void {
+  const change = async (
+    request: Named & { body: { lease_id?: string; session_ids?: readonly string[]; lease_s?: number } },
+    to: LeaseChange['to'],
+  ) => {
+    const { lease_id: leaseId = null, session_ids: asked = null, lease_s: leaseS = 0 } = request.body
+    const leaseMs = Math.ceil(leaseS * 1_000)
+    const sessionIds = asked && [...new Set(asked)]
+    const changed = new Set(
+      await consumers.change({ consumer: nameOf(request), leaseId, sessionIds, to, leaseMs }),
+    )
+    return { [to]: [...changed], lost: (sessionIds ?? []).filter((sessionId) => !changed.has(sessionId)) }
+  }
+  app.post(
+    '/consumers/:consumer/ack',
+    {
+      config: KNOWS_RUNS,
+      schema: described('consumers', 'Acknowledge sessions: trained on', schemas.Acknowledged, {
+        ...NAMED,
+        body: schemas.AckBody,
+      }),
+    },
+    (request) => change(request, 'acknowledged'),
+  )
+  app.post(
+    '/consumers/:consumer/extend',
+    {
+      config: KNOWS_RUNS,
+      schema: described('consumers', 'Keep leased sessions for longer', schemas.Extended, {
+        ...NAMED,
+        body: schemas.ExtendBody,
+      }),
+    },
+    (request) => change(request, 'extended'),
+  )
+  app.post(
+    '/consumers/:consumer/release',
+    {
+      config: KNOWS_RUNS,
+      schema: described('consumers', 'Give leased sessions back', schemas.Released, {
+        ...NAMED,
+        body: schemas.ReleaseBody,
+      }),
+    },
+    (request) => change(request, 'released'),
+  )
+}
+
+function consumerToWire({ name, idPrefix, createdAtMs, sinceMs, holdMs, selection }: Consumer) {
+  return {
+    consumer: name.slice(idPrefix.length),
+    run: idPrefix === '' ? null : idPrefix.split('/')[1]!,
+    metadata: selection.metadata,
+    group_by: selection.groupBy,
+    group_size: selection.groupSize,
+    rewarded: selection.rewarded,
+    since: sinceMs / 1_000,
+    hold_s: holdMs / 1_000,
+    created_at: createdAtMs / 1_000,
+  }
+}

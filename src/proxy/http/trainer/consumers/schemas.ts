@@ -1,0 +1,152 @@
+/** Consumers of completed sessions as schemas; see `../sessions/schemas.ts`. */
+import Type from 'typebox'
+import { nullable } from '../../schemas/nullable.ts'
+import { Trajectories, TrajectoriesQuery } from '../sessions/schemas.ts'
+
+const STRICT = { additionalProperties: false }
+/** A week. */
+const HOLD_S = 604_800
+const LEASE_S = 1_800
+const MAX_S = 31_536_000
+const Plain = Type.Union([Type.String(), Type.Number(), Type.Boolean()])
+
+export const ConsumerParams = Type.Object({
+  consumer: Type.String({
+    pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$',
+    description: '1 to 128 letters, digits, dots, hyphens or underscores',
+  }),
+})
+
+export const RunQuery = Type.Object(
+  {
+    run: Type.Optional(Type.String({ description: 'The run that the consumer and its sessions belong to' })),
+  },
+  STRICT,
+)
+
+export const NewConsumerBody = Type.Object(
+  {
+    metadata: Type.Optional(
+      Type.Record(Type.String(), Plain, {
+        description: 'Only sessions whose metadata has each of these values',
+      }),
+    ),
+    group_by: Type.Optional(
+      nullable(
+        Type.String({
+          minLength: 1,
+          description: 'Sessions with one value of this metadata key are given together; null: one by one',
+        }),
+      ),
+    ),
+    group_size: Type.Integer({
+      ...{ minimum: 1, maximum: 1024, default: 1 },
+      description: 'How many completed sessions make a group',
+    }),
+    rewarded: Type.Boolean({ default: false, description: 'Only sessions that have a reward' }),
+    since: Type.Number({
+      default: 0,
+      description: 'Only sessions that ended then or later; counts when it is created',
+    }),
+    hold_s: Type.Number({
+      ...{ minimum: 0, maximum: MAX_S, default: HOLD_S },
+      description: 'Until acknowledged, a session outlives its time to live, at most so long after its end',
+    }),
+  },
+  STRICT,
+)
+
+export const consumerFields = {
+  consumer: Type.String(),
+  run: nullable(Type.String()),
+  metadata: Type.Record(Type.String(), Plain),
+  group_by: nullable(Type.String()),
+  group_size: Type.Integer(),
+  rewarded: Type.Boolean(),
+  since: Type.Number(),
+  hold_s: Type.Number(),
+  created_at: Type.Number({ description: 'Seconds since the epoch' }),
+}
+export const CreatedConsumer = Type.Object({
+  ...consumerFields,
+  status: Type.Enum(['created', 'exists']),
+})
+export const ConsumerList = Type.Object({ consumers: Type.Array(Type.Object(consumerFields)) })
+export const CountedConsumer = Type.Object({
+  ...consumerFields,
+  available: Type.Integer({ description: 'Completed sessions that are neither leased nor acknowledged' }),
+  leased: Type.Integer(),
+  acknowledged: Type.Integer({
+    description: 'Those that are not the consumer’s by their metadata count, too',
+  }),
+})
+export const DeletedConsumer = Type.Object({
+  consumer: Type.String(),
+  status: Type.Enum(['deleted', 'not_found']),
+})
+
+const leaseS = Type.Number({
+  ...{ minimum: 0.001, maximum: MAX_S, default: LEASE_S },
+  description: 'How long nobody else gets them',
+})
+const leaseId = Type.String({ minLength: 1, maxLength: 128 })
+
+export const FetchBody = Type.Object(
+  {
+    limit: Type.Integer({
+      ...{ minimum: 1, maximum: 1024, default: 1 },
+      description: 'How many sessions, or groups, at most',
+    }),
+    wait_s: Type.Number({
+      minimum: 0,
+      maximum: 600,
+      default: 0,
+      description: 'Waits so long for the first one',
+    }),
+    lease_s: leaseS,
+    lease_id: Type.Optional({
+      ...leaseId,
+      description: 'A name of your own; asked again with it, you get what it has before what is new',
+    }),
+    min_weight_version: Type.Optional(
+      Type.Number({
+        description:
+          'Sessions and groups with an older token, or one of unknown age, are discarded: acknowledged',
+      }),
+    ),
+    ...TrajectoriesQuery.properties,
+  },
+  STRICT,
+)
+
+export const Fetched = Type.Object({
+  lease_id: Type.String(),
+  sessions: Type.Array(
+    Type.Object({
+      ...Trajectories.properties,
+      deliveries: Type.Integer({ description: 'How often it was leased; 1: never before' }),
+    }),
+    { description: 'As trajectories answer; those of a group one after the other' },
+  ),
+  discarded: Type.Object(
+    { stale: Type.Integer(), unversioned: Type.Integer() },
+    { description: 'Sessions, by what `min_weight_version` found' },
+  ),
+})
+
+const sessionIds = Type.Optional(Type.Array(Type.String(), { description: 'Absent: all that the lease has' }))
+export const AckBody = Type.Object({ lease_id: leaseId, session_ids: sessionIds }, STRICT)
+export const ExtendBody = Type.Object({ lease_id: leaseId, session_ids: sessionIds, lease_s: leaseS }, STRICT)
+export const ReleaseBody = Type.Object(
+  {
+    lease_id: Type.Optional({ ...leaseId, description: 'Absent: all leases of the consumer' }),
+    session_ids: sessionIds,
+  },
+  STRICT,
+)
+
+const ids = (description: string) => Type.Array(Type.String(), { description })
+const lost = ids('Of `session_ids`: the lease ran out and another one has it, or it was removed or reset')
+export const Acknowledged = Type.Object({ acknowledged: ids('Never given again'), lost })
+export const Extended = Type.Object({ extended: ids('By `lease_s` from now'), lost })
+export const Released = Type.Object({ released: ids('Given to the next one who fetches'), lost })

@@ -1,0 +1,48 @@
+/** Content of messages as ATIF has it (`harbor/models/trajectories/content.py` of Harbor 0.25.0). */
+import { splitDataUrl } from '../../../../protocol/canonical/images.ts'
+
+export type AtifPart =
+  | { type: 'text'; text: string }
+  | { type: 'image'; source: { media_type: string; path: string } }
+
+const MEDIA_TYPES: Readonly<Record<string, string>> = {
+  jpg: 'image/jpeg',
+  jpeg: 'image/jpeg',
+  png: 'image/png',
+  gif: 'image/gif',
+  webp: 'image/webp',
+}
+
+/**
+ * Text stays text. An image that is at an address becomes a part with this address; one that is in the message becomes a
+ * text that says so, because a path of ATIF names a file beside the trajectory, and there is none.
+ */
+export function atifContent(content: unknown): string | AtifPart[] {
+  if (typeof content === 'string') return content
+  if (!Array.isArray(content)) return content === null || content === undefined ? '' : JSON.stringify(content)
+  const parts = content.map(atifPart)
+  const texts = parts.flatMap((part) => (part.type === 'text' ? [part.text] : []))
+  return texts.length === parts.length ? texts.join('\n') : parts
+}
+
+function atifPart(part: unknown): AtifPart {
+  const {
+    type,
+    text,
+    image_url: image,
+  } = Object(part) as {
+    type?: unknown
+    text?: unknown
+    image_url?: { url?: unknown }
+  }
+  if (typeof text === 'string') return { type: 'text', text }
+  const url = type === 'image_url' ? image?.url : undefined
+  if (typeof url !== 'string') return { type: 'text', text: JSON.stringify(part) }
+  const data = splitDataUrl(url)
+  if (data) return { type: 'text', text: `[${data.mediaType}, in the record]` }
+  const ending = /\.(\w+)(?:[?#].*)?$/.exec(url)?.[1]?.toLowerCase()
+  const mediaType = ending === undefined ? undefined : MEDIA_TYPES[ending]
+  return mediaType === undefined
+    ? { type: 'text', text: `[image at ${url}]` }
+    : { type: 'image', source: { media_type: mediaType, path: url } }
+}

@@ -1,0 +1,169 @@
+/** The steps of one trajectory of ATIF (`harbor/models/trajectories/step.py` of Harbor 0.25.0), without token ids. */
+import { type Message, messagesBetween } from '../../../../protocol/canonical/conversation.ts'
+import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonical/messages.ts'
+import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
+import { NewPrompts } from '../sessions/new-prompts.ts'
+import { type AtifPart, atifContent } from './atif-content.ts'
+import type { SaidTurn } from './read-session.ts'
+
+interface AtifResult {
+  source_call_id?: string
+  content: string | AtifPart[]
+}
+
+export interface AtifStep {
+  step_id: number
+  timestamp: string
+  source: 'system' | 'user' | 'agent'
+  message: string | AtifPart[]
+  reasoning_content?: string
+  model_name?: string
+  tool_calls?: object[]
+  observation?: { results: AtifResult[] }
+  is_copied_context?: true
+  llm_call_count?: 1
+  extra?: object
+}
+
+/** Of one call. */
+export interface AtifCounts {
+  prompt_tokens?: number
+  completion_tokens?: number
+  cached_tokens?: number
+}
+
+/** Takes the answered calls of one line in call order. */
+export class AtifSteps {
+  readonly steps: AtifStep[] = []
+  /** The turn of each step that is one. */
+  readonly turns = new Map<AtifStep, SaidTurn>()
+  readonly #seen = new Set<Message>()
+  /** What the system and the user said, as JSON. */
+  readonly #texts = new Set<string>()
+  /** Ends of requests that were answered. */
+  readonly #answered = new Set<Message>()
+  /** By its id, the step that made a call. */
+  readonly #calls = new Map<string, AtifStep>()
+  readonly #prompts = new NewPrompts()
+
+  add(turn: SaidTurn): void {
+    const { lastMessage, promptPieces } = turn
+    const timestamp = new Date(turn.startedAtMs).toISOString()
+    const added = messagesBetween(undefined, lastMessage, (message) => this.#seen.has(message))
+    // A history that begins anew repeats what is here already: after a summary, or with an edited first message.
+    const known = this.steps.length > 0 && added[0]?.depth === 1 ? new Set(this.#texts) : undefined
+    for (const message of added) {
+      this.#seen.add(message)
+      this.#read(message, timestamp, known)
+    }
+    if (promptPieces.length > 0) {
+      const prompt: unknown = JSON.parse([...promptJson(this.#prompts.add(turn).pieces)].join(''))
+      this.#push({ timestamp, source: 'user', message: atifContent(prompt) })
+    }
+    if (lastMessage) this.#answered.add(lastMessage)
+    this.turns.set(this.#answer(turn, timestamp), turn)
+  }
+
+  #read(message: Message, timestamp: string, known: ReadonlySet<string> | undefined): void {
+    const said = message.value
+    if (said.role === 'assistant') this.#echo(message, said, timestamp)
+    else if (said.role === 'tool' || said.role === 'function') this.#result(said, timestamp)
+    else {
+      const source = said.role === 'user' ? 'user' : 'system'
+      const isCopy = known?.has(message.json) === true
+      this.#texts.add(message.json)
+      const step = { timestamp, source, message: atifContent(said.content) } as const
+      this.#push(isCopy ? { ...step, is_copied_context: true } : step)
+    }
+  }
+
+  /** An answer that is a step already is none again, whatever the agent has edited in it. */
+  #echo({ parent }: Message, said: ChatMessage & { role: 'assistant' }, timestamp: string): void {
+    const calls = (said.tool_calls ?? []).filter((call) => call.type === 'function')
+    const isKnown = calls.length > 0 && calls.every(({ id }) => this.#calls.has(id))
+    if (isKnown || (parent !== undefined && this.#answered.has(parent))) return
+    const step = this.#push({
+      timestamp,
+      source: 'agent',
+      message: atifContent(said.content),
+      ...(said.reasoning_content && { reasoning_content: said.reasoning_content }),
+      is_copied_context: true,
+    })
+    this.#addCalls(step, calls)
+  }
+
+  /** Belongs to the step that made the call. */
+  #result(said: ChatMessage & { role: 'tool' | 'function' }, timestamp: string): void {
+    const id = said.role === 'tool' ? said.tool_call_id : undefined
+    const caller = id === undefined ? undefined : this.#calls.get(id)
+    const step = caller ?? this.steps.findLast(({ source }) => source === 'agent')
+    const content = atifContent(said.content)
+    if (step === undefined) {
+      this.#push({ timestamp, source: 'user', message: content })
+      return
+    }
+    step.observation ??= { results: [] }
+    const { results } = step.observation
+    if (caller === undefined) results.push({ content })
+    else if (!results.some((result) => result.source_call_id === id))
+      results.push({ source_call_id: id!, content })
+  }
+
+  #answer(turn: SaidTurn, timestamp: string): AtifStep {
+    const { turnId, index, model, reasoning, completionText, finishReason, exact, inexactReason } = turn
+    const step = this.#push({
+      timestamp,
+      source: 'agent',
+      message: completionText ?? '',
+      ...(model !== null && { model_name: model }),
+      ...(reasoning !== null && { reasoning_content: reasoning }),
+      llm_call_count: 1,
+      extra: {
+        turn_id: turnId,
+        index,
+        line: turn.line,
+        finish_reason: finishReason,
+        exact,
+        ...(inexactReason !== null && { inexact_reason: inexactReason }),
+        weight_version: turn.weightVersionEnd,
+      },
+    })
+    this.#addCalls(step, JSON.parse(turn.toolCalls) as ToolCall[])
+    return step
+  }
+
+  #addCalls(step: AtifStep, calls: readonly ToolCall[]): void {
+    if (calls.length === 0) return
+    step.tool_calls = calls.map(({ id, function: { name, arguments: text } }) => {
+      this.#calls.set(id, step)
+      return { tool_call_id: id, function_name: name, ...argumentsOf(text) }
+    })
+  }
+
+  #push(step: Omit<AtifStep, 'step_id'>): AtifStep {
+    const numbered = { step_id: this.steps.length + 1, ...step }
+    this.steps.push(numbered)
+    return numbered
+  }
+}
+
+/** Arguments of ATIF are an object; of a call that has none, what the model wrote is beside them. */
+function argumentsOf(text: string) {
+  try {
+    const value: unknown = JSON.parse(text)
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return { arguments: value }
+  } catch {
+    // It is told below.
+  }
+  return { arguments: {}, extra: { arguments: text } }
+}
+
+/** As the engine counts. */
+export function countsOf(usage: string | null): AtifCounts {
+  const { prompt_tokens, completion_tokens, prompt_tokens_details } = (
+    usage === null ? {} : JSON.parse(usage)
+  ) as Partial<Usage>
+  const cached_tokens = prompt_tokens_details?.cached_tokens
+  const counts = { prompt_tokens, completion_tokens, cached_tokens }
+  return Object.fromEntries(Object.entries(counts).filter(([, count]) => Number.isSafeInteger(count)))
+}

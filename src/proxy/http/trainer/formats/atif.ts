@@ -1,0 +1,127 @@
+/**
+ * A session in ATIF, Harbor's Agent Trajectory Interchange Format, version 1.7: `harbor/models/trajectories` of Harbor
+ * 0.25.0, which also reads it.
+ */
+import { isMainWork } from '../../../session/roles/line.ts'
+import { isTrace } from '../../../session/trajectories/traces.ts'
+import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
+import { member, numberArray, openObject } from '../sessions/json-stream.ts'
+import { type AtifCounts, type AtifStep, AtifSteps, countsOf } from './atif-steps.ts'
+import type { SaidTurn } from './read-session.ts'
+
+const VERSION = 'ATIF-v1.7'
+
+interface AtifSource {
+  readonly reader: Pick<TurnReader, 'getTurn'>
+  readonly session: SessionRecord
+  /** Whether steps have token ids and logprobs. */
+  readonly ids: boolean
+}
+
+/**
+ * The answered calls line by line: the main line's are the trajectory, with its compactions; each sub-agent's is one of
+ * `subagent_trajectories`. Steps are in memory without ids; those are read step by step.
+ * @param turns in call order
+ * @returns pieces of one JSON text; undefined where no call was answered, for a trajectory has at least one step
+ */
+export function atifDocument(
+  source: AtifSource,
+  turns: Iterable<SaidTurn>,
+): AsyncGenerator<string> | undefined {
+  const lines = new Map<string, AtifSteps>()
+  for (const turn of turns) {
+    if (!isTrace(turn)) continue
+    const line = isMainWork(turn.line) ? 'main' : turn.line
+    const steps = lines.get(line) ?? new AtifSteps()
+    lines.set(line, steps)
+    steps.add(turn)
+  }
+  const [first, ...others] = [...lines].sort(([a], [b]) => Number(b === 'main') - Number(a === 'main'))
+  return first && rootDocument(source, first, others)
+}
+
+async function* rootDocument(
+  source: AtifSource,
+  first: [string, AtifSteps],
+  others: readonly [string, AtifSteps][],
+): AsyncGenerator<string> {
+  const { status, reward, metadata } = source.session
+  yield* trajectory(source, first)
+  yield* member('extra', [
+    JSON.stringify({
+      status,
+      reward: reward?.reward ?? null,
+      ...(reward && { reward_components: reward.components }),
+      metadata,
+    }),
+  ])
+  let separator = ',"subagent_trajectories":['
+  for (const other of others) {
+    yield separator
+    yield* trajectory(source, other)
+    yield '}'
+    separator = ','
+  }
+  yield others.length > 0 ? ']}' : '}'
+}
+
+/** Left open for members that follow. */
+async function* trajectory(
+  source: AtifSource,
+  [line, { steps, turns }]: [string, AtifSteps],
+): AsyncGenerator<string> {
+  const { sessionId, metadata } = source.session
+  const last = [...turns.values()].at(-1)!
+  const { agent_name: name, agent_version: version } = metadata
+  yield openObject({
+    schema_version: VERSION,
+    session_id: sessionId,
+    trajectory_id: `${sessionId}:${line}`,
+    agent: {
+      name: typeof name === 'string' ? name : 'unknown',
+      version: typeof version === 'string' ? version : 'unknown',
+      ...(last.model !== null && { model_name: last.model }),
+      ...(last.tools !== null && { tool_definitions: JSON.parse(last.tools) }),
+    },
+  })
+  let separator = ',"steps":['
+  for (const step of steps) {
+    yield separator
+    yield* stepToWire(source, step, turns.get(step))
+    separator = ','
+  }
+  yield ']'
+  yield* member('final_metrics', [JSON.stringify(finalMetrics(steps, turns.values()))])
+}
+
+async function* stepToWire(
+  { reader, session, ids }: AtifSource,
+  step: AtifStep,
+  turn: SaidTurn | undefined,
+): AsyncGenerator<string> {
+  if (turn === undefined) return yield JSON.stringify(step)
+  yield `${openObject(step)},"metrics":`
+  const counts = countsOf(turn.usage)
+  const whole = ids && turn.exact ? await reader.getTurn(session.sessionId, turn.turnId) : undefined
+  if (whole === undefined) return yield `${JSON.stringify(counts)}}`
+  yield openObject({
+    prompt_tokens: whole.promptTokenIds.length,
+    completion_tokens: whole.completionTokenIds.length,
+    ...counts,
+  })
+  yield* member('prompt_token_ids', numberArray(whole.promptTokenIds))
+  yield* member('completion_token_ids', numberArray(whole.completionTokenIds))
+  yield* member('logprobs', numberArray(whole.completionLogprobs))
+  yield '}}'
+}
+
+function finalMetrics(steps: readonly AtifStep[], turns: Iterable<SaidTurn>) {
+  const counts = [...turns].map(({ usage }) => countsOf(usage))
+  const sum = (name: keyof AtifCounts) => counts.reduce((sum, each) => sum + (each[name] ?? 0), 0)
+  return {
+    total_prompt_tokens: sum('prompt_tokens'),
+    total_completion_tokens: sum('completion_tokens'),
+    total_cached_tokens: sum('cached_tokens'),
+    total_steps: steps.length,
+  }
+}

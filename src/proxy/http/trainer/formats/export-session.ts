@@ -1,0 +1,49 @@
+/** A session in a format of others, as lines of JSON. */
+import type { Static } from 'typebox'
+import { isMainWork } from '../../../session/roles/line.ts'
+import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
+import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
+import { told } from '../sessions/told.ts'
+import { selectedBy, selectionOf } from '../sessions/trajectory-query.ts'
+import { atifDocument } from './atif.ts'
+import { readSession, type SaidTurn } from './read-session.ts'
+import type { ExportQuery } from './schemas.ts'
+import { sftLines } from './sft.ts'
+import { trainingTrace } from './training-trace.ts'
+
+type Query = Static<typeof ExportQuery>
+
+/**
+ * Reads the turns; the ids of `atif` step by step, as the answer is read.
+ * @param onRow called with each row
+ * @returns pieces of lines; none where there is nothing to tell
+ * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
+ */
+export async function exportSession(
+  reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'getTurn'>,
+  session: SessionRecord,
+  query: Query,
+  onRow: (row: Trajectory) => void = () => {},
+): Promise<Iterable<string> | AsyncIterable<string>> {
+  if (query.finished_only && session.status !== 'completed') return []
+  const builder = new TrajectoryBuilder(selectionOf(query))
+  const turns = await readSession(reader, session, builder)
+  if (query.format === 'atif') {
+    const superseded = builder.superseded()
+    const shown = [...turns.values()].filter((turn) => isAsked(turn, query) && !superseded.has(turn.turnId))
+    const document = atifDocument({ reader, session, ids: query.ids }, shown)
+    return document ? line(document) : []
+  }
+  const rows = told(builder.rows(selectedBy(query.select), session.reward), onRow)
+  return query.format === 'sft' ? sftLines(session.sessionId, rows) : line(trainingTrace(rows, turns))
+}
+
+function isAsked({ line }: SaidTurn, { select, side_calls: sideCalls }: Query): boolean {
+  if (line === 'side') return sideCalls
+  return select !== 'main' || isMainWork(line)
+}
+
+async function* line(pieces: Iterable<string> | AsyncIterable<string>): AsyncGenerator<string> {
+  yield* pieces
+  yield '\n'
+}

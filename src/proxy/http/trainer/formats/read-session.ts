@@ -1,0 +1,49 @@
+/** A session as exports read it: the rows of its selected turns, and what was said in them. */
+import type { Line } from '../../../session/roles/line.ts'
+import type { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
+import type { SessionRecord, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
+import { refuseHalf } from '../sessions/trajectory-query.ts'
+
+const SAID = [
+  'turnId',
+  'index',
+  'status',
+  'startedAtMs',
+  'lastMessage',
+  'promptPieces',
+  'tools',
+  'completionText',
+  'reasoning',
+  'toolCalls',
+  'finishReason',
+  'model',
+  'engine',
+  'usage',
+  'exact',
+  'inexactReason',
+  'weightVersionStart',
+  'weightVersionEnd',
+] as const satisfies (keyof TurnRecord)[]
+
+/** What was said in a turn, and what it came to, without its tokens. */
+export type SaidTurn = Pick<TurnRecord, (typeof SAID)[number]> & { readonly line: Line }
+
+/**
+ * Reads the turns into the builder. Texts stay in memory, token ids in the builder alone, each once.
+ * @returns the turns by their ids, in call order
+ * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
+ */
+export async function readSession(
+  reader: Pick<TurnReader, 'getSession' | 'readSteps'>,
+  session: SessionRecord,
+  builder: TrajectoryBuilder,
+): Promise<ReadonlyMap<string, SaidTurn>> {
+  const turns = new Map<string, SaidTurn>()
+  for await (const turn of reader.readSteps(session.sessionId)) {
+    const { line } = builder.add(turn)
+    const said = Object.fromEntries(SAID.map((name) => [name, turn[name]])) as Omit<SaidTurn, 'line'>
+    turns.set(turn.turnId, { ...said, line })
+  }
+  refuseHalf(session, await reader.getSession(session.sessionId))
+  return turns
+}

@@ -1,0 +1,23 @@
+/** Formats of others: what is asked for, and what the answers are. */
+import Type from 'typebox'
+import { TrajectoriesQuery } from '../sessions/schemas.ts'
+
+const FORMATS = ['atif', 'training_trace', 'sft'] as const
+
+const choice = Type.Pick(TrajectoriesQuery, ['select', 'side_calls', 'rejected', 'finished_only'])
+
+export const ExportQuery = Type.Object(
+  {
+    format: Type.Enum([...FORMATS], {
+      description:
+        "`atif`: Harbor's Agent Trajectory Interchange Format; `training_trace`: OpenEnv's `TrainingTrace`; `sft`: " +
+        '`input_ids` and `labels`, a line for each row',
+    }),
+    ...choice.properties,
+    ids: Type.Boolean({ default: true, description: 'Whether steps of `atif` have token ids and logprobs' }),
+  },
+  { additionalProperties: false },
+)
+
+/** A line of the answer; what is in it, its format says. */
+export const ExportLine = Type.Record(Type.String(), Type.Unknown())

@@ -1,0 +1,30 @@
+/** Rows as TRL's `SFTTrainer` and most others take tokenized data: `input_ids`, and `labels` with -100 for no loss. */
+import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
+import { member, numberArray, openObject } from '../sessions/json-stream.ts'
+
+/** What PyTorch's cross entropy leaves out. */
+const NO_LOSS = -100
+
+/** A line for each row that trains something; holds one row at a time. */
+export function* sftLines(sessionId: string, rows: Iterable<Trajectory>): Generator<string> {
+  for (const row of rows) {
+    const { prompt_ids: prompt, response_ids: response, response_mask: mask } = row
+    if (!mask.includes(1)) continue
+    const ids = new Int32Array(prompt.length + response.length)
+    ids.set(prompt)
+    ids.set(response, prompt.length)
+    const labels = new Int32Array(ids.length).fill(NO_LOSS)
+    mask.forEach((bit, place) => {
+      if (bit === 1) labels[prompt.length + place] = response[place]!
+    })
+    yield openObject({
+      session_id: sessionId,
+      line: row.line,
+      num_turns: row.num_turns,
+      reward: row.reward,
+    })
+    yield* member('input_ids', numberArray(ids))
+    yield* member('labels', numberArray(labels))
+    yield '}\n'
+  }
+}

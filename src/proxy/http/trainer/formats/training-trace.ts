@@ -1,0 +1,56 @@
+/**
+ * OpenEnv's `TrainingTrace`, version 1 (`openenv/core/harness/training.py` of 0.10.0), which TRL's AsyncGRPO trains on
+ * (`trl/experimental/async_grpo/openenv_harness.py` of 1.16.0).
+ */
+import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import type { Trajectory, TurnSpan } from '../../../session/trajectories/trajectories.ts'
+import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
+import { responseMessage } from '../traces/serialise.ts'
+import type { SaidTurn } from './read-session.ts'
+
+/**
+ * Each turn that a row trains, once, row by row: TRL folds a turn into the one before it if its prompt begins with that
+ * one's tokens, and begins a new row otherwise. A turn without exact ids is not there; what it said is in the prompts of
+ * those after it.
+ * @param turns by their ids
+ * @returns pieces of one JSON text; holds one row at a time
+ */
+export function* trainingTrace(
+  rows: Iterable<Trajectory>,
+  turns: ReadonlyMap<string, SaidTurn>,
+): Generator<string> {
+  yield '{"schema_version":1,"turns":['
+  let separator = ''
+  for (const row of rows) {
+    for (const span of row.turns) {
+      if (!row.exact || !span.trained) continue
+      yield separator
+      yield* trainingTurn(row, span, turns.get(span.turn_id)!)
+      separator = ','
+    }
+  }
+  yield ']}'
+}
+
+function* trainingTurn(row: Trajectory, span: TurnSpan, said: SaidTurn): Generator<string> {
+  const { turn_id, start, end, index, line, policy, reward, weight_version_start, weight_version_end } = span
+  const promptLength = row.prompt_ids.length + start
+  const prompt = new Int32Array(promptLength)
+  prompt.set(row.prompt_ids)
+  prompt.set(row.response_ids.subarray(0, start), row.prompt_ids.length)
+  const mask = new Uint8Array(promptLength + end - start).fill(1, promptLength)
+  const versions = { weight_version_start, weight_version_end }
+  const metadata = { index, line, policy, reward, model: said.model, ...versions }
+  yield openObject({ node_id: turn_id, metadata })
+  yield* member('prompt_token_ids', numberArray(prompt))
+  yield* member('completion_token_ids', numberArray(row.response_ids.subarray(start, end)))
+  yield* member('per_token_logps', numberArray(row.response_logprobs.subarray(start, end)))
+  yield* member('loss_mask', numberArray(mask))
+  yield ',"request":{"messages":'
+  yield* textArray(textsUpTo(said.lastMessage))
+  yield* member('tools', [said.tools ?? '[]'])
+  yield '},"response":{"choices":[{"message":'
+  yield* responseMessage(said)
+  yield* member('finish_reason', [JSON.stringify(said.finishReason)])
+  yield '}]}}'
+}

@@ -1,0 +1,207 @@
+/**
+ * Consumers: how the processes of a trainer share the sessions that were completed. A process leases some, trains on them and
+ * acknowledges them; what it leaves unacknowledged is given to the next one, and what is acknowledged never again.
+ */
+import { isDeepStrictEqual } from 'node:util'
+import { ProxyError } from '../../../base/errors.ts'
+import {
+  type AvailableSession,
+  type Consumer,
+  type ConsumerCounts,
+  type ConsumerSelection,
+  FIRST_END,
+  type LeaseChange,
+  noConsumer,
+} from '../../store/port/consumers.ts'
+import { matchesFilter } from '../../store/port/session-list.ts'
+import { groupValue } from '../../store/port/session-summary.ts'
+import type { SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
+import type { Activity } from '../state/activity.ts'
+import { nextEnd } from './next-end.ts'
+
+/** Of what is looked at in one go. */
+const PAGE = 200
+
+/** What a lease is asked for. */
+export interface LeaseRequest {
+  readonly consumer: Consumer
+  readonly leaseId: string
+  readonly leaseMs: number
+}
+
+/** Sessions that are given together: one, or those of a group. */
+export type Unit = readonly AvailableSession[]
+
+type ConsumersStore = Pick<
+  TurnStore,
+  | 'createConsumer'
+  | 'getConsumer'
+  | 'listConsumers'
+  | 'deleteConsumer'
+  | 'countForConsumer'
+  | 'availableSessions'
+  | 'leaseSessions'
+  | 'changeLease'
+>
+
+export class Consumers {
+  readonly #store: ConsumersStore
+  readonly #activity: Activity
+
+  constructor(store: ConsumersStore, activity: Activity) {
+    this.#store = store
+    this.#activity = activity
+  }
+
+  /** @throws ProxyError `consumer_exists` if there is one of this name that chooses other sessions */
+  async create(asked: Omit<Consumer, 'createdAtMs'>): Promise<{ created: boolean; consumer: Consumer }> {
+    const { created, consumer } = await this.#store.createConsumer({ ...asked, createdAtMs: Date.now() })
+    const isAsAsked =
+      consumer.holdMs === asked.holdMs && isDeepStrictEqual(consumer.selection, asked.selection)
+    if (isAsAsked) return { created, consumer }
+    throw new ProxyError(
+      'consumer_exists',
+      `There is a consumer '${asked.name}' with other settings: delete it first`,
+    )
+  }
+
+  /** @throws ProxyError `consumer_not_found` */
+  async get(name: string): Promise<Consumer> {
+    const consumer = await this.#store.getConsumer(name)
+    if (consumer === undefined) throw noConsumer(name)
+    return consumer
+  }
+
+  /** @throws ProxyError `consumer_not_found` */
+  async count(name: string): Promise<ConsumerCounts> {
+    const counts = await this.#store.countForConsumer(name, Date.now())
+    if (counts === undefined) throw noConsumer(name)
+    return counts
+  }
+
+  list(idPrefix: string): Promise<Consumer[]> {
+    return this.#store.listConsumers(idPrefix)
+  }
+
+  delete(name: string): Promise<boolean> {
+    return this.#store.deleteConsumer(name)
+  }
+
+  /** @returns as {@link LeaseChange} says. @throws ProxyError `consumer_not_found` */
+  change(change: Omit<LeaseChange, 'nowMs'>): Promise<string[]> {
+    return this.#store.changeLease({ ...change, nowMs: Date.now() })
+  }
+
+  /**
+   * Leases the units that come next in the order in which sessions ended; first of all what the lease has already.
+   * @param given trees that are not looked at again
+   * @throws ProxyError `consumer_not_found`
+   */
+  async take(lease: LeaseRequest, limit: number, given: Set<number>): Promise<Unit[]> {
+    const taken: Unit[] = []
+    while (taken.length < limit) {
+      const { units, foreign } = await this.#find(lease, limit - taken.length, given)
+      if (foreign.length > 0) await this.#pass(lease, foreign)
+      if (units.length === 0) return taken
+      const trees = new Set(await this.#lease(lease, units))
+      for (const unit of units) {
+        // Another process was faster.
+        if (!unit.every(({ key }) => trees.has(key.tree))) continue
+        taken.push(unit)
+        for (const { key } of unit) given.add(key.tree)
+      }
+    }
+    return taken
+  }
+
+  /**
+   * As {@link take}, at the latest when the time is up, and then perhaps with nothing.
+   * @throws `signal.reason`
+   */
+  async takeWhenThere(
+    lease: LeaseRequest,
+    limit: number,
+    given: Set<number>,
+    { untilMs, signal }: { untilMs: number; signal: AbortSignal },
+  ): Promise<Unit[]> {
+    while (true) {
+      signal.throwIfAborted()
+      // Before the look, so that no end is missed between the two.
+      using next = nextEnd(this.#activity, untilMs, signal)
+      const taken = await this.take(lease, limit, given)
+      if (taken.length > 0 || performance.now() >= untilMs) return taken
+      await next.come
+    }
+  }
+
+  /** By pages, until there are enough units; sessions that can never be the consumer's are `foreign`. */
+  async #find({ consumer, leaseId }: LeaseRequest, limit: number, given: ReadonlySet<number>) {
+    const units: Unit[] = []
+    const foreign: AvailableSession[] = []
+    const groups = new Map<unknown, AvailableSession[]>()
+    for (let after = FIRST_END; ; ) {
+      const query = { consumer: consumer.name, leaseId, after, limit: PAGE, nowMs: Date.now() }
+      const page = await this.#store.availableSessions(query)
+      for (const found of page) {
+        if (given.has(found.key.tree)) continue
+        if (!belongs(found.session, consumer.selection)) foreign.push(found)
+        else if (isReady(found.session, consumer.selection)) addTo(groups, found, consumer.selection, units)
+        if (units.length === limit) return { units, foreign }
+      }
+      const last = page.at(-1)
+      if (last === undefined || page.length < PAGE) return { units, foreign }
+      after = { endedAtMs: last.session.endedAtMs!, tree: last.key.tree }
+    }
+  }
+
+  #lease({ consumer, leaseId, leaseMs }: LeaseRequest, units: readonly Unit[]): Promise<number[]> {
+    const keys = units.map((unit) => unit.map(({ key }) => key))
+    return this.#store.leaseSessions({
+      ...{ consumer: consumer.name, leaseId, units: keys, leaseMs, nowMs: Date.now() },
+    })
+  }
+
+  /** What a session is does not change: it is looked at once. */
+  async #pass(lease: LeaseRequest, foreign: Unit): Promise<void> {
+    const own = { ...lease, leaseId: `passed over by ${lease.leaseId}` }
+    const passed = new Set(
+      await this.#lease(
+        own,
+        foreign.map((one) => [one]),
+      ),
+    )
+    const sessionIds = foreign
+      .filter(({ key }) => passed.has(key.tree))
+      .map(({ session }) => session.sessionId)
+    const of = { consumer: lease.consumer.name, leaseId: own.leaseId, sessionIds }
+    await this.change({ ...of, to: 'acknowledged', leaseMs: 0 })
+  }
+}
+
+function belongs(session: SessionRecord, { metadata, groupBy }: ConsumerSelection): boolean {
+  return (
+    matchesFilter(session, { metadata }) && (groupBy === null || groupValue(session, groupBy) !== undefined)
+  )
+}
+
+function isReady({ reward }: SessionRecord, { rewarded }: ConsumerSelection): boolean {
+  return !rewarded || reward !== null
+}
+
+/** A group is a unit once it has its size; who comes later is of the next one. */
+function addTo(
+  groups: Map<unknown, AvailableSession[]>,
+  found: AvailableSession,
+  { groupBy, groupSize }: ConsumerSelection,
+  units: Unit[],
+): void {
+  if (groupBy === null) {
+    units.push([found])
+    return
+  }
+  const value = groupValue(found.session, groupBy)
+  const group = [...(groups.get(value) ?? []), found]
+  const isWhole = group.length === groupSize
+  if (isWhole) units.push(group)
+  groups.set(value, isWhole ? [] : group)
+}

@@ -1,0 +1,131 @@
+/** What an agent changed in messages that it had sent or been given, as people read it: the places that differ, in lines. */
+import type { Message } from '../../../protocol/canonical/conversation.ts'
+import type { ToolCall } from '../../../protocol/canonical/messages.ts'
+import type { TurnRecord } from '../../store/port/turn-store.ts'
+import type { EchoNote } from '../prompts/echo-note.ts'
+
+/** The texts are parts of what was there, from a line before the first difference on; null: there was nothing. */
+export interface Change {
+  readonly what: string
+  readonly before: string | null
+  readonly now: string | null
+  /** Of the first difference, from 1. */
+  readonly line: number
+}
+
+/** Of each text: the reads that tell it are light. */
+const MAX_CHARS = 800
+
+/** @param what it is that changed, in a few words */
+export function changeOf(what: string, before: string, now: string): Change {
+  const [line, start] = firstDifference(before, now)
+  return { what, before: excerpt(before, start), now: excerpt(now, start), line }
+}
+
+/** The line of the first difference, and where the line before it begins. */
+function firstDifference(before: string, now: string): [line: number, start: number] {
+  let at = 0
+  let line = 1
+  let starts: [number, number] = [0, 0]
+  while (at < before.length && before[at] === now[at]) {
+    at += 1
+    if (before[at - 1] === '\n') [line, starts] = [line + 1, [starts[1], at]]
+  }
+  return [line, starts[0]]
+}
+
+function excerpt(text: string, start: number): string {
+  const end = start + MAX_CHARS
+  return text.length <= end ? text.slice(start) : `${text.slice(start, end)}…`.toWellFormed()
+}
+
+/** What a message says, its calls line by line. */
+export function messageText({ value }: Message): string {
+  const { content } = value
+  const said = typeof content === 'string' ? content : content ? JSON.stringify(content, null, 2) : ''
+  return withCalls(
+    said,
+    value.role === 'assistant' ? (value.tool_calls as ToolCall[] | undefined) : undefined,
+  )
+}
+
+/** What a turn answered, as its message would say it. */
+export function answerText({
+  completionText,
+  toolCalls,
+}: Pick<TurnRecord, 'completionText' | 'toolCalls'>): string {
+  return withCalls(completionText ?? '', JSON.parse(toolCalls) as ToolCall[])
+}
+
+function withCalls(said: string, calls: readonly ToolCall[] | undefined): string {
+  const lines = (calls ?? []).map(({ function: of }) => `${of?.name}(${of?.arguments})`)
+  return [...(said === '' ? [] : [said]), ...lines].join('\n')
+}
+
+/** The names of tools as sent, one a line. @param tools JSON text; null: there were none */
+export function toolNames(tools: string | null): string {
+  const all = JSON.parse(tools ?? '[]') as { type?: string; name?: string; function?: { name?: string } }[]
+  return all.map(({ type, name, function: own }) => own?.name ?? name ?? type).join('\n')
+}
+
+/**
+ * Whether a message that stands where another one stood is that one, edited, and not the start of something else: they
+ * have at least half of their text in common at their ends, or both conversations go on alike.
+ * @param last messages of the two requests
+ */
+export function isEdited(
+  before: Message,
+  now: Message,
+  lastBefore: Message | undefined,
+  lastNow: Message | undefined,
+): boolean {
+  const [follows, followed] = [nextOf(now, lastNow), nextOf(before, lastBefore)]
+  if (follows !== undefined && followed !== undefined && follows.json === followed.json) return true
+  const [old, text] = [messageText(before), messageText(now)]
+  const [shorter, longer] = [Math.min(old.length, text.length), Math.max(old.length, text.length)]
+  let head = 0
+  while (head < shorter && old[head] === text[head]) head += 1
+  let tail = 0
+  while (tail < shorter - head && old.at(-1 - tail) === text.at(-1 - tail)) tail += 1
+  return (head + tail) * 2 >= longer
+}
+
+/** The message after this one, of those up to `last`. */
+function nextOf(message: Message, last: Message | undefined): Message | undefined {
+  let at = last
+  while (at !== undefined && at.parent !== message) at = at.parent
+  return at
+}
+
+/** What an agent changed in the calls of a turn. Values of arguments are JSON, or text. */
+export function changesOfCalls(
+  { changes: noted = [] }: EchoNote,
+  { index, toolCalls }: Pick<TurnRecord, 'index' | 'toolCalls'>,
+): { text: string; changes: Change[] } {
+  const names = new Map((JSON.parse(toolCalls) as ToolCall[]).map(({ id, function: of }) => [id, of.name]))
+  /** Members of arguments, by whose they are. */
+  const told = new Map<string, string[]>()
+  const changes = noted.map(({ kind, call, path, sampled, echoed }): Change => {
+    const name = names.get(call ?? '') ?? 'a call'
+    const whose = call === undefined ? `the ${kind} of its calls` : `${name}'s ${kind}`
+    const mark = sampled === null ? '+ ' : echoed === null ? '− ' : ''
+    told.set(whose, [...(told.get(whose) ?? []), ...(path === undefined ? [] : [mark + path])])
+    const what = path === undefined ? whose : `${name}.${path}`
+    return { what, before: readable(sampled), now: readable(echoed), line: 1 }
+  })
+  const words = [...told].map(([whose, paths]) =>
+    paths.length === 0 ? whose : `${whose}: ${paths.join(', ')}`,
+  )
+  return { text: `${words.length === 0 ? 'its calls' : words.join('; ')} (turn ${index})`, changes }
+}
+
+/** A string of JSON as its text, with its lines. */
+function readable(value: string | null): string | null {
+  if (value === null || !value.startsWith('"')) return value
+  try {
+    return String(JSON.parse(value))
+  } catch {
+    // It was cut where it is long.
+    return value.replaceAll('\\n', '\n')
+  }
+}

@@ -1,0 +1,168 @@
+/**
+ * Rows of `consumers` and `consumer_sessions`, for any number of proxies: leases run by the database's clock, and a consumer's
+ * changes wait for each other at its row. They are no part of a group of turns; each is a transaction of its own, and may be
+ * made twice.
+ */
+import type { Client } from 'pg'
+import {
+  type AvailableQuery,
+  type AvailableSession,
+  type Consumer,
+  type ConsumerCounts,
+  type LeaseChange,
+  type NewLease,
+  noConsumer,
+} from '../port/consumers.ts'
+import {
+  type AvailableRow,
+  type ConsumerRow,
+  toAvailable,
+  toConsumer,
+  toConsumerRow,
+} from '../record/consumer-rows.ts'
+import { fromDriver } from './columns.ts'
+import { inTransaction } from './connection.ts'
+import { SELECT_SESSIONS } from './select-sessions.ts'
+
+const NOW_MS = '(extract(epoch FROM clock_timestamp()) * 1000)::bigint'
+
+/** @param leaseId the parameter that has it */
+const isFree = (leaseId: string) => `(
+  given.id IS NULL
+  OR given.leased_until_ms IS NOT NULL AND (given.leased_until_ms <= ${NOW_MS} OR given.lease_id = ${leaseId}))`
+
+/** Of the consumer `$1`, for the lease `$2`. */
+const AVAILABLE = `
+  llm_proxy.consumers JOIN llm_proxy.sessions AS ended
+    ON ended.status = 'completed' AND ended.ended_at_ms >= consumers.since_ms
+    AND starts_with(ended.session_id, consumers.id_prefix)
+  LEFT JOIN llm_proxy.consumer_sessions AS given ON given.tree = ended.tree AND given.consumer = consumers.id
+  WHERE consumers.name = $1 AND ${isFree('$2')}`
+
+export async function selectConsumer(client: Client, name: string): Promise<Consumer | undefined> {
+  const sql = 'SELECT * FROM llm_proxy.consumers WHERE name = $1'
+  const { rows } = await client.query<ConsumerRow>(sql, [name])
+  return rows[0] && toConsumer(rows[0])
+}
+
+export async function listConsumers(client: Client, idPrefix: string): Promise<Consumer[]> {
+  const sql = 'SELECT * FROM llm_proxy.consumers WHERE starts_with(id_prefix, $1) ORDER BY name'
+  const { rows } = await client.query<ConsumerRow>(sql, [idPrefix])
+  return rows.map(toConsumer)
+}
+
+export async function availableSessions(
+  client: Client,
+  { consumer, leaseId, after, limit }: AvailableQuery,
+): Promise<AvailableSession[]> {
+  const { rows } = await client.query<AvailableRow>(
+    `SELECT chosen.*, found.deliveries FROM (
+       SELECT ended.id, coalesce(given.deliveries, 0) + (given.lease_id IS DISTINCT FROM $2)::int AS deliveries,
+         ended.ended_at_ms AS end_ms, ended.tree AS end_tree FROM ${AVAILABLE}
+         AND (ended.ended_at_ms, ended.tree) > ($3::bigint, $4::bigint)
+       ORDER BY ended.ended_at_ms, ended.tree LIMIT $5
+     ) AS found JOIN LATERAL (${SELECT_SESSIONS} WHERE sessions.id = found.id) AS chosen ON true
+     ORDER BY end_ms, end_tree`,
+    [consumer, leaseId, after.endedAtMs, after.tree, limit],
+  )
+  return rows.map((row) => toAvailable(fromDriver(row)))
+}
+
+export async function countForConsumer(client: Client, name: string): Promise<ConsumerCounts | undefined> {
+  const { rows } = await client.query<ConsumerCounts>(
+    `SELECT (SELECT count(*) FROM ${AVAILABLE}) AS available,
+       count(given.id) FILTER (WHERE given.leased_until_ms > ${NOW_MS}) AS leased,
+       count(given.id) FILTER (WHERE given.leased_until_ms IS NULL) AS acknowledged
+     FROM llm_proxy.consumers AS one LEFT JOIN llm_proxy.consumer_sessions AS given ON given.consumer = one.id
+     WHERE one.name = $1 GROUP BY one.id`,
+    [name, ''],
+  )
+  return rows[0]
+}
+
+export async function createConsumer(
+  client: Client,
+  consumer: Consumer,
+): Promise<{ created: boolean; consumer: Consumer }> {
+  const row = toConsumerRow(consumer)
+  const { rowCount } = await client.query(
+    `INSERT INTO llm_proxy.consumers (name, id_prefix, created_at_ms, since_ms, hold_ms, selection)
+     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO NOTHING`,
+    [row.name, row.id_prefix, row.created_at_ms, row.since_ms, row.hold_ms, row.selection],
+  )
+  if (rowCount === 1) return { created: true, consumer }
+  return { created: false, consumer: (await selectConsumer(client, consumer.name)) ?? consumer }
+}
+
+export async function deleteConsumer(client: Client, name: string): Promise<boolean> {
+  const { rowCount } = await client.query('DELETE FROM llm_proxy.consumers WHERE name = $1', [name])
+  return rowCount === 1
+}
+
+export function leaseSessions(
+  client: Client,
+  { consumer: name, leaseId, units, leaseMs }: NewLease,
+): Promise<number[]> {
+  return withConsumer(client, name, async (consumer) => {
+    const keys = units.flat()
+    const { rows: free } = await client.query<{ tree: number }>(
+      `SELECT sessions.tree FROM unnest($3::bigint[], $4::bigint[]) AS wanted (id, tree)
+       JOIN llm_proxy.sessions ON sessions.id = wanted.id AND sessions.tree = wanted.tree AND status = 'completed'
+       LEFT JOIN llm_proxy.consumer_sessions AS given ON given.tree = sessions.tree AND given.consumer = $1
+       WHERE ${isFree('$2')}`,
+      [consumer, leaseId, keys.map(({ row }) => row), keys.map(({ tree }) => tree)],
+    )
+    const freeTrees = new Set(free.map(({ tree }) => tree))
+    const leased = units.filter((unit) => unit.every(({ tree }) => freeTrees.has(tree))).flat()
+    await client.query(
+      `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
+       SELECT wanted.tree, $1::bigint, wanted.id, $2::text, ${NOW_MS} + $5::bigint, 1
+       FROM unnest($3::bigint[], $4::bigint[]) AS wanted (id, tree)
+       ON CONFLICT (tree, consumer) DO UPDATE SET leased_until_ms = excluded.leased_until_ms, lease_id = $2,
+         deliveries = consumer_sessions.deliveries + (consumer_sessions.lease_id <> $2)::int`,
+      [consumer, leaseId, leased.map(({ row }) => row), leased.map(({ tree }) => tree), leaseMs],
+    )
+    return leased.map(({ tree }) => tree)
+  })
+}
+
+export function changeLease(
+  client: Client,
+  { consumer: name, leaseId, sessionIds, to, leaseMs }: LeaseChange,
+): Promise<string[]> {
+  return withConsumer(client, name, async (consumer) => {
+    const moved = `${NOW_MS} + $4`
+    const { rows } = await client.query<{ session_id: string }>(
+      `UPDATE llm_proxy.consumer_sessions AS given
+       SET leased_until_ms = ${to === 'acknowledged' ? 'NULL' : moved}
+       FROM llm_proxy.sessions
+       WHERE given.consumer = $1 AND ($2::text IS NULL OR given.lease_id = $2)
+         AND ($3::text[] IS NULL OR sessions.session_id = ANY($3))
+         AND sessions.id = given.session AND sessions.tree = given.tree
+         AND ($4::bigint IS NULL OR given.leased_until_ms IS NOT NULL)
+       RETURNING sessions.session_id`,
+      [consumer, leaseId, sessionIds, { acknowledged: null, released: 0, extended: leaseMs }[to]],
+    )
+    return rows.map(({ session_id: sessionId }) => sessionId)
+  })
+}
+
+/** @param work is given the consumer's id, and has it to itself. @throws ProxyError `consumer_not_found` */
+function withConsumer<T>(client: Client, name: string, work: (consumer: number) => Promise<T>): Promise<T> {
+  return inTransaction(client, async () => {
+    const sql = 'SELECT id FROM llm_proxy.consumers WHERE name = $1 FOR UPDATE'
+    const { rows } = await client.query<{ id: number }>(sql, [name])
+    if (rows[0] === undefined) throw noConsumer(name)
+    return work(rows[0].id)
+  })
+}
+
+/** @param ask may ask twice */
+export function consumerMethods(ask: <T>(change: (client: Client) => Promise<T>) => Promise<T>) {
+  return {
+    createConsumer: (consumer: Consumer) => ask((client) => createConsumer(client, consumer)),
+    deleteConsumer: (name: string) => ask((client) => deleteConsumer(client, name)),
+    leaseSessions: (lease: NewLease) => ask((client) => leaseSessions(client, lease)),
+    changeLease: (change: LeaseChange) => ask((client) => changeLease(client, change)),
+  }
+}

@@ -1,0 +1,64 @@
+/** A connection beside the writer's, so that a lease is renewed, and an owner found, however long a commit takes. */
+import type { Client } from 'pg'
+import type { OwnState, RenewedLease } from '../port/shared-record.ts'
+import { findOwner, freeSessions, renewLease, setControl } from './lease.ts'
+
+export class LeaseConnection {
+  readonly #connect: () => Promise<Client>
+  #client: Promise<Client> | undefined
+  /** Leases that had run out a while before the last renewal; who is there renews its own within a second. */
+  #over: readonly number[] = []
+
+  constructor(connect: () => Promise<Client>) {
+    this.#connect = connect
+  }
+
+  /** Renews the lease, and frees sessions of proxies that have gone. @returns undefined: the lease has ended */
+  async beat({ url, isDraining, isDrained, ...rest }: Beat): Promise<RenewedLease | undefined> {
+    const state = { url, isDraining: isDraining === true, isDrained: isDrained === true, ...rest }
+    const renewed = await this.#ask((client) => renewLease(client, state))
+    if (renewed === undefined) return undefined
+    const over = renewed.over.filter((id) => this.#over.includes(id))
+    this.#over = renewed.over
+    await this.#ask((client) => freeSessions(client, over))
+    return renewed
+  }
+
+  async hasEnded(lease: number): Promise<boolean> {
+    const sql = 'SELECT 1 FROM llm_proxy.proxies WHERE id = $1 AND ended = 0'
+    return this.#ask(async (client) => (await client.query(sql, [lease])).rowCount === 0)
+  }
+
+  /** @returns the lease of who has the session; undefined: nobody has */
+  ownerOf(sessionId: string): Promise<number | undefined> {
+    return this.#ask((client) => findOwner(client, sessionId))
+  }
+
+  /** @returns the number of the change */
+  setControl(name: string, value: unknown): Promise<number> {
+    return this.#ask((client) => setControl(client, name, value))
+  }
+
+  async close(): Promise<void> {
+    const client = await this.#client?.catch(() => undefined)
+    await client?.end().catch(() => {})
+  }
+
+  async #ask<T>(ask: (client: Client) => Promise<T>): Promise<T> {
+    this.#client ??= this.#connect()
+    const client = this.#client
+    try {
+      return await ask(await client)
+    } catch (error) {
+      // Whatever it was: the next one is asked of another connection.
+      if (this.#client === client) this.#client = undefined
+      void client.then((gone) => gone.end()).catch(() => {})
+      throw error
+    }
+  }
+}
+
+interface Beat extends OwnState {
+  lease: number
+  seen: number
+}

@@ -1,0 +1,273 @@
+/**
+ * A proxy's place among those that write to one record. It has a lease, by the server's clock, and renews it every second. When
+ * it has run out others may end it: then what the proxy owned is free, and nothing that it still sends is put on record. So
+ * one that was stopped, or cut off, cannot go on with what it remembers while others think that it is gone.
+ */
+import type { Client } from 'pg'
+import { ProxyError } from '../../../base/errors.ts'
+import type { ClaimedSession, RenewedLease } from '../port/shared-record.ts'
+import { inTransaction } from './connection.ts'
+import { FIRST_IDS, type NextIds, SLOTS } from './writer-tables.ts'
+
+/** Long enough for a server that restarts, short for an agent that waits. */
+const LEASE_S = 6
+
+/** Beyond the lease: who was cut off for as long as all others were has its chance to renew it first. */
+const MARGIN_S = 1
+
+/** `llmp` and `llmq` in ASCII: leases are given one after the other; and a connection holds the lock of its lease. */
+const LEASES_LOCK = 0x6c6c6d72
+const CONNECTIONS_LOCK = 0x6c6c6d71
+
+/** A lease that others may end: they wait no longer. */
+const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interval '${MARGIN_S} s'`
+
+const LEASE_END = `clock_timestamp() + interval '${LEASE_S} s'`
+
+export interface Lease {
+  readonly id: number
+  readonly slot: number
+  readonly epoch: number
+  /** The number of the last group that is on record. */
+  readonly group: number
+  readonly nextIds: NextIds
+}
+
+/** @param name of the machine: leases of its processes that are gone are ended at once */
+export async function takeLease(client: Client, name: string): Promise<Lease> {
+  const lease = await inTransaction(client, async () => {
+    await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
+    const { rows: before } = await client.query<{ id: number }>(
+      `SELECT id FROM llm_proxy.proxies WHERE ended = 0 AND name = $1 AND pg_try_advisory_xact_lock(${CONNECTIONS_LOCK}, id::int)`,
+      [name],
+    )
+    await endLeases(
+      client,
+      before.map(({ id }) => id),
+    )
+    await client.query(`UPDATE llm_proxy.proxies SET ended = 1 WHERE ${IS_OVER}`)
+    const { rows: free } = await client.query<{ slot: number }>(
+      `SELECT slots.slot FROM generate_series(0, ${SLOTS - 1}) AS slots (slot)
+       WHERE NOT EXISTS (SELECT 1 FROM llm_proxy.proxies WHERE proxies.slot = slots.slot AND ended = 0) LIMIT 1`,
+    )
+    const slot = free[0]?.slot
+    if (slot === undefined)
+      throw new ProxyError('start_failed', `${SLOTS} proxies write to this database already`)
+    const nextIds = await idsAfter(client, slot)
+    await client.query('DELETE FROM llm_proxy.proxies WHERE slot = $1', [slot])
+    const { rows } = await client.query<{ id: number }>(
+      `INSERT INTO llm_proxy.proxies (slot, name, lease_until, epoch, last_group, next_ids)
+       VALUES ($1, $2, ${LEASE_END}, 1, 0, $3) RETURNING id`,
+      [slot, name, JSON.stringify(nextIds)],
+    )
+    return { id: rows[0]!.id, slot, epoch: 1, group: 0, nextIds }
+  })
+  await holdLease(client, lease)
+  return lease
+}
+
+/** For as long as the connection lives. */
+export async function holdLease(client: Client, { id }: Pick<Lease, 'id'>): Promise<void> {
+  await client.query(`SELECT pg_try_advisory_lock(${CONNECTIONS_LOCK}, $1::int)`, [id])
+}
+
+export async function endLeases(client: Client, ids: readonly number[]): Promise<void> {
+  await client.query('UPDATE llm_proxy.proxies SET ended = 1 WHERE id = ANY($1::bigint[])', [ids])
+}
+
+/** Above all ids of the slot: those on record, and those that were. */
+async function idsAfter(client: Client, slot: number): Promise<NextIds> {
+  const next: NextIds = { ...FIRST_IDS }
+  const raise = (table: keyof NextIds, count: number) => {
+    next[table] = Math.max(next[table], count)
+  }
+  const { rows: before } = await client.query<{ next_ids: string }>(
+    'SELECT next_ids FROM llm_proxy.proxies WHERE slot = $1',
+    [slot],
+  )
+  for (const { next_ids: ids } of before) {
+    for (const [table, count] of Object.entries(JSON.parse(ids)))
+      raise(table as keyof NextIds, count as number)
+  }
+  const tables = {
+    ...{ trees: 'trees', sessions: 'sessions', texts: 'texts', nodes: 'nodes', turns: 'turns' },
+    ...{ details: 'others', blobs: 'others', blob_uses: 'others' },
+  } as const
+  for (const [table, counted] of Object.entries(tables)) {
+    const { rows } = await client.query<{ last: number }>(
+      `SELECT coalesce(max(id), 0) AS last FROM llm_proxy.${table}`,
+    )
+    raise(counted as keyof NextIds, Math.floor(rows[0]!.last / SLOTS) + 1)
+  }
+  return next
+}
+
+/** What a proxy tells of itself with each renewal. */
+export interface Heartbeat {
+  lease: number
+  url: string | undefined
+  isDraining: boolean
+  /** Up to which change it has followed the controls. */
+  seen: number
+  /** Paused, and none of its calls runs. */
+  isDrained: boolean
+}
+
+/**
+ * Renews a lease, however long it has run out, unless somebody has ended it.
+ * @returns what is on record of all proxies; undefined: it has ended
+ */
+export async function renewLease(client: Client, heartbeat: Heartbeat): Promise<RenewedLease | undefined> {
+  const { lease, url = null, isDraining, seen, isDrained } = heartbeat
+  const { rowCount } = await client.query(
+    `UPDATE llm_proxy.proxies SET lease_until = ${LEASE_END}, url = $2, draining = $3, seen = $4, drained = $5
+     WHERE id = $1 AND ended = 0`,
+    [lease, url, Number(isDraining), seen, Number(isDrained)],
+  )
+  if (rowCount === 0) return undefined
+  const { rows: proxies } = await client.query<ProxyRow>(
+    `SELECT id, name, url, draining, seen, drained, lease_until > clock_timestamp() AS is_valid, ${IS_OVER} AS is_over
+     FROM llm_proxy.proxies WHERE ended = 0 ORDER BY id`,
+  )
+  const { rows: controls } = await client.query<{ name: string; value: string; change: number }>(
+    'SELECT name, value, change FROM llm_proxy.controls',
+  )
+  return {
+    lease,
+    proxies: proxies
+      .filter(({ is_valid: isValid }) => isValid)
+      .map(({ id, name, url, draining, seen, drained }) => {
+        return { id, name, url: url ?? undefined, isDraining: draining === 1, seen, isDrained: drained === 1 }
+      }),
+    over: proxies.filter(({ is_over: isOver }) => isOver).map(({ id }) => id),
+    controls: controls.map(({ name, value, change }) => ({ name, value: JSON.parse(value), change })),
+  }
+}
+
+interface ProxyRow {
+  id: number
+  name: string
+  url: string | null
+  draining: number
+  seen: number
+  drained: number
+  is_valid: boolean
+  is_over: boolean
+}
+
+/** @returns the number of the change */
+export async function setControl(client: Client, name: string, value: unknown): Promise<number> {
+  const { rows } = await client.query<{ change: number }>(
+    `INSERT INTO llm_proxy.controls VALUES ($1, $2, nextval('llm_proxy.control_changes'))
+     ON CONFLICT (name) DO UPDATE SET value = excluded.value, change = excluded.change RETURNING change`,
+    [name, JSON.stringify(value)],
+  )
+  return rows[0]!.change
+}
+
+/** A session with its owner, if that one has not gone. */
+interface FoundOwner {
+  id: number
+  tree: number
+  owner: number
+  epoch: number
+  /** In flight, as far as they are on record. */
+  open_turns: number
+  url: string | null
+  is_owned: boolean
+  /** Its owner drains, or has drained and ended well. */
+  is_draining: boolean
+}
+
+const SELECT_OWNER = `
+  SELECT sessions.id, tree, owner, sessions.epoch, open_turns, url, coalesce(draining, 0) = 1 AS is_draining,
+    proxies.id IS NOT NULL AND ended = 0 AND NOT (${IS_OVER}) AS is_owned
+  FROM llm_proxy.sessions LEFT JOIN llm_proxy.proxies ON proxies.id = owner WHERE session_id = $1`
+
+/** @returns undefined: there is no such session, or it is nobody's */
+export async function findOwner(client: Client, sessionId: string): Promise<number | undefined> {
+  const { rows } = await client.query<FoundOwner>(SELECT_OWNER, [sessionId])
+  const row = rows[0]
+  return row?.is_owned && !isHandedOver(row) ? row.owner : undefined
+}
+
+/** Who drains keeps a session only for the turns that it has in flight. */
+function isHandedOver({ is_draining: isDraining, open_turns: openTurns }: FoundOwner): boolean {
+  return isDraining && openTurns === 0
+}
+
+/**
+ * Makes a session a proxy's own, and closes the turns that an earlier owner left open, all or nothing: the row is locked
+ * before anything is read, so that no commit comes in between.
+ * @param seizes also from an owner who is there
+ * @returns undefined: there is no such session, or it is another proxy's
+ */
+export async function claimSession(
+  client: Client,
+  sessionId: string,
+  { lease, seizes }: { lease: number; seizes: boolean },
+): Promise<ClaimedSession | undefined> {
+  return inTransaction(client, async () => {
+    const { rows } = await client.query<FoundOwner>(`${SELECT_OWNER} FOR NO KEY UPDATE OF sessions`, [
+      sessionId,
+    ])
+    const row = rows[0]
+    if (row === undefined) return undefined
+    const isOthers = row.is_owned && row.owner !== lease
+    if (isOthers && !seizes && !isHandedOver(row)) return undefined
+    if (!row.is_owned && !(await endIfOver(client, row.owner))) return undefined
+    await give(client, row, lease)
+    const wasLost = row.owner > 0 && !row.is_owned && !isHandedOver(row)
+    return { epoch: row.epoch + 1, wasLost }
+  })
+}
+
+/** @returns whether the lease has ended, by this or before; else it was renewed a moment ago */
+async function endIfOver(client: Client, lease: number): Promise<boolean> {
+  await client.query(`UPDATE llm_proxy.proxies SET ended = 1 WHERE id = $1 AND ${IS_OVER}`, [lease])
+  const { rowCount } = await client.query('SELECT 1 FROM llm_proxy.proxies WHERE id = $1 AND ended = 0', [
+    lease,
+  ])
+  return rowCount === 0
+}
+
+/** Closes turns that nobody will close: their sessions' owners have gone. @param over leases that may be ended */
+export async function freeSessions(
+  client: Client,
+  over: readonly number[],
+  withUnowned = false,
+): Promise<void> {
+  for (let found = 1; found > 0; ) {
+    found = await inTransaction(client, async () => {
+      await client.query(
+        `UPDATE llm_proxy.proxies SET ended = 1 WHERE id = ANY($1::bigint[]) AND ${IS_OVER}`,
+        [over],
+      )
+      const { rows } = await client.query<FoundOwner>(
+        `SELECT id, tree, epoch FROM llm_proxy.sessions WHERE open_turns > 0 AND (owner > 0 OR $1)
+           AND NOT EXISTS (SELECT 1 FROM llm_proxy.proxies WHERE proxies.id = owner AND ended = 0)
+         ORDER BY id LIMIT 200 FOR NO KEY UPDATE SKIP LOCKED`,
+        [withUnowned],
+      )
+      for (const row of rows) await give(client, row, 0)
+      return rows.length
+    })
+  }
+}
+
+/** Under the lock of the session's row. */
+async function give(
+  client: Client,
+  { id, tree }: Pick<FoundOwner, 'id' | 'tree'>,
+  owner: number,
+): Promise<void> {
+  const { rowCount: closed } = await client.query(
+    "UPDATE llm_proxy.turns SET status = 'interrupted' WHERE tree = $1 AND status = 'open'",
+    [tree],
+  )
+  await client.query(
+    `UPDATE llm_proxy.sessions SET owner = $2, epoch = epoch + 1, version = version + 1, open_turns = 0,
+       failed_turns = failed_turns + $3 WHERE id = $1`,
+    [id, owner, closed],
+  )
+}

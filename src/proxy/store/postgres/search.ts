@@ -1,0 +1,129 @@
+/** Finds turns by their text, and keeps the index of the search. What commits only notes which turns are to be indexed. */
+import type { Client } from 'pg'
+import { spokenText } from '../port/turn-search.ts'
+import type { SessionRecord } from '../port/turn-store.ts'
+import {
+  FOUND_COLUMNS,
+  type FoundRow,
+  type FoundTurn,
+  type SearchSource,
+  textIds,
+  toFoundTurn,
+} from '../record/search.ts'
+import { type SessionRow, toRecord } from '../record/session-rows.ts'
+import type { TextRow } from '../record/tables.ts'
+import { fromDriver } from './columns.ts'
+import { inTransaction } from './connection.ts'
+import { SELECT_SESSIONS } from './select-sessions.ts'
+
+/** Turns that one step puts into the index. */
+const INDEXED_AT_ONCE = 32
+
+type Text = TextRow & { id: number }
+
+/** As the conversation of one search with the server. */
+export class PostgresSearch implements SearchSource {
+  readonly #client: Client
+
+  constructor(client: Client) {
+    this.#client = client
+  }
+
+  async candidates(wanted: string, before: number, limit: number): Promise<number[]> {
+    const rows = await this.#select<{ id: number }>(
+      `(SELECT id FROM llm_proxy.unsearched WHERE id < $1 ORDER BY id DESC LIMIT $2)
+       UNION
+       (SELECT id FROM llm_proxy.searched WHERE id < $1 AND folded LIKE $3 ORDER BY id DESC LIMIT $2)
+       ORDER BY id DESC LIMIT $2`,
+      [before, limit, `%${folded(wanted).replace(/[\\%_]/g, '\\$&')}%`],
+    )
+    return rows.map(({ id }) => id)
+  }
+
+  async turns(turns: readonly number[], isWanted: (session: SessionRecord) => boolean) {
+    const rows = await this.#rows(turns)
+    const sessions = await this.#select<SessionRow>(`${SELECT_SESSIONS} WHERE tree = ANY($1::bigint[])`, [
+      [...new Set(rows.map(({ tree }) => tree))],
+    ])
+    const byTree = new Map(sessions.map((row) => [row.tree, toRecord(row)]))
+    const wanted = rows.filter(({ tree }) => byTree.has(tree) && isWanted(byTree.get(tree)!))
+    const found = await this.#withTexts(wanted)
+    return found.map((turn, place) => ({ turn, session: byTree.get(wanted[place]!.tree)! }))
+  }
+
+  /** Several processes may do this at the same time. @returns whether more are left */
+  indexSome(): Promise<boolean> {
+    return inTransaction(this.#client, async () => {
+      const waiting = await this.#select<{ id: number }>(
+        `SELECT id FROM llm_proxy.unsearched ORDER BY id LIMIT ${INDEXED_AT_ONCE} FOR UPDATE SKIP LOCKED`,
+      )
+      const ids = waiting.map(({ id }) => id)
+      if (ids.length > 0) await this.#index(ids)
+      return ids.length === INDEXED_AT_ONCE
+    })
+  }
+
+  async #index(ids: readonly number[]): Promise<void> {
+    const turns = await this.#withTexts(await this.#rows(ids))
+    const texts = turns.map((turn) => {
+      const { request, completion } = spokenText(turn)
+      return folded(`${request}\n${completion}`)
+    })
+    // The lock: a turn that is removed later takes its text with it. One that is being removed stays noted until it is gone.
+    await this.#client.query(
+      `INSERT INTO llm_proxy.searched (id, folded)
+       SELECT turns.id, said.folded FROM unnest($1::bigint[], $2::text[]) AS said (id, folded)
+       JOIN llm_proxy.turns ON turns.id = said.id FOR KEY SHARE OF turns SKIP LOCKED
+       ON CONFLICT (id) DO NOTHING`,
+      [turns.map(({ id }) => id), texts],
+    )
+    await this.#client.query(
+      `DELETE FROM llm_proxy.unsearched WHERE id = ANY($1::bigint[])
+         AND (EXISTS (SELECT 1 FROM llm_proxy.searched WHERE searched.id = unsearched.id)
+           OR NOT EXISTS (SELECT 1 FROM llm_proxy.turns WHERE turns.id = unsearched.id))`,
+      [ids],
+    )
+  }
+
+  #rows(turns: readonly number[]): Promise<FoundRow[]> {
+    return this.#select(
+      `SELECT ${FOUND_COLUMNS} FROM llm_proxy.turns WHERE id = ANY($1::bigint[]) ORDER BY id DESC`,
+      [turns],
+    )
+  }
+
+  /** With what the requests add, if no turn before has it. */
+  async #withTexts(rows: readonly FoundRow[]): Promise<FoundTurn[]> {
+    const nodes = await this.#select<{ turn: number; texts: Buffer }>(
+      `SELECT turns.id AS turn, nodes.texts FROM llm_proxy.turns JOIN llm_proxy.nodes ON nodes.id = turns.prompt_node
+         OR (nodes.id = turns.node AND NOT EXISTS (
+           SELECT 1 FROM llm_proxy.turns AS earlier
+           WHERE earlier.tree = turns.tree AND earlier.node = turns.node AND earlier.call_index < turns.call_index))
+       WHERE turns.id = ANY($1::bigint[]) ORDER BY nodes.depth`,
+      [rows.map(({ id }) => id)],
+    )
+    const ids = textIds(nodes.map(({ texts }) => texts))
+    const texts = await this.#select<Text>(
+      'SELECT id, echo_of, blobs, body FROM llm_proxy.texts WHERE id = ANY($1::bigint[])',
+      [[...new Set(ids)]],
+    )
+    const byId = new Map(texts.map((text) => [text.id, text]))
+    return rows.map((row) => {
+      const packed = nodes.filter(({ turn }) => turn === row.id).map((node) => node.texts)
+      return toFoundTurn(
+        row,
+        textIds(packed).flatMap((id) => byId.get(id) ?? []),
+      )
+    })
+  }
+
+  async #select<T extends object>(sql: string, values: readonly unknown[] = []): Promise<T[]> {
+    const { rows } = await this.#client.query<Record<string, unknown>>(sql, [...values])
+    return rows.map((row) => fromDriver(row) as T)
+  }
+}
+
+/** As it is compared, and as the server takes it: without U+0000 and lone surrogates. */
+function folded(text: string): string {
+  return text.toLowerCase().toWellFormed().replaceAll('\0', ' ')
+}

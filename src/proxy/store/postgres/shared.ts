@@ -1,0 +1,155 @@
+/** The main thread's side of a record that several proxies share: it keeps the lease, and knows the others. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { ProxyError } from '../../../base/errors.ts'
+import type {
+  ClaimedSession,
+  ControlSetting,
+  OwnState,
+  RenewedLease,
+  SharedRecord,
+  SharingProxy,
+} from '../port/shared-record.ts'
+import type { StoreThread } from '../record/store-thread.ts'
+import type { SharedWrites } from './writer-loop.ts'
+
+const BEAT_MS = 1_000
+
+/** Counted from before a renewal is sent: others wait for two seconds more. */
+const VALID_MS = 5_000
+
+/** How long somebody waits for a lease that is not good, and how often it is tried. */
+const PATIENCE_MS = 10_000
+const RETRY_MS = 50
+
+export class PostgresShared implements SharedRecord {
+  readonly #writer: StoreThread<SharedWrites>
+  #followControl: ((setting: ControlSetting) => Promise<void>) | undefined
+  readonly #lostListeners: (() => void)[] = []
+  readonly #gone = new Map<number, AbortController>()
+  #lease: number | undefined
+  #state: OwnState = {}
+  #validUntilMs = 0
+  #proxies: readonly SharingProxy[] = []
+  /** Up to which change the controls were followed. */
+  #seen = 0
+  #timer: NodeJS.Timeout | undefined
+  #beating: Promise<void> | undefined
+
+  constructor(writer: StoreThread<SharedWrites>) {
+    this.#writer = writer
+  }
+
+  /** Renews the lease from now on. */
+  async start(): Promise<void> {
+    await this.#beat()
+    this.#timer = setInterval(() => void this.#beat().catch(() => {}), BEAT_MS)
+    this.#timer.unref()
+  }
+
+  close(): void {
+    clearInterval(this.#timer)
+  }
+
+  get proxies(): readonly SharingProxy[] {
+    return this.#proxies
+  }
+
+  get self(): SharingProxy | undefined {
+    return this.#proxies.find(({ id }) => id === this.#lease)
+  }
+
+  async valid(): Promise<void> {
+    const untilMs = performance.now() + PATIENCE_MS
+    while (performance.now() >= this.#validUntilMs) {
+      if (performance.now() > untilMs)
+        throw new ProxyError('store_failed', 'the database is away: nobody can tell whose the session is')
+      await this.#beat().catch(() => sleep(RETRY_MS))
+    }
+  }
+
+  async ownerOf(sessionId: string): Promise<SharingProxy | undefined> {
+    await this.valid()
+    const owner = await this.#writer.call('ownerOf', [sessionId])
+    if (owner === undefined || owner === this.#lease) return undefined
+    const known = this.#proxies.find(({ id }) => id === owner)
+    // Its lease runs out, or it began a moment ago.
+    return known ?? { id: owner, name: '', url: undefined, isDraining: false, seen: 0, isDrained: false }
+  }
+
+  claim(sessionId: string, seizes = false): Promise<ClaimedSession | undefined> {
+    return this.#writer.call('claim', [sessionId, seizes])
+  }
+
+  goneOf(id: number): AbortSignal {
+    const known = this.#gone.get(id) ?? new AbortController()
+    this.#gone.set(id, known)
+    return known.signal
+  }
+
+  async tell(state: OwnState): Promise<void> {
+    this.#state = { ...this.#state, ...state }
+    // One that is on its way may have left without it.
+    await this.#beating?.catch(() => {})
+    await this.#beat()
+  }
+
+  async setControl(name: string, value: unknown): Promise<number> {
+    const change = await this.#writer.call('setControl', [name, value])
+    while (this.#seen < change) await this.#beat()
+    return change
+  }
+
+  followControls(follow: (setting: ControlSetting) => Promise<void>): void {
+    this.#followControl = follow
+    void this.#beat().catch(() => {})
+  }
+
+  onLost(listener: () => void): void {
+    this.#lostListeners.push(listener)
+  }
+
+  /** One at a time: who asks meanwhile gets the same one. */
+  #beat(): Promise<void> {
+    this.#beating ??= this.#renew().finally(() => {
+      this.#beating = undefined
+    })
+    return this.#beating
+  }
+
+  async #renew(): Promise<void> {
+    const sentAtMs = performance.now()
+    const renewed = await this.#writer.call('beat', [{ ...this.#state, seen: this.#seen }])
+    if (renewed === undefined) {
+      await this.#writer.call('renew', [])
+      return this.#renew()
+    }
+    const isNew = this.#lease !== undefined && this.#lease !== renewed.lease
+    this.#lease = renewed.lease
+    if (isNew) for (const listener of this.#lostListeners) listener()
+    this.#validUntilMs = sentAtMs + VALID_MS
+    this.#meet(renewed)
+    await this.#follow(renewed.controls)
+  }
+
+  #meet({ proxies }: RenewedLease): void {
+    this.#proxies = proxies
+    for (const [id, gone] of this.#gone) {
+      if (proxies.some((proxy) => proxy.id === id)) continue
+      gone.abort()
+      this.#gone.delete(id)
+    }
+  }
+
+  async #follow(controls: readonly ControlSetting[]): Promise<void> {
+    const follow = this.#followControl
+    if (follow === undefined) return
+    const before = this.#seen
+    const changed = controls.filter(({ change }) => change > before).sort((a, b) => a.change - b.change)
+    for (const setting of changed) {
+      await follow(setting)
+      this.#seen = setting.change
+    }
+    // Whoever has set it waits for all.
+    if (this.#seen > before) await this.#writer.call('beat', [{ ...this.#state, seen: this.#seen }])
+  }
+}

@@ -1,0 +1,150 @@
+/** Looks for a text in turns, the latest first, a bounded piece of work at a time. */
+import { matchesFilter } from '../port/session-list.ts'
+import { encodeSearchCursor, findIn, type SpokenTurn, spokenText } from '../port/turn-search.ts'
+import type { SearchPage, SessionRecord, TurnSearch } from '../port/turn-store.ts'
+import { type StoredText, unpackIds, unpackOptionalText, unpackText } from './packing.ts'
+import type { TextRow } from './tables.ts'
+import type { CompletionRow } from './turn-rows.ts'
+
+/** Work of one part; other reads have their turn then. */
+const PART_MS = 20
+
+/** Turns that are fetched at a time. */
+const BATCH = 32
+
+export interface SearchPart extends Pick<SearchPage, 'hits'> {
+  /** Where to look on; absent: nothing is left. */
+  lookOnBefore?: number
+}
+
+export type Part = Omit<TurnSearch, 'cursor'> & {
+  /** Only turns before this one; `turns.id`. */
+  before: number
+  /** Sessions that have their share of the page. */
+  full: readonly string[]
+}
+
+/** A turn that may have the text. */
+export interface FoundTurn extends SpokenTurn {
+  /** `turns.id` */
+  id: number
+  turnId: string
+  index: number
+  startedAtMs: number
+}
+
+type Awaitable<T> = T | Promise<T>
+
+export interface SearchSource {
+  /**
+   * Turns before `before` that may have the text: all that are not indexed yet, and what the index tells of the others.
+   * The latest first; at most `limit` of them.
+   */
+  candidates(wanted: string, before: number, limit: number): Awaitable<number[]>
+  /** In the order of `turns`; without those that are gone, or of a session that is not wanted. */
+  turns(
+    turns: readonly number[],
+    isWanted: (session: SessionRecord) => boolean,
+  ): Awaitable<{ turn: FoundTurn; session: SessionRecord }[]>
+}
+
+export async function searchPart(source: SearchSource, part: Part): Promise<SearchPart> {
+  const began = performance.now()
+  const wanted = part.wanted.toLowerCase()
+  const found = new Map<string, number>()
+  const isFull = ({ sessionId }: SessionRecord) =>
+    part.full.includes(sessionId) || (found.get(sessionId) ?? 0) >= part.perSession
+  const hits: SearchPart['hits'] = []
+  let before = part.before
+  while (performance.now() - began < PART_MS) {
+    const candidates = await source.candidates(wanted, before, BATCH)
+    if (candidates.length === 0) return { hits }
+    before = candidates.at(-1)!
+    const isWanted = (session: SessionRecord) => !isFull(session) && matchesFilter(session, part)
+    for (const { turn, session } of await source.turns(candidates, isWanted)) {
+      const place = isFull(session) ? undefined : findIn(spokenText(turn), wanted)
+      if (place === undefined) continue
+      const { turnId, index, startedAtMs } = turn
+      hits.push({ session, turnId, index, startedAtMs, ...place })
+      found.set(session.sessionId, (found.get(session.sessionId) ?? 0) + 1)
+      if (hits.length === part.limit) return { hits, lookOnBefore: turn.id }
+    }
+  }
+  return { hits, lookOnBefore: before }
+}
+
+/** A page that takes longer ends with what it has, and a cursor. */
+const PAGE_MS = 2_000
+
+/** Part by part. @param next one part */
+export async function searchPage(
+  { cursor: _, ...search }: TurnSearch,
+  before: number,
+  next: (part: Part) => Promise<SearchPart>,
+): Promise<SearchPage> {
+  const began = performance.now()
+  const hits: SearchPage['hits'] = []
+  let at: number | undefined = before
+  while (at !== undefined && hits.length < search.limit && performance.now() - began < PAGE_MS) {
+    const full = Map.groupBy(hits, ({ session }) => session.sessionId)
+    const isFull = ([, of]: [string, unknown[]]) => of.length >= search.perSession
+    const part: SearchPart = await next({
+      ...search,
+      limit: search.limit - hits.length,
+      before: at,
+      full: [...full].filter(isFull).map(([sessionId]) => sessionId),
+    })
+    hits.push(...part.hits)
+    at = part.lookOnBefore
+  }
+  return { hits, ...(at !== undefined && { nextCursor: encodeSearchCursor(at) }) }
+}
+
+/** The columns of `turns` that a {@link FoundTurn} is made of. */
+export const FOUND_COLUMNS =
+  'id, tree, call_index, turn_id, started_at_ms, node, prompt_node, completion_text, reasoning, tool_calls'
+
+export interface FoundRow extends CompletionRow {
+  tree: number
+  call_index: number
+  turn_id: string
+  started_at_ms: number
+  node: number
+  prompt_node: number
+}
+
+/** @param texts those of its request that no turn before has, in order */
+export function toFoundTurn(
+  row: FoundRow,
+  texts: readonly Pick<TextRow, 'echo_of' | 'blobs' | 'body'>[],
+): FoundTurn {
+  return {
+    id: row.id,
+    turnId: row.turn_id,
+    index: row.call_index,
+    startedAtMs: row.started_at_ms,
+    messages: texts.flatMap(literalText),
+    completionText: unpackOptionalText(row.completion_text),
+    reasoning: unpackOptionalText(row.reasoning),
+    toolCalls: unpackOptionalText(row.tool_calls),
+  }
+}
+
+/** What repeats a completion was found there; and images have no text. */
+function literalText({
+  echo_of: echo,
+  blobs,
+  body,
+}: {
+  echo_of: number | null
+  blobs: Buffer | null
+  body: StoredText
+}): string[] {
+  if (echo !== null) return []
+  return [blobs === null ? unpackText(body) : (JSON.parse(unpackText(body)) as string[]).join('')]
+}
+
+/** @param packed `nodes.texts` */
+export function textIds(packed: readonly Buffer[]): number[] {
+  return packed.flatMap((texts) => [...unpackIds(texts)])
+}

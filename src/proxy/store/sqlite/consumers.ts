@@ -1,0 +1,183 @@
+/** Rows of `consumers` and `consumer_sessions`: the statements that find them (reader) and those that change them (writer). */
+import type Database from 'better-sqlite3'
+import {
+  type AvailableQuery,
+  type AvailableSession,
+  type Consumer,
+  type ConsumerCounts,
+  type LeaseChange,
+  type NewLease,
+  noConsumer,
+  type SessionKey,
+} from '../port/consumers.ts'
+import {
+  type AvailableRow,
+  type ConsumerRow,
+  toAvailable,
+  toConsumer,
+  toConsumerRow,
+} from '../record/consumer-rows.ts'
+import { SELECT_SESSIONS } from './sessions.ts'
+
+/** Of a session that is, or may be, the consumer's: it has ended well, and nobody else holds it at `@nowMs`. */
+const IS_FREE = `
+  given.id IS NULL
+  OR given.leased_until_ms IS NOT NULL AND (given.leased_until_ms <= @nowMs OR given.lease_id = @leaseId)`
+
+/** By the end, and without a look at the sessions that are acknowledged. */
+const AVAILABLE = `
+  consumers CROSS JOIN sessions AS ended INDEXED BY sessions_by_end
+  LEFT JOIN consumer_sessions AS given ON given.tree = ended.tree AND given.consumer = consumers.id
+  WHERE consumers.name = @consumer AND ended.status = 'completed' AND ended.ended_at_ms >= consumers.since_ms
+    AND (${IS_FREE}) AND substr(ended.session_id, 1, length(consumers.id_prefix)) = consumers.id_prefix`
+
+interface AvailableParameters extends Omit<AvailableQuery, 'after'> {
+  endedAtMs: number
+  tree: number
+}
+
+export class ConsumerReader {
+  readonly #find: Database.Statement<[string], ConsumerRow>
+  readonly #list: Database.Statement<[{ idPrefix: string }], ConsumerRow>
+  readonly #available: Database.Statement<[AvailableParameters], AvailableRow>
+  readonly #count: Database.Statement<
+    [{ consumer: string; nowMs: number; leaseId: string }],
+    ConsumerCounts & { known: number }
+  >
+
+  constructor(db: Database.Database) {
+    this.#find = db.prepare('SELECT * FROM consumers WHERE name = ?')
+    this.#list = db.prepare(`
+      SELECT * FROM consumers WHERE substr(id_prefix, 1, length(@idPrefix)) = @idPrefix ORDER BY name`)
+    this.#available = db.prepare(`
+      SELECT chosen.*, found.deliveries FROM (
+        SELECT ended.id, ifnull(given.deliveries, 0) + (given.lease_id IS NOT @leaseId) AS deliveries,
+          ended.ended_at_ms AS end_ms, ended.tree AS end_tree FROM ${AVAILABLE}
+          AND (ended.ended_at_ms, ended.tree) > (@endedAtMs, @tree)
+        ORDER BY ended.ended_at_ms, ended.tree LIMIT @limit
+      ) AS found JOIN (${SELECT_SESSIONS}) AS chosen ON chosen.id = found.id ORDER BY end_ms, end_tree`)
+    this.#count = db.prepare(`
+      SELECT (SELECT count(*) FROM ${AVAILABLE}) AS available,
+        (SELECT count(*) FROM consumer_sessions
+          WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL AND leased_until_ms > @nowMs) AS leased,
+        (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id)
+          - (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL)
+          AS acknowledged
+      FROM consumers WHERE name = @consumer`)
+  }
+
+  get(name: string): Consumer | undefined {
+    const row = this.#find.get(name)
+    return row && toConsumer(row)
+  }
+
+  list(idPrefix: string): Consumer[] {
+    return this.#list.all({ idPrefix }).map(toConsumer)
+  }
+
+  available({ after, ...query }: AvailableQuery): AvailableSession[] {
+    return this.#available.all({ ...query, ...after }).map(toAvailable)
+  }
+
+  count(consumer: string, nowMs: number): ConsumerCounts | undefined {
+    return this.#count.get({ consumer, nowMs, leaseId: '' })
+  }
+}
+
+/** How a lease and a tree of it are named in statements. */
+interface Held {
+  consumer: number
+  leaseId: string
+  tree: number
+}
+
+export class ConsumerWriter {
+  readonly #reader: ConsumerReader
+  readonly #id: Database.Statement<[string], number>
+  readonly #create: Database.Statement<[ConsumerRow]>
+  readonly #delete: Database.Statement<[string]>
+  readonly #isFree: Database.Statement<[Held & { row: number; nowMs: number }], number>
+  readonly #lease: Database.Statement<[Held & { row: number; untilMs: number }]>
+  readonly #treeOf: Database.Statement<[string], number>
+  readonly #treesOf: Database.Statement<[{ consumer: number; leaseId: string | null }], number>
+  readonly #acknowledge: Database.Statement<[Held], string>
+  readonly #move: Database.Statement<[Held & { untilMs: number }], string>
+
+  constructor(db: Database.Database) {
+    this.#reader = new ConsumerReader(db)
+    this.#id = db.prepare<[string], number>('SELECT id FROM consumers WHERE name = ?').pluck()
+    this.#create = db.prepare(`
+      INSERT INTO consumers (name, id_prefix, created_at_ms, since_ms, hold_ms, selection)
+      VALUES (@name, @id_prefix, @created_at_ms, @since_ms, @hold_ms, @selection)`)
+    this.#delete = db.prepare('DELETE FROM consumers WHERE name = ?')
+    this.#isFree = db.prepare(`
+      SELECT 1 FROM sessions
+      LEFT JOIN consumer_sessions AS given ON given.tree = sessions.tree AND given.consumer = @consumer
+      WHERE sessions.id = @row AND sessions.tree = @tree AND sessions.status = 'completed' AND (${IS_FREE})`)
+    this.#lease = db.prepare(`
+      INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
+      VALUES (@tree, @consumer, @row, @leaseId, @untilMs, 1)
+      ON CONFLICT (tree, consumer) DO UPDATE SET leased_until_ms = @untilMs, lease_id = @leaseId,
+        deliveries = deliveries + (lease_id <> @leaseId)`)
+    this.#treeOf = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
+    this.#treesOf = db
+      .prepare<[{ consumer: number; leaseId: string | null }], number>(`
+        SELECT tree FROM consumer_sessions WHERE consumer = @consumer
+          AND (lease_id = @leaseId OR @leaseId IS NULL AND leased_until_ms IS NOT NULL)`)
+      .pluck()
+    const returning = `RETURNING (
+      SELECT session_id FROM sessions
+      WHERE sessions.id = consumer_sessions.session AND sessions.tree = consumer_sessions.tree)`
+    const held = 'tree = @tree AND consumer = @consumer AND (lease_id = @leaseId OR @leaseId IS NULL)'
+    this.#acknowledge = db
+      .prepare<[Held], string>(
+        `UPDATE consumer_sessions SET leased_until_ms = NULL WHERE ${held} ${returning}`,
+      )
+      .pluck()
+    this.#move = db
+      .prepare<[Held & { untilMs: number }], string>(`
+        UPDATE consumer_sessions SET leased_until_ms = @untilMs
+        WHERE ${held} AND leased_until_ms IS NOT NULL ${returning}`)
+      .pluck()
+  }
+
+  create(consumer: Consumer): { created: boolean; consumer: Consumer } {
+    const existing = this.#reader.get(consumer.name)
+    if (existing !== undefined) return { created: false, consumer: existing }
+    this.#create.run(toConsumerRow(consumer))
+    return { created: true, consumer }
+  }
+
+  delete(name: string): boolean {
+    return this.#delete.run(name).changes > 0
+  }
+
+  lease({ consumer: name, leaseId, units, leaseMs, nowMs }: NewLease): number[] {
+    const consumer = this.#idOf(name)
+    const isFree = (key: SessionKey) => this.#isFree.get({ ...key, consumer, leaseId, nowMs }) !== undefined
+    const leased = units.filter((unit) => unit.every(isFree)).flat()
+    for (const key of leased) this.#lease.run({ ...key, consumer, leaseId, untilMs: nowMs + leaseMs })
+    return leased.map(({ tree }) => tree)
+  }
+
+  change({ consumer: name, leaseId, sessionIds, to, leaseMs, nowMs }: LeaseChange): string[] {
+    const consumer = this.#idOf(name)
+    const trees = sessionIds
+      ? sessionIds.map((sessionId) => this.#treeOf.get(sessionId) ?? NO_TREE)
+      : this.#treesOf.all({ consumer, leaseId })
+    const untilMs = to === 'extended' ? nowMs + leaseMs : nowMs
+    const changed = trees.map((tree) => {
+      const held = { consumer, leaseId: leaseId as string, tree }
+      return to === 'acknowledged' ? this.#acknowledge.get(held) : this.#move.get({ ...held, untilMs })
+    })
+    return changed.filter((sessionId) => typeof sessionId === 'string')
+  }
+
+  #idOf(name: string): number {
+    const id = this.#id.get(name)
+    if (id === undefined) throw noConsumer(name)
+    return id
+  }
+}
+
+const NO_TREE = 0

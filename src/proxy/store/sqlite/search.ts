@@ -1,0 +1,150 @@
+/** Finds turns by their text, and keeps the index up to date where it may. Runs on the reader thread. */
+import type Database from 'better-sqlite3'
+import { spokenText } from '../port/turn-search.ts'
+import type { SessionRecord } from '../port/turn-store.ts'
+import {
+  FOUND_COLUMNS,
+  type FoundRow,
+  type FoundTurn,
+  type Part,
+  type SearchPart,
+  type SearchSource,
+  searchPart,
+  textIds,
+  toFoundTurn,
+} from '../record/search.ts'
+import type { TextRow } from '../record/tables.ts'
+import { SearchIndex } from './search-index.ts'
+import type { SessionReader } from './sessions.ts'
+
+/** Work of one step: other reads have their turn then. */
+const STEP_MS = 10
+
+/** Turns of the index that one step looks for in the record. */
+const CHECKED_AT_ONCE = 500
+
+/** How often the index is gone through for turns that have left the record. */
+const TIDIED_EVERY_MS = 3_600_000
+
+export class SqliteSearch implements SearchSource {
+  readonly #sessions: SessionReader
+  readonly #index: SearchIndex | undefined
+  readonly #after: Database.Statement<[number], { id: number; turn_id: string; status: string }>
+  readonly #unindexed: Database.Statement<[number, number, number], number>
+  readonly #row: Database.Statement<[number], FoundRow>
+  readonly #isFirst: Database.Statement<[number, number, number], number>
+  readonly #texts: Database.Statement<[number], Buffer>
+  readonly #text: Database.Statement<[number], TextRow>
+  readonly #isThere: Database.Statement<[number], number>
+  /** Up to which turn the index was gone through, and when that began; undefined: not now. */
+  #tidiedTo: number | undefined = 0
+  #tidiedAtMs = performance.now()
+
+  /** @param index undefined: every turn is looked at */
+  constructor(db: Database.Database, sessions: SessionReader, index: SearchIndex | undefined) {
+    this.#sessions = sessions
+    this.#index = index
+    this.#after = db.prepare('SELECT id, turn_id, status FROM turns WHERE id > ? ORDER BY id LIMIT 64')
+    this.#unindexed = db
+      .prepare<[number, number, number], number>(
+        "SELECT id FROM turns WHERE id < ? AND id > ? AND status <> 'open' ORDER BY id DESC LIMIT ?",
+      )
+      .pluck()
+    this.#row = db.prepare(`SELECT ${FOUND_COLUMNS} FROM turns WHERE id = ?`)
+    this.#isFirst = db
+      .prepare<[number, number, number], number>(
+        'SELECT NOT EXISTS (SELECT 1 FROM turns WHERE tree = ? AND node = ? AND id < ?)',
+      )
+      .pluck()
+    this.#texts = db.prepare<[number], Buffer>('SELECT texts FROM nodes WHERE id = ?').pluck()
+    this.#text = db.prepare('SELECT echo_of, blobs, body, hash FROM texts WHERE id = ?')
+    this.#isThere = db.prepare<[number], number>('SELECT 1 FROM turns WHERE id = ?').pluck()
+  }
+
+  /** The index beside a database. @param mayWrite only one may */
+  static index(path: string, db: Database.Database, mayWrite: boolean): SearchIndex | undefined {
+    const file = `${path}-search`
+    if (!mayWrite) return SearchIndex.openForReading(file)
+    const index = SearchIndex.openForWriting(file)
+    if (isIndexOf(index, db)) return index
+    index.close()
+    SearchIndex.remove(file)
+    return SearchIndex.openForWriting(file)
+  }
+
+  search(part: Part): Promise<SearchPart> {
+    return searchPart(this, part)
+  }
+
+  candidates(wanted: string, before: number, limit: number): number[] {
+    const indexedTo = this.#index?.state.indexedTo ?? 0
+    const later = this.#unindexed.all(before, indexedTo, limit)
+    if (this.#index === undefined || later.length === limit) return later
+    const from = Math.min(before, indexedTo + 1)
+    return [...later, ...this.#index.candidates(wanted, from, limit - later.length)]
+  }
+
+  turns(turns: readonly number[], isWanted: (session: SessionRecord) => boolean) {
+    const found: { turn: FoundTurn; session: SessionRecord }[] = []
+    for (const id of turns) {
+      const row = this.#row.get(id)
+      // Of a tree that is dropped there is no session.
+      const session = row && this.#sessions.ofTree(row.tree)
+      if (session && isWanted(session)) found.push({ turn: this.#turn(row), session })
+    }
+    return found
+  }
+
+  /** @returns whether more is left to do at once */
+  indexSome(): boolean {
+    const index = this.#index!
+    const began = performance.now()
+    let more = false
+    for (const { id, turn_id: turnId, status } of this.#after.all(index.state.indexedTo)) {
+      // What it will say nobody knows: it and all after it are looked at instead.
+      if (status === 'open') break
+      const { request, completion } = spokenText(this.#turn(this.#row.get(id)!))
+      index.add({ id, turnId, text: `${request}\n${completion}` })
+      more = true
+      if (performance.now() - began > STEP_MS) break
+    }
+    if (more) return true
+    index.keep()
+    return this.#tidySome(index)
+  }
+
+  /** Takes out turns that have left the record. */
+  #tidySome(index: SearchIndex): boolean {
+    if (this.#tidiedTo === undefined) {
+      if (performance.now() - this.#tidiedAtMs < TIDIED_EVERY_MS) return false
+      this.#tidiedTo = 0
+      this.#tidiedAtMs = performance.now()
+    }
+    const turns = index.turnsAfter(this.#tidiedTo, CHECKED_AT_ONCE)
+    const gone = turns.filter((turn) => this.#isThere.get(turn) === undefined)
+    if (gone.length > 0) index.drop(gone)
+    this.#tidiedTo = turns.length < CHECKED_AT_ONCE ? undefined : turns.at(-1)!
+    return this.#tidiedTo !== undefined
+  }
+
+  /** With what its request adds, if no turn before has it. */
+  #turn(row: FoundRow): FoundTurn {
+    const isNew = row.node === 0 || this.#isFirst.get(row.tree, row.node, row.id) === 1
+    const nodes = [...(isNew ? [row.node] : []), row.prompt_node]
+    const packed = nodes.flatMap((node) => this.#texts.get(node) ?? [])
+    return toFoundTurn(
+      row,
+      textIds(packed).flatMap((text) => this.#text.get(text) ?? []),
+    )
+  }
+}
+
+/** Not if the database was replaced, by an older copy of itself for example. */
+function isIndexOf(index: SearchIndex, db: Database.Database): boolean {
+  const { indexedTo, turnId } = index.state
+  const last = db.prepare<[], number>(
+    "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'turns'",
+  )
+  const there = db.prepare<[number], string>('SELECT turn_id FROM turns WHERE id = ?')
+  return indexedTo <= last.pluck().get()! && (there.pluck().get(indexedTo) ?? turnId) === turnId
+}

@@ -1,0 +1,154 @@
+/**
+ * Answers of a model whose files have a `response_template`, which is to answers what the chat template is to prompts.
+ * transformers' own code reads them, in Python on a thread: a template's patterns and a model's texts may cost any time
+ * together. An answer that takes too long is shown as it was written, from what was not told of it on; the others that
+ * the thread was reading are read again on the next.
+ */
+import { ProxyError } from '../../../base/errors.ts'
+import type { Tool } from '../../../protocol/canonical/messages.ts'
+import type { AnswerReader } from '../parsers/answer-reader.ts'
+import { DeltaBuilder, type ParsedDelta } from '../parsers/parsed-delta.ts'
+import type { AnswerOpening, ReadTexts } from '../templates/python/python-responses.ts'
+import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
+import type { ResponseJob, ResponseReply, ResponseThreadData } from './response-thread.ts'
+
+const ENTRY_POINT = new URL('./response-thread.ts', import.meta.url)
+
+/** An answer has one job at a time, so that what waits is bounded by the calls that run. */
+const LIMITS: PythonThreadLimits = { timeLimitMs: 5_000, maxQueued: 100_000 }
+
+/** Longer texts are read in pieces: others get their turn in between, and none takes longer than it may. */
+const MAX_JOB_CHARS = 64 * 1024
+
+type ResponseThread = PythonThread<ResponseJob, ResponseReply>
+
+export class ResponseReader {
+  readonly #thread: ResponseThread
+  #answers = 0
+
+  /** @param template the value of `response_template` in `tokenizer_config.json` */
+  constructor(template: object, limits: Partial<PythonThreadLimits> = {}) {
+    const data: ResponseThreadData = { template: JSON.stringify(template) }
+    this.#thread = new PythonThread({
+      entryPoint: ENTRY_POINT,
+      name: 'responses',
+      data,
+      limits: { ...LIMITS, ...limits },
+      task: 'reads answers',
+      refusal: (why) => new ProxyError('internal', `the answer cannot be read: ${why}`),
+    })
+  }
+
+  /** @throws ProxyError `config_invalid` if the template cannot be used, `start_failed` if Python does not start */
+  async begin(): Promise<void> {
+    await this.#thread.ask({ kind: 'close', id: 0 })
+  }
+
+  /** @param prefix the text that the answer follows */
+  open(prefix: string, tools: readonly Tool[] | null | undefined): AnswerReader {
+    this.#answers += 1
+    return new ResponseAnswer(this.#thread, this.#answers, { prefix, tools: JSON.stringify(tools ?? []) })
+  }
+
+  close(): Promise<void> {
+    return this.#thread.close()
+  }
+}
+
+class ResponseAnswer implements AnswerReader {
+  readonly #thread: ResponseThread
+  readonly #id: number
+  readonly #opening: AnswerOpening
+  readonly #delta = new DeltaBuilder()
+  /** All that the thread was asked to read, in case that it is lost. */
+  #past = ''
+  #undecided = 0
+  #isOpen = false
+  #isRaw = false
+
+  constructor(thread: ResponseThread, id: number, opening: AnswerOpening) {
+    this.#thread = thread
+    this.#id = id
+    this.#opening = opening
+  }
+
+  async read(texts: readonly string[], isEnd: boolean): Promise<ParsedDelta[]> {
+    const chars = texts.reduce((sum, { length }) => sum + length, 0)
+    if (chars <= MAX_JOB_CHARS) return await this.#readPieces(texts, isEnd)
+    const deltas: ParsedDelta[] = []
+    for (const text of texts) deltas.push(await this.#readLong(text))
+    if (isEnd) deltas.push(...(await this.#readPieces([], true)))
+    return deltas
+  }
+
+  close(): void {
+    if (this.#isOpen) this.#thread.ask({ kind: 'close', id: this.#id }).catch(() => {})
+    this.#isOpen = false
+  }
+
+  async #readLong(text: string): Promise<ParsedDelta> {
+    const whole = new DeltaBuilder()
+    for (const piece of piecesOf(text)) {
+      const [delta] = await this.#readPieces([piece], false)
+      whole.add(delta!)
+    }
+    return whole.take()
+  }
+
+  async #readPieces(texts: readonly string[], isEnd: boolean): Promise<ParsedDelta[]> {
+    if (this.#isRaw) return asWritten(texts, isEnd)
+    try {
+      const { deltas, undecided } = await this.#ask(texts, isEnd)
+      this.#past += texts.join('')
+      this.#undecided = undecided
+      this.#isOpen = !isEnd
+      return deltas.map((delta) => this.#shown(delta))
+    } catch (error) {
+      if (!(error instanceof ProxyError) || error.code === 'shutting_down') throw error
+      this.#isRaw = true
+      const [first = '', ...rest] = texts
+      return asWritten([lastCodePoints(this.#past, this.#undecided) + first, ...rest], isEnd)
+    }
+  }
+
+  async #ask(texts: readonly string[], isEnd: boolean): Promise<ReadTexts> {
+    const job = { kind: 'read', id: this.#id, texts, isEnd } as const
+    const reply = await this.#thread.ask(this.#isOpen ? job : { ...job, opening: this.#opening })
+    if (reply !== 'unknown') return reply
+    // What was told of the past is not told again.
+    for (const [index, piece] of piecesOf(this.#past).entries()) {
+      const opening = index === 0 && { opening: this.#opening }
+      await this.#thread.ask({ kind: 'read', id: this.#id, ...opening, texts: [piece], isEnd: false })
+    }
+    return (await this.#thread.ask(this.#past === '' ? { ...job, opening: this.#opening } : job)) as ReadTexts
+  }
+
+  #shown({ content = '', reasoning = '', calls = [] }: ReadTexts['deltas'][number]): ParsedDelta {
+    this.#delta.addContent(content)
+    this.#delta.addReasoning(reasoning)
+    for (const call of calls) this.#delta.addCall(call)
+    return this.#delta.take()
+  }
+}
+
+/** The text that nobody could read; a text without an end of it stands for the end. */
+function asWritten(texts: readonly string[], isEnd: boolean): ParsedDelta[] {
+  const all = isEnd ? [...texts, ''] : texts
+  return all.map((content) => (content === '' ? {} : { content }))
+}
+
+/** No character is cut in two. */
+function piecesOf(text: string): string[] {
+  const pieces: string[] = []
+  for (let start = 0; start < text.length; ) {
+    const end = start + MAX_JOB_CHARS
+    const piece = text.slice(start, /[\ud800-\udbff]/.test(text[end - 1] ?? '') ? end - 1 : end)
+    pieces.push(piece)
+    start += piece.length
+  }
+  return pieces
+}
+
+function lastCodePoints(text: string, count: number): string {
+  return count === 0 ? '' : [...text].slice(-count).join('')
+}

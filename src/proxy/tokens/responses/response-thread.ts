@@ -1,0 +1,52 @@
+/** The thread that answers are read on by a `response_template`: keeps what was read of each answer that is sampled. */
+import { workerData } from 'node:worker_threads'
+import type { PyProxy } from 'pyodide/ffi'
+import {
+  type AnswerOpening,
+  PythonResponses,
+  type ReadTexts,
+  type ResponseTemplate,
+} from '../templates/python/python-responses.ts'
+import { answerJobs } from '../templates/python/thread-jobs.ts'
+
+export interface ResponseThreadData {
+  /** JSON. */
+  template: string
+}
+
+export type ResponseJob =
+  | { kind: 'read'; id: number; opening?: AnswerOpening; texts: readonly string[]; isEnd: boolean }
+  | { kind: 'close'; id: number }
+
+/** `unknown`: of an answer that another thread was reading. */
+export type ResponseReply = ReadTexts | 'unknown'
+
+const NOTHING: ReadTexts = { deltas: [], undecided: 0 }
+const answers = new Map<number, PyProxy>()
+
+void answerJobs<PythonResponses, ResponseJob, ResponseReply>({
+  start: () => PythonResponses.start(),
+  open: (python) => {
+    const template = python.open((workerData as ResponseThreadData).template)
+    return (job) => run(template, job)
+  },
+})
+
+function run(template: ResponseTemplate, job: ResponseJob): ResponseReply {
+  if (job.kind === 'close') {
+    close(job.id)
+    return NOTHING
+  }
+  const { id, opening, texts, isEnd } = job
+  const answer = opening ? template.begin(opening) : answers.get(id)
+  if (answer === undefined) return 'unknown'
+  answers.set(id, answer)
+  const read = template.read(answer, texts, isEnd)
+  if (isEnd) close(id)
+  return read
+}
+
+function close(id: number): void {
+  answers.get(id)?.destroy()
+  answers.delete(id)
+}

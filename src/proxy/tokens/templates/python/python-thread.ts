@@ -1,0 +1,177 @@
+/**
+ * A thread with Python on it that answers one job after the other, seen from the event loop. What it runs are other
+ * people's programs: a job that takes too long or too much memory fails alone, and the thread is replaced.
+ */
+import type { Worker } from 'node:worker_threads'
+import { ProxyError } from '../../../../base/errors.ts'
+import { startThread } from '../../../../base/own-files.ts'
+import type { ThreadProgress, ThreadReply } from './thread-jobs.ts'
+
+export interface PythonThreadLimits {
+  /** How long one job may take. */
+  timeLimitMs: number
+  /** Python may have this much, its own 40 MB included. Default: 1 GiB. */
+  maxMemoryBytes?: number | undefined
+  /** Jobs that may wait. Default: 1024. */
+  maxQueued?: number | undefined
+}
+
+export interface PythonThreadOptions {
+  /** Calls `answerJobs`. */
+  entryPoint: URL
+  name: string
+  /** A plain object, which the thread gets together with `maxMemoryBytes`. */
+  data: object
+  limits: PythonThreadLimits
+  /** What Python does here, for errors: `renders chat templates`. */
+  task: string
+  /** The error of a job that takes too long, or too much memory. */
+  refusal(why: string): ProxyError
+}
+
+interface Waiting<Job, Answer> {
+  job: Job
+  resolve(answer: Answer): void
+  reject(error: ProxyError): void
+}
+
+/** Python and the template may need seconds where no snapshot was made and others want the processor, too. */
+const START_LIMIT_MS = 120_000
+
+export class PythonThread<Job, Answer> {
+  readonly #options: PythonThreadOptions
+  readonly #queue: Waiting<Job, Answer>[] = []
+  #current: Waiting<Job, Answer> | undefined
+  #worker: Worker | undefined
+  #timer: NodeJS.Timeout | undefined
+  #closed = false
+
+  constructor(options: PythonThreadOptions) {
+    this.#options = options
+  }
+
+  /** @throws ProxyError of the job, `start_failed` without Python, `queue_full`, `shutting_down` */
+  ask(job: Job): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      if (this.#closed) return reject(this.#closedError())
+      if (this.#queue.length >= (this.#options.limits.maxQueued ?? 1024)) {
+        const message = `too many jobs wait for the Python that ${this.#options.task}`
+        return reject(new ProxyError('queue_full', message, { retryAfterS: 1 }))
+      }
+      this.#queue.push({ job, resolve, reject })
+      this.#next()
+    })
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    const waiting = [this.#current, ...this.#queue.splice(0)]
+    const worker = this.#dismiss()
+    for (const one of waiting) one?.reject(this.#closedError())
+    await worker?.terminate()
+  }
+
+  #next(): void {
+    if (this.#current !== undefined) return
+    this.#current = this.#queue.shift()
+    if (this.#current === undefined) {
+      // It holds the process only while it works.
+      this.#worker?.unref()
+      return
+    }
+    if (this.#worker === undefined) this.#spawn()
+    else this.#send(this.#worker, this.#current)
+  }
+
+  /** Its first messages say that Python works, and then that the template does. */
+  #spawn(): void {
+    const { entryPoint, name, data, limits } = this.#options
+    const workerData = { ...data, maxMemoryBytes: limits.maxMemoryBytes ?? 2 ** 30 }
+    const worker = startThread(entryPoint, { workerData, name })
+    this.#worker = worker
+    let works: 'nothing' | 'python' | 'template' = 'nothing'
+    worker.on('message', (reply: ThreadProgress | ThreadReply<Answer>) => {
+      if (this.#worker !== worker) return
+      clearTimeout(this.#timer)
+      if ('works' in reply) {
+        works = reply.works
+        if (works === 'template') this.#send(worker, this.#current!)
+        else this.#limitJob()
+      } else if (works === 'template') this.#settle(reply)
+      else this.#lose('error' in reply ? errorOf(reply.error) : this.#startError(undefined))
+    })
+    worker.on('error', (cause) => {
+      if (this.#worker !== worker) return
+      this.#lose(
+        works === 'template'
+          ? new ProxyError('internal', `the ${name} thread died`, { cause })
+          : this.#startError(cause),
+      )
+    })
+    this.#limit(START_LIMIT_MS, () => this.#startError(undefined))
+  }
+
+  #send(worker: Worker, { job }: Waiting<Job, Answer>): void {
+    worker.ref()
+    worker.postMessage(job)
+    this.#limitJob()
+  }
+
+  #limitJob(): void {
+    const { limits, refusal } = this.#options
+    this.#limit(limits.timeLimitMs, () => refusal(`it takes more than ${limits.timeLimitMs / 1000} s`))
+  }
+
+  #settle(reply: ThreadReply<Answer>): void {
+    if ('exhausted' in reply) {
+      this.#lose(this.#options.refusal('it takes too much memory'))
+      return
+    }
+    const { resolve, reject } = this.#current!
+    this.#current = undefined
+    if ('answer' in reply) resolve(reply.answer)
+    else reject(errorOf(reply.error))
+    this.#next()
+  }
+
+  #limit(timeMs: number, error: () => ProxyError): void {
+    this.#timer = setTimeout(() => this.#lose(error()), timeMs)
+    this.#timer.unref()
+  }
+
+  /** Fails what the thread works on; what waits gets another thread. */
+  #lose(error: ProxyError): void {
+    const lost = this.#current
+    void this.#dismiss()?.terminate()
+    lost?.reject(error)
+    this.#next()
+  }
+
+  #dismiss(): Worker | undefined {
+    clearTimeout(this.#timer)
+    const worker = this.#worker
+    this.#worker = undefined
+    this.#current = undefined
+    return worker
+  }
+
+  #startError(cause: unknown): ProxyError {
+    return new ProxyError('start_failed', `Python, which ${this.#options.task}, does not start`, { cause })
+  }
+
+  #closedError(): ProxyError {
+    return new ProxyError('shutting_down', `the ${this.#options.name} thread is closed`)
+  }
+}
+
+function errorOf({
+  code,
+  message,
+  param,
+}: {
+  code: ProxyError['code']
+  message: string
+  param: string | undefined
+}): ProxyError {
+  return new ProxyError(code, message, param === undefined ? {} : { param })
+}

@@ -1,0 +1,209 @@
+"""What transformers' parser of answers asks of PyPI's `regex`, on Python's own `re`: `regex` has no build for WebAssembly.
+
+Two things differ and are made equal. `\\w` and `\\s` are those of `regex`. And a search may be partial: where nothing
+matches, it tells from which place on the text may be the beginning of a match. For that, a pattern is rewritten so that
+the end of the text stands for all that has not come yet. `test/differential` compares what is read with both.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+from itertools import chain
+from re import DOTALL, _compiler, _parser, error, escape
+from re._constants import (
+    ANY,
+    ASSERT,
+    ASSERT_NOT,
+    AT,
+    AT_END_STRING,
+    ATOMIC_GROUP,
+    BRANCH,
+    CATEGORY,
+    CATEGORY_NOT_SPACE,
+    CATEGORY_NOT_WORD,
+    CATEGORY_SPACE,
+    CATEGORY_WORD,
+    IN,
+    LITERAL,
+    MAX_REPEAT,
+    MAXREPEAT,
+    MIN_REPEAT,
+    NOT_LITERAL,
+    POSSESSIVE_REPEAT,
+    RANGE,
+    SUBPATTERN,
+)
+
+__all__ = ["DOTALL", "compile", "error", "escape", "finditer", "sub"]
+
+LAST = 0x10FFFF
+CHARACTERS = (LITERAL, NOT_LITERAL, ANY, IN)
+REPEATS = (MAX_REPEAT, MIN_REPEAT, POSSESSIVE_REPEAT)
+AT_END = (AT, AT_END_STRING)
+THE_REST = (MAX_REPEAT, (0, MAXREPEAT, [(IN, [(RANGE, (0, LAST))])]))
+
+
+SPACES = [code for code in range(0x3001) if chr(code).isspace() and not 0x1C <= code <= 0x1F]
+JOINERS = (0x200C, 0x200D)
+# Symbols that Unicode calls alphabetic.
+CIRCLED = ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
+CATEGORIES = frozenset(("Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "Pc"))
+
+
+def word_codes():
+    # Unicode has neither letters nor marks elsewhere.
+    for code in chain(range(0x40000), range(0xE0000, 0xE0200)):
+        is_circled = any(first <= code <= last for first, last in CIRCLED)
+        if unicodedata.category(chr(code)) in CATEGORIES or code in JOINERS or is_circled:
+            yield code
+
+
+def sets_of(codes):
+    """What is in it, and what is not, as members of a set."""
+    inside, outside, behind = [], [], 0
+    for code in codes:
+        if code == behind and inside:
+            inside[-1] = (RANGE, (inside[-1][1][0], code))
+        else:
+            inside.append((RANGE, (code, code)))
+            if code > behind:
+                outside.append((RANGE, (behind, code - 1)))
+        behind = code + 1
+    return inside, [*outside, (RANGE, (behind, LAST))]
+
+
+SPACE, NOT_SPACE = sets_of(SPACES)
+WORD, NOT_WORD = sets_of(word_codes())
+CLASSES = {
+    CATEGORY_SPACE: SPACE,
+    CATEGORY_NOT_SPACE: NOT_SPACE,
+    CATEGORY_WORD: WORD,
+    CATEGORY_NOT_WORD: NOT_WORD,
+}
+
+
+class Unsupported(ValueError):
+    pass
+
+
+class Pattern:
+    def __init__(self, source, flags):
+        self.tree = _parser.parse(source, flags)
+        self.flags = flags
+        self.whole = self.compiled(each_class(self.tree.data))
+        self.groupindex = self.whole.groupindex
+        self.start = None
+
+    def compiled(self, items):
+        return _compiler.compile(self.sequence(items), self.flags)
+
+    def sequence(self, items):
+        return nested(_parser.SubPattern(self.tree.state, items), self.tree.state)
+
+    def prepare(self):
+        """For partial searches. Raises Unsupported where they cannot be what they are with `regex`."""
+        if self.start is None:
+            if self.tree.state.flags & ~(re.UNICODE | re.DOTALL | re.VERBOSE | re.MULTILINE):
+                raise Unsupported("the pattern has flags that are not known here")
+            self.start = self.compiled([*each_class(beginnings(self.tree.data)), AT_END])
+
+    def search(self, text, start=0, partial=False):
+        found = self.whole.search(text, start)
+        if found is not None or not partial:
+            return found and Match(found, False)
+        self.prepare()
+        found = self.start.search(text, start)
+        return found and Match(found, True)
+
+    def match(self, text, start=0):
+        return self.whole.match(text, start)
+
+    def fullmatch(self, text):
+        return self.whole.fullmatch(text)
+
+    def finditer(self, text):
+        return self.whole.finditer(text)
+
+    def sub(self, by, text):
+        return self.whole.sub(by, text)
+
+
+class Match:
+    def __init__(self, found, partial):
+        self.start, self.end, self.span = found.start, found.end, found.span
+        self.group, self.groupdict, self.partial = found.group, found.groupdict, partial
+
+
+def each_class(items):
+    """With the members of `\\w` and `\\s` in their place."""
+    return [mapped(item, each_class) if item[0] is not IN else (IN, members(item[1])) for item in items]
+
+
+def members(items):
+    return [member for item in items for member in (CLASSES.get(item[1], [item]) if item[0] is CATEGORY else [item])]
+
+
+def mapped(item, change):
+    """Changes what is inside of an item."""
+    kind, value = item
+    if kind is BRANCH:
+        return (kind, (value[0], [change(list(one)) for one in value[1]]))
+    if kind is SUBPATTERN:
+        return (kind, (*value[:3], change(list(value[3]))))
+    if kind in REPEATS:
+        return (kind, (value[0], value[1], change(list(value[2]))))
+    if kind in (ASSERT, ASSERT_NOT):
+        return (kind, (value[0], change(list(value[1]))))
+    if kind is ATOMIC_GROUP:
+        return (kind, change(list(value)))
+    return item
+
+
+def beginnings(items):
+    """What matches the beginnings of matches: at the end of the text, whatever comes next may still come."""
+    return [part for item in items for part in beginning(item)]
+
+
+def beginning(item):
+    kind, value = item
+    if kind in CHARACTERS or kind is AT:
+        return [either([item], [AT_END])]
+    if kind in (ASSERT, ASSERT_NOT):
+        is_ahead = value[0] == 1
+        open_end = [(ASSERT, (1, [*beginnings(value[1]), AT_END])), THE_REST] if is_ahead else [AT_END]
+        return [either([item], open_end)]
+    if kind in REPEATS and len(value[2]) == 1 and value[2][0][0] in CHARACTERS:
+        least, most, part = value
+        if least == 0:
+            return [item]
+        return [either([item], [(MAX_REPEAT, (0, least - 1, part)), AT_END])]
+    if kind in (BRANCH, SUBPATTERN, ATOMIC_GROUP, *REPEATS):
+        return [mapped(item, beginnings)]
+    raise Unsupported(f"the pattern has {str(kind).lower()}, which is not known here")
+
+
+def either(*ways):
+    return (BRANCH, (None, list(ways)))
+
+
+def nested(tree, state):
+    """Python's compiler takes sequences of its own type only."""
+
+    def as_tree(items):
+        return nested(_parser.SubPattern(state, items), state)
+
+    tree.data = [mapped(item, as_tree) for item in tree.data]
+    return tree
+
+
+@lru_cache(maxsize=256)
+def compile(source, flags=0):
+    return Pattern(source, flags)
+
+
+def sub(pattern, by, text, flags=0):
+    return compile(pattern, flags).sub(by, text)
+
+
+def finditer(pattern, text, flags=0):
+    return compile(pattern, flags).finditer(text)

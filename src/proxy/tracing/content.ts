@@ -1,0 +1,153 @@
+/**
+ * What was said, as attributes of spans: only for who asks for it. Names and shapes are those of the conventions for
+ * generative AI, 1.41 (`gen-ai-input-messages.json` and `gen-ai-output-messages.json` beside the page that
+ * `attributes.ts` names); the values are JSON text, because the SDK has no attributes of other shapes.
+ */
+import type { Attributes } from '@opentelemetry/api'
+import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
+import type { BegunTurn } from '../../protocol/canonical/spans.ts'
+import { promptJson } from '../session/prompts/prompt-pieces.ts'
+import type { TurnOutcome } from '../store/port/turn-store.ts'
+
+type Part =
+  | { type: 'text' | 'reasoning'; content: string }
+  | { type: 'tool_call'; id: string; name: string; arguments: unknown }
+  | { type: 'tool_call_response'; id: string; response: string }
+  | { type: 'uri'; modality: 'image'; uri: string }
+
+interface SaidMessage {
+  role: string
+  parts: Part[]
+}
+
+/** Of a part in JSON besides its text. */
+const PART_CHARS = 64
+
+/** Room for text. What is longer is cut, and says how much is missing. */
+class Room {
+  #left: number
+
+  constructor(chars: number) {
+    this.#left = chars
+  }
+
+  get isFull(): boolean {
+    return this.#left <= 0
+  }
+
+  /** @param length of what `text` is the beginning of */
+  take(text: string, length = text.length): string {
+    const kept = Math.max(0, Math.min(text.length, this.#left))
+    this.#left -= length + PART_CHARS
+    return kept === length ? text : `${text.slice(0, kept)}… (${length - kept} more characters)`
+  }
+}
+
+/**
+ * The latest messages, as many as there is room for: a long conversation costs no more than a short one.
+ * @param chars how many characters of text an attribute has at most
+ */
+export function inputAttributes({ lastMessage, tools, promptPieces }: BegunTurn, chars: number): Attributes {
+  const room = new Room(chars)
+  const messages: SaidMessage[] = []
+  let at = lastMessage
+  for (; at !== undefined && !room.isFull; at = at.parent) messages.unshift(saidMessage(at.value, room))
+  if (promptPieces.length > 0)
+    messages.push({
+      role: 'user',
+      parts: [{ type: 'text', content: promptStart(promptPieces, room, chars) }],
+    })
+  return {
+    'gen_ai.input.messages': JSON.stringify(messages),
+    ...(at !== undefined && { 'llm_proxy.input.left_out': at.depth }),
+    ...(tools !== null && tools.length <= chars && { 'gen_ai.tool.definitions': definitions(tools) }),
+  }
+}
+
+export function outputAttributes(outcome: TurnOutcome, chars: number): Attributes {
+  const { completionText, reasoning, toolCalls, finishReason } = outcome
+  const room = new Room(chars)
+  const parts = answerParts(completionText, reasoning, JSON.parse(toolCalls) as ToolCall[], room)
+  const reason = finishReason === 'tool_calls' ? 'tool_call' : (finishReason ?? 'error')
+  return { 'gen_ai.output.messages': JSON.stringify([{ role: 'assistant', parts, finish_reason: reason }]) }
+}
+
+/** No more of it is joined than is shown. */
+function promptStart(pieces: readonly string[], room: Room, chars: number): string {
+  let [text, length] = ['', 1]
+  for (const piece of pieces) {
+    if (text.length < chars) text += piece
+    length += piece.length
+  }
+  return room.take(text.length + 1 === length ? [...promptJson([text])].join('') : text, length)
+}
+
+function saidMessage(message: ChatMessage, room: Room): SaidMessage {
+  const { role } = message
+  if (role === 'tool') {
+    const response = room.take(textOf(message.content))
+    return { role, parts: [{ type: 'tool_call_response', id: message.tool_call_id, response }] }
+  }
+  if (role !== 'assistant') return { role, parts: contentParts(message.content, room) }
+  const calls = (message.tool_calls ?? []).filter((call) => call.type === 'function')
+  return { role, parts: answerParts(textOf(message.content), message.reasoning_content, calls, room) }
+}
+
+function answerParts(
+  text: string | null,
+  reasoning: string | null | undefined,
+  calls: readonly ToolCall[],
+  room: Room,
+): Part[] {
+  const parts: Part[] = []
+  if (reasoning) parts.push({ type: 'reasoning', content: room.take(reasoning) })
+  if (text) parts.push({ type: 'text', content: room.take(text) })
+  for (const { id, function: called } of calls) {
+    if (room.isFull) break
+    const { name } = called
+    parts.push({ type: 'tool_call', id, name, arguments: parsed(room.take(called.arguments)) })
+  }
+  return parts
+}
+
+/** Images in a message are told, and left out. */
+function contentParts(content: unknown, room: Room): Part[] {
+  if (!Array.isArray(content)) return [{ type: 'text', content: room.take(textOf(content)) }]
+  const parts: Part[] = []
+  for (const part of content) {
+    if (room.isFull) break
+    parts.push(contentPart(part, room))
+  }
+  return parts
+}
+
+function contentPart(part: unknown, room: Room): Part {
+  const { text, image_url: image } = Object(part) as { text?: unknown; image_url?: { url?: unknown } }
+  if (typeof text === 'string') return { type: 'text', content: room.take(text) }
+  const url = image?.url
+  if (typeof url !== 'string') return { type: 'text', content: room.take(JSON.stringify(part)) }
+  return url.startsWith('data:')
+    ? { type: 'text', content: room.take('(an image)') }
+    : { type: 'uri', modality: 'image', uri: room.take(url) }
+}
+
+function textOf(content: unknown): string {
+  if (typeof content === 'string') return content
+  if (content === null || content === undefined) return ''
+  if (!Array.isArray(content)) return JSON.stringify(content)
+  return content.map((part) => (Object(part) as { text?: unknown }).text ?? '').join('\n')
+}
+
+/** As an object where it is one. */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}
+
+function definitions(tools: string): string {
+  const known = (JSON.parse(tools) as Tool[]).filter((tool) => tool.type === 'function')
+  return JSON.stringify(known.map((tool) => ({ type: 'function', ...tool.function })))
+}

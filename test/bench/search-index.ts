@@ -1,0 +1,120 @@
+/**
+ * `node test/bench/search-index.ts [TURNS]`: what the index of the search costs and saves. Sessions of twenty turns read
+ * and write files of this repository. CPU time is of the whole process, all threads; commits are timed with and without
+ * the index being made meanwhile.
+ */
+import { globSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
+import { openForReading } from '../../src/proxy/store/sqlite/database.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
+import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
+import { SqliteSearch } from '../../src/proxy/store/sqlite/search.ts'
+import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+
+const TURNS = Number(process.argv[2] ?? 20_000)
+const PER_SESSION = 20
+/** What a turn adds: the result of a tool, and an answer with a call. */
+const OUTPUT_CHARS = 2_000
+const ANSWER_CHARS = 500
+const SYSTEM_CHARS = 20_000
+const AT_ONCE = 16
+/** In few turns, and in none but this file's. */
+const WANTED = ['keepIndexing(', 'zebra crossing']
+
+const ROOT = join(import.meta.dirname, '../..')
+const CORPUS = globSync('{src,docs,test}/**/*.{ts,md}', { cwd: ROOT })
+  .map((path) => readFileSync(join(ROOT, path), 'utf8'))
+  .join('\n')
+const piece = (place: number, chars: number) => {
+  const start = (place * 7_919) % (CORPUS.length - chars)
+  return CORPUS.slice(start, start + chars)
+}
+const message = (role: string, content: string) => JSON.stringify({ role, content })
+
+async function recordSession(store: TurnStore, session: number, tookMs: number[]): Promise<void> {
+  const sessionId = `s${session}`
+  await store.createSession(aSession(sessionId))
+  const messages = [message('system', piece(0, SYSTEM_CHARS)), message('user', piece(session, 300))]
+  for (let index = 0; index < PER_SESSION; index++) {
+    const completionText = piece(session * 31 + index, ANSWER_CHARS)
+    const began = performance.now()
+    const requestMessages = [...messages]
+    await record(store, aTurn(`${sessionId}-${index}`, { sessionId, index, requestMessages }), {
+      sessionId,
+      completionText,
+    })
+    tookMs.push(performance.now() - began)
+    messages.push(
+      message('assistant', completionText),
+      message('tool', piece(session * 37 + index, OUTPUT_CHARS)),
+    )
+  }
+}
+
+/** @returns milliseconds of CPU time a turn, and how long a commit took */
+async function recordAll(store: TurnStore, from: number) {
+  const tookMs: number[] = []
+  const began = process.cpuUsage()
+  const sessions = TURNS / PER_SESSION
+  for (let session = 0; session < sessions; session += AT_ONCE) {
+    const some = Array.from({ length: AT_ONCE }, (_, place) =>
+      recordSession(store, from + session + place, tookMs),
+    )
+    await Promise.all(some)
+  }
+  tookMs.sort((a, b) => a - b)
+  const at = (share: number) => tookMs[Math.floor(tookMs.length * share)]!.toFixed(2)
+  return { cpuMs: cpuSince(began) / tookMs.length, p50: at(0.5), p99: at(0.99) }
+}
+
+function cpuSince(began: NodeJS.CpuUsage): number {
+  const { user, system } = process.cpuUsage(began)
+  return (user + system) / 1_000
+}
+
+async function find(store: TurnStore, wanted: string) {
+  const began = performance.now()
+  let [hits, pages] = [0, 0]
+  let cursor: string | undefined
+  do {
+    const page = await store.searchTurns({ wanted, limit: 100, perSession: 1, ...(cursor && { cursor }) })
+    hits += page.hits.length
+    pages += 1
+    cursor = page.nextCursor
+  } while (cursor !== undefined && hits < 100)
+  return `${(performance.now() - began).toFixed(0)} ms (${hits} hits, ${pages} pages)`
+}
+
+/** Without the rest that a proxy gives its other work. @returns milliseconds of CPU time */
+function indexAll(): number {
+  const db = openForReading(path)
+  const index = SqliteSearch.index(path, db, true)
+  const reader = new SqliteReader(db, 1024 * 1024, index)
+  const began = process.cpuUsage()
+  while (reader.indexSome());
+  const took = cpuSince(began)
+  index?.close()
+  db.close()
+  return took
+}
+
+const folder = mkdtempSync(join(tmpdir(), 'search-index-'))
+const path = join(folder, 'turns.db')
+const open = (searchIndex: boolean) => openSqliteStore({ path, durability: 'power', searchIndex })
+try {
+  const plain = await open(false)
+  console.log('commits without index', await recordAll(plain, 0))
+  for (const wanted of WANTED) console.log('no index', wanted, await find(plain, wanted))
+  await plain.close()
+
+  console.log('CPU ms a turn to index it', (indexAll() / TURNS).toFixed(3))
+  console.log('MB of database, index', statSync(path).size / 1e6, statSync(`${path}-search`).size / 1e6)
+  const indexed = await open(true)
+  for (const wanted of WANTED) console.log('index', wanted, await find(indexed, wanted))
+  console.log('commits while it is kept', await recordAll(indexed, TURNS))
+  await indexed.close()
+} finally {
+  rmSync(folder, { recursive: true, force: true })
+}

@@ -1,0 +1,59 @@
+/** Every screen of the inspector, light and dark, as axe-core judges what everybody can read and reach. */
+import { existsSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { type Browser, chromium, type Page } from 'playwright-core'
+import t, { type Test } from 'tap'
+import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
+import { recordToolSession } from '../helpers/tool-session.ts'
+
+const CHROMIUM = '/usr/bin/chromium'
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
+
+const SCREENS = [
+  { path: 'sessions', shows: 'run-1' },
+  { path: 'session/run-1', shows: 'run-1' },
+  { path: 'tokens/run-1/0', shows: 'run-1' },
+  { path: 'groups?by=instance_id', shows: 'sea' },
+  { path: 'group/instance_id/%22sea%22', shows: 'run-2' },
+  { path: 'compare?a=run-1%230&b=run-2%230', shows: 'run-2' },
+  { path: 'engines', shows: 'How prompts came about' },
+]
+
+interface Finding {
+  id: string
+  impact: string | null
+  nodes: { target: string[]; failureSummary: string }[]
+}
+
+async function findings(page: Page): Promise<Finding[]> {
+  // Not as a script of the page, which its content security policy would refuse.
+  await page.evaluate(AXE)
+  const { violations } = (await page.evaluate('axe.run()')) as { violations: Finding[] }
+  return violations
+}
+
+t.test('axe-core', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, async (t) => {
+  const browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] })
+  t.teardown(() => browser.close())
+  for (const colorScheme of ['light', 'dark'] as const) await judged(t, browser, colorScheme)
+})
+
+async function judged(t: Test, browser: Browser, colorScheme: 'light' | 'dark'): Promise<void> {
+  const api = await startSessionsApi(t)
+  await recordToolSession(api, 'run-1', 1)
+  await api.sessions.create({ sessionId: 'run-2', metadata: { instance_id: 'sea' } })
+  await recordTurn(api.store, 'run-2', 0, {})
+  const page = await browser.newPage({ viewport: { width: 1440, height: 900 }, colorScheme })
+  t.teardown(() => page.close())
+  for (const { path, shows } of SCREENS) {
+    await page.goto(`${api.url}/ui/#/${path}`)
+    await page.reload()
+    await page.getByText(shows).first().waitFor()
+    const told = (await findings(page)).map(({ id, impact, nodes }) => ({
+      id,
+      impact,
+      at: nodes.slice(0, 3).map(({ target, failureSummary }) => `${target}: ${failureSummary}`),
+    }))
+    t.strictSame(told, [], `${path}, ${colorScheme}`)
+  }
+}

@@ -1,0 +1,277 @@
+/** What every {@link TurnStore} does for consumers. Leases run by the clock of the store, so these cells wait. */
+import fc from 'fast-check'
+import type { Test } from 'tap'
+import {
+  type Consumer,
+  FIRST_END,
+  type LeaseChange,
+  type SessionKey,
+} from '../../src/proxy/store/port/consumers.ts'
+import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
+import { until } from '../helpers/until.ts'
+import { aSession, aTurn, record } from './turn-store.ts'
+
+const LONG_MS = 60_000
+const DAY_MS = 86_400_000
+
+export function aConsumer(fields: Partial<Consumer> = {}): Consumer {
+  return {
+    name: 'trainer',
+    idPrefix: '',
+    createdAtMs: 1000,
+    sinceMs: 0,
+    holdMs: DAY_MS,
+    selection: { metadata: { task: 'x', 'ö"': 1 }, groupBy: 'task', groupSize: 2, rewarded: true },
+    ...fields,
+  }
+}
+
+/** A session that ended then. */
+async function ended(store: TurnStore, sessionId: string, atMs: number, ttlMs: number | null = null) {
+  await store.createSession(aSession(sessionId, { ttlMs }))
+  await record(store, aTurn(`turn of ${sessionId}`, { sessionId }), { endedAtMs: atMs })
+  await store.endSession(sessionId, 'completed', atMs)
+}
+
+function available(store: TurnStore, { leaseId = 'new', consumer = 'trainer', limit = 100 } = {}) {
+  return store.availableSessions({ consumer, leaseId, after: FIRST_END, limit, nowMs: Date.now() })
+}
+
+async function idsAvailable(store: TurnStore, options = {}): Promise<string[]> {
+  return (await available(store, options)).map(({ session }) => session.sessionId)
+}
+
+async function keysOf(store: TurnStore, ...ids: string[]): Promise<SessionKey[]> {
+  const found = await available(store)
+  return ids.map((id) => found.find(({ session }) => session.sessionId === id)!.key)
+}
+
+function lease(store: TurnStore, leaseId: string, units: SessionKey[][], leaseMs = LONG_MS) {
+  return store.leaseSessions({ consumer: 'trainer', leaseId, units, leaseMs, nowMs: Date.now() })
+}
+
+function change(store: TurnStore, to: LeaseChange['to'], leaseId: string | null, ids?: string[]) {
+  const asked = { consumer: 'trainer', leaseId, sessionIds: ids ?? null, to, leaseMs: LONG_MS }
+  return store.changeLease({ ...asked, nowMs: Date.now() })
+}
+
+export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStore>): void {
+  const cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) =>
+    t.test(title, async (t) => {
+      const store = await open(t)
+      t.teardown(() => store.close())
+      await check(t, store)
+    })
+
+  cell('a consumer has what it was created with, and creating it again changes nothing', async (t, store) => {
+    const consumer = aConsumer({ name: 'runs/job-1/trainer', idPrefix: 'runs/job-1/' })
+    t.strictSame(await store.createConsumer(consumer), { created: true, consumer })
+    const again = await store.createConsumer({ ...consumer, createdAtMs: 2000, holdMs: 1 })
+    t.strictSame(again, { created: false, consumer })
+    t.strictSame(await store.getConsumer(consumer.name), consumer)
+    await store.createConsumer(aConsumer({ name: 'a' }))
+    const names = async (prefix: string) => (await store.listConsumers(prefix)).map(({ name }) => name)
+    t.strictSame(await names(''), ['a', 'runs/job-1/trainer'])
+    t.strictSame(await names('runs/job-1/'), ['runs/job-1/trainer'])
+    t.equal(await store.deleteConsumer('a'), true)
+    t.equal(await store.deleteConsumer('a'), false)
+    t.equal(await store.getConsumer('a'), undefined)
+  })
+
+  cell('without the consumer nothing is available, leased or counted', async (t, store) => {
+    await ended(store, 'a', 1000)
+    t.strictSame(await available(store), [])
+    t.equal(await store.countForConsumer('trainer', 0), undefined)
+    await t.rejects(lease(store, 'l', []), { code: 'consumer_not_found' })
+    await t.rejects(change(store, 'acknowledged', 'l'), { code: 'consumer_not_found' })
+  })
+
+  cell('completed sessions are available in the order of their ends, page by page', async (t, store) => {
+    await store.createConsumer(aConsumer({ idPrefix: 'runs/r/', sinceMs: 2000 }))
+    for (const [id, atMs] of Object.entries({ c: 4000, a: 2000, old: 1999, b: 3000, d: 4000 }))
+      await ended(store, `runs/r/${id}`, atMs)
+    await ended(store, 'runs/other/a', 3000)
+    await store.createSession(aSession('runs/r/open'))
+    await store.createSession(aSession('runs/r/bad'))
+    await store.endSession('runs/r/bad', 'aborted', 3000)
+    const order = ['a', 'b', 'c', 'd'].map((id) => `runs/r/${id}`)
+    t.strictSame(await idsAvailable(store), order)
+    const found = await available(store)
+    t.strictSame(found[0]!.session, await store.getSession('runs/r/a'))
+    t.match(found, [{ deliveries: 1 }, {}, {}, {}])
+    const paged: string[] = []
+    let after = FIRST_END
+    for (let page = 0; page < 4; page += 1) {
+      const query = { consumer: 'trainer', leaseId: 'l', after, limit: 1, nowMs: Date.now() }
+      const [one] = await store.availableSessions(query)
+      after = { endedAtMs: one!.session.endedAtMs!, tree: one!.key.tree }
+      paged.push(one!.session.sessionId)
+    }
+    t.strictSame(paged, order)
+    t.strictSame(await store.countForConsumer('trainer', Date.now()), {
+      ...{ available: 4, leased: 0, acknowledged: 0 },
+    })
+  })
+
+  cell(
+    'what is leased is nobody else’s until it is released, and never again once acknowledged',
+    async (t, store) => {
+      await store.createConsumer(aConsumer())
+      for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
+      const [a, b, c] = (await keysOf(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
+      t.strictSame(await lease(store, 'one', [[a], [b]]), [a.tree, b.tree])
+      t.strictSame(await lease(store, 'one', [[a]]), [a.tree], 'asked again, it has happened once')
+      t.strictSame(await idsAvailable(store), ['c'])
+      t.strictSame(await idsAvailable(store, { leaseId: 'one' }), ['a', 'b', 'c'])
+      t.match(await available(store, { leaseId: 'one' }), [
+        { deliveries: 1 },
+        { deliveries: 1 },
+        { deliveries: 1 },
+      ])
+      t.strictSame(await lease(store, 'two', [[a, c], [b]]), [], 'a unit is whole, or nobody’s')
+      t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'c', 'none']), ['a'])
+      t.strictSame(await change(store, 'acknowledged', 'one', ['a']), ['a'], 'again')
+      t.strictSame(await change(store, 'released', 'one'), ['b'], 'what is acknowledged stays so')
+      t.strictSame(await idsAvailable(store, { leaseId: 'one' }), ['b', 'c'])
+      t.strictSame(await lease(store, 'two', [[b, c]]), [b.tree, c.tree])
+      t.strictSame(await change(store, 'acknowledged', 'one', ['b']), [], 'it is another’s now')
+      t.match(await available(store, { leaseId: 'two' }), [{ deliveries: 2 }, { deliveries: 1 }])
+      t.strictSame(await store.countForConsumer('trainer', Date.now()), {
+        ...{ available: 0, leased: 2, acknowledged: 1 },
+      })
+      t.strictSame((await change(store, 'released', null)).sort(), ['b', 'c'], 'of all leases')
+      t.strictSame(await idsAvailable(store), ['b', 'c'])
+    },
+  )
+
+  cell('a lease that has run out is the next one’s, and still good until then', async (t, store) => {
+    await store.createConsumer(aConsumer())
+    for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
+    const [a, b, c] = (await keysOf(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
+    await lease(store, 'one', [[a], [b], [c]], 1)
+    await until(async () => (await idsAvailable(store)).length === 3)
+    t.match(await store.countForConsumer('trainer', Date.now()), { available: 3, leased: 0 })
+    t.strictSame(await lease(store, 'two', [[a]]), [a.tree])
+    t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'b']), ['b'])
+    t.strictSame(await change(store, 'extended', 'one', ['a', 'b', 'c']), ['c'])
+    t.strictSame(await idsAvailable(store), [])
+  })
+
+  cell('consumers know nothing of each other, and one that is made anew begins anew', async (t, store) => {
+    await store.createConsumer(aConsumer())
+    await store.createConsumer(aConsumer({ name: 'other' }))
+    await ended(store, 'a', 1000)
+    await lease(store, 'one', [await keysOf(store, 'a')])
+    await change(store, 'acknowledged', 'one')
+    t.strictSame(await idsAvailable(store, { consumer: 'other' }), ['a'])
+    await store.deleteConsumer('trainer')
+    await store.createConsumer(aConsumer())
+    t.strictSame(await idsAvailable(store), ['a'])
+  })
+
+  cell('a session that was reset, or deleted and made again, is new', async (t, store) => {
+    await store.createConsumer(aConsumer())
+    for (const id of ['a', 'b']) await ended(store, id, 1000)
+    const [a, b] = (await keysOf(store, 'a', 'b')) as [SessionKey, SessionKey]
+    await lease(store, 'one', [[a], [b]])
+    await store.resetSession('a', 2000)
+    await store.deleteSession('b')
+    t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'b']), [], 'what it had is gone')
+    t.strictSame(await idsAvailable(store), [])
+    await store.endSession('a', 'completed', 3000)
+    await ended(store, 'b', 4000)
+    t.strictSame(await idsAvailable(store), ['a', 'b'])
+    t.strictSame(await lease(store, 'one', [[a], [b]]), [], 'by its old keys it cannot be had')
+  })
+
+  cell(
+    'a sweep leaves what a consumer has not acknowledged, for the time that it holds',
+    async (t, store) => {
+      const nowMs = Date.now()
+      const endMs = nowMs - 10_000
+      await store.createConsumer(aConsumer({ idPrefix: 'held-', sinceMs: endMs, holdMs: 20_000 }))
+      for (const id of ['held-1', 'held-2', 'other']) await ended(store, id, endMs, 1)
+      await ended(store, 'held-old', endMs - 1, 1)
+      await ended(store, 'held-bad', endMs, 1)
+      await store.resetSession('held-bad', endMs)
+      await store.endSession('held-bad', 'aborted', endMs)
+      t.match(await store.countSessions(nowMs), { expired: 3 })
+      t.strictSame((await store.sweep(nowMs)).sort(), ['held-bad', 'held-old', 'other'])
+      await lease(store, 'one', [await keysOf(store, 'held-1'), await keysOf(store, 'held-2')])
+      t.strictSame(await store.sweep(nowMs), [], 'to have it is not enough')
+      await change(store, 'acknowledged', 'one', ['held-1'])
+      t.strictSame(await store.sweep(nowMs), ['held-1'])
+      await store.deleteConsumer('trainer')
+      await store.createConsumer(aConsumer({ holdMs: 5_000 }))
+      t.strictSame(await store.sweep(nowMs), ['held-2'], 'its time is over')
+    },
+  )
+
+  cell('whatever trainers do, each session is acknowledged once and none is lost', async (t, store) => {
+    let last = 0
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.nat({ max: 6 }), { maxLength: 40 }), async (steps) => {
+        last += 1
+        const idPrefix = `p${last}-`
+        const consumer = `trainer ${last}`
+        await store.createConsumer(aConsumer({ name: consumer, idPrefix }))
+        const made: string[] = []
+        const acknowledged: string[] = []
+        const leases: { leaseId: string; ids: string[] }[] = []
+        const nowMs = () => Date.now()
+        const take = async (leaseId: string) => {
+          const query = { consumer, leaseId, after: FIRST_END, limit: 2, nowMs: nowMs() }
+          const found = await store.availableSessions(query)
+          const units = found.map(({ key }) => [key])
+          const trees = await store.leaseSessions({
+            consumer,
+            leaseId,
+            units,
+            leaseMs: LONG_MS,
+            nowMs: nowMs(),
+          })
+          const ids = found
+            .filter(({ key }) => trees.includes(key.tree))
+            .map(({ session }) => session.sessionId)
+          return { leaseId, ids }
+        }
+        const settle = async (
+          to: LeaseChange['to'],
+          held: { leaseId: string; ids: string[] } | undefined,
+        ) => {
+          if (held === undefined) return []
+          return store.changeLease({
+            ...{
+              consumer,
+              leaseId: held.leaseId,
+              sessionIds: held.ids,
+              to,
+              leaseMs: LONG_MS,
+              nowMs: nowMs(),
+            },
+          })
+        }
+        for (const [place, step] of steps.entries()) {
+          if (step <= 2) {
+            made.push(`${idPrefix}${place}`)
+            await ended(store, made.at(-1)!, 1000 + place)
+          } else if (step <= 4) leases.push(await take(`l${place}`))
+          else if (step === 5) acknowledged.push(...(await settle('acknowledged', leases.pop())))
+          else await settle('released', leases.shift())
+        }
+        // The trainer is started anew: what it had and has not acknowledged comes again.
+        await store.changeLease({
+          ...{ consumer, leaseId: null, sessionIds: null, to: 'released', leaseMs: 0, nowMs: nowMs() },
+        })
+        for (
+          let held = await take('end');
+          held.ids.length > 0;
+          held = await take(`end${acknowledged.length}`)
+        )
+          acknowledged.push(...(await settle('acknowledged', held)))
+        t.strictSame(acknowledged.sort(), made.sort())
+      }),
+      { numRuns: 25 },
+    )
+  })
+}

@@ -1,0 +1,48 @@
+/** Answers by published response templates: what transformers reads in random ones, whole and streamed, is read here. */
+import { execFileSync } from 'node:child_process'
+import { globSync } from 'node:fs'
+import { join } from 'node:path'
+import { PythonResponses } from '../../src/proxy/tokens/templates/python/python-responses.ts'
+import { differences, type PublishedResponses } from '../helpers/read-responses.ts'
+
+/** Has templates of its own for models whose files have none. */
+const TRL = 'trl==1.16.0'
+
+interface CompareOptions {
+  /** With transformers. */
+  python: string
+  /** A folder for what is downloaded. */
+  cache: string
+  /** Of each template. */
+  answers: number
+  seed: string
+}
+
+/** @returns how many readings differ */
+export async function compareResponses({ python, cache, answers, seed }: CompareOptions): Promise<number> {
+  if (globSync('wheels/trl-*.whl', { cwd: cache }).length === 0)
+    execFileSync(python, ['-m', 'pip', 'download', '--quiet', '--no-deps', '--dest', 'wheels', TRL], {
+      cwd: cache,
+    })
+  const [wheel] = globSync('wheels/trl-*.whl', { cwd: cache })
+  const script = join(import.meta.dirname, 'responses.py')
+  const made = execFileSync(python, [script, join(cache, wheel!), String(answers), seed], {
+    maxBuffer: 2 ** 30,
+    stdio: ['ignore', 'pipe', 'ignore'],
+  })
+  const { templates, cases, tools } = JSON.parse(made.toString()) as PublishedResponses
+  const reader = await PythonResponses.start()
+  let different = 0
+  for (const [name, cased] of Object.entries(Object.groupBy(cases, ({ template }) => template))) {
+    const template = reader.open(JSON.stringify(templates[name]))
+    for (const one of cased!) {
+      const found = differences(template, one, JSON.stringify(tools))
+      different += found.length
+      if (found.length > 0) console.log(name, JSON.stringify(found))
+    }
+  }
+  console.log(
+    `${cases.length} answers by ${Object.keys(templates).length} response templates: ${different} differ`,
+  )
+  return different
+}

@@ -1,0 +1,48 @@
+/** Routed experts of each token, which vLLM's own routes carry to rows. */
+import { rmSync, writeFileSync } from 'node:fs'
+import type { Test } from 'tap'
+import { AGENTS } from '../parts/agents.ts'
+import { Dice } from '../parts/dice.ts'
+import type { EngineProcess } from '../parts/engine-process.ts'
+import type { Mode } from '../parts/proxies.ts'
+import { getJson } from '../parts/record.ts'
+
+const [LAYERS, RANKS] = [3, 2]
+
+/** As `made_experts` in `plugin/core_log.py` makes them; the last token was sampled, and never computed. */
+function expectedOf(places: number): Buffer {
+  const experts = Buffer.alloc(places * LAYERS * RANKS)
+  for (let place = 0; place < places - 1; place += 1)
+    for (let layer = 0; layer < LAYERS; layer += 1)
+      for (let rank = 0; rank < RANKS; rank += 1)
+        experts[(place * LAYERS + layer) * RANKS + rank] = (place * 7 + layer * 3 + rank) % 256
+  return experts
+}
+
+/** A second turn asks for those alone that are not on record. */
+export async function checkExperts(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
+  writeFileSync(vllm.expertsFile, '')
+  for (const mode of modes)
+    for (const stream of [false, true]) {
+      const sessionId = `experts-${mode.name}-${stream}`
+      await fetch(`${mode.url}/sessions`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', connection: 'close' },
+        body: JSON.stringify({ session_id: sessionId, record: ['routed_experts'] }),
+      })
+      const agent = new AGENTS.chat!(new Dice(5))
+      for (let turn = 0; turn < 2; turn += 1)
+        agent.goOn(await agent.call(`${mode.url}/${sessionId}`, { stream, sampling: { max_tokens: 12 } }))
+      const { trajectories } = await getJson(
+        `${mode.url}/sessions/${sessionId}/trajectories?details=routed_experts`,
+      )
+      for (const { prompt_ids, response_ids, routed_experts: experts } of trajectories) {
+        const what = `${mode.name}, ${stream ? 'streamed' : 'whole'}`
+        const places = prompt_ids.length + response_ids.length
+        t.match(experts, { dtype: 'uint8', shape: [places, LAYERS, RANKS], known: [[0, places - 1]] }, what)
+        const wrong = Buffer.compare(Buffer.from(experts.data, 'base64'), expectedOf(places))
+        t.equal(wrong, 0, `${what}: each token's own, of ${places}`)
+      }
+    }
+  rmSync(vllm.expertsFile)
+}

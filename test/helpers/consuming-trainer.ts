@@ -1,0 +1,70 @@
+/**
+ * A trainer's process: fetches sessions, trains on them and acknowledges them until there are no more. It prints each session
+ * when it is trained on and when its acknowledgement has come, and kills itself where it is told to.
+ *
+ *     node consuming-trainer.ts URL [STEP]
+ */
+import { writeSync } from 'node:fs'
+
+const [url, dieAt] = process.argv.slice(2)
+
+/** In the order in which they are passed. */
+export const STEPS = [
+  'before the fetch',
+  'fetch sent',
+  'fetch begun',
+  'fetch half read',
+  'fetched',
+  'trained',
+  'ack sent',
+  'acked',
+] as const
+
+function pass(step: (typeof STEPS)[number]): void {
+  if (step === dieAt) process.kill(process.pid, 'SIGKILL')
+}
+
+/** At once: what is printed is not lost when the process dies. */
+const say = (line: string) => writeSync(1, `${line}\n`)
+
+const ask = (route: string, body: object) =>
+  fetch(`${url}/consumers/trainer/${route}`, { method: 'POST', body: JSON.stringify(body) })
+
+/** The request is out, and no answer was read. */
+async function afterSending(step: (typeof STEPS)[number]): Promise<void> {
+  if (step !== dieAt) return
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  pass(step)
+}
+
+async function fetchSome(): Promise<{ lease_id: string; sessions: { session_id: string }[] }> {
+  pass('before the fetch')
+  const asked = ask('fetch', { limit: 3 })
+  await afterSending('fetch sent')
+  const answer = await asked
+  pass('fetch begun')
+  let text = ''
+  for await (const piece of answer.body!.pipeThrough(new TextDecoderStream())) {
+    text += piece
+    pass('fetch half read')
+  }
+  pass('fetched')
+  return JSON.parse(text)
+}
+
+async function train(): Promise<void> {
+  while (true) {
+    const { lease_id, sessions } = await fetchSome()
+    const session_ids = sessions.map(({ session_id: id }) => id)
+    if (session_ids.length === 0) return
+    for (const id of session_ids) say(`trained ${id}`)
+    pass('trained')
+    const asked = ask('ack', { lease_id, session_ids })
+    await afterSending('ack sent')
+    const { acknowledged } = (await (await asked).json()) as { acknowledged: string[] }
+    for (const id of acknowledged) say(`acked ${id}`)
+    pass('acked')
+  }
+}
+
+if (url !== undefined) await train()

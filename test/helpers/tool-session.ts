@@ -1,0 +1,97 @@
+import type { SessionsApi } from './sessions-api.ts'
+import { recordTurn } from './sessions-api.ts'
+
+const array = (...ids: number[]) => Int32Array.from(ids)
+const json = (value: object) => JSON.stringify(value)
+
+const SYSTEM = json({ role: 'system', content: 'You fix things.' })
+const TASK = json({ role: 'user', content: [{ type: 'text', text: 'Fix it.' }] })
+const TOOLS = json([
+  { type: 'function', function: { name: 'run', description: '', parameters: { type: 'object' } } },
+])
+
+/** A call as the proxy gives it to an agent. */
+const call = (id: string, text: string) => ({
+  id,
+  type: 'function',
+  function: { name: 'run', arguments: text },
+})
+const answer = (content: string, calls: object[]) => json({ role: 'assistant', content, tool_calls: calls })
+const result = (id: string, content: string) => json({ role: 'tool', tool_call_id: id, content })
+
+/** Prompts of the main line: a turn's is the one before it, what that sampled, and 900. */
+const FIRST = Array.from({ length: 20 }, (_, id) => id)
+
+/**
+ * A session of a main line of three calls with tools, of a sub-agent of one, and of a side call: tool calls whose arguments
+ * are no JSON, an edited echo, a turn without exact ids, usage with cached tokens.
+ */
+export async function recordToolSession(
+  { store, sessions }: SessionsApi,
+  sessionId: string,
+  reward: number,
+): Promise<void> {
+  await sessions.create({
+    sessionId,
+    metadata: { task: 'fix', agent_name: 'mini', agent_version: '1.0' },
+  })
+  const called = [call('call_a', '{"command":"ls"}'), call('call_b', '{"command":')]
+  await recordTurn(store, sessionId, 0, {
+    requestMessages: [SYSTEM, TASK],
+    tools: TOOLS,
+    completionText: 'Looking.',
+    reasoning: 'First look.',
+    toolCalls: json(called),
+    finishReason: 'tool_calls',
+    promptTokenIds: array(...FIRST),
+    completionTokenIds: array(100, 101),
+    completionLogprobs: Float64Array.of(-0.5, -0.25),
+    usage: json({
+      prompt_tokens: 20,
+      completion_tokens: 2,
+      total_tokens: 22,
+      prompt_tokens_details: { cached_tokens: 8 },
+    }),
+    weightVersionStart: '7',
+    weightVersionEnd: '7',
+  })
+  const answered = [answer('Looking.', [call('call_a', '{"command":"ls"}'), call('call_b', '{}')])]
+  const results = [result('call_a', 'a.txt'), result('call_b', 'bad arguments')]
+  await recordTurn(store, sessionId, 1, {
+    requestMessages: [SYSTEM, TASK, ...answered, ...results],
+    tools: TOOLS,
+    completionText: `Done ${reward}.`,
+    promptTokenIds: array(...FIRST, 100, 101, 900),
+    completionTokenIds: array(200 + reward),
+    completionLogprobs: Float64Array.of(-1),
+  })
+  await recordTurn(store, sessionId, 2, {
+    requestMessages: [
+      json({ role: 'system', content: 'You search.' }),
+      json({ role: 'user', content: 'Find.' }),
+    ],
+    annotations: json({ line: { told: 'subagent:finder', rule: 'header' } }),
+    completionText: 'Found.',
+    promptTokenIds: array(500, 501),
+    completionTokenIds: array(502),
+  })
+  await recordTurn(store, sessionId, 3, {
+    requestMessages: [json({ role: 'user', content: 'A title?' })],
+    annotations: json({ line: { told: 'side', rule: 'header' } }),
+    completionText: 'Title',
+    promptTokenIds: array(600),
+    completionTokenIds: array(601),
+  })
+  await recordTurn(store, sessionId, 4, {
+    requestMessages: [json({ role: 'user', content: 'No ids' })],
+    annotations: json({ line: { told: 'main', rule: 'header' } }),
+    completionText: 'None',
+    exact: false,
+    inexactReason: 'the engine sent no ids',
+    promptTokenIds: array(),
+    completionTokenIds: array(),
+    completionLogprobs: Float64Array.of(),
+  })
+  await sessions.setReward(sessionId, { reward, components: { tests: reward } })
+  await sessions.complete(sessionId)
+}

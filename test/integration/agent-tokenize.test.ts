@@ -1,0 +1,104 @@
+/** vLLM's `/tokenize` and `/detokenize` beside an agent's `/v1`. */
+import t from 'tap'
+import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { startProxy } from '../helpers/proxy.ts'
+
+const TOOLS = [{ type: 'function', function: { name: 'add', description: 'Adds.', parameters: {} } }]
+
+t.test('it tells the prompt of the call that was just made, turn after turn', async (t) => {
+  const proxy = await startProxy(t, { tokenizer: 'embedded' })
+  for (const base of ['/a/b', '/sessions/other']) {
+    const messages: object[] = [{ role: 'user', content: 'What is a lake?' }]
+    for (const turn of [0, 1, 2]) {
+      const body = { model: 'm', messages, tools: TOOLS, max_tokens: 12 }
+      const { choices } = await proxy.post(`${base}/v1/chat/completions`, { ...body, temperature: 1 })
+      const {
+        tokens,
+        count,
+        token_strs: strings,
+        max_model_len: length,
+      } = await proxy.post(`${base}/tokenize`, body)
+      const { turns } = await proxy.get(
+        `/sessions/${encodeURIComponent(base.replace(/^\/(sessions\/)?/, ''))}`,
+      )
+      t.same(tokens, turns[turn].prompt_token_ids)
+      t.match({ count, strings, length }, { count: tokens.length, strings: null, length: null })
+      // What an agent does to an answer does not change what was sampled, and is sent to the engine.
+      messages.push({ ...choices[0].message, content: choices[0].message.content?.trim() })
+      messages.push({ role: 'user', content: 'Go on.' })
+    }
+  }
+})
+
+t.test("texts are read as the engine's own routes read them", async (t) => {
+  const engine = await startEngine(t)
+  const proxy = await startProxy(t, { tokenizer: 'embedded', engineUrls: [engine.url], contextLength: 512 })
+  const ask = async (url: string, body: object) =>
+    (
+      await fetch(url, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+      })
+    ).json()
+  const messages = [{ role: 'user', content: 'A lake, please: é 湖' }]
+  for (const body of [{ prompt: 'A lake <|im_end|> é' }, { messages, return_token_strs: true }]) {
+    const said = (await ask(`${proxy.url}/new/tokenize`, body)) as {
+      tokens: number[]
+      token_strs: string[]
+      max_model_len: number
+    }
+    const own = (await ask(`${engine.url}/tokenize`, body)) as typeof said
+    t.same(said.tokens, own.tokens)
+    t.equal(said.max_model_len, 512)
+    t.equal(said.token_strs?.length ?? null, own.token_strs?.length ?? null)
+    t.same(
+      await ask(`${proxy.url}/new/detokenize`, { tokens: said.tokens }),
+      await ask(`${engine.url}/detokenize`, { tokens: said.tokens }),
+    )
+  }
+  t.same((await proxy.get('/sessions')).sessions, [], 'nothing is recorded, and no session made')
+})
+
+t.test('what it cannot tell is refused in words', async (t) => {
+  const proxy = await startProxy(t, {
+    tokenizer: 'embedded',
+    adminKeys: ['admin'],
+    agentKeySecrets: ['secret'],
+  })
+  const { agent_key: key } = await proxy.post('/sessions', { session_id: 's' })
+  const ask = (path: string, body: object, headers: object = { authorization: `Bearer ${key}` }) =>
+    fetch(proxy.url + path, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', ...headers },
+      body: JSON.stringify(body),
+    })
+  t.equal((await ask('/s/tokenize', { prompt: 'a' })).status, 200)
+  t.equal((await ask('/s/tokenize', { prompt: 'a' }, {})).status, 401)
+  t.equal((await ask('/another/tokenize', { prompt: 'a' })).status, 403)
+  t.equal((await ask('/another/detokenize', { tokens: [1] })).status, 403)
+  for (const body of [{}, { messages: [] }, { prompt: 7 }, { prompt: 'a', add_generation_prompt: false }])
+    t.equal((await ask('/s/tokenize', body)).status, 400)
+  for (const tokens of [undefined, [-1], ['a'], [2 ** 31]])
+    t.equal((await ask('/s/detokenize', { tokens })).status, 400)
+  const chat = await startProxy(t, { db: 'memory' })
+  for (const [path, body] of [
+    ['tokenize', { prompt: 'a' }],
+    ['detokenize', { tokens: [1] }],
+  ] as const) {
+    const answer = await fetch(`${chat.url}/s/${path}`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    })
+    t.equal(answer.status, 501)
+    t.match(await answer.json(), { error: { code: 'unsupported', message: /--tokenizer/ } })
+  }
+})
+
+t.test('ids that no token has become nothing', async (t) => {
+  const proxy = await startProxy(t, { tokenizer: 'embedded' })
+  const ids = loadEmbeddedTokenizer().encode('A lake')
+  t.same(await proxy.post('/s/detokenize', { tokens: [...ids, 2 ** 31 - 1] }), { prompt: 'A lake' })
+})

@@ -1,0 +1,262 @@
+/** Consumers over HTTP: what trainers' processes fetch and acknowledge, and what becomes of it when one dies. */
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { Fetched } from '../../src/proxy/http/trainer/consumers/schemas.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
+import { ended, startChild } from '../helpers/children.ts'
+import { STEPS } from '../helpers/consuming-trainer.ts'
+import {
+  recordTurn,
+  type SessionsApi,
+  STORES,
+  schemaErrors,
+  startSessionsApi,
+} from '../helpers/sessions-api.ts'
+import { until } from '../helpers/until.ts'
+
+const TRAINER = join(import.meta.dirname, '../helpers/consuming-trainer.ts')
+
+interface Made {
+  metadata?: Record<string, unknown>
+  reward?: number | null
+  version?: string | null
+}
+
+/** A completed session of one exact turn. */
+async function make({ store, sessions }: SessionsApi, sessionId: string, made: Made = {}): Promise<void> {
+  const { metadata = {}, reward = 1, version = '5' } = made
+  await sessions.create({ sessionId, metadata })
+  await recordTurn(store, sessionId, 0, { weightVersionStart: version, weightVersionEnd: version })
+  if (reward !== null) await sessions.setReward(sessionId, { reward, components: {} })
+  await sessions.complete(sessionId)
+}
+
+async function start(t: Test, consumer: object = {}, openStore = STORES.memory!): Promise<SessionsApi> {
+  const api = await startSessionsApi(t, await openStore(t))
+  t.match(await api.call('POST', '/consumers/trainer', consumer), {
+    status: 200,
+    body: { status: 'created' },
+  })
+  return api
+}
+
+async function fetched(api: SessionsApi, body: object = {}) {
+  const { status, body: answer } = await api.call('POST', '/consumers/trainer/fetch', body)
+  if (status !== 200) throw new Error(JSON.stringify(answer))
+  const ids: string[] = answer.sessions.map(({ session_id: id }: { session_id: string }) => id)
+  return { ...answer, ids }
+}
+
+const ack = async (api: SessionsApi, lease_id: string, session_ids?: string[]) =>
+  (await api.call('POST', '/consumers/trainer/ack', { lease_id, session_ids })).body
+
+for (const [name, openStore] of Object.entries(STORES))
+  t.test(
+    `${name}: sessions come in the order of their ends, with their rows, once acknowledged never again`,
+    async (t) => {
+      const api = await start(t, {}, openStore)
+      for (const id of ['b', 'a/1', 'c']) await make(api, id)
+      const first = await fetched(api, { limit: 2, lease_s: 600 })
+      t.strictSame(first.ids, ['b', 'a/1'])
+      const { ids: _, ...answer } = first
+      t.strictSame(schemaErrors(Fetched, answer), [])
+      const { body: read } = await api.call('GET', '/sessions/b/trajectories')
+      t.strictSame(first.sessions[0], { ...read, deliveries: 1 })
+      const second = await fetched(api, { limit: 2 })
+      t.strictSame(second.ids, ['c'], 'the others are leased')
+      t.strictSame((await fetched(api)).ids, [])
+      t.match(await ack(api, first.lease_id), { acknowledged: { length: 2 }, lost: [] })
+      const { body: released } = await api.call('POST', '/consumers/trainer/release', {
+        lease_id: second.lease_id,
+      })
+      t.strictSame(released, { released: ['c'], lost: [] })
+      const again = await fetched(api, { limit: 5, lease_id: 'mine' })
+      t.match(again, { lease_id: 'mine', ids: ['c'], sessions: [{ deliveries: 2 }] })
+      t.match(await fetched(api, { limit: 5, lease_id: 'mine' }), {
+        ids: ['c'],
+        sessions: [{ deliveries: 2 }],
+      })
+      t.strictSame(await ack(api, second.lease_id, ['c', 'none']), { acknowledged: [], lost: ['c', 'none'] })
+      const { body: extended } = await api.call('POST', '/consumers/trainer/extend', { lease_id: 'mine' })
+      t.strictSame(extended, { extended: ['c'], lost: [] })
+      t.match((await api.call('GET', '/consumers/trainer')).body, {
+        available: 0,
+        leased: 1,
+        acknowledged: 2,
+      })
+      await api.sessions.reset('b')
+      await api.sessions.complete('b')
+      t.strictSame((await fetched(api)).ids, ['b'], 'what it comes to now is new')
+    },
+  )
+
+t.test('a group is given when it has its size, all at once, and only what is the consumer’s', async (t) => {
+  const api = await start(t, {
+    metadata: { split: 'train' },
+    group_by: 'task',
+    group_size: 2,
+    rewarded: true,
+  })
+  const train = (task: unknown) => ({ metadata: { split: 'train', ...(task !== undefined && { task }) } })
+  await make(api, 'x1', train('x'))
+  await make(api, 'y1', train('y'))
+  await make(api, 'test', { metadata: { split: 'test', task: 'x' } })
+  await make(api, 'no task', train(undefined))
+  await make(api, 'y2', { ...train('y'), reward: null })
+  t.strictSame((await fetched(api, { limit: 9 })).ids, [])
+  t.match((await api.call('GET', '/consumers/trainer')).body, { available: 3, acknowledged: 2 })
+  const waiting = fetched(api, { limit: 9, wait_s: 60 })
+  await api.call('POST', '/sessions/y2/reward', { reward: 0 })
+  t.strictSame((await waiting).ids, ['y1', 'y2'])
+  for (const id of ['x2', 'x3', 'x4', 'x5']) await make(api, id, train('x'))
+  t.strictSame((await fetched(api, { limit: 1 })).ids, ['x1', 'x2'])
+  t.strictSame((await fetched(api, { limit: 9 })).ids, ['x3', 'x4'])
+})
+
+t.test('who waits gets what ends next; nothing in time is an empty answer', async (t) => {
+  const api = await start(t)
+  t.strictSame((await fetched(api, { wait_s: 0.02 })).ids, [])
+  const waiting = [fetched(api, { wait_s: 60 }), fetched(api, { wait_s: 60 })]
+  await make(api, 'a')
+  await make(api, 'b')
+  t.strictSame((await Promise.all(waiting)).map(({ ids }) => ids.join()).sort(), ['a', 'b'])
+})
+
+t.test('sessions with older tokens, or of unknown age, are discarded; a group as a whole', async (t) => {
+  const api = await start(t, { group_by: 'task', group_size: 2 })
+  for (const [task, ...versions] of [
+    ['old', '9', '10'],
+    ['unknown', '10', null],
+    ['good', '10', '11'],
+  ] as const)
+    for (const [at, version] of versions.entries())
+      await make(api, `${task}${at}`, { metadata: { task }, version })
+  t.match(await fetched(api, { limit: 1, min_weight_version: 10 }), {
+    ids: ['good0', 'good1'],
+    discarded: { stale: 2, unversioned: 2 },
+  })
+  t.match((await api.call('GET', '/consumers/trainer')).body, { available: 0, leased: 2, acknowledged: 4 })
+})
+
+t.test('a client that leaves in the middle of its answer has leased nothing', async (t) => {
+  const api = await start(t)
+  const long = Array.from({ length: 1_500_000 }, (_, id) => id)
+  for (const id of ['a', 'b', 'c']) {
+    await api.sessions.create({ sessionId: id })
+    await recordTurn(api.store, id, 0, { promptTokenIds: Int32Array.from(long) })
+    await api.sessions.complete(id)
+  }
+  const leaving = new AbortController()
+  const answer = await fetch(`${api.url}/consumers/trainer/fetch`, {
+    ...{ method: 'POST', body: '{"limit": 3, "lease_s": 600}', signal: leaving.signal },
+  })
+  await answer.body!.getReader().read()
+  leaving.abort()
+  await until(async () => (await api.call('GET', '/consumers/trainer')).body.available === 3)
+})
+
+t.test('creating a consumer again finds it; another choice under its name is refused', async (t) => {
+  const api = await start(t, { metadata: { task: 'x' }, since: 5 })
+  const create = (body: object) => api.call('POST', '/consumers/trainer', body)
+  const { status, body } = await create({ metadata: { task: 'x' }, since: 9 })
+  t.match({ status, body }, { status: 200, body: { status: 'exists', since: 5, hold_s: 604_800, run: null } })
+  t.match(await create({ metadata: { task: 'y' } }), { status: 409, body: { code: 'consumer_exists' } })
+  t.match(await create({ group_size: 2 }), { status: 400, body: { param: 'group_size' } })
+  t.match(await api.call('POST', '/consumers/a%2Fb', {}), { status: 400 })
+  t.match((await api.call('GET', '/consumers')).body, { consumers: [{ consumer: 'trainer' }] })
+  t.match((await api.call('DELETE', '/consumers/trainer')).body, { status: 'deleted' })
+  t.match((await api.call('DELETE', '/consumers/trainer')).body, { status: 'not_found' })
+  t.match(await api.call('POST', '/consumers/trainer/ack', { lease_id: 'l' }), {
+    status: 404,
+    body: { code: 'consumer_not_found' },
+  })
+})
+
+t.test(
+  'a session that is not acknowledged outlives its time to live, and a restart of the proxy',
+  async (t) => {
+    const path = join(t.testdir({}), 'turns.db')
+    const open = () => openSqliteStore({ path, durability: 'process' })
+    let nowMs = Date.now()
+    const first = await startSessionsApi(t, await open(), { clock: () => nowMs, defaultTtlMs: 1_000 })
+    await first.call('POST', '/consumers/trainer', {})
+    for (const id of ['a', 'b']) await make(first, id)
+    const { lease_id: leaseId } = await fetched(first, { lease_s: 600 })
+    await first.sessions.close()
+    await first.store.close()
+    const second = await startSessionsApi(t, await open(), { clock: () => nowMs, defaultTtlMs: 1_000 })
+    nowMs += 60_000
+    t.strictSame(await second.sessions.sweep(), [])
+    t.strictSame(await ack(second, leaseId), { acknowledged: ['a'], lost: [] })
+    t.strictSame(await second.sessions.sweep(), ['a'])
+    t.strictSame((await fetched(second, { limit: 9 })).ids, ['b'])
+    nowMs += 604_800_000
+    t.strictSame(await second.sessions.sweep(), ['b'], 'for a week')
+  },
+)
+
+/** @returns what the trainer's process has said, and whether it killed itself */
+async function runTrainer(api: SessionsApi, dieAt: string) {
+  const child = startChild(process.execPath, [TRAINER, api.url, dieAt])
+  let said = ''
+  child.stdout.setEncoding('utf8').on('data', (text) => (said += text))
+  const [, signal] = await ended(child)
+  return { lines: said.split('\n').slice(0, -1), died: signal === 'SIGKILL' }
+}
+
+t.test(
+  'a trainer that is killed at any step loses nothing, and repeats nothing that it acknowledged',
+  async (t) => {
+    const api = await start(t, {}, STORES.sqlite)
+    const made: string[] = []
+    for (const step of STEPS) {
+      for (let count = 0; count < 4; count += 1) {
+        made.push(`${step.replaceAll(' ', '-')}-${count}`)
+        await make(api, made.at(-1)!)
+      }
+    }
+    const lines: string[] = []
+    for (const step of STEPS) {
+      const { lines: said, died } = await runTrainer(api, step)
+      t.ok(died, step)
+      lines.push(...said)
+      // Its successor: what was leased, and is not acknowledged, it gets first of all.
+      await api.call('POST', '/consumers/trainer/release', {})
+    }
+    const { lines: rest, died } = await runTrainer(api, 'never')
+    t.notOk(died)
+    lines.push(...rest)
+    const acked = new Set<string>()
+    const trained: string[] = []
+    for (const line of lines) {
+      const [what, id] = line.split(' ') as [string, string]
+      if (what === 'acked') acked.add(id)
+      else t.notOk(acked.has(id), `${id} is acknowledged`)
+      if (what === 'trained') trained.push(id)
+    }
+    t.strictSame([...new Set(trained)].sort(), [...made].sort(), 'none is lost')
+    // In their order, but for those that were given again.
+    t.strictSame([...new Set(trained)], made)
+    // What was trained on before it was acknowledged, once. Whether an ack has come whose answer nobody saw, nobody knows.
+    const repeated = trained.length - made.length
+    t.ok([3, 6].includes(repeated), `${repeated} sessions were trained on twice`)
+    t.match((await api.call('GET', '/consumers/trainer')).body, {
+      available: 0,
+      leased: 0,
+      acknowledged: made.length,
+    })
+  },
+)
+
+t.test('processes share the sessions, and no two get one', async (t) => {
+  const api = await start(t, {}, STORES.sqlite)
+  const made = Array.from({ length: 40 }, (_, at) => `s${String(at).padStart(2, '0')}`)
+  for (const id of made) await make(api, id)
+  const all = await Promise.all(Array.from({ length: 3 }, () => runTrainer(api, 'never')))
+  const lines = all.flatMap(({ lines }) => lines)
+  for (const what of ['trained', 'acked'])
+    t.strictSame(
+      lines.filter((line) => line.startsWith(what)).sort(),
+      made.map((id) => `${what} ${id}`),
+    )
+})

@@ -1,0 +1,96 @@
+/** What engines and routers hear of sessions through workers is what they hear from a proxy in local mode. */
+import t, { type Test } from 'tap'
+import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { RawWorker } from '../helpers/raw-worker.ts'
+import { joinWorker } from '../helpers/relay-rig.ts'
+import { relayServerFor } from '../helpers/relay-server.ts'
+import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+import { until } from '../helpers/until.ts'
+
+type Proxy = Awaited<ReturnType<typeof startProxy>>
+
+async function call(proxy: Proxy, line: string, session = 's'): Promise<void> {
+  const headers = { 'content-type': 'application/json', 'x-llm-proxy-line': line }
+  const body = JSON.stringify({ model: 'fake', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 })
+  const answer = await fetch(`${proxy.baseUrl(session)}/chat/completions`, { method: 'POST', headers, body })
+  await answer.text()
+}
+
+async function relayOf(t: Test, engineUrl: string): Promise<Proxy> {
+  const proxy = await startProxy(t, { mode: 'relay' })
+  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engineUrl], workerId: 'w' })
+  await until(async () => (await proxy.get('/health')).connected_workers === 1)
+  return proxy
+}
+
+t.test('a sub-agent has a session of its own for routers', async (t) => {
+  const engine = await startFakeVllm({})
+  t.teardown(() => engine.close())
+  const proxy = await relayOf(t, engine.url)
+  for (const [line, name] of Object.entries({ main: 's', 'subagent:critic': 's/subagent:critic' })) {
+    await call(proxy, line)
+    const { headers } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
+    t.equal(headers['x-session-id'], encodeURIComponent(name), line)
+  }
+})
+
+t.test('SGLang closes what it keeps of a session and of its sub-agents when the session ends', async (t) => {
+  const server = await startScriptedServer(({ method, path }, response) => {
+    if (path === '/v1/models') return sendJson(response, { data: [{ id: 'fake', owned_by: 'sglang' }] })
+    if (path === '/server_info')
+      return sendJson(response, { version: '0.5.23', enable_session_radix_cache: true })
+    if (method === 'GET') return sendJson(response, {})
+    if (path === '/close_session') return void response.end()
+    sendJson(response, { error: { message: 'enough' } }, 400)
+  })
+  t.teardown(() => server.close())
+  const proxy = await relayOf(t, server.url)
+  await call(proxy, 'main')
+  await call(proxy, 'subagent:critic')
+  await call(proxy, 'main', 'goes on')
+  await proxy.post('/sessions/s/complete', {})
+  const closed = () => server.requests.filter(({ path }) => path === '/close_session')
+  await until(() => closed().length === 2)
+  t.same(
+    closed().map(({ body }) => body.session_id),
+    ['s', 's/subagent:critic'],
+  )
+})
+
+t.test('only a worker that has served the session, and can hear it, is told of its end', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const capabilities = ['cancel', 'session_end']
+  const workers = [
+    await RawWorker.hello(url, { worker_id: 'old', capabilities: ['cancel'], models: [{ id: 'a' }] }),
+    await RawWorker.hello(url, { worker_id: 'new', capabilities, models: [{ id: 'b' }] }),
+    await RawWorker.hello(url, { worker_id: 'idle', capabilities, models: [{ id: 'c' }] }),
+  ]
+  t.teardown(() => {
+    for (const { socket } of workers) socket.close()
+  })
+  await until(() => backend.list().length === 3)
+  for (const [at, model] of ['a', 'b'].entries()) {
+    const request = {
+      ...{ requestId: model, sessionId: 's', stream: true, kind: 'chat' as const },
+      body: { model, messages: [{ role: 'user' as const, content: 'hi' }] },
+    }
+    const answer = Array.fromAsync(backend.generate(request, new AbortController().signal))
+    await workers[at]!.next('completion_request')
+    workers[at]!.chunk(model, 1, 'x', { start: { engine: 'e' } })
+    workers[at]!.end(model, 2)
+    await answer
+  }
+  backend.releaseSession('s')
+  backend.releaseSession('s')
+  t.match(await workers[1]!.next('session_end'), { session_id: 's' })
+  // Frames come in order: what was sent before the pong is there.
+  for (const worker of workers) {
+    worker.send({ type: 'ping' })
+    await worker.next('pong')
+    t.notOk(
+      worker.frames.some(({ type }) => type === 'session_end'),
+      'once, and to nobody else',
+    )
+  }
+})

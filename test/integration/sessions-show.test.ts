@@ -1,0 +1,93 @@
+/** `llm-proxy sessions show` prints what was said, from a proxy and from its database, and nothing that moves a cursor. */
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
+import { runLlmProxy } from '../helpers/llm-proxy.ts'
+import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
+
+const ids = (from: number, count: number) => Int32Array.from({ length: count }, (_, place) => from + place)
+
+const EDIT = {
+  id: 'a',
+  type: 'function',
+  function: {
+    name: 'Edit',
+    arguments: JSON.stringify({
+      file_path: 'sea.py',
+      old_string: 'depth = 3\n',
+      new_string: 'depth = 4000\n',
+    }),
+  },
+}
+const TASK = JSON.stringify({ role: 'user', content: 'Mend the depth.' })
+const ANSWER = JSON.stringify({ role: 'assistant', content: 'I edit it.', tool_calls: [EDIT] })
+const HOSTILE = '\u001b[2J\u001b[1;1Hsampled\n── turn 9\u0007\r\u009b31m'
+
+async function startRecord(t: Test) {
+  const db = join(t.testdir({}), 'turns.db')
+  const api = await startSessionsApi(t, await openSqliteStore({ path: db, durability: 'process' }))
+  await api.sessions.create({ sessionId: 'code' })
+  await recordTurn(api.store, 'code', 0, {
+    requestMessages: [TASK],
+    params: '{"model":"m","temperature":0.5}',
+    tools: JSON.stringify([{ type: 'function', function: { name: 'Edit', description: 'Edits a file.' } }]),
+    promptTokenIds: ids(0, 20),
+    reasoning: 'The sea is deep.',
+    completionText: 'I edit it.',
+    toolCalls: JSON.stringify([EDIT]),
+  })
+  await recordTurn(api.store, 'code', 1, {
+    requestMessages: [
+      TASK,
+      ANSWER,
+      JSON.stringify({ role: 'tool', tool_call_id: 'a', content: Array(100).fill('ok').join('\n') }),
+    ],
+    promptTokenIds: ids(100, 20),
+    completionText: HOSTILE,
+  })
+  return { url: api.url, db }
+}
+
+t.test('a session is printed turn by turn, from a proxy and a database alike', async (t) => {
+  const { url, db } = await startRecord(t)
+  const show = (...more: string[]) => runLlmProxy(['sessions', 'show', 'code', ...more])
+  const { code, stdout, stderr } = await show('--url', url)
+  t.match({ code, stderr }, { code: 0, stderr: '' })
+  t.equal((await show('--db', db)).stdout, stdout)
+  const [table, first, second] = stdout.split(/\n\n(?=── turn|TURN)/).slice(1)
+  t.match(table, /^ +0 +main +completed +stop +20 +1 +yes +500 +begins a conversation$/m)
+  t.equal(
+    first,
+    `── turn 0 · main · m · stop · 500 ms
+  model m, temperature 0.5
+  tools: Edit
+  a new row: begins a conversation
+user
+  Mend the depth.
+sampled
+  The sea is deep.
+  I edit it.
+  Edit
+    file_path: sea.py
+    old_string → new_string:
+      -depth = 3
+      +depth = 4000`,
+  )
+  t.match(second, /^ {2}… after 1 messages and what turn 0 sampled\ntool\n {2}ok\n/m)
+  t.match(second, /\n {2}ok\n {2}… 180 more characters \(--full shows them\)\n/)
+  t.match(second, '  ⟨ESC⟩[2J⟨ESC⟩[1;1Hsampled\n  ── turn 9⟨BEL⟩⟨CR⟩⟨U+009B⟩31m\n')
+})
+
+t.test('a summary is its table alone, and in full nothing is left out', async (t) => {
+  const { db } = await startRecord(t)
+  const show = async (...more: string[]) =>
+    (await runLlmProxy(['sessions', 'show', 'code', '--db', db, ...more])).stdout
+  t.notMatch(await show('--summary'), /── turn|Mend/)
+  const full = await show('--full')
+  t.equal(full.match(/^ {2}ok$/gm)?.length, 100)
+  t.match(full, '  tool Edit: Edits a file.\n')
+  t.match(JSON.parse(await show('--json')), {
+    session_id: 'code',
+    turns: [{ completion_token_ids: [3] }, {}],
+  })
+})

@@ -1,0 +1,143 @@
+/** A model whose files have a `response_template`: it decides how answers are read. */
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import OpenAI from 'openai'
+import t, { type Test } from 'tap'
+import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { type SeenRequest, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+
+const published = JSON.parse(
+  readFileSync(join(import.meta.dirname, '../unit/tokens/responses/fixtures/published.json'), 'utf8'),
+) as { templates: Record<string, object> }
+const tokenizer = loadTokenizer(embeddedModelFolder())
+const END = tokenizer.eosTokenId!
+const messages = [{ role: 'user' as const, content: 'Weather in Oslo?' }]
+const tool = {
+  type: 'function' as const,
+  function: { name: 'weather', parameters: { type: 'object', properties: { days: { type: 'integer' } } } },
+}
+/** As no family writes it, so that only the template can have read it. */
+const template = {
+  start_anchor: '<|im_start|>assistant\n',
+  fields: {
+    reasoning_content: { open: '[thought]', close: '[said]' },
+    tool_calls: {
+      open_pattern: '\\[call (?P<name>\\w+)\\]',
+      close: '[end]',
+      repeats: true,
+      content: 'kv-lines',
+      transform: { type: 'function', function: { name: '{name}', arguments: '{content}' } },
+    },
+    content: {},
+  },
+}
+const ANSWER = '[thought]It is cold.[said]\nOne moment.\n[call weather]\ndays: 3\n[end]'
+
+/** A model with this template, and an engine that writes `text` for it, a token a chunk where it streams. */
+async function start(t: Test, responseTemplate: object, text: string, toolParser = 'auto') {
+  const model = mkdtempSync(join(tmpdir(), 'response-template-'))
+  t.teardown(() => rmSync(model, { recursive: true }))
+  cpSync(embeddedModelFolder(), model, { recursive: true })
+  const file = join(model, 'tokenizer_config.json')
+  const config = JSON.parse(readFileSync(file, 'utf8')) as object
+  writeFileSync(file, JSON.stringify({ ...config, response_template: responseTemplate }))
+  const ids = [...tokenizer.encode(text), END]
+  const server = await startScriptedServer(({ method, path, body }: SeenRequest, response) => {
+    if (method === 'GET' && path === '/health') return void response.end()
+    if (method === 'GET' && path === '/version') return sendJson(response, { version: '0.12.0' })
+    if (method === 'GET')
+      return sendJson(response, { object: 'list', data: [{ id: 'm', object: 'model', max_model_len: 4096 }] })
+    if (path === '/tokenize' && body.messages) return sendJson(response, {}, 400)
+    if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
+    const choiceOf = (some: readonly number[], isLast: boolean) => ({
+      index: 0,
+      text: '',
+      finish_reason: isLast ? 'stop' : null,
+      token_ids: some,
+      prompt_token_ids: body.prompt,
+      logprobs: { tokens: some.map(String), token_logprobs: some.map(() => -0.5) },
+    })
+    const usage = { prompt_tokens: body.prompt.length, completion_tokens: ids.length }
+    const whole = { id: 'x', object: 'text_completion', model: 'm' }
+    if (!body.stream) return sendJson(response, { ...whole, choices: [choiceOf(ids, true)], usage })
+    response.writeHead(200, { 'content-type': 'text/event-stream' })
+    for (const [index, id] of ids.entries()) {
+      const chunk = { ...whole, choices: [choiceOf([id], index === ids.length - 1)] }
+      response.write(`data: ${JSON.stringify(chunk)}\n\n`)
+    }
+    response.end(`data: ${JSON.stringify({ ...whole, choices: [], usage })}\n\ndata: [DONE]\n\n`)
+  })
+  t.teardown(() => server.close())
+  const proxy = await startProxy(t, {
+    engineUrls: [server.url],
+    engineKind: 'vllm',
+    tokenizer: model,
+    toolParser,
+  })
+  const client = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
+  const health = async () => (await (await fetch(`${proxy.url}/health`)).json()) as { tool_parser: object }
+  return { client, health, proxy }
+}
+
+const WANTED = {
+  content: 'One moment.',
+  tool_calls: [{ type: 'function', function: { name: 'weather', arguments: '{"days": 3}' } }],
+}
+
+t.test('answers are read by it, whole and streamed, and told so', async (t) => {
+  const { client, health, proxy } = await start(t, template, ANSWER)
+  t.match(await health(), { tool_parser: { name: 'response_template', chosen_by: 'response_template' } })
+  const whole = await client.chat.completions.create({ model: 'm', messages, tools: [tool] })
+  t.match(whole.choices[0], { finish_reason: 'tool_calls', message: WANTED })
+  const { choices } = await client.chat.completions
+    .stream({ model: 'm', messages, tools: [tool] })
+    .finalChatCompletion()
+  t.match(choices[0], { finish_reason: 'tool_calls', message: WANTED })
+  const { turns } = (await (await fetch(`${proxy.url}/sessions/s`)).json()) as { turns: object[] }
+  t.match(turns, [
+    { exact: true, completion_text: 'One moment.' },
+    { exact: true, completion_text: 'One moment.' },
+  ])
+})
+
+t.test('a call that the engine is held to is read as what that is', async (t) => {
+  const { client } = await start(t, template, '[{"name": "weather", "parameters": {"days":3}}]')
+  const { choices } = await client.chat.completions.create({
+    model: 'm',
+    messages,
+    tools: [tool],
+    tool_choice: 'required',
+  })
+  t.match(choices[0]!.message.tool_calls, [{ function: { name: 'weather', arguments: '{"days":3}' } }])
+})
+
+t.test("--tool-parser has the operator's word", async (t) => {
+  const { client, health } = await start(t, template, ANSWER, 'plain')
+  t.match(await health(), { tool_parser: { name: 'plain', chosen_by: 'name' } })
+  const { choices } = await client.chat.completions.create({ model: 'm', messages, tools: [tool] })
+  t.equal(choices[0]!.message.content, ANSWER)
+})
+
+t.test('one that cannot be used is a warning, and the chat template decides', async (t) => {
+  const call = '<tool_call>\n{"name": "weather", "arguments": {"days": 3}}\n</tool_call>'
+  const { client, health } = await start(t, { ...template, version: 2 }, call)
+  t.match(await health(), {
+    tool_parser: { name: 'hermes', warning: /response_template cannot be used: .*version: 2; .* as hermes/ },
+  })
+  const { choices } = await client.chat.completions.create({ model: 'm', messages, tools: [tool] })
+  t.match(choices[0]!.message.tool_calls, WANTED.tool_calls)
+})
+
+t.test('what the prompt says of the answer is where reading begins', async (t) => {
+  const { client } = await start(t, published.templates['transformers qwen2']!, ' it is.\n</think>\nCold.')
+  const begun = { role: 'assistant' as const, content: '<think>\nSo' }
+  const { choices } = await client.chat.completions.create({
+    model: 'm',
+    messages: [...messages, begun],
+    ...{ continue_final_message: true, add_generation_prompt: false },
+  })
+  t.match(choices[0]!.message, { content: 'Cold.', reasoning_content: ' it is.' })
+})

@@ -1,0 +1,104 @@
+import t from 'tap'
+import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
+import { sessionReadsConformance } from '../conformance/session-reads.ts'
+import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { until } from '../helpers/until.ts'
+
+if (noPostgres !== false) {
+  t.pass(`left out: ${noPostgres}`)
+} else {
+  const server = await PostgresServer.start()
+  t.teardown(() => server.end())
+  const open = async () => openPostgresStore({ url: await server.newDatabase(), durability: 'process' })
+  sessionReadsConformance(t, open)
+
+  t.test('the search has an index, which turns leave that leave the record', async (t) => {
+    const url = await server.newDatabase()
+    const database = new URL(url).pathname.slice(1)
+    const count = async (table: string) => {
+      const rows = await server.query(`SELECT count(*)::int AS n FROM llm_proxy.${table}`, database)
+      return rows[0]!.n as number
+    }
+    const before = await openPostgresStore({ url, durability: 'process' })
+    await before.createSession(aSession('s'))
+    await record(before, aTurn('a'), { completionText: '50 % of Assert_True' })
+    t.strictSame([await count('searched'), await count('unsearched')], [0, 1])
+    await before.close()
+
+    const store = await openPostgresStore({ url, durability: 'process', searchIndex: true })
+    t.teardown(() => store.close())
+    await until(async () => (await count('searched')) === 1)
+    t.equal(await count('unsearched'), 0)
+    const find = async (wanted: string) =>
+      (await store.searchTurns({ wanted, limit: 10, perSession: 10 })).hits.map(({ match }) => match)
+    t.strictSame(await find('0 % of assert_'), ['0 % of Assert_'])
+    t.strictSame(await find('50_%'), [])
+    const indexes = await server.query(
+      "SELECT indexname FROM pg_indexes WHERE indexname = 'searched_trigrams'",
+      database,
+    )
+    t.equal(indexes.length, 1)
+    await store.deleteSession('s')
+    await until(async () => (await count('searched')) === 0)
+  })
+
+  t.test('several proxies index and search one record, and pass over no turn of each other', async (t) => {
+    const url = await server.newDatabase()
+    const database = new URL(url).pathname.slice(1)
+    const count = async (table: string) => {
+      const rows = await server.query(`SELECT count(*)::int AS n FROM llm_proxy.${table}`, database)
+      return rows[0]!.n as number
+    }
+    const join = async (name: string) => {
+      const store = await openPostgresStore({ url, durability: 'process', name, searchIndex: true })
+      t.teardown(() => store.close())
+      return store
+    }
+    const [busy, quiet] = [await join('busy'), await join('quiet')]
+    const say = async (store: typeof busy, sessionId: string, turns: number) => {
+      await store.createSession(aSession(sessionId))
+      const { epoch } = (await store.shared!.claim(sessionId))!
+      for (let index = 0; index < turns; index += 1) {
+        const turnId = `${sessionId}${index}`
+        await record(store, aTurn(turnId, { sessionId, index, epoch }), {
+          sessionId,
+          completionText: 'I said it',
+        })
+      }
+      return Array.from({ length: turns }, (_, index) => `${sessionId}${index}`)
+    }
+    const spoken = await say(busy, 'b', 80)
+    await until(async () => (await count('unsearched')) === 0)
+    spoken.push(...(await say(quiet, 'q', 3)))
+    const [later] = await server.query(
+      `SELECT max(id) FILTER (WHERE turn_id LIKE 'q%') < max(id) FILTER (WHERE turn_id LIKE 'b%') AS is_below
+       FROM llm_proxy.turns`,
+      database,
+    )
+    t.ok(later!.is_below, 'ids do not follow the time')
+    const find = async (store: typeof busy) => {
+      const found: string[] = []
+      let cursor: string | undefined
+      do {
+        const page = await store.searchTurns({
+          wanted: 'said',
+          limit: 7,
+          perSession: 100,
+          ...(cursor && { cursor }),
+        })
+        found.push(...page.hits.map(({ turnId }) => turnId))
+        cursor = page.nextCursor
+      } while (cursor !== undefined)
+      return found.toSorted()
+    }
+    t.strictSame(await find(busy), spoken.toSorted())
+    await Promise.all([say(busy, 'c', 40), say(quiet, 'd', 40)]).then((more) => spoken.push(...more.flat()))
+    await until(async () => (await count('unsearched')) === 0)
+    t.equal(await count('searched'), spoken.length)
+    t.strictSame(await find(quiet), spoken.toSorted())
+    await Promise.all(['b', 'c', 'd'].map((sessionId) => busy.deleteSession(sessionId)))
+    await until(async () => (await count('searched')) === 3)
+    t.strictSame(await find(quiet), ['q0', 'q1', 'q2'])
+  })
+}

@@ -1,0 +1,183 @@
+/** How calls, messages and settings of a recorded turn are read for people, in a page and in a terminal. */
+import t from 'tap'
+import { CallReader, callSummary } from '../../../src/protocol/transcript/calls.ts'
+import { diffLines, patchLines } from '../../../src/protocol/transcript/diff-lines.ts'
+import { addedBy, imagesIn, textOf } from '../../../src/protocol/transcript/messages.ts'
+import { settingsOf } from '../../../src/protocol/transcript/settings.ts'
+import { visible } from '../../../src/protocol/transcript/visible.ts'
+
+const call = (name: string, given: unknown) => ({
+  function: { name, arguments: typeof given === 'string' ? given : JSON.stringify(given) },
+})
+const marked = (lines: readonly { kind: string; text: string }[]) =>
+  lines.map(({ kind, text }) => `${{ same: ' ', added: '+', removed: '-' }[kind] ?? ''}${text}`)
+
+t.test('arguments are read by their names, texts as they are and the rest as JSON', async (t) => {
+  const given = { command: 'cd /a\nls', timeout: 3, env: { A: '1' } }
+  t.same(new CallReader().read(call('Bash', given)), {
+    name: 'Bash',
+    fields: [
+      { name: 'command', text: 'cd /a\nls' },
+      { name: 'timeout', text: '3' },
+      { name: 'env', text: '{\n  "A": "1"\n}' },
+    ],
+  })
+  for (const broken of ['{"command": "l', '["ls"]', 'null', 'ls'])
+    t.same(new CallReader().read(call('Bash', broken)).fields, [{ name: '', text: broken }])
+  t.same(new CallReader().read({}), { name: '?', fields: [{ name: '', text: '' }] })
+})
+
+t.test('edits are differences, under the names of each agent, several in one call as well', async (t) => {
+  for (const [old, now] of [
+    ['old_string', 'new_string'],
+    ['old_str', 'new_str'],
+    ['oldString', 'newString'],
+  ] as const) {
+    const edit = { path: 'a', [old]: 'x\ny', [now]: 'x\nz' }
+    t.same(new CallReader().read(call('edit', edit)).fields.at(-1), {
+      name: `${old} → ${now}`,
+      diff: [
+        { kind: 'same', text: 'x' },
+        { kind: 'removed', text: 'y' },
+        { kind: 'added', text: 'z' },
+      ],
+    })
+  }
+  const edits = [
+    { old_string: 'a', new_string: 'b' },
+    { old_string: 'c', new_string: 'd', replace_all: true },
+  ]
+  const names = new CallReader()
+    .read(call('MultiEdit', { file_path: 'f', edits }))
+    .fields.map(({ name }) => name)
+  t.same(names, [
+    'file_path',
+    'edits[0].old_string → new_string',
+    'edits[1].replace_all',
+    'edits[1].old_string → new_string',
+  ])
+  t.match(new CallReader().read(call('edit', { old_string: 'a' })).fields, [
+    { name: 'old_string', text: 'a' },
+  ])
+})
+
+t.test('a file that is written again is shown as what changes, after its edits too', async (t) => {
+  const reader = new CallReader()
+  const write = (content: string) => reader.read(call('Write', { file_path: 'a.py', content })).fields.at(-1)
+  t.same(write('one\ntwo\n'), { name: 'content', text: 'one\ntwo\n' })
+  reader.read(call('Edit', { file_path: 'a.py', old_string: 'two', new_string: '$& 2' }))
+  const again = write('one\nthree\n')
+  t.same(again && 'diff' in again && marked(again.diff), [' one', '-$& 2', '+three'])
+  reader.read(call('Edit', { file_path: 'a.py', old_string: 'not there', new_string: 'x' }))
+  t.same(write('one\n'), { name: 'content', text: 'one\n' }, 'who knows what is in it now')
+  const other = { name: 'file_text', text: 'one\n' }
+  t.same(reader.read(call('create', { path: 'b.py', file_text: 'one\n' })).fields.at(-1), other)
+})
+
+t.test('patches are differences wherever they stand, and nothing else is', async (t) => {
+  const patch = '*** Begin Patch\n*** Update File: a\n@@\n same\n-x\n+y\n*** End Patch'
+  const [field] = new CallReader().read(call('apply_patch', { input: patch })).fields
+  t.same(field && 'diff' in field && marked(field.diff), [
+    '*** Begin Patch',
+    '*** Update File: a',
+    '@@',
+    ' same',
+    '-x',
+    '+y',
+    '*** End Patch',
+  ])
+  t.ok(patchLines(`apply_patch <<'EOF'\n${patch}\nEOF`))
+  t.ok(patchLines('diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y'))
+  t.ok(patchLines('--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y'))
+  t.equal(patchLines('- a list\n+ of marks\n--- a rule'), undefined)
+})
+
+t.test('lines that no change is near to are left out, with their number', async (t) => {
+  const lines = Array.from({ length: 20 }, (_, place) => `line ${place}`)
+  const now = lines.with(10, 'changed')
+  t.same(marked(diffLines(lines.join('\n'), now.join('\n'))), [
+    '… 7 lines',
+    ...[' line 7', ' line 8', ' line 9', '-line 10', '+changed', ' line 11', ' line 12', ' line 13'],
+    '… 6 lines',
+  ])
+  t.same(marked(diffLines('', 'a\n')), ['+a'])
+  t.same(diffLines('', ''), [])
+})
+
+t.test('texts with nothing in common are told whole, in no time', async (t) => {
+  const many = (word: string) => Array.from({ length: 20_000 }, (_, place) => `${word}${place}`).join('\n')
+  const start = performance.now()
+  const diff = diffLines(many('a'), many('b'))
+  t.equal(diff.filter(({ kind }) => kind === 'removed').length, 20_000)
+  t.equal(diff.filter(({ kind }) => kind === 'added').length, 20_000)
+  t.ok(performance.now() - start < 5_000)
+})
+
+t.test(
+  'a turn adds what nobody said before: the answer that its agent sends back is none of it',
+  async (t) => {
+    const calls = [call('Bash', { command: 'ls' })]
+    const before = { index: 3, request_messages: [], completion_text: 'I look. ', tool_calls: calls }
+    const echo = { role: 'assistant', content: 'I look.', tool_calls: calls }
+    const result = { role: 'tool', content: 'a.py' }
+    const turn = { index: 4, completion_text: '', tool_calls: [], request_messages_from: 2 }
+    t.same(addedBy({ ...turn, request_messages: [echo, result] }, before), {
+      from: 2,
+      echoOf: 3,
+      messages: [result],
+    })
+    const other = { ...echo, content: 'I looked.' }
+    t.same(addedBy({ ...turn, request_messages: [other, result] }, before).messages, [other, result])
+    t.same(addedBy({ ...turn, request_messages: [echo] }, undefined).messages, [echo])
+  },
+)
+
+t.test('of a content pictures are told that the record has, and other parts by their kind', async (t) => {
+  const png = 'data:image/png;base64,AA'
+  const content = [
+    { type: 'text', text: 'one' },
+    { type: 'image_url', image_url: { url: png } },
+    { type: 'image_url', image_url: { url: 'https://example.com/a.png' } },
+    { type: 'image_url', image_url: { url: 'data:image/svg+xml;base64,AA' } },
+    null,
+  ]
+  t.equal(textOf(content), 'one\n[image_url]\n[image_url]\n[part]')
+  t.same(imagesIn(content), [png])
+  t.same([textOf(null), textOf('x'), textOf({ a: 1 })], ['', 'x', '{"a":1}'])
+})
+
+t.test('settings are all of a request that is neither message nor prompt', async (t) => {
+  const tools = [
+    { type: 'function', function: { name: 'Bash', description: 'Runs.', parameters: { type: 'object' } } },
+    { type: 'web_search' },
+    { type: 'custom', name: 'patch', description: 'Patches.' },
+  ]
+  t.same(settingsOf({ params: { prompt: 'x', model: 'm', temperature: 0.5, stop: ['a'] }, tools }), {
+    params: [
+      ['model', 'm'],
+      ['temperature', '0.5'],
+      ['stop', '["a"]'],
+    ],
+    tools: [
+      { name: 'Bash', description: 'Runs.', parameters: { type: 'object' } },
+      { name: 'web_search', description: '', parameters: undefined },
+      { name: 'patch', description: 'Patches.', parameters: undefined },
+    ],
+  })
+})
+
+t.test('what hides in a text is named, and joined emoji stay whole', async (t) => {
+  t.equal(visible('a\u001b[2J\u0007\u009b\r\nb\t'), 'a⟨ESC⟩[2J⟨BEL⟩⟨U+009B⟩⟨CR⟩\nb\t')
+  t.equal(visible('\u202eevil\u{e0041}'), '⟨U+202E⟩evil⟨U+E0041⟩')
+  t.equal(visible('\u{1f469}\u200d\u{1f4bb} می\u200cخواهم'), '\u{1f469}\u200d\u{1f4bb} می\u200cخواهم')
+})
+
+t.test('a call is summed up by its name and the first line of what tells most', async (t) => {
+  const about = (given: unknown) => callSummary(call('f', given)).about
+  t.equal(about({ description: 'Lists', command: 'cd /a\nls' }), 'cd /a')
+  t.equal(about({ content: 'x', file_path: 'a.py' }), 'a.py')
+  t.equal(about({ count: 3, other: 'y' }), 'y')
+  t.equal(about({ count: 3 }), '')
+  t.equal(about('not JSON\nat all'), 'not JSON')
+  t.same(callSummary({}), { name: '?', about: '' })
+})
