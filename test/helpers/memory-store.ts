@@ -1,5 +1,5 @@
 /** A store without a database, for tests of what stands on one: it keeps the contract of `test/conformance/turn-store.ts`. */
-
+import { setImmediate as nextPage } from 'node:timers/promises'
 import { ProxyError } from '../../src/base/errors.ts'
 import { type Message, MessageTree, textsUpTo } from '../../src/protocol/canonical/conversation.ts'
 import type { PackedDetail } from '../../src/protocol/details/details.ts'
@@ -46,6 +46,7 @@ import {
   type TurnStep,
   type TurnStore,
 } from '../../src/proxy/store/port/turn-store.ts'
+import { MAX_PAGE_TURNS } from '../../src/proxy/store/record/tables.ts'
 import { MemoryConsumers } from './memory-consumers.ts'
 
 interface Entry {
@@ -238,7 +239,11 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async *readTurns(sessionId: string): AsyncIterable<TurnRecord> {
-    for (const turn of [...(this.#open().get(sessionId)?.turns ?? [])]) yield copyOf(turn)
+    for (const [place, turn] of [...(this.#open().get(sessionId)?.turns ?? [])].entries()) {
+      // As a store's thread does between two pages: others have their turn.
+      if (place % MAX_PAGE_TURNS === MAX_PAGE_TURNS - 1) await nextPage()
+      yield copyOf(turn)
+    }
   }
 
   async *readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep> {
