@@ -5,7 +5,6 @@ import { printable } from './table.ts'
 const COLOURS = {
   completed: 'green',
   ok: 'green',
-  up: 'green',
   warning: 'yellow',
   aborted: 'yellow',
   interrupted: 'yellow',

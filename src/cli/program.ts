@@ -22,7 +22,6 @@ import {
   SESSIONS_ABORT,
   SESSIONS_DELETE,
   SESSIONS_TAIL,
-  TOP,
   WEIGHTS_SET,
   WORKERS_LIST,
 } from '../proxy/config/options/operator.ts'
@@ -106,7 +105,6 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     .description('List engines or workers')
     .helpCommand(false)
   add(workers, WORKERS_LIST, 'list', async () => (await import('./workers.ts')).run)
-  add(program, TOP, 'top', async () => (await import('./top/run.ts')).run)
   const scheduling = async () => await import('./scheduling.ts')
   add(program, PAUSE, 'pause', async () => (await scheduling()).pause)
   add(program, RESUME, 'resume', async () => (await scheduling()).resume)

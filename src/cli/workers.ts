@@ -23,7 +23,7 @@ export async function run({ json, ...address }: WorkersListConfig): Promise<numb
 }
 
 /** `up`, `draining`, or why it does not serve. */
-export function stateOf({ healthy, draining, error }: Static<typeof Worker>): string {
+function stateOf({ healthy, draining, error }: Static<typeof Worker>): string {
   if (!healthy) return printable(error ?? 'away', 60)
   return draining ? 'draining' : 'up'
 }

@@ -107,7 +107,7 @@ t.test('below a base path and with keys, every way to look on works on one datab
   await looksOn(t, url, view)
 
   const asked = ['--url', url, '--admin-key', view]
-  t.match(await runLlmProxy(['top', ...asked]), { code: 0, stdout: /embedded/ })
+  t.match(await runLlmProxy(['workers', 'list', ...asked]), { code: 0, stdout: /embedded/ })
   t.match(await runLlmProxy(['sessions', 'list', ...asked]), { code: 0, stdout: /^first +active/m })
   const exported = ['sessions', 'export', '--format', 'html', 'first']
   for (const source of [asked, ['--db', 'llm-proxy.db']])

@@ -65,26 +65,6 @@ export const WORKERS_LIST = {
   options: { ...proxy, json },
 } as const satisfies CommandSpec
 
-export const TOP = {
-  name: 'top',
-  summary: 'Watch a running proxy: engines or workers, queue, tokens per second, inexact turns, slow turns',
-  envPrefix,
-  options: {
-    ...proxy,
-    intervalMs: {
-      flag: 'interval',
-      type: 'duration',
-      min: '100ms',
-      max: '1h',
-      default: '1s',
-      flagOnly: true,
-      group: 'Output',
-      help: 'Time between two updates',
-    },
-    json: { ...json, help: 'Print one JSON line per update, until Ctrl+C' },
-  },
-} as const satisfies CommandSpec
-
 export const PAUSE = {
   name: 'pause',
   summary: 'Hold new calls back and wait until running ones have ended; exit 1 if some still run',
@@ -163,7 +143,6 @@ export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
 export type SessionsAbortConfig = ConfigOf<typeof SESSIONS_ABORT>
 export type SessionsDeleteConfig = ConfigOf<typeof SESSIONS_DELETE>
 export type WorkersListConfig = ConfigOf<typeof WORKERS_LIST>
-export type TopConfig = ConfigOf<typeof TOP>
 export type PauseConfig = ConfigOf<typeof PAUSE>
 export type ResumeConfig = ConfigOf<typeof RESUME>
 export type WeightsSetConfig = ConfigOf<typeof WEIGHTS_SET>
@@ -174,7 +153,6 @@ export const OPERATOR_COMMANDS = [
   SESSIONS_ABORT,
   SESSIONS_DELETE,
   WORKERS_LIST,
-  TOP,
   PAUSE,
   RESUME,
   WEIGHTS_SET,

@@ -66,7 +66,7 @@ const OpenTurnsQuery = Type.Object(
   STRICT,
 )
 /** Shared with the command that shows them. */
-export const OpenTurns = Type.Object({
+const OpenTurns = Type.Object({
   turns: Type.Array(
     Type.Object({
       session_id: Type.String(),
