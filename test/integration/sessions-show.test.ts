@@ -55,7 +55,7 @@ t.test('a session is printed turn by turn, from a proxy and a database alike', a
   t.match({ code, stderr }, { code: 0, stderr: '' })
   t.equal((await show('--db', db)).stdout, stdout)
   const [table, first, second] = stdout.split(/\n\n(?=── turn|TURN)/).slice(1)
-  t.match(table, /^ +0 +main +completed +stop +20 +1 +yes +500 +begins a conversation$/m)
+  t.match(table, /^ +0 +main +completed +- +stop +20 +1 +yes +500 +begins a conversation$/m)
   t.equal(
     first,
     `── turn 0 · main · m · stop · 500 ms

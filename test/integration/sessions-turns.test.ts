@@ -141,6 +141,11 @@ for (const [name, openStore] of Object.entries(STORES)) {
           empty: 0,
         },
       })
+      const { turns } = (await call('GET', '/sessions/s/tree')).body
+      t.same(
+        turns.map(({ excluded }: { excluded: string | null }) => excluded),
+        [null, null, 'aborted'],
+      )
       const span = { finish_reason: 'stop', trained: true, policy: null, reward: null }
       t.same(body.trajectories, [
         {

@@ -11,6 +11,7 @@ const COLUMNS: readonly Column<TreeJson['turns'][number]>[] = [
   { header: 'turn', value: (turn) => String(turn.index), align: 'right' },
   { header: 'line', value: (turn) => printable(turn.line, LINE_LENGTH) },
   { header: 'status', value: (turn) => turn.status },
+  { header: 'excluded', value: (turn) => turn.excluded ?? '-' },
   { header: 'finish', value: (turn) => turn.finish_reason ?? '-' },
   { header: 'prompt', value: (turn) => String(turn.prompt_tokens), align: 'right' },
   { header: 'sampled', value: (turn) => String(turn.sampled_tokens), align: 'right' },

@@ -64,7 +64,7 @@ function Line({
   select(): void
 }) {
   const broken = isBroken(turn)
-  const end = turn.error?.code ?? turn.finish_reason ?? turn.status
+  const end = leftOut(turn) ?? turn.error?.code ?? turn.finish_reason ?? turn.status
   const isBad = turn.status === 'failed' || turn.status === 'interrupted'
   return (
     <button
@@ -171,11 +171,17 @@ function TimeBar({ turn, span: { fromMs, toMs } }: { turn: TreeTurn; span: Span 
   )
 }
 
+/** Why a turn does not train that looks as if it did. */
+function leftOut({ excluded }: TreeTurn): string | undefined {
+  return excluded === 'superseded' || excluded === 'rejected' ? excluded : undefined
+}
+
 function explain(turn: TreeTurn): string {
   const { shared_tokens: shared, prompt_tokens: prompt, parent, new_row: begins } = turn
   const rest = `${number(prompt - shared)} new, ${number(turn.sampled_tokens)} sampled`
   const inexact = turn.inexact_reason === null ? '' : `; inexact: ${turn.inexact_reason}`
-  const row = begins === null ? '' : `a new row: ${begins.text}; `
+  const excluded = turn.excluded === null ? '' : `in no row: ${turn.excluded}; `
+  const row = begins === null ? excluded : `${excluded}a new row: ${begins.text}; `
   if (parent === null) return `${row}${rest}${inexact}`
   const from = turn.continues ? 'goes on from' : 'begins like'
   return `${row}${from} turn ${parent}: ${number(shared)} tokens re-used, ${rest}${inexact}`

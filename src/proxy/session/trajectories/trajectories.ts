@@ -2,7 +2,7 @@
  * From a session's turns to training-ready rows: one row per leaf of the tree of turns, token for token as sampled,
  * and each sampled token trained in one row only.
  */
-import type { Reward, TurnRecord, TurnStatus } from '../../store/port/turn-store.ts'
+import type { Reward, TurnRecord } from '../../store/port/turn-store.ts'
 import { isMainWork, type Line } from '../roles/line.ts'
 import { type FoundLine, LineFinder } from '../roles/line-finder.ts'
 import type { LinedTurn } from '../roles/opening.ts'
@@ -93,11 +93,21 @@ export interface Trajectory {
   images?: RowImage[]
 }
 
-/** Turns that no row is made of, by why. */
-export type ExcludedTurns = Record<
-  Exclude<TurnStatus, 'completed'> | 'superseded' | 'rejected' | 'side' | 'empty',
-  number
->
+/** Why no row is made of a turn. */
+export const EXCLUSIONS = [
+  'open',
+  'aborted',
+  'failed',
+  'interrupted',
+  'superseded',
+  'rejected',
+  'side',
+  'empty',
+] as const
+export type Exclusion = (typeof EXCLUSIONS)[number]
+
+/** How many turns no row is made of, by why. */
+export type ExcludedTurns = Record<Exclusion, number>
 
 export interface PlacedRow {
   readonly row: Trajectory
@@ -127,7 +137,8 @@ export class TrajectoryBuilder {
   readonly #policies = new Map<string, string>()
   readonly #images = new SessionImages()
   #lastAsked: { params: string; model: string | null } = { params: '{}', model: null }
-  readonly #excluded = { open: 0, aborted: 0, failed: 0, interrupted: 0, side: 0, empty: 0 }
+  /** By turn; what later turns decide is not among it. */
+  readonly #excluded = new Map<string, Exclusion>()
 
   constructor({ lines = 'all', sideCalls = false, rejected = false }: TurnSelection = {}) {
     this.#selection = { lines, sideCalls, rejected }
@@ -145,10 +156,10 @@ export class TrajectoryBuilder {
     const sequence = this.#tree.read(turn)
     const isSelected = this.#selects(line)
     const tries = isSelected ? this.#retries.add(turn) : []
-    if (turn.status !== 'completed') this.#excluded[turn.status] += 1
-    else if (line === 'side' && !isSelected) this.#excluded.side += 1
+    if (turn.status !== 'completed') this.#excluded.set(turn.turnId, turn.status)
+    else if (line === 'side' && !isSelected) this.#excluded.set(turn.turnId, 'side')
     // Nothing of it trains, and a prompt that fills the context was seen by no engine.
-    else if (isSelected && isEmpty(turn)) this.#excluded.empty += 1
+    else if (isSelected && isEmpty(turn)) this.#excluded.set(turn.turnId, 'empty')
     else if (isSelected) {
       const chosenModel = policy === null ? this.#modelOf(turn) : undefined
       this.#tree.add({ ...turn, chosenModel }, sequence, line, repeatedByLast(tries, this.#wasRead))
@@ -177,9 +188,17 @@ export class TrajectoryBuilder {
   }
 
   excluded(): ExcludedTurns {
-    const superseded = this.superseded()
-    const rejected = this.#rejected().filter((turnId) => !superseded.has(turnId)).length
-    return { ...this.#excluded, superseded: superseded.size, rejected }
+    const counts = Object.fromEntries(EXCLUSIONS.map((why) => [why, 0])) as ExcludedTurns
+    for (const why of this.exclusions().values()) counts[why] += 1
+    return counts
+  }
+
+  /** Why turns are in no row, by their ids. */
+  exclusions(): ReadonlyMap<string, Exclusion> {
+    const all = new Map(this.#excluded)
+    for (const turnId of this.#rejected()) all.set(turnId, 'rejected')
+    for (const turnId of this.superseded()) all.set(turnId, 'superseded')
+    return all
   }
 
   /** The ids of turns whose answers never reached the agent, as its retries say; see {@link Retries}. */

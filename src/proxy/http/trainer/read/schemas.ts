@@ -1,6 +1,7 @@
 /** The light reads as schemas; see `sessions/schemas.ts`. */
 import Type from 'typebox'
 import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
+import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { nullable } from '../../schemas/nullable.ts'
 import { detailFields } from '../sessions/detail-schemas.ts'
 import {
@@ -226,6 +227,11 @@ export const TreeTurn = Type.Object({
           'been one row with it, `changes`: what the agent changed, `before` and `now`; null: it begins none',
       },
     ),
+  ),
+  excluded: nullable(
+    Type.Enum([...EXCLUSIONS], {
+      description: 'Why no row has it, as in `excluded_turns` of trajectories; null: one has',
+    }),
   ),
   prompt_tokens: Type.Integer(),
   sampled_tokens: Type.Integer(),

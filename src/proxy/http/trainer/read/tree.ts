@@ -18,7 +18,10 @@ interface ReadTurn {
   readonly newRow: NewRow | undefined
 }
 
-type Links = Pick<ShownTurn, 'parent' | 'shared_tokens' | 'continues' | 'message_parent' | 'new_row'>
+type Links = Pick<
+  ShownTurn,
+  'parent' | 'shared_tokens' | 'continues' | 'message_parent' | 'new_row' | 'excluded'
+>
 
 /** The turns in call order. Which one goes on from which is asked of what makes the rows. */
 export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[]> {
@@ -38,6 +41,7 @@ export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[
   }
   const places = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
   const indexOf = (turnId: string | undefined) => places.get(turnId ?? '') ?? null
+  const exclusions = rows.exclusions()
   return turns.map(({ shown, turnId, base, messageParent, newRow }) => {
     const before = rows.parentOf(turnId)
     const alike = before ?? base
@@ -48,6 +52,7 @@ export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[
       continues: before !== undefined,
       message_parent: indexOf(messageParent === undefined ? before?.turnId : (messageParent ?? undefined)),
       new_row: newRow ? newRowToWire(newRow, indexOf) : null,
+      excluded: exclusions.get(turnId) ?? null,
     }
   })
 }

@@ -4,6 +4,7 @@
  */
 import Type from 'typebox'
 import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
+import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { nullable } from '../../schemas/nullable.ts'
 import { detailFields, detailsParameter, Sampling } from './detail-schemas.ts'
 
@@ -376,16 +377,7 @@ export const TrajectoryRow = Type.Object({
 
 export const Trajectories = Type.Object({
   ...sessionFields,
-  excluded_turns: Type.Object({
-    open: Type.Integer(),
-    aborted: Type.Integer(),
-    failed: Type.Integer(),
-    interrupted: Type.Integer(),
-    superseded: Type.Integer(),
-    rejected: Type.Integer(),
-    side: Type.Integer(),
-    empty: Type.Integer(),
-  }),
+  excluded_turns: Type.Record(Type.Enum([...EXCLUSIONS]), Type.Integer()),
   trajectories: Type.Array(TrajectoryRow),
   images: Type.Optional(Type.Record(Type.String(), Type.String())),
 })
