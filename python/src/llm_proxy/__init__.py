@@ -1,11 +1,11 @@
 """The client of llm-proxy: sessions, rewards, rows, consumers, weights, rollouts (docs/your-trainer.md)."""
 
-from .client import AsyncClient, AsyncSession, Client, Session
-from .consumer_calls import Fetched
-from .consumers import AsyncConsumer, AsyncLease, Consumer, Lease
+from .client import AsyncClient, Client
+from .consumers import AsyncConsumer, AsyncLease, Consumer, Fetched, Lease
 from .errors import LlmProxyError, ProxyApiError
 from .forest import PackedForest, TokenForest
 from .rows import Row, Turn
+from .sessions import AsyncSession, Session
 
 __all__ = [
     "AsyncClient",

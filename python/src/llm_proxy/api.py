@@ -74,14 +74,27 @@ class Api:
             yield Pause(delay * (1 + random.random()) / 2)
             delay = min(_LONGEST_DELAY_S, 2 * delay)
 
-    def of_session(self, method: str, session_id: str, name: str = "", **options: Any) -> Steps[Any]:
-        """As :meth:`call`, of one session."""
-        return self.call(method, f"/sessions/{quoted(session_id)}{name}", **options)
-
 
 def quoted(session_id: str) -> str:
     """An id as a part of a path."""
     return quote(session_id, safe="")
+
+
+def query_of(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """Filters as parameters: ``metadata`` is a mapping there, and each of its texts means text."""
+    metadata = filters.get("metadata") or {}
+    query = {name: value for name, value in filters.items() if name != "metadata"}
+    for name, value in metadata.items():
+        query[f"metadata.{name}"] = json.dumps(value)
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
+
+
+def row_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of trajectories that are set; ``details`` may be a list of names."""
+    given = {name: value for name, value in options.items() if value not in (None, False, ())}
+    if not isinstance(given.get("details", ""), str):
+        given["details"] = ",".join(given["details"])
+    return given
 
 
 def _json_of(url: str, answer: Answer) -> Any:

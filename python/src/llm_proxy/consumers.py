@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import httpx
 
-from .consumer_calls import ConsumerCalls, Fetched, FetchedLease
-from .rows import Row
-from .steps import run, run_async
+from .api import Api, row_options
+from .rows import Row, rows_of
+from .steps import Loop, Steps, Threads, call
+
+#: One of the proxy's long polls: shorter than a silent connection is borne.
+_POLL_S = 30.0
 
 
-class _LeaseFacts:
-    """What is known of a lease without asking."""
+@dataclass(frozen=True)
+class Fetched:
+    """A completed session that was fetched."""
 
-    def __init__(self, calls: ConsumerCalls, fetched: FetchedLease) -> None:
-        self._calls = calls
+    session_id: str
+    rows: Sequence[Row]
+    reward: float | None
+    metadata: Mapping[str, Any]
+    #: How often it was leased; 1: never before.
+    deliveries: int
+    #: All that the proxy says of it but its rows.
+    fields: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _FetchedLease:
+    lease_id: str
+    sessions: Sequence[Fetched]
+    discarded: Mapping[str, int]
+
+
+class ConsumerApi:
+    """A consumer, as it is asked: all of it may be asked twice."""
+
+    def __init__(self, api: Api, name: str, run: str | None) -> None:
+        self._api = api
+        self._path = f"/consumers/{name}"
+        self._params = {"run": run}
+
+    def ask(self, method: str, route: str = "", body: Mapping[str, Any] | None = None) -> Steps[Any]:
+        """The JSON of its answer."""
+        return self._api.call(method, self._path + route, params=self._params, json=body)
+
+
+class _LeaseCalls:
+    """What both kinds of leases do, written once."""
+
+    def __init__(self, api: ConsumerApi, fetched: _FetchedLease) -> None:
+        self._api = api
         self._fetched = fetched
 
     @property
@@ -42,73 +82,63 @@ class _LeaseFacts:
     def __len__(self) -> int:
         return len(self.sessions)
 
-    def _body(self, **more: Any) -> dict[str, Any]:
-        return {"lease_id": self.id, "session_ids": [one.session_id for one in self.sessions], **more}
+    @call
+    def ack(self) -> Steps[list[str]]:
+        """Says that they were trained on: they are never given again.
+
+        :returns: the sessions of which it was too late, because another process has them by now
+        """
+        return self._change("ack")
+
+    @call
+    def extend(self, lease_s: float = 1800) -> Steps[list[str]]:
+        """Keeps them for so long from now.
+
+        :returns: the sessions that another process has by now
+        """
+        return self._change("extend", lease_s=lease_s)
+
+    @call
+    def release(self) -> Steps[None]:
+        """Gives them back: the next one who fetches gets them."""
+        yield from self._change("release")
+
+    def _change(self, how: str, **more: Any) -> Steps[list[str]]:
+        body = {"lease_id": self.id, "session_ids": [one.session_id for one in self.sessions], **more}
+        answer = yield from self._api.ask("POST", f"/{how}", body)
+        lost: list[str] = answer.get("lost", [])
+        return lost
 
 
-class Lease(_LeaseFacts):
+class Lease(_LeaseCalls, Threads):
     """Sessions that no other process of the trainer gets for a while."""
 
-    def __init__(self, http: httpx.Client, calls: ConsumerCalls, fetched: FetchedLease) -> None:
-        super().__init__(calls, fetched)
-        self._http = http
-
-    def ack(self) -> list[str]:
-        """Says that they were trained on: they are never given again.
-
-        :returns: the sessions of which it was too late, because another process has them by now
-        """
-        return run(self._http, self._calls.change("ack", self._body()))["lost"]
-
-    def extend(self, lease_s: float = 1800) -> list[str]:
-        """Keeps them for so long from now.
-
-        :returns: the sessions that another process has by now
-        """
-        return run(self._http, self._calls.change("extend", self._body(lease_s=lease_s)))["lost"]
-
-    def release(self) -> None:
-        """Gives them back: the next one who fetches gets them."""
-        run(self._http, self._calls.change("release", self._body()))
+    def __init__(self, http: httpx.Client, api: ConsumerApi, fetched: _FetchedLease) -> None:
+        _LeaseCalls.__init__(self, api, fetched)
+        Threads.__init__(self, http)
 
 
-class AsyncLease(_LeaseFacts):
+class AsyncLease(_LeaseCalls, Loop):
     """As :class:`Lease`, in an event loop."""
 
-    def __init__(self, http: httpx.AsyncClient, calls: ConsumerCalls, fetched: FetchedLease) -> None:
-        super().__init__(calls, fetched)
-        self._http = http
-
-    async def ack(self) -> list[str]:
-        """Says that they were trained on: they are never given again.
-
-        :returns: the sessions of which it was too late, because another process has them by now
-        """
-        return (await run_async(self._http, self._calls.change("ack", self._body())))["lost"]
-
-    async def extend(self, lease_s: float = 1800) -> list[str]:
-        """Keeps them for so long from now.
-
-        :returns: the sessions that another process has by now
-        """
-        return (await run_async(self._http, self._calls.change("extend", self._body(lease_s=lease_s))))[
-            "lost"
-        ]
-
-    async def release(self) -> None:
-        """Gives them back: the next one who fetches gets them."""
-        await run_async(self._http, self._calls.change("release", self._body()))
+    def __init__(self, http: httpx.AsyncClient, api: ConsumerApi, fetched: _FetchedLease) -> None:
+        _LeaseCalls.__init__(self, api, fetched)
+        Loop.__init__(self, http)
 
 
-class Consumer:
-    """A name under which the processes of a trainer share completed sessions; any number may use it at once."""
+L = TypeVar("L", Lease, AsyncLease)
 
-    def __init__(self, http: httpx.Client, calls: ConsumerCalls) -> None:
-        self._http = http
-        self._calls = calls
 
+class _ConsumerCalls(Generic[L]):
+    """What both kinds of consumers do, written once."""
+
+    def __init__(self, api: ConsumerApi) -> None:
+        self._api = api
+
+    @call
     def fetch(
         self,
+        /,
         limit: int = 1,
         *,
         wait_s: float = 0,
@@ -116,7 +146,7 @@ class Consumer:
         min_weight_version: float | None = None,
         lease_id: str | None = None,
         **rows: Any,
-    ) -> Lease:
+    ) -> Steps[L]:
         """Leases the sessions that come next, with their rows.
 
         :param limit: how many sessions, or groups, at most
@@ -126,71 +156,70 @@ class Consumer:
         :param rows: parameters of docs/http-api.md, "Trajectories"
         """
         options = {"limit": limit, "lease_s": lease_s, "min_weight_version": min_weight_version, **rows}
-        fetched = run(self._http, self._calls.fetch(wait_s, lease_id, options))
-        return Lease(self._http, self._calls, fetched)
+        # Its own name, so that an answer that is lost on the way is asked for again.
+        body = {**row_options(options), "lease_id": lease_id or str(uuid.uuid4())}
+        until = time.monotonic() + wait_s
+        discarded = {"stale": 0, "unversioned": 0}
+        while True:
+            left = max(0.0, until - time.monotonic())
+            answer = yield from self._api.ask("POST", "/fetch", {**body, "wait_s": min(_POLL_S, left)})
+            for why, count in answer["discarded"].items():
+                discarded[why] += count
+            if answer["sessions"] or left <= _POLL_S:
+                sessions = [_fetched(one) for one in answer["sessions"]]
+                return self._lease(_FetchedLease(answer["lease_id"], sessions, discarded))
 
-    def release(self) -> list[str]:
+    @call
+    def release(self) -> Steps[list[str]]:
         """Ends all leases of the consumer, as after a crash: what is not acknowledged is given again.
 
         :returns: the sessions
         """
-        return run(self._http, self._calls.change("release", {}))["released"]
+        answer = yield from self._api.ask("POST", "/release", {})
+        released: list[str] = answer["released"]
+        return released
 
-    def info(self) -> dict[str, Any]:
+    @call
+    def info(self) -> Steps[dict[str, Any]]:
         """Its settings, and how many sessions are ``available``, ``leased`` and ``acknowledged``."""
-        return run(self._http, self._calls.info())
+        return self._api.ask("GET")
 
-    def delete(self) -> bool:
+    @call
+    def delete(self) -> Steps[bool]:
         """Removes it; sessions stay.
 
         :returns: whether it was there
         """
-        return run(self._http, self._calls.delete())
+        answer = yield from self._api.ask("DELETE")
+        return bool(answer["status"] == "deleted")
+
+    def _lease(self, fetched: _FetchedLease) -> L:
+        raise NotImplementedError
 
 
-class AsyncConsumer:
+class Consumer(_ConsumerCalls[Lease], Threads):
+    """A name under which the processes of a trainer share completed sessions; any number may use it at once."""
+
+    def __init__(self, http: httpx.Client, api: ConsumerApi) -> None:
+        _ConsumerCalls.__init__(self, api)
+        Threads.__init__(self, http)
+
+    def _lease(self, fetched: _FetchedLease) -> Lease:
+        return Lease(self._http, self._api, fetched)
+
+
+class AsyncConsumer(_ConsumerCalls[AsyncLease], Loop):
     """As :class:`Consumer`, in an event loop."""
 
-    def __init__(self, http: httpx.AsyncClient, calls: ConsumerCalls) -> None:
-        self._http = http
-        self._calls = calls
+    def __init__(self, http: httpx.AsyncClient, api: ConsumerApi) -> None:
+        _ConsumerCalls.__init__(self, api)
+        Loop.__init__(self, http)
 
-    async def fetch(
-        self,
-        limit: int = 1,
-        *,
-        wait_s: float = 0,
-        lease_s: float = 1800,
-        min_weight_version: float | None = None,
-        lease_id: str | None = None,
-        **rows: Any,
-    ) -> AsyncLease:
-        """Leases the sessions that come next, with their rows.
+    def _lease(self, fetched: _FetchedLease) -> AsyncLease:
+        return AsyncLease(self._http, self._api, fetched)
 
-        :param limit: how many sessions, or groups, at most
-        :param wait_s: how long to wait for the first; a lease of nothing when the time is up
-        :param min_weight_version: what has an older token, or one of unknown age, is discarded
-        :param lease_id: of a lease whose answer was lost: what it has comes first
-        :param rows: parameters of docs/http-api.md, "Trajectories"
-        """
-        options = {"limit": limit, "lease_s": lease_s, "min_weight_version": min_weight_version, **rows}
-        fetched = await run_async(self._http, self._calls.fetch(wait_s, lease_id, options))
-        return AsyncLease(self._http, self._calls, fetched)
 
-    async def release(self) -> list[str]:
-        """Ends all leases of the consumer, as after a crash: what is not acknowledged is given again.
-
-        :returns: the sessions
-        """
-        return (await run_async(self._http, self._calls.change("release", {})))["released"]
-
-    async def info(self) -> dict[str, Any]:
-        """Its settings, and how many sessions are ``available``, ``leased`` and ``acknowledged``."""
-        return await run_async(self._http, self._calls.info())
-
-    async def delete(self) -> bool:
-        """Removes it; sessions stay.
-
-        :returns: whether it was there
-        """
-        return await run_async(self._http, self._calls.delete())
+def _fetched(session: Mapping[str, Any]) -> Fetched:
+    fields = {name: value for name, value in session.items() if name != "trajectories"}
+    told = ("session_id", "reward", "metadata", "deliveries")
+    return Fetched(rows=rows_of(session), fields=fields, **{name: session[name] for name in told})

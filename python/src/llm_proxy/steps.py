@@ -1,19 +1,21 @@
 """What is asked of a proxy, step by step, without the asking.
 
-A call is a generator that yields requests and gets their answers, so that it is written once: :func:`run` asks with
-threads, :func:`run_async` in an event loop. What goes wrong on the way is raised at the ``yield``, a cancellation too.
+A call is a generator that yields requests and gets their answers, so that it is written once: :class:`Threads` ask and
+wait, a :class:`Loop` asks and is awaited. What goes wrong on the way is raised at the ``yield``, a cancellation too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import httpx
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -52,49 +54,81 @@ class Answer:
 Steps = Generator[Request | Pause, Answer, T]
 
 
-def run(http: httpx.Client, steps: Steps[T]) -> T:
-    """Does what ``steps`` asks for, and returns what it returns."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                answer = _do(http, step)
-            except BaseException as error:  # noqa: PERF203 - the steps say what becomes of it
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+class Threads:
+    """Asks with threads: a call returns when it is done."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def _do(self, steps: Steps[T]) -> T:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = self._step(step)
+                except BaseException as error:  # noqa: PERF203 - the steps say what becomes of it
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _step(self, step: Request | Pause) -> Answer:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return Answer()
+        response = self._http.request(step.method, step.url, **step.options())
+        return Answer(response.status_code, response.text)
 
 
-def _do(http: httpx.Client, step: Request | Pause) -> Answer:
-    if isinstance(step, Pause):
-        time.sleep(step.seconds)
-        return Answer()
-    response = http.request(step.method, step.url, **step.options())
-    return Answer(response.status_code, response.text)
+class Loop:
+    """Asks in an event loop: a call is awaited."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def _do(self, steps: Steps[T]) -> T:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = await self._step(step)
+                except BaseException as error:  # noqa: PERF203 - the steps say what becomes of it
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _step(self, step: Request | Pause) -> Answer:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return Answer()
+        response = await self._http.request(step.method, step.url, **step.options())
+        return Answer(response.status_code, response.text)
 
 
-async def run_async(http: httpx.AsyncClient, steps: Steps[T]) -> T:
-    """As :func:`run`, in an event loop."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                answer = await _do_async(http, step)
-            except BaseException as error:  # noqa: PERF203 - the steps say what becomes of it
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+class call(Generic[P, T]):  # noqa: N801 - a decorator, as property is one
+    """Makes a method of its steps: of :class:`Threads` one that returns, of a :class:`Loop` one that is awaited."""
 
+    def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
+        self._steps = steps
 
-async def _do_async(http: httpx.AsyncClient, step: Request | Pause) -> Answer:
-    if isinstance(step, Pause):
-        await asyncio.sleep(step.seconds)
-        return Answer()
-    response = await http.request(step.method, step.url, **step.options())
-    return Answer(response.status_code, response.text)
+    @overload
+    def __get__(self, asker: None, kind: type) -> Callable[Concatenate[Any, P], Steps[T]]: ...
+    @overload
+    def __get__(self, asker: Threads, kind: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, asker: Loop, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, asker: Threads | Loop | None, kind: type) -> Callable[..., Any]:
+        if asker is None:
+            return self._steps
+        steps = functools.partial(self._steps, asker)
+
+        @functools.wraps(self._steps.__get__(asker))
+        def method(*args: P.args, **kwargs: P.kwargs) -> T | Coroutine[Any, Any, T]:
+            return asker._do(steps(*args, **kwargs))
+
+        return method

@@ -1,0 +1,218 @@
+"""One rollout, for threads and for event loops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from .api import Api, query_of, quoted, row_options
+from .forest import TokenForest
+from .rows import Row, rows_of
+from .steps import Loop, Steps, Threads, call
+
+#: One of the proxy's long polls: shorter than a silent connection is borne.
+_POLL_S = 30.0
+
+Numbers = Mapping[str, Mapping[str, Sequence[float | None]]]
+
+
+class _SessionCalls:
+    """What both kinds of sessions do, written once."""
+
+    def __init__(self, api: Api, session_id: str, agent_key: str | None) -> None:
+        self._api = api
+        self._id = session_id
+        self._agent_key = agent_key
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._id
+
+    @property
+    def base_url(self) -> str:
+        """What an OpenAI client of the agent is given as its base URL."""
+        return f"{self._api.url}/{quoted(self._id)}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        """What an Anthropic or a Gemini client is given: these append their version themselves."""
+        return self.base_url.removesuffix("/v1")
+
+    @property
+    def agent_key(self) -> str | None:
+        """The API key for the agent, if the proxy gives keys."""
+        return self._agent_key
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    @call
+    def info(self) -> Steps[dict[str, Any]]:
+        """The session as it is listed, without its turns."""
+        # A wait of no time is the one light read of a single session.
+        answer: dict[str, Any] = yield from self._ask("GET", "/wait", params={"timeout_s": 0})
+        del answer["timed_out"]
+        return answer
+
+    @call
+    def wait(self, timeout_s: float | None = None) -> Steps[dict[str, Any]]:
+        """Waits until somebody has completed or aborted it; for ever, if need be.
+
+        :raises TimeoutError: when it has not ended in time
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = _POLL_S if until is None else max(0.0, min(_POLL_S, until - time.monotonic()))
+            answer: dict[str, Any] = yield from self._ask("GET", "/wait", params={"timeout_s": left})
+            if not answer.pop("timed_out"):
+                return answer
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"session {self._id} has not ended within {timeout_s} s")
+
+    @call
+    def reward(
+        self,
+        reward: float,
+        *,
+        components: Mapping[str, float] | None = None,
+        turns: Mapping[int | str, float] | None = None,
+        lines: Mapping[str, float] | None = None,
+    ) -> Steps[None]:
+        """Sets the reward, in the place of an earlier one.
+
+        :param components: named parts of it, for whoever looks
+        :param turns: rewards of single turns, by index or id
+        :param lines: rewards that the rows of a line have instead (docs/lines.md)
+        """
+        parts = {"components": components, "turns": turns, "lines": lines}
+        given = {name: dict(part) for name, part in parts.items() if part is not None}
+        yield from self._ask("POST", "/reward", json={"reward": float(reward), **given})
+
+    @call
+    def complete(self) -> Steps[dict[str, Any]]:
+        """Ends it well. Calls that come later are refused."""
+        return self._end("complete")
+
+    @call
+    def abort(self) -> Steps[dict[str, Any]]:
+        """Ends it badly."""
+        return self._end("abort")
+
+    @call
+    def reset(self) -> Steps[dict[str, Any]]:
+        """Forgets its turns and its reward, and opens it again."""
+        return self._end("reset")
+
+    @call
+    def delete(self) -> Steps[bool]:
+        """Removes it and its turns.
+
+        :returns: whether it was there
+        """
+        answer = yield from self._ask("DELETE")
+        return bool(answer["deleted"])
+
+    @call
+    def rows(
+        self,
+        *,
+        prompt_length: int | None = None,
+        response_length: int | None = None,
+        select: str = "all",
+        side_calls: bool = False,
+        rejected: bool = False,
+        finished_only: bool = False,
+        per_turn: bool = False,
+        details: str | Sequence[str] = (),
+    ) -> Steps[list[Row]]:
+        """What it comes to as rows to train on; parameters are those of docs/http-api.md, "Trajectories"."""
+        options = {
+            "prompt_length": prompt_length,
+            "response_length": response_length,
+            "select": select,
+            "side_calls": side_calls,
+            "rejected": rejected,
+            "finished_only": finished_only,
+            "per_turn": per_turn,
+            "details": details,
+        }
+        answer = yield from self._ask("GET", "/trajectories", params=query_of(row_options(options)))
+        return rows_of(answer)
+
+    @call
+    def forest(self, *, side_calls: bool = False, rejected: bool = False) -> Steps[TokenForest]:
+        """Its rows with each token once, to be packed for tree attention."""
+        options = {"side_calls": side_calls, "rejected": rejected}
+        answer = yield from self._ask("GET", "/forest", params=query_of(options))
+        return TokenForest.of(answer)
+
+    @call
+    def add(self, turns: Numbers, *, teacher: str | None = None) -> Steps[int]:
+        """Keeps what the trainer knows of its tokens, in the place of what was there (docs/details.md).
+
+        :param turns: by index or id, what :meth:`Row.of_turns` gives
+        :param teacher: whose ``teacher_logprobs`` they are
+        :returns: how many turns have them now
+        """
+        body = {"turns": turns, **({} if teacher is None else {"teacher": teacher})}
+        answer = yield from self._ask("POST", "/details", json=body)
+        return int(answer["turns"])
+
+    @call
+    def score(self, *, model: str | None = None, teacher: str | None = None) -> Steps[dict[str, Any]]:
+        """Lets a teacher read it, and keeps its logprobs (docs/details.md).
+
+        :param model: only an engine that lists it reads; default: any
+        :param teacher: the name to keep them under; default: the model's
+        """
+        names = {"model": model, "teacher": teacher}
+        body = {name: value for name, value in names.items() if value is not None}
+        answer: dict[str, Any] = yield from self._ask("POST", "/score", json=body)
+        return answer
+
+    def _end(self, how: str) -> Steps[dict[str, Any]]:
+        answer: dict[str, Any] = yield from self._ask("POST", f"/{how}")
+        return answer
+
+    def _end_of_block(self, error: type[BaseException] | None) -> Steps[dict[str, Any]]:
+        return self._end("complete" if error is None else "abort")
+
+    def _ask(self, method: str, route: str = "", **options: Any) -> Steps[Any]:
+        return self._api.call(method, f"/sessions/{quoted(self._id)}{route}", **options)
+
+
+class Session(_SessionCalls, Threads):
+    """One rollout. As a context it is completed at the end of the block, or aborted by what is raised in it."""
+
+    def __init__(self, http: httpx.Client, api: Api, session_id: str, agent_key: str | None) -> None:
+        _SessionCalls.__init__(self, api, session_id, agent_key)
+        Threads.__init__(self, http)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._do(self._end_of_block(kind))
+
+
+class AsyncSession(_SessionCalls, Loop):
+    """As :class:`Session`, in an event loop."""
+
+    def __init__(self, http: httpx.AsyncClient, api: Api, session_id: str, agent_key: str | None) -> None:
+        _SessionCalls.__init__(self, api, session_id, agent_key)
+        Loop.__init__(self, http)
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._do(self._end_of_block(kind))
