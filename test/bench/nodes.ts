@@ -1,25 +1,28 @@
 /**
- * npm run nodes -- [--sessions 400] [--calls 6] [--ways haproxy,in-turn] [--no-throughput] [--json FILE]
+ * npm run nodes -- [--seconds 300] [--seed 1] [--ways haproxy,in-turn] [--no-throughput] [--json FILE]
  *
- * Three nodes on one PostgreSQL database, behind HAProxy and without, while nodes are killed and come back, one is stopped for
- * three leases, and a worker leaves. Exits with 1 when an answer was lost, or trains twice or never, or a rollout failed.
- * Then, behind HAProxy, the calls a second that 1, 2 and 4 nodes record.
+ * Four nodes on one PostgreSQL database, behind HAProxy and without, each with a link of its own to it. Meanwhile, every 20 s,
+ * a node is killed and started again, and between two kills a node is stopped, taken away or cut off, or the database server
+ * restarts (`parts/nodes-faults.ts`). Exits with 1 when an answer was lost, or trains twice or never, or a rollout failed.
+ * Then what a call costs 1, 2 and 4 nodes.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { PACKAGES, programOf } from '../helpers/balancer.ts'
-import { type NodesFigures, type NodesRun, runNodesKilled } from '../helpers/nodes-killed.ts'
+import { DatabaseLink } from '../helpers/database-link.ts'
+import { type NodesFigures, runNodesKilled } from '../helpers/nodes-killed.ts'
 import { PostgresServer } from '../helpers/postgres.ts'
 import { describeMachine, machineLine } from './parts/machine.ts'
+import { faultsFor } from './parts/nodes-faults.ts'
 import { nodesThroughput } from './parts/nodes-throughput.ts'
 import { table } from './parts/table.ts'
 
 const { values: options } = parseArgs({
   options: {
-    sessions: { type: 'string', default: '400' },
-    calls: { type: 'string', default: '6' },
+    seconds: { type: 'string', default: '300' },
+    seed: { type: 'string', default: '1' },
     ways: { type: 'string', default: 'haproxy,in-turn' },
     throughput: { type: 'boolean', default: true },
     json: { type: 'string' },
@@ -27,34 +30,37 @@ const { values: options } = parseArgs({
   allowNegative: true,
 })
 
-const KILLS = 8
-const HEAD = [
-  'calls go',
-  'rollouts',
+const NODES = 4
+const CALLS = 6
+const COLUMNS = [
+  'sessions',
   'finished',
-  'answers read',
+  'read',
   'retries',
+  'interrupted',
   'lost',
-  'not trained',
-  'trained twice',
-  'seconds',
-]
+  'untrained',
+  'twice',
+] as const satisfies readonly (keyof NodesFigures)[]
+
+type Measured = NodesFigures & { way: string; faults: Record<string, number> }
 
 await main()
 
 async function main(): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-nodes-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
-  console.log(machineLine(describeMachine(folder)))
-  const server = await PostgresServer.start({ fsync: 'on' })
-  const all: (NodesFigures & { way: string })[] = []
+  console.log(`${machineLine(describeMachine(folder))}; seed ${options.seed}`)
+  const server = await PostgresServer.start({ fsync: 'on', max_connections: '200' })
+  const all: Measured[] = []
   try {
     for (const way of options.ways.split(',').filter(Boolean)) {
       if (way === 'haproxy' && programOf(way) === undefined)
         console.log(`HAProxy is not here (${PACKAGES.haproxy})`)
       else all.push({ way, ...(await measure(server, way, join(folder, way))) })
     }
-    if (all.length > 0) console.log(`\n${table(HEAD, all.map(rowOf))}`)
+    if (all.length > 0) console.log(`\n${table(['calls go', ...COLUMNS, 'seconds'], all.map(rowOf))}`)
+    for (const { way, faults } of all) console.log(`${way}: ${JSON.stringify(faults)}`)
     if (options.throughput && programOf('haproxy') !== undefined)
       console.log(`\n${await nodesThroughput(server, folder)}`)
   } finally {
@@ -64,33 +70,34 @@ async function main(): Promise<void> {
   if (!all.every(isWhole)) process.exitCode = 1
 }
 
-async function measure(server: PostgresServer, way: string, folder: string): Promise<NodesFigures> {
+async function measure(server: PostgresServer, way: string, folder: string): Promise<Omit<Measured, 'way'>> {
   await using ends = new AsyncDisposableStack()
   const teardown = (end: () => unknown) => ends.defer(async () => void (await end()))
-  const [sessions, calls] = [Number(options.sessions), Number(options.calls)]
-  const balancer = (way === 'in-turn' ? 'in turn' : way) as NodesRun['balancer']
-  const db = await server.newDatabase()
-  return await runNodesKilled(
+  const database = new URL(await server.newDatabase()).pathname.slice(1)
+  const links = Array.from({ length: NODES }, () => new DatabaseLink(server.port))
+  const db: string[] = []
+  for (const link of links) {
+    db.push(server.url(database, await link.open()))
+    teardown(() => link.close())
+  }
+  let faults = {}
+  const figures = await runNodesKilled(
     { teardown },
-    { balancer, db, sessions, calls, kills: KILLS, stops: true, folder },
+    {
+      ...{ balancer: way === 'in-turn' ? 'in turn' : 'haproxy', db, calls: CALLS, folder },
+      faults: async ({ nodes }) => {
+        faults = await faultsFor(Number(options.seconds), Number(options.seed), { nodes, links, server })
+      },
+    },
   )
+  return { ...figures, faults }
 }
 
-function isWhole({ finished, lost, untrained, twice, listed }: NodesFigures): boolean {
-  const sessions = Number(options.sessions)
+function isWhole({ sessions, finished, lost, untrained, twice, listed }: NodesFigures): boolean {
   return finished === sessions && listed === sessions && lost + untrained + twice === 0
 }
 
-function rowOf({
-  way,
-  finished,
-  read,
-  retries,
-  lost,
-  untrained,
-  twice,
-  seconds,
-}: NodesFigures & { way: string }): string[] {
-  const counts = [Number(options.sessions), finished, read, retries, lost, untrained, twice]
-  return [way, ...counts.map((count) => count.toLocaleString('en-US')), seconds.toFixed(1)]
+function rowOf(measured: Measured): string[] {
+  const counts = COLUMNS.map((name) => measured[name].toLocaleString('en-US'))
+  return [measured.way, ...counts, measured.seconds.toFixed(1)]
 }

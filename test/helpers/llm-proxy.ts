@@ -24,6 +24,8 @@ export interface Launch {
   cwd?: string
   /** The Node that runs the launcher. */
   node?: string
+  /** Of another release. */
+  launcher?: string | undefined
   /** In a process group of its own, as a shell starts it. */
   detached?: boolean
 }
@@ -37,7 +39,9 @@ export interface Finished {
 
 /** Starts `llm-proxy` with these arguments. */
 export function startLlmProxy(args: readonly string[], launch: Launch = {}): PipedProcess {
-  const [command, ...first] = EXECUTABLE ? [EXECUTABLE] : [launch.node ?? process.execPath, LAUNCHER]
+  const [command, ...first] = EXECUTABLE
+    ? [EXECUTABLE]
+    : [launch.node ?? process.execPath, launch.launcher ?? LAUNCHER]
   return startChild(command, [...first, ...args], {
     env: {
       PATH: EXECUTABLE ? '' : process.env.PATH,

@@ -12,7 +12,7 @@ import { SHARED_STALL_LIMIT_MS, STALLS_FILE } from './stall-limit.ts'
 
 /** Those that load a proxy as hard as they can, or for minutes, tell themselves what it may do then. */
 const LOADS =
-  /[\\/]slow[\\/](fuzz|power|complexity|agent-retries|bad-network|balancers|generated-clients|gateway-client|kill|litestream|many-sessions|nodes-killed|python-sdks|rollouts-many|schemathesis)/
+  /[\\/]slow[\\/](fuzz|power|complexity|agent-retries|bad-network|balancers|generated-clients|gateway-client|kill|litestream|many-sessions|nodes-killed|two-releases|python-sdks|rollouts-many|schemathesis)/
 const PROGRAM = process.argv[1] ?? ''
 const IS_GUARDED = /[\\/]test[\\/](integration|slow|helpers)[\\/]/.test(PROGRAM) && !LOADS.test(PROGRAM)
 

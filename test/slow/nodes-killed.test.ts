@@ -5,31 +5,41 @@
  */
 import t from 'tap'
 import { PACKAGES, programOf } from '../helpers/balancer.ts'
-import { faketime, runNodesKilled } from '../helpers/nodes-killed.ts'
+import { killInTurn, runNodesKilled, stopForThreeLeases } from '../helpers/nodes-killed.ts'
+import { faketime, type Rig } from '../helpers/nodes-rig.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
+const SESSIONS = 36
+
 const RUNS = [
-  { balancer: 'haproxy', sessions: 36, calls: 4, kills: 2, stops: false, skews: faketime !== undefined },
-  { balancer: 'in turn', sessions: 36, calls: 4, kills: 1, stops: true, skews: false },
+  { balancer: 'haproxy', kills: 2, stops: false, skews: faketime !== undefined },
+  { balancer: 'in turn', kills: 1, stops: true, skews: false },
 ] as const
 
-for (const { balancer, ...run } of RUNS) {
+for (const { balancer, kills, stops, skews } of RUNS) {
   const missing = balancer === 'haproxy' && programOf(balancer) === undefined
   const skip = noPostgres || (missing && `${balancer} is not here (${PACKAGES.haproxy})`)
   t.test(
-    `${run.sessions} sessions, ${balancer}, nodes killed${run.stops ? ' and stopped' : ''}${run.skews ? ', clocks two hours apart' : ''}`,
+    `${SESSIONS} sessions, ${balancer}, nodes killed${stops ? ' and stopped' : ''}${skews ? ', clocks two hours apart' : ''}`,
     { skip },
     async (t) => {
       const server = await PostgresServer.start({ fsync: 'on' })
       t.teardown(() => server.end())
       const db = await server.newDatabase()
-      const figures = await runNodesKilled(t, { ...run, balancer, db, folder: t.testdir({}) })
+      const figures = await runNodesKilled(t, {
+        ...{ balancer, skews, db, sessions: SESSIONS, calls: 4, folder: t.testdir({}) },
+        faults: async (rig, agents) => {
+          const stopped = stops && agents.untilRead(1 / 8).then(() => stopForThreeLeases(rig))
+          const killed: Rig = stops ? { ...rig, nodes: rig.nodes.slice(0, -1) } : rig
+          await Promise.all([stopped, killInTurn(killed, agents, kills)])
+        },
+      })
       t.comment(JSON.stringify(figures))
-      t.equal(figures.finished, run.sessions, 'every rollout has come to its end')
+      t.equal(figures.finished, SESSIONS, 'every rollout has come to its end')
       t.equal(figures.lost, 0, 'every answer that was read is on record')
       t.equal(figures.untrained, 0, 'every answer that was read trains')
-      t.equal(figures.twice, 0, 'no turn trains twice')
-      t.equal(figures.listed, run.sessions, 'each is listed once')
+      t.equal(figures.twice, 0, 'no turn trains twice, nor one that nobody has read')
+      t.equal(figures.listed, SESSIONS, 'each is listed once')
     },
   )
 }

@@ -1,82 +1,20 @@
 /** What becomes of the record when the database's server, the way to it, or the proxy goes away. */
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
 import { chownSync, mkdirSync, mkdtempSync, rmdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import pg from 'pg'
 import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
-import { migrate } from '../../src/proxy/store/postgres/schema.ts'
 import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
 import { killAfter, lookThrough } from '../helpers/crash-child.ts'
+import { DatabaseLink } from '../helpers/database-link.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
 /** More by environment, for a long run by hand. */
 const ROUNDS = Array.from({ length: Number(process.env.KILL_ROUNDS ?? 1) }, (_, times) => times)
-
-/** A way to the server that can be cut, or hold what the server answers. */
-class Link {
-  readonly #sockets = new Set<Socket>()
-  readonly #server = createServer((near) => this.#join(near))
-  readonly #to: number
-  /** Answers wait. */
-  isHeld = false
-  /** The next answer to a statement that writes is not passed on: the link is cut instead. */
-  losesNextCommit = false
-  #isCommit = false
-
-  constructor(to: number) {
-    this.#to = to
-  }
-
-  async open(): Promise<number> {
-    this.#server.listen(0, '127.0.0.1')
-    await once(this.#server, 'listening')
-    return (this.#server.address() as AddressInfo).port
-  }
-
-  cut(): void {
-    for (const socket of this.#sockets) socket.destroy()
-  }
-
-  close(): void {
-    this.#server.close()
-    this.cut()
-  }
-
-  #join(near: Socket): void {
-    const far = connect(this.#to, '127.0.0.1')
-    for (const socket of [near, far]) {
-      this.#sockets.add(socket)
-      socket.on('error', () => {})
-      socket.on('close', () => {
-        this.#sockets.delete(socket)
-        near.destroy()
-        far.destroy()
-      })
-    }
-    near.on('data', (bytes) => {
-      // A prepared statement is named in the message that binds its values.
-      if (this.losesNextCommit && bytes.includes('group ')) this.#isCommit = true
-      far.write(bytes)
-    })
-    far.on('data', async (bytes) => {
-      if (this.#isCommit) {
-        this.#isCommit = false
-        this.losesNextCommit = false
-        this.cut()
-        return
-      }
-      while (this.isHeld) await delay(5)
-      near.write(bytes)
-    })
-  }
-}
 
 async function record(store: TurnStore, turnId: string, index: number): Promise<void> {
   const turn = { sessionId: 's', index, requestMessages: [JSON.stringify({ role: 'user', content: turnId })] }
@@ -154,7 +92,7 @@ if (noPostgres !== false) {
   })
 
   t.test('a commit whose answer is lost is looked up: recorded once, and acknowledged', async (t) => {
-    const link = new Link(server.port)
+    const link = new DatabaseLink(server.port)
     const port = await link.open()
     const database = new URL(await server.newDatabase()).pathname.slice(1)
     const store = await openPostgresStore({ url: server.url(database, port), durability: 'power' })
@@ -174,7 +112,7 @@ if (noPostgres !== false) {
   })
 
   t.test('a link that is held for a while delays calls, and one that is cut loses none', async (t) => {
-    const link = new Link(server.port)
+    const link = new DatabaseLink(server.port)
     const port = await link.open()
     const database = new URL(await server.newDatabase()).pathname.slice(1)
     const store = await openPostgresStore({ url: server.url(database, port), durability: 'power' })
@@ -290,51 +228,6 @@ if (noPostgres !== false) {
     t.match(await told, { name: 'weight_version', value: '7', change })
   })
 
-  t.test('twenty programs that start at once make one schema', async (t) => {
-    const url = await server.newDatabase()
-    const clients = await Promise.all(
-      Array.from({ length: 20 }, async () => {
-        const client = new pg.Client(url)
-        await client.connect()
-        return client
-      }),
-    )
-    await Promise.all(clients.map((client) => migrate(client)))
-    const { rows } = await clients[0]!.query('SELECT count(*)::int AS versions FROM llm_proxy.schema_version')
-    t.strictSame(rows, [{ versions: 1 }])
-    await Promise.all(clients.map((client) => client.end()))
-  })
-
-  t.test('a record of the first schema is brought up to date, its rewards are sound', async (t) => {
-    const url = await server.newDatabase()
-    const database = new URL(url).pathname.slice(1)
-    const lines = { 'subagent:critic': -0.5 }
-    const old = await openPostgresStore({ url, durability: 'process' })
-    await old.createSession(aSession('s'))
-    await old.setReward('s', { reward: 1, components: { tests: 1 }, lines }, 2_000)
-    await old.close()
-    const added = ['reward_turns', 'limits', 'owner', 'epoch', 'version'].map(
-      (column) => `DROP COLUMN ${column}`,
-    )
-    await server.query(
-      `ALTER TABLE llm_proxy.sessions ${added.join(', ')}; DROP TABLE llm_proxy.proxies, llm_proxy.controls;
-       DROP SEQUENCE llm_proxy.control_changes;
-       DROP TABLE llm_proxy.consumers, llm_proxy.consumer_sessions; DROP INDEX llm_proxy.sessions_by_end;
-       CREATE TABLE llm_proxy.writer (id bigint PRIMARY KEY);
-       DROP FUNCTION llm_proxy.note_unsearched() CASCADE;
-       DROP TABLE llm_proxy.searched, llm_proxy.unsearched;
-       DROP INDEX llm_proxy.sessions_by_tree`,
-      database,
-    )
-    await server.query('UPDATE llm_proxy.schema_version SET version = 1', database)
-    await t.rejects(openPostgresReader(url), { message: /has schema version 1, this llm-proxy reads/ })
-    const store = await openPostgresStore({ url, durability: 'process' })
-    t.strictSame((await store.getSession('s'))?.reward, { reward: 1, components: { tests: 1 }, lines })
-    await store.setReward('s', { reward: 1, components: {}, turns: { 0: 0.5 } }, 3_000)
-    t.strictSame((await store.getSession('s'))?.reward, { reward: 1, components: {}, turns: { 0: 0.5 } })
-    await store.close()
-  })
-
   t.test('what cannot be recorded in is refused at the start, with what to do', async (t) => {
     const refused = (url: string, message: RegExp) =>
       t.rejects(openPostgresStore({ url, durability: 'power' }), { code: 'start_failed', message })
@@ -345,10 +238,6 @@ if (noPostgres !== false) {
     )
     const latin = await server.newDatabase("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     await refused(latin, /has encoding LATIN1: make one with ENCODING 'UTF8'/)
-    const newer = await server.newDatabase()
-    await (await openPostgresStore({ url: newer, durability: 'power' })).close()
-    await server.query('UPDATE llm_proxy.schema_version SET version = 999', new URL(newer).pathname.slice(1))
-    await refused(newer, /schema version 999, this llm-proxy knows versions up to/)
     await t.rejects(openPostgresReader(await server.newDatabase()), {
       message: /there is no record in this database/,
     })

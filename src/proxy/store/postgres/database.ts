@@ -5,8 +5,8 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Durability } from './connection.ts'
 import { askForDurability, connect, explained } from './connection.ts'
 import { holdLease } from './lease.ts'
+import { checkSchema, migrate } from './migrate.ts'
 import { Reader } from './reader.ts'
-import { checkSchema, migrate } from './schema.ts'
 import { type Reconnect, Writer } from './writer.ts'
 
 /** Connections for reads. */

@@ -7,6 +7,7 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ClaimedSession, RenewedLease } from '../port/shared-record.ts'
 import { inTransaction } from './connection.ts'
+import { SCHEMA_VERSION } from './schema.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './writer-tables.ts'
 
 /** Long enough for a server that restarts, short for an agent that waits. */
@@ -16,7 +17,7 @@ const LEASE_S = 6
 const MARGIN_S = 1
 
 /** `llmp` and `llmq` in ASCII: leases are given one after the other; and a connection holds the lock of its lease. */
-const LEASES_LOCK = 0x6c6c6d72
+export const LEASES_LOCK = 0x6c6c6d72
 const CONNECTIONS_LOCK = 0x6c6c6d71
 
 /** A lease that others may end: they wait no longer. */
@@ -33,7 +34,10 @@ export interface Lease {
   readonly nextIds: NextIds
 }
 
-/** @param name of the machine: leases of its processes that are gone are ended at once */
+/**
+ * @param name of the machine: leases of its processes that are gone are ended at once
+ * @throws ProxyError `start_failed` where newer proxies have changed the tables meanwhile, so that this one can use them no more
+ */
 export async function takeLease(client: Client, name: string): Promise<Lease> {
   const lease = await inTransaction(client, async () => {
     await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
@@ -56,10 +60,15 @@ export async function takeLease(client: Client, name: string): Promise<Lease> {
     const nextIds = await idsAfter(client, slot)
     await client.query('DELETE FROM llm_proxy.proxies WHERE slot = $1', [slot])
     const { rows } = await client.query<{ id: number }>(
-      `INSERT INTO llm_proxy.proxies (slot, name, lease_until, epoch, last_group, next_ids)
-       VALUES ($1, $2, ${LEASE_END}, 1, 0, $3) RETURNING id`,
-      [slot, name, JSON.stringify(nextIds)],
+      `INSERT INTO llm_proxy.proxies (slot, name, lease_until, epoch, last_group, next_ids, schema)
+       SELECT $1, $2, ${LEASE_END}, 1, 0, $3, $4 FROM llm_proxy.schema_version WHERE oldest <= $4 RETURNING id`,
+      [slot, name, JSON.stringify(nextIds), SCHEMA_VERSION],
     )
+    if (rows.length === 0)
+      throw new ProxyError(
+        'start_failed',
+        'a newer llm-proxy has changed the record so that this one cannot use it',
+      )
     return { id: rows[0]!.id, slot, epoch: 1, group: 0, nextIds }
   })
   await holdLease(client, lease)

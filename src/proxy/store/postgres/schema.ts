@@ -1,12 +1,7 @@
 /**
- * The tables, and how a database comes to have them. They are SQLite's (`../sqlite/schema.ts` and `docs/store.md` tell why
- * they are as they are), in a schema of their own; ids are given by the writer.
+ * The tables. They are SQLite's (`../sqlite/schema.ts` and `docs/store.md` tell why they are as they are), in a schema of
+ * their own; ids are given by the writer.
  */
-import type { Client } from 'pg'
-import { ProxyError } from '../../../base/errors.ts'
-
-/** `llmp` in ASCII: the advisory lock under which the schema is changed. */
-const MIGRATION_LOCK = 0x6c6c6d70
 
 const FIRST_SCHEMA = `
 CREATE TABLE llm_proxy.trees (
@@ -261,56 +256,32 @@ EXCEPTION WHEN OTHERS THEN
 END $trigrams$;
 `
 
+/** From here on programs look at `oldest`: what wrote before refuses every newer schema. */
+const SIDE_BY_SIDE = `
+-- The oldest version whose llm-proxy may still use the tables as they are now.
+ALTER TABLE llm_proxy.schema_version ADD COLUMN oldest bigint;
+-- The version that the proxy was made for.
+ALTER TABLE llm_proxy.proxies ADD COLUMN schema bigint;
+`
+
+export interface Migration {
+  readonly sql: string
+  /**
+   * All that it does is to add what programs of the version before need neither read nor write: nullable columns or ones with
+   * a default, tables, indexes. Those programs go on beside newer ones.
+   */
+  readonly adds?: true
+}
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
-const MIGRATIONS: readonly string[] = [FIRST_SCHEMA, REWARD_TURNS, LIMITS, MANY_PROXIES, CONSUMERS, SEARCH]
+export const MIGRATIONS: readonly Migration[] = [
+  { sql: FIRST_SCHEMA },
+  { sql: REWARD_TURNS },
+  { sql: LIMITS },
+  { sql: MANY_PROXIES },
+  { sql: CONSUMERS },
+  { sql: SEARCH },
+  { sql: SIDE_BY_SIDE },
+]
 
-const SCHEMA_VERSION = MIGRATIONS.length
-
-/**
- * Brings the database to this version. Others that start meanwhile wait for it.
- * @throws ProxyError `start_failed` if it is newer
- */
-export async function migrate(client: Client): Promise<void> {
-  await client.query('BEGIN')
-  try {
-    await client.query('SELECT pg_advisory_xact_lock($1)', [MIGRATION_LOCK])
-    await client.query('CREATE SCHEMA IF NOT EXISTS llm_proxy')
-    await client.query('CREATE TABLE IF NOT EXISTS llm_proxy.schema_version (version bigint NOT NULL)')
-    const version = await versionOf(client)
-    for (const [step, sql] of MIGRATIONS.entries()) if (step >= version) await client.query(sql)
-    if (version < SCHEMA_VERSION) {
-      await client.query('DELETE FROM llm_proxy.schema_version')
-      await client.query('INSERT INTO llm_proxy.schema_version VALUES ($1)', [SCHEMA_VERSION])
-    }
-    await client.query('COMMIT')
-  } catch (error) {
-    await client.query('ROLLBACK').catch(() => {})
-    throw error
-  }
-}
-
-/** For readers, which must not migrate. @throws ProxyError `start_failed` */
-export async function checkSchema(client: Client): Promise<void> {
-  const { rows } = await client.query<{ known: string | null }>(
-    "SELECT to_regclass('llm_proxy.schema_version')::text AS known",
-  )
-  const version = rows[0]!.known === null ? 0 : await versionOf(client)
-  if (version === SCHEMA_VERSION) return
-  throw new ProxyError(
-    'start_failed',
-    version === 0
-      ? 'there is no record in this database: name the one that the server writes'
-      : `the record has schema version ${version}, this llm-proxy reads version ${SCHEMA_VERSION}: start the server on it once`,
-  )
-}
-
-async function versionOf(client: Client): Promise<number> {
-  const { rows } = await client.query<{ version: number }>('SELECT version FROM llm_proxy.schema_version')
-  const version = rows[0]?.version ?? 0
-  if (version <= SCHEMA_VERSION) return version
-  throw new ProxyError(
-    'start_failed',
-    `the record has schema version ${version}, this llm-proxy knows versions up to ${SCHEMA_VERSION}: ` +
-      'use the newer llm-proxy that wrote it, or another database',
-  )
-}
+export const SCHEMA_VERSION = MIGRATIONS.length

@@ -20,11 +20,14 @@ import {
   tallyPart,
   toRecord,
 } from '../record/session-rows.ts'
-import { fromDriver } from './columns.ts'
+import { COLUMNS, fromDriver } from './columns.ts'
 
-/** A session counts its turns; where their order goes on only the turns themselves tell. */
+/**
+ * A session counts its turns; where their order goes on only the turns themselves tell. Columns by name: a prepared statement
+ * fails once a newer release has added one to what it selects.
+ */
 export const SELECT_SESSIONS = `
-  SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM llm_proxy.turns WHERE turns.tree = sessions.tree) AS next_index
+  SELECT ${COLUMNS.sessions.join(', ')}, (SELECT coalesce(max(call_index) + 1, 0) FROM llm_proxy.turns WHERE turns.tree = sessions.tree) AS next_index
   FROM llm_proxy.sessions`
 
 /** By the proxy's clock and by the server's, whichever is behind. */

@@ -1,0 +1,108 @@
+/**
+ * How a database comes to have the tables of this release, while proxies of other releases use it. A migration that only adds
+ * lets those of the version before go on (expand); one that changes or removes what they use (contract) is made when none of
+ * them is left. So a release must add first, and may remove one release later.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Client } from 'pg'
+import { ProxyError } from '../../../base/errors.ts'
+import { LEASES_LOCK } from './lease.ts'
+import { MIGRATIONS, type Migration, SCHEMA_VERSION } from './schema.ts'
+
+/** `llmp` in ASCII: the advisory lock under which the schema is changed. */
+const MIGRATION_LOCK = 0x6c6c6d70
+
+/**
+ * Who wants to change a table waits for all that use it, and all that come later wait behind it. It gives up before the server
+ * looks for deadlocks (after a second), which would cost a proxy its commit, and tries again.
+ */
+const LOCK_MS = 500
+const RETRY_MS = 200
+const PATIENCE_MS = 120_000
+const LOCK_NOT_AVAILABLE = '55P03'
+
+/** The version from which on there are several proxies. */
+const MANY_PROXIES_VERSION = 4
+
+/**
+ * Brings the database to this version. Others that start meanwhile wait for it.
+ * @param migrations of this release
+ * @throws ProxyError `start_failed` if it is newer, and this release cannot use it; or if proxies run that could not use it then
+ */
+export async function migrate(client: Client, migrations: readonly Migration[] = MIGRATIONS): Promise<void> {
+  for (const sinceMs = performance.now(); ; await delay(RETRY_MS)) {
+    await client.query('BEGIN')
+    try {
+      await client.query('SELECT pg_advisory_xact_lock($1)', [MIGRATION_LOCK])
+      await bringUpToDate(client, migrations)
+      await client.query('COMMIT')
+      return
+    } catch (error) {
+      await client.query('ROLLBACK').catch(() => {})
+      const isInUse = (error as { code?: unknown }).code === LOCK_NOT_AVAILABLE
+      if (!isInUse || performance.now() - sinceMs > PATIENCE_MS) throw error
+    }
+  }
+}
+
+async function bringUpToDate(client: Client, migrations: readonly Migration[]): Promise<void> {
+  await client.query('CREATE SCHEMA IF NOT EXISTS llm_proxy')
+  await client.query('CREATE TABLE IF NOT EXISTS llm_proxy.schema_version (version bigint NOT NULL)')
+  const version = await versionOf(client, migrations.length)
+  if (version >= migrations.length) return
+  await client.query(`SET LOCAL lock_timeout = ${LOCK_MS}`)
+  const oldest = migrations.findLastIndex(({ adds }) => !adds) + 1
+  if (version >= MANY_PROXIES_VERSION && version < oldest) await refuseOlderProxies(client, oldest)
+  for (const { sql } of migrations.slice(version)) await client.query(sql)
+  await client.query('DELETE FROM llm_proxy.schema_version')
+  await client.query('INSERT INTO llm_proxy.schema_version (version, oldest) VALUES ($1, $2)', [
+    migrations.length,
+    oldest,
+  ])
+}
+
+/** No other one begins before this is over. */
+async function refuseOlderProxies(client: Client, oldest: number): Promise<void> {
+  await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
+  // The column is younger than the table.
+  const { rows } = await client.query<{ name: string }>(
+    `SELECT DISTINCT name FROM llm_proxy.proxies WHERE ended = 0 AND lease_until > clock_timestamp()
+       AND coalesce((to_jsonb(proxies) ->> 'schema')::bigint, 0) < $1 ORDER BY name`,
+    [oldest],
+  )
+  if (rows.length === 0) return
+  throw new ProxyError(
+    'start_failed',
+    `an older llm-proxy than this one can share the record with runs on ${rows.map(({ name }) => name).join(', ')}: ` +
+      'end it first, or go by way of the release between the two',
+  )
+}
+
+/** For readers, which must not migrate. @throws ProxyError `start_failed` */
+export async function checkSchema(client: Client): Promise<void> {
+  const { rows } = await client.query<{ known: string | null }>(
+    "SELECT to_regclass('llm_proxy.schema_version')::text AS known",
+  )
+  const version = rows[0]!.known === null ? 0 : await versionOf(client, SCHEMA_VERSION)
+  if (version >= SCHEMA_VERSION) return
+  throw new ProxyError(
+    'start_failed',
+    version === 0
+      ? 'there is no record in this database: name the one that the server writes'
+      : `the record has schema version ${version}, this llm-proxy reads version ${SCHEMA_VERSION}: start the server on it once`,
+  )
+}
+
+/** @param known up to which this release knows versions. @throws ProxyError `start_failed` for one that it cannot use */
+async function versionOf(client: Client, known: number): Promise<number> {
+  const { rows } = await client.query<{ version: number; oldest?: number | null }>(
+    'SELECT * FROM llm_proxy.schema_version',
+  )
+  const { version = 0, oldest } = rows[0] ?? {}
+  if (version <= known || (oldest ?? version) <= known) return version
+  throw new ProxyError(
+    'start_failed',
+    `the record has schema version ${version}, this llm-proxy knows versions up to ${known}: ` +
+      'use the newer llm-proxy that wrote it, or another database',
+  )
+}

@@ -1,0 +1,131 @@
+/** Several nodes in processes of their own on one PostgreSQL database, workers that dial all of them, and a balancer. */
+import { cpSync, globSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import type { RunningWorker } from '../../src/main.ts'
+import { type BalancerKind, startBalancer } from './balancer.ts'
+import { ended, type PipedProcess, said } from './children.ts'
+import { startEngine } from './engine.ts'
+import { freePort } from './free-port.ts'
+import { startLlmProxy } from './llm-proxy.ts'
+import { joinWorker } from './relay-rig.ts'
+import { until } from './until.ts'
+
+const NODES = 3
+const WORKERS = 3
+
+export type Ends = Pick<Test, 'teardown'>
+
+/** The library that gives a process another clock, of Debian's package `faketime`; undefined: it is not here. */
+export const faketime: string | undefined = globSync('/usr/lib/*/faketime/libfaketimeMT.so.1')[0]
+
+/** A node in a process of its own, which can be killed and started again where it was. */
+export class Node {
+  readonly url: string
+  readonly #args: readonly string[]
+  readonly #env: Record<string, string>
+  #child: PipedProcess | undefined
+
+  constructor(t: Ends, port: number, env: Record<string, string>) {
+    this.url = `http://127.0.0.1:${port}`
+    this.#env = env
+    this.#args = ['serve', '--mode', 'relay', '--port', `${port}`, '--log-level', 'error']
+    t.teardown(() => this.kill())
+  }
+
+  /** @param launcher of another release */
+  async start(launcher?: string): Promise<void> {
+    this.#child = startLlmProxy(this.#args, { env: this.#env, launcher })
+    await said(this.#child.stdout, /http:\/\/[\d.]+:\d+/)
+  }
+
+  async kill(): Promise<void> {
+    await this.#end('SIGKILL')
+  }
+
+  /** As an orchestrator does it: the node hands its sessions over. @returns its exit code */
+  async drain(): Promise<number | null | undefined> {
+    return this.#end('SIGTERM')
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child?.kill(signal)
+  }
+
+  async #end(signal: NodeJS.Signals): Promise<number | null | undefined> {
+    const child = this.#child
+    this.#child = undefined
+    if (child === undefined) return undefined
+    child.kill(signal)
+    return (await ended(child))[0]
+  }
+}
+
+export interface RigOptions {
+  /** `in turn`: each call goes to the next node, and where that one does not answer, to the one behind it. */
+  balancer: BalancerKind | 'in turn'
+  /** Or each node's own way to it. */
+  db: string | readonly string[]
+  /** The first node's clock is an hour ahead, the last one's an hour behind; needs {@link faketime}. */
+  skews?: boolean
+  /** For the balancer's configuration. */
+  folder: string
+}
+
+export interface Rig {
+  nodes: Node[]
+  workers: RunningWorker[]
+  /** Where an agent's call number so and so goes. */
+  urls: readonly string[]
+}
+
+export async function startNodes(t: Ends, { balancer, folder, db, skews = false }: RigOptions): Promise<Rig> {
+  mkdirSync(folder, { recursive: true })
+  const ways = typeof db === 'string' ? Array.from({ length: NODES }, () => db) : db
+  const nodes: Node[] = []
+  for (const [place, way] of ways.entries()) {
+    const clock = skews ? clockOf(place, ways.length) : {}
+    nodes.push(new Node(t, await freePort(), { DATABASE_URL: way, ...clock }))
+  }
+  await Promise.all(nodes.map((node) => node.start()))
+  const engine = await startEngine(t)
+  const proxyUrls = nodes.map(({ url }) => url)
+  const workers = Array.from({ length: WORKERS }, (_, i) =>
+    joinWorker(t, { proxyUrls, engineUrls: [engine.url], workerId: `w${i}` }),
+  )
+  for (const { url } of nodes)
+    await until(async () => (await readJson(`${url}/health/workers`)).healthy === WORKERS)
+  const hosts = proxyUrls.map((each) => new URL(each).host)
+  const urls = balancer === 'in turn' ? proxyUrls : [await startBalancer(t, balancer, hosts, folder)]
+  return { nodes, workers, urls }
+}
+
+/** Timers go by the true clock, which no setting changes. */
+function clockOf(place: number, nodes: number): Record<string, string> {
+  const offset = place === 0 ? '+1h' : place === nodes - 1 ? '-1h' : undefined
+  if (offset === undefined) return {}
+  return { LD_PRELOAD: faketime!, FAKETIME: offset, FAKETIME_DONT_FAKE_MONOTONIC: '1' }
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
+export async function readJson(url: string): Promise<any> {
+  return (await fetch(url)).json()
+}
+
+/**
+ * The release after this one: this one with one more migration of PostgreSQL's schema.
+ * @param folder for its program
+ * @returns its launcher
+ */
+export function makeRelease(folder: string, migration: string): string {
+  const root = join(import.meta.dirname, '../..')
+  for (const part of ['bin', 'src', 'package.json'])
+    cpSync(join(root, part), join(folder, part), { recursive: true })
+  symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'))
+  const file = join(folder, 'src/proxy/store/postgres/schema.ts')
+  const before = readFileSync(file, 'utf8')
+  const after = before.replace(/(MIGRATIONS: readonly Migration\[\] = \[[^\]]*)\]/, `$1  ${migration},\n]`)
+  if (after === before) throw new Error(`there are no migrations in ${file}`)
+  writeFileSync(file, after)
+  return join(folder, 'bin/llm-proxy')
+}

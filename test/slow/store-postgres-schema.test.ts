@@ -1,0 +1,143 @@
+/** How a database comes to have a release's tables, and which releases may use those of another one. */
+import pg from 'pg'
+import t from 'tap'
+import { migrate } from '../../src/proxy/store/postgres/migrate.ts'
+import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
+import { MIGRATIONS, type Migration, SCHEMA_VERSION } from '../../src/proxy/store/postgres/schema.ts'
+import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
+import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+
+/** Releases to come. */
+const NEXT: readonly Migration[] = [
+  ...MIGRATIONS,
+  {
+    sql: `ALTER TABLE llm_proxy.sessions ADD COLUMN mood text; ALTER TABLE llm_proxy.turns ADD COLUMN mood text DEFAULT 'fair';
+      CREATE TABLE llm_proxy.moods (id bigint PRIMARY KEY); CREATE INDEX turns_by_mood ON llm_proxy.turns (mood)`,
+    adds: true,
+  },
+]
+const AFTER_NEXT: readonly Migration[] = [
+  ...NEXT,
+  { sql: 'ALTER TABLE llm_proxy.turns DROP COLUMN stop_reason' },
+]
+
+if (noPostgres !== false) {
+  t.pass(`left out: ${noPostgres}`)
+} else {
+  const server = await PostgresServer.start()
+  t.teardown(() => server.end())
+
+  const asRelease = async (url: string, migrations?: readonly Migration[]) => {
+    const client = new pg.Client(url)
+    await client.connect()
+    try {
+      await migrate(client, migrations)
+    } finally {
+      await client.end()
+    }
+  }
+
+  t.test('twenty programs that start at once make one schema', async (t) => {
+    const url = await server.newDatabase()
+    const clients = await Promise.all(
+      Array.from({ length: 20 }, async () => {
+        const client = new pg.Client(url)
+        await client.connect()
+        return client
+      }),
+    )
+    await Promise.all(clients.map((client) => migrate(client)))
+    const { rows } = await clients[0]!.query('SELECT count(*)::int AS versions FROM llm_proxy.schema_version')
+    t.strictSame(rows, [{ versions: 1 }])
+    await Promise.all(clients.map((client) => client.end()))
+  })
+
+  t.test('a record of the first schema is brought up to date, its rewards are sound', async (t) => {
+    const url = await server.newDatabase()
+    const database = new URL(url).pathname.slice(1)
+    const lines = { 'subagent:critic': -0.5 }
+    const old = await openPostgresStore({ url, durability: 'process' })
+    await old.createSession(aSession('s'))
+    await old.setReward('s', { reward: 1, components: { tests: 1 }, lines }, 2_000)
+    await old.close()
+    const added = ['reward_turns', 'limits', 'owner', 'epoch', 'version'].map(
+      (column) => `DROP COLUMN ${column}`,
+    )
+    await server.query(
+      `ALTER TABLE llm_proxy.sessions ${added.join(', ')}; DROP TABLE llm_proxy.proxies, llm_proxy.controls;
+       DROP SEQUENCE llm_proxy.control_changes;
+       DROP TABLE llm_proxy.consumers, llm_proxy.consumer_sessions; DROP INDEX llm_proxy.sessions_by_end;
+       CREATE TABLE llm_proxy.writer (id bigint PRIMARY KEY);
+       DROP FUNCTION llm_proxy.note_unsearched() CASCADE;
+       DROP TABLE llm_proxy.searched, llm_proxy.unsearched;
+       DROP INDEX llm_proxy.sessions_by_tree; ALTER TABLE llm_proxy.schema_version DROP COLUMN oldest`,
+      database,
+    )
+    await server.query('UPDATE llm_proxy.schema_version SET version = 1', database)
+    await t.rejects(openPostgresReader(url), { message: /has schema version 1, this llm-proxy reads/ })
+    const store = await openPostgresStore({ url, durability: 'process' })
+    t.strictSame((await store.getSession('s'))?.reward, { reward: 1, components: { tests: 1 }, lines })
+    await store.setReward('s', { reward: 1, components: {}, turns: { 0: 0.5 } }, 3_000)
+    t.strictSame((await store.getSession('s'))?.reward, { reward: 1, components: {}, turns: { 0: 0.5 } })
+    await store.close()
+  })
+
+  t.test(
+    'a release goes on beside the next one, whose migration only adds, and starts on its record',
+    async (t) => {
+      const url = await server.newDatabase()
+      const store = await openPostgresStore({ url, durability: 'process' })
+      t.teardown(() => store.close())
+      const record = async (turnId: string, index: number) => {
+        store.openTurn(aTurn(turnId, { index })).catch(() => {})
+        await store.closeTurn(anOutcome(turnId))
+      }
+      await store.createSession(aSession('s'))
+      await record('before', 0)
+      const between = Array.from({ length: 20 }, (_, place) => record(`meanwhile ${place}`, place + 1))
+      await Promise.all([asRelease(url, NEXT), ...between])
+      // What the database has prepared selects what it selected.
+      await store.shared!.claim('s', true)
+      await record('after', 21)
+      const session = await store.getSession('s')
+      t.equal(session?.nextIndex, 22)
+      const again = await openPostgresStore({ url, durability: 'process' })
+      t.strictSame(await again.getSession('s'), session, 'a proxy of the release may be started again')
+      await again.close()
+      const reader = await openPostgresReader(url)
+      t.strictSame(await reader.getSession('s'), session, 'and its commands read the record')
+      await reader.close()
+    },
+  )
+
+  t.test(
+    'what removes is not done while a proxy runs that needs it, and shuts it out afterwards',
+    async (t) => {
+      const url = await server.newDatabase()
+      const store = await openPostgresStore({ url, durability: 'process', name: 'node-7' })
+      await asRelease(url, NEXT)
+      await t.rejects(asRelease(url, AFTER_NEXT), {
+        code: 'start_failed',
+        message: /an older llm-proxy than this one can share the record with runs on node-7: end it first/,
+      })
+      await store.createSession(aSession('s'))
+      await store.close()
+      await asRelease(url, AFTER_NEXT)
+      const message = new RegExp(
+        `version ${SCHEMA_VERSION + 2}, this llm-proxy knows versions up to ${SCHEMA_VERSION}:`,
+      )
+      await t.rejects(openPostgresStore({ url, durability: 'process' }), { code: 'start_failed', message })
+      await t.rejects(openPostgresReader(url), { code: 'start_failed', message })
+    },
+  )
+
+  t.test('a proxy that was stopped while newer ones removed what it needs gets no lease', async (t) => {
+    const url = await server.newDatabase()
+    const store = await openPostgresStore({ url, durability: 'process' })
+    t.teardown(() => store.close())
+    const database = new URL(url).pathname.slice(1)
+    await server.query('UPDATE llm_proxy.schema_version SET version = 99, oldest = 99', database)
+    await server.query('UPDATE llm_proxy.proxies SET ended = 1', database)
+    await t.rejects(store.createSession(aSession('s')), { message: /newer llm-proxy has changed the record/ })
+  })
+}

@@ -1,0 +1,61 @@
+/**
+ * Two releases side by side on one record: nodes are drained one by one and started again as the next release, whose schema has
+ * more, and one of them as the old one again, while rollouts call. Sessions move between them; nothing is lost or there twice.
+ */
+import t from 'tap'
+import { killInTurn, runNodesKilled } from '../helpers/nodes-killed.ts'
+import { makeRelease, type Node } from '../helpers/nodes-rig.ts'
+import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+
+const SESSIONS = 48
+
+/** What the next release writes, and this one does not know. */
+const MIGRATION = `{
+    sql: \`
+      ALTER TABLE llm_proxy.sessions ADD COLUMN mood text;
+      ALTER TABLE llm_proxy.turns ADD COLUMN moods bigint NOT NULL DEFAULT 0;
+      CREATE INDEX turns_by_mood ON llm_proxy.turns (moods);
+      CREATE TABLE llm_proxy.moods (id bigint PRIMARY KEY);
+    \`,
+    adds: true,
+  }`
+
+t.test(`${SESSIONS} sessions while nodes are updated and set back`, { skip: noPostgres }, async (t) => {
+  const folder = t.testdir({})
+  const next = makeRelease(`${folder}/next`, MIGRATION)
+  const server = await PostgresServer.start({ fsync: 'on' })
+  t.teardown(() => server.end())
+  const db = await server.newDatabase()
+  const codes: unknown[] = []
+  const figures = await runNodesKilled(t, {
+    ...{ balancer: 'in turn', db, sessions: SESSIONS, calls: 5, folder },
+    faults: async (rig, agents) => {
+      const [first, second, third] = rig.nodes as [Node, Node, Node]
+      const steps = [
+        { node: first, launcher: next },
+        { node: second, launcher: next },
+        { node: first, launcher: undefined },
+        { node: third, launcher: next },
+      ]
+      for (const [place, { node, launcher }] of steps.entries()) {
+        await agents.untilRead((place + 1) / (steps.length + 2))
+        codes.push(await node.drain())
+        await node.start(launcher)
+      }
+      await killInTurn({ ...rig, nodes: [second] }, agents, 1)
+    },
+  })
+  t.comment(JSON.stringify(figures))
+  t.strictSame(codes, [0, 0, 0, 0], 'each node hands its sessions over and ends well')
+  t.equal(figures.finished, SESSIONS, 'every rollout has come to its end')
+  t.equal(figures.lost, 0, 'every answer that was read is on record')
+  t.equal(figures.untrained, 0, 'every answer that was read trains')
+  t.equal(figures.twice, 0, 'no turn trains twice, nor one that nobody has read')
+  t.equal(figures.listed, SESSIONS, 'each is listed once')
+  const database = new URL(db).pathname.slice(1)
+  const [leases] = await server.query(
+    'SELECT count(DISTINCT schema)::int AS releases FROM llm_proxy.proxies WHERE ended = 0',
+    database,
+  )
+  t.strictSame(leases, { releases: 2 }, 'both releases have served it to the end')
+})
