@@ -22,6 +22,7 @@ import { installVllm, NEWEST, NotForThisMachine, VLLM_VERSION, type VllmInstalle
 import { checkCrash, checkHeld, checkLeaving, checkWeights } from './vllm/interrupted.ts'
 import { checkRefusals } from './vllm/refusals.ts'
 import { checkSame } from './vllm/same.ts'
+import { checkScore } from './vllm/score.ts'
 import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
 import { recordWires } from './wires/record.ts'
 
@@ -67,6 +68,7 @@ if (vllm !== undefined) {
     await t.test('verify finds the same logprobs', (t) =>
       checkVerify(t, near, { engineUrl: engine.url, turns: TURNS }),
     )
+    await t.test('a teacher reads rows as vLLM reads prompts', (t) => checkScore(t, near, engine))
     await t.test('what vLLM refuses is refused in its words, whole and streamed', (t) =>
       checkRefusals(t, engine.url, modes),
     )

@@ -1,0 +1,49 @@
+/** A teacher's logprobs of what is on record are those that vLLM's own route gives for the same prompt. */
+import type { Test } from 'tap'
+import { AGENTS, MODEL } from '../parts/agents.ts'
+import { Dice } from '../parts/dice.ts'
+import type { EngineProcess } from '../parts/engine-process.ts'
+import type { Mode } from '../parts/proxies.ts'
+import { getJson } from '../parts/record.ts'
+
+/** Both are computed by the engine, in batches of other sizes. */
+const NEAR = 1e-4
+
+export async function checkScore(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
+  for (const mode of modes) {
+    const sessionId = `score-${mode.name}`
+    const agent = new AGENTS.chat!(new Dice(6))
+    for (let turn = 0; turn < 2; turn += 1)
+      agent.goOn(
+        await agent.call(`${mode.url}/${sessionId}`, { stream: false, sampling: { max_tokens: 12 } }),
+      )
+    const scored = await fetch(`${mode.url}/sessions/${sessionId}/score`, { method: 'POST' })
+    const told = await scored.json()
+    const read = `${mode.url}/sessions/${sessionId}/trajectories?details=teacher_logprobs`
+    const { trajectories } = await getJson(read)
+    let tokens = 0
+    for (const { prompt_ids, response_ids, response_mask, teacher_logprobs, teacher } of trajectories) {
+      t.equal(teacher, MODEL, `${mode.name}: its name`)
+      const own = await promptLogprobs(vllm, [...prompt_ids, ...response_ids])
+      const sampled = response_ids.flatMap((_: number, at: number) => (response_mask[at] === 1 ? [at] : []))
+      const wrong = sampled.filter(
+        (at: number) => !(Math.abs(teacher_logprobs[at] - own[prompt_ids.length + at]!) < NEAR),
+      )
+      t.strictSame(wrong, [], `${mode.name}: each of ${sampled.length} tokens as vLLM reads it`)
+      tokens += sampled.length
+    }
+    t.match(told, { rows: trajectories.length, tokens }, mode.name)
+    t.ok(tokens > 0, `${mode.name}: ${tokens} tokens`)
+  }
+}
+
+/** By vLLM's own completions route; of the first token there is none. */
+async function promptLogprobs(vllm: EngineProcess, prompt: readonly number[]): Promise<(number | null)[]> {
+  const body = JSON.stringify({ model: MODEL, prompt, max_tokens: 1, prompt_logprobs: 0 })
+  const headers = { 'content-type': 'application/json', connection: 'close' }
+  const answer = await fetch(`${vllm.url}/v1/completions`, { method: 'POST', headers, body })
+  const { choices } = (await answer.json()) as {
+    choices: { prompt_logprobs: (Record<string, { logprob: number }> | null)[] }[]
+  }
+  return choices[0]!.prompt_logprobs.map((entry, at) => entry?.[String(prompt[at])]?.logprob ?? null)
+}
