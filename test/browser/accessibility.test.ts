@@ -17,6 +17,7 @@ const SCREENS = [
   { path: 'group/instance_id/%22sea%22', shows: 'run-2' },
   { path: 'compare?a=run-1%230&b=run-2%230', shows: 'run-2' },
   { path: 'engines', shows: 'How prompts came about' },
+  { path: 'search?text=looking', shows: 'turn 0' },
 ]
 
 interface Finding {

@@ -532,6 +532,56 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test('finds what was said, page by page, and leads to the turn', async (t) => {
+    const { url, store, sessions } = await startInspector(t)
+    for (let place = 0; place < 102; place += 1) {
+      await sessions.create({ sessionId: `said-${place}` })
+      await recordTurn(store, `said-${place}`, 0, { completionText: `Depth ${place} <b>here</b>` })
+    }
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui/`)
+    await page.getByText('said-101').waitFor()
+    await page.keyboard.press('6')
+    await page.keyboard.type('owned')
+    await page.keyboard.press('Enter')
+    const hits = page.locator('.hits li')
+    await hits.first().waitFor()
+    t.match(await hits.first().innerText(), /run-0 · turn 0 sampled, .*<script>document\.title = 'owned'/s)
+    t.equal(await page.locator('mark').first().textContent(), 'owned')
+    await page.keyboard.press('/')
+    await page.keyboard.type('DEPTH')
+    await page.keyboard.press('Enter')
+    await page.getByText('said-101').waitFor()
+    t.equal(await hits.count(), 100)
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme })
+      await picture(page, `${colorScheme}-search`)
+    }
+    await page.getByRole('button', { name: 'More' }).click()
+    await page.getByText('said-0 ·').waitFor()
+    t.equal(await hits.count(), 102)
+    await page.getByRole('link', { name: 'said-0 ·' }).click()
+    await page.getByRole('heading', { name: 'said-0' }).waitFor()
+    await page.goto(`${url}/ui/#/search?text=nowhere`)
+    await page.getByText('Nobody said that').waitFor()
+    isSilent()
+  })
+
+  t.test('says that the proxy is away, keeps what it shows, and goes on when it is back', async (t) => {
+    const { url, sessions } = await startInspector(t)
+    const { page } = await openPage(t, browser)
+    await page.goto(`${url}/ui/`)
+    await page.getByText('run-1').waitFor()
+    await page.route('**/*', (route) => route.abort('connectionrefused'))
+    await sessions.create({ sessionId: 'meanwhile' })
+    await page.getByText('The proxy does not answer').waitFor()
+    t.ok(await page.getByText('run-1').isVisible(), 'what was there stays')
+    await picture(page, 'away')
+    await page.unroute('**/*')
+    await page.getByText('meanwhile').waitFor()
+    await page.getByText('The proxy does not answer').waitFor({ state: 'detached' })
+  })
+
   t.test('asks for a key where there are keys, and is content with one that views', async (t) => {
     const { url } = await startInspector(t, { keys: KEYS })
     const page = await browser.newPage()

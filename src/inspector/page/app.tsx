@@ -8,6 +8,7 @@ import { Engines } from './screens/engines.tsx'
 import { GroupScreen } from './screens/group.tsx'
 import { Groups } from './screens/groups.tsx'
 import { Rollouts } from './screens/rollouts.tsx'
+import { Search } from './screens/search.tsx'
 import { SessionScreen } from './screens/session.tsx'
 import { Sessions } from './screens/sessions.tsx'
 import { Tokens } from './screens/tokens.tsx'
@@ -29,6 +30,8 @@ function Page() {
       return <Compare key={key} />
     case 'engines':
       return <Engines key={key} />
+    case 'search':
+      return <Search key={key} />
     case 'rollouts':
       return <Rollouts key={key} />
     default:

@@ -11,6 +11,7 @@ const MOST_TURNS = 7
 /** Agents of one mode that call at once. */
 const AT_ONCE = 4
 const LONGEST = 160
+const TRIES = 3
 
 interface Conversation {
   sessionId: string
@@ -45,17 +46,31 @@ export async function checkTurns(
 }
 
 /** A check that finds nothing must be able to find something. */
-export async function checkTheCheck(t: Test, { url }: Mode, core: CoreLog): Promise<void> {
+export async function checkTheCheck(t: Test, mode: Mode, core: CoreLog): Promise<void> {
+  // A machine that is busy with something else may miss a health check of its engine: then the weights are in doubt.
+  for (let tries = 1; tries <= TRIES; tries += 1)
+    if (await controlled(t, mode, core, { sessionId: `control-${tries}`, isLast: tries === TRIES })) return
+}
+
+/** @returns whether there was nothing to find in an answer as it was */
+async function controlled(
+  t: Test,
+  { url }: Mode,
+  core: CoreLog,
+  { sessionId, isLast }: { sessionId: string; isLast: boolean },
+): Promise<boolean> {
   const agent = new AGENTS.chat!(new Dice(1))
   const sampling = { temperature: 1, max_tokens: 8, min_tokens: 8 }
-  const said = await agent.call(`${url}/control`, { stream: false, sampling })
+  const said = await agent.call(`${url}/${sessionId}`, { stream: false, sampling })
   const check = (call: (call: CoreCall) => Partial<CoreCall>, text = said.text) => {
     const changed = (found: CoreCall | undefined) => found && { ...found, ...call(found) }
     const log = { find: (...ids: Parameters<CoreLog['find']>) => changed(core.find(...ids)) }
     const made = [{ dialect: 'chat', stream: false, said: { ...said, text } }]
-    return checkSession(url, 'control', made, log)
+    return checkSession(url, sessionId, made, log)
   }
-  t.same((await check((call) => call)).wrong, [])
+  const { wrong } = await check((call) => call)
+  if (wrong.length > 0 && !isLast) return false
+  t.same(wrong, [])
   const plants: Record<string, (call: CoreCall) => Partial<CoreCall>> = {
     'a logprob at 3': ({ logprobs }) => ({
       logprobs: logprobs.map((value, at) => (at === 3 ? value - 1e-4 : value)),
@@ -67,6 +82,7 @@ export async function checkTheCheck(t: Test, { url }: Mode, core: CoreLog): Prom
   }
   for (const [found, plant] of Object.entries(plants)) t.match((await check(plant)).wrong.join(), found)
   t.match((await check((call) => call, `${said.text}!`)).wrong.join(), 'text')
+  return true
 }
 
 /** At temperatures, limits and stops of all kinds, until so many calls were made. */

@@ -24,6 +24,29 @@ function readRecorded(): Recorded | undefined {
 /** Set while the proxy refuses what is shown for want of a key. */
 export const refusal = signal<string | undefined>(undefined)
 
+/** Set while the proxy cannot be reached. */
+export const isAway = signal(false)
+
+/** How often it has come back: what is shown is old then. */
+export const returns = signal(0)
+
+const LOOK_MS = 1_000
+
+/** Asks again and again until somebody answers. */
+async function untilBack(): Promise<void> {
+  if (isAway.value) return
+  isAway.value = true
+  const isBack = () =>
+    fetch(urlOf('health')).then(
+      ({ status }) => status < 502,
+      () => false,
+    )
+  do await new Promise((resolve) => setTimeout(resolve, LOOK_MS))
+  while (!(await isBack()))
+  isAway.value = false
+  returns.value += 1
+}
+
 class ApiError extends Error {
   readonly status: number
   constructor(status: number, message: string) {
@@ -76,7 +99,10 @@ async function get(path: string, stop?: AbortSignal): Promise<Response> {
   if (recorded !== undefined) return answerOf(recorded, path)
   const key = sessionStorage.getItem(KEY)
   const headers: Record<string, string> = key === null ? {} : { authorization: `Bearer ${key}` }
-  const response = await fetch(urlOf(path), { headers, ...(stop && { signal: stop }) })
+  const response = await fetch(urlOf(path), { headers, ...(stop && { signal: stop }) }).catch((error) => {
+    if (!stop?.aborted) void untilBack()
+    throw error
+  })
   if (response.ok) return response
   const { detail } = (await response.json().catch(() => ({}))) as { detail?: string }
   const message = detail ?? `${response.status} ${response.statusText}`

@@ -1,5 +1,6 @@
 /** Data of a view: loaded when it is shown, loaded anew when it should be, forgotten with it. */
 import { useEffect, useState } from 'preact/hooks'
+import { isAway, returns } from './api.ts'
 
 export interface Loaded<T> {
   value: T | undefined
@@ -7,7 +8,10 @@ export interface Loaded<T> {
   loading: boolean
 }
 
-/** @param load is run anew when one of `keys` changes; what was there before stays until the new is */
+/**
+ * @param load is run anew when one of `keys` changes, and when a proxy that was away is back; what was there before stays until
+ *   the new is
+ */
 export function useLoaded<T>(load: (stop: AbortSignal) => Promise<T>, keys: readonly unknown[]): Loaded<T> {
   const [state, setState] = useState<Loaded<T>>({ value: undefined, error: undefined, loading: true })
   useEffect(() => {
@@ -18,10 +22,14 @@ export function useLoaded<T>(load: (stop: AbortSignal) => Promise<T>, keys: read
         if (!controller.signal.aborted) setState({ value, error: undefined, loading: false })
       },
       (error: Error) => {
-        if (!controller.signal.aborted) setState({ value: undefined, error, loading: false })
+        if (controller.signal.aborted) return
+        setState(({ value }) => {
+          const keeps = isAway.value && value !== undefined
+          return { value: keeps ? value : undefined, error: keeps ? undefined : error, loading: false }
+        })
       },
     )
     return () => controller.abort()
-  }, keys)
+  }, [...keys, returns.value])
   return state
 }

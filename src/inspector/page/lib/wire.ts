@@ -13,6 +13,7 @@ export type SessionList = Static<typeof reads.SessionList>
 export type Totals = Static<typeof reads.Totals>
 export type Group = Static<typeof reads.Group>
 export type Groups = Static<typeof reads.Groups>
+export type SearchHits = Static<typeof reads.SearchHits>
 export type Tree = Static<typeof reads.Tree>
 export type TreeTurn = Static<typeof reads.TreeTurn>
 export type TokenTexts = Static<typeof reads.TokenTexts>

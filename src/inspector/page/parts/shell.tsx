@@ -2,7 +2,7 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useRef } from 'preact/hooks'
-import { getJson, IS_FILE, refusal, setKey } from '../lib/api.ts'
+import { getJson, IS_FILE, isAway, refusal, setKey } from '../lib/api.ts'
 import { commands, useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route } from '../lib/route.ts'
@@ -14,6 +14,7 @@ const ALL_VIEWS = [
   { name: 'compare', title: 'Compare', key: '3' },
   { name: 'engines', title: 'Engines', key: '4' },
   { name: 'rollouts', title: 'Rollouts', key: '5' },
+  { name: 'search', title: 'Search', key: '6' },
 ] as const
 
 /** A file has its own sessions alone, and a proxy may have no rollouts. */
@@ -62,6 +63,11 @@ export function Shell({ children }: { children: ComponentChildren }) {
           </button>
         </span>
       </header>
+      {isAway.value && (
+        <p class="away" role="status">
+          The proxy does not answer. This page goes on when it does.
+        </p>
+      )}
       {refusal.value === undefined ? (
         <main>
           {/* Other views name in theirs what they show. */}

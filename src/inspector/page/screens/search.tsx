@@ -1,0 +1,126 @@
+/** Turns in which something was said: by a model, an agent or a tool. */
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { getJson } from '../lib/api.ts'
+import { ago, number, visible } from '../lib/format.ts'
+import { useKeys } from '../lib/keys.ts'
+import { useLoaded } from '../lib/load.ts'
+import { href, route, setQuery } from '../lib/route.ts'
+import type { SearchHits } from '../lib/wire.ts'
+import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
+
+/** As the API has it. */
+const MIN_CHARS = 3
+
+export function Search() {
+  const text = route.value.query.get('text') ?? ''
+  const field = useRef<HTMLInputElement>(null)
+  useEffect(() => field.current?.focus(), [])
+  useKeys([{ key: '/', help: 'Search for something else', run: () => field.current?.select() }])
+  const take = (event: Event) => {
+    event.preventDefault()
+    setQuery({ text: field.current!.value })
+    field.current!.blur()
+  }
+  return (
+    <div class="scroll">
+      <form class="filters" onSubmit={take}>
+        <input
+          ref={field}
+          type="search"
+          value={text}
+          minLength={MIN_CHARS}
+          placeholder="What was said, in whatever case   ↵"
+          aria-label="What was said"
+        />
+      </form>
+      {text.length >= MIN_CHARS ? (
+        <Hits key={text} text={text} />
+      ) : (
+        <Empty title="Search all turns">
+          At least {MIN_CHARS} characters of what was sampled, or of what a request added.
+        </Empty>
+      )}
+    </div>
+  )
+}
+
+function Hits({ text }: { text: string }) {
+  // Where each page begins that is shown.
+  const [cursors, setCursors] = useState<readonly (string | undefined)[]>([undefined])
+  const last = cursors.length - 1
+  return (
+    <>
+      {cursors.map((cursor, place) => (
+        <Page
+          key={cursor}
+          text={text}
+          cursor={cursor}
+          more={place === last ? (next) => setCursors([...cursors, next]) : undefined}
+        />
+      ))}
+      <Sources paths={[pathOf(text, undefined)]} />
+    </>
+  )
+}
+
+function pathOf(text: string, cursor: string | undefined): string {
+  return `search?${new URLSearchParams({ text, ...(cursor !== undefined && { cursor }) })}`
+}
+
+/** A page of the API may be empty because its time was over. */
+async function firstWithHits(text: string, cursor: string | undefined, stop: AbortSignal) {
+  let page = await getJson<SearchHits>(pathOf(text, cursor), stop)
+  while (page.hits.length === 0 && page.next_cursor !== null)
+    page = await getJson<SearchHits>(pathOf(text, page.next_cursor), stop)
+  return page
+}
+
+interface PageProps {
+  text: string
+  cursor: string | undefined
+  /** undefined: what comes after it is shown. */
+  more: ((cursor: string) => void) | undefined
+}
+
+function Page({ text, cursor, more }: PageProps) {
+  const page = useLoaded((stop) => firstWithHits(text, cursor, stop), [text, cursor])
+  return (
+    <Await of={page}>
+      {({ hits, next_cursor: next }) => (
+        <>
+          {hits.length === 0 && <Empty title={cursor === undefined ? 'Nobody said that' : 'That was all'} />}
+          <ul class="hits">
+            {hits.map((hit) => (
+              <Hit key={`${hit.turn_id} ${hit.found_in}`} hit={hit} />
+            ))}
+          </ul>
+          {next !== null && more && (
+            <button type="button" class="chip" onClick={() => more(next)}>
+              More
+            </button>
+          )}
+        </>
+      )}
+    </Await>
+  )
+}
+
+function Hit({ hit }: { hit: SearchHits['hits'][number] }) {
+  return (
+    <li>
+      <a href={href(['session', hit.session_id], { turn: hit.index })}>
+        {visible(hit.session_id)} · turn {number(hit.index)}
+      </a>{' '}
+      <span class="quiet">
+        {hit.found_in === 'completion' ? 'sampled' : 'in the request'}, {ago(hit.started_at)}
+        {hit.reward !== null && ', reward '}
+      </span>
+      {hit.reward !== null && <Reward value={hit.reward} />}
+      <p>
+        {visible(hit.before)}
+        <mark>{visible(hit.match)}</mark>
+        {visible(hit.after)}
+      </p>
+    </li>
+  )
+}
