@@ -70,6 +70,17 @@ interface JsonOption extends OptionBase {
 
 export type OptionSpec = TextOption | QuantityOption | EnumOption | BooleanOption | JsonOption
 
+type Ungrouped<O> = O extends unknown ? Omit<O, 'group'> : never
+
+/** Options under one heading of the help text. */
+export function grouped<const T extends Readonly<Record<string, Ungrouped<OptionSpec>>>>(
+  group: string,
+  options: T,
+): { readonly [K in keyof T]: T[K] & { readonly group: string } } {
+  const entries = Object.entries(options).map(([key, option]) => [key, { ...option, group }])
+  return Object.fromEntries(entries)
+}
+
 export type JsonObject = Readonly<Record<string, unknown>>
 
 export type OptionTable = Readonly<Record<string, OptionSpec>>

@@ -1,31 +1,28 @@
 /** Options of the commands that read recorded sessions, from a database or from a running proxy. */
-import type { CommandSpec, ConfigOf } from '../option.ts'
+import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
 import { SERVE } from './serve.ts'
 import { adminKeys, json, tlsCa } from './shared.ts'
 
-export const sessionSource = {
+export const sessionSource = grouped('Source', {
   db: {
     flag: 'db',
     env: ['DATABASE_URL'],
     type: 'path',
     default: './llm-proxy.db',
-    group: 'Source',
     help: 'Database to read; a proxy may be writing it; a file or postgres://…',
   },
   url: {
     flag: 'url',
     type: 'url',
     flagOnly: true,
-    group: 'Source',
     help: 'Base URL of a running proxy to ask instead of a database',
   },
   adminKeys: {
     ...adminKeys,
-    group: 'Source',
     help: 'Key of the proxy; @file reads it from a file',
   },
-  tlsCa: { ...tlsCa, group: 'Source' },
-} as const
+  tlsCa,
+})
 
 const tableJson = { ...json, help: 'Print the JSON of the HTTP API instead of a table' } as const
 
@@ -43,48 +40,45 @@ export const SESSIONS_LIST = {
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    status: {
-      flag: 'status',
-      type: 'enum',
-      values: ['active', 'completed', 'aborted'],
-      flagOnly: true,
-      group: 'Output',
-      help: 'Only sessions of this status',
-    },
-    run,
-    sort: {
-      flag: 'sort',
-      type: 'enum',
-      values: ['created', 'changed', 'reward', 'turns', 'tokens'],
-      default: 'created',
-      flagOnly: true,
-      group: 'Output',
-      help: 'Which sessions come first: the newest, the last changed, or those with the most of this',
-    },
-    sinceMs: {
-      flag: 'since',
-      type: 'duration',
-      flagOnly: true,
-      group: 'Output',
-      help: 'Only sessions that changed within this time, such as 2h',
-    },
-    metadata: {
-      flag: 'metadata',
-      type: 'text',
-      repeatable: true,
-      flagOnly: true,
-      group: 'Output',
-      help: 'Only sessions with this metadata, as key=value; may be given several times',
-    },
-    limit: {
-      flag: 'limit',
-      type: 'integer',
-      min: '1',
-      flagOnly: true,
-      group: 'Output',
-      help: 'At most this many; default: all',
-    },
-    json: tableJson,
+    ...grouped('Output', {
+      status: {
+        flag: 'status',
+        type: 'enum',
+        values: ['active', 'completed', 'aborted'],
+        flagOnly: true,
+        help: 'Only sessions of this status',
+      },
+      run,
+      sort: {
+        flag: 'sort',
+        type: 'enum',
+        values: ['created', 'changed', 'reward', 'turns', 'tokens'],
+        default: 'created',
+        flagOnly: true,
+        help: 'Which sessions come first: the newest, the last changed, or those with the most of this',
+      },
+      sinceMs: {
+        flag: 'since',
+        type: 'duration',
+        flagOnly: true,
+        help: 'Only sessions that changed within this time, such as 2h',
+      },
+      metadata: {
+        flag: 'metadata',
+        type: 'text',
+        repeatable: true,
+        flagOnly: true,
+        help: 'Only sessions with this metadata, as key=value; may be given several times',
+      },
+      limit: {
+        flag: 'limit',
+        type: 'integer',
+        min: '1',
+        flagOnly: true,
+        help: 'At most this many; default: all',
+      },
+      json: tableJson,
+    }),
   },
 } as const satisfies CommandSpec
 
@@ -94,27 +88,27 @@ export const SESSIONS_GREP = {
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    run,
-    perSession: {
-      flag: 'per-session',
-      type: 'integer',
-      min: '1',
-      max: '500',
-      default: '3',
-      flagOnly: true,
-      group: 'Output',
-      help: 'Turns of one session',
-    },
-    limit: {
-      flag: 'limit',
-      type: 'integer',
-      min: '1',
-      default: '100',
-      flagOnly: true,
-      group: 'Output',
-      help: 'At most this many turns',
-    },
-    json: { ...json, help: 'Print one JSON object per line, as the HTTP API has it' },
+    ...grouped('Output', {
+      run,
+      perSession: {
+        flag: 'per-session',
+        type: 'integer',
+        min: '1',
+        max: '500',
+        default: '3',
+        flagOnly: true,
+        help: 'Turns of one session',
+      },
+      limit: {
+        flag: 'limit',
+        type: 'integer',
+        min: '1',
+        default: '100',
+        flagOnly: true,
+        help: 'At most this many turns',
+      },
+      json: { ...json, help: 'Print one JSON object per line, as the HTTP API has it' },
+    }),
   },
 } as const satisfies CommandSpec
 
@@ -123,8 +117,10 @@ export const SESSIONS_IMPORT = {
   summary: 'Put the sessions of another record into this one, which no proxy may be writing',
   envPrefix: 'LLM_PROXY_',
   options: {
-    db: { ...sessionSource.db, group: 'Target', help: 'Database to write; a file or postgres://…' },
-    durability: { ...SERVE.options.durability, group: 'Target' },
+    ...grouped('Target', {
+      db: { ...sessionSource.db, help: 'Database to write; a file or postgres://…' },
+      durability: SERVE.options.durability,
+    }),
   },
 } as const satisfies CommandSpec
 
@@ -134,23 +130,23 @@ export const SESSIONS_SHOW = {
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    summary: {
-      flag: 'summary',
-      type: 'boolean',
-      default: 'false',
-      flagOnly: true,
-      group: 'Output',
-      help: 'Only the table of turns, not what was said',
-    },
-    full: {
-      flag: 'full',
-      type: 'boolean',
-      default: 'false',
-      flagOnly: true,
-      group: 'Output',
-      help: 'Texts whole, however long, and tools with their descriptions',
-    },
-    json: tableJson,
+    ...grouped('Output', {
+      summary: {
+        flag: 'summary',
+        type: 'boolean',
+        default: 'false',
+        flagOnly: true,
+        help: 'Only the table of turns, not what was said',
+      },
+      full: {
+        flag: 'full',
+        type: 'boolean',
+        default: 'false',
+        flagOnly: true,
+        help: 'Texts whole, however long, and tools with their descriptions',
+      },
+      json: tableJson,
+    }),
   },
 } as const satisfies CommandSpec
 
@@ -160,73 +156,68 @@ export const SESSIONS_EXPORT = {
   envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    run,
-    format: {
-      flag: 'format',
-      type: 'enum',
-      values: ['trajectories', 'turns', 'sft', 'atif', 'training_trace', 'html'],
-      default: 'trajectories',
-      flagOnly: true,
-      group: 'Output',
-      help:
-        'trajectories: one training row per line; turns: one recorded call per line; sft: the same rows as ' +
-        "input_ids and labels; atif: a session per line in Harbor's format; training_trace: a session per " +
-        "line as OpenEnv's TrainingTrace; html: the given sessions, in one file for any browser",
-    },
-    select: {
-      flag: 'select',
-      type: 'enum',
-      values: ['all', 'main', 'longest', 'last'],
-      default: 'all',
-      flagOnly: true,
-      group: 'Output',
-      help:
-        'Rows of a session that branched: all, those of the main line (no sub-agents), the longest, or the ' +
-        'last',
-    },
-    sideCalls: {
-      flag: 'side-calls',
-      type: 'boolean',
-      default: 'false',
-      flagOnly: true,
-      group: 'Output',
-      help: "Also rows of side calls, such as those for an agent's titles",
-    },
-    rejected: {
-      flag: 'rejected',
-      type: 'boolean',
-      default: 'false',
-      flagOnly: true,
-      group: 'Output',
-      help: 'Also rows of compactions that the agent rejected',
-    },
-    finishedOnly: {
-      flag: 'finished-only',
-      type: 'boolean',
-      default: 'false',
-      flagOnly: true,
-      group: 'Output',
-      help: 'No rows of sessions that are aborted or still active',
-    },
-    details: {
-      flag: 'details',
-      type: 'text',
-      repeatable: true,
-      flagOnly: true,
-      group: 'Output',
-      help:
-        'Recorded details that rows show: sampling_mask, routed_experts and others of docs/details.md, or ' +
-        'all; may be given several times',
-    },
-    output: {
-      flag: 'output',
-      type: 'path',
-      flagOnly: true,
-      group: 'Output',
-      help:
-        'File to write, complete or not at all; default: stdout. Rows become columns in one that ends in .parquet or ' +
-        '.arrow (the latter needs the package apache-arrow)',
-    },
+    ...grouped('Output', {
+      run,
+      format: {
+        flag: 'format',
+        type: 'enum',
+        values: ['trajectories', 'turns', 'sft', 'atif', 'training_trace', 'html'],
+        default: 'trajectories',
+        flagOnly: true,
+        help:
+          'trajectories: one training row per line; turns: one recorded call per line; sft: the same rows as ' +
+          "input_ids and labels; atif: a session per line in Harbor's format; training_trace: a session per " +
+          "line as OpenEnv's TrainingTrace; html: the given sessions, in one file for any browser",
+      },
+      select: {
+        flag: 'select',
+        type: 'enum',
+        values: ['all', 'main', 'longest', 'last'],
+        default: 'all',
+        flagOnly: true,
+        help:
+          'Rows of a session that branched: all, those of the main line (no sub-agents), the longest, or the ' +
+          'last',
+      },
+      sideCalls: {
+        flag: 'side-calls',
+        type: 'boolean',
+        default: 'false',
+        flagOnly: true,
+        help: "Also rows of side calls, such as those for an agent's titles",
+      },
+      rejected: {
+        flag: 'rejected',
+        type: 'boolean',
+        default: 'false',
+        flagOnly: true,
+        help: 'Also rows of compactions that the agent rejected',
+      },
+      finishedOnly: {
+        flag: 'finished-only',
+        type: 'boolean',
+        default: 'false',
+        flagOnly: true,
+        help: 'No rows of sessions that are aborted or still active',
+      },
+      details: {
+        flag: 'details',
+        type: 'text',
+        repeatable: true,
+        flagOnly: true,
+        help:
+          'Recorded details that rows show: sampling_mask, routed_experts and others of docs/details.md, or ' +
+          'all; may be given several times',
+      },
+      output: {
+        flag: 'output',
+        type: 'path',
+        flagOnly: true,
+        help:
+          'File to write, complete or not at all; default: stdout. Rows become columns in one that ends in .parquet or ' +
+          '.arrow (the latter needs the package apache-arrow)',
+      },
+    }),
   },
 } as const satisfies CommandSpec
 

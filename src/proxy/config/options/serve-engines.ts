@@ -1,0 +1,186 @@
+/** Options of what answers the proxy's calls, and of how they are handed out. */
+import { grouped } from '../option.ts'
+import { engineApiKey, engineKind, engineSessionHeader } from './shared.ts'
+
+export const engines = grouped('Engines', {
+  engineUrls: {
+    flag: 'engine-url',
+    type: 'url',
+    repeatable: true,
+    help: 'Base URL of an engine for local mode; may be given several times',
+  },
+  awaitEngines: {
+    flag: 'await-engines',
+    hidden: true,
+    type: 'boolean',
+    default: 'false',
+    help: 'Start without an engine: calls wait until one is registered with POST /admin/workers',
+  },
+  engineKind,
+  engineApiKey,
+  engineSessionHeader: { ...engineSessionHeader, hidden: true },
+  model: {
+    flag: 'model',
+    type: 'text',
+    help: 'Model name that engines are asked for, whatever name the agent sends',
+  },
+  playbook: {
+    flag: 'playbook',
+    hidden: true,
+    type: 'path',
+    help: 'JSON file of answers for the embedded engine',
+  },
+  healthIntervalMs: {
+    flag: 'health-interval',
+    hidden: true,
+    type: 'duration',
+    min: '100ms',
+    default: '5s',
+    help: 'Time between health checks of an engine',
+  },
+})
+
+export const tokenMode = grouped('Token mode', {
+  tokenizer: {
+    flag: 'tokenizer',
+    type: 'text',
+    help:
+      "Switches token mode on: the proxy renders and tokenizes prompts itself. The model's directory, its " +
+      'tokenizer.json, its id on the Hugging Face hub, or embedded',
+  },
+  toolParser: {
+    flag: 'tool-parser',
+    type: 'text',
+    default: 'auto',
+    help: "How the model writes reasoning and tool calls, by vLLM's names; auto takes the model's response template, or reads it from the chat template",
+  },
+  promptFormat: {
+    flag: 'prompt-format',
+    hidden: true,
+    type: 'enum',
+    values: ['auto', 'template', 'harmony'],
+    default: 'auto',
+    help: "What writes prompts: the model's template; harmony, OpenAI's rules; auto, harmony for gpt-oss alone",
+  },
+  tokenizerBackend: {
+    flag: 'tokenizer-backend',
+    hidden: true,
+    type: 'enum',
+    values: ['auto', 'huggingface'],
+    default: 'auto',
+    help:
+      "What tokenizes: huggingface, Hugging Face's library; auto, fastokens where it was built, as long as it gives " +
+      'the same ids',
+  },
+  contextLength: {
+    flag: 'context-length',
+    type: 'integer',
+    min: '1',
+    help: "Tokens of prompt and completion together; default: from the model's config.json",
+  },
+})
+
+export const scheduling = grouped('Scheduling', {
+  maxConcurrency: {
+    flag: 'max-concurrency',
+    type: 'integer',
+    min: '1',
+    default: '1024',
+    help: 'Calls that one engine serves at once; a worker of protocol version 2 reports its own number',
+  },
+  queueLimit: {
+    flag: 'queue-limit',
+    hidden: true,
+    type: 'integer',
+    default: '8192',
+    help: 'Calls that may wait for a free engine or worker; more are refused with 503',
+  },
+  queueWaitMs: {
+    flag: 'queue-wait',
+    hidden: true,
+    type: 'duration',
+    default: '30s',
+    help: 'How long a call waits if no engine or worker can serve it',
+  },
+  pauseLimitMs: {
+    flag: 'pause-limit',
+    hidden: true,
+    type: 'duration',
+    default: '1h',
+    help:
+      'How long POST /admin/pause may hold calls back; then they are refused with 503 until POST ' +
+      '/admin/resume. 0: no limit',
+  },
+  agentCallLimit: {
+    flag: 'agent-call-limit',
+    hidden: true,
+    type: 'integer',
+    min: '1',
+    default: '128',
+    help: 'Calls that an agent with a key may run at once; more are refused with 429',
+  },
+  choiceLimit: {
+    flag: 'choice-limit',
+    hidden: true,
+    type: 'integer',
+    min: '1',
+    default: '128',
+    help:
+      'Answers that one call may ask for (n); more are refused with 400. Each counts as one call of its ' +
+      'agent',
+  },
+  retryGraceMs: {
+    flag: 'retry-grace',
+    hidden: true,
+    type: 'duration',
+    default: '10s',
+    help:
+      'How long a call continues after its agent lost the connection, so that a retry by its SDK ' +
+      'joins it. 0: cancelled at once',
+  },
+})
+
+export const drift = grouped('Drift', {
+  verifyShare: {
+    flag: 'verify-share',
+    type: 'number',
+    min: '0',
+    max: '1',
+    default: '0',
+    help: 'Share of turns, such as 0.01, whose logprobs an idle engine computes again in the background',
+  },
+  verifyEngineUrl: {
+    flag: 'verify-engine-url',
+    hidden: true,
+    type: 'url',
+    help: 'Engine that computes them; default: the one that sampled them, in local mode',
+  },
+})
+
+export const relayMode = grouped('Relay mode', {
+  relayTimeoutMs: {
+    flag: 'relay-timeout',
+    type: 'duration',
+    min: '1ms',
+    default: '300s',
+    env: ['RELAY_TIMEOUT'],
+    help:
+      'Longest time for a call at a worker of protocol version 1, and longest silence about a call at one ' +
+      'of version 2',
+  },
+  workerGraceMs: {
+    flag: 'worker-grace',
+    hidden: true,
+    type: 'duration',
+    default: '30s',
+    help: 'How long the calls of a disconnected worker wait for it to come back',
+  },
+  heartbeatIntervalMs: {
+    flag: 'heartbeat-interval',
+    hidden: true,
+    type: 'duration',
+    min: '100ms',
+    default: '10s',
+    help: 'Time between pings to workers; a worker that is silent for three of them counts as lost',
+  },
+})
