@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { Consumers } from '../../src/proxy/session/consumers/consumers.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
+import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { FIRST_END, type NewLease } from '../../src/proxy/store/port/consumers.ts'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { connect, inTransaction } from '../../src/proxy/store/postgres/connection.ts'
@@ -96,6 +97,33 @@ if (noPostgres !== false) {
     t.strictSame(given.sort(), made.flat().sort())
     const counts = { available: 0, leased: 0, acknowledged: 120 }
     t.strictSame(await stores[0].countForConsumer('trainer', Date.now()), counts)
+  })
+
+  t.test("a session's owner changes it as it is; another proxy takes it over for that", async (t) => {
+    const { url, stores } = await openTwo(t)
+    const hooks = { onEnded: () => {}, onSweepFailed: () => {}, onSweepHeld: () => {} }
+    const options = { strict: false, defaultTtlMs: null }
+    const [own, other] = [new Sessions(stores[0], hooks, options), new Sessions(stores[1], hooks, options)]
+    t.teardown(() => Promise.all([own.close(), other.close()]))
+    // What is in use is not forgotten.
+    using _used = own.use('s')
+    const epoch = async () => {
+      const rows = await server.query(
+        'SELECT epoch::int FROM llm_proxy.sessions',
+        new URL(url).pathname.slice(1),
+      )
+      return rows[0]?.epoch
+    }
+    const call = await own.beginCall('s')
+    call.done()
+    for (const change of ['complete', 'reset', 'abort', 'reset'] as const) await own[change]('s')
+    t.equal(await epoch(), 1, 'each was one commit, without a take-over before it')
+    await other.reset('s')
+    t.equal(await epoch(), 2, 'taken over')
+    t.equal((await own.complete('s')).status, 'completed')
+    t.equal(await epoch(), 3, 'and taken back, as it was refused at first')
+    t.ok(await own.delete('s'))
+    t.equal(await epoch(), undefined)
   })
 
   t.test(

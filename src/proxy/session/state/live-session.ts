@@ -83,6 +83,10 @@ export class LiveSession {
     return this.#calls
   }
 
+  get isBusy(): boolean {
+    return this.#calls.size > 0
+  }
+
   /** Runs tasks one after the other, in the order in which they were asked for. */
   runInOrder<T>(task: () => Promise<T>): Promise<T> {
     const result = this.#lastTask.then(task)
@@ -92,6 +96,11 @@ export class LiveSession {
 
   get isKnown(): boolean {
     return this.#state !== undefined
+  }
+
+  /** Under which the session is this proxy's; undefined: it is not known to be, or the record is not shared. */
+  get epoch(): number | undefined {
+    return this.#state?.epoch
   }
 
   get isActive(): boolean {

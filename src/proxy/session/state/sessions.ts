@@ -9,7 +9,12 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
-import { type ClaimedSession, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
+import {
+  type ClaimedSession,
+  isMoved,
+  type SharingProxy,
+  sessionMoved,
+} from '../../store/port/shared-record.ts'
 import type { Reward, SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
 import { spendingOf } from './limits.ts'
@@ -151,7 +156,7 @@ export class Sessions {
   /** Forgets turns and reward and opens the session again, ended or not. @throws ProxyError `session_not_found` */
   reset(sessionId: string): Promise<SessionRecord> {
     return this.#change(sessionId, 'reset', async (live, epoch) => {
-      const session = await this.#store.resetSession(sessionId, this.#options.clock())
+      const session = await this.#store.resetSession(sessionId, this.#options.clock(), epoch)
       live.learn(session, { epoch })
       this.#onEnded(sessionId)
       const reset = found(session)
@@ -162,8 +167,8 @@ export class Sessions {
 
   /** @returns whether there was such a session */
   delete(sessionId: string): Promise<boolean> {
-    return this.#change(sessionId, 'deleted', async (live) => {
-      const deleted = await this.#store.deleteSession(sessionId)
+    return this.#change(sessionId, 'deleted', async (live, epoch) => {
+      const deleted = await this.#store.deleteSession(sessionId, epoch)
       this.#forget(live)
       return deleted
     })
@@ -357,7 +362,7 @@ export class Sessions {
     return this.#change(sessionId, status, async (live, epoch) => {
       const atMs = this.#options.clock()
       const hadEnded = live.isKnown && !live.isActive
-      const record = await this.#store.endSession(sessionId, status, atMs)
+      const record = await this.#store.endSession(sessionId, status, atMs, epoch)
       live.learn(record, { epoch })
       const session = found(record)
       this.#onEnded(sessionId)
@@ -376,9 +381,18 @@ export class Sessions {
     write: (live: LiveSession, epoch: number | undefined) => Promise<T>,
   ): Promise<T> {
     return this.#inOrder(sessionId, async (live) => {
+      const { shared } = this.#store
       await live.cancelCalls(cancelled(sessionId, how), this.#options.settleMs)
-      await this.#store.shared?.valid()
-      return write(live, (await this.#store.shared?.claim(sessionId, true))?.epoch)
+      await shared?.valid()
+      // A call that has not settled is fenced by another epoch.
+      if (live.epoch !== undefined && !live.isBusy) {
+        try {
+          return await write(live, live.epoch)
+        } catch (error) {
+          if (!isMoved(error)) throw error
+        }
+      }
+      return write(live, (await shared?.claim(sessionId, true))?.epoch)
     })
   }
 

@@ -322,17 +322,22 @@ export interface CreatedSession {
 export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore {
   /** Creates a session, or finds the one that has this id; an existing one is not changed. */
   createSession(session: NewSession): Promise<CreatedSession>
-  /** @returns undefined when there is no such session; an ended session keeps the status it has. */
+  /**
+   * @param epoch of a record that several proxies share: only if the session is this one's under it; so in the two below
+   * @returns undefined when there is no such session; an ended session keeps the status it has.
+   * @throws ProxyError `session_moved`
+   */
   endSession(
     sessionId: string,
     status: 'completed' | 'aborted',
     atMs: number,
+    epoch?: number,
   ): Promise<SessionRecord | undefined>
   setReward(sessionId: string, reward: Reward, atMs: number): Promise<SessionRecord | undefined>
   /** Forgets the session's turns and reward and makes it active again. */
-  resetSession(sessionId: string, atMs: number): Promise<SessionRecord | undefined>
+  resetSession(sessionId: string, atMs: number, epoch?: number): Promise<SessionRecord | undefined>
   /** @returns whether there was such a session. */
-  deleteSession(sessionId: string): Promise<boolean>
+  deleteSession(sessionId: string, epoch?: number): Promise<boolean>
   /**
    * Removes sessions whose time to live has run out; never one with a turn in flight, nor one that is held for a consumer.
    * @returns their ids

@@ -132,23 +132,24 @@ export class ThreadStore implements TurnStore {
     sessionId: string,
     status: 'completed' | 'aborted',
     atMs: number,
+    epoch?: number,
   ): Promise<SessionRecord | undefined> {
     this.#sent.forget(sessionId)
-    return this.#call('endSession', [sessionId, status, atMs])
+    return this.#call('endSession', [sessionId, status, atMs, epoch])
   }
 
   setReward(sessionId: string, reward: Reward, atMs: number): Promise<SessionRecord | undefined> {
     return this.#call('setReward', [sessionId, reward, atMs])
   }
 
-  resetSession(sessionId: string, atMs: number): Promise<SessionRecord | undefined> {
+  resetSession(sessionId: string, atMs: number, epoch?: number): Promise<SessionRecord | undefined> {
     this.#sent.forget(sessionId)
-    return this.#call('resetSession', [sessionId, atMs])
+    return this.#call('resetSession', [sessionId, atMs, epoch])
   }
 
-  deleteSession(sessionId: string): Promise<boolean> {
+  deleteSession(sessionId: string, epoch?: number): Promise<boolean> {
     this.#sent.forget(sessionId)
-    return this.#call('deleteSession', [sessionId])
+    return this.#call('deleteSession', [sessionId, epoch])
   }
 
   async sweep(nowMs: number): Promise<string[]> {

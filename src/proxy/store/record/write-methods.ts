@@ -17,10 +17,15 @@ export interface ConsumerMethods {
 
 export interface WriteMethods extends ConsumerMethods {
   createSession(session: NewSessionRow): { created: boolean; session: SessionRecord; epoch?: number }
-  endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
+  endSession(
+    sessionId: string,
+    status: 'completed' | 'aborted',
+    atMs: number,
+    epoch?: number,
+  ): SessionRecord | undefined
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
-  resetSession(sessionId: string, atMs: number): SessionRecord | undefined
-  deleteSession(sessionId: string): boolean
+  resetSession(sessionId: string, atMs: number, epoch?: number): SessionRecord | undefined
+  deleteSession(sessionId: string, epoch?: number): boolean
   sweep(nowMs: number, limit: number): string[]
   openTurn(turn: SentTurn): RecordedRequest
   /** @returns the turn's row; undefined if it has gone meanwhile */
@@ -64,19 +69,23 @@ export function writeMethods(
   unopened: UnopenedTurns,
   own: OwnMethods,
 ): WriteMethods {
+  const toBeChanged = (sessionId: string, epoch: number | undefined) => {
+    if (epoch !== undefined) sessions.checkEpoch(sessionId, epoch)
+    turns.forgetSession(sessionId)
+  }
   return {
     createSession: (session) => sessions.create(session),
-    endSession: (sessionId, status, atMs) => {
-      turns.forgetSession(sessionId)
+    endSession: (sessionId, status, atMs, epoch) => {
+      toBeChanged(sessionId, epoch)
       return sessions.end(sessionId, status, atMs)
     },
     setReward: (sessionId, reward, atMs) => sessions.setReward(sessionId, reward, atMs),
-    resetSession: (sessionId, atMs) => {
-      turns.forgetSession(sessionId)
+    resetSession: (sessionId, atMs, epoch) => {
+      toBeChanged(sessionId, epoch)
       return sessions.reset(sessionId, atMs)
     },
-    deleteSession: (sessionId) => {
-      turns.forgetSession(sessionId)
+    deleteSession: (sessionId, epoch) => {
+      toBeChanged(sessionId, epoch)
       return sessions.delete(sessionId)
     },
     openTurn: (turn) => turns.open(turn),
