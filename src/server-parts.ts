@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs'
 import { ProxyError } from './base/errors.ts'
 import type { Logger } from './base/logger.ts'
 import { openEngines } from './embedded/open-engines.ts'
+import { expectedTokenizer, openModelOf, openPrompts } from './open-prompts.ts'
 import { parseRequestedDetails, type RequestedDetails, requestedOrNone } from './protocol/details/kinds.ts'
 import { fallbackNote, fallsBack, isOpenDoor } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
@@ -11,12 +12,7 @@ import type { Connect } from './proxy/engines/clients/wire/connection.ts'
 import { EngineRegistry } from './proxy/engines/dispatch/engine-registry.ts'
 import { createLocalBackend, type LocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
-import {
-  COMPARED_CHATS,
-  type ExpectedTokenizer,
-  questionFor,
-  TOKENIZER_TEXT,
-} from './proxy/engines/port/expected-tokenizer.ts'
+import { type ExpectedTokenizer, questionFor } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Registry } from './proxy/engines/port/registry.ts'
 import { Controls, SharedControls } from './proxy/http/operator/controls.ts'
 import { type HealthPort, openHealthPort } from './proxy/http/operator/health/health-port.ts'
@@ -25,10 +21,6 @@ import type { HttpServer, ServerOptions } from './proxy/http/server.ts'
 import { PassOn } from './proxy/http/transport/pass-on.ts'
 import { Metrics } from './proxy/metrics/metrics.ts'
 import { createRelayBackend, type RelayBackend } from './proxy/relay/relay-backend.ts'
-import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
-import { wholePrompt } from './proxy/session/prompts/prompt-planner.ts'
-import type { Prompts } from './proxy/session/prompts/prompts.ts'
-import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
 import { Activity } from './proxy/session/state/activity.ts'
 import { parseLimits } from './proxy/session/state/limits.ts'
 import { Sessions } from './proxy/session/state/sessions.ts'
@@ -39,14 +31,10 @@ import type { TurnStore } from './proxy/store/port/turn-store.ts'
 import { isPostgresUrl, lookAtPostgres, openPostgresStore } from './proxy/store/postgres/open.ts'
 import { openSqliteStore, type SpawnThread } from './proxy/store/sqlite/open.ts'
 import { openPassingStore } from './proxy/store/sqlite/passing.ts'
-import { openTokenModel, type TokenModel } from './proxy/tokens/model/token-model.ts'
-import type { ParserChoice } from './proxy/tokens/parsers/choose-parser.ts'
-import type { PromptFormatChoice } from './proxy/tokens/templates/prompt-format.ts'
-import type { Tokenizer } from './proxy/tokens/tokenizer/tokenizer.ts'
+import type { openTokenModel } from './proxy/tokens/model/token-model.ts'
 import { openTracing } from './proxy/tracing/open.ts'
 import { DriftMeter } from './proxy/verify/drift-meter.ts'
 import { idleEngine } from './proxy/verify/idle-engine.ts'
-import { modelOptionsOf } from './start-model.ts'
 import type { Resolve } from './worker/proxy-addresses.ts'
 import type { Dial } from './worker/proxy-connection.ts'
 
@@ -259,126 +247,6 @@ function openRelayBackend(
   })
 }
 
-interface PromptsOpening {
-  opened: AsyncDisposableStack
-  logger: Logger
-  openModel: Outside['openModel']
-}
-
-/** @returns undefined in chat mode */
-async function openModelOf(
-  config: ServeConfig,
-  { opened, logger, openModel = openTokenModel }: PromptsOpening,
-): Promise<TokenModel | undefined> {
-  const options = modelOptionsOf(config)
-  if (options === undefined) return undefined
-  const model = await openModel(options)
-  opened.defer(() => model.close())
-  model.onTokenizerFault?.((fault) =>
-    logger.error(fault, "The fast tokenizer is not used any more: Hugging Face's is, and exact."),
-  )
-  if (model.encodedBy === 'javascript')
-    logger.warn(
-      {},
-      'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
-    )
-  if (model.unlistedFiles !== undefined)
-    logger.warn(
-      { files: model.unlistedFiles },
-      "The hub's cache lacks files, and the hub cannot be asked for them: end tokens or images may be unknown.",
-    )
-  return model
-}
-
-async function openPrompts(
-  model: TokenModel | undefined,
-  backend: Backend,
-  store: TurnStore,
-  logger: Logger,
-): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; markup?: MarkupFacts }> {
-  if (model === undefined) {
-    return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked), store) }
-  }
-  const { members } = backend.status()
-  if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {
-    throw new ProxyError(
-      'start_failed',
-      `token mode needs an engine that takes token ids, and ${members.map(({ name }) => name).join(', ')} does not: ` +
-        'leave out --tokenizer, or use vLLM or SGLang',
-    )
-  }
-  if (members.length > 0 && members.every((member) => member.tokenizer === 'other')) {
-    const refused = members.map(({ name, error }) => `${name}: ${error}`).join('; ')
-    throw new ProxyError('config_invalid', `${refused}; give --tokenizer the engine's own model`)
-  }
-  const reading = tellToolParser(model.parserChoice, logger)
-  const writing = tellPromptFormat(model.promptFormat, logger)
-  const servedLength = await servedLengthOf(model.contextLength, backend, logger)
-  const markup = { tool_parser: reading, prompt_format: writing, context_length: model.contextLength }
-  return { prompts: new TokenPrompts({ ...model, servedLength }, store), tokenizer: model.tokenizer, markup }
-}
-
-/**
- * Servers are often given less memory than config.json's length takes (`--max-model-len` of vLLM).
- * @param length of the model; undefined: its files do not say
- * @returns the longest that is served; undefined: no engine says
- */
-async function servedLengthOf(
-  length: number | undefined,
-  backend: Backend,
-  logger: Logger,
-): Promise<number | undefined> {
-  const served = (await backend.models()).flatMap(({ maxModelLen }) => maxModelLen ?? [])
-  const least = Math.min(...served)
-  const most = served.length === 0 ? undefined : Math.max(...served)
-  if (length === undefined || least >= length) return most
-  const message =
-    `The engine serves ${least} tokens of context, and the model has ${length}: limits are cut to the engine's, and ` +
-    `longer prompts are refused by it. --context-length ${least} refuses them here.`
-  logger.warn({}, message)
-  return most
-}
-
-/** How prompts are written and answers are read, for `/health`. */
-interface MarkupFacts {
-  tool_parser: ToolParserFacts
-  prompt_format: PromptFormatFacts
-  /** Tokens of prompt and completion together; undefined: the model's files do not say. */
-  context_length: number | undefined
-}
-
-interface PromptFormatFacts {
-  name: string
-  chosen_by: 'name' | 'template'
-  evidence: readonly string[]
-}
-
-function tellPromptFormat(
-  { name, chosenBy, evidence }: PromptFormatChoice,
-  logger: Logger,
-): PromptFormatFacts {
-  const facts = { name, chosen_by: chosenBy, evidence }
-  logger.info({ prompt_format: facts }, 'prompt format chosen')
-  return facts
-}
-
-interface ToolParserFacts {
-  name: string
-  chosen_by: ParserChoice['chosenBy']
-  /** Texts of the chat template that speak for it. */
-  evidence: readonly string[]
-  warning?: string
-}
-
-function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
-  const { family, chosenBy, evidence, warning } = choice
-  const name = chosenBy === 'response_template' ? chosenBy : family.name
-  const facts = { name, chosen_by: chosenBy, evidence, ...(warning && { warning }) }
-  if (warning === undefined) logger.info({ tool_parser: facts }, 'tool parser chosen')
-  else logger.warn({ tool_parser: facts }, warning)
-  return facts
-}
-
 /** The options of `serve` with the port that no option is. */
 type LocalModeConfig = ServeConfig & Pick<Outside, 'connect'>
 
@@ -402,24 +270,6 @@ async function openLocalBackend(
     logger,
     watch: metrics.dispatch,
   })
-}
-
-async function expectedTokenizer({ tokenizer }: ServeConfig, model: TokenModel): Promise<ExpectedTokenizer> {
-  const { tokenizer: own } = model
-  const decode = (ids: readonly number[]) => own.decode(ids)
-  const chatIds = await comparedPrompts(model)
-  return { name: tokenizer!, ids: own.encode(TOKENIZER_TEXT), chatIds, decode }
-}
-
-/** A template may refuse tools, or such a chat: that one is not compared then. */
-async function comparedPrompts(model: TokenModel): Promise<ExpectedTokenizer['chatIds']> {
-  const prompts = await Promise.all(
-    Object.entries(COMPARED_CHATS).map(async ([name, chat]) => {
-      const prompt = await wholePrompt(model, chat).catch(() => undefined)
-      return prompt && [name, [...prompt.ids]]
-    }),
-  )
-  return Object.fromEntries(prompts.filter((prompt) => prompt !== undefined))
 }
 
 function engineRegistry(config: LocalModeConfig, backend: LocalBackend, logger: Logger): Registry {

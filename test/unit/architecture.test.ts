@@ -48,7 +48,8 @@ const RULES: ArchitectureRules = {
     ],
     'src/index.ts': ['src/main.ts', ...PRODUCTS, ...PROXY],
     'src/main.ts': ['src/server-parts.ts', ...PRODUCTS, ...PROXY],
-    'src/server-parts.ts': ['src/start-model.ts', ...PRODUCTS, ...PROXY],
+    'src/server-parts.ts': ['src/open-prompts.ts', ...PRODUCTS, ...PROXY],
+    'src/open-prompts.ts': ['src/start-model.ts', ...PROXY],
     'src/start-model.ts': ['src/embedded', 'src/proxy/config', 'src/proxy/tokens'],
     // The page that a browser runs: of the proxy it knows what the API answers, as types.
     'src/inspector/page': ['src/proxy/http', 'src/protocol/transcript'],
@@ -137,7 +138,7 @@ const RULES: ArchitectureRules = {
 /** Folders of rooms, which have no file of their own, but for those that put their rooms together. */
 const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
   // The composition root, its parts, what has to start before they are loaded, and the package's door.
-  src: ['main.ts', 'server-parts.ts', 'start-model.ts', 'index.ts'],
+  src: ['main.ts', 'server-parts.ts', 'open-prompts.ts', 'start-model.ts', 'index.ts'],
   'src/proxy': [],
   'src/proxy/dialects': [],
   'src/proxy/engines': [],

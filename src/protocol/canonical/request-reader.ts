@@ -8,53 +8,24 @@
  * everything before it in the list is so, too.
  */
 import { RecentlyUsed } from '../../base/recently-used.ts'
-import { endOfString, endOfValue, findElements, LETTERS, skipSpace } from '../json/json-list.ts'
+import { endOfString, findElements, LETTERS, skipSpace } from '../json/json-list.ts'
 import { type JsonWeight, together, WEIGHTLESS, weigh } from '../json/json-weight.ts'
 import { KeptBytes, type KnownBytes, ProvenBytes } from '../json/known-bytes.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
-import { tagOf } from '../json/secret-tag.ts'
-import {
-  holdsTools,
-  keepWrittenNumbers,
-  MAX_WRITTEN_LENGTH,
-  parseAsWritten,
-  parseBody,
-  parseRequest,
-  TEMPLATE_FIELDS,
-} from './written-numbers.ts'
+import { type AddWeight, KnownParts, MAX_PARTS } from './known-parts.ts'
+import { holdsTools, keepWrittenNumbers, MAX_WRITTEN_LENGTH, parseRequest } from './written-numbers.ts'
 
 /** Where conversations are: in Chat Completions and Messages, in Responses, and in Gemini's. */
 const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
 
-/** What templates show, and with it each number as it was written. */
-const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]
-
 /** Shorter requests are parsed in no time; they are read by parts only for the bytes of their list. */
 const MIN_BYTES = 4 * 1024
-
-/** Shorter texts, too. */
-const MIN_TEXT_BYTES = 256
-
-/** Longer parts are known by their tags. */
-const MIN_TAGGED_BYTES = 4 * 1024
-
-/** Of a part besides its JSON and its value. */
-const PART_BYTES = 300
 
 /** Of a value in a list, besides the bytes of its JSON. As measured. */
 const NODE_BYTES = 64
 
-/** An agent may send ever new ones. */
-const MAX_FIELDS = 64
-
 /** Conversations that one session has at the same time: those of an agent and its helpers. */
 const MAX_LISTS = 16
-
-/** Values that one field has by turns: each conversation has a system prompt and tools of its own. */
-const MAX_PARTS = 16
-
-/** The long texts that have turns. Any other one is a prompt, which comes again only if the whole call does. */
-const REPEATED_TEXTS: readonly string[] = ['system', 'instructions']
 
 export interface ReadRequest {
   readonly value: unknown
@@ -98,25 +69,8 @@ interface ParsedList {
   readonly weights: readonly JsonWeight[]
 }
 
-interface ParsedPart {
-  readonly value: unknown
-  readonly weight: JsonWeight
-  /** Of its JSON. */
-  readonly length: number
-}
-
-/** A part that has been read, and what its JSON is known by. */
-interface KnownPart extends ParsedPart {
-  /** Of a short one, which is compared sooner than its tag is made. */
-  readonly json: Buffer | undefined
-  readonly tag: string
-}
-
 /** Called with what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
 export type Admit = (weight: JsonWeight) => void
-
-/** @param known of `more`, what has been read before */
-type Add = (more: JsonWeight, known?: JsonWeight) => void
 
 /** What a step made of objects, or of texts. */
 type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never, unknown>
@@ -132,17 +86,15 @@ export interface ReadOptions {
 export class RequestReader implements Repeats {
   /** The latest first. */
   readonly #lists: ParsedList[] = []
-  /** By the name of their field, the latest first. */
-  readonly #parts = new Map<string, KnownPart[]>()
+  readonly #parts = new KnownParts()
   /** By the step that made it. */
   readonly #made = new Map<unknown, Results>()
-  #partBytes = 0
   #parsed = 0
   #steps = 0
 
   /** What it keeps in memory, but for {@link valueBytes}: requests as they came, and the values of their large parts. */
   get bytes(): number {
-    return this.#lists.reduce((sum, { bytes }) => sum + bytes.bytes, this.#partBytes)
+    return this.#lists.reduce((sum, { bytes }) => sum + bytes.bytes, this.#parts.bytes)
   }
 
   /** What the elements of its lists keep in memory. */
@@ -241,7 +193,7 @@ export class RequestReader implements Repeats {
         members.set(name, elements)
         at = found.close + 1
       } else {
-        const part = this.#readPart(name, json, start, add)
+        const part = this.#parts.read(name, json, start, add)
         if (part === undefined) return undefined
         members.set(name, part.value)
         at = start + part.length
@@ -255,38 +207,11 @@ export class RequestReader implements Repeats {
     return { value, newNodes, list: { elements, json: wholeOf(list, options) } }
   }
 
-  /** @returns undefined if it is nested too deeply */
-  #readPart(name: string, json: Buffer, start: number, add: Add): ParsedPart | undefined {
-    const parts = this.#parts.get(name) ?? []
-    const place = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
-    if (place !== -1) {
-      const [known] = parts.splice(place, 1)
-      parts.unshift(known!)
-      add(known!.weight, known!.weight)
-      return known
-    }
-    const parse = name === 'body' ? parseBody : WRITTEN_FIELDS.includes(name) ? parseAsWritten : JSON.parse
-    const bytes = json.subarray(start, endOfValue(json, start))
-    const part = parsePart(bytes, parse, add)
-    if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined
-    if (isWorthKeeping(part)) this.#keepPart(name, parts, knownPart(part, bytes))
-    return part
-  }
-
-  #keepPart(name: string, parts: KnownPart[], part: KnownPart): void {
-    if (!this.#parts.has(name) && this.#parts.size >= MAX_FIELDS) return
-    parts.unshift(part)
-    this.#partBytes += bytesOf(part)
-    const isPrompt = typeof part.value === 'string' && !REPEATED_TEXTS.includes(name)
-    if (parts.length > (isPrompt ? 1 : MAX_PARTS)) this.#partBytes -= bytesOf(parts.pop()!)
-    this.#parts.set(name, parts)
-  }
-
   /** @param start the byte after the opening bracket */
   #readList(
     json: Buffer,
     start: number,
-    add: Add,
+    add: AddWeight,
     options: ReadOptions,
   ): { list: ParsedList; close: number } | undefined {
     const { place, shared, alike } = this.#mostAlike(json.subarray(start))
@@ -350,32 +275,6 @@ export class RequestReader implements Repeats {
   }
 }
 
-/** Objects always: whatever is made of one is made once. */
-function isWorthKeeping({ length, value }: ParsedPart): boolean {
-  return typeof value === 'string' ? length >= MIN_TEXT_BYTES : typeof value === 'object' && value !== null
-}
-
-/** With a copy of its bytes, if any: the rest of the request is not kept for it. */
-function knownPart(part: ParsedPart, json: Buffer): KnownPart {
-  const isShort = json.length < MIN_TAGGED_BYTES
-  return { ...part, json: isShort ? copied(json) : undefined, tag: isShort ? '' : tagOf(json) }
-}
-
-function isSame({ json, length, tag }: KnownPart, bytes: Buffer): boolean {
-  return json === undefined ? bytes.length === length && tagOf(bytes) === tag : bytes.equals(json)
-}
-
-/** What a part keeps in memory with its value, and with the text that is made of it for the record, more or less. */
-function bytesOf({ json, length }: KnownPart): number {
-  return PART_BYTES + 2 * length + (json?.length ?? 0)
-}
-
-function parsePart(json: Buffer, parse: (text: string) => unknown, add: Add): ParsedPart {
-  const weight = weigh(json)
-  add(weight)
-  return { weight, length: json.length, value: parse(json.toString()) }
-}
-
 /** @param alike how many bytes of the list are known at least */
 function knownNow(known: KnownBytes, list: Buffer, alike: number, { listJson }: ReadOptions): KnownBytes {
   const isAsRequested = known instanceof KeptBytes === (listJson === true)
@@ -385,13 +284,6 @@ function knownNow(known: KnownBytes, list: Buffer, alike: number, { listJson }: 
 
 function wholeOf({ bytes }: ParsedList, { listJson }: ReadOptions): Buffer | undefined {
   return listJson === true && bytes instanceof KeptBytes ? bytes.whole : undefined
-}
-
-/** Never cut from a larger buffer, as `Buffer.from` does. */
-function copied(json: Buffer): Buffer {
-  const copy = Buffer.allocUnsafeSlow(json.length)
-  json.copy(copy)
-  return copy
 }
 
 /** @param known of the first elements */

@@ -1,0 +1,161 @@
+/** Token mode's model and prompts, and what is told of them; chat mode's prompts where there is no model. */
+import { ProxyError } from './base/errors.ts'
+import type { Logger } from './base/logger.ts'
+import type { ServeConfig } from './proxy/config/options/serve.ts'
+import type { Backend } from './proxy/engines/port/backend.ts'
+import {
+  COMPARED_CHATS,
+  type ExpectedTokenizer,
+  TOKENIZER_TEXT,
+} from './proxy/engines/port/expected-tokenizer.ts'
+import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
+import { wholePrompt } from './proxy/session/prompts/prompt-planner.ts'
+import type { Prompts } from './proxy/session/prompts/prompts.ts'
+import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
+import type { TurnStore } from './proxy/store/port/turn-store.ts'
+import { openTokenModel, type TokenModel } from './proxy/tokens/model/token-model.ts'
+import type { ParserChoice } from './proxy/tokens/parsers/choose-parser.ts'
+import type { PromptFormatChoice } from './proxy/tokens/templates/prompt-format.ts'
+import type { Tokenizer } from './proxy/tokens/tokenizer/tokenizer.ts'
+import { modelOptionsOf } from './start-model.ts'
+
+interface ModelOpening {
+  opened: AsyncDisposableStack
+  logger: Logger
+  openModel: typeof openTokenModel | undefined
+}
+
+/** @returns undefined in chat mode */
+export async function openModelOf(
+  config: ServeConfig,
+  { opened, logger, openModel = openTokenModel }: ModelOpening,
+): Promise<TokenModel | undefined> {
+  const options = modelOptionsOf(config)
+  if (options === undefined) return undefined
+  const model = await openModel(options)
+  opened.defer(() => model.close())
+  model.onTokenizerFault?.((fault) =>
+    logger.error(fault, "The fast tokenizer is not used any more: Hugging Face's is, and exact."),
+  )
+  if (model.encodedBy === 'javascript')
+    logger.warn(
+      {},
+      'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
+    )
+  if (model.unlistedFiles !== undefined)
+    logger.warn(
+      { files: model.unlistedFiles },
+      "The hub's cache lacks files, and the hub cannot be asked for them: end tokens or images may be unknown.",
+    )
+  return model
+}
+
+export async function openPrompts(
+  model: TokenModel | undefined,
+  backend: Backend,
+  store: TurnStore,
+  logger: Logger,
+): Promise<{ prompts: Prompts; tokenizer?: Tokenizer; markup?: MarkupFacts }> {
+  if (model === undefined) {
+    return { prompts: new ChatPrompts((...asked) => backend.countTokens(...asked), store) }
+  }
+  const { members } = backend.status()
+  if (members.length > 0 && !members.some((member) => member.takesTokenIds)) {
+    throw new ProxyError(
+      'start_failed',
+      `token mode needs an engine that takes token ids, and ${members.map(({ name }) => name).join(', ')} does not: ` +
+        'leave out --tokenizer, or use vLLM or SGLang',
+    )
+  }
+  if (members.length > 0 && members.every((member) => member.tokenizer === 'other')) {
+    const refused = members.map(({ name, error }) => `${name}: ${error}`).join('; ')
+    throw new ProxyError('config_invalid', `${refused}; give --tokenizer the engine's own model`)
+  }
+  const reading = tellToolParser(model.parserChoice, logger)
+  const writing = tellPromptFormat(model.promptFormat, logger)
+  const servedLength = await servedLengthOf(model.contextLength, backend, logger)
+  const markup = { tool_parser: reading, prompt_format: writing, context_length: model.contextLength }
+  return { prompts: new TokenPrompts({ ...model, servedLength }, store), tokenizer: model.tokenizer, markup }
+}
+
+/**
+ * Servers are often given less memory than config.json's length takes (`--max-model-len` of vLLM).
+ * @param length of the model; undefined: its files do not say
+ * @returns the longest that is served; undefined: no engine says
+ */
+async function servedLengthOf(
+  length: number | undefined,
+  backend: Backend,
+  logger: Logger,
+): Promise<number | undefined> {
+  const served = (await backend.models()).flatMap(({ maxModelLen }) => maxModelLen ?? [])
+  const least = Math.min(...served)
+  const most = served.length === 0 ? undefined : Math.max(...served)
+  if (length === undefined || least >= length) return most
+  const message =
+    `The engine serves ${least} tokens of context, and the model has ${length}: limits are cut to the engine's, and ` +
+    `longer prompts are refused by it. --context-length ${least} refuses them here.`
+  logger.warn({}, message)
+  return most
+}
+
+/** How prompts are written and answers are read, for `/health`. */
+interface MarkupFacts {
+  tool_parser: ToolParserFacts
+  prompt_format: PromptFormatFacts
+  /** Tokens of prompt and completion together; undefined: the model's files do not say. */
+  context_length: number | undefined
+}
+
+interface PromptFormatFacts {
+  name: string
+  chosen_by: 'name' | 'template'
+  evidence: readonly string[]
+}
+
+function tellPromptFormat(
+  { name, chosenBy, evidence }: PromptFormatChoice,
+  logger: Logger,
+): PromptFormatFacts {
+  const facts = { name, chosen_by: chosenBy, evidence }
+  logger.info({ prompt_format: facts }, 'prompt format chosen')
+  return facts
+}
+
+interface ToolParserFacts {
+  name: string
+  chosen_by: ParserChoice['chosenBy']
+  /** Texts of the chat template that speak for it. */
+  evidence: readonly string[]
+  warning?: string
+}
+
+function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
+  const { family, chosenBy, evidence, warning } = choice
+  const name = chosenBy === 'response_template' ? chosenBy : family.name
+  const facts = { name, chosen_by: chosenBy, evidence, ...(warning && { warning }) }
+  if (warning === undefined) logger.info({ tool_parser: facts }, 'tool parser chosen')
+  else logger.warn({ tool_parser: facts }, warning)
+  return facts
+}
+
+export async function expectedTokenizer(
+  { tokenizer }: ServeConfig,
+  model: TokenModel,
+): Promise<ExpectedTokenizer> {
+  const { tokenizer: own } = model
+  const decode = (ids: readonly number[]) => own.decode(ids)
+  const chatIds = await comparedPrompts(model)
+  return { name: tokenizer!, ids: own.encode(TOKENIZER_TEXT), chatIds, decode }
+}
+
+/** A template may refuse tools, or such a chat: that one is not compared then. */
+async function comparedPrompts(model: TokenModel): Promise<ExpectedTokenizer['chatIds']> {
+  const prompts = await Promise.all(
+    Object.entries(COMPARED_CHATS).map(async ([name, chat]) => {
+      const prompt = await wholePrompt(model, chat).catch(() => undefined)
+      return prompt && [name, [...prompt.ids]]
+    }),
+  )
+  return Object.fromEntries(prompts.filter((prompt) => prompt !== undefined))
+}
