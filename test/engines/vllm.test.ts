@@ -73,7 +73,7 @@ if (vllm !== undefined) {
       checkRefusals(t, engine.url, modes),
     )
     await t.test('the same seeded call samples the same by each way', (t) =>
-      checkSame(t, near, engine.url, { calls: Math.ceil(TURNS / 2), seed: SEED }),
+      checkSame(t, near, engine.url, { calls: Math.ceil(TURNS / 3), seed: SEED }),
     )
     await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine))
     await t.test('experts of each token are in rows', (t) => checkExperts(t, near, engine))

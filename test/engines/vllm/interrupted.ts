@@ -14,6 +14,7 @@ type Json = any
 /** Something else happens once so many tokens were sampled, far from the end. */
 const BEGUN = 20
 const SHORT = 250
+const MIDDLE = 600
 const FAR = 1_500
 const STEPS = { max_tokens: 20, ignore_eos: true }
 
@@ -169,7 +170,7 @@ export async function checkWeights(
         // A whole answer tells nothing of weights: its call began with those of the last health check.
         await until(async () => (await engineOf(mode)).weight_version === String(version))
         // Long enough to be in its middle when the weights come, also on a fast machine; "wait" waits for its end.
-        const tokens = pause === 'wait' ? SHORT : FAR
+        const tokens = pause === 'wait' ? SHORT : MIDDLE
         const running = await beginAndPause(vllm, mode, pause, {
           stream,
           tokens,
