@@ -37,7 +37,16 @@ t.test('a set-up that works is all ok, token mode included', async (t) => {
   t.equal(code, 0)
   t.match(of('engine '), { seen: /\d ids and logprobs; \d+ prompt ids, made in token mode/ })
   t.match(of('token mode'), { seen: /^the same \d+ prompt ids/ })
+  t.match(of('logprobs'), { seen: /raw_logprobs/ })
   t.match(of('disk'), { seen: /syncs a write in/ })
+})
+
+t.test('logprobs of another distribution than the option says are a failure', async (t) => {
+  const engine = await startEngine(t)
+  const option = ['--logprobs-mode', 'processed_logprobs']
+  const { code, of } = await doctor(t, '--engine-url', engine.url, ...option)
+  t.match(of('logprobs'), { state: 'failure', remedy: 'give --logprobs-mode raw_logprobs' })
+  t.equal(code, 1)
 })
 
 t.test('a model whose calls nobody can read is a warning', async (t) => {

@@ -7,10 +7,12 @@ import { withCause } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import type { SessionWithTurnsJson, TurnJson } from '../sessions/api.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
+import { type FirstTokens, judgeLogprobs } from './logprobs.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
 const MASKED_TOP_K = 20
+const ALTERNATIVES = 5
 /** How long an engine may be out of reach, and how long it may take to answer. */
 const WAIT_MS = 5_000
 const ANSWER_MS = 60_000
@@ -19,7 +21,7 @@ const ANSWER_MS = 60_000
 export async function lookAtEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
   const about = `engine ${url === undefined ? 'embedded' : new URL(url).host}`
   try {
-    const { turn, warnings } = await callThrough(config, url)
+    const { turn, logprobs, warnings } = await callThrough(config, url)
     const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn
     if (!exact) {
       const seen = `answers, but its turns cannot be trained on: ${inexact_reason}`
@@ -30,7 +32,7 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
     const from = config.tokenizer === undefined ? 'reported by the engine' : 'made in token mode'
     const seen = `answers with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
     const more = url === undefined ? [] : await lookAtWords(config, url, turn)
-    return [ok(about, seen), ...warnings, ...more]
+    return [ok(about, seen), logprobs, ...warnings, ...more]
   } catch (error) {
     const isOption = error instanceof ProxyError && error.code === 'config_invalid'
     if (isOption) return [failure('options', withCause(error), 'mend the one that it names')]
@@ -41,6 +43,7 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
 
 interface LookedThrough {
   turn: TurnJson
+  logprobs: Finding
   /** What the proxy found out about the engine on the way. */
   warnings: Finding[]
 }
@@ -68,7 +71,9 @@ async function callThrough(config: ServeConfig, url: string | undefined): Promis
     const { data = [] } = (await (await fetch(`${server.url}/doctor/v1/models`)).json()) as ListedModels
     const model = data[0]?.id ?? 'default'
     const turn = await callOf(server.url, 'doctor', { model, ...masks })
-    return { turn, warnings: await warningsOf(server.url, data[0]?.max_model_len) }
+    const [warm, hot] = [await firstTokens(server.url, model, 1), await firstTokens(server.url, model, 2)]
+    const logprobs = judgeLogprobs(warm, hot, config.logprobsMode)
+    return { turn, logprobs, warnings: await warningsOf(server.url, data[0]?.max_model_len) }
   } finally {
     await server.stop(0)
   }
@@ -95,15 +100,33 @@ interface ListedModels {
   data?: { id: string; max_model_len?: number }[]
 }
 
-async function callOf(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
-  const body = { messages: MESSAGES, max_tokens: MAX_TOKENS, ...more }
-  const response = await fetch(`${proxyUrl}/${session}/v1/chat/completions`, {
+interface ChatAnswer {
+  error?: { message: string }
+  choices?: {
+    logprobs?: { content?: { top_logprobs?: { token: string; logprob: number }[] }[] | null } | null
+  }[]
+}
+
+function chat(proxyUrl: string, session: string, more: object): Promise<Response> {
+  return fetch(`${proxyUrl}/${session}/v1/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
-    body: JSON.stringify(body),
+    body: JSON.stringify({ messages: MESSAGES, max_tokens: MAX_TOKENS, ...more }),
     signal: AbortSignal.timeout(ANSWER_MS),
   })
-  const answer = (await response.json()) as { error?: { message: string } }
+}
+
+async function firstTokens(proxyUrl: string, model: string, temperature: number): Promise<FirstTokens> {
+  const asked = { model, temperature, max_tokens: 1, logprobs: true, top_logprobs: ALTERNATIVES }
+  const response = await chat(proxyUrl, `doctor-${temperature}`, asked)
+  const { choices } = (await response.json()) as ChatAnswer
+  const listed = choices?.[0]?.logprobs?.content?.[0]?.top_logprobs ?? []
+  return new Map(listed.map(({ token, logprob }) => [token, logprob]))
+}
+
+async function callOf(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
+  const response = await chat(proxyUrl, session, more)
+  const answer = (await response.json()) as ChatAnswer
   if (!response.ok) throw new Error(answer.error?.message ?? `status ${response.status}`)
   const { turns } = (await (await fetch(`${proxyUrl}/sessions/${session}`)).json()) as SessionWithTurnsJson
   return turns[0]!

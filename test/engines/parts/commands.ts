@@ -34,6 +34,12 @@ export async function checkDoctor(t: Test, engineUrl: string, model: string, fol
     t.equal(code, 0, `${token[0] ?? 'chat mode'}: ${stderr}`)
     const engine = findings.find(({ about }) => about.startsWith('engine'))
     t.match(engine, { state: 'ok', seen: /ids and logprobs/ }, 'the engine tells ids and logprobs')
+    const logprobs = findings.find(({ about }) => about === 'logprobs')
+    t.match(
+      logprobs,
+      { state: 'ok', seen: /raw_logprobs/ },
+      "vLLM's are the model's, unless it is told otherwise",
+    )
     if (token.length > 0)
       t.match(
         findings.find(({ about }) => about === 'token mode'),

@@ -1,0 +1,49 @@
+/** What `llm-proxy doctor` concludes from what may have been the first token at temperature 1 and 2. */
+import t from 'tap'
+import { judgeLogprobs } from '../../../src/cli/doctor/logprobs.ts'
+
+const WARM = { sea: -0.5, lake: -2.5, pond: -4 }
+
+interface Case {
+  warm?: Record<string, number>
+  hot: Record<string, number>
+  mode?: string
+  finds: object
+}
+
+const CASES: Record<string, Case> = {
+  'the gap stays': {
+    hot: { sea: -0.51, lake: -2.52 },
+    finds: { state: 'ok', seen: /model gave.* raw_logprobs/ },
+  },
+  'the gap is halved': {
+    // The sampled token first, as engines list it.
+    hot: { pond: -2.75, lake: -2, sea: -1 },
+    finds: { state: 'ok', seen: /sampled from.* processed_logprobs/ },
+  },
+  'the option is right': {
+    hot: { sea: -1, lake: -2 },
+    mode: 'processed_logprobs',
+    finds: { state: 'ok', seen: /\(processed_logprobs\)$/ },
+  },
+  'the option is wrong': {
+    hot: { sea: -1, lake: -2 },
+    mode: 'raw_logprobs',
+    finds: { state: 'failure', remedy: 'give --logprobs-mode processed_logprobs' },
+  },
+  'a word of its own': { hot: WARM, mode: 'mine', finds: { state: 'ok', seen: /\(mine\)$/ } },
+  neither: { hot: { sea: -0.5, lake: -2 }, finds: { state: 'warning', seen: /0\.75 times as far apart/ } },
+  'equal tokens': {
+    warm: { a: -1, b: -1.01 },
+    hot: { a: -1, b: -1.01 },
+    finds: { state: 'ok', seen: /unknown/ },
+  },
+  logits: { warm: { a: 12.5, b: 9 }, hot: { a: 12.5, b: 9 }, finds: { state: 'failure', seen: /logits/ } },
+  'nothing told': { hot: {}, finds: { state: 'ok', seen: /too few/ } },
+}
+
+for (const [name, { warm = WARM, hot, mode, finds }] of Object.entries(CASES))
+  t.test(name, async (t) => {
+    const finding = judgeLogprobs(new Map(Object.entries(warm)), new Map(Object.entries(hot)), mode)
+    t.match(finding, { about: 'logprobs', ...finds })
+  })
