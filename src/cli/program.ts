@@ -16,7 +16,6 @@ import { ENGINE } from '../proxy/config/options/engine.ts'
 import { HEALTH } from '../proxy/config/options/health.ts'
 import {
   CHAT,
-  COMPLETION,
   PAUSE,
   RESUME,
   SESSIONS_ABORT,
@@ -113,7 +112,6 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     .helpCommand(false)
   add(weights, WEIGHTS_SET, 'set <version>', async () => (await scheduling()).setWeights)
   add(program, CHAT, 'chat [message]', async () => (await import('./chat.ts')).run)
-  add(program, COMPLETION, 'completion <shell>', async () => (await import('./completion/run.ts')).run)
   add(program, DOCTOR, 'doctor', async () => (await import('./doctor/run.ts')).run)
   add(program, HEALTH, 'health', async () => (await import('./health.ts')).run)
   add(program, DEMO, 'demo', async () => (await import('./demo/run.ts')).run)

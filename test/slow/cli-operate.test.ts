@@ -80,8 +80,4 @@ t.test('a proxy that does not answer, or asks for a key, is told in one line', a
   t.match(refused, { code: 1, stdout: '', stderr: /^llm-proxy: No key: .*: give --admin-key\n$/ })
   const away = await runLlmProxy(['workers', 'list', '--url', 'http://127.0.0.1:1'])
   t.match(away, { code: 1, stdout: '', stderr: /^llm-proxy: no proxy answers at http:\/\/127\.0\.0\.1:1/ })
-  t.match(await runLlmProxy(['completion', 'tcsh']), {
-    code: 2,
-    stderr: 'llm-proxy: there is no completion for tcsh: give bash, zsh, fish\n',
-  })
 })

@@ -132,13 +132,6 @@ export const CHAT = {
   },
 } as const satisfies CommandSpec
 
-export const COMPLETION = {
-  name: 'completion',
-  summary: 'Print a shell script that completes commands and options',
-  envPrefix,
-  options: {},
-} as const satisfies CommandSpec
-
 export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
 export type SessionsAbortConfig = ConfigOf<typeof SESSIONS_ABORT>
 export type SessionsDeleteConfig = ConfigOf<typeof SESSIONS_DELETE>
@@ -157,5 +150,4 @@ export const OPERATOR_COMMANDS = [
   RESUME,
   WEIGHTS_SET,
   CHAT,
-  COMPLETION,
 ] as const satisfies readonly CommandSpec[]
