@@ -2,9 +2,10 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import { asyncBufferFromFile, type Compressors, parquetMetadataAsync, parquetReadObjects } from 'hyparquet'
-import { parquetWriteBuffer } from 'hyparquet-writer'
+import { fileWriter, ParquetWriter, parquetWriteBuffer } from 'hyparquet-writer'
 import { ProxyError } from '../../base/errors.ts'
-import { type Columns, columnsOf, type Row } from './parquet-columns.ts'
+import { type Columns, columnsIn, columnsOf, type Row } from './parquet-columns.ts'
+import type { Shape } from './shape.ts'
 import { writeWhole } from './whole-file.ts'
 
 /** Snappy and none are hyparquet's own. */
@@ -30,6 +31,28 @@ export async function writeParquet(
   if (before?.equals(bytes)) return false
   await writeWhole(path, (partial) => writeFile(partial, bytes, { flag: 'wx' }))
   return true
+}
+
+/**
+ * Writes a file that is too large to be put together in memory: a row group at a time, whole or not at all.
+ * @param shape of every row; what is of another shape becomes JSON text where it says text
+ * @throws ProxyError `start_failed` when it cannot be written; what `groups` throws
+ */
+export async function writeParquetGroups(
+  path: string,
+  shape: Shape,
+  groups: AsyncIterable<readonly Row[]>,
+): Promise<void> {
+  await writeWhole(path, (partial) => writeGroups(partial, shape, groups))
+}
+
+async function writeGroups(path: string, shape: Shape, groups: AsyncIterable<readonly Row[]>): Promise<void> {
+  const { schema } = columnsIn(shape, [])
+  const writer = new ParquetWriter({ writer: fileWriter(path), schema, createdBy: 'llm-proxy' })
+  for await (const rows of groups) {
+    await writer.write({ columnData: columnsIn(shape, rows).columnData, rowGroupSize: rows.length })
+  }
+  await writer.finish()
 }
 
 /** The same rows give the same bytes. */

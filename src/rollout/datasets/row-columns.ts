@@ -1,7 +1,7 @@
 /** What rows of tokens have in common as columns of a Parquet or an Arrow file. */
 import { writeArrowGroups } from './arrow-file.ts'
 import type { Row } from './parquet-columns.ts'
-import { writeParquetGroups } from './parquet-groups.ts'
+import { writeParquetGroups } from './parquet-file.ts'
 import type { Shape } from './shape.ts'
 
 export const INTEGER: Shape = { kind: 'integer' }

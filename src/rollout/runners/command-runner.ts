@@ -2,7 +2,6 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type CommandLine, type GroupEnd, runGroup } from './process-group.ts'
-import { promptTextOf } from './prompt-text.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runner.ts'
 import { openSandbox, type Sandbox, type SandboxOptions, type View } from './sandbox.ts'
 import { outerEnvironment, sessionEnvironment, textVariables } from './session-environment.ts'
@@ -215,4 +214,18 @@ function failure(status: 'timeout' | 'failed', error: string): AgentResult {
 function howItEnded({ exitCode, signal, output }: GroupEnd): string {
   const lastLine = output.trim().split('\n').at(-1)
   return `${signal === null ? `exit code ${exitCode}` : `ended by ${signal}`}${lastLine ? `: ${lastLine}` : ''}`
+}
+
+/** The row's `raw_prompt`, as verl calls it, or `prompt`: text, or the texts of its user messages. */
+function promptTextOf({ raw_prompt: rawPrompt, prompt }: Sample): string | undefined {
+  const given = rawPrompt ?? prompt
+  if (typeof given === 'string') return given
+  if (!Array.isArray(given)) return undefined
+  return given.flatMap(userTextOf).join('\n\n')
+}
+
+function userTextOf(message: unknown): string[] {
+  if (typeof message !== 'object' || message === null) return []
+  const { role, content } = message as { role?: unknown; content?: unknown }
+  return role === 'user' && typeof content === 'string' ? [content] : []
 }

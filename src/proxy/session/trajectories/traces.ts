@@ -1,7 +1,8 @@
 /** A session's calls as a trainer of rLLM's kind reads them: turn by turn, and put together by itself. */
+import { beginningOf, type Message } from '../../../protocol/canonical/conversation.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
-import type { TurnRecord, TurnStore } from '../../store/port/turn-store.ts'
-import { type Lineage, Lineages } from './lineages.ts'
+import type { TurnRecord, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
+import { TrajectoryBuilder } from './trajectories.ts'
 
 export interface TraceQuery {
   /** Only calls that ended then or later; milliseconds since the epoch. */
@@ -56,4 +57,60 @@ export function traceIdOf({ sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 
 export function parseTraceId(traceId: string): { sessionId: string; turnId: string } {
   const colon = traceId.lastIndexOf(':')
   return { sessionId: traceId.slice(0, Math.max(colon, 0)), turnId: traceId.slice(colon + 1) }
+}
+
+/** A call that another one goes on from. */
+interface ParentCall {
+  readonly turnId: string
+  /** Of its request; in the other one's its answer follows. */
+  readonly messageCount: number
+  /** Of its prompt and completion. */
+  readonly tokenCount: number
+}
+
+interface Lineage {
+  readonly parent: ParentCall | null
+  /** The turn that the conversation began with; a call without a parent is its own. */
+  readonly root: string
+}
+
+interface KnownCall extends Lineage {
+  readonly lastMessage: Message | undefined
+}
+
+/**
+ * How the answered calls of a session go on from each other, for readers that want of each call what it adds: a call's
+ * parent is the one that it follows in a row, as long as its messages begin with that one's messages and an answer.
+ */
+class Lineages {
+  readonly #rows = new TrajectoryBuilder({ sideCalls: true })
+  readonly #calls = new Map<string, KnownCall>()
+
+  /** Takes all turns of one reading, in call order. */
+  add(turn: TurnStep): void {
+    const { turnId, lastMessage } = turn
+    this.#rows.add(turn)
+    const before = this.#rows.parentOf(turnId)
+    const call = before && this.#calls.get(before.turnId)
+    const goesOn = call !== undefined && isAnsweredIn(lastMessage, call)
+    const parent = goesOn ? { ...before!, messageCount: call.lastMessage!.depth } : null
+    this.#calls.set(turnId, { lastMessage, parent, root: goesOn ? call.root : turnId })
+  }
+
+  /** Of a turn that was added. */
+  of(turnId: string): Lineage {
+    return this.#calls.get(turnId) ?? { parent: null, root: turnId }
+  }
+
+  /** As {@link TrajectoryBuilder.superseded}. */
+  superseded(): ReadonlySet<string> {
+    return this.#rows.superseded()
+  }
+}
+
+/** Whether the messages up to `last` begin with those of the call and an answer. */
+function isAnsweredIn(last: Message | undefined, { lastMessage }: KnownCall): boolean {
+  if (lastMessage === undefined || last === undefined || last.depth <= lastMessage.depth) return false
+  const answer = beginningOf(last, lastMessage.depth + 1)!
+  return answer.parent === lastMessage && (JSON.parse(answer.json) as { role?: unknown }).role === 'assistant'
 }

@@ -34,7 +34,6 @@ import { mayBeRetry } from './retries/first-try.ts'
 import { giveAgain } from './retries/recorded-answer.ts'
 import { RunningTurn, type TurnHooks } from './running-turn.ts'
 import { stamped, withUsage } from './stamped-events.ts'
-import { startOf } from './started-answer.ts'
 import { refuseUnwritable, turnOutcome } from './turn-record.ts'
 import { UnclosedTurns } from './unclosed-turns.ts'
 import { jsonAtHand, paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
@@ -360,4 +359,25 @@ type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
 function unread(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer')
+}
+
+interface StartedAnswer extends AsyncDisposable {
+  next(): Promise<IteratorResult<readonly GenerationEvent[]>>
+}
+
+/** Asks for the answer's first batch at once, so that the engine works while its caller does something else. */
+function startOf(answer: GenerationStream): StartedAnswer {
+  const events = answer[Symbol.asyncIterator]()
+  let first: ReturnType<typeof events.next> | undefined = events.next()
+  first.catch(() => {})
+  return {
+    next() {
+      const next = first ?? events.next()
+      first = undefined
+      return next
+    },
+    async [Symbol.asyncDispose]() {
+      await events.return?.()
+    },
+  }
 }

@@ -10,7 +10,6 @@ import { isObject } from './result.ts'
 import { ResultBucket } from './result-bucket.ts'
 import { ResultQueue } from './result-queue.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
-import { RunCounts } from './run-counts.ts'
 import { SessionGate } from './session-gate.ts'
 import { SessionStops } from './session-stops.ts'
 import { StoredResults } from './stored-results.ts'
@@ -200,5 +199,44 @@ function newSession(task: AgentTask): AgentCoreSession {
     model: { base_url: openaiBaseUrl, api_key: apiKey, model_id: modelName ?? 'default' },
     samplingParams,
     isBegun: false,
+  }
+}
+
+const MINUTE_MS = 60_000
+
+/** The books of a batch. */
+class RunCounts {
+  readonly #nowMs: () => number
+  #started = 0
+  #throttled = 0
+  #done = 0
+  #failed = 0
+  /** When the sessions of the last minute ended. */
+  #lastMinute: number[] = []
+
+  constructor(nowMs: () => number = () => performance.now()) {
+    this.#nowMs = nowMs
+  }
+
+  started(): void {
+    this.#started += 1
+  }
+
+  throttled(): void {
+    this.#throttled += 1
+  }
+
+  ended(isDone: boolean): void {
+    if (isDone) this.#done += 1
+    else this.#failed += 1
+    this.#lastMinute.push(this.#nowMs())
+  }
+
+  describe({ running, waiting }: { running: number; waiting: number }): string {
+    const since = this.#nowMs() - MINUTE_MS
+    this.#lastMinute = this.#lastMinute.filter((atMs) => atMs > since)
+    const sessions = `${this.#started} started, ${running} running, ${waiting} waiting, ${this.#done} done`
+    const perMinute = `${this.#lastMinute.length} in the last minute`
+    return `AgentCore: ${sessions}, ${this.#failed} failed, ${this.#throttled} calls throttled, ${perMinute}`
   }
 }
