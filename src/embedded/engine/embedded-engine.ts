@@ -7,7 +7,7 @@ import type { TokenizerQuestion } from '../../proxy/engines/port/expected-tokeni
 import type { Scored, ScoreRequest } from '../../proxy/engines/port/score.ts'
 import { hermes } from '../../proxy/tokens/parsers/hermes.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
-import { TokenizerPool } from '../../proxy/tokens/tokenizer/pool.ts'
+import { javaScriptEncoder, openRustEncoder, type TextEncoder } from '../../proxy/tokens/tokenizer/encoder.ts'
 import defaultPlaybook from './default-playbook.json' with { type: 'json' }
 import { type EmbeddedModel, embeddedModelFolder, loadEmbeddedModel } from './embedded-model.ts'
 import { Generation } from './generation.ts'
@@ -41,8 +41,8 @@ export interface EmbeddedEngineOptions {
 /** A completion request's default in OpenAI's and vLLM's API. */
 const COMPLETION_MAX_TOKENS = 16
 
-/** Takes some 16 ms on the spot, and a thread as long to start. As many may wait as calls may. */
-const ENCODING = { inlineLimitChars: 16 * 1024, maxQueued: 8_192 }
+/** Takes some 16 ms on the spot. */
+const INLINE_LIMIT_CHARS = 16 * 1024
 
 export class EmbeddedEngine implements EngineClient {
   readonly kind = 'embedded'
@@ -54,7 +54,8 @@ export class EmbeddedEngine implements EngineClient {
   weightVersion: string | undefined
   #running = 0
   readonly #model: EmbeddedModel
-  readonly #encoder: TokenizerPool
+  /** Of long texts; opened with the first. */
+  #encoder: Promise<TextEncoder> | undefined
   readonly #playbook: Playbook
   readonly #latencyMs: number
   readonly #tokensPerSecond: number
@@ -65,7 +66,6 @@ export class EmbeddedEngine implements EngineClient {
     this.contextLength = options.contextLength ?? 32_768
     this.weightVersion = options.weightVersion
     this.#model = loadEmbeddedModel()
-    this.#encoder = new TokenizerPool(this.#model.tokenizer, embeddedModelFolder(), ENCODING)
     this.#playbook = options.playbook ?? new Playbook(defaultPlaybook, 'default-playbook.json')
     this.#latencyMs = options.latencyMs ?? 0
     this.#tokensPerSecond = options.tokensPerSecond ?? 0
@@ -107,13 +107,13 @@ export class EmbeddedEngine implements EngineClient {
     return Promise.resolve(health)
   }
 
-  close(): Promise<void> {
-    return this.#encoder.close()
+  async close(): Promise<void> {
+    await (await this.#encoder)?.close()
   }
 
   /** The prompt that the messages become, as `generate` uses it. @throws ProxyError as `generate` */
   async tokenizeChat(body: ChatBody): Promise<number[]> {
-    return (await chatPrompt((text) => this.#encoder.encode(text), body)).ids
+    return (await chatPrompt((text) => this.tokenizeText(text), body)).ids
   }
 
   async countTokens(body: ChatBody): Promise<number> {
@@ -131,8 +131,14 @@ export class EmbeddedEngine implements EngineClient {
     return rankTokens(this.#model.ngrams, ids, from, count)
   }
 
-  tokenizeText(text: string): Promise<number[]> {
-    return this.#encoder.encode(text)
+  /** A long text holds nobody up. */
+  async tokenizeText(text: string): Promise<number[]> {
+    const { tokenizer } = this.#model
+    if (text.length <= INLINE_LIMIT_CHARS) return tokenizer.encode(text)
+    this.#encoder ??= openRustEncoder(embeddedModelFolder()).then(
+      (rust) => rust ?? javaScriptEncoder(tokenizer),
+    )
+    return Array.from(await (await this.#encoder).encode(text))
   }
 
   detokenize(ids: readonly number[]): string {
@@ -169,7 +175,7 @@ export class EmbeddedEngine implements EngineClient {
   readonly #encodePrompt = (text: string): Promise<number[]> => {
     const atLeast = Math.ceil(text.length / this.#model.longestTokenChars)
     if (atLeast > this.contextLength) throw tooLong({ contextLength: this.contextLength, atLeast })
-    return this.#encoder.encode(text)
+    return this.tokenizeText(text)
   }
 
   async #promptOf(request: GenerationRequest): Promise<EncodedPrompt> {

@@ -37,7 +37,6 @@ t.test(
       'src/proxy/tokens/templates/python/vendor/jinja2-3.1.6-py3-none-any.whl',
       'src/proxy/tokens/templates/python/vendor/markupsafe-3.0.4-cp314-cp314-win_arm64.whl',
       'src/proxy/tokens/templates/python/vendor/transformers-5.24.0-chat_parsing.zip',
-      'src/proxy/tokens/tokenizer/pool-thread.ts',
     ])
     const scripts = [...assets].filter(([key]) => key.endsWith('.ts')).map(([, script]) => String(script))
     for (const script of [main, ...scripts]) {

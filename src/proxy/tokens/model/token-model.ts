@@ -14,12 +14,7 @@ import {
   type PromptFormatChoice,
 } from '../templates/prompt-format.ts'
 import { ContentMemory } from '../tokenizer/content-memory.ts'
-import {
-  type OnFault,
-  openJavaScriptEncoder,
-  openRustEncoder,
-  type TextEncoder,
-} from '../tokenizer/encoder.ts'
+import { javaScriptEncoder, type OnFault, openRustEncoder, type TextEncoder } from '../tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../tokenizer/fast-encoder.ts'
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
 import {
@@ -247,7 +242,7 @@ async function openTokenizer(
   const rust = await openRustEncoder(directory)
   if (rust === undefined) {
     const tokenizer = loadTokenizer(directory)
-    return { tokenizer, encoder: openJavaScriptEncoder(directory, tokenizer) }
+    return { tokenizer, encoder: javaScriptEncoder(tokenizer) }
   }
   const tokenizer = tokenizerNamedBy(rust, files, directory)
   const encoder = fast && (await openFastEncoder(fast, rust, [...addedTokens.keys()]))

@@ -22,7 +22,7 @@ export interface PromptRendererOptions {
   source: string
   /** Ids that end a turn for the engine. */
   eosTokenIds?: readonly number[]
-  /** Default: on the spot. A {@link TokenizerPool} keeps long texts off the event loop. */
+  /** Default: on the spot. A `TextEncoder` keeps long texts off the event loop. */
   encode?: (text: string) => TokenIds | Promise<TokenIds>
 }
 

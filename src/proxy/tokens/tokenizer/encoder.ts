@@ -1,12 +1,11 @@
 /**
- * Text to ids, off the event loop: by Hugging Face's own tokenizer in Rust where npm has a binary for this machine, else
- * by the one in JavaScript, which is slower and differs for some text (Unicode's digits, for one). A faster one that is
- * held to the first is `fast-encoder.ts`.
+ * Text to ids: off the event loop, by Hugging Face's own tokenizer in Rust, where npm has a binary for this machine; else
+ * on the spot, by the one in JavaScript, which is slower and differs for some text (Unicode's digits, for one). A faster one
+ * that is held to the first is `fast-encoder.ts`.
  */
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
-import { TokenizerPool } from './pool.ts'
 import type { Tokenizer } from './tokenizer.ts'
 import type { TokenNames } from './vocabulary.ts'
 
@@ -32,11 +31,6 @@ export interface TokenizerFault {
 
 export type OnFault = (fault: TokenizerFault) => void
 
-/** @param directory holds the files that `tokenizer` was read from */
-export function openJavaScriptEncoder(directory: string, tokenizer: Tokenizer): TextEncoder {
-  return new JavaScriptEncoder(new TokenizerPool(tokenizer, directory))
-}
-
 /**
  * Knows the tokens by name as well, as it has read them.
  * @returns undefined if there is no binary for this machine
@@ -58,21 +52,8 @@ export async function openRustEncoder(directory: string): Promise<RustEncoder | 
   }
 }
 
-class JavaScriptEncoder implements TextEncoder {
-  readonly kind = 'javascript'
-  readonly #pool: TokenizerPool
-
-  constructor(pool: TokenizerPool) {
-    this.#pool = pool
-  }
-
-  encode(text: string): Promise<number[]> {
-    return this.#pool.encode(text)
-  }
-
-  close(): Promise<void> {
-    return this.#pool.close()
-  }
+export function javaScriptEncoder(tokenizer: Tokenizer): TextEncoder {
+  return { kind: 'javascript', encode: async (text) => tokenizer.encode(text), close: async () => {} }
 }
 
 /** What is used of the library's tokenizer. Each text is encoded on one of libuv's threads. */
