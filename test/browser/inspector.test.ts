@@ -532,6 +532,32 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test('shows rewards and lengths over the steps of a run, with a way into each', async (t) => {
+    const { url, store, sessions } = await startInspector(t)
+    for (let step = 1; step <= 12; step += 1) {
+      const sessionId = `step-${step}`
+      await sessions.create({ sessionId, metadata: { step } })
+      await recordTurn(store, sessionId, 0, { completionTokenIds: ids(0, 2 * step) })
+      await sessions.setReward(sessionId, { reward: step / 12, components: {} })
+    }
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui/#/groups?by=step`)
+    const chart = page.locator('.trend .u-over')
+    await chart.waitFor()
+    await page.getByRole('button', { name: 'tokens a session' }).click()
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme })
+      await picture(page, `${colorScheme}-trend`)
+    }
+    const { width } = (await chart.boundingBox())!
+    await chart.click({ position: { x: width - 2, y: 20 } })
+    await page.getByRole('heading', { name: 'step = 12' }).waitFor()
+    await page.goto(`${url}/ui/#/groups?by=instance_id`)
+    await page.getByText('sea').first().waitFor()
+    t.equal(await page.locator('.trend').count(), 0, 'words have no order')
+    isSilent()
+  })
+
   t.test('finds what was said, page by page, and leads to the turn', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     for (let place = 0; place < 102; place += 1) {

@@ -8,6 +8,7 @@ import { go, href, route, setQuery } from '../lib/route.ts'
 import { GROUP_KEYS } from '../lib/samples.ts'
 import type { Group, Groups as GroupsAnswer, SessionList } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources } from '../parts/parts.tsx'
+import { Trend } from '../parts/trend.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
 
 export function Groups() {
@@ -63,6 +64,7 @@ function GroupTable({ by }: { by: string }) {
     <Await of={answer}>
       {() => (
         <>
+          <Trend groups={groups} open={(group) => go(groupHref(by, group))} />
           <div class="table groups-table">
             <div class="head row">
               {['Group', 'Samples', 'Mean', '', 'Std', 'Min … max', 'Failed', 'Sampled', 'First'].map(

@@ -1,0 +1,67 @@
+/** A line over numbers in order, of which a click picks one. */
+import { useEffect, useRef } from 'preact/hooks'
+import uPlot from 'uplot'
+
+const HEIGHT = 110
+
+interface ChartProps {
+  /** What is drawn anew when it is another one. */
+  data: uPlot.AlignedData
+  hasPoints: boolean
+  /** Of the axis, from what the values come to. */
+  range(low: number, high: number): [number, number]
+  /** @param x of what was clicked */
+  pick(x: number): void
+}
+
+export function Chart({ data, hasPoints, range, pick }: ChartProps) {
+  const box = useRef<HTMLDivElement>(null)
+  const latest = useRef({ range, pick })
+  latest.current = { range, pick }
+  useEffect(() => {
+    const element = box.current!
+    const style = getComputedStyle(element)
+    const colour = (name: string) => style.getPropertyValue(name).trim()
+    const axis = {
+      stroke: colour('--quiet'),
+      grid: { stroke: colour('--line'), width: 1 },
+      ticks: { show: false },
+      font: '11px system-ui',
+    }
+    const plot = new uPlot(
+      {
+        width: element.clientWidth,
+        height: HEIGHT,
+        legend: { show: false },
+        cursor: { y: false, drag: { x: true, y: false } },
+        scales: {
+          x: { time: false },
+          y: { range: (_plot, low, high) => latest.current.range(low ?? 0, high ?? 0) },
+        },
+        axes: [
+          { ...axis, size: 24 },
+          { ...axis, size: 44, label: '' },
+        ],
+        series: [{}, { stroke: colour('--accent'), width: 1, points: { show: hasPoints }, spanGaps: false }],
+        hooks: {
+          init: [
+            (made) =>
+              made.over.addEventListener('click', () => {
+                const at = made.cursor.idx
+                if (at !== null && at !== undefined) latest.current.pick(made.data[0][at]!)
+              }),
+          ],
+        },
+      },
+      data,
+      element,
+    )
+    const measure = new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: HEIGHT }))
+    measure.observe(element)
+    return () => {
+      measure.disconnect()
+      plot.destroy()
+    }
+  }, [data, hasPoints])
+  return <div class="chart" ref={box} />
+}
