@@ -12,28 +12,22 @@ import Fastify, {
 } from 'fastify'
 import { ERROR_CATALOGUE, ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
-import type { CallTracer } from '../../protocol/canonical/spans.ts'
 import { openAiError } from '../dialects/common/openai-error.ts'
-import type { VolatileRule } from '../dialects/common/volatile.ts'
 import { googleError } from '../dialects/gemini/error.ts'
 import { anthropicError } from '../dialects/messages/error.ts'
-import type { Backend } from '../engines/port/backend.ts'
 import type { Registry } from '../engines/port/registry.ts'
 import type { MetricsSource } from '../metrics/metrics.ts'
 import { Consumers } from '../session/consumers/consumers.ts'
 import { Activity } from '../session/state/activity.ts'
 import { MAX_SESSION_ID_BYTES } from '../session/state/session-id.ts'
-import type { Sessions } from '../session/state/sessions.ts'
 import type { Trajectory } from '../session/trajectories/trajectories.ts'
 import type { AnnouncedWeights } from '../session/turn/announced-weights.ts'
-import type { TurnRunner } from '../session/turn/run-turn.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 import { type AccountLimits, Accounts } from './access/accounts.ts'
 import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
-import type { AgentPolicy } from './agent/agent-policy.ts'
 import { passToOwner } from './agent/owned-sessions.ts'
-import { agentRoutes } from './agent/routes.ts'
+import { type AgentRoutesOptions, agentRoutes } from './agent/routes.ts'
 import { adminRoutes } from './operator/admin.ts'
 import { Controls } from './operator/controls.ts'
 import { healthRoute } from './operator/health/health-route.ts'
@@ -80,13 +74,8 @@ export interface AppBase {
   metrics?: MetricsSource
 }
 
-export interface AppOptions extends AppBase, AgentPolicy {
-  sessions: Sessions
+export interface AppOptions extends AppBase, AgentRoutesOptions {
   store: TurnStore
-  runner: TurnRunner
-  backend: Backend
-  /** Answers that one call may ask for. Default: 128. */
-  choiceLimit?: number
   /** What `/health` tells besides the state of the backend. */
   facts: () => Record<string, unknown>
   weights: AnnouncedWeights
@@ -101,14 +90,6 @@ export interface AppOptions extends AppBase, AgentPolicy {
   maxWorkerFrameBytes: number
   /** The engines or workers that serve. */
   registry: Registry
-  /** How long an agent's stream may be silent; default: 15 s. */
-  keepAliveMs?: number
-  /** How often an answer that is not streamed shows a sign of life. Default: never. */
-  answerKeepAliveMs?: number
-  /** What to take out of system prompts, because it changes from call to call; default: all that is known. */
-  volatileRules?: readonly VolatileRule[]
-  /** Default: calls are not traced. */
-  tracer?: CallTracer
   /** Where the record is shared: how requests are sent to sessions' owners. */
   passOn?: PassOn | undefined
   /** What admins set. Default: of this proxy alone. */
@@ -218,21 +199,7 @@ async function addRoutes(
   options: AppOptions,
   { keyring, strangers }: AppDoors,
 ): Promise<void> {
-  const {
-    sessions,
-    store,
-    runner,
-    backend,
-    logger,
-    choiceLimit,
-    agentFields,
-    agentMedia,
-    keepAliveMs,
-    answerKeepAliveMs,
-    volatileRules,
-    tracer,
-    activity = new Activity(),
-  } = options
+  const { sessions, store, runner, backend, activity = new Activity() } = options
   const onRow = (row: Trajectory) => options.metrics?.rowRead(row, options.weights.version)
   await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
   await app.register(inScope('view', openApiRoute))
@@ -269,20 +236,7 @@ async function addRoutes(
   await app.register(inScope('view', tracesRoutes), { store })
   await app.register(inScope('admin', gatewayRoutes), { sessions, store, keyring })
   if (options.rollouts) await app.register(inScope('admin', options.rollouts))
-  await app.register(inScope('agent', agentRoutes), {
-    sessions,
-    runner,
-    backend,
-    store,
-    logger,
-    ...(choiceLimit !== undefined && { choiceLimit }),
-    ...(agentFields && { agentFields }),
-    ...(agentMedia && { agentMedia }),
-    ...(keepAliveMs !== undefined && { keepAliveMs }),
-    ...(answerKeepAliveMs !== undefined && { answerKeepAliveMs }),
-    ...(volatileRules && { volatileRules }),
-    ...(tracer && { tracer }),
-  })
+  await app.register<AgentRoutesOptions>(inScope('agent', agentRoutes), options)
 }
 
 /** The answers that are not out yet, kept up to date. */

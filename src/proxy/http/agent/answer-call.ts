@@ -72,17 +72,17 @@ export interface AnsweredCall {
   runner: TurnRunner
   logger: Logger
   /** How long a stream may be silent; default: 15 s, well below the idle limits of clients and load balancers. */
-  keepAliveMs?: number
+  keepAliveMs?: number | undefined
   /** How often an answer that is not streamed shows a sign of life; absent: never. */
-  answerKeepAliveMs?: number
+  answerKeepAliveMs?: number | undefined
   /** Throws for what this caller may not ask of an engine. Default: it may ask for anything. */
-  mayAsk?(body: LoweredRequest['body']): void
+  mayAsk?: ((body: LoweredRequest['body']) => void) | undefined
   /** Throws when its agent has too many calls under way to ask for so many answers at once. Default: nobody has. */
   admitChoices?(count: number): void
   /** Answers that one call may ask for; default: 128, as at OpenAI. */
-  choiceLimit?: number
+  choiceLimit?: number | undefined
   /** Absent: nobody traces the call. */
-  span?: CallSpan
+  span?: CallSpan | undefined
 }
 
 const KEEP_ALIVE_MS = 15_000
@@ -186,7 +186,7 @@ function whole(
     answer,
     errorBody: dialect.errorBody,
     onLateError: (error) => logFailure(logger, request, error),
-    ...(answerKeepAliveMs !== undefined && { answerKeepAliveMs }),
+    answerKeepAliveMs,
   })
 }
 

@@ -9,29 +9,27 @@ import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.
 import { sessionBodyOf } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
-export type CallHandlerOptions = Pick<
-  AnsweredCall,
-  'runner' | 'logger' | 'keepAliveMs' | 'answerKeepAliveMs' | 'choiceLimit'
-> & {
+export interface CallHandlerOptions
+  extends Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs' | 'answerKeepAliveMs' | 'choiceLimit'>,
+    AgentPolicy {
   sessions: Sessions
   /** Default: calls are not traced. */
-  tracer?: CallTracer
-} & AgentPolicy
+  tracer?: CallTracer | undefined
+}
 
 /** A dialect that looks something up in the session before it can lower a call. */
 type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Promise<AgentDialect>
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {
-  const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, tracer, ...policy } = options
-  const check = agentPolicy(policy)
+  const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, tracer } = options
+  const check = agentPolicy(options)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionForCall(request, reply, sessions)
     const { read, repeats, nextStep } = sessionBodyOf(request)
     await nextStep()
     const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
     const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
-    const mayAsk = request.caller.is === 'agent' ? check : undefined
     const call = {
       dialect,
       runner,
@@ -40,12 +38,12 @@ export function callHandler(options: CallHandlerOptions) {
       body: read,
       repeats,
       nextStep,
-      ...(keepAliveMs !== undefined && { keepAliveMs }),
-      ...(answerKeepAliveMs !== undefined && { answerKeepAliveMs }),
-      ...(mayAsk && { mayAsk }),
-      ...(choiceLimit !== undefined && { choiceLimit }),
+      keepAliveMs,
+      answerKeepAliveMs,
+      mayAsk: request.caller.is === 'agent' ? check : undefined,
+      choiceLimit,
       admitChoices: (count: number) => request.charge.addCalls(count - 1),
-      ...(span && { span }),
+      span,
     }
     const answer = answerCall(call, request, reply)
     return span ? failureOnSpan(answer, span) : answer

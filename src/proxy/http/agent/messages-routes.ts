@@ -15,8 +15,8 @@ import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-d
 import { BASE_PATHS } from './session-of-call.ts'
 
 export interface MessagesRoutesOptions extends CallHandlerOptions {
-  /** What to take out of system prompts; default: all that are known. An empty list: nothing. */
-  volatileRules?: readonly VolatileRule[]
+  /** What to take out of system prompts, because it changes from call to call; default: all that is known. */
+  volatileRules?: readonly VolatileRule[] | undefined
 }
 
 function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect {

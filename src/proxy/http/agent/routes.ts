@@ -23,12 +23,9 @@ import { readBodiesOfSessions } from './session-body.ts'
 import { BASE_PATHS, refuseEndedKeys } from './session-of-call.ts'
 import { tokenizerRoutes } from './tokenizer-routes.ts'
 
-type AgentRoutesOptions = ResponsesRoutesOptions &
-  MessagesRoutesOptions & {
-    backend: Backend
-    /** Answers that one call may ask for. Default: 128. */
-    choiceLimit?: number
-  }
+export interface AgentRoutesOptions extends ResponsesRoutesOptions, MessagesRoutesOptions {
+  backend: Backend
+}
 
 const CHAT: AgentDialect = {
   name: 'chat',

@@ -19,7 +19,7 @@ interface WholeAnswerOptions {
   /** Called with such an error. */
   onLateError(error: ProxyError): void
   /** A space is sent each time that so long has passed without the answer. Absent: none is. */
-  answerKeepAliveMs?: number
+  answerKeepAliveMs: number | undefined
 }
 
 /**
