@@ -1,7 +1,6 @@
 /**
  * Composition root: a configuration in, a running server out. With its parts the only files that know every adapter.
  */
-
 import { hostname, networkInterfaces } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import type { ProxyError } from './base/errors.ts'

@@ -1,5 +1,4 @@
 /** Token mode's model, for whoever wants it to start before the rest of the program is loaded. */
-
 import { embeddedModelFolder } from './embedded/engine/embedded-model.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import {

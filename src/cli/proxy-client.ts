@@ -7,6 +7,7 @@ import { buffer, text } from 'node:stream/consumers'
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../base/errors.ts'
+import { parseJson } from '../base/json.ts'
 import { loadConfig } from '../proxy/config/load.ts'
 import { SERVE } from '../proxy/config/options/serve.ts'
 import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
@@ -132,14 +133,6 @@ function refusal(status: number, answer: unknown, url: string): ProxyError {
   }
   const hint = status === 401 || status === 403 ? ': give --admin-key' : ''
   return new ProxyError(status === 404 ? 'session_not_found' : 'start_failed', said + hint)
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
 
 interface Server {

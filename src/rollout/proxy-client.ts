@@ -2,6 +2,7 @@
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../base/errors.ts'
+import { parseJson } from '../base/json.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { HttpAnswer, HttpClient } from './http-client.ts'
 import { nullable, rowDetailFields, shownDetails } from './row-details.ts'
@@ -233,14 +234,6 @@ function reasonOf(cause: unknown): string {
 
 function pathOf(sessionId: string): string {
   return `/sessions/${sessionSegment(sessionId)}`
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
 
 function isErrorCode(code: string): code is ErrorCode {

@@ -1,5 +1,4 @@
 /** A worker's life with one proxy: the connection, kept up, and the calls, which outlive it. */
-
 import type { Clock } from '../base/clock.ts'
 import { ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'

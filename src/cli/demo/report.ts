@@ -1,5 +1,4 @@
 /** What the demo shows when its rollouts are done. */
-
 import type { AgentLoopOutput } from '../../rollout/agent-loop-output.ts'
 import { type Column, renderTable } from '../table.ts'
 import type { DemoRollout } from './rollouts.ts'

@@ -1,5 +1,4 @@
 /** The demo's trainer: rollouts of an agent that is a command, judged by its answer. */
-
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { atOnce } from '../../rollout/at-once.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { ProxyError } from '../../base/errors.ts'
+import { isRecord } from '../../base/json.ts'
 import { canonicalJson } from '../../proxy/session/matching/canonical-json.ts'
 import { readTasks as readDataset } from '../../rollout/datasets/read-tasks.ts'
 import { isParquet } from '../../rollout/datasets/row-columns.ts'
@@ -66,6 +67,6 @@ function parseTask(line: string, where: string): Sample {
   } catch (error) {
     throw new ProxyError('config_invalid', `${where} is not JSON`, { cause: error })
   }
-  if (typeof task === 'object' && task !== null && !Array.isArray(task)) return { ...task }
+  if (isRecord(task)) return { ...task }
   throw new ProxyError('config_invalid', `${where} is no JSON object`)
 }

@@ -1,5 +1,4 @@
 /** `llm-proxy verify [session-id...]`. */
-
 import { ProxyError } from '../../base/errors.ts'
 import { openEngines } from '../../embedded/open-engines.ts'
 import type { VerifyConfig } from '../../proxy/config/options/verify.ts'

@@ -2,7 +2,6 @@
  * The embedded model's chat template by hand: its engine starts at once and has no use for Python. A test compares it
  * with `train/chat-template.jinja`, rendered by Jinja2.
  */
-
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
 import { rawNumber } from '../../protocol/canonical/written-numbers.ts'

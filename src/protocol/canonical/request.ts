@@ -3,7 +3,6 @@
  * with every field the agent sent, known or not. Dialects make it, the session layer overrides its sampling, engine
  * clients and workers serve it.
  */
-
 import type { RequestedDetails } from '../details/kinds.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { PromptLists } from '../token-ids/prompt-lists.ts'

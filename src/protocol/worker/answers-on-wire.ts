@@ -1,5 +1,4 @@
 /** Version 2's answers on the wire: generation events and errors, there and back. */
-
 import { type ErrorCode, ProxyError } from '../../base/errors.ts'
 import type {
   EngineSampling,

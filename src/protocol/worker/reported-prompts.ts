@@ -3,7 +3,6 @@
  * name of the call: the prompt of a call that goes on from there is then sent as what it adds. At 40,000 tokens 200 KB less
  * have to be packed, sent and unpacked.
  */
-
 import { Note } from '../../base/note.ts'
 import type { Message } from '../canonical/conversation.ts'
 import type { GenerationRequest } from '../canonical/request.ts'

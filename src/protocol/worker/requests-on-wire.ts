@@ -1,5 +1,4 @@
 /** Generation requests on the wire: what a worker of each version gets, and what a version-2 worker makes of it. */
-
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
 import { isRecordable, namesOfDetails, parseRequestedDetails } from '../details/kinds.ts'

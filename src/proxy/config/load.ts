@@ -4,6 +4,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
+import { isRecord } from '../../base/json.ts'
 import { didYouMean, nearest } from './nearest.ts'
 import {
   CONFIG_FLAG,
@@ -192,7 +193,7 @@ function parseConfigFile(path: string, text: string): Readonly<Record<string, un
     const reason = (error as Error).message.replace(/, (\.\.\.)?".*/s, '')
     throw new ProxyError('config_invalid', `${path} is not JSON: ${reason}`)
   }
-  if (typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed)) {
+  if (isRecord(parsed)) {
     return parsed as Record<string, unknown>
   }
   throw new ProxyError('config_invalid', `${path} must hold one JSON object with an option per key`)

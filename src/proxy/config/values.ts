@@ -1,5 +1,6 @@
 /** How each type of option is read from text, and how a message says what it expects. */
 import { isIP } from 'node:net'
+import { isRecord } from '../../base/json.ts'
 import type { EnumOption, JsonObject, OptionSpec, QuantityOption } from './option.ts'
 
 const DURATION_UNITS_MS: Record<string, number> = {
@@ -160,7 +161,7 @@ function parseBoolean(text: string): boolean | undefined {
 function parseObject(text: string): JsonObject | undefined {
   try {
     const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? { ...value } : undefined
+    return isRecord(value) ? { ...value } : undefined
   } catch {
     return undefined
   }

@@ -1,5 +1,4 @@
 /** The metrics of one proxy: what watches its parts, and what a scrape gets. */
-
 import { VERSION } from '../../base/version.ts'
 import type { DispatchWatch } from '../engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../engines/port/backend.ts'

@@ -1,5 +1,4 @@
 /** Version 1's answers: the whole completion comes at once and becomes one event per field. */
-
 import { ProxyError } from '../../base/errors.ts'
 import type { GenerationDelta, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../protocol/canonical/messages.ts'

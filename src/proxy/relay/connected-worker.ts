@@ -1,5 +1,4 @@
 /** One worker as the proxy knows it: its calls, and the connection that it has at the moment, if any. */
-
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'

@@ -1,5 +1,4 @@
 /** The backend whose engines dial in: `Backend` over the workers that are connected. */
-
 import { type Clock, systemClock } from '../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'

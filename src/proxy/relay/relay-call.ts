@@ -1,5 +1,4 @@
 /** One call at one worker, seen from the proxy: frames come in on one side, the agent's side takes events out. */
-
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'

@@ -1,5 +1,4 @@
 /** What is on record of a turn's sampling, as the {@link Verifier} compares it. */
-
 import type { EngineSampling } from '../../protocol/canonical/events.ts'
 import { type PackedDetail, unpackDetails } from '../../protocol/details/details.ts'
 import type { LogprobsOf, SamplingMask } from './compare.ts'

@@ -2,6 +2,7 @@
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { FormData } from 'undici'
+import { parseJson } from '../../base/json.ts'
 import { atOnce } from '../at-once.ts'
 import { HttpClient } from '../http-client.ts'
 import { taskArchive } from './task-archive.ts'
@@ -134,12 +135,4 @@ function parseAnswer({ status, text }: { status: number; text: string }): Harbor
   const answer = parseJson(text)
   if (status < 300 && Value.Check(HarborAnswer, answer)) return answer
   throw new Error(`the Harbor server answered with ${status}: ${text.slice(0, QUOTED_LENGTH)}`)
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

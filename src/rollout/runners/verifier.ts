@@ -4,6 +4,7 @@ import { open } from 'node:fs/promises'
 import { constants as system } from 'node:os'
 import Type from 'typebox'
 import { Value } from 'typebox/value'
+import { parseJson } from '../../base/json.ts'
 import type { GroupEnd } from './process-group.ts'
 import type { AgentTask } from './runner.ts'
 
@@ -79,12 +80,4 @@ function parseRewards(text: string): Record<string, number> {
   if (typeof value === 'number') return { reward: value }
   if (Value.Check(NamedRewards, value)) return value
   throw new Error(`the reward file holds neither a number nor named numbers: ${text.trim().slice(0, 100)}`)
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

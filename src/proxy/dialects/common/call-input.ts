@@ -1,4 +1,5 @@
 /** Arguments of tool calls, in dialects that have them as an object and not as the text that the model wrote. */
+import { isRecord } from '../../../base/json.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
 import { jsonText } from './json-text.ts'
 
@@ -10,8 +11,7 @@ export function inputOf(written: string): object {
   if (written.trim() === '') return {}
   try {
     const parsed: unknown = JSON.parse(written)
-    const isObject = typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed)
-    if (isObject && !isNestedTooDeeply(parsed)) return parsed
+    if (isRecord(parsed) && !isNestedTooDeeply(parsed)) return parsed
   } catch {
     // What the model wrote reaches the agent and comes back whole, JSON or not.
   }

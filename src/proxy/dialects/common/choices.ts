@@ -1,5 +1,4 @@
 /** What an answer of several choices (`n` above 1) has for all of them, in either of OpenAI's dialects. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'

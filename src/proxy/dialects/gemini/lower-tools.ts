@@ -1,8 +1,9 @@
 /** Gemini's tools, their schemas and the choice between them as those of Chat Completions. */
 import { ProxyError } from '../../../base/errors.ts'
+import { isRecord } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
-import { camelCased, camelMembers, isObject } from './names.ts'
+import { camelCased, camelMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'
 
 /** @throws ProxyError `unsupported` for tools that Google's servers run */
@@ -22,7 +23,7 @@ export function lowerTools(tools: readonly Record<string, unknown>[]): Tool[] {
 /** Names in camelCase, before a schema sees them. */
 export function camelTool(tool: unknown): unknown {
   const named = camelMembers(tool)
-  if (!isObject(named) || !Array.isArray(named.functionDeclarations)) return named
+  if (!isRecord(named) || !Array.isArray(named.functionDeclarations)) return named
   return { ...named, functionDeclarations: named.functionDeclarations.map(camelMembers) }
 }
 
@@ -51,7 +52,7 @@ export function jsonSchema(schema: unknown): unknown {
 }
 
 function converted(schema: unknown): unknown {
-  if (!isObject(schema)) return schema
+  if (!isRecord(schema)) return schema
   const { nullable, propertyOrdering: _, ...members } = camelCased(schema)
   const entries = Object.entries(members).map(([name, value]) => [name, memberOf(name, value)] as const)
   const made: Record<string, unknown> = Object.fromEntries(entries)
@@ -64,7 +65,7 @@ function memberOf(name: string, value: unknown): unknown {
   if (COUNTS.has(name) && typeof value === 'string') return Number(value)
   if (name === 'items') return converted(value)
   if (name === 'anyOf' && Array.isArray(value)) return value.map(converted)
-  if (name !== 'properties' || !isObject(value)) return value
+  if (name !== 'properties' || !isRecord(value)) return value
   return Object.fromEntries(Object.entries(value).map(([property, of]) => [property, converted(of)]))
 }
 

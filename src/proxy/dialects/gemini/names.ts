@@ -1,4 +1,5 @@
 /** Google's APIs read names in camelCase and in snake_case (https://protobuf.dev/programming-guides/json/). */
+import { isRecord } from '../../../base/json.ts'
 
 /** @returns itself, or a copy with its own names in camelCase; names inside its values stay */
 export function camelCased(object: Record<string, unknown>): Record<string, unknown> {
@@ -14,9 +15,5 @@ export function camelOf(name: string): string {
 
 /** What is no object stays, for a schema to refuse. */
 export function camelMembers(object: unknown): unknown {
-  return isObject(object) ? camelCased(object) : object
-}
-
-export function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
+  return isRecord(object) ? camelCased(object) : object
 }

@@ -1,5 +1,6 @@
 /** Gemini's generateContent, the request, in canonical form: https://ai.google.dev/api/generate-content */
 import { ProxyError } from '../../../base/errors.ts'
+import { isRecord } from '../../../base/json.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { listChecker } from '../common/check.ts'
@@ -9,7 +10,7 @@ import { annotationsOf, fieldsFor } from '../common/other-fields.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerContents, refusePrefill } from './lower-contents.ts'
 import { camelTool, jsonSchema, lowerToolChoice, lowerTools } from './lower-tools.ts'
-import { camelMembers, camelOf, isObject } from './names.ts'
+import { camelMembers, camelOf } from './names.ts'
 import { placedParts, textOf } from './parts.ts'
 import { Content, GeminiRequest, type GenerationConfig } from './schema.ts'
 
@@ -64,7 +65,7 @@ export function lowerGeminiCount(
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
   repeats: Repeats = NO_REPEATS,
 ): ChatBody {
-  const named = isObject(raw) ? (raw.generateContentRequest ?? raw.generate_content_request ?? raw) : raw
+  const named = isRecord(raw) ? (raw.generateContentRequest ?? raw.generate_content_request ?? raw) : raw
   const request = check(namedRequest(named, repeats), repeats) as GeminiRequest & Record<string, unknown>
   refuseServerFeatures(request)
   const { prompt } = lowerPrompt(request, model, volatileRules, repeats)
@@ -75,7 +76,7 @@ export function lowerGeminiCount(
 
 /** The request with its own names in camelCase; an engine's fields, such as `repetition_penalty`, keep theirs. */
 function namedRequest(raw: unknown, repeats: Repeats): unknown {
-  if (!isObject(raw)) return raw
+  if (!isRecord(raw)) return raw
   const entries = Object.entries(raw).map(([name, value]) => {
     const camel = camelOf(name)
     return TRANSLATED.has(camel) || GOOGLES.has(camel) ? [camel, value] : [name, value]
@@ -83,8 +84,8 @@ function namedRequest(raw: unknown, repeats: Repeats): unknown {
   const named: Record<string, unknown> = Object.fromEntries(entries)
   const { tools, toolConfig, generationConfig: config, systemInstruction: system } = named
   if (Array.isArray(tools)) named.tools = repeats.once(camelTools, tools)
-  if (isObject(toolConfig)) named.toolConfig = membersOf(toolConfig, 'functionCallingConfig')
-  if (isObject(config)) named.generationConfig = membersOf(config, 'thinkingConfig')
+  if (isRecord(toolConfig)) named.toolConfig = membersOf(toolConfig, 'functionCallingConfig')
+  if (isRecord(config)) named.generationConfig = membersOf(config, 'thinkingConfig')
   if (typeof system === 'string') named.systemInstruction = { parts: [{ text: system }] }
   return named
 }
@@ -96,7 +97,7 @@ function camelTools(tools: unknown[]): unknown[] {
 /** With the names of this member in camelCase, too. */
 function membersOf(object: Record<string, unknown>, member: string): unknown {
   const named = camelMembers(object) as Record<string, unknown>
-  return isObject(named[member]) ? { ...named, [member]: camelMembers(named[member]) } : named
+  return isRecord(named[member]) ? { ...named, [member]: camelMembers(named[member]) } : named
 }
 
 function lowerPrompt(

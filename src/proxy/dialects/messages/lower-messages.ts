@@ -1,5 +1,4 @@
 /** The conversation of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'

@@ -1,5 +1,4 @@
 /** Anthropic's tools and tool choice as those of Chat Completions. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'

@@ -1,5 +1,4 @@
 /** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'

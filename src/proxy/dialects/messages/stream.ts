@@ -1,5 +1,4 @@
 /** Anthropic Messages, the streamed answer: https://platform.claude.com/docs/en/build-with-claude/streaming */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type {
   GenerationDelta,

@@ -1,5 +1,4 @@
 /** Content parts of the Responses API as Chat Completions has them. */
-
 import Type, { type Static } from 'typebox'
 import { ProxyError } from '../../../base/errors.ts'
 import { nullable } from '../common/check.ts'

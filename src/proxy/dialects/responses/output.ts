@@ -3,7 +3,6 @@
  * (https://platform.openai.com/docs/api-reference/responses-streaming). A whole answer is the same with one event that
  * brings everything, so that both say the same.
  */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta } from '../../../protocol/canonical/events.ts'

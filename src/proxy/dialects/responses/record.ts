@@ -1,5 +1,4 @@
 /** Responses from the record: what `previous_response_id`, `GET …/responses/{id}` and item references stand for. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import { beginningOf, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'

@@ -1,5 +1,4 @@
 /** OpenAI Responses, the request: https://platform.openai.com/docs/api-reference/responses/create */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'

@@ -1,5 +1,4 @@
 /** The response object: https://platform.openai.com/docs/api-reference/responses/object */
-
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd } from '../../../protocol/canonical/events.ts'

@@ -1,4 +1,5 @@
 import { ProxyError } from '../../../base/errors.ts'
+import { isRecord, parseJson } from '../../../base/json.ts'
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { cannotCount } from '../port/count-tokens.ts'
@@ -8,7 +9,6 @@ import type { Scored, ScoreRequest } from '../port/score.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import { parseEndpoint } from './endpoint.ts'
 import { type ConnectionOptions, EngineConnection } from './wire/connection.ts'
-import { isRecord, parseJson } from './wire/failures.ts'
 
 /** A client of a server whose kind is found out by asking it, when it is first needed and answers. */
 export function createAutoClient(options: ConnectionOptions): EngineClient {

@@ -2,7 +2,6 @@
  * The asynchronous shell around the scheduler, shared by both backends: a call asks for a lease and gets it when a
  * member has room for it.
  */
-
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'

@@ -1,5 +1,4 @@
 /** The backend that speaks HTTP to engines: `Backend` over any number of engine clients. */
-
 import type { Clock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'

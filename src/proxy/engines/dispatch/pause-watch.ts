@@ -1,5 +1,4 @@
 /** Watches over a pause, so that a forgotten one does not look like a healthy proxy whose calls hang. */
-
 import type { Clock } from '../../../base/clock.ts'
 import type { Logger } from '../../../base/logger.ts'
 

@@ -6,7 +6,6 @@
  * What engines read: `vllm/entrypoints/openai/chat_completion/protocol.py`, `vllm/entrypoints/chat_utils.py`,
  * `sglang/srt/entrypoints/openai/protocol.py`.
  */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 

@@ -1,5 +1,4 @@
 /** What the routes of OpenAI's dialects have in common. */
-
 import type { ProxyError } from '../../../base/errors.ts'
 import { openAiError } from '../../dialects/common/openai-error.ts'
 

@@ -1,5 +1,4 @@
 /** The sockets below Fastify: plain or with TLS, and the limits on callers of whom nothing is known yet. */
-
 import { readFileSync } from 'node:fs'
 import {
   createServer as createHttpServer,

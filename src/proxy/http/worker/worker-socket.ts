@@ -1,5 +1,4 @@
 /** `WS /ws/worker`: where inference workers dial in. What happens on the socket is the relay's business. */
-
 import type { Socket } from 'node:net'
 import websocket, { type WebSocket } from '@fastify/websocket'
 import type { FastifyPluginAsync } from 'fastify'

@@ -1,4 +1,5 @@
 /** The arguments of a tool call, compared as values: clients parse them and write them anew. */
+import { isRecord } from '../../../base/json.ts'
 import { weigh } from '../../../protocol/json/json-weight.ts'
 import { canonicalJson } from './canonical-json.ts'
 
@@ -40,8 +41,7 @@ function isHeavy(text: string): boolean {
 }
 
 function readValue(value: unknown): ToolArguments {
-  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-  return { text: canonicalJson(value), malformed: !isObject }
+  return { text: canonicalJson(value), malformed: !isRecord(value) }
 }
 
 /**

@@ -1,5 +1,4 @@
 /** What an agent changed in the calls that it was given: an annotation of the turn that came with the change. */
-
 import { Note } from '../../../base/note.ts'
 import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'

@@ -4,7 +4,6 @@
  * as `response_format`, which vLLM and SGLang take beside token ids.
  * Source: SGLang's `get_json_schema_constraint` of `function_call/utils.py`; vLLM's for `required` is the same.
  */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'

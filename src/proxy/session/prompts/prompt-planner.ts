@@ -1,6 +1,6 @@
 /** How the prompt of a chat call comes about in token mode. */
-
 import { ProxyError } from '../../../base/errors.ts'
+import { isRecord } from '../../../base/json.ts'
 import { type Message, MessageTree, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -298,10 +298,6 @@ function templateVariables({
   const given = isRecord(kwargs) ? kwargs : undefined
   if (effort === undefined || effort === null) return given
   return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 function isSet(value: unknown): boolean {

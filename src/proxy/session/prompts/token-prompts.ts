@@ -3,7 +3,6 @@
  * agent as text, reasoning and tool calls. What is sampled stays what it is: the prompt of a call that continues a turn
  * begins with that turn's recorded ids.
  */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'

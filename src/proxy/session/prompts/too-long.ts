@@ -1,5 +1,4 @@
 /** Prompts that cannot fit, whatever their tokens are: known before they are rendered, which takes a minute for 15 MiB. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import { Note } from '../../../base/note.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'

@@ -1,5 +1,4 @@
 /** An agent's call, lowered from its dialect. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { CallSpan } from '../../../protocol/canonical/spans.ts'

@@ -1,5 +1,4 @@
 /** A request as it goes on record. */
-
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { toolsText } from '../../../protocol/canonical/written-numbers.ts'

@@ -1,5 +1,6 @@
 /** What stores share of `listSessions`: the order, the cursor and the filter. */
 import { ProxyError } from '../../../base/errors.ts'
+import { parseJson } from '../../../base/json.ts'
 import type { SessionFilter, SessionQuery, SessionRecord, SessionSort } from './turn-store.ts'
 
 /** A list's order. */
@@ -110,12 +111,4 @@ function valueHolds(value: unknown, text: string): boolean {
 function notOurs(): ProxyError {
   const message = 'cursor is not one that this list returned, in this order'
   return new ProxyError('invalid_request', message, { param: 'cursor' })
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

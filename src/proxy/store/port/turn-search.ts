@@ -1,5 +1,6 @@
 /** Finding what was said and sampled: the text of a turn, and where in it something stands. */
 import { ProxyError } from '../../../base/errors.ts'
+import { parseJson } from '../../../base/json.ts'
 import type { SearchHit } from './turn-store.ts'
 
 /** Shorter texts are in almost every turn. */
@@ -105,12 +106,7 @@ function spokenMembers(value: object): unknown[] {
 
 /** @returns undefined for what is no JSON, or a number */
 function parsed(json: string): object | string | undefined {
-  if (!/^\s*[[{"]/.test(json)) return undefined
-  try {
-    return JSON.parse(json)
-  } catch {
-    return undefined
-  }
+  return /^\s*[[{"]/.test(json) ? (parseJson(json) as object | string | undefined) : undefined
 }
 
 function bounded(texts: readonly string[]): string {

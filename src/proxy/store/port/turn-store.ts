@@ -4,7 +4,6 @@
  * Text that the store has no business to understand travels as JSON text, message by message, so that a long
  * conversation is parsed and written as JSON once and its old messages are stored once.
  */
-
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { PackedDetail } from '../../../protocol/details/details.ts'

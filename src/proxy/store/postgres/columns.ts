@@ -1,5 +1,4 @@
 /** The columns that the writer writes, with their types: a group of rows is sent as an array per column. */
-
 import type { StoredText } from '../record/packing.ts'
 import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../record/turns.ts'
 import { fromColumn, toColumn } from './text-columns.ts'

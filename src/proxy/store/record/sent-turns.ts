@@ -1,5 +1,4 @@
 /** What the main thread knows to be on record, so that the next request of a session need not be sent whole. */
-
 import { Note } from '../../../base/note.ts'
 import { RecentlyUsed } from '../../../base/recently-used.ts'
 import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'

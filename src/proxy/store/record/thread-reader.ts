@@ -1,5 +1,4 @@
 /** Reads sessions and turns through the reader thread. */
-
 import type { ProxyError } from '../../../base/errors.ts'
 import { beginningOf, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { PackedDetail } from '../../../protocol/details/details.ts'

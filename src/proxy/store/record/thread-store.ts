@@ -1,5 +1,4 @@
 /** The port's methods, carried to the writer thread and the reader thread. */
-
 import type { Transferable } from 'node:worker_threads'
 import { watched } from '../../../base/around.ts'
 import { ProxyError } from '../../../base/errors.ts'

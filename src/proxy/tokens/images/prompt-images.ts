@@ -2,7 +2,6 @@
  * Images on their way into a prompt. A template is shown that there is an image and nothing of it; the placeholder that
  * it writes becomes as many as the image has tokens.
  */
-
 import { disableTypes, imageSize, types } from 'image-size'
 import { ProxyError } from '../../../base/errors.ts'
 import { Note } from '../../../base/note.ts'

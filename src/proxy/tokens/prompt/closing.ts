@@ -3,7 +3,6 @@
  * token that ends the turn, which the model samples too unless its completion is cut off. Or, in GLM's way, nothing: the
  * token that opens the next message, which the model samples as well, to give up the floor.
  */
-
 import type { AddedTokenFinder, FoundToken } from '../tokenizer/added-tokens.ts'
 
 /** The tokens that a tokenizer splits every text at. */

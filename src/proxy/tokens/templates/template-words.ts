@@ -2,7 +2,6 @@
  * Messages that say something which their template looks for: a switch such as `/no_think`, markup that it takes for its
  * own. The template gets such a text as it is; all others are alike to it.
  */
-
 import { Note } from '../../../base/note.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'

@@ -1,12 +1,12 @@
 import { randomBytes, randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
+import { isRecord } from '../../../base/json.ts'
 import type { AgentResult, AgentRunner, AgentTask } from '../runner.ts'
 import { AgentCoreEndpoint } from './endpoint.ts'
 import { EnvelopeResults } from './envelope-results.ts'
 import { Ledger } from './ledger.ts'
 import type { LimiterClock } from './rate-limiter.ts'
 import { AgentCoreRefusal } from './refusals.ts'
-import { isObject } from './result.ts'
 import { ResultBucket } from './result-bucket.ts'
 import { ResultQueue } from './result-queue.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
@@ -195,7 +195,7 @@ function newSession(task: AgentTask): AgentCoreSession {
   return {
     id: `llm-proxy-${name}-${randomUUID()}`,
     inputId: sessionId.replace(/[^A-Za-z0-9.~:-]/g, '-'),
-    payload: isObject(sample.payload) ? sample.payload : sample,
+    payload: isRecord(sample.payload) ? sample.payload : sample,
     model: { base_url: openaiBaseUrl, api_key: apiKey, model_id: modelName ?? 'default' },
     samplingParams,
     isBegun: false,

@@ -5,6 +5,7 @@ import { addAbortSignal, type Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
 import { ProxyError } from '../../../base/errors.ts'
+import { parseJson } from '../../../base/json.ts'
 import { optionalPackage } from '../../../base/optional-package.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { type LimiterClock, limiterOf, type RateLimiter } from './rate-limiter.ts'
@@ -161,7 +162,7 @@ export class AgentCoreEndpoint {
       const { response, statusCode = 200 } = await client.send(command, { abortSignal: signal })
       const answer = response === undefined ? '' : await text(addAbortSignal(signal, response as Readable))
       if (statusCode >= 300) throw new AgentCoreRefusal('agent', `status ${statusCode}: ${answer}`)
-      return parse(answer)
+      return parseJson(answer)
     }, signal)
   }
 
@@ -232,12 +233,4 @@ function encode(payload: object): Uint8Array {
     'refused',
     `the row has ${body.byteLength} bytes, of which AgentCore takes ${MAX_PAYLOAD_BYTES}`,
   )
-}
-
-function parse(answer: string): unknown {
-  try {
-    return JSON.parse(answer)
-  } catch {
-    return undefined
-  }
 }

@@ -4,11 +4,12 @@
  */
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
+import { isRecord } from '../../../base/json.ts'
 import { pause } from '../../backoff.ts'
 import type { AgentResult } from '../runner.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
 import { AgentCoreRefusal } from './refusals.ts'
-import { isObject, quoted, readResult } from './result.ts'
+import { quoted, readResult } from './result.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
 
 const State = Type.Object({
@@ -71,7 +72,7 @@ function isState(answer: unknown, id: string): answer is Static<typeof State> {
 
 /** Of an app without the envelope. */
 function answerOf(answer: unknown, inputId: string): AgentResult {
-  if (!isObject(answer) || answer.status !== 'processing') return readResult(answer, inputId)
+  if (!isRecord(answer) || answer.status !== 'processing') return readResult(answer, inputId)
   const error = 'its program leaves results in S3: say --results s3 with --agentcore-bucket'
   return { status: 'error', rewards: {}, error }
 }

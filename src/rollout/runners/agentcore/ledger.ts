@@ -9,6 +9,7 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
+import { parseJson } from '../../../base/json.ts'
 import { isAlive, processStart } from '../../../base/process-start.ts'
 
 const Head = Type.Object({
@@ -141,7 +142,7 @@ async function leftOpen(
     const path = join(folder, name)
     if (!name.endsWith(SUFFIX) || path === own) continue
     const [first, ...lines] = (await readFile(path, 'utf8').catch(() => '')).split('\n')
-    const head = parse(first!)
+    const head = parseJson(first!)
     if (!Value.Check(Head, head)) continue
     if (head.arn !== endpoint.arn || head.qualifier !== endpoint.qualifier) continue
     if (await isDead(path, head)) left.set(path, sessionsOf(lines))
@@ -153,7 +154,7 @@ async function leftOpen(
 function sessionsOf(lines: readonly string[]): string[] {
   const open = new Set<string>()
   for (const line of lines) {
-    const entry = parse(line)
+    const entry = parseJson(line)
     if (!Value.Check(Entry, entry)) continue
     if (entry.opened !== undefined) open.add(entry.opened)
     if (entry.closed !== undefined) open.delete(entry.closed)
@@ -168,12 +169,4 @@ async function isDead(path: string, head: Static<typeof Head>): Promise<boolean>
     Date.now() - about.mtimeMs > DEAD_AFTER_MS ||
     (head.host === hostname() && !isAlive(head.pid, head.started))
   )
-}
-
-function parse(line: string): unknown {
-  try {
-    return JSON.parse(line)
-  } catch {
-    return undefined
-  }
 }

@@ -1,7 +1,6 @@
 /** What an agent's result, a JSON object of its own making, says of the rollout. */
+import { isRecord } from '../../../base/json.ts'
 import type { AgentResult } from '../runner.ts'
-
-type Fields = Readonly<Record<string, unknown>>
 
 /**
  * The result that an agent left in S3, or gave by its session.
@@ -12,7 +11,7 @@ type Fields = Readonly<Record<string, unknown>>
  * @param inputId what the agent was given
  */
 export function readResult(result: unknown, inputId: string): AgentResult {
-  if (!isObject(result)) return wrong('its result is no JSON object')
+  if (!isRecord(result)) return wrong('its result is no JSON object')
   const { status_code: status = 200, stop_reason: reason, input_id: id, payload: _, ...details } = result
   if (id !== undefined && id !== inputId) return wrong(`its result is for another sample: ${quoted(id)}`)
   if (typeof status !== 'number' || status < 200 || status > 299) {
@@ -38,7 +37,7 @@ export function parseResult(text: string, inputId: string): AgentResult {
 function rewardsOf(given: unknown): Record<string, number> | undefined {
   if (given === undefined || given === null) return {}
   if (Array.isArray(given)) return given.length === 0 ? {} : rewardsOf(given.at(-1))
-  if (isObject(given)) {
+  if (isRecord(given)) {
     return Object.values(given).every(Number.isFinite) ? (given as Record<string, number>) : undefined
   }
   return Number.isFinite(given) ? { reward: given as number } : undefined
@@ -46,10 +45,6 @@ function rewardsOf(given: unknown): Record<string, number> | undefined {
 
 function wrong(error: string): AgentResult {
   return { status: 'error', rewards: {}, error }
-}
-
-export function isObject(value: unknown): value is Fields {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 const QUOTED_LENGTH = 200

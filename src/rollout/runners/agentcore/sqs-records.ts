@@ -1,6 +1,7 @@
 /** What S3 tells a queue: https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html */
 import Type from 'typebox'
 import { Value } from 'typebox/value'
+import { parseJson } from '../../../base/json.ts'
 
 const Notification = Type.Object({ Records: Type.Array(Type.Unknown()) })
 const TestEvent = Type.Object({ Service: Type.Literal('Amazon S3'), Event: Type.Literal('s3:TestEvent') })
@@ -23,7 +24,7 @@ export interface StoredObject {
  * that SNS passed on is read as well.
  */
 export function writtenObjects(body: string): StoredObject[] {
-  const message = parse(body)
+  const message = parseJson(body)
   if (isFromSns(message)) return writtenObjects(message.Message)
   if (!Value.Check(Notification, message)) return []
   return message.Records.flatMap((record) => {
@@ -36,7 +37,7 @@ export function writtenObjects(body: string): StoredObject[] {
 
 /** Whether it is S3's word to a new queue, which is about no object and for nobody. */
 export function isTestEvent(body: string): boolean {
-  const message = parse(body)
+  const message = parseJson(body)
   return isFromSns(message) ? isTestEvent(message.Message) : Value.Check(TestEvent, message)
 }
 
@@ -59,14 +60,6 @@ function isFromSns(message: unknown): message is { Message: string } {
 function decodeKey(key: string): string | undefined {
   try {
     return decodeURIComponent(key.replaceAll('+', ' '))
-  } catch {
-    return undefined
-  }
-}
-
-function parse(body: string): unknown {
-  try {
-    return JSON.parse(body)
   } catch {
     return undefined
   }

@@ -2,10 +2,11 @@
  * Results that the agent's program leaves in S3 under `{experiment}/{input}/{session}.json` (`AgentCoreRLApp` of
  * agentcore-rl-toolkit): looked for now and then, or when S3 has notified a queue.
  */
+import { isRecord } from '../../../base/json.ts'
 import { pause } from '../../backoff.ts'
 import type { AgentResult } from '../runner.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
-import { isObject, parseResult, quoted } from './result.ts'
+import { parseResult, quoted } from './result.ts'
 import type { ResultBucket } from './result-bucket.ts'
 import type { ResultQueue } from './result-queue.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
@@ -70,8 +71,8 @@ export class StoredResults implements ResultSource {
   async #start(session: AgentCoreSession, place: { key: string }, signal: AbortSignal): Promise<AgentResult> {
     const start = { ...session.payload, ...this.#orders(session) }
     const answer = await this.#options.endpoint.start(session, start, signal)
-    if (isObject(answer) && typeof answer.result_key === 'string') place.key = answer.result_key
-    else if (!isObject(answer) || answer.status !== 'processing') {
+    if (isRecord(answer) && typeof answer.result_key === 'string') place.key = answer.result_key
+    else if (!isRecord(answer) || answer.status !== 'processing') {
       // It is done: what is not in S3 now never will be.
       const error = `its program left nothing in S3 and answered ${quoted(answer)}; --results envelope takes answers`
       return (await this.#look(session, place.key, signal)) ?? { status: 'error', rewards: {}, error }

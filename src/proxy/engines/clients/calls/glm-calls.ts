@@ -3,7 +3,7 @@
  * `tool_parsers/structural_tag_registry.py` (0.32), and xgrammar's `builtin_structural_tag.py` (0.2.8) for tools that are
  * all strict.
  */
-import { isRecord } from '../wire/failures.ts'
+import { isRecord } from '../../../../base/json.ts'
 import type { CallTool, Schema } from './asked-calls.ts'
 import type { CallFormat } from './call-formats.ts'
 import {

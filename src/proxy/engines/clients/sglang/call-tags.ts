@@ -3,10 +3,10 @@
  * `FunctionCallParser.get_structure_constraint` of `python/sglang/srt/function_call/function_call_parser.py` (0.5.23), with
  * the default of `SGLANG_TOOL_STRICT_LEVEL`. So both modes sample from one distribution.
  */
+import { isRecord } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
 import { type AskedCalls, askedCalls, type CallTool } from '../calls/asked-calls.ts'
 import { type CallFormat, deepseekV32, kimiK2, qwen3Coder } from '../calls/call-formats.ts'
-import { isRecord } from '../wire/failures.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 /** By the proxy's parser: the detectors that have a tag of xgrammar's (`get_structural_tag_name`). */

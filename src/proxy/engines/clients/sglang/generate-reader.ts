@@ -7,8 +7,8 @@
  *
  * The text is not read: nothing in an event tells a text that goes on from one that starts anew. The ids say it all.
  */
-
 import { ProxyError } from '../../../../base/errors.ts'
+import { isRecord, parseJson } from '../../../../base/json.ts'
 import type {
   GenerationDelta,
   GenerationEnd,
@@ -28,7 +28,7 @@ import {
   tableOfAlternatives,
   versionSpans,
 } from '../wire/details/read.ts'
-import { answerError, isRecord, parseJson, saidBy } from '../wire/failures.ts'
+import { answerError, saidBy } from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
 import { sampledIds } from '../wire/sampled-ids.ts'
 import { firstWeightVersion, weightVersionOf } from '../wire/weight-version.ts'

@@ -3,11 +3,10 @@
  * `docs/basic_usage/sampling_params.md` for what `sampling_params` holds. The route ignores fields that it does not know;
  * a sampling parameter that it does not know fails the call, so only known ones are sent.
  */
-
 import { ProxyError } from '../../../../base/errors.ts'
+import { isRecord } from '../../../../base/json.ts'
 import { collapsedIds, imageUrlsOf, type PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
-import { isRecord } from '../wire/failures.ts'
 import {
   askedAlternatives,
   isMaskBounded,

@@ -3,8 +3,8 @@
  * `python/sglang/srt/managers/io_struct.py`; the answer's `meta_info` in `tokenizer_manager.py`, the scores in
  * `layers/logits_processor.py`, where inputs are normalised without temperature and top_p.
  */
+import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoredToken, ScoreRequest } from '../../port/score.ts'
-import { isRecord, parseJson } from '../wire/failures.ts'
 import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
 import type { IdReading } from '../wire/tokenizer-answers.ts'
 

@@ -3,12 +3,12 @@
  * `DelegatingParser._apply_structural_tag` of `vllm/parser/abstract_parser.py` (0.32), with the default of
  * `--tool-strict-level`. So both modes sample from one distribution.
  */
+import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
 import { type AskedCalls, askedCalls, type CallTool } from '../calls/asked-calls.ts'
 import * as formats from '../calls/call-formats.ts'
 import { glm } from '../calls/glm-calls.ts'
 import { constant, either, type Format, jsonSchema } from '../calls/structural-tag.ts'
-import { isRecord, parseJson } from '../wire/failures.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 /** By the proxy's parser: what vLLM calls the parser's `structural_tag_model`. It has none for the others. */

@@ -4,7 +4,7 @@
  * Calls go there for one of these, or for the weight version of each token; `docs/engine-wire.md` says what it lacks.
  */
 import { ProxyError } from '../../../../base/errors.ts'
-import { isRecord } from '../wire/failures.ts'
+import { isRecord } from '../../../../base/json.ts'
 import {
   askedAlternatives,
   isMaskBounded,

@@ -4,10 +4,9 @@
  * placeholders in the ids (`vllm/entrypoints/scale_out/token_in_token_out/protocol.py`, `MultiModalFeatures`; in
  * `vllm/entrypoints/serve/disagg/` before). Only the features of what is rendered there are used: the ids are ours.
  */
-
 import { ProxyError } from '../../../../base/errors.ts'
+import { isRecord } from '../../../../base/json.ts'
 import { imagePartsOf, imageRuns, type PromptImages } from '../../../../protocol/canonical/images.ts'
-import { isRecord } from '../wire/failures.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 export const RENDER_PATH = '/v1/chat/completions/render'

@@ -2,8 +2,8 @@
  * Scores on vLLM's `/v1/completions`: `prompt_logprobs` of `vllm/entrypoints/openai/completion/protocol.py`; the answer in
  * `serving.py` there and `vllm/logprobs.py`. Prompts are scored before temperature and filters in each `--logprobs-mode`.
  */
+import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoredToken, ScoreRequest } from '../../port/score.ts'
-import { isRecord, parseJson } from '../wire/failures.ts'
 import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
 import type { IdReading } from '../wire/tokenizer-answers.ts'
 

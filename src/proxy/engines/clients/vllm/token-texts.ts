@@ -2,7 +2,7 @@
  * What single tokens read like, by `POST /detokenize`, which answers with one text for all of them
  * (`vllm/entrypoints/serve/tokenize/`): the tokens are sent with a separator between them.
  */
-import { isRecord, parseJson } from '../wire/failures.ts'
+import { isRecord, parseJson } from '../../../../base/json.ts'
 
 /** POSTs JSON to a path of the engine. @returns the body of its answer @throws ProxyError */
 export type Post = (path: string, json: string) => Promise<string>

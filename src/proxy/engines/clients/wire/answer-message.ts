@@ -1,10 +1,9 @@
 /** The message of an engine's answer, or a piece of it in a stream, as a generation event. */
-
 import { ProxyError } from '../../../../base/errors.ts'
+import { isRecord } from '../../../../base/json.ts'
 import type { GenerationDelta } from '../../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../../protocol/json/nesting.ts'
-import { isRecord } from './failures.ts'
 
 /** Fields that have a place in the events. */
 const NAMED_FIELDS = new Set(['role', 'content', 'reasoning', 'reasoning_content', 'refusal', 'tool_calls'])

@@ -3,8 +3,8 @@
  * into generation events. Where engines differ, every place that one of them uses is looked at; `docs/engine-wire.md` lists
  * the sources. Only the choice with index 0 is read: a turn records one completion.
  */
-
 import { ProxyError } from '../../../../base/errors.ts'
+import { isRecord } from '../../../../base/json.ts'
 import type {
   GenerationDelta,
   GenerationEnd,
@@ -16,7 +16,7 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage, ToolCallIndexes } from './answer-message.ts'
 import { answerDetails } from './details/answer-details.ts'
-import { answerError, excerpt, isRecord, saidBy } from './failures.ts'
+import { answerError, excerpt, saidBy } from './failures.ts'
 import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { sampledIds } from './sampled-ids.ts'
 import { firstWeightVersion, lastWeightVersion, weightVersionOf } from './weight-version.ts'

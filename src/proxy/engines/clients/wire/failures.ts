@@ -1,5 +1,6 @@
 /** What can go wrong between the proxy and an engine, as ProxyErrors. */
 import { type ErrorCode, ProxyError } from '../../../../base/errors.ts'
+import { isRecord, parseJson } from '../../../../base/json.ts'
 
 const EXCERPT_CHARS = 200
 const NOT_HTTP = /^HPE_/
@@ -125,17 +126,4 @@ export function excerpt(text: string): string {
     .replace(/\s+/g, ' ')
     .trim()
   return line.length > EXCERPT_CHARS ? `${line.slice(0, EXCERPT_CHARS)}…` : line
-}
-
-/** @returns undefined when it is not JSON */
-export function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
-}
-
-export function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

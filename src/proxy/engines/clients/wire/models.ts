@@ -1,7 +1,8 @@
 import { ProxyError } from '../../../../base/errors.ts'
+import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ModelInfo } from '../../port/engine-client.ts'
 import type { EngineConnection } from './connection.ts'
-import { excerpt, healthFailure, isRecord, parseJson } from './failures.ts'
+import { excerpt, healthFailure } from './failures.ts'
 
 /** `GET /v1/models`. @throws ProxyError `engine_unreachable` or `engine_failed` */
 export async function getModels(connection: EngineConnection, signal: AbortSignal): Promise<ModelInfo[]> {

@@ -4,9 +4,9 @@
  * way of a string and a list of numbers (0.3 ms for 1.0), and next to none of the memory.
  */
 import { randomUUID } from 'node:crypto'
+import { isRecord } from '../../../../base/json.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { readIds } from '../../../../protocol/token-ids/token-ids-json.ts'
-import { isRecord } from './failures.ts'
 
 const KEY = Buffer.from('"prompt_token_ids":[')
 /** Stands in the JSON for the list that was taken out of it. No engine can know it. */

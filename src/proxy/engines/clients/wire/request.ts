@@ -1,5 +1,4 @@
 /** What all engine clients read from a request. */
-
 import { ProxyError } from '../../../../base/errors.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { jsonPieces } from '../../../../protocol/json/json-member.ts'

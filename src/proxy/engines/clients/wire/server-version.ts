@@ -1,5 +1,5 @@
+import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { EngineConnection } from './connection.ts'
-import { isRecord, parseJson } from './failures.ts'
 
 /** What a server says of its version: asked for when something first depends on it, and again when it has been away. */
 export class ServerVersion {

@@ -1,11 +1,11 @@
 import { ProxyError } from '../../../../base/errors.ts'
+import { isRecord, parseJson } from '../../../../base/json.ts'
 import {
   COMPARED_CHATS,
   type TokenizerAnswer,
   type TokenizerQuestion,
 } from '../../port/expected-tokenizer.ts'
 import type { EngineConnection } from './connection.ts'
-import { isRecord, parseJson } from './failures.ts'
 
 /** An engine that is busy with calls is asked again at the next check. */
 const READING_MS = 3_000

@@ -1,4 +1,4 @@
-import { isRecord } from './failures.ts'
+import { isRecord } from '../../../../base/json.ts'
 
 /** A weight version as it stands in an engine's JSON: text or a number. */
 export function weightVersionOf(value: unknown): string | undefined {

@@ -2,7 +2,6 @@
  * Who serves, over HTTP: engines and workers in one list, and engines that a trainer registers while the proxy runs.
  * Paths and fields are those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `WorkerInfo` in `models.py`).
  */
-
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'

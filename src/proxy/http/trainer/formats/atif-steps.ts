@@ -1,4 +1,5 @@
 /** The steps of one trajectory of ATIF (`harbor/models/trajectories/step.py` of Harbor 0.25.0), without token ids. */
+import { isRecord } from '../../../../base/json.ts'
 import { type Message, messagesBetween } from '../../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonical/messages.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
@@ -151,7 +152,7 @@ export class AtifSteps {
 function argumentsOf(text: string) {
   try {
     const value: unknown = JSON.parse(text)
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return { arguments: value }
+    if (isRecord(value)) return { arguments: value }
   } catch {
     // It is told below.
   }

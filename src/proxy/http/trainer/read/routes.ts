@@ -1,5 +1,4 @@
 /** Everything that can be read of sessions; writes nothing. Serves a proxy, and a database without one. */
-
 import { Readable } from 'node:stream'
 import { constants, createGzip } from 'node:zlib'
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'

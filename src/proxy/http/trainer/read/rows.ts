@@ -1,5 +1,4 @@
 /** Training-ready rows one by one: what they come to, and their tokens as binary. */
-
 import { ProxyError } from '../../../../base/errors.ts'
 import { unpackDetails } from '../../../../protocol/details/details.ts'
 import { LATER_KINDS } from '../../../../protocol/details/kinds.ts'

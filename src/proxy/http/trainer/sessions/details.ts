@@ -1,5 +1,4 @@
 /** Details of rows and traces as JSON, written piece by piece: those of a long row come to many megabytes. */
-
 import { ProxyError } from '../../../../base/errors.ts'
 import { type Details, unpackDetails } from '../../../../protocol/details/details.ts'
 import { DETAIL_KINDS, type DetailKind, type LaterKind } from '../../../../protocol/details/kinds.ts'

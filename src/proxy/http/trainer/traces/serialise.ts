@@ -1,5 +1,4 @@
 /** Turns as traces, in pieces of JSON text. */
-
 import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
 import { type LinkedTurn, traceIdOf } from '../../../session/trajectories/traces.ts'

@@ -1,10 +1,9 @@
 /** Details in answers of OpenAI's routes: of vLLM's, of SGLang's, and of servers that took over a name of theirs. */
-
+import { isRecord } from '../../../../../base/json.ts'
 import type { TokenLogprob } from '../../../../../protocol/canonical/messages.ts'
 import type { Details } from '../../../../../protocol/details/details.ts'
 import type { RequestedDetails } from '../../../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
-import { isRecord } from '../failures.ts'
 import {
   expertsInInt32,
   expertsInNpy,

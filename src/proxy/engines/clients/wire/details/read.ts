@@ -2,6 +2,7 @@
  * Details in the JSON of engines, by what they are. Each gives undefined for what is absent or of another form: a detail
  * that is half known is not known. `docs/engine-wire.md` lists where each engine says them, with the source.
  */
+import { isRecord } from '../../../../../base/json.ts'
 import type {
   ExpertTable,
   PromptTable,
@@ -17,7 +18,6 @@ import {
 } from '../../../../../protocol/details/tensors.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../../protocol/token-ids/token-ids.ts'
-import { isRecord } from '../failures.ts'
 import { weightVersionOf } from '../weight-version.ts'
 
 /** A token and its logprob; NaN: not reported. */
