@@ -1,6 +1,7 @@
 /** Child processes that never outlive the measurement, whatever ends it. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
 
 export interface Child {
   readonly name: string
@@ -12,10 +13,14 @@ export interface Child {
 
 export interface ChildSpec {
   name: string
-  /** Arguments of `node`. */
+  /** Default: the Node that runs this. */
+  command?: string
   args: string[]
+  env?: NodeJS.ProcessEnv
   /** It does not listen: there is no URL to wait for. */
   silent?: boolean
+  /** Of what does not say where it listens: `http://127.0.0.1:8080/health`. It listens when this answers with 200. */
+  healthUrl?: string
   /** With a channel for messages. */
   ipc?: boolean
   /** How long it may take until it listens. Default: 60 s. */
@@ -42,8 +47,18 @@ export class Children implements AsyncDisposable {
   }
 
   /** @throws Error when the process ends, or says nothing, before it is ready */
-  async start({ name, args, silent = false, ipc = false, readyMs = READY_MS }: ChildSpec): Promise<Child> {
-    const process_ = spawn(process.execPath, args, {
+  async start({
+    name,
+    command = process.execPath,
+    args,
+    env = process.env,
+    silent = false,
+    healthUrl,
+    ipc = false,
+    readyMs = READY_MS,
+  }: ChildSpec): Promise<Child> {
+    const process_ = spawn(command, args, {
+      env,
       stdio: ['ignore', 'pipe', 'pipe', ...(ipc ? (['ipc'] as const) : [])],
     })
     const { pid } = process_
@@ -52,9 +67,14 @@ export class Children implements AsyncDisposable {
     this.#running.set(pid, { name, pid, url: '', process: process_ })
     process_.once('exit', () => this.#running.delete(pid))
     const child = { name, pid, url: '', process: process_ }
+    // Else a child that logs there would wait for a reader.
+    if (silent || healthUrl !== undefined) process_.stdout!.resume()
     if (silent) return child
     try {
-      return { ...child, url: await firstUrl(child, readyMs, stderr) }
+      const url = await (healthUrl === undefined
+        ? firstUrl(child, readyMs, stderr)
+        : firstAnswer(child, healthUrl, readyMs, stderr))
+      return { ...child, url }
     } catch (error) {
       process_.kill('SIGKILL')
       throw error
@@ -70,6 +90,12 @@ export class Children implements AsyncDisposable {
     await exited
     clearTimeout(timer)
     if (child.signalCode === 'SIGKILL') throw new Error(`${name} did not end when asked to`)
+  }
+
+  /** Ends one whose end does not matter, or matters at once. */
+  async kill({ process: child }: Child): Promise<void> {
+    const exited = once(child, 'exit')
+    if (child.kill('SIGKILL')) await exited
   }
 
   /** Last started, first stopped: a proxy goes before its engine. */
@@ -90,6 +116,23 @@ function tail(child: ChildProcess): () => string {
     text = (text + piece).slice(-STDERR_CHARS)
   })
   return () => text
+}
+
+/** @returns the origin of the URL */
+async function firstAnswer(
+  { name, process: child }: Child,
+  healthUrl: string,
+  readyMs: number,
+  stderr: () => string,
+): Promise<string> {
+  const deadline = performance.now() + readyMs
+  while (performance.now() < deadline && child.exitCode === null && child.signalCode === null) {
+    const answer = await fetch(healthUrl).catch(() => undefined)
+    await answer?.body?.cancel()
+    if (answer?.ok) return new URL(healthUrl).origin
+    await sleep(100)
+  }
+  throw new Error(`${name} did not begin to listen: ${stderr()}`)
 }
 
 function firstUrl({ name, process: child }: Child, readyMs: number, stderr: () => string): Promise<string> {

@@ -4,7 +4,7 @@ import type { Spread } from './statistics.ts'
 export interface LoadJob {
   /** `http://127.0.0.1:8080/{session}/v1/chat/completions`; each agent's session takes the place of `{session}`. */
   url: string
-  /** Added to each call's. */
+  /** Added to each call's; `{session}` as in the URL. */
   headers?: Record<string, string>
   /** Size of a session's first request body, about. */
   bodyBytes: number

@@ -26,6 +26,14 @@ export function threadSeconds(pid: number): Record<string, number> {
   return seconds
 }
 
+/** How many processes a process has started, and their own, that still run. */
+export function countDescendants(pid: number): number {
+  const children = threadsOf(pid).flatMap((thread) =>
+    read(`/proc/${pid}/task/${thread}/children`).split(' ').filter(Boolean).map(Number),
+  )
+  return children.reduce((sum, child) => sum + 1 + countDescendants(child), 0)
+}
+
 /** Resident set size in MiB. */
 export function rssMib(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB/m.exec(read(`/proc/${pid}/status`))?.[1]

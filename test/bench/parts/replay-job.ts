@@ -24,6 +24,8 @@ export interface ReplayJob {
   baseUrl: string
   /** Instead of the dialect's own path: what passes bytes through knows one path only. */
   path?: string
+  /** Added to each call's; `{session}` as in the URL. */
+  headers?: Record<string, string>
   dialect: ReplayDialect
   shape: Shape
   /** Agents that call at the same time, each one call after the other. */

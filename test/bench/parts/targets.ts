@@ -65,7 +65,10 @@ export class Targets {
 
   async start(name: Exclude<TargetName, TokenMode>, proxy: ProxyOptions): Promise<Target> {
     if (name === 'direct') return { name, url: this.#engineUrl + CALL_PATH }
-    if (isPassThrough(name)) return this.#passThrough(name)
+    if (isPassThrough(name)) {
+      const child = await this.startPassThrough(name)
+      return { name, url: child.url + CALL_PATH, pid: child.pid }
+    }
     const child =
       name === 'relay' ? await this.startRelay(proxy) : await this.startLocal(recordedBy(name, proxy))
     return { name, url: callUrl(child), pid: child.pid }
@@ -118,11 +121,10 @@ export class Targets {
     return ['--engine-url', this.#engineUrl, '--engine-kind', 'vllm']
   }
 
-  async #passThrough(mode: PassThrough): Promise<Target> {
+  startPassThrough(mode: PassThrough): Promise<Child> {
     const script = join(import.meta.dirname, '../processes/pass-through.ts')
     const args = [script, '--engine-url', this.#engineUrl, '--mode', mode]
-    const child = await this.#children.start({ name: `pass-through (${mode})`, args })
-    return { name: mode, url: child.url + CALL_PATH, pid: child.pid }
+    return this.#children.start({ name: `pass-through (${mode})`, args })
   }
 }
 

@@ -7,7 +7,7 @@
  * completion goes on from there. So a longer prompt always extends a shorter one with its completion, as it does in
  * a conversation.
  *
- * Where tools are offered, a stream has always the same text and one tool call, so that agents that replay a session can
+ * Where tools are offered, an answer has always the same text and one tool call, so that agents that replay a session can
  * say what they heard without having read it.
  *
  * node engine-stand-in.ts [--tokens-per-second N] [--tokenizer FOLDER]
@@ -29,6 +29,14 @@ const MAX_TOKENS = 256 * 1024
 const MODEL = 'stand-in'
 /** Of a canned answer, those of its tool call. */
 const CALL_TOKENS = 20
+/** Of a whole answer. */
+const TOOL_CALLS = `,"tool_calls":${JSON.stringify([
+  {
+    id: ANSWER_TOOL.id,
+    type: 'function',
+    function: { name: ANSWER_TOOL.name, arguments: JSON.stringify(ANSWER_TOOL.arguments) },
+  },
+])}`
 const ROOT = `"id":"chatcmpl-stand-in","created":1700000000,"model":"${MODEL}"`
 
 const ids = Array.from({ length: CYCLE }, (_, at) => (Math.imul(at + 1, 2_654_435_761) >>> 0) % VOCABULARY)
@@ -105,15 +113,27 @@ function read(body: Buffer, { headers }: IncomingMessage): Ask {
     promptTokens: Math.ceil(body.length / BYTES_PER_TOKEN),
     maxTokens,
     stream: isStreamed(body),
-    wantsIds: all || body.includes('"return_token_ids":true'),
-    wantsLogprobs: all || body.includes('"logprobs":true'),
-    wantsUsage: all || body.includes('"include_usage":true'),
-    usesTool: maxTokens === ANSWER_TOKENS && body.includes('"tools":['),
+    wantsIds: all || says(body, '"return_token_ids":', 'true'),
+    wantsLogprobs: all || says(body, '"logprobs":', 'true'),
+    wantsUsage: all || says(body, '"include_usage":', 'true'),
+    usesTool: maxTokens === ANSWER_TOKENS && says(body, '"tools":', '['),
   }
 }
 
 function isStreamed(body: Buffer): boolean {
-  return body.includes('"stream":true')
+  return says(body, '"stream":', 'true')
+}
+
+/** Python writes a space behind the colon. */
+function says(body: Buffer, name: string, value: string): boolean {
+  const at = body.indexOf(name) + name.length
+  return (
+    at >= name.length &&
+    body
+      .toString('latin1', at, at + 6)
+      .trimStart()
+      .startsWith(value)
+  )
 }
 
 /** As each dialect says it: what passes bytes through passes on those of all of them. */
@@ -131,14 +151,14 @@ function limitOf(body: Buffer): number {
 function whole(ask: Ask, response: ServerResponse): void {
   const { promptTokens, maxTokens } = ask
   const positions = Array.from({ length: maxTokens }, (_, at) => (promptTokens + at) % CYCLE)
-  const content = positions.map((at) => texts[at]).join('')
+  const content = ask.usesTool ? ANSWER_TEXT : positions.map((at) => texts[at]).join('')
   const logprobsJson = ask.wantsLogprobs
     ? `{"content":[${positions.map((at) => entries[at]).join(',')}]}`
     : 'null'
   const body = Buffer.concat([
     Buffer.from(
-      `{${ROOT},"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":${JSON.stringify(content)}},` +
-        `"logprobs":${logprobsJson},"finish_reason":"stop","stop_reason":null,"token_ids":`,
+      `{${ROOT},"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":${JSON.stringify(content)}${ask.usesTool ? TOOL_CALLS : ''}},` +
+        `"logprobs":${logprobsJson},"finish_reason":"${finishOf(ask)}","stop_reason":null,"token_ids":`,
     ),
     ask.wantsIds ? idList(promptTokens, promptTokens + maxTokens) : Buffer.from('null'),
     Buffer.from(`}],"usage":${usage(ask)},"prompt_token_ids":`),
@@ -242,12 +262,15 @@ function chunkText(delta: string, at: number, wantsIds: boolean, wantsLogprobs: 
 }
 
 function lastEvents(ask: Ask): string {
-  const finish = ask.usesTool ? 'tool_calls' : 'stop'
-  const end = `${chunkHead}{},"logprobs":null,"finish_reason":"${finish}","stop_reason":null${ask.wantsIds ? ',"token_ids":[]' : ''}}]}\n\n`
+  const end = `${chunkHead}{},"logprobs":null,"finish_reason":"${finishOf(ask)}","stop_reason":null${ask.wantsIds ? ',"token_ids":[]' : ''}}]}\n\n`
   const total = ask.wantsUsage
     ? `data: {${ROOT},"object":"chat.completion.chunk","choices":[],"usage":${usage(ask)}}\n\n`
     : ''
   return `${end}${total}data: [DONE]\n\n`
+}
+
+function finishOf({ usesTool }: Ask): string {
+  return usesTool ? 'tool_calls' : 'stop'
 }
 
 function usage({ promptTokens, maxTokens }: Ask): string {

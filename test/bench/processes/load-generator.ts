@@ -4,6 +4,7 @@
  */
 import { Pool } from 'undici'
 import { Conversation } from '../parts/conversation.ts'
+import { headersOf } from '../parts/headers.ts'
 import type { LoadJob, LoadResult } from '../parts/load-job.ts'
 import { cpuSeconds } from '../parts/proc-stat.ts'
 import { quantile } from '../parts/statistics.ts'
@@ -112,17 +113,21 @@ class Agent {
       const session = `bench-${this.#name}-${Math.floor(this.#calls / job.callsPerSession)}`
       const body = this.#conversation.ask(`${this.#name} ${this.#calls}`)
       this.#calls += 1
-      this.#conversation.hear(await call(pool, pathOf(job.url, session), body, job, tally))
+      const told = { ...job, headers: headersOf(job, session) }
+      this.#conversation.hear(await call(pool, pathOf(job.url, session), body, told, tally))
       if (this.#calls % job.callsPerSession !== 0) continue
       this.#conversation = new Conversation(job)
       if (job.completeUrl)
-        await post(pool, pathOf(job.completeUrl, session), Buffer.from('{}'), { ...job, stream: false })
+        await post(pool, pathOf(job.completeUrl, session), Buffer.from('{}'), { ...told, stream: false })
     }
   }
 }
 
+/** With the headers of one session. */
+type Told = LoadJob & { headers: Record<string, string> }
+
 /** @returns the body of a whole answer */
-async function call(pool: Pool, path: string, body: Buffer, job: LoadJob, tally: Tally): Promise<Buffer> {
+async function call(pool: Pool, path: string, body: Buffer, job: Told, tally: Tally): Promise<Buffer> {
   const startedAt = performance.now()
   let failure: string | undefined
   let answer: Answer | undefined
@@ -151,13 +156,13 @@ function post(
   pool: Pool,
   path: string,
   body: Buffer,
-  { stream, headers }: Pick<LoadJob, 'stream' | 'headers'>,
+  { stream, headers }: { stream: boolean; headers: Record<string, string> },
 ): Promise<Answer> {
   const { promise, resolve, reject } = Promise.withResolvers<Answer>()
   const answer: Answer = { status: 0, events: 0, firstByteMs: 0, pieces: [] }
   let endedWithLf = false
   pool.dispatch(
-    { path, method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body },
+    { path, method: 'POST', headers, body },
     {
       onRequestStart() {},
       onResponseStart(_controller, status) {

@@ -3,6 +3,7 @@
  * Takes jobs from its parent process, one at a time.
  */
 import { Pool } from 'undici'
+import { headersOf } from '../parts/headers.ts'
 import { cpuSeconds, sumInto, threadSeconds } from '../parts/proc-stat.ts'
 import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/replay-job.ts'
 import { ReplayedConversation, scriptOf } from '../parts/replayed-session.ts'
@@ -156,8 +157,9 @@ class Agent {
     const base = new URL(job.baseUrl).pathname.replace(/\/$/, '')
     const session = `replay-${this.#dialect}-${this.#number}-${this.#sessions}`
     const path = (base + (job.path ?? PATHS[this.#dialect])).replace('%7Bsession%7D', session)
+    const headers = headersOf(job, session)
     const startedAt = performance.now()
-    const failure = await post(pool, path, body)
+    const failure = await post(pool, path, headers, body)
     const tookMs = performance.now() - startedAt
     tally.latenciesMs.push(tookMs)
     tally.inputTokens += promptTokens
@@ -174,13 +176,18 @@ const ENDS = ['[DONE]', '"message_stop"', '"response.completed"']
 const LONGEST_END = 32
 
 /** @returns what was wrong with the answer */
-function post(pool: Pool, path: string, body: Buffer): Promise<string | undefined> {
+function post(
+  pool: Pool,
+  path: string,
+  headers: Record<string, string>,
+  body: Buffer,
+): Promise<string | undefined> {
   const { promise, resolve } = Promise.withResolvers<string | undefined>()
   let status = 0
   let isWhole = false
   let last: Buffer = Buffer.alloc(0)
   pool.dispatch(
-    { path, method: 'POST', headers: { 'content-type': 'application/json' }, body },
+    { path, method: 'POST', headers, body },
     {
       onRequestStart() {},
       onResponseStart(_controller, code) {

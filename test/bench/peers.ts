@@ -1,0 +1,137 @@
+/**
+ * npm run bench:peers -- [--quick] [--peers pipe,llm-proxy,…] [--loads small,large,replay] [--runs 3] [--json FILE]
+ *
+ * What a user could pick instead of llm-proxy, from PyPI, behind one load and in front of one engine; and two checks of
+ * what those that record have on record. PEERS.md says how to read the figures.
+ */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { NotForThisMachine } from '../engines/vllm/install.ts'
+import { Children } from './parts/children.ts'
+import { LoadGenerator } from './parts/load.ts'
+import { describeMachine, machineLine } from './parts/machine.ts'
+import { startReplayer } from './parts/replay-targets.ts'
+import { startEngine } from './parts/start-engine.ts'
+import { table } from './parts/table.ts'
+import { PEERS, type Peer, TOKENS } from './peers/catalog.ts'
+import { installPeer } from './peers/install.ts'
+import { killed } from './peers/killed.ts'
+import { type Cell, LOAD_NAMES, loadsTable, measure, type Stage } from './peers/loads.ts'
+import { echoed } from './peers/tidied.ts'
+
+const { values: options } = parseArgs({
+  options: {
+    quick: { type: 'boolean', default: false },
+    peers: { type: 'string', default: PEERS.map(({ name }) => name).join() },
+    loads: { type: 'string', default: LOAD_NAMES.join() },
+    runs: { type: 'string', default: '3' },
+    json: { type: 'string' },
+  },
+})
+const FULL = { durationMs: 5_000, warmUpMs: 1_500, concurrency: 16, calls: 400 }
+const QUICK = { durationMs: 200, warmUpMs: 0, concurrency: 4, calls: 20 }
+
+await main()
+
+async function main(): Promise<void> {
+  const plan = options.quick ? QUICK : FULL
+  const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-peers-'))
+  process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
+  console.log(`${machineLine(describeMachine(folder))}, ${new Date().toISOString().slice(0, 10)}`)
+  await using children = new Children()
+  const stage: Stage = {
+    ...plan,
+    folder,
+    engineUrl: (await startEngine(children)).url,
+    load: await LoadGenerator.start(children),
+    replayer: await startReplayer(children),
+  }
+  const asked = options.peers.split(',')
+  const peers = await installed(PEERS.filter(({ name }) => asked.includes(name)))
+  const cells = await measureAll(stage, peers)
+  console.log(`\n${loadsTable(cells)}`)
+  const recorders = peers.filter(({ record }) => record !== undefined)
+  const kills = await killAll(stage, recorders, plan.calls)
+  const echoes = await echoAll(stage, recorders)
+  if (options.json) writeFileSync(options.json, `${JSON.stringify({ cells, kills, echoes }, null, 2)}\n`)
+}
+
+/** Those that this machine can have; others are named with the reason. */
+async function installed(peers: readonly Peer[]): Promise<Peer[]> {
+  const here: Peer[] = []
+  for (const peer of peers) {
+    try {
+      if (peer.requirement !== undefined) await installPeer(peer.requirement, console.error)
+      here.push(peer)
+    } catch (error) {
+      if (!(error instanceof NotForThisMachine)) throw error
+      console.log(`${peer.name} is skipped: ${error.message}`)
+    }
+  }
+  return here
+}
+
+/** Peers take turns, so that a change of the machine's mood hits all alike. */
+async function measureAll(stage: Stage, peers: readonly Peer[]): Promise<Cell[]> {
+  const loads = LOAD_NAMES.filter((load) => options.loads.split(',').includes(load))
+  const cells = loads.flatMap((load) => peers.map((peer) => ({ load, peer: peer.name, runs: [] }) as Cell))
+  for (let run = 0; run < Number(options.runs); run += 1) {
+    for (const cell of cells) {
+      const peer = peers.find(({ name }) => name === cell.peer)!
+      await orSay(peer, async () => cell.runs.push(await measure(stage, peer, cell.load, run)))
+    }
+  }
+  return cells
+}
+
+async function killAll(stage: Stage, peers: readonly Peer[], calls: number) {
+  const rows: string[][] = []
+  for (const stream of [false, true]) {
+    for (const peer of peers) {
+      await orSay(peer, async () => {
+        const plan = { stream, calls, agents: stage.concurrency }
+        const { acknowledged, onRecord } = await killed(peer, stage.engineUrl, stage.folder, plan)
+        const lost = acknowledged - onRecord
+        rows.push([peer.name, stream ? 'streamed' : 'whole', ...[acknowledged, onRecord, lost].map(String)])
+      })
+    }
+  }
+  console.log(`\n${table(['killed', 'answers', 'acknowledged', 'on record', 'lost'], rows)}`)
+  return rows
+}
+
+async function echoAll(stage: Stage, peers: readonly Peer[]) {
+  const rows: string[][] = []
+  for (const tidies of [false, true]) {
+    for (const peer of [...peers, ...(peers.some(({ name }) => name === 'llm-proxy') ? [TOKENS] : [])]) {
+      await orSay(peer, async () => {
+        const { sampled, trained, again, sequences, tokens } = await echoed(peer, stage.folder, tidies)
+        const figures = [sampled, trained, again, sequences, tokens].map(String)
+        rows.push([peer.name, tidies ? 'tidied' : 'as heard', ...figures])
+      })
+    }
+  }
+  const head = [
+    'recorded by',
+    'echo',
+    'sampled tokens',
+    'trained',
+    'trained again',
+    'sequences',
+    'tokens in them',
+  ]
+  console.log(`\n${table(head, rows)}`)
+  return rows
+}
+
+/** One that fails is named with its error, and the others go on. */
+async function orSay(peer: Peer, run: () => Promise<unknown>): Promise<void> {
+  try {
+    await run()
+  } catch (error) {
+    if (peer.requirement === undefined) throw error
+    console.log(`${peer.name}: ${error instanceof Error ? error.message : error}`)
+  }
+}

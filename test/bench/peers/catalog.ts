@@ -1,0 +1,179 @@
+/** What is compared: how each is started, as its users would start it, where agents call it, and how its record is read. */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { freePort } from '../../helpers/free-port.ts'
+import type { Child, Children } from '../parts/children.ts'
+import { Targets } from '../parts/targets.ts'
+import { TOKEN_MODEL } from '../parts/token-model.ts'
+import { installPeer } from './install.ts'
+import { mergedCalls, type Sequence } from './sequences.ts'
+
+export interface Place {
+  children: Children
+  engineUrl: string
+  /** Where its record is: the same one after a restart. */
+  folder: string
+}
+
+export interface Started {
+  child: Child
+  /** What stands before `/v1/chat/completions`; each agent's session takes the place of `{session}`, here and below. */
+  baseUrl: string
+  headers?: Record<string, string>
+}
+
+export interface Peer {
+  name: string
+  /** Of pip; undefined: of this clone. */
+  requirement?: string
+  start(place: Place): Promise<Started>
+  /** Of those that record. */
+  record?: {
+    /** How many answered calls of a session are on record. */
+    calls(origin: string, session: string): Promise<number>
+    /** What a trainer gets of an ended session. */
+    sequences(origin: string, session: string): Promise<Sequence[]>
+  }
+}
+
+const READY_MS = 120_000
+/** One that LiteLLM takes for a key that nobody guesses. */
+const LITELLM_KEY = 'sk-5f0c6a1b9d3e47e28a90b1c2d3e4f506718293a4b5c6d7e8'
+
+const pipe: Peer = {
+  name: 'pipe',
+  async start({ children, engineUrl }) {
+    const child = await new Targets(children, engineUrl).startPassThrough('pipe')
+    return { child, baseUrl: child.url }
+  },
+}
+
+function llmProxy(name: string, args: string[]): Peer {
+  return {
+    name,
+    async start({ children, engineUrl, folder }) {
+      const targets = new Targets(children, engineUrl)
+      const child = await targets.startLocal({ db: join(folder, 'llm-proxy.db'), args })
+      return { child, baseUrl: `${child.url}/{session}` }
+    },
+    record: {
+      async calls(origin, session) {
+        const { turns = [] } = await read(`${origin}/sessions/${session}?ids=false&messages=none`)
+        return turns.filter(({ status }: { status: string }) => status === 'completed').length
+      },
+      async sequences(origin, session) {
+        const { trajectories } = await read(`${origin}/sessions/${session}/trajectories`)
+        return trajectories.map(
+          (row: { prompt_ids: number[]; response_ids: number[]; response_mask: number[] }) => ({
+            ids: [...row.prompt_ids, ...row.response_ids],
+            mask: [...row.prompt_ids.map(() => 0), ...row.response_mask],
+          }),
+        )
+      },
+    },
+  }
+}
+
+const rllm: Peer = {
+  name: 'rllm-model-gateway',
+  requirement: 'rllm-model-gateway==0.1.0',
+  async start({ children, engineUrl, folder }) {
+    const at = await address()
+    const store = ['--db-path', join(folder, 'traces.db')]
+    const child = await children.start({
+      ...(await installed(this, 'rllm-model-gateway')),
+      args: [...at.args, '--worker', engineUrl, ...store],
+      healthUrl: `${at.url}/health`,
+    })
+    return { child, baseUrl: `${at.url}/sessions/{session}` }
+  },
+  record: {
+    calls: async (origin, session) => (await read(`${origin}/sessions/${session}/traces`)).length,
+    async sequences(origin, session) {
+      const traces = await read(`${origin}/sessions/${session}/traces`)
+      // A trace is a call: what joins them is the trainer's.
+      return mergedCalls(
+        traces.map((trace: { prompt_token_ids: number[]; completion_token_ids: number[] }) => ({
+          prompt: trace.prompt_token_ids,
+          completion: trace.completion_token_ids,
+        })),
+      )
+    },
+  },
+}
+
+/** Has no record without a PostgreSQL database, and then one without token ids. */
+const litellm: Peer = {
+  name: 'litellm',
+  // Of later releases the proxy is a package of its own, `litellm-proxy`, which PyPI did not have when this was written.
+  requirement: 'litellm[proxy]==1.108.7',
+  async start({ children, engineUrl, folder }) {
+    const at = await address()
+    const config = join(folder, 'litellm.yaml')
+    const engine = { model: 'hosted_vllm/stand-in', api_base: `${engineUrl}/v1`, api_key: 'none' }
+    const models = [{ model_name: 'stand-in', litellm_params: engine }]
+    // JSON is YAML.
+    writeFileSync(config, JSON.stringify({ model_list: models }))
+    const child = await children.start({
+      ...(await installed(this, 'litellm')),
+      args: ['--config', config, ...at.args],
+      // Without it the proxy looks for a list of prices on the network, for ten seconds.
+      env: { ...process.env, LITELLM_MASTER_KEY: LITELLM_KEY, LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
+      healthUrl: `${at.url}/health/liveliness`,
+    })
+    return { child, baseUrl: at.url, headers: { authorization: `Bearer ${LITELLM_KEY}` } }
+  },
+}
+
+const openenv: Peer = {
+  name: 'openenv capture',
+  requirement: 'openenv==0.10.0',
+  async start({ children, engineUrl }) {
+    const at = await address()
+    // A session begins with its first call, as with the others; else each would need a request of its own first.
+    const options = ['--llm-url', engineUrl, '--model', 'stand-in', '--allow-unregistered']
+    const child = await children.start({
+      ...(await installed(this, 'python')),
+      args: ['-m', 'openenv.core.harness.capture.server', ...options, ...at.args],
+      healthUrl: `${at.url}/health`,
+    })
+    return { child, baseUrl: at.url, headers: { authorization: 'Bearer {session}' } }
+  },
+  record: {
+    calls: async (origin, session) => (await read(`${origin}/sessions/${session}`)).n_turns ?? 0,
+    async sequences(origin, session) {
+      const { sequences } = await read(`${origin}/sessions/${session}/rollout`)
+      return sequences
+        .filter(({ trainable }: { trainable: boolean }) => trainable)
+        .map((row: { input_ids: number[]; loss_mask: number[] }) => ({
+          ids: row.input_ids,
+          mask: row.loss_mask,
+        }))
+    },
+  },
+}
+
+export const CHAT = llmProxy('llm-proxy', [])
+/** Only where the engine takes prompts of ids. */
+export const TOKENS = llmProxy('llm-proxy, token mode', ['--tokenizer', TOKEN_MODEL])
+/** In the order of the table. */
+export const PEERS: readonly Peer[] = [pipe, CHAT, rllm, litellm, openenv]
+
+async function installed({ name, requirement }: Peer, program: string) {
+  const venv = await installPeer(requirement!, console.error)
+  return { name, command: join(venv, 'bin', program), readyMs: READY_MS }
+}
+
+async function address(): Promise<{ url: string; args: string[] }> {
+  const port = await freePort()
+  return { url: `http://127.0.0.1:${port}`, args: ['--host', '127.0.0.1', '--port', String(port)] }
+}
+
+/** @returns the JSON; an empty object of what is not there */
+// biome-ignore lint/suspicious/noExplicitAny: others' shapes
+async function read(url: string): Promise<any> {
+  const answer = await fetch(url)
+  if (answer.status === 404) return {}
+  if (!answer.ok) throw new Error(`${url} answered ${answer.status}: ${await answer.text()}`)
+  return answer.json()
+}

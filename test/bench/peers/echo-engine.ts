@@ -1,0 +1,112 @@
+/**
+ * An engine whose prompts are what the agent said, in the words of Qwen3's own template and tokenizer, with calls read as
+ * vLLM's `hermes` parser reads them: the text before the first call stays as it is, arguments are written anew, as Python
+ * writes JSON. What an agent echoes in other words than it heard is another prompt here, as with a real engine.
+ */
+import type { ServerResponse } from 'node:http'
+import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import {
+  openEventStream,
+  type ScriptedServer,
+  sendJson,
+  startScriptedServer,
+} from '../../helpers/scripted-server.ts'
+import { loadTemplate } from '../../helpers/templates.ts'
+import { TOKEN_MODEL } from '../parts/token-model.ts'
+
+export const TURNS = 24
+const MODEL = 'stand-in'
+const ROOT = { id: 'cmpl-echo', created: 1, model: MODEL }
+
+export interface EchoEngine extends ScriptedServer {
+  sampledTokens(): number
+}
+
+interface Answer {
+  content: string | null
+  tool_calls?: object[]
+}
+
+export async function startEchoEngine(): Promise<EchoEngine> {
+  const tokenizer = loadTokenizer(TOKEN_MODEL)
+  const { template } = loadTemplate(TOKEN_MODEL)
+  const [start, assistant] = tokenizer.encode('<|im_start|>assistant')
+  let sampled = 0
+  const server = await startScriptedServer(({ method, path, body }, response) => {
+    if (method === 'GET') return answerGet(path, response)
+    const isChat = path === '/v1/chat/completions'
+    if (!isChat && path !== '/v1/completions') return sendJson(response, { detail: 'Not Found' }, 404)
+    const prompt: number[] = isChat
+      ? tokenizer.encode(template.render(body.messages, { tools: body.tools }))
+      : body.prompt
+    const turns = prompt.filter((id, at) => id === start && prompt[at + 1] === assistant).length
+    // Before its first call llm-proxy asks whether the engine has the tokenizer that it has: no turn of the agent.
+    const text = turns === 0 ? 'Yes.' : sampledText(turns - 1)
+    const ids = [...tokenizer.encode(text), tokenizer.eosTokenId!]
+    if (turns > 0) sampled += ids.length
+    const tokens = ids.map((id) => ({
+      token: tokenizer.decode([id]),
+      logprob: -0.5,
+      bytes: [],
+      top_logprobs: [],
+    }))
+    const finish_reason = isChat && text.includes('<tool_call>') ? 'tool_calls' : 'stop'
+    const lists = {
+      tokens: tokens.map(({ token }) => token),
+      token_logprobs: ids.map(() => -0.5),
+      top_logprobs: null,
+    }
+    const choice = {
+      index: 0,
+      ...{ finish_reason, stop_reason: null, token_ids: ids },
+      ...(isChat ? { logprobs: { content: tokens } } : { text, logprobs: lists, prompt_token_ids: prompt }),
+    }
+    const root = { ...ROOT, ...(isChat && { prompt_token_ids: prompt }) }
+    const usage = { prompt_tokens: prompt.length, completion_tokens: ids.length }
+    const message = { role: 'assistant', ...parsed(text) }
+    if (!body.stream)
+      return sendJson(response, { ...root, choices: [{ ...choice, ...(isChat && { message }) }], usage })
+    const send = openEventStream(response)
+    send({ ...root, choices: [{ ...choice, ...(isChat && { delta: indexed(message) }) }] })
+    if (body.stream_options?.include_usage) send({ ...ROOT, choices: [], usage })
+    send('[DONE]')
+    response.end()
+  })
+  return { ...server, sampledTokens: () => sampled }
+}
+
+function answerGet(path: string, response: ServerResponse): void {
+  if (path === '/v1/models') sendJson(response, { object: 'list', data: [{ id: MODEL, owned_by: 'vllm' }] })
+  else if (path === '/health') response.end()
+  else if (path === '/version') sendJson(response, { version: '0.32.0' })
+  else sendJson(response, { detail: 'Not Found' }, 404)
+}
+
+/** Models write like this: some calls as they were taught, some with other white space. */
+function sampledText(turn: number): string {
+  if (turn >= TURNS - 1) return 'All files are read.'
+  const path = JSON.stringify(`src/file-${turn}.ts`)
+  const call = `{"name": "read_file", "arguments": {"path": ${path}, "lines": 20}}`
+  const [taught, other] = [tagged(call), tagged(call.replaceAll(': ', ':').replaceAll(', ', ','))]
+  const texts = [taught, `I read file ${turn} next.\n${taught}`, `Now file ${turn}:\n\n\n${taught}`, other]
+  return texts[turn % texts.length]!
+}
+
+function tagged(call: string): string {
+  return `<tool_call>\n${call}\n</tool_call>`
+}
+
+function parsed(text: string): Answer {
+  const call = /<tool_call>\n(.*)\n<\/tool_call>/.exec(text)
+  if (call === null) return { content: text }
+  const { name, arguments: values } = JSON.parse(call[1]!)
+  const members = Object.entries(values).map(([key, value]) => `"${key}": ${JSON.stringify(value)}`)
+  const id = `call_${values.path.replace(/\D/g, '')}`
+  const tool_calls = [{ id, type: 'function', function: { name, arguments: `{${members.join(', ')}}` } }]
+  return { content: text.slice(0, call.index) || null, tool_calls }
+}
+
+function indexed(message: Answer): Answer {
+  const tool_calls = message.tool_calls?.map((call, index) => ({ index, ...call }))
+  return { ...message, ...(tool_calls && { tool_calls }) }
+}

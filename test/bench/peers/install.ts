@@ -1,0 +1,30 @@
+/** What users would install instead of llm-proxy, from PyPI, each in a folder of its own that is made once. */
+import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { CACHE, digest, NotForThisMachine, run } from '../../engines/vllm/install.ts'
+
+const LOOK_MS = 60_000
+
+/** @returns the folder of an installation: its programs are in `bin` @throws NotForThisMachine with the reason */
+export async function installPeer(requirement: string, note: (text: string) => void): Promise<string> {
+  const look = 'import ensurepip, platform, sys, venv; print(sys.version, platform.machine())'
+  const python = await run('python3', ['-c', look], { limitMs: LOOK_MS }).catch((error) => {
+    throw new NotForThisMachine('no Python 3 with venv', { cause: error })
+  })
+  const name = /^[\w-]+/.exec(requirement)![0]
+  const venv = join(CACHE, `peer-${name}-${digest(requirement, python)}`)
+  if (existsSync(join(venv, 'ready'))) return venv
+  note(`installing ${requirement} into ${venv}, once`)
+  rmSync(venv, { recursive: true, force: true })
+  mkdirSync(venv, { recursive: true })
+  try {
+    await run('python3', ['-m', 'venv', venv])
+    const program = join(venv, 'bin/python')
+    await run(program, ['-m', 'pip', 'install', '--quiet', 'uv'])
+    await run(program, ['-m', 'uv', 'pip', 'install', '--quiet', '--python', program, requirement])
+  } catch (error) {
+    throw new NotForThisMachine(`${requirement} cannot be installed here: ${(error as Error).message}`)
+  }
+  writeFileSync(join(venv, 'ready'), '')
+  return venv
+}

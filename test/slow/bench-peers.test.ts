@@ -1,0 +1,66 @@
+import t from 'tap'
+import { Children } from '../bench/parts/children.ts'
+import { LoadGenerator } from '../bench/parts/load.ts'
+import { startReplayer } from '../bench/parts/replay-targets.ts'
+import { startEngine } from '../bench/parts/start-engine.ts'
+import { CHAT, PEERS, type Peer } from '../bench/peers/catalog.ts'
+import { killed } from '../bench/peers/killed.ts'
+import { measure } from '../bench/peers/loads.ts'
+import { mergedCalls, totalsOf } from '../bench/peers/sequences.ts'
+import { echoed } from '../bench/peers/tidied.ts'
+
+/** Of the bench, the one that needs no installation; it forgets all calls. */
+const forgetful: Peer = {
+  ...PEERS.find(({ name }) => name === 'pipe')!,
+  record: { calls: async () => 0, sequences: async () => [] },
+}
+
+t.test('a kill shows who acknowledges what is not on record', async (t) => {
+  await using children = new Children()
+  const { url } = await startEngine(children)
+  const plan = { stream: true, calls: 12, agents: 3 }
+  t.same(await killed(CHAT, url, t.testdir(), plan), { acknowledged: 12, onRecord: 12 })
+  t.same(await killed(forgetful, url, t.testdir(), plan), { acknowledged: 12, onRecord: 0 })
+})
+
+t.test(
+  'an agent that tidies its echo splits rows of chat mode, and all of its tokens train once',
+  async (t) => {
+    const { sampled, trained, again, sequences } = await echoed(CHAT, t.testdir(), true)
+    t.ok(sampled > 0)
+    t.equal(trained, sampled)
+    t.equal(again, 0)
+    t.ok(sequences > 1)
+  },
+)
+
+t.test('a peer is measured under each load', async (t) => {
+  await using children = new Children()
+  const stage = {
+    ...{ folder: t.testdir(), durationMs: 100, warmUpMs: 0, concurrency: 2 },
+    engineUrl: (await startEngine(children)).url,
+    load: await LoadGenerator.start(children),
+    replayer: await startReplayer(children),
+  }
+  for (const load of ['small', 'large', 'replay'] as const) {
+    const { calls, otherProcesses } = await measure(stage, forgetful, load, 0)
+    t.ok(calls > 0, load)
+    t.equal(otherProcesses, 0)
+  }
+})
+
+t.test(
+  'calls are joined where one goes on from another, and what is in two sequences counts once',
+  async (t) => {
+    const joined = mergedCalls([
+      { prompt: [1, 2], completion: [3] },
+      { prompt: [1, 2, 3, 4], completion: [5] },
+      { prompt: [1, 9], completion: [5] },
+    ])
+    t.same(joined, [
+      { ids: [1, 2, 3, 4, 5], mask: [0, 0, 1, 0, 1] },
+      { ids: [1, 9, 5], mask: [0, 0, 1] },
+    ])
+    t.same(totalsOf([...joined, joined[0]!]), { sequences: 3, trained: 3, again: 2, tokens: 13 })
+  },
+)
