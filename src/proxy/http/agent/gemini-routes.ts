@@ -1,17 +1,16 @@
 /** Gemini's part of the agent routes: content, whole and streamed, token counting, models, and errors in Google's shape. */
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Logger } from '../../../base/logger.ts'
 import { ArrayFrame, EventFrame, GeminiStreamWriter, geminiAnswer } from '../../dialects/gemini/answer.ts'
 import { googleError } from '../../dialects/gemini/error.ts'
 import { type GeminiCall, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
-import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { callHandler } from './call-handler.ts'
 import { countTokens } from './count-tokens.ts'
+import { errorHandler } from './error-handler.ts'
 import type { MessagesRoutesOptions } from './messages-routes.ts'
 import { docs, docsOfRead, GeminiAnswer, GeminiModel, GeminiModels, GoogleErrorReply } from './route-docs.ts'
 import { BASE_PATHS } from './session-of-call.ts'
@@ -36,7 +35,7 @@ function geminiDialect(call: GeminiCall, isSse: boolean, options: GeminiRoutesOp
 }
 
 export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, options, done) => {
-  app.setErrorHandler(googleErrorHandler(options.logger))
+  app.setErrorHandler(errorHandler(options.logger, { idHeader: 'x-request-id', body: googleError }))
   const handle = callHandler(options)
   const count = countTokens(options)
   const answer = (request: FastifyRequest, reply: FastifyReply) => {
@@ -104,17 +103,5 @@ function modelObject({ id, maxModelLen }: ModelInfo): object {
     name: `models/${id}`,
     ...(maxModelLen !== undefined && { inputTokenLimit: maxModelLen }),
     supportedGenerationMethods: [...METHODS],
-  }
-}
-
-function googleErrorHandler(logger: Logger) {
-  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
-    const error = errorOf(thrown)
-    logFailure(logger, request, error)
-    const requestId = String(reply.getHeader('x-request-id') ?? request.id)
-    void reply
-      .code(error.status)
-      .headers({ ...errorHeaders(error), 'x-request-id': requestId })
-      .send(googleError(error))
   }
 }

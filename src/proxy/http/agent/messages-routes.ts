@@ -1,16 +1,15 @@
 /** Anthropic's part of the agent routes: Messages, token counting, and errors in its own shape. */
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
-import type { Logger } from '../../../base/logger.ts'
 import type { VolatileRule } from '../../dialects/common/volatile.ts'
 import { message } from '../../dialects/messages/answer.ts'
 import { anthropicError, anthropicErrorEvent, anthropicStatus } from '../../dialects/messages/error.ts'
 import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/messages/request.ts'
 import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
 import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
-import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { type CallHandlerOptions, callHandler } from './call-handler.ts'
 import { countTokens } from './count-tokens.ts'
+import { errorHandler } from './error-handler.ts'
 import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-docs.ts'
 import { BASE_PATHS } from './session-of-call.ts'
 
@@ -33,7 +32,9 @@ function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect
 }
 
 export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app, options, done) => {
-  app.setErrorHandler(anthropicErrorHandler(options.logger))
+  app.setErrorHandler(
+    errorHandler(options.logger, { idHeader: 'request-id', status: anthropicStatus, body: anthropicError }),
+  )
   const call = callHandler(options)(messagesDialect(options))
   const count = countHandler(options)
   for (const base of BASE_PATHS) {
@@ -51,16 +52,4 @@ function countHandler(options: MessagesRoutesOptions) {
       lowerCountTokensRequest(body, options.volatileRules, repeats),
     ),
   })
-}
-
-function anthropicErrorHandler(logger: Logger) {
-  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
-    const error = errorOf(thrown)
-    logFailure(logger, request, error)
-    const requestId = String(reply.getHeader('request-id') ?? request.id)
-    void reply
-      .code(anthropicStatus(error))
-      .headers({ ...errorHeaders(error), 'request-id': requestId })
-      .send(anthropicError(error, requestId))
-  }
 }

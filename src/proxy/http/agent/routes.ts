@@ -1,8 +1,7 @@
 /** Agent-facing routes: every dialect under every form of a session's base URL. */
 import '@fastify/swagger'
-import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Logger } from '../../../base/logger.ts'
 import { ChatStreamWriter, chatCompletion } from '../../dialects/chat/answer.ts'
 import { ChatCompletionRequest, lowerChatRequest } from '../../dialects/chat/request.ts'
 import { ChoicesWriter } from '../../dialects/common/choices.ts'
@@ -11,9 +10,9 @@ import { CompletionStreamWriter, textCompletion } from '../../dialects/completio
 import { CompletionRequest, lowerCompletionRequest } from '../../dialects/completions/request.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
-import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
 import type { AgentDialect } from './answer-call.ts'
 import { callHandler } from './call-handler.ts'
+import { errorHandler } from './error-handler.ts'
 import { geminiRoutes } from './gemini-routes.ts'
 import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
 import { OPENAI } from './openai-common.ts'
@@ -48,7 +47,7 @@ const COMPLETIONS: AgentDialect = {
 }
 
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
-  app.setErrorHandler(openAiErrorHandler(options.logger))
+  app.setErrorHandler(errorHandler(options.logger, { idHeader: 'x-request-id', body: openAiError }))
   app.addHook('preHandler', refuseEndedKeys(options.sessions))
   readBodiesOfSessions(app, options.sessions)
   app.addHook('onRequest', async ({ charge }) => charge.addCalls(1))
@@ -91,17 +90,4 @@ function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void
 function modelObject({ id, maxModelLen }: ModelInfo): object {
   const length = maxModelLen === undefined ? {} : { max_model_len: maxModelLen }
   return { id, object: 'model', created: 0, owned_by: 'llm-proxy', ...length }
-}
-
-function openAiErrorHandler(logger: Logger) {
-  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
-    const error = errorOf(thrown)
-    logFailure(logger, request, error)
-    // A turn's own, if the call had become one.
-    const requestId = String(reply.getHeader('x-request-id') ?? request.id)
-    void reply
-      .code(error.status)
-      .headers({ ...errorHeaders(error), 'x-request-id': requestId })
-      .send(openAiError(error))
-  }
 }
