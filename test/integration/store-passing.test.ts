@@ -60,7 +60,7 @@ t.test('the next start removes what a killed process left, and nothing else', { 
   for (const folder of [left, begun, locked, living, strange]) mkdirSync(folder)
   symlinkSync(strange, link)
   for (const folder of [left, locked]) writeFileSync(join(folder, 'turns.db'), '')
-  const unlock = lockForWriting(join(locked, 'turns.db'))
+  const { unlock } = lockForWriting(join(locked, 'turns.db'))
   const store = await openPassingStore({ spawn: inProcess })
   t.notOk(existsSync(left), 'of a process that is gone')
   t.notOk(existsSync(begun), 'of one that was killed before it had a database')

@@ -112,15 +112,24 @@ t.test(
   async (t) => {
     const db = `${t.testdir({})}/killed.db`
     const openai = (url: string) => new OpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none', maxRetries: 0 })
-    const first = await startServe(db)
-    t.teardown(() => first.child.kill('SIGKILL'))
-    const lost = await ask(openai(first.url!), false)
+    const start = async () => {
+      const { child, url } = await startServe(db)
+      t.teardown(() => child.kill('SIGKILL'))
+      return { child, url: url! }
+    }
+    const first = await start()
+    const lost = await ask(openai(first.url), false)
     first.child.kill('SIGKILL')
     await ended(first.child)
 
-    const { child, url } = await startServe(db)
-    t.teardown(() => child.kill('SIGKILL'))
-    const answers = [await ask(openai(url!), false), await ask(openai(url!), true)]
+    const second = await start()
+    const answers = [await ask(openai(second.url), false), await ask(openai(second.url), true)]
+    second.child.kill('SIGTERM')
+    await ended(second.child)
+
+    // One that has ended in order has handed over its answers.
+    const { child, url } = await start()
+    answers.push(await ask(openai(url), false))
     const response = await fetch(`${url}/sessions/s/trajectories`)
     const { trajectories, excluded_turns } = (await response.json()) as {
       trajectories: { turns: { turn_id: string }[] }[]
@@ -131,7 +140,7 @@ t.test(
     t.strictSame(
       trained,
       answers.map(({ id }) => id),
-      `not ${lost.id}; the second one is a sample`,
+      `not ${lost.id}; the others are samples`,
     )
     child.kill('SIGTERM')
     await ended(child)

@@ -49,8 +49,8 @@ export class OutputFile {
     try {
       const file = await open(linesPath, 'a')
       undo.defer(() => file.close())
-      const unlock = lockForWriting(linesPath)
-      undo.defer(unlock)
+      const { unlock } = lockForWriting(linesPath)
+      undo.defer(() => unlock())
       const { written, endBytes } = await readWritten(linesPath)
       await file.truncate(endBytes)
       undo.move()

@@ -259,6 +259,11 @@ t.test(
       [['t2']],
       'two proxies were lost, each after its answer',
     )
+    t.same(
+      rowsFrom(answer, { ...again, ...resumed(1) }, again),
+      [['t1'], ['t2']],
+      'also when the proxy behind it has handed the session over in order',
+    )
   },
 )
 

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { type SharedRecord, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
-import { hopsOf, MAX_HOPS, type PassOn } from '../transport/pass-on.ts'
+import { heardAgain, hopsOf, MAX_HOPS, type PassOn, whenPasserIsLost } from '../transport/pass-on.ts'
 import { namedSession } from './session-of-call.ts'
 
 declare module 'fastify' {
@@ -31,13 +31,17 @@ const LOOK_MS = 200
 export function passToOwner(options: Options): onRequestAsyncHookHandler {
   const { sessions, shared, passOn, isDraining } = options
   return async (request, reply) => {
+    heardAgain(request)
     const kind = kindOf(request)
     const sessionId = kind && (await namedSession(request, sessions))
     if (kind === undefined || sessionId === undefined) return
     const untilMs = performance.now() + PATIENCE_MS
     while (performance.now() < untilMs && !request.raw.destroyed) {
       const owner = await whoServes(sessionId)
-      if (owner === undefined) return
+      if (owner === undefined) {
+        if (kind === 'call') whenPasserIsLost(request, reply, () => sessions.doubt(sessionId))
+        return
+      }
       if (hopsOf(request) >= MAX_HOPS) throw sessionMoved(sessionId)
       const isServing = kind !== 'call' || !owner.isDraining
       if (owner.url !== undefined && isServing) {

@@ -7,6 +7,7 @@ import {
   request,
 } from 'node:http'
 import { Agent as HttpsAgent, request as secureRequest } from 'node:https'
+import type { Socket } from 'node:net'
 import { pipeline } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
@@ -18,6 +19,12 @@ const HOPS = 'x-llm-proxy-hops'
 /** Each of a series of owners may have gone by the time that a request comes to it. */
 export const MAX_HOPS = 4
 
+/** Says on a connection that is about to be closed that all answers of before have been passed on. */
+const FAREWELL = 'GET /health HTTP/1.1\r\nhost: llm-proxy\r\nconnection: close\r\n\r\n'
+
+/** A client of HTTP closes an idle connection so much earlier than its server would. */
+const IDLE_MARGIN_MS = 2_000
+
 /** Of one connection only (RFC 9110, section 7.6.1), and what each hop says for itself. */
 const OWN_HEADERS = new Set([
   ...['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade'],
@@ -27,6 +34,35 @@ const OWN_HEADERS = new Set([
 export function hopsOf({ headers }: FastifyRequest): number {
   const hops = Number(headers[HOPS] ?? 0)
   return Number.isInteger(hops) && hops >= 0 ? hops : MAX_HOPS
+}
+
+/** An event of a connection. */
+const HEARD_AGAIN = 'heard-again'
+
+/** To be called for each request. Who asks again has passed on what it was answered before. */
+export function heardAgain({ raw: { socket } }: FastifyRequest): void {
+  socket.emit(HEARD_AGAIN)
+}
+
+/**
+ * Runs it if the proxy that has passed a request on is gone soon after it was sent the answer, without a word: it may have
+ * been killed with the answer in its hands. It has passed it on where it asks for something else, or closes an idle
+ * connection in its time, or says {@link FAREWELL}.
+ */
+export function whenPasserIsLost(request: FastifyRequest, reply: FastifyReply, run: () => void): void {
+  if (hopsOf(request) === 0) return
+  const { raw, server } = request
+  const { socket } = raw
+  whenClosed(reply.raw, () => {
+    if (!reply.raw.writableFinished) return
+    const idleFromMs = performance.now() + server.server.keepAliveTimeout - IDLE_MARGIN_MS
+    const onClose = () => {
+      if (performance.now() < idleFromMs) run()
+    }
+    if (socket.destroyed) return onClose()
+    socket.once('close', onClose)
+    socket.once(HEARD_AGAIN, () => socket.off('close', onClose))
+  })
 }
 
 export class PassOn {
@@ -56,7 +92,18 @@ export class PassOn {
     const cut = () => raw.destroy()
     gone.addEventListener('abort', cut, { once: true })
     pipeline(answer, raw, () => gone.removeEventListener('abort', cut))
+    // The client has left before all of it was handed over; the proxy that answered has to hear of it.
+    const { socket } = answer
+    whenClosed(raw, () => {
+      if (!raw.writableFinished && this.#connections('freeSockets').includes(socket)) socket.destroy()
+    })
     return true
+  }
+
+  #connections(which: 'sockets' | 'freeSockets'): Socket[] {
+    return [this.#http, this.#https].flatMap((agent) =>
+      Object.values(agent[which]).flatMap((sockets) => sockets ?? []),
+    )
   }
 
   /** Its head. @throws ProxyError `proxy_away` once it has been sent a part of the request */
@@ -118,8 +165,8 @@ export class PassOn {
   }
 
   close(): void {
-    this.#http.destroy()
-    this.#https.destroy()
+    for (const socket of this.#connections('freeSockets')) socket.unref().end(FAREWELL)
+    for (const socket of this.#connections('sockets')) socket.destroy()
   }
 }
 

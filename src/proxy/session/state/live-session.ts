@@ -25,7 +25,7 @@ interface SessionState {
   /** Under which the session is this proxy's; undefined: the record is not shared. */
   readonly epoch: number | undefined
   /** As {@link SessionCall.resumedAt}. */
-  readonly resumedAt: number | undefined
+  resumedAt: number | undefined
 }
 
 interface Waiter {
@@ -131,6 +131,11 @@ export class LiveSession {
       epoch,
       resumedAt,
     }
+  }
+
+  /** Whether the last answers reached their agents nobody knows, as if a proxy had been lost that gave them. */
+  doubt(): void {
+    if (this.#state) this.#state.resumedAt = this.#state.nextIndex
   }
 
   /**

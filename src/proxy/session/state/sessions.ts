@@ -124,6 +124,11 @@ export class Sessions {
     return this.#lives.get(sessionId)?.isKnown ? undefined : shared.ownerOf(sessionId)
   }
 
+  /** A proxy that passed calls of the session on was lost: whether it passed on the last answers nobody knows. */
+  doubt(sessionId: string): void {
+    this.#lives.get(sessionId)?.doubt()
+  }
+
   /** The session is another proxy's by now: what is remembered of it does not hold, and its calls here are cancelled. */
   async moved(sessionId: string): Promise<void> {
     const live = this.#lives.get(sessionId)
@@ -225,8 +230,8 @@ export class Sessions {
         // Of a session that was another proxy's meanwhile.
         await live.cancelCalls(sessionMoved(sessionId), this.#options.settleMs)
         const { record, claimed } = await this.#forCall(sessionId, keyTag)
-        const isResumed = record.nextIndex > 0 && (claimed?.wasLost ?? record.updatedAtMs < this.#beganAtMs)
-        const resumedAt = isResumed ? record.nextIndex : undefined
+        const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
+        const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
         live.learn(record, { ...claimed, resumedAt, spending: await spendingOf(this.#store, record) })
       }
       if (keyTag !== undefined && keyTag !== live.rules.keyTag) throw endedKey()

@@ -123,9 +123,13 @@ function latestTry(tries: readonly Try[]): Try | undefined {
   return tries.findLast(({ retryCount }) => retryCount === highest)
 }
 
-/** What each proxy that the session had was asked last; of a proxy that took it over, all turns say where. */
+/**
+ * What each proxy that the session had was asked last. Of one that took it over from one that was lost, all turns say where; it
+ * may have handed it over in order, and the turns of the next one say nothing.
+ */
 class ProxyLives {
   readonly #lastStarts = new Map<number, number>()
+  #life = 0
 
   add({
     index,
@@ -135,7 +139,8 @@ class ProxyLives {
     annotations,
   }: TriedTurn): Pick<Try, 'resumedAt' | 'mayBeLost'> {
     const resumedAt = resumedAtOf(annotations)
-    const life = resumedAt ?? 0
+    const life = resumedAt ?? this.#life
+    this.#life = life
     const isClosed = status !== 'open' && status !== 'interrupted'
     // Nobody has said of a turn that nobody closed whose it was.
     if (isClosed) this.#lastStarts.set(life, Math.max(this.#lastStarts.get(life) ?? 0, startedAtMs))

@@ -382,6 +382,9 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore {
   /** How this proxy shares the record with others; absent: it has it for itself. */
   readonly shared?: SharedRecord | undefined
 
+  /** The process that wrote the record before has ended in order: it has handed over its answers. Absent: nobody knows. */
+  readonly endedWell?: boolean
+
   /** Resolves if a change could be made durable now. @throws ProxyError `store_failed` */
   check(): Promise<void>
 

@@ -14,7 +14,7 @@ export interface ThreadCall<T = Record<string, unknown>> {
 export type Reply = { id: number; value: unknown } | { id: number; error: WireError }
 
 /** What a thread says once, when it has opened the database or has failed to. */
-export type OpeningReport = { opened: true } | { opened: false; error: WireError }
+export type OpeningReport = { opened: true; endedWell?: boolean } | { opened: false; error: WireError }
 
 /** A ProxyError without its class, which does not survive the way between threads. */
 interface WireError {

@@ -42,6 +42,8 @@ interface Pending {
 }
 
 export class StoreThread<T extends Methods<T>> {
+  /** Of a database that one process writes: the one before has ended in order. */
+  readonly endedWell: boolean
   readonly #worker: ThreadPort
   readonly #exited: Promise<void>
   readonly #pending = new Map<number, Pending>()
@@ -67,11 +69,17 @@ export class StoreThread<T extends Methods<T>> {
       throw new ProxyError('start_failed', `the store's ${role} thread does not start`, { cause })
     })
     if (!report.opened) throw fromWireError(report.error)
-    return new StoreThread<T>(worker, role, onReplies)
+    return new StoreThread<T>(worker, role, report.endedWell ?? false, onReplies)
   }
 
-  private constructor(worker: ThreadPort, role: string, onReplies?: StoreThreadOptions['onReplies']) {
+  private constructor(
+    worker: ThreadPort,
+    role: string,
+    endedWell: boolean,
+    onReplies?: StoreThreadOptions['onReplies'],
+  ) {
     this.#worker = worker
+    this.endedWell = endedWell
     worker.on('message', (replies: Reply[]) => {
       if (onReplies) this.#tell(replies, onReplies)
       this.#settle(replies)

@@ -67,9 +67,11 @@ export class ThreadStore implements TurnStore {
 
   readonly #hooks: ThreadStoreHooks
   readonly shared: SharedRecord | undefined
+  readonly endedWell: boolean
 
   constructor(writer: StoreThread<WriteMethods>, reader: ThreadReader, hooks: ThreadStoreHooks = {}) {
     this.#writer = writer
+    this.endedWell = writer.endedWell
     this.#reader = reader
     this.#hooks = hooks
     this.shared = hooks.shared && this.#watch(hooks.shared)

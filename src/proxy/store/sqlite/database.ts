@@ -42,8 +42,10 @@ export function openForWriting(
 
 interface OwnedDatabase {
   readonly db: Database.Database
-  /** Ends the connection and frees the file for other processes. */
-  close(): void
+  /** The process that wrote it last has ended in order, and handed over its answers. */
+  readonly endedWell: boolean
+  /** Ends the connection and frees the file for other processes. @param endsWell whether this one ends in order */
+  close(endsWell?: boolean): void
 }
 
 /** The file is looked at before the lock is made beside it. */
@@ -54,13 +56,13 @@ function openLocked(path: string): OwnedDatabase {
     return openChecked(path, {}, checkOwner)
   })
   try {
-    const unlock = explained(path, () => lockForWriting(path))
+    const { endedWell, unlock } = explained(path, () => lockForWriting(path))
     restrictToOwner(path)
-    const close = () => {
+    const close = (endsWell?: boolean) => {
       db.close()
-      unlock()
+      unlock(endsWell)
     }
-    return { db, close }
+    return { db, endedWell, close }
   } catch (error) {
     db.close()
     throw error

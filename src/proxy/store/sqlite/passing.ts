@@ -61,7 +61,7 @@ function isLeftOver(root: string, name: string): boolean {
 function isUnlocked(path: string): boolean {
   if (!existsSync(path)) return true
   try {
-    lockForWriting(path)()
+    lockForWriting(path).unlock()
     return true
   } catch {
     return false

@@ -26,7 +26,7 @@ const IDLE_MS = 250
 
 export class WriterLoop {
   readonly #writer: Writer
-  readonly #closeDatabase: () => void
+  readonly #closeDatabase: (endsWell: boolean) => void
   readonly #port: WriterPort
   readonly #waiting = new WaitingCalls()
   /** Whether something waits that shall not wait for others. */
@@ -36,7 +36,7 @@ export class WriterLoop {
   #idleTimer: NodeJS.Timeout | undefined
   #purging: NodeJS.Immediate | undefined
 
-  constructor(writer: Writer, closeDatabase: () => void, port: WriterPort) {
+  constructor(writer: Writer, closeDatabase: (endsWell: boolean) => void, port: WriterPort) {
     this.#writer = writer
     this.#closeDatabase = closeDatabase
     this.#port = port
@@ -126,7 +126,7 @@ export class WriterLoop {
     clearImmediate(this.#nextGroup)
     clearTimeout(this.#idleTimer)
     clearImmediate(this.#purging)
-    this.#closeDatabase()
+    this.#closeDatabase(true)
     this.#port.close()
   }
 }

@@ -16,14 +16,14 @@ const port = parentPort!
 
 function open({ path, durability, cacheBytes }: WriterData): OpeningReport {
   try {
-    const { db, close, files } = openForWriting(path, durability)
+    const { db, endedWell, close, files } = openForWriting(path, durability)
     const loop = new WriterLoop(new Writer(db, cacheBytes, () => files.check()), close, {
       reply: (replies) => port.postMessage(replies),
       next: () => receiveMessageOnPort(port)?.message,
       close: () => port.close(),
     })
     port.on('message', (message: WriterMessage) => loop.receive(message))
-    return { opened: true }
+    return { opened: true, endedWell }
   } catch (error) {
     return { opened: false, error: toWireError(error) }
   }

@@ -1,0 +1,94 @@
+/** A call that came to another node than its session's: what becomes of its answer when that node dies with it in its hands. */
+import t, { type Test } from 'tap'
+import { DatabaseLink } from '../helpers/database-link.ts'
+import { startEngine } from '../helpers/engine.ts'
+import { freePort } from '../helpers/free-port.ts'
+import { Node, readJson } from '../helpers/nodes-rig.ts'
+import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { joinWorker } from '../helpers/relay-rig.ts'
+import { until } from '../helpers/until.ts'
+
+const BODY = { model: 'embedded', max_tokens: 12 }
+
+/** As an agent that never tells that it tries again. @returns the turn */
+async function ask(url: string, content: string): Promise<string> {
+  const answer = await fetch(`${url}/s/v1/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', connection: 'close' },
+    body: JSON.stringify({ ...BODY, messages: [{ role: 'user', content }] }),
+  })
+  const { id } = (await answer.json()) as { id: string }
+  return id.replace('chatcmpl-', '')
+}
+
+interface Turn {
+  turn_id: string
+  status: string
+}
+
+/** Three nodes, of which the first one has the session `s`. */
+async function setUp(t: Test) {
+  const server = await PostgresServer.start({ fsync: 'on' })
+  t.teardown(() => server.end())
+  const env = { DATABASE_URL: await server.newDatabase() }
+  const nodes = await Promise.all([1, 2, 3].map(async () => new Node(t, await freePort(), env)))
+  await Promise.all(nodes.map((node) => node.start()))
+  const engine = await startEngine(t)
+  const link = new DatabaseLink(Number(new URL(engine.url).port))
+  const engineUrls = [`http://127.0.0.1:${await link.open()}`]
+  t.teardown(() => link.close())
+  joinWorker(t, { proxyUrls: nodes.map(({ url }) => url), engineUrls, workerId: 'w' })
+  for (const { url } of nodes)
+    await until(async () => (await readJson(`${url}/health/workers`)).healthy === 1)
+  const [owner, passer, other] = nodes as [Node, Node, Node]
+  await ask(owner.url, 'Begin.')
+  const turns = async (): Promise<Turn[]> => (await readJson(`${owner.url}/sessions/s`)).turns
+  const trained = async () => {
+    const { trajectories, excluded_turns: excluded } = await readJson(`${other.url}/sessions/s/trajectories`)
+    const rows = trajectories as { turns: { turn_id: string }[] }[]
+    return { ids: rows.flatMap(({ turns }) => turns.map((turn) => turn.turn_id)), excluded }
+  }
+  return { owner, passer, other, link, turns, trained }
+}
+
+t.test(
+  'a node dies with an answer that it passes on: a second try supersedes it',
+  { skip: noPostgres },
+  async (t) => {
+    const { passer, other, link, turns, trained } = await setUp(t)
+    link.isHeld = true
+    const lost = t.rejects(ask(passer.url, 'Go on.'))
+    await until(async () => (await turns()).some(({ status }) => status === 'open'))
+    passer.signal('SIGSTOP')
+    link.isHeld = false
+    const committed = await until(async () =>
+      (await turns()).find((_, at) => at === 1 && _.status === 'completed'),
+    )
+    await passer.kill()
+    await lost
+    const again = await ask(other.url, 'Go on.')
+    t.not(again, committed.turn_id, 'the agent did not say that it tries again')
+    const { ids, excluded } = await trained()
+    t.ok(ids.includes(again))
+    t.notOk(ids.includes(committed.turn_id))
+    t.equal(excluded.superseded, 1)
+  },
+)
+
+t.test(
+  'a node that drains, or goes on, has passed its answers on: equal calls are samples',
+  { skip: noPostgres },
+  async (t) => {
+    const { owner, passer, other, turns, trained } = await setUp(t)
+    const asked = [await ask(passer.url, 'Go on.'), await ask(other.url, 'Go on.')]
+    t.equal(await passer.drain(), 0)
+    asked.push(await ask(owner.url, 'Go on.'), await ask(other.url, 'Go on.'))
+    t.equal((await turns()).length, 5)
+    const { ids, excluded } = await trained()
+    t.strictSame(
+      asked.filter((id) => !ids.includes(id)),
+      [],
+    )
+    t.notOk(excluded.superseded)
+  },
+)
