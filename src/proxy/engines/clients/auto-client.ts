@@ -145,7 +145,7 @@ async function askText(
   signal: AbortSignal,
 ): Promise<string | undefined> {
   try {
-    return await connection.getText(path, signal)
+    return await connection.ask(path, signal)
   } catch (thrown) {
     if (thrown instanceof ProxyError && thrown.code !== 'engine_unreachable') return undefined
     throw thrown

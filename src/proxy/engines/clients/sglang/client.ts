@@ -126,8 +126,7 @@ class SglangClient implements EngineClient {
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
-    const response = await this.#connection.request('/generate', signal, sglangScoreBody(request))
-    const text = await this.#connection.text(response, signal)
+    const text = await this.#connection.ask('/generate', signal, sglangScoreBody(request))
     return { tokens: readSglangScores(this.name, text, request) }
   }
 

@@ -43,8 +43,7 @@ export class SglangSessions {
   async #close(session_id: string): Promise<void> {
     const signal = AbortSignal.timeout(CLOSING_MS)
     try {
-      const answer = await this.#connection.request('/close_session', signal, JSON.stringify({ session_id }))
-      await this.#connection.text(answer, signal)
+      await this.#connection.ask('/close_session', signal, JSON.stringify({ session_id }))
     } catch {}
   }
 }

@@ -174,8 +174,7 @@ class VllmClient implements EngineClient {
   async #rendered({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
     const json = JSON.stringify({ model, prompt: '.', max_tokens: 1 })
     try {
-      const response = await this.#connection.request('/v1/completions/render', signal, json)
-      return parseJson(await this.#connection.text(response, signal))
+      return parseJson(await this.#connection.ask('/v1/completions/render', signal, json))
     } catch (thrown) {
       const refuses = ['engine_rejected', 'engine_failed']
       if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
@@ -219,25 +218,19 @@ class VllmClient implements EngineClient {
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
-    const response = await this.#connection.request(
-      '/tokenize',
-      signal,
-      JSON.stringify(vllmTokenizeBody(body)),
-    )
-    const said = parseJson(await this.#connection.text(response, signal))
+    const json = JSON.stringify(vllmTokenizeBody(body))
+    const said = parseJson(await this.#connection.ask('/tokenize', signal, json))
     if (isRecord(said) && typeof said.count === 'number') return said.count
     throw new ProxyError('engine_failed', `the engine at ${this.name} counted no tokens`)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
-    const response = await this.#connection.request('/v1/completions', signal, vllmScoreBody(request))
-    const text = await this.#connection.text(response, signal)
+    const text = await this.#connection.ask('/v1/completions', signal, vllmScoreBody(request))
     return { tokens: readVllmScores(this.name, text, request) }
   }
 
   tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
-    const ask = async (path: string, json: string) =>
-      this.#connection.text(await this.#connection.request(path, signal, json), signal)
+    const ask = (path: string, json: string) => this.#connection.ask(path, signal, json)
     if (this.#texts?.model !== model) this.#texts = { model, of: new DetokenizedTexts(model) }
     return this.#texts.of.textsOf(ids, ask)
   }

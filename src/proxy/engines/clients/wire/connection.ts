@@ -150,9 +150,9 @@ export class EngineConnection {
     }
   }
 
-  /** The body of a GET. @throws as {@link request} */
-  async getText(path: string, signal: AbortSignal): Promise<string> {
-    return await this.text(await this.request(path, signal), signal)
+  /** The body of the answer to a GET, or to a POST of `json`. @throws as {@link request} */
+  async ask(path: string, signal: AbortSignal, json?: string): Promise<string> {
+    return await this.text(await this.request(path, signal, json), signal)
   }
 
   /**

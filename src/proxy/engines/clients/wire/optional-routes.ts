@@ -19,7 +19,7 @@ export class OptionalRoutes {
   async get(path: string, signal: AbortSignal): Promise<string | undefined> {
     if (this.#missing.has(path)) return undefined
     try {
-      return await this.#connection.getText(path, signal)
+      return await this.#connection.ask(path, signal)
     } catch (thrown) {
       if (!(thrown instanceof ProxyError && thrown.code === 'engine_rejected')) throw healthFailure(thrown)
       if (thrown.status === 404 || thrown.status === 405) this.#missing.add(path)

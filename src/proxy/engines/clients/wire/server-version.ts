@@ -48,7 +48,7 @@ export class ServerVersion {
 
   async #ask(signal: AbortSignal): Promise<Record<string, unknown>> {
     for (const path of this.#paths) {
-      const said = await this.#connection.getText(path, signal).then(parseJson, () => {
+      const said = await this.#connection.ask(path, signal).then(parseJson, () => {
         signal.throwIfAborted()
         return undefined
       })

@@ -87,8 +87,7 @@ export class TokenizerAnswers {
   /** @returns undefined for a refusal: a gateway may keep a route to itself, a server may have no tokenizer */
   async #ask(path: string, json: string, signal: AbortSignal): Promise<unknown> {
     try {
-      const response = await this.#connection.request(path, signal, json)
-      return parseJson(await this.#connection.text(response, signal))
+      return parseJson(await this.#connection.ask(path, signal, json))
     } catch (thrown) {
       const refuses = ['engine_rejected', 'engine_failed']
       if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
