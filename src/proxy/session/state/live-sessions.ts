@@ -1,4 +1,7 @@
+import { ProxyError } from '../../../base/errors.ts'
 import { LiveSession } from './live-session.ts'
+import type { LiveTurn } from './live-turn.ts'
+import type { SessionCall } from './session-call.ts'
 import type { SessionMemory } from './session-memory.ts'
 
 /** A session in use: what its user adds to its memory is not lost before it lets go. */
@@ -44,6 +47,38 @@ export class LiveSessions {
 
   *all(): Generator<LiveSession> {
     for (const { live } of this.#entries.values()) yield live
+  }
+
+  /** All turns in flight, the oldest first. */
+  turns(): LiveTurn[] {
+    return [...this.all()]
+      .flatMap((live) => live.turns)
+      .sort((a, b) => a.open.startedAtMs - b.open.startedAtMs)
+  }
+
+  /**
+   * Waits for the calls in flight, and after the grace period cancels what is left.
+   * @returns whether every call had ended by itself
+   */
+  async drain(graceMs: number): Promise<boolean> {
+    let isOver = false
+    const cancelAll = () => {
+      isOver = true
+      const reason = new ProxyError('shutting_down', 'llm-proxy was shut down before the answer was whole')
+      for (const call of this.#calls()) call.cancel(reason)
+    }
+    const timer = setTimeout(cancelAll, graceMs)
+    // One that had been taken before may get its place only now.
+    for (let calls = this.#calls(); calls.length > 0; calls = this.#calls()) {
+      if (isOver) cancelAll()
+      await Promise.all(calls.map(({ over }) => over))
+    }
+    clearTimeout(timer)
+    return !isOver
+  }
+
+  #calls(): SessionCall[] {
+    return [...this.all()].flatMap((live) => [...live.calls])
   }
 
   use(sessionId: string): UsedSession {

@@ -9,12 +9,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
-import {
-  type ClaimedSession,
-  isMoved,
-  type SharingProxy,
-  sessionMoved,
-} from '../../store/port/shared-record.ts'
+import { isMoved, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
 import type { Reward, SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
 import { spendingOf } from './limits.ts'
@@ -22,10 +17,10 @@ import type { LiveSession } from './live-session.ts'
 import { LiveSessions, type UsedSession } from './live-sessions.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
-import { readPolicies } from './policies.ts'
 import { rewardByIndex } from './rewards.ts'
 import type { SessionCall } from './session-call.ts'
 import { parseSessionId } from './session-id.ts'
+import { endedKey, found, notFound, SessionRecords } from './session-records.ts'
 import type { HeldSweep } from './sweep-guard.ts'
 import { Sweeper, type SweeperHooks } from './sweeper.ts'
 
@@ -73,6 +68,7 @@ export class Sessions {
   readonly #store: TurnStore
   readonly #hooks: SessionHooks
   readonly #options: Required<SessionsOptions>
+  readonly #records: SessionRecords
   readonly #lives: LiveSessions
   readonly #sweeper: Sweeper
   readonly #beganAtMs: number
@@ -94,6 +90,7 @@ export class Sessions {
       limits: null,
       ...options,
     }
+    this.#records = new SessionRecords(store, this.#options)
     this.#lives = new LiveSessions(this.#options.memoryBytes)
     this.#beganAtMs = this.#options.clock()
     const { clock, steadyClock, sweepIntervalMs: intervalMs } = this.#options
@@ -113,7 +110,7 @@ export class Sessions {
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
     checkNewSession(request)
     const sessionId = parseSessionId(request.sessionId ?? this.#options.generateId())
-    return this.#inOrder(sessionId, () => this.#createRecord(sessionId, request))
+    return this.#inOrder(sessionId, () => this.#records.create(sessionId, request))
   }
 
   /** Another proxy, of those that share the record, whose the session is; undefined: it is this one's, or nobody's. */
@@ -229,7 +226,7 @@ export class Sessions {
       if (!live.isKnown) {
         // Of a session that was another proxy's meanwhile.
         await live.cancelCalls(sessionMoved(sessionId), this.#options.settleMs)
-        const { record, claimed } = await this.#forCall(sessionId, keyTag)
+        const { record, claimed } = await this.#records.forCall(sessionId, keyTag)
         const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
         const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
         live.learn(record, { ...claimed, resumedAt, spending: await spendingOf(this.#store, record) })
@@ -268,25 +265,8 @@ export class Sessions {
    * Waits for the calls in flight, and after the grace period cancels what is left.
    * @returns whether every call had ended by itself
    */
-  async drain(graceMs: number): Promise<boolean> {
-    let isOver = false
-    const cancelAll = () => {
-      isOver = true
-      const reason = new ProxyError('shutting_down', 'llm-proxy was shut down before the answer was whole')
-      for (const call of this.#calls()) call.cancel(reason)
-    }
-    const timer = setTimeout(cancelAll, graceMs)
-    // One that had been taken before may get its place only now.
-    for (let calls = this.#calls(); calls.length > 0; calls = this.#calls()) {
-      if (isOver) cancelAll()
-      await Promise.all(calls.map(({ over }) => over))
-    }
-    clearTimeout(timer)
-    return !isOver
-  }
-
-  #calls(): SessionCall[] {
-    return [...this.#lives.all()].flatMap((live) => [...live.calls])
+  drain(graceMs: number): Promise<boolean> {
+    return this.#lives.drain(graceMs)
   }
 
   /** Refuses new calls, ends those in flight and whoever waits. The store is its owner's to close. */
@@ -312,9 +292,7 @@ export class Sessions {
 
   /** All turns in flight, the oldest first. */
   openTurns(): LiveTurn[] {
-    return [...this.#lives.all()]
-      .flatMap((live) => live.turns)
-      .sort((a, b) => a.open.startedAtMs - b.open.startedAtMs)
+    return this.#lives.turns()
   }
 
   /** The session's turns in flight. */
@@ -325,42 +303,6 @@ export class Sessions {
   #onEnded(sessionId: string): void {
     this.#lives.get(sessionId)?.forget()
     this.#hooks.onEnded(sessionId)
-  }
-
-  /** @param isOwn of a record that several proxies share: it is to be this one's */
-  async #createRecord(sessionId: string, request: NewSessionRequest, isOwn = false) {
-    const made = await this.#store.createSession({
-      sessionId,
-      createdAtMs: this.#options.clock(),
-      ttlMs: request.ttlMs === undefined ? this.#options.defaultTtlMs : request.ttlMs,
-      // Twice: what the creator says comes first, and holds.
-      metadata: { ...request.metadata, ...this.#options.metadata(), ...request.metadata },
-      samplingParams: request.samplingParams ?? {},
-      trustAgent: request.trustAgent ?? false,
-      record: request.record ?? null,
-      policies: readPolicies(request.policy),
-      editedCalls: request.editedCalls ?? null,
-      limits: request.limits ?? this.#options.limits,
-      keyTag: request.keyTag ?? null,
-      isOwn,
-    })
-    if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
-    return made
-  }
-
-  /** A key that was made for one session makes no other. */
-  async #forCall(sessionId: string, keyTag: string | null = null): Promise<OwnedSession> {
-    const { shared } = this.#store
-    if (keyTag === null && !this.#options.strict) {
-      const { session, epoch } = await this.#createRecord(parseSessionId(sessionId), {}, true)
-      const claimed = epoch === undefined ? undefined : { epoch, wasLost: false }
-      if (shared === undefined || claimed !== undefined) return { record: session, claimed }
-    }
-    const claimed = await shared?.claim(sessionId)
-    const record = await this.find(sessionId)
-    if (record === undefined && keyTag !== null) throw endedKey()
-    if (record !== undefined && shared !== undefined && claimed === undefined) throw sessionMoved(sessionId)
-    return { record: found(record), claimed }
   }
 
   #end(sessionId: string, status: 'completed' | 'aborted'): Promise<SessionRecord> {
@@ -438,25 +380,6 @@ export class Sessions {
   #refuseIfClosed(): void {
     if (this.#closed) throw new ProxyError('shutting_down', 'llm-proxy is shutting down')
   }
-}
-
-interface OwnedSession {
-  record: SessionRecord
-  /** undefined: the record is not shared. */
-  claimed: ClaimedSession | undefined
-}
-
-function found(session: SessionRecord | undefined): SessionRecord {
-  if (session === undefined) throw notFound()
-  return session
-}
-
-function notFound(): ProxyError {
-  return new ProxyError('session_not_found', 'Session not found')
-}
-
-function endedKey(): ProxyError {
-  return new ProxyError('unauthorized', 'This key was made for a session that is no longer there')
 }
 
 function cancelled(sessionId: string, how: string): ProxyError {
