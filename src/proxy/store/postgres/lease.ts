@@ -7,8 +7,8 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ClaimedSession, RenewedLease } from '../port/shared-record.ts'
 import { inTransaction } from './connection.ts'
+import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'
-import { FIRST_IDS, type NextIds, SLOTS } from './writer-tables.ts'
 
 /** Long enough for a server that restarts, short for an agent that waits. */
 const LEASE_S = 6

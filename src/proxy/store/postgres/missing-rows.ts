@@ -5,7 +5,8 @@ import { REQUEST_COLUMNS } from '../record/turns.ts'
 import { fromDriver } from './columns.ts'
 import type { Layer } from './layers.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
-import { keyOf, type SessionRow, type WriterTables } from './writer-tables.ts'
+import type { SessionRow } from './writer-sessions.ts'
+import { keyOf, type WriterTables } from './writer-tables.ts'
 
 /** The columns of a turn's tokens, as {@link SequenceRow} names them. */
 export const SEQUENCE_COLUMNS = `
@@ -26,7 +27,7 @@ type Found = Record<string, unknown> & { tree: number; hash: Buffer; id: number 
 /** @returns whether any of it is there, so that what was worked out without it is void */
 export async function fetchMissing(client: Client, tables: WriterTables): Promise<boolean> {
   const isThere = [
-    await fetchSessions(client, tables.sessions),
+    await fetchSessions(client, tables.sessions.rows),
     await fetchHashed(client, tables, 'texts'),
     await fetchHashed(client, tables, 'nodes'),
     await fetchTextTrees(client, tables.textTrees),

@@ -83,8 +83,8 @@ export class Writer {
     this.#epoch = epoch
     this.#group = group
     this.#tables = new WriterTables({ lease: id, slot }, nextIds)
-    this.#turns = new TurnWriter(this.#tables, this.#tables, this.#cacheBytes)
-    this.#methods = writeMethods(this.#turns, this.#tables, this.#unopened, {
+    this.#turns = new TurnWriter(this.#tables, this.#tables.sessions, this.#cacheBytes)
+    this.#methods = writeMethods(this.#turns, this.#tables.sessions, this.#unopened, {
       tryCommit: () => {},
       ...IN_NO_GROUP,
     })
@@ -144,7 +144,7 @@ export class Writer {
     )
     // Before the first owner there were no turns.
     if (claimed !== undefined && claimed.epoch > 1) this.#tables.forgetTurns(sessionId)
-    else this.#tables.sessions.forget([sessionId])
+    else this.#tables.sessions.rows.forget([sessionId])
     return claimed
   }
 

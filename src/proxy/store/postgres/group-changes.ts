@@ -1,0 +1,144 @@
+/** What a group of calls adds to the record and changes in it: collected while it is worked out, and written by one statement. */
+import type { Row } from '../record/tables.ts'
+import { OUTCOME_COLUMNS } from '../record/turns.ts'
+import { COLUMNS } from './columns.ts'
+import type { GroupStatement } from './group-statement.ts'
+import { Attempt } from './layers.ts'
+
+/** Of ids that one proxy gives out, none is another's: this is more than there are proxies at a time. */
+export const SLOTS = 1024
+
+/** How many ids of each table that is numbered on its own were given out, and one. */
+export interface NextIds {
+  trees: number
+  sessions: number
+  texts: number
+  nodes: number
+  turns: number
+  others: number
+}
+
+export const FIRST_IDS: NextIds = { trees: 1, sessions: 1, texts: 1, nodes: 1, turns: 1, others: 1 }
+
+/** A turn's delivery. */
+const DELIVERY_COLUMNS = ['status', 'error_code', 'error_message', 'annotations']
+
+/** What of a session changes. */
+const SESSION_COLUMNS = COLUMNS.sessions.filter((column) => column !== 'id' && column !== 'session_id')
+
+export class GroupChanges {
+  readonly #slot: number
+  #recordedIds: NextIds
+  #ids: NextIds
+  #attempt = new Attempt()
+  /** Rows that are new, by table. */
+  readonly #added = new Map<keyof typeof COLUMNS, Row[]>()
+  /** Turns that are new or closed in this group, by their ids: as they are to be written. */
+  readonly #turns = new Map<number, { row: Row; isNew: boolean }>()
+  readonly #deliveries = new Map<number, Row>()
+  /** The last one of each turn and kind: a statement writes no row twice. */
+  readonly #details = new Map<string, Row>()
+  readonly #deletedSessions: number[] = []
+  readonly #droppedTrees: number[] = []
+
+  /** @param slot of the proxy, below {@link SLOTS} @param ids the next of each table */
+  constructor(slot: number, ids: NextIds) {
+    this.#slot = slot
+    this.#recordedIds = ids
+    this.#ids = { ...ids }
+  }
+
+  /** @returns what takes the group's changes back */
+  begin(): Attempt {
+    this.#attempt = new Attempt()
+    this.#ids = { ...this.#recordedIds }
+    for (const changes of [this.#added, this.#turns, this.#deliveries, this.#details]) changes.clear()
+    this.#deletedSessions.length = 0
+    this.#droppedTrees.length = 0
+    return this.#attempt
+  }
+
+  commit(): void {
+    this.#recordedIds = { ...this.#ids }
+  }
+
+  get nextIds(): NextIds {
+    return this.#ids
+  }
+
+  /** New or closed in this group. */
+  *turnRows(): Generator<Row> {
+    for (const { row } of this.#turns.values()) yield row
+  }
+
+  turn(id: number): { row: Row; isNew: boolean } | undefined {
+    return this.#turns.get(id)
+  }
+
+  nextId(table: keyof NextIds): number {
+    const count = this.#ids[table]
+    this.#ids[table] += 1
+    return count * SLOTS + this.#slot
+  }
+
+  add(table: keyof typeof COLUMNS, row: Row): void {
+    const rows = this.#added.get(table) ?? []
+    this.#added.set(table, rows)
+    this.#push(rows, row)
+  }
+
+  #push<T>(list: T[], item: T): void {
+    list.push(item)
+    this.#attempt.onUndo(() => list.pop())
+  }
+
+  putTurn(row: Row, isNew: boolean): void {
+    this.#set(this.#turns, row.id as number, { row: { ...row }, isNew })
+  }
+
+  putDelivery(row: Row): void {
+    this.#set(this.#deliveries, row.id as number, row)
+  }
+
+  #set<K, V>(changes: Map<K, V>, key: K, value: V): void {
+    const before = changes.get(key)
+    this.#attempt.onUndo(() => (before === undefined ? changes.delete(key) : changes.set(key, before)))
+    changes.set(key, value)
+  }
+
+  putDetail(row: Row): void {
+    this.#set(this.#details, `${row.turn} ${row.kind}`, row)
+  }
+
+  deleteSession(id: number): void {
+    this.#push(this.#deletedSessions, id)
+  }
+
+  dropTree(id: number): void {
+    this.#push(this.#droppedTrees, id)
+  }
+
+  /** @param sessions rows of those that have changed, the new ones included */
+  writeTo(statement: GroupStatement, sessions: readonly Row[]): void {
+    const isNew = new Set(this.#added.get('sessions')?.map(({ id }) => id))
+    for (const [table, rows] of this.#added) if (table !== 'sessions') statement.insert(table, rows)
+    statement.insert(
+      'sessions',
+      sessions.filter(({ id }) => isNew.has(id)),
+    )
+    const changed = sessions.filter(({ id }) => !isNew.has(id))
+    statement.update('sessions', SESSION_COLUMNS, changed)
+    statement.delete('sessions', this.#deletedSessions)
+    const dropped = this.#droppedTrees.map((id) => ({ id, dropped: 1 }))
+    statement.update('trees', ['dropped'], dropped)
+    const written = [...this.#turns.values()]
+    statement.insert(
+      'turns',
+      written.filter(({ isNew }) => isNew).map(({ row }) => row),
+    )
+    const closed = written.filter(({ isNew }) => !isNew).map(({ row }) => row)
+    statement.update('turns', OUTCOME_COLUMNS, closed)
+    statement.update('turns', DELIVERY_COLUMNS, [...this.#deliveries.values()])
+    statement.put('details', ['tree', 'turn', 'kind'], [...this.#details.values()])
+  }
+}

@@ -1,0 +1,187 @@
+/** Rows of sessions as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
+import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { sessionMoved } from '../port/shared-record.ts'
+import type { Reward, SessionRecord, SessionStatus } from '../port/turn-store.ts'
+import {
+  type NewSessionRow,
+  NO_CHANGE,
+  type OwnedRow,
+  type SessionRow as PlainSessionRow,
+  rewardColumns,
+  type TurnChange,
+  toRecord,
+} from '../record/session-rows.ts'
+import type { Row, SessionTables } from '../record/tables.ts'
+import type { GroupChanges } from './group-changes.ts'
+import { Layer } from './layers.ts'
+
+/** What is remembered of what is on record: the sessions of so many trees, and so much of sessions' rows. */
+const MAX_TREES = 200_000
+const MAX_SESSION_CHARS = 32 * 1024 * 1024
+/** Of a session's row beside its texts. */
+const SESSION_CHARS = 500
+
+/** A session as this writer knows it, good as long as its `version` is the one on record. */
+export interface SessionRow extends PlainSessionRow, OwnedRow {
+  version: number
+}
+
+export class WriterSessions implements SessionTables {
+  readonly rows = new Layer<string, SessionRow>(MAX_SESSION_CHARS, sessionChars)
+  readonly #changes: GroupChanges
+  readonly #lease: number
+  /** Sessions that the group goes by. */
+  readonly #consulted = new Set<string>()
+  /** Sessions by their trees. */
+  readonly #owners = new RecentlyUsed<number, string>(MAX_TREES, () => 1)
+
+  /** @param lease of the proxy whose writer it is */
+  constructor(changes: GroupChanges, lease: number) {
+    this.#changes = changes
+    this.#lease = lease
+  }
+
+  begin(): void {
+    this.#consulted.clear()
+  }
+
+  /** What must be on record for the group to hold. */
+  get consulted(): SessionRow[] {
+    return [...this.#consulted].flatMap((sessionId) => this.rows.recorded(sessionId) ?? [])
+  }
+
+  tree(sessionId: string): number | undefined {
+    const tree = this.find(sessionId)?.tree
+    if (tree !== undefined) this.#owners.set(tree, sessionId)
+    return tree
+  }
+
+  checkEpoch(sessionId: string, epoch: number): void {
+    const row = this.find(sessionId)
+    if (row === undefined || (row.epoch === epoch && row.owner === this.#lease)) return
+    throw sessionMoved(sessionId)
+  }
+
+  create(session: NewSessionRow): CreatedRow {
+    const existing = this.find(session.sessionId)
+    if (existing !== undefined) return { created: false, session: toRecord(existing) }
+    const epoch = session.isOwn ? 1 : 0
+    const row: SessionRow = {
+      id: this.#changes.nextId('sessions'),
+      tree: this.#plantTree(),
+      session_id: session.sessionId,
+      created_at_ms: session.createdAtMs,
+      updated_at_ms: session.createdAtMs,
+      ttl_ms: session.ttlMs,
+      metadata: session.metadata,
+      sampling_params: session.samplingParams,
+      trust_agent: session.trustAgent ? 1 : 0,
+      record: session.record,
+      policies: session.policies,
+      edited_calls: session.editedCalls,
+      limits: session.limits,
+      key_tag: session.keyTag,
+      owner: epoch && this.#lease,
+      epoch,
+      version: 0,
+      ...NEW_LIFE,
+    }
+    this.#changes.add('sessions', { id: row.id })
+    this.rows.put(session.sessionId, row)
+    return { created: true, session: toRecord(row), ...(epoch > 0 && { epoch }) }
+  }
+
+  end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined {
+    const row = this.find(sessionId)
+    if (row?.status !== 'active') return row && toRecord(row)
+    return this.#change(row, { status, ended_at_ms: atMs, updated_at_ms: atMs })
+  }
+
+  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined {
+    const row = this.find(sessionId)
+    return row && this.#change(row, { ...rewardColumns(sessionId, reward), updated_at_ms: atMs })
+  }
+
+  reset(sessionId: string, atMs: number): SessionRecord | undefined {
+    const row = this.find(sessionId)
+    if (row === undefined) return undefined
+    this.#changes.dropTree(row.tree)
+    return this.#change(row, { ...NEW_LIFE, tree: this.#plantTree(), updated_at_ms: atMs })
+  }
+
+  delete(sessionId: string): boolean {
+    const row = this.find(sessionId)
+    if (row === undefined) return false
+    this.#changes.dropTree(row.tree)
+    this.#changes.deleteSession(row.id)
+    this.rows.put(sessionId, undefined)
+    return true
+  }
+
+  touch(sessionId: string, change: TurnChange, atMs: number): void {
+    const row = this.find(sessionId)
+    if (row === undefined) return
+    const { newTurns, openTurns, failedTurns, inexactTurns, sampledTokens } = { ...NO_CHANGE, ...change }
+    this.#change(row, {
+      turn_count: row.turn_count + newTurns,
+      open_turns: row.open_turns + openTurns,
+      failed_turns: row.failed_turns + failedTurns,
+      inexact_turns: row.inexact_turns + inexactTurns,
+      sampled_tokens: row.sampled_tokens + sampledTokens,
+      updated_at_ms: Math.max(row.updated_at_ms, atMs),
+    })
+  }
+
+  #change(row: SessionRow, change: Partial<SessionRow>): SessionRecord {
+    const changed = { ...row, ...change, version: row.version + 1 }
+    this.rows.put(row.session_id, changed)
+    return toRecord(changed)
+  }
+
+  /** The group holds only if this is what is on record. */
+  find(sessionId: string): SessionRow | undefined {
+    this.#consulted.add(sessionId)
+    return this.rows.get(sessionId)
+  }
+
+  #plantTree(): number {
+    const id = this.#changes.nextId('trees')
+    this.#changes.add('trees', { id, dropped: 0 })
+    return id
+  }
+
+  /** Where the order of a session's turns goes on. */
+  countIndex({ tree, call_index: index }: Row): void {
+    const session = this.rows.get(this.#owners.get(tree as number)!)!
+    const next = Math.max(session.next_index, (index as number) + 1)
+    if (next > session.next_index) this.rows.put(session.session_id, { ...session, next_index: next })
+  }
+}
+
+interface CreatedRow {
+  created: boolean
+  session: SessionRecord
+  /** The session is its creator's own, in this epoch. */
+  epoch?: number
+}
+
+/** Of a session without turns. */
+const NEW_LIFE = {
+  status: 'active' as SessionStatus,
+  ended_at_ms: null,
+  reward: null,
+  reward_components: null,
+  reward_lines: null,
+  reward_turns: null,
+  reward_sum: null,
+  turn_count: 0,
+  next_index: 0,
+  open_turns: 0,
+  failed_turns: 0,
+  inexact_turns: 0,
+  sampled_tokens: 0,
+}
+
+function sessionChars({ metadata, sampling_params: params }: SessionRow): number {
+  return SESSION_CHARS + metadata.length + params.length
+}
