@@ -1,7 +1,7 @@
 import t from 'tap'
 import { MessageTree, messagesBetween } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
-import { keyOf, readConversation } from '../../../src/proxy/session/matching/conversation.ts'
+import { keyOf, readConversation, readInStretches } from '../../../src/proxy/session/matching/conversation.ts'
 import { MatchIndex, type SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
 import type { MessageKey } from '../../../src/proxy/session/matching/message-key.ts'
 import { conversationOf } from '../../helpers/messages.ts'
@@ -566,4 +566,30 @@ t.test('fields nested too deeply are refused, and arguments nested too deeply ar
   const toolCalls = [call('a', deep)]
   talk.turn('t1', [user('hi')], { toolCalls: toolCalls as unknown as Calls })
   t.equal(talk.found([user('hi'), assistant(null, { tool_calls: toolCalls })]), 't1:2')
+})
+
+t.test('a long conversation lets others have their turn, and is read as at once', async (t) => {
+  const messages = Array.from({ length: 3_500 }, (_, at) =>
+    at % 2 === 0
+      ? assistant(null, { tool_calls: [call(`c${at}`, '{"a":1}')] })
+      : result(`c${at % 1_000 === 1 ? 0 : at - 1}`, `${at}`),
+  )
+  const keysOf = (last: ReturnType<MessageTree['lastOf']>) => messagesBetween(undefined, last).map(keyOf)
+  const atOnce = new MessageTree().lastOf(asMessages(messages))
+  readConversation(atOnce, null)
+  const long = new MessageTree().lastOf(asMessages(messages))
+  let turns = 0
+  let isOver = false
+  const count = () => {
+    turns += 1
+    if (!isOver) setImmediate(count)
+  }
+  setImmediate(count)
+  // Another call with the same messages comes in between.
+  const other = new Promise((resolve) => setImmediate(() => resolve(readConversation(long?.parent, null))))
+  await readInStretches(long)
+  isOver = true
+  await other
+  t.ok(turns >= 3, `${turns} turns`)
+  t.same(keysOf(long), keysOf(atOnce))
 })

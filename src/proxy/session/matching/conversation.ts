@@ -1,4 +1,5 @@
 /** A call as matching sees it: its messages, each with a key, and a key for the tools. */
+import { setImmediate as breathe } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
 import { Note } from '../../../base/note.ts'
 import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
@@ -34,17 +35,44 @@ export function readConversation(
   repeats: Repeats = NO_REPEATS,
 ): KeyedConversation {
   try {
-    const added = messagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
-    const calls = new CallPlaces(added[0]?.parent)
-    for (const message of added) {
-      keyed.put(message, readMessage(message, calls))
-      calls.add(message)
-    }
+    for (const _stretch of readMessages(last));
     return { toolsKey: tools && tools.length > 0 ? repeats.once(toolsKey, tools) : '', last }
   } catch (cause) {
-    if (!(cause instanceof RangeError)) throw cause
-    throw new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
+    throw explained(cause)
   }
+}
+
+/**
+ * Before {@link readConversation} of one that may be long: reads its messages, and lets other calls have their turn after each
+ * stretch of them.
+ * @throws ProxyError as there
+ */
+export async function readInStretches(last: Message | undefined): Promise<void> {
+  const stretches = readMessages(last)
+  try {
+    while (!stretches.next().done) await breathe()
+  } catch (cause) {
+    throw explained(cause)
+  }
+}
+
+/** New messages that are read in one go: some milliseconds' work. */
+const STRETCH = 1_000
+
+/** Stops after each stretch. Another call with the same messages may read them in between, and finds the same. */
+function* readMessages(last: Message | undefined): Generator<void> {
+  const added = messagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
+  const calls = new CallPlaces(added[0]?.parent)
+  for (const [at, message] of added.entries()) {
+    if (at % STRETCH === STRETCH - 1) yield
+    keyed.put(message, readMessage(message, calls))
+    calls.add(message)
+  }
+}
+
+function explained(cause: unknown): unknown {
+  if (!(cause instanceof RangeError)) return cause
+  return new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
 }
 
 /** The key of a message of a conversation that has been read. */
