@@ -1,7 +1,7 @@
 import { existsSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { readTasks } from '../../src/rollout/datasets/read-tasks.ts'
+import { readParquet } from '../../src/rollout/datasets/parquet-file.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 
 const task = (instruction: string, config = '') => ({ 'task.toml': config, 'instruction.md': instruction })
@@ -35,7 +35,7 @@ t.test('task directories become rows with the columns of verl, one file per spli
     ...['--train', join(folder, 'train'), '--val', join(folder, 'val'), '--out', out],
   )
   t.equal(code, 0, stderr)
-  const rows = await Array.fromAsync(readTasks(join(out, 'train.parquet')))
+  const rows = await Array.fromAsync(readParquet(join(out, 'train.parquet')))
   t.same(
     rows.map((row) => row.instance_id),
     ['a', 'b', 'org/c'],
@@ -59,7 +59,7 @@ t.test('task directories become rows with the columns of verl, one file per spli
   })
   t.match(rows[0], { prompt: [{ content: 'Schreib „ünï“ 🎉' }], ability: 'agent' })
   t.notMatch(JSON.stringify(rows), /sk-secret/, 'what else is in task.toml stays there')
-  t.match(await Array.fromAsync(readTasks(join(out, 'val.parquet'))), [
+  t.match(await Array.fromAsync(readParquet(join(out, 'val.parquet'))), [
     { extra_info: { split: 'val', index: 0, task_metadata: { level: 1.5, category: null } } },
   ])
   t.match(stdout, /train\.parquet: 3 tasks, written\n/)
@@ -85,7 +85,7 @@ t.test('a second run rewrites only what has changed, and says so', async (t) => 
   t.equal(statSync(file).mtimeMs, 1_000)
   writeFileSync(join(folder, 'train', 'a', 'instruction.md'), 'Something else')
   t.match((await make()).stdout, /train\.parquet: 3 tasks, written/)
-  t.match(await Array.fromAsync(readTasks(file)), [{ prompt: [{ content: 'Something else' }] }, {}, {}])
+  t.match(await Array.fromAsync(readParquet(file)), [{ prompt: [{ content: 'Something else' }] }, {}, {}])
 })
 
 t.test('a limit takes the first tasks by name of each split; a data source names the set', async (t) => {
@@ -94,7 +94,7 @@ t.test('a limit takes the first tasks by name of each split; a data source names
     ...['--train', join(folder, 'train'), '--out', folder, '--limit', '2', '--data-source', 'mine'],
   )
   t.match(stdout, /train\.parquet: 2 of 3 tasks, written/)
-  t.match(await Array.fromAsync(readTasks(join(folder, 'train.parquet'))), [
+  t.match(await Array.fromAsync(readParquet(join(folder, 'train.parquet'))), [
     { instance_id: 'a', data_source: 'mine' },
     { instance_id: 'b' },
   ])
@@ -103,7 +103,7 @@ t.test('a limit takes the first tasks by name of each split; a data source names
 t.test('a directory that is a task itself is one', async (t) => {
   const folder = taskFolder(t)
   await dataset('--train', join(folder, 'train', 'b'), '--out', folder)
-  t.match(await Array.fromAsync(readTasks(join(folder, 'train.parquet'))), [
+  t.match(await Array.fromAsync(readParquet(join(folder, 'train.parquet'))), [
     { instance_id: 'b', local_task_path: join(folder, 'train', 'b') },
   ])
 })

@@ -6,9 +6,9 @@ import {
   type HarborTasks,
   readHarborTasks,
   type SkippedDirectory,
+  verlRows,
 } from '../../rollout/datasets/harbor-tasks.ts'
 import { writeParquet } from '../../rollout/datasets/parquet-file.ts'
-import { verlRows } from '../../rollout/datasets/verl-rows.ts'
 
 interface Split extends HarborTasks {
   name: 'train' | 'val'

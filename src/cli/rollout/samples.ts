@@ -4,7 +4,7 @@ import { createInterface } from 'node:readline'
 import { ProxyError } from '../../base/errors.ts'
 import { isRecord } from '../../base/json.ts'
 import { canonicalJson } from '../../proxy/session/matching/canonical-json.ts'
-import { readTasks as readDataset } from '../../rollout/datasets/read-tasks.ts'
+import { readParquet } from '../../rollout/datasets/parquet-file.ts'
 import { isParquet } from '../../rollout/datasets/row-columns.ts'
 import type { Sample } from '../../rollout/runners/runner.ts'
 
@@ -39,7 +39,7 @@ export function planSamples(tasks: readonly Sample[], samplesPerTask: number): P
  * @throws ProxyError `config_invalid` that names the line, `start_failed` for a data set that cannot be read
  */
 export async function readSamples(path: string): Promise<Sample[]> {
-  const tasks = await Array.fromAsync<Sample>(isParquet(path) ? readDataset(path) : readLines(path))
+  const tasks = await Array.fromAsync<Sample>(isParquet(path) ? readParquet(path) : readLines(path))
   if (tasks.length === 0) throw new ProxyError('config_invalid', `--tasks: there is no task in ${path}`)
   return tasks
 }

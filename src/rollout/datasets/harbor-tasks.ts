@@ -7,6 +7,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { basename, join, relative, resolve, sep } from 'node:path'
 import { parse, TomlError } from 'smol-toml'
 import { ProxyError } from '../../base/errors.ts'
+import type { Row } from './parquet-columns.ts'
 import type { Value } from './shape.ts'
 
 export interface HarborTask {
@@ -129,4 +130,27 @@ function parseToml(text: string): Record<string, unknown> {
     const [what = ''] = error.message.split('\n')
     throw new Incomplete(`${CONFIG} line ${error.line}: ${what.replace(/^Invalid TOML document: /, '')}`)
   }
+}
+
+interface RowFacts {
+  /** `train` or `val`. */
+  split: string
+  /** Names the data set; verl chooses its reward function by it, and groups its metrics. */
+  dataSource: string
+}
+
+/**
+ * Tasks as rows of verl's data sets (`RLHFDataset`, which hands a row's columns to the agent loop), one per task. The reward is
+ * not in them: the task's verifier gives it.
+ */
+export function verlRows(tasks: readonly HarborTask[], { split, dataSource }: RowFacts): Row[] {
+  return tasks.map(({ taskId, path, instruction, metadata }, index) => ({
+    data_source: dataSource,
+    prompt: [{ role: 'user', content: instruction }],
+    ability: typeof metadata.category === 'string' ? metadata.category : 'agent',
+    reward_model: { style: 'rule', ground_truth: '' },
+    extra_info: { split, index, task_id: taskId, local_path: path, task_metadata: metadata },
+    instance_id: taskId,
+    local_task_path: path,
+  }))
 }

@@ -6,7 +6,6 @@ import { parquetWriteBuffer } from 'hyparquet-writer'
 import t, { type Test } from 'tap'
 import { columnsOf, type Row } from '../../../src/rollout/datasets/parquet-columns.ts'
 import { readParquet, writeParquet } from '../../../src/rollout/datasets/parquet-file.ts'
-import { readTasks } from '../../../src/rollout/datasets/read-tasks.ts'
 import type { Value } from '../../../src/rollout/datasets/shape.ts'
 
 /** Objects as JSON.parse makes them. */
@@ -149,7 +148,7 @@ t.test('a file is read row group by row group, whatever it is compressed with', 
     const columnData = [{ name: 'a', data, type: 'STRING' as const }]
     writeFileSync(path, Buffer.from(parquetWriteBuffer({ columnData, codec, compressors, rowGroupSize: 10 })))
     t.strictSame(
-      await Array.fromAsync(readTasks(path)),
+      await Array.fromAsync(readParquet(path)),
       data.map((a) => ({ a })),
       codec,
     )

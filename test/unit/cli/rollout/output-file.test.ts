@@ -4,7 +4,7 @@ import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { OutputFile } from '../../../../src/cli/rollout/output-file.ts'
 import { type PlannedSample, planSamples } from '../../../../src/cli/rollout/samples.ts'
-import { readTasks } from '../../../../src/rollout/datasets/read-tasks.ts'
+import { readParquet } from '../../../../src/rollout/datasets/parquet-file.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 const SAMPLES = planSamples([{ instance_id: 'ä' }, { instance_id: 'b' }, {}], 2)
@@ -139,7 +139,7 @@ t.test('in Parquet, the file is made of the lines beside it when all is there', 
       reward_components: JSON.stringify(row.extra_fields.reward_components),
     },
   }))
-  t.strictSame(await Array.fromAsync(readTasks(path)), asWritten)
+  t.strictSame(await Array.fromAsync(readParquet(path)), asWritten)
   rmSync(`${path}.jsonl`)
   await t.rejects(OutputFile.open(path), {
     code: 'start_failed',
