@@ -31,18 +31,23 @@ export function programOf(kind: BalancerKind): string | undefined {
   return found.stdout.trim() || undefined
 }
 
-/** Starts a balancer with the generated configuration; it ends with the test. @returns its base URL */
+/**
+ * Starts a balancer with the generated configuration; it ends with the test.
+ * @param edit changes the configuration
+ * @returns its base URL
+ */
 export async function startBalancer(
   t: Pick<Test, 'teardown'>,
   kind: BalancerKind,
   nodes: readonly string[],
   folder: string,
+  edit = (configuration: string) => configuration,
 ): Promise<string> {
   const program = programOf(kind)
   if (program === undefined) throw new Error(`there is no ${kind}`)
   const port = await freePort()
   const file = join(folder, kind === 'envoy' ? 'envoy.yaml' : `${kind}.conf`)
-  writeFileSync(file, BALANCERS[kind]({ listen: `127.0.0.1:${port}`, nodes }))
+  writeFileSync(file, edit(BALANCERS[kind]({ listen: `127.0.0.1:${port}`, nodes })))
   const child = run(kind, program, file, folder)
   let output = ''
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (bytes) => (output += bytes))

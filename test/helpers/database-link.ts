@@ -9,6 +9,8 @@ export class DatabaseLink {
   readonly #to: number
   /** The next answer to a statement that writes is not passed on: the link is cut instead. */
   losesNextCommit = false
+  /** Bytes of the server's answers. */
+  answered = 0
   #isCommit = false
   #isHeld = false
 
@@ -58,6 +60,7 @@ export class DatabaseLink {
       far.write(bytes)
     })
     far.on('data', (bytes) => {
+      this.answered += bytes.length
       if (!this.#isCommit) return void near.write(bytes)
       this.#isCommit = false
       this.losesNextCommit = false

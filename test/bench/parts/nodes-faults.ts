@@ -10,6 +10,7 @@ const EVERY_MS = 20_000
 const STOPPED_MS = 18_000
 const HELD_MS = 8_000
 const AWAY_MS = 10_000
+const RETRY_MS = 500
 
 export interface Stage {
   nodes: readonly Node[]
@@ -36,7 +37,7 @@ export const FAULTS = {
   'taken away and added': async ({ nodes }, node) => {
     await nodes[node]!.drain()
     await delay(AWAY_MS)
-    await nodes[node]!.start()
+    await startAgain(nodes[node]!)
   },
   'database restarted': async ({ server }) => {
     await server.stop()
@@ -49,6 +50,17 @@ export const FAULTS = {
 } as const satisfies Record<string, (stage: Stage, node: number) => Promise<void>>
 
 type Fault = keyof typeof FAULTS
+
+/** As an orchestrator does it: one that starts while the database is away ends, and says why. */
+async function startAgain(node: Node): Promise<void> {
+  while (
+    !(await node.start().then(
+      () => true,
+      () => false,
+    ))
+  )
+    await delay(RETRY_MS)
+}
 
 /**
  * Every 20 s a node is killed and started again, and ten seconds later one of the other faults begins, each kind once before
@@ -83,7 +95,7 @@ export async function faultsFor(
   while (performance.now() < endMs) {
     happen('killed', async ({ nodes }, node) => {
       await nodes[node]!.kill()
-      await nodes[node]!.start()
+      await startAgain(nodes[node]!)
     })
     await delay(EVERY_MS / 2)
     if (waiting.length === 0) waiting = Object.keys(FAULTS) as Fault[]
