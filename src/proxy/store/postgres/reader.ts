@@ -31,6 +31,7 @@ export class Reader implements Reads {
   readonly #free: Client[] = []
   readonly #waiting: ((client: Client | undefined) => void)[] = []
   #open = 0
+  #isClosed = false
   readonly #most: number
 
   /** @param most connections at a time */
@@ -117,7 +118,9 @@ export class Reader implements Reads {
     )
   }
 
+  /** A connection that is in use ends with that: one that stayed open would keep the thread, and so the process, from ending. */
   async close(): Promise<void> {
+    this.#isClosed = true
     await Promise.all(this.#free.map((client) => client.end().catch(() => {})))
   }
 
@@ -167,8 +170,9 @@ export class Reader implements Reads {
 
   #give(client: Client): void {
     const next = this.#waiting.shift()
-    if (next === undefined) this.#free.push(client)
-    else next(client)
+    if (next !== undefined) next(client)
+    else if (this.#isClosed) client.end().catch(() => {})
+    else this.#free.push(client)
   }
 
   #discard(client: Client): void {
