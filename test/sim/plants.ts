@@ -132,7 +132,7 @@ export const PLANTS: readonly Plant[] = [
     name: 'a completion that several rows share trains in each of them',
     edits: [
       {
-        file: 'src/proxy/session/trajectories/trajectories.ts',
+        file: 'src/proxy/session/trajectories/assemble-row.ts',
         find: 'options, trainedBy.get(turn) === plan)',
         put: 'options, trainedBy.has(turn))',
       },

@@ -204,7 +204,7 @@ export const WIRES: readonly Subject[] = [
     name: 'bodies of requests',
     covers: [
       'src/proxy/http/transport/json-body.ts',
-      'src/protocol/canonical/request-reader.ts',
+      'src/protocol/canonical/{request-reader,known-parts}.ts',
       'src/protocol/json/json-weight.ts',
       'src/protocol/json/json-list.ts',
       'src/protocol/json/nesting.ts',
