@@ -5,6 +5,7 @@ import { chownSync, mkdirSync, mkdtempSync, rmdirSync, rmSync, statSync, writeFi
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { Client } from 'pg'
 import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
@@ -12,6 +13,7 @@ import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
 import { killAfter, lookThrough } from '../helpers/crash-child.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { until } from '../helpers/until.ts'
 
 /** More by environment, for a long run by hand. */
 const ROUNDS = Array.from({ length: Number(process.env.KILL_ROUNDS ?? 1) }, (_, times) => times)
@@ -73,6 +75,28 @@ if (noPostgres !== false) {
       'every acknowledged turn is there',
     )
     t.strictSame(halfWritten, [], 'none is half written, and those in flight are interrupted')
+  })
+
+  t.test('a read that is under way as the store closes keeps no connection, and so no process', async (t) => {
+    const url = await server.newDatabase()
+    const store = await openPostgresStore({ url, durability: 'power' })
+    const held = new Client({ connectionString: url })
+    await held.connect()
+    t.teardown(() => held.end())
+    await held.query('BEGIN; LOCK TABLE llm_proxy.sessions IN ACCESS EXCLUSIVE MODE')
+    const read = store.getSession('s').catch((error: Error) => error)
+    const others = async (more: string) => {
+      const { rows } = await held.query(
+        `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND ${more}`,
+      )
+      return rows.length
+    }
+    await until(async () => (await others("wait_event_type = 'Lock'")) > 0)
+    const closed = store.close()
+    await held.query('COMMIT')
+    await Promise.all([read, closed])
+    await until(async () => (await others('true')) === 0)
+    t.pass('all are gone')
   })
 
   t.test('a server that crashes and comes back loses nothing, and calls go on', async (t) => {
