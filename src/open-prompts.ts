@@ -100,7 +100,7 @@ async function servedLengthOf(
 }
 
 /** How prompts are written and answers are read, for `/health`. */
-interface MarkupFacts {
+export interface MarkupFacts {
   tool_parser: ToolParserFacts
   prompt_format: PromptFormatFacts
   /** Tokens of prompt and completion together; undefined: the model's files do not say. */
