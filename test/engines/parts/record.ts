@@ -16,7 +16,17 @@ export interface MadeCall {
 export interface Verdict {
   turns: number
   tokens: number
+  /** Turns whose weights nobody knows. */
+  unversioned: number
   wrong: string[]
+}
+
+interface Strictness {
+  /**
+   * Weights of which a turn says that they are not known are not wrong: a machine that is busy with something else misses
+   * health checks of its engine.
+   */
+  mayNotKnowWeights?: boolean
 }
 
 /** A logprob passes JSON and a float of 32 bits. */
@@ -27,12 +37,13 @@ export async function checkSession(
   sessionId: string,
   made: readonly MadeCall[],
   core: Pick<CoreLog, 'find'>,
+  { mayNotKnowWeights = false }: Strictness = {},
 ): Promise<Verdict> {
   const id = encodeURIComponent(sessionId)
   const { turns } = await getJson(`${url}/sessions/${id}`)
   const { trajectories: rows } = await getJson(`${url}/sessions/${id}/trajectories?details=sampling`)
   const wrong: string[] = []
-  const verdict = { turns: turns.length, tokens: 0, wrong }
+  const verdict = { turns: turns.length, tokens: 0, unversioned: 0, wrong }
   const note = (turn: Json, what: string) =>
     wrong.push(`${sessionId} #${turn.index} (${turn.dialect}): ${what}`)
   if (turns.length !== made.length) wrong.push(`${sessionId}: ${made.length} calls, ${turns.length} turns`)
@@ -49,6 +60,9 @@ export async function checkSession(
     if (sampled === undefined) note(turn, `ids that were never sampled: ${turn.completion_token_ids}`)
     else {
       for (const what of againstCore(turn, sampled)) note(turn, what)
+      const weights = weightsOf(turn, sampled)
+      if (weights.isUnknown) verdict.unversioned += 1
+      if (weights.wrong !== undefined && !(weights.isUnknown && mayNotKnowWeights)) note(turn, weights.wrong)
       for (const what of againstParams(samplings.get(turn.turn_id), sampled)) note(turn, what)
     }
     if (made[at]) for (const what of againstSaid(turn, made[at])) note(turn, what)
@@ -82,9 +96,15 @@ function* againstCore(turn: Json, sampled: CoreCall): Generator<string> {
       ? ['length', 'tool_calls', ...(typeof turn.stop_reason === 'string' ? ['stop'] : [])]
       : ['stop', 'tool_calls']
   if (!mayEnd.includes(finish)) yield `ended by ${finish}, the core by ${sampled.finish}`
-  const versions = [turn.weight_version_start, turn.weight_version_end]
-  const used = [sampled.weights[0] ?? null, sampled.weights.at(-1) ?? null]
-  if (ids.length > 0 && versions.join() !== used.join()) yield `weights ${versions}, sampled by ${used}`
+}
+
+function weightsOf(turn: Json, { weights }: CoreCall): { isUnknown: boolean; wrong?: string } {
+  const told = [turn.weight_version_start, turn.weight_version_end]
+  const used = [weights[0] ?? null, weights.at(-1) ?? null]
+  const differing = told.map((version, at) => [version, used[at]]).filter(([version, by]) => version !== by)
+  if (turn.completion_token_ids.length === 0 || differing.length === 0) return { isUnknown: false }
+  const wrong = `weights ${told}, sampled by ${used}`
+  return { isUnknown: differing.every(([version]) => version === null), wrong }
 }
 
 /** What is on record of a turn's sampling, which is what a trainer corrects with. */
