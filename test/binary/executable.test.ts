@@ -49,7 +49,7 @@ t.test('it reads what was recorded: sessions list, show and export', async (t) =
   t.match(await runLlmProxy(['sessions', 'list'], { cwd }), { code: 0, stdout: /^first +active/m })
   t.match(await runLlmProxy(['sessions', 'show', 'first'], { cwd }), {
     code: 0,
-    stdout: / completed +(length|stop)/,
+    stdout: / completed +- +(length|stop)/,
   })
   const { stdout } = await runLlmProxy(['sessions', 'export'], { cwd })
   t.match(JSON.parse(stdout), { session_id: 'first', num_turns: 1 })
