@@ -42,18 +42,17 @@ export function readConversation(
   }
 }
 
-/**
- * Before {@link readConversation} of one that may be long: reads its messages, and lets other calls have their turn after each
- * stretch of them.
- * @throws ProxyError as there
- */
-export async function readInStretches(last: Message | undefined): Promise<void> {
+/** As {@link readConversation}, of one that may be long: other calls have their turn after each stretch of its messages. */
+export async function readInStretches(
+  ...[last, tools, repeats]: Parameters<typeof readConversation>
+): Promise<KeyedConversation> {
   const stretches = readMessages(last)
   try {
     while (!stretches.next().done) await breathe()
   } catch (cause) {
     throw explained(cause)
   }
+  return readConversation(last, tools, repeats)
 }
 
 /** New messages that are read in one go: some milliseconds' work. */

@@ -9,7 +9,7 @@ import type { GenerationEvent, GenerationStart } from '../../../protocol/canonic
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
-import { keyOf, readConversation, readInStretches } from '../matching/conversation.ts'
+import { keyOf, readInStretches } from '../matching/conversation.ts'
 import { type MatchedCall, MatchIndex } from '../matching/match-index.ts'
 import { type KnownTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
@@ -110,8 +110,8 @@ class RenderedCall implements CallPrompt {
 
   async whileAsked(): Promise<void> {
     const { body, lastMessage } = this.request
-    await readInStretches(lastMessage)
-    this.#call = this.#turns.match(readConversation(lastMessage, body.tools, this.#memory.requests))
+    const read = await readInStretches(lastMessage, body.tools, this.#memory.requests)
+    this.#call = this.#turns.match(read)
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {

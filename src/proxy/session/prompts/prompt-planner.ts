@@ -24,7 +24,7 @@ import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
 import type { CallIds } from '../matching/call-ids.ts'
-import { type KeyedConversation, readConversation, readInStretches } from '../matching/conversation.ts'
+import { type KeyedConversation, readInStretches } from '../matching/conversation.ts'
 import type { MatchedCall } from '../matching/match-index.ts'
 import type { KnownTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { PlannedPrompt, PromptReason } from '../state/planned-prompt.ts'
@@ -66,8 +66,7 @@ export async function planPrompt(
   refuseWhatTokenModeCannotDo(body)
   refuseTooLong(model, request.lastMessage)
   const options = promptOptionsOf(body, session.memory.requests)
-  await readInStretches(request.lastMessage)
-  const read = readConversation(request.lastMessage, body.tools, session.memory.requests)
+  const read = await readInStretches(request.lastMessage, body.tools, session.memory.requests)
   const conversation = await withVariables(renderer, options, read)
   const call = session.turns.match(conversation)
   const parent = call.parent?.turn
