@@ -2,6 +2,7 @@
 import Type from 'typebox'
 import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
+import { MIN_SEARCHED_CHARS } from '../../../store/port/turn-search.ts'
 import { nullable } from '../../schemas/nullable.ts'
 import { detailFields } from '../sessions/detail-schemas.ts'
 import {
@@ -59,7 +60,11 @@ export const GroupsQuery = Type.Object(
 
 export const SearchQuery = Type.Object(
   {
-    text: Type.String({ minLength: 3, maxLength: 1000, description: 'What to look for, in whatever case' }),
+    text: Type.String({
+      minLength: MIN_SEARCHED_CHARS,
+      maxLength: 1000,
+      description: 'What to look for, in whatever case',
+    }),
     limit: Type.Integer({ minimum: 1, maximum: 500, default: 100 }),
     per_session: Type.Integer({
       minimum: 1,
