@@ -23,10 +23,11 @@ export function useLoaded<T>(load: (stop: AbortSignal) => Promise<T>, keys: read
       },
       (error: Error) => {
         if (controller.signal.aborted) return
-        setState(({ value }) => {
-          const keeps = isAway.value && value !== undefined
-          return { value: keeps ? value : undefined, error: keeps ? undefined : error, loading: false }
-        })
+        setState((before) =>
+          isAway.value && before.value !== undefined
+            ? { ...before, loading: false }
+            : { value: undefined, error, loading: false },
+        )
       },
     )
     return () => controller.abort()
