@@ -568,6 +568,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.goto(`${url}/ui/`)
     await page.getByText('said-101').waitFor()
     await page.keyboard.press('6')
+    await page.locator('input[type=search]:focus').waitFor()
     await page.keyboard.type('owned')
     await page.keyboard.press('Enter')
     const hits = page.locator('.hits li')

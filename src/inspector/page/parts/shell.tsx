@@ -1,7 +1,7 @@
 /** What stands around every view: the way to the others, the key, the help. */
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import { useEffect, useRef } from 'preact/hooks'
+import { useLayoutEffect, useRef } from 'preact/hooks'
 import { getJson, IS_FILE, isAway, refusal, setKey } from '../lib/api.ts'
 import { commands, useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
@@ -88,7 +88,7 @@ function isWithin(view: string, name: string): boolean {
 
 function AskKey({ why }: { why: string }) {
   const input = useRef<HTMLInputElement>(null)
-  useEffect(() => input.current?.focus(), [])
+  useLayoutEffect(() => input.current?.focus(), [])
   const take = (event: Event) => {
     event.preventDefault()
     setKey(input.current!.value)

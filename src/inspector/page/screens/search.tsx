@@ -1,5 +1,5 @@
 /** Turns in which something was said: by a model, an agent or a tool. */
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { ago, number, visible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
@@ -14,7 +14,8 @@ const MIN_CHARS = 3
 export function Search() {
   const text = route.value.query.get('text') ?? ''
   const field = useRef<HTMLInputElement>(null)
-  useEffect(() => field.current?.focus(), [])
+  // Before the next key, which an effect after the paint may miss.
+  useLayoutEffect(() => field.current?.focus(), [])
   useKeys([{ key: '/', help: 'Search for something else', run: () => field.current?.select() }])
   const take = (event: Event) => {
     event.preventDefault()
