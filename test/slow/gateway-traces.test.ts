@@ -153,7 +153,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
             exact ? ids : [],
             exact ? completion.map(([id]) => id) : [],
             exact ? completion.map(([, logprob]) => Math.max(logprob, -Number.MAX_VALUE) + 0) : [],
-            text,
+            text ?? '',
           ]),
         )
         t.strictSame(
@@ -241,6 +241,7 @@ t.test('tool calls and reasoning are in the response message, reasoning under bo
   const { call } = await apiWith(t, [
     { toolCalls: JSON.stringify(calls), completionText: null, reasoning: 'hm' },
     {},
+    { completionText: null },
   ])
   const { body } = await call('GET', '/sessions/s/traces')
   t.strictSame(body[0].response_message, {
@@ -251,6 +252,7 @@ t.test('tool calls and reasoning are in the response message, reasoning under bo
     tool_calls: calls,
   })
   t.strictSame(body[1].response_message, { role: 'assistant', content: 'hello' })
+  t.strictSame(body[2].response_message, { role: 'assistant', content: '' }, 'as the agent got it')
 })
 
 t.test('since and limit keep the calls from then on, and the first of them', async (t) => {

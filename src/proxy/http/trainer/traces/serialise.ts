@@ -130,7 +130,10 @@ function layoutOf(turn: TurnRecord): RowLayout {
   }
 }
 
-/** Reasoning under both names that engines give it: trainers read either. */
+/**
+ * As the agent got it: an answer that says nothing has an empty text, one of tool calls alone has none. Reasoning is
+ * under both names that engines give it: trainers read either.
+ */
 export function* responseMessage({
   completionText,
   reasoning,
@@ -138,7 +141,7 @@ export function* responseMessage({
 }: Pick<TurnRecord, 'completionText' | 'reasoning' | 'toolCalls'>): Generator<string> {
   yield openObject({
     role: 'assistant',
-    content: completionText,
+    content: completionText ?? (toolCalls === '[]' ? '' : null),
     ...(reasoning !== null && { reasoning_content: reasoning, reasoning }),
   })
   if (toolCalls !== '[]') yield* member('tool_calls', [toolCalls])
