@@ -6,15 +6,16 @@
  * The nonce is always the same, which GMAC forbids to those who send its tags: from several of them the key could be
  * found. These are never sent, written or shown to anybody.
  */
-import { createCipheriv, randomBytes } from 'node:crypto'
+import { createCipheriv, createSecretKey, type KeyObject, randomBytes } from 'node:crypto'
 
 const NONCE = Buffer.alloc(12)
 
-let key: Buffer | undefined
+/** Not as bytes: to make a key of them takes Node many times as long as the tag. */
+let key: KeyObject | undefined
 
 /** 16 characters. */
 export function tagOf(bytes: Buffer): string {
-  key ??= randomBytes(16)
+  key ??= createSecretKey(randomBytes(16))
   const cipher = createCipheriv('aes-128-gcm', key, NONCE)
   cipher.setAAD(bytes)
   cipher.final()
