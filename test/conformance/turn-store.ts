@@ -516,6 +516,26 @@ function exactnessCells(cell: Cell): void {
     unit: fc.integer({ min: 0, max: 0xffff }).map((unit) => String.fromCharCode(unit)),
   })
 
+  cell('turns of very many messages come back whole', async (t, store) => {
+    await store.createSession(aSession('s'))
+    const texts = Array.from({ length: 10_000 }, (_, at) => `{"role":"user","content":"${at}"}`)
+    for (const [index, [messages, pieces]] of [
+      [9_999, 5_000],
+      [10_000, 6_000],
+    ].entries()) {
+      const requestMessages = texts.slice(0, messages)
+      await record(
+        store,
+        aTurn(`t${index}`, { index, requestMessages, promptPieces: texts.slice(0, pieces) }),
+      )
+    }
+    const [first, second] = await turnsOf(store)
+    t.strictSame(first!.requestMessages, texts.slice(0, 9_999))
+    t.strictSame(first!.promptPieces, texts.slice(0, 5_000))
+    t.strictSame(second!.requestMessages, texts)
+    t.strictSame(second!.promptPieces, texts.slice(0, 6_000))
+  })
+
   cell('token ids and logprobs come back bit for bit', async (t, store) => {
     const turns = fc.array(
       fc.record({

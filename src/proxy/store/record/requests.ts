@@ -11,6 +11,7 @@ import { NODE_SUMMED, sumOf } from './check-sums.ts'
 import { echoTemplate, type StoredCompletion } from './echo.ts'
 import { packIds, packText } from './packing.ts'
 import { LINK_LENGTH, NO_TEXTS, type RecordedTexts, type SentTexts, type SentTurn } from './sent-turn.ts'
+import type { ListName } from './stretches.ts'
 import type { NewText, RequestTables } from './tables.ts'
 import { toCompletion } from './turn-rows.ts'
 
@@ -51,9 +52,17 @@ export class RequestWriter {
    * @returns the prompt as it is on record, and without its last piece
    */
   putPrompt(tree: number, { base, texts }: SentTexts): { whole: RecordedTexts; butLast: RecordedTexts } {
-    const put = (piece: HashedText) => this.#putHashed(tree, piece)
-    const butLast = this.#putList(tree, { base, texts: texts.slice(0, -1) }, put)
-    return { whole: this.#putList(tree, { base: butLast, texts: texts.slice(-1) }, put), butLast }
+    const butLast = this.#putPieces(tree, { base, texts: texts.slice(0, -1) })
+    return { whole: this.#putPieces(tree, { base: butLast, texts: texts.slice(-1) }), butLast }
+  }
+
+  /** Of a list whose end comes later. */
+  putStretch(tree: number, list: ListName, texts: SentTexts): RecordedTexts {
+    return list === 'messages' ? this.putMessages(tree, texts) : this.#putPieces(tree, texts)
+  }
+
+  #putPieces(tree: number, pieces: SentTexts): RecordedTexts {
+    return this.#putList(tree, pieces, (piece) => this.#putHashed(tree, piece))
   }
 
   #putList(

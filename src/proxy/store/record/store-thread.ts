@@ -159,8 +159,10 @@ export class StoreThread<T extends Methods<T>> {
   }
 
   #tell(replies: readonly Reply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
-    const first = replies[0] && this.#pending.get(replies[0].id)
-    if (first) onReplies(replies.length, performance.now() - first.calledAtMs)
+    // What the thread has called for itself has no caller here.
+    const asked = replies.flatMap(({ id }) => this.#pending.get(id) ?? [])
+    const [first] = asked
+    if (first) onReplies(asked.length, performance.now() - first.calledAtMs)
   }
 
   #settle(replies: Reply[]): void {

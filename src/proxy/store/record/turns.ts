@@ -14,6 +14,7 @@ import {
 import { RequestWriter } from './requests.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentPrompt, SentTurn } from './sent-turn.ts'
 import type { TurnChange } from './session-rows.ts'
+import type { Stretch } from './stretches.ts'
 import type { EndedRow, Row, SessionTables, StoredPrompt, TurnTables } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
 
@@ -52,6 +53,14 @@ export class TurnWriter {
     this.#tables.openTurn({ ...row, status: 'open' })
     this.#sessions.touch(turn.sessionId, { newTurns: 1, openTurns: 1 }, turn.startedAtMs)
     return recorded
+  }
+
+  /** The list's next texts, if those before them are there; else its turn puts them there. */
+  putStretch(stretch: Stretch): void {
+    this.#checkEpoch(stretch)
+    const tree = this.#sessions.tree(stretch.sessionId)
+    if (tree === undefined || stretch.texts === undefined) return
+    stretch.written(this.#requests.putStretch(tree, stretch.list, stretch.texts))
   }
 
   /** @returns its row; undefined if it was not there, or not open */

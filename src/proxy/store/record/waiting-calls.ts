@@ -2,14 +2,14 @@
 import { FairQueue } from '../../../base/fair-queue.ts'
 import type { ThreadCall } from './calls.ts'
 import type { SentTurn } from './sent-turn.ts'
+import { inStretches, workOf } from './stretches.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** A group has no more operations: it bounds the time for which the first one waits for the last. */
 export const MAX_GROUP = 512
 
-/** Nor more of this, unless it has one operation: a text counts as one, and so do 4 KiB of it; some 12 µs each. */
+/** Nor more of this, unless it has one operation; see {@link workOf}. */
 const MAX_GROUP_WORK = 4096
-const BYTES_OF_WORK = 4096
 
 export class WaitingCalls {
   /** By session: the operations of one stay in their order. */
@@ -20,7 +20,7 @@ export class WaitingCalls {
   }
 
   push(call: ThreadCall<WriteMethods>): void {
-    this.#waiting.push(sessionOf(call), call)
+    for (const each of inStretches(call)) this.#waiting.push(sessionOf(call), each)
   }
 
   /** @param isAlone whether a call shares its group with no other */
@@ -42,14 +42,4 @@ export class WaitingCalls {
 /** Of all but `sweep` and `tryCommit`: the first argument, or in it. */
 function sessionOf({ args: [first] }: ThreadCall<WriteMethods>): string {
   return typeof first === 'string' ? first : ((first as Partial<SentTurn> | undefined)?.sessionId ?? '')
-}
-
-/** Of new texts; ids and logprobs cost next to nothing. */
-function workOf({ method, args }: ThreadCall<WriteMethods>): number {
-  if (method !== 'openTurn' && method !== 'recordTurn') return 1
-  const { messages, prompt } = args[0] as SentTurn
-  let bytes = 0
-  for (const text of messages.texts) bytes += text.length
-  for (const text of prompt.texts) bytes += text.length
-  return messages.texts.length + prompt.texts.length + bytes / BYTES_OF_WORK
 }

@@ -5,6 +5,7 @@ import type { Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn
 import type { Reply, ThreadCall } from './calls.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
 import type { NewSessionRow } from './session-rows.ts'
+import type { Stretch } from './stretches.ts'
 import type { SessionTables } from './tables.ts'
 import type { TurnWriter } from './turns.ts'
 
@@ -28,6 +29,8 @@ export interface WriteMethods extends ConsumerMethods {
   deleteSession(sessionId: string, epoch?: number): boolean
   sweep(nowMs: number, limit: number): string[]
   openTurn(turn: SentTurn): RecordedRequest
+  /** Some of the texts of a turn that is opened after it. */
+  putStretch(stretch: Stretch): void
   /** @returns the turn's row; undefined if it has gone meanwhile */
   closeTurn(outcome: SentOutcome): number | undefined
   /** Opens and closes a turn. */
@@ -48,6 +51,7 @@ export class UnopenedTurns {
     for (const [place, call] of calls.entries()) {
       if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as SentOutcome).turnId)
       const reply = replies[place]!
+      if (call.method === 'putStretch' && 'error' in reply) (call.args[0] as Stretch).undone()
       const refused = 'error' in reply && reply.error.code === 'store_failed'
       if (call.method === 'openTurn' && refused) this.#turns.add((call.args[0] as SentTurn).turnId)
     }
@@ -89,6 +93,7 @@ export function writeMethods(
       return sessions.delete(sessionId)
     },
     openTurn: (turn) => turns.open(turn),
+    putStretch: (stretch) => turns.putStretch(stretch),
     closeTurn: (outcome) => {
       const turn = turns.close(outcome)
       // No such open turn: it was deleted or reset meanwhile, which is well, or it never came to be, which is not.

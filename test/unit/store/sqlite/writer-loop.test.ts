@@ -3,6 +3,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Reply, ThreadCall } from '../../../../src/proxy/store/record/calls.ts'
 import { NO_TEXTS } from '../../../../src/proxy/store/record/sent-turn.ts'
+import type { Stretch } from '../../../../src/proxy/store/record/stretches.ts'
 import type { WriteMethods } from '../../../../src/proxy/store/record/write-methods.ts'
 import type { Writer } from '../../../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../../src/proxy/store/sqlite/writer-loop.ts'
@@ -16,6 +17,8 @@ function aLoop(t: Test) {
   const writer = {
     commit: (calls: readonly Call[]): Reply[] => {
       groups.push(calls.map(({ id }) => id))
+      for (const { method, args } of calls)
+        if (method === 'putStretch') (args[0] as Stretch).written(NO_TEXTS)
       return []
     },
     purge: () => false,
@@ -39,36 +42,44 @@ function turn(sessionId: string, texts = 1, chars = 10): Call {
   return { id: lastId, method: 'recordTurn', args: [opened, {}] }
 }
 
-for (const [what, heavy] of [
-  ['of many messages', () => turn('greedy', 10_000)],
-  ['of long messages', () => turn('greedy', 10, 4 * 1024 * 1024)],
-] as const) {
-  t.test(`a turn ${what} is written alone, and those of others before its session's next`, async (t) => {
-    const { groups, loop } = aLoop(t)
-    const calls = [heavy(), heavy(), heavy(), turn('a'), turn('b'), turn('a')]
-    loop.receive(calls)
-    for (let each = 0; each < 5; each += 1) await nextTurn()
-    const [first, second, third, a, b, a2] = calls.map(({ id }) => id)
-    t.strictSame(groups, [[first], [a, b], [second], [a2], [third]])
-  })
-}
+/** What {@link aLoop} notes of a stretch of a turn's texts. */
+const STRETCH = 0
 
-t.test(
-  'what comes while a heavy group is written waits for one more of its session, not for all',
-  async (t) => {
-    const { groups, inbox, loop } = aLoop(t)
-    const [first, second, third, late] = [
-      turn('greedy', 9_000),
-      turn('greedy', 9_000),
-      turn('greedy', 9_000),
-      turn('late'),
-    ]
-    loop.receive([first, second, third])
-    inbox.push([late])
-    for (let each = 0; each < 4; each += 1) await nextTurn()
-    t.strictSame(groups, [[first.id], [second.id], [late.id], [third.id]])
-  },
-)
+t.test('a turn of many messages is written in stretches, and those of others between them', async (t) => {
+  const { groups, loop } = aLoop(t)
+  const calls = [turn('greedy', 5_000, 4_096), turn('greedy', 3_000, 4_096), turn('a'), turn('b'), turn('a')]
+  loop.receive(calls)
+  for (let each = 0; each < 8; each += 1) await nextTurn()
+  const [first, second, a, b, a2] = calls.map(({ id }) => id)
+  t.strictSame(groups.slice(0, 2), [
+    [STRETCH, a, b],
+    [STRETCH, a2],
+  ])
+  const rest = groups.slice(2).flat()
+  t.strictSame(
+    rest.filter((id) => id !== STRETCH),
+    [first, second],
+  )
+  t.equal(rest.at(-1), second)
+})
+
+t.test('one of long messages is, too', async (t) => {
+  const { groups, loop } = aLoop(t)
+  const [heavy, light] = [turn('greedy', 10, 4 * 1024 * 1024), turn('light')]
+  loop.receive([heavy, light])
+  for (let each = 0; each < 8; each += 1) await nextTurn()
+  t.strictSame(groups[0], [STRETCH, light.id])
+  t.strictSame(groups.at(-1), [heavy.id])
+})
+
+t.test('what comes while a stretch is written waits for one more of its session, not for all', async (t) => {
+  const { groups, inbox, loop } = aLoop(t)
+  const [heavy, late] = [turn('greedy', 9_000), turn('late')]
+  loop.receive([heavy])
+  inbox.push([late])
+  for (let each = 0; each < 8; each += 1) await nextTurn()
+  t.strictSame(groups.slice(0, 3), [[STRETCH], [STRETCH, late.id], [STRETCH]])
+})
 
 t.test('light turns share a commit, up to a number of them', async (t) => {
   const { groups, loop } = aLoop(t)
@@ -84,9 +95,10 @@ t.test('a sweep comes behind all that was called for before it, and the end behi
   const { groups, loop } = aLoop(t)
   const before = [turn('a'), turn('a'), turn('b')]
   const sweep: Call = { id: 0, method: 'sweep', args: [0, 10] }
-  const after = [turn('b', 5_000), turn('b', 5_000)]
+  const after = [turn('b', 2_000), turn('b', 2_000), turn('b', 2_000)]
   loop.receive([...before, sweep, ...after])
   loop.receive('close')
   const [a, a2, b] = before.map(({ id }) => id)
-  t.strictSame(groups, [[a, b, a2], [0], ...after.map(({ id }) => [id])])
+  const [c, c2, c3] = after.map(({ id }) => id)
+  t.strictSame(groups, [[a, b, a2], [0], [c, c2], [c3]])
 })

@@ -3,6 +3,7 @@ import type { OpenTurn, TurnOutcome } from '../../../../src/proxy/store/port/tur
 import type { ThreadCall } from '../../../../src/proxy/store/record/calls.ts'
 import type { SentTurn } from '../../../../src/proxy/store/record/sent-turn.ts'
 import { SentTurns } from '../../../../src/proxy/store/record/sent-turns.ts'
+import { WaitingCalls } from '../../../../src/proxy/store/record/waiting-calls.ts'
 import type { WriteMethods } from '../../../../src/proxy/store/record/write-methods.ts'
 import { anOutcome, aTurn } from '../../../conformance/turn-store.ts'
 import { sentWhole } from '../../../helpers/prompt-ids.ts'
@@ -55,6 +56,31 @@ t.test('a full database fails the group, changes nothing, and works on once ther
   db.pragma('max_page_count = 1000000')
   t.strictSame(commit(['closeTurn', anOutcome('large')]), ['store_failed'], 'it was never put on record')
   t.strictSame(commit(['openTurn', large], ['closeTurn', anOutcome('large')]), [null, null])
+})
+
+t.test('a turn finds its stretches on record, but for those that could not be put there', async (t) => {
+  const { db, writer, commit, count } = openWriter(t)
+  commit(created)
+  const texts = Array.from({ length: 7_000 }, (_, at) => JSON.stringify({ role: 'user', content: `${at}` }))
+  const turn = sent(aTurn('long', { requestMessages: texts, promptPieces: texts }))
+  const waiting = new WaitingCalls()
+  waiting.push({ id: 1, method: 'recordTurn', args: [turn, sentWhole(anOutcome('long'))] })
+  const failing = [1, 4]
+  const errors: string[] = []
+  let groups = 0
+  for (let group = waiting.takeGroup(); group.length > 0; group = waiting.takeGroup()) {
+    const pages = db.pragma('page_count', { simple: true })
+    if (failing.includes(groups)) db.pragma(`max_page_count = ${pages}`)
+    for (const reply of writer.commit(group)) if ('error' in reply) errors.push(reply.error.code)
+    db.pragma('max_page_count = 1000000')
+    groups += 1
+  }
+  t.ok(groups > 5, `${groups} groups`)
+  t.ok(errors.length >= 2 && errors.every((code) => code === 'store_failed'), `${errors}`)
+  t.equal(count('turns'), 1)
+  t.equal(count('texts'), texts.length + 1, 'each once, and the parameters')
+  const depths = db.prepare<[], number>('SELECT depth FROM nodes ORDER BY depth').pluck().all()
+  t.equal(depths.at(-1), texts.length)
 })
 
 t.test('a commit that fails fails every operation of its group', async (t) => {

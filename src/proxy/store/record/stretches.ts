@@ -1,0 +1,118 @@
+/**
+ * A request of thousands of new messages is put on record in stretches, between which other sessions have their turn at the
+ * writer. Its turn comes after them, and finds on record what they have put there; the rest it puts there itself.
+ */
+import type { ThreadCall } from './calls.ts'
+import type { RecordedTexts, SentTexts, SentTurn } from './sent-turn.ts'
+import type { WriteMethods } from './write-methods.ts'
+
+/** What a group is filled with: a text counts as one, and so do 4 KiB of it; some 12 µs each. */
+const BYTES_OF_WORK = 4096
+/** Of one stretch. */
+const MAX_STRETCH_WORK = 2048
+
+/** Nobody waits for its reply. */
+const NOBODY = 0
+
+export type ListName = 'messages' | 'prompt'
+
+/** Some texts of a list, the session's next ones. */
+export interface Stretch extends Pick<SentTurn, 'sessionId' | 'epoch'> {
+  readonly list: ListName
+  readonly work: number
+  /** undefined: a stretch before it is not on record. */
+  readonly texts: SentTexts | undefined
+  /** To be called with the end of these texts when they have been written, however often that is. */
+  written(end: RecordedTexts): void
+  /** They are not on record after all. */
+  undone(): void
+}
+
+/** Ends before its last text: that one is the turn's own to put there, which in a prompt goes below the others. */
+class StretchedTexts implements SentTexts {
+  readonly #whole: SentTexts
+  /** Where each stretch begins, and where the last one ends. */
+  readonly #places: number[]
+  /** Of the stretches that are on record, by their order. */
+  readonly #ends: RecordedTexts[] = []
+
+  constructor(whole: SentTexts) {
+    this.#whole = whole
+    this.#places = placesOf(whole.texts.slice(0, -1))
+  }
+
+  get base(): RecordedTexts {
+    return this.#ends.at(-1) ?? this.#whole.base
+  }
+
+  get texts(): readonly string[] {
+    return this.#whole.texts.slice(this.#places[this.#ends.length])
+  }
+
+  stretches(turn: Pick<SentTurn, 'sessionId' | 'epoch'>, list: ListName): Stretch[] {
+    return this.#places.slice(1).map((end, order) => this.#stretch({ ...turn, list }, order, end))
+  }
+
+  #stretch(of: Pick<Stretch, 'sessionId' | 'epoch' | 'list'>, order: number, end: number): Stretch {
+    const ends = this.#ends
+    const texts = this.#whole.texts.slice(this.#places[order], end)
+    const before = () => (order === 0 ? this.#whole.base : ends[order - 1])
+    return {
+      ...of,
+      work: workOfTexts(texts),
+      get texts() {
+        const base = before()
+        return base && { base, texts }
+      },
+      written: (recorded) => ends.splice(order, ends.length, recorded),
+      undone: () => ends.splice(order),
+    }
+  }
+}
+
+/** What is to be called for in the place of a call: stretches of it if it is long, and the call after them. */
+export function inStretches(call: ThreadCall<WriteMethods>): ThreadCall<WriteMethods>[] {
+  if (!isOfTurn(call)) return [call]
+  const [turn, ...others] = call.args as [SentTurn, ...unknown[]]
+  const before: ThreadCall<WriteMethods>[] = []
+  const lists: Partial<Record<ListName, SentTexts>> = {}
+  for (const list of ['messages', 'prompt'] as const) {
+    if (workOfTexts(turn[list].texts) <= MAX_STRETCH_WORK) continue
+    const stretched = new StretchedTexts(turn[list])
+    lists[list] = stretched
+    const { sessionId, epoch } = turn
+    const stretches = stretched.stretches({ sessionId, ...(epoch !== undefined && { epoch }) }, list)
+    for (const stretch of stretches) before.push({ id: NOBODY, method: 'putStretch', args: [stretch] })
+  }
+  return [...before, { ...call, args: [{ ...turn, ...lists }, ...others] }]
+}
+
+/** Of new texts; ids and logprobs cost next to nothing. */
+export function workOf(call: ThreadCall<WriteMethods>): number {
+  if (call.method === 'putStretch') return (call.args[0] as Stretch).work
+  if (!isOfTurn(call)) return 1
+  const { messages, prompt } = call.args[0] as SentTurn
+  return workOfTexts(messages.texts) + workOfTexts(prompt.texts)
+}
+
+function isOfTurn({ method }: ThreadCall<WriteMethods>): boolean {
+  return method === 'openTurn' || method === 'recordTurn'
+}
+
+function workOfTexts(texts: readonly string[]): number {
+  let bytes = 0
+  for (const text of texts) bytes += text.length
+  return texts.length + bytes / BYTES_OF_WORK
+}
+
+function placesOf(texts: readonly string[]): number[] {
+  const places = [0]
+  let work = 0
+  for (const [place, text] of texts.entries()) {
+    work += workOfTexts([text])
+    if (work < MAX_STRETCH_WORK && place < texts.length - 1) continue
+    places.push(place + 1)
+    work = 0
+  }
+  return places
+}
