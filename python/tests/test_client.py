@@ -49,6 +49,14 @@ def test_a_rollout_from_its_session_to_its_rows(proxy: Proxy) -> None:
         (row,) = session.rows(details=["advantages"])
         assert (row.session_id, row.finished, row.exact, row.reward) == (session.id, True, True, 1.0)
         assert [turn.reward for turn in row.turns] == [None, 0.25]
+        marked = session.mark(labels=["cheat"], turns={1: {"labels": ["odd"], "note": "here"}})
+        assert (marked["labels"], marked["marked_turns"]["1"]["note"]) == (["cheat"], "here")
+        assert session.mark(note="seen", turns={1: {"note": ""}})["note"] == "seen"
+        assert [found["session_id"] for found in client.sessions(label="odd")] == [session.id]
+        assert session.mark(note="")["note"] is None
+        (labelled,) = session.rows()
+        assert labelled.fields["labels"] == ["cheat"]
+        assert [turn.fields["labels"] for turn in labelled.turns] == [[], ["odd"]]
         assert sum(row.response_mask) == sum(turn.end - turn.start for turn in row.turns)
         assert row.fields["reward_components"] == {"style": 0.5}
         assert row.fields["advantages"] is None

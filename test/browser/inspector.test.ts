@@ -336,6 +336,50 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test('takes labels and notes of a session and its turns, and finds sessions by them', async (t) => {
+    const { url, store } = await startInspector(t)
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui#/session/run-0`)
+    const turn = page.locator('.turn[data-turn="1"] header')
+    await turn.waitFor()
+    await page.keyboard.press('j')
+    await page.keyboard.press('l')
+    await page.locator('.marks-form input:focus').waitFor()
+    await page.keyboard.type('cheat, odd,')
+    await page.getByLabel('note', { exact: true }).fill('edits the\ntest')
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await page.emulateMedia({ colorScheme })
+      await picture(page, `${colorScheme}-label`)
+    }
+    await page.getByRole('button', { name: 'save' }).click()
+    await turn.getByText('cheat').waitFor()
+    t.match(await turn.locator('q').innerText(), 'edits the\ntest')
+    await page.locator('.turn-list [title="cheat, odd: edits the\\atest"]').waitFor()
+    await page.keyboard.press('L')
+    await page.locator('.facts .marks-form input:focus').waitFor()
+    await page.keyboard.type('<b>seen</b>')
+    await page.keyboard.press('Enter')
+    await page.locator('.facts .tag.label').waitFor()
+    const marks = { labels: ['cheat', 'odd'], note: 'edits the\ntest' }
+    t.match((await store.getSession('run-0'))!.marks, {
+      labels: ['<b>seen</b>'],
+      note: null,
+      turns: { 1: marks },
+    })
+    await page.keyboard.press('L')
+    await page.locator('.marks-form').waitFor()
+    await page.keyboard.press('Escape')
+    await page.locator('.marks-form').waitFor({ state: 'detached' })
+    await picture(page, 'session-labelled')
+    await page.goto(`${url}/ui/`)
+    await page.getByText('run-1').waitFor()
+    await page.getByRole('button', { name: '⚑ odd' }).click()
+    await page.getByText('run-1').waitFor({ state: 'detached' })
+    t.match(await page.locator('.sessions-table').innerText(), /run-0/)
+    await picture(page, 'sessions-labelled')
+    isSilent()
+  })
+
   t.test('shows when the calls of a session ran, side by side where they did', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     await sessions.create({ sessionId: 'helpers' })
@@ -618,5 +662,11 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.keyboard.press('Enter')
     await page.getByText('run-1').waitFor()
     t.notOk((await page.content()).includes(KEYS.viewKeys[0]!))
+    await page.goto(`${url}/ui#/session/run-1`)
+    await page.getByRole('heading', { name: 'run-1' }).waitFor()
+    await page.keyboard.press('L')
+    await page.keyboard.type('cheat')
+    await page.keyboard.press('Enter')
+    await page.getByText('A view key reads, and does nothing else').waitFor()
   })
 })

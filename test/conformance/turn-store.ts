@@ -137,6 +137,7 @@ function sessionCells(cell: Cell): void {
       updatedAtMs: 1000,
       endedAtMs: null,
       reward: null,
+      marks: { labels: [], note: null, turns: {} },
       turnCount: 0,
       nextIndex: 0,
       openTurns: 0,
@@ -168,6 +169,7 @@ function sessionCells(cell: Cell): void {
     t.equal(await store.getSession('none'), undefined)
     t.equal(await store.endSession('none', 'completed', 1), undefined)
     t.equal(await store.setReward('none', { reward: 1, components: {} }, 1), undefined)
+    t.equal(await store.changeMarks('none', { note: 'x' }, 1), undefined)
     t.equal(await store.resetSession('none', 1), undefined)
     t.equal(await store.deleteSession('none'), false)
     t.strictSame(await turnsOf(store, 'none'), [])
@@ -194,6 +196,31 @@ function sessionCells(cell: Cell): void {
     await store.setReward('s', { reward: 3, components: {} }, 20)
     t.strictSame((await store.getSession('s'))?.reward, { reward: 3, components: {} })
     t.equal((await store.getSession('s'))?.updatedAtMs, 20)
+  })
+
+  cell('people mark a session and its turns, and what a change leaves out stays', async (t, store) => {
+    await store.createSession(aSession('s'))
+    t.strictSame((await store.getSession('s'))!.marks, { labels: [], note: null, turns: {} })
+    const note = 'it wrote\u0000 "\ud800" into the test\n— twice'
+    const turns = { 2: { labels: ['where'] }, 10: { note: 'odd' } }
+    const changed = await store.changeMarks('s', { labels: ['cheat', 'ß'], turns }, 20)
+    t.match(changed, { sessionId: 's', updatedAtMs: 20, reward: null })
+    await store.changeMarks('s', { note, turns: { 10: { labels: ['b'] }, 3: { labels: [] } } }, 30)
+    const all = {
+      labels: ['cheat', 'ß'],
+      note,
+      turns: { 2: { labels: ['where'], note: null }, 10: { labels: ['b'], note: 'odd' } },
+    }
+    t.strictSame((await store.getSession('s'))!.marks, all)
+    t.strictSame((await store.listSessions({ limit: 1 })).sessions[0]!.marks, all)
+    await store.setReward('s', { reward: 1, components: {} }, 40)
+    await store.changeMarks('s', { labels: [], turns: { 2: { labels: [] } } }, 50)
+    t.match(await store.getSession('s'), { marks: { labels: [], note }, reward: { reward: 1 } })
+    t.strictSame((await store.getSession('s'))!.marks.turns, { 10: { labels: ['b'], note: 'odd' } })
+    const long = store.changeMarks('s', { note: 'x'.repeat(300_000), labels: ['c'] }, 60)
+    await t.rejects(long, { code: 'invalid_request' })
+    t.match(await store.getSession('s'), { marks: { labels: [], note }, updatedAtMs: 50 })
+    t.strictSame((await store.resetSession('s', 70))!.marks, { labels: [], note: null, turns: {} })
   })
 
   cell('changes take effect in the order of the calls, awaited or not', async (t, store) => {
@@ -264,6 +291,14 @@ function listCells(cell: Cell): void {
     t.strictSame(await list({ sinceMs: 2001 }), [])
     t.strictSame(await list({ status: 'completed', metadata: { task: 'x' } }), ['b'])
     t.strictSame(ids(await store.listSessions({ limit: 1, metadata: { n: '1' } })), ['b'])
+    await store.changeMarks('a', { labels: ['cheat'], note: 'Edits the TEST' }, 3000)
+    await store.changeMarks('c', { turns: { 1: { labels: ['cheat', 'x'] } } }, 3000)
+    t.strictSame(await list({ label: 'cheat' }), ['c', 'a'], 'its own, or that of a turn')
+    t.strictSame(await list({ label: 'cheat', status: 'active', metadata: { n: 1 } }), ['a'])
+    t.strictSame(await list({ label: 'che' }), [])
+    t.strictSame(await list({ text: 'the test' }), ['a'])
+    t.match(await store.totalSessions({ label: 'cheat' }), { sessions: 2 })
+    t.match(await store.groupSessions('n', { label: 'cheat' }), [{ value: 1, sessions: 1 }])
   })
 
   cell('a malformed cursor is an invalid request', async (t, store) => {

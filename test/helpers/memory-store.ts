@@ -7,6 +7,7 @@ import type { DetailKind } from '../../src/protocol/details/kinds.ts'
 import { sharedLength } from '../../src/protocol/token-ids/token-ids.ts'
 import { type Annotations, answerFor } from '../../src/proxy/store/port/answered-retries.ts'
 import type { AvailableQuery, Consumer, LeaseChange, NewLease } from '../../src/proxy/store/port/consumers.ts'
+import { changedMarks, type MarksChange, noMarks } from '../../src/proxy/store/port/marks.ts'
 import {
   decodeCursor,
   encodeCursor,
@@ -160,6 +161,12 @@ export class MemoryTurnStore implements TurnStore {
     })
   }
 
+  async changeMarks(sessionId: string, change: MarksChange, atMs: number) {
+    return this.#change(sessionId, ({ session }) => {
+      Object.assign(session, { marks: changedMarks(session.marks, change), updatedAtMs: atMs })
+    })
+  }
+
   async resetSession(sessionId: string, atMs: number) {
     return this.#change(sessionId, (entry) => {
       entry.turns = []
@@ -167,7 +174,13 @@ export class MemoryTurnStore implements TurnStore {
       entry.life = { id: this.#lastKey }
       entry.pieces.clear()
       entry.details.clear()
-      Object.assign(entry.session, { status: 'active', endedAtMs: null, updatedAtMs: atMs, reward: null })
+      Object.assign(entry.session, {
+        status: 'active',
+        endedAtMs: null,
+        updatedAtMs: atMs,
+        reward: null,
+        marks: noMarks(),
+      })
     })
   }
 
@@ -400,6 +413,7 @@ function newRecord(session: NewSession): SessionRecord {
     limits: structuredClone(limits),
     keyTag,
     reward: null,
+    marks: noMarks(),
     ...countsOf([]),
   }
 }

@@ -22,6 +22,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
   11: ['ALTER TABLE sessions DROP COLUMN reward_turns'],
   13: ['DROP INDEX sessions_by_end', 'DROP TABLE consumer_sessions', 'DROP TABLE consumers'],
   14: ['DROP INDEX sessions_by_tree'],
+  15: ['ALTER TABLE sessions DROP COLUMN marks'],
 }
 
 /** Makes the database one that an earlier program left behind. */

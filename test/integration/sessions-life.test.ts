@@ -73,6 +73,9 @@ for (const [name, openStore] of Object.entries(STORES)) {
         reward_components: {},
         reward_lines: {},
         reward_turns: {},
+        labels: [],
+        note: null,
+        marked_turns: {},
         turn_count: 0,
         num_turns: 0,
         open_turns: 0,
@@ -123,6 +126,66 @@ for (const [name, openStore] of Object.entries(STORES)) {
       t.match((await call('POST', '/sessions/s/reset')).body, { reward: null, reward_turns: {} })
       const early = await call('POST', '/sessions/s/reward', { reward: 1, turns: { 0: 1 } })
       t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'they went with the reset')
+    })
+
+    t.test('people label a session and its turns, and whoever reads them sees it', async (t) => {
+      const { call, store } = await startSessionsApi(t, await openStore(t))
+      await call('POST', '/sessions/a%2Fb')
+      for (const index of [0, 1]) await recordTurn(store, 'a/b', index)
+      const at = '/sessions/a%2Fb'
+      const [first, second] = (await call('GET', at)).body.turns
+      const turns = { [second.turn_id]: { labels: ['cheat'], note: 'edits the test' } }
+      const marked = await call('PATCH', '/sessions/a/b', { labels: ['seen', 'odd one'], turns })
+      const shown = {
+        labels: ['seen', 'odd one'],
+        note: null,
+        marked_turns: { 1: { labels: ['cheat'], note: 'edits the test' } },
+      }
+      t.match(marked, { status: 200, body: { session_id: 'a/b', ...shown } })
+      t.same(schemaErrors(schemas.Session, marked.body), [])
+      t.match((await call('PATCH', at, { note: 'ask Kim' })).body, { ...shown, note: 'ask Kim' })
+      const bare = { labels: [], note: null }
+      const whole = (await call('GET', at)).body
+      t.match(whole, { labels: shown.labels, note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
+      t.same(schemaErrors(schemas.SessionWithTurns, whole), [])
+      t.match((await call('GET', `${at}/turns/1`)).body, shown.marked_turns[1])
+      const tree = (await call('GET', `${at}/tree`)).body
+      t.match(tree, { note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
+      t.same(schemaErrors(reads.Tree, tree), [])
+      const rows = (await call('GET', `${at}/trajectories`)).body
+      t.same(schemaErrors(schemas.Trajectories, rows), [])
+      const spans = rows.trajectories.flatMap((row: { turns: unknown[] }) => row.turns)
+      t.match(rows.trajectories, [{ labels: shown.labels }])
+      t.match(spans, [{ labels: [] }, { labels: ['cheat'] }])
+      const traces = (await call('GET', `${at}/traces`)).body
+      t.match(traces, [{ metadata: bare }, { metadata: shown.marked_turns[1] }])
+      t.match((await call('GET', `/traces/${traces[1].trace_id}`)).body.metadata, { labels: ['cheat'] })
+      const atif = (await call('GET', `${at}/export?format=atif`)).body
+      t.match(atif.extra, { ...shown, note: 'ask Kim' })
+      const trace = (await call('GET', `${at}/export?format=training_trace`)).body
+      t.match(trace.turns, [
+        { node_id: first.turn_id, metadata: { labels: [] } },
+        { metadata: { labels: ['cheat'] } },
+      ])
+      t.match((await call('GET', '/sessions?label=cheat&q=kim')).body.sessions, [{ session_id: 'a/b' }])
+      t.same((await call('GET', '/sessions?label=che')).body.sessions, [])
+      for (const body of [
+        {},
+        { labels: 'cheat' },
+        { labels: ['a', 'a'] },
+        { labels: [' a'] },
+        { labels: [''] },
+        { note: '' },
+        { reward: 1 },
+        { turns: { 0: {} } },
+        { turns: { 0: { reward: 1 } } },
+      ])
+        t.match(await call('PATCH', at, body), { status: 400 }, JSON.stringify(body))
+      const none = await call('PATCH', at, { labels: [], turns: { 2: { note: 'x' } } })
+      t.match(none, { status: 404, body: { code: 'turn_not_found', param: 'turns' } })
+      t.match((await call('GET', `${at}/tree`)).body, { labels: shown.labels }, 'nothing of it has been done')
+      t.match(await call('PATCH', '/sessions/none', { note: 'x' }), { status: 404 })
+      t.match((await call('POST', `${at}/reset`)).body, { labels: [], note: null, marked_turns: {} })
     })
 
     t.test('an aborted session is not completed', async (t) => {

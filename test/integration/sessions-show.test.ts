@@ -45,8 +45,31 @@ async function startRecord(t: Test) {
     promptTokenIds: ids(100, 20),
     completionText: HOSTILE,
   })
-  return { url: api.url, db }
+  return { url: api.url, sessions: api.sessions, db }
 }
+
+t.test('what people said of a session and its turns is printed with them', async (t) => {
+  const { url, db, sessions } = await startRecord(t)
+  const note = 'looks \u001b[2Jfine\nask Kim'
+  await sessions.mark('code', {
+    labels: ['seen', 'odd'],
+    note,
+    turns: { 1: { labels: ['cheat'], note: 'here' } },
+  })
+  for (const source of [
+    ['--url', url],
+    ['--db', db],
+  ]) {
+    const { stdout } = await runLlmProxy(['sessions', 'show', 'code', ...source])
+    t.match(stdout, /^code: active, .*\nlabels: seen, odd\nnote: looks ⟨ESC⟩\[2Jfine\nask Kim\n\n/)
+    t.match(stdout, /\n── turn 1 · main · .* · cheat\n {2}note: here\n/)
+    t.notMatch(stdout, /── turn 0 .*cheat/)
+    const list = (...more: string[]) => runLlmProxy(['sessions', 'list', ...source, ...more])
+    t.match((await list()).stdout, /^code .* seen, odd +\d{4}-/m)
+    t.match((await list('--label', 'cheat')).stdout, /^code /m)
+    t.notMatch((await list('--label', 'che')).stdout, /^code /m)
+  }
+})
 
 t.test('a session is printed turn by turn, from a proxy and a database alike', async (t) => {
   const { url, db } = await startRecord(t)

@@ -167,6 +167,7 @@ async function fillRecord(store: TurnStore): Promise<void> {
   await store.openTurn(aTurn('t3', { index: 5 }))
   await store.endSession('s', 'completed', 4_000)
   await store.setReward('s', { reward: 0.1, components: { tests: 1 } }, 4_500)
+  await store.changeMarks('s', { labels: ['cheat'], turns: { 1: { note: 'here' } } }, 4_600)
   await store.createSession(aSession('other', { createdAtMs: 2_000 }))
   await store.openTurn(aTurn('t0', { sessionId: 'other' }))
 }

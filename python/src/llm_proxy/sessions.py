@@ -94,6 +94,28 @@ class _SessionCalls:
         yield from self._ask("POST", "/reward", json={"reward": float(reward), **given})
 
     @call
+    def mark(
+        self,
+        *,
+        labels: Sequence[str] | None = None,
+        note: str | None = None,
+        turns: Mapping[int | str, Mapping[str, Any]] | None = None,
+    ) -> Steps[dict[str, Any]]:
+        """Sets what people say of it; what is left out stays as it is.
+
+        :param labels: all of them; an empty list takes them away
+        :param note: an empty one takes it away
+        :param turns: ``labels`` and ``note`` of single turns, by index or id
+        :returns: the session as it is listed
+        """
+        own = {"labels": labels, "note": note}
+        body: dict[str, Any] = _marks(own) if turns is None else {**_marks(own), "turns": {}}
+        for turn, marks in (turns or {}).items():
+            body["turns"][turn] = _marks(marks)
+        answer: dict[str, Any] = yield from self._ask("PATCH", json=body)
+        return answer
+
+    @call
     def complete(self) -> Steps[dict[str, Any]]:
         """Ends it well. Calls that come later are refused."""
         return self._end("complete")
@@ -105,7 +127,7 @@ class _SessionCalls:
 
     @call
     def reset(self) -> Steps[dict[str, Any]]:
-        """Forgets its turns and its reward, and opens it again."""
+        """Forgets its turns, its reward and its labels, and opens it again."""
         return self._end("reset")
 
     @call
@@ -184,6 +206,11 @@ class _SessionCalls:
 
     def _ask(self, method: str, route: str = "", **options: Any) -> Steps[Any]:
         return self._api.call(method, f"/sessions/{quoted(self._id)}{route}", **options)
+
+
+def _marks(given: Mapping[str, Any]) -> dict[str, Any]:
+    marks = {name: value for name, value in given.items() if value is not None}
+    return {**marks, "note": marks["note"] or None} if "note" in marks else marks
 
 
 class Session(_SessionCalls, Threads):

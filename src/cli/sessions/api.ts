@@ -38,6 +38,8 @@ export interface ListQuery {
   sort?: SessionSort | undefined
   /** Only sessions that changed then or later; seconds since the epoch. */
   since?: number | undefined
+  /** Of the session, or of one of its turns. */
+  label?: string | undefined
   /** As text; see `metadata.<key>` of `GET /sessions`. */
   metadata?: Readonly<Record<string, string>> | undefined
   limit: number

@@ -17,7 +17,7 @@ import type { SessionsApi, ShownTurnJson } from './api.ts'
 export async function databaseApi(path: string): Promise<SessionsApi> {
   const reader = await openRecord(path)
   return {
-    list: async ({ status, run, sort, since, metadata = {}, limit, cursor }) => {
+    list: async ({ status, run, sort, since, label, metadata = {}, limit, cursor }) => {
       const named = Object.entries(metadata).map(([name, value]) => [`metadata.${name}`, value])
       const query = {
         limit,
@@ -26,6 +26,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
         ...(run !== undefined && { idPrefix: idPrefixOfRun(run) }),
         ...(sort !== undefined && { sort }),
         ...(since !== undefined && { sinceMs: since * 1_000 }),
+        ...(label !== undefined && { label }),
         ...(cursor !== undefined && { cursor }),
       }
       const { sessions, nextCursor } = await reader.listSessions(query)
@@ -42,7 +43,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     },
     tree: async (sessionId) => {
       const session = await findSession(reader, sessionId)
-      return { ...sessionToWire(session), turns: await treeOf(reader.readSteps(sessionId)) }
+      return { ...sessionToWire(session), turns: await treeOf(reader.readSteps(sessionId), session.marks) }
     },
     conversation: async (sessionId) => {
       const session = await findSession(reader, sessionId)

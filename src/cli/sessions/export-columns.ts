@@ -24,6 +24,7 @@ const SPAN: Record<keyof TrajectoryJson['turns'][number], Shape> = {
   end: INTEGER,
   trained: BOOLEAN,
   reward: NUMBER,
+  labels: listOf(TEXT),
   finish_reason: TEXT,
   weight_version_start: TEXT,
   weight_version_end: TEXT,
@@ -64,6 +65,7 @@ const TRAJECTORY: Record<Columns, Shape> = {
   reward: NUMBER,
   // Its names are those of who rewards, other ones in each run.
   reward_components: TEXT,
+  labels: listOf(TEXT),
   exact: BOOLEAN,
   inexact_reason: TEXT,
   truncated: BOOLEAN,

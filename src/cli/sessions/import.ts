@@ -3,6 +3,7 @@ import { ProxyError } from '../../base/errors.ts'
 import { DETAIL_KINDS } from '../../protocol/details/kinds.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { SessionsImportConfig } from '../../proxy/config/options/sessions.ts'
+import { isUnmarked } from '../../proxy/store/port/marks.ts'
 import type { SessionRecord, TurnReader, TurnStep, TurnStore } from '../../proxy/store/port/turn-store.ts'
 import { databaseName, isPostgresUrl, openPostgresStore } from '../../proxy/store/postgres/open.ts'
 import { openSqliteStore } from '../../proxy/store/sqlite/open.ts'
@@ -61,7 +62,7 @@ async function importSession(
   store: TurnStore,
   session: SessionRecord,
 ): Promise<number | undefined> {
-  const { sessionId, status, endedAtMs, updatedAtMs, reward } = session
+  const { sessionId, status, endedAtMs, updatedAtMs, reward, marks } = session
   const known = await store.getSession(sessionId)
   if (known && !isBehind(known, session)) return undefined
   if (known) await store.deleteSession(sessionId)
@@ -74,6 +75,7 @@ async function importSession(
       turns += 1
     }
     if (status !== 'active') await store.endSession(sessionId, status, endedAtMs ?? updatedAtMs)
+    if (!isUnmarked(marks)) await store.changeMarks(sessionId, marks, updatedAtMs)
     if (reward !== null) await store.setReward(sessionId, reward, updatedAtMs)
     return turns
   } catch (error) {
@@ -89,7 +91,8 @@ function isBehind(known: SessionRecord, whole: SessionRecord): boolean {
     known.turnCount < whole.turnCount ||
     known.sampledTokens < whole.sampledTokens ||
     (known.status === 'active' && whole.status !== 'active') ||
-    (known.reward === null && whole.reward !== null)
+    (known.reward === null && whole.reward !== null) ||
+    (isUnmarked(known.marks) && !isUnmarked(whole.marks))
   )
 }
 

@@ -12,6 +12,7 @@ const COLUMNS: readonly Column<SessionJson>[] = [
   { header: 'status', value: ({ status }) => status, style: ({ status }, cell) => coloured(status, cell) },
   { header: 'turns', value: (session) => String(session.num_turns), align: 'right' },
   { header: 'reward', value: (session) => String(session.reward ?? '-'), align: 'right' },
+  { header: 'labels', value: ({ labels }) => printable(labels.join(', ')) },
   { header: 'created', value: (session) => new Date(session.created_at * 1000).toISOString() },
 ]
 
@@ -27,11 +28,12 @@ export function run(config: SessionsListConfig): Promise<number> {
 }
 
 /** @throws ProxyError `config_invalid` */
-function wantedOf({ status, run, sort, sinceMs, metadata }: SessionsListConfig): Wanted {
+function wantedOf({ status, run, sort, sinceMs, label, metadata }: SessionsListConfig): Wanted {
   return {
     status,
     run,
     sort,
+    label,
     ...(sinceMs !== undefined && { since: (Date.now() - sinceMs) / 1_000 }),
     metadata: Object.fromEntries(
       metadata.map((text) => {

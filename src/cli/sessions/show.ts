@@ -1,3 +1,4 @@
+import { visible } from '../../protocol/transcript/visible.ts'
 import type { SessionsShowConfig } from '../../proxy/config/options/sessions.ts'
 import { type Column, printable, renderTable } from '../table.ts'
 import type { TreeJson } from './api.ts'
@@ -37,8 +38,12 @@ export function run(config: SessionsShowConfig, [sessionId]: string[]): Promise<
 }
 
 function overview(tree: TreeJson): string {
-  const { session_id, status, reward, created_at, turns } = tree
+  const { session_id, status, reward, created_at, labels, note, turns } = tree
   const created = new Date(created_at * 1000).toISOString()
   const head = `${printable(session_id)}: ${status}, reward ${reward ?? '-'}, created ${created}`
-  return `${head}\n\n${renderTable(COLUMNS, turns)}`
+  const marks = [
+    ...(labels.length > 0 ? [`labels: ${printable(labels.join(', '), Number.POSITIVE_INFINITY)}`] : []),
+    ...(note === null ? [] : [`note: ${visible(note)}`]),
+  ]
+  return `${[head, ...marks].join('\n')}\n\n${renderTable(COLUMNS, turns)}`
 }

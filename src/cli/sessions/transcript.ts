@@ -28,6 +28,7 @@ export function* transcript(
   let settingsBefore = ''
   for (const turn of turns) {
     yield heading(turn, tree.reward_turns[turn.index])
+    if (turn.note !== null) yield* cut(`note: ${turn.note}`, full, '  ', 'yellow')
     const settings = [...settingsLines(turn, full)].join('\n')
     if (settings !== settingsBefore && settings !== '') yield settings
     settingsBefore = settings
@@ -61,6 +62,7 @@ function heading(turn: ShownTurnJson, reward: number | undefined): string {
     turn.latency_ms === null ? null : `${turn.latency_ms} ms`,
     reward === undefined ? null : `reward ${reward}`,
     turn.exact || turn.status !== 'completed' ? null : 'inexact',
+    ...turn.labels,
   ]
   const known = facts.filter((fact) => fact !== null).map((fact) => visible(fact))
   return `\n${styled('bold', `── turn ${turn.index}`)}${styled('dim', ` · ${known.join(' · ')}`)}`

@@ -189,6 +189,7 @@ function sessionWatch(metrics: ProxyMetrics): Around<TurnStore> {
       counted(call(), (session) => {
         if (session) metrics.reward.observe(reward)
       }),
+    changeMarks: (call) => counted(call(), () => {}),
     resetSession: (call) => counted(call(), () => {}),
     deleteSession: (call) => counted(call(), () => {}),
     sweep: (call) => counted(call(), () => {}),

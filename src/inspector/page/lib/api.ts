@@ -24,6 +24,9 @@ function readRecorded(): Recorded | undefined {
 /** Set while the proxy refuses what is shown for want of a key. */
 export const refusal = signal<string | undefined>(undefined)
 
+/** There is nobody to change what is on record: a database without a proxy, or a file. */
+export const isReadOnly = signal(IS_FILE)
+
 /** Set while the proxy cannot be reached. */
 export const isAway = signal(false)
 
@@ -73,6 +76,17 @@ export async function getJson<T>(path: string, stop?: AbortSignal): Promise<T> {
   return (await get(path, stop)).json() as Promise<T>
 }
 
+/** @throws ApiError also for a key that may not */
+export async function changeJson(path: string, body: object): Promise<void> {
+  const sent = {
+    method: 'PATCH',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  }
+  const response = await fetch(urlOf(path), { ...sent, headers: { ...sent.headers, ...keyHeader() } })
+  if (!response.ok) throw await errorOf(response)
+}
+
 export async function getBytes(path: string, stop?: AbortSignal): Promise<ArrayBuffer> {
   return (await get(path, stop)).arrayBuffer()
 }
@@ -97,18 +111,26 @@ export async function* getLines<T>(path: string, stop: AbortSignal): AsyncGenera
 
 async function get(path: string, stop?: AbortSignal): Promise<Response> {
   if (recorded !== undefined) return answerOf(recorded, path)
-  const key = sessionStorage.getItem(KEY)
-  const headers: Record<string, string> = key === null ? {} : { authorization: `Bearer ${key}` }
-  const response = await fetch(urlOf(path), { headers, ...(stop && { signal: stop }) }).catch((error) => {
+  const sent = { headers: keyHeader(), ...(stop && { signal: stop }) }
+  const response = await fetch(urlOf(path), sent).catch((error) => {
     if (!stop?.aborted) void untilBack()
     throw error
   })
   if (response.ok) return response
-  const { detail } = (await response.json().catch(() => ({}))) as { detail?: string }
-  const message = detail ?? `${response.status} ${response.statusText}`
+  const error = await errorOf(response)
   // A key that views is right but for rollouts, which are an admin's.
-  if (response.status === 401 || (response.status === 403 && path !== 'rollouts')) refusal.value = message
-  throw new ApiError(response.status, message)
+  if (error.status === 401 || (error.status === 403 && path !== 'rollouts')) refusal.value = error.message
+  throw error
+}
+
+function keyHeader(): Record<string, string> {
+  const key = sessionStorage.getItem(KEY)
+  return key === null ? {} : { authorization: `Bearer ${key}` }
+}
+
+async function errorOf(response: Response): Promise<ApiError> {
+  const { detail } = (await response.json().catch(() => ({}))) as { detail?: string }
+  return new ApiError(response.status, detail ?? `${response.status} ${response.statusText}`)
 }
 
 /** Of the list of sessions there is one page, whatever is asked of it. */

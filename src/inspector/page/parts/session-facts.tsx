@@ -5,14 +5,23 @@ import { clockTime, duration, number, short, visible } from '../lib/format.ts'
 import { href } from '../lib/route.ts'
 import { isBroken, weightVersions } from '../lib/turns.ts'
 import type { Row, Tree } from '../lib/wire.ts'
+import { type Marking, MarksView } from './marks.tsx'
 import { Reward, Tag } from './parts.tsx'
 import { SampleNav } from './sample-nav.tsx'
 
 /** Links to rows that are shown: more fill the head of the page. */
 const MAX_ROW_LINKS = 12
 
-/** @param rows undefined: not loaded yet */
-export function SessionFacts({ tree, rows }: { tree: Tree; rows: readonly Row[] | undefined }) {
+interface SessionFactsProps {
+  tree: Tree
+  /** undefined: not loaded yet */
+  rows: readonly Row[] | undefined
+  marking: Marking
+  /** The form for its labels is open. */
+  edits: boolean
+}
+
+export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) {
   const prompt = tree.turns.reduce((sum, turn) => sum + turn.prompt_tokens, 0)
   const shared = tree.turns.reduce((sum, turn) => sum + turn.shared_tokens, 0)
   const broken = tree.turns.filter(isBroken).length
@@ -47,6 +56,9 @@ export function SessionFacts({ tree, rows }: { tree: Tree; rows: readonly Row[] 
         {versions.length > 0 && <Fact name="weights">{versions.map(visible).join(' → ')}</Fact>}
         <Fact name="created">
           {clockTime(tree.created_at)} <small>{duration((tree.updated_at - tree.created_at) * 1000)}</small>
+        </Fact>
+        <Fact name="labels and note">
+          <MarksView of="session" marks={tree} marking={marking} edits={edits} />
         </Fact>
         {Object.entries(tree.metadata).map(([name, value]) => (
           <Fact key={name} name={visible(name)}>

@@ -1,8 +1,8 @@
 /** What stands around every view: the way to the others, the key, the help. */
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import { useLayoutEffect, useRef } from 'preact/hooks'
-import { getJson, IS_FILE, isAway, refusal, setKey } from '../lib/api.ts'
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
+import { getJson, IS_FILE, isAway, isReadOnly, refusal, setKey } from '../lib/api.ts'
 import { commands, useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route } from '../lib/route.ts'
@@ -26,6 +26,9 @@ function viewsOf(health: Health | undefined) {
 export function Shell({ children }: { children: ComponentChildren }) {
   const helps = useSignal(false)
   const health = useLoaded((stop) => getJson<Health>('health', stop), [refusal.value]).value
+  useEffect(() => {
+    isReadOnly.value = IS_FILE || health?.mode === 'view'
+  }, [health])
   const [view = 'sessions'] = route.value.path
   const views = viewsOf(health)
   const title = views.find(({ name }) => name === view)?.title

@@ -5,8 +5,9 @@ import { CallReader, type CallWire, type ReadCall } from '../../../protocol/tran
 import { diffLines } from '../../../protocol/transcript/diff-lines.ts'
 import { type Added, addedBy } from '../../../protocol/transcript/messages.ts'
 import { clockTime, duration, number, visible } from '../lib/format.ts'
-import type { TreeTurn, Turn } from '../lib/wire.ts'
+import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
 import { Diff } from './long-text.tsx'
+import { type Marked, type Marking, MarksView } from './marks.tsx'
 import { Answer, MessageView, type Shown } from './message.tsx'
 import { Empty, Reward, Tag } from './parts.tsx'
 import { TurnSettings } from './turn-settings.tsx'
@@ -21,11 +22,17 @@ interface TranscriptProps {
   tokensOf(index: number): string | undefined
   /** By index, of turns that have their own. */
   rewards: Readonly<Record<string, number>>
+  /** By index, of turns that have any. */
+  marks: Readonly<Record<string, Marks>>
+  marking: Marking
+  /** What the form is open for. */
+  marked: Marked | undefined
   /** Why the turn splits a row; undefined: it does not. */
   splitOf(index: number): Split | undefined
 }
 
-export function Transcript({ turns, selected, shown, tokensOf, rewards, splitOf }: TranscriptProps) {
+export function Transcript(props: TranscriptProps) {
+  const { turns, selected, shown, tokensOf, rewards, marks, marking, marked, splitOf } = props
   const box = useRef<HTMLDivElement>(null)
   const first = useRef(true)
   useEffect(() => {
@@ -49,6 +56,9 @@ export function Transcript({ turns, selected, shown, tokensOf, rewards, splitOf 
           shown={shown}
           tokens={tokensOf(each.turn.index)}
           reward={rewards[each.turn.index]}
+          marks={marks[each.turn.index] ?? UNMARKED}
+          marking={marking}
+          edits={marked === each.turn.index}
           split={splitOf(each.turn.index)}
         />
       ))}
@@ -81,10 +91,16 @@ interface TurnViewProps {
   shown: Shown
   tokens: string | undefined
   reward: number | undefined
+  marks: Marks
+  marking: Marking
+  edits: boolean
   split: Split | undefined
 }
 
-const TurnView = memo(function TurnView({ read, selected, shown, tokens, reward, split }: TurnViewProps) {
+const UNMARKED: Marks = { labels: [], note: null }
+
+const TurnView = memo(function TurnView(props: TurnViewProps) {
+  const { read, selected, shown, tokens, reward, marks, marking, edits, split } = props
   const { turn, added, calls, sampled } = read
   const { from, echoOf, messages } = added
   return (
@@ -103,6 +119,7 @@ const TurnView = memo(function TurnView({ read, selected, shown, tokens, reward,
             reward <Reward value={reward} />
           </span>
         )}
+        <MarksView of={turn.index} marks={marks} marking={marking} edits={edits} />
         <span class="space" />
         {turn.model && <span class="quiet">{visible(turn.model)}</span>}
         {tokens && <a href={tokens}>tokens</a>}

@@ -76,6 +76,7 @@ function Line({
       <span class="num">
         <i class={`line-dot ${lineKind(turn.line)}`} />
         {turn.index}
+        {(turn.labels.length > 0 || turn.note !== null) && <b title={marksLine(turn)}>⚑</b>}
       </span>
       <span class="prefix">
         {span ? <TimeBar turn={turn} span={span} /> : <PrefixBar turn={turn} most={most} />}
@@ -169,6 +170,10 @@ function TimeBar({ turn, span: { fromMs, toMs } }: { turn: TreeTurn; span: Span 
       />
     </svg>
   )
+}
+
+function marksLine({ labels, note }: TreeTurn): string {
+  return [labels.join(', '), note ?? ''].filter((part) => part !== '').join(': ')
 }
 
 /** Why a turn does not train that looks as if it did. */

@@ -1,5 +1,5 @@
 /** One session: how its turns hang together, and what was said. */
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
+import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { getJson, getLines, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
 import { duration, visible } from '../lib/format.ts'
@@ -8,6 +8,7 @@ import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
 import { isBroken, lineKind, type Span, spanOf } from '../lib/turns.ts'
 import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
+import type { Marked, Marking } from '../parts/marks.tsx'
 import type { Shown } from '../parts/message.tsx'
 import { Await, Chip, Sources } from '../parts/parts.tsx'
 import { SessionFacts } from '../parts/session-facts.tsx'
@@ -20,16 +21,14 @@ interface WithTurns {
 
 export function SessionScreen({ sessionId }: { sessionId: string }) {
   const [refresh, setRefresh] = useState(0)
-  useEvents(
-    () => setRefresh((before) => before + 1),
-    (event) => event.session_id === sessionId,
-  )
+  const reload = useCallback(() => setRefresh((before) => before + 1), [])
+  useEvents(reload, (event) => event.session_id === sessionId)
   const path = sessionPath(sessionId, '/tree')
   const tree = useLoaded((stop) => getJson<Tree>(path, stop), [path, refresh])
-  return <Await of={tree}>{(value) => <Session tree={value} refresh={refresh} />}</Await>
+  return <Await of={tree}>{(value) => <Session tree={value} refresh={refresh} reload={reload} />}</Await>
 }
 
-function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
+function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reload(): void }) {
   const { session_id: sessionId, turns } = tree
   const whole = sessionPath(sessionId, '?messages=new&ids=false')
   const conversation = useLoaded((stop) => getJson<WithTurns>(whole, stop), [whole, refresh])
@@ -60,14 +59,19 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
   )
   const isTimed = asked.get('bars') === 'time'
   const span = useMemo(() => (isTimed ? spanOf(shownTurns, Date.now()) : undefined), [shownTurns, isTimed])
-  useSessionKeys({ turns: shownTurns, place, tokens: tokensOf(at), toggle, isTimed })
+  const [marked, setMarked] = useState<Marked | undefined>()
+  const marking = useMemo(
+    (): Marking => ({ sessionId, edit: setMarked, changed: reload }),
+    [sessionId, reload],
+  )
+  useSessionKeys({ turns: shownTurns, place, tokens: tokensOf(at), toggle, isTimed, mark: setMarked })
   const inLine = useMemo(() => {
     const indexes = new Set(shownTurns.map(({ index }) => index))
     return conversation.value?.turns.filter(({ index }) => indexes.has(index))
   }, [conversation.value, shownTurns])
   return (
     <div class="session">
-      <SessionFacts tree={tree} rows={rows.value} />
+      <SessionFacts tree={tree} rows={rows.value} marking={marking} edits={marked === 'session'} />
       <Switches turns={turns} line={line} shown={shown} span={span} toggle={toggle} />
       <div class="split">
         <TurnList
@@ -86,6 +90,9 @@ function Session({ tree, refresh }: { tree: Tree; refresh: number }) {
                 shown={shown}
                 tokensOf={tokensOf}
                 rewards={tree.reward_turns}
+                marks={tree.marked_turns}
+                marking={marking}
+                marked={marked}
                 splitOf={(index) => splits.get(index) ?? undefined}
               />
             )}
@@ -112,9 +119,10 @@ interface SessionKeys {
   tokens: string | undefined
   toggle(name: keyof Shown): void
   isTimed: boolean
+  mark(what: Marked): void
 }
 
-function useSessionKeys({ turns, place, tokens, toggle, isTimed }: SessionKeys): void {
+function useSessionKeys({ turns, place, tokens, toggle, isTimed, mark }: SessionKeys): void {
   const broken = (step: 1 | -1) => selectTurn(turns, nextBroken(turns, place, step))
   useKeys([
     { key: 'j', help: 'Next turn', run: () => selectTurn(turns, place + 1) },
@@ -122,6 +130,8 @@ function useSessionKeys({ turns, place, tokens, toggle, isTimed }: SessionKeys):
     { key: 'n', help: 'Next turn that splits a row', run: () => broken(1) },
     { key: 'p', help: 'Turn before that splits a row', run: () => broken(-1) },
     { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && go(tokens) },
+    { key: 'l', help: 'Labels and note of the turn', run: () => turns[place] && mark(turns[place].index) },
+    { key: 'L', help: 'Labels and note of the session', run: () => mark('session') },
     { key: 'w', help: 'When the calls ran, or their tokens', run: () => showTime(!isTimed) },
     { key: 's', help: 'Show or hide the system message', run: () => toggle('system') },
     { key: 'r', help: 'Show or hide reasoning', run: () => toggle('reasoning') },

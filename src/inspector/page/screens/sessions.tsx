@@ -9,6 +9,7 @@ import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
 import type { Session, SessionList, Totals } from '../lib/wire.ts'
 import { Histogram } from '../parts/histogram.tsx'
+import { Labels } from '../parts/marks.tsx'
 import { Chip, Empty, Reward, Sources } from '../parts/parts.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
 
@@ -23,6 +24,9 @@ const COLUMNS = [
   { name: 'changed', title: 'Changed' },
   { name: 'created', title: 'Created' },
 ] as const
+
+/** Those that are offered as filters. */
+const MAX_LABELS = 8
 
 /** Before the names of metadata in the query. */
 const METADATA = 'metadata.'
@@ -101,7 +105,7 @@ export function Sessions() {
   ])
   return (
     <div class="sessions">
-      {!IS_FILE && <Filters search={search} totals={totals} />}
+      {!IS_FILE && <Filters search={search} totals={totals} labels={labelsOf(sessions)} />}
       {totals && <Summary of={totals} />}
       <div class="table sessions-table">
         <div class="head row">
@@ -129,17 +133,20 @@ interface FiltersProps {
   search: RefObject<HTMLInputElement | null>
   /** undefined: not loaded yet */
   totals: Totals | undefined
+  /** Of the sessions that are shown. */
+  labels: readonly string[]
 }
 
-function Filters({ search, totals }: FiltersProps) {
+function Filters({ search, totals, labels }: FiltersProps) {
   const asked = route.value.query
+  const label = asked.get('label')
   const metadata = [...asked].filter(([name]) => name.startsWith(METADATA))
   return (
     <div class="filters">
       <input
         ref={search}
         type="search"
-        placeholder="Search ids and metadata   /"
+        placeholder="Search ids, metadata, notes   /"
         aria-label="Search"
         value={asked.get('q') ?? ''}
         onInput={(event) => setQuery({ q: event.currentTarget.value })}
@@ -153,6 +160,15 @@ function Filters({ search, totals }: FiltersProps) {
           </Chip>
         )
       })}
+      {(label ? [label] : labels).map((each) => (
+        <Chip
+          key={each}
+          on={label === each}
+          onClick={() => setQuery({ label: label === each ? undefined : each })}
+        >
+          ⚑ {visible(each)}
+        </Chip>
+      ))}
       {metadata.map(([name, value]) => (
         <Chip key={name} on onClick={() => setQuery({ [name]: undefined })}>
           {name.slice(METADATA.length)} = {visible(value)} ✕
@@ -235,11 +251,22 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
       <span class="num">
         <Reward value={session.reward} />
       </span>
-      <span class="meta">{visible(metadataLine(session.metadata))}</span>
+      <span class="meta">
+        <Labels of={labelsIn(session)} /> {visible(metadataLine(session.metadata))}
+      </span>
       <span class="time">{ago(session.updated_at)}</span>
       <span class="time">{ago(session.created_at)}</span>
     </a>
   )
+}
+
+/** Its own, and those of its turns. */
+function labelsIn({ labels, marked_turns: turns }: Session): string[] {
+  return [...new Set([labels, ...Object.values(turns).map((turn) => turn.labels)].flat())]
+}
+
+function labelsOf(sessions: readonly Session[]): string[] {
+  return [...new Set(sessions.flatMap(labelsIn))].sort().slice(0, MAX_LABELS)
 }
 
 function metadataLine(metadata: Record<string, unknown>): string {

@@ -63,6 +63,12 @@ export const SESSIONS_LIST = {
         flagOnly: true,
         help: 'Only sessions that changed within this time, such as 2h',
       },
+      label: {
+        flag: 'label',
+        type: 'text',
+        flagOnly: true,
+        help: 'Only sessions that somebody has given this label, or one of their turns',
+      },
       metadata: {
         flag: 'metadata',
         type: 'text',

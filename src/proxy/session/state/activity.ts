@@ -3,7 +3,7 @@
  * one call.
  */
 type ActivityEvent =
-  | { type: 'session_opened' | 'session_reset' | 'session_deleted'; session_id: string }
+  | { type: 'session_opened' | 'session_reset' | 'session_deleted' | 'session_marked'; session_id: string }
   | { type: 'session_ended'; session_id: string; status: 'completed' | 'aborted' }
   | { type: 'reward'; session_id: string; reward: number }
   | { type: 'paused' | 'resumed' }

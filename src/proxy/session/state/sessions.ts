@@ -9,6 +9,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
+import type { MarksChange } from '../../store/port/marks.ts'
 import { isMoved, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
 import type { Reward, SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
@@ -17,12 +18,12 @@ import type { LiveSession } from './live-session.ts'
 import { LiveSessions, type UsedSession } from './live-sessions.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
-import { rewardByIndex } from './rewards.ts'
 import type { SessionCall } from './session-call.ts'
 import { parseSessionId } from './session-id.ts'
 import { endedKey, found, notFound, SessionRecords } from './session-records.ts'
 import type { HeldSweep } from './sweep-guard.ts'
 import { Sweeper, type SweeperHooks } from './sweeper.ts'
+import { withTurnsByIndex } from './turns-by-index.ts'
 
 export type { SessionCall } from './session-call.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
@@ -155,7 +156,7 @@ export class Sessions {
     return this.#end(sessionId, 'aborted')
   }
 
-  /** Forgets turns and reward and opens the session again, ended or not. @throws ProxyError `session_not_found` */
+  /** Forgets turns, reward and marks and opens the session again, ended or not. @throws ProxyError `session_not_found` */
   reset(sessionId: string): Promise<SessionRecord> {
     return this.#change(sessionId, 'reset', async (live, epoch) => {
       const session = await this.#store.resetSession(sessionId, this.#options.clock(), epoch)
@@ -182,11 +183,19 @@ export class Sessions {
    */
   setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
-      const placed = reward.turns
-        ? await rewardByIndex(this.#store, await this.get(sessionId), reward)
-        : reward
+      const placed = await withTurnsByIndex(this.#store, () => this.get(sessionId), reward)
       const session = found(await this.#store.setReward(sessionId, placed, this.#options.clock()))
       this.#options.activity.tell({ type: 'reward', session_id: sessionId, reward: reward.reward })
+      return session
+    })
+  }
+
+  /** As {@link setReward}, of what people say of it. */
+  mark(sessionId: string, change: MarksChange): Promise<SessionRecord> {
+    return this.#inOrder(sessionId, async () => {
+      const placed = await withTurnsByIndex(this.#store, () => this.get(sessionId), change)
+      const session = found(await this.#store.changeMarks(sessionId, placed, this.#options.clock()))
+      this.#options.activity.tell({ type: 'session_marked', session_id: sessionId })
       return session
     })
   }

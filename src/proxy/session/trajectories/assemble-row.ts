@@ -1,4 +1,5 @@
 /** One row of a chain of turns: which turns it trains, where their tokens are in it, and what is cut off. */
+import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'
 import type { Line } from '../roles/line.ts'
 import type { RowLayout } from './row-details.ts'
@@ -32,6 +33,8 @@ export interface TurnSpan {
   trained: boolean
   /** Its own, in each row that it is in; null: it was given none. */
   reward: number | null
+  /** Of people. */
+  labels: readonly string[]
   finish_reason: string | null
   weight_version_start: string | null
   weight_version_end: string | null
@@ -64,6 +67,8 @@ export interface Trajectory {
   /** The line's, where it has one of its own, else the session's. */
   reward: number | null
   reward_components: Record<string, number>
+  /** Of the session. */
+  labels: readonly string[]
   /** False: the engine did not tell exact ids, and the row has none. */
   exact: boolean
   inexact_reason: string | null
@@ -119,13 +124,14 @@ function spanOf(turn: TurnNode, plan: Plan, options: TrajectoryOptions): { start
 interface RowContext {
   readonly trainedBy: ReadonlyMap<TurnNode, Plan>
   readonly reward: Reward | null
+  readonly marks: SessionMarks
   policyOf(turn: TurnNode): string | null
 }
 
 export function assemble(
   plan: Plan,
   options: TrajectoryOptions,
-  { trainedBy, reward, policyOf }: RowContext,
+  { trainedBy, reward, marks, policyOf }: RowContext,
 ): Trajectory {
   const { chain, last, base } = plan
   const tokens = last.tokens.read(base + plan.responseLength)
@@ -138,6 +144,7 @@ export function assemble(
     ...spanToWire(turn, plan, options, trainedBy.get(turn) === plan),
     policy: policyOf(turn),
     reward: reward?.turns?.[turn.index] ?? null,
+    labels: marks.turns[turn.index]?.labels ?? [],
   }))
   const line = lineOf(chain)
   turns.forEach(({ start, end, trained }, position) => {
@@ -162,6 +169,7 @@ export function assemble(
     unversioned_turns: keptTurns.filter(isUnversioned).length,
     reward: reward?.lines?.[line] ?? reward?.reward ?? null,
     reward_components: reward?.components ?? {},
+    labels: marks.labels,
     exact: last.exact,
     inexact_reason: last.inexactReason,
     truncated: kept < plan.responseLength,
@@ -197,7 +205,7 @@ function spanToWire(
   plan: Plan,
   options: TrajectoryOptions,
   trained: boolean,
-): Omit<TurnSpan, 'policy' | 'reward'> {
+): Omit<TurnSpan, 'policy' | 'reward' | 'labels'> {
   return {
     turn_id: turn.turnId,
     index: turn.index,

@@ -1,6 +1,7 @@
 /** A session's calls as a trainer of rLLM's kind reads them: turn by turn, and put together by itself. */
 import { beginningOf, type Message } from '../../../protocol/canonical/conversation.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
+import { type Marks, NO_MARKS } from '../../store/port/marks.ts'
 import type { TurnRecord, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import { TrajectoryBuilder } from './trajectories.ts'
 
@@ -15,6 +16,7 @@ export interface TraceQuery {
 export interface LinkedTurn {
   readonly turn: TurnRecord
   readonly lineage: Lineage
+  readonly marks: Marks
 }
 
 /**
@@ -22,7 +24,7 @@ export interface LinkedTurn {
  * reached the agent, because its client tried the call again: whoever trains on each trace would train on them.
  */
 export async function* tracesOf(
-  store: Pick<TurnStore, 'readTurns' | 'readSteps'>,
+  store: Pick<TurnStore, 'getSession' | 'readTurns' | 'readSteps'>,
   sessionId: string,
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
 ): AsyncGenerator<LinkedTurn> {
@@ -30,11 +32,12 @@ export async function* tracesOf(
   const lineages = new Lineages()
   for await (const turn of store.readSteps(sessionId)) lineages.add(turn)
   const superseded = lineages.superseded()
+  const marked = (await store.getSession(sessionId))?.marks.turns ?? {}
   let given = 0
   for await (const turn of store.readTurns(sessionId)) {
     if (given >= limit) return
     if (!isTrace(turn) || superseded.has(turn.turnId) || (turn.endedAtMs ?? 0) < sinceMs) continue
-    yield { turn, lineage: lineages.of(turn.turnId) }
+    yield { turn, lineage: lineages.of(turn.turnId), marks: marked[turn.index] ?? NO_MARKS }
     given += 1
   }
 }

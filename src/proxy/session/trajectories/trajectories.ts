@@ -2,6 +2,7 @@
  * From a session's turns to training-ready rows: one row per leaf of the tree of turns, token for token as sampled,
  * and each sampled token trained in one row only.
  */
+import { noMarks, type SessionMarks } from '../../store/port/marks.ts'
 import type { Reward, TurnRecord } from '../../store/port/turn-store.ts'
 import { isMainWork, type Line } from '../roles/line.ts'
 import { type FoundLine, LineFinder } from '../roles/line-finder.ts'
@@ -142,12 +143,16 @@ export class TrajectoryBuilder {
   }
 
   /** The rows in order of their last turns; each is put together when it is pulled. */
-  *rows(options: TrajectoryOptions, reward: Reward | null): Generator<Trajectory> {
-    for (const { row } of this.placedRows(options, reward)) yield row
+  *rows(options: TrajectoryOptions, reward: Reward | null, marks?: SessionMarks): Generator<Trajectory> {
+    for (const { row } of this.placedRows(options, reward, marks)) yield row
   }
 
   /** The same rows, each with where its turns are in it. */
-  *placedRows(options: TrajectoryOptions, reward: Reward | null): Generator<PlacedRow> {
+  *placedRows(
+    options: TrajectoryOptions,
+    reward: Reward | null,
+    marks: SessionMarks = noMarks(),
+  ): Generator<PlacedRow> {
     const leaves = this.#tree.leaves(new Set([...this.superseded(), ...this.#rejected()]))
     const policyOf = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
     const isAsked = (turn: TurnNode) => options.policy === undefined || policyOf(turn) === options.policy
@@ -157,7 +162,7 @@ export class TrajectoryBuilder {
     for (const plan of plans) {
       const trains = plan.chain.some((turn) => trainedBy.get(turn) === plan)
       if (!trains && options.policy !== undefined) continue
-      const row = assemble(plan, options, { trainedBy, reward, policyOf })
+      const row = assemble(plan, options, { trainedBy, reward, marks, policyOf })
       yield { row, layout: () => layoutOf(plan, row) }
     }
   }

@@ -1,6 +1,7 @@
 /** What stores share of `listSessions`: the order, the cursor and the filter. */
 import { ProxyError } from '../../../base/errors.ts'
 import { parseJson } from '../../../base/json.ts'
+import { hasLabel } from './marks.ts'
 import type { SessionFilter, SessionQuery, SessionRecord, SessionSort } from './turn-store.ts'
 
 /** A list's order. */
@@ -70,11 +71,12 @@ export function decodeCursor(cursor: string, { sort, order }: ListOrder): ListPo
 /** What of a session a filter asks for. */
 export type FilteredSession = Pick<
   SessionRecord,
-  'sessionId' | 'status' | 'updatedAtMs' | 'reward' | 'inexactTurns' | 'failedTurns' | 'metadata'
+  'sessionId' | 'status' | 'updatedAtMs' | 'reward' | 'inexactTurns' | 'failedTurns' | 'metadata' | 'marks'
 >
 
 export function matchesFilter(session: FilteredSession, filter: SessionFilter): boolean {
-  const { status, idPrefix = '', sinceMs = 0, rewardMin, rewardMax, inexact, failed, metadata, text } = filter
+  const { status, idPrefix = '', sinceMs = 0, rewardMin, rewardMax, inexact, failed } = filter
+  const { metadata, label, text } = filter
   const reward = session.reward?.reward
   if (status !== undefined && session.status !== status) return false
   if (!session.sessionId.startsWith(idPrefix)) return false
@@ -84,6 +86,7 @@ export function matchesFilter(session: FilteredSession, filter: SessionFilter): 
   if (inexact !== undefined && session.inexactTurns > 0 !== inexact) return false
   if (failed !== undefined && session.failedTurns > 0 !== failed) return false
   if (metadata !== undefined && !matchesMetadata(session.metadata, metadata)) return false
+  if (label !== undefined && !hasLabel(session.marks, label)) return false
   return text === undefined || holdsText(session, text.toLowerCase())
 }
 
@@ -97,8 +100,8 @@ function matchesMetadata(
 }
 
 /** @param text in lower case */
-function holdsText({ sessionId, metadata }: FilteredSession, text: string): boolean {
-  return sessionId.toLowerCase().includes(text) || valueHolds(metadata, text)
+function holdsText({ sessionId, metadata, marks }: FilteredSession, text: string): boolean {
+  return sessionId.toLowerCase().includes(text) || valueHolds(metadata, text) || valueHolds(marks, text)
 }
 
 function valueHolds(value: unknown, text: string): boolean {

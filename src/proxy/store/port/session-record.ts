@@ -1,4 +1,5 @@
 /** A session as it is on record, without its turns. */
+import type { SessionMarks } from './marks.ts'
 
 /**
  * Of a call that an agent sends back otherwise than it was sampled. `keep`: it is that call all the same; `branch`: it is
@@ -52,6 +53,7 @@ export interface SessionRecord {
   /** What its agent's key must have in it, so that the key ends with the session; null: any key of its name is good. */
   keyTag: string | null
   reward: Reward | null
+  marks: SessionMarks
   /** Turns on record, whatever their status. */
   turnCount: number
   /** One more than the highest index on record. */

@@ -1,5 +1,51 @@
 /** What stores share of totals and groups: sessions counted one by one. */
-import type { RewardStatistics, SessionGroup, SessionRecord, SessionTotals } from './turn-store.ts'
+import type { SessionRecord } from './session-record.ts'
+
+/** What sessions come to together. */
+export interface SessionTotals {
+  sessions: number
+  active: number
+  completed: number
+  aborted: number
+  /** Sessions with failed or interrupted turns. */
+  failed: number
+  /** Sessions with inexact turns. */
+  inexact: number
+  turns: number
+  sampledTokens: number
+  rewards: RewardStatistics
+}
+
+/** Of those sessions that have a reward. */
+export interface RewardStatistics {
+  count: number
+  /** These are null where there is no reward. */
+  mean: number | null
+  min: number | null
+  max: number | null
+  /** Sample standard deviation (divided by n - 1), as GRPO trainers take it; 0 of one reward. */
+  std: number | null
+  /** Of all rewards from the least to the greatest: `from` and `to` are both inside where they are equal. */
+  histogram: { from: number; to: number; count: number }[]
+}
+
+/** Sessions that have one value under a metadata key: the samples of one task, as a rule. */
+export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
+  value: string | number | boolean
+  rewards: Omit<RewardStatistics, 'histogram'>
+  /** How many rewards are at least what was asked; null: nothing was. */
+  passed: number | null
+  /** Of its first session. */
+  createdAtMs: number
+}
+
+export interface SessionCount {
+  /** All that are there. */
+  readonly sessions: number
+  readonly active: number
+  /** Those that `TurnStore.sweep` would remove. */
+  readonly expired: number
+}
 
 /** The most bars that a histogram has; fewer where there are fewer different rewards. */
 const MAX_BARS = 20

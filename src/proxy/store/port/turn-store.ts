@@ -10,10 +10,13 @@ import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ConsumerReader, ConsumerStore } from './consumers.ts'
+import type { MarksChange } from './marks.ts'
 import type { EditedCalls, Reward, SessionLimits, SessionRecord, SessionStatus } from './session-record.ts'
+import type { SessionCount, SessionGroup, SessionTotals } from './session-summary.ts'
 import type { SharedRecord } from './shared-record.ts'
 
 export type { EditedCalls, Reward, SessionLimits, SessionRecord, SessionStatus } from './session-record.ts'
+export type { RewardStatistics, SessionCount, SessionGroup, SessionTotals } from './session-summary.ts'
 
 /**
  * `open`: in flight. `completed`: answered. `aborted`: the agent left, or the session was ended or reset under it.
@@ -154,7 +157,7 @@ export interface SessionFilter {
   sinceMs?: number
   /** What the id begins with. */
   idPrefix?: string
-  /** Part of the id or of a value anywhere in the metadata, in whatever case. */
+  /** Part of the id, of a value anywhere in the metadata, of a label or a note, in whatever case. */
   text?: string
   /** Inclusive. A session without a reward is in no range. */
   rewardMin?: number
@@ -163,6 +166,8 @@ export interface SessionFilter {
   inexact?: boolean
   /** Only sessions that have failed or interrupted turns, or that have none. */
   failed?: boolean
+  /** A label of the session, or of one of its turns. */
+  label?: string
 }
 
 export interface TurnSearch extends SessionFilter {
@@ -213,52 +218,6 @@ export interface SessionPage {
   sessions: SessionRecord[]
   /** Absent on the last page. */
   nextCursor?: string
-}
-
-/** What sessions come to together. */
-export interface SessionTotals {
-  sessions: number
-  active: number
-  completed: number
-  aborted: number
-  /** Sessions with failed or interrupted turns. */
-  failed: number
-  /** Sessions with inexact turns. */
-  inexact: number
-  turns: number
-  sampledTokens: number
-  rewards: RewardStatistics
-}
-
-/** Of those sessions that have a reward. */
-export interface RewardStatistics {
-  count: number
-  /** These are null where there is no reward. */
-  mean: number | null
-  min: number | null
-  max: number | null
-  /** Sample standard deviation (divided by n - 1), as GRPO trainers take it; 0 of one reward. */
-  std: number | null
-  /** Of all rewards from the least to the greatest: `from` and `to` are both inside where they are equal. */
-  histogram: { from: number; to: number; count: number }[]
-}
-
-/** Sessions that have one value under a metadata key: the samples of one task, as a rule. */
-export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
-  value: string | number | boolean
-  rewards: Omit<RewardStatistics, 'histogram'>
-  /** How many rewards are at least what was asked; null: nothing was. */
-  passed: number | null
-  /** Of its first session. */
-  createdAtMs: number
-}
-
-export interface SessionCount {
-  /** All that are there. */
-  readonly sessions: number
-  readonly active: number
-  /** Those that {@link TurnStore.sweep} would remove. */
-  readonly expired: number
 }
 
 /** What can be read, of a store that a proxy writes or of a file alone. */
@@ -333,7 +292,9 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore {
     epoch?: number,
   ): Promise<SessionRecord | undefined>
   setReward(sessionId: string, reward: Reward, atMs: number): Promise<SessionRecord | undefined>
-  /** Forgets the session's turns and reward and makes it active again. */
+  /** @throws ProxyError `invalid_request` for more than a session may hold */
+  changeMarks(sessionId: string, change: MarksChange, atMs: number): Promise<SessionRecord | undefined>
+  /** Forgets the session's turns, reward and marks and makes it active again. */
   resetSession(sessionId: string, atMs: number, epoch?: number): Promise<SessionRecord | undefined>
   /** @returns whether there was such a session. */
   deleteSession(sessionId: string, epoch?: number): Promise<boolean>

@@ -24,6 +24,7 @@ const TEXTS = new Set([
     'reward_lines',
     'reward_turns',
     'limits',
+    'marks',
   ],
 ])
 
@@ -33,8 +34,17 @@ export const COLUMNS = {
   sessions: [
     ...['id', 'session_id', 'tree', 'status', 'created_at_ms', 'updated_at_ms', 'ended_at_ms', 'ttl_ms'],
     ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
-    ...['limits', 'reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'turn_count'],
-    ...['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens', 'owner', 'epoch', 'version'],
+    ...['limits', 'reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'marks'],
+    ...[
+      'turn_count',
+      'open_turns',
+      'failed_turns',
+      'inexact_turns',
+      'sampled_tokens',
+      'owner',
+      'epoch',
+      'version',
+    ],
   ],
   texts: ['id', 'tree', 'hash', 'echo_of', 'blobs', 'body'],
   nodes: ['id', 'tree', 'parent', 'depth', 'texts', 'hash', 'node_sum'],

@@ -264,6 +264,8 @@ ALTER TABLE llm_proxy.schema_version ADD COLUMN oldest bigint;
 ALTER TABLE llm_proxy.proxies ADD COLUMN schema bigint;
 `
 
+const MARKS = 'ALTER TABLE llm_proxy.sessions ADD COLUMN marks text'
+
 export interface Migration {
   readonly sql: string
   /**
@@ -282,6 +284,7 @@ export const MIGRATIONS: readonly Migration[] = [
   { sql: CONSUMERS },
   { sql: SEARCH },
   { sql: SIDE_BY_SIDE },
+  { sql: MARKS, adds: true },
 ]
 
 export const SCHEMA_VERSION = MIGRATIONS.length

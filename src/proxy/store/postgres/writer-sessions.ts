@@ -1,8 +1,10 @@
 /** Rows of sessions as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
 import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { sessionMoved } from '../port/shared-record.ts'
 import type { Reward, SessionRecord, SessionStatus } from '../port/turn-store.ts'
 import {
+  marksColumn,
   type NewSessionRow,
   NO_CHANGE,
   type OwnedRow,
@@ -102,6 +104,13 @@ export class WriterSessions implements SessionTables {
     return row && this.#change(row, { ...rewardColumns(sessionId, reward), updated_at_ms: atMs })
   }
 
+  changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined {
+    const row = this.find(sessionId)
+    if (row === undefined) return undefined
+    const marks = marksColumn(changedMarks(toRecord(row).marks, change))
+    return this.#change(row, { marks, updated_at_ms: atMs })
+  }
+
   reset(sessionId: string, atMs: number): SessionRecord | undefined {
     const row = this.find(sessionId)
     if (row === undefined) return undefined
@@ -174,6 +183,7 @@ const NEW_LIFE = {
   reward_lines: null,
   reward_turns: null,
   reward_sum: null,
+  marks: null,
   turn_count: 0,
   next_index: 0,
   open_turns: 0,
@@ -182,6 +192,6 @@ const NEW_LIFE = {
   sampled_tokens: 0,
 }
 
-function sessionChars({ metadata, sampling_params: params }: SessionRow): number {
-  return SESSION_CHARS + metadata.length + params.length
+function sessionChars({ metadata, sampling_params: params, marks }: SessionRow): number {
+  return SESSION_CHARS + metadata.length + params.length + (marks?.length ?? 0)
 }

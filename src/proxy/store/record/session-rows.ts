@@ -1,4 +1,6 @@
 /** Rows of `sessions` as both adapters have them, and the records that they are. */
+
+import { isUnmarked, noMarks, type SessionMarks } from '../port/marks.ts'
 import {
   decodeCursor,
   encodeCursor,
@@ -46,6 +48,7 @@ export interface SessionRow {
   reward_lines: string | null
   reward_turns: string | null
   reward_sum: number | null
+  marks: string | null
   turn_count: number
   next_index: number
   open_turns: number
@@ -124,6 +127,7 @@ export type TalliedRow = Pick<
   | 'created_at_ms'
   | 'updated_at_ms'
   | 'metadata'
+  | 'marks'
   | 'reward'
   | 'turn_count'
   | 'failed_turns'
@@ -148,7 +152,7 @@ export const NO_CHANGE: Required<TurnChange> = {
   sampledTokens: 0,
 }
 
-/** Its metadata is parsed only if somebody asks for it. */
+/** Its metadata and marks are parsed only if somebody asks for them. */
 function toCounted(row: TalliedRow): CountedSession & FilteredSession {
   return {
     sessionId: row.session_id,
@@ -158,12 +162,24 @@ function toCounted(row: TalliedRow): CountedSession & FilteredSession {
     get metadata() {
       return JSON.parse(row.metadata)
     },
+    get marks() {
+      return marksOf(row)
+    },
     reward: row.reward === null ? null : { reward: row.reward, components: {} },
     turnCount: row.turn_count,
     failedTurns: row.failed_turns,
     inexactTurns: row.inexact_turns,
     sampledTokens: row.sampled_tokens,
   }
+}
+
+function marksOf({ marks }: Pick<SessionRow, 'marks'>): SessionMarks {
+  return marks === null ? noMarks() : JSON.parse(marks)
+}
+
+/** The column of marks: NULL where there are none. */
+export function marksColumn(marks: SessionMarks): string | null {
+  return isUnmarked(marks) ? null : JSON.stringify(marks)
 }
 
 export function toRecord(row: SessionRow): SessionRecord {
@@ -191,6 +207,7 @@ export function toRecord(row: SessionRow): SessionRecord {
             ...(row.reward_lines !== null && { lines: JSON.parse(row.reward_lines) }),
             ...(row.reward_turns !== null && { turns: JSON.parse(row.reward_turns) }),
           },
+    marks: marksOf(row),
     turnCount: row.turn_count,
     nextIndex: row.next_index,
     openTurns: row.open_turns,

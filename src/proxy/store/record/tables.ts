@@ -3,6 +3,7 @@
  * statements, `postgres/` from rows that it has fetched before. The columns are the same in both.
  */
 import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { MarksChange } from '../port/marks.ts'
 import type { Reward, SessionRecord, SessionStatus, TurnStatus } from '../port/turn-store.ts'
 import type { StoredText } from './packing.ts'
 import type { NewSessionRow, TurnChange } from './session-rows.ts'
@@ -102,6 +103,8 @@ export interface SessionTables {
   create(session: NewSessionRow): { created: boolean; session: SessionRecord; epoch?: number }
   end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
+  /** @throws ProxyError `invalid_request` for more than a session may hold */
+  changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined
   reset(sessionId: string, atMs: number): SessionRecord | undefined
   /** Takes the session off the record at once; its turns are removed later, bit by bit. */
   delete(sessionId: string): boolean

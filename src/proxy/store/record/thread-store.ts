@@ -12,6 +12,7 @@ import type {
   LeaseChange,
   NewLease,
 } from '../port/consumers.ts'
+import type { MarksChange } from '../port/marks.ts'
 import type { SharedRecord } from '../port/shared-record.ts'
 import type {
   CreatedSession,
@@ -141,6 +142,10 @@ export class ThreadStore implements TurnStore {
 
   setReward(sessionId: string, reward: Reward, atMs: number): Promise<SessionRecord | undefined> {
     return this.#call('setReward', [sessionId, reward, atMs])
+  }
+
+  changeMarks(sessionId: string, change: MarksChange, atMs: number): Promise<SessionRecord | undefined> {
+    return this.#call('changeMarks', [sessionId, change, atMs])
   }
 
   resetSession(sessionId: string, atMs: number, epoch?: number): Promise<SessionRecord | undefined> {

@@ -1,6 +1,7 @@
 /** What the writer of a record does, whatever database it is in. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Consumer, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { MarksChange } from '../port/marks.ts'
 import type { Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
 import type { Reply, ThreadCall } from './calls.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn } from './sent-turn.ts'
@@ -25,6 +26,7 @@ export interface WriteMethods extends ConsumerMethods {
     epoch?: number,
   ): SessionRecord | undefined
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
+  changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined
   resetSession(sessionId: string, atMs: number, epoch?: number): SessionRecord | undefined
   deleteSession(sessionId: string, epoch?: number): boolean
   sweep(nowMs: number, limit: number): string[]
@@ -84,6 +86,7 @@ export function writeMethods(
       return sessions.end(sessionId, status, atMs)
     },
     setReward: (sessionId, reward, atMs) => sessions.setReward(sessionId, reward, atMs),
+    changeMarks: (sessionId, change, atMs) => sessions.changeMarks(sessionId, change, atMs),
     resetSession: (sessionId, atMs, epoch) => {
       toBeChanged(sessionId, epoch)
       return sessions.reset(sessionId, atMs)

@@ -232,6 +232,10 @@ const SESSIONS_BY_TREE = `
 CREATE UNIQUE INDEX sessions_by_tree ON sessions (tree); -- Whose a turn is that a search has found.
 `
 
+const MARKS = `
+ALTER TABLE sessions ADD COLUMN marks TEXT; -- JSON object: labels and notes of people, by index of turns too; NULL: none.
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -248,6 +252,7 @@ const MIGRATIONS: readonly string[] = [
   LIMITS,
   CONSUMERS,
   SESSIONS_BY_TREE,
+  MARKS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

@@ -1,5 +1,6 @@
 /** Rows of `sessions`: the statements that change them (writer) and those that find them (reader). */
 import type Database from 'better-sqlite3'
+import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { type ListOrder, orderOf } from '../port/session-list.ts'
 import type {
   Reward,
@@ -15,6 +16,7 @@ import {
   type ListPart,
   listParameters,
   listPart,
+  marksColumn,
   type NewSessionRow,
   NO_CHANGE,
   rewardColumns,
@@ -80,8 +82,8 @@ export class SessionReader {
     this.#ofTree = db.prepare(`${SELECT_SESSIONS} WHERE tree = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
     this.#rowsAfter = db.prepare(`
-      SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, reward, turn_count, failed_turns,
-        inexact_turns, sampled_tokens
+      SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, marks, reward, turn_count,
+        failed_turns, inexact_turns, sampled_tokens
       FROM sessions WHERE id > ? ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`)
     this.#count = db.prepare(
       `SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
@@ -152,6 +154,7 @@ export class SessionWriter implements SessionTables {
   readonly #reward: Database.Statement<
     [ReturnType<typeof rewardColumns> & { sessionId: string; atMs: number }]
   >
+  readonly #mark: Database.Statement<[{ sessionId: string; marks: string | null; atMs: number }]>
   readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
   readonly #delete: Database.Statement<[string]>
   readonly #touch: Database.Statement<[Required<TurnChange> & { sessionId: string; atMs: number }]>
@@ -174,10 +177,13 @@ export class SessionWriter implements SessionTables {
       UPDATE sessions SET reward = @reward, reward_components = @reward_components, reward_lines = @reward_lines,
         reward_turns = @reward_turns, reward_sum = @reward_sum, updated_at_ms = @atMs
       WHERE session_id = @sessionId`)
+    this.#mark = db.prepare(
+      'UPDATE sessions SET marks = @marks, updated_at_ms = @atMs WHERE session_id = @sessionId',
+    )
     this.#reset = db.prepare(`
       UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
         reward = NULL, reward_components = NULL, reward_lines = NULL, reward_turns = NULL, reward_sum = NULL,
-        turn_count = 0, open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
+        marks = NULL, turn_count = 0, open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
       WHERE session_id = @sessionId`)
     this.#delete = db.prepare('DELETE FROM sessions WHERE session_id = ?')
     this.#touch = db.prepare(`
@@ -218,6 +224,14 @@ export class SessionWriter implements SessionTables {
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined {
     this.#reward.run({ sessionId, ...rewardColumns(sessionId, reward), atMs })
     return this.#reader.get(sessionId)
+  }
+
+  changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined {
+    const before = this.#reader.get(sessionId)
+    if (before === undefined) return undefined
+    const marks = changedMarks(before.marks, change)
+    this.#mark.run({ sessionId, marks: marksColumn(marks), atMs })
+    return { ...before, marks, updatedAtMs: atMs }
   }
 
   reset(sessionId: string, atMs: number): SessionRecord | undefined {

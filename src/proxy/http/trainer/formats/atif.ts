@@ -45,13 +45,16 @@ async function* rootDocument(
   first: [string, AtifSteps],
   others: readonly [string, AtifSteps][],
 ): AsyncGenerator<string> {
-  const { status, reward, metadata } = source.session
+  const { status, reward, marks, metadata } = source.session
   yield* trajectory(source, first)
   yield* member('extra', [
     JSON.stringify({
       status,
       reward: reward?.reward ?? null,
       ...(reward && { reward_components: reward.components }),
+      labels: marks.labels,
+      note: marks.note,
+      marked_turns: marks.turns,
       metadata,
     }),
   ])

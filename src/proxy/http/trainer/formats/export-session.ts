@@ -34,7 +34,7 @@ export async function exportSession(
     const document = atifDocument({ reader, session, ids: query.ids }, shown)
     return document ? line(document) : []
   }
-  const rows = told(builder.rows(selectedBy(query.select), session.reward), onRow)
+  const rows = told(builder.rows(selectedBy(query.select), session.reward, session.marks), onRow)
   return query.format === 'sft' ? sftLines(session.sessionId, rows) : line(trainingTrace(rows, turns))
 }
 

@@ -33,14 +33,25 @@ export function* trainingTrace(
 }
 
 function* trainingTurn(row: Trajectory, span: TurnSpan, said: SaidTurn): Generator<string> {
-  const { turn_id, start, end, index, line, policy, reward, weight_version_start, weight_version_end } = span
+  const {
+    turn_id,
+    start,
+    end,
+    index,
+    line,
+    policy,
+    reward,
+    labels,
+    weight_version_start,
+    weight_version_end,
+  } = span
   const promptLength = row.prompt_ids.length + start
   const prompt = new Int32Array(promptLength)
   prompt.set(row.prompt_ids)
   prompt.set(row.response_ids.subarray(0, start), row.prompt_ids.length)
   const mask = new Uint8Array(promptLength + end - start).fill(1, promptLength)
   const versions = { weight_version_start, weight_version_end }
-  const metadata = { index, line, policy, reward, model: said.model, ...versions }
+  const metadata = { index, line, policy, reward, labels, model: said.model, ...versions }
   yield openObject({ node_id: turn_id, metadata })
   yield* member('prompt_token_ids', numberArray(prompt))
   yield* member('completion_token_ids', numberArray(row.response_ids.subarray(start, end)))

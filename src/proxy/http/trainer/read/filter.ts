@@ -25,12 +25,13 @@ export function filterOf(
   caller: Caller,
 ): SessionFilter {
   const run = runAskedFor(caller, query.run)
-  const { status, since, q, reward_min: rewardMin, reward_max: rewardMax, inexact, failed } = query
+  const { status, since, label, q, reward_min: rewardMin, reward_max: rewardMax, inexact, failed } = query
   return {
     metadata: metadataFilter(query),
     ...(run !== undefined && { idPrefix: idPrefixOfRun(run) }),
     ...(status !== undefined && { status }),
     ...(since !== undefined && { sinceMs: since * 1_000 }),
+    ...(label !== undefined && { label }),
     ...(q !== undefined && { text: q }),
     ...(rewardMin !== undefined && { rewardMin }),
     ...(rewardMax !== undefined && { rewardMax }),

@@ -49,7 +49,7 @@ export async function queryForest(
     for await (const turn of reader.readSteps(session.sessionId)) builder.add(turn)
     refuseHalf(session, await reader.getSession(session.sessionId))
     shown.push({ ...sessionToWire(session), excluded_turns: builder.excluded() })
-    forest.add(session.sessionId, told(builder.rows({}, session.reward), onRow))
+    forest.add(session.sessionId, told(builder.rows({}, session.reward, session.marks), onRow))
   }
   const { nodes, rows } = forest.place()
   const completed = new Set(

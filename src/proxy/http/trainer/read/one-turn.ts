@@ -1,7 +1,7 @@
 /** One turn of a session, shown by itself. */
 import { ProxyError } from '../../../../base/errors.ts'
 import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.ts'
-import type { TurnReader } from '../../../store/port/turn-store.ts'
+import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { RequestsSoFar } from '../sessions/new-parts.ts'
 import { turnToWire } from '../sessions/serialise.ts'
 
@@ -16,7 +16,12 @@ interface TurnQuery {
  * outlines are read.
  * @throws ProxyError `turn_not_found`
  */
-export async function turnByIndex(reader: TurnReader, sessionId: string, index: number, query: TurnQuery) {
+export async function turnByIndex(
+  reader: TurnReader,
+  { sessionId, marks }: SessionRecord,
+  index: number,
+  query: TurnQuery,
+) {
   const lines = new LineFinder()
   const requests = new RequestsSoFar()
   for await (const outline of reader.readOutlines(sessionId)) {
@@ -26,7 +31,7 @@ export async function turnByIndex(reader: TurnReader, sessionId: string, index: 
     if (outline.index > index) break
     const turn = query.ids ? await reader.getTurn(sessionId, outline.turnId) : outline
     if (turn === undefined) break
-    return turnToWire(turn, line, query.messages === 'new' ? newParts : undefined)
+    return turnToWire(turn, line, marks, query.messages === 'new' ? newParts : undefined)
   }
   throw new ProxyError('turn_not_found', `The session has no turn ${index}`)
 }

@@ -198,7 +198,7 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     async (request, reply) => {
       const { sessionId } = request.params
       const session = await foundSession(reader, sessionId)
-      const turns = await treeOf(reader.readSteps(sessionId))
+      const turns = await treeOf(reader.readSteps(sessionId), session.marks)
       return sendCompressed(request, reply, jsonOf({ ...sessionToWire(session), turns }))
     },
   )
@@ -212,8 +212,8 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async (request, reply) => {
       const { sessionId, index } = request.params
-      await foundSession(reader, sessionId)
-      const pieces = await turnByIndex(reader, sessionId, Number(index), request.query)
+      const session = await foundSession(reader, sessionId)
+      const pieces = await turnByIndex(reader, session, Number(index), request.query)
       return sendCompressed(request, reply, jsonStream(pieces))
     },
   )

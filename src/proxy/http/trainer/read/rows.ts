@@ -34,7 +34,7 @@ async function readPlacedRows(reader: TurnReader, session: SessionRecord, { side
     builder.add(turn)
     models.set(turn.index, turn.model)
   }
-  return { placed: builder.placedRows({ select: 'all' }, session.reward), models }
+  return { placed: builder.placedRows({ select: 'all' }, session.reward, session.marks), models }
 }
 
 /** @throws ProxyError `row_not_found` */

@@ -5,6 +5,7 @@ import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { MIN_SEARCHED_CHARS } from '../../../store/port/turn-search.ts'
 import { nullable } from '../../schemas/nullable.ts'
 import { detailFields } from '../sessions/detail-schemas.ts'
+import { turnMarkFields } from '../sessions/mark-schemas.ts'
 import {
   Session,
   sessionFields,
@@ -26,7 +27,10 @@ const filterFields = {
   since: Type.Optional(
     Type.Number({ description: 'Only sessions that changed then or later; seconds since the epoch' }),
   ),
-  q: Type.Optional(Type.String({ description: 'Part of the id or of a metadata value, in whatever case' })),
+  label: Type.Optional(Type.String({ description: 'A label of the session, or of one of its turns' })),
+  q: Type.Optional(
+    Type.String({ description: 'Part of the id, of a metadata value, a label or a note, in whatever case' }),
+  ),
   reward_min: Type.Optional(Type.Number()),
   reward_max: Type.Optional(Type.Number()),
   inexact: Type.Optional(Type.Boolean({ description: 'Has inexact turns, or has none' })),
@@ -256,6 +260,7 @@ export const TreeTurn = Type.Object({
   weight_version_end: nullableText(),
   retry_count: Type.Integer(),
   error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
+  ...turnMarkFields,
 })
 export const Tree = Type.Object({ ...sessionFields, turns: Type.Array(TreeTurn) })
 
@@ -341,6 +346,7 @@ export const ProxyEvent = Type.Object({
     'session_reset',
     'session_deleted',
     'reward',
+    'session_marked',
     'turn_opened',
     'turn_closed',
     'member_up',

@@ -4,6 +4,7 @@ import { parentOnRecord, promptReasonOf } from '../../../session/matching/parent
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
+import { NO_MARKS, noMarks, type SessionMarks } from '../../../store/port/marks.ts'
 import type { TurnStep } from '../../../store/port/turn-store.ts'
 import type { TreeTurn } from './schemas.ts'
 
@@ -20,11 +21,14 @@ interface ReadTurn {
 
 type Links = Pick<
   ShownTurn,
-  'parent' | 'shared_tokens' | 'continues' | 'message_parent' | 'new_row' | 'excluded'
+  'parent' | 'shared_tokens' | 'continues' | 'message_parent' | 'new_row' | 'excluded' | 'labels' | 'note'
 >
 
 /** The turns in call order. Which one goes on from which is asked of what makes the rows. */
-export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[]> {
+export async function treeOf(
+  steps: AsyncIterable<TurnStep>,
+  marks: SessionMarks = noMarks(),
+): Promise<ShownTurn[]> {
   const rows = new TrajectoryBuilder()
   const newRows = new NewRows()
   const turns: ReadTurn[] = []
@@ -53,6 +57,7 @@ export async function treeOf(steps: AsyncIterable<TurnStep>): Promise<ShownTurn[
       message_parent: indexOf(messageParent === undefined ? before?.turnId : (messageParent ?? undefined)),
       new_row: newRow ? newRowToWire(newRow, indexOf) : null,
       excluded: exclusions.get(turnId) ?? null,
+      ...(marks.turns[shown.index] ?? NO_MARKS),
     }
   })
 }

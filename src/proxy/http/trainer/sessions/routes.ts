@@ -13,6 +13,7 @@ import { described } from '../../schemas/described.ts'
 import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
 import { clientGone } from '../../transport/client-gone.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
+import { MarksBody } from './mark-schemas.ts'
 import * as schemas from './schemas.ts'
 import { sessionToWire } from './serialise.ts'
 
@@ -121,6 +122,17 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
     },
     async ({ params, body: { components = {}, ...reward } }) =>
       sessionToWire(await sessions.setReward(params.sessionId, { ...reward, components })),
+  )
+  app.patch(
+    '/sessions/:sessionId',
+    {
+      schema: described('sessions', 'Set labels and notes, of it or of its turns', schemas.Session, {
+        description: 'What is left out stays as it is.',
+        params: schemas.SessionParams,
+        body: MarksBody,
+      }),
+    },
+    async ({ params, body }) => sessionToWire(await sessions.mark(params.sessionId, body)),
   )
   app.get(
     '/sessions/:sessionId/wait',

@@ -7,6 +7,7 @@ import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { nullable } from '../../schemas/nullable.ts'
 import { detailFields, detailsParameter, Sampling } from './detail-schemas.ts'
+import { rowLabels, sessionMarkFields, turnMarkFields } from './mark-schemas.ts'
 
 const STRICT = { additionalProperties: false }
 const said = (description?: string) => (description === undefined ? {} : { description })
@@ -200,6 +201,7 @@ export const sessionFields = {
   reward_components: numbers('Empty until they are set'),
   reward_lines: numbers('Empty until they are set'),
   reward_turns: numbers('By `index`; empty until they are set'),
+  ...sessionMarkFields,
   turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),
   num_turns: Type.Integer({ description: 'The same as `turn_count`' }),
   open_turns: Type.Integer({ description: 'Turns in flight' }),
@@ -288,6 +290,7 @@ const turnFields = {
   latency_ms: nullable(Type.Number()),
   error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
   retry_count: Type.Integer({ description: 'Which retry of a call it is, as the SDK says' }),
+  ...turnMarkFields,
 }
 const turnTokenFields = {
   completion_token_ids: ids('As the engine reported them; empty if it did not'),
@@ -345,6 +348,7 @@ export const TrajectoryRow = Type.Object({
       end: Type.Integer(),
       trained: Type.Boolean(),
       reward: nullable(Type.Number()),
+      labels: rowLabels(),
       finish_reason: nullableText(),
       weight_version_start: nullableText(),
       weight_version_end: nullableText(),
@@ -362,6 +366,7 @@ export const TrajectoryRow = Type.Object({
   unversioned_turns: Type.Integer({ description: 'Turns whose version is not known at an end' }),
   reward: nullable(Type.Number({ description: 'Of its line, or of the session' })),
   reward_components: numbers(),
+  labels: rowLabels(),
   exact: Type.Boolean({ description: 'Not: one turn without exact ids, with empty lists' }),
   inexact_reason: nullableText(),
   truncated: Type.Boolean({ description: '`response_length` cut something off' }),

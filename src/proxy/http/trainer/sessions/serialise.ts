@@ -7,6 +7,7 @@ import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.t
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { ExcludedTurns, Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnSampling } from '../../../session/turn/sampling.ts'
+import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { SessionRecord, TurnOutline, TurnRecord } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject, textArray } from './json-stream.ts'
 import { type NewParts, RequestsSoFar } from './new-parts.ts'
@@ -35,6 +36,9 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     reward_components: session.reward?.components ?? {},
     reward_lines: session.reward?.lines ?? {},
     reward_turns: session.reward?.turns ?? {},
+    labels: session.marks.labels,
+    note: session.marks.note,
+    marked_turns: session.marks.turns,
     turn_count: session.turnCount,
     num_turns: session.turnCount,
     open_turns: session.openTurns,
@@ -59,7 +63,7 @@ export async function* sessionWithTurns(
   let separator = ''
   for await (const turn of turns) {
     yield separator
-    yield* turnToWire(turn, lines.add(turn), messages === 'none' ? messages : soFar?.add(turn))
+    yield* turnToWire(turn, lines.add(turn), session.marks, messages === 'none' ? messages : soFar?.add(turn))
     separator = ','
     if (isTrace(turn)) traceCount += 1
     for (const word of promptWordsOf(turn)) prompts[word] = (prompts[word] ?? 0) + 1
@@ -78,11 +82,13 @@ function promptWordsOf({ annotations }: Pick<TurnRecord, 'annotations'>): string
 /**
  * Messages, tools and the like are JSON texts in the store, and go out unparsed. Of an outline the lists of tokens are
  * left out.
+ * @param marks of its session
  * @param parts what to show of the request; absent: all; `none`: no messages, tools and prompt
  */
 export function* turnToWire(
   turn: TurnRecord | TurnOutline,
   { line, rule }: FoundLine,
+  marks: SessionMarks,
   parts: NewParts | 'none' | undefined,
 ): Generator<string> {
   const isShown = parts !== 'none'
@@ -111,6 +117,7 @@ export function* turnToWire(
     latency_ms: turn.endedAtMs === null ? null : turn.endedAtMs - turn.startedAtMs,
     error: turn.error,
     retry_count: turn.retryCount,
+    ...(marks.turns[turn.index] ?? NO_MARKS),
   })
   const texts = textsUpTo(isShown ? turn.lastMessage : undefined, known?.count)
   yield* member('request_messages', textArray(texts))

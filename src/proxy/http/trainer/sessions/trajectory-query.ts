@@ -50,7 +50,7 @@ export async function readTrajectories(
   }
   refuseHalf(session, await reader.getSession(sessionId))
   const isLeftOut = query.finished_only && session.status !== 'completed'
-  const rows = () => (isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward))
+  const rows = () => (isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward, session.marks))
   const shown = ({ row, layout }: PlacedRow): ShownRow => ({
     row,
     details: detailMembers(reader, sessionId, layout, choice.kinds),

@@ -11,6 +11,7 @@ import {
   type TraceQuery,
   tracesOf,
 } from '../../../session/trajectories/traces.ts'
+import { NO_MARKS } from '../../../store/port/marks.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { described } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
@@ -77,7 +78,8 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
       const { sessionId, turnId } = parseTraceId(params.traceId)
       const turn = await store.getTurn(sessionId, turnId)
       if (turn === undefined || !isTrace(turn)) throw new ProxyError('trace_not_found', 'Trace not found')
-      return streamJson(reply, traceToWire(turn, shown(query.details)))
+      const marks = (await store.getSession(sessionId))?.marks.turns[turn.index] ?? NO_MARKS
+      return streamJson(reply, traceToWire({ turn, marks }, shown(query.details)))
     },
   )
   done()

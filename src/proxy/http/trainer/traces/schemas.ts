@@ -2,6 +2,7 @@
 import Type from 'typebox'
 import { nullable } from '../../schemas/nullable.ts'
 import { detailFields, detailsParameter, Sampling } from '../sessions/detail-schemas.ts'
+import { turnMarkFields } from '../sessions/mark-schemas.ts'
 
 const STRICT = { additionalProperties: false }
 const fields = () => Type.Record(Type.String(), Type.Unknown())
@@ -52,6 +53,7 @@ const facts = {
     inexact_reason: nullable(Type.String()),
     weight_version_start: nullable(Type.String()),
     weight_version_end: nullable(Type.String()),
+    ...turnMarkFields,
   }),
 }
 const answer = {

@@ -27,9 +27,9 @@ export async function* tracesToWire(
 ): AsyncGenerator<string> {
   yield '['
   let separator = ''
-  for await (const { turn } of turns) {
+  for await (const traced of turns) {
     yield separator
-    yield* traceToWire(turn, details)
+    yield* traceToWire(traced, details)
     separator = ','
   }
   yield ']'
@@ -46,13 +46,14 @@ export async function* graphToWire(
   yield '{"format":"compact","version":1,"deltas":['
   const given = new Set<string>()
   let separator = ''
-  for await (const { turn, lineage } of turns) {
+  for await (const traced of turns) {
+    const { turn, lineage } = traced
     const parent = lineage.parent && given.has(lineage.parent.turnId) ? lineage.parent : null
     given.add(turn.turnId)
     const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
     yield separator
     yield openObject({
-      ...traceFacts(turn),
+      ...traceFacts(traced),
       parent_trace_id: parent && traceIdOf({ sessionId: turn.sessionId, turnId: parent.turnId }),
       lineage_id: lineage.root,
     })
@@ -68,9 +69,13 @@ export async function* graphToWire(
 }
 
 /** Messages and tool calls are JSON texts in the store, and go out unparsed. */
-export async function* traceToWire(turn: TurnRecord, details: TraceDetails): AsyncGenerator<string> {
+export async function* traceToWire(
+  traced: Omit<LinkedTurn, 'lineage'>,
+  details: TraceDetails,
+): AsyncGenerator<string> {
+  const { turn } = traced
   const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
-  yield openObject(traceFacts(turn))
+  yield openObject(traceFacts(traced))
   yield* member('messages', textArray(textsUpTo(turn.lastMessage)))
   yield* member('prompt_token_ids', numberArray(promptTokenIds))
   yield* answerMembers(turn)
@@ -78,7 +83,7 @@ export async function* traceToWire(turn: TurnRecord, details: TraceDetails): Asy
   yield '}'
 }
 
-function traceFacts(turn: TurnRecord) {
+function traceFacts({ turn, marks }: Omit<LinkedTurn, 'lineage'>) {
   const endedAtMs = turn.endedAtMs ?? turn.startedAtMs
   return {
     trace_id: traceIdOf(turn),
@@ -98,6 +103,7 @@ function traceFacts(turn: TurnRecord) {
       inexact_reason: turn.inexactReason,
       weight_version_start: turn.weightVersionStart,
       weight_version_end: turn.weightVersionEnd,
+      ...marks,
     },
   }
 }

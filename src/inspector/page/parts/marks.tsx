@@ -1,0 +1,106 @@
+/** What people say of a session or of a turn: labels and a note, to be read and, on a proxy, to be changed. */
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { changeJson, isReadOnly, sessionPath } from '../lib/api.ts'
+import { visible } from '../lib/format.ts'
+import type { Marks } from '../lib/wire.ts'
+import { Tag } from './parts.tsx'
+
+/** Whose they are: a turn's, by its index. */
+export type Marked = number | 'session'
+
+/** How they are changed, of one session. */
+export interface Marking {
+  readonly sessionId: string
+  /** Opens the form; undefined: closes it. */
+  edit(what: Marked | undefined): void
+  /** They are others now. */
+  changed(): void
+}
+
+interface MarksProps {
+  of: Marked
+  marks: Marks
+  marking: Marking
+  /** Whether the form is open. */
+  edits: boolean
+}
+
+export function MarksView({ edits, ...props }: MarksProps) {
+  const { of, marks, marking } = props
+  if (edits && !isReadOnly.value) return <MarksForm {...props} />
+  return (
+    <span class="marks">
+      <Labels of={marks.labels} />
+      {marks.note !== null && <q>{visible(marks.note)}</q>}
+      {!isReadOnly.value && (
+        <button type="button" class="plain" onClick={() => marking.edit(of)}>
+          {marks.labels.length > 0 || marks.note !== null ? 'change' : 'label'}
+        </button>
+      )}
+    </span>
+  )
+}
+
+export function Labels({ of }: { of: readonly string[] }) {
+  return (
+    <>
+      {of.map((label) => (
+        <Tag key={label} kind="label">
+          {visible(label)}
+        </Tag>
+      ))}
+    </>
+  )
+}
+
+function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
+  const first = useRef<HTMLInputElement>(null)
+  const [labels, setLabels] = useState(marks.labels.join(', '))
+  const [note, setNote] = useState(marks.note ?? '')
+  const [error, setError] = useState('')
+  useEffect(() => first.current?.focus(), [])
+  const save = async (event?: Event) => {
+    event?.preventDefault()
+    const set = { labels: labelsIn(labels), note: note.trim() || null }
+    try {
+      await changeJson(sessionPath(marking.sessionId), of === 'session' ? set : { turns: { [of]: set } })
+      marking.edit(undefined)
+      marking.changed()
+    } catch (failure) {
+      setError((failure as Error).message)
+    }
+  }
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void save(event)
+    if (event.key !== 'Escape') return
+    event.stopPropagation()
+    marking.edit(undefined)
+  }
+  return (
+    <form class="marks-form" onSubmit={(event) => void save(event)} onKeyDown={onKeyDown}>
+      <label>
+        labels, with commas between them
+        <input ref={first} value={labels} onInput={(event) => setLabels(event.currentTarget.value)} />
+      </label>
+      <label>
+        note
+        <textarea rows={2} value={note} onInput={(event) => setNote(event.currentTarget.value)} />
+      </label>
+      {error !== '' && (
+        <p class="bad" role="alert">
+          {error}
+        </p>
+      )}
+      <p>
+        <button type="submit">save</button>{' '}
+        <button type="button" onClick={() => marking.edit(undefined)}>
+          cancel
+        </button>
+      </p>
+    </form>
+  )
+}
+
+function labelsIn(text: string): string[] {
+  return [...new Set(text.split(',').map((label) => label.trim()))].filter((label) => label !== '')
+}

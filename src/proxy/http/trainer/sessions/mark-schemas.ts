@@ -1,0 +1,45 @@
+/** Labels and notes of people, as schemas; see `schemas.ts`. */
+import Type from 'typebox'
+import { nullable } from '../../schemas/nullable.ts'
+
+const STRICT = { additionalProperties: false }
+
+const labels = (description: string) => Type.Array(Type.String(), { description })
+const note = () => nullable(Type.String({ description: 'Of people; null: there is none' }))
+
+/** Of a turn. */
+export const turnMarkFields = { labels: labels('Of people'), note: note() }
+
+export const sessionMarkFields = {
+  labels: labels('Of people; empty until they are set'),
+  note: note(),
+  marked_turns: Type.Record(Type.String(), Type.Object(turnMarkFields), {
+    description: '`labels` and `note` of turns that have any, by `index`',
+  }),
+}
+
+/** Of a row, which has no notes. */
+export const rowLabels = () => labels('Of people')
+
+const change = {
+  labels: Type.Optional(
+    Type.Array(Type.String({ minLength: 1, maxLength: 100, pattern: '^\\S(.*\\S)?$' }), {
+      maxItems: 50,
+      uniqueItems: true,
+      description: 'All of them; `[]`: none',
+    }),
+  ),
+  note: Type.Optional(nullable(Type.String({ minLength: 1, maxLength: 10_000, description: 'null: none' }))),
+}
+
+export const MarksBody = Type.Object(
+  {
+    ...change,
+    turns: Type.Optional(
+      Type.Record(Type.String(), Type.Object(change, { ...STRICT, minProperties: 1 }), {
+        description: '`labels` and `note` of single turns, by `index` or `turn_id`',
+      }),
+    ),
+  },
+  { ...STRICT, minProperties: 1 },
+)

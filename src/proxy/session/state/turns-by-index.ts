@@ -1,0 +1,29 @@
+/** What is given to turns, which trainers and people know by index or by id. */
+import { ProxyError } from '../../../base/errors.ts'
+import type { SessionRecord, TurnReader } from '../../store/port/turn-store.ts'
+
+/** As JSON writes whole numbers. */
+const INDEX = /^(?:0|[1-9]\d{0,8})$/
+
+/** @returns `given` with its turns by index @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request` */
+export async function withTurnsByIndex<Given extends { turns?: Record<string, unknown> }>(
+  store: Pick<TurnReader, 'getTurn'>,
+  session: () => Promise<SessionRecord>,
+  given: Given,
+): Promise<Given> {
+  if (given.turns === undefined) return given
+  const { sessionId, nextIndex } = await session()
+  const placed: Record<string, unknown> = {}
+  for (const [name, value] of Object.entries(given.turns)) {
+    const index = INDEX.test(name) ? Number(name) : (await store.getTurn(sessionId, name))?.index
+    if (index === undefined || index >= nextIndex) {
+      throw new ProxyError('turn_not_found', `The session has no turn '${name}'`, { param: 'turns' })
+    }
+    if (Object.hasOwn(placed, index)) {
+      const message = `'turns' has turn ${index} twice: by its index and by its id`
+      throw new ProxyError('invalid_request', message, { param: 'turns' })
+    }
+    placed[index] = value
+  }
+  return { ...given, turns: placed }
+}
