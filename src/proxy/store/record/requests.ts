@@ -10,8 +10,14 @@ import { cutBlobs } from './blobs.ts'
 import { NODE_SUMMED, sumOf } from './check-sums.ts'
 import { echoTemplate, type StoredCompletion } from './echo.ts'
 import { packIds, packText } from './packing.ts'
-import { LINK_LENGTH, NO_TEXTS, type RecordedTexts, type SentTexts, type SentTurn } from './sent-turn.ts'
-import type { ListName } from './stretches.ts'
+import {
+  LINK_LENGTH,
+  type ListName,
+  NO_TEXTS,
+  type RecordedTexts,
+  type SentTexts,
+  type SentTurn,
+} from './sent-turn.ts'
 import type { NewText, RequestTables } from './tables.ts'
 import { toCompletion } from './turn-rows.ts'
 

@@ -32,6 +32,20 @@ export interface SentTexts {
   texts: readonly string[]
 }
 
+export type ListName = 'messages' | 'prompt'
+
+/** Some of the texts of a turn that comes after it; see `stretches.ts`. */
+export interface Stretch extends Pick<SentTurn, 'sessionId' | 'epoch'> {
+  readonly list: ListName
+  readonly work: number
+  /** undefined: a stretch before it is not on record. */
+  readonly texts: SentTexts | undefined
+  /** To be called with the end of these texts when they have been written, however often that is. */
+  written(end: RecordedTexts): void
+  /** They are not on record after all. */
+  undone(): void
+}
+
 /** A list of texts that is on record. */
 export interface RecordedTexts {
   /** Its row in `nodes`; {@link NO_TEXTS} has none. */

@@ -3,7 +3,7 @@
  * writer. Its turn comes after them, and finds on record what they have put there; the rest it puts there itself.
  */
 import type { ThreadCall } from './calls.ts'
-import type { RecordedTexts, SentTexts, SentTurn } from './sent-turn.ts'
+import type { ListName, RecordedTexts, SentTexts, SentTurn, Stretch } from './sent-turn.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** What a group is filled with: a text counts as one, and so do 4 KiB of it; some 12 µs each. */
@@ -13,20 +13,6 @@ const MAX_STRETCH_WORK = 2048
 
 /** Nobody waits for its reply. */
 const NOBODY = 0
-
-export type ListName = 'messages' | 'prompt'
-
-/** Some texts of a list, the session's next ones. */
-export interface Stretch extends Pick<SentTurn, 'sessionId' | 'epoch'> {
-  readonly list: ListName
-  readonly work: number
-  /** undefined: a stretch before it is not on record. */
-  readonly texts: SentTexts | undefined
-  /** To be called with the end of these texts when they have been written, however often that is. */
-  written(end: RecordedTexts): void
-  /** They are not on record after all. */
-  undone(): void
-}
 
 /** Ends before its last text: that one is the turn's own to put there, which in a prompt goes below the others. */
 class StretchedTexts implements SentTexts {

@@ -12,9 +12,15 @@ import {
   unpackOptionalText,
 } from './packing.ts'
 import { RequestWriter } from './requests.ts'
-import type { RecordedRequest, RecordedTurn, SentOutcome, SentPrompt, SentTurn } from './sent-turn.ts'
+import type {
+  RecordedRequest,
+  RecordedTurn,
+  SentOutcome,
+  SentPrompt,
+  SentTurn,
+  Stretch,
+} from './sent-turn.ts'
 import type { TurnChange } from './session-rows.ts'
-import type { Stretch } from './stretches.ts'
 import type { EndedRow, Row, SessionTables, StoredPrompt, TurnTables } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
 
