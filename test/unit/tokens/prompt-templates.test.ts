@@ -265,6 +265,22 @@ async function rendersOf(source: string): Promise<number[]> {
   return counts.slice(4)
 }
 
+t.test(
+  'a template that writes the id of a call behind its arguments is gone on from, whatever the id',
+  async (t) => {
+    const calls = `{% for c in m.tool_calls %}{{ c.function.arguments }}, "id": "{{ c.id }}"{% endfor %}`
+    const renderer = rendererOf(
+      chatMl(`<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}${calls}{% endif %}<|im_end|>\n`),
+    )
+    for (const id of ['c1', 'call_22', 'x']) {
+      const call = { ...CALL, tool_calls: [{ ...CALL.tool_calls![0]!, id }] } as ChatMessage
+      const request = ended([QUESTION, call], { ...RESULT, tool_call_id: id } as ChatMessage)
+      const { text } = await continued(renderer, request, { tools: TOOLS })
+      t.equal(text, '\n<|im_start|>tool\ndone<|im_end|>\n<|im_start|>assistant\n', id)
+    }
+  },
+)
+
 t.test('the past of a situation is rendered by itself once, unless it shows the ids of calls', async (t) => {
   t.same(await rendersOf(chatMl(TOOL_NAMED_BY_CALL)), [1, 1, 1])
   const withIds = TOOL_NAMED_BY_CALL.replace('{{ call.function.name }}', '{{ call.id }}')

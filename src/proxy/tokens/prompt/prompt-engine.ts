@@ -60,6 +60,8 @@ interface KnownSituation {
   /** Whether the short past stands for the whole; else the whole is rendered. */
   shortHolds: boolean
   closing: Closing | undefined
+  /** The id of the call that it closes: Apriel's writes it behind the arguments. */
+  closedId?: string | undefined
 }
 
 /** What is known is found again when it was forgotten; an agent that sends ever new variables must not fill the memory. */
@@ -143,16 +145,22 @@ export class PromptEngine {
     // A past that the template refuses as a whole was sampled all the same: Llama's takes one call a message.
     const behind = whole ?? short
     if (behind === undefined) return { refused: 'template_refuses' }
-    known.closing ??= this.#closing(request, end, dated)
+    const callId = request.situation.echo.toolCalls.at(-1)?.id
+    if (known.closing === undefined) {
+      known.closing = this.#closing(request, end, dated)
+      known.closedId = callId
+    }
     known.count += 1
     known.shortHolds &&= behind === short
     if (this.#situations.size >= MAX_KNOWN) this.#situations.clear()
     this.#situations.set(key, known)
-    const { closing } = known
-    if (closing === undefined || !behind.startsWith(closing.text)) return { refused: 'no_end_of_turn' }
-    const { ids: closingIds, endId } = closing
+    const { closing, closedId } = known
+    if (closing === undefined) return { refused: 'no_end_of_turn' }
+    const { ids: closingIds, endId, text } = closing
+    const written = closedId && callId ? text.replace(closedId, () => callId) : text
+    if (!behind.startsWith(written)) return { refused: 'no_end_of_turn' }
     return {
-      text: behind.slice(closing.text.length),
+      text: behind.slice(written.length),
       closingIds,
       endId,
     }
