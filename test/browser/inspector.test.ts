@@ -581,18 +581,25 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     for (let step = 1; step <= 12; step += 1) {
       const sessionId = `step-${step}`
       await sessions.create({ sessionId, metadata: { step } })
-      await recordTurn(store, sessionId, 0, { completionTokenIds: ids(0, 2 * step) })
-      await sessions.setReward(sessionId, { reward: step / 12, components: {} })
+      const finishReason = step === 3 ? 'length' : 'stop'
+      await recordTurn(store, sessionId, 0, { completionTokenIds: ids(0, 2 * step), finishReason })
+      await sessions.setReward(sessionId, { reward: step / 12, components: { '<b>tests': step % 2 } })
     }
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui/#/groups?by=step`)
     const chart = page.locator('.trend .u-over')
     await chart.waitFor()
     await page.getByRole('button', { name: 'tokens a session' }).click()
+    await page.getByRole('button', { name: 'reward: <b>tests' }).click()
+    await page.getByRole('button', { name: 'truncated turns' }).click()
+    await page.getByText('of the latest 16 sessions of each').waitFor()
     for (const colorScheme of ['light', 'dark'] as const) {
       await page.emulateMedia({ colorScheme })
       await picture(page, `${colorScheme}-trend`)
     }
+    await page.setViewportSize({ width: 800, height: 600 })
+    await picture(page, 'trend-small')
+    await page.setViewportSize({ width: 1360, height: 820 })
     const { width } = (await chart.boundingBox())!
     await chart.click({ position: { x: width - 2, y: 20 } })
     await page.getByRole('heading', { name: 'step = 12' }).waitFor()

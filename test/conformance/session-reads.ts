@@ -199,6 +199,14 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     ] as const)
       t.match(await store.groupSessions('task', {}, passReward), [{}, { passed }])
     t.match(await store.groupSessions('task', { status: 'completed' }), [{ value: 'django', sessions: 1 }])
+    const components = async () => (await store.groupSessions('task', {})).map((group) => group.components)
+    t.strictSame(await components(), [{}, {}])
+    for (const [sessionId, parts] of [
+      ['a', { tests: 1, length: 2 }],
+      ['b', { tests: 0.5, style: -1 }],
+    ] as const)
+      await store.setReward(sessionId, { reward: 1, components: parts }, 9_000)
+    t.strictSame((await components()).at(-1), { tests: 0.75, length: 2, style: -1 })
   })
 
   cell('an outline is its turn without tokens, and says what its prompt begins like', async (t, store) => {

@@ -168,6 +168,41 @@ for (const [name, openStore] of Object.entries(STORES)) {
       t.equal(passed.pass_at[2], 1)
       t.match(await get('/groups'), { status: 400, body: { param: 'by' } })
     })
+
+    t.test('groups tell what rows, cut answers and old weights their turns come to', async (t) => {
+      const prompt = [...Array(20).keys()]
+      const versions = { weightVersionStart: '7', weightVersionEnd: '7' }
+      for (const [place, id] of ['t1', 't2', 't3'].entries()) {
+        const step = place === 2 ? 2 : 1
+        await api.call('POST', `/sessions/${id}`, { metadata: { step } })
+        await api.call('POST', `/sessions/${id}/reward`, { reward: 1, components: { tests: place } })
+      }
+      const first = { promptTokenIds: Int32Array.from(prompt), completionTokenIds: Int32Array.of(50, 51) }
+      // One row of two turns, one that begins anew, and a turn that trains nothing.
+      await recordTurn(api.store, 't1', 0, { ...first, ...versions })
+      const goesOn = Int32Array.from([...prompt, 50, 51, 90])
+      const older = { weightVersionStart: '5', weightVersionEnd: '7' }
+      await recordTurn(api.store, 't1', 1, {
+        ...first,
+        promptTokenIds: goesOn,
+        finishReason: 'length',
+        ...older,
+      })
+      await recordTurn(api.store, 't1', 2, { ...first, promptTokenIds: Int32Array.of(1, 2, 3) })
+      await recordTurn(api.store, 't1', 3, { ...first, status: 'failed' })
+      await recordTurn(api.store, 't2', 0, { ...first, ...versions })
+      const { body } = await get('/groups?by=step&turns=true', reads.Groups)
+      t.match(body.groups, [
+        { value: 2, of_turns: { sessions: 1, rows: 0, turns: 0, truncated: 0, staleness: null } },
+        { value: 1, reward_components: { tests: 0.5 } },
+      ])
+      const { staleness, ...counts } = body.groups[1].of_turns
+      t.strictSame(counts, { sessions: 2, rows: 3, turns: 5, truncated: 1 })
+      t.ok(Math.abs(staleness - 2 / 3) < 1e-9, 'by tokens: a third of them two versions old')
+      t.notOk('of_turns' in (await get('/groups?by=step')).body.groups[0])
+      const only = await get('/groups?by=step&turns=true&metadata.step=2', reads.Groups)
+      t.match(only.body.groups, [{ value: 2, of_turns: { sessions: 1 } }])
+    })
   })
 }
 

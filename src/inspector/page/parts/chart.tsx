@@ -1,5 +1,5 @@
 /** A line over numbers in order, of which a click picks one. */
-import { useEffect, useRef } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import uPlot from 'uplot'
 
 const HEIGHT = 110
@@ -14,10 +14,24 @@ interface ChartProps {
   pick(x: number): void
 }
 
+const dark = matchMedia('(prefers-color-scheme: dark)')
+
+/** A canvas keeps the colours that it was drawn with. */
+function useDark(): boolean {
+  const [isDark, setDark] = useState(dark.matches)
+  useEffect(() => {
+    const change = () => setDark(dark.matches)
+    dark.addEventListener('change', change)
+    return () => dark.removeEventListener('change', change)
+  }, [])
+  return isDark
+}
+
 export function Chart({ data, hasPoints, range, pick }: ChartProps) {
   const box = useRef<HTMLDivElement>(null)
   const latest = useRef({ range, pick })
   latest.current = { range, pick }
+  const isDark = useDark()
   useEffect(() => {
     const element = box.current!
     const style = getComputedStyle(element)
@@ -62,6 +76,6 @@ export function Chart({ data, hasPoints, range, pick }: ChartProps) {
       measure.disconnect()
       plot.destroy()
     }
-  }, [data, hasPoints])
+  }, [data, hasPoints, isDark])
   return <div class="chart" ref={box} />
 }

@@ -1,13 +1,18 @@
 /** Groups that are numbers, such as the steps of a run, over each other: one figure at a time. */
 import { useMemo, useState } from 'preact/hooks'
 import type uPlot from 'uplot'
-import type { Group } from '../lib/wire.ts'
+import { getJson } from '../lib/api.ts'
+import { visible } from '../lib/format.ts'
+import { useLoaded } from '../lib/load.ts'
+import type { Group, Groups } from '../lib/wire.ts'
 import { Chart } from './chart.tsx'
 import { Chip } from './parts.tsx'
 
 const MIN_POINTS = 3
 
-const FIGURES: Record<string, (group: Group) => number | null> = {
+type Figure = (group: Group) => number | null
+
+const FIGURES: Record<string, Figure> = {
   'mean reward': ({ rewards }) => rewards.mean,
   'turns a session': ({ turns, sessions }) => turns / sessions,
   'tokens a session': ({ sampled_tokens: sampled, sessions }) => sampled / sessions,
@@ -15,23 +20,59 @@ const FIGURES: Record<string, (group: Group) => number | null> = {
   'inexact sessions': ({ inexact }) => inexact,
 }
 
+const ofTurns =
+  (figure: (turns: NonNullable<Group['of_turns']>) => number | null): Figure =>
+  ({ of_turns: turns }) =>
+    turns ? figure(turns) : null
+
+/** What takes its time to be read: only when it is looked at. */
+const TURN_FIGURES: Record<string, Figure> = {
+  'rows a session': ofTurns(({ rows, sessions }) => rows / sessions),
+  'truncated turns, %': ofTurns(({ truncated, turns }) => (turns === 0 ? null : (100 * truncated) / turns)),
+  'staleness, versions': ofTurns(({ staleness }) => staleness),
+}
+
+interface TrendProps {
+  groups: readonly Group[]
+  /** Where they come from. */
+  path: string
+  open(group: Group): void
+}
+
 /** Nothing where values are words, or too few. */
-export function Trend({ groups, open }: { groups: readonly Group[]; open(group: Group): void }) {
-  const [figure, setFigure] = useState('mean reward')
-  const points = useMemo(() => pointsOf(groups), [groups])
-  const data = useMemo(
-    (): uPlot.AlignedData => [points.map(({ x }) => x), points.map(({ group }) => FIGURES[figure]!(group))],
-    [points, figure],
+export function Trend({ groups, path, open }: TrendProps) {
+  const [name, setName] = useState('mean reward')
+  const isOfTurns = name in TURN_FIGURES
+  const read = useLoaded(
+    async (stop) => (isOfTurns ? (await getJson<Groups>(`${path}&turns=true`, stop)).groups : undefined),
+    [path, isOfTurns],
   )
+  const components = useMemo(() => componentsOf(groups), [groups])
+  const figures: Record<string, Figure> = { ...FIGURES, ...components, ...TURN_FIGURES }
+  const shown = isOfTurns ? read.value : groups
+  const points = useMemo(() => pointsOf(shown ?? groups), [shown, groups])
+  const data = useMemo((): uPlot.AlignedData => {
+    const figure = figures[name] ?? FIGURES['mean reward']!
+    return [points.map(({ x }) => x), points.map(({ group }) => figure(group))]
+  }, [points, name])
   if (points.length < MIN_POINTS || points.length < groups.length) return null
   return (
     <div class="trend">
       <div class="filters">
-        {Object.keys(FIGURES).map((name) => (
-          <Chip key={name} on={name === figure} onClick={() => setFigure(name)}>
-            {name}
+        {Object.keys(figures).map((each) => (
+          <Chip key={each} on={each === name} onClick={() => setName(each)}>
+            {visible(each)}
           </Chip>
         ))}
+        {isOfTurns && (
+          <span class="quiet">
+            {read.error
+              ? read.error.message
+              : shown
+                ? 'of the latest 16 sessions of each'
+                : 'Reading turns …'}
+          </span>
+        )}
       </div>
       <Chart
         data={data}
@@ -40,6 +81,13 @@ export function Trend({ groups, open }: { groups: readonly Group[]; open(group: 
         pick={(x) => open(points.find((point) => point.x === x)!.group)}
       />
     </div>
+  )
+}
+
+function componentsOf(groups: readonly Group[]): Record<string, Figure> {
+  const names = new Set(groups.flatMap(({ reward_components: components }) => Object.keys(components)))
+  return Object.fromEntries(
+    [...names].map((name) => [`reward: ${name}`, ({ reward_components: means }) => means[name] ?? null]),
   )
 }
 

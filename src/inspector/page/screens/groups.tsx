@@ -64,7 +64,7 @@ function GroupTable({ by }: { by: string }) {
     <Await of={answer}>
       {() => (
         <>
-          <Trend groups={groups} open={(group) => go(groupHref(by, group))} />
+          <Trend groups={groups} path={path} open={(group) => go(groupHref(by, group))} />
           <div class="table groups-table">
             <div class="head row">
               {['Group', 'Samples', 'Mean', '', 'Std', 'Min … max', 'Failed', 'Sampled', 'First'].map(

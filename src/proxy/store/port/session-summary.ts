@@ -33,6 +33,8 @@ export interface RewardStatistics {
 export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
   value: string | number | boolean
   rewards: Omit<RewardStatistics, 'histogram'>
+  /** Means of the parts of rewards, of the sessions that have them. */
+  components: Record<string, number>
   /** How many rewards are at least what was asked; null: nothing was. */
   passed: number | null
   /** Of its first session. */
@@ -69,6 +71,7 @@ export type CountedSession = Pick<
 export interface Tally {
   readonly counts: Omit<SessionTotals, 'rewards'>
   readonly rewards: number[]
+  readonly components: Map<string, { sum: number; count: number }>
   /** Of the first session. */
   createdAtMs: number
 }
@@ -82,17 +85,20 @@ export function tallySessions(sessions: Iterable<CountedSession>, by?: string): 
   for (const session of sessions) {
     const value = by === undefined ? undefined : groupValue(session, by)
     if (by !== undefined && value === undefined) continue
-    addTo(tallyOf(tallies, value), session)
+    const tally = tallyOf(tallies, value)
+    addTo(tally, session)
+    if (by !== undefined) addComponents(tally, session)
   }
   return tallies
 }
 
 /** Adds what was counted of other sessions. */
 export function addTallies(tallies: Tallies, more: Tallies): void {
-  for (const [value, { counts, rewards, createdAtMs }] of more) {
+  for (const [value, { counts, rewards, components, createdAtMs }] of more) {
     const tally = tallyOf(tallies, value)
     for (const name of Object.keys(counts) as (keyof Tally['counts'])[]) tally.counts[name] += counts[name]
     for (const reward of rewards) tally.rewards.push(reward)
+    for (const [name, { sum, count }] of components) addComponent(tally, name, sum, count)
     tally.createdAtMs = Math.min(tally.createdAtMs, createdAtMs)
   }
 }
@@ -105,10 +111,11 @@ export function totalsOf(tallies: Tallies): SessionTotals {
 
 /** @param tallies by the value of a metadata key */
 export function groupsOf(tallies: Tallies, passReward?: number): SessionGroup[] {
-  const groups = [...tallies].map(([value, { counts, createdAtMs, rewards }]) => ({
+  const groups = [...tallies].map(([value, { counts, createdAtMs, rewards, components }]) => ({
     value: value!,
     ...counts,
     rewards: statisticsOf(rewards),
+    components: Object.fromEntries([...components].map(([name, { sum, count }]) => [name, sum / count])),
     passed: passReward === undefined ? null : rewards.filter((reward) => reward >= passReward).length,
     createdAtMs,
   }))
@@ -132,7 +139,7 @@ function tallyOf(tallies: Tallies, value: GroupValue | undefined): Tally {
     ...{ sessions: 0, active: 0, completed: 0, aborted: 0 },
     ...{ failed: 0, inexact: 0, turns: 0, sampledTokens: 0 },
   }
-  const tally = { counts, rewards: [], createdAtMs: Number.POSITIVE_INFINITY }
+  const tally = { counts, rewards: [], components: new Map(), createdAtMs: Number.POSITIVE_INFINITY }
   tallies.set(value, tally)
   return tally
 }
@@ -147,6 +154,16 @@ function addTo(tally: Tally, session: CountedSession): void {
   counts.sampledTokens += session.sampledTokens
   tally.createdAtMs = Math.min(tally.createdAtMs, session.createdAtMs)
   if (session.reward !== null) tally.rewards.push(session.reward.reward)
+}
+
+/** Only of groups: they are JSON that is parsed for this. */
+function addComponents(tally: Tally, { reward }: CountedSession): void {
+  for (const [name, value] of Object.entries(reward?.components ?? {})) addComponent(tally, name, value, 1)
+}
+
+function addComponent({ components }: Tally, name: string, sum: number, count: number): void {
+  const before = components.get(name) ?? { sum: 0, count: 0 }
+  components.set(name, { sum: before.sum + sum, count: before.count + count })
 }
 
 function statisticsOf(rewards: readonly number[]): Omit<RewardStatistics, 'histogram'> {

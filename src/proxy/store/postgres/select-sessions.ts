@@ -109,8 +109,8 @@ export async function tallySessions(
   after: number,
 ): Promise<TallyPart> {
   const { rows } = await client.query<TalliedRow>(
-    `SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, marks, reward, turn_count,
-       failed_turns, inexact_turns, sampled_tokens
+    `SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, marks, reward,
+       reward_components, turn_count, failed_turns, inexact_turns, sampled_tokens
      FROM llm_proxy.sessions WHERE id > $1 ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`,
     [after],
   )

@@ -129,6 +129,7 @@ export type TalliedRow = Pick<
   | 'metadata'
   | 'marks'
   | 'reward'
+  | 'reward_components'
   | 'turn_count'
   | 'failed_turns'
   | 'inexact_turns'
@@ -152,7 +153,7 @@ export const NO_CHANGE: Required<TurnChange> = {
   sampledTokens: 0,
 }
 
-/** Its metadata and marks are parsed only if somebody asks for them. */
+/** Its metadata, marks and parts of the reward are parsed only if somebody asks for them. */
 function toCounted(row: TalliedRow): CountedSession & FilteredSession {
   return {
     sessionId: row.session_id,
@@ -165,7 +166,15 @@ function toCounted(row: TalliedRow): CountedSession & FilteredSession {
     get marks() {
       return marksOf(row)
     },
-    reward: row.reward === null ? null : { reward: row.reward, components: {} },
+    reward:
+      row.reward === null
+        ? null
+        : {
+            reward: row.reward,
+            get components() {
+              return JSON.parse(row.reward_components ?? '{}')
+            },
+          },
     turnCount: row.turn_count,
     failedTurns: row.failed_turns,
     inexactTurns: row.inexact_turns,

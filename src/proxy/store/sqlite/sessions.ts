@@ -82,8 +82,8 @@ export class SessionReader {
     this.#ofTree = db.prepare(`${SELECT_SESSIONS} WHERE tree = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
     this.#rowsAfter = db.prepare(`
-      SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, marks, reward, turn_count,
-        failed_turns, inexact_turns, sampled_tokens
+      SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, marks, reward,
+        reward_components, turn_count, failed_turns, inexact_turns, sampled_tokens
       FROM sessions WHERE id > ? ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`)
     this.#count = db.prepare(
       `SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,

@@ -45,7 +45,7 @@ export function totalsToWire({ rewards, sampledTokens, ...counts }: SessionTotal
 }
 
 export function groupToWire(group: SessionGroup): Static<typeof Group> {
-  const { rewards, sampledTokens, createdAtMs, passed, ...counts } = group
+  const { rewards, components, sampledTokens, createdAtMs, passed, ...counts } = group
   return {
     ...counts,
     sampled_tokens: sampledTokens,
@@ -53,6 +53,7 @@ export function groupToWire(group: SessionGroup): Static<typeof Group> {
     ...(passed !== null && { passed }),
     zero_variance: rewards.count > 1 && rewards.std === 0,
     created_at: createdAtMs / 1000,
+    reward_components: components,
   }
 }
 

@@ -23,6 +23,7 @@ import { passAtK } from './pass-at-k.ts'
 import { idsOf, laterNumbers, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
 import * as reads from './schemas.ts'
 import { treeOf } from './tree.ts'
+import { turnFiguresOf, turnFiguresToWire } from './turn-figures.ts'
 
 /** The texts of tokens, by the tokenizer of this model; undefined where none is known. */
 export type ReadTokenTexts = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
@@ -100,8 +101,16 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async (request, reply) => {
       const { by, limit, pass_reward: passReward } = request.query
-      const found = await reader.groupSessions(by, filterOf(request.query, request.caller), passReward)
-      const groups = found.map(groupToWire)
+      const filter = filterOf(request.query, request.caller)
+      const found = await reader.groupSessions(by, filter, passReward)
+      const figures = request.query.turns ? await turnFiguresOf(reader, by, filter) : undefined
+      const groups = found.map((group) => {
+        const ofTurns = figures?.get(group.value)
+        return {
+          ...groupToWire(group),
+          ...(figures && { of_turns: ofTurns ? turnFiguresToWire(ofTurns) : null }),
+        }
+      })
       const answer = { by, groups: groups.slice(0, limit), total: groups.length }
       const passes = passReward !== undefined && { pass_at: passAtK(groups) }
       return sendCompressed(request, reply, jsonOf({ ...answer, ...passes }))

@@ -57,6 +57,10 @@ export const GroupsQuery = Type.Object(
     pass_reward: Type.Optional(
       Type.Number({ description: 'Rewards of at least this pass; the answer then has `pass_at`' }),
     ),
+    turns: Type.Boolean({
+      default: false,
+      description: 'Groups have `of_turns`: rows, truncation, staleness',
+    }),
     ...filterFields,
   },
   { ...STRICT, ...METADATA },
@@ -184,6 +188,20 @@ export const Group = Type.Object({
   passed: Type.Optional(count('With `pass_reward`: how many rewards pass')),
   zero_variance: Type.Boolean({ description: 'Two rewards or more, all equal: nothing to learn from' }),
   created_at: Type.Number({ description: 'Of its first session; seconds since the epoch' }),
+  reward_components: Type.Record(Type.String(), Type.Number(), {
+    description: 'Their means, of the sessions that have them',
+  }),
+  of_turns: Type.Optional(
+    nullable(
+      Type.Object({
+        sessions: count('How many were looked at: the latest ones, at most 16'),
+        rows: Type.Integer(),
+        turns: Type.Integer(),
+        truncated: count('Turns that ended for their length'),
+        staleness: nullableNumber(),
+      }),
+    ),
+  ),
 })
 export const Groups = Type.Object({
   by: Type.String(),

@@ -1,0 +1,84 @@
+/** What the turns of groups of sessions come to: of some sessions of each, for all turns of a long run are too many to read. */
+import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
+import { groupValue } from '../../../store/port/session-summary.ts'
+import type { SessionFilter, SessionGroup, TurnReader } from '../../../store/port/turn-store.ts'
+
+/** The latest ones of each group, and of all groups together. */
+const MAX_SESSIONS = 16
+const MAX_ALL_SESSIONS = 2_000
+
+export interface TurnFigures {
+  /** How many were looked at. */
+  sessions: number
+  rows: number
+  turns: number
+  /** Those that ended for their length. */
+  truncated: number
+  /** Of turns that sampled under weights whose version is a number, by version: their tokens. */
+  versions: Map<number, number>
+}
+
+/** By the values of the groups; those of early sessions may be left out. */
+export async function turnFiguresOf(
+  reader: TurnReader,
+  by: string,
+  filter: SessionFilter,
+): Promise<Map<SessionGroup['value'], TurnFigures>> {
+  const groups = new Map<SessionGroup['value'], TurnFigures>()
+  let looked = 0
+  let cursor: string | undefined
+  do {
+    const page = await reader.listSessions({ ...filter, limit: 1_000, ...(cursor && { cursor }) })
+    for (const session of page.sessions) {
+      const value = groupValue(session, by)
+      if (value === undefined) continue
+      const figures = groups.get(value) ?? { ...NONE, versions: new Map() }
+      groups.set(value, figures)
+      if (figures.sessions >= MAX_SESSIONS) continue
+      await addSession(reader, session.sessionId, figures)
+      looked += 1
+      if (looked >= MAX_ALL_SESSIONS) return groups
+    }
+    cursor = page.nextCursor
+  } while (cursor !== undefined)
+  return groups
+}
+
+const NONE = { sessions: 0, rows: 0, turns: 0, truncated: 0 }
+
+async function addSession(reader: TurnReader, sessionId: string, figures: TurnFigures): Promise<void> {
+  const rows = new TrajectoryBuilder()
+  const turnIds: string[] = []
+  for await (const step of reader.readSteps(sessionId)) {
+    rows.add(step)
+    turnIds.push(step.turnId)
+    figures.turns += 1
+    if (step.finishReason === 'length') figures.truncated += 1
+    const version = step.weightVersionStart === null ? Number.NaN : Number(step.weightVersionStart)
+    const sampled = step.completionTokenIds.length
+    if (Number.isFinite(version) && sampled > 0)
+      figures.versions.set(version, (figures.versions.get(version) ?? 0) + sampled)
+  }
+  const excluded = rows.exclusions()
+  const inRows = turnIds.filter((turnId) => !excluded.has(turnId))
+  // A turn that another one goes on from ends no row.
+  const parents = new Set(inRows.map((turnId) => rows.parentOf(turnId)?.turnId))
+  figures.rows += inRows.filter((turnId) => !parents.has(turnId)).length
+  figures.sessions += 1
+}
+
+/** By how much the versions of sampled tokens are behind the highest one of their group, on average; null: none is a number. */
+function stalenessOf(versions: ReadonlyMap<number, number>): number | null {
+  if (versions.size === 0) return null
+  const newest = [...versions.keys()].reduce((a, b) => Math.max(a, b))
+  let [behind, tokens] = [0, 0]
+  for (const [version, count] of versions) {
+    behind += (newest - version) * count
+    tokens += count
+  }
+  return behind / tokens
+}
+
+export function turnFiguresToWire({ versions, ...figures }: TurnFigures) {
+  return { ...figures, staleness: stalenessOf(versions) }
+}
