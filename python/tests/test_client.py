@@ -65,6 +65,12 @@ def test_a_rollout_from_its_session_to_its_rows(proxy: Proxy) -> None:
         assert (cut.prompt_ids, cut.response_ids) == (row.prompt_ids[-2:], row.response_ids[:3])
         assert cut.truncated
         assert session.wait(0)["status"] == "completed"
+        (fine_tuned,) = session.export("sft")
+        assert fine_tuned["input_ids"] == [*row.prompt_ids, *row.response_ids]
+        (trace,) = session.export("training_trace", select="last")
+        assert [turn["completion_token_ids"] for turn in trace["turns"]] == [
+            row.response_ids[turn.start : turn.end] for turn in row.turns
+        ]
         assert session.delete()
         assert not session.delete()
         with pytest.raises(ProxyApiError, match="Session not found") as refused:

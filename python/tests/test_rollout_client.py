@@ -207,6 +207,26 @@ async def test_a_rollout_that_is_called_off_ends_its_agent_and_is_forgotten(
     assert not [one for one in rollouts if one["rollout_id"].startswith("off/one two")]
 
 
+async def test_whoever_waits_for_a_rollout_hears_that_another_called_it_off(
+    relay_proxy: Proxy, tmp_path: Path
+) -> None:
+    begun: list[str] = []
+
+    async def forever(agent: Agent) -> dict[str, Any]:
+        begun.append(agent.base_url)
+        await asyncio.Event().wait()
+        return completed()
+
+    asked = {"rollout_id": "off/by another", "sample": sample(tmp_path / "other"), "max_retries": 0}
+    async with HarborServer(forever), AsyncClient(relay_proxy.rollouts_url) as client:
+        task = asyncio.create_task(client.rollout(asked))
+        await eventually(lambda: len(begun) == 1, "the agent runs")
+        await client.call_off("off/by another")
+        with pytest.raises(ProxyApiError, match="rollout"):
+            await task
+        await client.call_off("off/by another")
+
+
 async def test_a_proxy_runs_rollouts_by_its_rollout_server(relay_proxy: Proxy, tmp_path: Path) -> None:
     async def talk(agent: Agent) -> dict[str, Any]:
         await agent.talk(2)

@@ -50,10 +50,13 @@ class Api:
         waits = timeout or _ANSWER_TIMEOUT
         return Request(method, self.url + path, self.headers, waits, asked or None, json)
 
-    def call(self, method: str, path: str, *, again: bool = True, **options: Any) -> Steps[Any]:
+    def call(
+        self, method: str, path: str, *, again: bool = True, lines: bool = False, **options: Any
+    ) -> Steps[Any]:
         """Asks once, and again while the proxy is away.
 
         :param again: not for what would be done twice
+        :param lines: the answer has JSON in each line, and becomes a list
         :returns: the answer's JSON
         :raises ProxyApiError: with the proxy's own words
         """
@@ -61,7 +64,7 @@ class Api:
         began, delay = time.monotonic(), _RETRY_BASE_S
         while True:
             try:
-                return _json_of(asked.url, (yield asked))
+                return _json_of(asked.url, (yield asked), lines)
             except ProxyApiError as error:
                 refusal = error
             except httpx.HTTPError as error:
@@ -97,9 +100,11 @@ def row_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _json_of(url: str, answer: Answer) -> Any:
+def _json_of(url: str, answer: Answer, lines: bool) -> Any:
     """:raises ProxyApiError: for a refusal, and for an answer that is none of a proxy's"""
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        if lines and answer.status < 300:
+            return [json.loads(line) for line in answer.text.split("\n") if line]
         body = json.loads(answer.text)
         if answer.status < 300:
             return body

@@ -166,6 +166,11 @@ class _ClientCalls(Generic[S, C]):
         """
         return self._rollouts.run({"rollout_id": str(uuid.uuid4()), **rollout})
 
+    @call
+    def call_off(self, rollout_id: str) -> Steps[None]:
+        """Ends the agent of a rollout, if it runs; whoever waits for it gets a ``ProxyApiError``."""
+        return self._rollouts.call_off(rollout_id)
+
     def _page(self, filters: Mapping[str, Any]) -> Steps[tuple[list[dict[str, Any]], str | None]]:
         """Of sessions, and the cursor of the next one."""
         answer = yield from self._api.call("GET", "/sessions", params=query_of(filters))

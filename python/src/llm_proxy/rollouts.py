@@ -60,6 +60,11 @@ class Rollouts:
         is_known = last.url in self._answered and not others
         return (yield from self._run_at(last, rollout, _LONG_PATIENCE_S if is_known else _PATIENCE_S))
 
+    def call_off(self, rollout_id: str) -> Steps[None]:
+        """Ends its agent, wherever it runs; who waits for it gets a ``ProxyApiError``."""
+        for api in self._apis:
+            yield from _call_off(api, rollout_id)
+
     def _run_at(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
         try:
             return (yield from self._until_done(api, rollout, patience_s))

@@ -174,6 +174,16 @@ class _SessionCalls:
         return TokenForest.of(answer)
 
     @call
+    def export(self, format: str, /, **options: Any) -> Steps[list[dict[str, Any]]]:  # noqa: A002
+        """It in a format of others (docs/formats.md): ``sft``, ``training_trace`` or ``atif``.
+
+        :param options: of its rows, such as ``select``
+        """
+        query = query_of({"format": format, **options})
+        found: list[dict[str, Any]] = yield from self._ask("GET", "/export", params=query, lines=True)
+        return found
+
+    @call
     def add(self, turns: Numbers, *, teacher: str | None = None) -> Steps[int]:
         """Keeps what the trainer knows of its tokens, in the place of what was there (docs/details.md).
 
