@@ -100,6 +100,18 @@ def test_rows_are_loaded_as_the_documentation_says(
     assert row["sampling_mask"] == [[3, 9], None]
 
 
+def test_a_sample_of_prime_rl_is_a_row_from_its_prompt_on(rows_folder: Path) -> None:
+    pytest.importorskip("prime_rl", reason="neither prime-rl nor its stand-in is there")
+    (row,) = [json.loads(line) for line in (rows_folder / "rows.jsonl").read_text().splitlines()]
+    scope: dict[str, Any] = {"rows": [row, {**row, "reward_score": None}]}
+    exec(dict(LOADERS)["prime_rl"], scope)
+    better, worse = scope["samples"]
+    assert (better.token_ids, better.mask) == ([1, 2, 3, 4], [False, False, True, False])
+    assert (better.logprobs, better.temperatures) == ([0.0, 0.0, -0.25, 0.0], [1.0] * 4)
+    assert better.advantages == [0.0, 0.0, 0.25, 0.0]
+    assert worse.advantages == [0.0, 0.0, -0.25, 0.0]
+
+
 def test_rows_of_one_rollout_are_one_rollout_to_slime(rows_folder: Path) -> None:
     types = pytest.importorskip("slime.utils.types", reason="neither slime nor its stand-in is there")
     (row,) = [json.loads(line) for line in (rows_folder / "rows.jsonl").read_text().splitlines()]

@@ -233,3 +233,59 @@ def test_trl_fine_tunes_on_what_was_sampled_and_nothing_else(
     trainer.train()
     expected = -sum(float(scores[place, token]) for place, token in sampled) / len(sampled)
     assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_trl_prefers_the_better_sample_over_what_was_sampled_alone(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two samples of a task, each with a tool's answer in the middle, which no mask of DPO's own would leave out."""
+    import torch
+    from trl import DPOConfig
+
+    page = (REPOSITORY / "docs" / "load-rows.md").read_text()
+    code = re.search(r"^```python pairs\n(.*?)^```$", page, re.S | re.M)
+    assert code is not None
+    scope: dict[str, Any] = {}
+    exec(code[1], scope)
+
+    def row(task: int, reward: float | None, response: list[int]) -> dict[str, Any]:
+        mask = [1, 1, 0, 0, 0, 1, 1][: len(response)]
+        return {
+            "task_index": task,
+            "prompt_ids": [400, 401, 402],
+            "response_ids": response,
+            "response_mask": mask,
+            "reward_score": reward,
+        }
+
+    best, worst = [500, 501, 502, 503, 504, 505, 506], [600, 601, 602, 603, 604, 605]
+    rows = [row(0, 0.5, best[::-1]), row(0, None, worst), row(0, 1, best), row(1, 1, best), row(1, 1, worst)]
+    (pair,) = scope["pairs_of"](rows)
+    assert (pair["chosen_ids"], pair["rejected_ids"]) == (best, worst)
+
+    config = DPOConfig(
+        output_dir=str(tmp_path / "out"),
+        max_steps=1,
+        per_device_train_batch_size=1,
+        remove_unused_columns=False,
+        **ON_A_CPU,
+    )
+    model, reference = policy(tokenizer), policy(tokenizer)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.9)
+    trainer = scope["trainer_of"](model, rows, tokenizer, config, ref_model=reference)
+    margin = 0.0
+    for ids, mask, sign in ((best, pair["chosen_mask"], 1), (worst, pair["rejected_mask"], -1)):
+        whole = torch.tensor([[400, 401, 402, *ids]])
+        for one, of_policy in ((model, 1), (reference, -1)):
+            with torch.no_grad():
+                scores = one(whole).logits[0, :-1].log_softmax(-1).gather(1, whole[0, 1:, None])[2:, 0]
+            margin += sign * of_policy * float((scores * torch.tensor(mask)).sum())
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert abs(margin) > 0.1
+    assert logged["loss"] == pytest.approx(
+        -float(torch.tensor(config.beta * margin).sigmoid().log()), rel=1e-3
+    )
+    assert logged["rewards/margins"] == pytest.approx(config.beta * margin, rel=1e-2)
