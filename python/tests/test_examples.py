@@ -80,8 +80,9 @@ def test_the_launch_script_hands_the_environment_and_further_overrides_on(tmp_pa
     assert overrides[-1] == "trainer.nnodes=2"
 
 
-def test_the_example_of_an_agent_loop_loads() -> None:
-    (entry,) = yaml.safe_load((EXAMPLES / "remote_agent.yaml").read_text())
+@pytest.mark.parametrize("name", ["remote_agent.yaml", "claude_code.yaml"])
+def test_the_example_of_an_agent_loop_loads(name: str) -> None:
+    (entry,) = yaml.safe_load((EXAMPLES / name).read_text())
     assert entry["name"] == "remote_agent"
     assert entry["_target_"] == "llm_proxy_verl.agent_loop.RemoteAgentLoop"
     RemoteAgentConfig.load(entry["remote_agent"], env={"PROXY_SERVER_URL": "http://proxy:8080"})

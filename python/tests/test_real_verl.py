@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 
 from helpers.harbor import Agent, HarborServer, completed
 from helpers.loops import SAMPLING, sample, tokenizer
-from helpers.proxy import Proxy
+from helpers.proxy import REPOSITORY, Proxy, start_proxy, start_rollouts
 from helpers.rollout_servers import RolloutServers, completion
 from test_details import CHOSEN, LAYERS, experts
 
@@ -18,6 +21,7 @@ from test_details import CHOSEN, LAYERS, experts
 pytestmark = [pytest.mark.real_verl, pytest.mark.timeout(240)]
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "remote_agent.yaml"
+CLAUDE_CODE = EXAMPLE.with_name("claude_code.yaml")
 PROMPT_LENGTH, RESPONSE_LENGTH = 128, 200
 
 
@@ -169,3 +173,72 @@ async def test_verls_transfer_queue_gets_every_row_and_grpo_an_advantage_for_eac
     peaks = data.batch["advantages"].abs().amax(dim=1).tolist()
     assert peaks[1] == peaks[2] > 0
     assert peaks[3] == 0, "what trains nothing has no advantage either"
+
+
+#: As Claude Code is started, and calls: two turns of one conversation, and one of a sub-agent.
+CLAUDE = """
+import json, os, sys, urllib.request
+
+assert sys.argv[1] == "-p" and sys.argv[3] == "--allowedTools", sys.argv
+told = [os.environ[name] for name in ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "ENABLE_TOOL_SEARCH", "HOME")]
+assert told == ["1", "false", os.getcwd()], told
+
+def call(*messages):
+    body = {"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 16, "messages": messages}
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]}
+    url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+    answer = json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)))
+    assert answer["model"] == "policy", answer
+    return {"role": "assistant", "content": answer["content"]}
+
+def said(text):
+    return {"role": "user", "content": text}
+
+first = call(said(sys.argv[2]))
+call(said(sys.argv[2]), first, said("Go on."))
+call(said("You are a sub-agent."))
+"""
+
+
+async def test_verl_runs_claude_code_by_its_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From verl's whole configuration on: its worker reads the file, and makes a batch of what came of it."""
+    import verl
+    from hydra import compose, initialize_config_dir
+    from transformers import LlamaConfig
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+
+    (tmp_path / "bin").mkdir()
+    claude = tmp_path / "bin" / "claude"
+    claude.write_text(f"#!{sys.executable}\n{CLAUDE}")
+    claude.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{claude.parent}:{os.environ['PATH']}")
+    LlamaConfig(num_hidden_layers=1, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    text = (REPOSITORY / "docs" / "verl.md").read_text()
+    command = re.search(r"^      --command '(.*claude.*)'$", text, re.M)
+    assert command is not None
+    agents = ["--runner", "command", "--sandbox", "none", "--command", command[1], "--verifier", "true"]
+    with start_proxy(tmp_path) as proxy, start_rollouts(tmp_path, proxy, *agents) as both:
+        monkeypatch.setenv("PROXY_SERVER_URL", both.url)
+        monkeypatch.setenv("LLM_PROXY_ROLLOUT_SERVER", both.rollouts_url)
+        overrides = [
+            f"actor_rollout_ref.model.path={tmp_path}/model",
+            f"actor_rollout_ref.rollout.agent.agent_loop_config_path={CLAUDE_CODE}",
+            "actor_rollout_ref.rollout.agent.default_agent_loop=remote_agent",
+            "actor_rollout_ref.rollout.name=vllm",
+            f"data.max_prompt_length={PROMPT_LENGTH}",
+            f"data.max_response_length={RESPONSE_LENGTH}",
+        ]
+        folder = Path(verl.__file__).parent / "trainer" / "config"
+        with initialize_config_dir(str(folder), version_base=None):
+            config = compose("ppo_trainer", overrides=overrides)
+        worker = AgentLoopWorker(config, RolloutServers().client(config))
+        name = config.actor_rollout_ref.rollout.agent.default_agent_loop
+        row = sample(tmp_path / "task")
+        output = await worker._run_agent_loop(
+            dict(SAMPLING), trajectory(), agent_name=name, trace=False, **row
+        )
+    data = worker._postprocess([output])
+    assert data.non_tensor_batch["remote_agent/failed"].tolist() == [0]
+    assert data.batch["rm_scores"].sum().item() == 1
+    assert data.batch["response_mask"].sum().item() == 12, "the longer of two rows"
