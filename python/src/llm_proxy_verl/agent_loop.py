@@ -21,7 +21,7 @@ from .process import shared_resources
 from .rows import RolloutResult, Row, result_of
 from .sampling import verl_sampling_params
 from .values import plain
-from .verl_engine import RolloutLimits, VerlEngine
+from .verl_engine import VerlEngine
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,11 @@ class RemoteAgentLoop(AgentLoopBase):
         :raises ProxyApiError: when the rollout server refuses, or stays away; never for what an agent does
         """
         options, shared = self._options, shared_resources()
-        await shared.lend_engine(options, self.server_manager, self._make_engine)
+        await shared.lend_engine(
+            options,
+            self.server_manager,
+            lambda: VerlEngine.of(self.server_manager, self._rollout, self.tokenizer),
+        )
         takes_all = self._takes_all_rows(kwargs)
         sample = plain(kwargs)
         answer = await shared.rollouts(options).rollout(
@@ -108,17 +112,6 @@ class RemoteAgentLoop(AgentLoopBase):
             return self._options.rows == "all"
         queue = self.config.get("transfer_queue") or {}
         return bool(queue.get("enable")) and "session_id" in sample
-
-    def _make_engine(self) -> VerlEngine:
-        eos = self.tokenizer.eos_token_id
-        limits = RolloutLimits(
-            name=str(self._rollout.name),
-            prompt_length=self._rollout.prompt_length,
-            response_length=self._rollout.response_length,
-            max_model_len=getattr(self._rollout, "max_model_len", None),
-            eos_token_ids=frozenset() if eos is None else frozenset({eos}),
-        )
-        return VerlEngine(self.server_manager, limits, self.tokenizer)
 
     def _filler_id(self) -> int:
         pad, eos = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id

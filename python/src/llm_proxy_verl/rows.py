@@ -89,13 +89,13 @@ def _row_of(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
         truncated=about["truncated"],
         turn_rewards=about["turn_rewards"],
         prompt_truncated=about["prompt_truncated"],
-        min_global_steps=_step_of(about["weight_version_min"]),
-        max_global_steps=_step_of(about["weight_version_max"]),
+        min_global_steps=step_of(about["weight_version_min"]),
+        max_global_steps=step_of(about["weight_version_max"]),
         routed_experts=experts_of(row),
         images=[images[image["sha256"]] for image in row.get("images", ())],
     )
 
 
-def _step_of(weight_version: str | None) -> int | None:
+def step_of(weight_version: str | None) -> int | None:
     """verl's steps are integers; another engine's word for its weights is none."""
     return int(weight_version) if weight_version is not None and weight_version.isdecimal() else None

@@ -83,6 +83,19 @@ class VerlEngine:
         self._weight_version: str | None = None
         self._warned_of_logprobs = False
 
+    @classmethod
+    def of(cls, client: LLMClient, rollout: Any, tokenizer: Any) -> VerlEngine:
+        """With the limits of verl's configuration, of its part ``actor_rollout_ref.rollout``."""
+        eos = tokenizer.eos_token_id
+        limits = RolloutLimits(
+            name=str(rollout.name),
+            prompt_length=rollout.prompt_length,
+            response_length=rollout.response_length,
+            max_model_len=getattr(rollout, "max_model_len", None),
+            eos_token_ids=frozenset() if eos is None else frozenset({eos}),
+        )
+        return cls(client, limits, tokenizer)
+
     @property
     def weight_version(self) -> str | None:
         """verl's ``global_steps`` of the latest answer."""

@@ -1,0 +1,152 @@
+"""llm-proxy in the place of the rollout gateway of AgentCore's toolkit 0.2, for its verl loop as it is.
+
+Named in ``VERL_USE_EXTERNAL_MODULES``, which verl imports in each of its processes (docs/gateway.md): the toolkit's
+``AgentCoreAgentLoop`` then gets its gateway from here. Its methods are those that the loop calls. Two of them cannot be
+awaited there, and ask the proxy on the loop's own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import agentcore_rl_toolkit.backends.verl.gateway_host  # noqa: F401
+from agentcore_rl_toolkit.rollout_gateway import BaseTrace, TraceRecord
+
+from llm_proxy import Client, ProxyApiError, Row
+
+from .config import RemoteAgentConfig
+from .errors import ConfigError
+from .process import shared_resources
+from .rows import step_of
+from .verl_engine import VerlEngine
+
+logger = logging.getLogger(__name__)
+
+#: The toolkit's names of sampling parameters that are not the proxy's.
+_RENAMED = {"max_new_tokens": "max_tokens"}
+
+
+class ProxyGateway:
+    """One for all agent loops of a process: the toolkit's handle, its gateway, manager and backend in one.
+
+    :param server_manager: verl's client of its engines, which a proxy in relay mode is lent
+    :param max_turns: of a session; ``None``: no limit
+    """
+
+    def __init__(
+        self, config: RemoteAgentConfig, server_manager: Any, tokenizer: Any, max_turns: int | None
+    ) -> None:
+        self.base_url = _seen_by_agents(config)
+        self.gateway = self.manager = self.backend = self
+        self._client = Client(config.proxy_urls[0], next(iter(config.admin_key), None))
+        self._limits = {} if max_turns is None else {"turns": max_turns, "at_limit": "error"}
+        self._context: dict[str, int] = {}
+        self._steps: dict[str, dict[str, int]] = {}
+        rollout = server_manager.config.actor_rollout_ref.rollout
+        self._lent = asyncio.get_running_loop().create_task(
+            shared_resources().lend_engine(
+                config, server_manager, lambda: VerlEngine.of(server_manager, rollout, tokenizer)
+            )
+        )
+
+    def create_session(
+        self, sid: str, *, sampling_defaults: Mapping[str, Any] | None = None, max_context_tokens: int = 0
+    ) -> None:
+        """Creates it, with sampling parameters that override the agent's."""
+        sampling = {_RENAMED.get(name, name): value for name, value in (sampling_defaults or {}).items()}
+        session = self._client.create(sid, sampling_params=sampling, limits=self._limits or None)
+        if session.agent_key is not None:
+            raise ConfigError(
+                f"the proxy at {self._client.url} has keys, and the toolkit gives its agents the session's id as "
+                "theirs: start it without keys (--open), on a network of trusted programs"
+            )
+        self._context[sid] = max_context_tokens
+
+    def turn_count(self, sid: str) -> int:
+        """How many calls it had; of one that is not there, none."""
+        try:
+            return int(self._client.session(sid).info()["turn_count"])
+        except ProxyApiError as error:
+            if error.status == 404:
+                return 0
+            raise
+
+    async def finish_session(
+        self, sid: str, *, base_sample: BaseTrace | None = None, reward: float = 0.0, **_: Any
+    ) -> list[TraceRecord]:
+        """Ends it; its record stays. Each row is a record, cut to the context that verl has room for."""
+        await self._lent
+        rows = await asyncio.to_thread(self._ended, sid)
+        most = self._context.pop(sid, 0) or sys.maxsize
+        self._steps[sid] = _steps_of(rows)
+        rollout_id = None if base_sample is None else base_sample.rollout_id
+        return [
+            _record(row, most - len(row.prompt_ids), rollout_id, reward)
+            for row in rows
+            if any(row.response_mask[: max(0, most - len(row.prompt_ids))])
+        ]
+
+    def pop_extra_fields(self, sid: str) -> dict[str, Any]:
+        """verl's steps that sampled it, if its engines told them."""
+        return dict(self._steps.pop(sid, {}))
+
+    def _ended(self, sid: str) -> list[Row]:
+        session = self._client.session(sid)
+        session.complete()
+        return session.rows()
+
+
+def get_or_start_gateway(
+    *, server_manager: Any, tokenizer: Any, max_turns_per_sid: int | None = None, **ignored: Any
+) -> ProxyGateway:
+    """The toolkit's function of this name; what it says of a server and of prompts is the proxy's to say."""
+    global _gateway
+    if _gateway is None:
+        _gateway = ProxyGateway(RemoteAgentConfig.load(), server_manager, tokenizer, max_turns_per_sid)
+        if ignored.get("history_mode", "tree") != "tree" or ignored.get("chat_template_kwargs"):
+            logger.warning(
+                "history_mode and chat_template_kwargs are the proxy's to say: they have no effect"
+            )
+    return _gateway
+
+
+_gateway: ProxyGateway | None = None
+
+
+def _seen_by_agents(config: RemoteAgentConfig) -> str:
+    url = urlsplit(config.proxy_urls[0])
+    host = config.agent_host or url.netloc
+    has_port = urlsplit(f"//{host}").port is not None
+    port = "" if has_port or url.port is None else f":{url.port}"
+    return urlunsplit((url.scheme, host + port, url.path.rstrip("/"), "", ""))
+
+
+def _record(row: Row, room: int, rollout_id: str | int | None, reward: float) -> TraceRecord:
+    response = row.response_ids[:room]
+    return TraceRecord(
+        token_ids=row.prompt_ids + response,
+        loss_mask=row.response_mask[:room],
+        logprobs=row.response_logprobs[:room],
+        response_length=len(response),
+        rollout_id=rollout_id,
+        reward=reward,
+        metadata={"session_id": row.session_id, "line": row.fields["line"]},
+    )
+
+
+def _steps_of(rows: Sequence[Row]) -> dict[str, int]:
+    first = [step_of(row.weight_version_min) for row in rows]
+    last = [step_of(row.weight_version_max) for row in rows]
+    told = [step for step in (*first, *last) if step is not None]
+    return {"min_global_steps": min(told), "max_global_steps": max(told)} if told else {}
+
+
+# Also where the loop was imported before.
+for _name in ("gateway_host", "agent_loop"):
+    if (_module := sys.modules.get(f"agentcore_rl_toolkit.backends.verl.{_name}")) is not None:
+        _module.get_or_start_gateway = get_or_start_gateway  # type: ignore[attr-defined]
