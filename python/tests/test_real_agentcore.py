@@ -22,6 +22,7 @@ from helpers.loops import SAMPLING, tokenizer
 from helpers.proxy import Proxy, start_proxy
 from helpers.rollout_servers import RolloutServers
 from llm_proxy import Client
+from llm_proxy_verl import ConfigError
 
 pytest.importorskip("agentcore_rl_toolkit", reason="the toolkit is not installed here")
 pytestmark = [pytest.mark.real_verl, pytest.mark.timeout(240)]
@@ -196,3 +197,15 @@ def test_verl_takes_it_by_the_name_of_its_module(tmp_path: Path) -> None:
         [sys.executable, "-c", program], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip().split("\n")[-1] == "llm_proxy_verl.agentcore", done.stderr
+
+
+async def test_a_proxy_with_keys_is_refused_in_words(
+    loop_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop gives its agents the session's id as their key, and has no place for another."""
+    keys = ("--admin-key", "an-admin-key-of-a-test", "--agent-key-secret", "s" * 32)
+    with start_proxy(tmp_path, *keys, mode="local") as keyed:
+        monkeypatch.setenv("PROXY_SERVER_URL", keyed.url)
+        monkeypatch.setenv("LLM_PROXY_ADMIN_KEY", "an-admin-key-of-a-test")
+        with pytest.raises(ConfigError, match="start it without keys"):
+            await loop_of().run(dict(SAMPLING), payload={"does": "talks"})
