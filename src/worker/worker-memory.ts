@@ -14,11 +14,11 @@ import type { FrameData } from '../protocol/worker/frames.ts'
 import { MIN_REPORTED_IDS } from '../protocol/worker/reported-prompts.ts'
 import type { FrameJson } from '../protocol/worker/requests-on-wire.ts'
 
-/** Requests of some 150 sessions of 40,000 tokens. */
-const MAX_REQUEST_BYTES = 96 * 1024 * 1024
+/** Requests of some 300 sessions of 100,000 tokens. Where agents take turns, one session too many costs all of them theirs. */
+const MAX_REQUEST_BYTES = 256 * 1024 * 1024
 
-/** Some 150 prompts of 100,000 tokens, each counted as if it shared nothing. */
-const MAX_REPORTED_BYTES = 64 * 1024 * 1024
+/** Some 300 prompts of 100,000 tokens, each counted as if it shared nothing. */
+const MAX_REPORTED_BYTES = 128 * 1024 * 1024
 
 /** Some 300 sessions with prompts of 100,000 tokens. */
 const MAX_LIST_BYTES = 128 * 1024 * 1024
