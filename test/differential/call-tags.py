@@ -25,6 +25,7 @@ SOURCES = Path(sys.argv[1])
 VLLM_MODELS = {
     "hermes": "hermes",
     "qwen3_coder": "qwen_3_coder",
+    "mimo": "mimo",
     "llama3_json": "llama",
     "deepseek_v3": "deepseek_r1",
     "deepseek_v31": "deepseek_v3_1",

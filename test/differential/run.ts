@@ -1,8 +1,12 @@
 /**
  * Prompts of random conversations, over the published templates of all families, against transformers itself: text and ids of whole
- * prompts, and of what a turn adds to one. Prints a table, and fails on one mismatch.
+ * prompts, and of what a turn adds to one. Prints a table, and fails on one mismatch. Then answers, against transformers' own
+ * reading by response templates, and against vLLM's own parsers.
  *
- * node test/differential/run.ts [--turns 2000] [--seed 1] [--family NAME] [--write]     --write puts the table into docs/prompts.md
+ * node test/differential/run.ts [--turns 2000] [--answers 300] [--seed 1] [--family NAME] [--write]
+ *
+ * --turns of all families, --answers of each of vLLM's readers; --write puts the table into docs/prompts.md and what vLLM
+ * reads otherwise into answers/vllm.json.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
@@ -21,6 +25,7 @@ import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import { rendererFor, templateOf } from '../helpers/templates.ts'
+import { compareWithVllm } from './answers/vllm.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 import { FAMILIES, type Family } from './families.ts'
 import { compareResponses } from './responses.ts'
@@ -32,6 +37,9 @@ const EMBEDDED = join(ROOT, 'src/embedded/model')
 const PACKAGES = [
   ...['transformers==5.24.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0'],
   'openai-harmony==0.0.8',
+  // What vLLM's parsers import.
+  ...['openai==3.57.0', 'partial-json-parser==0.2.1.1.post7', 'ijson==3.6.0', 'regex==2026.11.19'],
+  ...['mistral-common==1.13.1', 'cohere-melody==0.15.3'],
 ]
 /** Carries the vocabulary of gpt-oss, which openai-harmony would load from elsewhere. */
 const VOCABULARY = 'tiktoken@1.0.22'
@@ -46,6 +54,7 @@ const PROCESSORS = [
 const { values: options } = parseArgs({
   options: {
     turns: { type: 'string', default: '2000' },
+    answers: { type: 'string', default: '300' },
     seed: { type: 'string', default: '1' },
     family: { type: 'string' },
     write: { type: 'boolean', default: false },
@@ -103,6 +112,8 @@ const wrongImages = await compareImages()
 const answers = Math.ceil(Number(options.turns) / 20)
 const wrongResponses = await compareResponses({ python, cache: CACHE, answers, seed: options.seed })
 oracle.close()
+const { seed, write } = options
+const wrongReadings = await compareWithVllm({ python, answers: Number(options.answers), seed, write })
 report()
 
 /** Python with transformers, and the templates; once. @returns the path of Python */
@@ -429,6 +440,7 @@ function report(): void {
   if (
     wrongImages > 0 ||
     wrongResponses > 0 ||
+    wrongReadings > 0 ||
     total.mismatches > 0 ||
     total.refusedHere > 0 ||
     unread.length > 0 ||

@@ -65,7 +65,7 @@ t.test('a page that is not a reference has at most 2,500 words beside what is ge
 t.test('what stays different from engines is a closed list: whoever makes it longer says why', (t) => {
   const section = /^## What stays different\n(.*?)^## /ms.exec(read('docs/engines.md'))![1]!
   const rows = section.split('\n').filter((line) => line.startsWith('|'))
-  t.equal(rows.length - 2, 12, 'mended ones leave it')
+  t.equal(rows.length - 2, 13, 'mended ones leave it')
   for (const row of rows) t.match(row, /^\| .*\| .+ \| .+ \|$|^\|[-|]+\|$|^\| \|/)
   t.end()
 })

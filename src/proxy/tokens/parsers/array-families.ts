@@ -54,7 +54,7 @@ export const nemotronJson = blockFamily('nemotron_json', [], {
  * `cohere_command4_detector.py`.
  */
 export const cohere = blockFamily('cohere_command', [], {
-  reasoning: { open: '<|START_THINKING|>', close: '<|END_THINKING|>' },
+  reasoning: { open: '<|START_THINKING|>', close: '<|END_THINKING|>', callEndsIt: true },
   answer: [
     { open: '<|START_RESPONSE|>', close: '<|END_RESPONSE|>' },
     { open: '<|START_TEXT|>', close: '<|END_TEXT|>' },

@@ -1,7 +1,7 @@
 /**
  * Mistral's tool calls: `[TOOL_CALLS][{"name": "f", "arguments": {…}}]`; since tokenizer version 11
  * `[TOOL_CALLS]f{…}`, since 13 `[TOOL_CALLS]f[CALL_ID]id[ARGS]{…}`. A call ends with its JSON.
- * Sources: mistral-common's tokenizers; vLLM's `mistral_tool_parser.py` and `mistral_reasoning_parser.py`.
+ * Sources: mistral-common's tokenizers; vLLM's `parser/mistral.py`.
  */
 import { randomBytes } from 'node:crypto'
 import { type BlockReading, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
@@ -10,7 +10,7 @@ import { GrammarParser, type ParserFamily } from './output-parser.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 const SYNTAX: BlockSyntax = {
-  reasoning: { open: '[THINK]', close: '[/THINK]' },
+  reasoning: { open: '[THINK]', close: '[/THINK]', callEndsIt: true },
   call: { opens: ['[TOOL_CALLS]'], read: readCalls },
 }
 

@@ -30,7 +30,7 @@ interface TaggedSyntax {
   keepsNewlines?: true
   /** A call that the text ends in is none: another parameter may have been to come. */
   mustClose?: true
-  /** Values may stand in `<![CDATA[…]]>`, and white space around what does not is markup. */
+  /** Values may stand in `<![CDATA[…]]>`. */
   cdata?: true
   /** What a value is whose type neither markup nor schema say. Default: a string. */
   untyped?: 'json'
@@ -72,7 +72,7 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
   }
 
   function textOf(text: string): string {
-    if (syntax.cdata) return withoutCdata(text.trim())
+    if (syntax.cdata) return withoutCdata(text)
     return syntax.keepsNewlines ? text : withoutOuterNewlines(text)
   }
 
@@ -106,8 +106,9 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
 }
 
 function withoutCdata(text: string): string {
-  const isInIt = text.startsWith('<![CDATA[') && text.endsWith(']]>')
-  return isInIt ? text.slice('<![CDATA['.length, -']]>'.length) : text
+  const bare = text.trim()
+  const isInIt = bare.startsWith('<![CDATA[') && bare.endsWith(']]>')
+  return isInIt ? bare.slice('<![CDATA['.length, -']]>'.length) : text
 }
 
 /** A value's own first and last newline belong to the markup. */

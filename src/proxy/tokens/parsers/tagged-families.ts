@@ -11,14 +11,27 @@ const FUNCTION_TAGS = {
 }
 
 /**
- * Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, MiMo V2:
+ * Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5:
  * `<tool_call>\n<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>\n</tool_call>`.
  * The model sometimes leaves `<tool_call>` out, so the call is what stands in `<function=…>`.
- * Sources: the models' chat templates; vLLM's `qwen3coder_tool_parser.py`; SGLang's `qwen3_coder_detector.py`.
+ * Sources: the models' chat templates; vLLM's `parser/qwen3.py`; SGLang's `qwen3_coder_detector.py`.
  */
 export const qwen3Coder = blockFamily('qwen3_coder', [], {
   reasoning: THINK_OR_CALL,
   call: taggedCallSyntax({ ...FUNCTION_TAGS, wrapper: { open: '<tool_call>', close: '</tool_call>' } }),
+})
+
+/**
+ * MiMo V2: the same with values on the line of their tags: `<parameter=a>value</parameter>`.
+ * Sources: vLLM's `parser/mimo.py`; SGLang's `mimo_detector.py`.
+ */
+export const mimo = blockFamily('mimo', [], {
+  reasoning: THINK_OR_CALL,
+  call: taggedCallSyntax({
+    ...FUNCTION_TAGS,
+    keepsNewlines: true,
+    wrapper: { open: '<tool_call>', close: '</tool_call>' },
+  }),
 })
 
 /**
@@ -35,7 +48,7 @@ export const seedOss = blockFamily('seed_oss', [], {
 
 /**
  * MiniMax M2: `<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">value</parameter>\n</invoke>\n` and so on.
- * Sources: the model's chat template; vLLM's `minimax_m2_tool_parser.py`; SGLang's `minimax_m2.py`.
+ * Sources: the model's chat template; vLLM's `parser/minimax_m2.py`; SGLang's `minimax_m2.py`.
  */
 export const minimaxM2 = blockFamily('minimax_m2', [], {
   reasoning: THINK_OR_CALL,
@@ -45,6 +58,7 @@ export const minimaxM2 = blockFamily('minimax_m2', [], {
     parameter: '<parameter name="',
     parameterClose: '</parameter>',
     nameEnds: ['">'],
+    keepsNewlines: true,
     wrapper: { open: '<minimax:tool_call>', close: '</minimax:tool_call>' },
   }),
 })

@@ -28,21 +28,48 @@ export function jsonOfTextArguments(
   return `{${members.join(', ')}}`
 }
 
-/** @param types JSON Schema's types that the value may have; none if unknown */
+/**
+ * The first of the types, from null to string, that the text can be: so `5` for an integer or a string is a number. The
+ * order is vLLM's (0.33, `coerce_to_schema_type`).
+ * @param types JSON Schema's types that the value may have; none if unknown
+ */
 export function jsonOfText(
   text: string,
   types: readonly string[],
   untyped: 'string' | 'json' = 'string',
 ): string {
-  const trimmed = text.trim()
-  if (types.includes('string')) {
-    return types.includes('null') && /^(null|None)$/.test(trimmed) ? 'null' : JSON.stringify(text)
-  }
-  if (types.length === 0 && untyped === 'string') return JSON.stringify(text)
-  const json = PYTHON_LITERALS.get(trimmed) ?? trimmed
+  const may = (type: string) => types.includes(type)
+  if (may('null') && /^(?:null|None)$/i.test(text)) return 'null'
+  const bare = text.trim()
+  const number = may('integer') || may('number') ? jsonNumber(bare, may('number')) : undefined
+  if (number !== undefined) return number
+  if (may('boolean') && BOOLEANS.has(bare.toLowerCase())) return BOOLEANS.get(bare.toLowerCase())!
+  if ((may('object') || may('array')) && isJson(bare)) return bare
+  const mayBeString = types.length === 0 ? untyped === 'string' : types.some((type) => STRING.test(type))
+  if (mayBeString) return JSON.stringify(text)
+  const json = PYTHON_LITERALS.get(bare) ?? bare
   if (isJson(json)) return json
   // Templates that write lists and objects with Python's `str` teach the model that.
-  return (/^[[{(]/.test(trimmed) ? readPythonValue(trimmed) : undefined) ?? JSON.stringify(text)
+  return (/^[[{(]/.test(bare) ? readPythonValue(bare) : undefined) ?? JSON.stringify(text)
+}
+
+/** What schemas are seen to call it. */
+const STRING = /^\s*(?:string|str|text|varchar|char|enum)\s*$/i
+
+const BOOLEANS = new Map([
+  ['true', 'true'],
+  ['1', 'true'],
+  ['false', 'false'],
+  ['0', 'false'],
+])
+
+/** As Python reads one: `+5` and `007` are whole numbers, `.5` is one with a fraction. */
+function jsonNumber(text: string, mayBeFraction: boolean): string | undefined {
+  const whole = /^([+-]?)0*(\d+)$/.exec(text)
+  if (whole !== null) return `${whole[1] === '-' && whole[2] !== '0' ? '-' : ''}${whole[2]}`
+  if (!mayBeFraction || !/^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$/.test(text)) return undefined
+  if (isJson(text)) return text
+  return Number.isFinite(Number(text)) ? String(Number(text)) : undefined
 }
 
 function isJson(text: string): boolean {
@@ -67,8 +94,10 @@ export interface Schema {
   properties?: Record<string, unknown>
   additionalProperties?: unknown
   items?: unknown
+  enum?: unknown[]
   anyOf?: unknown[]
   oneOf?: unknown[]
+  allOf?: unknown[]
 }
 
 export function parameterSchemas(
@@ -85,6 +114,13 @@ export function parameterSchemas(
 /** JSON Schema's types that the parameter may have; none if the schema does not say. */
 export function typesOf(schema: unknown): string[] {
   if (typeof schema !== 'object' || schema === null) return []
-  const { type, anyOf = [], oneOf = [] } = schema as Schema
-  return type === undefined ? [anyOf, oneOf].flat().flatMap(typesOf) : [type].flat()
+  const { type = [], enum: values, anyOf = [], oneOf = [], allOf = [] } = schema as Schema
+  const own = Array.isArray(values) ? values.map(typeOf) : []
+  return [type, own, [anyOf, oneOf, allOf].flat().flatMap(typesOf)].flat()
+}
+
+function typeOf(value: unknown): string {
+  if (value === null) return 'null'
+  if (Array.isArray(value)) return 'array'
+  return typeof value === 'number' && Number.isInteger(value) ? 'integer' : typeof value
 }

@@ -28,6 +28,7 @@ t.test("a model's template tells which markup it writes", async (t) => {
 t.test('templates of other families are told apart by what only they say', async (t) => {
   const signs = {
     qwen3_coder: '<tool_call>\n<function=example>\n<parameter=x>',
+    mimo: 'You are MiMo <tool_call>\n<function=example>\n<parameter=x>',
     glm45: '<tool_call>{function-name}\n<arg_key>',
     kimi_k2: '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>',
     seed_oss: '<seed:tool_call>\n<function=example>',

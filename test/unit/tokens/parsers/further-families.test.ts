@@ -78,10 +78,16 @@ t.test('cohere: ids that begin again in each answer are not given on', async (t)
   t.same(parse(parserNamed('cohere_command'), text).toolCalls[0]?.id, 'id_0')
 })
 
-t.test('kimi: calls end reasoning that was not closed', async (t) => {
-  const text =
-    '<think>hm<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>'
-  t.same(read('kimi_k2', text), { reasoning: 'hm', calls: ['f({})'] })
+t.test('kimi, mistral, cohere: calls end reasoning that was not closed', async (t) => {
+  const texts = {
+    kimi_k2:
+      '<think>hm<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>',
+    mistral: '[THINK]hm[TOOL_CALLS]f[ARGS]{}',
+    cohere_command:
+      '<|START_THINKING|>hm<|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>',
+  }
+  for (const [name, text] of Object.entries(texts))
+    t.same(read(name, text), { reasoning: 'hm', calls: ['f({})'] }, name)
 })
 
 t.test('lfm2: strings hold quotes that nothing escapes', async (t) => {

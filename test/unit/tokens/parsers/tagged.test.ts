@@ -2,7 +2,13 @@
 import t from 'tap'
 import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
 import { glm } from '../../../../src/proxy/tokens/parsers/glm.ts'
-import { qwen3Coder } from '../../../../src/proxy/tokens/parsers/tagged-families.ts'
+import {
+  mimo,
+  miniCpm5,
+  minimaxM2,
+  qwen3Coder,
+} from '../../../../src/proxy/tokens/parsers/tagged-families.ts'
+import { jsonOfText, typesOf } from '../../../../src/proxy/tokens/parsers/text-arguments.ts'
 import { assertCutsChangeNothing, parseBriefly } from './parse.ts'
 
 const tools: Tool[] = [
@@ -118,8 +124,54 @@ for (const { name, family, write } of [
   })
 }
 
+t.test(
+  'a text is the first that it can be of the types that a schema allows, null first, string last',
+  async (t) => {
+    const numberOrText = { anyOf: [{ type: 'integer' }, { type: 'string' }] }
+    const nullable = { type: ['string', 'null'] }
+    const CASES: [schema: object, text: string, json: string][] = [
+      [numberOrText, '5', '5'],
+      [numberOrText, '5 a', '"5 a"'],
+      [numberOrText, '-007', '-7'],
+      [numberOrText, '5.0', '"5.0"'],
+      [{ type: 'integer' }, '+5', '5'],
+      [{ type: 'integer' }, '5.0', '5.0'],
+      [{ type: 'number' }, '.5', '0.5'],
+      [{ type: 'number' }, '1e999x', '"1e999x"'],
+      [{ type: ['boolean', 'string'] }, 'TRUE', 'true'],
+      [{ type: 'boolean' }, '0', 'false'],
+      [{ type: ['object', 'string'] }, '{"a":  1}', '{"a":  1}'],
+      [{ type: ['array', 'string'] }, "['a']", '"[\'a\']"'],
+      [nullable, 'NULL', 'null'],
+      [nullable, ' null', '" null"'],
+      [{ enum: [1, 2, null] }, '2', '2'],
+      [{ enum: [1, 2, null] }, 'null', 'null'],
+      [{ enum: ['1', '2'] }, '2', '"2"'],
+      [{ allOf: [{ type: 'integer' }] }, '2', '2'],
+      [{ type: 'str' }, '2', '"2"'],
+    ]
+    for (const [schema, text, json] of CASES)
+      t.equal(jsonOfText(text, typesOf(schema)), json, `${text} of ${JSON.stringify(schema)}`)
+  },
+)
+
+t.test("white space is the value's own where the template writes none around it", async (t) => {
+  const value = '\n a \n'
+  const calls = [`f({"text": ${JSON.stringify(value)}})`]
+  const WRITTEN = [
+    [mimo, `<tool_call>\n<function=f>\n<parameter=text>${value}</parameter>\n</function>\n</tool_call>`],
+    [
+      minimaxM2,
+      `<minimax:tool_call>\n<invoke name="f">\n<parameter name="text">${value}</parameter>\n</invoke>`,
+    ],
+    [miniCpm5, `<function name="f"><param name="text">${value}</param></function>`],
+    [miniCpm5, `<function name="f"><param name="text"> <![CDATA[${value}]]> </param></function>`],
+  ] as const
+  for (const [family, text] of WRITTEN) t.same(parseBriefly(family, text, { tools }), { calls }, text)
+})
+
 t.test('a schema that is none does no harm', async (t) => {
-  const schemas = [null, 5, { anyOf: {} }, { anyOf: [null, 'x'] }, { type: 5 }]
+  const schemas = [null, 5, { anyOf: {} }, { anyOf: [null, 'x'] }, { type: 5 }, { enum: 'x' }]
   for (const a of schemas) {
     const odd = [
       { type: 'function', function: { name: 'f', parameters: { properties: { a } } } },

@@ -36,6 +36,15 @@ export const qwen3Coder = freeStanding({
   style: 'qwen_xml',
 })
 
+/** MiMo V2. */
+export const mimo = freeStanding({
+  trigger: '<tool_call>',
+  begin: (name) => `<tool_call><function=${name}>`,
+  end: '</function></tool_call>',
+  style: 'qwen_xml',
+  excludes: [...THINK, '</tool_call>', '<function='],
+})
+
 export const llama3 = freeStanding({
   trigger: '{"name": ',
   begin: (name) => `{"name": "${name}", "parameters": `,
@@ -117,13 +126,14 @@ function freeStanding(markup: {
   begin(name: string): string
   end: string
   style: SchemaStyle
+  excludes?: string[]
 }): CallFormat {
   return ({ tools, choice, onlyOne, schemaOf }) => {
     const tags = tools.map((tool) =>
       tag(markup.begin(tool.name), jsonSchema(schemaOf(tool), markup.style), markup.end),
     )
     if (choice === 'forced') return tags[0]!
-    const more = { onlyOne, atLeastOne: choice === 'required', excludes: THINK }
+    const more = { onlyOne, atLeastOne: choice === 'required', excludes: markup.excludes ?? THINK }
     return triggeredTags(markup.trigger, tags, more)
   }
 }

@@ -15,6 +15,7 @@ import type { TokenRequest } from '../wire/request.ts'
 const FORMATS: Readonly<Record<string, formats.CallFormat>> = {
   hermes: formats.hermes,
   qwen3_coder: formats.qwen3Coder,
+  mimo: formats.mimo,
   llama3_json: formats.llama3,
   deepseek_v3: formats.deepseekV3,
   deepseek_v31: formats.deepseekV31,
