@@ -2,11 +2,12 @@
  * vLLM itself, on this machine's CPU: what this proxy promises, held to what the engine's core was asked and sampled, as a
  * plugin in its process writes it down. The first run installs vLLM (5 GB) and trains tiny models.
  *
- *     TURNS=2000 PROPERTY_SEED=7 npm run test:vllm
+ *     PROPERTY_SEED=7 npm run test:vllm
+ *     TURNS=2000 npm run test:vllm -- --timeout=7200 --grep=/random/   # many turns, and no more than those
  *
  * Agents leave, weights are replaced, and the engine pauses, sleeps and dies in the middle of calls too. With `UPDATE=1` its
- * wire is recorded anew, for `test/integration/engine-wires.test.ts`. With `VLLM_VERSION=0.12.0` the
- * release of a year ago is run, by hand, and what is on record held to its core.
+ * wire is recorded anew, for `test/integration/engine-wires.test.ts`. With `VLLM_VERSION=0.12.0` the release of a year ago is
+ * run, by hand, and what is on record held to its core and to `verify`.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -64,10 +65,10 @@ if (vllm !== undefined) {
   await t.test('what is on record of random agents is what the core was asked and sampled', (t) =>
     checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED }),
   )
+  await t.test('verify finds the same logprobs', (t) =>
+    checkVerify(t, near, { engineUrl: engine.url, turns: TURNS }),
+  )
   if (VLLM_VERSION === NEWEST) {
-    await t.test('verify finds the same logprobs', (t) =>
-      checkVerify(t, near, { engineUrl: engine.url, turns: TURNS }),
-    )
     await t.test('a teacher reads rows as vLLM reads prompts', (t) => checkScore(t, near, engine))
     await t.test('what vLLM refuses is refused in its words, whole and streamed', (t) =>
       checkRefusals(t, engine.url, modes),

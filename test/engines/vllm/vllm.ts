@@ -11,6 +11,11 @@ const NEW_FLAG = '--enable-scale-out'
 
 /** Logprobs are then equal in every batch. */
 const CPU_FLAGS = ['--dtype', 'float32', '--enforce-eager', '--max-num-seqs', '16']
+/**
+ * Of the older release. Its build for CPUs reads q and k of a Qwen3 as if they lay side by side, which they do only where a
+ * step has a single token (vllm-project/vllm#28103): what it reads in one piece has other logprobs than what it samples.
+ */
+const OLD_CPU_FLAGS = ['--compilation-config', '{"custom_ops": ["-rms_norm"]}']
 const CPU_ENVIRONMENT = {
   VLLM_TARGET_DEVICE: 'cpu',
   VLLM_CPU_KVCACHE_SPACE: '1',
@@ -21,14 +26,15 @@ const CPU_ENVIRONMENT = {
 /** Not started yet. @param folder for its logs */
 export function vllmProcess({ venv, models }: VllmInstalled, folder: string, port: number): EngineProcess {
   const { env, words } = documentedCommand('vllm serve')
-  const known = words.slice(1).filter((word) => VLLM_VERSION === NEWEST || word !== NEW_FLAG)
+  const isNewest = VLLM_VERSION === NEWEST
+  const known = words.slice(1).filter((word) => isNewest || word !== NEW_FLAG)
   const named = known.map((word) => (word === 'MODEL' ? models.base : word))
   const served = ['--served-model-name', MODEL, '--max-model-len', String(CONTEXT_LENGTH)]
   return new EngineProcess({
     folder,
     port,
     command: join(venv, 'bin/vllm'),
-    args: [...named, ...served, ...CPU_FLAGS],
+    args: [...named, ...served, ...CPU_FLAGS, ...(isNewest ? [] : OLD_CPU_FLAGS)],
     env: { ...CPU_ENVIRONMENT, ...env, PYTHONPATH: join(import.meta.dirname, 'plugin') },
   })
 }
