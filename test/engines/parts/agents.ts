@@ -1,4 +1,7 @@
-/** Agents of each dialect, on its makers' client: each holds a conversation and echoes what it got as such agents do. */
+/**
+ * Agents of each dialect, on its makers' client (Gemini's as its makers' client speaks): each holds a conversation and echoes
+ * what it got as such agents do.
+ */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import type { Dice } from './dice.ts'
@@ -257,6 +260,75 @@ class ResponsesAgent implements Agent {
   }
 }
 
+class GeminiAgent implements Agent {
+  readonly #dice: Dice
+  readonly #fixed: Json
+  readonly #contents: Json[] = []
+  #parts: Json[] = []
+
+  constructor(dice: Dice) {
+    this.#dice = dice
+    const system = dice.chance(0.5) && { systemInstruction: { parts: [{ text: dice.text(10) }] } }
+    const declared = someFunctions(dice)?.map(({ parameters: parametersJsonSchema, ...named }) => ({
+      ...named,
+      parametersJsonSchema,
+    }))
+    this.#fixed = { ...system, ...(declared && { tools: [{ functionDeclarations: declared }] }) }
+    this.#contents.push({ role: 'user', parts: [{ text: dice.text(15) }] })
+  }
+
+  async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+    const {
+      max_tokens: maxOutputTokens,
+      temperature,
+      top_p: topP,
+      top_k: topK,
+      stop,
+      seed,
+      ...rest
+    } = sampling
+    const generationConfig = { maxOutputTokens, temperature, topP, topK, seed, stopSequences: stop }
+    const thinkingConfig = { includeThoughts: true }
+    const body = { ...this.#fixed, ...rest, contents: this.#contents }
+    const method = stream ? `streamGenerateContent${this.#dice.pick(['', '?alt=sse'])}` : 'generateContent'
+    const response = await fetch(`${url}/v1beta/models/${MODEL}:${method}`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ ...body, generationConfig: { ...generationConfig, thinkingConfig } }),
+      signal: signal ?? null,
+    })
+    const answers = geminiAnswers(await response.text())
+    const error = answers.find((answer) => answer.error !== undefined)
+    if (error !== undefined) throw new Error(JSON.stringify(error))
+    this.#parts = answers.flatMap(({ candidates }) => candidates[0].content.parts)
+    const said = { ...nothing(), finish: answers.at(-1)!.candidates[0].finishReason }
+    for (const { text: piece = '', thought, functionCall: called } of this.#parts) {
+      if (thought) said.reasoning += piece
+      else said.text += piece
+      if (called)
+        said.calls.push({ id: called.id, name: called.name, arguments: JSON.stringify(called.args) })
+    }
+    return said
+  }
+
+  goOn({ calls }: Said): void {
+    const dice = this.#dice
+    this.#contents.push({ role: 'model', parts: this.#parts })
+    const parts: Json[] = calls.map(({ id, name }) => ({
+      functionResponse: { id, name, response: { output: dice.text(8) } },
+    }))
+    if (calls.length === 0 || dice.chance(0.2)) parts.push({ text: dice.text(10) })
+    this.#contents.push({ role: 'user', parts })
+  }
+}
+
+/** One, an array of them, or events; empty lines keep a connection alive. */
+function geminiAnswers(body: string): Json[] {
+  if (!body.trimStart().startsWith('data: ')) return [JSON.parse(body)].flat()
+  const events = body.split(/\n\n+/).filter((event) => event.startsWith('data: '))
+  return events.map((event) => JSON.parse(event.slice('data: '.length)))
+}
+
 /** Of the oldest API: one that writes the template itself, or one that thinks in ids. */
 class CompletionsAgent implements Agent {
   readonly #dice: Dice
@@ -298,5 +370,6 @@ export const AGENTS: Record<string, new (dice: Dice) => Agent> = {
   chat: ChatAgent,
   messages: MessagesAgent,
   responses: ResponsesAgent,
+  gemini: GeminiAgent,
   completions: CompletionsAgent,
 }

@@ -130,9 +130,10 @@ function* againstSaid(turn: Json, { dialect, stream, said }: MadeCall): Generato
   const { reasoning_content: reasoning } = turn
   if (said.reasoning !== (reasoning ?? ''))
     yield `${how}: reasoning ${quote(said.reasoning)}, on record ${quote(reasoning)}`
-  // Messages have arguments as an object, so that spaces and doubled keys are lost on the way.
+  // Some have arguments as an object, so that spaces and doubled keys are lost on the way.
+  const hasObjects = dialect === 'messages' || dialect === 'gemini'
   const shown = (called: { name: string; arguments: string }[]) =>
-    quote(called.map((each) => (dialect === 'messages' ? each.name : [each.name, each.arguments])))
+    quote(called.map((each) => (hasObjects ? each.name : [each.name, each.arguments])))
   const recorded = shown(turn.tool_calls.map((call: Json) => call.function))
   if (shown(said.calls) !== recorded) yield `${how}: calls ${shown(said.calls)}, on record ${recorded}`
 }
