@@ -10,7 +10,7 @@ export async function checkVerify(
   modes: readonly Mode[],
   { engineUrl, turns }: { engineUrl: string; turns: number },
 ): Promise<void> {
-  for (const { name, url } of modes) {
+  const check = async ({ name, url }: Mode) => {
     const args = ['verify', '--url', url, '--engine-url', engineUrl, '--limit', '40', '--json']
     const { code, stdout, stderr } = await runLlmProxy(args)
     t.equal(code, 0, `${name}: ${stderr}`)
@@ -22,12 +22,13 @@ export async function checkVerify(
     )
     t.ok(compared >= Math.min(20, turns), `${name}: ${compared} turns compared`)
   }
+  await Promise.all(modes.map(check))
 }
 
 /** @param model its directory, for token mode */
 export async function checkDoctor(t: Test, engineUrl: string, model: string, folder: string): Promise<void> {
-  for (const token of [[], ['--tokenizer', model]]) {
-    const db = ['--db', join(folder, 'doctor.db')]
+  const check = async (token: readonly string[]) => {
+    const db = ['--db', join(folder, `doctor${token.length}.db`)]
     const args = ['doctor', '--json', '--port', '0', ...db, '--engine-url', engineUrl, ...token]
     const { code, stdout, stderr } = await runLlmProxy(args)
     const findings = JSON.parse(stdout) as { about: string; state: string; seen: string }[]
@@ -47,4 +48,5 @@ export async function checkDoctor(t: Test, engineUrl: string, model: string, fol
         'the same prompt',
       )
   }
+  await Promise.all([[], ['--tokenizer', model]].map(check))
 }

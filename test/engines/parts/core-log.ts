@@ -36,6 +36,8 @@ const CHUNK_BYTES = 1 << 20
 export class CoreLog {
   readonly #path: string
   readonly #calls = new Map<string, CoreCall>()
+  /** By the ids of their prompts, in order: thousands of turns are looked up among thousands of calls. */
+  readonly #prompted = new Map<string, CoreCall[]>()
   #offset = 0
   #rest = Buffer.alloc(0)
   #file: number | undefined
@@ -52,10 +54,11 @@ export class CoreLog {
 
   /** @returns the last call with this prompt whose completion begins with these ids */
   find(prompt: readonly number[], ids: readonly number[]): CoreCall | undefined {
-    const [prompted, sampled] = [prompt.join(), ids.join()]
-    return this.calls().findLast(
-      (call) => call.prompt.join() === prompted && call.ids.slice(0, ids.length).join() === sampled,
-    )
+    this.#read()
+    const sampled = ids.join()
+    return this.#prompted
+      .get(prompt.join())
+      ?.findLast((call) => call.ids.slice(0, ids.length).join() === sampled)
   }
 
   #read(): void {
@@ -91,6 +94,10 @@ export class CoreLog {
         lastAtMs: 0,
       }
       this.#calls.set(asked, call)
+      const prompted = prompt.join()
+      const alike = this.#prompted.get(prompted)
+      if (alike) alike.push(call)
+      else this.#prompted.set(prompted, [call])
       return
     }
     const call = this.#calls.get(line.sampled)

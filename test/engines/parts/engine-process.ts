@@ -8,10 +8,12 @@ import { CoreLog } from './core-log.ts'
 const START_MS = 400_000
 const POLL_MS = 250
 
-/** With more threads than idle cores its small operations wait for each other. */
 const CPU_ENVIRONMENT = {
   CUDA_VISIBLE_DEVICES: '',
+  // With more threads than idle cores its small operations wait for each other.
   OMP_NUM_THREADS: '1',
+  // Its thousands of modules are compiled once, and not by each of its processes at each start.
+  PYTHONDONTWRITEBYTECODE: '',
   HF_HUB_OFFLINE: '1',
   NO_COLOR: '1',
 }

@@ -13,7 +13,7 @@ export function adapterFlags(adapters: readonly string[]): string[] {
 }
 
 export async function checkAdapters(t: Test, modes: readonly Mode[], core: CoreLog): Promise<void> {
-  for (const mode of modes)
+  const check = async (mode: Mode) => {
     for (const policy of [undefined, 'adapter-1', 'adapter-2'])
       for (const stream of [true, false]) {
         const what = `${mode.name}, ${policy ?? 'no policy'}, ${stream ? 'streamed' : 'whole'}`
@@ -32,4 +32,6 @@ export async function checkAdapters(t: Test, modes: readonly Mode[], core: CoreL
         t.equal(model, policy ?? MODEL, `${what}: on record`)
         t.equal(core.find(prompt, ids)?.lora ?? null, policy ?? null, `${what}: at the core`)
       }
+  }
+  await Promise.all(modes.map(check))
 }

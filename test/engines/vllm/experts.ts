@@ -22,7 +22,7 @@ function expectedOf(places: number): Buffer {
 /** A second turn asks for those alone that are not on record. */
 export async function checkExperts(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
   writeFileSync(vllm.expertsFile, '')
-  for (const mode of modes)
+  const check = async (mode: Mode) => {
     for (const stream of [false, true]) {
       const sessionId = `experts-${mode.name}-${stream}`
       await fetch(`${mode.url}/sessions`, {
@@ -44,5 +44,7 @@ export async function checkExperts(t: Test, modes: readonly Mode[], vllm: Engine
         t.equal(wrong, 0, `${what}: each token's own, of ${places}`)
       }
     }
+  }
+  await Promise.all(modes.map(check))
   rmSync(vllm.expertsFile)
 }

@@ -10,7 +10,7 @@ import { getJson } from '../parts/record.ts'
 const NEAR = 1e-4
 
 export async function checkScore(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
-  for (const mode of modes) {
+  const check = async (mode: Mode) => {
     const sessionId = `score-${mode.name}`
     const agent = new AGENTS.chat!(new Dice(6))
     for (let turn = 0; turn < 2; turn += 1)
@@ -35,6 +35,7 @@ export async function checkScore(t: Test, modes: readonly Mode[], vllm: EnginePr
     t.match(told, { rows: trajectories.length, tokens }, mode.name)
     t.ok(tokens > 0, `${mode.name}: ${tokens} tokens`)
   }
+  await Promise.all(modes.map(check))
 }
 
 /** By vLLM's own completions route; of the first token there is none. */
