@@ -84,6 +84,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui/`)
     await page.getByText('run-1').waitFor()
+    await page.getByText('What is the sea? → hello').first().waitFor()
     await picture(page, 'sessions')
     await page.keyboard.press('j')
     await page.keyboard.press('Enter')

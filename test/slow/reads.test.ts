@@ -169,6 +169,30 @@ for (const [name, openStore] of Object.entries(STORES)) {
       t.match(await get('/groups'), { status: 400, body: { param: 'by' } })
     })
 
+    t.test('a preview has the task and the last answer of the main line, in a line each', async (t) => {
+      const said = (role: string, content: unknown) => JSON.stringify({ role, content })
+      await api.call('POST', '/sessions/p', {})
+      t.same((await get('/sessions/p/preview', reads.Preview)).body, { task: null, answer: null })
+      const asked = [said('system', 'You fix.'), said('user', [{ type: 'text', text: ' Mend\n the  sea ' }])]
+      const calls = JSON.stringify([{ id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } }])
+      await recordTurn(api.store, 'p', 0, { requestMessages: asked, completionText: 'First.' })
+      const more = [...asked, said('assistant', 'First.'), said('user', 'Go on.')]
+      await recordTurn(api.store, 'p', 1, {
+        requestMessages: more,
+        completionText: `Done. ${'x'.repeat(999)}`,
+      })
+      await recordTurn(api.store, 'p', 2, { requestMessages: more, completionText: null, toolCalls: calls })
+      await recordTurn(api.store, 'p', 3, {
+        requestMessages: more,
+        completionText: 'half',
+        status: 'aborted',
+      })
+      const { body } = await get('/sessions/p/preview', reads.Preview)
+      t.equal(body.task, 'Mend the sea')
+      t.match(body.answer, /^Done\. x{294}$/)
+      t.match(await get('/sessions/none/preview'), { status: 404 })
+    })
+
     t.test('groups tell what rows, cut answers and old weights their turns come to', async (t) => {
       const prompt = [...Array(20).keys()]
       const versions = { weightVersionStart: '7', weightVersionEnd: '7' }

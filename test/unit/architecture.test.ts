@@ -60,6 +60,7 @@ const RULES: ArchitectureRules = {
     'src/embedded': ['src/proxy/dialects', 'src/proxy/http', 'src/proxy/engines/clients', ...PORTS],
     'src/worker': ['src/proxy/engines/dispatch', ...PORTS],
     'src/proxy/http': [
+      'src/protocol/transcript',
       'src/proxy/dialects',
       'src/proxy/engines/dispatch',
       'src/proxy/metrics',

@@ -62,6 +62,23 @@ t.test('a page that is not a reference has at most 2,500 words beside what is ge
   }
 })
 
+t.test(
+  'what people read is at most 45,000 words, without what is generated and the recipes of trainers',
+  async (t) => {
+    const isLeftOut = /docs\/(configuration|http-api|verl|trl|trainers|nemo-gym|your-trainer)\.md$/
+    const pages = globSync('{README,docs/*,test/bench/*}.md', { cwd: ROOT }).filter(
+      (page) => !isLeftOut.test(page),
+    )
+    const words = pages.flatMap((page) =>
+      read(page)
+        .replace(/<!-- (\S.*) -->.*?<!-- \/\1 -->/gs, '')
+        .split(/\s+/)
+        .filter((word) => /\w/.test(word)),
+    )
+    t.ok(words.length <= 45_000, `${words.length}`)
+  },
+)
+
 t.test('what stays different from engines is a closed list: whoever makes it longer says why', (t) => {
   const section = /^## What stays different\n(.*?)^## /ms.exec(read('docs/engines.md'))![1]!
   const rows = section.split('\n').filter((line) => line.startsWith('|'))

@@ -15,6 +15,7 @@ export type Totals = Static<typeof reads.Totals>
 export type Group = Static<typeof reads.Group>
 export type Groups = Static<typeof reads.Groups>
 export type SearchHits = Static<typeof reads.SearchHits>
+export type Preview = Static<typeof reads.Preview>
 export type Tree = Static<typeof reads.Tree>
 export type TreeTurn = Static<typeof reads.TreeTurn>
 export type TokenTexts = Static<typeof reads.TokenTexts>

@@ -40,6 +40,9 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
           <Reward value={tree.reward} />
           <Components of={tree.reward_components} />
         </Fact>
+        <Fact name="labels and note">
+          <MarksView of="session" marks={tree} marking={marking} edits={edits} />
+        </Fact>
         <Fact name="turns">
           {number(tree.turn_count)}
           {tree.failed_turns > 0 && <em class="bad"> {tree.failed_turns} failed</em>}
@@ -56,9 +59,6 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
         {versions.length > 0 && <Fact name="weights">{versions.map(visible).join(' → ')}</Fact>}
         <Fact name="created">
           {clockTime(tree.created_at)} <small>{duration((tree.updated_at - tree.created_at) * 1000)}</small>
-        </Fact>
-        <Fact name="labels and note">
-          <MarksView of="session" marks={tree} marking={marking} edits={edits} />
         </Fact>
         {Object.entries(tree.metadata).map(([name, value]) => (
           <Fact key={name} name={visible(name)}>

@@ -11,6 +11,7 @@ import type { Session, SessionList, Totals } from '../lib/wire.ts'
 import { Histogram } from '../parts/histogram.tsx'
 import { Labels } from '../parts/marks.tsx'
 import { Chip, Empty, Reward, Sources } from '../parts/parts.tsx'
+import { PreviewLine } from '../parts/preview.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
 
 const PAGE = 500
@@ -20,7 +21,7 @@ const COLUMNS = [
   { name: 'turns', title: 'Turns' },
   { name: 'tokens', title: 'Sampled' },
   { name: 'reward', title: 'Reward' },
-  { name: '', title: 'Metadata' },
+  { name: '', title: 'Metadata, task → last answer' },
   { name: 'changed', title: 'Changed' },
   { name: 'created', title: 'Created' },
 ] as const
@@ -252,7 +253,8 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
         <Reward value={session.reward} />
       </span>
       <span class="meta">
-        <Labels of={labelsIn(session)} /> {visible(metadataLine(session.metadata))}
+        <Labels of={labelsIn(session)} /> {visible(metadataLine(session.metadata))}{' '}
+        <PreviewLine of={session} />
       </span>
       <span class="time">{ago(session.updated_at)}</span>
       <span class="time">{ago(session.created_at)}</span>

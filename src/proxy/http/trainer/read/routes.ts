@@ -20,6 +20,7 @@ import { queryForest, sessionsOfForest } from './forest.ts'
 import { foundSession } from './found-session.ts'
 import { turnByIndex } from './one-turn.ts'
 import { passAtK } from './pass-at-k.ts'
+import { previewOf } from './preview.ts'
 import { idsOf, laterNumbers, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
 import * as reads from './schemas.ts'
 import { treeOf } from './tree.ts'
@@ -210,6 +211,15 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
       const turns = await treeOf(reader.readSteps(sessionId), session.marks)
       return sendCompressed(request, reply, jsonOf({ ...sessionToWire(session), turns }))
     },
+  )
+  app.get(
+    '/sessions/:sessionId/preview',
+    {
+      schema: described('sessions', 'The task of a session, and its last answer', reads.Preview, {
+        params: schemas.SessionParams,
+      }),
+    },
+    async ({ params }) => previewOf(reader, await foundSession(reader, params.sessionId)),
   )
   app.get(
     '/sessions/:sessionId/turns/:index',

@@ -282,6 +282,8 @@ export const TreeTurn = Type.Object({
 })
 export const Tree = Type.Object({ ...sessionFields, turns: Type.Array(TreeTurn) })
 
+export const Preview = Type.Object({ task: nullableText(), answer: nullableText() })
+
 export const TurnParams = Type.Object({
   sessionId: Type.String(),
   index: Type.String({ pattern: '^\\d{1,9}$' }),

@@ -1,0 +1,44 @@
+/** What a session is about, and what it came to: asked for once its row stays in sight. */
+import { useEffect, useState } from 'preact/hooks'
+import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
+import { visible } from '../lib/format.ts'
+import type { Preview, Session } from '../lib/wire.ts'
+
+/** Rows that are scrolled past are not asked for. */
+const IN_SIGHT_MS = 200
+
+/** By session and its last change. */
+const known = new Map<string, Preview>()
+const MAX_KNOWN = 2_000
+
+export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { of: Session }) {
+  const key = `${changed} ${id}`
+  const [read, setRead] = useState<{ key: string; preview: Preview } | undefined>()
+  useEffect(() => {
+    if (IS_FILE || known.has(key)) return
+    const controller = new AbortController()
+    const ask = () =>
+      getJson<Preview>(sessionPath(id, '/preview'), controller.signal).then(
+        (preview) => {
+          if (known.size >= MAX_KNOWN) known.clear()
+          known.set(key, preview)
+          setRead({ key, preview })
+        },
+        () => {},
+      )
+    const timer = setTimeout(() => void ask(), IN_SIGHT_MS)
+    return () => {
+      clearTimeout(timer)
+      controller.abort()
+    }
+  }, [key])
+  // While a session goes on, what was known of it before stays.
+  const preview = known.get(key) ?? read?.preview
+  if (preview === undefined) return null
+  const text = [preview.task, preview.answer].map((part) => visible(part ?? '…')).join(' → ')
+  return (
+    <span class="preview" title={text}>
+      {text}
+    </span>
+  )
+}

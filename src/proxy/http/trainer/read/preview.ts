@@ -1,0 +1,43 @@
+/** What a session is about, and what it came to, in a line each. */
+import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { textOf } from '../../../../protocol/transcript/messages.ts'
+import { isMainWork } from '../../../session/roles/line.ts'
+import { LineFinder } from '../../../session/roles/line-finder.ts'
+import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port/turn-store.ts'
+
+/** Of a longer session the last answer is not looked for: all turns before it would be read. */
+const MAX_TURNS = 256
+const MAX_CHARS = 300
+
+/** The last user message that the main line begins with, and its last answer that has a text; null: there is none. */
+export async function previewOf(
+  reader: Pick<TurnReader, 'readOutlines'>,
+  { sessionId, turnCount }: SessionRecord,
+): Promise<{ task: string | null; answer: string | null }> {
+  const lines = new LineFinder()
+  let task: string | null = null
+  let answer: string | null = null
+  for await (const turn of reader.readOutlines(sessionId)) {
+    if (!isMainWork(lines.add(turn).line)) continue
+    task ??= taskOf(turn)
+    if (turnCount > MAX_TURNS) break
+    if (turn.status === 'completed') answer = oneLine(turn.completionText ?? '') ?? answer
+  }
+  return { task, answer }
+}
+
+function taskOf({ lastMessage, promptPieces }: TurnOutline): string | null {
+  const messages = textsUpTo(lastMessage).map(
+    (text) => JSON.parse(text) as { role?: unknown; content?: unknown },
+  )
+  const asked = messages.findLast(({ role }) => role === 'user')
+  return oneLine(asked ? textOf(asked.content) : promptPieces.join('').slice(0, MAX_CHARS))
+}
+
+function oneLine(text: string): string | null {
+  const line = text
+    .slice(0, 4 * MAX_CHARS)
+    .replaceAll(/\s+/g, ' ')
+    .trim()
+  return line === '' ? null : line.slice(0, MAX_CHARS).toWellFormed()
+}
