@@ -9,11 +9,13 @@ import { recordToolSession } from '../helpers/tool-session.ts'
 const CHROMIUM = '/usr/bin/chromium'
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 
-const SCREENS = [
+const SCREENS: readonly { path: string; shows: string; keys?: string; opens?: string }[] = [
   { path: 'sessions', shows: 'run-1' },
   { path: 'session/run-1', shows: 'run-1' },
+  { path: 'session/run-1', shows: 'run-1', keys: 'jl', opens: '.marks-form' },
   { path: 'tokens/run-1/0', shows: 'run-1' },
   { path: 'groups?by=instance_id', shows: 'sea' },
+  { path: 'groups?by=step', shows: 'staleness, versions' },
   { path: 'group/instance_id/%22sea%22', shows: 'run-2' },
   { path: 'compare?a=run-1%230&b=run-2%230', shows: 'run-2' },
   { path: 'engines', shows: 'How prompts came about' },
@@ -42,19 +44,29 @@ t.test('axe-core', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, as
 async function judged(t: Test, browser: Browser, colorScheme: 'light' | 'dark'): Promise<void> {
   const api = await startSessionsApi(t)
   await recordToolSession(api, 'run-1', 1)
+  const marks = { labels: ['cheat'], note: 'It edits the test.' }
+  await api.sessions.mark('run-1', { ...marks, turns: { 0: marks } })
+  for (const step of [1, 2, 3]) {
+    await api.sessions.create({ sessionId: `step-${step}`, metadata: { step } })
+    await api.sessions.setReward(`step-${step}`, { reward: step, components: { tests: step } })
+  }
   await api.sessions.create({ sessionId: 'run-2', metadata: { instance_id: 'sea' } })
+  await api.sessions.mark('run-2', marks)
   await recordTurn(api.store, 'run-2', 0, {})
   const page = await browser.newPage({ viewport: { width: 1440, height: 900 }, colorScheme })
   t.teardown(() => page.close())
-  for (const { path, shows } of SCREENS) {
+  for (const { path, shows, keys = '', opens } of SCREENS) {
     await page.goto(`${api.url}/ui/#/${path}`)
     await page.reload()
     await page.getByText(shows).first().waitFor()
+    if (opens) await page.locator('.turn').first().waitFor()
+    for (const key of keys) await page.keyboard.press(key)
+    if (opens) await page.locator(opens).waitFor()
     const told = (await findings(page)).map(({ id, impact, nodes }) => ({
       id,
       impact,
       at: nodes.slice(0, 3).map(({ target, failureSummary }) => `${target}: ${failureSummary}`),
     }))
-    t.strictSame(told, [], `${path}, ${colorScheme}`)
+    t.strictSame(told, [], `${path} ${keys}, ${colorScheme}`)
   }
 }

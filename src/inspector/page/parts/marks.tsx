@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { changeJson, isReadOnly, sessionPath } from '../lib/api.ts'
 import { visible } from '../lib/format.ts'
-import type { Marks } from '../lib/wire.ts'
+import type { Marks, Session } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
 
 /** Whose they are: a turn's, by its index. */
@@ -53,6 +53,11 @@ export function Labels({ of }: { of: readonly string[] }) {
   )
 }
 
+/** Of a session: its own, and those of its turns. */
+export function labelsIn({ labels, marked_turns: turns }: Session): string[] {
+  return [...new Set([labels, ...Object.values(turns).map((turn) => turn.labels)].flat())]
+}
+
 function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
   const first = useRef<HTMLInputElement>(null)
   const [labels, setLabels] = useState(marks.labels.join(', '))
@@ -61,7 +66,7 @@ function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
   useEffect(() => first.current?.focus(), [])
   const save = async (event?: Event) => {
     event?.preventDefault()
-    const set = { labels: labelsIn(labels), note: note.trim() || null }
+    const set = { labels: typedLabels(labels), note: note.trim() || null }
     try {
       await changeJson(sessionPath(marking.sessionId), of === 'session' ? set : { turns: { [of]: set } })
       marking.edit(undefined)
@@ -101,6 +106,6 @@ function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
   )
 }
 
-function labelsIn(text: string): string[] {
+function typedLabels(text: string): string[] {
   return [...new Set(text.split(',').map((label) => label.trim()))].filter((label) => label !== '')
 }

@@ -8,6 +8,7 @@ import { href } from '../lib/route.ts'
 import { finalAnswer, loadEach, type Sample } from '../lib/samples.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Long } from './long-text.tsx'
+import { Labels, labelsIn } from './marks.tsx'
 import { Await, Reward } from './parts.tsx'
 
 /** Columns that are shown: more than a group has. */
@@ -67,7 +68,7 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
   return (
     <article class={selected ? 'selected' : ''}>
       <header>
-        <a href={href(['session', id], { by })}>{visible(id)}</a>
+        <a href={href(['session', id], { by })}>{visible(id)}</a> <Labels of={labelsIn(session)} />
         <div>
           reward <Reward value={reward} />
           {Object.entries(components).map(([name, value]) => (

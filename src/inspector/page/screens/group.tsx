@@ -8,6 +8,7 @@ import { go, href, route, setQuery } from '../lib/route.ts'
 import { groupPath, loadEach, type Sample, samplesOf } from '../lib/samples.ts'
 import { weightVersions } from '../lib/turns.ts'
 import type { Session, SessionList, Tree } from '../lib/wire.ts'
+import { Labels, labelsIn } from '../parts/marks.tsx'
 import { Await, Bar, Chip, Empty, Reward, Sources, Tag } from '../parts/parts.tsx'
 import { SampleColumns } from '../parts/sample-columns.tsx'
 
@@ -173,7 +174,7 @@ function SampleLine(props: SampleLineProps) {
     <tr class={selected ? 'selected' : ''}>
       <td class="id">
         <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
-        <a href={href(['session', id], { by })}>{visible(id)}</a>
+        <a href={href(['session', id], { by })}>{visible(id)}</a> <Labels of={labelsIn(session)} />
       </td>
       <td>
         <Measure value={session.reward} range={ranges.reward} kind="reward" />

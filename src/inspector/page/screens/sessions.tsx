@@ -9,7 +9,7 @@ import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
 import type { Session, SessionList, Totals } from '../lib/wire.ts'
 import { Histogram } from '../parts/histogram.tsx'
-import { Labels } from '../parts/marks.tsx'
+import { Labels, labelsIn } from '../parts/marks.tsx'
 import { Chip, Empty, Reward, Sources } from '../parts/parts.tsx'
 import { PreviewLine } from '../parts/preview.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
@@ -260,11 +260,6 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
       <span class="time">{ago(session.created_at)}</span>
     </a>
   )
-}
-
-/** Its own, and those of its turns. */
-function labelsIn({ labels, marked_turns: turns }: Session): string[] {
-  return [...new Set([labels, ...Object.values(turns).map((turn) => turn.labels)].flat())]
 }
 
 function labelsOf(sessions: readonly Session[]): string[] {
