@@ -73,6 +73,8 @@ for (const [name, openStore] of Object.entries(STORES)) {
           latency_ms: 500,
           error: null,
           retry_count: 1,
+          labels: [],
+          note: null,
         },
       ])
     })
@@ -146,7 +148,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         turns.map(({ excluded }: { excluded: string | null }) => excluded),
         [null, null, 'aborted'],
       )
-      const span = { finish_reason: 'stop', trained: true, policy: null, reward: null }
+      const span = { finish_reason: 'stop', trained: true, policy: null, reward: null, labels: [] }
       t.same(body.trajectories, [
         {
           line: 'main',
@@ -185,6 +187,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
           unversioned_turns: 0,
           reward: 0.5,
           reward_components: { tests: 1 },
+          labels: [],
           exact: true,
           inexact_reason: null,
           truncated: false,
