@@ -373,6 +373,7 @@ t.test('a proxy runs rollouts itself', async (t) => {
         model: 'm',
         messages: [{ role: 'user', content: 'What is the sea?' }],
         max_tokens: 9,
+        temperature: 0,
       }),
     },
   }
