@@ -453,9 +453,9 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await columns.nth(1).waitFor()
     t.match(
       await columns.nth(0).textContent(),
-      /^run-1reward 1 · correct 1hello.*turn 0 answersturn 1 answers$/,
+      /^run-1 reward 1 · correct 1hello.*turn 0 answersturn 1 answers$/,
     )
-    t.match(await columns.nth(1).textContent(), /^run-0reward 0\.25/)
+    t.match(await columns.nth(1).textContent(), /^run-0 reward 0\.25/)
     await picture(page, 'answers')
     await page.keyboard.press('Enter')
     await page.getByRole('heading', { name: 'run-1' }).waitFor()

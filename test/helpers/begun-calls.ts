@@ -2,6 +2,7 @@
 export const BEGUN: Record<string, readonly string[]> = {
   hermes: ['<tool_call>{"name": "f", "arguments": {"a": "'],
   qwen3_coder: ['<function=f>\n<parameter=a>\n', '<function=f>'],
+  mimo: ['<tool_call><function=f><parameter=a>', '<tool_call><function=f>'],
   glm45: ['<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>', '<tool_call>f\n<arg_key>a'],
   mistral: ['[TOOL_CALLS]f{"a": "', '[TOOL_CALLS][{"name": "f", "arguments": {"a": "', '[TOOL_CALLS]f'],
   kimi_k2: ['<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": "', '<|tool_call_begin|>'],
