@@ -231,7 +231,7 @@ t.test("Claude Code's calls are one talk, though their headers change from call 
       ...small,
       max_tokens: 20,
       // What is sampled at random may have a token that no text says, such as the end of a message.
-      temperature: 0,
+      ...{ temperature: 0 },
       messages,
       system: [
         {

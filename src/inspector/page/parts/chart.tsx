@@ -14,6 +14,11 @@ interface ChartProps {
   pick(x: number): void
 }
 
+/** Between two marks of an axis that counts. */
+const WHOLE_STEPS = Array.from({ length: 8 }, (_, power) =>
+  [1, 2, 5].map((step) => step * 10 ** power),
+).flat()
+
 const dark = matchMedia('(prefers-color-scheme: dark)')
 
 /** A canvas keeps the colours that it was drawn with. */
@@ -53,7 +58,7 @@ export function Chart({ data, hasPoints, range, pick }: ChartProps) {
           y: { range: (_plot, low, high) => latest.current.range(low ?? 0, high ?? 0) },
         },
         axes: [
-          { ...axis, size: 24 },
+          { ...axis, size: 24, ...(Array.from(data[0]).every(Number.isInteger) && { incrs: WHOLE_STEPS }) },
           { ...axis, size: 44, label: '' },
         ],
         series: [{}, { stroke: colour('--accent'), width: 1, points: { show: hasPoints }, spanGaps: false }],
