@@ -184,6 +184,8 @@ export async function checkWeights(
           kwargs: { weights_path: models[version % models.length] },
         })
         await vllm.post('/update_weight_version', { new_version: String(version) })
+        // What the end of a whole answer is stamped with is as old as the last health check.
+        await until(async () => (await engineOf(mode)).weight_version === String(version))
         await vllm.post('/resume')
         const said = await running.answer
         const turn = await turnOf(mode, running)
