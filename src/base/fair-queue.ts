@@ -8,7 +8,7 @@ export class FairQueue<Item> {
     return this.#size
   }
 
-  /** What {@link shift} would return. */
+  /** What {@link shift} would return, of any items. */
   get next(): Item | undefined {
     const [turn] = this.#waiting.values()
     return turn?.[0]
@@ -21,15 +21,19 @@ export class FairQueue<Item> {
     this.#size += 1
   }
 
-  /** @returns the oldest item of the account whose turn it is; undefined: there is none */
-  shift(): Item | undefined {
-    const [turn] = this.#waiting
-    if (turn === undefined) return undefined
-    const [account, items] = turn
-    this.#waiting.delete(account)
-    const item = items.shift()
-    if (items.length > 0) this.#waiting.set(account, items)
-    this.#size -= 1
-    return item
+  /**
+   * @param mayGo Accounts whose oldest item may not go keep their turn. Default: any may
+   * @returns the oldest item of the account whose turn it is; undefined: there is none
+   */
+  shift(mayGo: (item: Item) => boolean = () => true): Item | undefined {
+    for (const [account, items] of this.#waiting) {
+      if (!mayGo(items[0]!)) continue
+      this.#waiting.delete(account)
+      const item = items.shift()
+      if (items.length > 0) this.#waiting.set(account, items)
+      this.#size -= 1
+      return item
+    }
+    return undefined
   }
 }

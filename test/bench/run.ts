@@ -20,6 +20,7 @@ import { crowd } from './rows/crowd.ts'
 import { details } from './rows/details.ts'
 import { disk } from './rows/disk.ts'
 import { forest } from './rows/forest.ts'
+import { heap } from './rows/heap.ts'
 import { liveSessions } from './rows/live-sessions.ts'
 import { memory } from './rows/memory.ts'
 import { metrics } from './rows/metrics.ts'
@@ -36,6 +37,7 @@ const ROWS = {
   replay,
   'by-size': bySize,
   crowd,
+  heap,
   'open-streams': openStreams,
   memory,
   'live-sessions': liveSessions,

@@ -220,9 +220,13 @@ export class RequestReader implements Repeats {
     const found = findElements(json, from, goesOn)
     if (found === undefined) return undefined
     const ends = [...shared.ends, ...found.ends.map((end) => end - start)]
+    if (ends.length > 0) {
+      const known = shared.weights.at(-1)
+      // Of all that is new in one go: what is refused has not been weighed in pieces.
+      const weight = together(known ?? WEIGHTLESS, weigh(json.subarray(from, found.close)))
+      add(together({ nodes: 1, commas: 0, widest: 0 }, weight), known)
+    }
     const weights = weightsOf(json.subarray(start, found.close), ends, shared.weights)
-    if (weights.length > 0)
-      add(together({ nodes: 1, commas: 0, widest: 0 }, weights.at(-1)!), shared.weights.at(-1))
     const more = json.toString('utf8', from, found.close)
     const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
     if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined

@@ -15,6 +15,16 @@ t.test('accounts take turns, each gives its oldest item first', async (t) => {
   t.equal(queue.size, 0)
 })
 
+t.test('an account whose oldest item may not go keeps its turn', async (t) => {
+  const queue = new FairQueue<string>()
+  for (const item of ['a1', 'a2', 'b1', 'c1']) queue.push(item[0]!, item)
+  const notFirstOfA = (item: string) => item !== 'a1'
+  t.equal(queue.shift(notFirstOfA), 'b1')
+  t.equal(queue.next, 'a1')
+  t.strictSame([queue.shift(notFirstOfA), queue.shift(notFirstOfA), queue.size], ['c1', undefined, 2])
+  t.strictSame([queue.shift(), queue.shift()], ['a1', 'a2'])
+})
+
 t.test(
   'nothing is lost, and an item waits for one of each other account and for those of its own',
   async () => {

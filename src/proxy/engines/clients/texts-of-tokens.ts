@@ -1,4 +1,4 @@
-import { setImmediate as breathe } from 'node:timers/promises'
+import { breathe } from '../../../base/breathe.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { EngineClient } from '../port/engine-client.ts'

@@ -1,5 +1,5 @@
 /** A call as matching sees it: its messages, each with a key, and a key for the tools. */
-import { setImmediate as breathe } from 'node:timers/promises'
+import { breathe } from '../../../base/breathe.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import { Note } from '../../../base/note.ts'
 import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'

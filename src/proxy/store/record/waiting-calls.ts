@@ -11,30 +11,49 @@ export const MAX_GROUP = 512
 /** Nor more of this, unless it has one operation; see {@link workOf}. */
 const MAX_GROUP_WORK = 4096
 
+/** What is more work is long: some milliseconds. */
+const SHORT_WORK = 256
+
+interface Waiting {
+  readonly call: ThreadCall<WriteMethods>
+  readonly work: number
+}
+
+/**
+ * Sessions take turns. What is short does not wait for what is long: a group takes one long operation at most, behind the
+ * short ones.
+ */
 export class WaitingCalls {
   /** By session: the operations of one stay in their order. */
-  readonly #waiting = new FairQueue<ThreadCall<WriteMethods>>()
+  readonly #waiting = new FairQueue<Waiting>()
 
   get size(): number {
     return this.#waiting.size
   }
 
   push(call: ThreadCall<WriteMethods>): void {
-    for (const each of inStretches(call)) this.#waiting.push(sessionOf(call), each)
+    for (const each of inStretches(call)) {
+      this.#waiting.push(sessionOf(call), { call: each, work: workOf(each) })
+    }
   }
 
   /** @param isAlone whether a call shares its group with no other */
   takeGroup(isAlone: (call: ThreadCall<WriteMethods>) => boolean = () => false): ThreadCall<WriteMethods>[] {
+    const isShort = ({ call, work }: Waiting) => work <= SHORT_WORK && !isAlone(call)
     const group: ThreadCall<WriteMethods>[] = []
+    // Whom this group passes by is the first of the next one.
+    const first = this.#waiting.next
+    if (first !== undefined && isAlone(first.call)) return [this.#waiting.shift()!.call]
     let work = 0
-    for (let call = this.#waiting.next; call !== undefined; call = this.#waiting.next) {
-      work += workOf(call)
-      const alone = isAlone(call)
-      if (group.length === MAX_GROUP || (group.length > 0 && (alone || work > MAX_GROUP_WORK))) break
-      group.push(call)
-      this.#waiting.shift()
-      if (alone) break
+    while (group.length < MAX_GROUP && work < MAX_GROUP_WORK) {
+      const short = this.#waiting.shift(isShort)
+      if (short === undefined) break
+      group.push(short.call)
+      work += short.work
     }
+    const last = this.#waiting.next
+    if (last !== undefined && group.length < MAX_GROUP && !isAlone(last.call))
+      group.push(this.#waiting.shift()!.call)
     return group
   }
 }

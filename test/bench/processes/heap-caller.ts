@@ -1,0 +1,8 @@
+/** Calls with a heap of new messages, all at once, on a thread of its own: short calls are timed meanwhile. */
+import { parentPort, workerData } from 'node:worker_threads'
+import { type HeapJob, post } from '../parts/short-calls.ts'
+
+const { url, messages, calls }: HeapJob = workerData
+const bodies = Array.from({ length: calls }, (_, call) => ({ session: `${url}/heap-${call}`, call }))
+const statuses = await Promise.all(bodies.map(({ session, call }) => post(session, messages, `call ${call}`)))
+parentPort!.postMessage([...new Set(statuses)])

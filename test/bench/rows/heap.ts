@@ -1,0 +1,66 @@
+/** One agent that calls with a heap of new messages, many times at once: how long does another's short call wait? */
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Worker } from 'node:worker_threads'
+import { Children } from '../parts/children.ts'
+import { type HeapJob, ShortCalls } from '../parts/short-calls.ts'
+import { startEngine } from '../parts/start-engine.ts'
+import { quantile } from '../parts/statistics.ts'
+import { figure, table } from '../parts/table.ts'
+import { Targets } from '../parts/targets.ts'
+import type { Row } from './row.ts'
+
+const CALLS = { full: 20, quick: 2 }
+/** What is taken at the most, and what is refused for the number of its values. */
+const MESSAGES = { full: [33_000, 80_000], quick: [2_000] }
+const ALONE_MS = { full: 3_000, quick: 200 }
+/** The aim. */
+const LONGEST_MS = 250
+
+interface Figures {
+  messages: number
+  status: string
+  alone: number[]
+  beside: number[]
+}
+
+export const heap: Row = async ({ folder, quick, cpuProfileFolder }) => {
+  const size = quick ? 'quick' : 'full'
+  const figures: Figures[] = []
+  for (const messages of MESSAGES[size]) {
+    await using children = new Children()
+    const engine = await startEngine(children)
+    const db = join(folder, `heap-${messages}.db`)
+    const { url } = await new Targets(children, engine.url).startLocal({ db, cpuProfileFolder })
+    const short = new ShortCalls(url)
+    await sleep(ALONE_MS[size])
+    const alone = short.taken()
+    const statuses = await callWithHeaps({ url, messages, calls: CALLS[size] })
+    await short.end()
+    const status = statuses.join()
+    figures.push({ messages, status, alone, beside: short.taken() })
+  }
+  const title = `${CALLS[size]} calls at once, each of a heap of new messages`
+  const aims = figures.map(({ messages, beside }) => ({
+    ...{ what: `a short call beside those of ${messages} messages`, wanted: `at most ${LONGEST_MS} ms` },
+    ...{ measured: `${figure(Math.max(...beside))} ms`, met: Math.max(...beside) <= LONGEST_MS },
+  }))
+  return { row: 'heap', report: `### ${title}\n\n${reportOf(figures)}`, aims, figures }
+}
+
+async function callWithHeaps(job: HeapJob): Promise<number[]> {
+  const caller = new Worker(join(import.meta.dirname, '../processes/heap-caller.ts'), { workerData: job })
+  const [statuses] = await once(caller, 'message')
+  await caller.terminate()
+  return statuses
+}
+
+function reportOf(figures: readonly Figures[]): string {
+  const head = ['messages', 'status', 'short calls alone, p50 ms', 'beside: calls', 'p50 ms', 'longest ms']
+  const rows = figures.map(({ messages, status, alone, beside }) => [
+    ...[messages.toLocaleString('en'), status, figure(quantile(alone, 0.5)), String(beside.length)],
+    ...[figure(quantile(beside, 0.5)), figure(Math.max(...beside))],
+  ])
+  return table(head, rows)
+}

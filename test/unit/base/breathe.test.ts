@@ -1,0 +1,28 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import t from 'tap'
+import { breathe } from '../../../src/base/breathe.ts'
+
+t.test(
+  'of works that wait one goes on in each turn of the event loop, in the order in which they asked',
+  async (t) => {
+    const log: string[] = []
+    const works = ['a', 'b', 'c'].map(async (name) => {
+      for (let stretch = 1; stretch <= 2; stretch += 1) {
+        await breathe()
+        log.push(`${name}${stretch}`)
+      }
+    })
+    const byTurn: number[] = []
+    while (log.length < 6) {
+      const before = log.length
+      await nextTurn()
+      byTurn.push(log.length - before)
+    }
+    await Promise.all(works)
+    t.strictSame(log, ['a1', 'b1', 'c1', 'a2', 'b2', 'c2'])
+    t.ok(
+      byTurn.every((count) => count <= 1),
+      `${byTurn}`,
+    )
+  },
+)
