@@ -568,6 +568,19 @@ t.test('fields nested too deeply are refused, and arguments nested too deeply ar
   t.equal(talk.found([user('hi'), assistant(null, { tool_calls: toolCalls })]), 't1:2')
 })
 
+t.test('results of the same text differ by the calls that they answer, whichever message has these', (t) => {
+  const lastKey = (answered: string) => {
+    const calls = ['c1', 'c2'].map((id) => assistant(null, { tool_calls: [call(id, '{"a":1}')] }))
+    const messages = [calls[0]!, result('c1', 'first'), calls[1]!, result(answered, 'second')]
+    const last = new MessageTree().lastOf(asMessages(messages))
+    readConversation(last, null)
+    return keyOf(last!)
+  }
+  t.strictNotSame(lastKey('c1'), lastKey('c2'))
+  t.strictSame(lastKey('c2'), lastKey('c2'))
+  t.end()
+})
+
 t.test('a long conversation lets others have their turn, and is read as at once', async (t) => {
   const messages = Array.from({ length: 3_500 }, (_, at) =>
     at % 2 === 0
