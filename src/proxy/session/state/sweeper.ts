@@ -59,7 +59,8 @@ export class Sweeper {
     const held = isAllowed ? undefined : this.#guard.check(count, this.#options.steadyClock())
     if (held && !before) this.#hooks.onSweepHeld(held)
     if (held) return []
-    const sessionIds = await this.#store.sweep(nowMs)
+    // A sweep waits for all that is being written, and forgets what is on record of every session.
+    const sessionIds = count.expired === 0 ? [] : await this.#store.sweep(nowMs)
     this.#guard.release()
     for (const sessionId of sessionIds) this.#hooks.onSwept(sessionId)
     return sessionIds
