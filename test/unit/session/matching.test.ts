@@ -147,6 +147,10 @@ t.test('an edited echo is another message', async (t) => {
     ['the role', { ...echo, role: 'user' }],
     ['a name', { ...echo, name: 'planner' }],
     ['reasoning', { ...echo, reasoning_content: 'First, think.' }],
+    ...['reasoning', 'thinking'].map((name): [string, Loose] => [
+      `reasoning as ${name}`,
+      { ...echo, reasoning_content: null, [name]: 'First, think.' },
+    ]),
     ['a call left out', { ...echo, tool_calls: [first] }],
     ['all calls left out', { ...echo, tool_calls: null }],
     ['calls in another order', { ...echo, tool_calls: [second, first] }],
