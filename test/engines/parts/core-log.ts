@@ -52,13 +52,21 @@ export class CoreLog {
     return [...this.#calls.values()]
   }
 
-  /** @returns the last call with this prompt whose completion begins with these ids */
-  find(prompt: readonly number[], ids: readonly number[]): CoreCall | undefined {
+  /**
+   * @param fits short prompts with short answers may be those of several calls: the last one that fits is meant
+   * @returns the last call with this prompt whose completion begins with these ids
+   */
+  find(
+    prompt: readonly number[],
+    ids: readonly number[],
+    fits: (call: CoreCall) => boolean = () => true,
+  ): CoreCall | undefined {
     this.#read()
     const sampled = ids.join()
-    return this.#prompted
+    const alike = this.#prompted
       .get(prompt.join())
-      ?.findLast((call) => call.ids.slice(0, ids.length).join() === sampled)
+      ?.filter((call) => call.ids.slice(0, ids.length).join() === sampled)
+    return alike?.findLast(fits) ?? alike?.at(-1)
   }
 
   #read(): void {

@@ -56,14 +56,16 @@ export async function checkSession(
       continue
     }
     verdict.tokens += turn.completion_token_ids.length
-    const sampled = core.find(turn.prompt_token_ids, turn.completion_token_ids)
+    const sampling = samplings.get(turn.turn_id)
+    const fits = (call: CoreCall) => againstParams(sampling, call).next().done === true
+    const sampled = core.find(turn.prompt_token_ids, turn.completion_token_ids, fits)
     if (sampled === undefined) note(turn, `ids that were never sampled: ${turn.completion_token_ids}`)
     else {
       for (const what of againstCore(turn, sampled)) note(turn, what)
       const weights = weightsOf(turn, sampled)
       if (weights.isUnknown) verdict.unversioned += 1
       if (weights.wrong !== undefined && !(weights.isUnknown && mayNotKnowWeights)) note(turn, weights.wrong)
-      for (const what of againstParams(samplings.get(turn.turn_id), sampled)) note(turn, what)
+      for (const what of againstParams(sampling, sampled)) note(turn, what)
     }
     if (made[at]) for (const what of againstSaid(turn, made[at])) note(turn, what)
   }

@@ -22,6 +22,8 @@ interface Conversation {
   made: MadeCall[]
   /** What its agent failed with, which ended it. */
   failed?: string
+  /** vLLM has sampled an answer that it cannot send. */
+  isUnwritten?: boolean
 }
 
 /** @param turns of each mode */
@@ -114,14 +116,18 @@ async function converse({ name, url }: Mode, turns: number, seed: number): Promi
           if (said.calls.some(({ arguments: json }) => /\\u[dD][89a-fA-F]/.test(json))) break
           agent.goOn(said)
         } catch (error) {
-          conversation.failed = `${asked.stream ? 'streamed' : 'whole'}, ${JSON.stringify(asked.sampling)}: ${error}`
+          // Nor can it write an answer down in which a model has written half of one in a call's arguments.
+          conversation.isUnwritten = /surrogates not allowed/.test(`${error}`)
+          if (conversation.isUnwritten) left += made.length + 1
+          else
+            conversation.failed = `${asked.stream ? 'streamed' : 'whole'}, ${JSON.stringify(asked.sampling)}: ${error}`
           break
         }
       }
     }
   })
   await Promise.all(agents)
-  return conversations
+  return conversations.filter(({ isUnwritten }) => !isUnwritten)
 }
 
 function howAsked(dice: Dice, dialect: string, hasTopP: boolean): Asked {
