@@ -184,6 +184,24 @@ if (noPostgres !== false) {
     await reader.close()
   })
 
+  t.test('what other sessions have much of keeps no claim and no short turn waiting', async (t) => {
+    const store = await open(t, await server.newDatabase())
+    const texts = Array.from({ length: 5_000 }, (_, at) => JSON.stringify({ role: 'user', content: `${at}` }))
+    const heaps = Array.from({ length: 10 }, (_, each) => `heap-${each}`)
+    for (const sessionId of [...heaps, 's']) await store.createSession(aSession(sessionId))
+    let written = 0
+    const writing = heaps.map(async (sessionId) => {
+      await store.openTurn(aTurn(sessionId, { sessionId, index: 0, requestMessages: texts }))
+      written += 1
+    })
+    await store.shared!.claim('s')
+    await record(store, 'short', 0)
+    t.ok(written < heaps.length, `${written} heaps are on record before it`)
+    await Promise.all(writing)
+    t.strictSame(await turnIds(store), ['short'])
+    t.equal((await store.getSession('heap-9'))?.turnCount, 1)
+  })
+
   t.test("a session's turns are its owner's: what an earlier owner still sends is refused", async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]

@@ -25,11 +25,15 @@ export interface SharedWrites extends WriteMethods {
 
 type Call = ThreadCall<WriteMethods>
 
-/** Each of these is done when all is done that was called for before it, and before what is called for after it. */
-const BARRIERS: ReadonlySet<string> = new Set([
-  'sweep',
+/**
+ * Each of these is done when all is done that was called for before it, and before what is called for after it: any session
+ * may be concerned.
+ */
+const BARRIERS: ReadonlySet<string> = new Set(['sweep', 'renew'] satisfies (keyof SharedWrites)[])
+
+/** These are in no group. A claim keeps its place among the calls of its session. */
+const IN_NO_GROUP: ReadonlySet<string> = new Set([
   'claim',
-  'renew',
   'createConsumer',
   'deleteConsumer',
   'leaseSessions',
@@ -103,7 +107,6 @@ export class WriterLoop {
     else this.#tidySoon()
   }
 
-  /** A sweep may delete any session, and a claim changes whose one is: what was called for before is done before. */
   async #serveSome(): Promise<void> {
     const barrierAt = this.#inbox.findIndex(({ method }) => BARRIERS.has(method))
     const before = barrierAt === -1 ? this.#inbox.length : barrierAt
@@ -123,7 +126,15 @@ export class WriterLoop {
 
   async #commit(): Promise<void> {
     // Of a session that is deleted, another one may be made in the same group.
-    const group = this.#waiting.takeGroup(({ method }) => method === 'deleteSession')
+    const group = this.#waiting.takeGroup(
+      ({ method }) => method === 'deleteSession' || IN_NO_GROUP.has(method),
+    )
+    const [first] = group
+    if (first !== undefined && IN_NO_GROUP.has(first.method)) {
+      await this.#serveAlone(first)
+      this.#isDue = this.#waiting.size > 0
+      return
+    }
     this.#isUntidy ||= group.some(({ method }) => method === 'deleteSession' || method === 'resetSession')
     this.#busySinceMs = performance.now()
     this.#port.reply(await this.#writer.commit(group))
