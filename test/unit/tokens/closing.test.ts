@@ -29,7 +29,7 @@ t.test('a turn ends with the token that all that follows begins with', async (t)
     'whatever opens the next message takes its place',
   )
   t.strictSame(endOf('<assistant>a', '<assistant>b'), { id: undefined }, 'what opens an answer ends none')
-  t.strictSame(endOf('<user>a', 'b'), undefined)
+  t.strictSame(endOf('<user>a', 'b<user>'), undefined, 'text that no token opens')
   t.strictSame(endOf(), undefined)
 })
 
