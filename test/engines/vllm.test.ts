@@ -79,14 +79,14 @@ if (vllm !== undefined) {
     await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine))
     await t.test('experts of each token are in rows', (t) => checkExperts(t, near, engine))
     await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
-      checkWeights(t, near, engine, [base, other]),
+      checkWeights(t, modes, engine, [base, other]),
     )
     await t.test('an engine that is held gets no calls, and loses none', (t) => checkHeld(t, modes, engine))
     await t.test('an engine that dies under load is an error for its agents, and serves again', (t) =>
       checkCrash(t, modes, engine, () => engine.start(adapterFlags(adapters))),
     )
     await t.test('an adapter samples for the sessions of its policy', (t) =>
-      checkAdapters(t, near, engine.core),
+      checkAdapters(t, modes, engine.core),
     )
   }
 }
