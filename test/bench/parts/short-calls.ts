@@ -7,6 +7,8 @@ export interface HeapJob {
   /** Of each call. */
   messages: number
   calls: number
+  /** What calls say beside their messages. */
+  fields: object
 }
 
 const EVERY_MS = 20
@@ -17,8 +19,8 @@ export class ShortCalls {
   #tookMs: number[] = []
   #isOver = false
 
-  constructor(url: string) {
-    this.#calling = this.#call(url)
+  constructor({ url, fields }: Pick<HeapJob, 'url' | 'fields'>) {
+    this.#calling = this.#call(url, fields)
   }
 
   /** How long each took of those that ended since this was asked. */
@@ -31,26 +33,30 @@ export class ShortCalls {
     return this.#calling
   }
 
-  async #call(url: string): Promise<void> {
+  async #call(url: string, fields: object): Promise<void> {
     for (let call = 0; !this.#isOver; call += 1) {
       const startedAt = performance.now()
-      const status = await post(`${url}/short-${call}`, 1, 'hi')
-      if (status !== 200) throw new Error(`a short call was answered with ${status}`)
+      const { status, text } = await post(`${url}/short-${call}`, fields, 1, 'hi')
+      if (status !== 200) throw new Error(`a short call was answered with ${status}: ${text}`)
       this.#tookMs.push(performance.now() - startedAt)
       await sleep(EVERY_MS)
     }
   }
 }
 
-/** A call with so many new messages. @returns the answer's status */
-export async function post(session: string, count: number, text: string): Promise<number> {
+interface Answer {
+  status: number
+  text: string
+}
+
+/** A call with so many new messages. */
+export async function post(session: string, fields: object, count: number, text: string): Promise<Answer> {
   const messages = Array.from({ length: count }, (_, place) => ({
     role: place % 2 === 0 ? 'user' : 'assistant',
     content: `${text}, message ${place}`,
   }))
-  const body = JSON.stringify({ model: 'm', messages })
+  const body = JSON.stringify({ model: 'm', ...fields, messages })
   const headers = { 'content-type': 'application/json' }
   const response = await fetch(`${session}/v1/chat/completions`, { method: 'POST', body, headers })
-  await response.text()
-  return response.status
+  return { status: response.status, text: await response.text() }
 }

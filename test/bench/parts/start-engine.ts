@@ -3,9 +3,9 @@ import type { Child, Children } from './children.ts'
 
 export interface EngineOptions {
   /** Of each answer; without it as fast as it goes. */
-  tokensPerSecond?: number
+  tokensPerSecond?: number | undefined
   /** A folder: takes prompts of ids, too. */
-  tokenizer?: string
+  tokenizer?: string | undefined
 }
 
 export function startEngine(

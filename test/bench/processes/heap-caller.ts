@@ -2,7 +2,9 @@
 import { parentPort, workerData } from 'node:worker_threads'
 import { type HeapJob, post } from '../parts/short-calls.ts'
 
-const { url, messages, calls }: HeapJob = workerData
+const { url, messages, calls, fields }: HeapJob = workerData
 const bodies = Array.from({ length: calls }, (_, call) => ({ session: `${url}/heap-${call}`, call }))
-const statuses = await Promise.all(bodies.map(({ session, call }) => post(session, messages, `call ${call}`)))
-parentPort!.postMessage([...new Set(statuses)])
+const answers = await Promise.all(
+  bodies.map(({ session, call }) => post(session, fields, messages, `call ${call}`)),
+)
+parentPort!.postMessage([...new Set(answers.map(({ status }) => status))])

@@ -4,21 +4,34 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
 import { Children } from '../parts/children.ts'
+import { ANSWER_TOKENS } from '../parts/replay-job.ts'
 import { type HeapJob, ShortCalls } from '../parts/short-calls.ts'
 import { startEngine } from '../parts/start-engine.ts'
 import { quantile } from '../parts/statistics.ts'
 import { figure, table } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
+import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { Row } from './row.ts'
 
 const CALLS = { full: 20, quick: 2 }
-/** What is taken at the most, and what is refused for the number of its values. */
-const MESSAGES = { full: [33_000, 80_000], quick: [2_000] }
+/** What is taken at the most in chat mode, and what is refused for the number of its values; and in token mode, where prompts are rendered. */
+const HEAPS = {
+  full: [
+    { mode: 'chat', messages: 33_000 },
+    { mode: 'chat', messages: 80_000 },
+    { mode: 'token', messages: 10_000 },
+  ],
+  quick: [
+    { mode: 'chat', messages: 2_000 },
+    { mode: 'token', messages: 2_000 },
+  ],
+}
 const ALONE_MS = { full: 3_000, quick: 200 }
 /** The aim. */
 const LONGEST_MS = 250
 
 interface Figures {
+  mode: string
   messages: number
   status: string
   alone: number[]
@@ -28,23 +41,27 @@ interface Figures {
 export const heap: Row = async ({ folder, quick, cpuProfileFolder }) => {
   const size = quick ? 'quick' : 'full'
   const figures: Figures[] = []
-  for (const messages of MESSAGES[size]) {
+  for (const { mode, messages } of HEAPS[size]) {
     await using children = new Children()
-    const engine = await startEngine(children)
-    const db = join(folder, `heap-${messages}.db`)
-    const { url } = await new Targets(children, engine.url).startLocal({ db, cpuProfileFolder })
-    const short = new ShortCalls(url)
+    const tokenizer = mode === 'token' ? TOKEN_MODEL : undefined
+    const engine = await startEngine(children, { tokenizer })
+    const db = join(folder, `heap-${mode}-${messages}.db`)
+    const args = tokenizer === undefined ? [] : ['--tokenizer', tokenizer, '--context-length', '131072']
+    const { url } = await new Targets(children, engine.url).startLocal({ db, cpuProfileFolder, args })
+    // What the stand-in answers in token mode.
+    const fields = mode === 'token' ? { stream: true, max_tokens: ANSWER_TOKENS } : {}
+    const short = new ShortCalls({ url, fields })
     await sleep(ALONE_MS[size])
     const alone = short.taken()
-    const statuses = await callWithHeaps({ url, messages, calls: CALLS[size] })
+    const statuses = await callWithHeaps({ url, messages, calls: CALLS[size], fields })
     await short.end()
-    const status = statuses.join()
-    figures.push({ messages, status, alone, beside: short.taken() })
+    figures.push({ mode, messages, status: statuses.join(), alone, beside: short.taken() })
   }
   const title = `${CALLS[size]} calls at once, each of a heap of new messages`
-  const aims = figures.map(({ messages, beside }) => ({
-    ...{ what: `a short call beside those of ${messages} messages`, wanted: `at most ${LONGEST_MS} ms` },
-    ...{ measured: `${figure(Math.max(...beside))} ms`, met: Math.max(...beside) <= LONGEST_MS },
+  const aims = figures.map(({ mode, messages, beside }) => ({
+    ...{ what: `a short call beside those of ${messages} messages, ${mode} mode` },
+    ...{ wanted: `at most ${LONGEST_MS} ms`, measured: `${figure(Math.max(...beside))} ms` },
+    met: Math.max(...beside) <= LONGEST_MS,
   }))
   return { row: 'heap', report: `### ${title}\n\n${reportOf(figures)}`, aims, figures }
 }
@@ -57,9 +74,17 @@ async function callWithHeaps(job: HeapJob): Promise<number[]> {
 }
 
 function reportOf(figures: readonly Figures[]): string {
-  const head = ['messages', 'status', 'short calls alone, p50 ms', 'beside: calls', 'p50 ms', 'longest ms']
-  const rows = figures.map(({ messages, status, alone, beside }) => [
-    ...[messages.toLocaleString('en'), status, figure(quantile(alone, 0.5)), String(beside.length)],
+  const head = [
+    'mode',
+    'messages',
+    'status',
+    'short calls alone, p50 ms',
+    'beside: calls',
+    'p50 ms',
+    'longest ms',
+  ]
+  const rows = figures.map(({ mode, messages, status, alone, beside }) => [
+    ...[mode, messages.toLocaleString('en'), status, figure(quantile(alone, 0.5)), String(beside.length)],
     ...[figure(quantile(beside, 0.5)), figure(Math.max(...beside))],
   ])
   return table(head, rows)

@@ -36,6 +36,24 @@ t.test('prompts are rendered on a thread, in order', async (t) => {
   await t.rejects(prompts.render([image], {}), { code: 'unsupported', param: 'messages.0.content.0' })
 })
 
+t.test('short prompts go before long ones, which have their turn all the same', async (t) => {
+  const prompts = await start('{{ messages[0].content }}')
+  t.teardown(() => prompts.close())
+  const done: string[] = []
+  const render = async (name: string, messages: number) => {
+    const texts = Array.from({ length: messages }, () => saying(name)).flat()
+    done.push(await prompts.render(texts, {}))
+  }
+  // The first job has begun before the others come.
+  await Promise.all([
+    ...['long-1', 'long-2', 'long-3'].map((name) => render(name, 1_001)),
+    ...Array.from({ length: 70 }, () => render('short', 1)),
+  ])
+  t.equal(done[0], 'long-1')
+  t.equal(done.indexOf('long-2'), 65, 'behind 64 short ones')
+  t.equal(done.indexOf('long-3'), 72)
+})
+
 t.test('numbers of variables and documents reach the template as they were written', async (t) => {
   const prompts = await start('{{ n }} {{ big }} {{ nested[0].x }} {{ documents[0].score }}')
   t.teardown(() => prompts.close())

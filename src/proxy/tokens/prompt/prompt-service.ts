@@ -22,6 +22,9 @@ export interface PromptService {
 /** The longest of real prompts take a tenth of a second. */
 const TIME_LIMIT_MS = 10_000
 
+/** What has more takes Python tens of milliseconds. */
+const LONG_MESSAGES = 1_000
+
 const ENTRY_POINT = new URL('./prompt-thread.ts', import.meta.url)
 
 export class PromptThread implements PromptService {
@@ -62,11 +65,14 @@ export class PromptThread implements PromptService {
   }
 
   async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
-    return (await this.#thread.ask({ kind: 'render', messages, options: asText(options) })) as string
+    const job = { kind: 'render', messages, options: asText(options) } as const
+    return (await this.#thread.ask(job, messages.length > LONG_MESSAGES)) as string
   }
 
   async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartAnswer> {
-    return (await this.#thread.ask({ kind: 'newPart', request, options: asText(options) })) as NewPartAnswer
+    const job = { kind: 'newPart', request, options: asText(options) } as const
+    const count = (request.history?.length ?? 0) + request.newMessages.length
+    return (await this.#thread.ask(job, count > LONG_MESSAGES)) as NewPartAnswer
   }
 
   close(): Promise<void> {

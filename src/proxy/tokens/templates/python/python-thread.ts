@@ -35,12 +35,17 @@ interface Waiting<Job, Answer> {
   reject(error: ProxyError): void
 }
 
+/** So many short jobs may go before a long one that waits. */
+const MAX_SHORT_IN_A_ROW = 64
+
 /** Python and the template may need seconds where no snapshot was made and others want the processor, too. */
 const START_LIMIT_MS = 120_000
 
 export class PythonThread<Job, Answer> {
   readonly #options: PythonThreadOptions
-  readonly #queue: Waiting<Job, Answer>[] = []
+  readonly #short: Waiting<Job, Answer>[] = []
+  readonly #long: Waiting<Job, Answer>[] = []
+  #shortInARow = 0
   #current: Waiting<Job, Answer> | undefined
   #worker: Worker | undefined
   #timer: NodeJS.Timeout | undefined
@@ -50,22 +55,25 @@ export class PythonThread<Job, Answer> {
     this.#options = options
   }
 
-  /** @throws ProxyError of the job, `start_failed` without Python, `queue_full`, `shutting_down` */
-  ask(job: Job): Promise<Answer> {
+  /**
+   * @param isLong it takes many times as long as others, which go first
+   * @throws ProxyError of the job, `start_failed` without Python, `queue_full`, `shutting_down`
+   */
+  ask(job: Job, isLong = false): Promise<Answer> {
     return new Promise((resolve, reject) => {
       if (this.#closed) return reject(this.#closedError())
-      if (this.#queue.length >= (this.#options.limits.maxQueued ?? 1024)) {
+      if (this.#short.length + this.#long.length >= (this.#options.limits.maxQueued ?? 1024)) {
         const message = `too many jobs wait for the Python that ${this.#options.task}`
         return reject(new ProxyError('queue_full', message, { retryAfterS: 1 }))
       }
-      this.#queue.push({ job, resolve, reject })
+      ;(isLong ? this.#long : this.#short).push({ job, resolve, reject })
       this.#next()
     })
   }
 
   async close(): Promise<void> {
     this.#closed = true
-    const waiting = [this.#current, ...this.#queue.splice(0)]
+    const waiting = [this.#current, ...this.#short.splice(0), ...this.#long.splice(0)]
     const worker = this.#dismiss()
     for (const one of waiting) one?.reject(this.#closedError())
     await worker?.terminate()
@@ -73,7 +81,7 @@ export class PythonThread<Job, Answer> {
 
   #next(): void {
     if (this.#current !== undefined) return
-    this.#current = this.#queue.shift()
+    this.#current = this.#take()
     if (this.#current === undefined) {
       // It holds the process only while it works.
       this.#worker?.unref()
@@ -81,6 +89,13 @@ export class PythonThread<Job, Answer> {
     }
     if (this.#worker === undefined) this.#spawn()
     else this.#send(this.#worker, this.#current)
+  }
+
+  #take(): Waiting<Job, Answer> | undefined {
+    const isLongOnesTurn = this.#short.length === 0 || this.#shortInARow >= MAX_SHORT_IN_A_ROW
+    const long = isLongOnesTurn ? this.#long.shift() : undefined
+    this.#shortInARow = long === undefined ? this.#shortInARow + 1 : 0
+    return long ?? this.#short.shift()
   }
 
   /** Its first messages say that Python works, and then that the template does. */
