@@ -41,7 +41,7 @@ export interface RunningServer {
   /** Where it listens, with the port that it got: `http://127.0.0.1:8080`. */
   readonly url: string
   /** Where `--health-port` is answered. */
-  readonly healthUrl?: string
+  readonly healthUrl?: string | undefined
   /** Resolves with the cause when nothing can be put on record any more until the process starts anew; else never. */
   readonly lost: Promise<ProxyError>
   /**
@@ -81,12 +81,12 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
     await rollouts.begin({ proxyUrl: url, adminKeys: config.adminKeys, tlsCa: undefined })
   }
   await store.shared?.tell({ url: config.nodeUrl ?? reachableUrl(url) })
-  const where = { url, ...(healthPort && { health_url: healthPort.url }) }
+  const where = { url, health_url: healthPort?.url }
   logger.info({ ...where, mode: config.mode, db: databaseName(config.db), version: VERSION }, 'listening')
   const running = opened.move()
   return {
     url,
-    ...(healthPort && { healthUrl: healthPort.url }),
+    healthUrl: healthPort?.url,
     lost: store.lost,
     stop: async (graceMs) => {
       // Agents work for minutes: they are ended, and the trainer asks again.
@@ -189,12 +189,12 @@ function healthFacts(config: ServeConfig, parts: ServerParts) {
   return {
     version: VERSION,
     db: databaseName(config.db),
-    ...(database && { database: promisesToWire(database) }),
+    database: database && promisesToWire(database),
     ...((config.runner ?? config.rolloutServer) !== undefined && { rollouts: true }),
-    ...(store.shared && { nodes: nodesToWire(store.shared) }),
+    nodes: store.shared && nodesToWire(store.shared),
     prompts: prompts.counts(),
     ...markup,
-    ...(drift && { drift: drift.meter.state() }),
+    drift: drift?.meter.state(),
     notes: [
       ...notesOn(config).filter((note) => note !== fallbackNote(config) || isFallback()),
       ...(hasNoEngine ? [NO_ENGINE_NOTE] : []),

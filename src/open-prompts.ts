@@ -127,13 +127,13 @@ interface ToolParserFacts {
   chosen_by: ParserChoice['chosenBy']
   /** Texts of the chat template that speak for it. */
   evidence: readonly string[]
-  warning?: string
+  warning?: string | undefined
 }
 
 function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
   const { family, chosenBy, evidence, warning } = choice
   const name = chosenBy === 'response_template' ? chosenBy : family.name
-  const facts = { name, chosen_by: chosenBy, evidence, ...(warning && { warning }) }
+  const facts = { name, chosen_by: chosenBy, evidence, warning: warning || undefined }
   if (warning === undefined) logger.info({ tool_parser: facts }, 'tool parser chosen')
   else logger.warn({ tool_parser: facts }, warning)
   return facts

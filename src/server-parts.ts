@@ -56,7 +56,7 @@ export interface Outside {
 
 export interface ServerHooks {
   logger: Logger
-  outside?: Outside
+  outside?: Outside | undefined
 }
 
 /** What answers calls, before anything listens. */
@@ -104,8 +104,8 @@ export async function openParts(
     activity,
     retryGraceMs: config.retryGraceMs,
     editedCalls: config.editedCalls,
-    ...(config.model !== undefined && { model: config.model }),
-    ...(drift && { onTrainable: (turn) => drift.meter.offer(turn) }),
+    model: config.model,
+    onTrainable: drift && ((turn) => drift.meter.offer(turn)),
   })
   const sharing = shareControls(config, { store, backend, registry, weights, activity, logger }, opened)
   return {

@@ -73,7 +73,7 @@ export interface ProxyErrorOptions {
   /** Overrides the catalogue's status, for an engine's own refusal (400, 404, 429 …). */
   status?: number
   /** Seconds after which a retry makes sense; becomes `retry-after`. */
-  retryAfterS?: number
+  retryAfterS?: number | undefined
   /** The engine's own error body, passed on to agents that speak the engine's dialect. */
   engineBody?: unknown
 }

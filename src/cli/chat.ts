@@ -20,7 +20,7 @@ export async function run(config: ChatConfig, [message = 'Say hello.']: string[]
     if (config.session === undefined) await proxy.call('POST', at, Type.Unknown())
     const model = config.model ?? (await proxy.get(`${at}/v1/models`, Models)).data[0]?.id
     const body = {
-      ...(model !== undefined && { model }),
+      model,
       messages: [{ role: 'user', content: message }],
       max_tokens: config.maxTokens,
     }

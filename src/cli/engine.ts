@@ -39,9 +39,9 @@ function engineOptions(config: EngineConfig): EmbeddedEngineOptions {
   return {
     latencyMs,
     tokensPerSecond,
-    ...(model !== undefined && { model }),
-    ...(weightVersion !== undefined && { weightVersion }),
-    ...(contextLength !== undefined && { contextLength }),
+    model,
+    weightVersion,
+    contextLength,
     ...(playbook !== undefined && { playbook: Playbook.fromFile(playbook) }),
   }
 }

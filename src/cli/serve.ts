@@ -14,12 +14,10 @@ export async function run(config: ServeConfig): Promise<number> {
   const model = config.tokenizer === undefined ? undefined : await beginModel(config)
   const { startServer } = await import('../main.ts')
   const outside = model && { openModel: () => model.ready() }
-  const server = await startServer(config, { logger, ...(outside && { outside }) }).catch(
-    async (error: unknown) => {
-      await model?.close()
-      throw explainListenFailure(error, config.host, config.port)
-    },
-  )
+  const server = await startServer(config, { logger, outside }).catch(async (error: unknown) => {
+    await model?.close()
+    throw explainListenFailure(error, config.host, config.port)
+  })
   watchUnforeseen(logger)
   endWhenLost(server.lost, logger)
   const served = serveUntilSignal(server, config.shutdownGraceMs, logger)

@@ -19,7 +19,7 @@ export function openEngines(choice: EngineChoice): EngineClient[] {
   if (engineUrls.length > 0) return engineUrls.map((url) => openServer(choice, url))
   refuseServerWithoutUrl(engineKind)
   const forced = playbook === undefined ? undefined : Playbook.fromFile(playbook)
-  return [new EmbeddedEngine({ ...(model !== undefined && { model }), ...(forced && { playbook: forced }) })]
+  return [new EmbeddedEngine({ model, playbook: forced })]
 }
 
 /** Whoever names a server means it: what the embedded engine says in its place would be trained on. */

@@ -94,7 +94,7 @@ export interface RolloutResult {
   /** Exact turns that are in none of the rows, because `select` left out theirs. */
   left_out_turns: number
   /** `data:` URLs by their digests. Absent: nobody asked. */
-  images?: Readonly<Record<string, string>>
+  images?: Readonly<Record<string, string>> | undefined
 }
 
 /**
@@ -114,7 +114,7 @@ export function resultOf(
     rows: outputsOf(session, facts, chosen.trajectories),
     reward,
     left_out_turns: [...turnsOf(session.trajectories)].filter((id) => !chosenTurns.has(id)).length,
-    ...(images && { images }),
+    images,
   }
 }
 
@@ -147,7 +147,7 @@ export function outputsOf(
     response_mask: row.response_mask,
     response_logprobs: row.response_logprobs,
     ...rowDetailsOf(row),
-    ...(row.images && { images: row.images }),
+    images: row.images,
     // The line's own, where it has one.
     reward_score: row.reward ?? reward.score,
     num_turns: row.num_turns,

@@ -8,7 +8,7 @@ export interface HttpCall {
   url: string
   headers?: Readonly<Record<string, string>>
   /** JSON text, a form, or bytes as they come. */
-  body?: string | FormData | Readable
+  body?: string | FormData | Readable | undefined
   signal: AbortSignal
 }
 

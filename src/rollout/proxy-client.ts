@@ -53,7 +53,6 @@ const Trajectories = Type.Object({
 })
 const Refusal = Type.Object({ detail: Type.String(), code: Type.Optional(Type.String()) })
 
-export type SessionStatus = Static<typeof Status>
 export type TrajectoryRow = Static<typeof Row>
 export type SessionTrajectories = Static<typeof Trajectories>
 
@@ -61,8 +60,8 @@ export interface SessionRequest {
   session_id: string
   metadata: Record<string, unknown>
   sampling_params: Record<string, unknown>
-  trust_agent?: boolean
-  record?: readonly string[]
+  trust_agent?: boolean | undefined
+  record?: readonly string[] | undefined
 }
 
 /** Which rows of a session, and how much of them. */
@@ -129,7 +128,7 @@ export class ProxyClient {
   }
 
   /** `not_found`: somebody has removed it. */
-  async complete(sessionId: string, signal: AbortSignal): Promise<SessionStatus | 'not_found'> {
+  async complete(sessionId: string, signal: AbortSignal): Promise<Static<typeof Status> | 'not_found'> {
     return (await this.#ask('POST', `${pathOf(sessionId)}/complete`, Ended, signal)).status
   }
 
@@ -204,7 +203,7 @@ export class ProxyClient {
         method,
         url: proxyUrl + path,
         headers: adminKey === undefined ? {} : { authorization: `Bearer ${adminKey}` },
-        ...(body && { body: JSON.stringify(body) }),
+        body: body && JSON.stringify(body),
         signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]),
       })
     } catch (error) {

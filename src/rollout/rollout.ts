@@ -93,10 +93,10 @@ export class Rollout {
     const metadata = { trial_id: this.#trialId, try: tryNumber }
     return {
       session_id: sessionId,
-      metadata: { ...metadata, ...(instanceId !== undefined && { instance_id: instanceId }) },
+      metadata: { ...metadata, instance_id: instanceId },
       sampling_params: withoutRecording(this.#samplingParams),
-      ...(this.#options.trustAgent && { trust_agent: true }),
-      ...(this.#options.record?.length && { record: this.#options.record }),
+      trust_agent: this.#options.trustAgent || undefined,
+      record: this.#options.record?.length ? this.#options.record : undefined,
     }
   }
 
@@ -115,7 +115,7 @@ export class Rollout {
       anthropicBaseUrl,
       apiKey,
       modelName,
-      ...(agent && { settings: agent }),
+      settings: agent,
       untilEnded: (untilSignal) => proxy.untilEnded(sessionId, untilSignal),
     }
   }

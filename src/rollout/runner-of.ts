@@ -56,9 +56,9 @@ export function runnerOf(
         sandbox: { mode: sandbox, visible: sandboxPaths, hidden: secretsOf(config) },
         verifierEnvironment: verifierEnv,
         warn: say,
-        ...(verifier !== undefined && { verifier }),
-        ...(workDir !== undefined && { workDir }),
-        ...(hiddenColumns.length > 0 && { hiddenColumns }),
+        verifier,
+        workDir,
+        hiddenColumns: hiddenColumns.length > 0 ? hiddenColumns : undefined,
       })
   }
 }

@@ -136,7 +136,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   #linkTo({ url: proxyUrl, address }: ProxyName, lost: () => void): ProxyLink {
     const { backend, logger, workerId, maxConcurrency, apiKeys = [], ca, dial = dialOut } = this.#options
     const { random = Math.random } = this.#options
-    const fields = { worker_id: workerId, proxy: shownUrl(proxyUrl), ...(address && { address }) }
+    const fields = { worker_id: workerId, proxy: shownUrl(proxyUrl), address: address || undefined }
     return new ProxyLink({
       url: workerSocketUrl(proxyUrl),
       address,

@@ -218,7 +218,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/answer-reader.ts',
-        find: '      ...(this.#weightVersion !== undefined && { weightVersion: this.#weightVersion }),\n',
+        find: '      weightVersion: this.#weightVersion,\n',
         put: '',
       },
     ],

@@ -22,19 +22,19 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
       const query = {
         limit,
         metadata: metadataFilter(Object.fromEntries(named)),
-        ...(status !== undefined && { status }),
+        status,
         ...(run !== undefined && { idPrefix: idPrefixOfRun(run) }),
-        ...(sort !== undefined && { sort }),
+        sort,
         ...(since !== undefined && { sinceMs: since * 1_000 }),
-        ...(label !== undefined && { label }),
-        ...(cursor !== undefined && { cursor }),
+        label,
+        cursor,
       }
       const { sessions, nextCursor } = await reader.listSessions(query)
       return { sessions: sessions.map(sessionToWire), next_cursor: nextCursor ?? null }
     },
     search: async ({ text: wanted, run, per_session: perSession, limit, cursor }) => {
       const within = run !== undefined && { idPrefix: idPrefixOfRun(run) }
-      const page = { wanted, perSession, limit, ...(cursor !== undefined && { cursor }) }
+      const page = { wanted, perSession, limit, cursor }
       return hitsToWire(await reader.searchTurns({ ...page, ...within }))
     },
     withTurns: async (sessionId) => {

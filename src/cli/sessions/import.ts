@@ -43,7 +43,7 @@ async function importAll(reader: TurnReader, store: TurnStore) {
     const page = await reader.listSessions({
       limit: PAGE,
       order: 'asc',
-      ...(cursor !== undefined && { cursor }),
+      cursor,
     })
     for (const session of page.sessions) {
       const turns = await importSession(reader, store, session)

@@ -49,8 +49,8 @@ async function verifyWith(
   const health = await healthOf(engine)
   const verifier = new Verifier(engine, {
     tolerance: { mean: meanTolerance, token: tokenTolerance },
-    ...(logprobsOf !== 'auto' && { logprobsOf }),
-    ...(model !== undefined && { model }),
+    logprobsOf: logprobsOf === 'auto' ? undefined : logprobsOf,
+    model,
     anyWeights,
     alternatives,
     greedy,
@@ -111,8 +111,8 @@ async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap
   for (const { turns, sampling_mask: mask, sampling_logprobs: logprobs } of trajectories) {
     const { turn_id: turnId, start, end } = turns[0]!
     masks.set(turnId, {
-      ...(mask && { samplingMask: mask.slice(start, end) }),
-      ...(logprobs && { samplingLogprobs: logprobs.slice(start, end) }),
+      samplingMask: mask?.slice(start, end),
+      samplingLogprobs: logprobs?.slice(start, end),
     })
   }
   return masks
@@ -121,7 +121,7 @@ async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap
 function verifiable(sessionId: string, turn: TurnJson): VerifiableTurn {
   const logprobsOf = recordedLogprobsOf(turn.annotations)
   return {
-    ...(logprobsOf && { logprobsOf }),
+    logprobsOf,
     sessionId,
     turnId: turn.turn_id,
     index: turn.index,

@@ -20,17 +20,17 @@ import { type RankedToken, rankTokens } from './score.ts'
 
 export interface EmbeddedEngineOptions {
   /** The model's name in answers and lists. Requests may ask for any other. Default: `embedded`. */
-  model?: string
+  model?: string | undefined
   /** Tokens of prompt and completion together. Default: 32768. */
-  contextLength?: number
+  contextLength?: number | undefined
   /** Time to the first token, in milliseconds. Default: 0. */
   latencyMs?: number
   /** Pace after the first token; 0 is as fast as it goes. Default: 0. */
   tokensPerSecond?: number
   /** Which weights are said to sample; `EmbeddedEngine.weightVersion` changes it later. Default: none. */
-  weightVersion?: string
+  weightVersion?: string | undefined
   /** Answers that are forced. Default: the built-in playbook, a calculator's tool loop. */
-  playbook?: Playbook
+  playbook?: Playbook | undefined
   /**
    * For benchmarks: every completion is the same text, this many tokens long if the request does not limit it
    * earlier; nothing is sampled. The logprobs are still the model's own. Default: off.

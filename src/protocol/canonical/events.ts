@@ -18,13 +18,13 @@ export interface GenerationStart {
   /** Which engine serves, for the record: its URL without credentials, `embedded`, or `worker-id/url`. */
   engine: string
   /** The model's name as the engine gives it. */
-  model?: string
+  model?: string | undefined
   /** The prompt's token ids as the engine saw them, where it tells, else those it was sent. */
-  promptTokenIds?: PromptIds
+  promptTokenIds?: PromptIds | undefined
   /** One more than the highest id that the model has, where it is known. */
   vocabularySize?: number
   /** Which weights sampled, in the engine's own word. */
-  weightVersion?: string
+  weightVersion?: string | undefined
   /** What the engine says of how it samples, whatever the call asked for. */
   sampling?: EngineSampling
   /** What else the record should say of this turn; for instance how token mode came by its prompt. */
@@ -53,7 +53,7 @@ export interface GenerationDelta {
   /** The engine's own entries with text and alternatives; only where the agent asked for logprobs. */
   logprobsContent?: TokenLogprob[]
   /** What else was reported: per token of `tokenIds`, or of the whole; see {@link Details}. Only where it was asked for. */
-  details?: Details
+  details?: Details | undefined
   /** Fields of the engine's message that have no name here; they reach the agent unchanged. */
   extra?: Record<string, unknown>
 }
@@ -64,13 +64,13 @@ export interface GenerationEnd {
   /** OpenAI's finish reasons: `stop`, `length`, `tool_calls`, `content_filter`; an engine's others pass through. */
   finishReason: string
   /** The stop string or stop token id that ended it, where the engine tells. */
-  stopReason?: string | number | null
-  usage?: Usage
+  stopReason?: string | number | null | undefined
+  usage?: Usage | undefined
   /**
    * Weights at the end, if they are known; they differ from the start's when weights changed mid-way. Absent: those of the
    * start. null: nobody knows whether it is still those.
    */
-  weightVersion?: string | null
+  weightVersion?: string | null | undefined
 }
 
 export type GenerationEvent = GenerationStart | GenerationDelta | GenerationEnd

@@ -60,24 +60,24 @@ export type GenerationRequest = CanonicalRequest & {
   requestId: string
   sessionId: string
   /** Which of the session's sub-agents calls, by the agent's own word; absent: none does, or nobody says so. */
-  subagent?: string
+  subagent?: string | undefined
   /** Whether events should come as the engine samples (true) or all at once when it is done. */
   stream: boolean
   /** What is recorded beyond ids and logprobs; absent: nothing. */
-  record?: RequestedDetails
+  record?: RequestedDetails | undefined
   /** Routed experts of the prompt are on record up to this place, and need not come again; absent: none is. */
   expertsStart?: number
   /** The call of which this is one of several answers: their prompt is the same. Absent: the only one. */
-  choiceOf?: string
+  choiceOf?: string | undefined
   /** Only for an engine that lists the body's model: any other one would sample with other weights. */
-  mustServe?: boolean
+  mustServe?: boolean | undefined
   /** The last of the body's messages, of a call that is recorded. */
   lastMessage?: Message | undefined
   /**
    * JSON of the body's messages, where it is there already: in UTF-8, with commas between them and without
    * brackets, in pieces.
    */
-  messagesJson?: readonly Buffer[]
+  messagesJson?: readonly Buffer[] | undefined
   /** JSON of the body's tools, if it is there: in UTF-8, with commas between them and without brackets. */
   toolsJson?: Buffer
   /**
@@ -100,7 +100,7 @@ export type GenerationRequest = CanonicalRequest & {
   /** What is known of the session's prompts as engines read and write them. */
   promptLists?: PromptLists
   /** Is told of its steps; absent: nobody traces it. */
-  spans?: TurnSpans
+  spans?: TurnSpans | undefined
   /** Names the span that it belongs to: for its engine, as the header of this name (W3C Trace Context). */
   traceparent?: string
 }

@@ -94,7 +94,7 @@ function renewCertificate({ fastify }: App, servers: readonly object[], options:
     renewed: (certificate) => {
       for (const server of servers) if (server instanceof HttpsServer) server.setSecureContext(certificate)
     },
-    ...(intervalMs !== undefined && { intervalMs }),
+    intervalMs,
   })
   fastify.addHook('onClose', async () => stop())
 }

@@ -343,17 +343,17 @@ function statusOf(
     name: identity.workerId,
     kind: 'worker',
     healthy,
-    ...(worker.unavailable && { unavailable: worker.unavailable }),
+    unavailable: worker.unavailable,
     connected: worker.isConnected,
-    ...(tokenizers && { tokenizer: tokenizers.tokenizer }),
+    tokenizer: tokenizers?.tokenizer,
     inFlight,
     capacity: identity.maxConcurrency,
     models: worker.models.map((model) => model.id),
     takesTokenIds: identity.capabilities.includes(CAPABILITIES.tokenIds),
-    ...(identity.capabilities.includes(CAPABILITIES.images) && { takesImages: true }),
-    ...(weightVersion !== undefined && { weightVersion }),
-    ...(!healthy && { error }),
-    ...(warning !== undefined && { warning }),
+    takesImages: identity.capabilities.includes(CAPABILITIES.images) || undefined,
+    weightVersion,
+    error: healthy ? undefined : error,
+    warning,
   }
 }
 

@@ -153,7 +153,7 @@ export class DriftMeter {
     const logprobsOf = recordedLogprobsOf(JSON.parse(turn.annotations))
     return {
       ...turn,
-      ...(logprobsOf && { logprobsOf }),
+      logprobsOf,
       ...recordedMasks(details?.get(turnId) ?? []),
       params,
     }

@@ -23,5 +23,5 @@ export function idleEngine(
   const engine = idle.find(({ client }) => client.name === turn.engine) ?? idle[0]
   if (engine === undefined) return 'busy'
   const { models, weightVersion } = engine.watch
-  return { client: engine.client, health: { models, ...(weightVersion !== undefined && { weightVersion }) } }
+  return { client: engine.client, health: { models, weightVersion } }
 }

@@ -5,9 +5,9 @@ import type { LogprobsOf, SamplingMask } from './compare.ts'
 
 export interface RecordedMasks {
   /** What was left for each sampled token, if it is on record. */
-  readonly samplingMask?: SamplingMask
+  readonly samplingMask?: SamplingMask | undefined
   /** Each sampled token's logprob among what was left, if it is on record. */
-  readonly samplingLogprobs?: readonly (number | null)[]
+  readonly samplingLogprobs?: readonly (number | null)[] | undefined
 }
 
 /** The kinds that {@link recordedMasks} reads. */
@@ -22,10 +22,8 @@ export function recordedMasks(packed: Iterable<PackedDetail>): RecordedMasks {
     return count === 0 ? null : table.ids.slice(end - count, end)
   })
   return {
-    ...(rows && { samplingMask: rows }),
-    ...(logprobs && {
-      samplingLogprobs: logprobs.map((logprob) => (Number.isNaN(logprob) ? null : logprob)),
-    }),
+    samplingMask: rows,
+    samplingLogprobs: logprobs?.map((logprob) => (Number.isNaN(logprob) ? null : logprob)),
   }
 }
 

@@ -36,7 +36,7 @@ export interface VerifiableTurn extends RecordedMasks {
   readonly completionTokenIds: ArrayLike<number>
   readonly completionLogprobs: ArrayLike<number>
   /** What its logprobs are of; absent: as engines of this kind have them by default. */
-  readonly logprobsOf?: LogprobsOf
+  readonly logprobsOf?: LogprobsOf | undefined
   readonly weightVersionStart: string | null
   readonly weightVersionEnd: string | null
 }
@@ -45,11 +45,11 @@ export interface VerifyOptions {
   /** Default: 0.05 nats in the mean, 1 for a token. */
   readonly tolerance?: Tolerance
   /** Default: as the turn says, else as engines of this kind do by default. */
-  readonly logprobsOf?: LogprobsOf
+  readonly logprobsOf?: LogprobsOf | undefined
   /** Whether turns of other weights than the engine's are compared. Default: no. */
   readonly anyWeights?: boolean
   /** The model to ask for instead of each turn's own. */
-  readonly model?: string
+  readonly model?: string | undefined
   /** Whether turns that were sampled greedily are sampled again. Default: no. */
   readonly greedy?: boolean
   /**
@@ -231,8 +231,8 @@ export class Verifier {
     const request: ScoreRequest = {
       promptTokenIds,
       completionTokenIds: Int32Array.from(turn.completionTokenIds),
-      ...(model !== null && { model }),
-      ...(typeof loraPath === 'string' && { loraPath }),
+      model: model ?? undefined,
+      loraPath: typeof loraPath === 'string' ? loraPath : undefined,
       alternatives: needsAlternatives(this.#logprobsOf(turn), turn) ? alternatives : 0,
     }
     return (await this.#engine.score!(request, signal)).tokens

@@ -11,13 +11,13 @@ export interface CommandRunnerOptions {
   /** The agent. */
   command: CommandLine
   /** What judges its work when it has ended; without it the runner knows of no reward. */
-  verifier?: CommandLine | RewardVerifier
+  verifier?: CommandLine | RewardVerifier | undefined
   /** Of the agent, and of the verifier. */
   timeLimitMs?: number
   /** Further variables of the agent; the session's own go before them. */
   environment?: Readonly<Record<string, unknown>>
   /** Where each try gets a directory of its own, which stays; without it they are temporary and are removed. */
-  workDir?: string
+  workDir?: string | undefined
   /** Between asking an agent to end and killing it. */
   graceMs?: number
   /** What agent and verifier see of this machine. Default: a sandbox where there is one. */
@@ -25,7 +25,7 @@ export interface CommandRunnerOptions {
   /** Variables of the trainer's environment that the verifier gets, such as a judge's key. */
   verifierEnvironment?: readonly string[]
   /** Columns of the row that only the verifier sees. Default: those that hold answers in data sets of the field. */
-  hiddenColumns?: readonly string[]
+  hiddenColumns?: readonly string[] | undefined
   /** Called, once, to say that agents run without a sandbox. Default: a warning of the process. */
   warn?(text: string): void
 }

@@ -11,7 +11,8 @@ import { type GroupEnd, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentStatus, AgentTask } from './runner.ts'
 import { sessionEnvironment, textVariables } from './session-environment.ts'
 
-type Fields = Readonly<Record<string, unknown>>
+/** Of Harbor's own configuration, passed on as they are. */
+export type HarborFields = Readonly<Record<string, unknown>>
 
 export interface HarborTrialsOptions {
   /** The program; a line for `sh`, so that it may be `uvx harbor`. */
@@ -22,13 +23,13 @@ export interface HarborTrialsOptions {
   harborTimeoutMs: number
   agentName?: string | undefined
   agentImportPath?: string | undefined
-  agentKwargs?: Fields
+  agentKwargs?: HarborFields
   /** Further variables of the agent. */
-  environmentOverrides?: Fields
-  environmentKwargs?: Fields
+  environmentOverrides?: HarborFields
+  environmentKwargs?: HarborFields
   timeoutMultiplier?: number
   /** Fields of Harbor's `VerifierConfig`. */
-  harborVerifier?: Fields
+  harborVerifier?: HarborFields
   /** Where trials keep their logs and artefacts, in a folder a session; without it they are removed. */
   workDir?: string | undefined
 }
@@ -147,7 +148,7 @@ function taskOf({ taskPath, sample }: AgentTask): object {
   const { harbor_task: named } = sample
   if (typeof named === 'string' && named !== '') {
     const [name, ref] = named.split('@', 2)
-    return { name, ...(ref !== undefined && { ref }) }
+    return { name, ref }
   }
   throw new Error(
     'the row names no task: it has no local_task_path and no harbor_task, and no dataset directory has its instance_id',

@@ -32,7 +32,7 @@ export interface AgentTask {
   /** With it the agent calls, and can do nothing else. */
   readonly apiKey: string
   readonly modelName: string | undefined
-  readonly settings?: AgentSettings
+  readonly settings?: AgentSettings | undefined
   /** Resolves with how the session ended, for agents that end it themselves. @throws `signal.reason` */
   untilEnded(signal: AbortSignal): Promise<'completed' | 'aborted'>
 }

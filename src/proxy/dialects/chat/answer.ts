@@ -23,7 +23,7 @@ export function chatCompletion(
     created: identity.createdS,
     model: first.start?.model ?? identity.model,
     choices: completions.map((completion, index) => choiceOf(completion, index, answerOptions)),
-    ...(usage && { usage }),
+    usage,
     ...(answerOptions.tokenIds && { prompt_token_ids: promptIds(first) }),
   }
 }
@@ -154,10 +154,10 @@ function messageDelta(delta: GenerationDelta, showReasoning: boolean): string {
     return delta.content === undefined ? '{}' : `{"content":${JSON.stringify(delta.content)}}`
   }
   return JSON.stringify({
-    ...(delta.content !== undefined && { content: delta.content }),
+    content: delta.content,
     ...(reasoning !== undefined && reasoningFields(reasoning)),
-    ...(delta.refusal !== undefined && { refusal: delta.refusal }),
-    ...(delta.toolCalls && { tool_calls: delta.toolCalls }),
+    refusal: delta.refusal,
+    tool_calls: delta.toolCalls,
     ...delta.extra,
   })
 }

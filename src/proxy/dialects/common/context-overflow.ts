@@ -4,9 +4,9 @@ import type { ProxyError } from '../../../base/errors.ts'
 /** In tokens. */
 export interface ContextOverflow {
   limit: number
-  prompt?: number
+  prompt?: number | undefined
   /** What was asked for. */
-  completion?: number
+  completion?: number | undefined
 }
 
 /** vLLM, SGLang and this proxy, by version; each finds a number of tokens. */
@@ -37,7 +37,7 @@ export function readContextOverflow({ code, message }: ProxyError): ContextOverf
   if (limit === undefined) return undefined
   const prompt = firstNumber(PROMPT, message)
   const completion = firstNumber(COMPLETION, message)
-  return { limit, ...(prompt !== undefined && { prompt }), ...(completion !== undefined && { completion }) }
+  return { limit, prompt, completion }
 }
 
 function firstNumber(patterns: readonly RegExp[], text: string): number | undefined {

@@ -16,7 +16,7 @@ export function textCompletion(
   return {
     ...root(identity, first.start?.model),
     choices: completions.map((completion, index) => choiceOf(completion, index, answerOptions)),
-    ...(usage && { usage }),
+    usage,
   }
 }
 
@@ -92,7 +92,7 @@ export class CompletionStreamWriter {
           text: event.content ?? '',
           logprobs: entries ? legacyLogprobs(entries, this.#offset) : null,
           finish_reason: null,
-          ...(ids && { token_ids: ids }),
+          token_ids: ids,
         })
         this.#offset += event.content?.length ?? 0
       }

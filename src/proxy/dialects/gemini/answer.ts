@@ -26,7 +26,7 @@ export function geminiAnswer(
 ): object {
   const { start, end, reasoning, content, refusal, toolCalls, tokenIds } = completion
   const text = `${content ?? ''}${refusal ?? ''}`
-  const parts = new Parts(answerOptions)
+  const parts = new GeminiParts(answerOptions)
   if (reasoning) parts.addReasoning(reasoning)
   if (text) parts.addText(text)
   for (const { id, function: called } of toolCalls) parts.addCall(id, called.name, called.arguments)
@@ -34,7 +34,7 @@ export function geminiAnswer(
 }
 
 /** The parts of an answer, or of a piece of one. */
-class Parts {
+class GeminiParts {
   readonly #answerOptions: AnswerOptions
   #parts: Part[] = []
   /** Reasoning that the next part's signature is to hold. */
@@ -60,7 +60,7 @@ class Parts {
 
   /** @param id absent: workers of version 1 may leave it out */
   addCall(id: string | undefined, name: string, written: string): void {
-    const functionCall = { ...(id && { id }), name, args: inputOf(written) }
+    const functionCall = { id: id || undefined, name, args: inputOf(written) }
     this.#parts.push({ functionCall, ...this.#signature() })
   }
 
@@ -84,7 +84,7 @@ class Parts {
  */
 export class GeminiStreamWriter {
   readonly #identity: AnswerIdentity
-  readonly #parts: Parts
+  readonly #parts: GeminiParts
   readonly #frame: StreamFrame
   readonly #calls = new Map<number, { id: string | undefined; name: string; arguments: string }>()
   #start: GenerationStart | undefined
@@ -92,7 +92,7 @@ export class GeminiStreamWriter {
 
   constructor(identity: AnswerIdentity, answerOptions: AnswerOptions, frame: StreamFrame = new EventFrame()) {
     this.#identity = identity
-    this.#parts = new Parts(answerOptions)
+    this.#parts = new GeminiParts(answerOptions)
     this.#frame = frame
   }
 
@@ -178,11 +178,11 @@ function responseOf(
     candidates: [
       {
         content: { parts: shown, role: 'model' },
-        ...(last?.end && { finishReason: finishReasonOf(last.end.finishReason) }),
+        finishReason: last?.end && finishReasonOf(last.end.finishReason),
         index: 0,
       },
     ],
-    ...(last && { usageMetadata: usageOf(start, last.end, last.outputTokens) }),
+    usageMetadata: last && usageOf(start, last.end, last.outputTokens),
     modelVersion: start?.model ?? model,
     responseId: turnId,
   }
@@ -214,7 +214,7 @@ function usageOf(
     promptTokenCount: prompt,
     candidatesTokenCount: output - (thoughts ?? 0),
     totalTokenCount: prompt + output,
-    ...(thoughts !== undefined && { thoughtsTokenCount: thoughts }),
-    ...(cached !== undefined && { cachedContentTokenCount: cached }),
+    thoughtsTokenCount: thoughts,
+    cachedContentTokenCount: cached,
   }
 }

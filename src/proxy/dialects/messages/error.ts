@@ -12,7 +12,7 @@ interface AnthropicErrorBody {
     type: string
     message: string
     /** The SDK shows it as `errorCode`; here it is the proxy's own code (`docs/errors.md`). */
-    details: { error_code: ErrorCode | typeof NO_THREADS; param?: string }
+    details: { error_code: ErrorCode | typeof NO_THREADS; param?: string | undefined }
   }
   request_id: string | null
 }
@@ -28,7 +28,7 @@ export function anthropicError(error: ProxyError, requestId: string | null = nul
       message: overflow ? overflowWords(overflow, message) : message,
       details: {
         error_code: code === 'unsupported' && param === 'thread' ? NO_THREADS : code,
-        ...(param !== undefined && { param }),
+        param,
       },
     },
     request_id: requestId,

@@ -35,7 +35,7 @@ function lowerPart(part: Part, at: string): object {
   if (type === 'input_image') return lowerImage(part, at)
   if (type === 'input_file' && typeof part.file_data === 'string') {
     const { file_data, filename } = part
-    return { type: 'file', file: { file_data, ...(filename !== undefined && { filename }) } }
+    return { type: 'file', file: { file_data, filename } }
   }
   if (type === 'input_audio') return part
   if (type === 'refusal') return { type, refusal: part.refusal ?? '' }

@@ -109,8 +109,8 @@ export async function detectEngineKind(
 ): Promise<Exclude<EngineKind, 'embedded'>> {
   const connection = new EngineConnection({
     url,
-    ...(apiKey !== undefined && { apiKey }),
-    ...(connect && { connect }),
+    apiKey,
+    connect,
   })
   try {
     const models = await askJson(connection, '/v1/models', signal)

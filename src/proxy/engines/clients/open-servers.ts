@@ -24,9 +24,9 @@ export function openServer(
 ): EngineClient {
   return openClient(engineKind, {
     url,
-    ...(engineApiKey !== undefined && { apiKey: engineApiKey }),
+    apiKey: engineApiKey,
     sessionHeaders: sessionHeadersOf(engineSessionHeader ?? 'none'),
-    ...(connect && { connect }),
+    connect,
   })
 }
 

@@ -23,8 +23,8 @@ export interface EngineHealthWatchOptions {
   tellsTextIds?: boolean | undefined
   /** Called after each check, and when a call finds the engine dead. */
   onHealth(report: EngineHealthReport): void
-  logger?: Logger
-  clock?: Clock
+  logger?: Logger | undefined
+  clock?: Clock | undefined
 }
 
 export interface EngineHealthReport {

@@ -15,8 +15,8 @@ export interface EnginePoolOptions {
   healthIntervalMs: number
   tokenizer?: ExpectedTokenizer | undefined
   tellsTextIds?: boolean | undefined
-  logger?: Logger
-  clock?: Clock
+  logger?: Logger | undefined
+  clock?: Clock | undefined
 }
 
 export interface EngineFacts {
@@ -75,8 +75,8 @@ export class EnginePool {
       tokenizer,
       tellsTextIds,
       onHealth: (health) => dispatcher.updateMember(name, memberChange(client, health)),
-      ...(clock && { clock }),
-      ...(logger && { logger }),
+      clock,
+      logger,
     })
     const standing = { weight, modelName, standIn, draining: false, sinceMs: Date.now() }
     const engine = { id: idOf(name), client, watch, ...standing }

@@ -83,8 +83,8 @@ class EngineBackend implements LocalBackend {
       healthIntervalMs: healthIntervalMs ?? HEALTH_INTERVAL_MS,
       tokenizer: options.tokenizer,
       tellsTextIds: options.tellsTextIds,
-      ...(clock && { clock }),
-      ...(logger && { logger }),
+      clock,
+      logger,
     })
     for (const client of clients)
       this.engines.add(client, { standIn: standIns }, options.known?.get(client.name))
@@ -175,17 +175,17 @@ class EngineBackend implements LocalBackend {
           name: id,
           kind: client.kind,
           healthy,
-          ...(unavailable && { unavailable }),
+          unavailable,
           inFlight,
           capacity,
           models: models.map((model) => model.id),
           takesTokenIds: client.takesTokenIds,
-          ...(client.takesImages && { takesImages: true }),
-          ...(weightVersion !== undefined && { weightVersion }),
-          ...(error !== undefined && { error }),
-          ...(warnings.length > 0 && { warning: warnings.join('; ') }),
-          ...(tokenizer && { tokenizer }),
-          ...(textIds && !tokenizer && { textIds, ...(chatIds && { chatIds }) }),
+          takesImages: client.takesImages || undefined,
+          weightVersion,
+          error,
+          warning: warnings.join('; ') || undefined,
+          tokenizer,
+          ...(textIds && !tokenizer && { textIds, chatIds }),
         }
       }),
     }

@@ -24,9 +24,9 @@ export interface Member {
   /** The models it serves; empty means that it did not tell, and that it is asked for any. */
   readonly models: readonly string[]
   /** Absent: nothing. */
-  readonly lacks?: readonly Ability[]
+  readonly lacks?: readonly Ability[] | undefined
   /** Calls that it serves for others, as it last said. They count when loads are compared; whether it is full is its own to say. */
-  readonly busyElsewhere?: number
+  readonly busyElsewhere?: number | undefined
 }
 
 export interface MemberLoad extends Member {

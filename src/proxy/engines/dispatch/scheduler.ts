@@ -285,8 +285,8 @@ export class Scheduler {
       unavailable,
       draining,
       models,
-      ...(lacks && { lacks }),
-      ...(busyElsewhere !== undefined && { busyElsewhere }),
+      lacks,
+      busyElsewhere,
       inFlight,
       get sessions() {
         return sessionsAt.get(id) ?? 0

@@ -14,15 +14,15 @@ export interface BackendMember {
   kind: string
   healthy: boolean
   /** It gets no new calls until it is awake. */
-  unavailable?: Unavailable
+  unavailable?: Unavailable | undefined
   /** Of a worker only: false while it has lost its connection and its calls wait for it. */
   connected?: boolean
   /** Token mode: whether its tokenizer is the one that makes the prompts. */
-  tokenizer?: TokenizerVerdict
+  tokenizer?: TokenizerVerdict | undefined
   /** Of an engine behind a worker: its ids of the text by which tokenizers are compared. */
   textIds?: readonly number[]
   /** The same of the chats by which templates are. */
-  chatIds?: TokenizerAnswer['chatIds']
+  chatIds?: TokenizerAnswer['chatIds'] | undefined
   /** Calls that it serves now. */
   inFlight: number
   /** Calls that it may serve at once. */
@@ -31,12 +31,12 @@ export interface BackendMember {
   /** Whether it can be asked in token mode. Of a worker: whether each of its engines can. */
   takesTokenIds: boolean
   /** The same of images among them; absent: no. */
-  takesImages?: boolean
-  weightVersion?: string
+  takesImages?: boolean | undefined
+  weightVersion?: string | undefined
   /** Why it is not healthy. */
-  error?: string
+  error?: string | undefined
   /** Why its turns are not what they should be, though it serves. */
-  warning?: string
+  warning?: string | undefined
 }
 
 export interface BackendStatus {

@@ -13,17 +13,17 @@ export type EngineKind = 'vllm' | 'sglang' | 'openai' | 'embedded'
 export interface ModelInfo {
   id: string
   /** Context length in tokens, where the engine tells. */
-  maxModelLen?: number
+  maxModelLen?: number | undefined
   /** An adapter over another model that the engine serves. */
-  isAdapter?: boolean
+  isAdapter?: boolean | undefined
 }
 
 export interface EngineHealth extends TokenizerAnswer {
   models: ModelInfo[]
   /** Which weights the engine serves, in its own word, where it tells. */
-  weightVersion?: string
+  weightVersion?: string | undefined
   /** It is alive and samples nothing until somebody wakes it up. */
-  unavailable?: Unavailable
+  unavailable?: Unavailable | undefined
 }
 
 /** A trainer has put it to sleep, or has paused it. An engine that pauses to sleep may tell the second alone. */

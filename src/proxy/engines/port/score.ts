@@ -7,9 +7,9 @@ export interface ScoreRequest {
   promptTokenIds: Int32Array
   completionTokenIds: Int32Array
   /** A model or adapter, by the name that the engine lists; absent: the engine's default. */
-  model?: string
+  model?: string | undefined
   /** SGLang's name of an adapter (`lora_path`), where the call had one. */
-  loraPath?: string
+  loraPath?: string | undefined
   /** How many of the most probable tokens to tell beside each token. 0: none. */
   alternatives: number
 }

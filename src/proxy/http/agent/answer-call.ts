@@ -52,7 +52,7 @@ interface StreamWriter<Batch = readonly GenerationEvent[]> {
 }
 
 /** What is being answered: a turn, or several of one call. */
-interface Answering<Batch> {
+interface AnsweringTurn<Batch> {
   readonly turnId: string
   readonly startedAtMs: number
   readonly events: AsyncIterable<Batch>
@@ -112,11 +112,11 @@ export async function answerCall(
     word: {
       ...triesOf(request),
       hasAgentKey: caller.is === 'agent',
-      ...(caller.is === 'agent' && { keyTag: caller.keyTag }),
-      ...(line && { line }),
+      keyTag: caller.is === 'agent' ? caller.keyTag : undefined,
+      line,
     },
-    ...(lowered.annotations && { annotations: lowered.annotations }),
-    ...(span && { span }),
+    annotations: lowered.annotations,
+    span,
   }
   const gone = abortedByClient(reply)
   const exchange = { answered, request, reply, gone }
@@ -146,7 +146,7 @@ interface Exchange {
 }
 
 async function streamed<Batch>(
-  turn: Answering<Batch>,
+  turn: AnsweringTurn<Batch>,
   writer: StreamWriter<Batch>,
   { answered: { dialect, logger, keepAliveMs = KEEP_ALIVE_MS }, request, reply, gone }: Exchange,
 ): Promise<FastifyReply> {
@@ -178,7 +178,7 @@ function jsonOfMessages(
 }
 
 function whole(
-  turn: Answering<unknown>,
+  turn: AnsweringTurn<unknown>,
   { answered: { dialect, logger, answerKeepAliveMs }, request, reply }: Exchange,
   answer: () => object,
 ): Promise<object> {
@@ -203,7 +203,7 @@ interface StreamedAnswer<Batch> {
  * @returns what failed after the status line
  */
 async function streamAnswer<Batch>(
-  turn: Answering<Batch>,
+  turn: AnsweringTurn<Batch>,
   reply: FastifyReply,
   { writer, dialect, keepAliveMs, gone }: StreamedAnswer<Batch>,
 ): Promise<ProxyError | undefined> {

@@ -101,7 +101,7 @@ function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void
 function modelObject({ id, maxModelLen }: ModelInfo): object {
   return {
     name: `models/${id}`,
-    ...(maxModelLen !== undefined && { inputTokenLimit: maxModelLen }),
+    inputTokenLimit: maxModelLen,
     supportedGenerationMethods: [...METHODS],
   }
 }

@@ -99,6 +99,6 @@ export function triesOf({ headers }: FastifyRequest) {
   return {
     retryCount: Number.isInteger(count) && count > 0 ? count : 0,
     tellsTries: header !== undefined,
-    ...(isKey && { idempotencyKey: key }),
+    idempotencyKey: isKey ? key : undefined,
   }
 }

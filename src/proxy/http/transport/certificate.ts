@@ -41,7 +41,7 @@ interface CertificateWatchOptions {
   renewed(certificate: Certificate): void
   logger: Logger
   /** Default: 10 s. */
-  intervalMs?: number
+  intervalMs?: number | undefined
 }
 
 const INTERVAL_MS = 10_000

@@ -281,8 +281,8 @@ export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): 
   return {
     // As text: a number as it was written is lost on the way to another thread.
     tools: tools && tools.length > 0 ? repeats.once(toolsText, tools) : null,
-    ...(kwargs && { kwargs }),
-    ...(Array.isArray(documents) && { documents }),
+    kwargs,
+    documents: Array.isArray(documents) ? documents : undefined,
   }
 }
 

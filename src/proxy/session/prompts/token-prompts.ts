@@ -359,11 +359,11 @@ function originToWire(
   const added = images.filter(({ at }) => at >= reusedTokens).map(imageToWire)
   return {
     reason,
-    ...(from !== undefined && { from }),
+    from,
     ...parentPart(call.parent?.turn.turnId, from),
     reused_tokens: reusedTokens,
     mismatched,
-    ...(added.length > 0 && { images: added }),
+    images: added.length > 0 ? added : undefined,
   }
 }
 

@@ -8,9 +8,9 @@ import type { TurnNode } from './turn-tree.ts'
 
 export interface TrajectoryOptions {
   /** Keeps the last n tokens of the prompt, like verl's left truncation. */
-  promptLength?: number
+  promptLength?: number | undefined
   /** Keeps the first n tokens of the response. */
-  responseLength?: number
+  responseLength?: number | undefined
   /** `longest`: the row with the longest uncut response (of equals the first). `last`: the one that ends last. */
   select?: 'all' | 'longest' | 'last'
   /** Splits the selected rows: a row per turn, with the turn's whole prompt. */

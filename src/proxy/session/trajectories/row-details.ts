@@ -36,7 +36,7 @@ export interface RowLayout {
 /** Ids, and their logprobs where there are any. */
 export interface TokenRow {
   readonly ids: readonly number[]
-  readonly logprobs?: readonly number[]
+  readonly logprobs?: readonly number[] | undefined
 }
 
 export interface RowExperts {
@@ -141,7 +141,7 @@ function rowsOf(table: TokenTable | undefined): At<TokenRow> | undefined {
     const count = counts[at] ?? 0
     if (count === 0) return null
     const [from, to] = [ends[at]! - count, ends[at]!]
-    return { ids: ids.slice(from, to), ...(logprobs && { logprobs: logprobs.slice(from, to) }) }
+    return { ids: ids.slice(from, to), logprobs: logprobs?.slice(from, to) }
   }
 }
 
@@ -179,7 +179,7 @@ function routedExperts(
   const bytes = rowBytes({ ...model, dtype: widest })
   const data = new Uint8Array(length * bytes)
   // Places that no turn has reported yet, as far as tables were read; in order, and apart.
-  let missing: Span[] = [[first, first + length]]
+  let missing: TokenSpan[] = [[first, first + length]]
   for (const { table, end } of tables) {
     if (!isOfModel(table, model)) continue
     const covered = [table.start, Math.min(table.start + table.experts.shape[0]!, end)] as const
@@ -200,21 +200,21 @@ function routedExperts(
   }
 }
 
-type Span = readonly [from: number, to: number]
+type TokenSpan = readonly [from: number, to: number]
 
 /** What two spans share: one span, or none. */
-function within([from, to]: Span, [start, end]: Span): Span[] {
-  const shared: Span = [Math.max(from, start), Math.min(to, end)]
+function within([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
+  const shared: TokenSpan = [Math.max(from, start), Math.min(to, end)]
   return shared[0] < shared[1] ? [shared] : []
 }
 
 /** What is left of a span without another one: two spans at most. */
-function outside([from, to]: Span, [start, end]: Span): Span[] {
+function outside([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
   if (end <= start) return [[from, to]]
   return [...within([from, to], [from, start]), ...within([from, to], [end, to])]
 }
 
-function outsideAll(span: Span, others: readonly Span[]): Span[] {
+function outsideAll(span: TokenSpan, others: readonly TokenSpan[]): TokenSpan[] {
   return others.reduce((left, other) => left.flatMap((part) => outside(part, other)), [span])
 }
 

@@ -9,7 +9,7 @@ export interface TraceQuery {
   /** Only calls that ended then or later; milliseconds since the epoch. */
   sinceMs?: number
   /** Only the first n. */
-  limit?: number
+  limit?: number | undefined
 }
 
 /** An answered call, and which one it goes on from. */

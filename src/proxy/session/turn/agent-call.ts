@@ -12,25 +12,25 @@ export interface AgentCall {
   dialect: string
   request: CanonicalRequest
   /** The request's messages as JSON, where their bytes are at hand: see {@link GenerationRequest}. */
-  messagesJson?: readonly Buffer[]
+  messagesJson?: readonly Buffer[] | undefined
   stream: boolean
   /** What the agent says of its own record. */
   word: AgentWord
   /** What else its dialect has to say for the record; the engine's own annotations are put beside it. */
-  annotations?: Record<string, unknown>
+  annotations?: Record<string, unknown> | undefined
   /** Which of the answers to one request this is; absent: the only one. */
   choice?: Choice
   /** Is told of the turn that the call becomes; absent: nobody traces it. */
-  span?: CallSpan
+  span?: CallSpan | undefined
 }
 
 export interface AgentWord extends TryWord {
   /** What the call is for, as it says by a header or in the words of an agent that is known. */
-  line?: LineOnRecord
+  line?: LineOnRecord | undefined
   /** Whoever has no more than the session's key is heard only where the session's creator trusts it. */
   hasAgentKey: boolean
   /** The tag of that key; null: it has none. Absent: the call came without one. */
-  keyTag?: string | null
+  keyTag?: string | null | undefined
 }
 
 /** Why a turn ends whose reader left before the end. */

@@ -64,15 +64,15 @@ export function askedTurn(
     // The session's sampling parameters included: what was really asked of the engine.
     params: recorded === call.request ? written.params : paramsText(recorded),
     retryCount: isHeard ? word.retryCount : 0,
-    ...(epoch !== undefined && { epoch }),
+    epoch,
   }
   const annotations: Record<string, unknown> = {
     ...call.annotations,
-    ...(line && { line }),
-    ...(choice && { choice }),
-    ...(policy !== undefined && { policy }),
-    ...(resumedAt !== undefined && { resumed_at: resumedAt }),
-    ...(word.idempotencyKey !== undefined && { idempotency_key: word.idempotencyKey }),
+    line,
+    choice,
+    policy,
+    resumed_at: resumedAt,
+    idempotency_key: word.idempotencyKey,
   }
   const subagent = line?.told.startsWith('subagent:') ? line.told.slice('subagent:'.length) : undefined
   return { open, request, annotations, subagent, mustServe: policy !== undefined }
@@ -91,10 +91,10 @@ export function generationRequest(
     sessionId: open.sessionId,
     stream,
     lastMessage: open.lastMessage,
-    ...(subagent !== undefined && { subagent }),
-    ...(mustServe && { mustServe }),
-    ...(requested && { record: requested }),
-    ...(span && { spans: span.turn(open) }),
-    ...(choice && { choiceOf: choice.call }),
+    subagent,
+    mustServe: mustServe || undefined,
+    record: requested,
+    spans: span?.turn(open),
+    choiceOf: choice?.call,
   }
 }

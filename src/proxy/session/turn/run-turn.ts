@@ -49,7 +49,7 @@ interface TurnRunnerOptions {
   store: TurnStore
   logger: Logger
   /** Model name that replaces the one agents ask for. */
-  model?: string
+  model?: string | undefined
   /** What a turn is recorded under when its engine does not tell its weight version. */
   weights?: AnnouncedWeights
   /** What turns are recorded with beyond ids and logprobs, where their session does not say. */
@@ -61,7 +61,7 @@ interface TurnRunnerOptions {
   /** Called when turns open and close. */
   activity?: Activity
   /** Called for each completed turn that can be trained on, once it is on disk. */
-  onTrainable?(turn: Pick<OpenTurn, 'sessionId' | 'turnId'>): void
+  onTrainable?: ((turn: Pick<OpenTurn, 'sessionId' | 'turnId'>) => void) | undefined
   clock?: () => number
   /** How long a turn goes on for an agent that has lost its connection and may try again; default: not at all. */
   retryGraceMs?: number

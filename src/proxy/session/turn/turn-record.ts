@@ -37,7 +37,7 @@ export function turnOutcome(
   return {
     turnId: open.turnId,
     sessionId: open.sessionId,
-    ...(open.epoch !== undefined && { epoch: open.epoch }),
+    epoch: open.epoch,
     status,
     endedAtMs,
     firstTokenAtMs: turn.firstTokenAtMs ?? null,
@@ -60,9 +60,9 @@ export function turnOutcome(
     annotations: JSON.stringify({
       ...turn.annotations,
       ...start?.annotations,
-      ...(answer && { answer }),
-      ...(!turn.calls.isEmpty && { call_ids: turn.calls.names }),
-      ...(start?.sampling && { sampling: start.sampling }),
+      answer,
+      call_ids: turn.calls.isEmpty ? undefined : turn.calls.names,
+      sampling: start?.sampling,
     }),
     ...(fold.details && hasIds && { details: fold.details.pack(fold.tokenIds.length) }),
     error: failure && { code: failure.code, message: failure.message },

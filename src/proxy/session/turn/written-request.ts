@@ -55,7 +55,7 @@ export function jsonAtHand(
   const tools = (request.kind === 'chat' && request.body.tools) || []
   return {
     promptLists: prompts,
-    ...(json && { messagesJson: json }),
+    messagesJson: json,
     // From the text that is on record: kept as well, these bytes would be the tools' third copy.
     ...(tools.length > 0 && { toolsJson: elementsOf(requests.once(toolsText, tools)) }),
   }

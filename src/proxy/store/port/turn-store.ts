@@ -68,7 +68,7 @@ export interface OpenTurn {
   /** How many times the agent's client had tried this same call before, as its SDK tells; 0 when unknown. */
   retryCount: number
   /** Of a record that several proxies share: under which the session is this one's; see {@link SharedRecord}. */
-  epoch?: number
+  epoch?: number | undefined
 }
 
 /** What failed or aborted a turn. */
@@ -88,7 +88,7 @@ export interface TurnOutcome {
   turnId: string
   sessionId: string
   /** As of its opening. */
-  epoch?: number
+  epoch?: number | undefined
   status: Exclude<TurnStatus, 'open' | 'interrupted'>
   endedAtMs: number
   /** When the first piece of the completion came; null if none did. */
@@ -150,7 +150,7 @@ export const MIN_SHARED_TOKENS = 8
 
 /** Which sessions; without any condition all of them. */
 export interface SessionFilter {
-  status?: SessionStatus
+  status?: SessionStatus | undefined
   /** Only sessions whose metadata has each of these top-level values. */
   metadata?: Record<string, string | number | boolean>
   /** Only sessions that changed then or later; milliseconds since the epoch. */
@@ -158,16 +158,16 @@ export interface SessionFilter {
   /** What the id begins with. */
   idPrefix?: string
   /** Part of the id, of a value anywhere in the metadata, of a label or a note, in whatever case. */
-  text?: string
+  text?: string | undefined
   /** Inclusive. A session without a reward is in no range. */
-  rewardMin?: number
-  rewardMax?: number
+  rewardMin?: number | undefined
+  rewardMax?: number | undefined
   /** Only sessions that have inexact turns, or that have none. */
-  inexact?: boolean
+  inexact?: boolean | undefined
   /** Only sessions that have failed or interrupted turns, or that have none. */
-  failed?: boolean
+  failed?: boolean | undefined
   /** A label of the session, or of one of its turns. */
-  label?: string
+  label?: string | undefined
 }
 
 export interface TurnSearch extends SessionFilter {
@@ -177,7 +177,7 @@ export interface TurnSearch extends SessionFilter {
   /** Hits of one session in one page. */
   perSession: number
   /** From the previous page's `nextCursor`. */
-  cursor?: string
+  cursor?: string | undefined
 }
 
 /** A turn that has the text, and its first place there. */
@@ -206,12 +206,12 @@ export type SessionSort = (typeof SESSION_SORTS)[number]
 
 export interface SessionQuery extends SessionFilter {
   /** Default: `created`. */
-  sort?: SessionSort
+  sort?: SessionSort | undefined
   /** Default: `desc`. Sessions without a reward come last either way. */
   order?: 'asc' | 'desc'
   limit: number
   /** From the previous page's `nextCursor`; its sort and order must be the same. */
-  cursor?: string
+  cursor?: string | undefined
 }
 
 export interface SessionPage {

@@ -32,7 +32,7 @@ function numbersOf(text: string): number[] {
 /** @param answerMs within which the server must answer; default: it may take any time */
 export function clientOf(url: string, answerMs?: number): pg.Client {
   const client = new pg.Client({
-    ...(answerMs !== undefined && { query_timeout: answerMs }),
+    query_timeout: answerMs,
     connectionString: url,
     application_name: 'llm-proxy',
     keepAlive: true,

@@ -67,7 +67,7 @@ export function inStretches(call: ThreadCall<WriteMethods>): ThreadCall<WriteMet
     const stretched = new StretchedTexts(turn[list])
     lists[list] = stretched
     const { sessionId, epoch } = turn
-    const stretches = stretched.stretches({ sessionId, ...(epoch !== undefined && { epoch }) }, list)
+    const stretches = stretched.stretches({ sessionId, epoch }, list)
     for (const stretch of stretches) before.push({ id: NOBODY, method: 'putStretch', args: [stretch] })
   }
   return [...before, { ...call, args: [{ ...turn, ...lists }, ...others] }]

@@ -29,7 +29,7 @@ export interface CallSyntax {
   /** Without one, the next block's opening marker tells where a misread one ended. */
   close?: string
   /** Markers around a call or a group of calls, which mean nothing by themselves. */
-  wrapper?: Markers
+  wrapper?: Markers | undefined
   /** Reads what stands behind the opening marker, the closing one included. */
   read(reader: TextReader, options: BlockOptions): Reading<BlockReading>
 }
@@ -71,7 +71,7 @@ export function blockFamily(
   return {
     name,
     keepTokens: markers.filter((marker) => marker !== undefined),
-    ...(reasoning && { reasoning }),
+    reasoning,
     grammar,
     create: (options) => new GrammarParser(grammar, options),
   }

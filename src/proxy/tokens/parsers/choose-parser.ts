@@ -126,7 +126,7 @@ export interface ParserChoice {
   /** Texts of the template that only this family's have; none if nothing was known. */
   readonly evidence: readonly string[]
   /** What an operator must know: calls in a format that is not known stay text. */
-  readonly warning?: string
+  readonly warning?: string | undefined
 }
 
 /** Llama 3's own templates for chat show no tools, and its models write their calls all the same. */
@@ -141,7 +141,7 @@ export function chooseParser(templateSource: string): ParserChoice {
     return { family: llama3, chosenBy: 'template', evidence: [LLAMA_3_TURN] }
   }
   const isUnknown = family === plain && showsTools
-  return { family, chosenBy: 'template', evidence, ...(isUnknown && { warning: UNKNOWN_FORMAT }) }
+  return { family, chosenBy: 'template', evidence, warning: isUnknown ? UNKNOWN_FORMAT : undefined }
 }
 
 const UNKNOWN_FORMAT =

@@ -29,7 +29,7 @@ export interface ParserFamily {
   /** Special tokens that the markup is made of: they must be visible in the text that is pushed. */
   readonly keepTokens: readonly string[]
   /** The markers around reasoning; a template may write the first at the end of the prompt. */
-  readonly reasoning?: { open: string; close: string }
+  readonly reasoning?: { open: string; close: string } | undefined
   /**
    * What reads a bare text. Where every text must stand behind a header, an engine that is held to JSON writes nothing
    * that can be read, and there is none.

@@ -102,7 +102,7 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
     }
   }
 
-  return { opens: [call], close: callClose, ...(wrapper && { wrapper }), read: readCall }
+  return { opens: [call], close: callClose, wrapper, read: readCall }
 }
 
 function withoutCdata(text: string): string {

@@ -169,8 +169,8 @@ class SglangClient implements EngineClient {
     const tokenizer = isPaused ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
       models,
-      ...(weightVersion !== undefined && { weightVersion }),
-      ...(isPaused && { unavailable: 'paused' }),
+      weightVersion,
+      unavailable: isPaused ? 'paused' : undefined,
       ...tokenizer,
     }
   }

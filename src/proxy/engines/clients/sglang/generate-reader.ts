@@ -53,7 +53,7 @@ export interface GenerateReaderOptions {
 }
 
 /** `[logprob, id, text]`; the text only where it was asked for. */
-type Entry = [logprob: unknown, id: unknown, text?: unknown]
+type TokenEntry = [logprob: unknown, id: unknown, text?: unknown]
 
 export class GenerateReader implements JsonReader {
   readonly #options: GenerateReaderOptions
@@ -96,8 +96,8 @@ export class GenerateReader implements JsonReader {
       type: 'end',
       finishReason: finish.type,
       stopReason: typeof matched === 'string' || typeof matched === 'number' ? matched : null,
-      ...(usage !== undefined && { usage }),
-      ...(weightVersion !== undefined && { weightVersion }),
+      usage,
+      weightVersion,
     }
   }
 
@@ -133,8 +133,8 @@ export class GenerateReader implements JsonReader {
     return {
       type: 'start',
       engine,
-      ...(promptTokenIds && { promptTokenIds }),
-      ...(weightVersion !== undefined && { weightVersion }),
+      promptTokenIds,
+      weightVersion,
     }
   }
 
@@ -148,7 +148,7 @@ export class GenerateReader implements JsonReader {
     }
     const details = this.#options.record && this.#details(this.#options.record, fresh.length)
     if (fresh.length === 0) return details && { type: 'delta', details }
-    const delta: GenerationDelta = { type: 'delta', tokenIds: fresh, ...(details && { details }) }
+    const delta: GenerationDelta = { type: 'delta', tokenIds: fresh, details }
     this.#addLogprobs(delta, fresh)
     this.#seen += fresh.length
     return delta
@@ -172,21 +172,18 @@ export class GenerateReader implements JsonReader {
       }),
       top_logprobs:
         tops && tableOfAlternatives(tops.map((row) => alternativesOf(row)?.slice(0, requested.topLogprobs))),
-      ...(requested.promptLogprobs !== undefined && {
-        prompt_logprobs: promptEntries(
-          meta.input_token_logprobs,
-          meta.input_top_logprobs,
-          requested.promptLogprobs,
-        ),
-      }),
-      ...(requested.routedExperts && {
-        routed_experts: expertsInInt32(
-          meta.routed_experts,
-          expertsStart,
-          promptTokenIds.length + Number(meta.completion_tokens),
-        ),
-      }),
-      ...(requested.weightVersions && { weight_versions: versionSpans(meta.weight_versions) }),
+      prompt_logprobs:
+        requested.promptLogprobs === undefined
+          ? undefined
+          : promptEntries(meta.input_token_logprobs, meta.input_top_logprobs, requested.promptLogprobs),
+      routed_experts: requested.routedExperts
+        ? expertsInInt32(
+            meta.routed_experts,
+            expertsStart,
+            promptTokenIds.length + Number(meta.completion_tokens),
+          )
+        : undefined,
+      weight_versions: requested.weightVersions ? versionSpans(meta.weight_versions) : undefined,
     }
     const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
     return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)
@@ -207,14 +204,14 @@ export class GenerateReader implements JsonReader {
   /** Without an entry for each id there are none, and the turn's record says that they are missing. */
   #addLogprobs(delta: GenerationDelta, ids: readonly number[]): void {
     const { output_token_logprobs: all, output_top_logprobs: allTops } = this.#meta
-    const entries = Array.isArray(all) ? this.#fresh<Entry>(all) : undefined
+    const entries = Array.isArray(all) ? this.#fresh<TokenEntry>(all) : undefined
     if (entries?.length !== ids.length) return
     // A logprob that is null, or of another token, keeps its place and cannot be mistaken for a probability.
     delta.logprobs = entries.map(([logprob, id], at) =>
       typeof logprob === 'number' && id === ids[at] ? logprob : Number.NaN,
     )
     if (!this.#options.wantsLogprobs) return
-    const tops = Array.isArray(allTops) ? this.#fresh<Entry[] | null>(allTops) : undefined
+    const tops = Array.isArray(allTops) ? this.#fresh<TokenEntry[] | null>(allTops) : undefined
     delta.logprobsContent = entries.map((entry, at) => ({
       ...tokenLogprob(entry),
       top_logprobs: (tops?.[at] ?? []).slice(0, this.#options.alternatives).map(tokenLogprob),
@@ -231,7 +228,7 @@ function toldIds(ids: unknown): PromptIds | undefined {
   return Array.isArray(ids) && ids.every(isTokenId) ? PromptIds.from(ids) : undefined
 }
 
-function tokenLogprob([logprob, , text]: Entry): Omit<TokenLogprob, 'top_logprobs'> {
+function tokenLogprob([logprob, , text]: TokenEntry): Omit<TokenLogprob, 'top_logprobs'> {
   const token = typeof text === 'string' ? text : ''
   return {
     token,

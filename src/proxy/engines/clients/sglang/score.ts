@@ -13,7 +13,7 @@ export function sglangScoreBody(request: ScoreRequest, withTexts = false): strin
   const { promptTokenIds, loraPath, alternatives } = request
   return JSON.stringify({
     input_ids: scoredIds(request),
-    ...(loraPath !== undefined && { lora_path: loraPath }),
+    lora_path: loraPath,
     sampling_params: { max_new_tokens: 0, temperature: 0 },
     return_logprob: true,
     // The first entry has no logprob: it is the last token of the prompt.

@@ -267,8 +267,8 @@ class VllmClient implements EngineClient {
     const tokenizer = unavailable ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
       models,
-      ...(weightVersion !== undefined && { weightVersion }),
-      ...(unavailable && { unavailable }),
+      weightVersion,
+      unavailable,
       ...tokenizer,
     }
   }

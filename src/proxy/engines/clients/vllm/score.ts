@@ -10,7 +10,7 @@ import type { IdReading } from '../wire/tokenizer-answers.ts'
 export function vllmScoreBody(request: ScoreRequest): string {
   const { model, alternatives } = request
   return JSON.stringify({
-    ...(model !== undefined && { model }),
+    model,
     prompt: scoredIds(request),
     add_special_tokens: false,
     // The least that the route samples.

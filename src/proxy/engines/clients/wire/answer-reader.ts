@@ -108,9 +108,9 @@ export class AnswerReader {
     return {
       type: 'end',
       finishReason: this.#finishReason,
-      ...(this.#stopReason !== undefined && { stopReason: this.#stopReason }),
-      ...(this.#usage !== undefined && { usage: this.#usage }),
-      ...(this.#weightVersion !== undefined && { weightVersion: this.#weightVersion }),
+      stopReason: this.#stopReason,
+      usage: this.#usage,
+      weightVersion: this.#weightVersion,
     }
   }
 
@@ -153,9 +153,9 @@ export class AnswerReader {
     events.push({
       type: 'start',
       engine: this.#options.engine,
-      ...(typeof answer.model === 'string' && { model: answer.model }),
-      ...(promptTokenIds !== undefined && { promptTokenIds }),
-      ...(weightVersion !== undefined && { weightVersion }),
+      model: typeof answer.model === 'string' ? answer.model : undefined,
+      promptTokenIds,
+      weightVersion,
     })
   }
 

@@ -10,7 +10,7 @@ import { type SessionOfCall, SessionWords } from './session-words.ts'
 export interface ConnectionOptions {
   /** `http://host:8000` or `http://host:8000/v1`; may hold `user:password@`. */
   url: string
-  apiKey?: string
+  apiKey?: string | undefined
   /**
    * The longest silence before an engine counts as hung: a whole answer may take this long, a streamed one may pause
    * this long. Slow is not hung; there is no limit on an answer's length.
@@ -18,7 +18,7 @@ export interface ConnectionOptions {
   maxSilenceMs?: number
   connectTimeoutMs?: number
   /** Opens a socket to the engine. Default: TCP or TLS, within `connectTimeoutMs`. */
-  connect?: Connect
+  connect?: Connect | undefined
   /** A larger answer, or event of a streamed one, is a failure of the engine. Default: 100 MiB. */
   maxAnswerBytes?: number
   /** Headers that tell a router in front of engines which session a call belongs to. */

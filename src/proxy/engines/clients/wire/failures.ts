@@ -60,7 +60,7 @@ export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer
       status,
       engineBody: body ?? text,
       logMessage: 'the engine refused the call',
-      ...(retryAfterS !== undefined && { retryAfterS }),
+      retryAfterS,
     })
   }
   const detail = said === '' ? '' : `: ${said}`

@@ -20,9 +20,9 @@ function modelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, un
   return [
     {
       id,
-      ...(typeof maxModelLen === 'number' && { maxModelLen }),
+      maxModelLen: typeof maxModelLen === 'number' ? maxModelLen : undefined,
       // vLLM and SGLang name the model below it.
-      ...(typeof parent === 'string' && { isAdapter: true }),
+      isAdapter: typeof parent === 'string' || undefined,
     },
   ]
 }

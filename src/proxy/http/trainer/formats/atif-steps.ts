@@ -17,8 +17,8 @@ export interface AtifStep {
   timestamp: string
   source: 'system' | 'user' | 'agent'
   message: string | AtifPart[]
-  reasoning_content?: string
-  model_name?: string
+  reasoning_content?: string | undefined
+  model_name?: string | undefined
   tool_calls?: object[]
   observation?: { results: AtifResult[] }
   is_copied_context?: true
@@ -87,7 +87,7 @@ export class AtifSteps {
       timestamp,
       source: 'agent',
       message: atifContent(said.content),
-      ...(said.reasoning_content && { reasoning_content: said.reasoning_content }),
+      reasoning_content: said.reasoning_content || undefined,
       is_copied_context: true,
     })
     this.#addCalls(step, calls)
@@ -116,8 +116,8 @@ export class AtifSteps {
       timestamp,
       source: 'agent',
       message: completionText ?? '',
-      ...(model !== null && { model_name: model }),
-      ...(reasoning !== null && { reasoning_content: reasoning }),
+      model_name: model ?? undefined,
+      reasoning_content: reasoning ?? undefined,
       llm_call_count: 1,
       extra: {
         turn_id: turnId,
@@ -125,7 +125,7 @@ export class AtifSteps {
         line: turn.line,
         finish_reason: finishReason,
         exact,
-        ...(inexactReason !== null && { inexact_reason: inexactReason }),
+        inexact_reason: inexactReason ?? undefined,
         weight_version: turn.weightVersionEnd,
       },
     })

@@ -51,7 +51,7 @@ async function* rootDocument(
     JSON.stringify({
       status,
       reward: reward?.reward ?? null,
-      ...(reward && { reward_components: reward.components }),
+      reward_components: reward?.components,
       labels: marks.labels,
       note: marks.note,
       marked_turns: marks.turns,
@@ -83,8 +83,8 @@ async function* trajectory(
     agent: {
       name: typeof name === 'string' ? name : 'unknown',
       version: typeof version === 'string' ? version : 'unknown',
-      ...(last.model !== null && { model_name: last.model }),
-      ...(last.tools !== null && { tool_definitions: JSON.parse(last.tools) }),
+      model_name: last.model ?? undefined,
+      tool_definitions: last.tools === null ? undefined : JSON.parse(last.tools),
     },
   })
   let separator = ',"steps":['

@@ -46,8 +46,8 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
       refuseWithoutAgentKeys(keyring)
       const keyTag = newKeyTag()
       const { created, session } = await sessions.create({
-        ...(wanted !== undefined && { sessionId: wanted }),
-        ...(samplingParams !== undefined && { samplingParams }),
+        sessionId: wanted,
+        samplingParams,
         ...(!keyring.isOpen && { keyTag }),
       })
       const { sessionId } = session

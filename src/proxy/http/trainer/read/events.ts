@@ -138,7 +138,7 @@ class Tail {
       events.push({
         type: isNew ? 'turn' : 'delta',
         index: turn.open.index,
-        ...(isNew && { started_at: turn.open.startedAtMs / 1000 }),
+        started_at: isNew ? turn.open.startedAtMs / 1000 : undefined,
         text: content?.slice(before.text) ?? '',
         reasoning: reasoning?.slice(before.reasoning) ?? '',
         ...(now.tools !== before.tools && { tool_calls: toolCalls }),

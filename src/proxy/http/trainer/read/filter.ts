@@ -29,14 +29,14 @@ export function filterOf(
   return {
     metadata: metadataFilter(query),
     ...(run !== undefined && { idPrefix: idPrefixOfRun(run) }),
-    ...(status !== undefined && { status }),
+    status,
     ...(since !== undefined && { sinceMs: since * 1_000 }),
-    ...(label !== undefined && { label }),
-    ...(q !== undefined && { text: q }),
-    ...(rewardMin !== undefined && { rewardMin }),
-    ...(rewardMax !== undefined && { rewardMax }),
-    ...(inexact !== undefined && { inexact }),
-    ...(failed !== undefined && { failed }),
+    label,
+    text: q,
+    rewardMin,
+    rewardMax,
+    inexact,
+    failed,
   }
 }
 

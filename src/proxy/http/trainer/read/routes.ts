@@ -63,7 +63,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     async (request, reply) => {
       const { limit, sort, order, cursor, totals } = request.query
       const filter = filterOf(request.query, request.caller)
-      const page = await reader.listSessions({ ...filter, limit, sort, order, ...(cursor && { cursor }) })
+      const page = await reader.listSessions({ ...filter, limit, sort, order, cursor: cursor || undefined })
       return sendCompressed(
         request,
         reply,
@@ -87,7 +87,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     async (request, reply) => {
       const { text: wanted, limit, per_session: perSession, cursor } = request.query
       const filter = filterOf(request.query, request.caller)
-      const search = { ...filter, wanted, limit, perSession, ...(cursor !== undefined && { cursor }) }
+      const search = { ...filter, wanted, limit, perSession, cursor }
       return sendCompressed(request, reply, jsonOf(hitsToWire(await reader.searchTurns(search))))
     },
   )

@@ -28,7 +28,7 @@ export async function turnFiguresOf(
   let looked = 0
   let cursor: string | undefined
   do {
-    const page = await reader.listSessions({ ...filter, limit: 1_000, ...(cursor && { cursor }) })
+    const page = await reader.listSessions({ ...filter, limit: 1_000, cursor: cursor || undefined })
     for (const session of page.sessions) {
       const value = groupValue(session, by)
       if (value === undefined) continue

@@ -207,7 +207,12 @@ async function* idsOfRun(store: SessionsRoutesOptions['store'], run: string): As
   const idPrefix = idPrefixOfRun(run)
   let cursor: string | undefined
   do {
-    const page = await store.listSessions({ idPrefix, limit: 1_000, order: 'asc', ...(cursor && { cursor }) })
+    const page = await store.listSessions({
+      idPrefix,
+      limit: 1_000,
+      order: 'asc',
+      cursor: cursor || undefined,
+    })
     for (const { sessionId } of page.sessions) yield sessionId
     cursor = page.nextCursor
   } while (cursor !== undefined)
@@ -217,6 +222,6 @@ function createdToWire(created: boolean, { sessionId }: SessionRecord, agentKey:
   return {
     session_id: sessionId,
     status: created ? 'created' : 'exists',
-    ...(agentKey !== undefined && { agent_key: agentKey }),
+    agent_key: agentKey,
   }
 }

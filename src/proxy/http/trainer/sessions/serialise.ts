@@ -101,7 +101,7 @@ export function* turnToWire(
     status: turn.status,
     dialect: turn.dialect,
     ...(known && { request_messages_from: known.count, request_messages_of: known.turnId }),
-    ...(shown && { prompt_of: shown.turnId }),
+    prompt_of: shown?.turnId,
     completion_text: turn.completionText ?? '',
     finish_reason: turn.finishReason,
     reasoning_content: turn.reasoning,

@@ -104,8 +104,8 @@ function optionsOf(query: TrajectoryQuery): TrajectoryOptions {
   return {
     ...selectedBy(select),
     perTurn,
-    ...(promptLength !== undefined && { promptLength }),
-    ...(responseLength !== undefined && { responseLength }),
+    promptLength,
+    responseLength,
   }
 }
 

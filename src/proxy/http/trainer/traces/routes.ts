@@ -94,5 +94,5 @@ async function* tracesOfAll(
 }
 
 function queryOf({ since, limit }: { since?: number; limit?: number }): TraceQuery {
-  return { ...(since !== undefined && { sinceMs: since * 1_000 }), ...(limit !== undefined && { limit }) }
+  return { ...(since !== undefined && { sinceMs: since * 1_000 }), limit }
 }

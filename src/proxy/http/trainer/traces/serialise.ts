@@ -148,7 +148,8 @@ export function* responseMessage({
   yield openObject({
     role: 'assistant',
     content: completionText ?? (toolCalls === '[]' ? '' : null),
-    ...(reasoning !== null && { reasoning_content: reasoning, reasoning }),
+    reasoning_content: reasoning ?? undefined,
+    reasoning: reasoning ?? undefined,
   })
   if (toolCalls !== '[]') yield* member('tool_calls', [toolCalls])
   yield '}'

@@ -46,7 +46,7 @@ function recordedAnswer(turn: TurnRecord): CompletionFold {
 interface GivenAnswer {
   turnId: string
   startedAtMs: number
-  endedAtMs?: number
+  endedAtMs?: number | undefined
   completion: CompletionFold
   events: GenerationStream
   /** How many retries it was given to, this one included. */
@@ -67,7 +67,7 @@ export async function giveAgain(
   return {
     turnId,
     startedAtMs: turn.startedAtMs,
-    ...(turn.endedAtMs !== null && { endedAtMs: turn.endedAtMs }),
+    endedAtMs: turn.endedAtMs ?? undefined,
     completion,
     events: oneBatch(completion.soFar()),
     retriesAnswered,
@@ -82,9 +82,9 @@ function startOf({ engine, model, promptTokenIds, weightVersionStart }: TurnReco
   return {
     type: 'start',
     engine: engine ?? '',
-    ...(model !== null && { model }),
-    ...(promptTokenIds.length > 0 && { promptTokenIds: PromptIds.from(promptTokenIds) }),
-    ...(weightVersionStart !== null && { weightVersion: weightVersionStart }),
+    model: model ?? undefined,
+    promptTokenIds: promptTokenIds.length > 0 ? PromptIds.from(promptTokenIds) : undefined,
+    weightVersion: weightVersionStart ?? undefined,
   }
 }
 
@@ -106,8 +106,8 @@ function endOf({ finishReason, stopReason, usage, weightVersionEnd }: TurnRecord
   return {
     type: 'end',
     finishReason: finishReason ?? 'stop',
-    ...(stopReason !== null && { stopReason: JSON.parse(stopReason) }),
-    ...(usage !== null && { usage: JSON.parse(usage) }),
-    ...(weightVersionEnd !== null && { weightVersion: weightVersionEnd }),
+    stopReason: stopReason === null ? undefined : JSON.parse(stopReason),
+    usage: usage === null ? undefined : JSON.parse(usage),
+    weightVersion: weightVersionEnd ?? undefined,
   }
 }

@@ -32,20 +32,17 @@ export interface DetailedAnswer {
 export function answerDetails(requested: RequestedDetails, said: DetailedAnswer): Details | undefined {
   const { answer, choice, prompt, entries } = said
   const meta = isRecord(choice.meta_info) ? choice.meta_info : {}
+  const metadata = isRecord(answer.metadata) ? answer.metadata : {}
+  const versions = choice.weight_versions ?? meta.weight_versions ?? metadata.weight_versions
   const details: { [Kind in keyof Details]: Details[Kind] | undefined } = {
     ...(requested.samplingMask && maskOf(choice, meta)),
-    ...(requested.topLogprobs !== undefined && { top_logprobs: topLogprobs(entries) }),
-    ...(requested.promptLogprobs !== undefined && {
-      prompt_logprobs: promptObjects(answer.prompt_logprobs ?? choice.prompt_logprobs, prompt),
-    }),
-    ...(requested.routedExperts && { routed_experts: expertsOf(said, meta) }),
-    ...(requested.weightVersions && {
-      weight_versions: versionSpans(
-        choice.weight_versions ??
-          meta.weight_versions ??
-          (isRecord(answer.metadata) ? answer.metadata.weight_versions : undefined),
-      ),
-    }),
+    top_logprobs: requested.topLogprobs === undefined ? undefined : topLogprobs(entries),
+    prompt_logprobs:
+      requested.promptLogprobs === undefined
+        ? undefined
+        : promptObjects(answer.prompt_logprobs ?? choice.prompt_logprobs, prompt),
+    routed_experts: requested.routedExperts ? expertsOf(said, meta) : undefined,
+    weight_versions: requested.weightVersions ? versionSpans(versions) : undefined,
   }
   const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
   return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)
